@@ -1,0 +1,218 @@
+//! A stream's configuration, resolved: defaults filled in, paths absolute, units applied.
+
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use forebay_protocol::tensor::DType;
+
+use super::value::Located;
+
+/// What one configuration file describes.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The stream's name: the file's stem, or `stream` for a dict.
+    pub name: String,
+    /// What messages call the configuration's source.
+    pub source: String,
+    /// `[dataset]`.
+    pub dataset: DatasetConfig,
+    /// `[order]`.
+    pub order: OrderConfig,
+    /// `[batch]`.
+    pub batch: BatchConfig,
+    /// The `[[stage]]` named `fetch`.
+    pub fetch: FetchConfig,
+    /// Every other `[[stage]]`, in order; at least one.
+    pub stages: Vec<StageConfig>,
+    /// `[output]`, in the order written.
+    pub output: Vec<OutputConfig>,
+    /// `[ring]`.
+    pub ring: RingConfig,
+    /// `[errors]`.
+    pub errors: ErrorsConfig,
+    /// `[cpu]`.
+    pub cpu: CpuConfig,
+    /// `[listen]`.
+    pub listen: ListenConfig,
+}
+
+/// `[dataset]`: what the samples are.
+#[derive(Debug, Clone)]
+pub struct DatasetConfig {
+    /// A name in the dataset registry.
+    pub format: String,
+    /// Absolute.
+    pub path: PathBuf,
+    /// A file that lists the class folders, one a line.
+    pub classes: Option<PathBuf>,
+    /// A file that lists relative paths to use, one a line.
+    pub ids: Option<PathBuf>,
+    /// Use only the first so many samples.
+    pub limit: Option<u64>,
+    /// Where the saved index goes; `None`: the user's cache folder.
+    pub index: Option<PathBuf>,
+}
+
+/// `[order]`: which sample comes when.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OrderConfig {
+    /// Any number; default 0.
+    pub seed: u64,
+    /// Default true.
+    pub shuffle: bool,
+    /// `None`: endless.
+    pub epochs: Option<u64>,
+}
+
+/// What becomes of an epoch's samples that fill no whole global batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Last {
+    /// They are left out, and counted.
+    Drop,
+    /// They are dealt to the ranks in contiguous parts that differ by at most one.
+    Short,
+    /// The batch is filled up from the epoch's start.
+    Pad,
+}
+
+/// `[batch]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BatchConfig {
+    /// Samples per rank.
+    pub size: NonZeroU32,
+    /// Default `drop`.
+    pub last: Last,
+}
+
+/// The fetch stage.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FetchConfig {
+    /// Reads under way at once; default 16.
+    pub concurrency: NonZeroU32,
+}
+
+/// How many threads a stage may use at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Concurrency {
+    /// The cores that the daemon may use.
+    Auto,
+    /// So many.
+    Threads(NonZeroU32),
+}
+
+/// A CPU stage.
+#[derive(Debug, Clone)]
+pub struct StageConfig {
+    /// Unique within the configuration.
+    pub name: String,
+    /// Default auto.
+    pub concurrency: Concurrency,
+    /// Each a table with the key `op`; see the operation registry.
+    pub operations: Vec<Located>,
+}
+
+/// How an image's axes lie in the output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ImageLayout {
+    /// Channels × height × width.
+    Nchw,
+    /// Height × width × channels; PyTorch sees an NCHW-shaped channels_last view.
+    Nhwc,
+}
+
+/// One field of `[output]`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OutputConfig {
+    /// The field's name.
+    pub field: String,
+    /// Left out: the field's own type.
+    pub dtype: Option<DType>,
+    /// Images only; default NCHW.
+    pub layout: Option<ImageLayout>,
+    /// Per channel, in 0–1 units; together with `std`.
+    pub mean: Option<Vec<f64>>,
+    /// Per channel, in 0–1 units.
+    pub std: Option<Vec<f64>>,
+    /// The most bytes of a row of a ragged field; `None`: dense.
+    pub ragged_max_bytes: Option<u64>,
+    /// Ragged only: rows are moved together.
+    pub compact: bool,
+    /// Where the field's table stands, for messages.
+    pub place: super::error::Place,
+}
+
+/// `[ring]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RingConfig {
+    /// At least 3; default 8.
+    pub slots: u16,
+    /// Batches that the user may keep; default slots − 2.
+    pub hold: u16,
+    /// The ceiling for rings, fetch and scratch together; default `"2GiB"`.
+    pub memory_bytes: u64,
+    /// Where `memory` stands, for messages.
+    pub memory_place: super::error::Place,
+}
+
+/// What a bad sample leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnBadSample {
+    /// The stream ends with an error that names the sample.
+    Fail,
+    /// Another sample takes its place and it is listed.
+    Substitute,
+}
+
+/// How many substitutes an epoch may have.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum BadSampleBudget {
+    /// A share of the epoch's samples, 0 to 1; at least one sample.
+    Share(f64),
+    /// So many samples.
+    Count(u64),
+}
+
+/// `[errors]`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ErrorsConfig {
+    /// Default fail.
+    pub on_bad_sample: OnBadSample,
+    /// Default `"0.1%"`.
+    pub budget: BadSampleBudget,
+}
+
+/// The scheduling class of the work threads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CpuPolicy {
+    /// `SCHED_IDLE`: run when nothing else wants to. The default.
+    Idle,
+    /// `SCHED_BATCH`, with `nice`.
+    Batch,
+    /// `SCHED_OTHER`, with `nice`.
+    Normal,
+}
+
+/// `[cpu]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CpuConfig {
+    /// `None`: this rank's share of the allowed cores.
+    pub cores: Option<Vec<u32>>,
+    /// Default idle.
+    pub policy: CpuPolicy,
+    /// 0 to 19; default 0.
+    pub nice: u8,
+}
+
+/// `[listen]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListenConfig {
+    /// `None`: a private run-time folder.
+    pub socket: Option<PathBuf>,
+    /// User ids that may connect besides the daemon's own.
+    pub allow_uids: Vec<u32>,
+    /// How long a session's memory is kept after its client hung up without ending; default 5 s.
+    pub linger: Duration,
+    /// Sessions at once; default 4.
+    pub max_sessions: u32,
+}

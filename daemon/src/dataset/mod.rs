@@ -1,0 +1,101 @@
+//! Maps a sample id to where its bytes lie and to its fields. One file a format, one line in [`open`].
+
+use forebay_protocol::ids::SampleId;
+use forebay_protocol::tensor::DType;
+
+/// What one field of a dataset's samples is, before any operation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Field {
+    /// Such as `image`, `label`, `array`.
+    pub name: String,
+    /// What it holds.
+    pub kind: FieldKind,
+}
+
+/// What a field holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FieldKind {
+    /// The bytes of an image file, to be decoded by an operation.
+    EncodedImage,
+    /// An array. The shape is the first sample's; empty for a scalar such as `label`.
+    Array {
+        /// The type of the elements.
+        dtype: DType,
+        /// Without the batch's dimension.
+        shape: Vec<u64>,
+    },
+}
+
+/// One field of one sample, as a dataset reads it.
+#[derive(Debug)]
+pub enum FieldValue<'a> {
+    /// The bytes of an image file.
+    Encoded(&'a [u8]),
+    /// An array's elements.
+    Array(ArrayValue<'a>),
+    /// A single i64, such as a label.
+    Integer(i64),
+}
+
+/// An array as it lies in a file.
+#[derive(Debug)]
+pub struct ArrayValue<'a> {
+    /// The type of the elements.
+    pub dtype: DType,
+    /// Without the batch's dimension; `shape.len()` dimensions.
+    pub shape: Vec<u64>,
+    /// Whether the first axis varies fastest.
+    pub fortran_order: bool,
+    /// Whether elements lie with the most significant byte first.
+    pub big_endian: bool,
+    /// Exactly the elements. Owned where a member had to be inflated.
+    pub bytes: std::borrow::Cow<'a, [u8]>,
+}
+
+/// The part of a file that holds a sample.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ByteRange {
+    /// From the file's start.
+    pub offset: u64,
+    /// `None`: to the file's end.
+    pub length: Option<u64>,
+}
+
+/// Why a sample cannot be used: a defect in bytes that were read in full. Lowercase, without the file's name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Defect(pub String);
+
+/// A set of samples, numbered from 0. Shared by all threads.
+pub trait Dataset: Send + Sync + std::fmt::Debug {
+    /// The number of samples.
+    fn sample_count(&self) -> u64;
+
+    /// The fields of every sample, in order, without `index`.
+    fn fields(&self) -> &[Field];
+
+    /// Appends the sample's path, relative to the dataset's root, and says which bytes of that file it is.
+    ///
+    /// # Panics
+    /// When the id is not below [`sample_count`](Self::sample_count).
+    fn locate(&self, id: SampleId, path: &mut Vec<u8>) -> ByteRange;
+
+    /// Splits the located bytes into one value a field, in the order of [`fields`](Self::fields). Appends to `values`.
+    ///
+    /// # Errors
+    /// When the bytes are defective.
+    fn read<'a>(
+        &'a self,
+        id: SampleId,
+        bytes: &'a [u8],
+        values: &mut Vec<FieldValue<'a>>,
+    ) -> Result<(), Defect>;
+
+    /// BLAKE3 over (relative path, size) in id order and the class list.
+    fn fingerprint(&self) -> [u8; 32];
+
+    /// The names of the classes in label order; empty where there are none.
+    fn classes(&self) -> &[String] {
+        &[]
+    }
+}

@@ -1,0 +1,4 @@
+//! What a Forebay daemon and its clients must agree on, and nothing else.
+
+pub mod ids;
+pub mod tensor;
