@@ -1,4 +1,32 @@
 //! What a Forebay daemon and its clients must agree on, and nothing else.
+//!
+//! - [`frames`] and [`wire`]: the control frames and their bytes; [`socket`] carries them with descriptors.
+//! - [`tensor`] and [`layout`]: the tensors of a batch and where they lie in a slot.
+//! - [`segment`]: sealed shared memory; [`slots`]: the rows of the data segment.
+//! - [`publish`] and [`returns`]: the two rings; [`lease`]: who holds which slot, in the daemon's heap.
+//!
+//! The rings are generic over [`words::Words`], so the same code runs over shared memory, over the heap and under the
+//! model checker. Nothing here knows of data sets, threads or GPUs.
 
+#![deny(unsafe_code)]
+
+pub mod frames;
 pub mod ids;
+pub mod layout;
+pub mod lease;
+pub mod publish;
+pub mod returns;
+pub mod sync;
 pub mod tensor;
+pub mod wire;
+pub mod words;
+
+#[cfg(not(loom))]
+pub mod segment;
+#[cfg(not(loom))]
+pub mod slots;
+#[cfg(not(loom))]
+pub mod socket;
+
+#[cfg(all(test, loom))]
+mod loom_tests;

@@ -1,0 +1,205 @@
+//! The control frames. Nothing per batch goes through them but doorbells, which are frames of one byte
+//! ([`crate::wire::DOORBELL`]).
+//!
+//! ```text
+//!   client                                daemon
+//!   Hello (+ pidfd)            ──►
+//!                              ◄──  Welcome | Fault
+//!   [Start]  private loader    ──►        (configuration and trainer's pidfd; before any Attach)
+//!   Attach                     ──►
+//!                              ◄──  Attached (+ data, publish, return) | Fault
+//!   Seek                       ──►
+//!                              ◄──  Positioned | Fault
+//!   Stats                      ──►
+//!                              ◄──  StatsPart …
+//!   Goodbye                    ──►        (the session ends; its slots are free)
+//! ```
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::Position;
+use crate::tensor::TensorSpec;
+
+/// The version of frames and rings that this crate speaks. History:
+/// - 1: the first.
+pub const PROTOCOL_VERSION: u32 = 1;
+
+/// What a client sends.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ClientFrame {
+    /// The first frame of a connection. May carry a pidfd of the client.
+    Hello {
+        /// [`PROTOCOL_VERSION`] of the client.
+        protocol: u32,
+        /// The client's release, for messages.
+        release: String,
+    },
+    /// A private loader says what the daemon shall serve.
+    Start(Start),
+    /// Asks for a session.
+    Attach(Attach),
+    /// Asks for another position. Batches that were made for an older serial are to be returned unread.
+    Seek {
+        /// Counted from 1 by the client.
+        serial: u64,
+        /// Where to go on.
+        position: Position,
+    },
+    /// Asks for figures.
+    Stats,
+    /// The client ends the session in good order.
+    Goodbye,
+}
+
+/// What a private loader's daemon shall serve.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Start {
+    /// Where the configuration comes from.
+    pub config: ConfigSource,
+    /// Keys and values that override it: a dotted key and JSON text.
+    pub overrides: Vec<(String, String)>,
+    /// How many ranks of the job run on this host; the daemon takes this share of the cores.
+    pub local_world_size: u32,
+    /// This rank's number on this host.
+    pub local_rank: u32,
+}
+
+/// Where a configuration comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ConfigSource {
+    /// A TOML file's path.
+    File(String),
+    /// A dict, as JSON text.
+    Json {
+        /// The stream's name.
+        name: String,
+        /// Where relative paths start.
+        folder: String,
+        /// The text.
+        text: String,
+    },
+}
+
+/// What a client asks for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attach {
+    /// The stream's name; `None`: the daemon's first.
+    pub stream: Option<String>,
+    /// Below `world_size`.
+    pub rank: u32,
+    /// At least 1.
+    pub world_size: u32,
+    /// Where to begin.
+    pub position: Position,
+    /// Substitutes already counted in that epoch.
+    pub substitutes: u64,
+}
+
+/// What a daemon sends.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DaemonFrame {
+    /// Answers `Hello`.
+    Welcome {
+        /// [`PROTOCOL_VERSION`] of the daemon.
+        protocol: u32,
+        /// The daemon's release, for messages.
+        release: String,
+        /// The names of its streams, in the order given; empty for a private daemon before `Start`.
+        streams: Vec<String>,
+    },
+    /// Answers `Attach`; carries the descriptors of data, publish and return.
+    Attached(Box<Attached>),
+    /// Answers `Seek`.
+    Positioned(Positioned),
+    /// A piece of the JSON text that answers `Stats`.
+    StatsPart {
+        /// Whether no piece follows.
+        last: bool,
+        /// UTF-8; pieces are cut at character borders.
+        text: String,
+    },
+    /// The request, or the session, ended with an error.
+    Fault(Fault),
+    /// The daemon ends in good order.
+    Goodbye,
+}
+
+/// A session's terms.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attached {
+    /// The session's number in the daemon.
+    pub session: u64,
+    /// The stream's name.
+    pub stream: String,
+    /// The tensors of a batch.
+    pub tensors: Vec<TensorSpec>,
+    /// The most samples of a batch.
+    pub batch_size: u32,
+    /// The slots of the ring.
+    pub slots: u16,
+    /// The batches that the user may keep.
+    pub hold: u16,
+    /// The size of a slot.
+    pub slot_bytes: u64,
+    /// The size of the publish segment.
+    pub publish_bytes: u64,
+    /// The size of the return segment.
+    pub return_bytes: u64,
+    /// Where the stream begins: the position asked for, or the next epoch's start when nothing was left of its epoch.
+    pub start: Positioned,
+    /// This rank's batches of a full epoch.
+    pub batches_per_epoch: u64,
+    /// The data set's samples.
+    pub samples_per_epoch: u64,
+    /// `None`: endless.
+    pub epochs: Option<u64>,
+    /// BLAKE3 of what the samples are.
+    pub dataset_fingerprint: [u8; 32],
+    /// BLAKE3 of seed, order, operations, output and stream version.
+    pub config_fingerprint: [u8; 32],
+    /// Raised whenever order, draws or pixels change for the same input.
+    pub stream_version: u32,
+}
+
+/// Where a stream stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Positioned {
+    /// The seek that this answers; 0 for the attach.
+    pub serial: u64,
+    /// The position.
+    pub position: Position,
+    /// This rank's batches left in that epoch.
+    pub batches_left: u64,
+}
+
+/// What went wrong, by the exception that it becomes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FaultKind {
+    /// The two sides speak different versions.
+    Version,
+    /// A mistake in the configuration, the data set's folder or the request.
+    Config,
+    /// A bad sample, under `on_bad_sample = "fail"` or past the budget.
+    BadSample,
+    /// Reading failed for a reason that may pass: time-outs, I/O errors, vanished files, after all retries.
+    Storage,
+    /// The position asked for is not in the stream.
+    Position,
+    /// Another client holds this stream, rank and world size.
+    Taken,
+    /// The client broke the protocol.
+    Protocol,
+    /// The machine does not grant what the session needs.
+    Memory,
+    /// An error of the daemon's own.
+    Internal,
+}
+
+/// An error that crosses the border.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fault {
+    /// What it becomes on the other side.
+    pub kind: FaultKind,
+    /// For a person: the values, the place and the remedy.
+    pub message: String,
+}

@@ -1,0 +1,196 @@
+//! Where each tensor lies in a slot: a pure function of schema and batch size.
+
+use crate::tensor::{
+    Extent, MAX_NAME_BYTES, MAX_RANK, MAX_TENSORS, PAGE_BYTES, TENSOR_ALIGNMENT_BYTES, TensorSpec,
+};
+
+/// Why a schema has no layout.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LayoutError {
+    /// Too many tensors.
+    #[error("{0} tensors; a batch carries at most {MAX_TENSORS}")]
+    TooManyTensors(usize),
+    /// Too many dimensions.
+    #[error(
+        "tensor `{name}` has {rank} dimensions with the batch's own; at most {MAX_RANK} are carried"
+    )]
+    TooManyDimensions {
+        /// The tensor.
+        name: String,
+        /// Its dimensions, the batch's included.
+        rank: usize,
+    },
+    /// An empty or overlong name, or one that stands twice.
+    #[error("tensor name {0:?} is empty, longer than {MAX_NAME_BYTES} bytes, or stands twice")]
+    Name(String),
+    /// The size is beyond what a machine can address.
+    #[error("tensor `{0}` is larger than this machine can address")]
+    TooLarge(String),
+}
+
+/// Where one tensor lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TensorPlace {
+    /// From the slot's start to the first row.
+    pub offset_bytes: u64,
+    /// From one row to the next.
+    pub row_pitch_bytes: u64,
+    /// From the slot's start to the table of a ragged tensor's offsets and lengths; 0 for a dense one.
+    pub table_offset_bytes: u64,
+}
+
+/// Where everything lies in a slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlotLayout {
+    tensors: Vec<TensorSpec>,
+    places: Vec<TensorPlace>,
+    rows: u32,
+    slot_bytes: u64,
+}
+
+impl SlotLayout {
+    /// Lays a schema out for batches of up to `rows` samples.
+    ///
+    /// # Errors
+    /// When the schema breaks a limit of [`crate::tensor`].
+    pub fn new(tensors: &[TensorSpec], rows: u32) -> Result<Self, LayoutError> {
+        if tensors.len() > MAX_TENSORS {
+            return Err(LayoutError::TooManyTensors(tensors.len()));
+        }
+        let mut end = 0u64;
+        let mut places = Vec::with_capacity(tensors.len());
+        for (index, tensor) in tensors.iter().enumerate() {
+            let name = &tensor.name;
+            let repeated = tensors[..index].iter().any(|earlier| earlier.name == *name);
+            if name.is_empty() || name.len() > MAX_NAME_BYTES || repeated {
+                return Err(LayoutError::Name(name.clone()));
+            }
+            if tensor.row_shape.len() + 1 > MAX_RANK {
+                return Err(LayoutError::TooManyDimensions {
+                    name: name.clone(),
+                    rank: tensor.row_shape.len() + 1,
+                });
+            }
+            let place = place_after(end, tensor, rows)
+                .ok_or_else(|| LayoutError::TooLarge(name.clone()))?;
+            places.push(place.0);
+            end = place.1;
+        }
+        let slot_bytes = end
+            .max(1)
+            .checked_next_multiple_of(PAGE_BYTES)
+            .filter(|bytes| isize::try_from(*bytes).is_ok())
+            .ok_or_else(|| LayoutError::TooLarge("(all together)".to_owned()))?;
+        Ok(Self {
+            tensors: tensors.to_vec(),
+            places,
+            rows,
+            slot_bytes,
+        })
+    }
+
+    /// The tensors, in order.
+    #[must_use]
+    pub fn tensors(&self) -> &[TensorSpec] {
+        &self.tensors
+    }
+
+    /// Where the tensors lie, in the same order.
+    #[must_use]
+    pub fn places(&self) -> &[TensorPlace] {
+        &self.places
+    }
+
+    /// The most rows of a batch.
+    #[must_use]
+    pub fn rows(&self) -> u32 {
+        self.rows
+    }
+
+    /// The size of a slot; a multiple of [`PAGE_BYTES`].
+    #[must_use]
+    pub fn slot_bytes(&self) -> u64 {
+        self.slot_bytes
+    }
+}
+
+/// The place of a tensor after `end`, and the new end.
+fn place_after(end: u64, tensor: &TensorSpec, rows: u32) -> Option<(TensorPlace, u64)> {
+    let rows = u64::from(rows);
+    let pitch = tensor.row_pitch_bytes()?;
+    let mut end = end.checked_next_multiple_of(TENSOR_ALIGNMENT_BYTES)?;
+    let mut table_offset_bytes = 0;
+    if let Extent::Ragged { .. } = tensor.extent {
+        table_offset_bytes = end;
+        end = end
+            .checked_add(rows.checked_mul(16)?)?
+            .checked_next_multiple_of(TENSOR_ALIGNMENT_BYTES)?;
+    }
+    let place = TensorPlace {
+        offset_bytes: end,
+        row_pitch_bytes: pitch,
+        table_offset_bytes,
+    };
+    Some((place, end.checked_add(pitch.checked_mul(rows)?)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tensor::DType;
+
+    #[test]
+    fn tensors_lie_aligned_and_apart() {
+        let image = TensorSpec::dense("image", DType::U8, &[3, 5, 7]);
+        let text = TensorSpec {
+            extent: Extent::Ragged {
+                max_row_bytes: 100,
+                compact: false,
+            },
+            ..TensorSpec::dense("text", DType::U8, &[])
+        };
+        let label = TensorSpec::dense("label", DType::I64, &[]);
+        let layout = SlotLayout::new(&[image, text, label], 3).unwrap();
+        let places = layout.places();
+        assert_eq!(
+            places[0],
+            TensorPlace {
+                offset_bytes: 0,
+                row_pitch_bytes: 105,
+                table_offset_bytes: 0
+            }
+        );
+        assert_eq!(places[1].table_offset_bytes, 512);
+        assert_eq!(places[1].offset_bytes, 768);
+        assert_eq!(places[1].row_pitch_bytes, 256);
+        assert_eq!(places[2].offset_bytes, 768 + 3 * 256);
+        assert_eq!(layout.slot_bytes(), 4096);
+    }
+
+    #[test]
+    fn limits_are_refused() {
+        let many: Vec<_> = (0..65)
+            .map(|i| TensorSpec::dense(format!("t{i}"), DType::U8, &[]))
+            .collect();
+        assert_eq!(
+            SlotLayout::new(&many, 1),
+            Err(LayoutError::TooManyTensors(65))
+        );
+        let deep = TensorSpec::dense("deep", DType::U8, &[1; 8]);
+        assert!(matches!(
+            SlotLayout::new(&[deep], 1),
+            Err(LayoutError::TooManyDimensions { .. })
+        ));
+        let huge = TensorSpec::dense("huge", DType::F64, &[u64::MAX / 4, 2]);
+        assert_eq!(
+            SlotLayout::new(&[huge], 1),
+            Err(LayoutError::TooLarge("huge".to_owned()))
+        );
+        let twice = TensorSpec::dense("a", DType::U8, &[]);
+        assert!(matches!(
+            SlotLayout::new(&[twice.clone(), twice], 1),
+            Err(LayoutError::Name(_))
+        ));
+    }
+}

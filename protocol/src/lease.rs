@@ -1,0 +1,232 @@
+//! Who holds which slot: the daemon's own record, on its heap. Shared memory carries requests, never truth.
+//!
+//! States of a slot, and who moves it:
+//! ```text
+//!   Free ──begin_fill──► Filling{g} ──publish──► Published{g} ──accept_return(g)──► Free
+//!                           └──abandon──► Free                   └──reclaim_all (client died)──► Free
+//! ```
+//! Every move is made by the daemon's engine thread. The generation grows by one at each `begin_fill`, so a return word
+//! is good for exactly one lease.
+
+use crate::ids::{Generation, SlotIndex};
+use crate::returns::ReturnWord;
+
+/// The state of one slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SlotState {
+    /// May be filled.
+    Free,
+    /// Being written by the daemon.
+    Filling,
+    /// Published: taken by the client or waiting for it.
+    Published,
+}
+
+/// A return that the daemon does not accept. The session ends with this as its reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LeaseViolation {
+    /// No such slot.
+    #[error("the client returned slot {slot} of a ring with {slots}")]
+    NoSuchSlot {
+        /// The slot in the word.
+        slot: u16,
+        /// The slots of the ring.
+        slots: u16,
+    },
+    /// The slot is not held by the client.
+    #[error("the client returned slot {slot}, which it does not hold")]
+    NotHeld {
+        /// The slot in the word.
+        slot: u16,
+    },
+    /// The slot is held, but for another filling.
+    #[error(
+        "the client returned generation {claimed} of slot {slot}, which is at generation {current}"
+    )]
+    WrongGeneration {
+        /// The slot in the word.
+        slot: u16,
+        /// The generation in the word.
+        claimed: u64,
+        /// The slot's own.
+        current: u64,
+    },
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    state: SlotState,
+    generation: Generation,
+}
+
+/// The slots of one ring. Free slots are handed out in the order in which they became free.
+#[derive(Debug)]
+pub struct SlotTable {
+    slots: Vec<Slot>,
+    free: std::collections::VecDeque<SlotIndex>,
+}
+
+/// The bits of a generation that travel.
+const GENERATION_MASK: u64 = (1 << 48) - 1;
+
+impl SlotTable {
+    /// So many slots, all free.
+    #[must_use]
+    pub fn new(slots: u16) -> Self {
+        Self {
+            slots: vec![
+                Slot {
+                    state: SlotState::Free,
+                    generation: Generation(0)
+                };
+                slots.into()
+            ],
+            free: (0..slots).map(SlotIndex).collect(),
+        }
+    }
+
+    /// The number of slots in a state.
+    #[must_use]
+    pub fn count(&self, state: SlotState) -> usize {
+        self.slots.iter().filter(|slot| slot.state == state).count()
+    }
+
+    /// Takes a free slot for filling, with its new generation.
+    pub fn begin_fill(&mut self) -> Option<(SlotIndex, Generation)> {
+        let index = self.free.pop_front()?;
+        let slot = &mut self.slots[usize::from(index.0)];
+        slot.state = SlotState::Filling;
+        slot.generation = Generation((slot.generation.0 + 1) & GENERATION_MASK);
+        Some((index, slot.generation))
+    }
+
+    /// The slot is complete and goes to the client.
+    ///
+    /// # Panics
+    /// When the slot is not being filled: an error of the daemon's own.
+    pub fn publish(&mut self, index: SlotIndex) {
+        let slot = &mut self.slots[usize::from(index.0)];
+        assert_eq!(
+            slot.state,
+            SlotState::Filling,
+            "published a slot that was not being filled"
+        );
+        slot.state = SlotState::Published;
+    }
+
+    /// The slot's filling is given up.
+    ///
+    /// # Panics
+    /// When the slot is not being filled: an error of the daemon's own.
+    pub fn abandon(&mut self, index: SlotIndex) {
+        let slot = &mut self.slots[usize::from(index.0)];
+        assert_eq!(
+            slot.state,
+            SlotState::Filling,
+            "gave up a slot that was not being filled"
+        );
+        slot.state = SlotState::Free;
+        self.free.push_back(index);
+    }
+
+    /// Judges a client's return word and frees the slot.
+    ///
+    /// # Errors
+    /// When the word names a slot or a generation that the client does not hold. Nothing changes then.
+    pub fn accept_return(&mut self, word: ReturnWord) -> Result<SlotIndex, LeaseViolation> {
+        let slots = u16::try_from(self.slots.len()).unwrap_or(u16::MAX);
+        let Some(slot) = self.slots.get_mut(usize::from(word.slot.0)) else {
+            return Err(LeaseViolation::NoSuchSlot {
+                slot: word.slot.0,
+                slots,
+            });
+        };
+        if slot.state != SlotState::Published {
+            return Err(LeaseViolation::NotHeld { slot: word.slot.0 });
+        }
+        if slot.generation != word.generation {
+            return Err(LeaseViolation::WrongGeneration {
+                slot: word.slot.0,
+                claimed: word.generation.0,
+                current: slot.generation.0,
+            });
+        }
+        slot.state = SlotState::Free;
+        self.free.push_back(word.slot);
+        Ok(word.slot)
+    }
+
+    /// Frees everything that the client held: it is dead.
+    pub fn reclaim_all(&mut self) {
+        for (index, slot) in self.slots.iter_mut().enumerate() {
+            if slot.state == SlotState::Published {
+                slot.state = SlotState::Free;
+                self.free
+                    .push_back(SlotIndex(u16::try_from(index).unwrap_or(u16::MAX)));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_return_is_good_once_and_for_its_own_generation_only() {
+        let mut table = SlotTable::new(2);
+        let (slot, generation) = table.begin_fill().unwrap();
+        let word = ReturnWord { slot, generation };
+        assert_eq!(
+            table.accept_return(word),
+            Err(LeaseViolation::NotHeld { slot: 0 })
+        );
+        table.publish(slot);
+        let old = ReturnWord {
+            slot,
+            generation: Generation(generation.0 + 1),
+        };
+        assert!(matches!(
+            table.accept_return(old),
+            Err(LeaseViolation::WrongGeneration { .. })
+        ));
+        assert_eq!(table.accept_return(word), Ok(slot));
+        assert_eq!(
+            table.accept_return(word),
+            Err(LeaseViolation::NotHeld { slot: 0 })
+        );
+        let stranger = ReturnWord {
+            slot: SlotIndex(2),
+            generation,
+        };
+        assert!(matches!(
+            table.accept_return(stranger),
+            Err(LeaseViolation::NoSuchSlot { .. })
+        ));
+    }
+
+    proptest! {
+        /// Whatever a client writes, a slot is in one state and the free list holds exactly the free ones.
+        #[test]
+        fn any_words_leave_the_table_consistent(words in prop::collection::vec(any::<u64>(), 0..200), slots in 1u16..9) {
+            let mut table = SlotTable::new(slots);
+            for word in words {
+                if word % 3 == 0 {
+                    if let Some((slot, _)) = table.begin_fill() {
+                        if word % 2 == 0 { table.publish(slot) } else { table.abandon(slot) }
+                    }
+                } else {
+                    let small = ReturnWord { slot: SlotIndex((word % 11).try_into().unwrap()), generation: Generation(word % 7) };
+                    let before = table.count(SlotState::Published);
+                    let accepted = table.accept_return(small).is_ok();
+                    prop_assert_eq!(table.count(SlotState::Published), before - usize::from(accepted));
+                }
+                let free = table.count(SlotState::Free);
+                prop_assert_eq!(table.free.len(), free);
+                prop_assert_eq!(free + table.count(SlotState::Published) + table.count(SlotState::Filling), usize::from(slots));
+            }
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! The rings under the model checker: every interleaving and every reordering that the memory model allows.
+
+use std::sync::Arc;
+
+use loom::sync::atomic::{AtomicU64, Ordering};
+use loom::thread;
+
+use crate::ids::{BatchNumber, Generation, Position, SlotIndex};
+use crate::publish::{Descriptor, PublishReader, PublishWriter, publish_words};
+use crate::returns::{ReturnReader, ReturnWord, ReturnWriter, return_words};
+use crate::words::HeapWords;
+
+fn descriptor(sequence: u64) -> Descriptor {
+    Descriptor {
+        sequence: BatchNumber(sequence),
+        slot: SlotIndex(u16::try_from(sequence % 2).unwrap()),
+        generation: Generation(1 + sequence / 2),
+        payload_bytes: 0,
+        epoch: 0,
+        position_after: Position {
+            epoch: 0,
+            samples: sequence + 1,
+        },
+        seek_serial: 0,
+        rows: 1,
+        substitutes: 0,
+        last_of_epoch: false,
+        replayed: false,
+        tensors: Vec::new(),
+    }
+}
+
+fn model(test: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(test);
+}
+
+/// A published entry is whole when its count is seen, and so are the slot's bytes.
+#[test]
+fn loom_a_seen_batch_is_whole() {
+    model(|| {
+        let words = Arc::new(HeapWords::new(publish_words(2, 0)));
+        let data = Arc::new(AtomicU64::new(0));
+        let mut writer = PublishWriter::new(Arc::clone(&words), 2, 0);
+        let reader = PublishReader::new(words).unwrap();
+        let slot_bytes = Arc::clone(&data);
+        let daemon = thread::spawn(move || {
+            for sequence in 0..2 {
+                slot_bytes.store(sequence + 1, Ordering::Relaxed);
+                writer.publish(&descriptor(sequence));
+            }
+        });
+        let published = reader.published();
+        for sequence in 0..published {
+            assert_eq!(reader.read(sequence).unwrap(), descriptor(sequence));
+        }
+        assert!(data.load(Ordering::Relaxed) >= published);
+        daemon.join().unwrap();
+    });
+}
+
+/// Nobody sleeps over a batch: if the client found nothing after announcing its sleep, the daemon rings.
+#[test]
+fn loom_no_wake_up_is_lost_on_publish() {
+    model(|| {
+        let publish = Arc::new(HeapWords::new(publish_words(2, 0)));
+        let back = Arc::new(HeapWords::new(return_words(2)));
+        let mut writer = PublishWriter::new(Arc::clone(&publish), 2, 0);
+        let returns = ReturnReader::new(Arc::clone(&back), 2);
+        let daemon = thread::spawn(move || {
+            writer.publish(&descriptor(0));
+            returns.client_sleeps()
+        });
+        let reader = PublishReader::new(publish).unwrap();
+        let mut client = ReturnWriter::new(back, 2);
+        client.announce_sleep();
+        let seen = reader.published() == 1;
+        let rang = daemon.join().unwrap();
+        assert!(seen || rang, "the client sleeps and nobody rings");
+    });
+}
+
+/// Nobody sleeps over a return: if the daemon found nothing after asking to be woken, the client rings.
+#[test]
+fn loom_no_wake_up_is_lost_on_return() {
+    model(|| {
+        let publish = Arc::new(HeapWords::new(publish_words(2, 0)));
+        let back = Arc::new(HeapWords::new(return_words(2)));
+        let writer = PublishWriter::new(Arc::clone(&publish), 2, 0);
+        let mut returns = ReturnReader::new(Arc::clone(&back), 2);
+        let reader = PublishReader::new(publish).unwrap();
+        let mut client = ReturnWriter::new(back, 2);
+        let word = ReturnWord {
+            slot: SlotIndex(1),
+            generation: Generation(7),
+        };
+        let trainer = thread::spawn(move || client.give_back(word, &reader));
+        writer.ask_wake_at(1);
+        let found = returns.next().unwrap();
+        let rang = trainer.join().unwrap();
+        assert!(
+            found == Some(word) || rang,
+            "the daemon sleeps and nobody rings"
+        );
+        if found.is_none() {
+            assert_eq!(returns.next().unwrap(), Some(word));
+        }
+    });
+}

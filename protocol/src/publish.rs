@@ -1,0 +1,335 @@
+//! The publish ring: descriptors of finished batches, from the daemon to one client.
+//!
+//! One writer (the daemon), one reader (the client, which maps it read-only). Word 8 counts what was published; entry
+//! `k mod capacity` describes batch `k`. The ring has at least as many entries as there are slots and a slot is filled
+//! again only after the client returned it, so the writer never meets an entry that was not read and never waits.
+//!
+//! Who writes what: everything here is written by the daemon alone. The client's `sleeping` flag, which decides about a
+//! doorbell, lies in the return segment ([`crate::returns`]).
+
+use crate::ids::{BatchNumber, Generation, Position, SlotIndex};
+use crate::sync::{Ordering, fence};
+use crate::tensor::{DType, MAX_RANK, MAX_TENSORS};
+use crate::words::Words;
+
+/// The first word of the segment: "FOREBAY" and the layout's number.
+pub const PUBLISH_MAGIC: u64 = u64::from_le_bytes(*b"FOREBAY\x01");
+
+const WORD_MAGIC: usize = 0;
+const WORD_CAPACITY: usize = 1;
+const WORD_ENTRY_WORDS: usize = 2;
+const WORD_PUBLISHED: usize = 8;
+const WORD_WAKE_AT: usize = 16;
+const WORD_PROGRESS: usize = 24;
+/// Entries start on the segment's second page.
+#[cfg(not(loom))]
+const FIRST_ENTRY: usize = 512;
+#[cfg(loom)]
+const FIRST_ENTRY: usize = 32;
+const ENTRY_HEADER_WORDS: usize = 16;
+const TENSOR_WORDS: usize = 12;
+
+const FLAG_LAST_OF_EPOCH: u64 = 1 << 16;
+const FLAG_REPLAYED: u64 = 1 << 17;
+
+/// One tensor of one batch, as it lies in the slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TensorEntry {
+    /// The type of the elements.
+    pub dtype: DType,
+    /// Whether rows differ in length; then `table_offset_bytes` says where they lie.
+    pub ragged: bool,
+    /// From the slot's start to the first row.
+    pub offset_bytes: u64,
+    /// The bytes of all rows, from the first one's start to the last one's end.
+    pub length_bytes: u64,
+    /// From the slot's start to the offsets and lengths of a ragged tensor, in elements; 0 for a dense one.
+    pub table_offset_bytes: u64,
+    /// The number of dimensions, the batch's own included; at most [`MAX_RANK`].
+    pub rank: u8,
+    /// The shape; what is past `rank` is 0.
+    pub dims: [u64; MAX_RANK],
+}
+
+/// One finished batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Descriptor {
+    /// Counted from 0 over the session.
+    pub sequence: BatchNumber,
+    /// Where the batch lies.
+    pub slot: SlotIndex,
+    /// To be sent back with the slot.
+    pub generation: Generation,
+    /// The bytes of the slot that hold data.
+    pub payload_bytes: u64,
+    /// The epoch that the batch belongs to.
+    pub epoch: u64,
+    /// The stream's position once this batch is consumed.
+    pub position_after: Position,
+    /// The seek that this batch was made under, counted from 0.
+    pub seek_serial: u64,
+    /// The samples in the batch, padding included.
+    pub rows: u64,
+    /// Substitutes in this epoch up to and with this batch.
+    pub substitutes: u64,
+    /// Whether it is this rank's last batch of the epoch.
+    pub last_of_epoch: bool,
+    /// Whether it is shown again for a measurement.
+    pub replayed: bool,
+    /// At most [`MAX_TENSORS`].
+    pub tensors: Vec<TensorEntry>,
+}
+
+/// Why the client cannot use a publish segment.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PublishError {
+    /// The segment's head is not what this version writes.
+    #[error(
+        "the publish segment's head does not fit this client; daemon and client differ in version"
+    )]
+    Head,
+    /// A descriptor that no daemon writes.
+    #[error("descriptor {sequence} is malformed: {what}")]
+    Malformed {
+        /// The batch.
+        sequence: u64,
+        /// The field.
+        what: &'static str,
+    },
+}
+
+/// The words that a ring of at least `slots` entries for `tensors` tensors needs.
+#[must_use]
+pub fn publish_words(slots: u16, tensors: usize) -> usize {
+    FIRST_ENTRY + capacity(slots) * entry_words(tensors)
+}
+
+fn capacity(slots: u16) -> usize {
+    usize::from(slots).next_power_of_two()
+}
+
+fn entry_words(tensors: usize) -> usize {
+    (ENTRY_HEADER_WORDS + tensors * TENSOR_WORDS).next_multiple_of(8)
+}
+
+/// The daemon's end. There is one per ring.
+#[derive(Debug)]
+pub struct PublishWriter<W> {
+    words: W,
+    capacity: usize,
+    entry_words: usize,
+    published: u64,
+}
+
+impl<W: Words> PublishWriter<W> {
+    /// Writes the head of a fresh, zeroed segment of [`publish_words`] words.
+    pub fn new(words: W, slots: u16, tensors: usize) -> Self {
+        let (capacity, entry_words) = (capacity(slots), entry_words(tensors));
+        // Relaxed: the client learns of the segment through a socket, which orders this.
+        words
+            .word(WORD_CAPACITY)
+            .store(capacity as u64, Ordering::Relaxed);
+        words
+            .word(WORD_ENTRY_WORDS)
+            .store(entry_words as u64, Ordering::Relaxed);
+        words
+            .word(WORD_MAGIC)
+            .store(PUBLISH_MAGIC, Ordering::Relaxed);
+        Self {
+            words,
+            capacity,
+            entry_words,
+            published: 0,
+        }
+    }
+
+    /// The number of batches published so far.
+    pub fn published(&self) -> u64 {
+        self.published
+    }
+
+    /// Publishes a batch. The caller has made sure that the entry is free: see the module's head.
+    ///
+    /// After it the caller asks [`crate::returns::ReturnReader::client_sleeps`] whether a doorbell is due.
+    pub fn publish(&mut self, batch: &Descriptor) {
+        let index = usize::try_from(self.published % self.capacity as u64).unwrap_or(0);
+        let base = FIRST_ENTRY + index * self.entry_words;
+        // Relaxed: the release store of the count below orders every word of the entry before it.
+        let put = |word: usize, value: u64| {
+            self.words.word(base + word).store(value, Ordering::Relaxed);
+        };
+        let mut flags = u64::from(batch.slot.0);
+        if batch.last_of_epoch {
+            flags |= FLAG_LAST_OF_EPOCH;
+        }
+        if batch.replayed {
+            flags |= FLAG_REPLAYED;
+        }
+        put(0, batch.sequence.0);
+        put(1, flags);
+        put(2, batch.generation.0);
+        put(3, batch.payload_bytes);
+        put(4, batch.position_after.epoch);
+        put(5, batch.position_after.samples);
+        put(6, batch.seek_serial);
+        put(7, batch.rows);
+        put(8, batch.tensors.len() as u64);
+        put(9, batch.substitutes);
+        put(10, batch.epoch);
+        for (tensor, entry) in batch.tensors.iter().enumerate() {
+            let first = ENTRY_HEADER_WORDS + tensor * TENSOR_WORDS;
+            let kind = u64::from(entry.dtype as u8)
+                | u64::from(entry.ragged) << 8
+                | u64::from(entry.rank) << 16;
+            put(first, kind);
+            put(first + 1, entry.offset_bytes);
+            put(first + 2, entry.length_bytes);
+            put(first + 3, entry.table_offset_bytes);
+            for (axis, dim) in entry.dims.iter().enumerate() {
+                put(first + 4 + axis, *dim);
+            }
+        }
+        self.published += 1;
+        // Release: pairs with the acquire load in `PublishReader::published`; the entry and the slot's bytes come first.
+        self.words
+            .word(WORD_PUBLISHED)
+            .store(self.published, Ordering::Release);
+        // SeqCst fence: pairs with the one in `ReturnWriter::announce_sleep`. Either the client sees this batch before it
+        // sleeps, or this side sees that it sleeps.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Asks to be woken once the client has returned `returned` slots in all; `u64::MAX`: never.
+    ///
+    /// After it the caller must look at the return ring once more before it sleeps.
+    pub fn ask_wake_at(&self, returned: u64) {
+        // Relaxed: ordered by the fence.
+        self.words
+            .word(WORD_WAKE_AT)
+            .store(returned, Ordering::Relaxed);
+        // SeqCst fence: pairs with the one in `ReturnWriter::give_back`. Either the client sees the new mark, or this
+        // side sees the return.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Shows the client how far the daemon's work has come; any growing number.
+    pub fn show_progress(&self, count: u64) {
+        // Relaxed: a sign of life, nothing is ordered by it.
+        self.words
+            .word(WORD_PROGRESS)
+            .store(count, Ordering::Relaxed);
+    }
+}
+
+/// The client's end. It trusts the daemon not to crash it, but checks what it reads all the same.
+#[derive(Debug)]
+pub struct PublishReader<W> {
+    words: W,
+    capacity: u64,
+    entry_words: usize,
+}
+
+impl<W: Words> PublishReader<W> {
+    /// Opens a segment that a daemon made.
+    ///
+    /// # Errors
+    /// When the head does not fit the segment's size.
+    pub fn new(words: W) -> Result<Self, PublishError> {
+        // Relaxed: the socket that brought the segment orders its head.
+        let head = |word: usize| words.word(word).load(Ordering::Relaxed);
+        let count = words.count();
+        if count < FIRST_ENTRY || head(WORD_MAGIC) != PUBLISH_MAGIC {
+            return Err(PublishError::Head);
+        }
+        let (capacity, entry_words) = (head(WORD_CAPACITY), head(WORD_ENTRY_WORDS));
+        let fits = usize::try_from(capacity)
+            .ok()
+            .zip(usize::try_from(entry_words).ok())
+            .filter(|(capacity, words)| *capacity > 0 && *words >= ENTRY_HEADER_WORDS)
+            .and_then(|(capacity, words)| capacity.checked_mul(words)?.checked_add(FIRST_ENTRY))
+            .is_some_and(|needed| needed <= count);
+        if !fits {
+            return Err(PublishError::Head);
+        }
+        let entry_words = usize::try_from(entry_words).map_err(|_| PublishError::Head)?;
+        Ok(Self {
+            words,
+            capacity,
+            entry_words,
+        })
+    }
+
+    /// The number of batches published so far.
+    pub fn published(&self) -> u64 {
+        // Acquire: pairs with the release store in `PublishWriter::publish`.
+        self.words.word(WORD_PUBLISHED).load(Ordering::Acquire)
+    }
+
+    /// The mark set by [`PublishWriter::ask_wake_at`].
+    pub fn wake_at(&self) -> u64 {
+        // Relaxed: read after the fence in `ReturnWriter::give_back`.
+        self.words.word(WORD_WAKE_AT).load(Ordering::Relaxed)
+    }
+
+    /// The number set by [`PublishWriter::show_progress`].
+    pub fn progress(&self) -> u64 {
+        // Relaxed: a sign of life.
+        self.words.word(WORD_PROGRESS).load(Ordering::Relaxed)
+    }
+
+    /// Reads the descriptor of batch `sequence`, which must be below [`published`](Self::published) and not yet returned.
+    ///
+    /// # Errors
+    /// When the words make no sense: the daemon is broken or of another version.
+    pub fn read(&self, sequence: u64) -> Result<Descriptor, PublishError> {
+        let malformed = |what| PublishError::Malformed { sequence, what };
+        let index = usize::try_from(sequence % self.capacity).unwrap_or(0);
+        let base = FIRST_ENTRY + index * self.entry_words;
+        // Relaxed: the acquire load of the count came before.
+        let get = |word: usize| self.words.word(base + word).load(Ordering::Relaxed);
+        if get(0) != sequence {
+            return Err(malformed("sequence"));
+        }
+        let flags = get(1);
+        let tensor_count = usize::try_from(get(8)).map_err(|_| malformed("tensor count"))?;
+        if tensor_count > MAX_TENSORS || entry_words(tensor_count) > self.entry_words {
+            return Err(malformed("tensor count"));
+        }
+        let mut tensors = Vec::with_capacity(tensor_count);
+        for tensor in 0..tensor_count {
+            let first = ENTRY_HEADER_WORDS + tensor * TENSOR_WORDS;
+            let [dtype, ragged, rank, ..] = get(first).to_le_bytes();
+            let dtype = DType::from_code(dtype).ok_or_else(|| malformed("dtype"))?;
+            if usize::from(rank) > MAX_RANK {
+                return Err(malformed("rank"));
+            }
+            tensors.push(TensorEntry {
+                dtype,
+                ragged: ragged != 0,
+                offset_bytes: get(first + 1),
+                length_bytes: get(first + 2),
+                table_offset_bytes: get(first + 3),
+                rank,
+                dims: std::array::from_fn(|axis| get(first + 4 + axis)),
+            });
+        }
+        Ok(Descriptor {
+            sequence: BatchNumber(sequence),
+            slot: SlotIndex(u16::try_from(flags & 0xffff).unwrap_or(u16::MAX)),
+            generation: Generation(get(2)),
+            payload_bytes: get(3),
+            epoch: get(10),
+            position_after: Position {
+                epoch: get(4),
+                samples: get(5),
+            },
+            seek_serial: get(6),
+            rows: get(7),
+            substitutes: get(9),
+            last_of_epoch: flags & FLAG_LAST_OF_EPOCH != 0,
+            replayed: flags & FLAG_REPLAYED != 0,
+            tensors,
+        })
+    }
+}

@@ -1,0 +1,415 @@
+//! Shared memory: made, allocated and sealed by the daemon, mapped by the client.
+//!
+//! A segment is an anonymous memfd: it has no name, so nothing is left behind when its last owner dies. It is allocated
+//! in full before anyone maps it and then sealed against growing and shrinking, so that touching it cannot fault.
+//! [`Mapping`] owns one mapping of it and gives words and raw bytes; who may touch which bytes when is the business of
+//! [`crate::slots`] and the rings.
+
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use memmap2::{Advice, MmapOptions, MmapRaw};
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, SealFlag, fcntl, posix_fallocate};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+
+use crate::sync::AtomicU64;
+use crate::words::Words;
+
+/// Why a segment could not be made or mapped.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SegmentError {
+    /// The machine does not grant the memory.
+    #[error(
+        "{bytes} bytes of shared memory for {what} were refused: {source}; lower `ring.slots`, `batch.size` or the memory of other processes"
+    )]
+    Allocate {
+        /// The segment's part.
+        what: &'static str,
+        /// What was asked for.
+        bytes: u64,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// The kernel refused a call.
+    #[error("{call} failed for {what}: {source}")]
+    Call {
+        /// The segment's part.
+        what: &'static str,
+        /// The system call.
+        call: &'static str,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// The descriptor is not a segment of the size agreed.
+    #[error(
+        "the {what} segment is not sealed or has {found} bytes instead of {expected}; daemon and client differ in version"
+    )]
+    Unsound {
+        /// The segment's part.
+        what: &'static str,
+        /// What was agreed.
+        expected: u64,
+        /// What was found.
+        found: u64,
+    },
+}
+
+/// What a mapping may be used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Loads only.
+    ReadOnly,
+    /// Loads and stores.
+    ReadWrite,
+}
+
+#[derive(Debug)]
+enum Owner {
+    Memory(MmapRaw),
+    #[cfg(feature = "named-shm")]
+    Named(named::NamedMapping),
+}
+
+/// One mapping of a segment into this process. Unmapped when dropped.
+#[derive(Debug)]
+pub struct Mapping {
+    owner: Owner,
+    access: Access,
+}
+
+impl Mapping {
+    /// The size in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        match &self.owner {
+            Owner::Memory(map) => map.len(),
+            #[cfg(feature = "named-shm")]
+            Owner::Named(map) => map.bytes(),
+        }
+    }
+
+    /// The first byte. Page-aligned; valid for [`bytes`](Self::bytes) bytes as long as the mapping lives.
+    #[must_use]
+    pub fn base(&self) -> *mut u8 {
+        match &self.owner {
+            Owner::Memory(map) => map.as_mut_ptr(),
+            #[cfg(feature = "named-shm")]
+            Owner::Named(map) => map.base(),
+        }
+    }
+
+    /// What the mapping may be used for.
+    #[must_use]
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    /// Leaves the mapping out of forked children: a touch there ends the child, not the ring.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn keep_from_children(&self) -> io::Result<()> {
+        match &self.owner {
+            Owner::Memory(map) => map.advise(Advice::DontFork),
+            #[cfg(feature = "named-shm")]
+            Owner::Named(_) => Ok(()),
+        }
+    }
+}
+
+impl Words for Mapping {
+    fn word(&self, index: usize) -> &AtomicU64 {
+        assert!(index < self.count(), "word {index} of {}", self.count());
+        // SAFETY: the word lies inside the mapping, which is page-aligned and lives as long as `self`; all access to the
+        // words of a ring, here and in the other process, is atomic. A read-only mapping is only loaded from, by its role.
+        unsafe { AtomicU64::from_ptr(self.base().cast::<u64>().add(index)) }
+    }
+
+    fn count(&self) -> usize {
+        self.bytes() / 8
+    }
+}
+
+/// A segment that this process made and the descriptor that lets others map it.
+#[derive(Debug)]
+pub struct Segment {
+    descriptor: OwnedFd,
+    what: &'static str,
+    bytes: u64,
+}
+
+impl Segment {
+    /// Makes and allocates a segment. `what` is `data`, `publish` or `return`.
+    ///
+    /// # Errors
+    /// When the machine does not grant the memory.
+    pub fn create(what: &'static str, bytes: u64) -> Result<Self, SegmentError> {
+        let call_failed = |call, error: Errno| SegmentError::Call {
+            what,
+            call,
+            source: error.into(),
+        };
+        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let name = format!("forebay-{what}");
+        // MFD_NOEXEC_SEAL is Linux 6.3's; older kernels say EINVAL.
+        let descriptor = memfd_create(name.as_str(), flags | MFdFlags::from_bits_retain(0x8))
+            .or_else(|_| memfd_create(name.as_str(), flags))
+            .map_err(|error| call_failed("memfd_create", error))?;
+        let length = i64::try_from(bytes).unwrap_or(i64::MAX);
+        loop {
+            match posix_fallocate(&descriptor, 0, length) {
+                Ok(()) => break,
+                Err(Errno::EINTR) => {}
+                Err(error) => {
+                    return Err(SegmentError::Allocate {
+                        what,
+                        bytes,
+                        source: error.into(),
+                    });
+                }
+            }
+        }
+        Ok(Self {
+            descriptor,
+            what,
+            bytes,
+        })
+    }
+
+    /// Maps the segment for this process, for reading and writing.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn map(&self) -> Result<Mapping, SegmentError> {
+        map(
+            self.descriptor.as_fd(),
+            self.what,
+            self.bytes,
+            Access::ReadWrite,
+        )
+    }
+
+    /// Seals the size for ever; with `Access::ReadOnly` also against any writable mapping made from now on.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn seal(&self, peers: Access) -> Result<(), SegmentError> {
+        let size = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW;
+        let seals = match peers {
+            Access::ReadWrite => size,
+            Access::ReadOnly => size | SealFlag::F_SEAL_FUTURE_WRITE,
+        };
+        fcntl(
+            &self.descriptor,
+            FcntlArg::F_ADD_SEALS(seals | SealFlag::F_SEAL_SEAL),
+        )
+        .map(drop)
+        .map_err(|error| SegmentError::Call {
+            what: self.what,
+            call: "F_ADD_SEALS",
+            source: error.into(),
+        })
+    }
+
+    /// What is sent to the client.
+    #[must_use]
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+/// Maps a segment that another process made and sealed.
+///
+/// # Errors
+/// When it is not sealed against shrinking or not of the size agreed: mapping it could fault later.
+pub fn open_segment(
+    descriptor: BorrowedFd<'_>,
+    what: &'static str,
+    bytes: u64,
+    access: Access,
+) -> Result<Mapping, SegmentError> {
+    let call_failed = |call, error: Errno| SegmentError::Call {
+        what,
+        call,
+        source: error.into(),
+    };
+    let seals = fcntl(descriptor, FcntlArg::F_GET_SEALS)
+        .map_err(|error| call_failed("F_GET_SEALS", error))?;
+    let sealed = SealFlag::from_bits_retain(seals).contains(SealFlag::F_SEAL_SHRINK);
+    let status = nix::sys::stat::fstat(descriptor).map_err(|error| call_failed("fstat", error))?;
+    let found = u64::try_from(status.st_size).unwrap_or(0);
+    if !sealed || found != bytes {
+        return Err(SegmentError::Unsound {
+            what,
+            expected: bytes,
+            found,
+        });
+    }
+    map(descriptor, what, bytes, access)
+}
+
+fn map(
+    descriptor: BorrowedFd<'_>,
+    what: &'static str,
+    bytes: u64,
+    access: Access,
+) -> Result<Mapping, SegmentError> {
+    let call_failed = |call, source: io::Error| SegmentError::Call { what, call, source };
+    let file = File::from(
+        descriptor
+            .try_clone_to_owned()
+            .map_err(|error| call_failed("F_DUPFD_CLOEXEC", error))?,
+    );
+    let mut options = MmapOptions::new();
+    options.len(usize::try_from(bytes).unwrap_or(usize::MAX));
+    let map = match access {
+        Access::ReadWrite => options.map_raw(&file),
+        Access::ReadOnly => options.map_raw_read_only(&file),
+    };
+    let map = map.map_err(|error| call_failed("mmap", error))?;
+    Ok(Mapping {
+        owner: Owner::Memory(map),
+        access,
+    })
+}
+
+/// A page that reads as zero in a forked child: it tells a fork without a system call.
+#[derive(Debug)]
+pub struct ForkMark {
+    page: Mapping,
+}
+
+impl ForkMark {
+    /// Marks this process.
+    ///
+    /// # Errors
+    /// When the kernel refuses (`MADV_WIPEONFORK` is Linux 4.14's).
+    pub fn new() -> io::Result<Self> {
+        let map = MmapRaw::from(memmap2::MmapMut::map_anon(4096)?);
+        let base =
+            std::ptr::NonNull::new(map.as_mut_ptr().cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        // SAFETY: the page is this mapping's own and stays mapped as long as `map` lives; the advice changes only what a
+        // forked child finds in it.
+        unsafe {
+            nix::sys::mman::madvise(base, 4096, nix::sys::mman::MmapAdvise::MADV_WIPEONFORK)?
+        };
+        let page = Mapping {
+            owner: Owner::Memory(map),
+            access: Access::ReadWrite,
+        };
+        // Relaxed: a forked child starts from its parent's memory.
+        page.word(0).store(1, crate::sync::Ordering::Relaxed);
+        Ok(Self { page })
+    }
+
+    /// Whether this is the process that made the mark.
+    #[must_use]
+    pub fn is_own_process(&self) -> bool {
+        // Relaxed: as above.
+        self.page.word(0).load(crate::sync::Ordering::Relaxed) == 1
+    }
+}
+
+#[cfg(feature = "named-shm")]
+pub mod named {
+    //! Segments with a name in /dev/shm, for a client that cannot receive descriptors.
+    //!
+    //! What it gives up: there are no seals, so a client can shrink the segment under the daemon's feet; the name stays
+    //! behind when every owner is killed; and whoever has the user's id can map it for writing.
+
+    use shared_memory::{Shmem, ShmemConf};
+
+    use super::{Access, Mapping, Owner, SegmentError};
+
+    /// A mapping by name. The process that made the segment unlinks the name when it drops it.
+    pub(super) struct NamedMapping {
+        memory: Shmem,
+    }
+
+    // SAFETY: `Shmem` is a pointer, a length, a descriptor and a name; unmapping and unlinking work from any thread. All
+    // access to the memory goes through `Mapping`, which hands out atomics and raw pointers only.
+    unsafe impl Send for NamedMapping {}
+    // SAFETY: as above; no method of `NamedMapping` changes it.
+    unsafe impl Sync for NamedMapping {}
+
+    impl std::fmt::Debug for NamedMapping {
+        fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            write!(formatter, "NamedMapping({})", self.memory.get_os_id())
+        }
+    }
+
+    impl NamedMapping {
+        pub(super) fn bytes(&self) -> usize {
+            self.memory.len()
+        }
+
+        pub(super) fn base(&self) -> *mut u8 {
+            self.memory.as_ptr()
+        }
+    }
+
+    /// Makes a segment under a fresh random name and gives the name.
+    ///
+    /// # Errors
+    /// When /dev/shm has no room (checked by touching every page) or the kernel refuses.
+    pub fn create(what: &'static str, bytes: u64) -> Result<(Mapping, String), SegmentError> {
+        let length = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let free = nix::sys::statvfs::statvfs("/dev/shm")
+            .map(|status| status.blocks_available() * status.fragment_size())
+            .unwrap_or(u64::MAX);
+        if free < bytes {
+            let source = std::io::Error::from(nix::errno::Errno::ENOSPC);
+            return Err(SegmentError::Allocate {
+                what,
+                bytes,
+                source,
+            });
+        }
+        let memory = ShmemConf::new()
+            .size(length)
+            .create()
+            .map_err(|error| failed(what, error))?;
+        let name = memory.get_os_id().to_owned();
+        let mapping = Mapping {
+            owner: Owner::Named(NamedMapping { memory }),
+            access: Access::ReadWrite,
+        };
+        Ok((mapping, name))
+    }
+
+    /// Maps a segment by name.
+    ///
+    /// # Errors
+    /// When there is none of that name, or its size is not the one agreed.
+    pub fn open(name: &str, what: &'static str, bytes: u64) -> Result<Mapping, SegmentError> {
+        let memory = ShmemConf::new()
+            .os_id(name)
+            .open()
+            .map_err(|error| failed(what, error))?;
+        let found = memory.len() as u64;
+        if found < bytes {
+            return Err(SegmentError::Unsound {
+                what,
+                expected: bytes,
+                found,
+            });
+        }
+        Ok(Mapping {
+            owner: Owner::Named(NamedMapping { memory }),
+            access: Access::ReadWrite,
+        })
+    }
+
+    fn failed(what: &'static str, error: shared_memory::ShmemError) -> SegmentError {
+        SegmentError::Call {
+            what,
+            call: "shm_open",
+            source: std::io::Error::other(error.to_string()),
+        }
+    }
+}

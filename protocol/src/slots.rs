@@ -1,0 +1,158 @@
+//! The data segment: slots of rows, written by the daemon's threads and read by one client.
+//!
+//! The daemon splits the whole segment once into [`RowWriter`]s. Each owns its row's bytes in every tensor and no two
+//! overlap, so threads write side by side without a lock. That a row is written only while its slot is being filled is
+//! the engine's rule ([`crate::lease`]); breaking it would give a torn batch, not an unsound daemon: the daemon never
+//! reads these bytes back to decide anything.
+
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+
+use crate::layout::SlotLayout;
+use crate::segment::{Access, Mapping};
+use crate::sync::Ordering;
+use crate::tensor::Extent;
+use crate::words::Words;
+
+/// The right to write one row of one slot.
+#[derive(Debug)]
+pub struct RowWriter {
+    memory: Arc<Mapping>,
+    layout: Arc<SlotLayout>,
+    slot_offset: usize,
+    row: usize,
+}
+
+/// Splits a data segment into its rows: first by slot, then by row.
+///
+/// # Panics
+/// When the mapping is smaller than `slots` slots of the layout or not writable: an error of the daemon's own.
+#[must_use]
+pub fn split_rows(memory: Mapping, layout: &Arc<SlotLayout>, slots: u16) -> Vec<Vec<RowWriter>> {
+    let slot_bytes = to_usize(layout.slot_bytes());
+    assert!(
+        memory.access() == Access::ReadWrite,
+        "the daemon's own mapping is writable"
+    );
+    assert!(
+        memory.bytes() / slot_bytes >= usize::from(slots),
+        "the mapping holds every slot"
+    );
+    // The mapping is moved in and lives in the writers alone: nobody else can split it again.
+    let memory = Arc::new(memory);
+    (0..usize::from(slots))
+        .map(|slot| {
+            (0..layout.rows() as usize)
+                .map(|row| RowWriter {
+                    memory: Arc::clone(&memory),
+                    layout: Arc::clone(layout),
+                    slot_offset: slot * slot_bytes,
+                    row,
+                })
+                .collect()
+        })
+        .collect()
+}
+
+fn to_usize(bytes: u64) -> usize {
+    usize::try_from(bytes).unwrap_or(usize::MAX)
+}
+
+impl RowWriter {
+    /// The layout of the slot.
+    #[must_use]
+    pub fn layout(&self) -> &SlotLayout {
+        &self.layout
+    }
+
+    /// The row's bytes of a dense tensor, or all that a ragged tensor's row may use.
+    ///
+    /// # Panics
+    /// When there is no such tensor.
+    pub fn bytes_mut(&mut self, tensor: usize) -> &mut [u8] {
+        let place = self.layout.places()[tensor];
+        let length = match self.layout.tensors()[tensor].extent {
+            Extent::Dense => place.row_pitch_bytes,
+            Extent::Ragged { max_row_bytes, .. } => max_row_bytes,
+        };
+        let start = self.slot_offset
+            + to_usize(place.offset_bytes)
+            + self.row * to_usize(place.row_pitch_bytes);
+        // SAFETY: the range lies inside the mapping (`split_rows` checked slots × slot_bytes, and the layout keeps every
+        // tensor inside its slot). `split_rows` made exactly one writer for each (slot, row), rows of a tensor lie a
+        // pitch apart that is no smaller than a row, and `&mut self` is exclusive, so no other reference to these bytes
+        // exists in this process. A client that writes here at the same time breaks the protocol and tears its own
+        // batch; any byte is a valid u8 and the daemon decides nothing by them.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.base().add(start), to_usize(length)) }
+    }
+
+    /// Records the length of a ragged tensor's row, in elements.
+    ///
+    /// # Panics
+    /// When the tensor is dense.
+    pub fn set_ragged_length(&mut self, tensor: usize, elements: u64) {
+        let place = self.layout.places()[tensor];
+        assert!(place.table_offset_bytes > 0, "tensor {tensor} is dense");
+        let size = self.layout.tensors()[tensor].dtype.size_bytes();
+        let first = (self.slot_offset + to_usize(place.table_offset_bytes)) / 8;
+        let rows = self.layout.rows() as usize;
+        let offset = self.row as u64 * (place.row_pitch_bytes / size);
+        // Relaxed: the publish ring's release store orders them.
+        self.memory
+            .word(first + self.row)
+            .store(offset, Ordering::Relaxed);
+        self.memory
+            .word(first + rows + self.row)
+            .store(elements, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::segment::Segment;
+    use crate::tensor::{DType, TensorSpec};
+
+    #[test]
+    fn rows_do_not_overlap_and_fill_their_tensors() {
+        let ragged = TensorSpec {
+            extent: Extent::Ragged {
+                max_row_bytes: 40,
+                compact: false,
+            },
+            ..TensorSpec::dense("ids", DType::I32, &[])
+        };
+        let tensors = [TensorSpec::dense("image", DType::U8, &[3, 7]), ragged];
+        let layout = Arc::new(SlotLayout::new(&tensors, 5).unwrap());
+        let segment = Segment::create("data", layout.slot_bytes() * 2).unwrap();
+        let client = segment.map().unwrap();
+        let mut rows = split_rows(segment.map().unwrap(), &layout, 2);
+        for (slot, rows) in rows.iter_mut().enumerate() {
+            for (row, writer) in rows.iter_mut().enumerate() {
+                let mark = u8::try_from(1 + slot * 5 + row).unwrap();
+                writer.bytes_mut(0).fill(mark);
+                writer.bytes_mut(1)[..8].fill(mark);
+                writer.set_ragged_length(1, 2);
+            }
+        }
+        for slot in 0..2 {
+            for row in 0..5 {
+                let start = slot * to_usize(layout.slot_bytes()) + row * 21;
+                for byte in start..start + 21 {
+                    // SAFETY: inside the mapping; nobody writes any more.
+                    let value = unsafe { client.base().add(byte).read() };
+                    assert_eq!(usize::from(value), 1 + slot * 5 + row);
+                }
+                let table = (slot * to_usize(layout.slot_bytes())
+                    + to_usize(layout.places()[1].table_offset_bytes))
+                    / 8;
+                assert_eq!(
+                    client.word(table + row).load(Ordering::Relaxed),
+                    row as u64 * 64
+                );
+                assert_eq!(client.word(table + 5 + row).load(Ordering::Relaxed), 2);
+            }
+        }
+    }
+}

@@ -1,0 +1,388 @@
+//! One SOCK_SEQPACKET connection: a datagram is a frame, in order, with descriptors beside it.
+//!
+//! Non-blocking on both sides; waiting is the business of whoever owns the connection.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType,
+    UnixAddr, accept4, bind, connect, listen, recvmsg, sendmsg, socket, socketpair,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::wire::{DOORBELL, MAX_FRAME_BYTES, WireError, decode, encode};
+
+/// The most descriptors that a frame carries.
+pub const MAX_DESCRIPTORS: usize = 4;
+
+/// Why a connection does not go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SocketError {
+    /// The other side closed it or died.
+    #[error("the connection was closed by the other side")]
+    Closed,
+    /// A frame that is none.
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    /// The kernel refused a call.
+    #[error("{call} on the control socket failed: {source}")]
+    Call {
+        /// The system call.
+        call: &'static str,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// More descriptors or bytes than a frame may have.
+    #[error("a control frame came with more bytes or descriptors than one may carry")]
+    Oversize,
+}
+
+/// What came in.
+#[derive(Debug)]
+pub enum Incoming<F> {
+    /// A frame and its descriptors.
+    Frame(F, Vec<OwnedFd>),
+    /// A doorbell.
+    Doorbell,
+    /// Nothing now.
+    Empty,
+}
+
+/// One end of a connection.
+#[derive(Debug)]
+pub struct Connection {
+    descriptor: OwnedFd,
+}
+
+fn failed(call: &'static str, error: Errno) -> SocketError {
+    match error {
+        Errno::EPIPE | Errno::ECONNRESET | Errno::ENOTCONN => SocketError::Closed,
+        error => SocketError::Call {
+            call,
+            source: error.into(),
+        },
+    }
+}
+
+const FLAGS: SockFlag = SockFlag::SOCK_CLOEXEC.union(SockFlag::SOCK_NONBLOCK);
+
+impl Connection {
+    /// Two ends of a fresh connection without a path.
+    ///
+    /// # Errors
+    /// When the kernel refuses, for example for want of descriptors.
+    pub fn pair() -> Result<(Self, Self), SocketError> {
+        let (left, right) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, FLAGS)
+            .map_err(|error| failed("socketpair", error))?;
+        Ok((Self { descriptor: left }, Self { descriptor: right }))
+    }
+
+    /// Connects to a listening daemon.
+    ///
+    /// # Errors
+    /// When nobody listens there or the path is too long (107 bytes).
+    pub fn connect(path: &Path) -> Result<Self, SocketError> {
+        let descriptor = socket(AddressFamily::Unix, SockType::SeqPacket, FLAGS, None)
+            .map_err(|error| failed("socket", error))?;
+        let address = UnixAddr::new(path).map_err(|error| failed("socket path", error))?;
+        connect(descriptor.as_raw_fd(), &address).map_err(|error| failed("connect", error))?;
+        Ok(Self { descriptor })
+    }
+
+    /// An end that was inherited or accepted. It becomes non-blocking and is closed on exec.
+    ///
+    /// # Errors
+    /// When the descriptor's flags cannot be changed.
+    pub fn from_descriptor(descriptor: OwnedFd) -> Result<Self, SocketError> {
+        use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
+        fcntl(&descriptor, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))
+            .and_then(|_| fcntl(&descriptor, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)))
+            .map_err(|error| failed("fcntl", error))?;
+        Ok(Self { descriptor })
+    }
+
+    /// Gives the descriptor up, for a child that inherits it.
+    #[must_use]
+    pub fn into_descriptor(self) -> OwnedFd {
+        self.descriptor
+    }
+
+    /// Sends a frame.
+    ///
+    /// # Errors
+    /// [`SocketError::Call`] with `EAGAIN` when the socket is full; the frame was not sent then.
+    pub fn send<F: Serialize>(
+        &self,
+        frame: &F,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(), SocketError> {
+        let bytes = encode(frame)?;
+        let raw: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
+        let rights = [ControlMessage::ScmRights(&raw)];
+        let control: &[ControlMessage<'_>] = if raw.is_empty() { &[] } else { &rights };
+        self.send_bytes(&bytes, control)
+    }
+
+    /// Rings without waiting. A full socket means that a wake-up is under way already.
+    ///
+    /// # Errors
+    /// When the other side is gone.
+    pub fn ring(&self) -> Result<(), SocketError> {
+        match self.send_bytes(&[DOORBELL], &[]) {
+            Err(SocketError::Call { source, .. }) if source.kind() == io::ErrorKind::WouldBlock => {
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    fn send_bytes(&self, bytes: &[u8], control: &[ControlMessage<'_>]) -> Result<(), SocketError> {
+        let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
+        loop {
+            let slices = [io::IoSlice::new(bytes)];
+            match sendmsg::<()>(self.descriptor.as_raw_fd(), &slices, control, flags, None) {
+                Ok(_) => return Ok(()),
+                Err(Errno::EINTR) => {}
+                Err(error) => return Err(failed("sendmsg", error)),
+            }
+        }
+    }
+
+    /// Takes what is there, without waiting.
+    ///
+    /// # Errors
+    /// When the other side is gone or sent something that is no frame.
+    pub fn receive<F: DeserializeOwned>(&self) -> Result<Incoming<F>, SocketError> {
+        let mut bytes = [0u8; 4096];
+        let mut long = Vec::new();
+        let (length, descriptors) = match self.receive_into(&mut bytes)? {
+            Received::Empty => return Ok(Incoming::Empty),
+            Received::Data(length, descriptors) => (length, descriptors),
+            Received::Longer => {
+                long.resize(MAX_FRAME_BYTES, 0);
+                match self.receive_into(&mut long)? {
+                    Received::Data(length, descriptors) => (length, descriptors),
+                    Received::Empty => return Ok(Incoming::Empty),
+                    Received::Longer => return Err(SocketError::Oversize),
+                }
+            }
+        };
+        let frame = if long.is_empty() {
+            &bytes[..length]
+        } else {
+            &long[..length]
+        };
+        if frame == [DOORBELL] {
+            return Ok(Incoming::Doorbell);
+        }
+        Ok(Incoming::Frame(decode(frame)?, descriptors))
+    }
+
+    /// Peeks first when the buffer is the small one, so that a long frame is not cut.
+    fn receive_into(&self, buffer: &mut [u8]) -> Result<Received, SocketError> {
+        let small = buffer.len() < MAX_FRAME_BYTES;
+        let raw = self.descriptor.as_raw_fd();
+        if small {
+            let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_PEEK | MsgFlags::MSG_TRUNC;
+            let mut probe = [0u8; 1];
+            match retry(|| nix::sys::socket::recv(raw, &mut probe, flags)) {
+                Ok(length) if length > buffer.len() => return Ok(Received::Longer),
+                Ok(_) => {}
+                Err(Errno::EAGAIN) => return Ok(Received::Empty),
+                Err(error) => return Err(failed("recv", error)),
+            }
+        }
+        let mut space = nix::cmsg_space!([RawFd; MAX_DESCRIPTORS]);
+        let flags = MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_DONTWAIT;
+        let mut slices = [io::IoSliceMut::new(buffer)];
+        let message = match recvmsg::<()>(raw, &mut slices, Some(&mut space), flags) {
+            Ok(message) => message,
+            Err(Errno::EAGAIN | Errno::EINTR) => return Ok(Received::Empty),
+            Err(error) => return Err(failed("recvmsg", error)),
+        };
+        let mut descriptors = Vec::new();
+        if let Ok(messages) = message.cmsgs() {
+            for control in messages {
+                if let ControlMessageOwned::ScmRights(received) = control {
+                    descriptors.extend(received.into_iter().map(own));
+                }
+            }
+        }
+        if message
+            .flags
+            .intersects(MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC)
+        {
+            return Err(SocketError::Oversize);
+        }
+        match message.bytes {
+            0 => Err(SocketError::Closed),
+            length => Ok(Received::Data(length, descriptors)),
+        }
+    }
+}
+
+enum Received {
+    Empty,
+    Longer,
+    Data(usize, Vec<OwnedFd>),
+}
+
+fn retry<T>(mut call: impl FnMut() -> nix::Result<T>) -> nix::Result<T> {
+    loop {
+        match call() {
+            Err(Errno::EINTR) => {}
+            result => return result,
+        }
+    }
+}
+
+#[allow(unsafe_code)]
+fn own(descriptor: RawFd) -> OwnedFd {
+    // SAFETY: the kernel has just installed this descriptor for us and nobody else knows its number.
+    unsafe { OwnedFd::from_raw_fd(descriptor) }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+impl AsRawFd for Connection {
+    fn as_raw_fd(&self) -> RawFd {
+        self.descriptor.as_raw_fd()
+    }
+}
+
+/// A listening socket with a path. The path is not removed when it is dropped: its owner decides.
+#[derive(Debug)]
+pub struct Listener {
+    descriptor: OwnedFd,
+}
+
+impl Listener {
+    /// Listens at a path that does not exist yet.
+    ///
+    /// # Errors
+    /// `EADDRINUSE` when the path exists, `ENAMETOOLONG` or `EINVAL` when it is longer than 107 bytes.
+    pub fn bind(path: &Path) -> Result<Self, SocketError> {
+        let descriptor = socket(AddressFamily::Unix, SockType::SeqPacket, FLAGS, None)
+            .map_err(|error| failed("socket", error))?;
+        let address = UnixAddr::new(path).map_err(|error| failed("socket path", error))?;
+        bind(descriptor.as_raw_fd(), &address).map_err(|error| failed("bind", error))?;
+        let backlog = Backlog::new(64).map_err(|error| failed("listen", error))?;
+        listen(&descriptor, backlog).map_err(|error| failed("listen", error))?;
+        Ok(Self { descriptor })
+    }
+
+    /// The next waiting connection, or `None`.
+    ///
+    /// # Errors
+    /// `EMFILE` and the like; the connection stays waiting.
+    pub fn accept(&self) -> Result<Option<Connection>, SocketError> {
+        match retry(|| accept4(self.descriptor.as_raw_fd(), FLAGS)) {
+            Ok(raw) => Ok(Some(Connection {
+                descriptor: own(raw),
+            })),
+            Err(Errno::EAGAIN | Errno::ECONNABORTED) => Ok(None),
+            Err(error) => Err(failed("accept4", error)),
+        }
+    }
+}
+
+impl AsRawFd for Listener {
+    fn as_raw_fd(&self) -> RawFd {
+        self.descriptor.as_raw_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frames::{ClientFrame, DaemonFrame};
+    use crate::segment::{Access, Segment, open_segment};
+    use crate::sync::Ordering;
+    use crate::words::Words;
+
+    #[test]
+    fn frames_doorbells_and_descriptors_arrive_in_order() {
+        let (daemon, client) = Connection::pair().unwrap();
+        let segment = Segment::create("return", 4096).unwrap();
+        segment.seal(Access::ReadWrite).unwrap();
+        daemon
+            .send(&DaemonFrame::Goodbye, &[segment.descriptor()])
+            .unwrap();
+        daemon.ring().unwrap();
+        let Incoming::Frame(DaemonFrame::Goodbye, descriptors) = client.receive().unwrap() else {
+            panic!("a frame was sent");
+        };
+        let mapped =
+            open_segment(descriptors[0].as_fd(), "return", 4096, Access::ReadWrite).unwrap();
+        mapped.word(3).store(9, Ordering::Relaxed);
+        assert_eq!(segment.map().unwrap().word(3).load(Ordering::Relaxed), 9);
+        assert!(matches!(
+            client.receive::<DaemonFrame>().unwrap(),
+            Incoming::Doorbell
+        ));
+        assert!(matches!(
+            client.receive::<DaemonFrame>().unwrap(),
+            Incoming::Empty
+        ));
+        drop(daemon);
+        assert!(matches!(
+            client.receive::<DaemonFrame>(),
+            Err(SocketError::Closed)
+        ));
+    }
+
+    #[test]
+    fn a_long_frame_arrives_whole() {
+        let (daemon, client) = Connection::pair().unwrap();
+        let text = "é".repeat(20_000);
+        daemon
+            .send(
+                &DaemonFrame::StatsPart {
+                    last: true,
+                    text: text.clone(),
+                },
+                &[],
+            )
+            .unwrap();
+        let Incoming::Frame(DaemonFrame::StatsPart { text: received, .. }, _) =
+            client.receive().unwrap()
+        else {
+            panic!("a frame was sent");
+        };
+        assert_eq!(received, text);
+    }
+
+    #[test]
+    fn a_full_socket_swallows_doorbells() {
+        let (daemon, client) = Connection::pair().unwrap();
+        for _ in 0..10_000 {
+            daemon.ring().unwrap();
+        }
+        assert!(matches!(
+            client.receive::<ClientFrame>().unwrap(),
+            Incoming::Doorbell
+        ));
+    }
+
+    #[test]
+    fn a_read_only_peer_cannot_map_for_writing_nor_resize() {
+        let segment = Segment::create("publish", 4096).unwrap();
+        let own_map = segment.map().unwrap();
+        segment.seal(Access::ReadOnly).unwrap();
+        assert!(open_segment(segment.descriptor(), "publish", 4096, Access::ReadWrite).is_err());
+        assert!(nix::unistd::ftruncate(segment.descriptor(), 0).is_err());
+        let reader = open_segment(segment.descriptor(), "publish", 4096, Access::ReadOnly).unwrap();
+        own_map.word(1).store(5, Ordering::Relaxed);
+        assert_eq!(reader.word(1).load(Ordering::Relaxed), 5);
+        assert!(open_segment(segment.descriptor(), "publish", 8192, Access::ReadOnly).is_err());
+    }
+}

@@ -1,0 +1,196 @@
+//! Golden bytes: what is on the wire changes only together with the protocol version.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::frames::{
+    Attach, Attached, ClientFrame, ConfigSource, DaemonFrame, Fault, FaultKind, PROTOCOL_VERSION,
+    Positioned, Start,
+};
+use crate::ids::Position;
+use crate::tensor::{DType, Extent, TensorSpec};
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn attached() -> DaemonFrame {
+    let text = TensorSpec {
+        extent: Extent::Ragged {
+            max_row_bytes: 64,
+            compact: true,
+        },
+        ..TensorSpec::dense("t", DType::U8, &[])
+    };
+    DaemonFrame::Attached(Box::new(Attached {
+        session: 1,
+        stream: "s".to_owned(),
+        tensors: vec![TensorSpec::dense("i", DType::BF16, &[3, 2]), text],
+        batch_size: 4,
+        slots: 8,
+        hold: 6,
+        slot_bytes: 4096,
+        publish_bytes: 8192,
+        return_bytes: 256,
+        start: Positioned {
+            serial: 0,
+            position: Position {
+                epoch: 2,
+                samples: 8,
+            },
+            batches_left: 5,
+        },
+        batches_per_epoch: 7,
+        samples_per_epoch: 28,
+        epochs: Some(9),
+        dataset_fingerprint: [0xaa; 32],
+        config_fingerprint: [0xbb; 32],
+        stream_version: 1,
+    }))
+}
+
+#[test]
+fn the_bytes_of_every_frame_are_pinned() {
+    assert_eq!(
+        PROTOCOL_VERSION, 1,
+        "a new version: pin its bytes beside the old ones' history"
+    );
+    let client: Vec<(ClientFrame, &str)> = vec![
+        (
+            ClientFrame::Hello {
+                protocol: 1,
+                release: "0.1".into(),
+            },
+            "00000000010000000300000000000000302e31",
+        ),
+        (
+            ClientFrame::Start(Start {
+                config: ConfigSource::File("a".into()),
+                overrides: vec![("b".into(), "1".into())],
+                local_world_size: 2,
+                local_rank: 1,
+            }),
+            "0100000000000000010000000000000061010000000000000001000000000000006201000000000000003102000000\
+             01000000",
+        ),
+        (
+            ClientFrame::Attach(Attach {
+                stream: None,
+                rank: 1,
+                world_size: 2,
+                position: Position {
+                    epoch: 3,
+                    samples: 4,
+                },
+                substitutes: 5,
+            }),
+            "02000000000100000002000000030000000000000004000000000000000500000000000000",
+        ),
+        (
+            ClientFrame::Seek {
+                serial: 1,
+                position: Position {
+                    epoch: 2,
+                    samples: 3,
+                },
+            },
+            "03000000010000000000000002000000000000000300000000000000",
+        ),
+        (ClientFrame::Stats, "04000000"),
+        (ClientFrame::Goodbye, "05000000"),
+    ];
+    for (frame, golden) in client {
+        let bytes = encode(&frame).unwrap();
+        assert_eq!(hex(&bytes), golden, "{frame:?}");
+        assert_eq!(decode::<ClientFrame>(&bytes).unwrap(), frame);
+    }
+    let daemon: Vec<(DaemonFrame, &str)> = vec![
+        (
+            DaemonFrame::Welcome {
+                protocol: 1,
+                release: "0".into(),
+                streams: vec!["train".into()],
+            },
+            "000000000100000001000000000000003001000000000000000500000000000000747261696e",
+        ),
+        (
+            attached(),
+            "010000000100000000000000010000000000000073020000000000000001000000000000006909000000\
+             020000000000000003000000000000000200000000000000000000000001000000000000007400000000\
+             00000000000000000100000040000000000000000100040000000800060000100000000000000020000000000000\
+             000100000000000000000000000000000200000000000000080000000000000005000000000000000700000000\
+             0000001c00000000000000010900000000000000aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\
+             bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb01000000",
+        ),
+        (
+            DaemonFrame::Positioned(Positioned {
+                serial: 1,
+                position: Position::default(),
+                batches_left: 2,
+            }),
+            "020000000100000000000000000000000000000000000000000000000200000000000000",
+        ),
+        (
+            DaemonFrame::StatsPart {
+                last: true,
+                text: "{}".into(),
+            },
+            "030000000102000000000000007b7d",
+        ),
+        (
+            DaemonFrame::Fault(Fault {
+                kind: FaultKind::Taken,
+                message: "x".into(),
+            }),
+            "0400000005000000010000000000000078",
+        ),
+        (DaemonFrame::Goodbye, "05000000"),
+    ];
+    for (frame, golden) in daemon {
+        let bytes = encode(&frame).unwrap();
+        assert_eq!(hex(&bytes), golden, "{frame:?}");
+        assert_eq!(decode::<DaemonFrame>(&bytes).unwrap(), frame);
+    }
+}
+
+#[test]
+fn a_hostile_length_is_an_error_not_an_allocation() {
+    // StatsPart whose text claims 2^63 bytes.
+    let mut bytes = vec![3, 0, 0, 0, 1];
+    bytes.extend([0xff; 7]);
+    bytes.push(0x7f);
+    assert!(matches!(
+        decode::<DaemonFrame>(&bytes),
+        Err(WireError::Malformed { .. })
+    ));
+}
+
+#[test]
+fn leftovers_and_cuts_are_errors() {
+    let bytes = encode(&attached()).unwrap();
+    for cut in 0..bytes.len() {
+        assert!(
+            decode::<DaemonFrame>(&bytes[..cut]).is_err(),
+            "cut at {cut}"
+        );
+    }
+    let longer = [bytes.as_slice(), &[0]].concat();
+    assert!(decode::<DaemonFrame>(&longer).is_err());
+}
+
+#[test]
+fn a_frame_past_the_limit_is_refused_by_the_sender() {
+    let frame = DaemonFrame::StatsPart {
+        last: true,
+        text: "x".repeat(MAX_FRAME_BYTES),
+    };
+    assert!(matches!(encode(&frame), Err(WireError::TooLarge(_))));
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_decode_or_fail_cleanly(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        let _ = decode::<ClientFrame>(&bytes);
+        let _ = decode::<DaemonFrame>(&bytes);
+    }
+}
