@@ -10,6 +10,8 @@
 
 #![deny(unsafe_code)]
 
+#[cfg(not(loom))]
+pub mod clock;
 pub mod frames;
 pub mod ids;
 pub mod layout;
