@@ -187,7 +187,7 @@ fn epochs_and_seeds_are_independent() {
 #[test]
 fn fixed_points_are_as_frequent_as_chance_has_them() {
     for samples in [1_000, 70_000] {
-        let epochs = if samples > TABLE_SAMPLES { 40 } else { 2_000 };
+        let epochs = if samples > TABLE_SAMPLES { 20 } else { 500 };
         let fixed_points: usize = (0..epochs)
             .map(|epoch| {
                 let permutation = Permutation::new(samples, 2, epoch);

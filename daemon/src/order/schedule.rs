@@ -193,8 +193,14 @@ impl Schedule {
     /// The samples that `last = "drop"` leaves out of a full epoch.
     #[must_use]
     pub const fn samples_left_out_per_epoch(&self) -> u64 {
+        self.samples_left_out_from(0)
+    }
+
+    /// The samples that `last = "drop"` leaves out of an epoch that is continued after `consumed` of its samples.
+    #[must_use]
+    pub const fn samples_left_out_from(&self, consumed: u64) -> u64 {
         match self.last {
-            Last::Drop => self.samples % self.global_batch,
+            Last::Drop => self.samples.saturating_sub(consumed) % self.global_batch,
             Last::Short | Last::Pad => 0,
         }
     }
