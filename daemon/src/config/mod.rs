@@ -4,6 +4,7 @@ mod error;
 mod model;
 mod section;
 mod value;
+mod values;
 
 pub use error::{ConfigError, Place};
 pub use model::{
@@ -13,3 +14,4 @@ pub use model::{
 };
 pub use section::{FromValue, Section, nearest};
 pub use value::{Located, Value};
+pub use values::{ByteSize, ImageSize, MAX_IMAGE_SIDE, ResizeTarget};
