@@ -34,6 +34,24 @@ pub struct SampleTask {
 #[derive(Debug, Default)]
 pub struct WorkerScratch {}
 
+impl SampleTask {
+    /// A task without bytes.
+    #[must_use]
+    pub fn new(id: SampleId, key: DrawKey) -> Self {
+        Self { id, key, bytes: Vec::new() }
+    }
+
+    /// Begins anew with another sample; the bytes are to be fetched.
+    pub fn reset(&mut self, id: SampleId, key: DrawKey) {
+        (self.id, self.key) = (id, key);
+    }
+
+    /// Gives the fetched bytes' memory back; what else the task holds is let go.
+    pub fn take_bytes(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.bytes)
+    }
+}
+
 impl SamplePlan {
     /// Checks the operations against the dataset's fields and compiles them.
     ///
