@@ -1,10 +1,23 @@
 //! From a TOML file, a dict and overrides to a resolved [`Config`].
+//!
+//! `parse` makes a tree of values that know their lines, `presets` and `overrides` lay trees over one another,
+//! `expand` fills in environment variables, and `resolve` gives the keys their meaning. `docs/config.md` is the
+//! reference that a test holds against the keys that are asked for here.
 
 mod error;
+mod expand;
 mod model;
+mod output;
+mod overrides;
+mod parse;
+mod presets;
+mod print;
+mod resolve;
 mod section;
+mod stages;
 mod value;
 mod values;
+mod words;
 
 pub use error::{ConfigError, Place};
 pub use model::{
@@ -12,6 +25,7 @@ pub use model::{
     ErrorsConfig, FetchConfig, ImageLayout, Last, ListenConfig, OnBadSample, OrderConfig,
     OutputConfig, RingConfig, StageConfig,
 };
+pub use overrides::Override;
 pub use section::{FromValue, Section, nearest};
 pub use value::{Located, Value};
 pub use values::{ByteSize, ImageSize, MAX_IMAGE_SIDE, ResizeTarget};

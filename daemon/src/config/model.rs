@@ -207,10 +207,12 @@ pub struct CpuConfig {
 /// `[listen]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListenConfig {
-    /// `None`: a private run-time folder.
+    /// Absolute. `None`: a private run-time folder.
     pub socket: Option<PathBuf>,
     /// User ids that may connect besides the daemon's own.
     pub allow_uids: Vec<u32>,
+    /// A group id whose members may connect too.
+    pub group: Option<u32>,
     /// How long a session's memory is kept after its client hung up without ending; default 5 s.
     pub linger: Duration,
     /// Sessions at once; default 4.

@@ -70,6 +70,8 @@ impl Section {
 
     /// Takes a key's value as it stands.
     pub fn take_located(&mut self, key: &'static str) -> Option<Located> {
+        #[cfg(test)]
+        asked_keys::record(self.key_path(key));
         self.asked.push(key);
         let index = self.entries.iter().position(|(name, _)| name == key)?;
         Some(self.entries.remove(index).1)
@@ -125,8 +127,16 @@ impl Section {
     /// # Errors
     /// As [`take`](Self::take), and when the key is left out.
     pub fn require<T: FromValue>(&mut self, key: &'static str) -> Result<T, ConfigError> {
-        match self.take(key)? {
-            Some(value) => Ok(value),
+        if let Some(value) = self.take(key)? {
+            return Ok(value);
+        }
+        // A key nearly of this name is the likelier mistake, and has a line.
+        match self
+            .entries
+            .iter()
+            .find(|(name, _)| nearest(name, [key].into_iter()).is_some())
+        {
+            Some((name, located)) => Err(self.unknown_key(name, located)),
             None => Err(self.error(format!(
                 "`{}` is required: {}",
                 self.key_path(key),
@@ -155,19 +165,40 @@ impl Section {
     /// Ends the reading.
     ///
     /// # Errors
-    /// When a key is left that nobody took: names it, its line and the nearest valid key.
+    /// When a key is left that nobody took: names it, its line and the nearest valid key, or all of them.
     pub fn finish(self) -> Result<(), ConfigError> {
-        let Some((key, located)) = self.entries.first() else {
-            return Ok(());
-        };
+        match self.entries.first() {
+            Some((key, located)) => Err(self.unknown_key(key, located)),
+            None => Ok(()),
+        }
+    }
+
+    fn unknown_key(&self, key: &str, located: &Located) -> ConfigError {
         let hint = match nearest(key, self.asked.iter().copied()) {
-            Some(valid) => format!("did you mean `{valid}`?"),
+            Some(valid) => format!("did you mean `{}`?", self.key_path(valid)),
             None => format!("valid keys: {}", self.asked.join(", ")),
         };
-        Err(ConfigError::new(
-            &located.place,
-            format!("unknown key `{}`; {hint}", self.key_path(key)),
-        ))
+        let path = self.key_path(key);
+        ConfigError::new(&located.place, format!("unknown key `{path}`; {hint}"))
+    }
+}
+
+/// Every key that any table was asked for on this thread, so that a test can compare them with the documentation.
+#[cfg(test)]
+pub(super) mod asked_keys {
+    use std::cell::RefCell;
+    use std::collections::BTreeSet;
+
+    thread_local! {
+        static KEYS: RefCell<BTreeSet<String>> = const { RefCell::new(BTreeSet::new()) };
+    }
+
+    pub(super) fn record(path: String) {
+        KEYS.with_borrow_mut(|keys| keys.insert(path));
+    }
+
+    pub(in crate::config) fn take() -> BTreeSet<String> {
+        KEYS.take()
     }
 }
 
