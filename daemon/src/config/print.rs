@@ -69,7 +69,11 @@ impl Config {
         )?;
         match self.errors.budget {
             BadSampleBudget::Count(count) => writeln!(out, "budget = {count}")?,
-            BadSampleBudget::Share(share) => writeln!(out, "budget = \"{}%\"", share * 100.0)?,
+            BadSampleBudget::Share(share) => {
+                // Rounded where the multiplication's own error would show.
+                let percent = (share * 1e11).round() / 1e9;
+                writeln!(out, "budget = \"{percent}%\"")?;
+            }
         }
 
         let cpu = &self.cpu;
