@@ -6,6 +6,7 @@
 
 mod error;
 mod expand;
+mod fingerprint;
 mod model;
 mod output;
 mod overrides;
@@ -22,10 +23,21 @@ mod words;
 pub use error::{ConfigError, Place};
 pub use model::{
     BadSampleBudget, BatchConfig, Concurrency, Config, CpuConfig, CpuPolicy, DatasetConfig,
-    ErrorsConfig, FetchConfig, ImageLayout, Last, ListenConfig, OnBadSample, OrderConfig,
-    OutputConfig, RingConfig, StageConfig,
+    ErrorsConfig, FetchConfig, ImageLayout, KeyPlaces, Last, ListenConfig, OnBadSample,
+    OrderConfig, OutputConfig, RingConfig, StageConfig,
 };
 pub use overrides::Override;
 pub use section::{FromValue, Section, nearest};
 pub use value::{Located, Value};
-pub use values::{ByteSize, ImageSize, MAX_IMAGE_SIDE, ResizeTarget};
+pub use values::ByteSize;
+
+#[cfg(test)]
+mod asked_keys;
+#[cfg(test)]
+mod documentation_tests;
+#[cfg(test)]
+mod mistake_tests;
+#[cfg(test)]
+mod resolve_tests;
+#[cfg(test)]
+mod testing;

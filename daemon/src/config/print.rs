@@ -172,7 +172,7 @@ fn bytes(count: u64) -> String {
     let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
     match units
         .iter()
-        .find(|(_, shift)| count > 0 && count % (1 << shift) == 0)
+        .find(|(_, shift)| count > 0 && count.is_multiple_of(1 << shift))
     {
         Some((unit, shift)) => format!("\"{}{unit}\"", count >> shift),
         None => format!("\"{count}B\""),

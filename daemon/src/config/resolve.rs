@@ -11,8 +11,8 @@ use nix::unistd::Group;
 use super::error::{ConfigError, Place};
 use super::expand::{Environment, expand_all};
 use super::model::{
-    BadSampleBudget, BatchConfig, Config, CpuConfig, CpuPolicy, DatasetConfig, ErrorsConfig, Last,
-    ListenConfig, OnBadSample, OrderConfig, RingConfig,
+    BadSampleBudget, BatchConfig, Config, CpuConfig, CpuPolicy, DatasetConfig, ErrorsConfig,
+    KeyPlaces, Last, ListenConfig, OnBadSample, OrderConfig, RingConfig,
 };
 use super::output::read_output;
 use super::overrides::Override;
@@ -125,6 +125,11 @@ pub(super) fn resolve(
 ) -> Result<Config, ConfigError> {
     let tree = lay_together(tree, overrides, environment)?;
     refuse_unknown_root_keys(&tree)?;
+    let places = KeyPlaces {
+        dataset_format: place_of(&tree, "dataset", "format"),
+        dataset_path: place_of(&tree, "dataset", "path"),
+        batch_size: place_of(&tree, "batch", "size"),
+    };
     let mut root = Section::new("", tree)?;
     root.take_located("preset");
     let root_place = root.place().clone();
@@ -151,6 +156,7 @@ pub(super) fn resolve(
         errors,
         cpu,
         listen,
+        places,
     })
 }
 
@@ -176,6 +182,12 @@ fn lay_together(
     }
     expand_all(&mut tree, "", environment)?;
     Ok(tree)
+}
+
+/// Where a key stands, or the nearest that exists above it.
+fn place_of(root: &Located, table: &str, key: &str) -> Place {
+    let table = table_entry(root, table).unwrap_or(root);
+    table_entry(table, key).unwrap_or(table).place.clone()
 }
 
 /// Before anything is read: a misspelt table would otherwise show as a missing key.
@@ -403,7 +415,3 @@ impl FromValue for LocalPath {
             .map(Self)
     }
 }
-
-#[cfg(test)]
-#[path = "resolve_tests.rs"]
-mod tests;

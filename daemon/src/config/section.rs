@@ -71,7 +71,7 @@ impl Section {
     /// Takes a key's value as it stands.
     pub fn take_located(&mut self, key: &'static str) -> Option<Located> {
         #[cfg(test)]
-        asked_keys::record(self.key_path(key));
+        super::asked_keys::record(self.key_path(key));
         self.asked.push(key);
         let index = self.entries.iter().position(|(name, _)| name == key)?;
         Some(self.entries.remove(index).1)
@@ -183,25 +183,6 @@ impl Section {
     }
 }
 
-/// Every key that any table was asked for on this thread, so that a test can compare them with the documentation.
-#[cfg(test)]
-pub(super) mod asked_keys {
-    use std::cell::RefCell;
-    use std::collections::BTreeSet;
-
-    thread_local! {
-        static KEYS: RefCell<BTreeSet<String>> = const { RefCell::new(BTreeSet::new()) };
-    }
-
-    pub(super) fn record(path: String) {
-        KEYS.with_borrow_mut(|keys| keys.insert(path));
-    }
-
-    pub(in crate::config) fn take() -> BTreeSet<String> {
-        KEYS.take()
-    }
-}
-
 fn describe(value: &Value) -> String {
     match value {
         Value::Bool(value) => format!("{value}"),
@@ -294,6 +275,36 @@ impl<T: FromValue> FromValue for Vec<T> {
                 .map(|item| T::from_value(&item.value))
                 .collect(),
             _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_word_is_one_that_may_be_meant() {
+        let keys = ["size", "last", "concurrency", "operations"];
+        let near = |word| nearest(word, keys.into_iter());
+        assert_eq!(near("sise"), Some("size"));
+        assert_eq!(near("concurency"), Some("concurrency"));
+        assert_eq!(near("operation"), Some("operations"));
+        assert_eq!(near("shuffle"), None);
+        assert_eq!(near(""), None);
+    }
+
+    #[test]
+    fn distances_count_edits() {
+        for (left, right, edits) in [
+            ("", "abc", 3),
+            ("abc", "abc", 0),
+            ("abc", "abd", 1),
+            ("kitten", "sitting", 3),
+            ("ab", "ba", 2),
+        ] {
+            assert_eq!(edit_distance(left, right), edits, "{left} {right}");
+            assert_eq!(edit_distance(right, left), edits, "{right} {left}");
         }
     }
 }
