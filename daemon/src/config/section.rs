@@ -70,6 +70,8 @@ impl Section {
 
     /// Takes a key's value as it stands.
     pub fn take_located(&mut self, key: &'static str) -> Option<Located> {
+        #[cfg(test)]
+        super::asked_keys::record(self.key_path(key));
         self.asked.push(key);
         let index = self.entries.iter().position(|(name, _)| name == key)?;
         Some(self.entries.remove(index).1)
@@ -125,8 +127,16 @@ impl Section {
     /// # Errors
     /// As [`take`](Self::take), and when the key is left out.
     pub fn require<T: FromValue>(&mut self, key: &'static str) -> Result<T, ConfigError> {
-        match self.take(key)? {
-            Some(value) => Ok(value),
+        if let Some(value) = self.take(key)? {
+            return Ok(value);
+        }
+        // A key nearly of this name is the likelier mistake, and has a line.
+        match self
+            .entries
+            .iter()
+            .find(|(name, _)| nearest(name, [key].into_iter()).is_some())
+        {
+            Some((name, located)) => Err(self.unknown_key(name, located)),
             None => Err(self.error(format!(
                 "`{}` is required: {}",
                 self.key_path(key),
@@ -155,19 +165,21 @@ impl Section {
     /// Ends the reading.
     ///
     /// # Errors
-    /// When a key is left that nobody took: names it, its line and the nearest valid key.
+    /// When a key is left that nobody took: names it, its line and the nearest valid key, or all of them.
     pub fn finish(self) -> Result<(), ConfigError> {
-        let Some((key, located)) = self.entries.first() else {
-            return Ok(());
-        };
+        match self.entries.first() {
+            Some((key, located)) => Err(self.unknown_key(key, located)),
+            None => Ok(()),
+        }
+    }
+
+    fn unknown_key(&self, key: &str, located: &Located) -> ConfigError {
         let hint = match nearest(key, self.asked.iter().copied()) {
-            Some(valid) => format!("did you mean `{valid}`?"),
+            Some(valid) => format!("did you mean `{}`?", self.key_path(valid)),
             None => format!("valid keys: {}", self.asked.join(", ")),
         };
-        Err(ConfigError::new(
-            &located.place,
-            format!("unknown key `{}`; {hint}", self.key_path(key)),
-        ))
+        let path = self.key_path(key);
+        ConfigError::new(&located.place, format!("unknown key `{path}`; {hint}"))
     }
 }
 
@@ -263,6 +275,36 @@ impl<T: FromValue> FromValue for Vec<T> {
                 .map(|item| T::from_value(&item.value))
                 .collect(),
             _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_word_is_one_that_may_be_meant() {
+        let keys = ["size", "last", "concurrency", "operations"];
+        let near = |word| nearest(word, keys.into_iter());
+        assert_eq!(near("sise"), Some("size"));
+        assert_eq!(near("concurency"), Some("concurrency"));
+        assert_eq!(near("operation"), Some("operations"));
+        assert_eq!(near("shuffle"), None);
+        assert_eq!(near(""), None);
+    }
+
+    #[test]
+    fn distances_count_edits() {
+        for (left, right, edits) in [
+            ("", "abc", 3),
+            ("abc", "abc", 0),
+            ("abc", "abd", 1),
+            ("kitten", "sitting", 3),
+            ("ab", "ba", 2),
+        ] {
+            assert_eq!(edit_distance(left, right), edits, "{left} {right}");
+            assert_eq!(edit_distance(right, left), edits, "{right} {left}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The small types that single values become: sizes, byte counts, times and ranges of numbers.
+//! The small types that single values become: counts, byte sizes and times.
 //!
 //! Each says what it expects, so that [`Section::take`](super::Section::take) can say it in a message. Nothing here
 //! knows a key.
@@ -8,70 +8,6 @@ use std::time::Duration;
 
 use super::section::FromValue;
 use super::value::Value;
-
-/// The longest side of an image that any operation makes or takes, as JPEG's own limit.
-pub const MAX_IMAGE_SIDE: u32 = 65_535;
-
-/// Height and width in pixels, each from 1 to [`MAX_IMAGE_SIDE`]. Written as one number (a square) or
-/// `[height, width]`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ImageSize {
-    /// Rows of pixels.
-    pub height: u32,
-    /// Pixels in a row.
-    pub width: u32,
-}
-
-fn image_side(value: &Value) -> Option<u32> {
-    u32::from_value(value).filter(|side| (1..=MAX_IMAGE_SIDE).contains(side))
-}
-
-impl FromValue for ImageSize {
-    const EXPECTED: &'static str = "a number of pixels from 1 to 65535, or [height, width]";
-    fn from_value(value: &Value) -> Option<Self> {
-        if let Value::Array(sides) = value {
-            let [height, width] = sides.as_slice() else {
-                return None;
-            };
-            return Some(Self {
-                height: image_side(&height.value)?,
-                width: image_side(&width.value)?,
-            });
-        }
-        image_side(value).map(|side| Self {
-            height: side,
-            width: side,
-        })
-    }
-}
-
-/// What `resize` aims at: one number is the shorter side, `[height, width]` the exact size.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ResizeTarget {
-    /// The shorter side gets so many pixels; the longer one keeps the proportion.
-    ShorterSide(u32),
-    /// Exactly this size, whatever the proportion was.
-    Exact(ImageSize),
-}
-
-impl FromValue for ResizeTarget {
-    const EXPECTED: &'static str =
-        "the shorter side in pixels from 1 to 65535, or the exact [height, width]";
-    fn from_value(value: &Value) -> Option<Self> {
-        match value {
-            Value::Array(_) => ImageSize::from_value(value).map(Self::Exact),
-            _ => image_side(value).map(Self::ShorterSide),
-        }
-    }
-}
-
-/// A pair of numbers such as a range `[low, high]`.
-impl FromValue for [f64; 2] {
-    const EXPECTED: &'static str = "two numbers, [low, high]";
-    fn from_value(value: &Value) -> Option<Self> {
-        Vec::<f64>::from_value(value)?.try_into().ok()
-    }
-}
 
 impl FromValue for NonZeroU32 {
     const EXPECTED: &'static str = "a whole number from 1 to 4294967295";
@@ -165,22 +101,9 @@ fn decimal_times(amount: &str, factor: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Located, Place};
 
     fn text(text: &str) -> Value {
         Value::String(text.to_owned())
-    }
-
-    fn array(values: &[i64]) -> Value {
-        let place = Place {
-            source: "test".into(),
-            line: 1,
-        };
-        let located = |value: &i64| Located {
-            value: Value::Integer(*value),
-            place: place.clone(),
-        };
-        Value::Array(values.iter().map(located).collect())
     }
 
     #[test]
@@ -210,38 +133,5 @@ mod tests {
         assert_eq!(time("0.25s"), Some(Duration::from_millis(250)));
         assert_eq!(time("30"), None);
         assert_eq!(Duration::from_value(&Value::Integer(30)), None);
-    }
-
-    #[test]
-    fn a_size_is_a_square_or_height_and_width() {
-        let size = |value: &Value| ImageSize::from_value(value).map(|s| (s.height, s.width));
-        assert_eq!(size(&Value::Integer(224)), Some((224, 224)));
-        assert_eq!(size(&array(&[128, 256])), Some((128, 256)));
-        for wrong in [array(&[1]), array(&[1, 2, 3]), array(&[0, 5]), text("224")] {
-            assert_eq!(size(&wrong), None, "{wrong:?}");
-        }
-        assert_eq!(size(&Value::Integer(0)), None);
-        assert_eq!(size(&Value::Integer(65_536)), None);
-    }
-
-    #[test]
-    fn one_number_to_resize_is_the_shorter_side() {
-        assert_eq!(
-            ResizeTarget::from_value(&Value::Integer(256)),
-            Some(ResizeTarget::ShorterSide(256))
-        );
-        assert_eq!(
-            ResizeTarget::from_value(&array(&[10, 20])),
-            Some(ResizeTarget::Exact(ImageSize {
-                height: 10,
-                width: 20
-            }))
-        );
-    }
-
-    #[test]
-    fn ranges_take_two_numbers() {
-        assert_eq!(<[f64; 2]>::from_value(&array(&[1, 2])), Some([1.0, 2.0]));
-        assert_eq!(<[f64; 2]>::from_value(&array(&[1])), None);
     }
 }
