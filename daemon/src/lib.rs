@@ -6,3 +6,4 @@ pub mod config;
 pub mod dataset;
 pub mod operation;
 pub mod order;
+pub mod storage;
