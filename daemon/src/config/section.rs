@@ -28,12 +28,7 @@ impl Section {
     pub fn new(path: impl Into<String>, located: Located) -> Result<Self, ConfigError> {
         let path = path.into();
         match located.value {
-            Value::Table(entries) => Ok(Self {
-                path,
-                place: located.place,
-                entries,
-                asked: Vec::new(),
-            }),
+            Value::Table(entries) => Ok(Self { path, place: located.place, entries, asked: Vec::new() }),
             other => Err(ConfigError::new(
                 &located.place,
                 format!("`{path}` must be a table, not {}", other.kind()),
@@ -44,12 +39,7 @@ impl Section {
     /// A table without entries.
     #[must_use]
     pub fn empty(path: impl Into<String>, place: Place) -> Self {
-        Self {
-            path: path.into(),
-            place,
-            entries: Vec::new(),
-            asked: Vec::new(),
-        }
+        Self { path: path.into(), place, entries: Vec::new(), asked: Vec::new() }
     }
 
     /// Where the table stands.
@@ -61,11 +51,7 @@ impl Section {
     /// The full path of a key, such as `batch.size`.
     #[must_use]
     pub fn key_path(&self, key: &str) -> String {
-        if self.path.is_empty() {
-            key.to_owned()
-        } else {
-            format!("{}.{key}", self.path)
-        }
+        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 
     /// Takes a key's value as it stands.
@@ -91,9 +77,7 @@ impl Section {
         &mut self,
         key: &'static str,
     ) -> Result<Option<(T, Place)>, ConfigError> {
-        let Some(located) = self.take_located(key) else {
-            return Ok(None);
-        };
+        let Some(located) = self.take_located(key) else { return Ok(None) };
         match T::from_value(&located.value) {
             Some(value) => Ok(Some((value, located.place))),
             None => Err(ConfigError::new(
@@ -112,11 +96,7 @@ impl Section {
     ///
     /// # Errors
     /// As [`take`](Self::take).
-    pub fn take_or<T: FromValue>(
-        &mut self,
-        key: &'static str,
-        default: T,
-    ) -> Result<T, ConfigError> {
+    pub fn take_or<T: FromValue>(&mut self, key: &'static str, default: T) -> Result<T, ConfigError> {
         Ok(self.take(key)?.unwrap_or(default))
     }
 
@@ -157,9 +137,7 @@ impl Section {
     /// # Errors
     /// When a key is left that nobody took: names it, its line and the nearest valid key.
     pub fn finish(self) -> Result<(), ConfigError> {
-        let Some((key, located)) = self.entries.first() else {
-            return Ok(());
-        };
+        let Some((key, located)) = self.entries.first() else { return Ok(()) };
         let hint = match nearest(key, self.asked.iter().copied()) {
             Some(valid) => format!("did you mean `{valid}`?"),
             None => format!("valid keys: {}", self.asked.join(", ")),
@@ -258,10 +236,7 @@ impl<T: FromValue> FromValue for Vec<T> {
     const EXPECTED: &'static str = "an array";
     fn from_value(value: &Value) -> Option<Self> {
         match value {
-            Value::Array(items) => items
-                .iter()
-                .map(|item| T::from_value(&item.value))
-                .collect(),
+            Value::Array(items) => items.iter().map(|item| T::from_value(&item.value)).collect(),
             _ => None,
         }
     }

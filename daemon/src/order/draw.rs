@@ -56,10 +56,7 @@ impl Draws {
     ///
     /// # Panics
     /// When the bound is 0.
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "the two halves of a product"
-    )]
+    #[expect(clippy::cast_possible_truncation, reason = "the two halves of a product")]
     pub const fn below(&mut self, bound: u64) -> u64 {
         assert!(bound > 0, "a draw below 0");
         let threshold = bound.wrapping_neg() % bound;
