@@ -16,6 +16,8 @@ pub mod frames;
 pub mod ids;
 pub mod layout;
 pub mod lease;
+#[cfg(not(loom))]
+pub mod mapped_file;
 pub mod publish;
 pub mod returns;
 pub mod sync;

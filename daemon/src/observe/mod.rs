@@ -2,10 +2,16 @@
 
 mod histogram;
 mod queue;
+mod report;
 mod ring;
 mod stage;
+mod verdict;
 
 pub use histogram::TimeHistogram;
 pub use queue::{QueueFigures, QueueReport};
+pub use report::{
+    DaemonReport, ProcessFigures, SessionReport, StreamReport, Substitution, cpu_time,
+};
 pub use ring::RingFigures;
 pub use stage::{StageFigures, StageReport};
+pub use verdict::Verdict;
