@@ -2,6 +2,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod cli;
 pub mod config;
 pub mod dataset;
 pub mod operation;
