@@ -12,4 +12,5 @@ pub mod engine;
 pub mod observe;
 pub mod operation;
 pub mod order;
+pub mod publish;
 pub mod storage;

@@ -1,7 +1,7 @@
 //! Wakes the engine thread from any thread without a lock: an eventfd that only this process has.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use forebay_protocol::sync::{AtomicBool, Ordering};
 use rustix::event::{EventfdFlags, eventfd};
@@ -37,9 +37,9 @@ impl Bell {
     }
 }
 
-impl AsRawFd for Bell {
-    fn as_raw_fd(&self) -> RawFd {
-        self.descriptor.as_raw_fd()
+impl AsFd for Bell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
     }
 }
 

@@ -10,7 +10,7 @@ use forebay_protocol::frames::{Attach, DaemonFrame, Fault, FaultKind};
 use forebay_protocol::ids::Position;
 use forebay_protocol::socket::Connection;
 use forebay_protocol::sync::Ordering;
-use tokio::io::unix::AsyncFd;
+use tokio::io::Interest;
 use tokio::sync::{Notify, mpsc};
 
 use super::bell::Bell;
@@ -19,6 +19,7 @@ use super::gate::ByteGate;
 use super::pool::{Pool, PoolOptions, Shared};
 use super::session::{Session, SessionEnd, SessionFault, SessionTerms, ring_bytes};
 use super::stream::Stream;
+use super::watch::watch;
 use crate::observe::{DaemonReport, SessionReport, StreamReport, Substitution};
 
 /// The engine as its own thread's tasks share it.
@@ -160,6 +161,10 @@ impl Engine {
         self.advance(number);
     }
 
+    pub(crate) fn has_session(&self, number: u64) -> bool {
+        self.sessions.contains_key(&number)
+    }
+
     /// Ends a session; its memory goes when the last running row has ended.
     pub(crate) fn detach(&mut self, number: u64, end: &SessionEnd) {
         let Some(mut session) = self.sessions.remove(&number) else { return };
@@ -260,7 +265,7 @@ fn report_session(session: &Session) -> SessionReport {
 /// Listens to the bell, and to a clock besides, so that a client sees a sign of life four times a second.
 pub(crate) async fn run_bell(engine: SharedEngine) -> io::Result<()> {
     let bell = Arc::clone(&engine.borrow().bell);
-    let readable = AsyncFd::new(BellDescriptor(Arc::clone(&bell)))?;
+    let readable = watch(BellDescriptor(Arc::clone(&bell)), Interest::READABLE)?;
     let mut clock = tokio::time::interval(std::time::Duration::from_millis(250));
     clock.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     loop {
@@ -279,6 +284,12 @@ struct BellDescriptor(Arc<Bell>);
 
 impl std::os::fd::AsRawFd for BellDescriptor {
     fn as_raw_fd(&self) -> std::os::fd::RawFd {
-        self.0.as_raw_fd()
+        std::os::fd::AsFd::as_fd(&self.0).as_raw_fd()
+    }
+}
+
+impl std::os::fd::AsFd for BellDescriptor {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }

@@ -26,8 +26,10 @@ mod gate;
 mod pool;
 mod session;
 mod stream;
+mod watch;
 mod work;
 
 pub(crate) use self::core::{Engine, SharedEngine, run_bell};
 pub(crate) use session::{SessionEnd, SessionTerms};
 pub use stream::{Stream, StreamError};
+pub(crate) use watch::watch;

@@ -9,7 +9,7 @@ use forebay_protocol::sync::{AtomicU32, Ordering};
 use forebay_protocol::tensor::{DType, TensorSpec};
 
 use crate::config::{Concurrency, Config, ConfigError, Last};
-use crate::dataset::{self, Dataset, DatasetError, ScanProgress};
+use crate::dataset::{self, Dataset, DatasetError, ProgressCallback};
 use crate::observe::{QueueFigures, StageFigures};
 use crate::operation::SamplePlan;
 use crate::order::STREAM_VERSION;
@@ -91,7 +91,7 @@ impl Stream {
     pub fn open(
         config: Config,
         threads: u32,
-        progress: &(dyn Fn(ScanProgress) + Sync),
+        progress: ProgressCallback<'_>,
     ) -> Result<Self, StreamError> {
         let dataset = dataset::open(&config.dataset, progress)?;
         let storage = LocalFiles::open(&config.dataset.path)?;
@@ -119,7 +119,7 @@ impl Stream {
                 input: QueueFigures::default(),
             })
             .collect();
-        let config_fingerprint = fingerprint(&config, &tensors);
+        let config_fingerprint = config.fingerprint(STREAM_VERSION);
         let dataset_fingerprint = dataset.fingerprint();
         Ok(Self {
             config,
@@ -183,29 +183,4 @@ impl Stream {
         self.dataset.locate(id, &mut relative);
         self.storage.full_path(&relative)
     }
-}
-
-/// BLAKE3 of all that decides about a batch's bytes besides the dataset: seed, order, operations, output, version.
-fn fingerprint(config: &Config, tensors: &[TensorSpec]) -> [u8; 32] {
-    let mut hasher = blake3::Hasher::new();
-    let mut field = |name: &str, value: &dyn std::fmt::Debug| {
-        hasher.update(format!("{name}={value:?}\n").as_bytes());
-    };
-    field("stream_version", &STREAM_VERSION);
-    field("seed", &config.order.seed);
-    field("shuffle", &config.order.shuffle);
-    field("last", &config.batch.last);
-    field("on_bad_sample", &config.errors.on_bad_sample);
-    for operation in config.stages.iter().flat_map(|stage| &stage.operations) {
-        field("operation", &operation.value.without_places());
-    }
-    for output in &config.output {
-        field("field", &output.field);
-        field("mean", &output.mean);
-        field("std", &output.std);
-    }
-    for tensor in tensors {
-        field("tensor", tensor);
-    }
-    *hasher.finalize().as_bytes()
 }
