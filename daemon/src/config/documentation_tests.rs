@@ -28,8 +28,6 @@ fn asked() -> BTreeSet<String> {
     asked_keys::take()
         .into_iter()
         .filter(|key| !ignored.contains(&key.as_str()))
-        // The stage `fetch` refuses operations with a message of its own.
-        .filter(|key| key != "stage.fetch.operations")
         .map(|key| {
             key.replace("stage.preprocess.", "stage.")
                 .replace("stage.fetch.", "stage.")

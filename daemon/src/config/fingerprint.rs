@@ -141,4 +141,15 @@ mod tests {
             assert_eq!(fingerprint(&[argument]), base, "{argument}");
         }
     }
+
+    /// Another digest for the same configuration refuses every state that was saved before.
+    #[test]
+    fn the_fingerprint_is_pinned() {
+        let found = blake3::Hash::from_bytes(fingerprint(&[])).to_hex();
+        assert_eq!(
+            &found[..32],
+            "f74ed17490156bb6e97217ea67012422",
+            "states saved before would be refused"
+        );
+    }
 }

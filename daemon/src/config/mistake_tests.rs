@@ -170,6 +170,16 @@ fn every_mistake_names_place_key_and_remedy() {
             &[],
         ),
         (
+            "[output]\na = { mean = [0.5, \"x\"] }\n",
+            "train.toml:10: `output.a.mean` must be an array of numbers, not [0.5, \"x\"]",
+            &[],
+        ),
+        (
+            "[[stage]]\nname = \"fetch\"\nthreads = 2\n",
+            "train.toml:11: unknown key `stage.fetch.threads`; valid keys: name, concurrency",
+            &[],
+        ),
+        (
             "[output]\na = { mean = [0.5] }\n",
             "train.toml:10: `output.a`: mean stands without std",
             &["both or none"],
@@ -365,6 +375,38 @@ proptest! {
         match read(&text) {
             Ok(config) => prop_assert!(read(&config.resolved_toml()).is_ok()),
             Err(error) => prop_assert!(error.to_string().starts_with("train.toml:"), "{error}"),
+        }
+    }
+}
+
+/// Every key with values of every kind and at every edge: a message that names the key, or a configuration that
+/// prints itself.
+#[test]
+fn every_key_takes_or_refuses_every_kind_of_value() {
+    let keys = "dataset dataset.path dataset.format dataset.classes dataset.ids dataset.limit dataset.index order \
+        order.seed order.shuffle order.epochs batch batch.size batch.last stage stage.copy stage.copy.name \
+        stage.copy.concurrency stage.copy.operations stage.fetch stage.fetch.concurrency output output.a \
+        output.a.dtype output.a.layout output.a.mean output.a.std output.a.ragged output.a.max_bytes output.a.compact \
+        ring ring.slots ring.hold ring.memory errors errors.on_bad_sample errors.budget cpu cpu.cores cpu.policy \
+        cpu.nice listen listen.socket listen.allow_uids listen.group listen.linger listen.max_sessions preset";
+    let values = "0 1 -1 3 65535 65536 4294967295 4294967296 9223372036854775807 -9223372036854775808 0.0 0.5 -0.5 \
+        1e308 inf nan true false \"\" \"auto\" \"x\" \"1%\" \"0-8191\" \"1s\" \"18446744073709551615B\" \
+        \"18446744073709551616B\" \"99999999999999999999h\" \"${\" [] [1] [[]] [{}] {} {x=1} {name=\"copy\"}";
+    for key in keys.split_whitespace() {
+        for value in values.split_whitespace() {
+            let arguments = Override::from_toml(key, value).unwrap();
+            match read_with(&numpy(""), &[arguments]) {
+                Ok(config) => {
+                    let printed = config.resolved_toml();
+                    let again = read(&printed).unwrap_or_else(|error| panic!("{error}\n{printed}"));
+                    assert_eq!(again.resolved_toml(), printed, "{key}={value}");
+                }
+                Err(error) => {
+                    let table = key.split('.').next().unwrap_or(key);
+                    let message = error.to_string();
+                    assert!(message.contains(table), "{key}={value}: {message}");
+                }
+            }
         }
     }
 }

@@ -16,6 +16,8 @@ pub struct Section {
 pub trait FromValue: Sized {
     /// What a message says was expected, such as `a whole number from 1`.
     const EXPECTED: &'static str;
+    /// What a message says of an array of them.
+    const EXPECTED_ARRAY: &'static str = "an array";
     /// The value, or `None` when it is not of this type.
     fn from_value(value: &Value) -> Option<Self>;
 }
@@ -187,8 +189,13 @@ fn describe(value: &Value) -> String {
     match value {
         Value::Bool(value) => format!("{value}"),
         Value::Integer(value) => format!("{value}"),
-        Value::Float(value) => format!("{value}"),
+        // The debug form writes large numbers with an exponent.
+        Value::Float(value) => format!("{value:?}"),
         Value::String(value) => format!("{value:?}"),
+        Value::Array(items) if items.len() <= 4 => {
+            let items: Vec<String> = items.iter().map(|item| describe(&item.value)).collect();
+            format!("[{}]", items.join(", "))
+        }
         Value::Array(_) | Value::Table(_) => value.kind().to_owned(),
     }
 }
@@ -238,7 +245,8 @@ impl FromValue for u64 {
 }
 
 impl FromValue for u32 {
-    const EXPECTED: &'static str = "a whole number, 0 or more";
+    const EXPECTED: &'static str = "a whole number from 0 to 4294967295";
+    const EXPECTED_ARRAY: &'static str = "an array of whole numbers from 0";
     fn from_value(value: &Value) -> Option<Self> {
         u64::from_value(value).and_then(|value| Self::try_from(value).ok())
     }
@@ -246,6 +254,7 @@ impl FromValue for u32 {
 
 impl FromValue for f64 {
     const EXPECTED: &'static str = "a number";
+    const EXPECTED_ARRAY: &'static str = "an array of numbers";
     #[expect(clippy::cast_precision_loss, reason = "a user's number, not a count")]
     fn from_value(value: &Value) -> Option<Self> {
         match value {
@@ -258,6 +267,7 @@ impl FromValue for f64 {
 
 impl FromValue for String {
     const EXPECTED: &'static str = "a string";
+    const EXPECTED_ARRAY: &'static str = "an array of strings";
     fn from_value(value: &Value) -> Option<Self> {
         match value {
             Value::String(value) => Some(value.clone()),
@@ -267,7 +277,7 @@ impl FromValue for String {
 }
 
 impl<T: FromValue> FromValue for Vec<T> {
-    const EXPECTED: &'static str = "an array";
+    const EXPECTED: &'static str = T::EXPECTED_ARRAY;
     fn from_value(value: &Value) -> Option<Self> {
         match value {
             Value::Array(items) => items

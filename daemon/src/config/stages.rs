@@ -4,6 +4,7 @@ use std::num::NonZeroU32;
 
 use super::error::{ConfigError, Place};
 use super::model::{Concurrency, FetchConfig, StageConfig};
+use super::presets::table_entry;
 use super::section::{FromValue, Section};
 use super::value::{Located, Value};
 
@@ -43,12 +44,6 @@ pub(super) fn read_stages(
         names.push((name.clone(), place));
         if name == FETCH {
             fetch.concurrency = section.take_or("concurrency", DEFAULT_FETCH_CONCURRENCY)?;
-            if let Some(operations) = section.take_located("operations") {
-                return Err(ConfigError::new(
-                    &operations.place,
-                    "`stage.fetch.operations`: the stage `fetch` only reads files and takes `concurrency` alone; give the operations to a stage of another name",
-                ));
-            }
         } else {
             cpu_stages.push(StageConfig {
                 concurrency: section.take_or("concurrency", Concurrency::Auto)?,
@@ -86,6 +81,15 @@ fn tables(stages: Option<Located>) -> Result<Vec<Located>, ConfigError> {
 
 /// The table's name, and the table as a section that is called by it.
 fn named_section(table: Located) -> Result<(String, Section), ConfigError> {
+    if !matches!(table.value, Value::Table(_)) {
+        return Err(ConfigError::new(
+            &table.place,
+            format!(
+                "each `[[stage]]` must be a table, not {}",
+                table.value.kind()
+            ),
+        ));
+    }
     let mut nameless = Section::new("stage", table.clone())?;
     let (name, place) = match nameless.take_placed::<String>("name")? {
         Some(named) => named,
@@ -114,6 +118,14 @@ fn named_section(table: Located) -> Result<(String, Section), ConfigError> {
             format!(
                 "`stage.name`: the verdict uses `{name}` for another limit; choose another name"
             ),
+        ));
+    }
+    if name == FETCH
+        && let Some(operations) = table_entry(&table, "operations")
+    {
+        return Err(ConfigError::new(
+            &operations.place,
+            "`stage.fetch.operations`: the stage `fetch` only reads files and takes `concurrency` alone; give the operations to a stage of another name",
         ));
     }
     let mut section = Section::new(format!("stage.{name}"), table)?;

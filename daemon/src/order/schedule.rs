@@ -181,6 +181,24 @@ impl Schedule {
         self.batches_from(0)
     }
 
+    /// The batches of a full epoch for the rank with the fewest and for the one with the most. They differ where
+    /// `last = "short"` leaves fewer samples than ranks; a collective step then waits for ranks that have ended.
+    #[must_use]
+    pub const fn batches_per_epoch_over_ranks(&self) -> (u64, u64) {
+        let (whole, rest) = (
+            self.samples / self.global_batch,
+            self.samples % self.global_batch,
+        );
+        match self.last {
+            Last::Drop => (whole, whole),
+            Last::Short => (
+                whole + (rest >= self.world_size as u64) as u64,
+                whole + (rest > 0) as u64,
+            ),
+            Last::Pad => (whole + (rest > 0) as u64, whole + (rest > 0) as u64),
+        }
+    }
+
     /// The batches for this rank from a position to the end of its epoch; 0 when the stream is finished.
     #[must_use]
     pub const fn batches_left(&self, position: Position) -> u64 {

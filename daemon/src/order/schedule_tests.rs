@@ -118,6 +118,11 @@ proptest! {
             prop_assert_eq!(schedule.batches_per_epoch(), *batches);
             prop_assert!(*batches > 0);
         }
+        let over_ranks = (
+            *epoch.batches.iter().min().unwrap(),
+            *epoch.batches.iter().max().unwrap(),
+        );
+        prop_assert_eq!(ranks[0].batches_per_epoch_over_ranks(), over_ranks);
         if last != Last::Short {
             prop_assert!(epoch.batches.iter().all(|batches| *batches == epoch.batches[0]));
         }
