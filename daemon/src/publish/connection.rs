@@ -15,6 +15,7 @@ use forebay_protocol::frames::{
 };
 use forebay_protocol::socket::{Connection, Incoming, SocketError};
 use forebay_protocol::wire::MAX_FRAME_BYTES;
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, mpsc};
 
