@@ -85,7 +85,7 @@ impl SlotWork {
                     let key = DrawKey { seed: 0, epoch: 0, sample: 0 };
                     Mutex::new(RowCell {
                         writer,
-                        task: SampleTask::new(SampleId(0), key),
+                        task: SampleTask::new(SampleId(0), key, Vec::new()),
                         valid: true,
                         permit: None,
                         failure: None,
