@@ -1,1 +1,46 @@
-//! The Forebay client.
+//! The Forebay client: attach to a daemon, take finished batches from shared memory, give them back by dropping them.
+//!
+//! ```no_run
+//! let mut loader = forebay_client::Loader::attach("train.toml")?;
+//! while let Some(batch) = loader.next_batch()? {
+//!     let labels: &[i64] = batch.require("label")?.as_slice()?;
+//!     println!("{} samples, first label {:?}", batch.rows(), labels.first());
+//! }
+//! # Ok::<(), forebay_client::Error>(())
+//! ```
+//!
+//! - [`loader`]: epochs, positions and state over a session; [`builder`] says where and as whom to attach.
+//! - [`target`]: what can be attached to; [`program`]: the private daemon's process; [`rank`]: which rank this is.
+//! - [`batch`] and [`views`]: a leased batch and its tensors. A batch is a reference-counted lease on a slot of the
+//!   ring; its last clone returns the slot. Slots return in any order.
+//! - [`state`]: what a checkpoint keeps; [`statistics`]: what waiting cost.
+//!
+//! Nothing here decodes, copies or starts a thread while batches flow; the only thread ever started reaps a private
+//! daemon that was let go. `unsafe` lives in [`views`] alone.
+
+#![deny(unsafe_code)]
+
+pub mod batch;
+pub mod builder;
+pub mod error;
+mod link;
+pub mod loader;
+pub mod program;
+pub mod rank;
+mod ring;
+pub mod state;
+pub mod statistics;
+pub mod target;
+pub mod views;
+
+pub use batch::Batch;
+pub use builder::Builder;
+pub use error::Error;
+pub use forebay_protocol::ids::Position;
+pub use forebay_protocol::tensor::{DType, Extent, TensorSpec};
+pub use loader::{Loader, Next};
+pub use rank::{Placement, RankSource};
+pub use state::State;
+pub use statistics::WaitStatistics;
+pub use target::Target;
+pub use views::{Ragged, Tensor};

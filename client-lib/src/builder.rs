@@ -1,0 +1,215 @@
+//! Where, as whom and from where on to attach.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use forebay_protocol::frames::{Attach, ClientFrame, ConfigSource, Start};
+use forebay_protocol::ids::Position;
+use forebay_protocol::socket::Connection;
+
+use crate::error::Error;
+use crate::link::{Interrupt, Link};
+use crate::loader::Loader;
+use crate::program::{PrivateDaemon, find_program};
+use crate::rank::{Placement, find_placement};
+use crate::state::State;
+use crate::target::Target;
+
+/// The variable that names the daemon's socket, as `forebay run` sets it.
+pub const SOCKET_VARIABLE: &str = "FOREBAY_SOCKET";
+
+/// What a loader is made of. Every setting has a default.
+pub struct Builder {
+    target: Target,
+    rank: Option<(u32, u32)>,
+    distributed: Option<(u32, u32)>,
+    state: Option<State>,
+    force: bool,
+    timeout: Duration,
+    overrides: Vec<(String, String)>,
+    program: Option<PathBuf>,
+    interrupt: Option<Interrupt>,
+}
+
+impl std::fmt::Debug for Builder {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Builder")
+            .field("target", &self.target)
+            .field("rank", &self.rank)
+            .field("state", &self.state)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Builder {
+    pub(crate) fn new(target: Target) -> Self {
+        Self {
+            target,
+            rank: None,
+            distributed: None,
+            state: None,
+            force: false,
+            timeout: Duration::from_secs(300),
+            overrides: Vec::new(),
+            program: None,
+            interrupt: None,
+        }
+    }
+
+    /// This process's rank and the world size; default: what the launcher says ([`crate::rank`]).
+    #[must_use]
+    pub fn rank(mut self, rank: u32, world_size: u32) -> Self {
+        self.rank = Some((rank, world_size));
+        self
+    }
+
+    /// What an initialised `torch.distributed` says, for the order of sources in [`crate::rank`].
+    #[must_use]
+    pub fn distributed(mut self, rank: u32, world_size: u32) -> Self {
+        self.distributed = Some((rank, world_size));
+        self
+    }
+
+    /// Goes on where a saved state stands; default: epoch 0, sample 0. `force`: also when it belongs to another stream.
+    #[must_use]
+    pub fn state(mut self, state: State, force: bool) -> Self {
+        self.state = Some(state);
+        self.force = force;
+        self
+    }
+
+    /// The longest time without any progress anywhere; default 300 s.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Overrides a key of a private daemon's configuration: a dotted key and its value as JSON text.
+    #[must_use]
+    pub fn override_key(mut self, key: impl Into<String>, json: impl Into<String>) -> Self {
+        self.overrides.push((key.into(), json.into()));
+        self
+    }
+
+    /// Where a private daemon's program is looked for after FOREBAY_PROGRAM and before this executable's folder.
+    #[must_use]
+    pub fn program(mut self, path: impl Into<PathBuf>) -> Self {
+        self.program = Some(path.into());
+        self
+    }
+
+    /// Asked about every 50 ms while waiting; true ends the wait with [`Error::Interrupted`], and the loader stays usable.
+    #[must_use]
+    pub fn interrupt(mut self, asked: impl FnMut() -> bool + Send + 'static) -> Self {
+        self.interrupt = Some(Box::new(asked));
+        self
+    }
+
+    /// Attaches.
+    ///
+    /// # Errors
+    /// What the target, the daemon or the saved state are refused for.
+    pub fn attach(mut self) -> Result<Loader, Error> {
+        let variable = |name: &str| std::env::var(name).ok();
+        let placement = find_placement(self.rank, self.distributed, &variable)?;
+        let (mut link, stream) = self.connect(&placement)?;
+        link.expect_welcome()?;
+        let position = self
+            .state
+            .as_ref()
+            .map_or_else(Position::default, |s| s.position);
+        link.send(
+            &ClientFrame::Attach(Attach {
+                stream,
+                rank: placement.rank,
+                world_size: placement.world_size,
+                position,
+                substitutes: self.state.as_ref().map_or(0, |state| state.substitutes),
+            }),
+            &[],
+        )?;
+        let (terms, descriptors) = link.expect_attached()?;
+        if let Some(state) = &self.state
+            && !self.force
+            && let Some(differences) = state.differences(&terms)
+        {
+            return Err(Error::StateMismatch(differences));
+        }
+        let substitutes = self.state.map_or(0, |state| state.substitutes);
+        Loader::new(link, *terms, &descriptors, placement, substitutes)
+    }
+
+    /// Connects and queues everything up to, and without, the attach.
+    fn connect(&mut self, placement: &Placement) -> Result<(Link, Option<String>), Error> {
+        let interrupt = self.interrupt.take();
+        let target = std::mem::replace(&mut self.target, Target::Stream(None));
+        let (path, stream) = match target {
+            Target::Config(config) => {
+                return Ok((self.start_private(config, placement, interrupt)?, None));
+            }
+            Target::Socket(path, stream) => (path, stream),
+            Target::Stream(stream) => {
+                let socket = std::env::var_os(SOCKET_VARIABLE).filter(|path| !path.is_empty());
+                let Some(socket) = socket else {
+                    let what =
+                        stream.map_or_else(|| "no target".into(), |name| format!("`{name}`"));
+                    return Err(Error::Config(format!(
+                        "{what} was given, which is no configuration file and no socket, so it would be a stream of \
+                         `forebay run`, but {SOCKET_VARIABLE} is not set: start the program with `forebay run CONFIG -- \
+                         COMMAND`, or give a `.toml` file"
+                    )));
+                };
+                (PathBuf::from(socket), stream)
+            }
+        };
+        if !self.overrides.is_empty() {
+            return Err(Error::Config(
+                "overrides are for a configuration; a running daemon has read its own already (`--set` at its start)"
+                    .into(),
+            ));
+        }
+        let connection = Connection::connect(&path).map_err(|error| {
+            Error::DaemonLost(format!(
+                "no daemon answers at `{}`: {error}",
+                path.display()
+            ))
+        })?;
+        let mut link = Link::new(connection, interrupt, self.timeout)?;
+        link.send_hello()?;
+        Ok((link, stream))
+    }
+
+    fn start_private(
+        &mut self,
+        config: ConfigSource,
+        placement: &Placement,
+        interrupt: Option<Interrupt>,
+    ) -> Result<Link, Error> {
+        if let ConfigSource::File(path) = &config
+            && let Err(error) = std::fs::metadata(path)
+        {
+            return Err(Error::Config(format!(
+                "the configuration `{path}`: {error}"
+            )));
+        }
+        let program = find_program(self.program.as_deref())?;
+        let (own, daemons) = Connection::pair()
+            .map_err(|error| Error::Memory(format!("no connection could be made: {error}")))?;
+        let mut link = Link::new(own, interrupt, self.timeout)?;
+        // Queued before the spawn, so that the daemon finds its pidfd of this process whenever this process dies.
+        link.send_hello()?;
+        link.send(
+            &ClientFrame::Start(Start {
+                config,
+                overrides: std::mem::take(&mut self.overrides),
+                local_world_size: placement.local_world_size,
+                local_rank: placement.local_rank,
+            }),
+            &[],
+        )?;
+        link.set_private(PrivateDaemon::spawn(&program, daemons.into_descriptor())?);
+        Ok(link)
+    }
+}

@@ -1,0 +1,602 @@
+//! Epochs, positions and state over one session.
+//!
+//! The daemon goes from epoch to epoch by itself; the loader follows: it knows how many batches of the current epoch are
+//! left for this rank, ends the iteration there, and asks for another place only when an epoch was left early, a state was
+//! loaded or a position given. A seek has a serial; batches that were made for an older one are returned unread.
+//!
+//! Positions count what was *handed over* to the user. When the connection ends, what was published before is handed
+//! over first; the reason comes after it.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forebay_protocol::frames::{Attached, ClientFrame, DaemonFrame, Positioned};
+use forebay_protocol::ids::Position;
+use forebay_protocol::publish::Descriptor;
+use nix::poll::PollFlags;
+
+use crate::batch::Batch;
+use crate::builder::Builder;
+use crate::error::Error;
+use crate::link::{Link, unexpected};
+use crate::rank::{Placement, RankSource};
+use crate::ring::Ring;
+use crate::state::State;
+use crate::statistics::WaitStatistics;
+use crate::target::Target;
+
+/// The most batches that [`Loader::state`] can look back.
+pub const MAX_HELD_BACK: usize = 1024;
+
+/// What [`Loader::try_next`] found.
+#[derive(Debug)]
+pub enum Next {
+    /// A batch.
+    Batch(Batch),
+    /// The epoch has ended.
+    End,
+    /// Nothing is ready.
+    Waiting,
+}
+
+/// A session with a daemon.
+#[derive(Debug)]
+pub struct Loader {
+    // Declared before the link: the ring is told of the end in `drop`, the link says goodbye when it is dropped.
+    ring: Arc<Ring>,
+    link: Link,
+    terms: Arc<Attached>,
+    placement: Placement,
+    /// Of the next batch to be handed over.
+    position: Position,
+    substitutes: u64,
+    batches_left: u64,
+    /// After each of the last batches handed over, the newest last; the first is where this run of batches began.
+    history: VecDeque<(Position, u64)>,
+    serial: u64,
+    /// The last seek was not answered yet.
+    seeking: bool,
+    /// An epoch was begun and has not ended.
+    is_open: bool,
+    given_up: u64,
+    /// Batches read from the ring, those returned unread included.
+    read: u64,
+    waiting_since: Option<Instant>,
+    last_progress: (u64, Instant),
+    statistics: WaitStatistics,
+}
+
+impl Loader {
+    /// Attaches with every default: see [`Loader::builder`].
+    ///
+    /// # Errors
+    /// As [`Builder::attach`].
+    pub fn attach(target: impl Into<Target>) -> Result<Self, Error> {
+        Self::builder(target).attach()
+    }
+
+    /// Says where, as whom and from where on to attach.
+    #[must_use]
+    pub fn builder(target: impl Into<Target>) -> Builder {
+        Builder::new(target.into())
+    }
+
+    pub(crate) fn new(
+        link: Link,
+        terms: Attached,
+        descriptors: &[OwnedFd],
+        placement: Placement,
+        substitutes: u64,
+    ) -> Result<Self, Error> {
+        let connection = Arc::clone(link.connection());
+        let fork_mark = Arc::clone(link.fork_mark());
+        let ring = Ring::open(&terms, descriptors, connection, fork_mark)?;
+        let start = terms.start;
+        // At an epoch's start nothing has been substituted in it yet.
+        let substitutes = if start.position.samples == 0 {
+            0
+        } else {
+            substitutes
+        };
+        let mut history = VecDeque::with_capacity(MAX_HELD_BACK + 1);
+        history.push_back((start.position, substitutes));
+        Ok(Self {
+            ring: Arc::new(ring),
+            link,
+            terms: Arc::new(terms),
+            placement,
+            position: start.position,
+            substitutes,
+            batches_left: start.batches_left,
+            history,
+            serial: start.serial,
+            seeking: false,
+            is_open: false,
+            given_up: 0,
+            read: 0,
+            waiting_since: None,
+            last_progress: (0, Instant::now()),
+            statistics: WaitStatistics::default(),
+        })
+    }
+
+    /// The next batch; `None` at the epoch's end. The call after that begins the next epoch.
+    ///
+    /// # Errors
+    /// [`Error::EpochsFinished`] after the last configured epoch; [`Error::HoldLimit`] when too many batches are held;
+    /// [`Error::Timeout`] without any progress; what the daemon ended with, once all that it published is taken.
+    pub fn next_batch(&mut self) -> Result<Option<Batch>, Error> {
+        if !self.is_open {
+            self.begin_epoch()?;
+        }
+        loop {
+            match self.try_next()? {
+                Next::Batch(batch) => return Ok(Some(batch)),
+                Next::End => return Ok(None),
+                Next::Waiting => self.wait()?,
+            }
+        }
+    }
+
+    /// Begins the next epoch: the one that an attach, a seek or a loaded state stands in, else the one after the last.
+    /// What is left of an epoch that was begun is given up, and counted. Does not wait.
+    ///
+    /// # Errors
+    /// [`Error::EpochsFinished`] after the last configured epoch, and those of a connection that has ended.
+    pub fn begin_epoch(&mut self) -> Result<(), Error> {
+        self.check_process()?;
+        if self.is_open {
+            self.settle()?;
+            let next = Position {
+                epoch: self.position.epoch + 1,
+                samples: 0,
+            };
+            if self.batches_left == 0 {
+                // The last batch was handed over and the end not yet asked for: the daemon is on its way already.
+                self.stand_at_next_epoch();
+            } else if self.is_past_end(next.epoch) {
+                // Nothing to ask for; the position says that everything is done.
+                self.give_rest_up();
+                self.stand_at(next, 0, 0);
+            } else {
+                self.give_rest_up();
+                self.request(next, 0)?;
+            }
+            self.is_open = false;
+        }
+        if self.is_past_end(self.position.epoch) {
+            return Err(Error::EpochsFinished {
+                epochs: self.terms.epochs.unwrap_or(0),
+            });
+        }
+        self.is_open = true;
+        Ok(())
+    }
+
+    /// The next batch of the epoch begun, if it is ready. Costs no system call then.
+    ///
+    /// # Errors
+    /// As [`next_batch`](Self::next_batch), without the time-out.
+    pub fn try_next(&mut self) -> Result<Next, Error> {
+        self.check_process()?;
+        if !self.look_for_answer()? {
+            return Ok(Next::Waiting);
+        }
+        if !self.is_open || self.batches_left == 0 {
+            if self.is_open {
+                self.is_open = false;
+                self.stand_at_next_epoch();
+            }
+            return Ok(Next::End);
+        }
+        let held = self.ring.held();
+        if held > u64::from(self.terms.hold) {
+            return Err(Error::HoldLimit {
+                held,
+                hold: self.terms.hold,
+                slots: self.terms.slots,
+            });
+        }
+        match self.take_current()? {
+            Some(descriptor) => self.hand_over(descriptor).map(Next::Batch),
+            None => self
+                .link
+                .ending()
+                .map_or(Ok(Next::Waiting), |error| Err(error.clone())),
+        }
+    }
+
+    /// Takes the next descriptor of the current serial from the ring; older ones go back at once. While a seek is not
+    /// answered its batches stay in the ring: the answer says where they belong.
+    fn take_current(&mut self) -> Result<Option<Descriptor>, Error> {
+        while self.read < self.ring.publish().published() {
+            let descriptor = self
+                .ring
+                .publish()
+                .read(self.read)
+                .map_err(|error| Error::Protocol(error.to_string()))?;
+            if descriptor.seek_serial > self.serial {
+                return Err(Error::Protocol(format!(
+                    "batch {} was made for seek {} and this client is at seek {}",
+                    descriptor.sequence.0, descriptor.seek_serial, self.serial
+                )));
+            }
+            let is_current = descriptor.seek_serial == self.serial;
+            if is_current && self.seeking {
+                return Ok(None);
+            }
+            self.read += 1;
+            self.ring.show_taken(self.read);
+            if is_current {
+                return Ok(Some(descriptor));
+            }
+            drop(self.ring.lease(descriptor)?);
+        }
+        Ok(None)
+    }
+
+    /// Whether no seek is open any more. Old batches go back meanwhile, so that the daemon has room to go on.
+    fn look_for_answer(&mut self) -> Result<bool, Error> {
+        if self.seeking {
+            self.read_frames()?;
+        }
+        if self.seeking {
+            self.take_current()?;
+            if let Some(error) = self.link.ending() {
+                return Err(error.clone());
+            }
+        }
+        Ok(!self.seeking)
+    }
+
+    fn hand_over(&mut self, descriptor: Descriptor) -> Result<Batch, Error> {
+        if !descriptor.replayed {
+            let is_last = self.batches_left == 1;
+            if descriptor.epoch != self.position.epoch || descriptor.last_of_epoch != is_last {
+                return Err(Error::Protocol(format!(
+                    "batch {} is of epoch {} (last: {}), and {} batches of epoch {} were still due",
+                    descriptor.sequence.0,
+                    descriptor.epoch,
+                    descriptor.last_of_epoch,
+                    self.batches_left,
+                    self.position.epoch
+                )));
+            }
+            self.batches_left -= 1;
+            let (position, substitutes) = (descriptor.position_after, descriptor.substitutes);
+            if is_last {
+                let next = Position {
+                    epoch: self.position.epoch + 1,
+                    samples: 0,
+                };
+                self.record(next, 0);
+            } else {
+                self.record(position, substitutes);
+            }
+        }
+        let wait = self.waiting_since.take().map(|since| since.elapsed());
+        self.statistics.record(wait, descriptor.payload_bytes);
+        let lease = self.ring.lease(descriptor)?;
+        Ok(Batch {
+            lease: Arc::new(lease),
+            terms: Arc::clone(&self.terms),
+        })
+    }
+
+    /// Notes where the stream stands after a batch that is handed over. Until the iteration is over the epoch stays, so
+    /// that the end is told once.
+    fn record(&mut self, position: Position, substitutes: u64) {
+        self.remember(position, substitutes);
+        if position.epoch == self.position.epoch {
+            self.position = position;
+        }
+        self.substitutes = substitutes;
+    }
+
+    fn remember(&mut self, position: Position, substitutes: u64) {
+        if self.history.len() > MAX_HELD_BACK {
+            self.history.pop_front();
+        }
+        self.history.push_back((position, substitutes));
+    }
+
+    /// After the last batch of an epoch, or where this rank has none left: the next epoch's start.
+    fn stand_at_next_epoch(&mut self) {
+        let next = Position {
+            epoch: self.position.epoch + 1,
+            samples: 0,
+        };
+        if self.history.back() != Some(&(next, 0)) {
+            self.remember(next, 0);
+        }
+        self.position = next;
+        self.substitutes = 0;
+        self.batches_left = self.terms.batches_per_epoch;
+    }
+
+    /// Forgets what was before and stands here.
+    fn stand_at(&mut self, position: Position, substitutes: u64, batches_left: u64) {
+        self.position = position;
+        self.substitutes = substitutes;
+        self.batches_left = batches_left;
+        self.is_open = false;
+        self.history.clear();
+        self.history.push_back((position, substitutes));
+    }
+
+    fn give_rest_up(&mut self) {
+        self.given_up += self.batches_left;
+        self.is_open = false;
+    }
+
+    fn is_past_end(&self, epoch: u64) -> bool {
+        self.terms.epochs.is_some_and(|epochs| epoch >= epochs)
+    }
+
+    /// Waits for one slice of 50 ms, or less when something comes. To be called when [`try_next`](Self::try_next) said
+    /// [`Next::Waiting`].
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] without progress, [`Error::Interrupted`].
+    pub fn wait(&mut self) -> Result<(), Error> {
+        self.check_process()?;
+        let begin = *self.waiting_since.get_or_insert_with(Instant::now);
+        let published = self.ring.publish().published();
+        let progress = self.ring.publish().progress().wrapping_add(published);
+        if progress != self.last_progress.0 || self.last_progress.1 < begin {
+            self.last_progress = (progress, Instant::now());
+        }
+        let waited_for = self.describe_wait();
+        self.ring.announce_sleep();
+        // The look after the announcement: a batch published before it rang nobody.
+        let is_ready = !self.seeking && self.read < self.ring.publish().published();
+        let slice = if is_ready {
+            Ok(())
+        } else {
+            self.link.wait_slice(PollFlags::POLLIN, &waited_for)
+        };
+        self.ring.announce_wake();
+        slice?;
+        self.read_frames()?;
+        let waited = self.last_progress.1.elapsed();
+        if waited >= self.link.timeout() && self.link.ending().is_none() {
+            self.waiting_since = None;
+            return Err(Error::Timeout { waited, waited_for });
+        }
+        Ok(())
+    }
+
+    fn describe_wait(&self) -> String {
+        let (stream, epoch) = (&self.terms.stream, self.position.epoch);
+        if self.seeking {
+            return format!("stream `{stream}` to go to epoch {epoch}");
+        }
+        format!(
+            "the next batch of stream `{stream}` (epoch {epoch}, {} batches left)",
+            self.batches_left
+        )
+    }
+
+    /// Reads the frames that are there.
+    fn read_frames(&mut self) -> Result<(), Error> {
+        while let Some((frame, _)) = self.link.receive() {
+            self.accept(&frame)?;
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, frame: &DaemonFrame) -> Result<(), Error> {
+        match frame {
+            DaemonFrame::Positioned(place) => self.accept_position(*place),
+            // An answer that an interrupted question left behind.
+            DaemonFrame::StatsPart { .. } => {}
+            other => return Err(unexpected(other, "no such frame")),
+        }
+        Ok(())
+    }
+
+    /// The answer to a seek. Answers to older seeks are passed over.
+    fn accept_position(&mut self, place: Positioned) {
+        if !self.seeking || place.serial != self.serial {
+            return;
+        }
+        self.seeking = false;
+        self.batches_left = place.batches_left;
+        if place.position != self.position {
+            self.position = place.position;
+            self.substitutes = 0;
+            self.history.clear();
+            self.history.push_back((self.position, 0));
+        }
+    }
+
+    /// Asks the daemon to go on elsewhere; the answer is awaited by whoever needs it.
+    fn request(&mut self, position: Position, substitutes: u64) -> Result<(), Error> {
+        self.serial += 1;
+        self.link.send(
+            &ClientFrame::Seek {
+                serial: self.serial,
+                position,
+            },
+            &[],
+        )?;
+        self.stand_at(position, substitutes, 0);
+        self.seeking = true;
+        Ok(())
+    }
+
+    /// Waits for the answer to a seek.
+    fn settle(&mut self) -> Result<(), Error> {
+        while !self.look_for_answer()? {
+            self.wait()?;
+        }
+        self.waiting_since = None;
+        Ok(())
+    }
+
+    /// Goes to a position. An epoch that was begun is given up, and what is left of it counted.
+    ///
+    /// # Errors
+    /// [`Error::Config`] when the stream has no such position; then the session has ended.
+    pub fn seek(&mut self, position: Position) -> Result<(), Error> {
+        self.jump(position, 0)
+    }
+
+    fn jump(&mut self, position: Position, substitutes: u64) -> Result<(), Error> {
+        self.check_process()?;
+        self.settle()?;
+        if self.is_open {
+            self.give_rest_up();
+        }
+        if self.is_past_end(position.epoch) {
+            self.stand_at(position, 0, 0);
+            return Ok(());
+        }
+        self.request(position, substitutes)?;
+        self.settle()
+    }
+
+    /// Does nothing when the epoch is the current or the loaded one, else goes to its start.
+    ///
+    /// # Errors
+    /// As [`seek`](Self::seek).
+    pub fn set_epoch(&mut self, epoch: u64) -> Result<(), Error> {
+        if self.state(0)?.position.epoch == epoch {
+            return Ok(());
+        }
+        self.seek(Position { epoch, samples: 0 })
+    }
+
+    /// The place in the stream as handed over to the user, `held_back` batches ago: for wrappers that read ahead.
+    ///
+    /// # Errors
+    /// [`Error::Config`] when fewer batches were handed over since the last seek, or more than [`MAX_HELD_BACK`].
+    pub fn state(&self, held_back: usize) -> Result<State, Error> {
+        let place = self.history.len().checked_sub(held_back + 1);
+        let Some((position, substitutes)) = place.and_then(|place| self.history.get(place)) else {
+            return Err(Error::Config(format!(
+                "held_back = {held_back}, but only {} batches were handed over since the last jump (at most \
+                 {MAX_HELD_BACK} are remembered)",
+                self.history.len() - 1
+            )));
+        };
+        Ok(State::of(&self.terms, *position, *substitutes))
+    }
+
+    /// Goes on where a saved state stands.
+    ///
+    /// # Errors
+    /// [`Error::StateMismatch`] with each difference when it belongs to another stream, unless `force`; nothing has
+    /// changed then.
+    pub fn load_state(&mut self, state: &State, force: bool) -> Result<(), Error> {
+        if !force && let Some(differences) = state.differences(&self.terms) {
+            return Err(Error::StateMismatch(differences));
+        }
+        if !self.is_open && !self.seeking && self.state(0)?.position == state.position {
+            // Where the stream stands already, such as at a fresh attach: nothing that was made is thrown away.
+            self.substitutes = state.substitutes;
+            self.history.clear();
+            self.history.push_back((state.position, state.substitutes));
+            return Ok(());
+        }
+        self.jump(state.position, state.substitutes)
+    }
+
+    /// Asks the daemon for its figures: JSON text, as `forebay stats --json` prints it.
+    ///
+    /// # Errors
+    /// Those of a connection that has ended, and [`Error::Timeout`].
+    pub fn stats(&mut self) -> Result<String, Error> {
+        self.check_process()?;
+        self.link.send(&ClientFrame::Stats, &[])?;
+        let mut text = String::new();
+        loop {
+            match self.link.next_frame("the daemon's figures")? {
+                (DaemonFrame::StatsPart { last, text: part }, _) => {
+                    text.push_str(&part);
+                    if last {
+                        return Ok(text);
+                    }
+                }
+                (other, _) => self.accept(&other)?,
+            }
+        }
+    }
+
+    /// What waiting cost this client.
+    #[must_use]
+    pub fn wait_statistics(&self) -> &WaitStatistics {
+        &self.statistics
+    }
+
+    /// The terms of the session: schema, ring, epochs, fingerprints.
+    #[must_use]
+    pub fn terms(&self) -> &Attached {
+        &self.terms
+    }
+
+    /// Which rank of how many this is.
+    #[must_use]
+    pub fn placement(&self) -> Placement {
+        self.placement
+    }
+
+    /// Who said which rank this is.
+    #[must_use]
+    pub fn rank_source(&self) -> RankSource {
+        self.placement.source
+    }
+
+    /// This rank's batches of a full epoch.
+    #[must_use]
+    pub fn batches_per_epoch(&self) -> u64 {
+        self.terms.batches_per_epoch
+    }
+
+    /// The batches that early ends of epochs gave up.
+    #[must_use]
+    pub fn given_up(&self) -> u64 {
+        self.given_up
+    }
+
+    /// The batches that the user holds.
+    #[must_use]
+    pub fn held(&self) -> u64 {
+        self.ring.held()
+    }
+
+    /// The private daemon's process, while there is one.
+    #[must_use]
+    pub fn private_process(&self) -> Option<u32> {
+        self.link.private_process()
+    }
+
+    /// Sets what is asked about every 50 ms while waiting; see [`Builder::interrupt`].
+    pub fn set_interrupt(&mut self, asked: impl FnMut() -> bool + Send + 'static) {
+        self.link.set_interrupt(Some(Box::new(asked)));
+    }
+
+    /// The longest time without any progress.
+    #[must_use]
+    pub fn timeout(&self) -> Duration {
+        self.link.timeout()
+    }
+
+    fn check_process(&self) -> Result<(), Error> {
+        if self.ring.is_own_process() {
+            Ok(())
+        } else {
+            Err(Error::Forked)
+        }
+    }
+}
+
+impl Drop for Loader {
+    fn drop(&mut self) {
+        if self.ring.is_own_process() {
+            self.ring.close();
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! The client's side of one session's shared memory, and the lease on one of its slots.
+//!
+//! [`Ring`] owns the three mappings; the loader and every lease hold it together, so views stay valid after the loader is
+//! closed and after the daemon is gone. Only the loader reads the publish ring; any thread may drop a lease, so the
+//! writer of the return ring stands behind a small lock that no one holds while it waits.
+//!
+//! After a fork the child's copies do nothing: [`ForkMark`] tells, without a system call. The data segment is not mapped
+//! there at all, so the child must not unmap it either: the addresses may be something else's by then.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use forebay_protocol::frames::Attached;
+use forebay_protocol::layout::SlotLayout;
+use forebay_protocol::publish::{Descriptor, PublishReader};
+use forebay_protocol::returns::{ReturnWord, ReturnWriter, return_words};
+use forebay_protocol::segment::{Access, ForkMark, Mapping, open_segment};
+use forebay_protocol::socket::Connection;
+use forebay_protocol::sync::{AtomicU64, Ordering};
+use forebay_protocol::tensor::Extent;
+use forebay_protocol::words::Words;
+
+use crate::error::Error;
+
+/// The mappings of one session.
+#[derive(Debug)]
+pub(crate) struct Ring {
+    data: Option<Mapping>,
+    publish: PublishReader<Mapping>,
+    returns: Mutex<ReturnWriter<Mapping>>,
+    connection: Arc<Connection>,
+    fork_mark: Arc<ForkMark>,
+    layout: SlotLayout,
+    slots: u16,
+    held: AtomicU64,
+    closed: AtomicU64,
+}
+
+fn broken(error: impl std::fmt::Display) -> Error {
+    Error::Protocol(error.to_string())
+}
+
+impl Ring {
+    /// Maps what came with `Attached`: data, publish and return, in this order.
+    pub(crate) fn open(
+        terms: &Attached,
+        descriptors: &[OwnedFd],
+        connection: Arc<Connection>,
+        fork_mark: Arc<ForkMark>,
+    ) -> Result<Self, Error> {
+        let [data, publish, returns] = descriptors else {
+            return Err(Error::Protocol(format!(
+                "the daemon sent {} descriptors with its answer instead of 3",
+                descriptors.len()
+            )));
+        };
+        let layout = SlotLayout::new(&terms.tensors, terms.batch_size).map_err(broken)?;
+        if layout.slot_bytes() != terms.slot_bytes || terms.slots == 0 {
+            return Err(Error::Version(format!(
+                "the daemon says {} bytes a slot and {} slots, and this client computes {} bytes a slot; daemon and \
+                 client differ in version",
+                terms.slot_bytes,
+                terms.slots,
+                layout.slot_bytes()
+            )));
+        }
+        let data_bytes = terms
+            .slot_bytes
+            .checked_mul(terms.slots.into())
+            .ok_or_else(|| broken("the data segment is larger than this machine can address"))?;
+        let data =
+            open_segment(data.as_fd(), "data", data_bytes, Access::ReadWrite).map_err(broken)?;
+        data.keep_from_children().map_err(broken)?;
+        let publish = open_segment(
+            publish.as_fd(),
+            "publish",
+            terms.publish_bytes,
+            Access::ReadOnly,
+        )
+        .map_err(broken)?;
+        let returns = open_segment(
+            returns.as_fd(),
+            "return",
+            terms.return_bytes,
+            Access::ReadWrite,
+        )
+        .map_err(broken)?;
+        if returns.count() < return_words(terms.slots) {
+            return Err(broken("the return segment is too small for its ring"));
+        }
+        Ok(Self {
+            data: Some(data),
+            publish: PublishReader::new(publish)
+                .map_err(|error| Error::Version(error.to_string()))?,
+            returns: Mutex::new(ReturnWriter::new(returns, terms.slots)),
+            connection,
+            fork_mark,
+            layout,
+            slots: terms.slots,
+            held: AtomicU64::new(0),
+            closed: AtomicU64::new(0),
+        })
+    }
+
+    pub(crate) fn is_own_process(&self) -> bool {
+        self.fork_mark.is_own_process()
+    }
+
+    pub(crate) fn layout(&self) -> &SlotLayout {
+        &self.layout
+    }
+
+    pub(crate) fn publish(&self) -> &PublishReader<Mapping> {
+        &self.publish
+    }
+
+    /// The batches that the user holds.
+    pub(crate) fn held(&self) -> u64 {
+        // Relaxed: a count; the memory behind a lease is ordered by the return ring.
+        self.held.load(Ordering::Relaxed)
+    }
+
+    /// From now on dropped leases go nowhere: the session has ended and its slots with it.
+    pub(crate) fn close(&self) {
+        // Relaxed: a lease that is dropped at this moment may go either way.
+        self.closed.store(1, Ordering::Relaxed);
+    }
+
+    /// Says that this side is about to sleep, and rings when returns went without a doorbell.
+    pub(crate) fn announce_sleep(&self) {
+        let due = self.lock_returns().announce_sleep();
+        if due {
+            // A daemon that is gone is found out by the next look at the socket.
+            let _ = self.connection.ring();
+        }
+    }
+
+    pub(crate) fn announce_wake(&self) {
+        self.lock_returns().announce_wake();
+    }
+
+    pub(crate) fn show_taken(&self, taken: u64) {
+        self.lock_returns().show_taken(taken);
+    }
+
+    fn lock_returns(&self) -> std::sync::MutexGuard<'_, ReturnWriter<Mapping>> {
+        self.returns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a lease of a descriptor that was read from the publish ring. A malformed one gives its slot up for good.
+    pub(crate) fn lease(self: &Arc<Self>, descriptor: Descriptor) -> Result<Lease, Error> {
+        self.check(&descriptor).map_err(|what| {
+            Error::Protocol(format!(
+                "batch {} of the session does not fit the stream's schema: {what}; daemon and client differ in version",
+                descriptor.sequence.0
+            ))
+        })?;
+        // Relaxed: a count.
+        self.held.fetch_add(1, Ordering::Relaxed);
+        Ok(Lease {
+            ring: Arc::clone(self),
+            descriptor,
+        })
+    }
+
+    /// Compares a descriptor with the layout that both sides compute: after it every view lies inside its slot.
+    fn check(&self, batch: &Descriptor) -> Result<(), String> {
+        let layout = &self.layout;
+        if batch.slot.0 >= self.slots {
+            return Err(format!("slot {} of {}", batch.slot.0, self.slots));
+        }
+        if batch.rows > u64::from(layout.rows()) {
+            return Err(format!("{} rows of {}", batch.rows, layout.rows()));
+        }
+        if batch.tensors.len() != layout.tensors().len() {
+            return Err(format!(
+                "{} tensors of {}",
+                batch.tensors.len(),
+                layout.tensors().len()
+            ));
+        }
+        let expected = layout.tensors().iter().zip(layout.places());
+        for (entry, (spec, place)) in batch.tensors.iter().zip(expected) {
+            let ragged = matches!(spec.extent, Extent::Ragged { .. });
+            // A dense tensor's rows fill their pitch, so this is its exact length and a ragged one's greatest.
+            let room = batch.rows.checked_mul(place.row_pitch_bytes);
+            let length_fits = match room {
+                Some(room) if ragged => {
+                    entry.length_bytes <= room
+                        && entry.length_bytes.is_multiple_of(spec.dtype.size_bytes())
+                }
+                room => room == Some(entry.length_bytes),
+            };
+            let rank = usize::from(entry.rank);
+            let shape_fits = entry.dims.get(..rank).is_some_and(|dims| {
+                dims.first() == Some(&batch.rows) && (ragged || dims[1..] == spec.row_shape[..])
+            });
+            let places_fit = entry.offset_bytes == place.offset_bytes
+                && entry.table_offset_bytes == place.table_offset_bytes;
+            if entry.dtype != spec.dtype
+                || entry.ragged != ragged
+                || !length_fits
+                || !shape_fits
+                || !places_fit
+            {
+                return Err(format!("tensor `{}` is described as {entry:?}", spec.name));
+            }
+        }
+        Ok(())
+    }
+
+    fn give_back(&self, batch: &Descriptor) {
+        if !self.is_own_process() {
+            return;
+        }
+        // Relaxed: a count.
+        self.held.fetch_sub(1, Ordering::Relaxed);
+        // Relaxed: see `close`.
+        if self.closed.load(Ordering::Relaxed) != 0 {
+            return;
+        }
+        let word = ReturnWord {
+            slot: batch.slot,
+            generation: batch.generation,
+        };
+        let due = self.lock_returns().give_back(word, &self.publish);
+        if due {
+            // A daemon that is gone is found out by the loader's next look at the socket.
+            let _ = self.connection.ring();
+        }
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        if !self.is_own_process() {
+            // Not mapped in a forked child; unmapping would hit whatever lies there now.
+            std::mem::forget(self.data.take());
+        }
+    }
+}
+
+/// The hold on one slot. Dropping it gives the slot back.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    ring: Arc<Ring>,
+    descriptor: Descriptor,
+}
+
+impl Lease {
+    pub(crate) fn descriptor(&self) -> &Descriptor {
+        &self.descriptor
+    }
+
+    pub(crate) fn ring(&self) -> &Ring {
+        &self.ring
+    }
+
+    /// The data segment and the slot's first byte in it.
+    pub(crate) fn slot(&self) -> Option<(&Mapping, usize)> {
+        let data = self.ring.data.as_ref()?;
+        let slot_bytes = usize::try_from(self.ring.layout.slot_bytes()).ok()?;
+        Some((data, slot_bytes * usize::from(self.descriptor.slot.0)))
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.ring.give_back(&self.descriptor);
+    }
+}

@@ -1,0 +1,187 @@
+//! What a checkpoint keeps of a stream: one line of JSON, the same on every rank.
+//!
+//! No rank, world size, time or host is in it, so that any world size can go on from it. The two fingerprints say which
+//! stream it belongs to; [`State::differences`] names what differs.
+
+use forebay_protocol::frames::Attached;
+use forebay_protocol::ids::Position;
+use serde_json::{Map, Value};
+
+use crate::error::Error;
+
+/// The layout of the saved state that this release writes.
+pub const STATE_LAYOUT: u64 = 1;
+
+/// A place in a stream, and which stream that is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct State {
+    /// Epoch and samples over all ranks, as handed over to the user.
+    pub position: Position,
+    /// Substitutes in that epoch so far.
+    pub substitutes: u64,
+    /// BLAKE3 of the data set, in hexadecimal digits.
+    pub dataset: String,
+    /// BLAKE3 of what decides the stream's order and pixels, in hexadecimal digits.
+    pub config: String,
+    /// The daemon's stream version.
+    pub stream_version: u32,
+}
+
+impl State {
+    /// The state of a session at a position.
+    #[must_use]
+    pub fn of(terms: &Attached, position: Position, substitutes: u64) -> Self {
+        Self {
+            position,
+            substitutes,
+            dataset: hexadecimal(&terms.dataset_fingerprint),
+            config: hexadecimal(&terms.config_fingerprint),
+            stream_version: terms.stream_version,
+        }
+    }
+
+    /// As JSON: `{"forebay": 1, "epoch", "samples", "substitutes", "dataset", "config", "stream_version"}`.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        let mut map = Map::new();
+        map.insert("forebay".into(), STATE_LAYOUT.into());
+        map.insert("epoch".into(), self.position.epoch.into());
+        map.insert("samples".into(), self.position.samples.into());
+        map.insert("substitutes".into(), self.substitutes.into());
+        map.insert("dataset".into(), self.dataset.clone().into());
+        map.insert("config".into(), self.config.clone().into());
+        map.insert("stream_version".into(), self.stream_version.into());
+        Value::Object(map).to_string()
+    }
+
+    /// From what [`to_json`](Self::to_json) wrote.
+    ///
+    /// # Errors
+    /// [`Error::StateMismatch`] when the text is not a state of a layout that this release reads.
+    pub fn from_json(text: &str) -> Result<Self, Error> {
+        let wrong = |what: String| Error::StateMismatch(format!("this is no saved state: {what}"));
+        let value: Value =
+            serde_json::from_str(text).map_err(|error| wrong(format!("not JSON: {error}")))?;
+        let number = |key: &str| {
+            value
+                .get(key)
+                .and_then(Value::as_u64)
+                .ok_or_else(|| wrong(format!("`{key}` is not a whole number of 0 or more")))
+        };
+        let digits = |key: &str| {
+            value
+                .get(key)
+                .and_then(Value::as_str)
+                .map(str::to_owned)
+                .ok_or_else(|| wrong(format!("`{key}` is not a text")))
+        };
+        let layout = number("forebay")?;
+        if layout != STATE_LAYOUT {
+            return Err(Error::StateMismatch(format!(
+                "the state has layout {layout} and this release reads layout {STATE_LAYOUT}"
+            )));
+        }
+        Ok(Self {
+            position: Position {
+                epoch: number("epoch")?,
+                samples: number("samples")?,
+            },
+            substitutes: number("substitutes")?,
+            dataset: digits("dataset")?,
+            config: digits("config")?,
+            stream_version: u32::try_from(number("stream_version")?)
+                .map_err(|_| wrong("`stream_version` is too large".into()))?,
+        })
+    }
+
+    /// What differs between this saved state and the session's stream, or `None` when they belong together.
+    #[must_use]
+    pub fn differences(&self, terms: &Attached) -> Option<String> {
+        let present = Self::of(terms, self.position, 0);
+        let mut found = Vec::new();
+        if self.dataset != present.dataset {
+            found.push(format!(
+                "the data set differs (saved {}, present {}): files were added, removed, renamed or resized, or the \
+                 class list changed",
+                short(&self.dataset),
+                short(&present.dataset)
+            ));
+        }
+        if self.config != present.config {
+            found.push(format!(
+                "the configuration differs (saved {}, present {}): seed, order, operations or output changed",
+                short(&self.config),
+                short(&present.config)
+            ));
+        }
+        if self.stream_version != present.stream_version {
+            found.push(format!(
+                "the stream version differs (saved {}, present {}): this release makes other bytes or another order",
+                self.stream_version, present.stream_version
+            ));
+        }
+        if found.is_empty() {
+            return None;
+        }
+        Some(format!(
+            "the saved state does not belong to this stream: {}; give the same data and configuration, or `force` to go \
+             on at epoch {}, sample {} of the present stream all the same",
+            found.join("; "),
+            self.position.epoch,
+            self.position.samples
+        ))
+    }
+}
+
+/// The first digits of a fingerprint, for messages.
+fn short(digits: &str) -> String {
+    digits.chars().take(16).collect()
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    let mut text = String::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state() -> State {
+        State {
+            position: Position {
+                epoch: 3,
+                samples: 512,
+            },
+            substitutes: 2,
+            dataset: "ab".repeat(32),
+            config: "cd".repeat(32),
+            stream_version: 1,
+        }
+    }
+
+    #[test]
+    fn a_state_survives_its_json_which_is_one_line() {
+        let text = state().to_json();
+        assert!(!text.contains('\n') && text.starts_with("{\"forebay\":1,"));
+        assert_eq!(State::from_json(&text).unwrap(), state());
+    }
+
+    #[test]
+    fn what_is_no_state_is_refused_by_the_key() {
+        for (text, part) in [
+            ("[]", "forebay"),
+            ("{", "JSON"),
+            ("{\"forebay\":2}", "layout 2"),
+            ("{\"forebay\":1,\"epoch\":-1}", "epoch"),
+        ] {
+            let error = State::from_json(text).unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! What a fork leaves of a loader in the child. In a program of its own: the fork shall meet no other test's threads.
+
+mod stub;
+
+use forebay_client::{Error, Loader};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, fork};
+use stub::{Script, Stub};
+
+/// What the child found, as its exit status.
+fn look_around(mut loader: Loader, batch: forebay_client::Batch) -> i32 {
+    if loader.next_batch().err() != Some(Error::Forked) {
+        return 1;
+    }
+    if loader.stats().err() != Some(Error::Forked) {
+        return 2;
+    }
+    // Neither may reach the daemon.
+    drop(batch);
+    drop(loader);
+    0
+}
+
+#[test]
+#[allow(unsafe_code)]
+fn a_child_can_neither_take_nor_return() {
+    let stub = Stub::start(Script::default());
+    let mut loader = Loader::attach(stub.path.as_path()).unwrap();
+    let batch = loader.next_batch().unwrap().unwrap();
+    // SAFETY: the child uses only memory that fork copies (glibc keeps its allocator usable) and ends by `_exit`.
+    match unsafe { fork() }.unwrap() {
+        ForkResult::Child => {
+            let status = look_around(loader, batch);
+            // SAFETY: ends the child at once, without the parent's exit handlers.
+            unsafe { nix::libc::_exit(status) };
+        }
+        ForkResult::Parent { child } => {
+            assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0));
+        }
+    }
+    assert_eq!(loader.held(), 1);
+    drop(batch);
+    let mut count = 1;
+    while loader.next_batch().unwrap().is_some() {
+        count += 1;
+    }
+    assert_eq!(count, 6, "the parent goes on as if nothing had been");
+    drop(loader);
+    let report = stub.finish();
+    assert!(report.violations.is_empty(), "{:?}", report.violations);
+}
