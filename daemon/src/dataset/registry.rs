@@ -34,7 +34,6 @@ pub fn format_names() -> impl Iterator<Item = &'static str> {
 }
 
 /// A progress callback for those who do not care.
-#[must_use]
 pub fn no_progress(_: ScanProgress) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }

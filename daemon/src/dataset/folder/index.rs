@@ -90,6 +90,9 @@ impl FolderIndex {
         let mut before = DirectoryRecord::default();
         for place in 0..=self.directories {
             let record = DirectoryRecord::at(&self.bytes, place)?;
+            if place == 0 && (record.first_sample, record.first_block) != (0, 0) {
+                return None;
+            }
             let files = record.first_sample.checked_sub(before.first_sample)?;
             let blocks = record.first_block.checked_sub(before.first_block)?;
             let rises = blocks == files.div_ceil(BLOCK_NAMES)

@@ -7,6 +7,7 @@
 //! than everything else here together. A file that was changed in place is noticed when it is read, if at all.
 
 pub mod cache;
+pub mod generated;
 pub mod index;
 pub mod layout;
 pub mod names;
@@ -182,16 +183,16 @@ impl Task<'_> {
             Ok(()) => self.place.lock(progress)?,
             Err(error) => Err(error),
         };
-        if lock.as_ref().is_ok_and(|lock| lock.waited) {
-            if let Some(index) = self.load_if_true()? {
-                return Ok((
-                    index,
-                    IndexReport {
-                        reused: true,
-                        ..IndexReport::default()
-                    },
-                ));
-            }
+        if lock.as_ref().is_ok_and(|lock| lock.waited)
+            && let Some(index) = self.load_if_true()?
+        {
+            return Ok((
+                index,
+                IndexReport {
+                    reused: true,
+                    ..IndexReport::default()
+                },
+            ));
         }
         let bytes = self.scan(progress, &mut report)?;
         let saved = match &lock {

@@ -176,7 +176,7 @@ fn a_file_larger_than_the_callers_limit_is_not_read() {
 fn a_missing_permission_is_permanent() {
     let (folder, files) = folder_with("file", b"x");
     let path = folder.path().join("file");
-    fs::set_permissions(&path, fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).unwrap();
     // The superuser may read everything: there the mapping of the system's error is checked alone.
     let error = match files.open_file(b"file", WHOLE) {
         Err(error) => error,
