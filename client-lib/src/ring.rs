@@ -140,7 +140,8 @@ impl Ring {
     }
 
     pub(crate) fn show_taken(&self, taken: u64) {
-        self.lock_returns().show_taken(taken);
+        self.lock_returns()
+            .show_taken(taken, forebay_protocol::clock::monotonic_ns());
     }
 
     fn lock_returns(&self) -> std::sync::MutexGuard<'_, ReturnWriter<Mapping>> {
