@@ -195,7 +195,7 @@ pub fn scan_folder(
         samples,
         ..Shared::default()
     });
-    run_threads(source, root, format, &shared, progress)?;
+    run_threads(source, root, format, &shared, progress);
 
     let Shared {
         found,
@@ -248,10 +248,9 @@ fn run_threads(
     format: FolderFormat,
     shared: &Mutex<Shared>,
     progress: ProgressCallback<'_>,
-) -> Result<(), DatasetError> {
-    let directories_before = lock(shared).waiting.len();
-    if directories_before == 0 {
-        return Ok(());
+) {
+    if lock(shared).is_over() {
+        return;
     }
     let changed = Condvar::new();
     let threads = std::thread::available_parallelism()
@@ -282,7 +281,6 @@ fn run_threads(
             }
         }
     });
-    Ok(())
 }
 
 fn list_until_done(

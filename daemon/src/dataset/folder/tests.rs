@@ -217,14 +217,26 @@ fn where_nothing_can_be_written_the_index_stays_in_memory_with_a_warning() {
         report.warnings
     );
     assert!(report.warnings[0].contains("dataset.index"));
+}
 
-    // A folder that cannot be: writing fails, too, and says so.
-    let place = IndexPlace {
-        path: "/dev/full/x".into(),
-        is_configured: true,
-        private_folder: None,
-    };
-    assert!(place.save(b"bytes").is_err());
+#[test]
+fn on_a_full_disk_the_index_stays_in_memory_and_nothing_is_left_behind() {
+    let fixture = fixture();
+    let mut temporary = fixture.index_path().into_os_string();
+    temporary.push(format!(".{}.tmp", std::process::id()));
+    std::os::unix::fs::symlink("/dev/full", &temporary).unwrap();
+    let (index, report) = fixture.open();
+    assert_eq!(
+        (index.sample_count(), index.is_mapped(), report.path),
+        (3, false, None)
+    );
+    assert!(
+        report.warnings[0].contains("No space left on device"),
+        "{:?}",
+        report.warnings
+    );
+    assert!(fs::symlink_metadata(&temporary).is_err());
+    assert!(!fixture.index_path().exists());
 }
 
 #[test]
