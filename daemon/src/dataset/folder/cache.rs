@@ -287,3 +287,20 @@ fn is_unchanged(index: &FolderIndex, source: &dyn DirectorySource, place: usize)
             && stamp.changed_seconds < started - CLOCK_TICK_SECONDS
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::is_still_at;
+
+    #[test]
+    fn a_lock_on_a_name_that_was_removed_or_made_anew_does_not_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lock");
+        let file = std::fs::File::create(&path).unwrap();
+        assert!(is_still_at(&file, &path));
+        std::fs::remove_file(&path).unwrap();
+        assert!(!is_still_at(&file, &path));
+        let _anew = std::fs::File::create(&path).unwrap();
+        assert!(!is_still_at(&file, &path));
+    }
+}

@@ -118,6 +118,20 @@ proptest! {
     }
 
     #[test]
+    fn a_walk_over_several_blocks_gives_every_name(names in prop::collection::vec(a_name(), 17..60)) {
+        let (encoded, _) = encode(&names);
+        let mut decoder = NameDecoder::new(&encoded, IMAGES, 0);
+        let mut buffer = Vec::new();
+        for name in &names {
+            decoder.next_stem(&mut buffer).unwrap();
+            let stem_end = buffer.len();
+            decoder.finish_name(&mut buffer).unwrap();
+            prop_assert_eq!(&buffer, name);
+            buffer.truncate(stem_end);
+        }
+    }
+
+    #[test]
     fn damaged_bytes_are_refused_or_give_another_name(bytes in prop::collection::vec(any::<u8>(), 0..64), place in 0_usize..16) {
         let _ = decode(&bytes, &[0], place);
     }
