@@ -64,7 +64,11 @@ pub fn build_index(
     open_with_report(config, progress).map(|opened| opened.report)
 }
 
-fn open_with_report(
+/// Opens a dataset and says what that did; logs nothing.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_with_report(
     config: &DatasetConfig,
     progress: ProgressCallback<'_>,
 ) -> Result<Opened, DatasetError> {

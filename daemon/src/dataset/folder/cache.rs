@@ -39,6 +39,8 @@ pub struct IndexPlace {
     pub path: PathBuf,
     /// Whether the configuration names it: then what lies there is not overwritten blindly.
     pub is_configured: bool,
+    /// A folder among those that all users may write to; it must be this user's and closed to others.
+    pub private_folder: Option<PathBuf>,
 }
 
 impl IndexPlace {
@@ -50,6 +52,7 @@ impl IndexPlace {
             return Self {
                 path: path.to_owned(),
                 is_configured: true,
+                private_folder: None,
             };
         }
         let absolute = |name| {
@@ -57,12 +60,15 @@ impl IndexPlace {
                 .map(PathBuf::from)
                 .filter(|path| path.is_absolute())
         };
-        let cache = absolute("XDG_CACHE_HOME")
-            .or_else(|| absolute("HOME").map(|home| home.join(".cache")))
-            .unwrap_or_else(|| {
-                let user = rustix::process::getuid().as_raw();
-                std::env::temp_dir().join(format!("forebay-{user}"))
-            });
+        let home =
+            absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")));
+        let (cache, private_folder) = match home {
+            Some(cache) => (cache, None),
+            None => {
+                let folder = std::env::temp_dir().join(format!("forebay-{}", own_user()));
+                (folder.clone(), Some(folder))
+            }
+        };
         let name = blake3::hash(&[&identity[..], &options[..]].concat()).to_hex();
         let path = cache
             .join("forebay")
@@ -71,6 +77,7 @@ impl IndexPlace {
         Self {
             path,
             is_configured: false,
+            private_folder,
         }
     }
 
@@ -83,23 +90,23 @@ impl IndexPlace {
     /// Makes the folder, for this user alone where it is new.
     ///
     /// # Errors
-    /// What the system says; or the folder for temporary files belongs to another user.
+    /// What the system says; or the private folder is not this user's alone.
     pub fn make_folder(&self) -> io::Result<()> {
-        let Some(folder) = self.path.parent() else {
-            return Ok(());
-        };
-        std::fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(folder)?;
-        let owner = std::fs::metadata(folder)?.uid();
-        if !self.is_configured && owner != rustix::process::getuid().as_raw() {
-            return Err(io::Error::other(format!(
-                "{} belongs to user {owner}",
-                folder.display()
-            )));
+        let mut builder = std::fs::DirBuilder::new();
+        builder.recursive(true).mode(0o700);
+        if let Some(private) = &self.private_folder {
+            builder.create(private)?;
+            // Not through a link: whoever made it could turn it elsewhere.
+            let status = std::fs::symlink_metadata(private)?;
+            if !status.is_dir() || status.uid() != own_user() || status.mode() & 0o077 != 0 {
+                let message = format!("{} is not this user's alone", private.display());
+                return Err(io::Error::other(message));
+            }
         }
-        Ok(())
+        match self.path.parent() {
+            Some(folder) => builder.create(folder),
+            None => Ok(()),
+        }
     }
 
     /// Maps the index that lies there, if it is the one wanted.
@@ -119,8 +126,15 @@ impl IndexPlace {
         let Ok(file) = File::open(&self.path) else {
             return Ok(None);
         };
-        if self.is_configured && file.metadata().is_ok_and(|status| !status.is_file()) {
+        let Ok(status) = file.metadata() else {
+            return Ok(None);
+        };
+        if self.is_configured && !status.is_file() {
             return Err(foreign("no regular file"));
+        }
+        // Another user could cut the file short under the mapping. A configured file is the configuration's word.
+        if !self.is_configured && status.uid() != own_user() {
+            return Ok(None);
         }
         let Ok(mapped) = map_file_read_only(&file) else {
             return Ok(None);
@@ -206,6 +220,10 @@ impl IndexPlace {
     }
 }
 
+fn own_user() -> u32 {
+    rustix::process::getuid().as_raw()
+}
+
 fn is_still_at(file: &File, path: &Path) -> bool {
     match (file.metadata(), std::fs::metadata(path)) {
         (Ok(held), Ok(named)) => (held.dev(), held.ino()) == (named.dev(), named.ino()),
@@ -230,8 +248,8 @@ impl Drop for IndexLock {
     }
 }
 
-/// Whether no directory of the index has changed since its scan. `started_seconds` is now the time of that scan; a
-/// directory that changed within the tick before it counts as changed.
+/// Whether no directory of the index has changed since its scan. One that changed within the clock's tick before the scan
+/// counts as changed.
 #[must_use]
 pub fn is_up_to_date(index: &FolderIndex, source: &dyn DirectorySource) -> bool {
     let directories = index.directory_count();
@@ -268,4 +286,21 @@ fn is_unchanged(index: &FolderIndex, source: &dyn DirectorySource, place: usize)
             && stamp.changed_nanoseconds == record.changed_nanoseconds
             && stamp.changed_seconds < started - CLOCK_TICK_SECONDS
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_still_at;
+
+    #[test]
+    fn a_lock_on_a_name_that_was_removed_or_made_anew_does_not_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lock");
+        let file = std::fs::File::create(&path).unwrap();
+        assert!(is_still_at(&file, &path));
+        std::fs::remove_file(&path).unwrap();
+        assert!(!is_still_at(&file, &path));
+        let _anew = std::fs::File::create(&path).unwrap();
+        assert!(!is_still_at(&file, &path));
+    }
 }

@@ -6,8 +6,11 @@
 //! ```text
 //! 0nnn nnnn   the stem before, its trailing decimal number raised by n + 1; the same extension
 //! 1edd dsss   the stem before less d bytes, then s bytes that follow; e: an extension code follows at the end.
-//!             d or s = 7: a varint with the excess over 7 follows the tag (first d's, then s's)
+//!             d = 7: a varint with the excess over 7 follows the tag
+//!             s = 7: a varint follows with twice the excess over 7, plus 1 where the suffix is packed: lower-case
+//!             hexadecimal digits only, two a byte, the first in the upper half, a half too many zero
 //! ```
+//! Packing is for names made of hashes, which nothing else shortens.
 //! The first name of a block follows from an empty stem and extension code 0. An extension code is the place in the
 //! format's list times 32, plus one bit for each letter that is upper case.
 //! Decoding checks every step, so damaged bytes give `None`, never a panic.
@@ -18,6 +21,7 @@ pub const BLOCK_NAMES: u64 = 16;
 const EXCESS: usize = 7;
 /// Numbers up to 18 digits fit a u64.
 const MOST_DIGITS: usize = 18;
+const HEXADECIMAL: &[u8; 16] = b"0123456789abcdef";
 
 /// The extensions of a format: lower case, with the dot, ASCII, at most eight of at most five letters.
 pub type Extensions = &'static [&'static str];
@@ -107,12 +111,21 @@ impl NameEncoder {
         encoded.push(
             0x80 | u8::from(other_extension) << 6 | short(dropped) << 3 | short(suffix.len()),
         );
-        for length in [dropped, suffix.len()] {
-            if length >= EXCESS {
-                push_varint(length - EXCESS, encoded);
+        if dropped >= EXCESS {
+            push_varint(dropped - EXCESS, encoded);
+        }
+        if suffix.len() < EXCESS {
+            encoded.extend_from_slice(suffix);
+        } else {
+            let start = encoded.len();
+            let excess = (suffix.len() - EXCESS) << 1;
+            push_varint(excess | 1, encoded);
+            if push_packed(suffix, encoded).is_none() {
+                encoded.truncate(start);
+                push_varint(excess, encoded);
+                encoded.extend_from_slice(suffix);
             }
         }
-        encoded.extend_from_slice(suffix);
         if other_extension {
             encoded.push(extension);
         }
@@ -151,6 +164,20 @@ fn push_varint(mut value: usize, encoded: &mut Vec<u8>) {
         value >>= 7;
     }
     encoded.push(u8::try_from(value).unwrap_or(0));
+}
+
+/// Appends hexadecimal digits, two a byte; `None`, with some of them appended, where another character is among them.
+fn push_packed(digits: &[u8], encoded: &mut Vec<u8>) -> Option<()> {
+    let value = |digit: &u8| match digit {
+        b'0'..=b'9' => Some(digit - b'0'),
+        b'a'..=b'f' => Some(digit - b'a' + 10),
+        _ => None,
+    };
+    for pair in digits.chunks(2) {
+        let lower = pair.get(1).map_or(Some(0), value)?;
+        encoded.push(value(&pair[0])? << 4 | lower);
+    }
+    Some(())
 }
 
 /// Walks the names of one block (or of adjacent blocks of one directory).
@@ -195,16 +222,33 @@ impl<'a> NameDecoder<'a> {
         if dropped == EXCESS {
             dropped = dropped.checked_add(self.varint()?)?;
         }
+        let mut is_packed = false;
         if suffix_length == EXCESS {
-            suffix_length = suffix_length.checked_add(self.varint()?)?;
+            let excess = self.varint()?;
+            is_packed = excess & 1 == 1;
+            suffix_length += excess >> 1;
         }
         let shared = buffer
             .len()
             .checked_sub(dropped)
             .filter(|shared| *shared >= self.start)?;
-        let (suffix, rest) = self.encoded.split_at_checked(suffix_length)?;
+        let stored = if is_packed {
+            suffix_length.div_ceil(2)
+        } else {
+            suffix_length
+        };
+        let (suffix, rest) = self.encoded.split_at_checked(stored)?;
         buffer.truncate(shared);
-        buffer.extend_from_slice(suffix);
+        if is_packed {
+            let digits = suffix.iter().flat_map(|pair| [pair >> 4, pair & 15]);
+            buffer.extend(
+                digits
+                    .take(suffix_length)
+                    .map(|digit| HEXADECIMAL[usize::from(digit)]),
+            );
+        } else {
+            buffer.extend_from_slice(suffix);
+        }
         self.encoded = rest;
         if tag & 0x40 != 0 {
             self.extension = self.byte()?;

@@ -195,7 +195,7 @@ pub fn scan_folder(
         samples,
         ..Shared::default()
     });
-    run_threads(source, root, format, &shared, progress)?;
+    run_threads(source, root, format, &shared, progress);
 
     let Shared {
         found,
@@ -248,10 +248,9 @@ fn run_threads(
     format: FolderFormat,
     shared: &Mutex<Shared>,
     progress: ProgressCallback<'_>,
-) -> Result<(), DatasetError> {
-    let directories_before = lock(shared).waiting.len();
-    if directories_before == 0 {
-        return Ok(());
+) {
+    if lock(shared).is_over() {
+        return;
     }
     let changed = Condvar::new();
     let threads = std::thread::available_parallelism()
@@ -282,7 +281,6 @@ fn run_threads(
             }
         }
     });
-    Ok(())
 }
 
 fn list_until_done(
@@ -292,6 +290,7 @@ fn list_until_done(
     shared: &Mutex<Shared>,
     changed: &Condvar,
 ) {
+    let _farewell = Farewell { shared, changed };
     loop {
         let mut state = lock(shared);
         let task = loop {
@@ -323,6 +322,23 @@ fn list_until_done(
             Err(error) => {
                 state.failure.get_or_insert(error);
             }
+        }
+    }
+}
+
+/// Ends the other threads' waiting should this one panic; the scope then hands the panic on.
+struct Farewell<'a> {
+    shared: &'a Mutex<Shared>,
+    changed: &'a Condvar,
+}
+
+impl Drop for Farewell<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            lock(self.shared)
+                .failure
+                .get_or_insert(DatasetError::Cancelled);
+            self.changed.notify_all();
         }
     }
 }
@@ -426,4 +442,41 @@ fn whole_name(bytes: &[u8], name: (usize, u16, u8), extensions: Extensions) -> &
         .get(usize::from(code / 32))
         .map_or(0, |extension| extension.len());
     &bytes[start..start + usize::from(stem) + extension]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FolderFormat, scan_folder};
+    use crate::dataset::folder::source::{DirectorySource, DirectoryStamp, EntryKind};
+    use crate::dataset::{DatasetError, no_progress};
+
+    /// One class folder, whose listing panics.
+    struct Broken;
+
+    impl DirectorySource for Broken {
+        fn list(
+            &self,
+            directory: &[u8],
+            visit: &mut dyn FnMut(&[u8], EntryKind),
+        ) -> Result<DirectoryStamp, DatasetError> {
+            assert!(directory.is_empty(), "a panic for a test");
+            visit(b"class", EntryKind::Directory);
+            self.stamp(directory)
+        }
+
+        fn stamp(&self, _directory: &[u8]) -> Result<DirectoryStamp, DatasetError> {
+            Ok(DirectoryStamp::default())
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "a scoped thread panicked")]
+    fn a_panic_in_a_scan_thread_reaches_the_caller_instead_of_hanging() {
+        let format = FolderFormat {
+            name: "test",
+            extensions: &[".jpg"],
+            flat_is_valid: false,
+        };
+        let _ = scan_folder(&Broken, "/broken".as_ref(), format, &no_progress);
+    }
 }

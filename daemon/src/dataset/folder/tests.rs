@@ -217,13 +217,26 @@ fn where_nothing_can_be_written_the_index_stays_in_memory_with_a_warning() {
         report.warnings
     );
     assert!(report.warnings[0].contains("dataset.index"));
+}
 
-    // The disk is full: writing fails, after the lock was taken.
-    let place = IndexPlace {
-        path: "/dev/full/x".into(),
-        is_configured: true,
-    };
-    assert!(place.save(b"bytes").is_err());
+#[test]
+fn on_a_full_disk_the_index_stays_in_memory_and_nothing_is_left_behind() {
+    let fixture = fixture();
+    let mut temporary = fixture.index_path().into_os_string();
+    temporary.push(format!(".{}.tmp", std::process::id()));
+    std::os::unix::fs::symlink("/dev/full", &temporary).unwrap();
+    let (index, report) = fixture.open();
+    assert_eq!(
+        (index.sample_count(), index.is_mapped(), report.path),
+        (3, false, None)
+    );
+    assert!(
+        report.warnings[0].contains("No space left on device"),
+        "{:?}",
+        report.warnings
+    );
+    assert!(fs::symlink_metadata(&temporary).is_err());
+    assert!(!fixture.index_path().exists());
 }
 
 #[test]
@@ -232,6 +245,7 @@ fn several_daemons_at_once_scan_once_and_map_the_same_index() {
     let held = IndexPlace {
         path: fixture.index_path(),
         is_configured: true,
+        private_folder: None,
     };
     let lock = held.lock(&no_progress).unwrap().unwrap();
     let waiting = AtomicBool::new(false);
@@ -294,4 +308,23 @@ fn without_a_configured_place_path_and_options_name_the_index() {
             .unwrap()
             .ends_with("forebay/index")
     );
+}
+
+#[test]
+fn a_private_folder_that_others_may_enter_or_that_is_a_link_is_not_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let private = folder.path().join("private");
+    let place = IndexPlace {
+        path: private.join("forebay/index/my.index"),
+        is_configured: false,
+        private_folder: Some(private.clone()),
+    };
+    place.make_folder().unwrap();
+    place.make_folder().unwrap();
+    fs::set_permissions(&private, fs::Permissions::from_mode(0o755)).unwrap();
+    assert!(place.make_folder().is_err());
+    fs::set_permissions(&private, fs::Permissions::from_mode(0o700)).unwrap();
+    fs::rename(&private, folder.path().join("elsewhere")).unwrap();
+    std::os::unix::fs::symlink("elsewhere", &private).unwrap();
+    assert!(place.make_folder().is_err());
 }
