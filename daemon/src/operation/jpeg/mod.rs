@@ -9,7 +9,7 @@ mod turbo;
 use super::decode::{colour, prepare};
 use super::geometry::{Rectangle, Size};
 use crate::dataset::Defect;
-pub(crate) use stream::{JpegHeader, read_header};
+pub(crate) use stream::read_header;
 use stream::{Ending, ending};
 use turbo::{OpenJpeg, PixelFormat, TurboDecoder, Verdict};
 

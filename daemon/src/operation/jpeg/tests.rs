@@ -23,7 +23,11 @@ fn encode(
     progressive: bool,
     restart: u16,
 ) -> Vec<u8> {
-    let channels = colour.get_bytes_per_pixel();
+    let channels = match colour {
+        ColorType::Luma => 1,
+        ColorType::Rgb => 3,
+        _ => 4,
+    };
     let mut file = Vec::new();
     let mut encoder = Encoder::new(&mut file, 92);
     encoder.set_sampling_factor(sampling);
