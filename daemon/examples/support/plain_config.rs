@@ -25,9 +25,9 @@ fn located(value: &toml::Value) -> Located {
         toml::Value::String(value) => Value::String(value.clone()),
         toml::Value::Datetime(value) => Value::String(value.to_string()),
         toml::Value::Array(items) => Value::Array(items.iter().map(located).collect()),
-        toml::Value::Table(entries) => Value::Table(
-            entries.iter().map(|(key, value)| (key.clone(), located(value))).collect(),
-        ),
+        toml::Value::Table(entries) => {
+            Value::Table(entries.iter().map(|(key, value)| (key.clone(), located(value))).collect())
+        }
     };
     Located { value, place: place() }
 }

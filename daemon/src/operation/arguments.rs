@@ -110,13 +110,13 @@ pub(crate) struct PositiveRange {
 }
 
 impl FromValue for PositiveRange {
-    const EXPECTED: &'static str = "two numbers above 0, the smaller one first, such as `[0.08, 1.0]`";
+    const EXPECTED: &'static str =
+        "two numbers above 0, the smaller one first, such as `[0.08, 1.0]`";
 
     fn from_value(value: &Value) -> Option<Self> {
         let Value::Array(items) = value else { return None };
         let [low, high] = items.as_slice() else { return None };
-        let range =
-            Self { low: f64::from_value(&low.value)?, high: f64::from_value(&high.value)? };
+        let range = Self { low: f64::from_value(&low.value)?, high: f64::from_value(&high.value)? };
         (range.low > 0.0 && range.low <= range.high).then_some(range)
     }
 }

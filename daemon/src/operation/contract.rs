@@ -109,7 +109,10 @@ impl FieldTypes {
                 );
                 return Err(ConfigError::new(
                     &place,
-                    format!("`{}` names no field of the dataset: {wanted:?}; {hint}", arguments.key_path("field")),
+                    format!(
+                        "`{}` names no field of the dataset: {wanted:?}; {hint}",
+                        arguments.key_path("field")
+                    ),
                 ));
             };
             if !is_image(&self.fields[index].1) {

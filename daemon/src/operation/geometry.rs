@@ -65,11 +65,7 @@ fn crop_axis(visible: (u32, u32), place: u32, start: i64, length: u32) -> (u32, 
     if end <= begin {
         return (visible.0, 0, 0);
     }
-    (
-        visible.0 + narrow(begin - i64::from(place)),
-        narrow(end - begin),
-        narrow(begin - start),
-    )
+    (visible.0 + narrow(begin - i64::from(place)), narrow(end - begin), narrow(begin - start))
 }
 
 impl Geometry {
@@ -236,10 +232,8 @@ mod tests {
 
     #[test]
     fn composed_crops_and_flips_equal_one_after_the_other() {
-        let mut draws = crate::order::Draws::new(
-            crate::order::DrawKey { seed: 1, epoch: 0, sample: 0 },
-            0,
-        );
+        let mut draws =
+            crate::order::Draws::new(crate::order::DrawKey { seed: 1, epoch: 0, sample: 0 }, 0);
         for _ in 0..2000 {
             let decoded = size(5, 4);
             let mut geometry = Geometry::identity(decoded);
@@ -280,10 +274,7 @@ mod tests {
         let mut geometry = Geometry::identity(size(1000, 1000));
         assert!(geometry.resize(size(500, 500), Interpolation::Bilinear));
         geometry.crop(200, 100, size(100, 50));
-        assert_eq!(
-            geometry.needed(),
-            Rectangle { left: 397, top: 197, width: 206, height: 106 }
-        );
+        assert_eq!(geometry.needed(), Rectangle { left: 397, top: 197, width: 206, height: 106 });
         assert_eq!(geometry.source, Rectangle::whole(size(1000, 1000)));
     }
 

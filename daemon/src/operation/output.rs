@@ -47,7 +47,8 @@ pub(super) fn compile(
     let mut outputs = Vec::with_capacity(fields.fields.len());
     for (name, kind) in &fields.fields {
         let output = config.output.iter().find(|output| output.field == *name);
-        let place = output.map_or_else(|| default_place(config, kind), |output| output.place.clone());
+        let place =
+            output.map_or_else(|| default_place(config, kind), |output| output.place.clone());
         let fail = |message: String| ConfigError::new(&place, message);
         if name.len() > MAX_NAME_BYTES {
             return Err(fail(format!(
@@ -222,7 +223,9 @@ fn no_image_keys(name: &str, output: &OutputConfig) -> Result<(), String> {
         ("std", output.std.is_some()),
     ];
     match given.iter().find(|(_, is_given)| *is_given) {
-        Some((key, _)) => Err(format!("`output.{name}.{key}` is for decoded images, and `{name}` is none")),
+        Some((key, _)) => {
+            Err(format!("`output.{name}.{key}` is for decoded images, and `{name}` is none"))
+        }
         None => Ok(()),
     }
 }

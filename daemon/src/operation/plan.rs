@@ -134,10 +134,14 @@ impl SamplePlan {
                 (FieldInProgress::Image(image), _) => {
                     carried_on.push(CarriedField::Image(image.detach(tools)?));
                 }
-                (FieldInProgress::File(file), _) if file.as_ptr() == bytes.as_ptr() && file.len() == bytes.len() => {
+                (FieldInProgress::File(file), _)
+                    if file.as_ptr() == bytes.as_ptr() && file.len() == bytes.len() =>
+                {
                     carried_on.push(CarriedField::WholeFile);
                 }
-                (FieldInProgress::File(file), _) => carried_on.push(CarriedField::File(file.to_vec())),
+                (FieldInProgress::File(file), _) => {
+                    carried_on.push(CarriedField::File(file.to_vec()))
+                }
                 (FieldInProgress::Written, _) if !is_last => carried_on.push(CarriedField::Written),
                 (FieldInProgress::Written, _) => {}
             }
@@ -181,7 +185,9 @@ impl SamplePlan {
                 }
                 (FieldValue::Array(array), _) => array,
                 (FieldValue::Encoded(_), _) => {
-                    return Err(Defect(format!("`{name}` is an image file, and an array is expected")));
+                    return Err(Defect(format!(
+                        "`{name}` is an image file, and an array is expected"
+                    )));
                 }
             };
             match output {
@@ -208,7 +214,9 @@ impl SamplePlan {
                     write_array(name, &array, *target, reordered, row)?;
                 }
                 FieldOutput::Image(_) | FieldOutput::RaggedFile => {
-                    return Err(Defect(format!("`{name}` is an array, and an image file is expected")));
+                    return Err(Defect(format!(
+                        "`{name}` is an array, and an image file is expected"
+                    )));
                 }
             }
             fields.push(FieldInProgress::Written);

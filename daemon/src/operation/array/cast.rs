@@ -109,7 +109,10 @@ impl Element<1> for bool {
     }
 }
 
-fn convert<const N: usize, const M: usize, S: Element<N>, T: Element<M>>(from: &[u8], to: &mut [u8]) {
+fn convert<const N: usize, const M: usize, S: Element<N>, T: Element<M>>(
+    from: &[u8],
+    to: &mut [u8],
+) {
     for (from, to) in from.as_chunks::<N>().0.iter().zip(to.as_chunks_mut::<M>().0) {
         *to = T::store(S::load(*from));
     }

@@ -25,7 +25,11 @@ impl std::fmt::Display for ArrayType {
 ///
 /// # Errors
 /// Names both types.
-pub(crate) fn check_type(name: &str, value: &ArrayValue<'_>, expected: &ArrayType) -> Result<(), Defect> {
+pub(crate) fn check_type(
+    name: &str,
+    value: &ArrayValue<'_>,
+    expected: &ArrayType,
+) -> Result<(), Defect> {
     if value.dtype == expected.dtype && value.shape == expected.shape {
         return Ok(());
     }

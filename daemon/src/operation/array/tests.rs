@@ -64,9 +64,11 @@ fn casts_are_plain() {
     let value = array(DType::F32, &[3], &floats);
     assert_eq!(written(&value, DType::Bool), [1, 0, 1]);
     assert_eq!(written(&value, DType::I8), [0xff, 0, 127]);
-    let half: Vec<u8> = [-1.7_f32, 0.0, 1e9].iter().flat_map(|n| f16::from_f32(*n).to_ne_bytes()).collect();
+    let half: Vec<u8> =
+        [-1.7_f32, 0.0, 1e9].iter().flat_map(|n| f16::from_f32(*n).to_ne_bytes()).collect();
     assert_eq!(written(&value, DType::F16), half);
-    let short: Vec<u8> = [-1.7_f32, 0.0, 1e9].iter().flat_map(|n| bf16::from_f32(*n).to_ne_bytes()).collect();
+    let short: Vec<u8> =
+        [-1.7_f32, 0.0, 1e9].iter().flat_map(|n| bf16::from_f32(*n).to_ne_bytes()).collect();
     assert_eq!(written(&value, DType::BF16), short);
     let large = u64::MAX.to_ne_bytes();
     let value = array(DType::U64, &[], &large);
@@ -77,9 +79,13 @@ fn casts_are_plain() {
                 let value = array(DType::U8, &[1], &[1]);
                 written(&value, source)
             };
-            let value = ArrayValue { big_endian: cfg!(target_endian = "big"), ..array(source, &[1], &one) };
+            let value =
+                ArrayValue { big_endian: cfg!(target_endian = "big"), ..array(source, &[1], &one) };
             let back = written(&value, target);
-            let value = ArrayValue { big_endian: cfg!(target_endian = "big"), ..array(target, &[1], &back) };
+            let value = ArrayValue {
+                big_endian: cfg!(target_endian = "big"),
+                ..array(target, &[1], &back)
+            };
             assert_eq!(written(&value, DType::U8), [1], "{source:?} {target:?}");
         }
     }

@@ -27,8 +27,8 @@ pub(crate) fn rgb_to_grey(rgb: &[u8], grey: &mut [u8]) {
 pub(crate) fn inverted_cmyk_to(channels: u8, cmyk: &[u8], out: &mut [u8]) {
     for (ink, out) in cmyk.chunks_exact(4).zip(out.chunks_exact_mut(usize::from(channels))) {
         let light = ink[3];
-        let [red, green, blue] =
-            [ink[0], ink[1], ink[2]].map(|c| light.saturating_sub(multiply_divide_255(255 - c, light)));
+        let [red, green, blue] = [ink[0], ink[1], ink[2]]
+            .map(|c| light.saturating_sub(multiply_divide_255(255 - c, light)));
         put(out, red, green, blue, 255);
     }
 }

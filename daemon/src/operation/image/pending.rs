@@ -114,7 +114,8 @@ impl<'a> PendingImage<'a> {
         let bytes = size.width as usize * size.height as usize * usize::from(self.channels);
         let mut result = tools.spare.pop().unwrap_or_default();
         self.write(&PLAIN, prepare(&mut result, bytes), tools)?;
-        if let Source::Pixels(before) = std::mem::replace(&mut self.source, Source::Pixels(result)) {
+        if let Source::Pixels(before) = std::mem::replace(&mut self.source, Source::Pixels(result))
+        {
             tools.recycle(before);
         }
         self.decoded = size;
@@ -126,7 +127,10 @@ impl<'a> PendingImage<'a> {
     ///
     /// # Errors
     /// The file is defective.
-    pub(crate) fn detach(mut self, tools: &mut ImageTools) -> Result<PendingImage<'static>, Defect> {
+    pub(crate) fn detach(
+        mut self,
+        tools: &mut ImageTools,
+    ) -> Result<PendingImage<'static>, Defect> {
         let is_here = matches!(self.source, Source::Pixels(_));
         if !(is_here && self.geometry.is_identity(self.decoded)) {
             self.materialise(tools)?;

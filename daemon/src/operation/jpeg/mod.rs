@@ -61,7 +61,8 @@ impl JpegDecoder {
                 size.width, size.height, image.size.width, image.size.height
             )));
         }
-        let region = image.block_width.map_or(Rectangle::whole(size), |width| widen(needed, size, width));
+        let region =
+            image.block_width.map_or(Rectangle::whole(size), |width| widen(needed, size, width));
         let skips_the_end = region.top + region.height < size.height;
         let mut region = region;
         let mut file_ending = None;

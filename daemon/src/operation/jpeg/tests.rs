@@ -5,7 +5,11 @@ use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
 use super::*;
 use crate::operation::test_images::{gradient, jpeg};
 
-fn decode(file: &[u8], channels: u8, region: Option<Rectangle>) -> Result<(Rectangle, Vec<u8>), Defect> {
+fn decode(
+    file: &[u8],
+    channels: u8,
+    region: Option<Rectangle>,
+) -> Result<(Rectangle, Vec<u8>), Defect> {
     let header = read_header(file)?;
     let mut decoder = JpegDecoder::default();
     let mut pixels = Vec::new();
@@ -136,7 +140,9 @@ fn damaged_bytes_never_panic() {
                 file[at] = draws.next_u64().to_le_bytes()[0];
             }
             let Ok(header) = read_header(&file) else { continue };
-            if header.size.width == 0 || header.size.height == 0 || header.size.width > 4000
+            if header.size.width == 0
+                || header.size.height == 0
+                || header.size.width > 4000
                 || header.size.height > 4000
             {
                 continue;
@@ -154,9 +160,7 @@ fn grey_of_a_colour_file_is_the_grey_of_its_colours() {
     let (_, rgb) = decode(&file, 3, None).unwrap();
     let (_, grey) = decode(&file, 1, None).unwrap();
     let (_, rgba) = decode(&file, 4, None).unwrap();
-    for ((colour, grey), with_alpha) in
-        rgb.chunks_exact(3).zip(&grey).zip(rgba.chunks_exact(4))
-    {
+    for ((colour, grey), with_alpha) in rgb.chunks_exact(3).zip(&grey).zip(rgba.chunks_exact(4)) {
         let expected = (u32::from(colour[0]) * 19595
             + u32::from(colour[1]) * 38470
             + u32::from(colour[2]) * 7471

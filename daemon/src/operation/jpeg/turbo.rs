@@ -127,10 +127,7 @@ impl TurboDecoder {
     ///
     /// # Errors
     /// The library's message.
-    pub(super) fn open<'d, 'f>(
-        &'d mut self,
-        file: &'f [u8],
-    ) -> Result<OpenJpeg<'d, 'f>, String> {
+    pub(super) fn open<'d, 'f>(&'d mut self, file: &'f [u8]) -> Result<OpenJpeg<'d, 'f>, String> {
         let whole = sys::tjregion { x: 0, y: 0, w: 0, h: 0 };
         // SAFETY: the handle is live; an all-zero region is always accepted and undoes the last one.
         unsafe { sys::tj3SetCroppingRegion(self.handle.as_ptr().cast(), whole) };
@@ -154,7 +151,9 @@ impl TurboDecoder {
         let is = |code: sys::TJCS| c_int::try_from(code) == Ok(colour);
         let lossless = self.get(sys::TJPARAM_TJPARAM_LOSSLESS as c_int) != 0;
         let block_width = match self.get(sys::TJPARAM_TJPARAM_SUBSAMP as c_int) {
-            sys::TJSAMP_TJSAMP_444 | sys::TJSAMP_TJSAMP_GRAY | sys::TJSAMP_TJSAMP_440
+            sys::TJSAMP_TJSAMP_444
+            | sys::TJSAMP_TJSAMP_GRAY
+            | sys::TJSAMP_TJSAMP_440
             | sys::TJSAMP_TJSAMP_441 => Some(8),
             sys::TJSAMP_TJSAMP_422 | sys::TJSAMP_TJSAMP_420 => Some(16),
             sys::TJSAMP_TJSAMP_411 => Some(32),
@@ -189,8 +188,7 @@ impl OpenJpeg<'_, '_> {
         assert!(
             inside(region.left, region.width, self.size.width)
                 && inside(region.top, region.height, self.size.height)
-                && pixels.len()
-                    == region.width as usize * region.height as usize * format.bytes(),
+                && pixels.len() == region.width as usize * region.height as usize * format.bytes(),
             "a buffer of {} bytes for {region:?} of {:?}",
             pixels.len(),
             self.size

@@ -28,11 +28,11 @@ struct RandomResizedCrop {
 struct CropShape {
     area: PositiveRange,
     ratio: PositiveRange,
-    log_ratio: PositiveOrNegativeRange,
+    log_ratio: LogRange,
 }
 
 #[derive(Debug)]
-struct PositiveOrNegativeRange {
+struct LogRange {
     low: f64,
     high: f64,
 }
@@ -55,10 +55,7 @@ fn rounded(value: f64) -> u64 {
 impl CropShape {
     fn new(area: PositiveRange, ratio: PositiveRange) -> Self {
         // libm, not the system's logarithm: machines must agree to the last bit.
-        let log_ratio = PositiveOrNegativeRange {
-            low: libm::log(ratio.low),
-            high: libm::log(ratio.high),
-        };
+        let log_ratio = LogRange { low: libm::log(ratio.low), high: libm::log(ratio.high) };
         Self { area, ratio, log_ratio }
     }
 
@@ -165,9 +162,10 @@ mod tests {
             area_sum += area;
             log_sum += ratio.ln();
         }
-        // torchvision's get_params over a million draws: a mean area of 0.4811, a mean log ratio of 0.0149.
-        assert!((area_sum / 20_000.0 - 0.4811).abs() < 0.008, "{}", area_sum / 20_000.0);
-        assert!((log_sum / 20_000.0 - 0.0149).abs() < 0.005, "{}", log_sum / 20_000.0);
+        // 100,000 draws of torchvision 0.29's get_params for this image: a mean area of 0.4324 (deviation 0.216), a
+        // mean log ratio of 0.0306 (deviation 0.164). Five standard errors.
+        assert!((area_sum / 20_000.0 - 0.4324).abs() < 0.008, "{}", area_sum / 20_000.0);
+        assert!((log_sum / 20_000.0 - 0.0306).abs() < 0.006, "{}", log_sum / 20_000.0);
     }
 
     #[test]
