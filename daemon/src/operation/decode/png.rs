@@ -1,4 +1,7 @@
 //! PNG through zune-png (pure Rust): 1 to 16 bits, palette, grey, alpha, interlaced; of an animation the first frame.
+//!
+//! Every checksum is verified and the end chunk must be there. Pillow stops when it has the pixels, so it takes a file
+//! that lacks a part of its last bytes (image data's checksum, end chunk) or has a wrong checksum there; this does not.
 
 use zune_core::bit_depth::{BitDepth, ByteEndian};
 use zune_core::bytestream::ZCursor;

@@ -5,6 +5,7 @@
 
 use fast_image_resize::Resizer;
 
+use super::super::KEPT_BYTES;
 use super::super::arguments::Interpolation;
 use super::super::decode::{Decoders, ImageHeader, prepare};
 use super::super::geometry::{Geometry, Rectangle, Size};
@@ -16,8 +17,6 @@ use crate::dataset::Defect;
 
 /// The form in which images are carried from stage to stage.
 const PLAIN: ImageFormat = ImageFormat { layout: ImageLayout::Nhwc, values: PixelValues::Bytes };
-/// What a work thread keeps of a buffer from sample to sample; a larger one is given back.
-const KEPT_BYTES: usize = 64 << 20;
 /// Spare buffers that a work thread keeps.
 const KEPT_BUFFERS: usize = 4;
 
