@@ -354,19 +354,34 @@ fn layouts_and_types_hold_the_same_pixels() {
     }
 }
 
+/// A stage's end has the whole image decoded; a plan of one stage decodes only what it needs.
 #[test]
-fn cutting_the_decoded_region_does_not_change_a_resized_crop() {
-    // The same crop box of a file with an orientation tag (decoded whole) and without (decoded in part).
+fn decoding_only_a_region_does_not_change_the_rows() {
     let file = photograph();
-    let upright = with_orientation(&file, 1);
-    let operations =
-        r#"{ op = "decode-image", orientation = true }, { op = "random-resized-crop", size = 40 }"#;
+    let plans = [
+        r#"{ op = "random-resized-crop", size = 40, interpolation = "bicubic" }, { op = "random-horizontal-flip" }"#,
+        r#"{ op = "resize", size = 72, interpolation = "lanczos" }, { op = "center-crop", size = 30 }"#,
+        r#"{ op = "resize", size = 240 }, { op = "random-crop", size = [31, 57] }"#,
+        r#"{ op = "resize", size = 50, interpolation = "nearest" }, { op = "random-crop", size = [31, 57] }"#,
+        r#"{ op = "random-crop", size = [20, 200] }, { op = "random-vertical-flip" }"#,
+    ];
+    for plan in plans {
+        for sample in 0..12 {
+            let together = one_stage(&format!("{{ op = \"decode-image\" }}, {plan}"), "");
+            let apart = format!(
+                "[[stage]]\noperations = [{{ op = \"decode-image\" }}]\n[[stage]]\noperations = [{plan}]\n"
+            );
+            let rows = image_row(&together, &file, sample);
+            assert!(rows == image_row(&apart, &file, sample), "{plan} {sample}");
+        }
+    }
+}
+
+#[test]
+fn a_turned_file_is_the_flipped_file_unturned() {
+    let file = photograph();
     let turned = with_orientation(&file, 3);
     let twice = r#"{ op = "decode-image", orientation = true }, { op = "random-vertical-flip", probability = 1.0 }, { op = "random-horizontal-flip", probability = 1.0 }, { op = "center-crop", size = [50, 60] }"#;
-    assert_eq!(
-        image_row(&one_stage(operations, ""), &upright, 1),
-        image_row(&one_stage(operations, ""), &file, 1)
-    );
     let centre = r#"{ op = "decode-image" }, { op = "center-crop", size = [50, 60] }"#;
     assert_eq!(
         image_row(&one_stage(twice, ""), &turned, 1),
