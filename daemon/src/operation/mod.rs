@@ -69,6 +69,9 @@ impl SampleTask {
     }
 }
 
+/// What a work thread keeps of a buffer from sample to sample (64 MiB); a larger one is given back.
+const KEPT_BYTES: usize = 64 << 20;
+
 /// What a work thread keeps from sample to sample: decoder handles, resizer, scratch memory.
 #[derive(Debug, Default)]
 pub struct WorkerScratch {
@@ -81,6 +84,14 @@ impl WorkerScratch {
     #[must_use]
     pub const fn decoder_warnings(&self) -> u64 {
         self.tools.decoders.warnings()
+    }
+
+    /// Gives back what an unusually large sample took: a thread keeps at most [`KEPT_BYTES`] of each buffer.
+    fn trim(&mut self) {
+        self.tools.trim();
+        if self.reordered.capacity() > KEPT_BYTES {
+            self.reordered = Vec::new();
+        }
     }
 }
 

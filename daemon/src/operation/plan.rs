@@ -117,6 +117,19 @@ impl SamplePlan {
         row: &mut dyn Row,
         scratch: &mut WorkerScratch,
     ) -> Result<(), Defect> {
+        let result = self.run_stage(stage, task, dataset, row, scratch);
+        scratch.trim();
+        result
+    }
+
+    fn run_stage(
+        &self,
+        stage: usize,
+        task: &mut SampleTask,
+        dataset: &dyn Dataset,
+        row: &mut dyn Row,
+        scratch: &mut WorkerScratch,
+    ) -> Result<(), Defect> {
         let Some(work) = self.stages.get(stage) else {
             return Err(Defect(format!("the plan has no stage {stage}")));
         };
@@ -165,7 +178,6 @@ impl SamplePlan {
                 (FieldInProgress::Written, _) => {}
             }
         }
-        tools.trim();
         Ok(())
     }
 

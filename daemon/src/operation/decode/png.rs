@@ -1,4 +1,7 @@
 //! PNG through zune-png (pure Rust): 1 to 16 bits, palette, grey, alpha, interlaced; of an animation the first frame.
+//!
+//! Every checksum is verified and the end chunk must be there. Pillow stops when it has the pixels, so it takes a file
+//! that lacks a part of its last bytes (image data's checksum, end chunk) or has a wrong checksum there; this does not.
 
 use zune_core::bit_depth::{BitDepth, ByteEndian};
 use zune_core::bytestream::ZCursor;
@@ -10,7 +13,10 @@ use super::{MAX_PIXELS, colour, exif, prepare};
 use crate::dataset::Defect;
 
 fn defect(reason: impl std::fmt::Debug) -> Defect {
-    Defect(format!("the PNG decoder refuses the file: {reason:?}"))
+    // zune-png's reasons are written for a terminal, over several lines.
+    let reason = format!("{reason:?}");
+    let words: Vec<&str> = reason.split_whitespace().collect();
+    Defect(format!("the PNG decoder refuses the file: {}", words.join(" ")))
 }
 
 fn decoder(file: &[u8]) -> PngDecoder<ZCursor<&[u8]>> {
@@ -85,12 +91,9 @@ pub(super) fn decode(
 ) -> Result<(), Defect> {
     let mut decoder = decoder(file);
     decoder.decode_headers().map_err(defect)?;
-    let (Some(colours), Some(depth), Some(bytes), Some(dimensions)) = (
-        decoder.colorspace(),
-        decoder.depth(),
-        decoder.output_buffer_size(),
-        decoder.dimensions(),
-    ) else {
+    let (Some(colours), Some(depth), Some(bytes), Some(dimensions)) =
+        (decoder.colorspace(), decoder.depth(), decoder.output_buffer_size(), decoder.dimensions())
+    else {
         return Err(defect("no header"));
     };
     if dimensions != (size.width as usize, size.height as usize) {
