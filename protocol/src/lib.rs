@@ -10,10 +10,14 @@
 
 #![deny(unsafe_code)]
 
+#[cfg(not(loom))]
+pub mod clock;
 pub mod frames;
 pub mod ids;
 pub mod layout;
 pub mod lease;
+#[cfg(not(loom))]
+pub mod mapped_file;
 pub mod publish;
 pub mod returns;
 pub mod sync;

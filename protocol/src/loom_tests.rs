@@ -97,14 +97,14 @@ fn loom_no_wake_up_is_lost_on_return() {
         };
         let trainer = thread::spawn(move || client.give_back(word, &reader));
         writer.ask_wake_at(1);
-        let found = returns.next().unwrap();
+        let found = returns.take_return().unwrap();
         let rang = trainer.join().unwrap();
         assert!(
             found == Some(word) || rang,
             "the daemon sleeps and nobody rings"
         );
         if found.is_none() {
-            assert_eq!(returns.next().unwrap(), Some(word));
+            assert_eq!(returns.take_return().unwrap(), Some(word));
         }
     });
 }

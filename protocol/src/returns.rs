@@ -12,6 +12,8 @@ use crate::words::Words;
 const WORD_RETURNED: usize = 0;
 const WORD_SLEEPING: usize = 8;
 const WORD_TAKEN: usize = 16;
+const WORD_TAKEN_AT: usize = 17;
+const WORD_WAITED: usize = 18;
 const FIRST_ENTRY: usize = 24;
 
 /// The words that a return ring for so many slots needs.
@@ -79,7 +81,7 @@ impl<W: Words> ReturnWriter<W> {
             .word(entry)
             .store(word.encode(), Ordering::Relaxed);
         self.returned += 1;
-        // Release: pairs with the acquire load in `ReturnReader::next`.
+        // Release: pairs with the acquire load in `ReturnReader::take_return`.
         self.words
             .word(WORD_RETURNED)
             .store(self.returned, Ordering::Release);
@@ -111,10 +113,22 @@ impl<W: Words> ReturnWriter<W> {
         self.words.word(WORD_SLEEPING).store(0, Ordering::Relaxed);
     }
 
-    /// Tells how many batches were taken from the ring: a statistic.
-    pub fn show_taken(&self, taken: u64) {
-        // Relaxed: nothing is ordered by it.
+    /// Tells how many batches were taken from the ring, and when the last one was, in nanoseconds of
+    /// [`crate::clock::monotonic_ns`]: statistics.
+    pub fn show_taken(&self, taken: u64, at_ns: u64) {
+        // Relaxed: nothing is ordered by them.
         self.words.word(WORD_TAKEN).store(taken, Ordering::Relaxed);
+        self.words
+            .word(WORD_TAKEN_AT)
+            .store(at_ns, Ordering::Relaxed);
+    }
+
+    /// Tells how long the client has waited for batches in all, in nanoseconds: a statistic.
+    pub fn show_waited(&self, waited_ns: u64) {
+        // Relaxed: nothing is ordered by it.
+        self.words
+            .word(WORD_WAITED)
+            .store(waited_ns, Ordering::Relaxed);
     }
 }
 
@@ -150,7 +164,7 @@ impl<W: Words> ReturnReader<W> {
     ///
     /// # Errors
     /// When the client's count is beyond what a ring can hold.
-    pub fn next(&mut self) -> Result<Option<ReturnWord>, ReturnOverrun> {
+    pub fn take_return(&mut self) -> Result<Option<ReturnWord>, ReturnOverrun> {
         // Acquire: pairs with the release store in `ReturnWriter::give_back`.
         let returned = self.words.word(WORD_RETURNED).load(Ordering::Acquire);
         let claimed = returned.wrapping_sub(self.consumed);
@@ -185,5 +199,17 @@ impl<W: Words> ReturnReader<W> {
     pub fn claimed_taken(&self) -> u64 {
         // Relaxed: a statistic.
         self.words.word(WORD_TAKEN).load(Ordering::Relaxed)
+    }
+
+    /// When the client says it took its last batch; 0 before the first: a statistic.
+    pub fn claimed_taken_at_ns(&self) -> u64 {
+        // Relaxed: a statistic.
+        self.words.word(WORD_TAKEN_AT).load(Ordering::Relaxed)
+    }
+
+    /// How long the client says it has waited for batches in all: a statistic.
+    pub fn claimed_waited_ns(&self) -> u64 {
+        // Relaxed: a statistic.
+        self.words.word(WORD_WAITED).load(Ordering::Relaxed)
     }
 }

@@ -295,6 +295,12 @@ impl Listener {
     }
 }
 
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
 impl AsRawFd for Listener {
     fn as_raw_fd(&self) -> RawFd {
         self.descriptor.as_raw_fd()

@@ -1,6 +1,6 @@
 //! The one door to atomics: the standard library's, or loom's stand-ins under `--cfg loom`.
 
 #[cfg(loom)]
-pub use loom::sync::atomic::{AtomicU64, Ordering, fence};
+pub use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(not(loom))]
-pub use std::sync::atomic::{AtomicU64, Ordering, fence};
+pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};

@@ -35,6 +35,9 @@ pub struct ConfigError {
 impl ConfigError {
     /// An error at a place.
     pub fn new(place: &Place, message: impl Into<String>) -> Self {
-        Self { place: place.clone(), message: message.into() }
+        Self {
+            place: place.clone(),
+            message: message.into(),
+        }
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use forebay_protocol::tensor::DType;
 
+use super::error::Place;
 use super::value::Located;
 
 /// What one configuration file describes.
@@ -35,6 +36,19 @@ pub struct Config {
     pub cpu: CpuConfig,
     /// `[listen]`.
     pub listen: ListenConfig,
+    /// Where some keys stand, for messages about what is found later.
+    pub places: KeyPlaces,
+}
+
+/// Where the keys stand that only the dataset can judge.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyPlaces {
+    /// `dataset.format`, whose names the dataset registry knows.
+    pub dataset_format: Place,
+    /// `dataset.path`, which may not exist.
+    pub dataset_path: Place,
+    /// `batch.size`, which may exceed what the dataset or the memory has room for.
+    pub batch_size: Place,
 }
 
 /// `[dataset]`: what the samples are.
@@ -139,7 +153,7 @@ pub struct OutputConfig {
     /// Ragged only: rows are moved together.
     pub compact: bool,
     /// Where the field's table stands, for messages.
-    pub place: super::error::Place,
+    pub place: Place,
 }
 
 /// `[ring]`.
@@ -152,7 +166,7 @@ pub struct RingConfig {
     /// The ceiling for rings, fetch and scratch together; default `"2GiB"`.
     pub memory_bytes: u64,
     /// Where `memory` stands, for messages.
-    pub memory_place: super::error::Place,
+    pub memory_place: Place,
 }
 
 /// What a bad sample leads to.
@@ -207,10 +221,12 @@ pub struct CpuConfig {
 /// `[listen]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListenConfig {
-    /// `None`: a private run-time folder.
+    /// Absolute. `None`: a private run-time folder.
     pub socket: Option<PathBuf>,
     /// User ids that may connect besides the daemon's own.
     pub allow_uids: Vec<u32>,
+    /// A group id whose members may connect too.
+    pub group: Option<u32>,
     /// How long a session's memory is kept after its client hung up without ending; default 5 s.
     pub linger: Duration,
     /// Sessions at once; default 4.

@@ -16,6 +16,8 @@ pub struct Section {
 pub trait FromValue: Sized {
     /// What a message says was expected, such as `a whole number from 1`.
     const EXPECTED: &'static str;
+    /// What a message says of an array of them.
+    const EXPECTED_ARRAY: &'static str = "an array";
     /// The value, or `None` when it is not of this type.
     fn from_value(value: &Value) -> Option<Self>;
 }
@@ -28,7 +30,12 @@ impl Section {
     pub fn new(path: impl Into<String>, located: Located) -> Result<Self, ConfigError> {
         let path = path.into();
         match located.value {
-            Value::Table(entries) => Ok(Self { path, place: located.place, entries, asked: Vec::new() }),
+            Value::Table(entries) => Ok(Self {
+                path,
+                place: located.place,
+                entries,
+                asked: Vec::new(),
+            }),
             other => Err(ConfigError::new(
                 &located.place,
                 format!("`{path}` must be a table, not {}", other.kind()),
@@ -39,7 +46,12 @@ impl Section {
     /// A table without entries.
     #[must_use]
     pub fn empty(path: impl Into<String>, place: Place) -> Self {
-        Self { path: path.into(), place, entries: Vec::new(), asked: Vec::new() }
+        Self {
+            path: path.into(),
+            place,
+            entries: Vec::new(),
+            asked: Vec::new(),
+        }
     }
 
     /// Where the table stands.
@@ -51,11 +63,17 @@ impl Section {
     /// The full path of a key, such as `batch.size`.
     #[must_use]
     pub fn key_path(&self, key: &str) -> String {
-        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+        if self.path.is_empty() {
+            key.to_owned()
+        } else {
+            format!("{}.{key}", self.path)
+        }
     }
 
     /// Takes a key's value as it stands.
     pub fn take_located(&mut self, key: &'static str) -> Option<Located> {
+        #[cfg(test)]
+        super::asked_keys::record(self.key_path(key));
         self.asked.push(key);
         let index = self.entries.iter().position(|(name, _)| name == key)?;
         Some(self.entries.remove(index).1)
@@ -77,7 +95,9 @@ impl Section {
         &mut self,
         key: &'static str,
     ) -> Result<Option<(T, Place)>, ConfigError> {
-        let Some(located) = self.take_located(key) else { return Ok(None) };
+        let Some(located) = self.take_located(key) else {
+            return Ok(None);
+        };
         match T::from_value(&located.value) {
             Some(value) => Ok(Some((value, located.place))),
             None => Err(ConfigError::new(
@@ -96,7 +116,11 @@ impl Section {
     ///
     /// # Errors
     /// As [`take`](Self::take).
-    pub fn take_or<T: FromValue>(&mut self, key: &'static str, default: T) -> Result<T, ConfigError> {
+    pub fn take_or<T: FromValue>(
+        &mut self,
+        key: &'static str,
+        default: T,
+    ) -> Result<T, ConfigError> {
         Ok(self.take(key)?.unwrap_or(default))
     }
 
@@ -105,8 +129,16 @@ impl Section {
     /// # Errors
     /// As [`take`](Self::take), and when the key is left out.
     pub fn require<T: FromValue>(&mut self, key: &'static str) -> Result<T, ConfigError> {
-        match self.take(key)? {
-            Some(value) => Ok(value),
+        if let Some(value) = self.take(key)? {
+            return Ok(value);
+        }
+        // A key nearly of this name is the likelier mistake, and has a line.
+        match self
+            .entries
+            .iter()
+            .find(|(name, _)| nearest(name, [key].into_iter()).is_some())
+        {
+            Some((name, located)) => Err(self.unknown_key(name, located)),
             None => Err(self.error(format!(
                 "`{}` is required: {}",
                 self.key_path(key),
@@ -135,17 +167,21 @@ impl Section {
     /// Ends the reading.
     ///
     /// # Errors
-    /// When a key is left that nobody took: names it, its line and the nearest valid key.
+    /// When a key is left that nobody took: names it, its line and the nearest valid key, or all of them.
     pub fn finish(self) -> Result<(), ConfigError> {
-        let Some((key, located)) = self.entries.first() else { return Ok(()) };
+        match self.entries.first() {
+            Some((key, located)) => Err(self.unknown_key(key, located)),
+            None => Ok(()),
+        }
+    }
+
+    fn unknown_key(&self, key: &str, located: &Located) -> ConfigError {
         let hint = match nearest(key, self.asked.iter().copied()) {
-            Some(valid) => format!("did you mean `{valid}`?"),
+            Some(valid) => format!("did you mean `{}`?", self.key_path(valid)),
             None => format!("valid keys: {}", self.asked.join(", ")),
         };
-        Err(ConfigError::new(
-            &located.place,
-            format!("unknown key `{}`; {hint}", self.key_path(key)),
-        ))
+        let path = self.key_path(key);
+        ConfigError::new(&located.place, format!("unknown key `{path}`; {hint}"))
     }
 }
 
@@ -153,8 +189,13 @@ fn describe(value: &Value) -> String {
     match value {
         Value::Bool(value) => format!("{value}"),
         Value::Integer(value) => format!("{value}"),
-        Value::Float(value) => format!("{value}"),
+        // The debug form writes large numbers with an exponent.
+        Value::Float(value) => format!("{value:?}"),
         Value::String(value) => format!("{value:?}"),
+        Value::Array(items) if items.len() <= 4 => {
+            let items: Vec<String> = items.iter().map(|item| describe(&item.value)).collect();
+            format!("[{}]", items.join(", "))
+        }
         Value::Array(_) | Value::Table(_) => value.kind().to_owned(),
     }
 }
@@ -204,7 +245,8 @@ impl FromValue for u64 {
 }
 
 impl FromValue for u32 {
-    const EXPECTED: &'static str = "a whole number, 0 or more";
+    const EXPECTED: &'static str = "a whole number from 0 to 4294967295";
+    const EXPECTED_ARRAY: &'static str = "an array of whole numbers from 0";
     fn from_value(value: &Value) -> Option<Self> {
         u64::from_value(value).and_then(|value| Self::try_from(value).ok())
     }
@@ -212,6 +254,7 @@ impl FromValue for u32 {
 
 impl FromValue for f64 {
     const EXPECTED: &'static str = "a number";
+    const EXPECTED_ARRAY: &'static str = "an array of numbers";
     #[expect(clippy::cast_precision_loss, reason = "a user's number, not a count")]
     fn from_value(value: &Value) -> Option<Self> {
         match value {
@@ -224,6 +267,7 @@ impl FromValue for f64 {
 
 impl FromValue for String {
     const EXPECTED: &'static str = "a string";
+    const EXPECTED_ARRAY: &'static str = "an array of strings";
     fn from_value(value: &Value) -> Option<Self> {
         match value {
             Value::String(value) => Some(value.clone()),
@@ -233,11 +277,44 @@ impl FromValue for String {
 }
 
 impl<T: FromValue> FromValue for Vec<T> {
-    const EXPECTED: &'static str = "an array";
+    const EXPECTED: &'static str = T::EXPECTED_ARRAY;
     fn from_value(value: &Value) -> Option<Self> {
         match value {
-            Value::Array(items) => items.iter().map(|item| T::from_value(&item.value)).collect(),
+            Value::Array(items) => items
+                .iter()
+                .map(|item| T::from_value(&item.value))
+                .collect(),
             _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_word_is_one_that_may_be_meant() {
+        let keys = ["size", "last", "concurrency", "operations"];
+        let near = |word| nearest(word, keys.into_iter());
+        assert_eq!(near("sise"), Some("size"));
+        assert_eq!(near("concurency"), Some("concurrency"));
+        assert_eq!(near("operation"), Some("operations"));
+        assert_eq!(near("shuffle"), None);
+        assert_eq!(near(""), None);
+    }
+
+    #[test]
+    fn distances_count_edits() {
+        for (left, right, edits) in [
+            ("", "abc", 3),
+            ("abc", "abc", 0),
+            ("abc", "abd", 1),
+            ("kitten", "sitting", 3),
+            ("ab", "ba", 2),
+        ] {
+            assert_eq!(edit_distance(left, right), edits, "{left} {right}");
+            assert_eq!(edit_distance(right, left), edits, "{right} {left}");
         }
     }
 }

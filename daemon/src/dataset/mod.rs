@@ -1,4 +1,23 @@
-//! Maps a sample id to where its bytes lie and to its fields. One file a format, one line in [`open`].
+//! Maps a sample id to where its bytes lie and to its fields.
+//!
+//! This file is the seam: the words ([`Field`], [`FieldValue`], [`Defect`]) and the trait [`Dataset`] that engine and
+//! operations see. Formats are one file each, beside it, and one line in `registry`. Reading bytes is `storage`'s part.
+
+pub mod error;
+pub mod folder;
+mod image_folder;
+mod npy;
+mod npy_header;
+mod npz;
+mod registry;
+mod sample_files;
+#[cfg(test)]
+mod testing;
+
+pub use error::DatasetError;
+pub use folder::IndexReport;
+pub use folder::scan::{ProgressCallback, ScanProgress};
+pub use registry::{Opened, build_index, format_names, no_progress, open};
 
 use forebay_protocol::ids::SampleId;
 use forebay_protocol::tensor::DType;
@@ -74,7 +93,7 @@ pub trait Dataset: Send + Sync + std::fmt::Debug {
     /// The fields of every sample, in order, without `index`.
     fn fields(&self) -> &[Field];
 
-    /// Appends the sample's path, relative to the dataset's root, and says which bytes of that file it is.
+    /// Appends the sample's path, relative to the dataset's root (a file's folder, where the root is a file), and says which bytes of that file it is.
     ///
     /// # Panics
     /// When the id is not below [`sample_count`](Self::sample_count).
@@ -91,7 +110,8 @@ pub trait Dataset: Send + Sync + std::fmt::Debug {
         values: &mut Vec<FieldValue<'a>>,
     ) -> Result<(), Defect>;
 
-    /// BLAKE3 over (relative path, size) in id order and the class list.
+    /// BLAKE3 over the relative paths in id order and the class list. Sizes are left out, because a scan does not ask
+    /// for them; see `folder`.
     fn fingerprint(&self) -> [u8; 32];
 
     /// The names of the classes in label order; empty where there are none.

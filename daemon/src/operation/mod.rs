@@ -1,10 +1,26 @@
 //! What is done to one sample on a work thread. One file an operation, one line in the registry.
+//!
+//! The engine owns the tasks, the rows and one [`WorkerScratch`] a thread; this folder owns what happens between a
+//! sample's fetched bytes and its row. It draws no thread, no queue and no clock into it (but for `delay`).
 
-use crate::config::{Config, ConfigError};
-use crate::dataset::{Dataset, Defect};
+mod arguments;
+mod array;
+mod contract;
+mod decode;
+mod geometry;
+mod image;
+mod jpeg;
+mod operations;
+mod output;
+mod plan;
+mod registry;
+#[cfg(test)]
+mod test_images;
+
 use crate::order::DrawKey;
 use forebay_protocol::ids::SampleId;
-use forebay_protocol::tensor::TensorSpec;
+
+pub use plan::SamplePlan;
 
 /// The memory of one sample's row in its batch's slot. Tensors are numbered as in [`SamplePlan::tensors`].
 pub trait Row {
@@ -15,10 +31,6 @@ pub trait Row {
     fn ragged(&mut self, tensor: usize, bytes: u64) -> Option<&mut [u8]>;
 }
 
-/// Everything that a stream does to a sample after its bytes were fetched; shared by all threads.
-#[derive(Debug)]
-pub struct SamplePlan {}
-
 /// One sample on its way through the stages. Handed from stage to stage.
 #[derive(Debug)]
 pub struct SampleTask {
@@ -28,40 +40,44 @@ pub struct SampleTask {
     pub key: DrawKey,
     /// The fetched bytes.
     pub bytes: Vec<u8>,
+    /// What a stage leaves for the next.
+    carried: Vec<plan::CarriedField>,
+}
+
+impl SampleTask {
+    /// A sample whose bytes were fetched and to which nothing has been done.
+    #[must_use]
+    pub const fn new(id: SampleId, key: DrawKey, bytes: Vec<u8>) -> Self {
+        Self { id, key, bytes, carried: Vec::new() }
+    }
+
+    /// Begins anew with another sample; the bytes are to be fetched.
+    pub fn reset(&mut self, id: SampleId, key: DrawKey) {
+        (self.id, self.key) = (id, key);
+        self.carried.clear();
+    }
+
+    /// Gives the fetched bytes' memory back; what else the task holds is let go.
+    pub fn take_bytes(&mut self) -> Vec<u8> {
+        self.carried.clear();
+        std::mem::take(&mut self.bytes)
+    }
 }
 
 /// What a work thread keeps from sample to sample: decoder handles, resizer, scratch memory.
 #[derive(Debug, Default)]
-pub struct WorkerScratch {}
+pub struct WorkerScratch {
+    tools: image::ImageTools,
+    reordered: Vec<u8>,
+}
 
-impl SamplePlan {
-    /// Checks the operations against the dataset's fields and compiles them.
-    ///
-    /// # Errors
-    /// An unknown operation or argument, an operation whose input is missing (names the operation that makes it), an
-    /// output that does not exist: each with its place in the configuration.
-    pub fn compile(_config: &Config, _dataset: &dyn Dataset) -> Result<Self, ConfigError> {
-        unimplemented!()
-    }
-
-    /// The tensors of a batch without `index` and `valid`, in the order of the dataset's fields.
+impl WorkerScratch {
+    /// The images that were decoded in spite of a decoder's warning, counted from the thread's start.
     #[must_use]
-    pub fn tensors(&self) -> &[TensorSpec] {
-        unimplemented!()
-    }
-
-    /// Runs one stage (counted from 0 over `Config::stages`); the last one writes the row.
-    ///
-    /// # Errors
-    /// The sample is bad.
-    pub fn run(
-        &self,
-        _stage: usize,
-        _task: &mut SampleTask,
-        _dataset: &dyn Dataset,
-        _row: &mut dyn Row,
-        _scratch: &mut WorkerScratch,
-    ) -> Result<(), Defect> {
-        unimplemented!()
+    pub const fn decoder_warnings(&self) -> u64 {
+        self.tools.decoders.warnings()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -23,7 +23,7 @@ pub struct Draws {
 const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// SplitMix64's finaliser (variant 13 of Stafford's).
-const fn mix(mut z: u64) -> u64 {
+pub(super) const fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
@@ -56,7 +56,10 @@ impl Draws {
     ///
     /// # Panics
     /// When the bound is 0.
-    #[expect(clippy::cast_possible_truncation, reason = "the two halves of a product")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the two halves of a product"
+    )]
     pub const fn below(&mut self, bound: u64) -> u64 {
         assert!(bound > 0, "a draw below 0");
         let threshold = bound.wrapping_neg() % bound;
@@ -65,6 +68,91 @@ impl Draws {
             if product as u64 >= threshold {
                 return (product >> 64) as u64;
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: DrawKey = DrawKey {
+        seed: 1,
+        epoch: 2,
+        sample: 3,
+    };
+
+    #[test]
+    fn every_part_of_the_key_matters() {
+        let first = |key, operation| Draws::new(key, operation).next_u64();
+        let base = first(KEY, 0);
+        assert_eq!(base, first(KEY, 0));
+        assert_ne!(base, first(DrawKey { seed: 2, ..KEY }, 0));
+        assert_ne!(base, first(DrawKey { epoch: 3, ..KEY }, 0));
+        assert_ne!(base, first(DrawKey { sample: 4, ..KEY }, 0));
+        assert_ne!(base, first(KEY, 1));
+        // Swapped parts are another key.
+        let swapped = DrawKey {
+            seed: 2,
+            epoch: 1,
+            sample: 3,
+        };
+        assert_ne!(base, first(swapped, 0));
+    }
+
+    /// Pearson's statistic over `cells` counts, in deviations above its mean; see the permutation's tests.
+    #[expect(clippy::cast_precision_loss, reason = "a statistic")]
+    fn deviations(counts: &[u64]) -> f64 {
+        let expected = counts.iter().sum::<u64>() as f64 / counts.len() as f64;
+        let statistic: f64 = counts
+            .iter()
+            .map(|count| (*count as f64 - expected).powi(2) / expected)
+            .sum();
+        let freedom = (counts.len() - 1) as f64;
+        (statistic - freedom) / (2.0 * freedom).sqrt()
+    }
+
+    #[test]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "0 to 99"
+    )]
+    fn draws_are_uniform_within_a_stream_and_over_keys() {
+        let mut within = Draws::new(KEY, 0);
+        let mut counts = [[0u64; 100]; 4];
+        for sample in 0..100_000 {
+            counts[0][(within.uniform() * 100.0) as usize] += 1;
+            counts[1][within.below(100) as usize] += 1;
+            let key = DrawKey { sample, ..KEY };
+            counts[2][Draws::new(key, 0).below(100) as usize] += 1;
+            counts[3][Draws::new(KEY, sample).below(100) as usize] += 1;
+        }
+        for counts in &counts {
+            assert!(deviations(counts) < 5.0, "{counts:?}");
+        }
+    }
+
+    /// A bound just above half the range rejects almost half of all words; a plain product would favour values.
+    #[test]
+    fn bounds_that_divide_badly_are_drawn_without_bias() {
+        let bound = (1u64 << 63) + (1 << 62);
+        let mut draws = Draws::new(KEY, 0);
+        let mut counts = [0u64; 3];
+        for _ in 0..60_000 {
+            let value = draws.below(bound);
+            assert!(value < bound);
+            counts[usize::try_from(value % 3).unwrap()] += 1;
+        }
+        assert!(deviations(&counts) < 5.0, "{counts:?}");
+    }
+
+    #[test]
+    fn below_one_is_zero_and_uniform_stays_below_one() {
+        let mut draws = Draws::new(KEY, 0);
+        for _ in 0..1_000 {
+            assert_eq!(draws.below(1), 0);
+            assert!((0.0..1.0).contains(&draws.uniform()));
         }
     }
 }

@@ -1,0 +1,155 @@
+//! The digest by which a saved state recognises the configuration it belongs to.
+
+use super::model::Config;
+use super::value::Value;
+
+impl Config {
+    /// BLAKE3 over what decides the bytes of a sample at a place in an epoch: the stream version, seed and shuffle, all
+    /// operations in order, and the output. The order of keys within a table does not count, nor how operations are
+    /// split into stages: draws are keyed by an operation's place over all stages.
+    ///
+    /// Left out is what a continued run may change: batch size, `last`, epochs, world, threads, memory, paths, hosts.
+    #[must_use]
+    pub fn fingerprint(&self, stream_version: u32) -> [u8; 32] {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&stream_version.to_le_bytes());
+        hasher.update(&self.order.seed.to_le_bytes());
+        hasher.update(&[u8::from(self.order.shuffle)]);
+        let operations = self.stages.iter().flat_map(|stage| &stage.operations);
+        for operation in operations {
+            update_with_value(&mut hasher, &operation.value);
+        }
+        update_with_text(&mut hasher, "output");
+        let mut output: Vec<_> = self.output.iter().collect();
+        output.sort_by(|left, right| left.field.cmp(&right.field));
+        for field in output {
+            update_with_text(&mut hasher, &field.field);
+            update_with_text(&mut hasher, field.dtype.map_or("", |dtype| dtype.name()));
+            update_with_text(&mut hasher, field.layout.map_or("", |layout| layout.word()));
+            for values in [&field.mean, &field.std] {
+                let values = values.as_deref().unwrap_or_default();
+                hasher.update(&(values.len() as u64).to_le_bytes());
+                for value in values {
+                    hasher.update(&value.to_bits().to_le_bytes());
+                }
+            }
+            // How far apart ragged rows lie is no part of their bytes.
+            hasher.update(&[u8::from(field.ragged_max_bytes.is_some())]);
+        }
+        *hasher.finalize().as_bytes()
+    }
+}
+
+/// A string with its length before it, so that neighbours cannot run together.
+fn update_with_text(hasher: &mut blake3::Hasher, text: &str) {
+    hasher.update(&(text.len() as u64).to_le_bytes());
+    hasher.update(text.as_bytes());
+}
+
+/// A value with its kind before it; a whole number counts as the float of the same value.
+fn update_with_value(hasher: &mut blake3::Hasher, value: &Value) {
+    match value {
+        Value::Bool(value) => {
+            hasher.update(&[b'b', u8::from(*value)]);
+        }
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "only told apart, not computed with"
+        )]
+        Value::Integer(value) => {
+            hasher.update(b"n");
+            hasher.update(&(*value as f64).to_bits().to_le_bytes());
+        }
+        Value::Float(value) => {
+            hasher.update(b"n");
+            hasher.update(&value.to_bits().to_le_bytes());
+        }
+        Value::String(text) => {
+            hasher.update(b"s");
+            update_with_text(hasher, text);
+        }
+        Value::Array(items) => {
+            hasher.update(b"a");
+            hasher.update(&(items.len() as u64).to_le_bytes());
+            for item in items {
+                update_with_value(hasher, &item.value);
+            }
+        }
+        Value::Table(entries) => {
+            hasher.update(b"t");
+            hasher.update(&(entries.len() as u64).to_le_bytes());
+            let mut entries: Vec<_> = entries.iter().collect();
+            entries.sort_by(|(left, _), (right, _)| left.cmp(right));
+            for (key, located) in entries {
+                update_with_text(hasher, key);
+                update_with_value(hasher, &located.value);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use crate::config::{Config, Override};
+
+    fn fingerprint(arguments: &[&str]) -> [u8; 32] {
+        let dict = serde_json::json!({
+            "preset": "imagenet-train",
+            "dataset": { "path": "images" },
+            "batch": { "size": 4 },
+        });
+        let overrides: Vec<Override> = arguments
+            .iter()
+            .map(|argument| Override::from_argument(argument).unwrap())
+            .collect();
+        let config = Config::from_json("x", Path::new("/base"), &dict, &overrides).unwrap();
+        config.fingerprint(1)
+    }
+
+    #[test]
+    fn what_changes_bytes_changes_the_fingerprint() {
+        let base = fingerprint(&[]);
+        for argument in [
+            "order.seed=1",
+            "order.shuffle=false",
+            "stage.preprocess.operations.random-resized-crop.size=225",
+            "stage.preprocess.operations.random-horizontal-flip.probability=0.4",
+            "stage.preprocess.operations=[]",
+            "output.image.dtype=float32",
+            "output.image.layout=NHWC",
+            "output={ label = { dtype = \"int32\" } }",
+        ] {
+            assert_ne!(fingerprint(&[argument]), base, "{argument}");
+        }
+    }
+
+    #[test]
+    fn what_a_continued_run_may_change_does_not() {
+        let base = fingerprint(&[]);
+        for argument in [
+            "batch.size=5",
+            "batch.last=pad",
+            "order.epochs=7",
+            "dataset.path=/elsewhere",
+            "stage.preprocess.concurrency=3",
+            "ring.slots=4",
+            "stage.preprocess.operations.random-resized-crop={ size = 224.0 }",
+            "stage=[{ name = \"a\", operations = [{ op = \"decode-image\" }] }, { name = \"b\", operations = [{ size = 224, op = \"random-resized-crop\" }, { op = \"random-horizontal-flip\", probability = 0.5 }] }]",
+        ] {
+            assert_eq!(fingerprint(&[argument]), base, "{argument}");
+        }
+    }
+
+    /// Another digest for the same configuration refuses every state that was saved before.
+    #[test]
+    fn the_fingerprint_is_pinned() {
+        let found = blake3::Hash::from_bytes(fingerprint(&[])).to_hex();
+        assert_eq!(
+            &found[..32],
+            "f74ed17490156bb6e97217ea67012422",
+            "states saved before would be refused"
+        );
+    }
+}

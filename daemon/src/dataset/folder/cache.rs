@@ -1,0 +1,271 @@
+//! Where an index is kept, who writes it, and whether it is still true.
+//!
+//! An index lies at `dataset.index`, else in the user's cache folder under a name made of the dataset's path and options.
+//! It is replaced by a rename, never changed, so daemons that have it mapped keep what they have. One daemon scans under
+//! a lock beside it; the others wait and map the result. It is true as long as no directory has changed: files are never
+//! asked. A file whose bytes change in place is met when it is read.
+//! Where nothing can be kept (full disk, no permission) the index stays in memory, and a warning says so.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use forebay_protocol::mapped_file::map_file_read_only;
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+
+use super::index::{FolderIndex, IndexBytes};
+use super::layout::LayoutFault;
+use super::names::Extensions;
+use super::scan::{ProgressCallback, ScanProgress};
+use super::source::DirectorySource;
+use crate::dataset::error::DatasetError;
+
+/// How often a waiting daemon looks whether the scanning one is done.
+const LOCK_PERIOD: Duration = Duration::from_millis(20);
+/// A directory that changed so shortly before the scan may have changed again within the same tick of its file system's
+/// clock (2 s on the coarsest): its stamp proves nothing, and the next start scans again.
+const CLOCK_TICK_SECONDS: i64 = 2;
+/// Directories that one thread checks before another is worth its start.
+const CHECKED_PER_THREAD: usize = 512;
+const MOST_CHECKING_THREADS: usize = 8;
+
+/// The place of an index.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IndexPlace {
+    /// The file.
+    pub path: PathBuf,
+    /// Whether the configuration names it: then what lies there is not overwritten blindly.
+    pub is_configured: bool,
+}
+
+impl IndexPlace {
+    /// `configured`, else `forebay/index/NAME.index` in `$XDG_CACHE_HOME`, `~/.cache` or, where there is no home, a
+    /// private folder for temporary files.
+    #[must_use]
+    pub fn choose(configured: Option<&Path>, identity: &[u8; 32], options: &[u8; 32]) -> Self {
+        if let Some(path) = configured {
+            return Self {
+                path: path.to_owned(),
+                is_configured: true,
+            };
+        }
+        let absolute = |name| {
+            std::env::var_os(name)
+                .map(PathBuf::from)
+                .filter(|path| path.is_absolute())
+        };
+        let cache = absolute("XDG_CACHE_HOME")
+            .or_else(|| absolute("HOME").map(|home| home.join(".cache")))
+            .unwrap_or_else(|| {
+                let user = rustix::process::getuid().as_raw();
+                std::env::temp_dir().join(format!("forebay-{user}"))
+            });
+        let name = blake3::hash(&[&identity[..], &options[..]].concat()).to_hex();
+        let path = cache
+            .join("forebay")
+            .join("index")
+            .join(format!("{}.index", &name[..32]));
+        Self {
+            path,
+            is_configured: false,
+        }
+    }
+
+    fn beside(&self, suffix: &str) -> PathBuf {
+        let mut path = self.path.clone().into_os_string();
+        path.push(suffix);
+        path.into()
+    }
+
+    /// Makes the folder, for this user alone where it is new.
+    ///
+    /// # Errors
+    /// What the system says; or the folder for temporary files belongs to another user.
+    pub fn make_folder(&self) -> io::Result<()> {
+        let Some(folder) = self.path.parent() else {
+            return Ok(());
+        };
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)?;
+        let owner = std::fs::metadata(folder)?.uid();
+        if !self.is_configured && owner != rustix::process::getuid().as_raw() {
+            return Err(io::Error::other(format!(
+                "{} belongs to user {owner}",
+                folder.display()
+            )));
+        }
+        Ok(())
+    }
+
+    /// Maps the index that lies there, if it is the one wanted.
+    ///
+    /// # Errors
+    /// The configured path holds something else, which is not to be overwritten.
+    pub fn load(
+        &self,
+        identity: &[u8; 32],
+        options: &[u8; 32],
+        extensions: Extensions,
+    ) -> Result<Option<FolderIndex>, DatasetError> {
+        let foreign = |what| DatasetError::ForeignIndex {
+            path: self.path.clone(),
+            what,
+        };
+        let Ok(file) = File::open(&self.path) else {
+            return Ok(None);
+        };
+        if self.is_configured && file.metadata().is_ok_and(|status| !status.is_file()) {
+            return Err(foreign("no regular file"));
+        }
+        let Ok(mapped) = map_file_read_only(&file) else {
+            return Ok(None);
+        };
+        match FolderIndex::open(IndexBytes::Mapped(mapped), extensions) {
+            Err(LayoutFault::NoIndex) if self.is_configured => Err(foreign("no index of forebay")),
+            Err(_) => Ok(None),
+            Ok(index) if index.header().identity != *identity => {
+                if self.is_configured {
+                    Err(foreign("the index of another dataset"))
+                } else {
+                    Ok(None)
+                }
+            }
+            Ok(index) => Ok((index.header().options == *options).then_some(index)),
+        }
+    }
+
+    /// Writes an index and maps it.
+    ///
+    /// # Errors
+    /// What the system says; then nothing new lies there.
+    pub fn save(&self, bytes: &[u8]) -> io::Result<IndexBytes> {
+        let temporary = self.beside(&format!(".{}.tmp", std::process::id()));
+        let written = OpenOptions::new()
+            .create(true)
+            .truncate(true)
+            .write(true)
+            .mode(0o600)
+            .open(&temporary)
+            .and_then(|mut file| file.write_all(bytes))
+            .and_then(|()| File::open(&temporary))
+            .and_then(|file| map_file_read_only(&file))
+            .and_then(|mapped| std::fs::rename(&temporary, &self.path).map(|()| mapped));
+        if written.is_err() {
+            // It may never have been made; the first error is the one to tell.
+            let _ = std::fs::remove_file(&temporary);
+        }
+        written.map(IndexBytes::Mapped)
+    }
+
+    /// Takes the lock beside the index, waiting for another daemon that scans.
+    ///
+    /// # Errors
+    /// What the system says, as where the file system has no locks; or the callback's wish to stop.
+    pub fn lock(
+        &self,
+        progress: ProgressCallback<'_>,
+    ) -> Result<Result<IndexLock, io::Error>, DatasetError> {
+        let path = self.beside(".lock");
+        let mut waited = false;
+        loop {
+            let opened = OpenOptions::new()
+                .create(true)
+                .truncate(false)
+                .write(true)
+                .mode(0o600)
+                .open(&path);
+            let file = match opened {
+                Ok(file) => file,
+                Err(error) => return Ok(Err(error)),
+            };
+            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                // The owner before removes the file before it lets go: then the lock is on a name that is gone.
+                Ok(()) if is_still_at(&file, &path) => {
+                    return Ok(Ok(IndexLock { file, path, waited }));
+                }
+                Ok(()) | Err(Errno::INTR) => {}
+                Err(Errno::WOULDBLOCK) => {
+                    waited = true;
+                    let waiting = ScanProgress {
+                        waiting_for_another: true,
+                        ..ScanProgress::default()
+                    };
+                    if progress(waiting).is_break() {
+                        return Err(DatasetError::Cancelled);
+                    }
+                    std::thread::sleep(LOCK_PERIOD);
+                }
+                Err(errno) => return Ok(Err(errno.into())),
+            }
+        }
+    }
+}
+
+fn is_still_at(file: &File, path: &Path) -> bool {
+    match (file.metadata(), std::fs::metadata(path)) {
+        (Ok(held), Ok(named)) => (held.dev(), held.ino()) == (named.dev(), named.ino()),
+        _ => false,
+    }
+}
+
+/// The right to scan and to write the index. Dropping it removes the lock's file, then lets go.
+#[derive(Debug)]
+pub struct IndexLock {
+    file: File,
+    path: PathBuf,
+    /// Whether another daemon held it: its index may be there now.
+    pub waited: bool,
+}
+
+impl Drop for IndexLock {
+    fn drop(&mut self) {
+        // Whether either fails does not matter: the kernel lets go with the descriptor.
+        let _ = std::fs::remove_file(&self.path);
+        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
+/// Whether no directory of the index has changed since its scan. `started_seconds` is now the time of that scan; a
+/// directory that changed within the tick before it counts as changed.
+#[must_use]
+pub fn is_up_to_date(index: &FolderIndex, source: &dyn DirectorySource) -> bool {
+    let directories = index.directory_count();
+    let threads = directories
+        .div_ceil(CHECKED_PER_THREAD)
+        .clamp(1, MOST_CHECKING_THREADS);
+    let share = directories.div_ceil(threads).max(1);
+    let check = |range: std::ops::Range<usize>| {
+        range
+            .into_iter()
+            .all(|place| is_unchanged(index, source, place))
+    };
+    if threads == 1 {
+        return check(0..directories);
+    }
+    std::thread::scope(|scope| {
+        let checks: Vec<_> = (0..directories)
+            .step_by(share)
+            .map(|start| scope.spawn(move || check(start..directories.min(start + share))))
+            .collect();
+        checks
+            .into_iter()
+            .all(|check| check.join().unwrap_or(false))
+    })
+}
+
+fn is_unchanged(index: &FolderIndex, source: &dyn DirectorySource, place: usize) -> bool {
+    let Some((path, record)) = index.directory(place) else {
+        return false;
+    };
+    let started = index.header().scan_started_seconds;
+    source.stamp(path).is_ok_and(|stamp| {
+        stamp.changed_seconds == record.changed_seconds
+            && stamp.changed_nanoseconds == record.changed_nanoseconds
+            && stamp.changed_seconds < started - CLOCK_TICK_SECONDS
+    })
+}

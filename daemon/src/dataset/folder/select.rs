@@ -1,0 +1,314 @@
+//! What of a scanned folder becomes samples: the list of classes, the list of ids, the limit.
+//!
+//! `dataset.classes` gives labels and is complete: folders and lines must match. `dataset.ids` selects; the order stays
+//! the scan's. `dataset.limit` then keeps the first samples. Lists are read whole here; nothing is kept of them.
+
+use std::path::{Path, PathBuf};
+
+use super::names::{Extensions, NameDecoder, NameEncoder};
+use super::scan::{FolderFormat, ScannedDirectory, ScannedFolder};
+use crate::dataset::error::DatasetError;
+
+/// Class folders that an error spells out.
+const SPELT_OUT: usize = 5;
+
+/// A text file with one entry a line, blank lines left out.
+#[derive(Debug)]
+pub struct ListFile {
+    path: PathBuf,
+    bytes: Vec<u8>,
+}
+
+impl ListFile {
+    /// Reads the whole file.
+    ///
+    /// # Errors
+    /// It is missing or may not be read; `key` says in the message which key named it.
+    pub fn read(path: &Path, key: &'static str) -> Result<Self, DatasetError> {
+        let bytes = std::fs::read(path)
+            .map_err(|error| DatasetError::from_io(path.to_owned(), key, error))?;
+        Ok(Self {
+            path: path.to_owned(),
+            bytes,
+        })
+    }
+
+    /// The file as it is.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The entries with their lines, counted from 1, without `\r` and a leading `./`.
+    fn entries(&self) -> impl Iterator<Item = (usize, &[u8])> {
+        self.bytes
+            .split(|byte| *byte == b'\n')
+            .enumerate()
+            .filter_map(|(place, line)| {
+                let line = line.strip_suffix(b"\r").unwrap_or(line);
+                let line = line.strip_prefix(b"./").unwrap_or(line);
+                (!line.is_empty()).then_some((place + 1, line))
+            })
+    }
+
+    fn error(&self, line: usize, message: String) -> DatasetError {
+        DatasetError::List {
+            path: self.path.clone(),
+            line,
+            message,
+        }
+    }
+}
+
+/// The lists and the limit of a configuration.
+#[derive(Debug, Default)]
+pub struct Selection {
+    /// `dataset.classes`.
+    pub classes: Option<ListFile>,
+    /// `dataset.ids`.
+    pub ids: Option<ListFile>,
+    /// `dataset.limit`.
+    pub limit: Option<u64>,
+}
+
+/// The samples and the classes that are left.
+#[derive(Debug)]
+pub struct SelectedFolder {
+    /// In label order; empty where there are no classes.
+    pub classes: Vec<Vec<u8>>,
+    /// The label of each class folder, by its place among the sorted folders.
+    pub labels: Vec<u32>,
+    /// In the order of ids.
+    pub directories: Vec<ScannedDirectory>,
+}
+
+impl Selection {
+    /// Applies everything to what was scanned.
+    ///
+    /// # Errors
+    /// An empty class; a list that does not fit the folder; no samples left.
+    pub fn apply(
+        &self,
+        scanned: ScannedFolder,
+        root: &Path,
+        format: FolderFormat,
+    ) -> Result<SelectedFolder, DatasetError> {
+        let extensions = || format.extensions.join(" ");
+        let none = |reason: String| DatasetError::NoSamples {
+            path: root.to_owned(),
+            reason,
+        };
+        refuse_empty_classes(&scanned, root, &extensions())?;
+        if scanned.sample_count() == 0 {
+            return Err(none(format!("there is no {} file in it", extensions())));
+        }
+        let ScannedFolder {
+            class_folders,
+            mut directories,
+            ..
+        } = scanned;
+        let (classes, labels) = match &self.classes {
+            None => (
+                class_folders.clone(),
+                (0..).take(class_folders.len()).collect(),
+            ),
+            Some(list) => number_classes(list, &class_folders)?,
+        };
+        if let Some(ids) = &self.ids {
+            directories = keep_listed(ids, directories, format.extensions)?;
+            if directories
+                .iter()
+                .all(|directory| directory.file_count == 0)
+            {
+                return Err(none(format!("{} lists none", ids.path.display())));
+            }
+        }
+        if let Some(limit) = self.limit {
+            if limit == 0 {
+                return Err(none(
+                    "dataset.limit is 0; leave it out or raise it".to_owned(),
+                ));
+            }
+            keep_first(limit, &mut directories);
+        }
+        Ok(SelectedFolder {
+            classes,
+            labels,
+            directories,
+        })
+    }
+}
+
+fn refuse_empty_classes(
+    scanned: &ScannedFolder,
+    root: &Path,
+    extensions: &str,
+) -> Result<(), DatasetError> {
+    let mut files = vec![0_u64; scanned.class_folders.len()];
+    for directory in &scanned.directories {
+        if let Some(files) = files.get_mut(directory.class as usize) {
+            *files += directory.file_count;
+        }
+    }
+    let empty: Vec<_> = scanned
+        .class_folders
+        .iter()
+        .zip(files)
+        .filter(|(_, files)| *files == 0)
+        .map(|(name, _)| format!("{:?}", String::from_utf8_lossy(name)))
+        .collect();
+    if empty.is_empty() {
+        return Ok(());
+    }
+    let mut names = empty[..empty.len().min(SPELT_OUT)].join(", ");
+    if empty.len() > SPELT_OUT {
+        names.push_str(&format!(" and {} more", empty.len() - SPELT_OUT));
+    }
+    Err(DatasetError::EmptyClass {
+        path: root.to_owned(),
+        names,
+        extensions: extensions.to_owned(),
+    })
+}
+
+/// The classes in listed order, and the label of each folder.
+fn number_classes(
+    list: &ListFile,
+    folders: &[Vec<u8>],
+) -> Result<(Vec<Vec<u8>>, Vec<u32>), DatasetError> {
+    let mut labels: Vec<Option<u32>> = vec![None; folders.len()];
+    let mut classes = Vec::with_capacity(folders.len());
+    for ((line, entry), label) in list.entries().zip(0_u32..) {
+        let entry = entry.strip_suffix(b"/").unwrap_or(entry);
+        let shown = String::from_utf8_lossy(entry);
+        let Ok(place) = folders.binary_search_by(|folder| folder.as_slice().cmp(entry)) else {
+            return Err(list.error(
+                line,
+                format!("class {shown:?} has no folder in the dataset; correct the name or remove the line"),
+            ));
+        };
+        if labels[place].replace(label).is_some() {
+            return Err(list.error(
+                line,
+                format!("class {shown:?} is listed twice; remove one line"),
+            ));
+        }
+        classes.push(entry.to_vec());
+    }
+    let not_listed = |folder: &Vec<u8>| DatasetError::ClassNotListed {
+        path: list.path.clone(),
+        folder: String::from_utf8_lossy(folder).into_owned(),
+    };
+    let labels = labels
+        .into_iter()
+        .zip(folders)
+        .map(|(label, folder)| label.ok_or_else(|| not_listed(folder)))
+        .collect::<Result<_, _>>()?;
+    Ok((classes, labels))
+}
+
+/// Keeps the listed files, in the order in which they stand.
+fn keep_listed(
+    ids: &ListFile,
+    directories: Vec<ScannedDirectory>,
+    extensions: Extensions,
+) -> Result<Vec<ScannedDirectory>, DatasetError> {
+    let mut listed: Vec<(&[u8], usize, bool)> = ids
+        .entries()
+        .map(|(line, path)| (path, line, false))
+        .collect();
+    listed.sort_unstable();
+    if let Some(pair) = listed.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+        let shown = String::from_utf8_lossy(pair[0].0);
+        return Err(ids.error(
+            pair[1].1,
+            format!(
+                "{shown:?} is listed already in line {}; a sample is used once an epoch",
+                pair[0].1
+            ),
+        ));
+    }
+    let mut kept = Vec::with_capacity(directories.len());
+    let mut path = Vec::new();
+    for directory in directories {
+        let start = path_prefix(&directory.path, &mut path);
+        let mut decoder = NameDecoder::new(&directory.encoded_names, extensions, start);
+        let mut encoder = NameEncoder::default();
+        let mut selected = ScannedDirectory {
+            path: directory.path.clone(),
+            class: directory.class,
+            stamp: directory.stamp,
+            ..ScannedDirectory::default()
+        };
+        for _ in 0..directory.file_count {
+            let Some((stem_end, code)) = next_name(&mut decoder, &mut path) else {
+                break;
+            };
+            if let Ok(place) = listed.binary_search_by(|entry| entry.0.cmp(&path)) {
+                listed[place].2 = true;
+                selected.file_count += 1;
+                let names = &mut selected.encoded_names;
+                // It fits: the whole directory's names did.
+                let _ = encoder.push(
+                    &path[start..stem_end],
+                    code,
+                    names,
+                    &mut selected.block_offsets,
+                );
+            }
+            path.truncate(stem_end);
+        }
+        kept.push(selected);
+    }
+    let missing = listed
+        .iter()
+        .filter(|entry| !entry.2)
+        .min_by_key(|entry| entry.1);
+    match missing {
+        None => Ok(kept),
+        Some((path, line, _)) => Err(ids.error(
+            *line,
+            format!(
+                "{:?} is no sample of the dataset; paths are relative to dataset.path, as in CLASS/name{}",
+                String::from_utf8_lossy(path),
+                extensions.first().copied().unwrap_or_default()
+            ),
+        )),
+    }
+}
+
+/// Replaces `path` by a directory's, with a slash unless it is the root. Gives the length.
+fn path_prefix(directory: &[u8], path: &mut Vec<u8>) -> usize {
+    path.clear();
+    path.extend_from_slice(directory);
+    if !directory.is_empty() {
+        path.push(b'/');
+    }
+    path.len()
+}
+
+/// The next whole name; gives where its stem ends, and its extension's code.
+fn next_name(decoder: &mut NameDecoder<'_>, path: &mut Vec<u8>) -> Option<(usize, u8)> {
+    decoder.next_stem(path)?;
+    let stem_end = path.len();
+    decoder.finish_name(path)?;
+    Some((stem_end, decoder.extension()))
+}
+
+/// Keeps the first samples; directories stay, because a change in them is a change of the dataset.
+fn keep_first(limit: u64, directories: &mut [ScannedDirectory]) {
+    let mut left = limit;
+    for directory in directories {
+        if directory.file_count > left {
+            // Names behind the last one are never decoded; blocks behind it go.
+            directory.file_count = left;
+            let blocks =
+                usize::try_from(left.div_ceil(super::names::BLOCK_NAMES)).unwrap_or(usize::MAX);
+            if let Some(end) = directory.block_offsets.get(blocks) {
+                directory.encoded_names.truncate(*end as usize);
+            }
+            directory.block_offsets.truncate(blocks);
+        }
+        left -= directory.file_count;
+    }
+}

@@ -1,0 +1,235 @@
+//! `npz`: a folder of `.npz` files; each member `NAME.npy` is the field `NAME`, in the first sample's member order.
+//!
+//! Stored members are borrowed from the fetched bytes, deflated ones are inflated into memory of their own; both are
+//! checked against their CRC-32, as NumPy does. The zip crate reads the archive's directory and inflates.
+
+use std::borrow::Cow;
+use std::io::{Cursor, Read};
+use std::sync::Arc;
+
+use forebay_protocol::ids::SampleId;
+use zip::{CompressionMethod, ZipArchive};
+
+use super::error::DatasetError;
+use super::folder::index::FolderIndex;
+use super::folder::open_folder;
+use super::folder::scan::{FolderFormat, ProgressCallback};
+use super::npy_header::{ArrayHeader, read_array};
+use super::registry::Opened;
+use super::sample_files::{FirstSample, array_fields, check_type};
+use super::{ArrayValue, ByteRange, Dataset, Defect, Field, FieldValue};
+use crate::config::DatasetConfig;
+
+/// What is read, and where it may lie.
+pub(super) const FORMAT: FolderFormat = FolderFormat {
+    name: "npz",
+    extensions: &[".npz"],
+    flat_is_valid: true,
+};
+
+/// The most bytes of one member after inflating.
+const MOST_MEMBER_BYTES: u64 = 1 << 30;
+/// Deflate yields at most 1032 bytes for one (zlib's technical details, "Maximum Compression Factor").
+const MOST_DEFLATE_FACTOR: u64 = 1032;
+
+/// Opens a folder of files.
+pub(super) fn open(
+    config: &DatasetConfig,
+    progress: ProgressCallback<'_>,
+) -> Result<Opened, DatasetError> {
+    let (index, report) = open_folder(config, FORMAT, progress)?;
+    let first = FirstSample::read(&index, &config.path)?;
+    let has_label = !index.classes().is_empty();
+    let fields = read_all_members(&first.bytes)
+        .and_then(|members| array_fields(&members, has_label))
+        .map_err(|defect| first.defective(defect))?;
+    let members = fields.len() - usize::from(has_label);
+    Ok(Opened {
+        dataset: Arc::new(NpzFolder {
+            index,
+            fields,
+            members,
+        }),
+        report,
+    })
+}
+
+/// One sample a file.
+#[derive(Debug)]
+struct NpzFolder {
+    index: FolderIndex,
+    /// The members', then the label where there are classes.
+    fields: Vec<Field>,
+    /// How many of the fields are members.
+    members: usize,
+}
+
+impl Dataset for NpzFolder {
+    fn sample_count(&self) -> u64 {
+        self.index.sample_count()
+    }
+
+    fn fields(&self) -> &[Field] {
+        &self.fields
+    }
+
+    fn locate(&self, id: SampleId, path: &mut Vec<u8>) -> ByteRange {
+        self.index.append_path(id, path);
+        ByteRange {
+            offset: 0,
+            length: None,
+        }
+    }
+
+    fn read<'a>(
+        &'a self,
+        id: SampleId,
+        bytes: &'a [u8],
+        values: &mut Vec<FieldValue<'a>>,
+    ) -> Result<(), Defect> {
+        let mut archive = open_archive(bytes)?;
+        let wanted = &self.fields[..self.members];
+        // Names before contents: what is amiss with the set of members is told first, and nothing is inflated for it.
+        let mut places = vec![None; wanted.len()];
+        for place in 0..archive.len() {
+            let name = member_name(&archive, place)?;
+            match wanted.iter().position(|field| field.name == name) {
+                Some(field) => places[field] = Some(place),
+                None => {
+                    return Err(Defect(format!(
+                        "it has a member {name:?} that the first sample does not have"
+                    )));
+                }
+            }
+        }
+        for (field, place) in wanted.iter().zip(places) {
+            let place = place.ok_or_else(|| {
+                Defect(format!(
+                    "the member {:?} of the first sample is missing",
+                    field.name
+                ))
+            })?;
+            let array = read_member(&mut archive, bytes, place)
+                .map_err(|defect| Defect(format!("member {:?}: {defect}", field.name)))?;
+            check_type(field, &array)?;
+            values.push(FieldValue::Array(array));
+        }
+        if self.fields.len() > self.members {
+            values.push(FieldValue::Integer(self.index.label(id)));
+        }
+        Ok(())
+    }
+
+    fn fingerprint(&self) -> [u8; 32] {
+        self.index.header().fingerprint
+    }
+
+    fn classes(&self) -> &[String] {
+        self.index.classes()
+    }
+}
+
+type Archive<'a> = ZipArchive<Cursor<&'a [u8]>>;
+
+fn open_archive(bytes: &[u8]) -> Result<Archive<'_>, Defect> {
+    if bytes.is_empty() {
+        return Err(Defect("the file is empty".to_owned()));
+    }
+    let archive = ZipArchive::new(Cursor::new(bytes))
+        .map_err(|error| Defect(format!("not a whole .npz (zip) file: {error}")))?;
+    if archive.has_duplicate_names() {
+        return Err(Defect("two members have the same name".to_owned()));
+    }
+    if archive.is_empty() {
+        return Err(Defect("the .npz file has no members".to_owned()));
+    }
+    Ok(archive)
+}
+
+/// The field that a member is.
+fn member_name(archive: &Archive<'_>, place: usize) -> Result<String, Defect> {
+    let name = match archive.name_for_index(place) {
+        Some(Ok(name)) => name,
+        _ => return Err(Defect("a member's name is not readable".to_owned())),
+    };
+    name.strip_suffix(".npy")
+        .map(str::to_owned)
+        .ok_or_else(|| Defect(format!("the member {name:?} is not an array (NAME.npy)")))
+}
+
+/// All members with their names, in the archive's order.
+fn read_all_members(bytes: &[u8]) -> Result<Vec<(String, ArrayValue<'_>)>, Defect> {
+    let mut archive = open_archive(bytes)?;
+    (0..archive.len())
+        .map(|place| {
+            let name = member_name(&archive, place)?;
+            let array = read_member(&mut archive, bytes, place)
+                .map_err(|defect| Defect(format!("member {name:?}: {defect}")))?;
+            Ok((name, array))
+        })
+        .collect()
+}
+
+fn read_member<'a>(
+    archive: &mut Archive<'a>,
+    bytes: &'a [u8],
+    place: usize,
+) -> Result<ArrayValue<'a>, Defect> {
+    let broken = |error: &dyn std::fmt::Display| Defect(format!("cannot be read: {error}"));
+    let mut member = archive.by_index(place).map_err(|error| broken(&error))?;
+    let (size, compressed) = (member.size(), member.compressed_size());
+    if size > MOST_MEMBER_BYTES {
+        return Err(Defect(format!(
+            "it declares {size} bytes, and the limit is {MOST_MEMBER_BYTES}"
+        )));
+    }
+    match member.compression() {
+        CompressionMethod::Stored => {
+            let start = member
+                .data_start()
+                .and_then(|start| usize::try_from(start).ok());
+            let stored = start
+                .zip(usize::try_from(compressed).ok())
+                .and_then(|(start, length)| bytes.get(start..start.checked_add(length)?))
+                .filter(|_| size == compressed)
+                .ok_or_else(|| {
+                    Defect("cut short: the member lies beyond the file's end".to_owned())
+                })?;
+            // Reading to the end is what compares the CRC-32.
+            std::io::copy(&mut member, &mut std::io::sink()).map_err(|error| broken(&error))?;
+            read_array(stored)
+        }
+        CompressionMethod::Deflated => {
+            if size
+                > compressed
+                    .saturating_mul(MOST_DEFLATE_FACTOR)
+                    .saturating_add(64)
+            {
+                return Err(Defect(format!(
+                    "it declares {size} bytes, more than {compressed} deflated bytes can hold"
+                )));
+            }
+            let mut inflated = Vec::with_capacity(usize::try_from(size).unwrap_or(0) + 1);
+            // One byte more than declared shows a member that is longer, and reaching the end compares the CRC-32.
+            (&mut member)
+                .take(size + 1)
+                .read_to_end(&mut inflated)
+                .map_err(|error| broken(&error))?;
+            if inflated.len() as u64 != size {
+                return Err(Defect(format!(
+                    "it declares {size} bytes and inflates to others"
+                )));
+            }
+            let header = ArrayHeader::parse(&inflated)?;
+            header.check_length(size)?;
+            inflated.drain(..header.data_start);
+            Ok(header.with_elements(Cow::Owned(inflated)))
+        }
+        method => Err(Defect(format!(
+            "compressed by {method}; stored and deflated members are read"
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,295 @@
+//! The engine: all sessions, the gate and the pool, on one thread.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use forebay_protocol::frames::{Attach, DaemonFrame, Fault, FaultKind};
+use forebay_protocol::ids::Position;
+use forebay_protocol::socket::Connection;
+use forebay_protocol::sync::Ordering;
+use tokio::io::Interest;
+use tokio::sync::{Notify, mpsc};
+
+use super::bell::Bell;
+use super::fetch::{CHUNK_ROWS, FetchJob, run_lane};
+use super::gate::ByteGate;
+use super::pool::{Pool, PoolOptions, Shared};
+use super::session::{Session, SessionEnd, SessionFault, SessionTerms, ring_bytes};
+use super::stream::Stream;
+use super::watch::watch;
+use crate::observe::{DaemonReport, SessionReport, StreamReport, Substitution};
+
+/// The engine as its own thread's tasks share it.
+pub(crate) type SharedEngine = Rc<RefCell<Engine>>;
+
+/// See the module's head.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    streams: Vec<Arc<Stream>>,
+    fetch_notify: Vec<Rc<Notify>>,
+    sessions: BTreeMap<u64, Session>,
+    next_session: u64,
+    pub(crate) gate: Arc<ByteGate>,
+    pool: Pool,
+    bell: Arc<Bell>,
+}
+
+impl Engine {
+    /// Starts the work threads and the fetch lanes. Called inside the engine thread's `LocalSet`.
+    pub(crate) fn start(streams: Vec<Arc<Stream>>, pool: PoolOptions, fetch_bytes: u64) -> io::Result<SharedEngine> {
+        let bell = Arc::new(Bell::new()?);
+        let lanes: Vec<u32> = streams.iter().map(|stream| stream.config.fetch.concurrency.get()).collect();
+        let engine = Rc::new(RefCell::new(Self {
+            fetch_notify: streams.iter().map(|_| Rc::new(Notify::new())).collect(),
+            streams,
+            sessions: BTreeMap::new(),
+            next_session: 1,
+            gate: Arc::new(ByteGate::new(fetch_bytes, Arc::clone(&bell))),
+            pool: Pool::start(pool, Arc::clone(&bell))?,
+            bell,
+        }));
+        for (stream, lanes) in lanes.into_iter().enumerate() {
+            for _ in 0..lanes {
+                tokio::task::spawn_local(run_lane(Rc::clone(&engine), stream));
+            }
+        }
+        Ok(engine)
+    }
+
+    pub(crate) fn streams(&self) -> &[Arc<Stream>] {
+        &self.streams
+    }
+
+    pub(crate) fn pool_shared(&self) -> Arc<Shared> {
+        Arc::clone(&self.pool.shared)
+    }
+
+    pub(crate) fn fetch_notify(&self, stream: usize) -> Rc<Notify> {
+        Rc::clone(&self.fetch_notify[stream])
+    }
+
+    /// Opens a session for a client.
+    pub(crate) fn attach(
+        &mut self,
+        request: &Attach,
+        connection: Rc<Connection>,
+        outbox: mpsc::Sender<DaemonFrame>,
+    ) -> Result<(u64, SessionTerms), Fault> {
+        let refuse = |kind, message: String| Err(Fault { kind, message });
+        let names: Vec<&str> = self.streams.iter().map(|stream| stream.name()).collect();
+        let found = match &request.stream {
+            None => (!self.streams.is_empty()).then_some(0),
+            Some(name) => names.iter().position(|known| known == name),
+        };
+        let Some(stream_number) = found else {
+            let wanted = request.stream.as_deref().unwrap_or("");
+            let message = format!("no stream `{wanted}` here; this daemon serves: {}", names.join(", "));
+            return refuse(FaultKind::Config, message);
+        };
+        let stream = Arc::clone(&self.streams[stream_number]);
+        let of_stream = || self.sessions.values().filter(|session| session.stream_number == stream_number);
+        let same = of_stream()
+            .find(|session| session.rank == request.rank && session.world_size == request.world_size);
+        if let Some(session) = same {
+            let message = format!(
+                "stream `{}` is held by another client as rank {} of {} (session {}); end that one first",
+                stream.name(), request.rank, request.world_size, session.number
+            );
+            return refuse(FaultKind::Taken, message);
+        }
+        let most = stream.config.listen.max_sessions;
+        if of_stream().count() >= most as usize {
+            let message = format!("stream `{}` has {most} sessions already; raise listen.max_sessions", stream.name());
+            return refuse(FaultKind::Memory, message);
+        }
+        let ring: u64 = ring_bytes(&stream).iter().sum();
+        let rings: u64 = of_stream().map(|session| session.ring_bytes).sum();
+        let ceiling = stream.config.ring.memory_bytes;
+        let needed = rings + ring + self.gate.budget();
+        if needed > ceiling {
+            let message = format!(
+                "another ring of {ring} bytes beside rings of {rings} and a fetch budget of {} needs {needed} bytes; \
+                 ring.memory is {ceiling}: raise it, or lower ring.slots or batch.size",
+                self.gate.budget()
+            );
+            return refuse(FaultKind::Memory, message);
+        }
+        let number = self.next_session;
+        let (session, terms) = Session::new(number, &stream, stream_number, request, connection, outbox)
+            .map_err(|SessionFault(fault)| fault)?;
+        self.next_session += 1;
+        tracing::info!(
+            session = number, stream = stream.name(), rank = session.rank, world_size = session.world_size,
+            "client attached"
+        );
+        self.sessions.insert(number, session);
+        self.show_sessions_to_threads();
+        Ok((number, terms))
+    }
+
+    /// Advances one session, for example at its client's doorbell.
+    pub(crate) fn advance(&mut self, number: u64) {
+        let Some(session) = self.sessions.get_mut(&number) else { return };
+        match session.advance() {
+            Ok(true) => self.fetch_notify[session.stream_number].notify_waiters(),
+            Ok(false) => {}
+            Err(end) => self.detach(number, &end),
+        }
+    }
+
+    /// Advances everything: a batch completed, a row failed, bytes came free, or time passed.
+    pub(crate) fn advance_all(&mut self) {
+        self.gate.grant();
+        let rows_finished = self.pool.shared.rows_finished.load(Ordering::Relaxed);
+        let numbers: Vec<u64> = self.sessions.keys().copied().collect();
+        for number in numbers {
+            self.advance(number);
+            if let Some(session) = self.sessions.get(&number) {
+                session.show_progress(rows_finished);
+            }
+        }
+    }
+
+    /// Moves a session's client to another position.
+    pub(crate) fn seek(&mut self, number: u64, serial: u64, position: Position) {
+        if let Some(session) = self.sessions.get_mut(&number) {
+            session.seek(serial, position);
+        }
+        self.advance(number);
+    }
+
+    pub(crate) fn has_session(&self, number: u64) -> bool {
+        self.sessions.contains_key(&number)
+    }
+
+    /// Ends a session; its memory goes when the last running row has ended.
+    pub(crate) fn detach(&mut self, number: u64, end: &SessionEnd) {
+        let Some(mut session) = self.sessions.remove(&number) else { return };
+        session.end();
+        match end {
+            SessionEnd::ClientLeft => tracing::info!(session = number, "client left"),
+            SessionEnd::Violation(reason) => {
+                tracing::warn!(session = number, reason, "client cut off");
+                session.tell(DaemonFrame::Fault(Fault { kind: FaultKind::Protocol, message: reason.clone() }));
+            }
+        }
+        self.show_sessions_to_threads();
+    }
+
+    /// Ends every session with a reason.
+    pub(crate) fn end_all(&mut self, reason: &str) {
+        for session in self.sessions.values() {
+            session.tell(DaemonFrame::Fault(Fault { kind: FaultKind::Internal, message: reason.to_owned() }));
+        }
+        let numbers: Vec<u64> = self.sessions.keys().copied().collect();
+        for number in numbers {
+            self.detach(number, &SessionEnd::ClientLeft);
+        }
+    }
+
+    fn show_sessions_to_threads(&self) {
+        let sessions = self.sessions.values().map(|session| Arc::clone(&session.work)).collect();
+        self.pool.shared.sessions.store(Arc::new(sessions));
+    }
+
+    /// The next rows that a lane of a stream fetches: from the session whose next row is most urgent.
+    pub(crate) fn take_fetch_jobs(&mut self, stream: usize) -> Vec<FetchJob> {
+        self.sessions
+            .values_mut()
+            .filter(|session| session.stream_number == stream)
+            .filter_map(|session| session.admission_urgency().map(|urgency| (urgency, session)))
+            .min_by_key(|(urgency, _)| *urgency)
+            .map(|(_, session)| session.take_admissions(CHUNK_ROWS))
+            .unwrap_or_default()
+    }
+
+    /// All figures.
+    pub(crate) fn report(&self) -> DaemonReport {
+        let streams = self.streams.iter().map(|stream| self.report_stream(stream)).collect();
+        let sessions = self.sessions.values().map(report_session).collect();
+        let options = &self.pool.options;
+        DaemonReport::new(streams, sessions, options.threads, self.gate.budget(), self.gate.in_use())
+    }
+
+    fn report_stream(&self, stream: &Stream) -> StreamReport {
+        let mut stages = vec![stream.fetch.report("fetch", stream.config.fetch.concurrency.get())];
+        for stage in &stream.stages {
+            if let Some(before) = stages.last_mut() {
+                before.queue = Some(stage.input.report());
+            }
+            stages.push(stage.figures.report(&stage.name, stage.limit));
+        }
+        let session = self.sessions.values().find(|session| session.stream.name() == stream.name());
+        if let (Some(last), Some(session)) = (stages.last_mut(), session) {
+            last.queue = Some(session.figures.report(session.started.elapsed(), session.ring_empty_for()));
+        }
+        StreamReport { name: stream.name().to_owned(), stages }
+    }
+}
+
+fn report_session(session: &Session) -> SessionReport {
+    let [free, filling, ready, leased] = session.slots_by_state();
+    let (batches_published, batches_taken, waited) = session.counts();
+    SessionReport {
+        session: session.number,
+        stream: session.stream.name().to_owned(),
+        rank: session.rank,
+        world_size: session.world_size,
+        seconds: session.started.elapsed().as_secs_f64(),
+        position: session.position(),
+        batches_published,
+        batches_taken,
+        wait_seconds: waited.as_secs_f64(),
+        slots_free: free,
+        slots_filling: filling,
+        slots_ready: ready,
+        slots_leased: leased,
+        ring_bytes: session.ring_bytes,
+        substituted: session
+            .substituted
+            .iter()
+            .map(|one| Substitution {
+                epoch: one.epoch,
+                sample: one.bad.0,
+                substitute: one.substitute.0,
+                path: one.path.clone(),
+                reason: one.reason.clone(),
+            })
+            .collect(),
+    }
+}
+
+/// Listens to the bell, and to a clock besides, so that a client sees a sign of life four times a second.
+pub(crate) async fn run_bell(engine: SharedEngine) -> io::Result<()> {
+    let bell = Arc::clone(&engine.borrow().bell);
+    let readable = watch(BellDescriptor(Arc::clone(&bell)), Interest::READABLE)?;
+    let mut clock = tokio::time::interval(std::time::Duration::from_millis(250));
+    clock.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+    loop {
+        tokio::select! {
+            guard = readable.readable() => {
+                bell.hear();
+                guard?.clear_ready();
+            }
+            _ = clock.tick() => {}
+        }
+        engine.borrow_mut().advance_all();
+    }
+}
+
+struct BellDescriptor(Arc<Bell>);
+
+impl std::os::fd::AsRawFd for BellDescriptor {
+    fn as_raw_fd(&self) -> std::os::fd::RawFd {
+        std::os::fd::AsFd::as_fd(&self.0).as_raw_fd()
+    }
+}
+
+impl std::os::fd::AsFd for BellDescriptor {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

@@ -1,0 +1,128 @@
+//! Fetches admitted rows: a few lanes a stream, each with one blocking read under way.
+//!
+//! A lane takes up to [`CHUNK_ROWS`] rows at a time from the most urgent session, in (batch, row) order, and reads them
+//! one after another on a blocking thread of the runtime. Bytes are granted between opening a file and reading it.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forebay_protocol::ids::SampleId;
+use forebay_protocol::sync::Ordering;
+
+use super::core::SharedEngine;
+use super::gate::ByteGate;
+use super::pool::Shared;
+use super::work::{RowFailure, SessionWork};
+use crate::storage::StorageError;
+
+/// Rows that one trip to a blocking thread reads: amortises the hand-over, about 10 µs.
+pub(crate) const CHUNK_ROWS: usize = 4;
+
+/// Waits before the first, second and third retry of a read that failed for a reason that may pass.
+const RETRY_AFTER: [Duration; 3] =
+    [Duration::from_millis(100), Duration::from_millis(400), Duration::from_millis(1600)];
+
+/// One row to fetch.
+#[derive(Debug, Clone)]
+pub(crate) struct FetchJob {
+    pub(crate) session: Arc<SessionWork>,
+    pub(crate) slot: usize,
+    pub(crate) row: usize,
+    /// The number of the batch in its session.
+    pub(crate) order: u64,
+    pub(crate) id: SampleId,
+}
+
+/// Runs one lane of a stream until the engine ends.
+pub(crate) async fn run_lane(engine: SharedEngine, stream: usize) {
+    let work_to_do = engine.borrow().fetch_notify(stream);
+    loop {
+        let jobs = engine.borrow_mut().take_fetch_jobs(stream);
+        if jobs.is_empty() {
+            work_to_do.notified().await;
+            continue;
+        }
+        let (gate, shared) = {
+            let engine = engine.borrow();
+            (Arc::clone(&engine.gate), engine.pool_shared())
+        };
+        let read = tokio::task::spawn_blocking(move || {
+            let mut path = Vec::new();
+            for job in jobs {
+                fetch(&job, &gate, &shared, &mut path);
+            }
+        });
+        if read.await.is_err() {
+            tracing::error!("a fetch thread panicked; the daemon ends");
+            engine.borrow_mut().end_all("a fetch thread panicked");
+            return;
+        }
+        let _ = Rc::strong_count(&engine);
+    }
+}
+
+/// Reads one row's bytes and hands the row to the work threads.
+fn fetch(job: &FetchJob, gate: &Arc<ByteGate>, shared: &Shared, path: &mut Vec<u8>) {
+    let stream = &job.session.stream;
+    let slot = &job.session.slots[job.slot];
+    let start = Instant::now();
+    let mut held_up = Duration::ZERO;
+    let outcome = if slot.is_cancelled() {
+        None
+    } else {
+        let age = job.order.saturating_sub(job.session.next_to_publish.load(Ordering::Relaxed));
+        let mut buffer = shared.spare_buffers.pop().unwrap_or_default();
+        path.clear();
+        let range = stream.dataset.locate(job.id, path);
+        let mut attempt = || -> Result<_, StorageError> {
+            let file = stream.storage.open_file(path, range)?;
+            let waiting = Instant::now();
+            let permit = gate.acquire((age, job.row as u64), file.length());
+            held_up = waiting.elapsed();
+            file.read_into(&mut buffer)?;
+            Ok(permit)
+        };
+        let mut result = attempt();
+        for pause in RETRY_AFTER {
+            match &result {
+                Err(error) if error.is_transient() && !slot.is_cancelled() => {
+                    tracing::warn!(%error, retry_in_ms = pause.as_millis(), "reading a sample failed");
+                    std::thread::sleep(pause);
+                    result = attempt();
+                }
+                _ => break,
+            }
+        }
+        Some(result.map(|permit| (permit, buffer)))
+    };
+    let mut cell = slot.cell(job.row);
+    match outcome {
+        Some(Ok((permit, buffer))) => {
+            stream.fetch.record(start.elapsed().saturating_sub(held_up));
+            cell.task.bytes = buffer;
+            cell.permit = permit;
+            drop(cell);
+            stream.stages[0].input.put(held_up);
+            slot.mark_ready(0, job.row);
+            shared.wake_one();
+        }
+        Some(Err(error)) => {
+            stream.fetch.record_failure();
+            cell.failure = Some(if error.is_bad_sample() {
+                RowFailure::Defect(error.to_string())
+            } else {
+                RowFailure::Storage(error.to_string())
+            });
+            drop(cell);
+            slot.finish_row(job.row, true);
+            shared.ring();
+        }
+        None => {
+            drop(cell);
+            if slot.finish_row(job.row, false) {
+                shared.ring();
+            }
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! Fetches and works the samples of every session's open batches and publishes them in order.
+//!
+//! Who runs where:
+//! ```text
+//!   engine thread    normal class; owns every session, slot table and ring; never touches a pixel    session, core
+//!   fetch threads    normal class; block in storage, take bytes from the gate                         fetch, gate
+//!   work threads     lowered class; run a stage on one row at a time                                  pool, work
+//! ```
+//! Work threads share no blocking lock with the others. They take rows from bitmaps ([`work`]), give bytes back to an
+//! atomic count ([`gate`]) and tell the engine through an eventfd ([`bell`]) that a batch is complete, a row failed or a
+//! waiter for bytes can go on.
+//!
+//! A row's states, and who moves it (the row's cell changes hands with the state, so its mutex is never contended):
+//! ```text
+//!   Closed ─engine: open_batch─► Admitted ─fetch thread─► Ready(0) ─work thread─► Running(0) ─► Ready(1) … ─► Done
+//!                                   ▲  └────────── storage failed ──────────┐          └─ defect ─┐
+//!                                   └───── engine: substitute, front of the queue ◄── Failed ◄────┘
+//! ```
+//! A batch is complete when its count of unfinished rows is zero; a failed row counts as finished until the engine
+//! admits a substitute for it.
+
+mod bell;
+mod core;
+mod fetch;
+mod gate;
+mod pool;
+mod session;
+mod stream;
+mod watch;
+mod work;
+
+pub(crate) use self::core::{Engine, SharedEngine, run_bell};
+pub(crate) use session::{SessionEnd, SessionTerms};
+pub use stream::{Stream, StreamError};
+pub(crate) use watch::watch;

@@ -1,0 +1,274 @@
+//! The work threads: lowered in priority, parked when there is nothing to do, woken without a lock.
+
+use std::io;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
+use std::thread::{self, JoinHandle, Thread};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use crossbeam_queue::ArrayQueue;
+use forebay_protocol::sync::{AtomicU64, Ordering, fence};
+use thread_priority::{
+    NormalThreadSchedulePolicy, ThreadPriority, ThreadPriorityValue, ThreadSchedulePolicy, set_thread_priority_and_policy,
+    thread_native_id,
+};
+
+use super::bell::Bell;
+use super::work::{Claim, RowFailure, SessionWork, SlotRow};
+use crate::config::CpuPolicy;
+use crate::operation::WorkerScratch;
+
+/// Buffers of fetched bytes kept for the next samples.
+const SPARE_BUFFERS: usize = 64;
+/// A larger buffer is not kept.
+const SPARE_BUFFER_BYTES: usize = 1 << 20;
+
+/// What the work threads share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    /// The sessions, replaced as a whole when one comes or goes.
+    pub(crate) sessions: ArcSwap<Vec<Arc<SessionWork>>>,
+    /// Emptied buffers on their way back to the fetch threads.
+    pub(crate) spare_buffers: ArrayQueue<Vec<u8>>,
+    /// Rows finished so far: a sign of life.
+    pub(crate) rows_finished: AtomicU64,
+    bell: Arc<Bell>,
+    /// A bit for each thread that is about to park or parked.
+    idle: Box<[AtomicU64]>,
+    threads: OnceLock<Vec<Thread>>,
+    ending: AtomicBool,
+}
+
+/// How the threads are to run.
+#[derive(Debug, Clone)]
+pub(crate) struct PoolOptions {
+    pub(crate) threads: u32,
+    pub(crate) policy: CpuPolicy,
+    pub(crate) nice: u8,
+    /// The cores that the threads may use; empty: those of the process.
+    pub(crate) cores: Vec<u32>,
+}
+
+/// The threads. They end when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    pub(crate) shared: Arc<Shared>,
+    handles: Vec<JoinHandle<()>>,
+    pub(crate) options: PoolOptions,
+}
+
+impl Pool {
+    /// Starts the threads. Called from a thread that stays at normal priority.
+    pub(crate) fn start(options: PoolOptions, bell: Arc<Bell>) -> io::Result<Self> {
+        let words = options.threads.div_ceil(64);
+        let shared = Arc::new(Shared {
+            sessions: ArcSwap::default(),
+            spare_buffers: ArrayQueue::new(SPARE_BUFFERS),
+            rows_finished: AtomicU64::new(0),
+            bell,
+            idle: (0..words).map(|_| AtomicU64::new(0)).collect(),
+            threads: OnceLock::new(),
+            ending: AtomicBool::new(false),
+        });
+        let handles = (0..options.threads)
+            .map(|number| {
+                let (shared, options) = (Arc::clone(&shared), options.clone());
+                thread::Builder::new().name(format!("forebay-work-{number}")).spawn(move || {
+                    lower(&options);
+                    Worker { shared, number: number as usize, scratch: WorkerScratch::default() }.run();
+                })
+            })
+            .collect::<io::Result<Vec<_>>>()?;
+        let threads = handles.iter().map(|handle| handle.thread().clone()).collect();
+        // Set once, here.
+        let _ = shared.threads.set(threads);
+        Ok(Self { shared, handles, options })
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.ending.store(true, Ordering::SeqCst);
+        for handle in self.handles.drain(..) {
+            handle.thread().unpark();
+            // A thread that panicked has said so on stderr.
+            let _ = handle.join();
+        }
+    }
+}
+
+/// Takes the scheduling class that the configuration asks for. A refusal costs quiet, not correctness.
+fn lower(options: &PoolOptions) {
+    let (policy, priority) = match options.policy {
+        CpuPolicy::Idle => (NormalThreadSchedulePolicy::Idle, ThreadPriority::Min),
+        CpuPolicy::Batch => (NormalThreadSchedulePolicy::Batch, priority_of_nice(options.nice)),
+        CpuPolicy::Normal => (NormalThreadSchedulePolicy::Other, priority_of_nice(options.nice)),
+    };
+    let set = set_thread_priority_and_policy(
+        thread_native_id(),
+        priority,
+        ThreadSchedulePolicy::Normal(policy),
+    );
+    if let Err(error) = set {
+        tracing::warn!(?policy, nice = options.nice, %error, "work threads keep their scheduling class");
+    }
+    if !options.cores.is_empty() {
+        let mut set = rustix::thread::CpuSet::new();
+        for core in &options.cores {
+            set.set(*core as usize);
+        }
+        if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
+            tracing::warn!(cores = ?options.cores, %error, "work threads keep their cores");
+        }
+    }
+}
+
+/// The crate's priority (0 to 99) that it maps to this nice value (0 to 19): it spreads −20 to 19 over the priorities.
+fn priority_of_nice(nice: u8) -> ThreadPriority {
+    let priority = 99 * (19 - nice.min(19)) as u16 / 39;
+    ThreadPriority::Crossplatform(
+        u8::try_from(priority).unwrap_or(0).try_into().unwrap_or(ThreadPriorityValue::MIN),
+    )
+}
+
+impl Shared {
+    /// Wakes one parked thread, if any. Called after a row was marked ready.
+    pub(crate) fn wake_one(&self) {
+        // SeqCst fence: pairs with the one in `Worker::park`. Either the thread sees the row, or this side sees its bit.
+        fence(Ordering::SeqCst);
+        for (index, word) in self.idle.iter().enumerate() {
+            let mut bits = word.load(Ordering::Relaxed);
+            while bits != 0 {
+                let bit = bits & bits.wrapping_neg();
+                bits = word.fetch_and(!bit, Ordering::AcqRel);
+                if bits & bit != 0 {
+                    let number = index * 64 + bit.trailing_zeros() as usize;
+                    if let Some(thread) = self.threads.get().and_then(|threads| threads.get(number)) {
+                        thread.unpark();
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Makes the engine look.
+    pub(crate) fn ring(&self) {
+        self.bell.ring();
+    }
+
+    /// Takes a buffer back from a sample that needs it no more.
+    pub(crate) fn keep_buffer(&self, mut buffer: Vec<u8>) {
+        buffer.clear();
+        if (1..=SPARE_BUFFER_BYTES).contains(&buffer.capacity()) {
+            // A full store lets the buffer go.
+            let _ = self.spare_buffers.push(buffer);
+        }
+    }
+}
+
+struct Worker {
+    shared: Arc<Shared>,
+    number: usize,
+    scratch: WorkerScratch,
+}
+
+impl Worker {
+    fn run(mut self) {
+        let mut idle_since = Instant::now();
+        while !self.shared.ending.load(Ordering::SeqCst) {
+            match self.find() {
+                Some((session, claim)) => {
+                    let start = Instant::now();
+                    self.work(&session, claim, start, start - idle_since);
+                    idle_since = Instant::now();
+                }
+                None => self.park(),
+            }
+        }
+    }
+
+    /// The most urgent ready row over all sessions.
+    fn find(&self) -> Option<(Arc<SessionWork>, Claim)> {
+        let sessions = self.shared.sessions.load();
+        if let [session] = sessions.as_slice() {
+            return session.claim().map(|claim| (Arc::clone(session), claim));
+        }
+        let mut by_urgency: Vec<_> = sessions
+            .iter()
+            .filter_map(|session| session.urgency().map(|urgency| (urgency, session)))
+            .collect();
+        by_urgency.sort_by_key(|(urgency, _)| *urgency);
+        by_urgency
+            .into_iter()
+            .find_map(|(_, session)| session.claim().map(|claim| (Arc::clone(session), claim)))
+    }
+
+    /// Sleeps until somebody marks a row ready.
+    fn park(&self) {
+        let (word, bit) = (&self.shared.idle[self.number / 64], 1u64 << (self.number % 64));
+        word.fetch_or(bit, Ordering::AcqRel);
+        // SeqCst fence: pairs with the one in `Shared::wake_one`.
+        fence(Ordering::SeqCst);
+        let nothing = self.shared.sessions.load().iter().all(|session| session.urgency().is_none());
+        if nothing && !self.shared.ending.load(Ordering::SeqCst) {
+            thread::park();
+        } else {
+            // Rows wait, but their stages are full or another thread was faster: whoever leaves the stage looks again.
+            thread::park_timeout(Duration::from_millis(1));
+        }
+        word.fetch_and(!bit, Ordering::AcqRel);
+    }
+
+    /// Runs one stage on one row.
+    fn work(&mut self, session: &SessionWork, claim: Claim, start: Instant, waited: Duration) {
+        let stream = &session.stream;
+        let stage = &stream.stages[claim.stage];
+        let slot = &session.slots[claim.slot];
+        stage.input.get(waited);
+        let last = claim.stage + 1 == stream.stages.len();
+        let (finished, failed) = {
+            let cell = &mut *slot.cell(claim.row);
+            let outcome = if slot.is_cancelled() {
+                Ok(true)
+            } else {
+                let mut row = SlotRow(&mut cell.writer);
+                let dataset = stream.dataset.as_ref();
+                let run = stream.plan.run(claim.stage, &mut cell.task, dataset, &mut row, &mut self.scratch);
+                if run.is_ok() && last {
+                    let id = i64::try_from(cell.task.id.0).unwrap_or(i64::MAX);
+                    cell.writer.bytes_mut(stream.index_tensor).copy_from_slice(&id.to_ne_bytes());
+                    if let Some(tensor) = stream.valid_tensor {
+                        cell.writer.bytes_mut(tensor)[0] = cell.valid.into();
+                    }
+                }
+                run.map(|()| last)
+            };
+            match &outcome {
+                Ok(_) => stage.figures.record(start.elapsed()),
+                Err(_) => stage.figures.record_failure(),
+            }
+            let finished = *outcome.as_ref().unwrap_or(&true);
+            if let Err(defect) = outcome {
+                cell.failure = Some(RowFailure::Defect(defect.0));
+            }
+            if finished {
+                self.shared.keep_buffer(cell.task.take_bytes());
+                cell.permit = None;
+            }
+            (finished, cell.failure.is_some())
+        };
+        stage.leave();
+        if finished {
+            self.shared.rows_finished.fetch_add(1, Ordering::Relaxed);
+            if slot.finish_row(claim.row, failed) {
+                self.shared.bell.ring();
+            }
+        } else {
+            stream.stages[claim.stage + 1].input.put(Duration::ZERO);
+            slot.mark_ready(claim.stage + 1, claim.row);
+            self.shared.wake_one();
+        }
+    }
+}

@@ -1,0 +1,626 @@
+//! One attached client: its order, its ring, its open batches. Owned by the engine thread alone.
+//!
+//! [`Session::advance`] does all that can be done now and is safe to call at any time: it takes the client's returns,
+//! deals with failed rows, publishes what is complete in order and opens new batches while slots are free.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::BorrowedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forebay_protocol::clock::monotonic_ns;
+use forebay_protocol::frames::{Attach, Attached, DaemonFrame, Fault, FaultKind, Positioned};
+use forebay_protocol::ids::{BatchNumber, Generation, Position, SampleId, SlotIndex};
+use forebay_protocol::lease::{SlotState, SlotTable};
+use forebay_protocol::publish::{Descriptor, PublishWriter, TensorEntry, publish_words};
+use forebay_protocol::returns::{ReturnReader, return_words};
+use forebay_protocol::segment::{Access, Mapping, Segment, SegmentError};
+use forebay_protocol::slots::split_rows;
+use forebay_protocol::socket::Connection;
+use forebay_protocol::sync::Ordering;
+use forebay_protocol::tensor::{Extent, MAX_RANK, PAGE_BYTES};
+use tokio::sync::mpsc;
+
+use super::fetch::FetchJob;
+use super::stream::Stream;
+use super::work::{RowFailure, SessionWork};
+use crate::config::{BadSampleBudget, OnBadSample};
+use crate::observe::RingFigures;
+use crate::order::{
+    DrawKey, EpochOrder, OrderError, PlannedBatch, STREAM_VERSION, Schedule, substitute,
+};
+
+/// The most substituted samples that `stats` lists.
+const LISTED_SUBSTITUTES: usize = 100;
+
+/// What an attach yields: the frame and the segments whose descriptors go with it.
+#[derive(Debug)]
+pub(crate) struct SessionTerms {
+    pub(crate) frame: DaemonFrame,
+    segments: [Segment; 3],
+}
+
+impl SessionTerms {
+    /// Data, publish, return.
+    pub(crate) fn descriptors(&self) -> [BorrowedFd<'_>; 3] {
+        self.segments.each_ref().map(Segment::descriptor)
+    }
+}
+
+/// Why a session is over.
+#[derive(Debug, Clone)]
+pub(crate) enum SessionEnd {
+    /// The client said goodbye or is gone.
+    ClientLeft,
+    /// The client broke the protocol.
+    Violation(String),
+}
+
+/// A sample that took another one's place.
+#[derive(Debug, Clone)]
+pub(crate) struct Substituted {
+    pub(crate) epoch: u64,
+    pub(crate) bad: SampleId,
+    pub(crate) substitute: SampleId,
+    pub(crate) path: String,
+    pub(crate) reason: String,
+}
+
+#[derive(Debug)]
+struct OpenBatch {
+    order: u64,
+    slot: SlotIndex,
+    generation: Generation,
+    planned: PlannedBatch,
+    held_up: Duration,
+    /// By row: the bad sample whose place it is, and the substitutes tried.
+    replaced: BTreeMap<usize, (SampleId, u64)>,
+    substituted: Vec<Substituted>,
+    /// The lowest row that has no data, and why.
+    failed: Option<(usize, Fault)>,
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) number: u64,
+    pub(crate) stream: Arc<Stream>,
+    pub(crate) stream_number: usize,
+    pub(crate) rank: u32,
+    pub(crate) world_size: u32,
+    pub(crate) work: Arc<SessionWork>,
+    schedule: Schedule,
+    epoch_order: EpochOrder,
+    /// Where the next batch begins.
+    next: Position,
+    seek_serial: u64,
+    next_order: u64,
+    slots: SlotTable,
+    publish: PublishWriter<Arc<Mapping>>,
+    returns: ReturnReader<Arc<Mapping>>,
+    open: VecDeque<OpenBatch>,
+    cancelled: Vec<OpenBatch>,
+    /// Rows to fetch, in (batch, row) order; substitutes at the front.
+    admissions: VecDeque<FetchJob>,
+    /// Published in the epoch of the batch published last.
+    substitutes: u64,
+    substitutes_epoch: u64,
+    connection: Rc<Connection>,
+    outbox: mpsc::Sender<DaemonFrame>,
+    /// Set once nothing more can be published.
+    fault: Option<Fault>,
+    pub(crate) figures: RingFigures,
+    pub(crate) started: Instant,
+    started_ns: u64,
+    starved_since: Option<Instant>,
+    pub(crate) substituted: VecDeque<Substituted>,
+    pub(crate) ring_bytes: u64,
+}
+
+impl From<OrderError> for SessionFault {
+    fn from(error: OrderError) -> Self {
+        Self(Fault { kind: FaultKind::Position, message: error.to_string() })
+    }
+}
+
+impl From<SegmentError> for SessionFault {
+    fn from(error: SegmentError) -> Self {
+        Self(Fault { kind: FaultKind::Memory, message: error.to_string() })
+    }
+}
+
+/// A refused request.
+#[derive(Debug)]
+pub(crate) struct SessionFault(pub(crate) Fault);
+
+/// The bytes of a stream's ring: data, publish and return.
+pub(crate) fn ring_bytes(stream: &Stream) -> [u64; 3] {
+    let slots = stream.config.ring.slots;
+    let words = |count: usize| (count as u64 * 8).next_multiple_of(PAGE_BYTES);
+    [
+        stream.layout.slot_bytes() * u64::from(slots),
+        words(publish_words(slots, stream.tensors().len())),
+        words(return_words(slots)),
+    ]
+}
+
+impl Session {
+    /// Makes the rings and takes the position. Nothing is fetched before the first [`advance`](Self::advance).
+    pub(crate) fn new(
+        number: u64,
+        stream: &Arc<Stream>,
+        stream_number: usize,
+        request: &Attach,
+        connection: Rc<Connection>,
+        outbox: mpsc::Sender<DaemonFrame>,
+    ) -> Result<(Self, SessionTerms), SessionFault> {
+        let config = &stream.config;
+        let schedule = Schedule::new(
+            stream.sample_count(),
+            &config.order,
+            &config.batch,
+            request.rank,
+            request.world_size,
+        )?;
+        let next = schedule.normalise(request.position)?;
+        let slots = config.ring.slots;
+        let [data_bytes, publish_bytes, return_bytes] = ring_bytes(stream);
+        let data = Segment::create("data", data_bytes)?;
+        let publish = Segment::create("publish", publish_bytes)?;
+        let returns = Segment::create("return", return_bytes)?;
+        let rows = split_rows(data.map()?, &stream.layout, slots);
+        let writer = PublishWriter::new(Arc::new(publish.map()?), slots, stream.tensors().len());
+        let reader = ReturnReader::new(Arc::new(returns.map()?), slots);
+        data.seal(Access::ReadWrite)?;
+        publish.seal(Access::ReadOnly)?;
+        returns.seal(Access::ReadWrite)?;
+        let frame = DaemonFrame::Attached(Box::new(Attached {
+            session: number,
+            stream: config.name.clone(),
+            tensors: stream.tensors().to_vec(),
+            batch_size: config.batch.size.get(),
+            slots,
+            hold: config.ring.hold,
+            slot_bytes: stream.layout.slot_bytes(),
+            publish_bytes,
+            return_bytes,
+            start: Positioned { serial: 0, position: next, batches_left: schedule.batches_left(next) },
+            batches_per_epoch: schedule.batches_per_epoch(),
+            samples_per_epoch: stream.sample_count(),
+            epochs: config.order.epochs,
+            dataset_fingerprint: stream.dataset_fingerprint,
+            config_fingerprint: stream.config_fingerprint,
+            stream_version: STREAM_VERSION,
+        }));
+        let session = Self {
+            number,
+            stream: Arc::clone(stream),
+            stream_number,
+            rank: request.rank,
+            world_size: request.world_size,
+            work: Arc::new(SessionWork::new(Arc::clone(stream), rows)),
+            epoch_order: schedule.epoch(next.epoch),
+            schedule,
+            next,
+            seek_serial: 0,
+            next_order: 0,
+            slots: SlotTable::new(slots),
+            publish: writer,
+            returns: reader,
+            open: VecDeque::new(),
+            cancelled: Vec::new(),
+            admissions: VecDeque::new(),
+            substitutes: request.substitutes,
+            substitutes_epoch: next.epoch,
+            connection,
+            outbox,
+            fault: None,
+            figures: RingFigures::default(),
+            started: Instant::now(),
+            started_ns: monotonic_ns(),
+            starved_since: None,
+            substituted: VecDeque::new(),
+            ring_bytes: data_bytes + publish_bytes + return_bytes,
+        };
+        Ok((session, SessionTerms { frame, segments: [data, publish, returns] }))
+    }
+
+    /// Does all that can be done now. True: there are new rows to fetch.
+    pub(crate) fn advance(&mut self) -> Result<bool, SessionEnd> {
+        let admitted_before = self.admissions.len();
+        loop {
+            self.take_returns()?;
+            self.reap_cancelled();
+            self.mend_failed_rows();
+            self.publish_complete();
+            self.open_batches();
+            if !self.ask_to_be_woken()? {
+                break;
+            }
+        }
+        Ok(self.admissions.len() > admitted_before || !self.admissions.is_empty())
+    }
+
+    fn take_returns(&mut self) -> Result<bool, SessionEnd> {
+        let mut any = false;
+        while let Some(word) =
+            self.returns.take_return().map_err(|error| SessionEnd::Violation(error.to_string()))?
+        {
+            self.slots
+                .accept_return(word)
+                .map_err(|violation| SessionEnd::Violation(violation.to_string()))?;
+            any = true;
+        }
+        Ok(any)
+    }
+
+    /// Sets the mark at which the client wakes the daemon. True: returns came in meanwhile.
+    fn ask_to_be_woken(&mut self) -> Result<bool, SessionEnd> {
+        let wants_slots = self.fault.is_none()
+            && !self.schedule.finished(self.next)
+            && self.slots.count(SlotState::Free) == 0;
+        if !wants_slots {
+            self.publish.ask_wake_at(u64::MAX);
+            return Ok(false);
+        }
+        // Half of what circulates: a client that holds many batches returns few at a time.
+        let slots = u64::from(self.stream.config.ring.slots);
+        let consumed = self.returns.consumed();
+        let held = self.returns.claimed_taken().saturating_sub(consumed).min(slots - 1);
+        self.publish.ask_wake_at(consumed + ((slots - held) / 2).max(1));
+        self.take_returns()
+    }
+
+    fn reap_cancelled(&mut self) {
+        let (work, slots) = (&self.work, &mut self.slots);
+        self.cancelled.retain(|batch| {
+            let slot = &work.slots[usize::from(batch.slot.0)];
+            let running = !slot.is_complete();
+            if !running {
+                slot.close();
+                slots.abandon(batch.slot);
+            }
+            running
+        });
+    }
+
+    /// Gives failed rows a substitute, or records the failure with its batch.
+    fn mend_failed_rows(&mut self) {
+        for index in 0..self.open.len() {
+            let slot_number = usize::from(self.open[index].slot.0);
+            while let Some(row) = self.work.slots[slot_number].take_failed() {
+                self.mend(index, slot_number, row);
+            }
+        }
+    }
+
+    fn mend(&mut self, index: usize, slot_number: usize, row: usize) {
+        let stream = Arc::clone(&self.stream);
+        let work = Arc::clone(&self.work);
+        let batch = &mut self.open[index];
+        let slot = &work.slots[slot_number];
+        let mut cell = slot.cell(row);
+        let failed_id = cell.task.id;
+        let path = stream.sample_path(failed_id).display().to_string();
+        let Some(failure) = cell.failure.take() else { return };
+        let reason = match failure {
+            RowFailure::Storage(message) => {
+                return batch.fail(row, Fault { kind: FaultKind::Storage, message });
+            }
+            RowFailure::Defect(reason) => reason,
+        };
+        let described = if reason.contains(&path) { reason.clone() } else { format!("{path}: {reason}") };
+        if stream.config.errors.on_bad_sample == OnBadSample::Fail {
+            let message = format!(
+                "bad sample {} in epoch {}: {described}; mend or remove the file, or set \
+                 errors.on_bad_sample = \"substitute\"",
+                failed_id.0, batch.planned.epoch
+            );
+            return batch.fail(row, Fault { kind: FaultKind::BadSample, message });
+        }
+        let (bad, attempt) = batch.replaced.get(&row).copied().unwrap_or((failed_id, 0));
+        let seed = stream.config.order.seed;
+        let Some(id) = substitute(stream.sample_count(), seed, batch.planned.epoch, bad, attempt) else {
+            let message = format!(
+                "no substitute for bad sample {} in epoch {}: {attempt} draws were bad too; the last: {described}",
+                bad.0, batch.planned.epoch
+            );
+            return batch.fail(row, Fault { kind: FaultKind::BadSample, message });
+        };
+        batch.replaced.insert(row, (bad, attempt + 1));
+        tracing::warn!(sample = failed_id.0, substitute = id.0, reason = described, "bad sample substituted");
+        batch.substituted.retain(|earlier| earlier.bad != bad);
+        batch.substituted.push(Substituted {
+            epoch: batch.planned.epoch,
+            bad,
+            substitute: id,
+            path: stream.sample_path(bad).display().to_string(),
+            reason,
+        });
+        cell.task.reset(id, DrawKey { seed, epoch: batch.planned.epoch, sample: id.0 });
+        let order = batch.order;
+        drop(cell);
+        slot.reopen_row();
+        self.admissions.push_front(FetchJob { session: work, slot: slot_number, row, order, id });
+    }
+
+    /// Publishes complete batches in order; a batch with a failed row ends the stream at its place.
+    fn publish_complete(&mut self) {
+        while self.fault.is_none() {
+            let Some(batch) = self.open.front() else { break };
+            let slot = &self.work.slots[usize::from(batch.slot.0)];
+            if !slot.is_complete() {
+                break;
+            }
+            if let Some((_, fault)) = &batch.failed {
+                let fault = fault.clone();
+                return self.end_with(fault);
+            }
+            if let Some(fault) = self.over_budget() {
+                return self.end_with(fault);
+            }
+            if let Some(batch) = self.open.pop_front() {
+                self.work.slots[usize::from(batch.slot.0)].close();
+                self.publish_batch(batch);
+            }
+        }
+        let next = self.open.front().map_or(self.next_order, |batch| batch.order);
+        self.work.next_to_publish.store(next, Ordering::Relaxed);
+    }
+
+    fn publish_batch(&mut self, batch: OpenBatch) {
+        if batch.planned.epoch != self.substitutes_epoch {
+            (self.substitutes_epoch, self.substitutes) = (batch.planned.epoch, 0);
+        }
+        self.substitutes += batch.substituted.len() as u64;
+        for substituted in batch.substituted {
+            if self.substituted.len() == LISTED_SUBSTITUTES {
+                self.substituted.pop_front();
+            }
+            self.substituted.push_back(substituted);
+        }
+        let empty_for = self.ring_empty_for();
+        let rows = batch.planned.rows.len();
+        let after = batch.planned.position_after;
+        self.slots.publish(batch.slot);
+        self.publish.publish(&Descriptor {
+            sequence: BatchNumber(self.publish.published()),
+            slot: batch.slot,
+            generation: batch.generation,
+            payload_bytes: self.stream.layout.slot_bytes(),
+            epoch: batch.planned.epoch,
+            position_after: after,
+            seek_serial: self.seek_serial,
+            rows: rows.into(),
+            substitutes: if after.epoch == batch.planned.epoch { self.substitutes } else { 0 },
+            last_of_epoch: batch.planned.last_of_rank,
+            replayed: false,
+            tensors: tensor_entries(&self.stream, rows),
+        });
+        self.figures.published(batch.held_up, empty_for);
+        if self.returns.client_sleeps() {
+            // A client that is gone shows at the socket's reader.
+            let _ = self.connection.ring();
+        }
+    }
+
+    /// How long the ring has had nothing to take, by the client's word.
+    pub(crate) fn ring_empty_for(&self) -> Duration {
+        if self.returns.claimed_taken() < self.publish.published() {
+            return Duration::ZERO;
+        }
+        let since = self.returns.claimed_taken_at_ns().max(self.started_ns);
+        Duration::from_nanos(monotonic_ns().saturating_sub(since))
+    }
+
+    fn over_budget(&self) -> Option<Fault> {
+        let batch = self.open.front()?;
+        if batch.substituted.is_empty() {
+            return None;
+        }
+        let before =
+            if batch.planned.epoch == self.substitutes_epoch { self.substitutes } else { 0 };
+        let allowed = self.substitutes_allowed();
+        let count = before + batch.substituted.len() as u64;
+        (count > allowed).then(|| Fault {
+            kind: FaultKind::BadSample,
+            message: format!(
+                "{count} bad samples in epoch {} exceed errors.budget, which allows this rank {allowed}; the last: {}: {}",
+                batch.planned.epoch,
+                batch.substituted.last().map_or("", |last| last.path.as_str()),
+                batch.substituted.last().map_or("", |last| last.reason.as_str()),
+            ),
+        })
+    }
+
+    /// What the budget allows this rank in an epoch.
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a share of a count"
+    )]
+    fn substitutes_allowed(&self) -> u64 {
+        match self.stream.config.errors.budget {
+            BadSampleBudget::Count(count) => count,
+            BadSampleBudget::Share(share) => {
+                let samples = self.schedule.samples() / u64::from(self.world_size);
+                ((samples as f64 * share) as u64).max(1)
+            }
+        }
+    }
+
+    fn end_with(&mut self, fault: Fault) {
+        tracing::error!(session = self.number, "{}", fault.message);
+        self.tell(DaemonFrame::Fault(fault.clone()));
+        self.fault = Some(fault);
+        self.cancel_open();
+    }
+
+    /// Sends a frame; a client that lets its socket fill up has itself to blame.
+    pub(crate) fn tell(&self, frame: DaemonFrame) {
+        if self.outbox.try_send(frame).is_err() {
+            tracing::warn!(session = self.number, "the client reads no frames; one was dropped");
+        }
+    }
+
+    fn open_batches(&mut self) {
+        while self.fault.is_none() {
+            let Some(planned) = self.schedule.batch_at(self.next) else { break };
+            if planned.rows.is_empty() {
+                self.next = planned.position_after;
+                continue;
+            }
+            let Some((slot, generation)) = self.slots.begin_fill() else {
+                if self.open.is_empty() && self.starved_since.is_none() {
+                    self.starved_since = Some(Instant::now());
+                }
+                break;
+            };
+            let held_up = self.starved_since.take().map_or(Duration::ZERO, |since| since.elapsed());
+            self.next = planned.position_after;
+            self.open_batch(planned, slot, generation, held_up);
+        }
+    }
+
+    fn open_batch(&mut self, planned: PlannedBatch, slot: SlotIndex, generation: Generation, held_up: Duration) {
+        if self.epoch_order.epoch() != planned.epoch {
+            self.epoch_order = self.schedule.epoch(planned.epoch);
+        }
+        let order = self.next_order;
+        self.next_order += 1;
+        let seed = self.stream.config.order.seed;
+        let slot_number = usize::from(slot.0);
+        let slot_work = &self.work.slots[slot_number];
+        for (row, planned_row) in planned.rows.iter(&self.epoch_order).enumerate() {
+            let id = planned_row.sample;
+            let mut cell = slot_work.cell(row);
+            cell.task.reset(id, DrawKey { seed, epoch: planned.epoch, sample: id.0 });
+            cell.valid = planned_row.valid;
+            drop(cell);
+            let session = Arc::clone(&self.work);
+            self.admissions.push_back(FetchJob { session, slot: slot_number, row, order, id });
+        }
+        slot_work.open(order, planned.rows.len());
+        self.open.push_back(OpenBatch {
+            order,
+            slot,
+            generation,
+            planned,
+            held_up,
+            replaced: BTreeMap::new(),
+            substituted: Vec::new(),
+            failed: None,
+        });
+    }
+
+    /// Gives up every open batch; their slots are free once their running rows have ended.
+    fn cancel_open(&mut self) {
+        for job in self.admissions.drain(..) {
+            self.work.slots[job.slot].cancel();
+            self.work.slots[job.slot].finish_row(job.row, false);
+        }
+        for batch in self.open.drain(..) {
+            self.work.slots[usize::from(batch.slot.0)].cancel();
+            self.cancelled.push(batch);
+        }
+    }
+
+    /// Goes to another position. The client gives back what was published for the former one.
+    pub(crate) fn seek(&mut self, serial: u64, position: Position) {
+        let target = match self.schedule.normalise(position) {
+            Ok(target) => target,
+            Err(error) => {
+                let fault = Fault { kind: FaultKind::Position, message: error.to_string() };
+                return self.tell(DaemonFrame::Fault(fault));
+            }
+        };
+        self.cancel_open();
+        self.fault = None;
+        self.seek_serial = serial;
+        self.next = target;
+        (self.substitutes_epoch, self.substitutes) = (target.epoch, 0);
+        let batches_left = self.schedule.batches_left(target);
+        self.tell(DaemonFrame::Positioned(Positioned { serial, position: target, batches_left }));
+    }
+
+    /// The session is over: nothing is written any more.
+    pub(crate) fn end(&mut self) {
+        self.cancel_open();
+    }
+
+    /// The next rows to fetch, at most `count`.
+    pub(crate) fn take_admissions(&mut self, count: usize) -> Vec<FetchJob> {
+        let count = count.min(self.admissions.len());
+        self.admissions.drain(..count).collect()
+    }
+
+    /// How far the next row to fetch is from being published.
+    pub(crate) fn admission_urgency(&self) -> Option<u64> {
+        let job = self.admissions.front()?;
+        Some(job.order.saturating_sub(self.work.next_to_publish.load(Ordering::Relaxed)))
+    }
+
+    /// Shows the client that the daemon lives and works.
+    pub(crate) fn show_progress(&self, rows_finished: u64) {
+        self.publish.show_progress(rows_finished);
+    }
+
+    /// Slots that are free, filling, ready (published, not taken) and leased.
+    pub(crate) fn slots_by_state(&self) -> [u64; 4] {
+        let published = self.slots.count(SlotState::Published) as u64;
+        let ready = self.publish.published().saturating_sub(self.returns.claimed_taken()).min(published);
+        [
+            self.slots.count(SlotState::Free) as u64,
+            self.slots.count(SlotState::Filling) as u64,
+            ready,
+            published - ready,
+        ]
+    }
+
+    /// Batches published, and taken and waited for by the client's word.
+    pub(crate) fn counts(&self) -> (u64, u64, Duration) {
+        let waited = Duration::from_nanos(self.returns.claimed_waited_ns());
+        (self.publish.published(), self.returns.claimed_taken(), waited)
+    }
+
+    /// Where the next batch to be opened begins.
+    pub(crate) fn position(&self) -> Position {
+        self.next
+    }
+}
+
+impl OpenBatch {
+    /// Keeps the failure of the lowest row, whichever was found first.
+    fn fail(&mut self, row: usize, fault: Fault) {
+        if self.failed.as_ref().is_none_or(|(lowest, _)| row < *lowest) {
+            self.failed = Some((row, fault));
+        }
+    }
+}
+
+/// The descriptor's table for a batch of so many rows.
+fn tensor_entries(stream: &Stream, rows: u32) -> Vec<TensorEntry> {
+    let layout = &stream.layout;
+    let rows = u64::from(rows);
+    let entry = |(tensor, place): (&forebay_protocol::tensor::TensorSpec, &forebay_protocol::layout::TensorPlace)| {
+        let ragged = matches!(tensor.extent, Extent::Ragged { .. });
+        let mut dims = [0; MAX_RANK];
+        let rank = if ragged { 1 } else { 1 + tensor.row_shape.len() };
+        dims[0] = if ragged { rows * place.row_pitch_bytes / tensor.dtype.size_bytes() } else { rows };
+        if !ragged {
+            dims[1..rank].copy_from_slice(&tensor.row_shape);
+        }
+        TensorEntry {
+            dtype: tensor.dtype,
+            ragged,
+            offset_bytes: place.offset_bytes,
+            length_bytes: rows * place.row_pitch_bytes,
+            table_offset_bytes: place.table_offset_bytes,
+            rank: u8::try_from(rank).unwrap_or(0),
+            dims,
+        }
+    };
+    layout.tensors().iter().zip(layout.places()).map(entry).collect()
+}

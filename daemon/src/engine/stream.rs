@@ -1,0 +1,186 @@
+//! A stream: one resolved configuration with its dataset, its plan and its stages' figures. Shared by all threads.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use forebay_protocol::ids::SampleId;
+use forebay_protocol::layout::{LayoutError, SlotLayout};
+use forebay_protocol::sync::{AtomicU32, Ordering};
+use forebay_protocol::tensor::{DType, TensorSpec};
+
+use crate::config::{Concurrency, Config, ConfigError, Last};
+use crate::dataset::{self, Dataset, DatasetError, ProgressCallback};
+use crate::observe::{QueueFigures, StageFigures};
+use crate::operation::SamplePlan;
+use crate::order::STREAM_VERSION;
+use crate::storage::{LocalFiles, StorageError};
+
+/// Why a stream cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StreamError {
+    /// A mistake in the configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The dataset cannot be used.
+    #[error(transparent)]
+    Dataset(#[from] DatasetError),
+    /// The dataset's folder cannot be opened.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// A batch cannot be laid out.
+    #[error("{source_name}: a batch cannot be laid out: {error}")]
+    Layout {
+        /// The configuration.
+        source_name: String,
+        /// Why.
+        error: LayoutError,
+    },
+}
+
+/// A CPU stage as the threads see it.
+#[derive(Debug)]
+pub(crate) struct Stage {
+    pub(crate) name: String,
+    /// The most threads at once.
+    pub(crate) limit: u32,
+    /// Threads in it now.
+    active: AtomicU32,
+    pub(crate) figures: StageFigures,
+    /// The rows that wait for this stage.
+    pub(crate) input: QueueFigures,
+}
+
+impl Stage {
+    /// Enters the stage if it has room.
+    pub(crate) fn enter(&self) -> bool {
+        // AcqRel, here and in `leave`: none is needed for data; a plain count would do.
+        if self.active.fetch_add(1, Ordering::AcqRel) < self.limit {
+            return true;
+        }
+        self.active.fetch_sub(1, Ordering::AcqRel);
+        false
+    }
+
+    pub(crate) fn leave(&self) {
+        self.active.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// What one configuration describes, ready to be served.
+#[derive(Debug)]
+pub struct Stream {
+    pub(crate) config: Config,
+    pub(crate) dataset: Arc<dyn Dataset>,
+    pub(crate) storage: LocalFiles,
+    pub(crate) plan: SamplePlan,
+    pub(crate) layout: Arc<SlotLayout>,
+    pub(crate) index_tensor: usize,
+    pub(crate) valid_tensor: Option<usize>,
+    pub(crate) stages: Vec<Stage>,
+    pub(crate) fetch: StageFigures,
+    pub(crate) dataset_fingerprint: [u8; 32],
+    pub(crate) config_fingerprint: [u8; 32],
+}
+
+impl Stream {
+    /// Opens the dataset and compiles the operations. Blocks; `threads` is what an `auto` stage gets.
+    ///
+    /// # Errors
+    /// Names the file, the line and the key, or the path that is wrong.
+    pub fn open(
+        config: Config,
+        threads: u32,
+        progress: ProgressCallback<'_>,
+    ) -> Result<Self, StreamError> {
+        let dataset = dataset::open(&config.dataset, progress)?;
+        let storage = LocalFiles::open(&config.dataset.path)?;
+        let plan = SamplePlan::compile(&config, dataset.as_ref())?;
+        let mut tensors = plan.tensors().to_vec();
+        let index_tensor = tensors.len();
+        tensors.push(TensorSpec::dense("index", DType::I64, &[]));
+        let valid_tensor = (config.batch.last == Last::Pad).then(|| {
+            tensors.push(TensorSpec::dense("valid", DType::Bool, &[]));
+            index_tensor + 1
+        });
+        let layout = SlotLayout::new(&tensors, config.batch.size.get())
+            .map_err(|error| StreamError::Layout { source_name: config.source.clone(), error })?;
+        let stages = config
+            .stages
+            .iter()
+            .map(|stage| Stage {
+                name: stage.name.clone(),
+                limit: match stage.concurrency {
+                    Concurrency::Auto => threads,
+                    Concurrency::Threads(count) => count.get(),
+                },
+                active: AtomicU32::new(0),
+                figures: StageFigures::default(),
+                input: QueueFigures::default(),
+            })
+            .collect();
+        let config_fingerprint = config.fingerprint(STREAM_VERSION);
+        let dataset_fingerprint = dataset.fingerprint();
+        Ok(Self {
+            config,
+            dataset,
+            storage,
+            plan,
+            layout: Arc::new(layout),
+            index_tensor,
+            valid_tensor,
+            stages,
+            fetch: StageFigures::default(),
+            dataset_fingerprint,
+            config_fingerprint,
+        })
+    }
+
+    /// The stream's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    /// The resolved configuration.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The tensors of a batch, `index` and `valid` included.
+    #[must_use]
+    pub fn tensors(&self) -> &[TensorSpec] {
+        self.layout.tensors()
+    }
+
+    /// Where the tensors lie in a slot.
+    #[must_use]
+    pub fn layout(&self) -> &SlotLayout {
+        &self.layout
+    }
+
+    /// The number of samples.
+    #[must_use]
+    pub fn sample_count(&self) -> u64 {
+        self.dataset.sample_count()
+    }
+
+    /// The threads that all stages together may use at once.
+    #[must_use]
+    pub fn thread_count(&self) -> u32 {
+        self.stages.iter().map(|stage| stage.limit).sum()
+    }
+
+    /// A stage's name and its most threads at once.
+    pub fn stage_limits(&self) -> impl Iterator<Item = (&str, u32)> {
+        self.stages.iter().map(|stage| (stage.name.as_str(), stage.limit))
+    }
+
+    /// The file that a sample lies in, for messages.
+    pub(crate) fn sample_path(&self, id: SampleId) -> PathBuf {
+        let mut relative = Vec::new();
+        self.dataset.locate(id, &mut relative);
+        self.storage.full_path(&relative)
+    }
+}

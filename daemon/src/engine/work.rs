@@ -1,0 +1,253 @@
+//! What the engine, the fetch threads and the work threads share of one session: slots, rows and which rows are ready.
+//!
+//! See the states in [`super`]. Each row's cell has a mutex for the compiler's sake; it is handed over together with the
+//! row's state, so it is never contended and nobody blocks on it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use forebay_protocol::ids::SampleId;
+use forebay_protocol::slots::RowWriter;
+use forebay_protocol::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use super::gate::BytePermit;
+use super::stream::Stream;
+use crate::operation::{Row, SampleTask};
+use crate::order::DrawKey;
+
+/// No batch is open in the slot.
+const CLOSED: u64 = u64::MAX;
+
+/// Why a row has no data.
+#[derive(Debug, Clone)]
+pub(crate) enum RowFailure {
+    /// The sample's bytes are defective.
+    Defect(String),
+    /// The bytes could not be had, after all retries.
+    Storage(String),
+}
+
+/// What belongs to one row of a slot.
+#[derive(Debug)]
+pub(crate) struct RowCell {
+    pub(crate) writer: RowWriter,
+    pub(crate) task: SampleTask,
+    pub(crate) valid: bool,
+    pub(crate) permit: Option<BytePermit>,
+    pub(crate) failure: Option<RowFailure>,
+}
+
+/// One slot and the batch that is being made in it.
+#[derive(Debug)]
+pub(crate) struct SlotWork {
+    /// The number of the batch in the session, or `CLOSED`.
+    order: AtomicU64,
+    /// Set when the batch is not wanted any more; its rows end without work.
+    cancelled: AtomicBool,
+    /// Rows that are not finished.
+    pending: AtomicU32,
+    /// A bit for each row that failed and that the engine has not looked at.
+    failed: Box<[AtomicU64]>,
+    /// For each stage, a bit for each row that waits for it.
+    ready: Box<[Box<[AtomicU64]>]>,
+    rows: Box<[Mutex<RowCell>]>,
+}
+
+/// One session's slots.
+#[derive(Debug)]
+pub(crate) struct SessionWork {
+    pub(crate) stream: Arc<Stream>,
+    pub(crate) slots: Box<[SlotWork]>,
+    /// The number of the batch that is published next: what is oldest to this session.
+    pub(crate) next_to_publish: AtomicU64,
+}
+
+/// A row that a work thread has claimed for a stage.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Claim {
+    pub(crate) slot: usize,
+    pub(crate) row: usize,
+    pub(crate) stage: usize,
+}
+
+impl SlotWork {
+    fn new(rows: Vec<RowWriter>, stages: usize) -> Self {
+        let words = rows.len().div_ceil(64);
+        let bitmap = || (0..words).map(|_| AtomicU64::new(0)).collect();
+        Self {
+            order: AtomicU64::new(CLOSED),
+            cancelled: AtomicBool::new(false),
+            pending: AtomicU32::new(0),
+            failed: bitmap(),
+            ready: (0..stages).map(|_| bitmap()).collect(),
+            rows: rows
+                .into_iter()
+                .map(|writer| {
+                    let key = DrawKey { seed: 0, epoch: 0, sample: 0 };
+                    Mutex::new(RowCell {
+                        writer,
+                        task: SampleTask::new(SampleId(0), key, Vec::new()),
+                        valid: true,
+                        permit: None,
+                        failure: None,
+                    })
+                })
+                .collect(),
+        }
+    }
+
+    /// The row's cell. Only whoever the row's state names calls this; see the module's head.
+    pub(crate) fn cell(&self, row: usize) -> MutexGuard<'_, RowCell> {
+        self.rows[row].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens the slot for a batch of so many rows. Engine only.
+    pub(crate) fn open(&self, order: u64, rows: u32) {
+        self.cancelled.store(false, Ordering::Relaxed);
+        self.pending.store(rows, Ordering::Relaxed);
+        // Release: pairs with the acquire load in `claim`.
+        self.order.store(order, Ordering::Release);
+    }
+
+    /// Closes the slot: complete or given up. Engine only.
+    pub(crate) fn close(&self) {
+        self.order.store(CLOSED, Ordering::Release);
+    }
+
+    /// Whether every row is finished.
+    pub(crate) fn is_complete(&self) -> bool {
+        // Acquire: pairs with the release in `finish_rows`; the rows' bytes come first.
+        self.pending.load(Ordering::Acquire) == 0
+    }
+
+    /// A row is finished, with data or without. True: the engine should look, since it was the last or it failed.
+    pub(crate) fn finish_row(&self, row: usize, failed: bool) -> bool {
+        if failed {
+            // Release: pairs with `take_failed`; the reason in the cell comes first. Before the count, so that whoever
+            // sees the batch complete sees the failure too.
+            self.failed[row / 64].fetch_or(1 << (row % 64), Ordering::Release);
+        }
+        // AcqRel: releases this row's bytes, and the last one to finish has seen the others'.
+        let last = self.pending.fetch_sub(1, Ordering::AcqRel) == 1;
+        last || failed
+    }
+
+    /// A failed row gets another sample. Engine only.
+    pub(crate) fn reopen_row(&self) {
+        self.pending.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Acquire)
+    }
+
+    /// The next failed row that was not looked at. Engine only.
+    pub(crate) fn take_failed(&self) -> Option<usize> {
+        take_bit(&self.failed)
+    }
+
+    /// A row waits for a stage from now on.
+    pub(crate) fn mark_ready(&self, stage: usize, row: usize) {
+        // Release: pairs with the acquire in `take_ready`; the row's cell comes first.
+        self.ready[stage][row / 64].fetch_or(1 << (row % 64), Ordering::Release);
+    }
+
+    fn has_ready(&self, stage: usize) -> bool {
+        // Relaxed: a look; `take_ready` decides.
+        self.ready[stage].iter().any(|word| word.load(Ordering::Relaxed) != 0)
+    }
+
+    /// Claims the first row that waits for a stage.
+    fn take_ready(&self, stage: usize) -> Option<usize> {
+        take_bit(&self.ready[stage])
+    }
+}
+
+/// Clears the first set bit and gives its number.
+fn take_bit(words: &[AtomicU64]) -> Option<usize> {
+    for (index, word) in words.iter().enumerate() {
+        let mut bits = word.load(Ordering::Relaxed);
+        while bits != 0 {
+            let bit = bits & bits.wrapping_neg();
+            // Acquire: pairs with the release of whoever set the bit.
+            bits = word.fetch_and(!bit, Ordering::Acquire);
+            if bits & bit != 0 {
+                return Some(index * 64 + bit.trailing_zeros() as usize);
+            }
+        }
+    }
+    None
+}
+
+impl SessionWork {
+    pub(crate) fn new(stream: Arc<Stream>, rows: Vec<Vec<RowWriter>>) -> Self {
+        let stages = stream.stages.len();
+        let slots = rows.into_iter().map(|rows| SlotWork::new(rows, stages)).collect();
+        Self { stream, slots, next_to_publish: AtomicU64::new(0) }
+    }
+
+    /// How far the session's most urgent ready row is from being published, if there is one.
+    pub(crate) fn urgency(&self) -> Option<u64> {
+        let next = self.next_to_publish.load(Ordering::Relaxed);
+        self.slots
+            .iter()
+            .filter(|slot| (0..self.stream.stages.len()).any(|stage| slot.has_ready(stage)))
+            .map(|slot| slot.order.load(Ordering::Acquire).saturating_sub(next))
+            .min()
+    }
+
+    /// Claims a row of the oldest batch that has one for a stage with room; later stages first within a batch. The
+    /// stage is entered.
+    pub(crate) fn claim(&self) -> Option<Claim> {
+        let mut after = None;
+        loop {
+            let (order, slot) = self.oldest_after(after)?;
+            for stage in (0..self.stream.stages.len()).rev() {
+                if !self.slots[slot].has_ready(stage) || !self.stream.stages[stage].enter() {
+                    continue;
+                }
+                if let Some(row) = self.slots[slot].take_ready(stage) {
+                    return Some(Claim { slot, row, stage });
+                }
+                self.stream.stages[stage].leave();
+            }
+            after = Some(order);
+        }
+    }
+
+    /// The open slot of the least order above `after` that has a ready row.
+    fn oldest_after(&self, after: Option<u64>) -> Option<(u64, usize)> {
+        self.slots
+            .iter()
+            .enumerate()
+            .map(|(index, slot)| (slot.order.load(Ordering::Acquire), index))
+            .filter(|(order, index)| {
+                *order != CLOSED
+                    && after.is_none_or(|after| *order > after)
+                    && (0..self.stream.stages.len()).any(|stage| self.slots[*index].has_ready(stage))
+            })
+            .min()
+    }
+}
+
+/// A row's writer as the operations see it.
+pub(crate) struct SlotRow<'a>(pub(crate) &'a mut RowWriter);
+
+impl Row for SlotRow<'_> {
+    fn dense(&mut self, tensor: usize) -> &mut [u8] {
+        self.0.bytes_mut(tensor)
+    }
+
+    fn ragged(&mut self, tensor: usize, bytes: u64) -> Option<&mut [u8]> {
+        let size = self.0.layout().tensors()[tensor].dtype.size_bytes();
+        let length = usize::try_from(bytes).ok()?;
+        if length > self.0.bytes_mut(tensor).len() {
+            return None;
+        }
+        self.0.set_ragged_length(tensor, bytes / size);
+        Some(&mut self.0.bytes_mut(tensor)[..length])
+    }
+}

@@ -1,0 +1,17 @@
+//! What is measured: times and queues by the names of DESIGN's section 9, and the sentence that they add up to.
+
+mod histogram;
+mod queue;
+mod report;
+mod ring;
+mod stage;
+mod verdict;
+
+pub use histogram::TimeHistogram;
+pub use queue::{QueueFigures, QueueReport};
+pub use report::{
+    DaemonReport, ProcessFigures, SessionReport, StreamReport, Substitution, cpu_time,
+};
+pub use ring::RingFigures;
+pub use stage::{StageFigures, StageReport};
+pub use verdict::Verdict;

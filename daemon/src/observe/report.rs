@@ -1,0 +1,169 @@
+//! Everything that `stats` tells, as one serialisable value.
+
+use std::time::Duration;
+
+use forebay_protocol::ids::Position;
+use serde::{Deserialize, Serialize};
+
+use super::stage::StageReport;
+use super::verdict::{Verdict, judge};
+
+/// The daemon's figures. `stats --json` prints this.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct DaemonReport {
+    /// The release.
+    pub release: String,
+    /// The process id.
+    pub pid: u32,
+    /// User and system time so far.
+    pub cpu_seconds: f64,
+    /// Resident memory, the rings included.
+    pub resident_bytes: u64,
+    /// Resident memory that is no shared segment.
+    pub private_bytes: u64,
+    /// The work threads.
+    pub threads: u32,
+    /// What samples may hold between fetch and work.
+    pub fetch_budget_bytes: u64,
+    /// What they hold.
+    pub fetch_in_use_bytes: u64,
+    /// The stages of the first stream with a session, else of the first: the same as in `streams`.
+    pub stages: Vec<StageReport>,
+    /// What the limit is.
+    pub verdict: Verdict,
+    /// Every stream.
+    pub streams: Vec<StreamReport>,
+    /// Every attached client.
+    pub sessions: Vec<SessionReport>,
+}
+
+/// One stream's figures.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct StreamReport {
+    /// Its name.
+    pub name: String,
+    /// Fetch first; each with the queue after it.
+    pub stages: Vec<StageReport>,
+}
+
+/// One client's figures.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SessionReport {
+    /// Its number in the daemon.
+    pub session: u64,
+    /// The stream.
+    pub stream: String,
+    /// Its rank.
+    pub rank: u32,
+    /// The ranks of the job.
+    pub world_size: u32,
+    /// Since it attached.
+    pub seconds: f64,
+    /// Where the next batch to be opened begins.
+    pub position: Position,
+    /// Batches in the ring so far.
+    pub batches_published: u64,
+    /// Batches that the client says it took.
+    pub batches_taken: u64,
+    /// The client's wait in all, by its word.
+    pub wait_seconds: f64,
+    /// Slots by state.
+    pub slots_free: u64,
+    /// Being written.
+    pub slots_filling: u64,
+    /// Published and not taken.
+    pub slots_ready: u64,
+    /// Taken and not returned.
+    pub slots_leased: u64,
+    /// Data, publish and return.
+    pub ring_bytes: u64,
+    /// Samples that took another one's place; the last hundred.
+    pub substituted: Vec<Substitution>,
+}
+
+/// A sample that took another one's place.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Substitution {
+    /// In which epoch.
+    pub epoch: u64,
+    /// The bad sample's id.
+    pub sample: u64,
+    /// The id of the sample in its place.
+    pub substitute: u64,
+    /// The bad sample's file.
+    pub path: String,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+impl DaemonReport {
+    pub(crate) fn new(
+        streams: Vec<StreamReport>,
+        sessions: Vec<SessionReport>,
+        threads: u32,
+        fetch_budget_bytes: u64,
+        fetch_in_use_bytes: u64,
+    ) -> Self {
+        let process = ProcessFigures::now();
+        let shown = sessions.first().map(|session| session.stream.as_str());
+        let stream = streams
+            .iter()
+            .find(|stream| Some(stream.name.as_str()) == shown)
+            .or_else(|| streams.first());
+        let stages = stream.map(|stream| stream.stages.clone()).unwrap_or_default();
+        let verdict = judge(&stages, sessions.first(), threads, process.cpu_seconds);
+        Self {
+            release: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            cpu_seconds: process.cpu_seconds,
+            resident_bytes: process.resident_bytes,
+            private_bytes: process.resident_bytes.saturating_sub(process.shared_bytes),
+            threads,
+            fetch_budget_bytes,
+            fetch_in_use_bytes,
+            stages,
+            verdict,
+            streams,
+            sessions,
+        }
+    }
+}
+
+/// What the kernel says of this process.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ProcessFigures {
+    /// User and system time.
+    pub cpu_seconds: f64,
+    /// `VmRSS`.
+    pub resident_bytes: u64,
+    /// `RssShmem`.
+    pub shared_bytes: u64,
+    /// `VmHWM`.
+    pub peak_bytes: u64,
+}
+
+impl ProcessFigures {
+    /// This process's figures now; zeros where /proc cannot be read.
+    #[must_use]
+    pub fn now() -> Self {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("");
+            let kib = line.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok());
+            kib.unwrap_or(0) * 1024
+        };
+        Self {
+            cpu_seconds: cpu_time().as_secs_f64(),
+            resident_bytes: field("VmRSS:"),
+            shared_bytes: field("RssShmem:"),
+            peak_bytes: field("VmHWM:"),
+        }
+    }
+}
+
+/// User and system time of this process.
+#[must_use]
+pub fn cpu_time() -> Duration {
+    nix::time::clock_gettime(nix::time::ClockId::CLOCK_PROCESS_CPUTIME_ID)
+        .map_or(Duration::ZERO, Duration::from)
+}

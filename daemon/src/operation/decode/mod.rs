@@ -1,0 +1,187 @@
+//! From an image file to pixels: finds the format by the file's first bytes, reads the header, decodes.
+//!
+//! Pixels are 8-bit, height × width × channels, as Pillow's `open(…).convert("RGB")` (or `"L"`, `"RGBA"`) gives them.
+//! A format is one file here and one line in [`Format::of`].
+
+pub(crate) mod colour;
+pub(crate) mod exif;
+mod png;
+mod webp;
+
+use super::geometry::{Rectangle, Size};
+use super::jpeg::{self, JpegDecoder};
+use crate::dataset::Defect;
+use exif::Orientation;
+
+/// The most pixels of an image: where Pillow raises its `DecompressionBombError` (twice its `MAX_IMAGE_PIXELS`).
+pub(crate) const MAX_PIXELS: u64 = 2 * 89_478_485;
+
+/// A format that is known by its first bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Format {
+    Jpeg,
+    Png,
+    WebP,
+}
+
+impl Format {
+    fn of(file: &[u8]) -> Option<Self> {
+        match file {
+            [0xff, 0xd8, 0xff, ..] => Some(Self::Jpeg),
+            [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Some(Self::Png),
+            [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Some(Self::WebP),
+            _ => None,
+        }
+    }
+}
+
+/// What is known of an image before its pixels are decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ImageHeader {
+    format: Format,
+    /// As stored.
+    stored: Size,
+    /// What turns the stored image into the one that is meant; `AsStored` when that was not asked for.
+    orientation: Orientation,
+}
+
+impl ImageHeader {
+    /// The size of the decoded image, its orientation applied.
+    pub(crate) const fn size(&self) -> Size {
+        if self.orientation.swaps_sides() {
+            Size { width: self.stored.height, height: self.stored.width }
+        } else {
+            self.stored
+        }
+    }
+}
+
+/// A work thread's decoders and their scratch memory.
+#[derive(Debug, Default)]
+pub(crate) struct Decoders {
+    jpeg: JpegDecoder,
+    /// What a file holds before its colours or its orientation are converted.
+    unconverted: Vec<u8>,
+}
+
+impl Decoders {
+    /// Images decoded in spite of a warning.
+    pub(crate) const fn warnings(&self) -> u64 {
+        self.jpeg.warnings
+    }
+
+    /// Gives back what an unusually large image took.
+    pub(crate) fn trim(&mut self, limit_bytes: usize) {
+        self.jpeg.trim(limit_bytes);
+        if self.unconverted.capacity() > limit_bytes {
+            self.unconverted = Vec::new();
+        }
+    }
+
+    /// Reads the header of a file of any known format.
+    ///
+    /// # Errors
+    /// The format is unknown, the header is defective, or the image has no pixels or too many.
+    pub(crate) fn read_header(
+        &mut self,
+        file: &[u8],
+        apply_orientation: bool,
+    ) -> Result<ImageHeader, Defect> {
+        let Some(format) = Format::of(file) else {
+            return Err(Defect(unknown_format(file)));
+        };
+        let (stored, tag) = match format {
+            Format::Jpeg => {
+                let header = jpeg::read_header(file)?;
+                (header.size, header.orientation)
+            }
+            Format::Png => png::read_header(file, apply_orientation)?,
+            Format::WebP => webp::read_header(file, apply_orientation)?,
+        };
+        let pixels = u64::from(stored.width) * u64::from(stored.height);
+        if pixels == 0 {
+            return Err(Defect(format!(
+                "the image has no pixels ({}x{})",
+                stored.width, stored.height
+            )));
+        }
+        if pixels > MAX_PIXELS {
+            return Err(Defect(format!(
+                "the image has {pixels} pixels ({}x{}), more than {MAX_PIXELS}",
+                stored.width, stored.height
+            )));
+        }
+        let orientation =
+            if apply_orientation { Orientation::from_tag(tag) } else { Orientation::AsStored };
+        Ok(ImageHeader { format, stored, orientation })
+    }
+
+    /// Decodes at least `needed` of the image into `pixels` (rows without gaps) and returns the part decoded.
+    ///
+    /// # Errors
+    /// The file is defective, also where only a part not needed is.
+    ///
+    /// # Panics
+    /// When `needed` is empty or does not lie in the image.
+    pub(crate) fn decode(
+        &mut self,
+        file: &[u8],
+        header: &ImageHeader,
+        channels: u8,
+        needed: Rectangle,
+        pixels: &mut Vec<u8>,
+    ) -> Result<Rectangle, Defect> {
+        if header.orientation != Orientation::AsStored {
+            let mut stored = std::mem::take(&mut self.unconverted);
+            let upright = ImageHeader { orientation: Orientation::AsStored, ..*header };
+            let whole = Rectangle::whole(header.stored);
+            let decoded = self.decode(file, &upright, channels, whole, &mut stored);
+            if decoded.is_ok() {
+                let bytes = stored_bytes(header.stored, channels);
+                let turned = prepare(pixels, bytes);
+                header.orientation.apply(&stored[..bytes], header.stored, channels, turned);
+            }
+            self.unconverted = stored;
+            return decoded.map(|_| Rectangle::whole(header.size()));
+        }
+        match header.format {
+            Format::Jpeg => self.jpeg.decode(file, header.stored, channels, needed, pixels),
+            Format::Png => {
+                png::decode(file, header.stored, channels, &mut self.unconverted, pixels)?;
+                Ok(Rectangle::whole(header.stored))
+            }
+            Format::WebP => {
+                webp::decode(file, header.stored, channels, &mut self.unconverted, pixels)?;
+                Ok(Rectangle::whole(header.stored))
+            }
+        }
+    }
+}
+
+const fn stored_bytes(size: Size, channels: u8) -> usize {
+    size.width as usize * size.height as usize * channels as usize
+}
+
+/// The first `bytes` of a buffer, which only grows: what is there is overwritten, not cleared.
+pub(crate) fn prepare(buffer: &mut Vec<u8>, bytes: usize) -> &mut [u8] {
+    if buffer.len() < bytes {
+        buffer.resize(bytes, 0);
+    }
+    &mut buffer[..bytes]
+}
+
+fn unknown_format(file: &[u8]) -> String {
+    use std::fmt::Write as _;
+    if file.is_empty() {
+        return "the image file is empty".to_owned();
+    }
+    let mut message = "not a JPEG, PNG or WebP file: it begins with".to_owned();
+    for byte in file.iter().take(8) {
+        // Writing to a string cannot fail.
+        let _ = write!(message, " {byte:02x}");
+    }
+    message
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,49 @@
+//! WebP through image-webp (pure Rust): lossy, lossless, with alpha; of an animation the first frame.
+
+use std::io::Cursor;
+
+use image_webp::WebPDecoder;
+
+use super::super::geometry::Size;
+use super::{colour, exif, prepare};
+use crate::dataset::Defect;
+
+fn defect(reason: impl std::fmt::Display) -> Defect {
+    Defect(format!("the WebP decoder refuses the file: {reason}"))
+}
+
+/// The size and the EXIF orientation (1 unless asked for).
+pub(super) fn read_header(file: &[u8], wants_orientation: bool) -> Result<(Size, u8), Defect> {
+    let mut decoder = WebPDecoder::new(Cursor::new(file)).map_err(defect)?;
+    let (width, height) = decoder.dimensions();
+    let mut tag = 1;
+    if wants_orientation && let Ok(Some(block)) = decoder.exif_metadata() {
+        tag = exif::orientation(block.strip_prefix(b"Exif\0\0").unwrap_or(&block));
+    }
+    Ok((Size { width, height }, tag))
+}
+
+/// Decodes the image, converted to 1, 3 or 4 channels.
+pub(super) fn decode(
+    file: &[u8],
+    size: Size,
+    channels: u8,
+    unconverted: &mut Vec<u8>,
+    pixels: &mut Vec<u8>,
+) -> Result<(), Defect> {
+    let mut decoder = WebPDecoder::new(Cursor::new(file)).map_err(defect)?;
+    let count = size.width as usize * size.height as usize;
+    let from_channels = if decoder.has_alpha() { 4 } else { 3 };
+    let bytes = count * usize::from(from_channels);
+    if decoder.output_buffer_size() != Some(bytes) {
+        return Err(defect("two headers"));
+    }
+    let out = prepare(pixels, count * usize::from(channels));
+    if from_channels == channels {
+        return decoder.read_image(out).map_err(defect);
+    }
+    let from = prepare(unconverted, bytes);
+    decoder.read_image(from).map_err(defect)?;
+    colour::convert(from_channels, from, channels, out);
+    Ok(())
+}

@@ -1,0 +1,213 @@
+//! An image whose decoding and geometry are planned and not yet carried out, and the tools that carry them out.
+//!
+//! Decoding waits until the result is written, so that only the region that the result depends on is decoded, and crop
+//! and resize are one pass. Owns its pixels once they exist; borrows the file before.
+
+use fast_image_resize::Resizer;
+
+use super::super::arguments::Interpolation;
+use super::super::decode::{Decoders, ImageHeader, prepare};
+use super::super::geometry::{Geometry, Rectangle, Size};
+use super::pixels::{PixelView, write_canvas};
+use super::resample::resample;
+use super::values::{ImageFormat, PixelValues};
+use crate::config::ImageLayout;
+use crate::dataset::Defect;
+
+/// The form in which images are carried from stage to stage.
+const PLAIN: ImageFormat = ImageFormat { layout: ImageLayout::Nhwc, values: PixelValues::Bytes };
+/// What a work thread keeps of a buffer from sample to sample; a larger one is given back.
+const KEPT_BYTES: usize = 64 << 20;
+/// Spare buffers that a work thread keeps.
+const KEPT_BUFFERS: usize = 4;
+
+/// A work thread's decoders, resizer and scratch memory.
+#[derive(Debug, Default)]
+pub(crate) struct ImageTools {
+    /// Reads headers and decodes.
+    pub(crate) decoders: Decoders,
+    resizer: Resizer,
+    decoded: Vec<u8>,
+    resampled: Vec<u8>,
+    spare: Vec<Vec<u8>>,
+}
+
+impl ImageTools {
+    /// Gives back what an unusually large image took. Called after each sample.
+    pub(crate) fn trim(&mut self) {
+        for buffer in [&mut self.decoded, &mut self.resampled] {
+            if buffer.capacity() > KEPT_BYTES {
+                *buffer = Vec::new();
+            }
+        }
+        if self.resizer.size_of_internal_buffers() > KEPT_BYTES {
+            self.resizer.reset_internal_buffers();
+        }
+        self.decoders.trim(KEPT_BYTES);
+    }
+
+    fn recycle(&mut self, buffer: Vec<u8>) {
+        if self.spare.len() < KEPT_BUFFERS && buffer.capacity() <= KEPT_BYTES {
+            self.spare.push(buffer);
+        }
+    }
+}
+
+/// Where an image's pixels are.
+#[derive(Debug)]
+enum Source<'a> {
+    /// Still in the file.
+    File { bytes: &'a [u8], header: ImageHeader },
+    /// Here: height × width × channels.
+    Pixels(Vec<u8>),
+}
+
+/// An image on its way.
+#[derive(Debug)]
+pub(crate) struct PendingImage<'a> {
+    source: Source<'a>,
+    /// The size before the geometry.
+    decoded: Size,
+    channels: u8,
+    /// What is to be done to it.
+    pub(crate) geometry: Geometry,
+}
+
+impl<'a> PendingImage<'a> {
+    /// An image in a file whose header has been read.
+    pub(crate) const fn from_file(bytes: &'a [u8], header: ImageHeader, channels: u8) -> Self {
+        let decoded = header.size();
+        Self {
+            source: Source::File { bytes, header },
+            decoded,
+            channels,
+            geometry: Geometry::identity(decoded),
+        }
+    }
+
+    /// The size of the result so far.
+    pub(crate) const fn size(&self) -> Size {
+        self.geometry.canvas
+    }
+
+    /// Plans a resampling; carries out what is pending where the two cannot be one.
+    ///
+    /// # Errors
+    /// The file is defective.
+    pub(crate) fn resize(
+        &mut self,
+        size: Size,
+        interpolation: Interpolation,
+        tools: &mut ImageTools,
+    ) -> Result<(), Defect> {
+        if !self.geometry.resize(size, interpolation) {
+            self.materialise(tools)?;
+            let composed = self.geometry.resize(size, interpolation);
+            debug_assert!(composed, "an image without pending geometry takes any");
+        }
+        Ok(())
+    }
+
+    /// Carries out all that is pending.
+    fn materialise(&mut self, tools: &mut ImageTools) -> Result<(), Defect> {
+        let size = self.geometry.canvas;
+        let bytes = size.width as usize * size.height as usize * usize::from(self.channels);
+        let mut result = tools.spare.pop().unwrap_or_default();
+        self.write(&PLAIN, prepare(&mut result, bytes), tools)?;
+        if let Source::Pixels(before) = std::mem::replace(&mut self.source, Source::Pixels(result)) {
+            tools.recycle(before);
+        }
+        self.decoded = size;
+        self.geometry = Geometry::identity(size);
+        Ok(())
+    }
+
+    /// Carries out all that is pending, so that the image no longer needs its file.
+    ///
+    /// # Errors
+    /// The file is defective.
+    pub(crate) fn detach(mut self, tools: &mut ImageTools) -> Result<PendingImage<'static>, Defect> {
+        let is_here = matches!(self.source, Source::Pixels(_));
+        if !(is_here && self.geometry.is_identity(self.decoded)) {
+            self.materialise(tools)?;
+        }
+        let Source::Pixels(pixels) = self.source else {
+            return Err(Defect("the image was not decoded".to_owned()));
+        };
+        Ok(PendingImage {
+            source: Source::Pixels(pixels),
+            decoded: self.decoded,
+            channels: self.channels,
+            geometry: self.geometry,
+        })
+    }
+
+    /// Carries out all that is pending and writes the result.
+    ///
+    /// # Errors
+    /// The file is defective.
+    ///
+    /// # Panics
+    /// When `row` has not exactly the result's bytes.
+    pub(crate) fn write(
+        &self,
+        format: &ImageFormat,
+        row: &mut [u8],
+        tools: &mut ImageTools,
+    ) -> Result<(), Defect> {
+        let geometry = &self.geometry;
+        let ImageTools { decoders, resizer, decoded, resampled, .. } = tools;
+        let (pixels, area) = match &self.source {
+            Source::Pixels(pixels) => (pixels.as_slice(), Rectangle::whole(self.decoded)),
+            Source::File { bytes, header } => {
+                let mut needed = geometry.needed();
+                if needed.is_empty() {
+                    // All zeros; the file is judged all the same.
+                    needed = Rectangle { left: 0, top: 0, width: 1, height: 1 };
+                }
+                let area = decoders.decode(bytes, header, self.channels, needed, decoded)?;
+                (decoded.as_slice(), area)
+            }
+        };
+        if geometry.visible.is_empty() {
+            let nothing = PixelView { bytes: &[], pitch_bytes: 0, channels: self.channels };
+            write_canvas(nothing, geometry, format, row);
+            return Ok(());
+        }
+        if geometry.resampling.is_none() {
+            let part = Rectangle {
+                left: geometry.source.left + geometry.visible.left - area.left,
+                top: geometry.source.top + geometry.visible.top - area.top,
+                ..geometry.visible
+            };
+            let view = PixelView::part(pixels, area.width, part, self.channels);
+            write_canvas(view, geometry, format, row);
+            return Ok(());
+        }
+        let is_plain = format.layout == ImageLayout::Nhwc || self.channels == 1;
+        let straight_into_row = is_plain
+            && matches!(format.values, PixelValues::Bytes)
+            && !geometry.flip_horizontally
+            && !geometry.flip_vertically
+            && !geometry.is_padded()
+            // With alpha the resizer reads its result again, and a row is only written.
+            && self.channels != 4;
+        if straight_into_row {
+            return resample(resizer, pixels, area, self.channels, geometry, row);
+        }
+        let visible = geometry.visible;
+        let pitch_bytes = visible.width as usize * usize::from(self.channels);
+        let bytes = prepare(resampled, pitch_bytes * visible.height as usize);
+        resample(resizer, pixels, area, self.channels, geometry, bytes)?;
+        let view = PixelView { bytes, pitch_bytes, channels: self.channels };
+        write_canvas(view, geometry, format, row);
+        Ok(())
+    }
+
+    /// Gives the memory back to the thread's tools.
+    pub(crate) fn recycle(self, tools: &mut ImageTools) {
+        if let Source::Pixels(pixels) = self.source {
+            tools.recycle(pixels);
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Writes 8-bit pixels onto a canvas of zeros, mirrored or not, in the output's layout and type.
+//!
+//! Every byte of the canvas is written and none is read: it may be a row of a slot.
+
+use super::super::geometry::{Geometry, Rectangle};
+use super::values::{ImageFormat, PixelValues};
+use crate::config::ImageLayout;
+
+/// Pixels that lie in memory, height × width × channels.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PixelView<'p> {
+    /// From the first pixel of the first row to at least the last of the last.
+    pub(super) bytes: &'p [u8],
+    /// From one row's start to the next one's.
+    pub(super) pitch_bytes: usize,
+    pub(super) channels: u8,
+}
+
+impl<'p> PixelView<'p> {
+    /// A part of an image whose rows lie without gaps.
+    pub(super) fn part(bytes: &'p [u8], image_width: u32, part: Rectangle, channels: u8) -> Self {
+        let pitch_bytes = image_width as usize * usize::from(channels);
+        let start = part.top as usize * pitch_bytes + part.left as usize * usize::from(channels);
+        Self { bytes: &bytes[start.min(bytes.len())..], pitch_bytes, channels }
+    }
+}
+
+/// What becomes of a byte of one channel.
+trait Convert<const N: usize>: Copy {
+    fn convert(self, channel: usize, byte: u8) -> [u8; N];
+}
+
+/// The byte itself.
+#[derive(Clone, Copy)]
+struct Identity;
+
+impl Convert<1> for Identity {
+    #[inline(always)]
+    fn convert(self, _channel: usize, byte: u8) -> [u8; 1] {
+        [byte]
+    }
+}
+
+impl<const N: usize> Convert<N> for &[[[u8; N]; 256]] {
+    #[inline(always)]
+    fn convert(self, channel: usize, byte: u8) -> [u8; N] {
+        self[channel][usize::from(byte)]
+    }
+}
+
+/// Writes the canvas. `view` begins at the first visible pixel.
+///
+/// # Panics
+/// When `canvas` has not exactly the bytes of the geometry's canvas, or `view` fewer than its visible part.
+pub(super) fn write_canvas(
+    view: PixelView<'_>,
+    geometry: &Geometry,
+    format: &ImageFormat,
+    canvas: &mut [u8],
+) {
+    match &format.values {
+        PixelValues::Bytes if format.layout == ImageLayout::Nhwc => {
+            interleaved_bytes(view, geometry, canvas);
+        }
+        PixelValues::Bytes => dispatch::<1, _>(view, geometry, format.layout, Identity, canvas),
+        PixelValues::TwoBytes(tables) => {
+            dispatch(view, geometry, format.layout, tables.as_slice(), canvas);
+        }
+        PixelValues::FourBytes(tables) => {
+            dispatch(view, geometry, format.layout, tables.as_slice(), canvas);
+        }
+        PixelValues::EightBytes(tables) => {
+            dispatch(view, geometry, format.layout, tables.as_slice(), canvas);
+        }
+    }
+}
+
+fn dispatch<const N: usize, C: Convert<N>>(
+    view: PixelView<'_>,
+    geometry: &Geometry,
+    layout: ImageLayout,
+    convert: C,
+    canvas: &mut [u8],
+) {
+    match view.channels {
+        1 => write::<N, 1, C>(view, geometry, layout, convert, canvas),
+        3 => write::<N, 3, C>(view, geometry, layout, convert, canvas),
+        _ => write::<N, 4, C>(view, geometry, layout, convert, canvas),
+    }
+}
+
+/// Where the visible part lies on the canvas after the flips: (first column, first row).
+fn placed(geometry: &Geometry) -> (usize, usize) {
+    let after = |flip: bool, place: u32, part: u32, whole: u32| {
+        if flip { (whole - place - part) as usize } else { place as usize }
+    };
+    (
+        after(
+            geometry.flip_horizontally,
+            geometry.place.0,
+            geometry.visible.width,
+            geometry.canvas.width,
+        ),
+        after(
+            geometry.flip_vertically,
+            geometry.place.1,
+            geometry.visible.height,
+            geometry.canvas.height,
+        ),
+    )
+}
+
+/// The visible row that a canvas row shows.
+fn visible_row(geometry: &Geometry, first_row: usize, row: usize) -> Option<usize> {
+    let height = geometry.visible.height as usize;
+    let inside = row.checked_sub(first_row).filter(|row| *row < height)?;
+    Some(if geometry.flip_vertically { height - 1 - inside } else { inside })
+}
+
+fn interleaved_bytes(view: PixelView<'_>, geometry: &Geometry, canvas: &mut [u8]) {
+    let channels = usize::from(view.channels);
+    let line_bytes = geometry.canvas.width as usize * channels;
+    let part_bytes = geometry.visible.width as usize * channels;
+    let (first_column, first_row) = placed(geometry);
+    for (row, line) in canvas.chunks_exact_mut(line_bytes).enumerate() {
+        let Some(from) = visible_row(geometry, first_row, row) else {
+            line.fill(0);
+            continue;
+        };
+        let from = &view.bytes[from * view.pitch_bytes..][..part_bytes];
+        let (before, rest) = line.split_at_mut(first_column * channels);
+        let (part, after) = rest.split_at_mut(part_bytes);
+        before.fill(0);
+        after.fill(0);
+        if !geometry.flip_horizontally {
+            part.copy_from_slice(from);
+            continue;
+        }
+        for (to, from) in part.chunks_exact_mut(channels).zip(from.chunks_exact(channels).rev()) {
+            to.copy_from_slice(from);
+        }
+    }
+}
+
+fn write<const N: usize, const CHANNELS: usize, C: Convert<N>>(
+    view: PixelView<'_>,
+    geometry: &Geometry,
+    layout: ImageLayout,
+    convert: C,
+    canvas: &mut [u8],
+) {
+    let (width, height) = (geometry.canvas.width as usize, geometry.canvas.height as usize);
+    let part_width = geometry.visible.width as usize;
+    let (first_column, first_row) = placed(geometry);
+    let (elements, _) = canvas.as_chunks_mut::<N>();
+    assert_eq!(elements.len(), width * height * CHANNELS, "a canvas of another size");
+    for row in 0..height {
+        let pixels = visible_row(geometry, first_row, row).map(|from| {
+            view.bytes[from * view.pitch_bytes..][..part_width * CHANNELS].as_chunks::<CHANNELS>().0
+        });
+        match layout {
+            ImageLayout::Nhwc => {
+                let line = &mut elements[row * width * CHANNELS..][..width * CHANNELS];
+                let line = line.as_chunks_mut::<CHANNELS>().0;
+                let Some(pixels) = pixels else {
+                    line.fill(std::array::from_fn(|channel| convert.convert(channel, 0)));
+                    continue;
+                };
+                let pixel = |pixel: &[u8; CHANNELS]| {
+                    std::array::from_fn(|channel| convert.convert(channel, pixel[channel]))
+                };
+                fill_line(line, pixels, first_column, geometry.flip_horizontally, pixel);
+            }
+            ImageLayout::Nchw => {
+                for channel in 0..CHANNELS {
+                    let line = &mut elements[(channel * height + row) * width..][..width];
+                    let Some(pixels) = pixels else {
+                        line.fill(convert.convert(channel, 0));
+                        continue;
+                    };
+                    let pixel = |pixel: &[u8; CHANNELS]| convert.convert(channel, pixel[channel]);
+                    fill_line(line, pixels, first_column, geometry.flip_horizontally, pixel);
+                }
+            }
+        }
+    }
+}
+
+/// Writes one line: zeros, the pixels in one of the two directions, zeros.
+#[inline(always)]
+fn fill_line<const CHANNELS: usize, T: Copy>(
+    line: &mut [T],
+    pixels: &[[u8; CHANNELS]],
+    first_column: usize,
+    mirrored: bool,
+    value: impl Fn(&[u8; CHANNELS]) -> T,
+) {
+    let (before, rest) = line.split_at_mut(first_column);
+    let (part, after) = rest.split_at_mut(pixels.len());
+    if mirrored {
+        for (to, from) in part.iter_mut().zip(pixels.iter().rev()) {
+            *to = value(from);
+        }
+    } else {
+        for (to, from) in part.iter_mut().zip(pixels) {
+            *to = value(from);
+        }
+    }
+    if !before.is_empty() || !after.is_empty() {
+        let zero = value(&[0; CHANNELS]);
+        before.fill(zero);
+        after.fill(zero);
+    }
+}

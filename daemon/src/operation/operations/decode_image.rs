@@ -1,0 +1,50 @@
+//! `decode-image`: an image file becomes an image. The file's first bytes say its format, not its name.
+//!
+//! `channels` (3 by default; 1 grey, 4 with alpha), `orientation` (false by default: apply the EXIF tag), `field`.
+//! Only the header is read here; the pixels are decoded when the plan's geometry is known.
+
+use crate::config::{ConfigError, Section};
+use crate::dataset::Defect;
+use crate::operation::arguments::Channels;
+use crate::operation::contract::{
+    FieldInProgress, FieldType, FieldTypes, ImageType, Operation, Sample,
+};
+use crate::operation::image::PendingImage;
+use crate::order::Draws;
+
+#[derive(Debug)]
+struct DecodeImage {
+    field: usize,
+    channels: u8,
+    orientation: bool,
+}
+
+pub(in crate::operation) fn compile(
+    arguments: &mut Section,
+    fields: &mut FieldTypes,
+) -> Result<Box<dyn Operation>, ConfigError> {
+    let Channels(channels) = arguments.take_or("channels", Channels(3))?;
+    let orientation = arguments.take_or("orientation", false)?;
+    let field = fields.image_field("decode-image", arguments)?;
+    let (name, kind) = &mut fields.fields[field];
+    if let FieldType::Image(_) = kind {
+        return Err(arguments.error(format!(
+            "`{name}` is decoded already; leave the second `decode-image` out"
+        )));
+    }
+    let place = arguments.place().clone();
+    *kind = FieldType::Image(ImageType { channels, size: None, normalization: None, place });
+    Ok(Box::new(DecodeImage { field, channels, orientation }))
+}
+
+impl Operation for DecodeImage {
+    fn run(&self, sample: &mut Sample<'_, '_>, _draws: &mut Draws) -> Result<(), Defect> {
+        let field = &mut sample.fields[self.field];
+        let FieldInProgress::File(file) = *field else {
+            return Err(Defect("`decode-image` found no image file".to_owned()));
+        };
+        let header = sample.tools.decoders.read_header(file, self.orientation)?;
+        *field = FieldInProgress::Image(PendingImage::from_file(file, header, self.channels));
+        Ok(())
+    }
+}

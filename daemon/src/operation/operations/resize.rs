@@ -1,0 +1,80 @@
+//! `resize`: to an exact size, or by the shorter side.
+//!
+//! `size` (`[height, width]`, or one number: the shorter side; the longer becomes int(size · long / short), as
+//! torchvision's `Resize`), `interpolation` (`bilinear` by default), `field`.
+
+use crate::config::{ConfigError, Section};
+use crate::dataset::Defect;
+use crate::operation::arguments::{ImageSize, Interpolation};
+use crate::operation::contract::{FieldTypes, Operation, Sample};
+use crate::operation::decode::MAX_PIXELS;
+use crate::operation::geometry::Size;
+use crate::order::Draws;
+
+#[derive(Debug)]
+struct Resize {
+    field: usize,
+    size: ImageSize,
+    interpolation: Interpolation,
+}
+
+/// The size that an image becomes; `None` when it would have more pixels than an image may have.
+fn resized(wanted: ImageSize, image: Size) -> Option<Size> {
+    let side = match wanted {
+        ImageSize::Exact(size) => return Some(size),
+        ImageSize::Side(side) => side,
+    };
+    let (short, long) = (image.width.min(image.height), image.width.max(image.height));
+    let new_long = u64::from(side) * u64::from(long) / u64::from(short.max(1));
+    if new_long * u64::from(side) > MAX_PIXELS {
+        return None;
+    }
+    let new_long = u32::try_from(new_long).ok()?;
+    Some(if image.width <= image.height {
+        Size { width: side, height: new_long }
+    } else {
+        Size { width: new_long, height: side }
+    })
+}
+
+pub(in crate::operation) fn compile(
+    arguments: &mut Section,
+    fields: &mut FieldTypes,
+) -> Result<Box<dyn Operation>, ConfigError> {
+    let size: ImageSize = arguments.require("size")?;
+    let interpolation = arguments.take_or("interpolation", Interpolation::Bilinear)?;
+    let (field, image) = fields.image_of_bytes("resize", arguments)?;
+    image.size = match size {
+        ImageSize::Exact(size) => Some(size),
+        ImageSize::Side(_) => image.size.and_then(|before| resized(size, before)),
+    };
+    Ok(Box::new(Resize { field, size, interpolation }))
+}
+
+impl Operation for Resize {
+    fn run(&self, sample: &mut Sample<'_, '_>, _draws: &mut Draws) -> Result<(), Defect> {
+        let (image, tools) = sample.image(self.field)?;
+        let before = image.size();
+        let Some(size) = resized(self.size, before) else {
+            return Err(Defect(format!(
+                "resizing {}x{} pixels by the shorter side would give more than {MAX_PIXELS}",
+                before.width, before.height
+            )));
+        };
+        image.resize(size, self.interpolation, tools)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longer_side_is_cut_to_a_whole_number() {
+        let by = |side, width, height| resized(ImageSize::Side(side), Size { width, height });
+        assert_eq!(by(256, 500, 375), Some(Size { width: 341, height: 256 }));
+        assert_eq!(by(256, 375, 500), Some(Size { width: 256, height: 341 }));
+        assert_eq!(by(256, 20, 20), Some(Size { width: 256, height: 256 }));
+        assert_eq!(by(65_535, 1, 60_000), None);
+    }
+}

@@ -1,0 +1,228 @@
+//! `[output]` against what the operations leave: each field's tensor, and how its row is written.
+
+use forebay_protocol::tensor::{DType, Extent, MAX_NAME_BYTES, MAX_RANK, TensorSpec};
+
+use super::array::ArrayType;
+use super::contract::{FieldType, FieldTypes, ImageType};
+use super::image::{ImageFormat, PixelValues};
+use super::operations::normalize::check_normalization;
+use crate::config::{Config, ConfigError, ImageLayout, OutputConfig, Place, nearest};
+use crate::dataset::FieldKind;
+
+/// How a field reaches its row.
+#[derive(Debug)]
+pub(super) enum FieldOutput {
+    /// A decoded image of one size.
+    Image(ImageFormat),
+    /// A dense array or scalar, cast to the tensor's type.
+    Array {
+        /// What every sample must have.
+        expected: ArrayType,
+        /// The tensor's type.
+        target: DType,
+    },
+    /// A one-dimensional array of any length.
+    RaggedArray {
+        /// What every sample must have.
+        source: DType,
+        /// The tensor's type.
+        target: DType,
+    },
+    /// The bytes of an image file as they are.
+    RaggedFile,
+}
+
+/// Compiles every field's output, in the order of the fields.
+///
+/// # Errors
+/// A field that does not exist, a form that the field cannot have, a shape that is not fixed.
+pub(super) fn compile(
+    config: &Config,
+    fields: &FieldTypes,
+) -> Result<(Vec<TensorSpec>, Vec<FieldOutput>), ConfigError> {
+    for output in &config.output {
+        check_name(output, fields)?;
+    }
+    let mut tensors = Vec::with_capacity(fields.fields.len());
+    let mut outputs = Vec::with_capacity(fields.fields.len());
+    for (name, kind) in &fields.fields {
+        let output = config.output.iter().find(|output| output.field == *name);
+        let place = output.map_or_else(|| default_place(config, kind), |output| output.place.clone());
+        let fail = |message: String| ConfigError::new(&place, message);
+        if name.len() > MAX_NAME_BYTES {
+            return Err(fail(format!(
+                "the field name `{name}` has {} bytes, more than {MAX_NAME_BYTES}",
+                name.len()
+            )));
+        }
+        let (tensor, field_output) = match kind {
+            FieldType::Image(image) => image_output(name, image, output),
+            FieldType::Raw(FieldKind::EncodedImage) => file_output(name, output),
+            FieldType::Raw(FieldKind::Array { dtype, shape }) => {
+                array_output(name, *dtype, shape, output)
+            }
+        }
+        .map_err(fail)?;
+        tensors.push(tensor);
+        outputs.push(field_output);
+    }
+    Ok((tensors, outputs))
+}
+
+fn check_name(output: &OutputConfig, fields: &FieldTypes) -> Result<(), ConfigError> {
+    let names = || fields.fields.iter().map(|(name, _)| name.as_str());
+    if names().any(|name| name == output.field) {
+        return Ok(());
+    }
+    let message = if matches!(output.field.as_str(), "index" | "valid") {
+        format!("`output.{0}` cannot be configured: `{0}` is the loader's own", output.field)
+    } else {
+        let hint = nearest(&output.field, names()).map_or_else(
+            || format!("the fields are: {}", names().collect::<Vec<_>>().join(", ")),
+            |name| format!("did you mean `{name}`?"),
+        );
+        format!("`output.{}` names no field of the dataset; {hint}", output.field)
+    };
+    Err(ConfigError::new(&output.place, message))
+}
+
+/// Where a message about a field points when `[output]` does not name it.
+fn default_place(config: &Config, kind: &FieldType) -> Place {
+    if let FieldType::Image(image) = kind {
+        return image.place.clone();
+    }
+    let last_operation = config.stages.iter().rev().find_map(|stage| stage.operations.last());
+    last_operation.map_or_else(
+        || Place { source: config.source.as_str().into(), line: 0 },
+        |operation| operation.place.clone(),
+    )
+}
+
+/// Why images need a size.
+const GIVES_A_SIZE: &str = "`resize` with `size = [height, width]`, `center-crop`, `random-crop` or \
+                            `random-resized-crop`";
+
+fn image_output(
+    name: &str,
+    image: &ImageType,
+    output: Option<&OutputConfig>,
+) -> Result<(TensorSpec, FieldOutput), String> {
+    if output.is_some_and(|output| output.ragged_max_bytes.is_some()) {
+        return Err(format!(
+            "`output.{name}` cannot be ragged after `decode-image`; give the images one size with {GIVES_A_SIZE}, or \
+             leave `decode-image` out to pass the files' bytes on"
+        ));
+    }
+    let Some(size) = image.size else {
+        return Err(format!(
+            "the images of `{name}` differ in size; give them one with {GIVES_A_SIZE}"
+        ));
+    };
+    let in_output = match output.map(|output| (&output.mean, &output.std)) {
+        Some((Some(mean), Some(std))) => Some(
+            check_normalization(mean.clone(), std.clone(), image.channels)
+                .map_err(|reason| format!("`output.{name}`: {reason}"))?,
+        ),
+        Some((Some(_), None)) => return Err(format!("`output.{name}` has `mean` and lacks `std`")),
+        Some((None, Some(_))) => return Err(format!("`output.{name}` has `std` and lacks `mean`")),
+        _ => None,
+    };
+    if in_output.is_some() && image.normalization.is_some() {
+        return Err(format!(
+            "`normalize` and `output.{name}` with `mean` and `std` would normalise twice; keep one of them"
+        ));
+    }
+    let normalization = in_output.as_ref().or(image.normalization.as_ref());
+    let default = if normalization.is_some() { DType::F32 } else { DType::U8 };
+    let dtype = output.and_then(|output| output.dtype).unwrap_or(default);
+    if normalization.is_some() && dtype == DType::U8 {
+        return Err(format!(
+            "a normalised `{name}` is a float; set `output.{name}.dtype` to `float32`, `float16` or `bfloat16`"
+        ));
+    }
+    let Some(values) = PixelValues::new(dtype, image.channels, normalization) else {
+        return Err(format!(
+            "`output.{name}.dtype` must be `uint8`, `float16`, `bfloat16`, `float32` or `float64` for an image, not `{}`",
+            dtype.name()
+        ));
+    };
+    let layout = output.and_then(|output| output.layout).unwrap_or(ImageLayout::Nchw);
+    let (height, width) = (u64::from(size.height), u64::from(size.width));
+    let channels = u64::from(image.channels);
+    let mut tensor = match layout {
+        ImageLayout::Nchw => TensorSpec::dense(name, dtype, &[channels, height, width]),
+        ImageLayout::Nhwc => TensorSpec::dense(name, dtype, &[height, width, channels]),
+    };
+    tensor.channels_last = layout == ImageLayout::Nhwc;
+    Ok((tensor, FieldOutput::Image(ImageFormat { layout, values })))
+}
+
+fn file_output(
+    name: &str,
+    output: Option<&OutputConfig>,
+) -> Result<(TensorSpec, FieldOutput), String> {
+    let Some((output, max_row_bytes)) =
+        output.and_then(|output| Some((output, output.ragged_max_bytes?)))
+    else {
+        return Err(format!(
+            "`{name}` is an image file; decode it with `decode-image`, or pass its bytes on with `[output] {name} = \
+             {{ ragged = true, max_bytes = \"4MiB\" }}`"
+        ));
+    };
+    no_image_keys(name, output)?;
+    if output.dtype.is_some_and(|dtype| dtype != DType::U8) {
+        return Err(format!("`output.{name}.dtype` must be `uint8` for the bytes of a file"));
+    }
+    let extent = Extent::Ragged { max_row_bytes, compact: output.compact };
+    let tensor = TensorSpec { extent, ..TensorSpec::dense(name, DType::U8, &[]) };
+    Ok((tensor, FieldOutput::RaggedFile))
+}
+
+fn array_output(
+    name: &str,
+    dtype: DType,
+    shape: &[u64],
+    output: Option<&OutputConfig>,
+) -> Result<(TensorSpec, FieldOutput), String> {
+    if let Some(output) = output {
+        no_image_keys(name, output)?;
+    }
+    let target = output.and_then(|output| output.dtype).unwrap_or(dtype);
+    if let Some((output, max_row_bytes)) =
+        output.and_then(|output| Some((output, output.ragged_max_bytes?)))
+    {
+        if shape.len() != 1 {
+            return Err(format!(
+                "`output.{name}` cannot be ragged: only arrays of one dimension can, and `{name}` has {}",
+                shape.len()
+            ));
+        }
+        let extent = Extent::Ragged { max_row_bytes, compact: output.compact };
+        let tensor = TensorSpec { extent, ..TensorSpec::dense(name, target, &[]) };
+        return Ok((tensor, FieldOutput::RaggedArray { source: dtype, target }));
+    }
+    if shape.len() >= MAX_RANK {
+        return Err(format!(
+            "`{name}` has {} dimensions; with the batch's own that is more than {MAX_RANK}",
+            shape.len()
+        ));
+    }
+    let tensor = TensorSpec::dense(name, target, shape);
+    if tensor.row_pitch_bytes().is_none() {
+        return Err(format!("a row of `{name}` ({} {shape:?}) has too many bytes", target.name()));
+    }
+    let expected = ArrayType { dtype, shape: shape.to_vec() };
+    Ok((tensor, FieldOutput::Array { expected, target }))
+}
+
+fn no_image_keys(name: &str, output: &OutputConfig) -> Result<(), String> {
+    let given = [
+        ("layout", output.layout.is_some()),
+        ("mean", output.mean.is_some()),
+        ("std", output.std.is_some()),
+    ];
+    match given.iter().find(|(_, is_given)| *is_given) {
+        Some((key, _)) => Err(format!("`output.{name}.{key}` is for decoded images, and `{name}` is none")),
+        None => Ok(()),
+    }
+}

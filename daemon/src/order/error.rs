@@ -1,0 +1,72 @@
+//! What can be wrong with an order or a position in it.
+
+/// Why a schedule cannot be made, or a position not be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OrderError {
+    /// Nobody has this rank.
+    #[error(
+        "rank {rank} does not exist in a world of {world_size}; ranks count from 0 and the world size is at least 1"
+    )]
+    NoSuchRank {
+        /// Counted from 0.
+        rank: u32,
+        /// How many ranks share the stream.
+        world_size: u32,
+    },
+    /// The dataset has no samples at all.
+    #[error("the dataset has no samples; check `dataset.path`, `dataset.ids` and `dataset.limit`")]
+    NoSamples,
+    /// `last = "drop"` and no whole global batch.
+    #[error(
+        "{samples} samples give no batch: with last = \"drop\" an epoch needs {needed} (batch.size {batch_size} × world size {world_size}); lower `batch.size`, or set `batch.last` to \"short\" or \"pad\""
+    )]
+    NoWholeBatch {
+        /// In an epoch.
+        samples: u64,
+        /// Batch size times world size.
+        needed: u64,
+        /// Samples per rank.
+        batch_size: u32,
+        /// How many ranks share the stream.
+        world_size: u32,
+    },
+    /// `last = "short"` and fewer samples than ranks.
+    #[error(
+        "{samples} samples give no batch to some of {world_size} ranks (batch.size {batch_size}, last = \"short\"); use at most {samples} ranks, or set `batch.last = \"pad\"`"
+    )]
+    FewerSamplesThanRanks {
+        /// In an epoch.
+        samples: u64,
+        /// Samples per rank.
+        batch_size: u32,
+        /// How many ranks share the stream.
+        world_size: u32,
+    },
+    /// More than an `index` tensor of i64 can name.
+    #[error("{samples} samples are more than sample ids can count (2^63 - 1)")]
+    TooManySamples {
+        /// In an epoch.
+        samples: u64,
+    },
+    /// A position behind the end of its epoch: it was taken from another dataset.
+    #[error(
+        "the position says {consumed} samples consumed in epoch {epoch}, but an epoch has {samples}: it was saved with another dataset, or other `dataset.ids` or `dataset.limit`"
+    )]
+    BehindTheEpoch {
+        /// The position's.
+        consumed: u64,
+        /// The position's.
+        epoch: u64,
+        /// In an epoch.
+        samples: u64,
+    },
+    /// No stream gets that far.
+    #[error("epoch {epoch} is behind the last possible one, {}", MAX_EPOCH)]
+    EpochTooLarge {
+        /// The position's.
+        epoch: u64,
+    },
+}
+
+/// Epochs stay below 2⁶³, so that they fit TOML's and Python's signed numbers and the next one always exists.
+pub(super) const MAX_EPOCH: u64 = i64::MAX as u64;

@@ -1,0 +1,114 @@
+//! The keyed permutation that shuffles an epoch.
+//!
+//! Up to [`TABLE_SAMPLES`] samples it is a table, drawn by Fisher and Yates' shuffle without bias. Above that a table would grow with the count, so it is a balanced Feistel network over the smallest even
+//! number of bits that holds the count, walked until it lands below the count (Black and Rogaway, "Ciphers with
+//! arbitrary finite domains", 2002). Either way it is a pure function of (samples, seed, epoch), in integers only.
+//!
+//! It shuffles; it is no cipher and keeps no secret.
+
+use std::sync::Arc;
+
+use super::draw::{DrawKey, Draws, mix};
+use super::purpose;
+
+/// Up to so many samples the permutation is a table of two bytes a sample.
+pub(super) const TABLE_SAMPLES: u64 = 65_536;
+
+/// Luby and Rackoff need four rounds for ideal round functions; eight or more hide the small halves (Patarin, 2010),
+/// and ten still cost some tens of nanoseconds.
+const FEISTEL_ROUNDS: usize = 10;
+
+/// A bijection of 0..samples.
+#[derive(Debug, Clone)]
+pub(super) enum Permutation {
+    /// Shared, so that a clone is cheap.
+    Table(Arc<[u16]>),
+    /// Computed anew for every position.
+    Feistel(Feistel),
+}
+
+impl Permutation {
+    /// The permutation of one epoch.
+    pub(super) fn new(samples: u64, seed: u64, epoch: u64) -> Self {
+        let key = DrawKey {
+            seed,
+            epoch,
+            sample: samples,
+        };
+        let draws = Draws::new(key, purpose::PERMUTATION);
+        if samples <= TABLE_SAMPLES {
+            Self::Table(shuffled_table(samples, draws))
+        } else {
+            Self::Feistel(Feistel::new(samples, draws))
+        }
+    }
+
+    /// The value at a position, which is below the count.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "a table's positions are below 65,536"
+    )]
+    pub(super) fn at(&self, position: u64) -> u64 {
+        match self {
+            Self::Table(table) => u64::from(table[position as usize]),
+            Self::Feistel(feistel) => feistel.at(position),
+        }
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "at most 65,536 values, each below it"
+)]
+fn shuffled_table(samples: u64, mut draws: Draws) -> Arc<[u16]> {
+    let mut table: Vec<u16> = (0..samples).map(|id| id as u16).collect();
+    for last in (1..table.len()).rev() {
+        let other = draws.below(last as u64 + 1) as usize;
+        table.swap(last, other);
+    }
+    table.into()
+}
+
+/// A balanced Feistel network with cycle walking; its whole state is these few words.
+#[derive(Debug, Clone)]
+pub(super) struct Feistel {
+    samples: u64,
+    half_bits: u32,
+    round_keys: [u64; FEISTEL_ROUNDS],
+}
+
+impl Feistel {
+    fn new(samples: u64, mut draws: Draws) -> Self {
+        let bits = u64::BITS - samples.saturating_sub(1).leading_zeros();
+        Self {
+            samples,
+            half_bits: bits.div_ceil(2).max(1),
+            round_keys: std::array::from_fn(|_| draws.next_u64()),
+        }
+    }
+
+    /// The network permutes 0..2^bits, which is less than four times the count. Walking from a position below the
+    /// count along its cycle must come below the count again (at the latest back at the start), and does so
+    /// after fewer than four steps on average.
+    fn at(&self, position: u64) -> u64 {
+        let mut value = self.network(position);
+        while value >= self.samples {
+            value = self.network(value);
+        }
+        value
+    }
+
+    fn network(&self, value: u64) -> u64 {
+        let mask = (1u64 << self.half_bits) - 1;
+        let (mut left, mut right) = (value >> self.half_bits, value & mask);
+        for key in self.round_keys {
+            let mixed = mix(key ^ right) >> (u64::BITS - self.half_bits);
+            (left, right) = (right, left ^ mixed);
+        }
+        (left << self.half_bits) | right
+    }
+}
+
+#[cfg(test)]
+#[path = "permutation_tests.rs"]
+mod tests;

@@ -1,0 +1,33 @@
+//! Who may connect: the daemon's own user, and whom `[listen]` names.
+
+use nix::sys::socket::UnixCredentials;
+use nix::unistd::{Gid, Uid, User, getgrouplist};
+
+/// The user id that stands for every id a namespace cannot express. It never matches.
+const OVERFLOW_UID: u32 = 65_534;
+
+/// The rules of one daemon.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct AccessRules {
+    pub(crate) allow_uids: Vec<u32>,
+    pub(crate) group: Option<u32>,
+}
+
+impl AccessRules {
+    /// Whether a peer with these kernel-checked credentials may connect.
+    pub(crate) fn admit(&self, peer: &UnixCredentials) -> bool {
+        let uid = peer.uid();
+        if uid == OVERFLOW_UID {
+            return false;
+        }
+        uid == Uid::effective().as_raw()
+            || self.allow_uids.contains(&uid)
+            || self.group.is_some_and(|group| peer.gid() == group || is_member(uid, group))
+    }
+}
+
+fn is_member(uid: u32, group: u32) -> bool {
+    let Ok(Some(user)) = User::from_uid(Uid::from_raw(uid)) else { return false };
+    let Ok(name) = std::ffi::CString::new(user.name) else { return false };
+    getgrouplist(&name, user.gid).is_ok_and(|groups| groups.contains(&Gid::from_raw(group)))
+}

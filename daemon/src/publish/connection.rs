@@ -1,0 +1,336 @@
+//! One client's connection, from its `Hello` to its end.
+//!
+//! States: Greeting ─Hello─► Ready ─Attach─► Attached ─Goodbye, hang-up, death or fault─► over. `Start` is allowed once, in
+//! Ready, and only to a private daemon; `Stats` in Ready and Attached. Anything else ends the connection with a fault.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use forebay_protocol::frames::{
+    ClientFrame, DaemonFrame, Fault, FaultKind, PROTOCOL_VERSION, Start,
+};
+use forebay_protocol::socket::{Connection, Incoming, SocketError};
+use forebay_protocol::wire::MAX_FRAME_BYTES;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::{Notify, mpsc};
+
+use super::peer;
+use crate::engine::{SessionEnd, SharedEngine, watch};
+
+/// Frames that wait to be sent to one client.
+const OUTBOX_FRAMES: usize = 64;
+/// How long a client may leave its socket full before it is cut off.
+const SEND_DEADLINE: Duration = Duration::from_secs(5);
+
+/// Opens the streams of a private daemon.
+pub(crate) type Opener =
+    Box<dyn Fn(Start) -> Pin<Box<dyn Future<Output = Result<SharedEngine, Fault>>>>>;
+
+/// What the connections of one daemon share.
+pub(crate) struct Host {
+    engine: RefCell<Option<SharedEngine>>,
+    /// Private daemons only.
+    opener: Option<Opener>,
+    /// Rung when a private daemon's only client is gone.
+    pub(crate) abandoned: Notify,
+}
+
+impl Host {
+    /// A daemon whose streams are open.
+    pub(crate) fn serving(engine: SharedEngine) -> Self {
+        Self { engine: RefCell::new(Some(engine)), opener: None, abandoned: Notify::new() }
+    }
+
+    /// A private daemon that is told by its first frame what to serve.
+    pub(crate) fn private(opener: Opener) -> Self {
+        Self { engine: RefCell::new(None), opener: Some(opener), abandoned: Notify::new() }
+    }
+
+    /// The engine, once there is one.
+    pub(crate) fn engine(&self) -> Option<SharedEngine> {
+        self.engine.borrow().clone()
+    }
+}
+
+/// Serves one client until it is gone.
+pub(crate) async fn serve_connection(connection: Connection, host: Rc<Host>) {
+    let pidfd = peer::pidfd(&connection);
+    let (outbox, frames) = mpsc::channel(OUTBOX_FRAMES);
+    let mut client = Client {
+        connection: Rc::new(connection),
+        host: Rc::clone(&host),
+        outbox,
+        greeted: false,
+        session: None,
+        pidfd: None,
+    };
+    if let Err(error) = client.run(frames, pidfd).await {
+        tracing::warn!(%error, "a connection ended");
+    }
+    client.detach();
+    host.abandoned.notify_waiters();
+}
+
+struct Client {
+    connection: Rc<Connection>,
+    host: Rc<Host>,
+    outbox: mpsc::Sender<DaemonFrame>,
+    greeted: bool,
+    session: Option<u64>,
+    /// Sent with the Hello; used where the kernel tells none.
+    pidfd: Option<OwnedFd>,
+}
+
+/// Whether the connection goes on.
+enum Next {
+    Continue,
+    Over,
+}
+
+impl Client {
+    async fn run(
+        &mut self,
+        mut frames: mpsc::Receiver<DaemonFrame>,
+        pidfd: Option<OwnedFd>,
+    ) -> Result<(), SocketError> {
+        let connection = Rc::clone(&self.connection);
+        let io_failed = |source: std::io::Error| SocketError::Call { call: "epoll", source };
+        let socket = watch(Shared(Rc::clone(&connection)), Interest::READABLE | Interest::WRITABLE).map_err(io_failed)?;
+        let death = peer::death(pidfd);
+        tokio::pin!(death);
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut death => return Ok(()),
+                frame = frames.recv() => {
+                    if let Some(frame) = frame {
+                        send(&socket, &frame, &[]).await?;
+                    }
+                }
+                guard = socket.readable() => {
+                    let mut guard = guard.map_err(io_failed)?;
+                    loop {
+                        match connection.receive::<ClientFrame>() {
+                            Ok(Incoming::Frame(frame, descriptors)) => {
+                                match self.handle(frame, descriptors, &socket).await? {
+                                    Next::Continue => {}
+                                    Next::Over => {
+                                        while let Ok(frame) = frames.try_recv() {
+                                            send(&socket, &frame, &[]).await?;
+                                        }
+                                        return Ok(());
+                                    }
+                                }
+                            }
+                            Ok(Incoming::Doorbell) => self.doorbell(),
+                            Ok(Incoming::Empty) => break,
+                            Err(SocketError::Closed) => return Ok(()),
+                            Err(error) => {
+                                let fault = Fault { kind: FaultKind::Protocol, message: error.to_string() };
+                                send(&socket, &DaemonFrame::Fault(fault), &[]).await?;
+                                return Err(error);
+                            }
+                        }
+                    }
+                    guard.clear_ready();
+                }
+            }
+            if self.session.is_some_and(|number| !self.session_lives(number)) {
+                // The engine cut the client off; its last frames still go out.
+                while let Ok(frame) = frames.try_recv() {
+                    send(&socket, &frame, &[]).await?;
+                }
+                return Ok(());
+            }
+        }
+    }
+
+    fn session_lives(&self, number: u64) -> bool {
+        self.host.engine().is_some_and(|engine| engine.borrow().has_session(number))
+    }
+
+    fn doorbell(&self) {
+        if let (Some(engine), Some(session)) = (self.host.engine(), self.session) {
+            engine.borrow_mut().advance(session);
+        }
+    }
+
+    async fn handle(
+        &mut self,
+        frame: ClientFrame,
+        mut descriptors: Vec<OwnedFd>,
+        socket: &AsyncFd<Shared>,
+    ) -> Result<Next, SocketError> {
+        let refusal = match (frame, self.greeted) {
+            (ClientFrame::Hello { protocol, release }, false) => {
+                self.greeted = true;
+                self.pidfd = descriptors.pop();
+                if protocol != PROTOCOL_VERSION {
+                    Some(version_fault(protocol, &release))
+                } else {
+                    let streams = self.host.engine().map_or_else(Vec::new, |engine| {
+                        engine.borrow().streams().iter().map(|stream| stream.name().to_owned()).collect()
+                    });
+                    let release = env!("CARGO_PKG_VERSION").to_owned();
+                    let welcome = DaemonFrame::Welcome { protocol: PROTOCOL_VERSION, release, streams };
+                    send(socket, &welcome, &[]).await?;
+                    None
+                }
+            }
+            (_, false) => Some(protocol_fault("the first frame must be Hello")),
+            (ClientFrame::Hello { .. }, true) => Some(protocol_fault("a second Hello")),
+            (ClientFrame::Start(start), true) => match &self.host.opener {
+                Some(opener) if self.host.engine().is_none() => match opener(start).await {
+                    Ok(engine) => {
+                        *self.host.engine.borrow_mut() = Some(engine);
+                        None
+                    }
+                    Err(fault) => Some(fault),
+                },
+                _ => Some(protocol_fault("Start is for private daemons, once")),
+            },
+            (ClientFrame::Attach(request), true) if self.session.is_none() => {
+                let Some(engine) = self.host.engine() else {
+                    return self.refuse(socket, protocol_fault("Attach before Start")).await;
+                };
+                let attached =
+                    engine.borrow_mut().attach(&request, Rc::clone(&self.connection), self.outbox.clone());
+                match attached {
+                    Ok((number, terms)) => {
+                        self.session = Some(number);
+                        send(socket, &terms.frame, &terms.descriptors()).await?;
+                        engine.borrow_mut().advance(number);
+                        None
+                    }
+                    Err(fault) => Some(fault),
+                }
+            }
+            (ClientFrame::Attach(_), true) => Some(protocol_fault("a second Attach on one connection")),
+            (ClientFrame::Seek { serial, position }, true) => match (self.host.engine(), self.session) {
+                (Some(engine), Some(number)) => {
+                    engine.borrow_mut().seek(number, serial, position);
+                    None
+                }
+                _ => Some(protocol_fault("Seek before Attach")),
+            },
+            (ClientFrame::Stats, true) => {
+                let report = self.host.engine().map(|engine| engine.borrow().report());
+                let text = serde_json::to_string(&report).unwrap_or_default();
+                for part in in_parts(&text) {
+                    send(socket, &part, &[]).await?;
+                }
+                None
+            }
+            (ClientFrame::Goodbye, true) => return Ok(Next::Over),
+        };
+        match refusal {
+            None => Ok(Next::Continue),
+            Some(fault) => self.refuse(socket, fault).await,
+        }
+    }
+
+    async fn refuse(&self, socket: &AsyncFd<Shared>, fault: Fault) -> Result<Next, SocketError> {
+        tracing::warn!(kind = ?fault.kind, "refused: {}", fault.message);
+        send(socket, &DaemonFrame::Fault(fault), &[]).await?;
+        Ok(Next::Over)
+    }
+
+    fn detach(&mut self) {
+        if let (Some(engine), Some(number)) = (self.host.engine(), self.session.take()) {
+            engine.borrow_mut().detach(number, &SessionEnd::ClientLeft);
+        }
+    }
+}
+
+fn protocol_fault(message: &str) -> Fault {
+    Fault { kind: FaultKind::Protocol, message: message.to_owned() }
+}
+
+fn version_fault(theirs: u32, release: &str) -> Fault {
+    let message = format!(
+        "the client (release {release}) speaks protocol {theirs}, this daemon (release {}) speaks {PROTOCOL_VERSION}; \
+         install the same release on both sides",
+        env!("CARGO_PKG_VERSION")
+    );
+    Fault { kind: FaultKind::Version, message }
+}
+
+/// Cuts a text into frames at character borders.
+fn in_parts(text: &str) -> Vec<DaemonFrame> {
+    const PART_BYTES: usize = MAX_FRAME_BYTES - 64;
+    let mut parts = Vec::new();
+    let mut rest = text;
+    loop {
+        let mut cut = rest.len().min(PART_BYTES);
+        while !rest.is_char_boundary(cut) {
+            cut -= 1;
+        }
+        let (part, after) = rest.split_at(cut);
+        rest = after;
+        parts.push(DaemonFrame::StatsPart { last: rest.is_empty(), text: part.to_owned() });
+        if rest.is_empty() {
+            return parts;
+        }
+    }
+}
+
+/// Sends a frame, waiting for room in the socket up to a deadline.
+async fn send(
+    socket: &AsyncFd<Shared>,
+    frame: &DaemonFrame,
+    descriptors: &[std::os::fd::BorrowedFd<'_>],
+) -> Result<(), SocketError> {
+    loop {
+        match socket.get_ref().0.send(frame, descriptors) {
+            Err(SocketError::Call { source, .. }) if source.kind() == std::io::ErrorKind::WouldBlock => {
+                match tokio::time::timeout(SEND_DEADLINE, socket.writable()).await {
+                    Ok(Ok(mut guard)) => guard.clear_ready(),
+                    Ok(Err(source)) => return Err(SocketError::Call { call: "epoll", source }),
+                    Err(_) => return Err(SocketError::Closed),
+                }
+            }
+            other => return other,
+        }
+    }
+}
+
+/// A connection that the runtime watches and the engine rings.
+struct Shared(Rc<Connection>);
+
+impl std::os::fd::AsFd for Shared {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        std::os::fd::AsFd::as_fd(&*self.0)
+    }
+}
+
+impl std::os::fd::AsRawFd for Shared {
+    fn as_raw_fd(&self) -> std::os::fd::RawFd {
+        std::os::fd::AsRawFd::as_raw_fd(&*self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_texts_are_cut_between_characters_and_none_is_lost() {
+        let text = "aé".repeat(60_000);
+        let parts = in_parts(&text);
+        assert!(parts.len() > 2);
+        let mut whole = String::new();
+        for (index, part) in parts.iter().enumerate() {
+            let DaemonFrame::StatsPart { last, text } = part else { panic!("a part of stats") };
+            assert_eq!(*last, index + 1 == parts.len());
+            forebay_protocol::wire::encode(part).unwrap();
+            whole.push_str(text);
+        }
+        assert_eq!(whole, text);
+        assert_eq!(in_parts("").len(), 1);
+    }
+}
