@@ -52,19 +52,11 @@ class Loader(_loader.Loader):
         }
 
     def __iter__(self) -> Iterator[Dict[str, Any]]:
-        # Begun here and not at the first `next`, so that iter() raises EpochsFinished itself.
-        return _convert_all(self._session.begin(), self._converters)
+        # Begun here and not at the first `next`, so that iter() raises EpochsFinished itself. `map` keeps no batch.
+        return map(self._convert, self._session.begin())
 
-
-def _convert_all(
-    batches: Iterator[Dict[str, Any]], converters: Dict[str, Callable[[Any], Any]]
-) -> Iterator[Dict[str, Any]]:
-    for arrays in batches:
-        tensors = {name: converters[name](array) for name, array in arrays.items()}
-        # This frame must not hold the batch while the trainer has it.
-        del arrays
-        yield tensors
-        del tensors
+    def _convert(self, arrays: Dict[str, Any]) -> Dict[str, Any]:
+        return {name: self._converters[name](array) for name, array in arrays.items()}
 
 
 def _converter(dtype: str, ragged: bool, channels_last: bool) -> Callable[[Any], Any]:
