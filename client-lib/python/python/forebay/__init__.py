@@ -42,6 +42,23 @@ __all__ = [
 ]
 
 
+# What users see is named by where they find it.
+for _public in (
+    BadSample,
+    ConfigError,
+    DaemonLost,
+    EpochsFinished,
+    Error,
+    HoldLimit,
+    Loader,
+    Ragged,
+    StateMismatch,
+    Timeout,
+):
+    _public.__module__ = "forebay"
+del _public
+
+
 def __getattr__(name: str) -> Any:
     # forebay.torch without an import of its own, and without importing PyTorch for those who do not ask.
     if name == "torch":

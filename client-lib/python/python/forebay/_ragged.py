@@ -34,13 +34,17 @@ class Ragged:
             yield self[row]
 
     def copy(self) -> "Ragged":
-        """A copy of its own memory, with the rows close together."""
-        import numpy
+        """A copy in memory of its own, with the rows close together."""
+        lengths = self.lengths + 0
+        ends = lengths.cumsum(0)
+        if hasattr(self.values, "clone"):  # PyTorch
+            import torch
 
-        rows = [numpy.asarray(row) for row in self]
-        lengths = numpy.array([len(row) for row in rows], dtype=numpy.int64)
-        ends = numpy.cumsum(lengths)
-        values = numpy.concatenate(rows) if rows else numpy.array(self.values[:0])
+            values = torch.cat(list(self)) if len(self) else self.values[:0].clone()
+        else:
+            import numpy
+
+            values = numpy.concatenate(list(self)) if len(self) else self.values[:0].copy()
         return Ragged(values, ends - lengths, lengths)
 
     def __repr__(self) -> str:
