@@ -1,2 +1,9 @@
-//! The `forebay` program.
-fn main() {}
+//! The `forebay` program. See [`forebay::cli`].
+
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    forebay::cli::main()
+}

@@ -53,6 +53,24 @@ impl Override {
         })
     }
 
+    /// The key with its dots and the value as JSON text, as a control frame carries it; `None` for a key taken away.
+    #[must_use]
+    pub fn as_json(&self) -> Option<(String, String)> {
+        let value = self.value.as_ref()?;
+        let key: Vec<String> = self
+            .path
+            .iter()
+            .map(|part| {
+                if part.contains('.') {
+                    format!("{part:?}")
+                } else {
+                    part.clone()
+                }
+            })
+            .collect();
+        Some((key.join("."), value.value.to_json().to_string()))
+    }
+
     /// Reads a dict of overrides: keys with dots, or dicts within dicts. `None` (null) takes a key away.
     ///
     /// # Errors

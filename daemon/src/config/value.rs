@@ -29,6 +29,22 @@ pub enum Value {
 }
 
 impl Value {
+    /// The same value as JSON.
+    #[must_use]
+    pub fn to_json(&self) -> serde_json::Value {
+        match self {
+            Self::Bool(value) => (*value).into(),
+            Self::Integer(value) => (*value).into(),
+            Self::Float(value) => (*value).into(),
+            Self::String(value) => value.as_str().into(),
+            Self::Array(items) => items.iter().map(|item| item.value.to_json()).collect(),
+            Self::Table(entries) => entries
+                .iter()
+                .map(|(key, item)| (key.clone(), item.value.to_json()))
+                .collect(),
+        }
+    }
+
     /// What a message calls this kind of value.
     #[must_use]
     pub const fn kind(&self) -> &'static str {

@@ -39,9 +39,16 @@ pub(crate) struct Engine {
 
 impl Engine {
     /// Starts the work threads and the fetch lanes. Called inside the engine thread's `LocalSet`.
-    pub(crate) fn start(streams: Vec<Arc<Stream>>, pool: PoolOptions, fetch_bytes: u64) -> io::Result<SharedEngine> {
+    pub(crate) fn start(
+        streams: Vec<Arc<Stream>>,
+        pool: PoolOptions,
+        fetch_bytes: u64,
+    ) -> io::Result<SharedEngine> {
         let bell = Arc::new(Bell::new()?);
-        let lanes: Vec<u32> = streams.iter().map(|stream| stream.config.fetch.concurrency.get()).collect();
+        let lanes: Vec<u32> = streams
+            .iter()
+            .map(|stream| stream.config.fetch.concurrency.get())
+            .collect();
         let engine = Rc::new(RefCell::new(Self {
             fetch_notify: streams.iter().map(|_| Rc::new(Notify::new())).collect(),
             streams,
@@ -86,23 +93,37 @@ impl Engine {
         };
         let Some(stream_number) = found else {
             let wanted = request.stream.as_deref().unwrap_or("");
-            let message = format!("no stream `{wanted}` here; this daemon serves: {}", names.join(", "));
+            let message = format!(
+                "no stream `{wanted}` here; this daemon serves: {}",
+                names.join(", ")
+            );
             return refuse(FaultKind::Config, message);
         };
         let stream = Arc::clone(&self.streams[stream_number]);
-        let of_stream = || self.sessions.values().filter(|session| session.stream_number == stream_number);
-        let same = of_stream()
-            .find(|session| session.rank == request.rank && session.world_size == request.world_size);
+        let of_stream = || {
+            self.sessions
+                .values()
+                .filter(|session| session.stream_number == stream_number)
+        };
+        let same = of_stream().find(|session| {
+            session.rank == request.rank && session.world_size == request.world_size
+        });
         if let Some(session) = same {
             let message = format!(
                 "stream `{}` is held by another client as rank {} of {} (session {}); end that one first",
-                stream.name(), request.rank, request.world_size, session.number
+                stream.name(),
+                request.rank,
+                request.world_size,
+                session.number
             );
             return refuse(FaultKind::Taken, message);
         }
         let most = stream.config.listen.max_sessions;
         if of_stream().count() >= most as usize {
-            let message = format!("stream `{}` has {most} sessions already; raise listen.max_sessions", stream.name());
+            let message = format!(
+                "stream `{}` has {most} sessions already; raise listen.max_sessions",
+                stream.name()
+            );
             return refuse(FaultKind::Memory, message);
         }
         let ring: u64 = ring_bytes(&stream).iter().sum();
@@ -118,11 +139,15 @@ impl Engine {
             return refuse(FaultKind::Memory, message);
         }
         let number = self.next_session;
-        let (session, terms) = Session::new(number, &stream, stream_number, request, connection, outbox)
-            .map_err(|SessionFault(fault)| fault)?;
+        let (session, terms) =
+            Session::new(number, &stream, stream_number, request, connection, outbox)
+                .map_err(|SessionFault(fault)| fault)?;
         self.next_session += 1;
         tracing::info!(
-            session = number, stream = stream.name(), rank = session.rank, world_size = session.world_size,
+            session = number,
+            stream = stream.name(),
+            rank = session.rank,
+            world_size = session.world_size,
             "client attached"
         );
         self.sessions.insert(number, session);
@@ -132,7 +157,9 @@ impl Engine {
 
     /// Advances one session, for example at its client's doorbell.
     pub(crate) fn advance(&mut self, number: u64) {
-        let Some(session) = self.sessions.get_mut(&number) else { return };
+        let Some(session) = self.sessions.get_mut(&number) else {
+            return;
+        };
         match session.advance() {
             Ok(true) => self.fetch_notify[session.stream_number].notify_waiters(),
             Ok(false) => {}
@@ -167,22 +194,37 @@ impl Engine {
 
     /// Ends a session; its memory goes when the last running row has ended.
     pub(crate) fn detach(&mut self, number: u64, end: &SessionEnd) {
-        let Some(mut session) = self.sessions.remove(&number) else { return };
+        let Some(mut session) = self.sessions.remove(&number) else {
+            return;
+        };
         session.end();
         match end {
             SessionEnd::ClientLeft => tracing::info!(session = number, "client left"),
             SessionEnd::Violation(reason) => {
                 tracing::warn!(session = number, reason, "client cut off");
-                session.tell(DaemonFrame::Fault(Fault { kind: FaultKind::Protocol, message: reason.clone() }));
+                session.tell(DaemonFrame::Fault(Fault {
+                    kind: FaultKind::Protocol,
+                    message: reason.clone(),
+                }));
             }
         }
         self.show_sessions_to_threads();
     }
 
+    /// Tells every client that the daemon ends in good order.
+    pub(crate) fn say_goodbye(&mut self) {
+        for session in self.sessions.values() {
+            session.tell(DaemonFrame::Goodbye);
+        }
+    }
+
     /// Ends every session with a reason.
     pub(crate) fn end_all(&mut self, reason: &str) {
         for session in self.sessions.values() {
-            session.tell(DaemonFrame::Fault(Fault { kind: FaultKind::Internal, message: reason.to_owned() }));
+            session.tell(DaemonFrame::Fault(Fault {
+                kind: FaultKind::Internal,
+                message: reason.to_owned(),
+            }));
         }
         let numbers: Vec<u64> = self.sessions.keys().copied().collect();
         for number in numbers {
@@ -191,7 +233,11 @@ impl Engine {
     }
 
     fn show_sessions_to_threads(&self) {
-        let sessions = self.sessions.values().map(|session| Arc::clone(&session.work)).collect();
+        let sessions = self
+            .sessions
+            .values()
+            .map(|session| Arc::clone(&session.work))
+            .collect();
         self.pool.shared.sessions.store(Arc::new(sessions));
     }
 
@@ -200,7 +246,11 @@ impl Engine {
         self.sessions
             .values_mut()
             .filter(|session| session.stream_number == stream)
-            .filter_map(|session| session.admission_urgency().map(|urgency| (urgency, session)))
+            .filter_map(|session| {
+                session
+                    .admission_urgency()
+                    .map(|urgency| (urgency, session))
+            })
             .min_by_key(|(urgency, _)| *urgency)
             .map(|(_, session)| session.take_admissions(CHUNK_ROWS))
             .unwrap_or_default()
@@ -208,25 +258,49 @@ impl Engine {
 
     /// All figures.
     pub(crate) fn report(&self) -> DaemonReport {
-        let streams = self.streams.iter().map(|stream| self.report_stream(stream)).collect();
+        let streams = self
+            .streams
+            .iter()
+            .map(|stream| self.report_stream(stream))
+            .collect();
         let sessions = self.sessions.values().map(report_session).collect();
         let options = &self.pool.options;
-        DaemonReport::new(streams, sessions, options.threads, self.gate.budget(), self.gate.in_use())
+        DaemonReport::new(
+            streams,
+            sessions,
+            options.threads,
+            self.gate.budget(),
+            self.gate.in_use(),
+        )
     }
 
     fn report_stream(&self, stream: &Stream) -> StreamReport {
-        let mut stages = vec![stream.fetch.report("fetch", stream.config.fetch.concurrency.get())];
+        let mut stages = vec![
+            stream
+                .fetch
+                .report("fetch", stream.config.fetch.concurrency.get()),
+        ];
         for stage in &stream.stages {
             if let Some(before) = stages.last_mut() {
                 before.queue = Some(stage.input.report());
             }
             stages.push(stage.figures.report(&stage.name, stage.limit));
         }
-        let session = self.sessions.values().find(|session| session.stream.name() == stream.name());
+        let session = self
+            .sessions
+            .values()
+            .find(|session| session.stream.name() == stream.name());
         if let (Some(last), Some(session)) = (stages.last_mut(), session) {
-            last.queue = Some(session.figures.report(session.started.elapsed(), session.ring_empty_for()));
+            last.queue = Some(
+                session
+                    .figures
+                    .report(session.started.elapsed(), session.ring_empty_for()),
+            );
         }
-        StreamReport { name: stream.name().to_owned(), stages }
+        StreamReport {
+            name: stream.name().to_owned(),
+            stages,
+        }
     }
 }
 

@@ -68,7 +68,10 @@ impl ByteGate {
         let bytes = bytes.min(self.budget);
         // Relaxed: only a hint that nobody is passed over; correctness lies in `try_take`.
         if self.waiting.load(Ordering::Relaxed) == 0 && self.try_take(bytes) {
-            return Some(BytePermit { gate: Arc::clone(self), bytes });
+            return Some(BytePermit {
+                gate: Arc::clone(self),
+                bytes,
+            });
         }
         let (sender, granted) = oneshot::channel();
         {
@@ -84,7 +87,10 @@ impl ByteGate {
         fence(Ordering::SeqCst);
         self.grant();
         granted.blocking_recv().ok()?;
-        Some(BytePermit { gate: Arc::clone(self), bytes })
+        Some(BytePermit {
+            gate: Arc::clone(self),
+            bytes,
+        })
     }
 
     /// Grants waiting requests in order of age as far as the bytes go.
@@ -106,7 +112,9 @@ impl ByteGate {
     fn try_take(&self, bytes: u64) -> bool {
         // AcqRel: a taker sees what the giver of its bytes did before.
         self.available
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |available| available.checked_sub(bytes))
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |available| {
+                available.checked_sub(bytes)
+            })
             .is_ok()
     }
 }

@@ -21,8 +21,10 @@
 
 mod bell;
 mod core;
+mod cores;
 mod fetch;
 mod gate;
+mod memory;
 mod pool;
 mod session;
 mod stream;
@@ -30,6 +32,10 @@ mod watch;
 mod work;
 
 pub(crate) use self::core::{Engine, SharedEngine, run_bell};
+pub(crate) use cores::{LocalRank, core_share};
+pub(crate) use memory::in_words;
+pub use memory::{MemoryError, MemoryPlan};
+pub(crate) use pool::PoolOptions;
 pub(crate) use session::{SessionEnd, SessionTerms};
 pub use stream::{Stream, StreamError};
 pub(crate) use watch::watch;

@@ -10,8 +10,8 @@ use arc_swap::ArcSwap;
 use crossbeam_queue::ArrayQueue;
 use forebay_protocol::sync::{AtomicU64, Ordering, fence};
 use thread_priority::{
-    NormalThreadSchedulePolicy, ThreadPriority, ThreadPriorityValue, ThreadSchedulePolicy, set_thread_priority_and_policy,
-    thread_native_id,
+    NormalThreadSchedulePolicy, ThreadPriority, ThreadPriorityValue, ThreadSchedulePolicy,
+    set_thread_priority_and_policy, thread_native_id,
 };
 
 use super::bell::Bell;
@@ -74,16 +74,30 @@ impl Pool {
         let handles = (0..options.threads)
             .map(|number| {
                 let (shared, options) = (Arc::clone(&shared), options.clone());
-                thread::Builder::new().name(format!("forebay-work-{number}")).spawn(move || {
-                    lower(&options);
-                    Worker { shared, number: number as usize, scratch: WorkerScratch::default() }.run();
-                })
+                thread::Builder::new()
+                    .name(format!("forebay-work-{number}"))
+                    .spawn(move || {
+                        lower(&options);
+                        Worker {
+                            shared,
+                            number: number as usize,
+                            scratch: WorkerScratch::default(),
+                        }
+                        .run();
+                    })
             })
             .collect::<io::Result<Vec<_>>>()?;
-        let threads = handles.iter().map(|handle| handle.thread().clone()).collect();
+        let threads = handles
+            .iter()
+            .map(|handle| handle.thread().clone())
+            .collect();
         // Set once, here.
         let _ = shared.threads.set(threads);
-        Ok(Self { shared, handles, options })
+        Ok(Self {
+            shared,
+            handles,
+            options,
+        })
     }
 }
 
@@ -102,8 +116,14 @@ impl Drop for Pool {
 fn lower(options: &PoolOptions) {
     let (policy, priority) = match options.policy {
         CpuPolicy::Idle => (NormalThreadSchedulePolicy::Idle, ThreadPriority::Min),
-        CpuPolicy::Batch => (NormalThreadSchedulePolicy::Batch, priority_of_nice(options.nice)),
-        CpuPolicy::Normal => (NormalThreadSchedulePolicy::Other, priority_of_nice(options.nice)),
+        CpuPolicy::Batch => (
+            NormalThreadSchedulePolicy::Batch,
+            priority_of_nice(options.nice),
+        ),
+        CpuPolicy::Normal => (
+            NormalThreadSchedulePolicy::Other,
+            priority_of_nice(options.nice),
+        ),
     };
     let set = set_thread_priority_and_policy(
         thread_native_id(),
@@ -128,7 +148,10 @@ fn lower(options: &PoolOptions) {
 fn priority_of_nice(nice: u8) -> ThreadPriority {
     let priority = 99 * (19 - nice.min(19)) as u16 / 39;
     ThreadPriority::Crossplatform(
-        u8::try_from(priority).unwrap_or(0).try_into().unwrap_or(ThreadPriorityValue::MIN),
+        u8::try_from(priority)
+            .unwrap_or(0)
+            .try_into()
+            .unwrap_or(ThreadPriorityValue::MIN),
     )
 }
 
@@ -144,7 +167,8 @@ impl Shared {
                 bits = word.fetch_and(!bit, Ordering::AcqRel);
                 if bits & bit != 0 {
                     let number = index * 64 + bit.trailing_zeros() as usize;
-                    if let Some(thread) = self.threads.get().and_then(|threads| threads.get(number)) {
+                    if let Some(thread) = self.threads.get().and_then(|threads| threads.get(number))
+                    {
                         thread.unpark();
                     }
                     return;
@@ -207,11 +231,19 @@ impl Worker {
 
     /// Sleeps until somebody marks a row ready.
     fn park(&self) {
-        let (word, bit) = (&self.shared.idle[self.number / 64], 1u64 << (self.number % 64));
+        let (word, bit) = (
+            &self.shared.idle[self.number / 64],
+            1u64 << (self.number % 64),
+        );
         word.fetch_or(bit, Ordering::AcqRel);
         // SeqCst fence: pairs with the one in `Shared::wake_one`.
         fence(Ordering::SeqCst);
-        let nothing = self.shared.sessions.load().iter().all(|session| session.urgency().is_none());
+        let nothing = self
+            .shared
+            .sessions
+            .load()
+            .iter()
+            .all(|session| session.urgency().is_none());
         if nothing && !self.shared.ending.load(Ordering::SeqCst) {
             thread::park();
         } else {
@@ -235,10 +267,18 @@ impl Worker {
             } else {
                 let mut row = SlotRow(&mut cell.writer);
                 let dataset = stream.dataset.as_ref();
-                let run = stream.plan.run(claim.stage, &mut cell.task, dataset, &mut row, &mut self.scratch);
+                let run = stream.plan.run(
+                    claim.stage,
+                    &mut cell.task,
+                    dataset,
+                    &mut row,
+                    &mut self.scratch,
+                );
                 if run.is_ok() && last {
                     let id = i64::try_from(cell.task.id.0).unwrap_or(i64::MAX);
-                    cell.writer.bytes_mut(stream.index_tensor).copy_from_slice(&id.to_ne_bytes());
+                    cell.writer
+                        .bytes_mut(stream.index_tensor)
+                        .copy_from_slice(&id.to_ne_bytes());
                     if let Some(tensor) = stream.valid_tensor {
                         cell.writer.bytes_mut(tensor)[0] = cell.valid.into();
                     }

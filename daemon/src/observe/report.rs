@@ -110,7 +110,9 @@ impl DaemonReport {
             .iter()
             .find(|stream| Some(stream.name.as_str()) == shown)
             .or_else(|| streams.first());
-        let stages = stream.map(|stream| stream.stages.clone()).unwrap_or_default();
+        let stages = stream
+            .map(|stream| stream.stages.clone())
+            .unwrap_or_default();
         let verdict = judge(&stages, sessions.first(), threads, process.cpu_seconds);
         Self {
             release: env!("CARGO_PKG_VERSION").to_owned(),
@@ -147,18 +149,34 @@ impl ProcessFigures {
     #[must_use]
     pub fn now() -> Self {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let field = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("");
-            let kib = line.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok());
-            kib.unwrap_or(0) * 1024
-        };
+        let field_of = |name| field(&status, name);
         Self {
             cpu_seconds: cpu_time().as_secs_f64(),
-            resident_bytes: field("VmRSS:"),
-            shared_bytes: field("RssShmem:"),
-            peak_bytes: field("VmHWM:"),
+            resident_bytes: field_of("VmRSS:"),
+            shared_bytes: field_of("RssShmem:"),
+            peak_bytes: field_of("VmHWM:"),
         }
     }
+
+    /// The most that another process of this user has had resident; 0 when it is gone.
+    #[must_use]
+    pub fn peak_of(pid: u32) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        field(&status, "VmHWM:")
+    }
+}
+
+/// A line of /proc/PID/status, in bytes.
+fn field(status: &str, name: &str) -> u64 {
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix(name))
+        .unwrap_or("");
+    let kib = line
+        .split_whitespace()
+        .next()
+        .and_then(|kib| kib.parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
 }
 
 /// User and system time of this process.

@@ -25,7 +25,10 @@ pub struct Verdict {
 
 impl Verdict {
     fn new(limit: &str, sentence: String) -> Self {
-        Self { limit: limit.to_owned(), sentence }
+        Self {
+            limit: limit.to_owned(),
+            sentence,
+        }
     }
 }
 
@@ -42,7 +45,10 @@ pub(crate) fn judge(
         return Verdict::new("none", "no client is attached".to_owned());
     };
     if session.batches_published < 2 || session.seconds <= 0.0 {
-        return Verdict::new("none", "too few batches so far to tell what the limit is".to_owned());
+        return Verdict::new(
+            "none",
+            "too few batches so far to tell what the limit is".to_owned(),
+        );
     }
     let wait_share = (session.wait_seconds / session.seconds).min(1.0);
     let percent = |share: f64| format!("{:.0} %", share * 100.0);
@@ -55,17 +61,27 @@ pub(crate) fn judge(
             ),
         );
     }
-    let occupancy = |stage: &StageReport| stage.queue.as_ref().map_or(0.0, |queue| queue.occupancy_rate);
+    let occupancy = |stage: &StageReport| {
+        stage
+            .queue
+            .as_ref()
+            .map_or(0.0, |queue| queue.occupancy_rate)
+    };
     // The last stage that has something to do nearly always: what comes after it is starved.
-    let limit = stages.windows(2).rev().find(|pair| occupancy(&pair[0]) >= HIGH_OCCUPANCY).map(|pair| &pair[1]);
+    let limit = stages
+        .windows(2)
+        .rev()
+        .find(|pair| occupancy(&pair[0]) >= HIGH_OCCUPANCY)
+        .map(|pair| &pair[1]);
     match limit {
         Some(stage) => {
             let busy = stage.busy_seconds / session.seconds;
-            let remedy = if busy >= 0.9 * f64::from(stage.concurrency) && stage.concurrency < threads {
-                format!("give it more than its {} threads", stage.concurrency)
-            } else {
-                "give the daemon more cores, or make the samples cheaper".to_owned()
-            };
+            let remedy =
+                if busy >= 0.9 * f64::from(stage.concurrency) && stage.concurrency < threads {
+                    format!("give it more than its {} threads", stage.concurrency)
+                } else {
+                    "give the daemon more cores, or make the samples cheaper".to_owned()
+                };
             Verdict::new(
                 &stage.name,
                 format!(
@@ -83,7 +99,11 @@ pub(crate) fn judge(
         None => {
             let fetch = stages.first();
             let (time, concurrency, rate) = fetch.map_or((0.0, 0, 0.0), |stage| {
-                (stage.ave_time, stage.concurrency, stage.num_tasks as f64 / session.seconds)
+                (
+                    stage.ave_time,
+                    stage.concurrency,
+                    stage.num_tasks as f64 / session.seconds,
+                )
             });
             Verdict::new(
                 "storage",

@@ -98,7 +98,10 @@ impl FieldTypes {
         arguments: &mut Section,
     ) -> Result<usize, ConfigError> {
         let is_image = |kind: &FieldType| {
-            matches!(kind, FieldType::Image(_) | FieldType::Raw(FieldKind::EncodedImage))
+            matches!(
+                kind,
+                FieldType::Image(_) | FieldType::Raw(FieldKind::EncodedImage)
+            )
         };
         let names = || self.fields.iter().map(|(name, _)| name.as_str());
         if let Some((wanted, place)) = arguments.take_placed::<String>("field")? {
@@ -109,7 +112,10 @@ impl FieldTypes {
                 );
                 return Err(ConfigError::new(
                     &place,
-                    format!("`{}` names no field of the dataset: {wanted:?}; {hint}", arguments.key_path("field")),
+                    format!(
+                        "`{}` names no field of the dataset: {wanted:?}; {hint}",
+                        arguments.key_path("field")
+                    ),
                 ));
             };
             if !is_image(&self.fields[index].1) {
@@ -120,7 +126,11 @@ impl FieldTypes {
             }
             return Ok(index);
         }
-        let mut images = self.fields.iter().enumerate().filter(|(_, (_, kind))| is_image(kind));
+        let mut images = self
+            .fields
+            .iter()
+            .enumerate()
+            .filter(|(_, (_, kind))| is_image(kind));
         match (images.next(), images.next()) {
             (Some((index, _)), None) => Ok(index),
             (None, _) => Err(arguments.error(format!(

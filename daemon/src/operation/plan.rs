@@ -73,12 +73,21 @@ impl SamplePlan {
                 operation_names.push(name);
             }
             let count = operations.len() as u64;
-            stages.push(Stage { operations, operation_names, first_operation });
+            stages.push(Stage {
+                operations,
+                operation_names,
+                first_operation,
+            });
             first_operation += count;
         }
         let (tensors, outputs) = output::compile(config, &fields)?;
         let names = fields.fields.into_iter().map(|(name, _)| name).collect();
-        Ok(Self { stages, tensors, outputs, names })
+        Ok(Self {
+            stages,
+            tensors,
+            outputs,
+            names,
+        })
     }
 
     /// The tensors of a batch without `index` and `valid`, in the order of the dataset's fields.
@@ -90,7 +99,9 @@ impl SamplePlan {
     /// The names of a stage's operations (counted from 0 over `Config::stages`), in order; empty for no such stage.
     #[must_use]
     pub fn operation_names_of_stage(&self, stage: usize) -> &[&'static str] {
-        self.stages.get(stage).map_or(&[], |stage| &stage.operation_names)
+        self.stages
+            .get(stage)
+            .map_or(&[], |stage| &stage.operation_names)
     }
 
     /// Runs one stage (counted from 0 over `Config::stages`). Stage 0 writes the fields that no operation touches, the
@@ -109,7 +120,12 @@ impl SamplePlan {
         let Some(work) = self.stages.get(stage) else {
             return Err(Defect(format!("the plan has no stage {stage}")));
         };
-        let SampleTask { id, key, bytes, carried: carried_on } = task;
+        let SampleTask {
+            id,
+            key,
+            bytes,
+            carried: carried_on,
+        } = task;
         let mut carried = std::mem::take(carried_on);
         let tools = &mut scratch.tools;
         let mut fields = Vec::with_capacity(self.outputs.len());
@@ -120,7 +136,10 @@ impl SamplePlan {
         } else {
             fields.extend(carried.iter_mut().map(|field| pick_up(field, bytes)));
         }
-        let mut sample = Sample { fields: &mut fields, tools };
+        let mut sample = Sample {
+            fields: &mut fields,
+            tools,
+        };
         for (operation, number) in work.operations.iter().zip(work.first_operation..) {
             operation.run(&mut sample, &mut Draws::new(*key, number))?;
         }
@@ -134,10 +153,14 @@ impl SamplePlan {
                 (FieldInProgress::Image(image), _) => {
                     carried_on.push(CarriedField::Image(image.detach(tools)?));
                 }
-                (FieldInProgress::File(file), _) if file.as_ptr() == bytes.as_ptr() && file.len() == bytes.len() => {
+                (FieldInProgress::File(file), _)
+                    if file.as_ptr() == bytes.as_ptr() && file.len() == bytes.len() =>
+                {
                     carried_on.push(CarriedField::WholeFile);
                 }
-                (FieldInProgress::File(file), _) => carried_on.push(CarriedField::File(file.to_vec())),
+                (FieldInProgress::File(file), _) => {
+                    carried_on.push(CarriedField::File(file.to_vec()))
+                }
                 (FieldInProgress::Written, _) if !is_last => carried_on.push(CarriedField::Written),
                 (FieldInProgress::Written, _) => {}
             }
@@ -181,7 +204,9 @@ impl SamplePlan {
                 }
                 (FieldValue::Array(array), _) => array,
                 (FieldValue::Encoded(_), _) => {
-                    return Err(Defect(format!("`{name}` is an image file, and an array is expected")));
+                    return Err(Defect(format!(
+                        "`{name}` is an image file, and an array is expected"
+                    )));
                 }
             };
             match output {
@@ -208,7 +233,9 @@ impl SamplePlan {
                     write_array(name, &array, *target, reordered, row)?;
                 }
                 FieldOutput::Image(_) | FieldOutput::RaggedFile => {
-                    return Err(Defect(format!("`{name}` is an array, and an image file is expected")));
+                    return Err(Defect(format!(
+                        "`{name}` is an array, and an image file is expected"
+                    )));
                 }
             }
             fields.push(FieldInProgress::Written);
@@ -254,6 +281,8 @@ fn ragged<'r>(
             Extent::Ragged { max_row_bytes, .. } => max_row_bytes,
             Extent::Dense => 0,
         };
-        Defect(format!("`{name}` has {bytes} bytes, more than its `max_bytes` of {limit}"))
+        Defect(format!(
+            "`{name}` has {bytes} bytes, more than its `max_bytes` of {limit}"
+        ))
     })
 }

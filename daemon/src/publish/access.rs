@@ -22,12 +22,18 @@ impl AccessRules {
         }
         uid == Uid::effective().as_raw()
             || self.allow_uids.contains(&uid)
-            || self.group.is_some_and(|group| peer.gid() == group || is_member(uid, group))
+            || self
+                .group
+                .is_some_and(|group| peer.gid() == group || is_member(uid, group))
     }
 }
 
 fn is_member(uid: u32, group: u32) -> bool {
-    let Ok(Some(user)) = User::from_uid(Uid::from_raw(uid)) else { return false };
-    let Ok(name) = std::ffi::CString::new(user.name) else { return false };
+    let Ok(Some(user)) = User::from_uid(Uid::from_raw(uid)) else {
+        return false;
+    };
+    let Ok(name) = std::ffi::CString::new(user.name) else {
+        return false;
+    };
     getgrouplist(&name, user.gid).is_ok_and(|groups| groups.contains(&Gid::from_raw(group)))
 }

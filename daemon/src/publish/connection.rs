@@ -43,12 +43,20 @@ pub(crate) struct Host {
 impl Host {
     /// A daemon whose streams are open.
     pub(crate) fn serving(engine: SharedEngine) -> Self {
-        Self { engine: RefCell::new(Some(engine)), opener: None, abandoned: Notify::new() }
+        Self {
+            engine: RefCell::new(Some(engine)),
+            opener: None,
+            abandoned: Notify::new(),
+        }
     }
 
     /// A private daemon that is told by its first frame what to serve.
     pub(crate) fn private(opener: Opener) -> Self {
-        Self { engine: RefCell::new(None), opener: Some(opener), abandoned: Notify::new() }
+        Self {
+            engine: RefCell::new(None),
+            opener: Some(opener),
+            abandoned: Notify::new(),
+        }
     }
 
     /// The engine, once there is one.
@@ -99,8 +107,15 @@ impl Client {
         pidfd: Option<OwnedFd>,
     ) -> Result<(), SocketError> {
         let connection = Rc::clone(&self.connection);
-        let io_failed = |source: std::io::Error| SocketError::Call { call: "epoll", source };
-        let socket = watch(Shared(Rc::clone(&connection)), Interest::READABLE | Interest::WRITABLE).map_err(io_failed)?;
+        let io_failed = |source: std::io::Error| SocketError::Call {
+            call: "epoll",
+            source,
+        };
+        let socket = watch(
+            Shared(Rc::clone(&connection)),
+            Interest::READABLE | Interest::WRITABLE,
+        )
+        .map_err(io_failed)?;
         let death = peer::death(pidfd);
         tokio::pin!(death);
         loop {
@@ -140,7 +155,10 @@ impl Client {
                     guard.clear_ready();
                 }
             }
-            if self.session.is_some_and(|number| !self.session_lives(number)) {
+            if self
+                .session
+                .is_some_and(|number| !self.session_lives(number))
+            {
                 // The engine cut the client off; its last frames still go out.
                 while let Ok(frame) = frames.try_recv() {
                     send(&socket, &frame, &[]).await?;
@@ -151,7 +169,9 @@ impl Client {
     }
 
     fn session_lives(&self, number: u64) -> bool {
-        self.host.engine().is_some_and(|engine| engine.borrow().has_session(number))
+        self.host
+            .engine()
+            .is_some_and(|engine| engine.borrow().has_session(number))
     }
 
     fn doorbell(&self) {
@@ -174,10 +194,19 @@ impl Client {
                     Some(version_fault(protocol, &release))
                 } else {
                     let streams = self.host.engine().map_or_else(Vec::new, |engine| {
-                        engine.borrow().streams().iter().map(|stream| stream.name().to_owned()).collect()
+                        engine
+                            .borrow()
+                            .streams()
+                            .iter()
+                            .map(|stream| stream.name().to_owned())
+                            .collect()
                     });
                     let release = env!("CARGO_PKG_VERSION").to_owned();
-                    let welcome = DaemonFrame::Welcome { protocol: PROTOCOL_VERSION, release, streams };
+                    let welcome = DaemonFrame::Welcome {
+                        protocol: PROTOCOL_VERSION,
+                        release,
+                        streams,
+                    };
                     send(socket, &welcome, &[]).await?;
                     None
                 }
@@ -196,10 +225,15 @@ impl Client {
             },
             (ClientFrame::Attach(request), true) if self.session.is_none() => {
                 let Some(engine) = self.host.engine() else {
-                    return self.refuse(socket, protocol_fault("Attach before Start")).await;
+                    return self
+                        .refuse(socket, protocol_fault("Attach before Start"))
+                        .await;
                 };
-                let attached =
-                    engine.borrow_mut().attach(&request, Rc::clone(&self.connection), self.outbox.clone());
+                let attached = engine.borrow_mut().attach(
+                    &request,
+                    Rc::clone(&self.connection),
+                    self.outbox.clone(),
+                );
                 match attached {
                     Ok((number, terms)) => {
                         self.session = Some(number);
@@ -210,14 +244,18 @@ impl Client {
                     Err(fault) => Some(fault),
                 }
             }
-            (ClientFrame::Attach(_), true) => Some(protocol_fault("a second Attach on one connection")),
-            (ClientFrame::Seek { serial, position }, true) => match (self.host.engine(), self.session) {
-                (Some(engine), Some(number)) => {
-                    engine.borrow_mut().seek(number, serial, position);
-                    None
+            (ClientFrame::Attach(_), true) => {
+                Some(protocol_fault("a second Attach on one connection"))
+            }
+            (ClientFrame::Seek { serial, position }, true) => {
+                match (self.host.engine(), self.session) {
+                    (Some(engine), Some(number)) => {
+                        engine.borrow_mut().seek(number, serial, position);
+                        None
+                    }
+                    _ => Some(protocol_fault("Seek before Attach")),
                 }
-                _ => Some(protocol_fault("Seek before Attach")),
-            },
+            }
             (ClientFrame::Stats, true) => {
                 let report = self.host.engine().map(|engine| engine.borrow().report());
                 let text = serde_json::to_string(&report).unwrap_or_default();
@@ -248,7 +286,10 @@ impl Client {
 }
 
 fn protocol_fault(message: &str) -> Fault {
-    Fault { kind: FaultKind::Protocol, message: message.to_owned() }
+    Fault {
+        kind: FaultKind::Protocol,
+        message: message.to_owned(),
+    }
 }
 
 fn version_fault(theirs: u32, release: &str) -> Fault {
@@ -257,7 +298,10 @@ fn version_fault(theirs: u32, release: &str) -> Fault {
          install the same release on both sides",
         env!("CARGO_PKG_VERSION")
     );
-    Fault { kind: FaultKind::Version, message }
+    Fault {
+        kind: FaultKind::Version,
+        message,
+    }
 }
 
 /// Cuts a text into frames at character borders.
@@ -272,7 +316,10 @@ fn in_parts(text: &str) -> Vec<DaemonFrame> {
         }
         let (part, after) = rest.split_at(cut);
         rest = after;
-        parts.push(DaemonFrame::StatsPart { last: rest.is_empty(), text: part.to_owned() });
+        parts.push(DaemonFrame::StatsPart {
+            last: rest.is_empty(),
+            text: part.to_owned(),
+        });
         if rest.is_empty() {
             return parts;
         }
@@ -287,10 +334,17 @@ async fn send(
 ) -> Result<(), SocketError> {
     loop {
         match socket.get_ref().0.send(frame, descriptors) {
-            Err(SocketError::Call { source, .. }) if source.kind() == std::io::ErrorKind::WouldBlock => {
+            Err(SocketError::Call { source, .. })
+                if source.kind() == std::io::ErrorKind::WouldBlock =>
+            {
                 match tokio::time::timeout(SEND_DEADLINE, socket.writable()).await {
                     Ok(Ok(mut guard)) => guard.clear_ready(),
-                    Ok(Err(source)) => return Err(SocketError::Call { call: "epoll", source }),
+                    Ok(Err(source)) => {
+                        return Err(SocketError::Call {
+                            call: "epoll",
+                            source,
+                        });
+                    }
                     Err(_) => return Err(SocketError::Closed),
                 }
             }
@@ -325,7 +379,9 @@ mod tests {
         assert!(parts.len() > 2);
         let mut whole = String::new();
         for (index, part) in parts.iter().enumerate() {
-            let DaemonFrame::StatsPart { last, text } = part else { panic!("a part of stats") };
+            let DaemonFrame::StatsPart { last, text } = part else {
+                panic!("a part of stats")
+            };
             assert_eq!(*last, index + 1 == parts.len());
             forebay_protocol::wire::encode(part).unwrap();
             whole.push_str(text);

@@ -57,10 +57,18 @@ pub(crate) struct SocketPlace {
 /// The folder of automatic sockets: `$XDG_RUNTIME_DIR/forebay`, else `/tmp/forebay-UID`; 0700.
 pub(crate) fn runtime_folder() -> Result<PathBuf, ListenError> {
     let folder = runtime_folder_path();
-    let failed = |source| ListenError::System { path: folder.clone(), source };
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(failed)?;
+    let failed = |source| ListenError::System {
+        path: folder.clone(),
+        source,
+    };
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&folder)
+        .map_err(failed)?;
     let status = fs::symlink_metadata(&folder).map_err(failed)?;
-    let own = std::os::unix::fs::MetadataExt::uid(&status) == nix::unistd::Uid::effective().as_raw();
+    let own =
+        std::os::unix::fs::MetadataExt::uid(&status) == nix::unistd::Uid::effective().as_raw();
     if !status.is_dir() || !own {
         return Err(failed(io::Error::other("it belongs to another user")));
     }
@@ -78,10 +86,15 @@ fn runtime_folder_path() -> PathBuf {
 /// The automatic sockets of this user on which a daemon listens.
 #[must_use]
 pub fn find_sockets() -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir(runtime_folder_path()) else { return Vec::new() };
+    let Ok(entries) = fs::read_dir(runtime_folder_path()) else {
+        return Vec::new();
+    };
     let mut sockets: Vec<PathBuf> = entries
         .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.extension().is_some_and(|extension| extension == "sock"))
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|extension| extension == "sock")
+        })
         .filter(|path| matches!(take_lock(&lock_path(path)), Err(ListenError::Held(_))))
         .collect();
     sockets.sort();
@@ -95,7 +108,10 @@ fn lock_path(socket: &Path) -> PathBuf {
 }
 
 fn take_lock(path: &Path) -> Result<Flock<File>, ListenError> {
-    let failed = |source| ListenError::System { path: path.to_owned(), source };
+    let failed = |source| ListenError::System {
+        path: path.to_owned(),
+        source,
+    };
     let file = OpenOptions::new()
         .create(true)
         .truncate(false)
@@ -109,9 +125,15 @@ fn take_lock(path: &Path) -> Result<Flock<File>, ListenError> {
 
 /// Removes what dead daemons left in the run-time folder.
 fn sweep(folder: &Path) {
-    let Ok(entries) = fs::read_dir(folder) else { return };
+    let Ok(entries) = fs::read_dir(folder) else {
+        return;
+    };
     for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
-        if path.extension().is_some_and(|extension| extension == "lock") && take_lock(&path).is_ok() {
+        if path
+            .extension()
+            .is_some_and(|extension| extension == "lock")
+            && take_lock(&path).is_ok()
+        {
             let _ = fs::remove_file(path.with_extension(""));
             let _ = fs::remove_file(&path);
         }
@@ -120,7 +142,11 @@ fn sweep(folder: &Path) {
 
 impl SocketPlace {
     /// Listens at an explicit path, or under a name of its own in the run-time folder.
-    pub(crate) fn bind(explicit: Option<&Path>, name: &str, group: Option<u32>) -> Result<Self, ListenError> {
+    pub(crate) fn bind(
+        explicit: Option<&Path>,
+        name: &str,
+        group: Option<u32>,
+    ) -> Result<Self, ListenError> {
         let path = match explicit {
             Some(path) => path.to_owned(),
             None => {
@@ -134,7 +160,10 @@ impl SocketPlace {
         }
         let lock_path = lock_path(&path);
         let lock = take_lock(&lock_path)?;
-        let failed = |source| ListenError::System { path: path.clone(), source };
+        let failed = |source| ListenError::System {
+            path: path.clone(),
+            source,
+        };
         match fs::symlink_metadata(&path) {
             Ok(status) if std::os::unix::fs::FileTypeExt::is_socket(&status.file_type()) => {
                 fs::remove_file(&path).map_err(failed)?;
@@ -151,7 +180,12 @@ impl SocketPlace {
         if group.is_some() {
             std::os::unix::fs::chown(&path, None, group).map_err(failed)?;
         }
-        Ok(Self { path, lock_path, listener: Some(listener), _lock: lock })
+        Ok(Self {
+            path,
+            lock_path,
+            listener: Some(listener),
+            _lock: lock,
+        })
     }
 
     /// Gives the listener to whoever accepts; the files stay this one's.
@@ -168,7 +202,11 @@ impl Drop for SocketPlace {
 }
 
 /// Takes clients in for ever.
-pub(crate) async fn accept_clients(listener: Listener, rules: AccessRules, host: Rc<Host>) -> io::Result<()> {
+pub(crate) async fn accept_clients(
+    listener: Listener,
+    rules: AccessRules,
+    host: Rc<Host>,
+) -> io::Result<()> {
     let listener = watch(listener, Interest::READABLE)?;
     loop {
         let mut guard = listener.readable().await?;
@@ -179,7 +217,11 @@ pub(crate) async fn accept_clients(listener: Listener, rules: AccessRules, host:
                         tokio::task::spawn_local(serve_connection(connection, Rc::clone(&host)));
                     }
                     Ok(credentials) => {
-                        tracing::warn!(uid = credentials.uid(), pid = credentials.pid(), "refused a user that is not allowed");
+                        tracing::warn!(
+                            uid = credentials.uid(),
+                            pid = credentials.pid(),
+                            "refused a user that is not allowed"
+                        );
                     }
                     Err(error) => tracing::warn!(%error, "refused a client without credentials"),
                 },

@@ -25,12 +25,21 @@ impl std::fmt::Display for ArrayType {
 ///
 /// # Errors
 /// Names both types.
-pub(crate) fn check_type(name: &str, value: &ArrayValue<'_>, expected: &ArrayType) -> Result<(), Defect> {
+pub(crate) fn check_type(
+    name: &str,
+    value: &ArrayValue<'_>,
+    expected: &ArrayType,
+) -> Result<(), Defect> {
     if value.dtype == expected.dtype && value.shape == expected.shape {
         return Ok(());
     }
-    let found = ArrayType { dtype: value.dtype, shape: value.shape.clone() };
-    Err(Defect(format!("`{name}` is {found}, and the first sample's is {expected}")))
+    let found = ArrayType {
+        dtype: value.dtype,
+        shape: value.shape.clone(),
+    };
+    Err(Defect(format!(
+        "`{name}` is {found}, and the first sample's is {expected}"
+    )))
 }
 
 /// Writes all elements as `target`. `scratch` is used where they have to be reordered and cast.
@@ -51,7 +60,9 @@ pub(crate) fn write_array(
     let expected = value
         .shape
         .iter()
-        .try_fold(value.dtype.size_bytes(), |bytes, side| bytes.checked_mul(*side));
+        .try_fold(value.dtype.size_bytes(), |bytes, side| {
+            bytes.checked_mul(*side)
+        });
     if expected != Some(value.bytes.len() as u64) {
         return Err(Defect(format!(
             "`{name}` has {} bytes, and {} of shape {:?} needs {}",
@@ -114,9 +125,14 @@ fn reorder_elements<const N: usize>(
         return;
     }
     // Walks the result in C order; the source lies with the first axis fastest.
-    let sides: Vec<usize> =
-        value.shape.iter().map(|side| usize::try_from(*side).unwrap_or(0)).collect();
-    let Some((last, leading)) = sides.split_last() else { return };
+    let sides: Vec<usize> = value
+        .shape
+        .iter()
+        .map(|side| usize::try_from(*side).unwrap_or(0))
+        .collect();
+    let Some((last, leading)) = sides.split_last() else {
+        return;
+    };
     if *last == 0 {
         return;
     }
@@ -129,7 +145,10 @@ fn reorder_elements<const N: usize>(
             start += place * stride;
             stride *= side;
         }
-        for (to, from) in line.iter_mut().zip(from[start..].iter().step_by(last_stride)) {
+        for (to, from) in line
+            .iter_mut()
+            .zip(from[start..].iter().step_by(last_stride))
+        {
             *to = native(*from);
         }
         for (place, side) in index.iter_mut().zip(leading).rev() {

@@ -32,14 +32,31 @@ pub(super) fn read_header(file: &[u8], wants_orientation: bool) -> Result<(Size,
         let side = |at: usize| {
             u32::from_be_bytes([sides[at], sides[at + 1], sides[at + 2], sides[at + 3]])
         };
-        (Size { width: side(0), height: side(4) }, 1)
+        (
+            Size {
+                width: side(0),
+                height: side(4),
+            },
+            1,
+        )
     }) else {
-        return Err(Defect("image file is truncated: the PNG header does not end".to_owned()));
+        return Err(Defect(
+            "image file is truncated: the PNG header does not end".to_owned(),
+        ));
     };
     if &file[12..16] != b"IHDR" {
-        return Err(Defect("the PNG file does not begin with its header".to_owned()));
+        return Err(Defect(
+            "the PNG file does not begin with its header".to_owned(),
+        ));
     }
-    Ok((size, if wants_orientation { orientation(file) } else { tag }))
+    Ok((
+        size,
+        if wants_orientation {
+            orientation(file)
+        } else {
+            tag
+        },
+    ))
 }
 
 /// Walks the chunks to `eXIf`.
@@ -49,7 +66,9 @@ fn orientation(file: &[u8]) -> u8 {
         let length = u32::from_be_bytes([head[0], head[1], head[2], head[3]]) as usize;
         let body = at + 8;
         if &head[4..8] == b"eXIf" {
-            return file.get(body..body.saturating_add(length)).map_or(1, exif::orientation);
+            return file
+                .get(body..body.saturating_add(length))
+                .map_or(1, exif::orientation);
         }
         at = body.saturating_add(length).saturating_add(4);
     }

@@ -21,7 +21,11 @@ impl<'p> PixelView<'p> {
     pub(super) fn part(bytes: &'p [u8], image_width: u32, part: Rectangle, channels: u8) -> Self {
         let pitch_bytes = image_width as usize * usize::from(channels);
         let start = part.top as usize * pitch_bytes + part.left as usize * usize::from(channels);
-        Self { bytes: &bytes[start.min(bytes.len())..], pitch_bytes, channels }
+        Self {
+            bytes: &bytes[start.min(bytes.len())..],
+            pitch_bytes,
+            channels,
+        }
     }
 }
 
@@ -92,7 +96,11 @@ fn dispatch<const N: usize, C: Convert<N>>(
 /// Where the visible part lies on the canvas after the flips: (first column, first row).
 fn placed(geometry: &Geometry) -> (usize, usize) {
     let after = |flip: bool, place: u32, part: u32, whole: u32| {
-        if flip { (whole - place - part) as usize } else { place as usize }
+        if flip {
+            (whole - place - part) as usize
+        } else {
+            place as usize
+        }
     };
     (
         after(
@@ -114,7 +122,11 @@ fn placed(geometry: &Geometry) -> (usize, usize) {
 fn visible_row(geometry: &Geometry, first_row: usize, row: usize) -> Option<usize> {
     let height = geometry.visible.height as usize;
     let inside = row.checked_sub(first_row).filter(|row| *row < height)?;
-    Some(if geometry.flip_vertically { height - 1 - inside } else { inside })
+    Some(if geometry.flip_vertically {
+        height - 1 - inside
+    } else {
+        inside
+    })
 }
 
 fn interleaved_bytes(view: PixelView<'_>, geometry: &Geometry, canvas: &mut [u8]) {
@@ -136,7 +148,10 @@ fn interleaved_bytes(view: PixelView<'_>, geometry: &Geometry, canvas: &mut [u8]
             part.copy_from_slice(from);
             continue;
         }
-        for (to, from) in part.chunks_exact_mut(channels).zip(from.chunks_exact(channels).rev()) {
+        for (to, from) in part
+            .chunks_exact_mut(channels)
+            .zip(from.chunks_exact(channels).rev())
+        {
             to.copy_from_slice(from);
         }
     }
@@ -149,14 +164,23 @@ fn write<const N: usize, const CHANNELS: usize, C: Convert<N>>(
     convert: C,
     canvas: &mut [u8],
 ) {
-    let (width, height) = (geometry.canvas.width as usize, geometry.canvas.height as usize);
+    let (width, height) = (
+        geometry.canvas.width as usize,
+        geometry.canvas.height as usize,
+    );
     let part_width = geometry.visible.width as usize;
     let (first_column, first_row) = placed(geometry);
     let (elements, _) = canvas.as_chunks_mut::<N>();
-    assert_eq!(elements.len(), width * height * CHANNELS, "a canvas of another size");
+    assert_eq!(
+        elements.len(),
+        width * height * CHANNELS,
+        "a canvas of another size"
+    );
     for row in 0..height {
         let pixels = visible_row(geometry, first_row, row).map(|from| {
-            view.bytes[from * view.pitch_bytes..][..part_width * CHANNELS].as_chunks::<CHANNELS>().0
+            view.bytes[from * view.pitch_bytes..][..part_width * CHANNELS]
+                .as_chunks::<CHANNELS>()
+                .0
         });
         match layout {
             ImageLayout::Nhwc => {
@@ -169,7 +193,13 @@ fn write<const N: usize, const CHANNELS: usize, C: Convert<N>>(
                 let pixel = |pixel: &[u8; CHANNELS]| {
                     std::array::from_fn(|channel| convert.convert(channel, pixel[channel]))
                 };
-                fill_line(line, pixels, first_column, geometry.flip_horizontally, pixel);
+                fill_line(
+                    line,
+                    pixels,
+                    first_column,
+                    geometry.flip_horizontally,
+                    pixel,
+                );
             }
             ImageLayout::Nchw => {
                 for channel in 0..CHANNELS {
@@ -179,7 +209,13 @@ fn write<const N: usize, const CHANNELS: usize, C: Convert<N>>(
                         continue;
                     };
                     let pixel = |pixel: &[u8; CHANNELS]| convert.convert(channel, pixel[channel]);
-                    fill_line(line, pixels, first_column, geometry.flip_horizontally, pixel);
+                    fill_line(
+                        line,
+                        pixels,
+                        first_column,
+                        geometry.flip_horizontally,
+                        pixel,
+                    );
                 }
             }
         }

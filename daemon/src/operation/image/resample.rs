@@ -48,7 +48,9 @@ pub(super) fn resample(
     geometry: &Geometry,
     to: &mut [u8],
 ) -> Result<(), Defect> {
-    let Some((target, interpolation)) = geometry.resampling else { return Ok(()) };
+    let Some((target, interpolation)) = geometry.resampling else {
+        return Ok(());
+    };
     let failed = |reason: String| Defect(format!("resampling to {target:?} failed: {reason}"));
     let needed = geometry.needed();
     let visible = geometry.visible;
@@ -82,9 +84,8 @@ pub(super) fn resample(
         (geometry.source.top, geometry.source.height),
         (needed.top, needed.height),
     );
-    let mut result =
-        Image::from_slice_u8(visible.width, visible.height, to, pixel_type(channels))
-            .map_err(|reason| failed(reason.to_string()))?;
+    let mut result = Image::from_slice_u8(visible.width, visible.height, to, pixel_type(channels))
+        .map_err(|reason| failed(reason.to_string()))?;
     let options = ResizeOptions::new()
         .resize_alg(algorithm(interpolation))
         .crop(left, top, width, height)

@@ -37,7 +37,10 @@ pub(crate) enum PixelValues {
 /// `(value / 255 − mean) / std`, each step rounded to single precision: torchvision's `ToTensor` and `Normalize`.
 fn single(byte: u8, mean_and_std: Option<(f64, f64)>) -> f32 {
     let value = f32::from(byte) / 255.0;
-    #[expect(clippy::cast_possible_truncation, reason = "rounded to single precision, as torch does")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "rounded to single precision, as torch does"
+    )]
     match mean_and_std {
         Some((mean, std)) => (value - mean as f32) / std as f32,
         None => value,
@@ -56,8 +59,8 @@ fn tables<const N: usize>(
 ) -> Vec<[[u8; N]; 256]> {
     (0..usize::from(channels))
         .map(|channel| {
-            let mean_and_std = normalization
-                .and_then(|it| Some((*it.mean.get(channel)?, *it.std.get(channel)?)));
+            let mean_and_std =
+                normalization.and_then(|it| Some((*it.mean.get(channel)?, *it.std.get(channel)?)));
             let mut table = [[0; N]; 256];
             for (byte, entry) in (0..=255).zip(&mut table) {
                 *entry = value(byte, mean_and_std);
@@ -76,18 +79,26 @@ impl PixelValues {
     ) -> Option<Self> {
         match dtype {
             DType::U8 => Some(Self::Bytes),
-            DType::F16 => Some(Self::TwoBytes(tables(channels, normalization, |byte, by| {
-                f16::from_f32(single(byte, by)).to_ne_bytes()
-            }))),
-            DType::BF16 => Some(Self::TwoBytes(tables(channels, normalization, |byte, by| {
-                bf16::from_f32(single(byte, by)).to_ne_bytes()
-            }))),
-            DType::F32 => Some(Self::FourBytes(tables(channels, normalization, |byte, by| {
-                single(byte, by).to_ne_bytes()
-            }))),
-            DType::F64 => Some(Self::EightBytes(tables(channels, normalization, |byte, by| {
-                double(byte, by).to_ne_bytes()
-            }))),
+            DType::F16 => Some(Self::TwoBytes(tables(
+                channels,
+                normalization,
+                |byte, by| f16::from_f32(single(byte, by)).to_ne_bytes(),
+            ))),
+            DType::BF16 => Some(Self::TwoBytes(tables(
+                channels,
+                normalization,
+                |byte, by| bf16::from_f32(single(byte, by)).to_ne_bytes(),
+            ))),
+            DType::F32 => Some(Self::FourBytes(tables(
+                channels,
+                normalization,
+                |byte, by| single(byte, by).to_ne_bytes(),
+            ))),
+            DType::F64 => Some(Self::EightBytes(tables(
+                channels,
+                normalization,
+                |byte, by| double(byte, by).to_ne_bytes(),
+            ))),
             _ => None,
         }
     }
@@ -99,7 +110,10 @@ mod tests {
 
     #[test]
     fn values_are_scaled_then_normalised() {
-        let by = Normalization { mean: vec![0.485], std: vec![0.229] };
+        let by = Normalization {
+            mean: vec![0.485],
+            std: vec![0.229],
+        };
         let Some(PixelValues::FourBytes(table)) = PixelValues::new(DType::F32, 1, Some(&by)) else {
             panic!("no table of f32")
         };

@@ -33,8 +33,17 @@ pub(in crate::operation) fn compile(
         )));
     }
     let place = arguments.place().clone();
-    *kind = FieldType::Image(ImageType { channels, size: None, normalization: None, place });
-    Ok(Box::new(DecodeImage { field, channels, orientation }))
+    *kind = FieldType::Image(ImageType {
+        channels,
+        size: None,
+        normalization: None,
+        place,
+    });
+    Ok(Box::new(DecodeImage {
+        field,
+        channels,
+        orientation,
+    }))
 }
 
 impl Operation for DecodeImage {

@@ -20,7 +20,9 @@ pub(in crate::operation) fn compile(
     let std: Vec<f64> = arguments.require("std")?;
     let (field, image) = fields.decoded_image("normalize", arguments)?;
     if image.normalization.is_some() {
-        return Err(arguments.error("the image is normalised already; leave the second `normalize` out"));
+        return Err(
+            arguments.error("the image is normalised already; leave the second `normalize` out")
+        );
     }
     let channels = image.channels;
     let normalization = check_normalization(mean, std, channels)

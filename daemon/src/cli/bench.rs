@@ -1,0 +1,237 @@
+//! `forebay bench`: daemon and client together, as a trainer would run them but for the training.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use clap::Args;
+use forebay_client::{Batch, Error, Loader, Target};
+use forebay_protocol::frames::ConfigSource;
+use serde::{Deserialize, Serialize};
+
+use super::Settings;
+use super::stats::stage_table;
+use super::table::time;
+use crate::engine::in_words;
+use crate::observe::{DaemonReport, ProcessFigures, StageReport, TimeHistogram, Verdict, cpu_time};
+
+/// Arguments of `forebay bench`.
+#[derive(Debug, Args)]
+pub(super) struct BenchArguments {
+    /// The configuration file (TOML).
+    #[arg(value_name = "CONFIG")]
+    config: std::path::PathBuf,
+    #[command(flatten)]
+    settings: Settings,
+    /// Take so many batches; left out: the configured epochs, or one where they are endless.
+    #[arg(long, value_name = "N")]
+    batches: Option<u64>,
+    /// Digest every batch's names, types, shapes and bytes.
+    #[arg(long)]
+    digest: bool,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `--json` prints.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct BenchReport {
+    pub(super) samples: u64,
+    pub(super) batches: u64,
+    /// From the first request to the last batch.
+    pub(super) seconds: f64,
+    pub(super) samples_per_second: f64,
+    /// Daemon and client.
+    pub(super) cpu_seconds_per_1000_samples: f64,
+    /// From before the daemon's start.
+    pub(super) time_to_first_batch_seconds: f64,
+    /// Daemon and client; the ring once.
+    pub(super) peak_memory_bytes: u64,
+    pub(super) wait_seconds: WaitSeconds,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) digest: Option<String>,
+    pub(super) stages: Vec<StageReport>,
+    pub(super) verdict: Verdict,
+}
+
+/// The client's wait for a batch.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(super) struct WaitSeconds {
+    pub(super) p50: f64,
+    pub(super) p99: f64,
+}
+
+/// What a measured run is to do.
+pub(super) struct BenchOptions<'a> {
+    /// JSON values by dotted key.
+    pub(super) overrides: Vec<(String, String)>,
+    pub(super) batches: Option<u64>,
+    pub(super) digest: bool,
+    /// Sees every batch, with the samples delivered before it.
+    pub(super) each: &'a mut dyn FnMut(&Batch, u64),
+}
+
+/// `forebay bench`.
+pub(super) fn bench(arguments: &BenchArguments) -> anyhow::Result<ExitCode> {
+    // Read here too, so that a mistake is reported as everywhere; `--set` is TOML, the wire carries JSON.
+    let overrides = arguments.settings.overrides()?;
+    let config = crate::config::Config::from_file(&arguments.config, &overrides)?;
+    let shown = Instant::now();
+    let mut last_shown = Duration::ZERO;
+    let progress = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    let mut each = |_: &Batch, samples: u64| {
+        if progress && shown.elapsed() - last_shown > Duration::from_millis(500) {
+            last_shown = shown.elapsed();
+            eprint!("\r{samples} samples in {:.1} s ", last_shown.as_secs_f64());
+        }
+    };
+    let options = BenchOptions {
+        overrides: overrides
+            .iter()
+            .filter_map(crate::config::Override::as_json)
+            .collect(),
+        batches: arguments.batches,
+        digest: arguments.digest,
+        each: &mut each,
+    };
+    let report = measure(&arguments.config, config.order.epochs, options)?;
+    if progress {
+        eprint!("\r\x1b[K");
+    }
+    if arguments.json {
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        print!("{}", describe(&report));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs a private daemon over a configuration file and takes its batches.
+#[expect(clippy::cast_precision_loss, reason = "figures")]
+pub(super) fn measure(
+    config: &Path,
+    epochs: Option<u64>,
+    options: BenchOptions<'_>,
+) -> anyhow::Result<BenchReport> {
+    let absolute = std::path::absolute(config)?;
+    let source = ConfigSource::File(absolute.display().to_string());
+    let program = std::env::current_exe().context("where this program lies")?;
+    let start = Instant::now();
+    let cpu_before = cpu_time();
+    let mut builder = Loader::builder(Target::Config(source))
+        .rank(0, 1)
+        .program(program);
+    for (key, json) in options.overrides {
+        builder = builder.override_key(key, json);
+    }
+    let mut loader = builder.attach()?;
+    let requested = Instant::now();
+    let mut first_batch = Duration::ZERO;
+    let (mut samples, mut batches, mut epochs_done) = (0u64, 0u64, 0u64);
+    let mut last = requested;
+    let mut digest = options.digest.then(blake3::Hasher::new);
+    let waits = TimeHistogram::default();
+    while options.batches.is_none_or(|most| batches < most) {
+        let asked = Instant::now();
+        match loader.next_batch() {
+            Ok(Some(batch)) => {
+                last = Instant::now();
+                waits.record(last - asked);
+                if batches == 0 {
+                    first_batch = start.elapsed();
+                }
+                (options.each)(&batch, samples);
+                samples += batch.rows();
+                batches += 1;
+                if let Some(hasher) = &mut digest {
+                    add_batch(hasher, &batch);
+                }
+            }
+            Ok(None) => {
+                epochs_done += 1;
+                if options.batches.is_none() && epochs_done >= epochs.unwrap_or(1) {
+                    break;
+                }
+            }
+            Err(Error::EpochsFinished { .. }) => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let daemon: DaemonReport = serde_json::from_str(&loader.stats()?)?;
+    let seconds = (last - requested).as_secs_f64();
+    let own_cpu = (cpu_time() - cpu_before).as_secs_f64();
+    let own = ProcessFigures::now();
+    let daemon_peak = loader.private_process().map_or(0, ProcessFigures::peak_of);
+    Ok(BenchReport {
+        samples,
+        batches,
+        seconds,
+        samples_per_second: if seconds > 0.0 {
+            samples as f64 / seconds
+        } else {
+            0.0
+        },
+        cpu_seconds_per_1000_samples: (own_cpu + daemon.cpu_seconds) * 1000.0
+            / (samples as f64).max(1.0),
+        time_to_first_batch_seconds: first_batch.as_secs_f64(),
+        peak_memory_bytes: daemon_peak + own.peak_bytes.saturating_sub(own.shared_bytes),
+        wait_seconds: WaitSeconds {
+            p50: waits.percentile_seconds(0.5),
+            p99: waits.percentile_seconds(0.99),
+        },
+        digest: digest.map(|hasher| hasher.finalize().to_hex().to_string()),
+        stages: daemon.stages,
+        verdict: daemon.verdict,
+    })
+}
+
+/// Names, dtypes, shapes and row bytes.
+fn add_batch(hasher: &mut blake3::Hasher, batch: &Batch) {
+    for tensor in batch.tensors() {
+        hasher.update(tensor.name().as_bytes());
+        hasher.update(&[0]);
+        hasher.update(tensor.dtype().name().as_bytes());
+        if let Some(ragged) = tensor.ragged() {
+            hasher.update(&(ragged.len() as u64).to_le_bytes());
+            for row in 0..ragged.len() {
+                let bytes = ragged.row_bytes(row).unwrap_or_default();
+                hasher.update(&(bytes.len() as u64).to_le_bytes());
+                hasher.update(bytes);
+            }
+        } else {
+            for dim in tensor.shape() {
+                hasher.update(&dim.to_le_bytes());
+            }
+            hasher.update(tensor.bytes());
+        }
+    }
+}
+
+/// The figures for a person.
+pub(super) fn describe(report: &BenchReport) -> String {
+    let mut text = format!(
+        "{} samples in {} batches, {:.2} s: {:.0} samples/s\n\
+         {:.3} CPU seconds per 1,000 samples (daemon and client), peak memory {}\n\
+         first batch after {}, wait for a batch p50 {}, p99 {}\n",
+        report.samples,
+        report.batches,
+        report.seconds,
+        report.samples_per_second,
+        report.cpu_seconds_per_1000_samples,
+        in_words(report.peak_memory_bytes),
+        time(report.time_to_first_batch_seconds),
+        time(report.wait_seconds.p50),
+        time(report.wait_seconds.p99),
+    );
+    if let Some(digest) = &report.digest {
+        text.push_str(&format!("digest {digest}\n"));
+    }
+    text.push_str(&format!(
+        "\n{}\n{}\n",
+        stage_table(&report.stages),
+        report.verdict.sentence
+    ));
+    text
+}

@@ -1,0 +1,143 @@
+//! `forebay check`: the resolved configuration and the plan that it makes on this machine.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use forebay_protocol::tensor::Extent;
+
+use super::launch::Launch;
+use super::{ConfigArguments, logging};
+use crate::config::Last;
+use crate::engine::{LocalRank, MemoryPlan, Stream, in_words};
+use crate::order::Schedule;
+
+/// Arguments of `forebay check`.
+#[derive(Debug, Args)]
+pub(super) struct CheckArguments {
+    #[command(flatten)]
+    config: ConfigArguments,
+    /// The ranks to plan for.
+    #[arg(long, default_value_t = 1)]
+    world_size: u32,
+    /// Print only the plan, not the resolved configuration.
+    #[arg(long)]
+    plan_only: bool,
+}
+
+/// `forebay check`.
+pub(super) fn check(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
+    let _logging = logging::start("warn");
+    let configs = arguments.config.read()?;
+    if !arguments.plan_only {
+        for config in &configs {
+            println!("# {}, resolved\n{}", config.source, config.resolved_toml());
+        }
+    }
+    let launch = Launch::prepare(configs, LocalRank::from_environment())
+        .map_err(|fault| anyhow::anyhow!(fault.message))?;
+    for (stream, plan) in launch.streams.iter().zip(&launch.plans) {
+        print!("{}", describe(stream, plan, arguments.world_size, &launch)?);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn describe(
+    stream: &Stream,
+    plan: &MemoryPlan,
+    world_size: u32,
+    launch: &Launch,
+) -> anyhow::Result<String> {
+    let config = stream.config();
+    let schedule = Schedule::new(
+        stream.sample_count(),
+        &config.order,
+        &config.batch,
+        0,
+        world_size,
+    )
+    .map_err(|error| anyhow::anyhow!("{}: {error}", config.places.batch_size))?;
+    let mut lines = vec![format!("# the plan of stream {}", stream.name())];
+    let mut line = |name: &str, value: String| lines.push(format!("  {name:<20}{value}"));
+    let epochs = config
+        .order
+        .epochs
+        .map_or("endless".to_owned(), |epochs| format!("{epochs} epochs"));
+    line(
+        "samples",
+        format!("{} an epoch, {epochs}", stream.sample_count()),
+    );
+    let (fewest, most) = schedule.batches_per_epoch_over_ranks();
+    let batches = if fewest == most {
+        format!(
+            "{most} an epoch and rank, of {} samples, over {world_size} ranks",
+            config.batch.size
+        )
+    } else {
+        format!(
+            "{fewest} to {most} an epoch, by rank, of {} samples: ranks differ; batch.last = \"drop\" or \"pad\" makes \
+             them equal",
+            config.batch.size
+        )
+    };
+    line("batches", batches);
+    match config.batch.last {
+        Last::Drop => line(
+            "left out",
+            format!("{} samples an epoch", schedule.samples_left_out_per_epoch()),
+        ),
+        Last::Pad => line(
+            "padding",
+            format!("{} rows an epoch", schedule.padding_per_epoch()),
+        ),
+        Last::Short => {}
+    }
+    for tensor in stream.tensors() {
+        let shape: Vec<String> = std::iter::once(u64::from(config.batch.size.get()))
+            .chain(tensor.row_shape.iter().copied())
+            .map(|dim| dim.to_string())
+            .collect();
+        let bytes = tensor.row_pitch_bytes().unwrap_or(0) * u64::from(config.batch.size.get());
+        let kind = match tensor.extent {
+            Extent::Dense => format!("{} [{}]", tensor.dtype.name(), shape.join(", ")),
+            Extent::Ragged { max_row_bytes, .. } => {
+                format!(
+                    "{} ragged, rows up to {}",
+                    tensor.dtype.name(),
+                    in_words(max_row_bytes)
+                )
+            }
+        };
+        line(
+            &format!("tensor {}", tensor.name),
+            format!("{kind}, {} a batch", in_words(bytes)),
+        );
+    }
+    for (name, threads) in stream.stage_limits() {
+        line(&format!("stage {name}"), format!("{threads} threads"));
+    }
+    let cores: Vec<String> = launch.cores.iter().map(u32::to_string).collect();
+    line(
+        "work threads",
+        format!(
+            "{} on cores {}, policy {}",
+            launch.threads(),
+            cores.join(","),
+            config.cpu.policy.word()
+        ),
+    );
+    line(
+        "memory",
+        format!(
+            "{} of {}: ring {} ({} slots of {}), fetch {}, scratch {}",
+            in_words(plan.total_bytes()),
+            in_words(plan.ceiling_bytes),
+            in_words(plan.ring_bytes),
+            config.ring.slots,
+            in_words(stream.layout().slot_bytes()),
+            in_words(plan.fetch_bytes),
+            in_words(plan.scratch_bytes)
+        ),
+    );
+    lines.push(String::new());
+    Ok(lines.join("\n"))
+}

@@ -1,0 +1,208 @@
+//! `forebay demo`: the main job on generated data, ending in a report.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+
+use super::bench::{BenchOptions, BenchReport, describe, measure};
+use super::generate::{GenerateOptions, generate_images};
+use crate::engine::in_words;
+
+/// Arguments of `forebay demo`.
+#[derive(Debug, Args)]
+pub(super) struct DemoArguments {
+    /// Where the data goes; left out: a folder in the user's cache. A finished set is used again.
+    #[arg(long, value_name = "FOLDER")]
+    data: Option<PathBuf>,
+    /// Images to generate.
+    #[arg(long, default_value_t = 1_500)]
+    images: u64,
+    /// Class folders to spread them over.
+    #[arg(long, default_value_t = 10)]
+    classes: u32,
+    /// Only generate the images, into this folder.
+    #[arg(long, value_name = "FOLDER", conflicts_with = "data")]
+    generate: Option<PathBuf>,
+}
+
+/// `forebay demo`.
+pub(super) fn demo(arguments: &DemoArguments) -> anyhow::Result<ExitCode> {
+    let only_data = arguments.generate.is_some();
+    let folder = match arguments
+        .generate
+        .clone()
+        .or_else(|| arguments.data.clone())
+    {
+        Some(folder) => folder,
+        None => cache_folder()?.join(format!("demo-{}-{}", arguments.images, arguments.classes)),
+    };
+    make_data(&folder, arguments)?;
+    if only_data {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let config = folder.with_extension("toml");
+    let text = format!(
+        "preset = \"imagenet-train\"\ndataset.path = {:?}\nbatch.size = 64\norder.epochs = 2\n",
+        folder.display().to_string()
+    );
+    std::fs::write(&config, &text).with_context(|| format!("writing {}", config.display()))?;
+    println!(
+        "\nThe configuration, {}:\n\n{}",
+        config.display(),
+        indented(&text)
+    );
+    run_all(&config)?;
+    println!(
+        "\nYour turn. In Python:\n\n    import forebay\n    loader = forebay.Loader({:?})\n    for batch in loader: ...   \
+         # batch[\"image\"], batch[\"label\"], batch[\"index\"]\n\nOr look at the plan:  forebay check {}",
+        config.display().to_string(),
+        config.display()
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+fn make_data(folder: &Path, arguments: &DemoArguments) -> anyhow::Result<()> {
+    let options = GenerateOptions {
+        images: arguments.images,
+        classes: arguments.classes,
+        ..GenerateOptions::default()
+    };
+    println!(
+        "Data: {} photograph-like JPEGs in {} classes, {}",
+        options.images,
+        options.classes,
+        folder.display()
+    );
+    let shows = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    let report = generate_images(folder, &options, &|done, all| {
+        if shows && (done % 50 == 0 || done == all) {
+            eprint!("\r  {done} of {all} ");
+        }
+    })?;
+    if shows {
+        eprint!("\r\x1b[K");
+    }
+    let how = if report.reused {
+        "there already"
+    } else {
+        "made"
+    };
+    println!(
+        "  {} {how} in {:.1} s, {}",
+        report.samples,
+        report.elapsed.as_secs_f64(),
+        in_words(report.bytes)
+    );
+    Ok(())
+}
+
+fn run_all(config: &Path) -> anyhow::Result<()> {
+    println!("1. Two epochs as fast as they come: random-resized-crop, flip, batches of 64.\n");
+    let mut seen: Vec<HashSet<i64>> = vec![HashSet::new(), HashSet::new()];
+    let mut repeated = 0u64;
+    let fast = run_one(config, &[], &mut |batch, _| {
+        let epoch = usize::try_from(batch.epoch()).unwrap_or(usize::MAX);
+        let ids = batch
+            .tensor("index")
+            .and_then(|index| index.as_slice::<i64>().ok().map(<[i64]>::to_vec));
+        for id in ids.unwrap_or_default() {
+            repeated += u64::from(!seen.get_mut(epoch).is_some_and(|seen| seen.insert(id)));
+        }
+    })?;
+    println!("{}", indented(&describe(&fast)));
+    if repeated > 0 {
+        bail!("{repeated} samples came twice; this must not happen");
+    }
+    println!(
+        "   Every sample came at most once an epoch ({} and {} ids), in an order that depends on the seed alone.",
+        seen[0].len(),
+        seen[1].len()
+    );
+    println!("\n2. The same with one work thread: other timing, the same bytes.\n");
+    let slow = run_one(
+        config,
+        &[("stage.preprocess.concurrency", "1")],
+        &mut |_, _| {},
+    )?;
+    println!(
+        "   {:>6.0} samples/s  digest {}",
+        fast.samples_per_second,
+        short(&fast)
+    );
+    println!(
+        "   {:>6.0} samples/s  digest {}",
+        slow.samples_per_second,
+        short(&slow)
+    );
+    if fast.digest != slow.digest {
+        bail!("the digests differ; this must not happen");
+    }
+    println!("\n3. A trainer whose step takes 100 ms: is loading its limit?\n");
+    let step = Duration::from_millis(100);
+    let trained = run_one(config, &[("order.epochs", "1")], &mut |_, _| {
+        std::thread::sleep(step)
+    })?;
+    println!(
+        "   wait for a batch: p50 {:.3} ms, p99 {:.3} ms",
+        trained.wait_seconds.p50 * 1e3,
+        trained.wait_seconds.p99 * 1e3
+    );
+    println!("   {}", trained.verdict.sentence);
+    Ok(())
+}
+
+fn run_one(
+    config: &Path,
+    overrides: &[(&str, &str)],
+    each: &mut dyn FnMut(&forebay_client::Batch, u64),
+) -> anyhow::Result<BenchReport> {
+    let overrides: Vec<(String, String)> = overrides
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+        .collect();
+    let epochs = if overrides.iter().any(|(key, _)| key == "order.epochs") {
+        1
+    } else {
+        2
+    };
+    measure(
+        config,
+        Some(epochs),
+        BenchOptions {
+            overrides,
+            batches: None,
+            digest: true,
+            each,
+        },
+    )
+}
+
+fn short(report: &BenchReport) -> String {
+    report
+        .digest
+        .as_deref()
+        .unwrap_or("")
+        .chars()
+        .take(16)
+        .collect()
+}
+
+fn indented(text: &str) -> String {
+    text.lines().map(|line| format!("   {line}\n")).collect()
+}
+
+fn cache_folder() -> anyhow::Result<PathBuf> {
+    let variable = |name: &str| {
+        std::env::var_os(name)
+            .filter(|value| !value.is_empty())
+            .map(PathBuf::from)
+    };
+    variable("XDG_CACHE_HOME")
+        .or_else(|| variable("HOME").map(|home| home.join(".cache")))
+        .map(|cache| cache.join("forebay"))
+        .context("neither XDG_CACHE_HOME nor HOME is set; name a folder with --data")
+}

@@ -1,0 +1,148 @@
+//! From configurations to a running engine: what `serve`, `run` and a private daemon have in common.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use forebay_protocol::frames::{Fault, FaultKind};
+
+use crate::config::Config;
+use crate::dataset::ScanProgress;
+use crate::engine::{
+    Engine, LocalRank, MemoryPlan, PoolOptions, SharedEngine, Stream, core_share, run_bell,
+};
+
+/// Streams that are open and checked, and how to run them.
+#[derive(Debug)]
+pub(super) struct Launch {
+    pub(super) streams: Vec<Arc<Stream>>,
+    pub(super) plans: Vec<MemoryPlan>,
+    pool: PoolOptions,
+    pub(super) cores: Vec<u32>,
+}
+
+impl Launch {
+    /// Opens every stream and checks its memory. Blocks; shows progress on long scans.
+    pub(super) fn prepare(configs: Vec<Config>, local: LocalRank) -> Result<Self, Fault> {
+        let config_fault = |message: String| Fault {
+            kind: FaultKind::Config,
+            message,
+        };
+        let Some(first) = configs.first() else {
+            return Err(config_fault("no configuration".to_owned()));
+        };
+        let cpu = first.cpu.clone();
+        let share = core_share(&cpu, local);
+        let mut streams = Vec::new();
+        let mut plans = Vec::new();
+        for config in configs {
+            let progress = ScanNotice::new(&config.name);
+            let stream = Stream::open(config, share.threads, &|seen| progress.show(seen))
+                .map_err(|error| config_fault(error.to_string()))?;
+            let threads = stream.thread_count();
+            let plan = MemoryPlan::of(&stream, threads);
+            plan.check(&stream, threads, local.count)
+                .map_err(|error| Fault {
+                    kind: FaultKind::Memory,
+                    message: error.to_string(),
+                })?;
+            streams.push(Arc::new(stream));
+            plans.push(plan);
+        }
+        let threads = streams
+            .iter()
+            .map(|stream| stream.thread_count())
+            .max()
+            .unwrap_or(1);
+        let pool = PoolOptions {
+            threads,
+            policy: cpu.policy,
+            nice: cpu.nice,
+            cores: if share.narrowed {
+                share.cores.clone()
+            } else {
+                Vec::new()
+            },
+        };
+        Ok(Self {
+            streams,
+            plans,
+            pool,
+            cores: share.cores,
+        })
+    }
+
+    /// The work threads.
+    pub(super) fn threads(&self) -> u32 {
+        self.pool.threads
+    }
+
+    /// Starts the engine. Called inside a `LocalSet`, on a thread that stays at normal priority.
+    pub(super) fn start(self) -> anyhow::Result<SharedEngine> {
+        let fetch_bytes = self
+            .plans
+            .iter()
+            .map(|plan| plan.fetch_bytes)
+            .max()
+            .unwrap_or(0);
+        let engine = Engine::start(self.streams, self.pool, fetch_bytes)
+            .context("cannot start the engine")?;
+        let bell = Arc::new(());
+        let shared = std::rc::Rc::clone(&engine);
+        tokio::task::spawn_local(async move {
+            let _keep = bell;
+            if let Err(error) = run_bell(shared).await {
+                tracing::error!(%error, "the engine's bell failed");
+            }
+        });
+        Ok(engine)
+    }
+}
+
+/// The runtime of a daemon: one thread for all control, and blocking threads for storage.
+pub(super) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(512)
+        .thread_keep_alive(Duration::from_secs(60))
+        .thread_name("forebay-fetch")
+        .build()
+        .context("cannot start the runtime")
+}
+
+/// Tells of a scan that takes long, about once a second.
+struct ScanNotice {
+    stream: String,
+    start: Instant,
+    last: std::sync::Mutex<Instant>,
+}
+
+impl ScanNotice {
+    fn new(stream: &str) -> Self {
+        let now = Instant::now();
+        Self {
+            stream: stream.to_owned(),
+            start: now,
+            last: std::sync::Mutex::new(now),
+        }
+    }
+
+    fn show(&self, progress: ScanProgress) -> ControlFlow<()> {
+        let mut last = self
+            .last
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        if last.elapsed() >= Duration::from_secs(1) {
+            *last = Instant::now();
+            tracing::warn!(
+                stream = self.stream,
+                samples = progress.samples,
+                folders = progress.directories,
+                seconds = self.start.elapsed().as_secs(),
+                "scanning the dataset; its index is saved for the next start"
+            );
+        }
+        ControlFlow::Continue(())
+    }
+}

@@ -1,0 +1,52 @@
+//! Log lines to stderr, off the threads that matter: bounded, and lossy rather than blocking.
+
+use std::io::IsTerminal;
+
+use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
+use tracing_subscriber::EnvFilter;
+
+/// Lines that may wait to be written; what comes on top is dropped and counted.
+const BUFFERED_LINES: usize = 4096;
+
+/// Logging as long as it lives. Dropping it writes what waits and tells how much was lost.
+pub(super) struct Logging {
+    guard: Option<WorkerGuard>,
+    lost: tracing_appender::non_blocking::ErrorCounter,
+}
+
+/// Starts logging. `FOREBAY_LOG` filters (`debug`, `warn,forebay::engine=trace`); else `default` holds.
+pub(super) fn start(default: &str) -> Logging {
+    let (writer, guard) = NonBlockingBuilder::default()
+        .lossy(true)
+        .buffered_lines_limit(BUFFERED_LINES)
+        .thread_name("forebay-log")
+        .finish(std::io::stderr());
+    let lost = writer.error_counter();
+    let filter = std::env::var("FOREBAY_LOG")
+        .ok()
+        .filter(|filter| !filter.is_empty())
+        .and_then(|filter| EnvFilter::try_new(filter).ok())
+        .unwrap_or_else(|| EnvFilter::new(default));
+    let subscriber = tracing_subscriber::fmt()
+        .with_writer(writer)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .with_env_filter(filter)
+        .finish();
+    // Only the first logger of a process counts.
+    let _ = tracing::subscriber::set_global_default(subscriber);
+    Logging {
+        guard: Some(guard),
+        lost,
+    }
+}
+
+impl Drop for Logging {
+    fn drop(&mut self) {
+        drop(self.guard.take());
+        let lost = self.lost.dropped_lines();
+        if lost > 0 {
+            eprintln!("forebay: {lost} log lines were dropped because stderr was slow");
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! A private loader's daemon: one client, whose socket is the standard input; it ends with its trainer.
+
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use forebay_protocol::frames::{ConfigSource, Fault, FaultKind, Start};
+use forebay_protocol::socket::Connection;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::launch::{Launch, runtime};
+use super::logging;
+use crate::config::{Config, ConfigError, Override};
+use crate::engine::{LocalRank, SharedEngine};
+use crate::publish::{Host, serve_connection};
+
+/// `forebay private`.
+pub(super) fn private() -> anyhow::Result<ExitCode> {
+    let logging = logging::start("warn");
+    let descriptor = std::io::stdin()
+        .as_fd()
+        .try_clone_to_owned()
+        .context("no standard input")?;
+    let connection = Connection::from_descriptor(descriptor).context(
+        "the standard input is no loader's socket; this command is for the client library",
+    )?;
+    let runtime = runtime()?;
+    let local = tokio::task::LocalSet::new();
+    let outcome = local.block_on(&runtime, serve_one(connection));
+    // Reads that hang in storage do not keep a daemon alive whose trainer is gone.
+    runtime.shutdown_timeout(Duration::from_millis(200));
+    drop(logging);
+    outcome?;
+    // Threads may still sleep in an operation; nothing they do matters any more.
+    std::process::exit(0);
+}
+
+async fn serve_one(connection: Connection) -> anyhow::Result<()> {
+    // A Ctrl-C at the terminal is for the trainer; it tells this daemon when to end.
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let host = Rc::new(Host::private(Box::new(|start| Box::pin(open(start)))));
+    let served = serve_connection(connection, Rc::clone(&host));
+    tokio::pin!(served);
+    loop {
+        tokio::select! {
+            () = &mut served => return Ok(()),
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => return Ok(()),
+        }
+    }
+}
+
+/// Opens what the loader asks for; the dataset's scan runs on a blocking thread.
+async fn open(start: Start) -> Result<SharedEngine, Fault> {
+    let internal = |message: String| Fault {
+        kind: FaultKind::Internal,
+        message,
+    };
+    let local = LocalRank {
+        rank: start.local_rank,
+        count: start.local_world_size.max(1),
+    };
+    let prepared = tokio::task::spawn_blocking(move || {
+        let config = read_config(&start).map_err(|error| Fault {
+            kind: FaultKind::Config,
+            message: error.to_string(),
+        })?;
+        Launch::prepare(vec![config], local)
+    });
+    let launch = prepared
+        .await
+        .map_err(|error| internal(error.to_string()))??;
+    launch
+        .start()
+        .map_err(|error| internal(format!("{error:#}")))
+}
+
+fn read_config(start: &Start) -> Result<Config, ConfigError> {
+    let mut dict = serde_json::Map::new();
+    for (key, text) in &start.overrides {
+        let value =
+            serde_json::from_str(text).unwrap_or_else(|_| serde_json::Value::String(text.clone()));
+        dict.insert(key.clone(), value);
+    }
+    let overrides = Override::from_json(&serde_json::Value::Object(dict))?;
+    match &start.config {
+        ConfigSource::File(path) => Config::from_file(Path::new(path), &overrides),
+        ConfigSource::Json { name, folder, text } => {
+            let dict = serde_json::from_str(text).unwrap_or(serde_json::Value::Null);
+            Config::from_json(name, Path::new(folder), &dict, &overrides)
+        }
+    }
+}

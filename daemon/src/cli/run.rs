@@ -1,0 +1,128 @@
+//! `forebay run CONFIG… -- COMMAND…`: the daemon beside a command. It ends with the command and exits with its status.
+//!
+//! The command is started first, from this process's only thread, through `forebay guarded`, which asks the kernel to
+//! kill it when this process dies and then becomes the command: so no code runs between fork and exec here.
+
+use std::ffi::OsString;
+use std::io::IsTerminal;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, ExitCode};
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::Args;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::launch::{Launch, runtime};
+use super::serve::{access_rules, bind};
+use super::{ConfigArguments, logging};
+use crate::engine::LocalRank;
+use crate::publish::{Host, accept_clients};
+
+/// Arguments of `forebay run`.
+#[derive(Debug, Args)]
+pub(super) struct RunArguments {
+    #[command(flatten)]
+    config: ConfigArguments,
+    /// The command and its arguments, after `--`. It finds the daemon through FOREBAY_SOCKET.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// Arguments of the hidden `forebay guarded`.
+#[derive(Debug, Args)]
+pub(super) struct GuardedArguments {
+    parent: i32,
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+    command: Vec<OsString>,
+}
+
+/// `forebay guarded`: becomes the command, which dies with its parent.
+pub(super) fn guarded(arguments: &GuardedArguments) -> anyhow::Result<ExitCode> {
+    nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).context("PR_SET_PDEATHSIG")?;
+    if nix::unistd::getppid().as_raw() != arguments.parent {
+        anyhow::bail!("the daemon died before its command started");
+    }
+    let (program, rest) = arguments.command.split_first().context("no command")?;
+    let error = Command::new(program).args(rest).exec();
+    Err(error).with_context(|| format!("cannot start {}", program.to_string_lossy()))
+}
+
+/// `forebay run`.
+pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
+    let configs = arguments.config.read()?;
+    let launch = Launch::prepare(configs, LocalRank::from_environment())
+        .map_err(|fault| anyhow::anyhow!(fault.message))?;
+    let mut place = bind(&launch, None)?;
+    let program = std::env::current_exe().context("where this program lies")?;
+    let mut child = Command::new(program)
+        .arg("guarded")
+        .arg(std::process::id().to_string())
+        .args(&arguments.command)
+        .env("FOREBAY_SOCKET", &place.path)
+        .spawn()
+        .context("cannot start the command")?;
+    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX));
+    let logging = logging::start("info");
+    let runtime = runtime()?;
+    let local = tokio::task::LocalSet::new();
+    let status = local.block_on(&runtime, async {
+        forward_signals(pid)?;
+        let mut ended = signal(SignalKind::child())?;
+        let rules = access_rules(&launch);
+        let engine = launch.start()?;
+        let host = Rc::new(Host::serving(engine));
+        if let Some(listener) = place.take_listener() {
+            tokio::task::spawn_local(async move {
+                if let Err(error) = accept_clients(listener, rules, host).await {
+                    tracing::error!(%error, "no further clients can be taken in");
+                }
+            });
+        }
+        loop {
+            if let Some(status) = child.try_wait()? {
+                return anyhow::Ok(status);
+            }
+            // The clock is for the signal that came between the two calls.
+            let _ = tokio::time::timeout(Duration::from_secs(1), ended.recv()).await;
+        }
+    })?;
+    runtime.shutdown_timeout(Duration::from_millis(200));
+    drop(place);
+    drop(logging);
+    let code = status
+        .code()
+        .unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    std::process::exit(code);
+}
+
+/// Passes TERM, INT, HUP, USR1 and USR2 on. An interrupt from the terminal has reached the command already: it is in the
+/// same foreground group.
+fn forward_signals(child: Pid) -> anyhow::Result<()> {
+    let kinds = [
+        (SignalKind::terminate(), Signal::SIGTERM),
+        (SignalKind::interrupt(), Signal::SIGINT),
+        (SignalKind::hangup(), Signal::SIGHUP),
+        (SignalKind::user_defined1(), Signal::SIGUSR1),
+        (SignalKind::user_defined2(), Signal::SIGUSR2),
+    ];
+    for (kind, forwarded) in kinds {
+        let mut received = signal(kind)?;
+        tokio::task::spawn_local(async move {
+            while received.recv().await.is_some() {
+                if forwarded != Signal::SIGINT || !in_foreground() {
+                    let _ = kill(child, forwarded);
+                }
+            }
+        });
+    }
+    Ok(())
+}
+
+fn in_foreground() -> bool {
+    let stdin = std::io::stdin();
+    stdin.is_terminal() && rustix::termios::tcgetpgrp(&stdin) == Ok(rustix::process::getpgrp())
+}

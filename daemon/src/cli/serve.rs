@@ -1,0 +1,84 @@
+//! `forebay serve`: the daemon in the foreground, until a signal.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::Duration;
+
+use clap::Args;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::launch::{Launch, runtime};
+use super::{ConfigArguments, logging};
+use crate::engine::LocalRank;
+use crate::publish::{AccessRules, Host, SocketPlace, accept_clients};
+
+/// Arguments of `forebay serve`.
+#[derive(Debug, Args)]
+pub(super) struct ServeArguments {
+    #[command(flatten)]
+    config: ConfigArguments,
+    /// Listen here instead of where the first configuration says.
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+}
+
+/// `forebay serve`.
+pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
+    let logging = logging::start("info");
+    let configs = arguments.config.read()?;
+    let launch = Launch::prepare(configs, LocalRank::from_environment())
+        .map_err(|fault| anyhow::anyhow!(fault.message))?;
+    let mut place = bind(&launch, arguments.socket.clone())?;
+    let runtime = runtime()?;
+    let local = tokio::task::LocalSet::new();
+    local.block_on(&runtime, async {
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let rules = access_rules(&launch);
+        let names: Vec<String> = launch.streams.iter().map(|stream| stream.name().to_owned()).collect();
+        tracing::info!(socket = %place.path.display(), streams = names.join(","), threads = launch.threads(), "serving");
+        let engine = launch.start()?;
+        let host = Rc::new(Host::serving(Rc::clone(&engine)));
+        if let Some(listener) = place.take_listener() {
+            tokio::select! {
+                accepted = accept_clients(listener, rules, host) => accepted?,
+                _ = interrupt.recv() => tracing::info!("interrupted; ending"),
+                _ = terminate.recv() => tracing::info!("terminated; ending"),
+            }
+        }
+        engine.borrow_mut().say_goodbye();
+        // The last frames go out.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        anyhow::Ok(())
+    })?;
+    runtime.shutdown_timeout(Duration::from_millis(200));
+    drop(place);
+    drop(logging);
+    std::process::exit(0);
+}
+
+/// Listens where the arguments, else the first configuration, say.
+pub(super) fn bind(launch: &Launch, socket: Option<PathBuf>) -> anyhow::Result<SocketPlace> {
+    let Some(first) = launch.streams.first() else {
+        anyhow::bail!("no configuration")
+    };
+    let listen = &first.config().listen;
+    let explicit = socket.or_else(|| listen.socket.clone());
+    Ok(SocketPlace::bind(
+        explicit.as_deref(),
+        first.name(),
+        listen.group,
+    )?)
+}
+
+/// Whom any of the streams admits.
+pub(super) fn access_rules(launch: &Launch) -> AccessRules {
+    let mut rules = AccessRules::default();
+    for stream in &launch.streams {
+        let listen = &stream.config().listen;
+        rules.allow_uids.extend(&listen.allow_uids);
+        rules.group = rules.group.or(listen.group);
+    }
+    rules
+}

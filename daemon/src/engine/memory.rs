@@ -1,0 +1,205 @@
+//! What a stream's daemon holds in memory, and whether the machine grants it.
+
+use std::fs;
+use std::path::Path;
+
+use super::session::ring_bytes;
+use super::stream::Stream;
+
+/// What a read may hold until its sample is worked, for each read that may be under way.
+const FETCH_BYTES_PER_READ: u64 = 2 << 20;
+/// The least that a fetch budget may be.
+const LEAST_FETCH_BYTES: u64 = 8 << 20;
+/// What a work thread's decoder, resizer and scratch memory are reckoned with: a decoded photograph of 12 megapixels
+/// is 36 MB, one of ImageNet's half a megabyte.
+const SCRATCH_BYTES_PER_THREAD: u64 = 16 << 20;
+
+/// The budget of one stream's daemon with one session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryPlan {
+    /// The data, publish and return segments.
+    pub ring_bytes: u64,
+    /// Samples between fetch and work.
+    pub fetch_bytes: u64,
+    /// Decoders and scratch memory of all threads.
+    pub scratch_bytes: u64,
+    /// `ring.memory`.
+    pub ceiling_bytes: u64,
+}
+
+/// A plan that does not fit. Names the key to change.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MemoryError {
+    /// Beyond `ring.memory`.
+    #[error(
+        "{place}: the plan needs {needed} ({slots} slots of {slot}, {fetch} for fetching, {scratch} for {threads} \
+         threads), but ring.memory is {ceiling}; raise ring.memory, or lower ring.slots or batch.size"
+    )]
+    Ceiling {
+        /// Where `ring.memory` stands.
+        place: String,
+        /// All together.
+        needed: String,
+        /// `ring.slots`.
+        slots: u16,
+        /// A slot's size.
+        slot: String,
+        /// The fetch budget.
+        fetch: String,
+        /// The threads' scratch memory.
+        scratch: String,
+        /// The work threads.
+        threads: u32,
+        /// `ring.memory`.
+        ceiling: String,
+    },
+    /// Beyond what the machine or the cgroup has.
+    #[error(
+        "{place}: the plan needs {needed}, but {grantor} grants {granted}; lower ring.slots or batch.size, or give more \
+         memory"
+    )]
+    Machine {
+        /// Where `ring.memory` stands.
+        place: String,
+        /// All together.
+        needed: String,
+        /// `the machine` or the cgroup's file.
+        grantor: String,
+        /// What is left there.
+        granted: String,
+    },
+}
+
+impl MemoryPlan {
+    /// Plans a stream for so many work threads.
+    #[must_use]
+    pub fn of(stream: &Stream, threads: u32) -> Self {
+        let ring_bytes = ring_bytes(stream).iter().sum();
+        let ceiling_bytes = stream.config.ring.memory_bytes;
+        let wanted = u64::from(stream.config.fetch.concurrency.get()) * FETCH_BYTES_PER_READ;
+        let room = ceiling_bytes.saturating_sub(ring_bytes) / 2;
+        Self {
+            ring_bytes,
+            fetch_bytes: wanted.min(room).max(LEAST_FETCH_BYTES),
+            scratch_bytes: u64::from(threads) * SCRATCH_BYTES_PER_THREAD,
+            ceiling_bytes,
+        }
+    }
+
+    /// All together.
+    #[must_use]
+    pub fn total_bytes(&self) -> u64 {
+        self.ring_bytes
+            .saturating_add(self.fetch_bytes)
+            .saturating_add(self.scratch_bytes)
+    }
+
+    /// Holds the plan against `ring.memory`, the cgroup and the machine, for `local_ranks` such daemons together.
+    ///
+    /// # Errors
+    /// When it does not fit: with the figures and the key to change.
+    pub fn check(
+        &self,
+        stream: &Stream,
+        threads: u32,
+        local_ranks: u32,
+    ) -> Result<(), MemoryError> {
+        let ring = &stream.config.ring;
+        let place = ring.memory_place.to_string();
+        if self.total_bytes() > self.ceiling_bytes {
+            return Err(MemoryError::Ceiling {
+                place,
+                needed: in_words(self.total_bytes()),
+                slots: ring.slots,
+                slot: in_words(stream.layout.slot_bytes()),
+                fetch: in_words(self.fetch_bytes),
+                scratch: in_words(self.scratch_bytes),
+                threads,
+                ceiling: in_words(self.ceiling_bytes),
+            });
+        }
+        let needed = self.total_bytes().saturating_mul(local_ranks.into());
+        for (grantor, granted) in grants() {
+            if needed > granted {
+                let (needed, granted) = (in_words(needed), in_words(granted));
+                return Err(MemoryError::Machine {
+                    place,
+                    needed,
+                    grantor,
+                    granted,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is free, by who says so.
+fn grants() -> Vec<(String, u64)> {
+    let mut grants = Vec::new();
+    let free = fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+        line.split_whitespace()
+            .next()?
+            .parse::<u64>()
+            .ok()
+            .map(|kib| kib * 1024)
+    });
+    grants.extend(free.map(|bytes| ("the machine".to_owned(), bytes)));
+    let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let path = own
+        .lines()
+        .find_map(|line| line.strip_prefix("0::"))
+        .unwrap_or("/");
+    let root = Path::new("/sys/fs/cgroup");
+    for folder in root
+        .join(path.trim_start_matches('/'))
+        .ancestors()
+        .take_while(|folder| folder.starts_with(root))
+    {
+        let number = |name: &str| {
+            fs::read_to_string(folder.join(name))
+                .ok()?
+                .trim()
+                .parse::<u64>()
+                .ok()
+        };
+        if let (Some(limit), Some(used)) = (number("memory.max"), number("memory.current")) {
+            // Page cache is given back under pressure.
+            let cache = fs::read_to_string(folder.join("memory.stat"))
+                .ok()
+                .and_then(|text| {
+                    text.lines().find_map(|line| {
+                        line.strip_prefix("inactive_file ")?
+                            .trim()
+                            .parse::<u64>()
+                            .ok()
+                    })
+                });
+            let left = limit.saturating_sub(used.saturating_sub(cache.unwrap_or(0)));
+            grants.push((folder.join("memory.max").display().to_string(), left));
+        }
+    }
+    grants
+}
+
+/// A size for a person, such as `1.18 GiB`.
+#[must_use]
+#[expect(clippy::cast_precision_loss, reason = "for a person")]
+pub(crate) fn in_words(bytes: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < units.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 {
+        format!("{bytes} B")
+    } else {
+        format!("{value:.4} {}", units[unit]).replace(".0000 ", " ")
+    }
+}
