@@ -278,6 +278,9 @@ impl Loader {
         }
         let wait = self.waiting_since.take().map(|since| since.elapsed());
         self.statistics.record(wait, descriptor.payload_bytes);
+        if wait.is_some() {
+            self.ring.show_waited(self.statistics.total());
+        }
         let lease = self.ring.lease(descriptor)?;
         Ok(Batch {
             lease: Arc::new(lease),

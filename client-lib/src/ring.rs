@@ -144,6 +144,11 @@ impl Ring {
             .show_taken(taken, forebay_protocol::clock::monotonic_ns());
     }
 
+    pub(crate) fn show_waited(&self, total: std::time::Duration) {
+        let nanoseconds = u64::try_from(total.as_nanos()).unwrap_or(u64::MAX);
+        self.lock_returns().show_waited(nanoseconds);
+    }
+
     fn lock_returns(&self) -> std::sync::MutexGuard<'_, ReturnWriter<Mapping>> {
         self.returns.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -289,7 +289,7 @@ impl Session {
             return;
         };
         loop {
-            match serving.returns.next() {
+            match serving.returns.take_return() {
                 Ok(Some(word)) => {
                     if let Err(violation) = serving.table.accept_return(word) {
                         self.report.violations.push(violation.to_string());

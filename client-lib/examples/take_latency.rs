@@ -1,0 +1,51 @@
+//! What it costs to take a batch that is ready and to give it back: `cargo run --release --example take_latency`.
+//!
+//! Without an argument against a scripted daemon inside this process; with one, against that configuration, socket or
+//! stream. Only batches that were ready count; for each the call of `next_batch` alone is timed, on one thread.
+
+#[path = "../tests/stub/mod.rs"]
+mod stub;
+
+use std::time::{Duration, Instant};
+
+use forebay_client::Loader;
+
+const BATCHES: usize = 20_000;
+
+fn main() -> Result<(), forebay_client::Error> {
+    let argument = std::env::args().nth(1);
+    let mut loader = match &argument {
+        Some(target) => Loader::attach(target.as_str())?,
+        None => {
+            let script = stub::Script {
+                rows: 256,
+                slots: 64,
+                hold: 62,
+                batches_per_epoch: 1_000_000,
+                ..stub::Script::default()
+            };
+            let stub = stub::Stub::start(script);
+            Loader::attach(stub.path.as_path())?
+        }
+    };
+    let mut times: Vec<Duration> = Vec::with_capacity(BATCHES);
+    while times.len() < BATCHES {
+        let waited = loader.wait_statistics().waited();
+        let begin = Instant::now();
+        let batch = loader.next_batch()?;
+        let time = begin.elapsed();
+        if batch.is_some() && loader.wait_statistics().waited() == waited {
+            times.push(time);
+        }
+    }
+    times.sort_unstable();
+    let at = |share: usize| times[times.len() * share / 100];
+    println!(
+        "{} ready batches: p50 {:?}, p90 {:?}, p99 {:?}",
+        times.len(),
+        at(50),
+        at(90),
+        at(99)
+    );
+    Ok(())
+}

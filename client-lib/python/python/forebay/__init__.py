@@ -1,0 +1,68 @@
+"""Forebay: finished training batches in shared memory.
+
+    import forebay
+
+    loader = forebay.Loader("train.toml")
+    for epoch in range(90):
+        for batch in loader:
+            train(batch["image"], batch["label"])
+
+A daemon beside the trainer reads, decodes, transforms and collates; this package maps its finished batches.
+``forebay.torch.Loader`` gives tensors instead of arrays.
+"""
+
+from typing import Any
+
+from ._exceptions import (
+    BadSample,
+    ConfigError,
+    DaemonLost,
+    EpochsFinished,
+    Error,
+    HoldLimit,
+    StateMismatch,
+    Timeout,
+)
+from ._forebay import __version__
+from ._loader import Loader
+from ._ragged import Ragged
+
+__all__ = [
+    "BadSample",
+    "ConfigError",
+    "DaemonLost",
+    "EpochsFinished",
+    "Error",
+    "HoldLimit",
+    "Loader",
+    "Ragged",
+    "StateMismatch",
+    "Timeout",
+    "__version__",
+]
+
+
+# What users see is named by where they find it.
+for _public in (
+    BadSample,
+    ConfigError,
+    DaemonLost,
+    EpochsFinished,
+    Error,
+    HoldLimit,
+    Loader,
+    Ragged,
+    StateMismatch,
+    Timeout,
+):
+    _public.__module__ = "forebay"
+del _public
+
+
+def __getattr__(name: str) -> Any:
+    # forebay.torch without an import of its own, and without importing PyTorch for those who do not ask.
+    if name == "torch":
+        import importlib
+
+        return importlib.import_module("forebay.torch")
+    raise AttributeError(f"module 'forebay' has no attribute {name!r}")

@@ -1,0 +1,220 @@
+"""The loader that users see. What runs per batch is native; this is what runs per call and per epoch."""
+
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple, Union
+
+from . import _forebay
+from ._exceptions import ConfigError
+
+_log = logging.getLogger("forebay")
+
+Target = Union[str, "os.PathLike[str]", Mapping[str, Any], None]
+
+
+class Loader:
+    """Batches from a Forebay daemon, as dicts of writable NumPy arrays over shared memory.
+
+    Iterating gives one epoch; the next ``for`` gives the next one. An array is valid for as long as it is held, and its
+    batch's slot is not filled again before. Up to ``ring.hold`` batches may be kept while the next is asked for; keep
+    more as copies.
+
+    Args:
+        target: a configuration file (``.toml``) or a dict of its keys: a daemon of this loader's own is started and ends
+            with it; or a daemon's socket; or the name of a stream under ``forebay run``; left out: its first stream.
+        rank: this process's rank; left out: an initialised ``torch.distributed``, RANK and WORLD_SIZE, or Slurm says.
+        world_size: how many ranks share the data; goes with ``rank``.
+        state: what :meth:`state_dict` gave: goes on there.
+        timeout: seconds without progress anywhere before :class:`Timeout` is raised.
+        overrides: keys of the configuration, such as ``{"batch.size": 128}``.
+        force: takes ``state`` also when it belongs to another stream.
+
+    A loader is a context manager; left alone, it ends when its last reference goes.
+    """
+
+    def __init__(
+        self,
+        target: Target = None,
+        rank: Optional[int] = None,
+        world_size: Optional[int] = None,
+        state: Optional[Mapping[str, Any]] = None,
+        timeout: float = 300,
+        overrides: Optional[Mapping[str, Any]] = None,
+        *,
+        force: bool = False,
+    ) -> None:
+        kind, text = _describe_target(target)
+        self._session = _forebay.Session(
+            kind,
+            text,
+            rank=_rank_argument(rank, world_size),
+            distributed=_ask_torch(),
+            state=None if state is None else _to_json("state", dict(state)),
+            force=force,
+            timeout=float(timeout),
+            overrides=[
+                (key, _to_json(f"override {key}", value))
+                for key, value in (overrides or {}).items()
+            ],
+            program=Path(__file__).with_name("bin") / "forebay",
+        )
+        self._terms: Dict[str, Any] = self._session.terms()
+        _log.info(
+            "rank %d of %d, from %s; stream %s",
+            self.rank,
+            self.world_size,
+            self.rank_source,
+            self.stream,
+        )
+
+    def __iter__(self) -> Iterator[Dict[str, Any]]:
+        """Begins the next epoch: after an attach, a loaded state or :meth:`set_epoch` the one that they stand in.
+
+        A new iterator ends the old one; what it had left is given up and counted in :attr:`given_up`.
+
+        Raises:
+            EpochsFinished: after the last configured epoch.
+        """
+        return self._session.begin()
+
+    def __len__(self) -> int:
+        """This rank's batches of a full epoch."""
+        return self._terms["batches_per_epoch"]
+
+    def state_dict(self, held_back: int = 0) -> Dict[str, Any]:
+        """Where the stream stands after what was handed over: a plain dict for JSON, the same on every rank.
+
+        Args:
+            held_back: for wrappers that read so many batches ahead of what was trained on.
+        """
+        return json.loads(self._session.state(held_back))
+
+    def load_state_dict(self, state: Mapping[str, Any], *, force: bool = False) -> None:
+        """Goes on where a state stands, at any world size. The next iteration continues inside its epoch.
+
+        Raises:
+            StateMismatch: the state belongs to another stream (names each difference), unless ``force``.
+        """
+        self._session.load_state(_to_json("state", dict(state)), force)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Does nothing when this is the current or the loaded epoch, else goes to its start."""
+        self._session.set_epoch(epoch)
+
+    def stats(self) -> Dict[str, Any]:
+        """The daemon's figures, as ``forebay stats --json`` prints them, and under ``client`` this loader's own."""
+        text, client = self._session.stats()
+        figures = json.loads(text)
+        figures["client"] = client
+        return figures
+
+    def close(self) -> None:
+        """Ends the session, and a daemon of its own. Arrays stay valid for as long as they are held."""
+        self._session.close()
+
+    def __enter__(self) -> "Loader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def given_up(self) -> int:
+        """The batches that early ends of epochs left behind."""
+        return self._session.given_up()
+
+    @property
+    def stream(self) -> str:
+        """The stream's name."""
+        return self._terms["stream"]
+
+    @property
+    def rank(self) -> int:
+        """This process's rank."""
+        return self._terms["rank"]
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks share the data."""
+        return self._terms["world_size"]
+
+    @property
+    def rank_source(self) -> str:
+        """Who said which rank this is."""
+        return self._terms["rank_source"]
+
+    @property
+    def batch_size(self) -> int:
+        """The samples of a full batch."""
+        return self._terms["batch_size"]
+
+    @property
+    def hold(self) -> int:
+        """How many batches may be kept while the next is asked for."""
+        return self._terms["hold"]
+
+    @property
+    def epochs(self) -> Optional[int]:
+        """The configured number of epochs; None: endless."""
+        return self._terms["epochs"]
+
+    @property
+    def daemon_pid(self) -> Optional[int]:
+        """The process of this loader's own daemon; None when it is another's."""
+        return self._terms["daemon_pid"]
+
+    def __repr__(self) -> str:
+        names = ", ".join(tensor[0] for tensor in self._terms["tensors"])
+        return (
+            f"<{type(self).__module__}.{type(self).__qualname__} of stream {self.stream!r}: {names}; "
+            f"rank {self.rank} of {self.world_size}, {len(self)} batches an epoch>"
+        )
+
+
+def _describe_target(target: Target) -> Tuple[str, str]:
+    if target is None:
+        return "first", ""
+    if isinstance(target, Mapping):
+        return "json", _to_json("the configuration", dict(target))
+    path = os.fspath(target)
+    # A name given as a path object is a path, never a stream's name.
+    return "word", path if isinstance(target, str) else os.path.abspath(path)
+
+
+def _to_json(what: str, value: Any) -> str:
+    def plain(item: Any) -> Any:
+        if isinstance(item, os.PathLike):
+            return os.fspath(item)
+        if hasattr(item, "item"):  # a NumPy or PyTorch scalar
+            return item.item()
+        raise TypeError(f"a value of type {type(item).__name__}")
+
+    try:
+        return json.dumps(value, default=plain, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{what} cannot be written as JSON: {error}") from None
+
+
+def _rank_argument(rank: Optional[int], world_size: Optional[int]) -> Optional[Tuple[int, int]]:
+    if (rank is None) != (world_size is None):
+        missing = "world_size" if world_size is None else "rank"
+        raise ConfigError(f"rank and world_size go together, and {missing} was left out")
+    if rank is None or world_size is None:
+        return None
+    if not 0 <= rank < world_size:
+        raise ConfigError(f"rank {rank} of world size {world_size}: a rank is counted from 0")
+    return rank, world_size
+
+
+def _ask_torch() -> Optional[Tuple[int, int]]:
+    """Rank and world size of torch.distributed, if the program has imported and initialised it."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return distributed.get_rank(), distributed.get_world_size()
+
+
+__all__: List[str] = ["Loader"]
