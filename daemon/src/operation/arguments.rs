@@ -45,7 +45,10 @@ impl ImageSize {
     /// Both sides, one number standing for a square.
     pub(crate) const fn square_or_exact(self) -> Size {
         match self {
-            Self::Side(side) => Size { width: side, height: side },
+            Self::Side(side) => Size {
+                width: side,
+                height: side,
+            },
             Self::Exact(size) => size,
         }
     }
@@ -79,7 +82,9 @@ impl FromValue for Interpolation {
     const EXPECTED: &'static str = "`bilinear`, `bicubic`, `lanczos` or `nearest`";
 
     fn from_value(value: &Value) -> Option<Self> {
-        let Value::String(name) = value else { return None };
+        let Value::String(name) = value else {
+            return None;
+        };
         match name.as_str() {
             "bilinear" => Some(Self::Bilinear),
             "bicubic" => Some(Self::Bicubic),
@@ -98,7 +103,9 @@ impl FromValue for Probability {
     const EXPECTED: &'static str = "a number from 0 to 1";
 
     fn from_value(value: &Value) -> Option<Self> {
-        f64::from_value(value).filter(|value| (0.0..=1.0).contains(value)).map(Self)
+        f64::from_value(value)
+            .filter(|value| (0.0..=1.0).contains(value))
+            .map(Self)
     }
 }
 
@@ -114,9 +121,16 @@ impl FromValue for PositiveRange {
         "two numbers above 0, the smaller one first, such as `[0.08, 1.0]`";
 
     fn from_value(value: &Value) -> Option<Self> {
-        let Value::Array(items) = value else { return None };
-        let [low, high] = items.as_slice() else { return None };
-        let range = Self { low: f64::from_value(&low.value)?, high: f64::from_value(&high.value)? };
+        let Value::Array(items) = value else {
+            return None;
+        };
+        let [low, high] = items.as_slice() else {
+            return None;
+        };
+        let range = Self {
+            low: f64::from_value(&low.value)?,
+            high: f64::from_value(&high.value)?,
+        };
         (range.low > 0.0 && range.low <= range.high).then_some(range)
     }
 }

@@ -16,7 +16,10 @@ fn defect(reason: impl std::fmt::Debug) -> Defect {
     // zune-png's reasons are written for a terminal, over several lines.
     let reason = format!("{reason:?}");
     let words: Vec<&str> = reason.split_whitespace().collect();
-    Defect(format!("the PNG decoder refuses the file: {}", words.join(" ")))
+    Defect(format!(
+        "the PNG decoder refuses the file: {}",
+        words.join(" ")
+    ))
 }
 
 fn decoder(file: &[u8]) -> PngDecoder<ZCursor<&[u8]>> {
@@ -91,9 +94,12 @@ pub(super) fn decode(
 ) -> Result<(), Defect> {
     let mut decoder = decoder(file);
     decoder.decode_headers().map_err(defect)?;
-    let (Some(colours), Some(depth), Some(bytes), Some(dimensions)) =
-        (decoder.colorspace(), decoder.depth(), decoder.output_buffer_size(), decoder.dimensions())
-    else {
+    let (Some(colours), Some(depth), Some(bytes), Some(dimensions)) = (
+        decoder.colorspace(),
+        decoder.depth(),
+        decoder.output_buffer_size(),
+        decoder.dimensions(),
+    ) else {
         return Err(defect("no header"));
     };
     if dimensions != (size.width as usize, size.height as usize) {

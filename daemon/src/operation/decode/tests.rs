@@ -26,7 +26,10 @@ fn too_many_pixels_are_refused_from_the_header() {
         .unwrap();
     file[frame + 5..frame + 9].copy_from_slice(&[0xff, 0xff, 0xff, 0xff]);
     let refused = Decoders::default().read_header(&file, false).unwrap_err();
-    assert_eq!(refused.0, "the image has 4294836225 pixels (65535x65535), more than 178956970");
+    assert_eq!(
+        refused.0,
+        "the image has 4294836225 pixels (65535x65535), more than 178956970"
+    );
     file[frame + 5..frame + 9].copy_from_slice(&[0, 0, 0, 9]);
     let refused = Decoders::default().read_header(&file, false).unwrap_err();
     assert_eq!(refused.0, "the image has no pixels (9x0)");

@@ -176,7 +176,10 @@ const fn unzip_four(pixels: &[u8; 12]) -> [u32; 3] {
 
 /// The commonest output. Four pixels at a time in ordinary words: twice as fast as byte by byte.
 fn planar_rgb_bytes(view: PixelView<'_>, geometry: &Geometry, canvas: &mut [u8]) {
-    let (width, height) = (geometry.canvas.width as usize, geometry.canvas.height as usize);
+    let (width, height) = (
+        geometry.canvas.width as usize,
+        geometry.canvas.height as usize,
+    );
     let part_width = geometry.visible.width as usize;
     let (first_column, first_row) = placed(geometry);
     let plane_bytes = width * height;
@@ -203,8 +206,11 @@ fn planar_rgb_bytes(view: PixelView<'_>, geometry: &Geometry, canvas: &mut [u8])
             let (r_last, r) = red.as_rchunks_mut::<4>();
             let (g_last, g) = green.as_rchunks_mut::<4>();
             let (b_last, b) = blue.as_rchunks_mut::<4>();
-            for (((four, r), g), b) in
-                fours.iter().zip(r.iter_mut().rev()).zip(g.iter_mut().rev()).zip(b.iter_mut().rev())
+            for (((four, r), g), b) in fours
+                .iter()
+                .zip(r.iter_mut().rev())
+                .zip(g.iter_mut().rev())
+                .zip(b.iter_mut().rev())
             {
                 [*r, *g, *b] = unzip_four(four).map(u32::to_be_bytes);
             }
@@ -325,18 +331,32 @@ mod tests {
 
     /// Each canvas pixel by its definition.
     fn expected(image: &[u8], size: Size, geometry: &Geometry, layout: ImageLayout) -> Vec<u8> {
-        let (width, height) = (geometry.canvas.width as usize, geometry.canvas.height as usize);
+        let (width, height) = (
+            geometry.canvas.width as usize,
+            geometry.canvas.height as usize,
+        );
         let mut canvas = vec![0; width * height * 3];
         for y in 0..height {
             for x in 0..width {
-                let column = if geometry.flip_horizontally { width - 1 - x } else { x };
-                let row = if geometry.flip_vertically { height - 1 - y } else { y };
+                let column = if geometry.flip_horizontally {
+                    width - 1 - x
+                } else {
+                    x
+                };
+                let row = if geometry.flip_vertically {
+                    height - 1 - y
+                } else {
+                    y
+                };
                 let inside = |at: usize, place: u32, part: u32| {
-                    at.checked_sub(place as usize).filter(|at| *at < part as usize)
+                    at.checked_sub(place as usize)
+                        .filter(|at| *at < part as usize)
                 };
                 let column = inside(column, geometry.place.0, geometry.visible.width);
                 let row = inside(row, geometry.place.1, geometry.visible.height);
-                let (Some(column), Some(row)) = (column, row) else { continue };
+                let (Some(column), Some(row)) = (column, row) else {
+                    continue;
+                };
                 let column = column + geometry.visible.left as usize;
                 let row = row + geometry.visible.top as usize;
                 for channel in 0..3 {
@@ -353,10 +373,19 @@ mod tests {
 
     #[test]
     fn every_byte_is_written_wherever_the_part_lies_and_however_it_is_mirrored() {
-        let size = Size { width: 23, height: 11 };
+        let size = Size {
+            width: 23,
+            height: 11,
+        };
         let image = gradient(23, 11, 3);
-        let mut draws =
-            crate::order::Draws::new(crate::order::DrawKey { seed: 4, epoch: 0, sample: 0 }, 0);
+        let mut draws = crate::order::Draws::new(
+            crate::order::DrawKey {
+                seed: 4,
+                epoch: 0,
+                sample: 0,
+            },
+            0,
+        );
         for _ in 0..500 {
             let mut geometry = Geometry::identity(size);
             geometry.flip_horizontally = draws.below(2) == 0;
@@ -368,10 +397,16 @@ mod tests {
             geometry.crop(left, top, Size { width, height });
             for layout in [ImageLayout::Nhwc, ImageLayout::Nchw] {
                 let view = PixelView::part(&image, size.width, geometry.visible, 3);
-                let format = ImageFormat { layout, values: PixelValues::Bytes };
+                let format = ImageFormat {
+                    layout,
+                    values: PixelValues::Bytes,
+                };
                 let mut canvas = vec![0xee; (width * height * 3) as usize];
                 write_canvas(view, &geometry, &format, &mut canvas);
-                assert!(canvas == expected(&image, size, &geometry, layout), "{geometry:?}");
+                assert!(
+                    canvas == expected(&image, size, &geometry, layout),
+                    "{geometry:?}"
+                );
             }
         }
     }
