@@ -1,4 +1,7 @@
 //! `[output]` against what the operations leave: each field's tensor, and how its row is written.
+//!
+//! `dtype` means two things. For a decoded image a float is value / 255, then (x − mean) / std where those are given.
+//! For every other field it is a plain cast: a `uint8` array as `float32` keeps its values 0 to 255.
 
 use forebay_protocol::tensor::{DType, Extent, MAX_NAME_BYTES, MAX_RANK, TensorSpec};
 

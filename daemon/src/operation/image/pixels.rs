@@ -137,9 +137,19 @@ fn interleaved_bytes(view: PixelView<'_>, geometry: &Geometry, canvas: &mut [u8]
             part.copy_from_slice(from);
             continue;
         }
-        for (to, from) in part.chunks_exact_mut(channels).zip(from.chunks_exact(channels).rev()) {
-            to.copy_from_slice(from);
+        match channels {
+            1 => reverse_pixels::<1>(part, from),
+            3 => reverse_pixels::<3>(part, from),
+            _ => reverse_pixels::<4>(part, from),
         }
+    }
+}
+
+/// Copies pixels, the last one first. With their size known to the compiler, no call is made for each.
+fn reverse_pixels<const CHANNELS: usize>(to: &mut [u8], from: &[u8]) {
+    let (to, from) = (to.as_chunks_mut::<CHANNELS>().0, from.as_chunks::<CHANNELS>().0);
+    for (to, from) in to.iter_mut().zip(from.iter().rev()) {
+        *to = *from;
     }
 }
 
