@@ -36,10 +36,7 @@ impl Dataset for Files {
     }
 
     fn locate(&self, _id: SampleId, _path: &mut Vec<u8>) -> ByteRange {
-        ByteRange {
-            offset: 0,
-            length: None,
-        }
+        ByteRange { offset: 0, length: None }
     }
 
     fn read<'a>(
@@ -72,11 +69,7 @@ impl Row for OneRow {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
-    let mut next = || {
-        arguments
-            .next()
-            .ok_or("CONFIG SEED EPOCH OUT [--repeat N] FILE…")
-    };
+    let mut next = || arguments.next().ok_or("CONFIG SEED EPOCH OUT [--repeat N] FILE…");
     let (config, seed, epoch, out) = (next()?, next()?, next()?, next()?);
     let (seed, epoch) = (seed.parse()?, epoch.parse()?);
     let mut files: Vec<String> = arguments.collect();
@@ -87,26 +80,17 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let config = plain_config::plain_config(&std::fs::read_to_string(config)?);
     let dataset = Files {
-        fields: [Field {
-            name: "image".to_owned(),
-            kind: FieldKind::EncodedImage,
-        }],
+        fields: [Field { name: "image".to_owned(), kind: FieldKind::EncodedImage }],
         count: files.len() as u64,
     };
     let plan = SamplePlan::compile(&config, &dataset)?;
-    let row_bytes = plan.tensors()[0]
-        .row_pitch_bytes()
-        .ok_or("a row that large")?;
+    let row_bytes = plan.tensors()[0].row_pitch_bytes().ok_or("a row that large")?;
     let mut row = OneRow(vec![0; usize::try_from(row_bytes)?]);
     let mut scratch = WorkerScratch::default();
     let mut rows = std::io::BufWriter::new(std::fs::File::create(out)?);
     let mut tasks = Vec::new();
     for (id, file) in (0..).zip(&files) {
-        let key = DrawKey {
-            seed,
-            epoch,
-            sample: id,
-        };
+        let key = DrawKey { seed, epoch, sample: id };
         tasks.push(SampleTask::new(SampleId(id), key, std::fs::read(file)?));
     }
     let mut run = |task: &mut SampleTask, row: &mut OneRow| {
@@ -130,11 +114,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
         }
         let each = best.iter().sum::<Duration>().as_secs_f64() / tasks.len() as f64;
-        println!(
-            "best of {repeats}: {:.1} µs an image, {:.0} images/s",
-            each * 1e6,
-            1.0 / each
-        );
+        println!("best of {repeats}: {:.1} µs an image, {:.0} images/s", each * 1e6, 1.0 / each);
     }
     Ok(())
 }

@@ -36,20 +36,12 @@ fn main() -> anyhow::Result<()> {
         "names, folders                     bytes/sample  scan s  index s  open s  locate ns  label ns"
     );
     for (title, rule, classes) in [
-        (
-            "n00000012_1234.JPEG, 1000 classes",
-            NameRule::ImageNet,
-            1000,
-        ),
+        ("n00000012_1234.JPEG, 1000 classes", NameRule::ImageNet, 1000),
         ("img_00001234.jpg, 1000 classes", NameRule::Counted, 1000),
         ("img_00001234.jpg, one flat folder", NameRule::Counted, 0),
         ("9f86d081884c7d65.jpg, 1000 classes", NameRule::Hashed, 1000),
     ] {
-        let folder = GeneratedFolder {
-            classes,
-            files_per_class: samples / classes.max(1),
-            rule,
-        };
+        let folder = GeneratedFolder { classes, files_per_class: samples / classes.max(1), rule };
         print_figures(title, folder)?;
     }
     Ok(())
@@ -81,12 +73,8 @@ fn print_figures(title: &str, folder: GeneratedFolder) -> anyhow::Result<()> {
 
     let started = Instant::now();
     let selected = Selection::default().apply(scanned, root, FORMAT)?;
-    let origin = IndexOrigin {
-        identity: [0; 32],
-        options: [0; 32],
-        scan_started_seconds: 0,
-        skipped: 0,
-    };
+    let origin =
+        IndexOrigin { identity: [0; 32], options: [0; 32], scan_started_seconds: 0, skipped: 0 };
     let bytes = FolderIndex::build(&selected, origin, FORMAT.extensions);
     drop(selected);
     let index_seconds = started.elapsed().as_secs_f64();

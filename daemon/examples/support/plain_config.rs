@@ -14,10 +14,7 @@ use crate::config::{
 };
 
 fn place() -> Place {
-    Place {
-        source: Arc::from("test.toml"),
-        line: 0,
-    }
+    Place { source: Arc::from("test.toml"), line: 0 }
 }
 
 fn located(value: &toml::Value) -> Located {
@@ -28,23 +25,15 @@ fn located(value: &toml::Value) -> Located {
         toml::Value::String(value) => Value::String(value.clone()),
         toml::Value::Datetime(value) => Value::String(value.to_string()),
         toml::Value::Array(items) => Value::Array(items.iter().map(located).collect()),
-        toml::Value::Table(entries) => Value::Table(
-            entries
-                .iter()
-                .map(|(key, value)| (key.clone(), located(value)))
-                .collect(),
-        ),
+        toml::Value::Table(entries) => {
+            Value::Table(entries.iter().map(|(key, value)| (key.clone(), located(value))).collect())
+        }
     };
-    Located {
-        value,
-        place: place(),
-    }
+    Located { value, place: place() }
 }
 
 fn numbers(value: Option<&toml::Value>) -> Option<Vec<f64>> {
-    value?
-        .as_array()
-        .map(|items| items.iter().filter_map(toml::Value::as_float).collect())
+    value?.as_array().map(|items| items.iter().filter_map(toml::Value::as_float).collect())
 }
 
 fn output(field: &str, table: &toml::Value) -> OutputConfig {
@@ -103,42 +92,19 @@ pub(crate) fn plain_config(text: &str) -> Config {
             limit: None,
             index: None,
         },
-        order: OrderConfig {
-            seed: 0,
-            shuffle: true,
-            epochs: None,
-        },
-        batch: BatchConfig {
-            size: NonZeroU32::MIN,
-            last: Last::Drop,
-        },
-        fetch: FetchConfig {
-            concurrency: NonZeroU32::MIN,
-        },
+        order: OrderConfig { seed: 0, shuffle: true, epochs: None },
+        batch: BatchConfig { size: NonZeroU32::MIN, last: Last::Drop },
+        fetch: FetchConfig { concurrency: NonZeroU32::MIN },
         stages,
         output: outputs
-            .map(|table| {
-                table
-                    .iter()
-                    .map(|(field, table)| output(field, table))
-                    .collect()
-            })
+            .map(|table| table.iter().map(|(field, table)| output(field, table)).collect())
             .unwrap_or_default(),
-        ring: RingConfig {
-            slots: 8,
-            hold: 6,
-            memory_bytes: 1 << 31,
-            memory_place: place(),
-        },
+        ring: RingConfig { slots: 8, hold: 6, memory_bytes: 1 << 31, memory_place: place() },
         errors: ErrorsConfig {
             on_bad_sample: OnBadSample::Fail,
             budget: BadSampleBudget::Count(1),
         },
-        cpu: CpuConfig {
-            cores: None,
-            policy: CpuPolicy::Normal,
-            nice: 0,
-        },
+        cpu: CpuConfig { cores: None, policy: CpuPolicy::Normal, nice: 0 },
         listen: ListenConfig {
             socket: None,
             allow_uids: Vec::new(),

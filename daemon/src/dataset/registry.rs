@@ -110,20 +110,14 @@ mod tests {
         for format in super::format_names() {
             let config = config_for(format, &folder.path().join("absent"));
             let error = build_index(&config, &no_progress).unwrap_err();
-            assert!(
-                matches!(error, DatasetError::Missing { .. }),
-                "{format}: {error}"
-            );
+            assert!(matches!(error, DatasetError::Missing { .. }), "{format}: {error}");
             assert!(error.to_string().contains("absent"));
         }
         std::fs::write(folder.path().join("file.txt"), b"x").unwrap();
         for format in super::format_names() {
             let config = config_for(format, &folder.path().join("file.txt"));
             let error = build_index(&config, &no_progress).unwrap_err();
-            assert!(
-                matches!(error, DatasetError::WrongKind { .. }),
-                "{format}: {error}"
-            );
+            assert!(matches!(error, DatasetError::WrongKind { .. }), "{format}: {error}");
         }
     }
 }

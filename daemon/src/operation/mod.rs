@@ -48,12 +48,7 @@ impl SampleTask {
     /// A sample whose bytes were fetched and to which nothing has been done.
     #[must_use]
     pub const fn new(id: SampleId, key: DrawKey, bytes: Vec<u8>) -> Self {
-        Self {
-            id,
-            key,
-            bytes,
-            carried: Vec::new(),
-        }
+        Self { id, key, bytes, carried: Vec::new() }
     }
 
     /// Begins anew with another sample; the bytes are to be fetched.

@@ -25,28 +25,13 @@ impl Mixed {
         let array = vec![-2, 300, 7];
         let all = [
             ("image", FieldKind::EncodedImage),
-            (
-                "label",
-                FieldKind::Array {
-                    dtype: DType::I64,
-                    shape: vec![],
-                },
-            ),
-            (
-                "array",
-                FieldKind::Array {
-                    dtype: DType::I16,
-                    shape: vec![3],
-                },
-            ),
+            ("label", FieldKind::Array { dtype: DType::I64, shape: vec![] }),
+            ("array", FieldKind::Array { dtype: DType::I16, shape: vec![3] }),
         ];
         let fields = all
             .into_iter()
             .filter(|(name, _)| fields.contains(name))
-            .map(|(name, kind)| Field {
-                name: name.to_owned(),
-                kind,
-            })
+            .map(|(name, kind)| Field { name: name.to_owned(), kind })
             .collect();
         Self { fields, array }
     }
@@ -62,10 +47,7 @@ impl Dataset for Mixed {
     }
 
     fn locate(&self, _id: SampleId, _path: &mut Vec<u8>) -> ByteRange {
-        ByteRange {
-            offset: 0,
-            length: None,
-        }
+        ByteRange { offset: 0, length: None }
     }
 
     fn read<'a>(
@@ -136,11 +118,7 @@ impl Row for Rows {
 }
 
 const fn key(sample: u64) -> DrawKey {
-    DrawKey {
-        seed: 17,
-        epoch: 2,
-        sample,
-    }
+    DrawKey { seed: 17, epoch: 2, sample }
 }
 
 fn run_all(
@@ -177,37 +155,22 @@ const STANDARD: &str = r#"{ op = "decode-image" }, { op = "random-resized-crop",
 
 fn refusal(operations: &str, output: &str, fields: &[&str]) -> String {
     let config = plain_config(&one_stage(operations, output));
-    SamplePlan::compile(&config, &Mixed::new(fields))
-        .unwrap_err()
-        .message
+    SamplePlan::compile(&config, &Mixed::new(fields)).unwrap_err().message
 }
 
 #[test]
 fn a_missing_input_names_the_operation_that_makes_it() {
-    let message = refusal(
-        r#"{ op = "random-resized-crop", size = 64 }"#,
-        "",
-        &["image"],
-    );
+    let message = refusal(r#"{ op = "random-resized-crop", size = 64 }"#, "", &["image"]);
     assert_eq!(
         message,
         "`random-resized-crop` needs a decoded image; put `decode-image` before it"
     );
     let message = refusal("", "", &["image"]);
-    assert!(
-        message.contains("decode it with `decode-image`"),
-        "{message}"
-    );
+    assert!(message.contains("decode it with `decode-image`"), "{message}");
     let message = refusal(r#"{ op = "decode-image" }"#, "", &["image"]);
-    assert!(
-        message.contains("`image` differ in size; give them one with `resize`"),
-        "{message}"
-    );
+    assert!(message.contains("`image` differ in size; give them one with `resize`"), "{message}");
     let message = refusal(r#"{ op = "decode-image" }"#, "", &["label"]);
-    assert!(
-        message.contains("needs an image, and the dataset has none"),
-        "{message}"
-    );
+    assert!(message.contains("needs an image, and the dataset has none"), "{message}");
 }
 
 #[test]
@@ -233,16 +196,8 @@ fn mistakes_are_explained() {
             "",
             "`stage.stage-0.operations[1].size` is required",
         ),
-        (
-            r#"{ op = "decode-image" }, { op = "decode-image" }"#,
-            "",
-            "`image` is decoded already",
-        ),
-        (
-            r#"{ op = "decode-image", field = "imag" }"#,
-            "",
-            "did you mean `image`?",
-        ),
+        (r#"{ op = "decode-image" }, { op = "decode-image" }"#, "", "`image` is decoded already"),
+        (r#"{ op = "decode-image", field = "imag" }"#, "", "did you mean `image`?"),
         (
             r#"{ op = "decode-image", field = "label" }"#,
             "",
@@ -253,46 +208,18 @@ fn mistakes_are_explained() {
             "imag = { dtype = \"uint8\" }",
             "`output.imag` names no field of the dataset; did you mean `image`?",
         ),
-        (
-            STANDARD,
-            "index = { dtype = \"int32\" }",
-            "`output.index` cannot be configured",
-        ),
-        (
-            STANDARD,
-            "image = { dtype = \"int32\" }",
-            "must be `uint8`, `float16`",
-        ),
+        (STANDARD, "index = { dtype = \"int32\" }", "`output.index` cannot be configured"),
+        (STANDARD, "image = { dtype = \"int32\" }", "must be `uint8`, `float16`"),
         (
             STANDARD,
             "image = { mean = [0.5, 0.5], std = [0.5, 0.5] }",
             "one number for each of the 3 channels, not 2",
         ),
-        (
-            STANDARD,
-            "image = { mean = [0.5, 0.5, 0.5] }",
-            "has `mean` and lacks `std`",
-        ),
-        (
-            STANDARD,
-            "label = { layout = \"NHWC\" }",
-            "`output.label.layout` is for decoded images",
-        ),
-        (
-            STANDARD,
-            "label = { max_bytes = 10 }",
-            "only arrays of one dimension",
-        ),
-        (
-            STANDARD,
-            "image = { max_bytes = 10 }",
-            "cannot be ragged after `decode-image`",
-        ),
-        (
-            r#"{ op = "delay" }"#,
-            "",
-            "`stage.stage-0.operations[0].milliseconds` is required",
-        ),
+        (STANDARD, "image = { mean = [0.5, 0.5, 0.5] }", "has `mean` and lacks `std`"),
+        (STANDARD, "label = { layout = \"NHWC\" }", "`output.label.layout` is for decoded images"),
+        (STANDARD, "label = { max_bytes = 10 }", "only arrays of one dimension"),
+        (STANDARD, "image = { max_bytes = 10 }", "cannot be ragged after `decode-image`"),
+        (r#"{ op = "delay" }"#, "", "`stage.stage-0.operations[0].milliseconds` is required"),
         (
             r#"{ op = "decode-image" }, { op = "random-resized-crop", size = 8, area = [0.5, 1.5] }"#,
             "",
@@ -321,10 +248,7 @@ fn mistakes_are_explained() {
     ];
     for (operations, output, expected) in cases {
         let message = refusal(operations, output, &["image", "label"]);
-        assert!(
-            message.contains(expected),
-            "{operations} {output}: {message}"
-        );
+        assert!(message.contains(expected), "{operations} {output}: {message}");
     }
 }
 
@@ -342,30 +266,15 @@ fn tensors_have_the_shape_and_type_of_the_output() {
         plain[0],
         forebay_protocol::tensor::TensorSpec::dense("image", DType::U8, &[3, 64, 64])
     );
-    assert_eq!(
-        (plain[1].dtype, plain[1].row_shape.as_slice()),
-        (DType::I64, &[][..])
-    );
-    assert_eq!(
-        (plain[2].dtype, plain[2].row_shape.as_slice()),
-        (DType::I16, &[3][..])
-    );
+    assert_eq!((plain[1].dtype, plain[1].row_shape.as_slice()), (DType::I64, &[][..]));
+    assert_eq!((plain[2].dtype, plain[2].row_shape.as_slice()), (DType::I16, &[3][..]));
     let sized = r#"{ op = "decode-image", channels = 1 }, { op = "resize", size = [10, 20] }, { op = "resize", size = 5 }"#;
     let output = "image = { dtype = \"float16\", layout = \"NHWC\" }\nlabel = { dtype = \"int32\" }\narray = { max_bytes = 8 }";
     let changed = tensors(sized, output);
-    assert_eq!(
-        (changed[0].dtype, changed[0].row_shape.as_slice()),
-        (DType::F16, &[5, 10, 1][..])
-    );
+    assert_eq!((changed[0].dtype, changed[0].row_shape.as_slice()), (DType::F16, &[5, 10, 1][..]));
     assert!(changed[0].channels_last);
     assert_eq!(changed[1].dtype, DType::I32);
-    assert_eq!(
-        changed[2].extent,
-        Extent::Ragged {
-            max_row_bytes: 8,
-            compact: false
-        }
-    );
+    assert_eq!(changed[2].extent, Extent::Ragged { max_row_bytes: 8, compact: false });
 }
 
 #[test]
@@ -380,10 +289,7 @@ fn fields_without_operations_pass_through() {
     assert_eq!(rows[1], 4.0_f32.to_ne_bytes());
     assert_eq!(rows[2], [-2_i16, 300, 7].map(i16::to_ne_bytes).concat());
     let refused = run_all(&config, &dataset, &[0; 9001], 9).unwrap_err();
-    assert_eq!(
-        refused.0,
-        "`image` has 9001 bytes, more than its `max_bytes` of 9000"
-    );
+    assert_eq!(refused.0, "`image` has 9001 bytes, more than its `max_bytes` of 9000");
 }
 
 #[test]
@@ -392,10 +298,7 @@ fn another_shape_is_a_defect_that_names_both() {
     let mut dataset = Mixed::new(&["array"]);
     dataset.array.push(4);
     let refused = run_all(&config, &dataset, &[], 0).unwrap_err();
-    assert_eq!(
-        refused.0,
-        "`array` is int16 [4], and the first sample's is int16 [3]"
-    );
+    assert_eq!(refused.0, "`array` is int16 [4], and the first sample's is int16 [3]");
 }
 
 #[test]
@@ -418,10 +321,7 @@ fn stages_do_not_change_the_pixels() {
     let shifted = r#"{ op = "delay", milliseconds = 0 }, "#.to_owned() + STANDARD;
     let shifted = image_row(&one_stage(&shifted, ""), &file, 3);
     assert_eq!(image_row(apart, &file, 3), shifted);
-    assert_ne!(
-        together, shifted,
-        "draws are keyed by the operation's number"
-    );
+    assert_ne!(together, shifted, "draws are keyed by the operation's number");
 }
 
 #[test]
@@ -430,28 +330,15 @@ fn layouts_and_types_hold_the_same_pixels() {
     // Samples 0 to 7 are flipped and not.
     for sample in 0..8 {
         let planar = image_row(&one_stage(STANDARD, ""), &file, sample);
-        let interleaved = image_row(
-            &one_stage(STANDARD, "image = { layout = \"NHWC\" }"),
-            &file,
-            sample,
-        );
+        let interleaved =
+            image_row(&one_stage(STANDARD, "image = { layout = \"NHWC\" }"), &file, sample);
         let plane = 64 * 64;
         for (place, pixel) in interleaved.chunks_exact(3).enumerate() {
-            assert_eq!(
-                pixel,
-                [
-                    planar[place],
-                    planar[plane + place],
-                    planar[2 * plane + place]
-                ]
-            );
+            assert_eq!(pixel, [planar[place], planar[plane + place], planar[2 * plane + place]]);
         }
         let by = "mean = [0.4, 0.5, 0.6], std = [0.2, 0.3, 0.4]";
         let floats = image_row(
-            &one_stage(
-                STANDARD,
-                &format!("image = {{ dtype = \"float32\", {by} }}"),
-            ),
+            &one_stage(STANDARD, &format!("image = {{ dtype = \"float32\", {by} }}")),
             &file,
             sample,
         );
@@ -524,10 +411,8 @@ fn a_small_image_is_surrounded_by_zeros() {
 fn operations_that_cannot_be_one_follow_each_other() {
     let file = photograph();
     let twice = r#"{ op = "decode-image" }, { op = "resize", size = [60, 80] }, { op = "center-crop", size = 100 }, { op = "resize", size = [50, 50] }"#;
-    let split = twice.replace(
-        "{ op = \"center-crop\"",
-        "] \n[[stage]]\noperations = [{ op = \"center-crop\"",
-    );
+    let split = twice
+        .replace("{ op = \"center-crop\"", "] \n[[stage]]\noperations = [{ op = \"center-crop\"");
     assert_eq!(
         image_row(&format!("[[stage]]\noperations = [{twice}]\n"), &file, 0),
         image_row(&format!("[[stage]]\noperations = [{split}]\n"), &file, 0)
@@ -544,14 +429,8 @@ fn a_defect_names_its_reason() {
             &file[..file.len() / 2],
             "image file is truncated: the JPEG data ends before the image does",
         ),
-        (
-            &file[..20],
-            "image file is truncated: the JPEG header does not end",
-        ),
-        (
-            b"GIF89a".as_slice(),
-            "not a JPEG, PNG or WebP file: it begins with 47 49 46 38 39 61",
-        ),
+        (&file[..20], "image file is truncated: the JPEG header does not end"),
+        (b"GIF89a".as_slice(), "not a JPEG, PNG or WebP file: it begins with 47 49 46 38 39 61"),
     ] {
         assert_eq!(run_all(&config, &dataset, file, 0).unwrap_err().0, expected);
     }
@@ -564,20 +443,12 @@ fn the_rows_of_a_small_pipeline_have_their_golden_digest() {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&file);
     let file_digest = hasher.finalize().to_hex();
-    assert_eq!(
-        &file_digest[..16],
-        "5b555d2ef8aa580e",
-        "the encoder's output changed"
-    );
+    assert_eq!(&file_digest[..16], "5b555d2ef8aa580e", "the encoder's output changed");
     let mut hasher = blake3::Hasher::new();
     for sample in 0..16 {
         hasher.update(&image_row(&one_stage(STANDARD, ""), &file, sample));
     }
     let eval = r#"{ op = "decode-image" }, { op = "resize", size = 72, interpolation = "bicubic" }, { op = "center-crop", size = 64 }"#;
-    hasher.update(&image_row(
-        &one_stage(eval, "image = { dtype = \"float32\" }"),
-        &file,
-        0,
-    ));
+    hasher.update(&image_row(&one_stage(eval, "image = { dtype = \"float32\" }"), &file, 0));
     assert_eq!(&hasher.finalize().to_hex()[..16], "25aa67f44b28e551");
 }

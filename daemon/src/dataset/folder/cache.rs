@@ -49,17 +49,10 @@ impl IndexPlace {
     #[must_use]
     pub fn choose(configured: Option<&Path>, identity: &[u8; 32], options: &[u8; 32]) -> Self {
         if let Some(path) = configured {
-            return Self {
-                path: path.to_owned(),
-                is_configured: true,
-                private_folder: None,
-            };
+            return Self { path: path.to_owned(), is_configured: true, private_folder: None };
         }
-        let absolute = |name| {
-            std::env::var_os(name)
-                .map(PathBuf::from)
-                .filter(|path| path.is_absolute())
-        };
+        let absolute =
+            |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let home =
             absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")));
         let (cache, private_folder) = match home {
@@ -70,15 +63,8 @@ impl IndexPlace {
             }
         };
         let name = blake3::hash(&[&identity[..], &options[..]].concat()).to_hex();
-        let path = cache
-            .join("forebay")
-            .join("index")
-            .join(format!("{}.index", &name[..32]));
-        Self {
-            path,
-            is_configured: false,
-            private_folder,
-        }
+        let path = cache.join("forebay").join("index").join(format!("{}.index", &name[..32]));
+        Self { path, is_configured: false, private_folder }
     }
 
     fn beside(&self, suffix: &str) -> PathBuf {
@@ -119,10 +105,7 @@ impl IndexPlace {
         options: &[u8; 32],
         extensions: Extensions,
     ) -> Result<Option<FolderIndex>, DatasetError> {
-        let foreign = |what| DatasetError::ForeignIndex {
-            path: self.path.clone(),
-            what,
-        };
+        let foreign = |what| DatasetError::ForeignIndex { path: self.path.clone(), what };
         let Ok(file) = File::open(&self.path) else {
             return Ok(None);
         };
@@ -187,12 +170,8 @@ impl IndexPlace {
         let path = self.beside(".lock");
         let mut waited = false;
         loop {
-            let opened = OpenOptions::new()
-                .create(true)
-                .truncate(false)
-                .write(true)
-                .mode(0o600)
-                .open(&path);
+            let opened =
+                OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
             let file = match opened {
                 Ok(file) => file,
                 Err(error) => return Ok(Err(error)),
@@ -205,10 +184,8 @@ impl IndexPlace {
                 Ok(()) | Err(Errno::INTR) => {}
                 Err(Errno::WOULDBLOCK) => {
                     waited = true;
-                    let waiting = ScanProgress {
-                        waiting_for_another: true,
-                        ..ScanProgress::default()
-                    };
+                    let waiting =
+                        ScanProgress { waiting_for_another: true, ..ScanProgress::default() };
                     if progress(waiting).is_break() {
                         return Err(DatasetError::Cancelled);
                     }
@@ -253,14 +230,10 @@ impl Drop for IndexLock {
 #[must_use]
 pub fn is_up_to_date(index: &FolderIndex, source: &dyn DirectorySource) -> bool {
     let directories = index.directory_count();
-    let threads = directories
-        .div_ceil(CHECKED_PER_THREAD)
-        .clamp(1, MOST_CHECKING_THREADS);
+    let threads = directories.div_ceil(CHECKED_PER_THREAD).clamp(1, MOST_CHECKING_THREADS);
     let share = directories.div_ceil(threads).max(1);
     let check = |range: std::ops::Range<usize>| {
-        range
-            .into_iter()
-            .all(|place| is_unchanged(index, source, place))
+        range.into_iter().all(|place| is_unchanged(index, source, place))
     };
     if threads == 1 {
         return check(0..directories);
@@ -270,9 +243,7 @@ pub fn is_up_to_date(index: &FolderIndex, source: &dyn DirectorySource) -> bool 
             .step_by(share)
             .map(|start| scope.spawn(move || check(start..directories.min(start + share))))
             .collect();
-        checks
-            .into_iter()
-            .all(|check| check.join().unwrap_or(false))
+        checks.into_iter().all(|check| check.join().unwrap_or(false))
     })
 }
 

@@ -29,23 +29,17 @@ pub type Extensions = &'static [&'static str];
 /// Splits a file name into the length of its stem and its extension's code; `None` when the format has no such extension.
 #[must_use]
 pub fn split_extension(name: &[u8], extensions: Extensions) -> Option<(usize, u8)> {
-    extensions
-        .iter()
-        .zip(0_u8..8)
-        .find_map(|(extension, place)| {
-            let stem_length = name.len().checked_sub(extension.len())?;
-            let tail = &name[stem_length..];
-            if !tail.eq_ignore_ascii_case(extension.as_bytes()) {
-                return None;
-            }
-            let upper_case = tail[1..]
-                .iter()
-                .enumerate()
-                .fold(0_u8, |bits, (letter, byte)| {
-                    bits | (u8::from(byte.is_ascii_uppercase()) << letter)
-                });
-            Some((stem_length, place * 32 + upper_case))
-        })
+    extensions.iter().zip(0_u8..8).find_map(|(extension, place)| {
+        let stem_length = name.len().checked_sub(extension.len())?;
+        let tail = &name[stem_length..];
+        if !tail.eq_ignore_ascii_case(extension.as_bytes()) {
+            return None;
+        }
+        let upper_case = tail[1..].iter().enumerate().fold(0_u8, |bits, (letter, byte)| {
+            bits | (u8::from(byte.is_ascii_uppercase()) << letter)
+        });
+        Some((stem_length, place * 32 + upper_case))
+    })
 }
 
 /// Appends the extension of a code.
@@ -53,11 +47,7 @@ fn push_extension(code: u8, extensions: Extensions, name: &mut Vec<u8>) -> Optio
     let extension = extensions.get(usize::from(code / 32))?.as_bytes();
     name.push(b'.');
     name.extend(extension[1..].iter().enumerate().map(|(letter, byte)| {
-        if code >> letter & 1 == 1 {
-            byte.to_ascii_uppercase()
-        } else {
-            *byte
-        }
+        if code >> letter & 1 == 1 { byte.to_ascii_uppercase() } else { *byte }
     }));
     Some(())
 }
@@ -99,12 +89,7 @@ impl NameEncoder {
     }
 
     fn push_general(&self, stem: &[u8], extension: u8, encoded: &mut Vec<u8>) {
-        let shared = self
-            .stem
-            .iter()
-            .zip(stem)
-            .take_while(|(before, now)| before == now)
-            .count();
+        let shared = self.stem.iter().zip(stem).take_while(|(before, now)| before == now).count();
         let (dropped, suffix) = (self.stem.len() - shared, &stem[shared..]);
         let other_extension = extension != self.extension;
         let short = |length: usize| u8::try_from(length.min(EXCESS)).unwrap_or(7);
@@ -137,25 +122,17 @@ fn successor_step(before: &[u8], now: &[u8]) -> Option<u8> {
     if before.len() != now.len() {
         return None;
     }
-    let shared = before
-        .iter()
-        .zip(now)
-        .take_while(|(left, right)| left == right)
-        .count();
+    let shared = before.iter().zip(now).take_while(|(left, right)| left == right).count();
     if shared == now.len() || now.len() - shared > MOST_DIGITS {
         return None;
     }
     let number = |digits: &[u8]| {
         digits.iter().try_fold(0_u64, |number, digit| {
-            digit
-                .is_ascii_digit()
-                .then(|| number * 10 + u64::from(digit - b'0'))
+            digit.is_ascii_digit().then(|| number * 10 + u64::from(digit - b'0'))
         })
     };
     let step = number(&now[shared..])?.checked_sub(number(&before[shared..])?)?;
-    u8::try_from(step)
-        .ok()
-        .filter(|step| (1..=128).contains(step))
+    u8::try_from(step).ok().filter(|step| (1..=128).contains(step))
 }
 
 fn push_varint(mut value: usize, encoded: &mut Vec<u8>) {
@@ -196,13 +173,7 @@ impl<'a> NameDecoder<'a> {
     /// Begins at a block's start. Names are appended to a buffer that now has `start` bytes.
     #[must_use]
     pub fn new(encoded: &'a [u8], extensions: Extensions, start: usize) -> Self {
-        Self {
-            encoded,
-            extensions,
-            extension: 0,
-            count: 0,
-            start,
-        }
+        Self { encoded, extensions, extension: 0, count: 0, start }
     }
 
     /// Turns the stem before, which ends the buffer, into the next one. `None`: the bytes are damaged.
@@ -228,24 +199,13 @@ impl<'a> NameDecoder<'a> {
             is_packed = excess & 1 == 1;
             suffix_length += excess >> 1;
         }
-        let shared = buffer
-            .len()
-            .checked_sub(dropped)
-            .filter(|shared| *shared >= self.start)?;
-        let stored = if is_packed {
-            suffix_length.div_ceil(2)
-        } else {
-            suffix_length
-        };
+        let shared = buffer.len().checked_sub(dropped).filter(|shared| *shared >= self.start)?;
+        let stored = if is_packed { suffix_length.div_ceil(2) } else { suffix_length };
         let (suffix, rest) = self.encoded.split_at_checked(stored)?;
         buffer.truncate(shared);
         if is_packed {
             let digits = suffix.iter().flat_map(|pair| [pair >> 4, pair & 15]);
-            buffer.extend(
-                digits
-                    .take(suffix_length)
-                    .map(|digit| HEXADECIMAL[usize::from(digit)]),
-            );
+            buffer.extend(digits.take(suffix_length).map(|digit| HEXADECIMAL[usize::from(digit)]));
         } else {
             buffer.extend_from_slice(suffix);
         }

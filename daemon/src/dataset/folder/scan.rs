@@ -68,10 +68,7 @@ impl ScannedFolder {
     /// The number of files found.
     #[must_use]
     pub fn sample_count(&self) -> u64 {
-        self.directories
-            .iter()
-            .map(|directory| directory.file_count)
-            .sum()
+        self.directories.iter().map(|directory| directory.file_count).sum()
     }
 }
 
@@ -147,10 +144,7 @@ pub fn scan_folder(
         kind => class_folders.push((name.to_vec(), kind)),
     })?;
     class_folders.sort_by(|left, right| left.0.cmp(&right.0));
-    let mut root_directory = ScannedDirectory {
-        stamp,
-        ..ScannedDirectory::default()
-    };
+    let mut root_directory = ScannedDirectory { stamp, ..ScannedDirectory::default() };
     if class_folders.is_empty() && format.flat_is_valid {
         listing.encode_into(&mut root_directory, format.extensions, root)?;
     } else if let Some((folder, _)) = class_folders.first() {
@@ -163,46 +157,25 @@ pub fn scan_folder(
         }
         skipped.add_outside_classes(listing.count());
     } else {
-        let expected = format!(
-            "…/CLASS/file{}",
-            format.extensions.first().copied().unwrap_or_default()
-        );
-        return Err(DatasetError::NoClassFolders {
-            path: root.to_owned(),
-            expected,
-        });
+        let expected =
+            format!("…/CLASS/file{}", format.extensions.first().copied().unwrap_or_default());
+        return Err(DatasetError::NoClassFolders { path: root.to_owned(), expected });
     }
 
-    let ancestors = Arc::new(Ancestor {
-        identity: stamp.identity,
-        above: None,
-    });
+    let ancestors = Arc::new(Ancestor { identity: stamp.identity, above: None });
     let mut waiting = Vec::with_capacity(class_folders.len());
     for (class, (name, kind)) in (0_u32..).zip(&class_folders) {
         check_link(*kind, &ancestors, root, name)?;
-        waiting.push(Task {
-            path: name.clone(),
-            class,
-            ancestors: Arc::clone(&ancestors),
-        });
+        waiting.push(Task { path: name.clone(), class, ancestors: Arc::clone(&ancestors) });
     }
     // A stack: the first class is taken first.
     waiting.reverse();
     let samples = root_directory.file_count;
-    let shared = Mutex::new(Shared {
-        waiting,
-        skipped,
-        samples,
-        ..Shared::default()
-    });
+    let shared = Mutex::new(Shared { waiting, skipped, samples, ..Shared::default() });
     run_threads(source, root, format, &shared, progress);
 
-    let Shared {
-        found,
-        skipped,
-        failure,
-        ..
-    } = shared.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let Shared { found, skipped, failure, .. } =
+        shared.into_inner().unwrap_or_else(PoisonError::into_inner);
     if let Some(failure) = failure {
         return Err(failure);
     }
@@ -213,11 +186,7 @@ pub fn scan_folder(
         (left.class, &left.path).cmp(&(right.class, &right.path))
     });
     let class_folders = class_folders.into_iter().map(|(name, _)| name).collect();
-    Ok(ScannedFolder {
-        class_folders,
-        directories,
-        skipped,
-    })
+    Ok(ScannedFolder { class_folders, directories, skipped })
 }
 
 fn check_link(
@@ -228,9 +197,7 @@ fn check_link(
 ) -> Result<(), DatasetError> {
     match kind {
         EntryKind::LinkedDirectory(identity) if ancestors.contains(identity) => {
-            Err(DatasetError::LinkLoop {
-                path: full_path(root, path),
-            })
+            Err(DatasetError::LinkLoop { path: full_path(root, path) })
         }
         _ => Ok(()),
     }
@@ -335,9 +302,7 @@ struct Farewell<'a> {
 impl Drop for Farewell<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            lock(self.shared)
-                .failure
-                .get_or_insert(DatasetError::Cancelled);
+            lock(self.shared).failure.get_or_insert(DatasetError::Cancelled);
             self.changed.notify_all();
         }
     }
@@ -358,18 +323,11 @@ fn list_one(
     })?;
     let mut below = Vec::with_capacity(folders.len());
     if !folders.is_empty() {
-        let chain = Arc::new(Ancestor {
-            identity: stamp.identity,
-            above: Some(task.ancestors),
-        });
+        let chain = Arc::new(Ancestor { identity: stamp.identity, above: Some(task.ancestors) });
         for (name, kind) in folders {
             let path = [&task.path[..], b"/", &name].concat();
             check_link(kind, &chain, root, &path)?;
-            below.push(Task {
-                path,
-                class: task.class,
-                ancestors: Arc::clone(&chain),
-            });
+            below.push(Task { path, class: task.class, ancestors: Arc::clone(&chain) });
         }
     }
     let mut directory = ScannedDirectory {
@@ -438,9 +396,7 @@ impl Listing {
 
 fn whole_name(bytes: &[u8], name: (usize, u16, u8), extensions: Extensions) -> &[u8] {
     let (start, stem, code) = name;
-    let extension = extensions
-        .get(usize::from(code / 32))
-        .map_or(0, |extension| extension.len());
+    let extension = extensions.get(usize::from(code / 32)).map_or(0, |extension| extension.len());
     &bytes[start..start + usize::from(stem) + extension]
 }
 
@@ -472,11 +428,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "a scoped thread panicked")]
     fn a_panic_in_a_scan_thread_reaches_the_caller_instead_of_hanging() {
-        let format = FolderFormat {
-            name: "test",
-            extensions: &[".jpg"],
-            flat_is_valid: false,
-        };
+        let format = FolderFormat { name: "test", extensions: &[".jpg"], flat_is_valid: false };
         let _ = scan_folder(&Broken, "/broken".as_ref(), format, &no_progress);
     }
 }

@@ -95,9 +95,7 @@ pub(super) fn resample(
         .resize_alg(ResizeAlg::Convolution(filter))
         .crop(left, top, width, height)
         .use_alpha(channels == 4);
-    resizer
-        .resize(&view, &mut result, &options)
-        .map_err(|reason| failed(reason.to_string()))
+    resizer.resize(&view, &mut result, &options).map_err(|reason| failed(reason.to_string()))
 }
 
 /// The source position of each visible place on one axis. Positions are summed up as in Pillow's `ImagingScaleAffine`,
@@ -132,9 +130,7 @@ fn pick_nearest(
     target: Size,
     to: &mut [u8],
 ) {
-    let Geometry {
-        source, visible, ..
-    } = *geometry;
+    let Geometry { source, visible, .. } = *geometry;
     let channels = usize::from(channels);
     let columns: Vec<usize> =
         nearest_positions(visible.left, visible.width, target.width, source.width)

@@ -11,9 +11,7 @@ fn encode(names: &[Vec<u8>]) -> (Vec<u8>, Vec<u32>) {
     let mut encoder = NameEncoder::default();
     for name in names {
         let (stem, extension) = split_extension(name, IMAGES).unwrap();
-        encoder
-            .push(&name[..stem], extension, &mut encoded, &mut offsets)
-            .unwrap();
+        encoder.push(&name[..stem], extension, &mut encoded, &mut offsets).unwrap();
     }
     (encoded, offsets)
 }
@@ -44,15 +42,9 @@ fn extensions_are_found_in_any_case_and_kept_as_they_are() {
 
 #[test]
 fn counted_names_take_about_a_byte_and_imagenets_about_two() {
-    let counted: Vec<_> = (0..16_000)
-        .map(|n| format!("img_{n:08}.jpg").into_bytes())
-        .collect();
+    let counted: Vec<_> = (0..16_000).map(|n| format!("img_{n:08}.jpg").into_bytes()).collect();
     let (encoded, offsets) = encode(&counted);
-    assert!(
-        encoded.len() + 4 * offsets.len() < 16_000 * 5 / 2,
-        "{}",
-        encoded.len()
-    );
+    assert!(encoded.len() + 4 * offsets.len() < 16_000 * 5 / 2, "{}", encoded.len());
     for (place, name) in counted.iter().enumerate() {
         assert_eq!(decode(&encoded, &offsets, place).as_ref(), Some(name));
     }
@@ -75,12 +67,7 @@ fn numbers_carry_over_digits_and_do_not_overflow_into_the_name() {
 #[test]
 fn hashed_names_are_packed_two_digits_a_byte() {
     let names: Vec<_> = (0..160_u64)
-        .map(|n| {
-            format!(
-                "{n:02x}{:013x}.jpg",
-                n.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 12
-            )
-        })
+        .map(|n| format!("{n:02x}{:013x}.jpg", n.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 12))
         .map(String::into_bytes)
         .collect();
     let (encoded, offsets) = encode(&names);
