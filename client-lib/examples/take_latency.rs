@@ -40,12 +40,6 @@ fn main() -> Result<(), forebay_client::Error> {
     }
     times.sort_unstable();
     let at = |share: usize| times[times.len() * share / 100];
-    println!(
-        "{} ready batches: p50 {:?}, p90 {:?}, p99 {:?}",
-        times.len(),
-        at(50),
-        at(90),
-        at(99)
-    );
+    println!("{} ready batches: p50 {:?}, p90 {:?}, p99 {:?}", times.len(), at(50), at(90), at(99));
     Ok(())
 }

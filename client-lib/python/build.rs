@@ -16,22 +16,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let here = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
     let root = here.join("../..").canonicalize()?;
-    for input in [
-        "daemon",
-        "protocol",
-        "client-lib/src",
-        "Cargo.toml",
-        "Cargo.lock",
-        "scripts/notices",
-    ] {
+    for input in
+        ["daemon", "protocol", "client-lib/src", "Cargo.toml", "Cargo.lock", "scripts/notices"]
+    {
         println!("cargo:rerun-if-changed={}", root.join(input).display());
     }
     let package = here.join("python/forebay");
     // A package without its files is built again.
-    println!(
-        "cargo:rerun-if-changed={}",
-        package.join("bin/forebay").display()
-    );
+    println!("cargo:rerun-if-changed={}", package.join("bin/forebay").display());
 
     let program = build_program(&root)?;
     replace(&program, &package.join("bin"), "forebay")?;
@@ -42,10 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let notices = root.join("scripts/notices");
     if notices.is_file() {
         let output = licences.join("THIRD-PARTY-NOTICES.txt");
-        run(Command::new("python3")
-            .arg(notices)
-            .arg(output)
-            .current_dir(&root))?;
+        run(Command::new("python3").arg(notices).arg(output).current_dir(&root))?;
     }
     Ok(())
 }
@@ -54,23 +43,12 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn build_program(root: &Path) -> Result<PathBuf, Box<dyn Error>> {
     // OUT_DIR is TARGET_DIR/[TRIPLE/]PROFILE/build/NAME/out.
     let out = PathBuf::from(env::var("OUT_DIR")?);
-    let profile = out
-        .ancestors()
-        .nth(3)
-        .ok_or("OUT_DIR is not where cargo puts it")?;
+    let profile = out.ancestors().nth(3).ok_or("OUT_DIR is not where cargo puts it")?;
     let folder = profile.join("wheel-program");
     let (target, host) = (env::var("TARGET")?, env::var("HOST")?);
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo
-        .args([
-            "build",
-            "--release",
-            "--locked",
-            "--package",
-            "forebay",
-            "--bin",
-            "forebay",
-        ])
+        .args(["build", "--release", "--locked", "--package", "forebay", "--bin", "forebay"])
         .arg("--target-dir")
         .arg(&folder)
         .current_dir(root)
@@ -100,17 +78,12 @@ fn replace(from: &Path, folder: &Path, name: &str) -> Result<(), Box<dyn Error>>
         .map_err(|error| format!("copying {} to {}: {error}", from.display(), to.display()))?;
     let manifest = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("Cargo.toml");
     let time = fs::metadata(manifest)?.modified()?;
-    fs::File::options()
-        .append(true)
-        .open(&to)?
-        .set_modified(time)?;
+    fs::File::options().append(true).open(&to)?.set_modified(time)?;
     Ok(())
 }
 
 fn run(command: &mut Command) -> Result<(), Box<dyn Error>> {
-    let status = command
-        .status()
-        .map_err(|error| format!("starting {command:?}: {error}"))?;
+    let status = command.status().map_err(|error| format!("starting {command:?}: {error}"))?;
     if status.success() {
         return Ok(());
     }

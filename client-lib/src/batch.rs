@@ -74,11 +74,7 @@ impl Batch {
     /// The tensor of this name.
     #[must_use]
     pub fn tensor(&self, name: &str) -> Option<Tensor<'_>> {
-        let index = self
-            .terms
-            .tensors
-            .iter()
-            .position(|spec| spec.name == name)?;
+        let index = self.terms.tensors.iter().position(|spec| spec.name == name)?;
         Some(Tensor::new(self, index))
     }
 

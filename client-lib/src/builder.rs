@@ -116,10 +116,7 @@ impl Builder {
         let placement = find_placement(self.rank, self.distributed, &variable)?;
         let (mut link, stream) = self.connect(&placement)?;
         link.expect_welcome()?;
-        let position = self
-            .state
-            .as_ref()
-            .map_or_else(Position::default, |s| s.position);
+        let position = self.state.as_ref().map_or_else(Position::default, |s| s.position);
         link.send(
             &ClientFrame::Attach(Attach {
                 stream,
@@ -171,10 +168,7 @@ impl Builder {
             ));
         }
         let connection = Connection::connect(&path).map_err(|error| {
-            Error::DaemonLost(format!(
-                "no daemon answers at `{}`: {error}",
-                path.display()
-            ))
+            Error::DaemonLost(format!("no daemon answers at `{}`: {error}", path.display()))
         })?;
         let mut link = Link::new(connection, interrupt, self.timeout)?;
         link.send_hello()?;
@@ -190,9 +184,7 @@ impl Builder {
         if let ConfigSource::File(path) = &config
             && let Err(error) = std::fs::metadata(path)
         {
-            return Err(Error::Config(format!(
-                "the configuration `{path}`: {error}"
-            )));
+            return Err(Error::Config(format!("the configuration `{path}`: {error}")));
         }
         let program = find_program(self.program.as_deref())?;
         let (own, daemons) = Connection::pair()

@@ -101,12 +101,7 @@ impl Link {
     /// Waits for the daemon's answer to the hello.
     pub(crate) fn expect_welcome(&mut self) -> Result<(), Error> {
         match self.next_frame("the daemon's welcome")? {
-            (
-                DaemonFrame::Welcome {
-                    protocol, release, ..
-                },
-                _,
-            ) => {
+            (DaemonFrame::Welcome { protocol, release, .. }, _) => {
                 if protocol == PROTOCOL_VERSION {
                     return Ok(());
                 }
@@ -237,10 +232,7 @@ impl Link {
         if waited < self.timeout {
             return Ok(());
         }
-        Err(Error::Timeout {
-            waited,
-            waited_for: waited_for.to_owned(),
-        })
+        Err(Error::Timeout { waited, waited_for: waited_for.to_owned() })
     }
 }
 

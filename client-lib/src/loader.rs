@@ -95,11 +95,7 @@ impl Loader {
         let ring = Ring::open(&terms, descriptors, connection, fork_mark)?;
         let start = terms.start;
         // At an epoch's start nothing has been substituted in it yet.
-        let substitutes = if start.position.samples == 0 {
-            0
-        } else {
-            substitutes
-        };
+        let substitutes = if start.position.samples == 0 { 0 } else { substitutes };
         let mut history = VecDeque::with_capacity(MAX_HELD_BACK + 1);
         history.push_back((start.position, substitutes));
         Ok(Self {
@@ -149,10 +145,7 @@ impl Loader {
         self.check_process()?;
         if self.is_open {
             self.settle()?;
-            let next = Position {
-                epoch: self.position.epoch + 1,
-                samples: 0,
-            };
+            let next = Position { epoch: self.position.epoch + 1, samples: 0 };
             if self.batches_left == 0 {
                 // The last batch was handed over and the end not yet asked for: the daemon is on its way already.
                 self.stand_at_next_epoch();
@@ -167,9 +160,7 @@ impl Loader {
             self.is_open = false;
         }
         if self.is_past_end(self.position.epoch) {
-            return Err(Error::EpochsFinished {
-                epochs: self.terms.epochs.unwrap_or(0),
-            });
+            return Err(Error::EpochsFinished { epochs: self.terms.epochs.unwrap_or(0) });
         }
         self.is_open = true;
         Ok(())
@@ -193,18 +184,11 @@ impl Loader {
         }
         let held = self.ring.held();
         if held > u64::from(self.terms.hold) {
-            return Err(Error::HoldLimit {
-                held,
-                hold: self.terms.hold,
-                slots: self.terms.slots,
-            });
+            return Err(Error::HoldLimit { held, hold: self.terms.hold, slots: self.terms.slots });
         }
         match self.take_current()? {
             Some(descriptor) => self.hand_over(descriptor).map(Next::Batch),
-            None => self
-                .link
-                .ending()
-                .map_or(Ok(Next::Waiting), |error| Err(error.clone())),
+            None => self.link.ending().map_or(Ok(Next::Waiting), |error| Err(error.clone())),
         }
     }
 
@@ -267,10 +251,7 @@ impl Loader {
             self.batches_left -= 1;
             let (position, substitutes) = (descriptor.position_after, descriptor.substitutes);
             if is_last {
-                let next = Position {
-                    epoch: self.position.epoch + 1,
-                    samples: 0,
-                };
+                let next = Position { epoch: self.position.epoch + 1, samples: 0 };
                 self.record(next, 0);
             } else {
                 self.record(position, substitutes);
@@ -282,10 +263,7 @@ impl Loader {
             self.ring.show_waited(self.statistics.total());
         }
         let lease = self.ring.lease(descriptor)?;
-        Ok(Batch {
-            lease: Arc::new(lease),
-            terms: Arc::clone(&self.terms),
-        })
+        Ok(Batch { lease: Arc::new(lease), terms: Arc::clone(&self.terms) })
     }
 
     /// Notes where the stream stands after a batch that is handed over. Until the iteration is over the epoch stays, so
@@ -307,10 +285,7 @@ impl Loader {
 
     /// After the last batch of an epoch, or where this rank has none left: the next epoch's start.
     fn stand_at_next_epoch(&mut self) {
-        let next = Position {
-            epoch: self.position.epoch + 1,
-            samples: 0,
-        };
+        let next = Position { epoch: self.position.epoch + 1, samples: 0 };
         if self.history.back() != Some(&(next, 0)) {
             self.remember(next, 0);
         }
@@ -355,11 +330,8 @@ impl Loader {
         self.ring.announce_sleep();
         // The look after the announcement: a batch published before it rang nobody.
         let is_ready = !self.seeking && self.read < self.ring.publish().published();
-        let slice = if is_ready {
-            Ok(())
-        } else {
-            self.link.wait_slice(PollFlags::POLLIN, &waited_for)
-        };
+        let slice =
+            if is_ready { Ok(()) } else { self.link.wait_slice(PollFlags::POLLIN, &waited_for) };
         self.ring.announce_wake();
         slice?;
         self.read_frames()?;
@@ -418,13 +390,7 @@ impl Loader {
     /// Asks the daemon to go on elsewhere; the answer is awaited by whoever needs it.
     fn request(&mut self, position: Position, substitutes: u64) -> Result<(), Error> {
         self.serial += 1;
-        self.link.send(
-            &ClientFrame::Seek {
-                serial: self.serial,
-                position,
-            },
-            &[],
-        )?;
+        self.link.send(&ClientFrame::Seek { serial: self.serial, position }, &[])?;
         self.stand_at(position, substitutes, 0);
         self.seeking = true;
         Ok(())
@@ -588,11 +554,7 @@ impl Loader {
     }
 
     fn check_process(&self) -> Result<(), Error> {
-        if self.ring.is_own_process() {
-            Ok(())
-        } else {
-            Err(Error::Forked)
-        }
+        if self.ring.is_own_process() { Ok(()) } else { Err(Error::Forked) }
     }
 }
 

@@ -38,27 +38,15 @@ pub fn find_program(beside: Option<&Path>) -> Result<PathBuf, Error> {
         };
     }
     let mut places: Vec<PathBuf> = beside.map(Path::to_path_buf).into_iter().collect();
-    if let Some(folder) = std::env::current_exe()
-        .ok()
-        .as_deref()
-        .and_then(Path::parent)
-    {
+    if let Some(folder) = std::env::current_exe().ok().as_deref().and_then(Path::parent) {
         places.push(folder.join("forebay"));
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
     let on_path = std::env::split_paths(&path).map(|folder| folder.join("forebay"));
-    if let Some(found) = places
-        .iter()
-        .cloned()
-        .chain(on_path)
-        .find(|place| is_program(place))
-    {
+    if let Some(found) = places.iter().cloned().chain(on_path).find(|place| is_program(place)) {
         return Ok(found);
     }
-    let looked: Vec<String> = places
-        .iter()
-        .map(|place| place.display().to_string())
-        .collect();
+    let looked: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
     Err(Error::Config(format!(
         "the `forebay` program was not found at {} nor on PATH; install it, or name it in {PROGRAM_VARIABLE}",
         looked.join(", ")
@@ -138,9 +126,7 @@ impl PrivateDaemon {
             let _ = child.wait();
         };
         // Without a thread the daemon still ends by itself; only its zombie stays until this process ends.
-        let _ = std::thread::Builder::new()
-            .name("forebay-reap".into())
-            .spawn(see_out);
+        let _ = std::thread::Builder::new().name("forebay-reap".into()).spawn(see_out);
     }
 }
 
@@ -164,10 +150,7 @@ fn wait_for(child: &mut Child, limit: Duration) -> Option<std::io::Result<ExitSt
         match &pidfd {
             Some(pidfd) => {
                 let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-                let _ = poll(
-                    &mut [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)],
-                    timeout,
-                );
+                let _ = poll(&mut [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)], timeout);
             }
             None => std::thread::sleep(left.min(Duration::from_millis(20))),
         }

@@ -99,21 +99,14 @@ pub fn find_placement(
         )));
     }
     let (local_rank, local_world_size) = find_local_place(environment)?;
-    Ok(Placement {
-        rank,
-        world_size,
-        source,
-        local_rank,
-        local_world_size,
-    })
+    Ok(Placement { rank, world_size, source, local_rank, local_world_size })
 }
 
 /// The rank on this host and the ranks on this host; 0 of 1 when nobody says.
 fn find_local_place(environment: &dyn Fn(&str) -> Option<String>) -> Result<(u32, u32), Error> {
-    if let (Some(rank), Some(size)) = (
-        number(environment, "LOCAL_RANK")?,
-        number(environment, "LOCAL_WORLD_SIZE")?,
-    ) {
+    if let (Some(rank), Some(size)) =
+        (number(environment, "LOCAL_RANK")?, number(environment, "LOCAL_WORLD_SIZE")?)
+    {
         return below("LOCAL_RANK", rank, "LOCAL_WORLD_SIZE", size);
     }
     if environment("SLURM_STEP_NUM_TASKS").is_some()
@@ -135,9 +128,7 @@ fn below(name: &str, rank: u32, size_name: &str, size: u32) -> Result<(u32, u32)
     if rank < size {
         return Ok((rank, size));
     }
-    Err(Error::Config(format!(
-        "{name} = {rank} is not below {size_name} = {size}"
-    )))
+    Err(Error::Config(format!("{name} = {rank} is not below {size_name} = {size}")))
 }
 
 /// The tasks of one node in Slurm's list, such as `4(x2),3`: two nodes of four tasks and one of three.
@@ -160,11 +151,10 @@ fn number(environment: &dyn Fn(&str) -> Option<String>, name: &str) -> Result<Op
     let Some(text) = environment(name).filter(|text| !text.is_empty()) else {
         return Ok(None);
     };
-    text.trim().parse().map(Some).map_err(|_| {
-        Error::Config(format!(
-            "{name} = `{text}` is not a whole number of 0 or more"
-        ))
-    })
+    text.trim()
+        .parse()
+        .map(Some)
+        .map_err(|_| Error::Config(format!("{name} = `{text}` is not a whole number of 0 or more")))
 }
 
 fn pair(
@@ -172,18 +162,12 @@ fn pair(
     rank_name: &str,
     size_name: &str,
 ) -> Result<Option<(u32, u32)>, Error> {
-    match (
-        number(environment, rank_name)?,
-        number(environment, size_name)?,
-    ) {
+    match (number(environment, rank_name)?, number(environment, size_name)?) {
         (Some(rank), Some(size)) => Ok(Some((rank, size))),
         (None, None) => Ok(None),
         (rank, _) => {
-            let (set, missing) = if rank.is_some() {
-                (rank_name, size_name)
-            } else {
-                (size_name, rank_name)
-            };
+            let (set, missing) =
+                if rank.is_some() { (rank_name, size_name) } else { (size_name, rank_name) };
             Err(Error::Config(format!(
                 "{set} is set but {missing} is not; set both, or give `rank` and `world_size`"
             )))
@@ -201,19 +185,12 @@ mod tests {
         variables: &[(&str, &str)],
     ) -> Result<Placement, Error> {
         find_placement(arguments, distributed, &|name| {
-            variables
-                .iter()
-                .find(|(key, _)| *key == name)
-                .map(|(_, value)| (*value).to_owned())
+            variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
         })
     }
 
-    const TORCHRUN: [(&str, &str); 4] = [
-        ("RANK", "5"),
-        ("WORLD_SIZE", "8"),
-        ("LOCAL_RANK", "1"),
-        ("LOCAL_WORLD_SIZE", "4"),
-    ];
+    const TORCHRUN: [(&str, &str); 4] =
+        [("RANK", "5"), ("WORLD_SIZE", "8"), ("LOCAL_RANK", "1"), ("LOCAL_WORLD_SIZE", "4")];
 
     #[test]
     fn the_sources_stand_in_order() {
@@ -226,19 +203,13 @@ mod tests {
         let torch = find(None, Some((5, 8)), &TORCHRUN).unwrap();
         assert_eq!(torch.source, RankSource::TorchDistributed);
         let given = find(Some((0, 2)), Some((5, 8)), &TORCHRUN).unwrap();
-        assert_eq!(
-            (given.rank, given.world_size, given.source),
-            (0, 2, RankSource::Arguments)
-        );
+        assert_eq!((given.rank, given.world_size, given.source), (0, 2, RankSource::Arguments));
     }
 
     #[test]
     fn slurm_counts_inside_a_step_only() {
         let outside = [("SLURM_NTASKS", "4"), ("SLURM_PROCID", "0")];
-        assert_eq!(
-            find(None, None, &outside).unwrap().source,
-            RankSource::Alone
-        );
+        assert_eq!(find(None, None, &outside).unwrap().source, RankSource::Alone);
         let inside = [
             ("SLURM_STEP_NUM_TASKS", "7"),
             ("SLURM_PROCID", "6"),
@@ -247,27 +218,18 @@ mod tests {
             ("SLURM_NODEID", "2"),
         ];
         let place = find(None, None, &inside).unwrap();
-        assert_eq!(
-            (place.rank, place.world_size, place.source),
-            (6, 7, RankSource::Slurm)
-        );
+        assert_eq!((place.rank, place.world_size, place.source), (6, 7, RankSource::Slurm));
         assert_eq!((place.local_rank, place.local_world_size), (2, 3));
         // torchrun under srun: two tasks, each of which started four ranks.
         let mut nested = TORCHRUN.to_vec();
         nested.extend([("SLURM_STEP_NUM_TASKS", "2"), ("SLURM_PROCID", "1")]);
-        assert_eq!(
-            find(None, None, &nested).unwrap().source,
-            RankSource::Environment
-        );
+        assert_eq!(find(None, None, &nested).unwrap().source, RankSource::Environment);
     }
 
     #[test]
     fn contradictions_are_refused_with_both_values() {
         let error = find(None, Some((1, 8)), &TORCHRUN).unwrap_err().to_string();
-        assert!(
-            error.contains("rank 1 of 8") && error.contains("rank 5 of 8"),
-            "{error}"
-        );
+        assert!(error.contains("rank 1 of 8") && error.contains("rank 5 of 8"), "{error}");
         let half = find(None, None, &[("RANK", "1")]).unwrap_err().to_string();
         assert!(half.contains("WORLD_SIZE"), "{half}");
         assert!(find(Some((2, 2)), None, &[]).is_err());

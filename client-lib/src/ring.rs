@@ -71,20 +71,12 @@ impl Ring {
         let data =
             open_segment(data.as_fd(), "data", data_bytes, Access::ReadWrite).map_err(broken)?;
         data.keep_from_children().map_err(broken)?;
-        let publish = open_segment(
-            publish.as_fd(),
-            "publish",
-            terms.publish_bytes,
-            Access::ReadOnly,
-        )
-        .map_err(broken)?;
-        let returns = open_segment(
-            returns.as_fd(),
-            "return",
-            terms.return_bytes,
-            Access::ReadWrite,
-        )
-        .map_err(broken)?;
+        let publish =
+            open_segment(publish.as_fd(), "publish", terms.publish_bytes, Access::ReadOnly)
+                .map_err(broken)?;
+        let returns =
+            open_segment(returns.as_fd(), "return", terms.return_bytes, Access::ReadWrite)
+                .map_err(broken)?;
         if returns.count() < return_words(terms.slots) {
             return Err(broken("the return segment is too small for its ring"));
         }
@@ -140,8 +132,7 @@ impl Ring {
     }
 
     pub(crate) fn show_taken(&self, taken: u64) {
-        self.lock_returns()
-            .show_taken(taken, forebay_protocol::clock::monotonic_ns());
+        self.lock_returns().show_taken(taken, forebay_protocol::clock::monotonic_ns());
     }
 
     pub(crate) fn show_waited(&self, total: std::time::Duration) {
@@ -163,10 +154,7 @@ impl Ring {
         })?;
         // Relaxed: a count.
         self.held.fetch_add(1, Ordering::Relaxed);
-        Ok(Lease {
-            ring: Arc::clone(self),
-            descriptor,
-        })
+        Ok(Lease { ring: Arc::clone(self), descriptor })
     }
 
     /// Compares a descriptor with the layout that both sides compute: after it every view lies inside its slot.
@@ -179,11 +167,7 @@ impl Ring {
             return Err(format!("{} rows of {}", batch.rows, layout.rows()));
         }
         if batch.tensors.len() != layout.tensors().len() {
-            return Err(format!(
-                "{} tensors of {}",
-                batch.tensors.len(),
-                layout.tensors().len()
-            ));
+            return Err(format!("{} tensors of {}", batch.tensors.len(), layout.tensors().len()));
         }
         let expected = layout.tensors().iter().zip(layout.places());
         for (entry, (spec, place)) in batch.tensors.iter().zip(expected) {
@@ -225,10 +209,7 @@ impl Ring {
         if self.closed.load(Ordering::Relaxed) != 0 {
             return;
         }
-        let word = ReturnWord {
-            slot: batch.slot,
-            generation: batch.generation,
-        };
+        let word = ReturnWord { slot: batch.slot, generation: batch.generation };
         let due = self.lock_returns().give_back(word, &self.publish);
         if due {
             // A daemon that is gone is found out by the loader's next look at the socket.

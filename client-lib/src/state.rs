@@ -82,10 +82,7 @@ impl State {
             )));
         }
         Ok(Self {
-            position: Position {
-                epoch: number("epoch")?,
-                samples: number("samples")?,
-            },
+            position: Position { epoch: number("epoch")?, samples: number("samples")? },
             substitutes: number("substitutes")?,
             dataset: digits("dataset")?,
             config: digits("config")?,
@@ -154,10 +151,7 @@ mod tests {
 
     fn state() -> State {
         State {
-            position: Position {
-                epoch: 3,
-                samples: 512,
-            },
+            position: Position { epoch: 3, samples: 512 },
             substitutes: 2,
             dataset: "ab".repeat(32),
             config: "cd".repeat(32),

@@ -97,9 +97,6 @@ mod tests {
         };
         assert!(Path::new(&file).is_absolute(), "{file}");
         assert_eq!(Target::from("train"), Target::Stream(Some("train".into())));
-        assert_eq!(
-            Target::from("./absent"),
-            Target::Socket("./absent".into(), None)
-        );
+        assert_eq!(Target::from("./absent"), Target::Socket("./absent".into(), None));
     }
 }

@@ -9,10 +9,7 @@ use forebay_protocol::frames::{Fault, FaultKind};
 use stub::{Script, Stub};
 
 fn attach(stub: &Stub) -> Loader {
-    Loader::builder(stub.path.as_path())
-        .rank(0, 1)
-        .attach()
-        .unwrap()
+    Loader::builder(stub.path.as_path()).rank(0, 1).attach().unwrap()
 }
 
 fn first_index(batch: &forebay_client::Batch) -> i64 {
@@ -39,10 +36,7 @@ fn epochs_follow_each_other_to_the_last() {
         assert_eq!((position.epoch, position.samples), (epoch + 1, 0));
     }
     for _ in 0..2 {
-        assert_eq!(
-            loader.next_batch().unwrap_err(),
-            Error::EpochsFinished { epochs: 3 }
-        );
+        assert_eq!(loader.next_batch().unwrap_err(), Error::EpochsFinished { epochs: 3 });
     }
     assert_eq!(loader.wait_statistics().batches(), 18);
     drop(loader);
@@ -63,9 +57,8 @@ fn tensors_are_read_by_name_type_and_row() {
     assert_eq!(image.bytes()[15..30], [1; 15]);
     assert!(image.as_slice::<f32>().is_err());
     let text = batch.tensor("text").unwrap().ragged().unwrap();
-    let lengths: Vec<usize> = (0..text.len())
-        .map(|row| text.row::<u16>(row).unwrap().len())
-        .collect();
+    let lengths: Vec<usize> =
+        (0..text.len()).map(|row| text.row::<u16>(row).unwrap().len()).collect();
     assert_eq!(lengths, [0, 1, 2, 0]);
     assert_eq!(text.row::<u16>(2).unwrap(), [2, 2]);
     assert!(text.row::<u16>(4).is_err());
@@ -82,14 +75,7 @@ fn hold_batches_may_be_kept_and_no_more() {
         kept.push(loader.next_batch().unwrap().unwrap());
     }
     let error = loader.next_batch().unwrap_err();
-    assert_eq!(
-        error,
-        Error::HoldLimit {
-            held: 4,
-            hold: 3,
-            slots: 5
-        }
-    );
+    assert_eq!(error, Error::HoldLimit { held: 4, hold: 3, slots: 5 });
     assert!(error.to_string().contains("copy"));
     // Any one that is dropped makes room; the others keep their bytes.
     kept.remove(1);
@@ -132,20 +118,11 @@ fn an_epoch_left_early_is_given_up_and_counted() {
     for _ in 0..6 {
         loader.next_batch().unwrap().unwrap();
     }
-    assert_eq!(
-        loader.begin_epoch().unwrap_err(),
-        Error::EpochsFinished { epochs: 3 }
-    );
+    assert_eq!(loader.begin_epoch().unwrap_err(), Error::EpochsFinished { epochs: 3 });
     assert_eq!(loader.given_up(), 4);
     drop(loader);
     let report = stub.finish();
-    assert_eq!(
-        report.seeks,
-        [Position {
-            epoch: 1,
-            samples: 0
-        }]
-    );
+    assert_eq!(report.seeks, [Position { epoch: 1, samples: 0 }]);
     assert!(report.violations.is_empty());
 }
 
@@ -170,10 +147,8 @@ fn a_state_goes_on_in_the_middle_at_attach_and_later() {
     drop(stub.finish());
 
     let stub = Stub::start(Script::default());
-    let mut loader = Loader::builder(stub.path.as_path())
-        .state(state.clone(), false)
-        .attach()
-        .unwrap();
+    let mut loader =
+        Loader::builder(stub.path.as_path()).state(state.clone(), false).attach().unwrap();
     assert_eq!(loader.state(0).unwrap(), state);
     loader.set_epoch(1).unwrap();
     loader.load_state(&state, false).unwrap();
@@ -205,14 +180,8 @@ fn a_state_of_another_stream_is_refused_with_each_difference() {
 
 #[test]
 fn what_was_published_is_drained_before_the_end_is_told() {
-    let fault = Fault {
-        kind: FaultKind::BadSample,
-        message: "`a.jpg` is cut off".into(),
-    };
-    let stub = Stub::start(Script {
-        end_after: Some((4, Some(fault))),
-        ..Script::default()
-    });
+    let fault = Fault { kind: FaultKind::BadSample, message: "`a.jpg` is cut off".into() };
+    let stub = Stub::start(Script { end_after: Some((4, Some(fault))), ..Script::default() });
     let mut loader = attach(&stub);
     let path = stub.path.clone();
     assert_eq!(stub.finish().published, 4);
@@ -221,10 +190,7 @@ fn what_was_published_is_drained_before_the_end_is_told() {
         assert_eq!(first_index(&batch), number * 4);
     }
     for _ in 0..2 {
-        assert_eq!(
-            loader.next_batch().unwrap_err(),
-            Error::BadSample("`a.jpg` is cut off".into())
-        );
+        assert_eq!(loader.next_batch().unwrap_err(), Error::BadSample("`a.jpg` is cut off".into()));
     }
     assert!(matches!(
         Loader::attach(path),
@@ -234,48 +200,31 @@ fn what_was_published_is_drained_before_the_end_is_told() {
 
 #[test]
 fn a_daemon_that_vanishes_is_lost_after_its_last_batch() {
-    let stub = Stub::start(Script {
-        end_after: Some((1, None)),
-        ..Script::default()
-    });
+    let stub = Stub::start(Script { end_after: Some((1, None)), ..Script::default() });
     let mut loader = attach(&stub);
     let held = loader.next_batch().unwrap().unwrap();
     assert!(matches!(loader.next_batch(), Err(Error::DaemonLost(_))));
-    assert!(matches!(
-        loader.seek(Position::default()),
-        Err(Error::DaemonLost(_))
-    ));
+    assert!(matches!(loader.seek(Position::default()), Err(Error::DaemonLost(_))));
     assert_eq!(first_index(&held), 0);
 }
 
 #[test]
 fn a_stall_ends_in_a_time_out_that_says_what_was_waited_for() {
-    let stub = Stub::start(Script {
-        stall_after: Some(2),
-        ..Script::default()
-    });
-    let mut loader = Loader::builder(stub.path.as_path())
-        .timeout(Duration::from_millis(120))
-        .attach()
-        .unwrap();
+    let stub = Stub::start(Script { stall_after: Some(2), ..Script::default() });
+    let mut loader =
+        Loader::builder(stub.path.as_path()).timeout(Duration::from_millis(120)).attach().unwrap();
     for _ in 0..2 {
         loader.next_batch().unwrap().unwrap();
     }
     let error = loader.next_batch().unwrap_err();
     assert!(matches!(error, Error::Timeout { .. }));
     let message = error.to_string();
-    assert!(
-        message.contains("stream `train` (epoch 0, 4 batches left)"),
-        "{message}"
-    );
+    assert!(message.contains("stream `train` (epoch 0, 4 batches left)"), "{message}");
 }
 
 #[test]
 fn an_interrupt_ends_a_wait_and_the_loader_goes_on() {
-    let stub = Stub::start(Script {
-        stall_after: Some(1),
-        ..Script::default()
-    });
+    let stub = Stub::start(Script { stall_after: Some(1), ..Script::default() });
     let mut loader = attach(&stub);
     loader.next_batch().unwrap().unwrap();
     loader.set_interrupt(|| true);
@@ -286,10 +235,7 @@ fn an_interrupt_ends_a_wait_and_the_loader_goes_on() {
 
 #[test]
 fn another_protocol_is_refused() {
-    let stub = Stub::start(Script {
-        protocol: 99,
-        ..Script::default()
-    });
+    let stub = Stub::start(Script { protocol: 99, ..Script::default() });
     let Err(Error::Version(message)) = Loader::attach(stub.path.as_path()) else {
         panic!("protocol 99 was accepted");
     };
@@ -310,15 +256,9 @@ fn descriptors_that_leave_their_slot_are_refused() {
         |batch| batch.tensors.truncate(2),
     ];
     for (number, spoil) in spoils.into_iter().enumerate() {
-        let stub = Stub::start(Script {
-            spoil: Some(spoil),
-            ..Script::default()
-        });
+        let stub = Stub::start(Script { spoil: Some(spoil), ..Script::default() });
         let result = attach(&stub).next_batch();
-        assert!(
-            matches!(result, Err(Error::Protocol(_))),
-            "spoil {number}: {result:?}"
-        );
+        assert!(matches!(result, Err(Error::Protocol(_))), "spoil {number}: {result:?}");
     }
 }
 
@@ -330,8 +270,6 @@ fn a_program_that_ends_at_once_is_told_with_its_status() {
         panic!("`false` is no daemon");
     };
     assert!(message.contains("status 1"), "{message}");
-    let absent = Loader::builder("absent.toml")
-        .program("/bin/false")
-        .attach();
+    let absent = Loader::builder("absent.toml").program("/bin/false").attach();
     assert!(matches!(absent, Err(Error::Config(message)) if message.contains("absent.toml")));
 }

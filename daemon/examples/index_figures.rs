@@ -1,6 +1,7 @@
-//! What the index of a folder costs: `cargo run --release --example index_figures [SAMPLES]` (default 10,000,000).
+//! What the index of a folder costs: `cargo run --release --example index_figures [SAMPLES | FOLDER]` (default 10,000,000
+//! samples). A folder is a real image folder, opened twice: scanned, then from its saved index.
 //!
-//! The folder is made up in memory, so the figures are the scan's own work without a disk's; the index is laid out,
+//! Without one, the folder is made up in memory, so the figures are the scan's own work without a disk's; the index is laid out,
 //! checked and asked for random samples.
 
 use std::hint::black_box;
@@ -8,12 +9,13 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, anyhow};
+use forebay::config::DatasetConfig;
 use forebay::dataset::folder::generated::{GeneratedFolder, NameRule};
 use forebay::dataset::folder::index::{FolderIndex, IndexBytes};
 use forebay::dataset::folder::layout::IndexOrigin;
 use forebay::dataset::folder::scan::{FolderFormat, scan_folder};
 use forebay::dataset::folder::select::Selection;
-use forebay::dataset::no_progress;
+use forebay::dataset::{build_index, no_progress};
 use forebay_protocol::ids::SampleId;
 
 const FORMAT: FolderFormat = FolderFormat {
@@ -25,7 +27,8 @@ const LOCATED: u64 = 2_000_000;
 
 fn main() -> anyhow::Result<()> {
     let samples: u64 = match std::env::args().nth(1) {
-        Some(samples) => samples.parse().context("SAMPLES must be a number")?,
+        Some(folder) if Path::new(&folder).is_dir() => return print_real_folder(&folder),
+        Some(samples) => samples.parse().context("neither a number nor a folder")?,
         None => 10_000_000,
     };
     println!("{samples} samples");
@@ -33,22 +36,32 @@ fn main() -> anyhow::Result<()> {
         "names, folders                     bytes/sample  scan s  index s  open s  locate ns  label ns"
     );
     for (title, rule, classes) in [
-        (
-            "n00000012_1234.JPEG, 1000 classes",
-            NameRule::ImageNet,
-            1000,
-        ),
+        ("n00000012_1234.JPEG, 1000 classes", NameRule::ImageNet, 1000),
         ("img_00001234.jpg, 1000 classes", NameRule::Counted, 1000),
         ("img_00001234.jpg, one flat folder", NameRule::Counted, 0),
         ("9f86d081884c7d65.jpg, 1000 classes", NameRule::Hashed, 1000),
     ] {
-        let folder = GeneratedFolder {
-            classes,
-            files_per_class: samples / classes.max(1),
-            rule,
-        };
+        let folder = GeneratedFolder { classes, files_per_class: samples / classes.max(1), rule };
         print_figures(title, folder)?;
     }
+    Ok(())
+}
+
+fn print_real_folder(folder: &str) -> anyhow::Result<()> {
+    let private = std::env::temp_dir().join(format!("forebay-figures-{}", std::process::id()));
+    let config = DatasetConfig {
+        format: "image-folder".to_owned(),
+        path: folder.into(),
+        classes: None,
+        ids: None,
+        limit: None,
+        index: Some(private.join("figures.index")),
+    };
+    for _ in 0..2 {
+        let report = build_index(&config, &no_progress)?;
+        println!("{report:?}");
+    }
+    std::fs::remove_dir_all(&private)?;
     Ok(())
 }
 
@@ -60,12 +73,8 @@ fn print_figures(title: &str, folder: GeneratedFolder) -> anyhow::Result<()> {
 
     let started = Instant::now();
     let selected = Selection::default().apply(scanned, root, FORMAT)?;
-    let origin = IndexOrigin {
-        identity: [0; 32],
-        options: [0; 32],
-        scan_started_seconds: 0,
-        skipped: 0,
-    };
+    let origin =
+        IndexOrigin { identity: [0; 32], options: [0; 32], scan_started_seconds: 0, skipped: 0 };
     let bytes = FolderIndex::build(&selected, origin, FORMAT.extensions);
     drop(selected);
     let index_seconds = started.elapsed().as_secs_f64();

@@ -82,12 +82,7 @@ impl SlotLayout {
             .checked_next_multiple_of(PAGE_BYTES)
             .filter(|bytes| isize::try_from(*bytes).is_ok())
             .ok_or_else(|| LayoutError::TooLarge("(all together)".to_owned()))?;
-        Ok(Self {
-            tensors: tensors.to_vec(),
-            places,
-            rows,
-            slot_bytes,
-        })
+        Ok(Self { tensors: tensors.to_vec(), places, rows, slot_bytes })
     }
 
     /// The tensors, in order.
@@ -127,11 +122,7 @@ fn place_after(end: u64, tensor: &TensorSpec, rows: u32) -> Option<(TensorPlace,
             .checked_add(rows.checked_mul(16)?)?
             .checked_next_multiple_of(TENSOR_ALIGNMENT_BYTES)?;
     }
-    let place = TensorPlace {
-        offset_bytes: end,
-        row_pitch_bytes: pitch,
-        table_offset_bytes,
-    };
+    let place = TensorPlace { offset_bytes: end, row_pitch_bytes: pitch, table_offset_bytes };
     Some((place, end.checked_add(pitch.checked_mul(rows)?)?))
 }
 
@@ -144,10 +135,7 @@ mod tests {
     fn tensors_lie_aligned_and_apart() {
         let image = TensorSpec::dense("image", DType::U8, &[3, 5, 7]);
         let text = TensorSpec {
-            extent: Extent::Ragged {
-                max_row_bytes: 100,
-                compact: false,
-            },
+            extent: Extent::Ragged { max_row_bytes: 100, compact: false },
             ..TensorSpec::dense("text", DType::U8, &[])
         };
         let label = TensorSpec::dense("label", DType::I64, &[]);
@@ -155,11 +143,7 @@ mod tests {
         let places = layout.places();
         assert_eq!(
             places[0],
-            TensorPlace {
-                offset_bytes: 0,
-                row_pitch_bytes: 105,
-                table_offset_bytes: 0
-            }
+            TensorPlace { offset_bytes: 0, row_pitch_bytes: 105, table_offset_bytes: 0 }
         );
         assert_eq!(places[1].table_offset_bytes, 512);
         assert_eq!(places[1].offset_bytes, 768);
@@ -170,27 +154,14 @@ mod tests {
 
     #[test]
     fn limits_are_refused() {
-        let many: Vec<_> = (0..65)
-            .map(|i| TensorSpec::dense(format!("t{i}"), DType::U8, &[]))
-            .collect();
-        assert_eq!(
-            SlotLayout::new(&many, 1),
-            Err(LayoutError::TooManyTensors(65))
-        );
+        let many: Vec<_> =
+            (0..65).map(|i| TensorSpec::dense(format!("t{i}"), DType::U8, &[])).collect();
+        assert_eq!(SlotLayout::new(&many, 1), Err(LayoutError::TooManyTensors(65)));
         let deep = TensorSpec::dense("deep", DType::U8, &[1; 8]);
-        assert!(matches!(
-            SlotLayout::new(&[deep], 1),
-            Err(LayoutError::TooManyDimensions { .. })
-        ));
+        assert!(matches!(SlotLayout::new(&[deep], 1), Err(LayoutError::TooManyDimensions { .. })));
         let huge = TensorSpec::dense("huge", DType::F64, &[u64::MAX / 4, 2]);
-        assert_eq!(
-            SlotLayout::new(&[huge], 1),
-            Err(LayoutError::TooLarge("huge".to_owned()))
-        );
+        assert_eq!(SlotLayout::new(&[huge], 1), Err(LayoutError::TooLarge("huge".to_owned())));
         let twice = TensorSpec::dense("a", DType::U8, &[]);
-        assert!(matches!(
-            SlotLayout::new(&[twice.clone(), twice], 1),
-            Err(LayoutError::Name(_))
-        ));
+        assert!(matches!(SlotLayout::new(&[twice.clone(), twice], 1), Err(LayoutError::Name(_))));
     }
 }

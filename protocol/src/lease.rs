@@ -75,13 +75,7 @@ impl SlotTable {
     #[must_use]
     pub fn new(slots: u16) -> Self {
         Self {
-            slots: vec![
-                Slot {
-                    state: SlotState::Free,
-                    generation: Generation(0)
-                };
-                slots.into()
-            ],
+            slots: vec![Slot { state: SlotState::Free, generation: Generation(0) }; slots.into()],
             free: (0..slots).map(SlotIndex).collect(),
         }
     }
@@ -107,11 +101,7 @@ impl SlotTable {
     /// When the slot is not being filled: an error of the daemon's own.
     pub fn publish(&mut self, index: SlotIndex) {
         let slot = &mut self.slots[usize::from(index.0)];
-        assert_eq!(
-            slot.state,
-            SlotState::Filling,
-            "published a slot that was not being filled"
-        );
+        assert_eq!(slot.state, SlotState::Filling, "published a slot that was not being filled");
         slot.state = SlotState::Published;
     }
 
@@ -121,11 +111,7 @@ impl SlotTable {
     /// When the slot is not being filled: an error of the daemon's own.
     pub fn abandon(&mut self, index: SlotIndex) {
         let slot = &mut self.slots[usize::from(index.0)];
-        assert_eq!(
-            slot.state,
-            SlotState::Filling,
-            "gave up a slot that was not being filled"
-        );
+        assert_eq!(slot.state, SlotState::Filling, "gave up a slot that was not being filled");
         slot.state = SlotState::Free;
         self.free.push_back(index);
     }
@@ -137,10 +123,7 @@ impl SlotTable {
     pub fn accept_return(&mut self, word: ReturnWord) -> Result<SlotIndex, LeaseViolation> {
         let slots = u16::try_from(self.slots.len()).unwrap_or(u16::MAX);
         let Some(slot) = self.slots.get_mut(usize::from(word.slot.0)) else {
-            return Err(LeaseViolation::NoSuchSlot {
-                slot: word.slot.0,
-                slots,
-            });
+            return Err(LeaseViolation::NoSuchSlot { slot: word.slot.0, slots });
         };
         if slot.state != SlotState::Published {
             return Err(LeaseViolation::NotHeld { slot: word.slot.0 });
@@ -162,8 +145,7 @@ impl SlotTable {
         for (index, slot) in self.slots.iter_mut().enumerate() {
             if slot.state == SlotState::Published {
                 slot.state = SlotState::Free;
-                self.free
-                    .push_back(SlotIndex(u16::try_from(index).unwrap_or(u16::MAX)));
+                self.free.push_back(SlotIndex(u16::try_from(index).unwrap_or(u16::MAX)));
             }
         }
     }
@@ -179,32 +161,14 @@ mod tests {
         let mut table = SlotTable::new(2);
         let (slot, generation) = table.begin_fill().unwrap();
         let word = ReturnWord { slot, generation };
-        assert_eq!(
-            table.accept_return(word),
-            Err(LeaseViolation::NotHeld { slot: 0 })
-        );
+        assert_eq!(table.accept_return(word), Err(LeaseViolation::NotHeld { slot: 0 }));
         table.publish(slot);
-        let old = ReturnWord {
-            slot,
-            generation: Generation(generation.0 + 1),
-        };
-        assert!(matches!(
-            table.accept_return(old),
-            Err(LeaseViolation::WrongGeneration { .. })
-        ));
+        let old = ReturnWord { slot, generation: Generation(generation.0 + 1) };
+        assert!(matches!(table.accept_return(old), Err(LeaseViolation::WrongGeneration { .. })));
         assert_eq!(table.accept_return(word), Ok(slot));
-        assert_eq!(
-            table.accept_return(word),
-            Err(LeaseViolation::NotHeld { slot: 0 })
-        );
-        let stranger = ReturnWord {
-            slot: SlotIndex(2),
-            generation,
-        };
-        assert!(matches!(
-            table.accept_return(stranger),
-            Err(LeaseViolation::NoSuchSlot { .. })
-        ));
+        assert_eq!(table.accept_return(word), Err(LeaseViolation::NotHeld { slot: 0 }));
+        let stranger = ReturnWord { slot: SlotIndex(2), generation };
+        assert!(matches!(table.accept_return(stranger), Err(LeaseViolation::NoSuchSlot { .. })));
     }
 
     proptest! {

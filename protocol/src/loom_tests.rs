@@ -17,10 +17,7 @@ fn descriptor(sequence: u64) -> Descriptor {
         generation: Generation(1 + sequence / 2),
         payload_bytes: 0,
         epoch: 0,
-        position_after: Position {
-            epoch: 0,
-            samples: sequence + 1,
-        },
+        position_after: Position { epoch: 0, samples: sequence + 1 },
         seek_serial: 0,
         rows: 1,
         substitutes: 0,
@@ -91,18 +88,12 @@ fn loom_no_wake_up_is_lost_on_return() {
         let mut returns = ReturnReader::new(Arc::clone(&back), 2);
         let reader = PublishReader::new(publish).unwrap();
         let mut client = ReturnWriter::new(back, 2);
-        let word = ReturnWord {
-            slot: SlotIndex(1),
-            generation: Generation(7),
-        };
+        let word = ReturnWord { slot: SlotIndex(1), generation: Generation(7) };
         let trainer = thread::spawn(move || client.give_back(word, &reader));
         writer.ask_wake_at(1);
         let found = returns.take_return().unwrap();
         let rang = trainer.join().unwrap();
-        assert!(
-            found == Some(word) || rang,
-            "the daemon sleeps and nobody rings"
-        );
+        assert!(found == Some(word) || rang, "the daemon sleeps and nobody rings");
         if found.is_none() {
             assert_eq!(returns.take_return().unwrap(), Some(word));
         }

@@ -127,21 +127,10 @@ impl<W: Words> PublishWriter<W> {
     pub fn new(words: W, slots: u16, tensors: usize) -> Self {
         let (capacity, entry_words) = (capacity(slots), entry_words(tensors));
         // Relaxed: the client learns of the segment through a socket, which orders this.
-        words
-            .word(WORD_CAPACITY)
-            .store(capacity as u64, Ordering::Relaxed);
-        words
-            .word(WORD_ENTRY_WORDS)
-            .store(entry_words as u64, Ordering::Relaxed);
-        words
-            .word(WORD_MAGIC)
-            .store(PUBLISH_MAGIC, Ordering::Relaxed);
-        Self {
-            words,
-            capacity,
-            entry_words,
-            published: 0,
-        }
+        words.word(WORD_CAPACITY).store(capacity as u64, Ordering::Relaxed);
+        words.word(WORD_ENTRY_WORDS).store(entry_words as u64, Ordering::Relaxed);
+        words.word(WORD_MAGIC).store(PUBLISH_MAGIC, Ordering::Relaxed);
+        Self { words, capacity, entry_words, published: 0 }
     }
 
     /// The number of batches published so far.
@@ -192,9 +181,7 @@ impl<W: Words> PublishWriter<W> {
         }
         self.published += 1;
         // Release: pairs with the acquire load in `PublishReader::published`; the entry and the slot's bytes come first.
-        self.words
-            .word(WORD_PUBLISHED)
-            .store(self.published, Ordering::Release);
+        self.words.word(WORD_PUBLISHED).store(self.published, Ordering::Release);
         // SeqCst fence: pairs with the one in `ReturnWriter::announce_sleep`. Either the client sees this batch before it
         // sleeps, or this side sees that it sleeps.
         fence(Ordering::SeqCst);
@@ -205,9 +192,7 @@ impl<W: Words> PublishWriter<W> {
     /// After it the caller must look at the return ring once more before it sleeps.
     pub fn ask_wake_at(&self, returned: u64) {
         // Relaxed: ordered by the fence.
-        self.words
-            .word(WORD_WAKE_AT)
-            .store(returned, Ordering::Relaxed);
+        self.words.word(WORD_WAKE_AT).store(returned, Ordering::Relaxed);
         // SeqCst fence: pairs with the one in `ReturnWriter::give_back`. Either the client sees the new mark, or this
         // side sees the return.
         fence(Ordering::SeqCst);
@@ -216,9 +201,7 @@ impl<W: Words> PublishWriter<W> {
     /// Shows the client how far the daemon's work has come; any growing number.
     pub fn show_progress(&self, count: u64) {
         // Relaxed: a sign of life, nothing is ordered by it.
-        self.words
-            .word(WORD_PROGRESS)
-            .store(count, Ordering::Relaxed);
+        self.words.word(WORD_PROGRESS).store(count, Ordering::Relaxed);
     }
 }
 
@@ -253,11 +236,7 @@ impl<W: Words> PublishReader<W> {
             return Err(PublishError::Head);
         }
         let entry_words = usize::try_from(entry_words).map_err(|_| PublishError::Head)?;
-        Ok(Self {
-            words,
-            capacity,
-            entry_words,
-        })
+        Ok(Self { words, capacity, entry_words })
     }
 
     /// The number of batches published so far.
@@ -320,10 +299,7 @@ impl<W: Words> PublishReader<W> {
             generation: Generation(get(2)),
             payload_bytes: get(3),
             epoch: get(10),
-            position_after: Position {
-                epoch: get(4),
-                samples: get(5),
-            },
+            position_after: Position { epoch: get(4), samples: get(5) },
             seek_serial: get(6),
             rows: get(7),
             substitutes: get(9),

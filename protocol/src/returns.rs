@@ -65,26 +65,17 @@ pub struct ReturnWriter<W> {
 impl<W: Words> ReturnWriter<W> {
     /// Over the return segment of a ring with so many slots.
     pub fn new(words: W, slots: u16) -> Self {
-        Self {
-            words,
-            capacity: capacity(slots) as u64,
-            returned: 0,
-            rung_at: 0,
-        }
+        Self { words, capacity: capacity(slots) as u64, returned: 0, rung_at: 0 }
     }
 
     /// Gives a slot back. True: the daemon asked to be woken by now, so a doorbell is due.
     pub fn give_back<P: Words>(&mut self, word: ReturnWord, publish: &PublishReader<P>) -> bool {
         let entry = FIRST_ENTRY + usize::try_from(self.returned % self.capacity).unwrap_or(0);
         // Relaxed: ordered by the release store of the count.
-        self.words
-            .word(entry)
-            .store(word.encode(), Ordering::Relaxed);
+        self.words.word(entry).store(word.encode(), Ordering::Relaxed);
         self.returned += 1;
         // Release: pairs with the acquire load in `ReturnReader::take_return`.
-        self.words
-            .word(WORD_RETURNED)
-            .store(self.returned, Ordering::Release);
+        self.words.word(WORD_RETURNED).store(self.returned, Ordering::Release);
         // SeqCst fence: pairs with the one in `PublishWriter::ask_wake_at`.
         fence(Ordering::SeqCst);
         let wake_at = publish.wake_at();
@@ -118,17 +109,13 @@ impl<W: Words> ReturnWriter<W> {
     pub fn show_taken(&self, taken: u64, at_ns: u64) {
         // Relaxed: nothing is ordered by them.
         self.words.word(WORD_TAKEN).store(taken, Ordering::Relaxed);
-        self.words
-            .word(WORD_TAKEN_AT)
-            .store(at_ns, Ordering::Relaxed);
+        self.words.word(WORD_TAKEN_AT).store(at_ns, Ordering::Relaxed);
     }
 
     /// Tells how long the client has waited for batches in all, in nanoseconds: a statistic.
     pub fn show_waited(&self, waited_ns: u64) {
         // Relaxed: nothing is ordered by it.
-        self.words
-            .word(WORD_WAITED)
-            .store(waited_ns, Ordering::Relaxed);
+        self.words.word(WORD_WAITED).store(waited_ns, Ordering::Relaxed);
     }
 }
 
@@ -153,11 +140,7 @@ pub struct ReturnReader<W> {
 impl<W: Words> ReturnReader<W> {
     /// Over the return segment of a ring with so many slots.
     pub fn new(words: W, slots: u16) -> Self {
-        Self {
-            words,
-            capacity: capacity(slots) as u64,
-            consumed: 0,
-        }
+        Self { words, capacity: capacity(slots) as u64, consumed: 0 }
     }
 
     /// The next return that was not read yet. The word may be anything: [`crate::lease::SlotTable`] judges it.
@@ -172,10 +155,7 @@ impl<W: Words> ReturnReader<W> {
             return Ok(None);
         }
         if claimed > self.capacity {
-            return Err(ReturnOverrun {
-                claimed,
-                capacity: self.capacity,
-            });
+            return Err(ReturnOverrun { claimed, capacity: self.capacity });
         }
         let entry = FIRST_ENTRY + usize::try_from(self.consumed % self.capacity).unwrap_or(0);
         // Relaxed: the acquire load above came first.

@@ -149,11 +149,8 @@ impl Segment {
     /// # Errors
     /// When the machine does not grant the memory.
     pub fn create(what: &'static str, bytes: u64) -> Result<Self, SegmentError> {
-        let call_failed = |call, error: Errno| SegmentError::Call {
-            what,
-            call,
-            source: error.into(),
-        };
+        let call_failed =
+            |call, error: Errno| SegmentError::Call { what, call, source: error.into() };
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let name = format!("forebay-{what}");
         // MFD_NOEXEC_SEAL is Linux 6.3's; older kernels say EINVAL.
@@ -166,19 +163,11 @@ impl Segment {
                 Ok(()) => break,
                 Err(Errno::EINTR) => {}
                 Err(error) => {
-                    return Err(SegmentError::Allocate {
-                        what,
-                        bytes,
-                        source: error.into(),
-                    });
+                    return Err(SegmentError::Allocate { what, bytes, source: error.into() });
                 }
             }
         }
-        Ok(Self {
-            descriptor,
-            what,
-            bytes,
-        })
+        Ok(Self { descriptor, what, bytes })
     }
 
     /// Maps the segment for this process, for reading and writing.
@@ -186,12 +175,7 @@ impl Segment {
     /// # Errors
     /// When the kernel refuses.
     pub fn map(&self) -> Result<Mapping, SegmentError> {
-        map(
-            self.descriptor.as_fd(),
-            self.what,
-            self.bytes,
-            Access::ReadWrite,
-        )
+        map(self.descriptor.as_fd(), self.what, self.bytes, Access::ReadWrite)
     }
 
     /// Seals the size for ever; with `Access::ReadOnly` also against any writable mapping made from now on.
@@ -204,16 +188,13 @@ impl Segment {
             Access::ReadWrite => size,
             Access::ReadOnly => size | SealFlag::F_SEAL_FUTURE_WRITE,
         };
-        fcntl(
-            &self.descriptor,
-            FcntlArg::F_ADD_SEALS(seals | SealFlag::F_SEAL_SEAL),
-        )
-        .map(drop)
-        .map_err(|error| SegmentError::Call {
-            what: self.what,
-            call: "F_ADD_SEALS",
-            source: error.into(),
-        })
+        fcntl(&self.descriptor, FcntlArg::F_ADD_SEALS(seals | SealFlag::F_SEAL_SEAL))
+            .map(drop)
+            .map_err(|error| SegmentError::Call {
+                what: self.what,
+                call: "F_ADD_SEALS",
+                source: error.into(),
+            })
     }
 
     /// What is sent to the client.
@@ -233,22 +214,14 @@ pub fn open_segment(
     bytes: u64,
     access: Access,
 ) -> Result<Mapping, SegmentError> {
-    let call_failed = |call, error: Errno| SegmentError::Call {
-        what,
-        call,
-        source: error.into(),
-    };
+    let call_failed = |call, error: Errno| SegmentError::Call { what, call, source: error.into() };
     let seals = fcntl(descriptor, FcntlArg::F_GET_SEALS)
         .map_err(|error| call_failed("F_GET_SEALS", error))?;
     let sealed = SealFlag::from_bits_retain(seals).contains(SealFlag::F_SEAL_SHRINK);
     let status = nix::sys::stat::fstat(descriptor).map_err(|error| call_failed("fstat", error))?;
     let found = u64::try_from(status.st_size).unwrap_or(0);
     if !sealed || found != bytes {
-        return Err(SegmentError::Unsound {
-            what,
-            expected: bytes,
-            found,
-        });
+        return Err(SegmentError::Unsound { what, expected: bytes, found });
     }
     map(descriptor, what, bytes, access)
 }
@@ -261,9 +234,7 @@ fn map(
 ) -> Result<Mapping, SegmentError> {
     let call_failed = |call, source: io::Error| SegmentError::Call { what, call, source };
     let file = File::from(
-        descriptor
-            .try_clone_to_owned()
-            .map_err(|error| call_failed("F_DUPFD_CLOEXEC", error))?,
+        descriptor.try_clone_to_owned().map_err(|error| call_failed("F_DUPFD_CLOEXEC", error))?,
     );
     let mut options = MmapOptions::new();
     options.len(usize::try_from(bytes).unwrap_or(usize::MAX));
@@ -272,10 +243,7 @@ fn map(
         Access::ReadOnly => options.map_raw_read_only(&file),
     };
     let map = map.map_err(|error| call_failed("mmap", error))?;
-    Ok(Mapping {
-        owner: Owner::Memory(map),
-        access,
-    })
+    Ok(Mapping { owner: Owner::Memory(map), access })
 }
 
 /// A page that reads as zero in a forked child: it tells a fork without a system call.
@@ -298,10 +266,7 @@ impl ForkMark {
         unsafe {
             nix::sys::mman::madvise(base, 4096, nix::sys::mman::MmapAdvise::MADV_WIPEONFORK)?
         };
-        let page = Mapping {
-            owner: Owner::Memory(map),
-            access: Access::ReadWrite,
-        };
+        let page = Mapping { owner: Owner::Memory(map), access: Access::ReadWrite };
         // Relaxed: a forked child starts from its parent's memory.
         page.word(0).store(1, crate::sync::Ordering::Relaxed);
         Ok(Self { page })
@@ -364,21 +329,12 @@ pub mod named {
             .unwrap_or(u64::MAX);
         if free < bytes {
             let source = std::io::Error::from(nix::errno::Errno::ENOSPC);
-            return Err(SegmentError::Allocate {
-                what,
-                bytes,
-                source,
-            });
+            return Err(SegmentError::Allocate { what, bytes, source });
         }
-        let memory = ShmemConf::new()
-            .size(length)
-            .create()
-            .map_err(|error| failed(what, error))?;
+        let memory = ShmemConf::new().size(length).create().map_err(|error| failed(what, error))?;
         let name = memory.get_os_id().to_owned();
-        let mapping = Mapping {
-            owner: Owner::Named(NamedMapping { memory }),
-            access: Access::ReadWrite,
-        };
+        let mapping =
+            Mapping { owner: Owner::Named(NamedMapping { memory }), access: Access::ReadWrite };
         Ok((mapping, name))
     }
 
@@ -387,22 +343,12 @@ pub mod named {
     /// # Errors
     /// When there is none of that name, or its size is not the one agreed.
     pub fn open(name: &str, what: &'static str, bytes: u64) -> Result<Mapping, SegmentError> {
-        let memory = ShmemConf::new()
-            .os_id(name)
-            .open()
-            .map_err(|error| failed(what, error))?;
+        let memory = ShmemConf::new().os_id(name).open().map_err(|error| failed(what, error))?;
         let found = memory.len() as u64;
         if found < bytes {
-            return Err(SegmentError::Unsound {
-                what,
-                expected: bytes,
-                found,
-            });
+            return Err(SegmentError::Unsound { what, expected: bytes, found });
         }
-        Ok(Mapping {
-            owner: Owner::Named(NamedMapping { memory }),
-            access: Access::ReadWrite,
-        })
+        Ok(Mapping { owner: Owner::Named(NamedMapping { memory }), access: Access::ReadWrite })
     }
 
     fn failed(what: &'static str, error: shared_memory::ShmemError) -> SegmentError {

@@ -31,14 +31,8 @@ pub struct RowWriter {
 #[must_use]
 pub fn split_rows(memory: Mapping, layout: &Arc<SlotLayout>, slots: u16) -> Vec<Vec<RowWriter>> {
     let slot_bytes = to_usize(layout.slot_bytes());
-    assert!(
-        memory.access() == Access::ReadWrite,
-        "the daemon's own mapping is writable"
-    );
-    assert!(
-        memory.bytes() / slot_bytes >= usize::from(slots),
-        "the mapping holds every slot"
-    );
+    assert!(memory.access() == Access::ReadWrite, "the daemon's own mapping is writable");
+    assert!(memory.bytes() / slot_bytes >= usize::from(slots), "the mapping holds every slot");
     // The mapping is moved in and lives in the writers alone: nobody else can split it again.
     let memory = Arc::new(memory);
     (0..usize::from(slots))
@@ -99,12 +93,8 @@ impl RowWriter {
         let rows = self.layout.rows() as usize;
         let offset = self.row as u64 * (place.row_pitch_bytes / size);
         // Relaxed: the publish ring's release store orders them.
-        self.memory
-            .word(first + self.row)
-            .store(offset, Ordering::Relaxed);
-        self.memory
-            .word(first + rows + self.row)
-            .store(elements, Ordering::Relaxed);
+        self.memory.word(first + self.row).store(offset, Ordering::Relaxed);
+        self.memory.word(first + rows + self.row).store(elements, Ordering::Relaxed);
     }
 }
 
@@ -117,10 +107,7 @@ mod tests {
     #[test]
     fn rows_do_not_overlap_and_fill_their_tensors() {
         let ragged = TensorSpec {
-            extent: Extent::Ragged {
-                max_row_bytes: 40,
-                compact: false,
-            },
+            extent: Extent::Ragged { max_row_bytes: 40, compact: false },
             ..TensorSpec::dense("ids", DType::I32, &[])
         };
         let tensors = [TensorSpec::dense("image", DType::U8, &[3, 7]), ragged];
@@ -147,10 +134,7 @@ mod tests {
                 let table = (slot * to_usize(layout.slot_bytes())
                     + to_usize(layout.places()[1].table_offset_bytes))
                     / 8;
-                assert_eq!(
-                    client.word(table + row).load(Ordering::Relaxed),
-                    row as u64 * 64
-                );
+                assert_eq!(client.word(table + row).load(Ordering::Relaxed), row as u64 * 64);
                 assert_eq!(client.word(table + 5 + row).load(Ordering::Relaxed), 2);
             }
         }

@@ -62,10 +62,7 @@ pub struct Connection {
 fn failed(call: &'static str, error: Errno) -> SocketError {
     match error {
         Errno::EPIPE | Errno::ECONNRESET | Errno::ENOTCONN => SocketError::Closed,
-        error => SocketError::Call {
-            call,
-            source: error.into(),
-        },
+        error => SocketError::Call { call, source: error.into() },
     }
 }
 
@@ -172,11 +169,7 @@ impl Connection {
                 }
             }
         };
-        let frame = if long.is_empty() {
-            &bytes[..length]
-        } else {
-            &long[..length]
-        };
+        let frame = if long.is_empty() { &bytes[..length] } else { &long[..length] };
         if frame == [DOORBELL] {
             return Ok(Incoming::Doorbell);
         }
@@ -213,10 +206,7 @@ impl Connection {
                 }
             }
         }
-        if message
-            .flags
-            .intersects(MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC)
-        {
+        if message.flags.intersects(MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC) {
             return Err(SocketError::Oversize);
         }
         match message.bytes {
@@ -286,9 +276,7 @@ impl Listener {
     /// `EMFILE` and the like; the connection stays waiting.
     pub fn accept(&self) -> Result<Option<Connection>, SocketError> {
         match retry(|| accept4(self.descriptor.as_raw_fd(), FLAGS)) {
-            Ok(raw) => Ok(Some(Connection {
-                descriptor: own(raw),
-            })),
+            Ok(raw) => Ok(Some(Connection { descriptor: own(raw) })),
             Err(Errno::EAGAIN | Errno::ECONNABORTED) => Ok(None),
             Err(error) => Err(failed("accept4", error)),
         }
@@ -320,9 +308,7 @@ mod tests {
         let (daemon, client) = Connection::pair().unwrap();
         let segment = Segment::create("return", 4096).unwrap();
         segment.seal(Access::ReadWrite).unwrap();
-        daemon
-            .send(&DaemonFrame::Goodbye, &[segment.descriptor()])
-            .unwrap();
+        daemon.send(&DaemonFrame::Goodbye, &[segment.descriptor()]).unwrap();
         daemon.ring().unwrap();
         let Incoming::Frame(DaemonFrame::Goodbye, descriptors) = client.receive().unwrap() else {
             panic!("a frame was sent");
@@ -331,34 +317,17 @@ mod tests {
             open_segment(descriptors[0].as_fd(), "return", 4096, Access::ReadWrite).unwrap();
         mapped.word(3).store(9, Ordering::Relaxed);
         assert_eq!(segment.map().unwrap().word(3).load(Ordering::Relaxed), 9);
-        assert!(matches!(
-            client.receive::<DaemonFrame>().unwrap(),
-            Incoming::Doorbell
-        ));
-        assert!(matches!(
-            client.receive::<DaemonFrame>().unwrap(),
-            Incoming::Empty
-        ));
+        assert!(matches!(client.receive::<DaemonFrame>().unwrap(), Incoming::Doorbell));
+        assert!(matches!(client.receive::<DaemonFrame>().unwrap(), Incoming::Empty));
         drop(daemon);
-        assert!(matches!(
-            client.receive::<DaemonFrame>(),
-            Err(SocketError::Closed)
-        ));
+        assert!(matches!(client.receive::<DaemonFrame>(), Err(SocketError::Closed)));
     }
 
     #[test]
     fn a_long_frame_arrives_whole() {
         let (daemon, client) = Connection::pair().unwrap();
         let text = "é".repeat(20_000);
-        daemon
-            .send(
-                &DaemonFrame::StatsPart {
-                    last: true,
-                    text: text.clone(),
-                },
-                &[],
-            )
-            .unwrap();
+        daemon.send(&DaemonFrame::StatsPart { last: true, text: text.clone() }, &[]).unwrap();
         let Incoming::Frame(DaemonFrame::StatsPart { text: received, .. }, _) =
             client.receive().unwrap()
         else {
@@ -373,10 +342,7 @@ mod tests {
         for _ in 0..10_000 {
             daemon.ring().unwrap();
         }
-        assert!(matches!(
-            client.receive::<ClientFrame>().unwrap(),
-            Incoming::Doorbell
-        ));
+        assert!(matches!(client.receive::<ClientFrame>().unwrap(), Incoming::Doorbell));
     }
 
     #[test]

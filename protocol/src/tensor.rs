@@ -160,9 +160,7 @@ impl TensorSpec {
             Extent::Dense => self
                 .row_shape
                 .iter()
-                .try_fold(self.dtype.size_bytes(), |bytes, dim| {
-                    bytes.checked_mul(*dim)
-                }),
+                .try_fold(self.dtype.size_bytes(), |bytes, dim| bytes.checked_mul(*dim)),
             Extent::Ragged { max_row_bytes, .. } => {
                 max_row_bytes.checked_next_multiple_of(TENSOR_ALIGNMENT_BYTES)
             }

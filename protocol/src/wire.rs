@@ -54,19 +54,13 @@ pub fn encode<T: Serialize>(frame: &T) -> Result<Vec<u8>, WireError> {
 /// # Errors
 /// When they are anything else.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, WireError> {
-    let malformed = |reason: String| WireError::Malformed {
-        bytes: bytes.len(),
-        reason,
-    };
+    let malformed = |reason: String| WireError::Malformed { bytes: bytes.len(), reason };
     let (frame, read) = bincode::serde::decode_from_slice(bytes, configuration())
         .map_err(|error| malformed(error.to_string()))?;
     if read == bytes.len() {
         Ok(frame)
     } else {
-        Err(malformed(format!(
-            "{} bytes are left over",
-            bytes.len() - read
-        )))
+        Err(malformed(format!("{} bytes are left over", bytes.len() - read)))
     }
 }
 

@@ -110,10 +110,7 @@ fn descriptor(sequence: u64, slot: SlotIndex, generation: Generation) -> Descrip
         generation,
         payload_bytes: sequence + 1,
         epoch: sequence + 2,
-        position_after: Position {
-            epoch: sequence + 3,
-            samples: sequence + 4,
-        },
+        position_after: Position { epoch: sequence + 3, samples: sequence + 4 },
         seek_serial: sequence + 5,
         rows: sequence + 6,
         substitutes: sequence + 7,
@@ -134,10 +131,7 @@ impl<W: Words> Rings<W> {
     }
 
     fn give_back(&mut self, batch: &Descriptor) -> bool {
-        let word = ReturnWord {
-            slot: batch.slot,
-            generation: batch.generation,
-        };
+        let word = ReturnWord { slot: batch.slot, generation: batch.generation };
         self.return_writer.give_back(word, &self.publish_reader)
     }
 
@@ -194,20 +188,14 @@ fn a_full_ring_stops_the_daemon_and_one_return_wakes_it<M: Memory>() {
 fn sleep_and_progress_are_seen_on_the_other_side<M: Memory>() {
     let mut rings = rings::<M>();
     assert!(!rings.return_reader.client_sleeps());
-    assert!(
-        !rings.return_writer.announce_sleep(),
-        "nothing was returned"
-    );
+    assert!(!rings.return_writer.announce_sleep(), "nothing was returned");
     assert!(rings.return_reader.client_sleeps());
     rings.return_writer.announce_wake();
     assert!(!rings.return_reader.client_sleeps());
     let batch = rings.publish().unwrap();
     rings.publish_writer.ask_wake_at(u64::MAX);
     assert!(!rings.give_back(&batch));
-    assert!(
-        rings.return_writer.announce_sleep(),
-        "a return went without a doorbell"
-    );
+    assert!(rings.return_writer.announce_sleep(), "a return went without a doorbell");
     rings.publish_writer.show_progress(41);
     assert_eq!(rings.publish_reader.progress(), 41);
     rings.return_writer.show_taken(7, 8);
@@ -228,10 +216,7 @@ fn false_returns_are_judged_and_change_nothing<M: Memory>() {
         rings.give_back(word);
     }
     let judged = rings.accept();
-    assert!(matches!(
-        judged[0],
-        Err(LeaseViolation::WrongGeneration { .. })
-    ));
+    assert!(matches!(judged[0], Err(LeaseViolation::WrongGeneration { .. })));
     assert!(matches!(judged[1], Err(LeaseViolation::NoSuchSlot { .. })));
     assert_eq!(judged[2], Ok(batch.slot));
     assert!(matches!(judged[3], Err(LeaseViolation::NotHeld { .. })));
@@ -258,15 +243,9 @@ fn heads_and_descriptors_that_make_no_sense_are_refused<M: Memory>() {
     for (word, value) in [(0, 0), (1, 0), (1, 1 << 40), (2, 1), (2, u64::MAX)] {
         let (_writer, client) = fresh();
         client.word(word).store(value, Ordering::Relaxed);
-        assert!(matches!(
-            PublishReader::new(client),
-            Err(PublishError::Head)
-        ));
+        assert!(matches!(PublishReader::new(client), Err(PublishError::Head)));
     }
-    assert!(matches!(
-        PublishReader::new(M::pair(8, Access::ReadWrite).1),
-        Err(PublishError::Head)
-    ));
+    assert!(matches!(PublishReader::new(M::pair(8, Access::ReadWrite).1), Err(PublishError::Head)));
     // The first entry's sequence, its tensor count, its first tensor's type and dimensions.
     let first_entry = 512;
     let spoiled = [
@@ -284,9 +263,7 @@ fn heads_and_descriptors_that_make_no_sense_are_refused<M: Memory>() {
         drop(reader);
         let (mut writer, client) = fresh();
         writer.publish(&descriptor(0, SlotIndex(0), Generation(1)));
-        client
-            .word(first_entry + word)
-            .store(value, Ordering::Relaxed);
+        client.word(first_entry + word).store(value, Ordering::Relaxed);
         let reader = PublishReader::new(client).unwrap();
         assert!(
             matches!(reader.read(0), Err(PublishError::Malformed { .. })),
@@ -315,10 +292,7 @@ fn two_threads_pass_every_batch_once<M: Memory>() {
                 descriptor(sequence, batch.slot, batch.generation),
                 "a torn descriptor"
             );
-            let word = ReturnWord {
-                slot: batch.slot,
-                generation: batch.generation,
-            };
+            let word = ReturnWord { slot: batch.slot, generation: batch.generation };
             return_writer.give_back(word, &publish_reader);
         }
     });

@@ -62,12 +62,7 @@ impl Collector {
         batch: Batch,
     ) -> PyResult<Bound<'py, PyDict>> {
         let dict = PyDict::new(py);
-        let slot = Bound::new(
-            py,
-            Slot {
-                _batch: batch.clone(),
-            },
-        )?;
+        let slot = Bound::new(py, Slot { _batch: batch.clone() })?;
         for (tensor, column) in batch.tensors().zip(&self.columns) {
             let dtype = column.dtype.bind(py);
             let value = match tensor.ragged() {
@@ -87,9 +82,7 @@ impl Collector {
                             view(&slot, int64, &mut [rows], table.add(lengths_at).cast())?,
                         )
                     };
-                    self.ragged_class
-                        .bind(py)
-                        .call1((values, offsets, lengths))?
+                    self.ragged_class.bind(py).call1((values, offsets, lengths))?
                 }
                 _ => {
                     let mut dims = [0; 8];
@@ -118,9 +111,7 @@ fn to_intp<T: TryInto<npy_intp>>(count: T) -> PyResult<npy_intp> {
 /// The NumPy type of an element type. bfloat16 is ml_dtypes' where that is installed, else uint16 with the same bits.
 fn numpy_type(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyArrayDescr>> {
     if dtype == DType::BF16 {
-        let bfloat16 = py
-            .import("ml_dtypes")
-            .and_then(|module| module.getattr("bfloat16"));
+        let bfloat16 = py.import("ml_dtypes").and_then(|module| module.getattr("bfloat16"));
         return match bfloat16 {
             Ok(class) => PyArrayDescr::new(py, class),
             Err(_) => PyArrayDescr::new(py, "uint16"),

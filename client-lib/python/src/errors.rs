@@ -16,9 +16,7 @@ pub(crate) fn to_exception(py: Python<'_>, error: &Error) -> PyErr {
         Error::EpochsFinished { .. } => "EpochsFinished",
         _ => "Error",
     };
-    let class = py
-        .import("forebay._exceptions")
-        .and_then(|module| module.getattr(name));
+    let class = py.import("forebay._exceptions").and_then(|module| module.getattr(name));
     match class.and_then(|class| class.call1((error.to_string(),))) {
         Ok(exception) => PyErr::from_value(exception),
         // The package's own module cannot be imported: say the error all the same.

@@ -77,10 +77,7 @@ impl Session {
     /// `forebay run`); overrides are pairs of a dotted key and JSON text; rank pairs are (rank, world size).
     #[new]
     #[pyo3(signature = (kind, target, *, rank, distributed, state, force, timeout, overrides, program))]
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "named one by one in forebay.Loader"
-    )]
+    #[expect(clippy::too_many_arguments, reason = "named one by one in forebay.Loader")]
     fn new(
         py: Python<'_>,
         kind: &str,
@@ -102,9 +99,8 @@ impl Session {
             .map_err(|error| PyValueError::new_err(format!("timeout: {error}")))?;
         let caught = Caught::default();
         let asked = Arc::clone(&caught);
-        let mut builder = Loader::builder(target)
-            .timeout(timeout)
-            .interrupt(move || signal_came(&asked));
+        let mut builder =
+            Loader::builder(target).timeout(timeout).interrupt(move || signal_came(&asked));
         if let Some((rank, world_size)) = rank {
             builder = builder.rank(rank, world_size);
         }
@@ -140,10 +136,7 @@ impl Session {
         session.run(slf.py(), Loader::begin_epoch)?;
         // Relaxed: a number of its own; the interpreter orders who sees it.
         let iteration = session.iteration.fetch_add(1, Ordering::Relaxed) + 1;
-        Ok(Epoch {
-            session: slf.clone().unbind(),
-            iteration,
-        })
+        Ok(Epoch { session: slf.clone().unbind(), iteration })
     }
 
     /// The state as JSON text.
@@ -251,10 +244,9 @@ impl Epoch {
         }
         let ready = match session.loader.try_lock() {
             Ok(mut guard) => guard.as_mut().map_or(Err(Error::Closed), Loader::try_next),
-            Err(TryLockError::Poisoned(poisoned)) => poisoned
-                .into_inner()
-                .as_mut()
-                .map_or(Err(Error::Closed), Loader::try_next),
+            Err(TryLockError::Poisoned(poisoned)) => {
+                poisoned.into_inner().as_mut().map_or(Err(Error::Closed), Loader::try_next)
+            }
             Err(TryLockError::WouldBlock) => Ok(Next::Waiting),
         };
         let ready = ready.map_err(|error| session.raise(py, &error))?;

@@ -90,11 +90,7 @@ impl Stub {
             };
             Session::new(connection, script).run()
         });
-        Self {
-            path,
-            folder,
-            thread,
-        }
+        Self { path, folder, thread }
     }
 
     /// Waits for the session's end.
@@ -123,10 +119,7 @@ struct Session {
 
 pub(crate) fn tensors() -> Vec<TensorSpec> {
     let ragged = TensorSpec {
-        extent: Extent::Ragged {
-            max_row_bytes: 64,
-            compact: false,
-        },
+        extent: Extent::Ragged { max_row_bytes: 64, compact: false },
         ..TensorSpec::dense("text", DType::U16, &[])
     };
     vec![
@@ -159,10 +152,8 @@ impl Session {
             poll(&mut [watched], 2u8).unwrap();
         }
         self.read_returns();
-        self.report.still_held = self
-            .serving
-            .as_ref()
-            .map_or(0, |serving| serving.table.count(SlotState::Published));
+        self.report.still_held =
+            self.serving.as_ref().map_or(0, |serving| serving.table.count(SlotState::Published));
         self.report
     }
 
@@ -206,10 +197,7 @@ impl Session {
             }
             ClientFrame::Stats => {
                 for (last, text) in [(false, "{\"a\":"), (true, "1}")] {
-                    self.send(&DaemonFrame::StatsPart {
-                        last,
-                        text: text.into(),
-                    });
+                    self.send(&DaemonFrame::StatsPart { last, text: text.into() });
                 }
             }
             ClientFrame::Goodbye => self.report.goodbye = true,
@@ -274,14 +262,8 @@ impl Session {
             returns: ReturnReader::new(return_map, script.slots),
             table: SlotTable::new(script.slots),
         });
-        let descriptors = [
-            data.descriptor(),
-            publish.descriptor(),
-            returns.descriptor(),
-        ];
-        self.connection
-            .send(&DaemonFrame::Attached(Box::new(attached)), &descriptors)
-            .unwrap();
+        let descriptors = [data.descriptor(), publish.descriptor(), returns.descriptor()];
+        self.connection.send(&DaemonFrame::Attached(Box::new(attached)), &descriptors).unwrap();
     }
 
     fn read_returns(&mut self) {
@@ -313,20 +295,12 @@ impl Session {
                 && published >= *count
             {
                 if let Some(fault) = fault {
-                    let _ = self
-                        .connection
-                        .send(&DaemonFrame::Fault(fault.clone()), &[]);
+                    let _ = self.connection.send(&DaemonFrame::Fault(fault.clone()), &[]);
                 }
                 return true;
             }
-            let stalls = self
-                .script
-                .stall_after
-                .is_some_and(|count| published >= count);
-            let finished = self
-                .script
-                .epochs
-                .is_some_and(|epochs| self.epoch >= epochs);
+            let stalls = self.script.stall_after.is_some_and(|count| published >= count);
+            let finished = self.script.epochs.is_some_and(|epochs| self.epoch >= epochs);
             if stalls || finished {
                 return false;
             }
@@ -354,10 +328,7 @@ impl Session {
                 generation,
                 payload_bytes: serving.layout.slot_bytes(),
                 epoch,
-                position_after: Position {
-                    epoch,
-                    samples: self.batch * rows,
-                },
+                position_after: Position { epoch, samples: self.batch * rows },
                 seek_serial: self.serial,
                 rows,
                 substitutes: self.batch,

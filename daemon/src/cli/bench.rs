@@ -88,10 +88,7 @@ pub(super) fn bench(arguments: &BenchArguments) -> anyhow::Result<ExitCode> {
         }
     };
     let options = BenchOptions {
-        overrides: overrides
-            .iter()
-            .filter_map(crate::config::Override::as_json)
-            .collect(),
+        overrides: overrides.iter().filter_map(crate::config::Override::as_json).collect(),
         batches: arguments.batches,
         digest: arguments.digest,
         each: &mut each,
@@ -120,9 +117,7 @@ pub(super) fn measure(
     let program = std::env::current_exe().context("where this program lies")?;
     let start = Instant::now();
     let cpu_before = cpu_time();
-    let mut builder = Loader::builder(Target::Config(source))
-        .rank(0, 1)
-        .program(program);
+    let mut builder = Loader::builder(Target::Config(source)).rank(0, 1).program(program);
     for (key, json) in options.overrides {
         builder = builder.override_key(key, json);
     }
@@ -168,11 +163,7 @@ pub(super) fn measure(
         samples,
         batches,
         seconds,
-        samples_per_second: if seconds > 0.0 {
-            samples as f64 / seconds
-        } else {
-            0.0
-        },
+        samples_per_second: if seconds > 0.0 { samples as f64 / seconds } else { 0.0 },
         cpu_seconds_per_1000_samples: (own_cpu + daemon.cpu_seconds) * 1000.0
             / (samples as f64).max(1.0),
         time_to_first_batch_seconds: first_batch.as_secs_f64(),
@@ -228,10 +219,6 @@ pub(super) fn describe(report: &BenchReport) -> String {
     if let Some(digest) = &report.digest {
         text.push_str(&format!("digest {digest}\n"));
     }
-    text.push_str(&format!(
-        "\n{}\n{}\n",
-        stage_table(&report.stages),
-        report.verdict.sentence
-    ));
+    text.push_str(&format!("\n{}\n{}\n", stage_table(&report.stages), report.verdict.sentence));
     text
 }

@@ -48,24 +48,14 @@ fn describe(
     launch: &Launch,
 ) -> anyhow::Result<String> {
     let config = stream.config();
-    let schedule = Schedule::new(
-        stream.sample_count(),
-        &config.order,
-        &config.batch,
-        0,
-        world_size,
-    )
-    .map_err(|error| anyhow::anyhow!("{}: {error}", config.places.batch_size))?;
+    let schedule =
+        Schedule::new(stream.sample_count(), &config.order, &config.batch, 0, world_size)
+            .map_err(|error| anyhow::anyhow!("{}: {error}", config.places.batch_size))?;
     let mut lines = vec![format!("# the plan of stream {}", stream.name())];
     let mut line = |name: &str, value: String| lines.push(format!("  {name:<20}{value}"));
-    let epochs = config
-        .order
-        .epochs
-        .map_or("endless".to_owned(), |epochs| format!("{epochs} epochs"));
-    line(
-        "samples",
-        format!("{} an epoch, {epochs}", stream.sample_count()),
-    );
+    let epochs =
+        config.order.epochs.map_or("endless".to_owned(), |epochs| format!("{epochs} epochs"));
+    line("samples", format!("{} an epoch, {epochs}", stream.sample_count()));
     let (fewest, most) = schedule.batches_per_epoch_over_ranks();
     let batches = if fewest == most {
         format!(
@@ -81,14 +71,10 @@ fn describe(
     };
     line("batches", batches);
     match config.batch.last {
-        Last::Drop => line(
-            "left out",
-            format!("{} samples an epoch", schedule.samples_left_out_per_epoch()),
-        ),
-        Last::Pad => line(
-            "padding",
-            format!("{} rows an epoch", schedule.padding_per_epoch()),
-        ),
+        Last::Drop => {
+            line("left out", format!("{} samples an epoch", schedule.samples_left_out_per_epoch()))
+        }
+        Last::Pad => line("padding", format!("{} rows an epoch", schedule.padding_per_epoch())),
         Last::Short => {}
     }
     for tensor in stream.tensors() {
@@ -100,17 +86,10 @@ fn describe(
         let kind = match tensor.extent {
             Extent::Dense => format!("{} [{}]", tensor.dtype.name(), shape.join(", ")),
             Extent::Ragged { max_row_bytes, .. } => {
-                format!(
-                    "{} ragged, rows up to {}",
-                    tensor.dtype.name(),
-                    in_words(max_row_bytes)
-                )
+                format!("{} ragged, rows up to {}", tensor.dtype.name(), in_words(max_row_bytes))
             }
         };
-        line(
-            &format!("tensor {}", tensor.name),
-            format!("{kind}, {} a batch", in_words(bytes)),
-        );
+        line(&format!("tensor {}", tensor.name), format!("{kind}, {} a batch", in_words(bytes)));
     }
     for (name, threads) in stream.stage_limits() {
         line(&format!("stage {name}"), format!("{threads} threads"));

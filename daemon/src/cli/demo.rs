@@ -32,11 +32,7 @@ pub(super) struct DemoArguments {
 /// `forebay demo`.
 pub(super) fn demo(arguments: &DemoArguments) -> anyhow::Result<ExitCode> {
     let only_data = arguments.generate.is_some();
-    let folder = match arguments
-        .generate
-        .clone()
-        .or_else(|| arguments.data.clone())
-    {
+    let folder = match arguments.generate.clone().or_else(|| arguments.data.clone()) {
         Some(folder) => folder,
         None => cache_folder()?.join(format!("demo-{}-{}", arguments.images, arguments.classes)),
     };
@@ -50,11 +46,7 @@ pub(super) fn demo(arguments: &DemoArguments) -> anyhow::Result<ExitCode> {
         folder.display().to_string()
     );
     std::fs::write(&config, &text).with_context(|| format!("writing {}", config.display()))?;
-    println!(
-        "\nThe configuration, {}:\n\n{}",
-        config.display(),
-        indented(&text)
-    );
+    println!("\nThe configuration, {}:\n\n{}", config.display(), indented(&text));
     run_all(&config)?;
     println!(
         "\nYour turn. In Python:\n\n    import forebay\n    loader = forebay.Loader({:?})\n    for batch in loader: ...   \
@@ -86,11 +78,7 @@ fn make_data(folder: &Path, arguments: &DemoArguments) -> anyhow::Result<()> {
     if shows {
         eprint!("\r\x1b[K");
     }
-    let how = if report.reused {
-        "there already"
-    } else {
-        "made"
-    };
+    let how = if report.reused { "there already" } else { "made" };
     println!(
         "  {} {how} in {:.1} s, {}",
         report.samples,
@@ -123,29 +111,15 @@ fn run_all(config: &Path) -> anyhow::Result<()> {
         seen[1].len()
     );
     println!("\n2. The same with one work thread: other timing, the same bytes.\n");
-    let slow = run_one(
-        config,
-        &[("stage.preprocess.concurrency", "1")],
-        &mut |_, _| {},
-    )?;
-    println!(
-        "   {:>6.0} samples/s  digest {}",
-        fast.samples_per_second,
-        short(&fast)
-    );
-    println!(
-        "   {:>6.0} samples/s  digest {}",
-        slow.samples_per_second,
-        short(&slow)
-    );
+    let slow = run_one(config, &[("stage.preprocess.concurrency", "1")], &mut |_, _| {})?;
+    println!("   {:>6.0} samples/s  digest {}", fast.samples_per_second, short(&fast));
+    println!("   {:>6.0} samples/s  digest {}", slow.samples_per_second, short(&slow));
     if fast.digest != slow.digest {
         bail!("the digests differ; this must not happen");
     }
     println!("\n3. A trainer whose step takes 100 ms: is loading its limit?\n");
     let step = Duration::from_millis(100);
-    let trained = run_one(config, &[("order.epochs", "1")], &mut |_, _| {
-        std::thread::sleep(step)
-    })?;
+    let trained = run_one(config, &[("order.epochs", "1")], &mut |_, _| std::thread::sleep(step))?;
     println!(
         "   wait for a batch: p50 {:.3} ms, p99 {:.3} ms",
         trained.wait_seconds.p50 * 1e3,
@@ -160,35 +134,14 @@ fn run_one(
     overrides: &[(&str, &str)],
     each: &mut dyn FnMut(&forebay_client::Batch, u64),
 ) -> anyhow::Result<BenchReport> {
-    let overrides: Vec<(String, String)> = overrides
-        .iter()
-        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
-        .collect();
-    let epochs = if overrides.iter().any(|(key, _)| key == "order.epochs") {
-        1
-    } else {
-        2
-    };
-    measure(
-        config,
-        Some(epochs),
-        BenchOptions {
-            overrides,
-            batches: None,
-            digest: true,
-            each,
-        },
-    )
+    let overrides: Vec<(String, String)> =
+        overrides.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    let epochs = if overrides.iter().any(|(key, _)| key == "order.epochs") { 1 } else { 2 };
+    measure(config, Some(epochs), BenchOptions { overrides, batches: None, digest: true, each })
 }
 
 fn short(report: &BenchReport) -> String {
-    report
-        .digest
-        .as_deref()
-        .unwrap_or("")
-        .chars()
-        .take(16)
-        .collect()
+    report.digest.as_deref().unwrap_or("").chars().take(16).collect()
 }
 
 fn indented(text: &str) -> String {
@@ -196,11 +149,8 @@ fn indented(text: &str) -> String {
 }
 
 fn cache_folder() -> anyhow::Result<PathBuf> {
-    let variable = |name: &str| {
-        std::env::var_os(name)
-            .filter(|value| !value.is_empty())
-            .map(PathBuf::from)
-    };
+    let variable =
+        |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     variable("XDG_CACHE_HOME")
         .or_else(|| variable("HOME").map(|home| home.join(".cache")))
         .map(|cache| cache.join("forebay"))

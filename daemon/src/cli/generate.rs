@@ -112,12 +112,7 @@ pub fn generate_images(
     }
     let threads = thread_count(options.threads);
     let bytes = on_threads(options.images, threads, progress, || {
-        let mut painter = Painter {
-            folder,
-            options,
-            rgb: Vec::new(),
-            jpeg: Vec::new(),
-        };
+        let mut painter = Painter { folder, options, rgb: Vec::new(), jpeg: Vec::new() };
         move |index| painter.make(index)
     })?;
     marker.finish(bytes)?;
@@ -129,11 +124,7 @@ fn check_options(options: &GenerateOptions) -> Result<(), GenerateError> {
         if range.contains(&value) {
             Ok(())
         } else {
-            Err(GenerateError::Option {
-                option,
-                value,
-                expected,
-            })
+            Err(GenerateError::Option { option, value, expected })
         }
     };
     check(
@@ -142,42 +133,22 @@ fn check_options(options: &GenerateOptions) -> Result<(), GenerateError> {
         1..=100_000_000,
         "at least 1 and at most 100,000,000 are made",
     )?;
-    check(
-        "classes",
-        options.classes.into(),
-        1..=10_000,
-        "at least 1 and at most 10,000 are made",
-    )?;
+    check("classes", options.classes.into(), 1..=10_000, "at least 1 and at most 10,000 are made")?;
     check(
         "classes",
         options.classes.into(),
         1..=options.images,
         "every class needs an image: raise images",
     )?;
-    check(
-        "width",
-        options.width.into(),
-        16..=16_384,
-        "16 to 16,384 pixels are possible",
-    )?;
-    check(
-        "height",
-        options.height.into(),
-        16..=16_384,
-        "16 to 16,384 pixels are possible",
-    )?;
+    check("width", options.width.into(), 16..=16_384, "16 to 16,384 pixels are possible")?;
+    check("height", options.height.into(), 16..=16_384, "16 to 16,384 pixels are possible")?;
     check(
         "size variation",
         options.size_variation_percent.into(),
         0..=50,
         "at most 50 percent are possible",
     )?;
-    check(
-        "quality",
-        options.quality.into(),
-        1..=100,
-        "1 to 100 are possible",
-    )
+    check("quality", options.quality.into(), 1..=100, "1 to 100 are possible")
 }
 
 /// The names sort as the classes do: as many digits as the last class needs, at least three.
@@ -191,11 +162,7 @@ fn class_of(index: u64, classes: u32) -> u32 {
 }
 
 fn thread_count(asked: usize) -> usize {
-    if asked == 0 {
-        std::thread::available_parallelism().map_or(1, usize::from)
-    } else {
-        asked
-    }
+    if asked == 0 { std::thread::available_parallelism().map_or(1, usize::from) } else { asked }
 }
 
 /// Makes the pictures of one thread; the buffers are kept from picture to picture.
@@ -225,12 +192,9 @@ impl Painter<'_> {
         let mut encoder = Encoder::new(&mut self.jpeg, self.options.quality);
         encoder.set_sampling_factor(SamplingFactor::R_4_2_0);
         encoder.set_chroma_subsampling_method(ChromaSubsamplingMethod::Average);
-        encoder
-            .encode(&self.rgb, width, height, ColorType::Rgb)
-            .map_err(|reason| GenerateError::Encode {
-                path: path.clone(),
-                reason: reason.to_string(),
-            })?;
+        encoder.encode(&self.rgb, width, height, ColorType::Rgb).map_err(|reason| {
+            GenerateError::Encode { path: path.clone(), reason: reason.to_string() }
+        })?;
         fs::write(&path, &self.jpeg).map_err(GenerateError::file(&path, "write the file"))?;
         Ok(self.jpeg.len() as u64)
     }
@@ -242,11 +206,7 @@ impl Painter<'_> {
             u16::try_from(i32::from(mean) * percent / 100).unwrap_or(mean)
         };
         let (width, height) = (vary(self.options.width), vary(self.options.height));
-        if randomness.between(0, 3) == 0 {
-            (height, width)
-        } else {
-            (width, height)
-        }
+        if randomness.between(0, 3) == 0 { (height, width) } else { (width, height) }
     }
 }
 

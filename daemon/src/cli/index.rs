@@ -21,9 +21,7 @@ pub(super) fn index(arguments: &IndexArguments) -> anyhow::Result<ExitCode> {
     for config in arguments.config.read()? {
         let last = std::sync::Mutex::new(std::time::Instant::now());
         let report = build_index(&config.dataset, &|progress| {
-            let mut last = last
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            let mut last = last.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             if last.elapsed().as_millis() >= 500 {
                 *last = std::time::Instant::now();
                 eprintln!(
@@ -42,10 +40,8 @@ pub(super) fn index(arguments: &IndexArguments) -> anyhow::Result<ExitCode> {
 }
 
 fn describe(name: &str, report: &crate::dataset::IndexReport) -> String {
-    let place = report
-        .path
-        .as_ref()
-        .map_or("not saved".to_owned(), |path| path.display().to_string());
+    let place =
+        report.path.as_ref().map_or("not saved".to_owned(), |path| path.display().to_string());
     format!(
         "{name}: {} samples in {} classes, {} in {:.2} s: {place}",
         report.samples,

@@ -25,10 +25,7 @@ pub(super) struct Launch {
 impl Launch {
     /// Opens every stream and checks its memory. Blocks; shows progress on long scans.
     pub(super) fn prepare(configs: Vec<Config>, local: LocalRank) -> Result<Self, Fault> {
-        let config_fault = |message: String| Fault {
-            kind: FaultKind::Config,
-            message,
-        };
+        let config_fault = |message: String| Fault { kind: FaultKind::Config, message };
         let Some(first) = configs.first() else {
             return Err(config_fault("no configuration".to_owned()));
         };
@@ -43,34 +40,18 @@ impl Launch {
             let threads = stream.thread_count();
             let plan = MemoryPlan::of(&stream, threads);
             plan.check(&stream, threads, local.count)
-                .map_err(|error| Fault {
-                    kind: FaultKind::Memory,
-                    message: error.to_string(),
-                })?;
+                .map_err(|error| Fault { kind: FaultKind::Memory, message: error.to_string() })?;
             streams.push(Arc::new(stream));
             plans.push(plan);
         }
-        let threads = streams
-            .iter()
-            .map(|stream| stream.thread_count())
-            .max()
-            .unwrap_or(1);
+        let threads = streams.iter().map(|stream| stream.thread_count()).max().unwrap_or(1);
         let pool = PoolOptions {
             threads,
             policy: cpu.policy,
             nice: cpu.nice,
-            cores: if share.narrowed {
-                share.cores.clone()
-            } else {
-                Vec::new()
-            },
+            cores: if share.narrowed { share.cores.clone() } else { Vec::new() },
         };
-        Ok(Self {
-            streams,
-            plans,
-            pool,
-            cores: share.cores,
-        })
+        Ok(Self { streams, plans, pool, cores: share.cores })
     }
 
     /// The work threads.
@@ -80,12 +61,7 @@ impl Launch {
 
     /// Starts the engine. Called inside a `LocalSet`, on a thread that stays at normal priority.
     pub(super) fn start(self) -> anyhow::Result<SharedEngine> {
-        let fetch_bytes = self
-            .plans
-            .iter()
-            .map(|plan| plan.fetch_bytes)
-            .max()
-            .unwrap_or(0);
+        let fetch_bytes = self.plans.iter().map(|plan| plan.fetch_bytes).max().unwrap_or(0);
         let engine = Engine::start(self.streams, self.pool, fetch_bytes)
             .context("cannot start the engine")?;
         let bell = Arc::new(());
@@ -121,18 +97,11 @@ struct ScanNotice {
 impl ScanNotice {
     fn new(stream: &str) -> Self {
         let now = Instant::now();
-        Self {
-            stream: stream.to_owned(),
-            start: now,
-            last: std::sync::Mutex::new(now),
-        }
+        Self { stream: stream.to_owned(), start: now, last: std::sync::Mutex::new(now) }
     }
 
     fn show(&self, progress: ScanProgress) -> ControlFlow<()> {
-        let mut last = self
-            .last
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut last = self.last.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if last.elapsed() >= Duration::from_secs(1) {
             *last = Instant::now();
             tracing::warn!(

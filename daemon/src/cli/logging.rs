@@ -35,10 +35,7 @@ pub(super) fn start(default: &str) -> Logging {
         .finish();
     // Only the first logger of a process counts.
     let _ = tracing::subscriber::set_global_default(subscriber);
-    Logging {
-        guard: Some(guard),
-        lost,
-    }
+    Logging { guard: Some(guard), lost }
 }
 
 impl Drop for Logging {

@@ -72,10 +72,7 @@ struct Settings {
 
 impl Settings {
     fn overrides(&self) -> Result<Vec<Override>, ConfigError> {
-        self.set
-            .iter()
-            .map(|argument| Override::from_argument(argument))
-            .collect()
+        self.set.iter().map(|argument| Override::from_argument(argument)).collect()
     }
 }
 

@@ -20,10 +20,7 @@ use crate::publish::{Host, serve_connection};
 /// `forebay private`.
 pub(super) fn private() -> anyhow::Result<ExitCode> {
     let logging = logging::start("warn");
-    let descriptor = std::io::stdin()
-        .as_fd()
-        .try_clone_to_owned()
-        .context("no standard input")?;
+    let descriptor = std::io::stdin().as_fd().try_clone_to_owned().context("no standard input")?;
     let connection = Connection::from_descriptor(descriptor).context(
         "the standard input is no loader's socket; this command is for the client library",
     )?;
@@ -56,27 +53,15 @@ async fn serve_one(connection: Connection) -> anyhow::Result<()> {
 
 /// Opens what the loader asks for; the dataset's scan runs on a blocking thread.
 async fn open(start: Start) -> Result<SharedEngine, Fault> {
-    let internal = |message: String| Fault {
-        kind: FaultKind::Internal,
-        message,
-    };
-    let local = LocalRank {
-        rank: start.local_rank,
-        count: start.local_world_size.max(1),
-    };
+    let internal = |message: String| Fault { kind: FaultKind::Internal, message };
+    let local = LocalRank { rank: start.local_rank, count: start.local_world_size.max(1) };
     let prepared = tokio::task::spawn_blocking(move || {
-        let config = read_config(&start).map_err(|error| Fault {
-            kind: FaultKind::Config,
-            message: error.to_string(),
-        })?;
+        let config = read_config(&start)
+            .map_err(|error| Fault { kind: FaultKind::Config, message: error.to_string() })?;
         Launch::prepare(vec![config], local)
     });
-    let launch = prepared
-        .await
-        .map_err(|error| internal(error.to_string()))??;
-    launch
-        .start()
-        .map_err(|error| internal(format!("{error:#}")))
+    let launch = prepared.await.map_err(|error| internal(error.to_string()))??;
+    launch.start().map_err(|error| internal(format!("{error:#}")))
 }
 
 fn read_config(start: &Start) -> Result<Config, ConfigError> {

@@ -60,16 +60,10 @@ pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
 
 /// Listens where the arguments, else the first configuration, say.
 pub(super) fn bind(launch: &Launch, socket: Option<PathBuf>) -> anyhow::Result<SocketPlace> {
-    let Some(first) = launch.streams.first() else {
-        anyhow::bail!("no configuration")
-    };
+    let Some(first) = launch.streams.first() else { anyhow::bail!("no configuration") };
     let listen = &first.config().listen;
     let explicit = socket.or_else(|| listen.socket.clone());
-    Ok(SocketPlace::bind(
-        explicit.as_deref(),
-        first.name(),
-        listen.group,
-    )?)
+    Ok(SocketPlace::bind(explicit.as_deref(), first.name(), listen.group)?)
 }
 
 /// Whom any of the streams admits.

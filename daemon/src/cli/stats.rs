@@ -56,10 +56,7 @@ fn the_socket() -> anyhow::Result<PathBuf> {
         0 => bail!("no daemon of this user listens at an automatic socket; name its socket"),
         1 => Ok(found.remove(0)),
         _ => {
-            let list: Vec<String> = found
-                .iter()
-                .map(|path| path.display().to_string())
-                .collect();
+            let list: Vec<String> = found.iter().map(|path| path.display().to_string()).collect();
             bail!("several daemons run; name one: {}", list.join(" "))
         }
     }
@@ -68,13 +65,7 @@ fn the_socket() -> anyhow::Result<PathBuf> {
 fn ask(socket: &Path) -> anyhow::Result<String> {
     let connection = Connection::connect(socket)?;
     let release = env!("CARGO_PKG_VERSION").to_owned();
-    connection.send(
-        &ClientFrame::Hello {
-            protocol: PROTOCOL_VERSION,
-            release,
-        },
-        &[],
-    )?;
+    connection.send(&ClientFrame::Hello { protocol: PROTOCOL_VERSION, release }, &[])?;
     connection.send(&ClientFrame::Stats, &[])?;
     let deadline = Instant::now() + ANSWER_DEADLINE;
     let mut text = String::new();
@@ -112,11 +103,7 @@ fn describe(report: &DaemonReport) -> String {
         in_words(report.private_bytes),
     );
     for stream in &report.streams {
-        text.push_str(&format!(
-            "\nstream {}\n{}",
-            stream.name,
-            stage_table(&stream.stages)
-        ));
+        text.push_str(&format!("\nstream {}\n{}", stream.name, stage_table(&stream.stages)));
     }
     for session in &report.sessions {
         text.push_str(&describe_session(session));

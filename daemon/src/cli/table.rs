@@ -49,10 +49,8 @@ pub(super) fn percent(share: f64) -> String {
 mod tests {
     #[test]
     fn cells_line_up() {
-        let rows = [
-            vec!["a".to_owned(), "1".to_owned()],
-            vec!["long".to_owned(), "1000".to_owned()],
-        ];
+        let rows =
+            [vec!["a".to_owned(), "1".to_owned()], vec!["long".to_owned(), "1000".to_owned()]];
         assert_eq!(
             super::columns(&["n", "µs"], &rows),
             "  n       µs\n  a        1\n  long  1000\n"

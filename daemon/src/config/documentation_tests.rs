@@ -22,16 +22,12 @@ fn asked() -> BTreeSet<String> {
         "batch": { "size": 1 },
         "stage": [{ "name": "fetch" }, { "name": "preprocess" }],
     }));
-    let ignored = [
-        "stage", "output", "dataset", "order", "batch", "ring", "errors", "cpu", "listen",
-    ];
+    let ignored =
+        ["stage", "output", "dataset", "order", "batch", "ring", "errors", "cpu", "listen"];
     asked_keys::take()
         .into_iter()
         .filter(|key| !ignored.contains(&key.as_str()))
-        .map(|key| {
-            key.replace("stage.preprocess.", "stage.")
-                .replace("stage.fetch.", "stage.")
-        })
+        .map(|key| key.replace("stage.preprocess.", "stage.").replace("stage.fetch.", "stage."))
         .map(|key| key.replace("output.image.", "output.FIELD."))
         .collect()
 }
@@ -53,10 +49,7 @@ fn the_reference_lists_every_key_and_no_other() {
     let missing: Vec<_> = asked.difference(&documented).collect();
     let stale: Vec<_> = documented.difference(&asked).collect();
     assert!(missing.is_empty(), "not in docs/config.md: {missing:?}");
-    assert!(
-        stale.is_empty(),
-        "in docs/config.md, but read nowhere: {stale:?}"
-    );
+    assert!(stale.is_empty(), "in docs/config.md, but read nowhere: {stale:?}");
 }
 
 #[test]
@@ -73,20 +66,11 @@ fn every_example_resolves_and_prints_itself() {
         let printed = folder.path().join("printed.toml");
         std::fs::write(&printed, config.resolved_toml()).unwrap();
         let again = Config::from_file(&printed, &[]).unwrap_or_else(|error| panic!("{error}"));
-        assert_eq!(
-            again.resolved_toml(),
-            config.resolved_toml(),
-            "{}",
-            path.display()
-        );
+        assert_eq!(again.resolved_toml(), config.resolved_toml(), "{}", path.display());
         // An example shows one thing, on one screen.
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(text.lines().count() <= 30, "{} is long", path.display());
-        assert!(
-            text.starts_with('#'),
-            "{} does not say what it shows",
-            path.display()
-        );
+        assert!(text.starts_with('#'), "{} does not say what it shows", path.display());
         let smaller = Override::from_argument("batch.size=2").unwrap();
         let config = Config::from_file(&path, &[smaller]).unwrap();
         assert_eq!(config.batch.size.get(), 2);

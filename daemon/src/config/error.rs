@@ -35,9 +35,6 @@ pub struct ConfigError {
 impl ConfigError {
     /// An error at a place.
     pub fn new(place: &Place, message: impl Into<String>) -> Self {
-        Self {
-            place: place.clone(),
-            message: message.into(),
-        }
+        Self { place: place.clone(), message: message.into() }
     }
 }

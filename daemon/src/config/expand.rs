@@ -31,11 +31,7 @@ pub(super) fn expand_all(
         }
         Value::Table(entries) => {
             for (key, value) in entries {
-                let path = if path.is_empty() {
-                    key.clone()
-                } else {
-                    format!("{path}.{key}")
-                };
+                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
                 expand_all(value, &path, environment)?;
             }
         }
@@ -115,10 +111,7 @@ mod tests {
     use super::*;
 
     fn expanded(text: &str) -> Result<String, String> {
-        let place = Place {
-            source: "c.toml".into(),
-            line: 4,
-        };
+        let place = Place { source: "c.toml".into(), line: 4 };
         let mut tree = Located {
             value: Value::Table(vec![(
                 "dataset".into(),
@@ -138,9 +131,7 @@ mod tests {
             _ => None,
         };
         expand_all(&mut tree, "", &environment).map_err(|error| error.to_string())?;
-        let Value::Table(entries) = tree.value else {
-            panic!("a table")
-        };
+        let Value::Table(entries) = tree.value else { panic!("a table") };
         match &entries[0].1.value {
             Value::Array(items) => match &items[0].value {
                 Value::String(text) => Ok(text.clone()),

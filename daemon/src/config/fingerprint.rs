@@ -52,10 +52,7 @@ fn update_with_value(hasher: &mut blake3::Hasher, value: &Value) {
         Value::Bool(value) => {
             hasher.update(&[b'b', u8::from(*value)]);
         }
-        #[expect(
-            clippy::cast_precision_loss,
-            reason = "only told apart, not computed with"
-        )]
+        #[expect(clippy::cast_precision_loss, reason = "only told apart, not computed with")]
         Value::Integer(value) => {
             hasher.update(b"n");
             hasher.update(&(*value as f64).to_bits().to_le_bytes());
@@ -100,10 +97,8 @@ mod tests {
             "dataset": { "path": "images" },
             "batch": { "size": 4 },
         });
-        let overrides: Vec<Override> = arguments
-            .iter()
-            .map(|argument| Override::from_argument(argument).unwrap())
-            .collect();
+        let overrides: Vec<Override> =
+            arguments.iter().map(|argument| Override::from_argument(argument).unwrap()).collect();
         let config = Config::from_json("x", Path::new("/base"), &dict, &overrides).unwrap();
         config.fingerprint(1)
     }

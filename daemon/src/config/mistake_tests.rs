@@ -14,21 +14,13 @@ fn every_mistake_names_place_key_and_remedy() {
             "train.toml:10: unknown key `order.sede`",
             &["did you mean `order.seed`?"],
         ),
-        (
-            "[ordr]\n",
-            "train.toml:9: unknown key `ordr`",
-            &["did you mean `order`?"],
-        ),
+        ("[ordr]\n", "train.toml:9: unknown key `ordr`", &["did you mean `order`?"]),
         (
             "[listen]\nmetrics = \"x\"\n",
             "train.toml:10: unknown key `listen.metrics`",
             &["valid keys: socket"],
         ),
-        (
-            "[order]\nseed = -1\n",
-            "train.toml:10: `order.seed` must be a whole number",
-            &["not -1"],
-        ),
+        ("[order]\nseed = -1\n", "train.toml:10: `order.seed` must be a whole number", &["not -1"]),
         (
             "[order]\nshuffle = 1\n",
             "train.toml:10: `order.shuffle` must be true or false, not 1",
@@ -39,31 +31,19 @@ fn every_mistake_names_place_key_and_remedy() {
             "train.toml:10: `order.epochs` must be a whole number from 1, not 0",
             &[],
         ),
-        (
-            "[ring]\nslots = 2\n",
-            "train.toml:10: `ring.slots` must be at least 3, not 2",
-            &[],
-        ),
+        ("[ring]\nslots = 2\n", "train.toml:10: `ring.slots` must be at least 3, not 2", &[]),
         (
             "[ring]\nslots = 4\nhold = 4\n",
             "train.toml:11: `ring.hold` must be 1 to 3",
             &["which is 4", "raise `ring.slots`"],
         ),
-        (
-            "[ring]\nhold = 0\n",
-            "train.toml:10: `ring.hold` must be 1 to 7",
-            &[],
-        ),
+        ("[ring]\nhold = 0\n", "train.toml:10: `ring.hold` must be 1 to 7", &[]),
         (
             "[ring]\nmemory = \"2 gigs\"\n",
             "train.toml:10: `ring.memory` must be a size such as",
             &["\"2 gigs\""],
         ),
-        (
-            "[ring]\nmemory = 0\n",
-            "train.toml:10: `ring.memory` must be above 0",
-            &[],
-        ),
+        ("[ring]\nmemory = 0\n", "train.toml:10: `ring.memory` must be above 0", &[]),
         (
             "[errors]\nbudget = 0.1\n",
             "train.toml:10: `errors.budget` must be a share",
@@ -74,11 +54,7 @@ fn every_mistake_names_place_key_and_remedy() {
             "train.toml:10: `errors.on_bad_sample` must be \"fail\" or \"substitute\"",
             &["\"skip\""],
         ),
-        (
-            "[cpu]\ncores = \"8-\"\n",
-            "train.toml:10: `cpu.cores` must be \"auto\", or cores",
-            &[],
-        ),
+        ("[cpu]\ncores = \"8-\"\n", "train.toml:10: `cpu.cores` must be \"auto\", or cores", &[]),
         (
             "[cpu]\nnice = 5\n",
             "train.toml:10: `cpu.nice` has no effect with policy = \"idle\"",
@@ -124,11 +100,7 @@ fn every_mistake_names_place_key_and_remedy() {
             "train.toml:11: `stage.fetch.concurrency` must be a whole number from 1",
             &[],
         ),
-        (
-            "[[stage]]\noperations = []\n",
-            "train.toml:9: `stage.name` is required",
-            &[],
-        ),
+        ("[[stage]]\noperations = []\n", "train.toml:9: `stage.name` is required", &[]),
         (
             "[[stage]]\nname = \"b\"\n",
             "train.toml:9: `stage.b.operations` is required: an array of tables",
@@ -149,11 +121,7 @@ fn every_mistake_names_place_key_and_remedy() {
             "train.toml:10: `stage.name`: the verdict uses `ring`",
             &[],
         ),
-        (
-            "[[stage]]\nname = \"two words\"\n",
-            "train.toml:10: `stage.name` must be",
-            &[],
-        ),
+        ("[[stage]]\nname = \"two words\"\n", "train.toml:10: `stage.name` must be", &[]),
         (
             "[output]\nindex = {}\n",
             "train.toml:10: `output.index`: the field `index` is made by Forebay",
@@ -164,11 +132,7 @@ fn every_mistake_names_place_key_and_remedy() {
             "train.toml:10: `output.a.dtype` must be a type: uint8",
             &["float32", "\"float\""],
         ),
-        (
-            "[output]\na = 3\n",
-            "train.toml:10: `output.a` must be a table",
-            &[],
-        ),
+        ("[output]\na = 3\n", "train.toml:10: `output.a` must be a table", &[]),
         (
             "[output]\na = { mean = [0.5, \"x\"] }\n",
             "train.toml:10: `output.a.mean` must be an array of numbers, not [0.5, \"x\"]",
@@ -219,18 +183,11 @@ fn every_mistake_names_place_key_and_remedy() {
             "train.toml:10: `output.a`: layout, mean and std are for images",
             &[],
         ),
-        (
-            "preset = 3\n",
-            "train.toml:9: unknown key `stage.copy.preset`",
-            &[],
-        ),
+        ("preset = 3\n", "train.toml:9: unknown key `stage.copy.preset`", &[]),
     ];
     for (more, start, parts) in cases {
         let error = read(&numpy(more)).expect_err(more).to_string();
-        assert!(
-            error.starts_with(start),
-            "{more}\n  gives: {error}\n  not:   {start}"
-        );
+        assert!(error.starts_with(start), "{more}\n  gives: {error}\n  not:   {start}");
         for part in *parts {
             assert!(error.contains(part), "{part} is not in: {error}");
         }
@@ -242,14 +199,8 @@ fn every_mistake_names_place_key_and_remedy() {
 fn what_must_be_there_is_asked_for() {
     for (text, start) in [
         ("", "train.toml:1: `dataset.path` is required: a local path"),
-        (
-            "[dataset]\nformat = \"npy\"\n",
-            "train.toml:1: `dataset.path` is required",
-        ),
-        (
-            "dataset.path = \"x\"\n",
-            "train.toml:1: `dataset.format` is required",
-        ),
+        ("[dataset]\nformat = \"npy\"\n", "train.toml:1: `dataset.path` is required"),
+        ("dataset.path = \"x\"\n", "train.toml:1: `dataset.format` is required"),
         (
             "[dataset]\npath = \"x\"\nformat = \"npy\"\n",
             "train.toml:1: `batch.size` is required: a whole number from 1",
@@ -275,18 +226,12 @@ fn what_must_be_there_is_asked_for() {
             "train.toml:1: `preset`: unknown preset `coco`; there are `imagenet-train`, `imagenet-eval`",
         ),
         ("preset = 3\n", "train.toml:1: `preset` must be one of"),
-        (
-            "dataset = 3\n",
-            "train.toml:1: `dataset` must be a table, not a whole number",
-        ),
+        ("dataset = 3\n", "train.toml:1: `dataset` must be a table, not a whole number"),
         (
             "[dataset]\npath = \"s3://bucket/x\"\n",
             "train.toml:2: `dataset.path` must be a local path (no URL",
         ),
-        (
-            "[dataset]\npath = \"~/x\"\n",
-            "train.toml:2: `dataset.path` must be a local path",
-        ),
+        ("[dataset]\npath = \"~/x\"\n", "train.toml:2: `dataset.path` must be a local path"),
         (
             "[dataset]\npath = \"${NOWHERE}\"\n",
             "train.toml:2: `dataset.path`: the environment variable NOWHERE is not set",
@@ -297,10 +242,7 @@ fn what_must_be_there_is_asked_for() {
         ),
     ] {
         let error = read(text).expect_err(text).to_string();
-        assert!(
-            error.starts_with(start),
-            "{text}\n  gives: {error}\n  not:   {start}"
-        );
+        assert!(error.starts_with(start), "{text}\n  gives: {error}\n  not:   {start}");
     }
     assert!(read(NUMPY).is_err(), "`none` is a word of the verdict");
 }
@@ -308,35 +250,18 @@ fn what_must_be_there_is_asked_for() {
 #[test]
 fn mistakes_in_overrides_say_that_they_are_there() {
     for (argument, start) in [
-        (
-            "batch.sise=3",
-            "--set: unknown key `batch.sise`; did you mean `batch.size`?",
-        ),
-        (
-            "batch.size=many",
-            "--set: `batch.size` must be a whole number from 1",
-        ),
-        (
-            "batch.size.x=3",
-            "--set: `batch.size.x`: `batch.size` is a whole number",
-        ),
+        ("batch.sise=3", "--set: unknown key `batch.sise`; did you mean `batch.size`?"),
+        ("batch.size=many", "--set: `batch.size` must be a whole number from 1"),
+        ("batch.size.x=3", "--set: `batch.size.x`: `batch.size` is a whole number"),
         (
             "stage.decode.concurrency=3",
             "--set: `stage.decode.concurrency`: `stage` has no element `decode`; it has `preprocess`",
         ),
-        (
-            "rnig.slots=4",
-            "--set: unknown key `rnig`; did you mean `ring`?",
-        ),
+        ("rnig.slots=4", "--set: unknown key `rnig`; did you mean `ring`?"),
         ("preset=x", "--set: `preset`: unknown preset `x`"),
     ] {
-        let error = read_with(FOUR_LINES, &set(&[argument]))
-            .unwrap_err()
-            .to_string();
-        assert!(
-            error.starts_with(start),
-            "{argument}\n  gives: {error}\n  not:   {start}"
-        );
+        let error = read_with(FOUR_LINES, &set(&[argument])).unwrap_err().to_string();
+        assert!(error.starts_with(start), "{argument}\n  gives: {error}\n  not:   {start}");
     }
     for argument in ["batch.size", "=3", "a..b=3", "batch.size=[1", "a\"b=3"] {
         assert!(Override::from_argument(argument).is_err(), "{argument}");
@@ -348,10 +273,7 @@ fn mistakes_in_overrides_say_that_they_are_there() {
 fn a_socket_path_that_is_too_long_is_refused_with_its_length() {
     let long = format!("[listen]\nsocket = \"/{}\"\n", "s".repeat(107));
     let error = read(&numpy(&long)).unwrap_err().to_string();
-    assert!(
-        error.starts_with("train.toml:10: `listen.socket` has 108 bytes"),
-        "{error}"
-    );
+    assert!(error.starts_with("train.toml:10: `listen.socket` has 108 bytes"), "{error}");
     let fits = format!("[listen]\nsocket = \"/{}\"\n", "s".repeat(106));
     assert!(read(&numpy(&fits)).is_ok());
 }

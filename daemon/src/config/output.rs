@@ -22,10 +22,7 @@ pub(super) fn read_output(output: Option<Located>) -> Result<Vec<OutputConfig>, 
     let Value::Table(entries) = output.value else {
         return Err(ConfigError::new(
             &output.place,
-            format!(
-                "`output` must be a table of fields, not {}",
-                output.value.kind()
-            ),
+            format!("`output` must be a table of fields, not {}", output.value.kind()),
         ));
     };
     // `index` and `valid` need room too.
@@ -33,16 +30,10 @@ pub(super) fn read_output(output: Option<Located>) -> Result<Vec<OutputConfig>, 
     if entries.len() > most {
         return Err(ConfigError::new(
             &output.place,
-            format!(
-                "`output` names {} fields, at most {most} are possible",
-                entries.len()
-            ),
+            format!("`output` names {} fields, at most {most} are possible", entries.len()),
         ));
     }
-    entries
-        .into_iter()
-        .map(|(field, table)| read_field(field, table))
-        .collect()
+    entries.into_iter().map(|(field, table)| read_field(field, table)).collect()
 }
 
 fn read_field(field: String, table: Located) -> Result<OutputConfig, ConfigError> {
@@ -116,10 +107,7 @@ fn read_field(field: String, table: Located) -> Result<OutputConfig, ConfigError
         ));
     }
     if let Some((ByteSize(0), place)) = &max_bytes {
-        return Err(ConfigError::new(
-            place,
-            format!("`{path}.max_bytes` must be above 0"),
-        ));
+        return Err(ConfigError::new(place, format!("`{path}.max_bytes` must be above 0")));
     }
     Ok(OutputConfig {
         field,

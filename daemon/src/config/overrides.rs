@@ -24,10 +24,7 @@ impl Override {
     /// # Errors
     /// When there is no `=`, the key has an empty part, or the value starts like TOML and is none.
     pub fn from_argument(argument: &str) -> Result<Self, ConfigError> {
-        let place = Place {
-            source: "--set".into(),
-            line: 0,
-        };
+        let place = Place { source: "--set".into(), line: 0 };
         match argument.split_once('=') {
             Some((key, text)) => Self::from_toml(key, text),
             None => Err(ConfigError::new(
@@ -42,10 +39,7 @@ impl Override {
     /// # Errors
     /// When the key has an empty part, or the value starts like TOML and is none.
     pub fn from_toml(key: &str, text: &str) -> Result<Self, ConfigError> {
-        let place = Place {
-            source: "--set".into(),
-            line: 0,
-        };
+        let place = Place { source: "--set".into(), line: 0 };
         Ok(Self {
             path: split_key(&place, key)?,
             value: Some(parse_toml_value(&place, text)?),
@@ -60,13 +54,7 @@ impl Override {
         let key: Vec<String> = self
             .path
             .iter()
-            .map(|part| {
-                if part.contains('.') {
-                    format!("{part:?}")
-                } else {
-                    part.clone()
-                }
-            })
+            .map(|part| if part.contains('.') { format!("{part:?}") } else { part.clone() })
             .collect();
         Some((key.join("."), value.value.to_json().to_string()))
     }
@@ -76,15 +64,9 @@ impl Override {
     /// # Errors
     /// When it is no dict, a key has an empty part, or a number does not fit.
     pub fn from_json(overrides: &serde_json::Value) -> Result<Vec<Self>, ConfigError> {
-        let place = Place {
-            source: "overrides".into(),
-            line: 0,
-        };
+        let place = Place { source: "overrides".into(), line: 0 };
         let serde_json::Value::Object(entries) = overrides else {
-            return Err(ConfigError::new(
-                &place,
-                "must be a dict such as {\"batch.size\": 128}",
-            ));
+            return Err(ConfigError::new(&place, "must be a dict such as {\"batch.size\": 128}"));
         };
         let mut all = Vec::new();
         for (key, value) in entries {
@@ -159,63 +141,44 @@ impl Override {
             }
             other => {
                 let kind = other.kind();
-                Err(self.error(&format!(
-                    "`{parent}` is {kind}, so nothing can be set in it"
-                )))
+                Err(self.error(&format!("`{parent}` is {kind}, so nothing can be set in it")))
             }
         }
     }
 
     fn container(&self, is_array: bool) -> Located {
         Located {
-            value: if is_array {
-                Value::Array(Vec::new())
-            } else {
-                Value::Table(Vec::new())
-            },
+            value: if is_array { Value::Array(Vec::new()) } else { Value::Table(Vec::new()) },
             place: self.place.clone(),
         }
     }
 
     fn named_table(&self, name: &str) -> Located {
-        let name = Located {
-            value: Value::String(name.to_owned()),
-            place: self.place.clone(),
-        };
-        Located {
-            value: Value::Table(vec![("name".to_owned(), name)]),
-            place: self.place.clone(),
-        }
+        let name = Located { value: Value::String(name.to_owned()), place: self.place.clone() };
+        Located { value: Value::Table(vec![("name".to_owned(), name)]), place: self.place.clone() }
     }
 }
 
 /// The element that a step means: its `name` or `op`, or its place counted from 0.
 fn find_element(items: &[Located], step: &str) -> Result<usize, String> {
     let label = |item: &Located| {
-        ["name", "op"]
-            .iter()
-            .find_map(|key| match &table_entry(item, key)?.value {
-                Value::String(label) => Some(label.clone()),
-                _ => None,
-            })
+        ["name", "op"].iter().find_map(|key| match &table_entry(item, key)?.value {
+            Value::String(label) => Some(label.clone()),
+            _ => None,
+        })
     };
     let labels: Vec<String> = items.iter().filter_map(label).collect();
-    let mut matches = items
-        .iter()
-        .enumerate()
-        .filter(|(_, item)| label(item).as_deref() == Some(step));
+    let mut matches =
+        items.iter().enumerate().filter(|(_, item)| label(item).as_deref() == Some(step));
     match (matches.next(), matches.next()) {
         (Some((index, _)), None) => Ok(index),
-        (Some(_), Some(_)) => Err(format!(
-            "has several elements `{step}`; give the place, counted from 0"
-        )),
+        (Some(_), Some(_)) => {
+            Err(format!("has several elements `{step}`; give the place, counted from 0"))
+        }
         (None, _) => match step.parse::<usize>() {
             Ok(index) if index < items.len() => Ok(index),
             _ if labels.is_empty() => Err(format!("has {} elements", items.len())),
-            _ => Err(format!(
-                "has no element `{step}`; it has `{}`",
-                labels.join("`, `")
-            )),
+            _ => Err(format!("has no element `{step}`; it has `{}`", labels.join("`, `"))),
         },
     }
 }
@@ -234,11 +197,7 @@ fn collect_leaves(
         }
         return Ok(());
     }
-    all.push(Override {
-        path,
-        value: from_json(place, value)?,
-        place: place.clone(),
-    });
+    all.push(Override { path, value: from_json(place, value)?, place: place.clone() });
     Ok(())
 }
 
@@ -258,10 +217,7 @@ fn split_key(place: &Place, key: &str) -> Result<Vec<String>, ConfigError> {
         }
     }
     if quoted || parts.iter().any(String::is_empty) {
-        return Err(ConfigError::new(
-            place,
-            format!("`{key}` is no key; write it as batch.size"),
-        ));
+        return Err(ConfigError::new(place, format!("`{key}` is no key; write it as batch.size")));
     }
     Ok(parts)
 }

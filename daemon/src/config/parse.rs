@@ -16,10 +16,7 @@ pub(super) fn parse_toml(source: &str, text: &str) -> Result<Located, ConfigErro
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let lines = Lines::new(source, text);
     let document = DeTable::parse(text).map_err(|error| lines.syntax_error(&error))?;
-    Ok(Located {
-        value: lines.table(document.get_ref())?,
-        place: lines.place(0),
-    })
+    Ok(Located { value: lines.table(document.get_ref())?, place: lines.place(0) })
 }
 
 /// Parses one TOML value such as `128`, `"short"` or `[224, 224]`, for `--set`. All of it stands at `place`.
@@ -31,25 +28,16 @@ pub(super) fn parse_toml(source: &str, text: &str) -> Result<Located, ConfigErro
 /// When the text starts like an array, a table or a string and is none.
 pub(super) fn parse_toml_value(place: &Place, text: &str) -> Result<Located, ConfigError> {
     let text = text.trim();
-    let located = |value| Located {
-        value,
-        place: place.clone(),
-    };
+    let located = |value| Located { value, place: place.clone() };
     match DeValue::parse(text) {
         Ok(value) => {
             // Lines within one command-line argument help nobody.
-            let lines = Lines {
-                source: place.source.clone(),
-                starts: Vec::new(),
-            };
+            let lines = Lines { source: place.source.clone(), starts: Vec::new() };
             Ok(located(lines.value(&value)?.value))
         }
         Err(error) if text.is_empty() || text.starts_with(['"', '\'', '[', '{']) => {
             let reason = error.message();
-            Err(ConfigError::new(
-                place,
-                format!("`{text}` is no TOML value: {reason}"),
-            ))
+            Err(ConfigError::new(place, format!("`{text}` is no TOML value: {reason}")))
         }
         Err(_) => Ok(located(Value::String(text.to_owned()))),
     }
@@ -74,11 +62,7 @@ pub(super) fn from_json(
         serde_json::Value::String(text) => Value::String(text.clone()),
         serde_json::Value::Array(items) => {
             let items = items.iter().map(|item| from_json(place, item));
-            Value::Array(
-                items
-                    .filter_map(Result::transpose)
-                    .collect::<Result<_, _>>()?,
-            )
+            Value::Array(items.filter_map(Result::transpose).collect::<Result<_, _>>()?)
         }
         serde_json::Value::Object(entries) => {
             let mut table = Vec::with_capacity(entries.len());
@@ -90,10 +74,7 @@ pub(super) fn from_json(
             Value::Table(table)
         }
     };
-    Ok(Some(Located {
-        value,
-        place: place.clone(),
-    }))
+    Ok(Some(Located { value, place: place.clone() }))
 }
 
 fn number_too_large(place: &Place, text: &str) -> ConfigError {
@@ -116,18 +97,13 @@ impl Lines {
         let breaks = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
         Self {
             source: source.into(),
-            starts: std::iter::once(0)
-                .chain(breaks.map(|(at, _)| at + 1))
-                .collect(),
+            starts: std::iter::once(0).chain(breaks.map(|(at, _)| at + 1)).collect(),
         }
     }
 
     fn place(&self, offset: usize) -> Place {
         let line = self.starts.partition_point(|start| *start <= offset);
-        Place {
-            source: self.source.clone(),
-            line: u32::try_from(line).unwrap_or(u32::MAX),
-        }
+        Place { source: self.source.clone(), line: u32::try_from(line).unwrap_or(u32::MAX) }
     }
 
     /// The parser's own rendering spans several lines; its first words and the line are enough.
@@ -141,9 +117,8 @@ impl Lines {
     }
 
     fn table(&self, table: &DeTable<'_>) -> Result<Value, ConfigError> {
-        let entries = table
-            .iter()
-            .map(|(key, value)| Ok((key.get_ref().to_string(), self.value(value)?)));
+        let entries =
+            table.iter().map(|(key, value)| Ok((key.get_ref().to_string(), self.value(value)?)));
         Ok(Value::Table(entries.collect::<Result<_, _>>()?))
     }
 
@@ -188,19 +163,15 @@ mod tests {
     use super::*;
 
     fn place() -> Place {
-        Place {
-            source: "--set".into(),
-            line: 0,
-        }
+        Place { source: "--set".into(), line: 0 }
     }
 
     fn get<'a>(located: &'a Located, path: &[&str]) -> &'a Located {
-        path.iter()
-            .fold(located, |located, key| match &located.value {
-                Value::Table(entries) => &entries.iter().find(|(name, _)| name == key).unwrap().1,
-                Value::Array(items) => &items[key.parse::<usize>().unwrap()],
-                _ => panic!("no {key}"),
-            })
+        path.iter().fold(located, |located, key| match &located.value {
+            Value::Table(entries) => &entries.iter().find(|(name, _)| name == key).unwrap().1,
+            Value::Array(items) => &items[key.parse::<usize>().unwrap()],
+            _ => panic!("no {key}"),
+        })
     }
 
     #[test]
@@ -228,20 +199,11 @@ mod tests {
     #[test]
     fn syntax_errors_name_file_and_line() {
         for (text, expected) in [
-            (
-                "a = 1\n\na = 2\n",
-                "c.toml:3: the key stands here for the second time",
-            ),
-            (
-                "x = 1\n[batch\nsize = 3\n",
-                "c.toml:2: this is not TOML: unclosed table",
-            ),
+            ("a = 1\n\na = 2\n", "c.toml:3: the key stands here for the second time"),
+            ("x = 1\n[batch\nsize = 3\n", "c.toml:2: this is not TOML: unclosed table"),
             ("x = short\n", "c.toml:1: this is not TOML: "),
             ("\nd = 2024-01-01\n", "c.toml:2: 2024-01-01 is a date"),
-            (
-                "n = 99999999999999999999\n",
-                "c.toml:1: 99999999999999999999 is out of range",
-            ),
+            ("n = 99999999999999999999\n", "c.toml:1: 99999999999999999999 is out of range"),
         ] {
             let error = parse_toml("c.toml", text).unwrap_err().to_string();
             assert!(error.starts_with(expected), "{error}");
@@ -258,10 +220,7 @@ mod tests {
         assert_eq!(value("true"), Ok(Value::Bool(true)));
         assert!(matches!(value("[1, 2]"), Ok(Value::Array(items)) if items.len() == 2));
         let error = value("[1, 2").unwrap_err().to_string();
-        assert!(
-            error.starts_with("--set: `[1, 2` is no TOML value"),
-            "{error}"
-        );
+        assert!(error.starts_with("--set: `[1, 2` is no TOML value"), "{error}");
         assert!(value("").is_err());
     }
 

@@ -8,10 +8,8 @@ use super::section::nearest;
 use super::value::{Located, Value};
 
 /// The presets' names and texts.
-pub(super) const PRESETS: [(&str, &str); 2] = [
-    ("imagenet-train", IMAGENET_TRAIN),
-    ("imagenet-eval", IMAGENET_EVAL),
-];
+pub(super) const PRESETS: [(&str, &str); 2] =
+    [("imagenet-train", IMAGENET_TRAIN), ("imagenet-eval", IMAGENET_EVAL)];
 
 /// What torchvision's reference training of ResNet-50 does to an image, with the cast to float left to the GPU.
 const IMAGENET_TRAIN: &str = r#"
@@ -63,11 +61,7 @@ pub(super) fn preset_tree(name: &Located) -> Result<Located, ConfigError> {
     let Value::String(wanted) = &name.value else {
         return Err(ConfigError::new(
             &name.place,
-            format!(
-                "`preset` must be one of `{}`, not {}",
-                listed(),
-                name.value.kind()
-            ),
+            format!("`preset` must be one of `{}`, not {}", listed(), name.value.kind()),
         ));
     };
     match PRESETS.iter().find(|(name, _)| name == wanted) {
@@ -91,12 +85,8 @@ pub(super) fn preset_tree(name: &Located) -> Result<Located, ConfigError> {
 /// the preset's stages are then gone.
 pub(super) fn lay_over(preset: &mut Located, user: Located) {
     let keeps_stages = table_entry(&user, "stage").is_none_or(|stages| {
-        let known = table_entry(preset, "stage")
-            .map(names_of)
-            .unwrap_or_default();
-        names_of(stages)
-            .iter()
-            .all(|name| name == "fetch" || known.contains(name))
+        let known = table_entry(preset, "stage").map(names_of).unwrap_or_default();
+        names_of(stages).iter().all(|name| name == "fetch" || known.contains(name))
     });
     if !keeps_stages && let Value::Table(entries) = &mut preset.value {
         entries.retain(|(key, _)| key != "stage");
@@ -136,10 +126,7 @@ pub(super) fn merge(base: &mut Located, over: Located, by_name: bool) {
             }
         }
         (_, value) => {
-            *base = Located {
-                value,
-                place: over.place,
-            };
+            *base = Located { value, place: over.place };
         }
     }
 }
@@ -147,10 +134,9 @@ pub(super) fn merge(base: &mut Located, over: Located, by_name: bool) {
 /// The value of a table's key.
 pub(super) fn table_entry<'a>(located: &'a Located, key: &str) -> Option<&'a Located> {
     match &located.value {
-        Value::Table(entries) => entries
-            .iter()
-            .find(|(name, _)| name == key)
-            .map(|(_, value)| value),
+        Value::Table(entries) => {
+            entries.iter().find(|(name, _)| name == key).map(|(_, value)| value)
+        }
         _ => None,
     }
 }

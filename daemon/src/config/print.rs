@@ -29,11 +29,7 @@ impl Config {
         write_path(out, "index", dataset.index.as_deref())?;
 
         let order = &self.order;
-        writeln!(
-            out,
-            "\n[order]\nseed = {}\nshuffle = {}",
-            order.seed, order.shuffle
-        )?;
+        writeln!(out, "\n[order]\nseed = {}\nshuffle = {}", order.seed, order.shuffle)?;
         if let Some(epochs) = order.epochs {
             writeln!(out, "epochs = {epochs}")?;
         }
@@ -54,19 +50,11 @@ impl Config {
         }
 
         let ring = &self.ring;
-        writeln!(
-            out,
-            "\n[ring]\nslots = {}\nhold = {}",
-            ring.slots, ring.hold
-        )?;
+        writeln!(out, "\n[ring]\nslots = {}\nhold = {}", ring.slots, ring.hold)?;
         writeln!(out, "memory = {}", bytes(ring.memory_bytes))?;
 
         writeln!(out, "\n[errors]")?;
-        writeln!(
-            out,
-            "on_bad_sample = {}",
-            quoted(self.errors.on_bad_sample.word())
-        )?;
+        writeln!(out, "on_bad_sample = {}", quoted(self.errors.on_bad_sample.word()))?;
         match self.errors.budget {
             BadSampleBudget::Count(count) => writeln!(out, "budget = {count}")?,
             BadSampleBudget::Share(share) => {
@@ -79,29 +67,14 @@ impl Config {
         let cpu = &self.cpu;
         let cores = cpu.cores.as_ref().map_or_else(
             || "auto".to_owned(),
-            |cores| {
-                cores
-                    .iter()
-                    .map(u32::to_string)
-                    .collect::<Vec<_>>()
-                    .join(",")
-            },
+            |cores| cores.iter().map(u32::to_string).collect::<Vec<_>>().join(","),
         );
         writeln!(out, "\n[cpu]\ncores = \"{cores}\"")?;
-        writeln!(
-            out,
-            "policy = {}\nnice = {}",
-            quoted(cpu.policy.word()),
-            cpu.nice
-        )?;
+        writeln!(out, "policy = {}\nnice = {}", quoted(cpu.policy.word()), cpu.nice)?;
 
         let listen = &self.listen;
         writeln!(out, "\n[listen]")?;
-        write_path(
-            out,
-            "socket",
-            Some(listen.socket.as_deref().unwrap_or(Path::new("auto"))),
-        )?;
+        write_path(out, "socket", Some(listen.socket.as_deref().unwrap_or(Path::new("auto"))))?;
         writeln!(out, "allow_uids = {:?}", listen.allow_uids)?;
         if let Some(group) = listen.group {
             writeln!(out, "group = {group}")?;
@@ -160,20 +133,15 @@ fn quoted(text: &str) -> String {
 }
 
 fn key(text: &str) -> String {
-    let bare = !text.is_empty()
-        && text
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
+    let bare =
+        !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
     if bare { text.to_owned() } else { quoted(text) }
 }
 
 /// A byte count in the largest binary unit that divides it.
 fn bytes(count: u64) -> String {
     let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
-    match units
-        .iter()
-        .find(|(_, shift)| count > 0 && count.is_multiple_of(1 << shift))
-    {
+    match units.iter().find(|(_, shift)| count > 0 && count.is_multiple_of(1 << shift)) {
         Some((unit, shift)) => format!("\"{}{unit}\"", count >> shift),
         None => format!("\"{count}B\""),
     }
@@ -189,15 +157,7 @@ fn inline(value: &Value) -> String {
         Value::Float(value) => format!("{value:?}"),
         Value::String(text) => quoted(text),
         Value::Array(items) => {
-            format!(
-                "[{}]",
-                list(
-                    items
-                        .iter()
-                        .map(|Located { value, .. }| inline(value))
-                        .collect()
-                )
-            )
+            format!("[{}]", list(items.iter().map(|Located { value, .. }| inline(value)).collect()))
         }
         Value::Table(entries) if entries.is_empty() => "{}".to_owned(),
         Value::Table(entries) => {

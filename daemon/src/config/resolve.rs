@@ -25,9 +25,8 @@ use super::values::ByteSize;
 use super::words::{AtLeastOne, Cores, Niceness};
 
 /// The tables and keys of a configuration's first level.
-const ROOT_KEYS: [&str; 10] = [
-    "preset", "dataset", "order", "batch", "stage", "output", "ring", "errors", "cpu", "listen",
-];
+const ROOT_KEYS: [&str; 10] =
+    ["preset", "dataset", "order", "batch", "stage", "output", "ring", "errors", "cpu", "listen"];
 
 /// What a dict without a name is called.
 const NAME_OF_A_DICT: &str = "stream";
@@ -61,10 +60,7 @@ impl Config {
     pub fn from_file(path: &Path, overrides: &[Override]) -> Result<Self, ConfigError> {
         let source = path.display().to_string();
         let unreadable = |reason: String| {
-            let place = Place {
-                source: source.as_str().into(),
-                line: 0,
-            };
+            let place = Place { source: source.as_str().into(), line: 0 };
             ConfigError::new(&place, format!("cannot read the configuration: {reason}"))
         };
         let bytes = std::fs::read(path).map_err(|error| unreadable(error.to_string()))?;
@@ -92,19 +88,11 @@ impl Config {
         dict: &serde_json::Value,
         overrides: &[Override],
     ) -> Result<Self, ConfigError> {
-        let place = Place {
-            source: "the dict".into(),
-            line: 0,
-        };
+        let place = Place { source: "the dict".into(), line: 0 };
         let folder = std::path::absolute(base_folder)
             .map_err(|error| ConfigError::new(&place, format!("no base folder: {error}")))?;
         let origin = Origin {
-            name: if name.is_empty() {
-                NAME_OF_A_DICT
-            } else {
-                name
-            }
-            .to_owned(),
+            name: if name.is_empty() { NAME_OF_A_DICT } else { name }.to_owned(),
             source: place.source.to_string(),
             folder: &folder,
         };
@@ -195,9 +183,7 @@ fn refuse_unknown_root_keys(tree: &Located) -> Result<(), ConfigError> {
     let Value::Table(entries) = &tree.value else {
         return Ok(());
     };
-    let unknown = entries
-        .iter()
-        .find(|(key, _)| !ROOT_KEYS.contains(&key.as_str()));
+    let unknown = entries.iter().find(|(key, _)| !ROOT_KEYS.contains(&key.as_str()));
     let Some((key, located)) = unknown else {
         return Ok(());
     };
@@ -205,31 +191,19 @@ fn refuse_unknown_root_keys(tree: &Located) -> Result<(), ConfigError> {
         Some(valid) => format!("did you mean `{valid}`?"),
         None => format!("valid keys: {}", ROOT_KEYS.join(", ")),
     };
-    Err(ConfigError::new(
-        &located.place,
-        format!("unknown key `{key}`; {hint}"),
-    ))
+    Err(ConfigError::new(&located.place, format!("unknown key `{key}`; {hint}")))
 }
 
 fn read_dataset(mut section: Section, folder: &Path) -> Result<DatasetConfig, ConfigError> {
     let path = section.require::<LocalPath>("path")?.under(folder);
     let mut file = |key| -> Result<Option<PathBuf>, ConfigError> {
-        Ok(section
-            .take::<LocalPath>(key)?
-            .map(|path| path.under(folder)))
+        Ok(section.take::<LocalPath>(key)?.map(|path| path.under(folder)))
     };
     let (classes, ids, index) = (file("classes")?, file("ids")?, file("index")?);
     let limit = section.take::<AtLeastOne>("limit")?.map(|limit| limit.0);
     let format = section.require::<String>("format")?;
     section.finish()?;
-    Ok(DatasetConfig {
-        format,
-        path,
-        classes,
-        ids,
-        limit,
-        index,
-    })
+    Ok(DatasetConfig { format, path, classes, ids, limit, index })
 }
 
 fn read_order(mut section: Section) -> Result<OrderConfig, ConfigError> {
@@ -243,18 +217,15 @@ fn read_order(mut section: Section) -> Result<OrderConfig, ConfigError> {
 }
 
 fn read_batch(mut section: Section) -> Result<BatchConfig, ConfigError> {
-    let batch = BatchConfig {
-        size: section.require("size")?,
-        last: section.take_or("last", Last::Drop)?,
-    };
+    let batch =
+        BatchConfig { size: section.require("size")?, last: section.take_or("last", Last::Drop)? };
     section.finish()?;
     Ok(batch)
 }
 
 fn read_ring(mut section: Section) -> Result<RingConfig, ConfigError> {
-    let (slots, slots_place) = section
-        .take_placed::<u16>("slots")?
-        .unwrap_or((DEFAULT_SLOTS, section.place().clone()));
+    let (slots, slots_place) =
+        section.take_placed::<u16>("slots")?.unwrap_or((DEFAULT_SLOTS, section.place().clone()));
     if slots < LEAST_SLOTS {
         return Err(ConfigError::new(
             &slots_place,
@@ -278,18 +249,10 @@ fn read_ring(mut section: Section) -> Result<RingConfig, ConfigError> {
         .take_placed::<ByteSize>("memory")?
         .unwrap_or((DEFAULT_MEMORY, section.place().clone()));
     if memory.0 == 0 {
-        return Err(ConfigError::new(
-            &memory_place,
-            "`ring.memory` must be above 0",
-        ));
+        return Err(ConfigError::new(&memory_place, "`ring.memory` must be above 0"));
     }
     section.finish()?;
-    Ok(RingConfig {
-        slots,
-        hold,
-        memory_bytes: memory.0,
-        memory_place,
-    })
+    Ok(RingConfig { slots, hold, memory_bytes: memory.0, memory_place })
 }
 
 fn read_errors(mut section: Section) -> Result<ErrorsConfig, ConfigError> {
@@ -311,11 +274,7 @@ fn read_cpu(mut section: Section) -> Result<CpuConfig, ConfigError> {
             &place,
             "`cpu.nice` has no effect with policy = \"idle\", which is below every nice level; set `cpu.policy` to \"batch\" or \"normal\"",
         )),
-        _ => Ok(CpuConfig {
-            cores,
-            policy,
-            nice: nice.map_or(0, |(nice, _)| nice.0),
-        }),
+        _ => Ok(CpuConfig { cores, policy, nice: nice.map_or(0, |(nice, _)| nice.0) }),
     }
 }
 
@@ -335,19 +294,10 @@ fn read_listen(mut section: Section, folder: &Path) -> Result<ListenConfig, Conf
         .take_placed::<AtLeastOne>("max_sessions")?
         .unwrap_or((AtLeastOne(DEFAULT_MAX_SESSIONS), section.place().clone()));
     let max_sessions = u32::try_from(sessions.0).map_err(|_| {
-        ConfigError::new(
-            &place,
-            format!("`listen.max_sessions`: {} is too many", sessions.0),
-        )
+        ConfigError::new(&place, format!("`listen.max_sessions`: {} is too many", sessions.0))
     })?;
     section.finish()?;
-    Ok(ListenConfig {
-        socket,
-        allow_uids,
-        group,
-        linger,
-        max_sessions,
-    })
+    Ok(ListenConfig { socket, allow_uids, group, linger, max_sessions })
 }
 
 fn socket_path(path: PathBuf, place: &Place) -> Result<PathBuf, ConfigError> {

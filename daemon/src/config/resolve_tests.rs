@@ -17,12 +17,10 @@ fn operation_names(stage: &StageConfig) -> Vec<String> {
     stage
         .operations
         .iter()
-        .map(
-            |operation| match &table_entry(operation, "op").unwrap().value {
-                Value::String(name) => name.clone(),
-                other => panic!("{other:?}"),
-            },
-        )
+        .map(|operation| match &table_entry(operation, "op").unwrap().value {
+            Value::String(name) => name.clone(),
+            other => panic!("{other:?}"),
+        })
         .collect()
 }
 
@@ -41,11 +39,7 @@ fn three_lines_are_a_configuration() {
     assert_eq!(config.stages[0].concurrency, Concurrency::Auto);
     assert_eq!(
         operation_names(&config.stages[0]),
-        [
-            "decode-image",
-            "random-resized-crop",
-            "random-horizontal-flip"
-        ]
+        ["decode-image", "random-resized-crop", "random-horizontal-flip"]
     );
     assert_eq!(config.output[0].field, "image");
     assert_eq!(config.output[0].dtype, Some(DType::U8));
@@ -64,10 +58,7 @@ fn the_eval_preset_reads_everything_once_in_order() {
     let config = read(&FOUR_LINES.replace("-train", "-eval")).unwrap();
     assert!(!config.order.shuffle);
     assert_eq!(config.batch.last, Last::Short);
-    assert_eq!(
-        operation_names(&config.stages[0]),
-        ["decode-image", "resize", "center-crop"]
-    );
+    assert_eq!(operation_names(&config.stages[0]), ["decode-image", "resize", "center-crop"]);
 }
 
 #[test]
@@ -120,10 +111,7 @@ fn overrides_reach_every_key() {
     let operations = &config.stages[0].operations;
     let probability = &table_entry(&operations[2], "probability").unwrap().value;
     assert_eq!(*probability, Value::Float(0.25));
-    assert!(matches!(
-        table_entry(&operations[1], "size").unwrap().value,
-        Value::Array(_)
-    ));
+    assert!(matches!(table_entry(&operations[1], "size").unwrap().value, Value::Array(_)));
     assert_eq!(config.output[0].layout, Some(ImageLayout::Nhwc));
     assert_eq!(config.output[0].dtype, Some(DType::U8));
 
@@ -189,10 +177,7 @@ fn a_file_is_named_as_the_user_named_it() {
     assert!(Config::from_file(&path, &[]).is_err());
     let missing = folder.path().join("none.toml");
     let error = Config::from_file(&missing, &[]).unwrap_err().to_string();
-    assert!(
-        error.contains("none.toml: cannot read the configuration"),
-        "{error}"
-    );
+    assert!(error.contains("none.toml: cannot read the configuration"), "{error}");
 }
 
 #[test]
@@ -213,10 +198,5 @@ fn the_resolved_configuration_reads_as_itself() {
         assert_eq!(config.listen, again.listen);
         assert_eq!(config.ring.memory_bytes, again.ring.memory_bytes);
     }
-    assert!(
-        read(full)
-            .unwrap()
-            .resolved_toml()
-            .contains("budget = \"0.07%\"")
-    );
+    assert!(read(full).unwrap().resolved_toml().contains("budget = \"0.07%\""));
 }

@@ -30,12 +30,9 @@ impl Section {
     pub fn new(path: impl Into<String>, located: Located) -> Result<Self, ConfigError> {
         let path = path.into();
         match located.value {
-            Value::Table(entries) => Ok(Self {
-                path,
-                place: located.place,
-                entries,
-                asked: Vec::new(),
-            }),
+            Value::Table(entries) => {
+                Ok(Self { path, place: located.place, entries, asked: Vec::new() })
+            }
             other => Err(ConfigError::new(
                 &located.place,
                 format!("`{path}` must be a table, not {}", other.kind()),
@@ -46,12 +43,7 @@ impl Section {
     /// A table without entries.
     #[must_use]
     pub fn empty(path: impl Into<String>, place: Place) -> Self {
-        Self {
-            path: path.into(),
-            place,
-            entries: Vec::new(),
-            asked: Vec::new(),
-        }
+        Self { path: path.into(), place, entries: Vec::new(), asked: Vec::new() }
     }
 
     /// Where the table stands.
@@ -63,11 +55,7 @@ impl Section {
     /// The full path of a key, such as `batch.size`.
     #[must_use]
     pub fn key_path(&self, key: &str) -> String {
-        if self.path.is_empty() {
-            key.to_owned()
-        } else {
-            format!("{}.{key}", self.path)
-        }
+        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 
     /// Takes a key's value as it stands.
@@ -133,17 +121,11 @@ impl Section {
             return Ok(value);
         }
         // A key nearly of this name is the likelier mistake, and has a line.
-        match self
-            .entries
-            .iter()
-            .find(|(name, _)| nearest(name, [key].into_iter()).is_some())
-        {
+        match self.entries.iter().find(|(name, _)| nearest(name, [key].into_iter()).is_some()) {
             Some((name, located)) => Err(self.unknown_key(name, located)),
-            None => Err(self.error(format!(
-                "`{}` is required: {}",
-                self.key_path(key),
-                T::EXPECTED
-            ))),
+            None => {
+                Err(self.error(format!("`{}` is required: {}", self.key_path(key), T::EXPECTED)))
+            }
         }
     }
 
@@ -280,10 +262,7 @@ impl<T: FromValue> FromValue for Vec<T> {
     const EXPECTED: &'static str = T::EXPECTED_ARRAY;
     fn from_value(value: &Value) -> Option<Self> {
         match value {
-            Value::Array(items) => items
-                .iter()
-                .map(|item| T::from_value(&item.value))
-                .collect(),
+            Value::Array(items) => items.iter().map(|item| T::from_value(&item.value)).collect(),
             _ => None,
         }
     }

@@ -27,9 +27,7 @@ pub(super) fn read_stages(
     root: &Place,
     stages: Option<Located>,
 ) -> Result<(FetchConfig, Vec<StageConfig>), ConfigError> {
-    let mut fetch = FetchConfig {
-        concurrency: DEFAULT_FETCH_CONCURRENCY,
-    };
+    let mut fetch = FetchConfig { concurrency: DEFAULT_FETCH_CONCURRENCY };
     let mut cpu_stages = Vec::new();
     let mut names: Vec<(String, Place)> = Vec::new();
     for table in tables(stages)? {
@@ -65,10 +63,7 @@ pub(super) fn read_stages(
 fn tables(stages: Option<Located>) -> Result<Vec<Located>, ConfigError> {
     match stages {
         None => Ok(Vec::new()),
-        Some(Located {
-            value: Value::Array(items),
-            ..
-        }) => Ok(items),
+        Some(Located { value: Value::Array(items), .. }) => Ok(items),
         Some(other) => Err(ConfigError::new(
             &other.place,
             format!(
@@ -84,10 +79,7 @@ fn named_section(table: Located) -> Result<(String, Section), ConfigError> {
     if !matches!(table.value, Value::Table(_)) {
         return Err(ConfigError::new(
             &table.place,
-            format!(
-                "each `[[stage]]` must be a table, not {}",
-                table.value.kind()
-            ),
+            format!("each `[[stage]]` must be a table, not {}", table.value.kind()),
         ));
     }
     let mut nameless = Section::new("stage", table.clone())?;
@@ -101,9 +93,7 @@ fn named_section(table: Located) -> Result<(String, Section), ConfigError> {
     };
     let is_word = !name.is_empty()
         && name.len() <= MAX_NAME_BYTES
-        && name
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
     if !is_word {
         return Err(ConfigError::new(
             &place,

@@ -12,11 +12,8 @@ pub(super) fn environment(name: &str) -> Option<OsString> {
 }
 
 pub(super) fn read_with(text: &str, overrides: &[Override]) -> Result<Config, ConfigError> {
-    let origin = Origin {
-        name: "train".into(),
-        source: "train.toml".into(),
-        folder: Path::new("/project"),
-    };
+    let origin =
+        Origin { name: "train".into(), source: "train.toml".into(), folder: Path::new("/project") };
     let tree = parse_toml("train.toml", text)?;
     resolve(origin, tree, overrides, &environment)
 }
@@ -26,10 +23,7 @@ pub(super) fn read(text: &str) -> Result<Config, ConfigError> {
 }
 
 pub(super) fn set(arguments: &[&str]) -> Vec<Override> {
-    arguments
-        .iter()
-        .map(|argument| Override::from_argument(argument).unwrap())
-        .collect()
+    arguments.iter().map(|argument| Override::from_argument(argument).unwrap()).collect()
 }
 
 pub(super) const FOUR_LINES: &str =

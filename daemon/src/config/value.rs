@@ -38,10 +38,9 @@ impl Value {
             Self::Float(value) => (*value).into(),
             Self::String(value) => value.as_str().into(),
             Self::Array(items) => items.iter().map(|item| item.value.to_json()).collect(),
-            Self::Table(entries) => entries
-                .iter()
-                .map(|(key, item)| (key.clone(), item.value.to_json()))
-                .collect(),
+            Self::Table(entries) => {
+                entries.iter().map(|(key, item)| (key.clone(), item.value.to_json())).collect()
+            }
         }
     }
 

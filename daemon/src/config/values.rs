@@ -115,9 +115,7 @@ mod tests {
         assert_eq!(bytes(&text("1.5GiB")), Some(3 << 29));
         assert_eq!(bytes(&text("7B")), Some(7));
         assert_eq!(bytes(&Value::Integer(1024)), Some(1024));
-        for wrong in [
-            "", "GiB", "4", "4 gib", "4GiBs", "-1MB", "1.2.3MB", ".5GiB", "5.GiB",
-        ] {
+        for wrong in ["", "GiB", "4", "4 gib", "4GiBs", "-1MB", "1.2.3MB", ".5GiB", "5.GiB"] {
             assert_eq!(bytes(&text(wrong)), None, "{wrong}");
         }
         assert_eq!(bytes(&text("99999999999TiB")), None);

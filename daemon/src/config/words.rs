@@ -71,9 +71,7 @@ impl FromValue for BadSampleBudget {
         match value {
             Value::String(text) => {
                 let percent: f64 = text.trim().strip_suffix('%')?.trim_end().parse().ok()?;
-                (0.0..=100.0)
-                    .contains(&percent)
-                    .then_some(Self::Share(percent / 100.0))
+                (0.0..=100.0).contains(&percent).then_some(Self::Share(percent / 100.0))
             }
             _ => u64::from_value(value).map(Self::Count),
         }
@@ -130,10 +128,7 @@ impl FromValue for Cores {
             cores.extend(first..=last);
         }
         cores.sort_unstable();
-        cores
-            .windows(2)
-            .all(|pair| pair[0] != pair[1])
-            .then_some(Self(Some(cores)))
+        cores.windows(2).all(|pair| pair[0] != pair[1]).then_some(Self(Some(cores)))
     }
 }
 
@@ -161,13 +156,9 @@ mod tests {
         let budget = BadSampleBudget::from_value;
         assert_eq!(budget(&text("50%")), Some(BadSampleBudget::Share(0.5)));
         assert_eq!(budget(&Value::Integer(3)), Some(BadSampleBudget::Count(3)));
-        for wrong in [
-            text("101%"),
-            text("0.1"),
-            text("nan%"),
-            Value::Float(0.1),
-            Value::Integer(-1),
-        ] {
+        for wrong in
+            [text("101%"), text("0.1"), text("nan%"), Value::Float(0.1), Value::Integer(-1)]
+        {
             assert_eq!(budget(&wrong), None, "{wrong:?}");
         }
     }

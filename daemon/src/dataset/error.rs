@@ -167,11 +167,7 @@ impl DatasetError {
     pub(crate) fn from_io(path: PathBuf, action: &'static str, source: std::io::Error) -> Self {
         match source.kind() {
             std::io::ErrorKind::PermissionDenied => Self::Permission { path },
-            _ => Self::System {
-                path,
-                action,
-                source,
-            },
+            _ => Self::System { path, action, source },
         }
     }
 }

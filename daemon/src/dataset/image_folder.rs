@@ -30,22 +30,13 @@ pub(super) fn open(
 ) -> Result<Opened, DatasetError> {
     let (index, report) = open_folder(config, FORMAT, progress)?;
     let fields = [
-        Field {
-            name: "image".to_owned(),
-            kind: FieldKind::EncodedImage,
-        },
+        Field { name: "image".to_owned(), kind: FieldKind::EncodedImage },
         Field {
             name: "label".to_owned(),
-            kind: FieldKind::Array {
-                dtype: DType::I64,
-                shape: Vec::new(),
-            },
+            kind: FieldKind::Array { dtype: DType::I64, shape: Vec::new() },
         },
     ];
-    Ok(Opened {
-        dataset: Arc::new(ImageFolder { index, fields }),
-        report,
-    })
+    Ok(Opened { dataset: Arc::new(ImageFolder { index, fields }), report })
 }
 
 #[derive(Debug)]
@@ -65,10 +56,7 @@ impl Dataset for ImageFolder {
 
     fn locate(&self, id: SampleId, path: &mut Vec<u8>) -> ByteRange {
         self.index.append_path(id, path);
-        ByteRange {
-            offset: 0,
-            length: None,
-        }
+        ByteRange { offset: 0, length: None }
     }
 
     fn read<'a>(

@@ -17,7 +17,7 @@ mod testing;
 pub use error::DatasetError;
 pub use folder::IndexReport;
 pub use folder::scan::{ProgressCallback, ScanProgress};
-pub use registry::{Opened, build_index, format_names, no_progress, open};
+pub use registry::{Opened, build_index, format_names, no_progress, open, open_with_report};
 
 use forebay_protocol::ids::SampleId;
 use forebay_protocol::tensor::DType;

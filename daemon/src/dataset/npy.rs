@@ -21,11 +21,8 @@ use crate::config::DatasetConfig;
 use crate::storage::LocalFiles;
 
 /// What is read, and where it may lie.
-pub(super) const FORMAT: FolderFormat = FolderFormat {
-    name: "npy",
-    extensions: &[".npy"],
-    flat_is_valid: true,
-};
+pub(super) const FORMAT: FolderFormat =
+    FolderFormat { name: "npy", extensions: &[".npy"], flat_is_valid: true };
 
 /// The one field's name.
 const ARRAY: &str = "array";
@@ -43,10 +40,7 @@ pub(super) fn open(
     let fields = read_array(&first.bytes)
         .and_then(|array| array_fields(&[(ARRAY.to_owned(), array)], !index.classes().is_empty()))
         .map_err(|defect| first.defective(defect))?;
-    Ok(Opened {
-        dataset: Arc::new(NpyFolder { index, fields }),
-        report,
-    })
+    Ok(Opened { dataset: Arc::new(NpyFolder { index, fields }), report })
 }
 
 /// One sample a file.
@@ -67,10 +61,7 @@ impl Dataset for NpyFolder {
 
     fn locate(&self, id: SampleId, path: &mut Vec<u8>) -> ByteRange {
         self.index.append_path(id, path);
-        ByteRange {
-            offset: 0,
-            length: None,
-        }
+        ByteRange { offset: 0, length: None }
     }
 
     fn read<'a>(
@@ -114,14 +105,9 @@ fn open_array_file(config: &DatasetConfig) -> Result<Opened, DatasetError> {
     use std::os::unix::ffi::OsStrExt;
 
     let path = &config.path;
-    let refuse = |reason: &str| DatasetError::ArrayFile {
-        path: path.clone(),
-        reason: reason.to_owned(),
-    };
-    let name = path
-        .file_name()
-        .map(|name| name.as_bytes().to_vec())
-        .unwrap_or_default();
+    let refuse =
+        |reason: &str| DatasetError::ArrayFile { path: path.clone(), reason: reason.to_owned() };
+    let name = path.file_name().map(|name| name.as_bytes().to_vec()).unwrap_or_default();
     if !name.to_ascii_lowercase().ends_with(b".npy") {
         return Err(DatasetError::WrongKind {
             path: path.clone(),
@@ -138,9 +124,7 @@ fn open_array_file(config: &DatasetConfig) -> Result<Opened, DatasetError> {
     }
     let header = read_header_of(path, &name)?;
     let Some((rows, row_shape)) = header.shape.split_first() else {
-        return Err(refuse(
-            "it holds a single number; the first axis must be the samples",
-        ));
+        return Err(refuse("it holds a single number; the first axis must be the samples"));
     };
     if header.fortran_order && header.shape.len() > 1 {
         return Err(refuse(
@@ -150,73 +134,32 @@ fn open_array_file(config: &DatasetConfig) -> Result<Opened, DatasetError> {
     }
     let samples = config.limit.map_or(*rows, |limit| limit.min(*rows));
     if samples == 0 {
-        let reason = format!(
-            "its shape is {:?} and dataset.limit {:?}",
-            header.shape, config.limit
-        );
-        return Err(DatasetError::NoSamples {
-            path: path.clone(),
-            reason,
-        });
+        let reason =
+            format!("its shape is {:?} and dataset.limit {:?}", header.shape, config.limit);
+        return Err(DatasetError::NoSamples { path: path.clone(), reason });
     }
     let row_shape = row_shape.to_vec();
     let row_bytes = header.data_bytes / rows;
-    let kind = FieldKind::Array {
-        dtype: header.dtype,
-        shape: row_shape.clone(),
-    };
-    let fields = [Field {
-        name: ARRAY.to_owned(),
-        kind,
-    }];
+    let kind = FieldKind::Array { dtype: header.dtype, shape: row_shape.clone() };
+    let fields = [Field { name: ARRAY.to_owned(), kind }];
     let fingerprint = fingerprint(&name, &header, samples);
-    let dataset = ArrayFile {
-        name,
-        header,
-        row_shape,
-        row_bytes,
-        samples,
-        fields,
-        fingerprint,
-    };
-    let report = IndexReport {
-        samples,
-        ..IndexReport::default()
-    };
-    Ok(Opened {
-        dataset: Arc::new(dataset),
-        report,
-    })
+    let dataset = ArrayFile { name, header, row_shape, row_bytes, samples, fields, fingerprint };
+    let report = IndexReport { samples, ..IndexReport::default() };
+    Ok(Opened { dataset: Arc::new(dataset), report })
 }
 
 /// Reads and checks a file's header without its elements.
 fn read_header_of(path: &Path, name: &[u8]) -> Result<ArrayHeader, DatasetError> {
-    let refuse = |reason: String| DatasetError::ArrayFile {
-        path: path.to_owned(),
-        reason,
-    };
+    let refuse = |reason: String| DatasetError::ArrayFile { path: path.to_owned(), reason };
     let files = LocalFiles::open(path).map_err(|error| refuse(error.to_string()))?;
-    let whole = ByteRange {
-        offset: 0,
-        length: None,
-    };
-    let file_bytes = files
-        .open_file(name, whole)
-        .map_err(|error| refuse(error.to_string()))?
-        .length();
+    let whole = ByteRange { offset: 0, length: None };
+    let file_bytes =
+        files.open_file(name, whole).map_err(|error| refuse(error.to_string()))?.length();
     let mut bytes = Vec::new();
     let mut read_first = |length: usize| -> Result<ArrayHeader, Result<usize, DatasetError>> {
         let length = file_bytes.min(length as u64);
         files
-            .read(
-                name,
-                ByteRange {
-                    offset: 0,
-                    length: Some(length),
-                },
-                u64::MAX,
-                &mut bytes,
-            )
+            .read(name, ByteRange { offset: 0, length: Some(length) }, u64::MAX, &mut bytes)
             .map_err(|error| Err(refuse(error.to_string())))?;
         let wanted = header_bytes(&bytes).map_err(|defect| Err(refuse(defect.0)))?;
         if wanted as u64 > length && length < file_bytes {
@@ -231,13 +174,11 @@ fn read_header_of(path: &Path, name: &[u8]) -> Result<ArrayHeader, DatasetError>
     };
     let header = header.map_err(|failure| match failure {
         Err(error) => error,
-        Ok(wanted) => refuse(format!(
-            "the .npy header of {wanted} bytes changed while it was read"
-        )),
+        Ok(wanted) => {
+            refuse(format!("the .npy header of {wanted} bytes changed while it was read"))
+        }
     })?;
-    header
-        .check_length(file_bytes)
-        .map_err(|defect| refuse(defect.0))?;
+    header.check_length(file_bytes).map_err(|defect| refuse(defect.0))?;
     Ok(header)
 }
 

@@ -45,22 +45,15 @@ pub(super) fn header_bytes(start: &[u8]) -> Result<usize, Defect> {
     if start.len() < magic.len() || start[..magic.len()] != *magic {
         return Err(defect("not a .npy file: it does not begin with \\x93NUMPY"));
     }
-    let cut = || {
-        defect(format!(
-            "cut short: {} bytes end within the .npy header",
-            start.len()
-        ))
-    };
+    let cut = || defect(format!("cut short: {} bytes end within the .npy header", start.len()));
     let (before, length) = match (start.get(6), start.get(7)) {
         (Some(1), Some(0)) => {
             let length = start.get(8..10).ok_or_else(cut)?;
             (10, usize::from(u16::from_le_bytes([length[0], length[1]])))
         }
         (Some(2 | 3), Some(0)) => {
-            let length = start
-                .get(8..12)
-                .and_then(|bytes| bytes.first_chunk::<4>())
-                .ok_or_else(cut)?;
+            let length =
+                start.get(8..12).and_then(|bytes| bytes.first_chunk::<4>()).ok_or_else(cut)?;
             (12, u32::from_le_bytes(*length) as usize)
         }
         (Some(major), Some(minor)) => {
@@ -111,14 +104,7 @@ impl ArrayHeader {
             .ok_or_else(overflow)?;
         let data_bytes = elements * dtype.size_bytes();
         let fortran_order = parsed.order() == Order::Fortran;
-        Ok(Self {
-            dtype,
-            shape,
-            fortran_order,
-            big_endian,
-            data_start,
-            data_bytes,
-        })
+        Ok(Self { dtype, shape, fortran_order, big_endian, data_start, data_bytes })
     }
 
     /// Refuses a payload that is shorter or longer than the header says.
@@ -127,23 +113,16 @@ impl ArrayHeader {
     /// When `file_bytes` is not header and elements together.
     pub(super) fn check_length(&self, file_bytes: u64) -> Result<(), Defect> {
         let payload = file_bytes.saturating_sub(self.data_start as u64);
-        let Self {
-            dtype,
-            shape,
-            data_bytes,
-            ..
-        } = self;
+        let Self { dtype, shape, data_bytes, .. } = self;
         let described = || format!("{} {shape:?} takes {data_bytes} bytes", dtype.name());
         match payload.cmp(data_bytes) {
             std::cmp::Ordering::Equal => Ok(()),
-            std::cmp::Ordering::Less => Err(defect(format!(
-                "cut short: {} and {payload} follow the header",
-                described()
-            ))),
-            std::cmp::Ordering::Greater => Err(defect(format!(
-                "too long: {} and {payload} follow the header",
-                described()
-            ))),
+            std::cmp::Ordering::Less => {
+                Err(defect(format!("cut short: {} and {payload} follow the header", described())))
+            }
+            std::cmp::Ordering::Greater => {
+                Err(defect(format!("too long: {} and {payload} follow the header", described())))
+            }
         }
     }
 
@@ -212,9 +191,7 @@ fn refuse_traps(header: &[u8]) -> Result<(), Defect> {
                     if !digit.is_ascii_digit() {
                         return Err(defect("the .npy header holds a number that is not decimal"));
                     }
-                    number = number
-                        .saturating_mul(10)
-                        .saturating_add(u64::from(digit - b'0'));
+                    number = number.saturating_mul(10).saturating_add(u64::from(digit - b'0'));
                 }
                 product = product.saturating_mul(number.max(1));
             }
@@ -253,10 +230,7 @@ fn element_type(numpy: &NumpyType) -> Result<(DType, bool), Defect> {
         (TypeChar::Float, 8) => DType::F64,
         _ => return Err(refuse()),
     };
-    Ok((
-        dtype,
-        plain.endianness() == Endianness::Big && dtype.size_bytes() > 1,
-    ))
+    Ok((dtype, plain.endianness() == Endianness::Big && dtype.size_bytes() > 1))
 }
 
 #[cfg(test)]

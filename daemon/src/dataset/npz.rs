@@ -21,11 +21,8 @@ use super::{ArrayValue, ByteRange, Dataset, Defect, Field, FieldValue};
 use crate::config::DatasetConfig;
 
 /// What is read, and where it may lie.
-pub(super) const FORMAT: FolderFormat = FolderFormat {
-    name: "npz",
-    extensions: &[".npz"],
-    flat_is_valid: true,
-};
+pub(super) const FORMAT: FolderFormat =
+    FolderFormat { name: "npz", extensions: &[".npz"], flat_is_valid: true };
 
 /// The most bytes of one member after inflating.
 const MOST_MEMBER_BYTES: u64 = 1 << 30;
@@ -44,14 +41,7 @@ pub(super) fn open(
         .and_then(|members| array_fields(&members, has_label))
         .map_err(|defect| first.defective(defect))?;
     let members = fields.len() - usize::from(has_label);
-    Ok(Opened {
-        dataset: Arc::new(NpzFolder {
-            index,
-            fields,
-            members,
-        }),
-        report,
-    })
+    Ok(Opened { dataset: Arc::new(NpzFolder { index, fields, members }), report })
 }
 
 /// One sample a file.
@@ -75,10 +65,7 @@ impl Dataset for NpzFolder {
 
     fn locate(&self, id: SampleId, path: &mut Vec<u8>) -> ByteRange {
         self.index.append_path(id, path);
-        ByteRange {
-            offset: 0,
-            length: None,
-        }
+        ByteRange { offset: 0, length: None }
     }
 
     fn read<'a>(
@@ -104,10 +91,7 @@ impl Dataset for NpzFolder {
         }
         for (field, place) in wanted.iter().zip(places) {
             let place = place.ok_or_else(|| {
-                Defect(format!(
-                    "the member {:?} of the first sample is missing",
-                    field.name
-                ))
+                Defect(format!("the member {:?} of the first sample is missing", field.name))
             })?;
             let array = read_member(&mut archive, bytes, place)
                 .map_err(|defect| Defect(format!("member {:?}: {defect}", field.name)))?;
@@ -185,9 +169,7 @@ fn read_member<'a>(
     }
     match member.compression() {
         CompressionMethod::Stored => {
-            let start = member
-                .data_start()
-                .and_then(|start| usize::try_from(start).ok());
+            let start = member.data_start().and_then(|start| usize::try_from(start).ok());
             let stored = start
                 .zip(usize::try_from(compressed).ok())
                 .and_then(|(start, length)| bytes.get(start..start.checked_add(length)?))
@@ -200,11 +182,7 @@ fn read_member<'a>(
             read_array(stored)
         }
         CompressionMethod::Deflated => {
-            if size
-                > compressed
-                    .saturating_mul(MOST_DEFLATE_FACTOR)
-                    .saturating_add(64)
-            {
+            if size > compressed.saturating_mul(MOST_DEFLATE_FACTOR).saturating_add(64) {
                 return Err(Defect(format!(
                     "it declares {size} bytes, more than {compressed} deflated bytes can hold"
                 )));
@@ -216,18 +194,16 @@ fn read_member<'a>(
                 .read_to_end(&mut inflated)
                 .map_err(|error| broken(&error))?;
             if inflated.len() as u64 != size {
-                return Err(Defect(format!(
-                    "it declares {size} bytes and inflates to others"
-                )));
+                return Err(Defect(format!("it declares {size} bytes and inflates to others")));
             }
             let header = ArrayHeader::parse(&inflated)?;
             header.check_length(size)?;
             inflated.drain(..header.data_start);
             Ok(header.with_elements(Cow::Owned(inflated)))
         }
-        method => Err(Defect(format!(
-            "compressed by {method}; stored and deflated members are read"
-        ))),
+        method => {
+            Err(Defect(format!("compressed by {method}; stored and deflated members are read")))
+        }
     }
 }
 

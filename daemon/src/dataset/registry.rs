@@ -64,7 +64,11 @@ pub fn build_index(
     open_with_report(config, progress).map(|opened| opened.report)
 }
 
-fn open_with_report(
+/// Opens a dataset and says what that did; logs nothing.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_with_report(
     config: &DatasetConfig,
     progress: ProgressCallback<'_>,
 ) -> Result<Opened, DatasetError> {
@@ -106,20 +110,14 @@ mod tests {
         for format in super::format_names() {
             let config = config_for(format, &folder.path().join("absent"));
             let error = build_index(&config, &no_progress).unwrap_err();
-            assert!(
-                matches!(error, DatasetError::Missing { .. }),
-                "{format}: {error}"
-            );
+            assert!(matches!(error, DatasetError::Missing { .. }), "{format}: {error}");
             assert!(error.to_string().contains("absent"));
         }
         std::fs::write(folder.path().join("file.txt"), b"x").unwrap();
         for format in super::format_names() {
             let config = config_for(format, &folder.path().join("file.txt"));
             let error = build_index(&config, &no_progress).unwrap_err();
-            assert!(
-                matches!(error, DatasetError::WrongKind { .. }),
-                "{format}: {error}"
-            );
+            assert!(matches!(error, DatasetError::WrongKind { .. }), "{format}: {error}");
         }
     }
 }

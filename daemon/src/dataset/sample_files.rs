@@ -33,15 +33,7 @@ impl FirstSample {
         let mut bytes = Vec::new();
         LocalFiles::open(root)
             .and_then(|files| {
-                files.read(
-                    &relative,
-                    ByteRange {
-                        offset: 0,
-                        length: None,
-                    },
-                    u64::MAX,
-                    &mut bytes,
-                )
+                files.read(&relative, ByteRange { offset: 0, length: None }, u64::MAX, &mut bytes)
             })
             .map_err(|error| DatasetError::FirstSample {
                 path: path.clone(),
@@ -52,10 +44,7 @@ impl FirstSample {
 
     /// The error that this sample's defect becomes.
     pub(super) fn defective(&self, defect: Defect) -> DatasetError {
-        DatasetError::FirstSample {
-            path: self.path.clone(),
-            reason: defect.0,
-        }
+        DatasetError::FirstSample { path: self.path.clone(), reason: defect.0 }
     }
 }
 
@@ -72,11 +61,7 @@ pub(super) fn array_fields(
         if RESERVED.contains(&name.as_str()) || (has_label && name == LABEL) {
             return Err(Defect(format!(
                 "an array is named {name:?}, which every batch{} uses itself; save it under another name",
-                if has_label {
-                    " of a dataset with class folders"
-                } else {
-                    ""
-                }
+                if has_label { " of a dataset with class folders" } else { "" }
             )));
         }
         if name.is_empty() || name.len() > MAX_NAME_BYTES {
@@ -84,24 +69,12 @@ pub(super) fn array_fields(
                 "an array's name {name:?} is empty or longer than {MAX_NAME_BYTES} bytes"
             )));
         }
-        let kind = FieldKind::Array {
-            dtype: array.dtype,
-            shape: array.shape.clone(),
-        };
-        fields.push(Field {
-            name: name.clone(),
-            kind,
-        });
+        let kind = FieldKind::Array { dtype: array.dtype, shape: array.shape.clone() };
+        fields.push(Field { name: name.clone(), kind });
     }
     if has_label {
-        let kind = FieldKind::Array {
-            dtype: DType::I64,
-            shape: Vec::new(),
-        };
-        fields.push(Field {
-            name: LABEL.to_owned(),
-            kind,
-        });
+        let kind = FieldKind::Array { dtype: DType::I64, shape: Vec::new() };
+        fields.push(Field { name: LABEL.to_owned(), kind });
     }
     Ok(fields)
 }

@@ -16,10 +16,7 @@ pub(crate) struct Bell {
 impl Bell {
     pub(crate) fn new() -> io::Result<Self> {
         let descriptor = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self {
-            descriptor,
-            rung: AtomicBool::new(false),
-        })
+        Ok(Self { descriptor, rung: AtomicBool::new(false) })
     }
 
     /// Rings; at most one system call, none when it rings already.

@@ -45,10 +45,8 @@ impl Engine {
         fetch_bytes: u64,
     ) -> io::Result<SharedEngine> {
         let bell = Arc::new(Bell::new()?);
-        let lanes: Vec<u32> = streams
-            .iter()
-            .map(|stream| stream.config.fetch.concurrency.get())
-            .collect();
+        let lanes: Vec<u32> =
+            streams.iter().map(|stream| stream.config.fetch.concurrency.get()).collect();
         let engine = Rc::new(RefCell::new(Self {
             fetch_notify: streams.iter().map(|_| Rc::new(Notify::new())).collect(),
             streams,
@@ -93,18 +91,13 @@ impl Engine {
         };
         let Some(stream_number) = found else {
             let wanted = request.stream.as_deref().unwrap_or("");
-            let message = format!(
-                "no stream `{wanted}` here; this daemon serves: {}",
-                names.join(", ")
-            );
+            let message =
+                format!("no stream `{wanted}` here; this daemon serves: {}", names.join(", "));
             return refuse(FaultKind::Config, message);
         };
         let stream = Arc::clone(&self.streams[stream_number]);
-        let of_stream = || {
-            self.sessions
-                .values()
-                .filter(|session| session.stream_number == stream_number)
-        };
+        let of_stream =
+            || self.sessions.values().filter(|session| session.stream_number == stream_number);
         let same = of_stream().find(|session| {
             session.rank == request.rank && session.world_size == request.world_size
         });
@@ -233,11 +226,7 @@ impl Engine {
     }
 
     fn show_sessions_to_threads(&self) {
-        let sessions = self
-            .sessions
-            .values()
-            .map(|session| Arc::clone(&session.work))
-            .collect();
+        let sessions = self.sessions.values().map(|session| Arc::clone(&session.work)).collect();
         self.pool.shared.sessions.store(Arc::new(sessions));
     }
 
@@ -246,11 +235,7 @@ impl Engine {
         self.sessions
             .values_mut()
             .filter(|session| session.stream_number == stream)
-            .filter_map(|session| {
-                session
-                    .admission_urgency()
-                    .map(|urgency| (urgency, session))
-            })
+            .filter_map(|session| session.admission_urgency().map(|urgency| (urgency, session)))
             .min_by_key(|(urgency, _)| *urgency)
             .map(|(_, session)| session.take_admissions(CHUNK_ROWS))
             .unwrap_or_default()
@@ -258,11 +243,7 @@ impl Engine {
 
     /// All figures.
     pub(crate) fn report(&self) -> DaemonReport {
-        let streams = self
-            .streams
-            .iter()
-            .map(|stream| self.report_stream(stream))
-            .collect();
+        let streams = self.streams.iter().map(|stream| self.report_stream(stream)).collect();
         let sessions = self.sessions.values().map(report_session).collect();
         let options = &self.pool.options;
         DaemonReport::new(
@@ -275,32 +256,19 @@ impl Engine {
     }
 
     fn report_stream(&self, stream: &Stream) -> StreamReport {
-        let mut stages = vec![
-            stream
-                .fetch
-                .report("fetch", stream.config.fetch.concurrency.get()),
-        ];
+        let mut stages = vec![stream.fetch.report("fetch", stream.config.fetch.concurrency.get())];
         for stage in &stream.stages {
             if let Some(before) = stages.last_mut() {
                 before.queue = Some(stage.input.report());
             }
             stages.push(stage.figures.report(&stage.name, stage.limit));
         }
-        let session = self
-            .sessions
-            .values()
-            .find(|session| session.stream.name() == stream.name());
+        let session = self.sessions.values().find(|session| session.stream.name() == stream.name());
         if let (Some(last), Some(session)) = (stages.last_mut(), session) {
-            last.queue = Some(
-                session
-                    .figures
-                    .report(session.started.elapsed(), session.ring_empty_for()),
-            );
+            last.queue =
+                Some(session.figures.report(session.started.elapsed(), session.ring_empty_for()));
         }
-        StreamReport {
-            name: stream.name().to_owned(),
-            stages,
-        }
+        StreamReport { name: stream.name().to_owned(), stages }
     }
 }
 

@@ -47,13 +47,7 @@ pub(crate) struct CoreShare {
 
 /// The share by configuration, affinity mask, CPU quota and local ranks.
 pub(crate) fn core_share(config: &CpuConfig, local: LocalRank) -> CoreShare {
-    share_of(
-        &allowed_cores(),
-        online_cores(),
-        cpu_quota(),
-        config.cores.as_deref(),
-        local,
-    )
+    share_of(&allowed_cores(), online_cores(), cpu_quota(), config.cores.as_deref(), local)
 }
 
 fn share_of(
@@ -64,38 +58,24 @@ fn share_of(
     local: LocalRank,
 ) -> CoreShare {
     let cores = match configured {
-        Some(configured) => configured
-            .iter()
-            .copied()
-            .filter(|core| allowed.contains(core))
-            .collect(),
+        Some(configured) => {
+            configured.iter().copied().filter(|core| allowed.contains(core)).collect()
+        }
         // A mask narrower than the machine says what this rank's share is already.
         None if local.count > 1 && allowed.len() == online => chunk(allowed, local),
         None => allowed.to_vec(),
     };
-    let cores: Vec<u32> = if cores.is_empty() {
-        allowed.to_vec()
-    } else {
-        cores
-    };
+    let cores: Vec<u32> = if cores.is_empty() { allowed.to_vec() } else { cores };
     let granted = u32::try_from(cores.len()).unwrap_or(u32::MAX);
     let limit = quota.map_or(granted, |cpus| whole_cpus(cpus / f64::from(local.count)));
-    CoreShare {
-        threads: granted.min(limit).max(1),
-        narrowed: cores.len() < allowed.len(),
-        cores,
-    }
+    CoreShare { threads: granted.min(limit).max(1), narrowed: cores.len() < allowed.len(), cores }
 }
 
 /// Part `rank` of `count` parts that differ by at most one; a core of its own as long as there are enough.
 fn chunk(cores: &[u32], local: LocalRank) -> Vec<u32> {
     let (rank, count) = (local.rank as usize, local.count as usize);
     if cores.len() < count {
-        return cores
-            .get(rank % cores.len().max(1))
-            .copied()
-            .into_iter()
-            .collect();
+        return cores.get(rank % cores.len().max(1)).copied().into_iter().collect();
     }
     let bound = |part: usize| part * cores.len() / count;
     cores[bound(rank)..bound(rank + 1)].to_vec()
@@ -137,10 +117,7 @@ fn online_cores() -> usize {
 /// The CPUs that this process's cgroup or any above it may use, if there is a limit.
 fn cpu_quota() -> Option<f64> {
     let own = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let path = own
-        .lines()
-        .find_map(|line| line.strip_prefix("0::"))?
-        .trim_start_matches('/');
+    let path = own.lines().find_map(|line| line.strip_prefix("0::"))?.trim_start_matches('/');
     let root = std::path::Path::new("/sys/fs/cgroup");
     root.join(path)
         .ancestors()
@@ -163,10 +140,7 @@ mod tests {
         let mut seen = Vec::new();
         for rank in 0..8 {
             let share = share_of(&allowed, 20, None, None, LocalRank { rank, count: 8 });
-            assert!(
-                share.narrowed && (2..=3).contains(&share.threads),
-                "{share:?}"
-            );
+            assert!(share.narrowed && (2..=3).contains(&share.threads), "{share:?}");
             seen.extend(share.cores);
         }
         assert_eq!(seen, allowed);
@@ -175,14 +149,7 @@ mod tests {
     #[test]
     fn a_narrow_mask_is_the_share_already() {
         let share = share_of(&[4, 5], 64, None, None, LocalRank { rank: 2, count: 8 });
-        assert_eq!(
-            share,
-            CoreShare {
-                cores: vec![4, 5],
-                threads: 2,
-                narrowed: false
-            }
-        );
+        assert_eq!(share, CoreShare { cores: vec![4, 5], threads: 2, narrowed: false });
     }
 
     #[test]
@@ -190,14 +157,7 @@ mod tests {
         let share = share_of(&[0, 1, 2, 3], 4, Some(1.5), None, LocalRank::ALONE);
         assert_eq!(share.threads, 2);
         let share = share_of(&[0, 1, 2, 3], 4, None, Some(&[2, 3, 9]), LocalRank::ALONE);
-        assert_eq!(
-            share,
-            CoreShare {
-                cores: vec![2, 3],
-                threads: 2,
-                narrowed: true
-            }
-        );
+        assert_eq!(share, CoreShare { cores: vec![2, 3], threads: 2, narrowed: true });
     }
 
     #[test]

@@ -20,11 +20,8 @@ use crate::storage::StorageError;
 pub(crate) const CHUNK_ROWS: usize = 4;
 
 /// Waits before the first, second and third retry of a read that failed for a reason that may pass.
-const RETRY_AFTER: [Duration; 3] = [
-    Duration::from_millis(100),
-    Duration::from_millis(400),
-    Duration::from_millis(1600),
-];
+const RETRY_AFTER: [Duration; 3] =
+    [Duration::from_millis(100), Duration::from_millis(400), Duration::from_millis(1600)];
 
 /// One row to fetch.
 #[derive(Debug, Clone)]
@@ -74,9 +71,7 @@ fn fetch(job: &FetchJob, gate: &Arc<ByteGate>, shared: &Shared, path: &mut Vec<u
     let outcome = if slot.is_cancelled() {
         None
     } else {
-        let age = job
-            .order
-            .saturating_sub(job.session.next_to_publish.load(Ordering::Relaxed));
+        let age = job.order.saturating_sub(job.session.next_to_publish.load(Ordering::Relaxed));
         let mut buffer = shared.spare_buffers.pop().unwrap_or_default();
         path.clear();
         let range = stream.dataset.locate(job.id, path);

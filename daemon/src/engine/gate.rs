@@ -68,10 +68,7 @@ impl ByteGate {
         let bytes = bytes.min(self.budget);
         // Relaxed: only a hint that nobody is passed over; correctness lies in `try_take`.
         if self.waiting.load(Ordering::Relaxed) == 0 && self.try_take(bytes) {
-            return Some(BytePermit {
-                gate: Arc::clone(self),
-                bytes,
-            });
+            return Some(BytePermit { gate: Arc::clone(self), bytes });
         }
         let (sender, granted) = oneshot::channel();
         {
@@ -87,10 +84,7 @@ impl ByteGate {
         fence(Ordering::SeqCst);
         self.grant();
         granted.blocking_recv().ok()?;
-        Some(BytePermit {
-            gate: Arc::clone(self),
-            bytes,
-        })
+        Some(BytePermit { gate: Arc::clone(self), bytes })
     }
 
     /// Grants waiting requests in order of age as far as the bytes go.

@@ -90,9 +90,7 @@ impl MemoryPlan {
     /// All together.
     #[must_use]
     pub fn total_bytes(&self) -> u64 {
-        self.ring_bytes
-            .saturating_add(self.fetch_bytes)
-            .saturating_add(self.scratch_bytes)
+        self.ring_bytes.saturating_add(self.fetch_bytes).saturating_add(self.scratch_bytes)
     }
 
     /// Holds the plan against `ring.memory`, the cgroup and the machine, for `local_ranks` such daemons together.
@@ -123,12 +121,7 @@ impl MemoryPlan {
         for (grantor, granted) in grants() {
             if needed > granted {
                 let (needed, granted) = (in_words(needed), in_words(granted));
-                return Err(MemoryError::Machine {
-                    place,
-                    needed,
-                    grantor,
-                    granted,
-                });
+                return Err(MemoryError::Machine { place, needed, grantor, granted });
             }
         }
         Ok(())
@@ -139,46 +132,27 @@ impl MemoryPlan {
 fn grants() -> Vec<(String, u64)> {
     let mut grants = Vec::new();
     let free = fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
-        let line = text
-            .lines()
-            .find_map(|line| line.strip_prefix("MemAvailable:"))?;
-        line.split_whitespace()
-            .next()?
-            .parse::<u64>()
-            .ok()
-            .map(|kib| kib * 1024)
+        let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+        line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib * 1024)
     });
     grants.extend(free.map(|bytes| ("the machine".to_owned(), bytes)));
     let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let path = own
-        .lines()
-        .find_map(|line| line.strip_prefix("0::"))
-        .unwrap_or("/");
+    let path = own.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/");
     let root = Path::new("/sys/fs/cgroup");
     for folder in root
         .join(path.trim_start_matches('/'))
         .ancestors()
         .take_while(|folder| folder.starts_with(root))
     {
-        let number = |name: &str| {
-            fs::read_to_string(folder.join(name))
-                .ok()?
-                .trim()
-                .parse::<u64>()
-                .ok()
-        };
+        let number =
+            |name: &str| fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
         if let (Some(limit), Some(used)) = (number("memory.max"), number("memory.current")) {
             // Page cache is given back under pressure.
-            let cache = fs::read_to_string(folder.join("memory.stat"))
-                .ok()
-                .and_then(|text| {
-                    text.lines().find_map(|line| {
-                        line.strip_prefix("inactive_file ")?
-                            .trim()
-                            .parse::<u64>()
-                            .ok()
-                    })
-                });
+            let cache = fs::read_to_string(folder.join("memory.stat")).ok().and_then(|text| {
+                text.lines().find_map(|line| {
+                    line.strip_prefix("inactive_file ")?.trim().parse::<u64>().ok()
+                })
+            });
             let left = limit.saturating_sub(used.saturating_sub(cache.unwrap_or(0)));
             grants.push((folder.join("memory.max").display().to_string(), left));
         }

@@ -74,30 +74,17 @@ impl Pool {
         let handles = (0..options.threads)
             .map(|number| {
                 let (shared, options) = (Arc::clone(&shared), options.clone());
-                thread::Builder::new()
-                    .name(format!("forebay-work-{number}"))
-                    .spawn(move || {
-                        lower(&options);
-                        Worker {
-                            shared,
-                            number: number as usize,
-                            scratch: WorkerScratch::default(),
-                        }
+                thread::Builder::new().name(format!("forebay-work-{number}")).spawn(move || {
+                    lower(&options);
+                    Worker { shared, number: number as usize, scratch: WorkerScratch::default() }
                         .run();
-                    })
+                })
             })
             .collect::<io::Result<Vec<_>>>()?;
-        let threads = handles
-            .iter()
-            .map(|handle| handle.thread().clone())
-            .collect();
+        let threads = handles.iter().map(|handle| handle.thread().clone()).collect();
         // Set once, here.
         let _ = shared.threads.set(threads);
-        Ok(Self {
-            shared,
-            handles,
-            options,
-        })
+        Ok(Self { shared, handles, options })
     }
 }
 
@@ -116,14 +103,8 @@ impl Drop for Pool {
 fn lower(options: &PoolOptions) {
     let (policy, priority) = match options.policy {
         CpuPolicy::Idle => (NormalThreadSchedulePolicy::Idle, ThreadPriority::Min),
-        CpuPolicy::Batch => (
-            NormalThreadSchedulePolicy::Batch,
-            priority_of_nice(options.nice),
-        ),
-        CpuPolicy::Normal => (
-            NormalThreadSchedulePolicy::Other,
-            priority_of_nice(options.nice),
-        ),
+        CpuPolicy::Batch => (NormalThreadSchedulePolicy::Batch, priority_of_nice(options.nice)),
+        CpuPolicy::Normal => (NormalThreadSchedulePolicy::Other, priority_of_nice(options.nice)),
     };
     let set = set_thread_priority_and_policy(
         thread_native_id(),
@@ -148,10 +129,7 @@ fn lower(options: &PoolOptions) {
 fn priority_of_nice(nice: u8) -> ThreadPriority {
     let priority = 99 * (19 - nice.min(19)) as u16 / 39;
     ThreadPriority::Crossplatform(
-        u8::try_from(priority)
-            .unwrap_or(0)
-            .try_into()
-            .unwrap_or(ThreadPriorityValue::MIN),
+        u8::try_from(priority).unwrap_or(0).try_into().unwrap_or(ThreadPriorityValue::MIN),
     )
 }
 
@@ -231,19 +209,11 @@ impl Worker {
 
     /// Sleeps until somebody marks a row ready.
     fn park(&self) {
-        let (word, bit) = (
-            &self.shared.idle[self.number / 64],
-            1u64 << (self.number % 64),
-        );
+        let (word, bit) = (&self.shared.idle[self.number / 64], 1u64 << (self.number % 64));
         word.fetch_or(bit, Ordering::AcqRel);
         // SeqCst fence: pairs with the one in `Shared::wake_one`.
         fence(Ordering::SeqCst);
-        let nothing = self
-            .shared
-            .sessions
-            .load()
-            .iter()
-            .all(|session| session.urgency().is_none());
+        let nothing = self.shared.sessions.load().iter().all(|session| session.urgency().is_none());
         if nothing && !self.shared.ending.load(Ordering::SeqCst) {
             thread::park();
         } else {
@@ -276,9 +246,7 @@ impl Worker {
                 );
                 if run.is_ok() && last {
                     let id = i64::try_from(cell.task.id.0).unwrap_or(i64::MAX);
-                    cell.writer
-                        .bytes_mut(stream.index_tensor)
-                        .copy_from_slice(&id.to_ne_bytes());
+                    cell.writer.bytes_mut(stream.index_tensor).copy_from_slice(&id.to_ne_bytes());
                     if let Some(tensor) = stream.valid_tensor {
                         cell.writer.bytes_mut(tensor)[0] = cell.valid.into();
                     }

@@ -120,19 +120,13 @@ pub(crate) struct Session {
 
 impl From<OrderError> for SessionFault {
     fn from(error: OrderError) -> Self {
-        Self(Fault {
-            kind: FaultKind::Position,
-            message: error.to_string(),
-        })
+        Self(Fault { kind: FaultKind::Position, message: error.to_string() })
     }
 }
 
 impl From<SegmentError> for SessionFault {
     fn from(error: SegmentError) -> Self {
-        Self(Fault {
-            kind: FaultKind::Memory,
-            message: error.to_string(),
-        })
+        Self(Fault { kind: FaultKind::Memory, message: error.to_string() })
     }
 }
 
@@ -233,13 +227,7 @@ impl Session {
             substituted: VecDeque::new(),
             ring_bytes: data_bytes + publish_bytes + return_bytes,
         };
-        Ok((
-            session,
-            SessionTerms {
-                frame,
-                segments: [data, publish, returns],
-            },
-        ))
+        Ok((session, SessionTerms { frame, segments: [data, publish, returns] }))
     }
 
     /// Does all that can be done now. True: there are new rows to fetch.
@@ -260,10 +248,8 @@ impl Session {
 
     fn take_returns(&mut self) -> Result<bool, SessionEnd> {
         let mut any = false;
-        while let Some(word) = self
-            .returns
-            .take_return()
-            .map_err(|error| SessionEnd::Violation(error.to_string()))?
+        while let Some(word) =
+            self.returns.take_return().map_err(|error| SessionEnd::Violation(error.to_string()))?
         {
             self.slots
                 .accept_return(word)
@@ -285,13 +271,8 @@ impl Session {
         // Half of what circulates: a client that holds many batches returns few at a time.
         let slots = u64::from(self.stream.config.ring.slots);
         let consumed = self.returns.consumed();
-        let held = self
-            .returns
-            .claimed_taken()
-            .saturating_sub(consumed)
-            .min(slots - 1);
-        self.publish
-            .ask_wake_at(consumed + ((slots - held) / 2).max(1));
+        let held = self.returns.claimed_taken().saturating_sub(consumed).min(slots - 1);
+        self.publish.ask_wake_at(consumed + ((slots - held) / 2).max(1));
         self.take_returns()
     }
 
@@ -331,55 +312,29 @@ impl Session {
         };
         let reason = match failure {
             RowFailure::Storage(message) => {
-                return batch.fail(
-                    row,
-                    Fault {
-                        kind: FaultKind::Storage,
-                        message,
-                    },
-                );
+                return batch.fail(row, Fault { kind: FaultKind::Storage, message });
             }
             RowFailure::Defect(reason) => reason,
         };
-        let described = if reason.contains(&path) {
-            reason.clone()
-        } else {
-            format!("{path}: {reason}")
-        };
+        let described =
+            if reason.contains(&path) { reason.clone() } else { format!("{path}: {reason}") };
         if stream.config.errors.on_bad_sample == OnBadSample::Fail {
             let message = format!(
                 "bad sample {} in epoch {}: {described}; mend or remove the file, or set \
                  errors.on_bad_sample = \"substitute\"",
                 failed_id.0, batch.planned.epoch
             );
-            return batch.fail(
-                row,
-                Fault {
-                    kind: FaultKind::BadSample,
-                    message,
-                },
-            );
+            return batch.fail(row, Fault { kind: FaultKind::BadSample, message });
         }
         let (bad, attempt) = batch.replaced.get(&row).copied().unwrap_or((failed_id, 0));
         let seed = stream.config.order.seed;
-        let Some(id) = substitute(
-            stream.sample_count(),
-            seed,
-            batch.planned.epoch,
-            bad,
-            attempt,
-        ) else {
+        let Some(id) = substitute(stream.sample_count(), seed, batch.planned.epoch, bad, attempt)
+        else {
             let message = format!(
                 "no substitute for bad sample {} in epoch {}: {attempt} draws were bad too; the last: {described}",
                 bad.0, batch.planned.epoch
             );
-            return batch.fail(
-                row,
-                Fault {
-                    kind: FaultKind::BadSample,
-                    message,
-                },
-            );
+            return batch.fail(row, Fault { kind: FaultKind::BadSample, message });
         };
         batch.replaced.insert(row, (bad, attempt + 1));
         tracing::warn!(
@@ -396,24 +351,11 @@ impl Session {
             path: stream.sample_path(bad).display().to_string(),
             reason,
         });
-        cell.task.reset(
-            id,
-            DrawKey {
-                seed,
-                epoch: batch.planned.epoch,
-                sample: id.0,
-            },
-        );
+        cell.task.reset(id, DrawKey { seed, epoch: batch.planned.epoch, sample: id.0 });
         let order = batch.order;
         drop(cell);
         slot.reopen_row();
-        self.admissions.push_front(FetchJob {
-            session: work,
-            slot: slot_number,
-            row,
-            order,
-            id,
-        });
+        self.admissions.push_front(FetchJob { session: work, slot: slot_number, row, order, id });
     }
 
     /// Publishes complete batches in order; a batch with a failed row ends the stream at its place.
@@ -438,10 +380,7 @@ impl Session {
                 self.publish_batch(batch);
             }
         }
-        let next = self
-            .open
-            .front()
-            .map_or(self.next_order, |batch| batch.order);
+        let next = self.open.front().map_or(self.next_order, |batch| batch.order);
         self.work.next_to_publish.store(next, Ordering::Relaxed);
     }
 
@@ -469,11 +408,7 @@ impl Session {
             position_after: after,
             seek_serial: self.seek_serial,
             rows: rows.into(),
-            substitutes: if after.epoch == batch.planned.epoch {
-                self.substitutes
-            } else {
-                0
-            },
+            substitutes: if after.epoch == batch.planned.epoch { self.substitutes } else { 0 },
             last_of_epoch: batch.planned.last_of_rank,
             replayed: false,
             tensors: tensor_entries(&self.stream, rows),
@@ -499,11 +434,8 @@ impl Session {
         if batch.substituted.is_empty() {
             return None;
         }
-        let before = if batch.planned.epoch == self.substitutes_epoch {
-            self.substitutes
-        } else {
-            0
-        };
+        let before =
+            if batch.planned.epoch == self.substitutes_epoch { self.substitutes } else { 0 };
         let allowed = self.substitutes_allowed();
         let count = before + batch.substituted.len() as u64;
         (count > allowed).then(|| Fault {
@@ -544,10 +476,7 @@ impl Session {
     /// Sends a frame; a client that lets its socket fill up has itself to blame.
     pub(crate) fn tell(&self, frame: DaemonFrame) {
         if self.outbox.try_send(frame).is_err() {
-            tracing::warn!(
-                session = self.number,
-                "the client reads no frames; one was dropped"
-            );
+            tracing::warn!(session = self.number, "the client reads no frames; one was dropped");
         }
     }
 
@@ -566,10 +495,7 @@ impl Session {
                 }
                 break;
             };
-            let held_up = self
-                .starved_since
-                .take()
-                .map_or(Duration::ZERO, |since| since.elapsed());
+            let held_up = self.starved_since.take().map_or(Duration::ZERO, |since| since.elapsed());
             self.next = planned.position_after;
             self.open_batch(planned, slot, generation, held_up);
         }
@@ -593,24 +519,11 @@ impl Session {
         for (row, planned_row) in planned.rows.iter(&self.epoch_order).enumerate() {
             let id = planned_row.sample;
             let mut cell = slot_work.cell(row);
-            cell.task.reset(
-                id,
-                DrawKey {
-                    seed,
-                    epoch: planned.epoch,
-                    sample: id.0,
-                },
-            );
+            cell.task.reset(id, DrawKey { seed, epoch: planned.epoch, sample: id.0 });
             cell.valid = planned_row.valid;
             drop(cell);
             let session = Arc::clone(&self.work);
-            self.admissions.push_back(FetchJob {
-                session,
-                slot: slot_number,
-                row,
-                order,
-                id,
-            });
+            self.admissions.push_back(FetchJob { session, slot: slot_number, row, order, id });
         }
         slot_work.open(order, planned.rows.len());
         self.open.push_back(OpenBatch {
@@ -642,10 +555,7 @@ impl Session {
         let target = match self.schedule.normalise(position) {
             Ok(target) => target,
             Err(error) => {
-                let fault = Fault {
-                    kind: FaultKind::Position,
-                    message: error.to_string(),
-                };
+                let fault = Fault { kind: FaultKind::Position, message: error.to_string() };
                 return self.tell(DaemonFrame::Fault(fault));
             }
         };
@@ -655,11 +565,7 @@ impl Session {
         self.next = target;
         (self.substitutes_epoch, self.substitutes) = (target.epoch, 0);
         let batches_left = self.schedule.batches_left(target);
-        self.tell(DaemonFrame::Positioned(Positioned {
-            serial,
-            position: target,
-            batches_left,
-        }));
+        self.tell(DaemonFrame::Positioned(Positioned { serial, position: target, batches_left }));
     }
 
     /// The session is over: nothing is written any more.
@@ -676,10 +582,7 @@ impl Session {
     /// How far the next row to fetch is from being published.
     pub(crate) fn admission_urgency(&self) -> Option<u64> {
         let job = self.admissions.front()?;
-        Some(
-            job.order
-                .saturating_sub(self.work.next_to_publish.load(Ordering::Relaxed)),
-        )
+        Some(job.order.saturating_sub(self.work.next_to_publish.load(Ordering::Relaxed)))
     }
 
     /// Shows the client that the daemon lives and works.
@@ -690,11 +593,8 @@ impl Session {
     /// Slots that are free, filling, ready (published, not taken) and leased.
     pub(crate) fn slots_by_state(&self) -> [u64; 4] {
         let published = self.slots.count(SlotState::Published) as u64;
-        let ready = self
-            .publish
-            .published()
-            .saturating_sub(self.returns.claimed_taken())
-            .min(published);
+        let ready =
+            self.publish.published().saturating_sub(self.returns.claimed_taken()).min(published);
         [
             self.slots.count(SlotState::Free) as u64,
             self.slots.count(SlotState::Filling) as u64,
@@ -706,11 +606,7 @@ impl Session {
     /// Batches published, and taken and waited for by the client's word.
     pub(crate) fn counts(&self) -> (u64, u64, Duration) {
         let waited = Duration::from_nanos(self.returns.claimed_waited_ns());
-        (
-            self.publish.published(),
-            self.returns.claimed_taken(),
-            waited,
-        )
+        (self.publish.published(), self.returns.claimed_taken(), waited)
     }
 
     /// Where the next batch to be opened begins.
@@ -738,16 +634,9 @@ fn tensor_entries(stream: &Stream, rows: u32) -> Vec<TensorEntry> {
     )| {
         let ragged = matches!(tensor.extent, Extent::Ragged { .. });
         let mut dims = [0; MAX_RANK];
-        let rank = if ragged {
-            1
-        } else {
-            1 + tensor.row_shape.len()
-        };
-        dims[0] = if ragged {
-            rows * place.row_pitch_bytes / tensor.dtype.size_bytes()
-        } else {
-            rows
-        };
+        let rank = if ragged { 1 } else { 1 + tensor.row_shape.len() };
+        dims[0] =
+            if ragged { rows * place.row_pitch_bytes / tensor.dtype.size_bytes() } else { rows };
         if !ragged {
             dims[1..rank].copy_from_slice(&tensor.row_shape);
         }
@@ -761,10 +650,5 @@ fn tensor_entries(stream: &Stream, rows: u32) -> Vec<TensorEntry> {
             dims,
         }
     };
-    layout
-        .tensors()
-        .iter()
-        .zip(layout.places())
-        .map(entry)
-        .collect()
+    layout.tensors().iter().zip(layout.places()).map(entry).collect()
 }

@@ -103,12 +103,8 @@ impl Stream {
             tensors.push(TensorSpec::dense("valid", DType::Bool, &[]));
             index_tensor + 1
         });
-        let layout = SlotLayout::new(&tensors, config.batch.size.get()).map_err(|error| {
-            StreamError::Layout {
-                source_name: config.source.clone(),
-                error,
-            }
-        })?;
+        let layout = SlotLayout::new(&tensors, config.batch.size.get())
+            .map_err(|error| StreamError::Layout { source_name: config.source.clone(), error })?;
         let stages = config
             .stages
             .iter()
@@ -178,9 +174,7 @@ impl Stream {
 
     /// A stage's name and its most threads at once.
     pub fn stage_limits(&self) -> impl Iterator<Item = (&str, u32)> {
-        self.stages
-            .iter()
-            .map(|stage| (stage.name.as_str(), stage.limit))
+        self.stages.iter().map(|stage| (stage.name.as_str(), stage.limit))
     }
 
     /// The file that a sample lies in, for messages.

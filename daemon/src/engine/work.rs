@@ -82,11 +82,7 @@ impl SlotWork {
             rows: rows
                 .into_iter()
                 .map(|writer| {
-                    let key = DrawKey {
-                        seed: 0,
-                        epoch: 0,
-                        sample: 0,
-                    };
+                    let key = DrawKey { seed: 0, epoch: 0, sample: 0 };
                     Mutex::new(RowCell {
                         writer,
                         task: SampleTask::new(SampleId(0), key, Vec::new()),
@@ -101,9 +97,7 @@ impl SlotWork {
 
     /// The row's cell. Only whoever the row's state names calls this; see the module's head.
     pub(crate) fn cell(&self, row: usize) -> MutexGuard<'_, RowCell> {
-        self.rows[row]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.rows[row].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Opens the slot for a batch of so many rows. Engine only.
@@ -163,9 +157,7 @@ impl SlotWork {
 
     fn has_ready(&self, stage: usize) -> bool {
         // Relaxed: a look; `take_ready` decides.
-        self.ready[stage]
-            .iter()
-            .any(|word| word.load(Ordering::Relaxed) != 0)
+        self.ready[stage].iter().any(|word| word.load(Ordering::Relaxed) != 0)
     }
 
     /// Claims the first row that waits for a stage.
@@ -193,15 +185,8 @@ fn take_bit(words: &[AtomicU64]) -> Option<usize> {
 impl SessionWork {
     pub(crate) fn new(stream: Arc<Stream>, rows: Vec<Vec<RowWriter>>) -> Self {
         let stages = stream.stages.len();
-        let slots = rows
-            .into_iter()
-            .map(|rows| SlotWork::new(rows, stages))
-            .collect();
-        Self {
-            stream,
-            slots,
-            next_to_publish: AtomicU64::new(0),
-        }
+        let slots = rows.into_iter().map(|rows| SlotWork::new(rows, stages)).collect();
+        Self { stream, slots, next_to_publish: AtomicU64::new(0) }
     }
 
     /// How far the session's most urgent ready row is from being published, if there is one.

@@ -38,19 +38,13 @@ fn bucket(ns: u64) -> usize {
         let shift = 63 - ns.leading_zeros() - SUB_BITS;
         u64::from(shift + 1) * SUB_BUCKETS + ((ns >> shift) - SUB_BUCKETS)
     };
-    usize::try_from(index)
-        .unwrap_or(usize::MAX)
-        .min(BUCKETS - 1)
+    usize::try_from(index).unwrap_or(usize::MAX).min(BUCKETS - 1)
 }
 
 /// The largest time that falls into a bucket.
 fn upper_ns(bucket: usize) -> u64 {
     let (row, column) = (bucket as u64 >> SUB_BITS, bucket as u64 & (SUB_BUCKETS - 1));
-    if row == 0 {
-        column
-    } else {
-        ((SUB_BUCKETS + column + 1) << (row - 1)) - 1
-    }
+    if row == 0 { column } else { ((SUB_BUCKETS + column + 1) << (row - 1)) - 1 }
 }
 
 impl TimeHistogram {
@@ -116,10 +110,7 @@ mod tests {
         let mut ns = 1u64;
         while ns < 1 << 44 {
             let upper = upper_ns(bucket(ns));
-            assert!(
-                upper >= ns && upper - ns <= ns / 16,
-                "{ns} in a bucket up to {upper}"
-            );
+            assert!(upper >= ns && upper - ns <= ns / 16, "{ns} in a bucket up to {upper}");
             ns += ns / 7 + 1;
         }
         for index in 1..BUCKETS {

@@ -71,8 +71,7 @@ impl QueueFigures {
         if self.length.fetch_add(1, Ordering::Relaxed) == 0 {
             let since = self.empty_since_ns.swap(NOT_EMPTY, Ordering::Relaxed);
             if since != NOT_EMPTY {
-                self.empty_ns
-                    .fetch_add(self.now_ns().saturating_sub(since), Ordering::Relaxed);
+                self.empty_ns.fetch_add(self.now_ns().saturating_sub(since), Ordering::Relaxed);
             }
         }
     }
@@ -91,11 +90,7 @@ impl QueueFigures {
     pub fn report(&self) -> QueueReport {
         let elapsed_ns = self.now_ns().max(1);
         let since = self.empty_since_ns.load(Ordering::Relaxed);
-        let open = if since == NOT_EMPTY {
-            0
-        } else {
-            elapsed_ns.saturating_sub(since)
-        };
+        let open = if since == NOT_EMPTY { 0 } else { elapsed_ns.saturating_sub(since) };
         let empty_ns = (self.empty_ns.load(Ordering::Relaxed) + open).min(elapsed_ns);
         let items = self.items.load(Ordering::Relaxed);
         QueueReport {

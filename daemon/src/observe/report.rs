@@ -110,9 +110,7 @@ impl DaemonReport {
             .iter()
             .find(|stream| Some(stream.name.as_str()) == shown)
             .or_else(|| streams.first());
-        let stages = stream
-            .map(|stream| stream.stages.clone())
-            .unwrap_or_default();
+        let stages = stream.map(|stream| stream.stages.clone()).unwrap_or_default();
         let verdict = judge(&stages, sessions.first(), threads, process.cpu_seconds);
         Self {
             release: env!("CARGO_PKG_VERSION").to_owned(),
@@ -168,14 +166,8 @@ impl ProcessFigures {
 
 /// A line of /proc/PID/status, in bytes.
 fn field(status: &str, name: &str) -> u64 {
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix(name))
-        .unwrap_or("");
-    let kib = line
-        .split_whitespace()
-        .next()
-        .and_then(|kib| kib.parse::<u64>().ok());
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("");
+    let kib = line.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok());
     kib.unwrap_or(0) * 1024
 }
 

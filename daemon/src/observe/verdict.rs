@@ -25,10 +25,7 @@ pub struct Verdict {
 
 impl Verdict {
     fn new(limit: &str, sentence: String) -> Self {
-        Self {
-            limit: limit.to_owned(),
-            sentence,
-        }
+        Self { limit: limit.to_owned(), sentence }
     }
 }
 
@@ -45,10 +42,7 @@ pub(crate) fn judge(
         return Verdict::new("none", "no client is attached".to_owned());
     };
     if session.batches_published < 2 || session.seconds <= 0.0 {
-        return Verdict::new(
-            "none",
-            "too few batches so far to tell what the limit is".to_owned(),
-        );
+        return Verdict::new("none", "too few batches so far to tell what the limit is".to_owned());
     }
     let wait_share = (session.wait_seconds / session.seconds).min(1.0);
     let percent = |share: f64| format!("{:.0} %", share * 100.0);
@@ -61,12 +55,8 @@ pub(crate) fn judge(
             ),
         );
     }
-    let occupancy = |stage: &StageReport| {
-        stage
-            .queue
-            .as_ref()
-            .map_or(0.0, |queue| queue.occupancy_rate)
-    };
+    let occupancy =
+        |stage: &StageReport| stage.queue.as_ref().map_or(0.0, |queue| queue.occupancy_rate);
     // The last stage that has something to do nearly always: what comes after it is starved.
     let limit = stages
         .windows(2)
@@ -99,11 +89,7 @@ pub(crate) fn judge(
         None => {
             let fetch = stages.first();
             let (time, concurrency, rate) = fetch.map_or((0.0, 0, 0.0), |stage| {
-                (
-                    stage.ave_time,
-                    stage.concurrency,
-                    stage.num_tasks as f64 / session.seconds,
-                )
+                (stage.ave_time, stage.concurrency, stage.num_tasks as f64 / session.seconds)
             });
             Verdict::new(
                 "storage",

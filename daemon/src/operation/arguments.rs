@@ -45,10 +45,7 @@ impl ImageSize {
     /// Both sides, one number standing for a square.
     pub(crate) const fn square_or_exact(self) -> Size {
         match self {
-            Self::Side(side) => Size {
-                width: side,
-                height: side,
-            },
+            Self::Side(side) => Size { width: side, height: side },
             Self::Exact(size) => size,
         }
     }
@@ -103,9 +100,7 @@ impl FromValue for Probability {
     const EXPECTED: &'static str = "a number from 0 to 1";
 
     fn from_value(value: &Value) -> Option<Self> {
-        f64::from_value(value)
-            .filter(|value| (0.0..=1.0).contains(value))
-            .map(Self)
+        f64::from_value(value).filter(|value| (0.0..=1.0).contains(value)).map(Self)
     }
 }
 
@@ -127,10 +122,7 @@ impl FromValue for PositiveRange {
         let [low, high] = items.as_slice() else {
             return None;
         };
-        let range = Self {
-            low: f64::from_value(&low.value)?,
-            high: f64::from_value(&high.value)?,
-        };
+        let range = Self { low: f64::from_value(&low.value)?, high: f64::from_value(&high.value)? };
         (range.low > 0.0 && range.low <= range.high).then_some(range)
     }
 }

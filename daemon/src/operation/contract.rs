@@ -98,10 +98,7 @@ impl FieldTypes {
         arguments: &mut Section,
     ) -> Result<usize, ConfigError> {
         let is_image = |kind: &FieldType| {
-            matches!(
-                kind,
-                FieldType::Image(_) | FieldType::Raw(FieldKind::EncodedImage)
-            )
+            matches!(kind, FieldType::Image(_) | FieldType::Raw(FieldKind::EncodedImage))
         };
         let names = || self.fields.iter().map(|(name, _)| name.as_str());
         if let Some((wanted, place)) = arguments.take_placed::<String>("field")? {
@@ -126,11 +123,7 @@ impl FieldTypes {
             }
             return Ok(index);
         }
-        let mut images = self
-            .fields
-            .iter()
-            .enumerate()
-            .filter(|(_, (_, kind))| is_image(kind));
+        let mut images = self.fields.iter().enumerate().filter(|(_, (_, kind))| is_image(kind));
         match (images.next(), images.next()) {
             (Some((index, _)), None) => Ok(index),
             (None, _) => Err(arguments.error(format!(

@@ -25,19 +25,11 @@ pub(crate) struct Rectangle {
 impl Rectangle {
     /// All of an image.
     pub(crate) const fn whole(size: Size) -> Self {
-        Self {
-            left: 0,
-            top: 0,
-            width: size.width,
-            height: size.height,
-        }
+        Self { left: 0, top: 0, width: size.width, height: size.height }
     }
 
     pub(crate) const fn size(self) -> Size {
-        Size {
-            width: self.width,
-            height: self.height,
-        }
+        Size { width: self.width, height: self.height }
     }
 
     /// Whether it holds no pixel.
@@ -73,11 +65,7 @@ fn crop_axis(visible: (u32, u32), place: u32, start: i64, length: u32) -> (u32, 
     if end <= begin {
         return (visible.0, 0, 0);
     }
-    (
-        visible.0 + narrow(begin - i64::from(place)),
-        narrow(end - begin),
-        narrow(begin - start),
-    )
+    (visible.0 + narrow(begin - i64::from(place)), narrow(end - begin), narrow(begin - start))
 }
 
 impl Geometry {
@@ -107,32 +95,15 @@ impl Geometry {
     /// Cuts a part out, given in the coordinates of the present result. What lies outside becomes zeros.
     pub(crate) fn crop(&mut self, left: i64, top: i64, size: Size) {
         let mirrored = |flip: bool, whole: u32, start: i64, part: u32| {
-            if flip {
-                i64::from(whole) - start - i64::from(part)
-            } else {
-                start
-            }
+            if flip { i64::from(whole) - start - i64::from(part) } else { start }
         };
         let left = mirrored(self.flip_horizontally, self.canvas.width, left, size.width);
         let top = mirrored(self.flip_vertically, self.canvas.height, top, size.height);
-        let (x, width, place_x) = crop_axis(
-            (self.visible.left, self.visible.width),
-            self.place.0,
-            left,
-            size.width,
-        );
-        let (y, height, place_y) = crop_axis(
-            (self.visible.top, self.visible.height),
-            self.place.1,
-            top,
-            size.height,
-        );
-        self.visible = Rectangle {
-            left: x,
-            top: y,
-            width,
-            height,
-        };
+        let (x, width, place_x) =
+            crop_axis((self.visible.left, self.visible.width), self.place.0, left, size.width);
+        let (y, height, place_y) =
+            crop_axis((self.visible.top, self.visible.height), self.place.1, top, size.height);
+        self.visible = Rectangle { left: x, top: y, width, height };
         self.place = (place_x, place_y);
         self.canvas = size;
     }
@@ -179,15 +150,11 @@ impl Geometry {
             let Some(target) = resampled else {
                 return (start + from, count);
             };
-            let reach = self
-                .resampling
-                .map_or(0.0, |(_, interpolation)| interpolation.reach());
+            let reach = self.resampling.map_or(0.0, |(_, interpolation)| interpolation.reach());
             let scale = f64::from(length) / f64::from(target);
             let support = reach * scale.max(1.0) + 1.0;
             let first = (f64::from(from) * scale - support).floor().max(0.0);
-            let last = (f64::from(from + count) * scale + support)
-                .ceil()
-                .min(f64::from(length));
+            let last = (f64::from(from + count) * scale + support).ceil().min(f64::from(length));
             #[expect(
                 clippy::cast_possible_truncation,
                 clippy::cast_sign_loss,
@@ -211,12 +178,7 @@ impl Geometry {
             self.visible.top,
             self.visible.height,
         );
-        Rectangle {
-            left,
-            top,
-            width,
-            height,
-        }
+        Rectangle { left, top, width, height }
     }
 }
 
@@ -272,14 +234,8 @@ mod tests {
 
     #[test]
     fn composed_crops_and_flips_equal_one_after_the_other() {
-        let mut draws = crate::order::Draws::new(
-            crate::order::DrawKey {
-                seed: 1,
-                epoch: 0,
-                sample: 0,
-            },
-            0,
-        );
+        let mut draws =
+            crate::order::Draws::new(crate::order::DrawKey { seed: 1, epoch: 0, sample: 0 }, 0);
         for _ in 0..2000 {
             let decoded = size(5, 4);
             let mut geometry = Geometry::identity(decoded);
@@ -320,15 +276,7 @@ mod tests {
         let mut geometry = Geometry::identity(size(1000, 1000));
         assert!(geometry.resize(size(500, 500), Interpolation::Bilinear));
         geometry.crop(200, 100, size(100, 50));
-        assert_eq!(
-            geometry.needed(),
-            Rectangle {
-                left: 397,
-                top: 197,
-                width: 206,
-                height: 106
-            }
-        );
+        assert_eq!(geometry.needed(), Rectangle { left: 397, top: 197, width: 206, height: 106 });
         assert_eq!(geometry.source, Rectangle::whole(size(1000, 1000)));
     }
 
@@ -338,12 +286,7 @@ mod tests {
         geometry.mirror_horizontally();
         geometry.crop(10, 20, size(30, 40));
         assert!(geometry.resize(size(15, 20), Interpolation::Bilinear));
-        let crop = Rectangle {
-            left: 60,
-            top: 20,
-            width: 30,
-            height: 40,
-        };
+        let crop = Rectangle { left: 60, top: 20, width: 30, height: 40 };
         assert_eq!(geometry.source, crop);
         assert_eq!(geometry.needed(), crop);
         assert!(geometry.flip_horizontally);
@@ -353,10 +296,7 @@ mod tests {
     fn what_cannot_be_composed_is_refused() {
         let mut resized = Geometry::identity(size(100, 80));
         assert!(resized.resize(size(50, 40), Interpolation::Bilinear));
-        assert!(
-            resized.resize(size(50, 40), Interpolation::Lanczos),
-            "the same size is nothing"
-        );
+        assert!(resized.resize(size(50, 40), Interpolation::Lanczos), "the same size is nothing");
         assert!(!resized.resize(size(20, 20), Interpolation::Bilinear));
         let mut padded = Geometry::identity(size(10, 10));
         padded.crop(-5, 0, size(20, 10));

@@ -48,12 +48,7 @@ impl SampleTask {
     /// A sample whose bytes were fetched and to which nothing has been done.
     #[must_use]
     pub const fn new(id: SampleId, key: DrawKey, bytes: Vec<u8>) -> Self {
-        Self {
-            id,
-            key,
-            bytes,
-            carried: Vec::new(),
-        }
+        Self { id, key, bytes, carried: Vec::new() }
     }
 
     /// Begins anew with another sample; the bytes are to be fetched.
@@ -69,6 +64,9 @@ impl SampleTask {
     }
 }
 
+/// What a work thread keeps of a buffer from sample to sample (64 MiB); a larger one is given back.
+const KEPT_BYTES: usize = 64 << 20;
+
 /// What a work thread keeps from sample to sample: decoder handles, resizer, scratch memory.
 #[derive(Debug, Default)]
 pub struct WorkerScratch {
@@ -81,6 +79,14 @@ impl WorkerScratch {
     #[must_use]
     pub const fn decoder_warnings(&self) -> u64 {
         self.tools.decoders.warnings()
+    }
+
+    /// Gives back what an unusually large sample took: a thread keeps at most [`KEPT_BYTES`] of each buffer.
+    fn trim(&mut self) {
+        self.tools.trim();
+        if self.reordered.capacity() > KEPT_BYTES {
+            self.reordered = Vec::new();
+        }
     }
 }
 

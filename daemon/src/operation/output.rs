@@ -1,4 +1,7 @@
 //! `[output]` against what the operations leave: each field's tensor, and how its row is written.
+//!
+//! `dtype` means two things. For a decoded image a float is value / 255, then (x − mean) / std where those are given.
+//! For every other field it is a plain cast: a `uint8` array as `float32` keeps its values 0 to 255.
 
 use forebay_protocol::tensor::{DType, Extent, MAX_NAME_BYTES, MAX_RANK, TensorSpec};
 
@@ -47,10 +50,8 @@ pub(super) fn compile(
     let mut outputs = Vec::with_capacity(fields.fields.len());
     for (name, kind) in &fields.fields {
         let output = config.output.iter().find(|output| output.field == *name);
-        let place = output.map_or_else(
-            || default_place(config, kind),
-            |output| output.place.clone(),
-        );
+        let place =
+            output.map_or_else(|| default_place(config, kind), |output| output.place.clone());
         let fail = |message: String| ConfigError::new(&place, message);
         if name.len() > MAX_NAME_BYTES {
             return Err(fail(format!(
@@ -78,19 +79,13 @@ fn check_name(output: &OutputConfig, fields: &FieldTypes) -> Result<(), ConfigEr
         return Ok(());
     }
     let message = if matches!(output.field.as_str(), "index" | "valid") {
-        format!(
-            "`output.{0}` cannot be configured: `{0}` is the loader's own",
-            output.field
-        )
+        format!("`output.{0}` cannot be configured: `{0}` is the loader's own", output.field)
     } else {
         let hint = nearest(&output.field, names()).map_or_else(
             || format!("the fields are: {}", names().collect::<Vec<_>>().join(", ")),
             |name| format!("did you mean `{name}`?"),
         );
-        format!(
-            "`output.{}` names no field of the dataset; {hint}",
-            output.field
-        )
+        format!("`output.{}` names no field of the dataset; {hint}", output.field)
     };
     Err(ConfigError::new(&output.place, message))
 }
@@ -100,16 +95,9 @@ fn default_place(config: &Config, kind: &FieldType) -> Place {
     if let FieldType::Image(image) = kind {
         return image.place.clone();
     }
-    let last_operation = config
-        .stages
-        .iter()
-        .rev()
-        .find_map(|stage| stage.operations.last());
+    let last_operation = config.stages.iter().rev().find_map(|stage| stage.operations.last());
     last_operation.map_or_else(
-        || Place {
-            source: config.source.as_str().into(),
-            line: 0,
-        },
+        || Place { source: config.source.as_str().into(), line: 0 },
         |operation| operation.place.clone(),
     )
 }
@@ -149,11 +137,7 @@ fn image_output(
         ));
     }
     let normalization = in_output.as_ref().or(image.normalization.as_ref());
-    let default = if normalization.is_some() {
-        DType::F32
-    } else {
-        DType::U8
-    };
+    let default = if normalization.is_some() { DType::F32 } else { DType::U8 };
     let dtype = output.and_then(|output| output.dtype).unwrap_or(default);
     if normalization.is_some() && dtype == DType::U8 {
         return Err(format!(
@@ -166,9 +150,7 @@ fn image_output(
             dtype.name()
         ));
     };
-    let layout = output
-        .and_then(|output| output.layout)
-        .unwrap_or(ImageLayout::Nchw);
+    let layout = output.and_then(|output| output.layout).unwrap_or(ImageLayout::Nchw);
     let (height, width) = (u64::from(size.height), u64::from(size.width));
     let channels = u64::from(image.channels);
     let mut tensor = match layout {
@@ -193,18 +175,10 @@ fn file_output(
     };
     no_image_keys(name, output)?;
     if output.dtype.is_some_and(|dtype| dtype != DType::U8) {
-        return Err(format!(
-            "`output.{name}.dtype` must be `uint8` for the bytes of a file"
-        ));
+        return Err(format!("`output.{name}.dtype` must be `uint8` for the bytes of a file"));
     }
-    let extent = Extent::Ragged {
-        max_row_bytes,
-        compact: output.compact,
-    };
-    let tensor = TensorSpec {
-        extent,
-        ..TensorSpec::dense(name, DType::U8, &[])
-    };
+    let extent = Extent::Ragged { max_row_bytes, compact: output.compact };
+    let tensor = TensorSpec { extent, ..TensorSpec::dense(name, DType::U8, &[]) };
     Ok((tensor, FieldOutput::RaggedFile))
 }
 
@@ -227,21 +201,9 @@ fn array_output(
                 shape.len()
             ));
         }
-        let extent = Extent::Ragged {
-            max_row_bytes,
-            compact: output.compact,
-        };
-        let tensor = TensorSpec {
-            extent,
-            ..TensorSpec::dense(name, target, &[])
-        };
-        return Ok((
-            tensor,
-            FieldOutput::RaggedArray {
-                source: dtype,
-                target,
-            },
-        ));
+        let extent = Extent::Ragged { max_row_bytes, compact: output.compact };
+        let tensor = TensorSpec { extent, ..TensorSpec::dense(name, target, &[]) };
+        return Ok((tensor, FieldOutput::RaggedArray { source: dtype, target }));
     }
     if shape.len() >= MAX_RANK {
         return Err(format!(
@@ -251,15 +213,9 @@ fn array_output(
     }
     let tensor = TensorSpec::dense(name, target, shape);
     if tensor.row_pitch_bytes().is_none() {
-        return Err(format!(
-            "a row of `{name}` ({} {shape:?}) has too many bytes",
-            target.name()
-        ));
+        return Err(format!("a row of `{name}` ({} {shape:?}) has too many bytes", target.name()));
     }
-    let expected = ArrayType {
-        dtype,
-        shape: shape.to_vec(),
-    };
+    let expected = ArrayType { dtype, shape: shape.to_vec() };
     Ok((tensor, FieldOutput::Array { expected, target }))
 }
 
@@ -270,9 +226,9 @@ fn no_image_keys(name: &str, output: &OutputConfig) -> Result<(), String> {
         ("std", output.std.is_some()),
     ];
     match given.iter().find(|(_, is_given)| *is_given) {
-        Some((key, _)) => Err(format!(
-            "`output.{name}.{key}` is for decoded images, and `{name}` is none"
-        )),
+        Some((key, _)) => {
+            Err(format!("`output.{name}.{key}` is for decoded images, and `{name}` is none"))
+        }
         None => Ok(()),
     }
 }

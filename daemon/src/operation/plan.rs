@@ -73,21 +73,12 @@ impl SamplePlan {
                 operation_names.push(name);
             }
             let count = operations.len() as u64;
-            stages.push(Stage {
-                operations,
-                operation_names,
-                first_operation,
-            });
+            stages.push(Stage { operations, operation_names, first_operation });
             first_operation += count;
         }
         let (tensors, outputs) = output::compile(config, &fields)?;
         let names = fields.fields.into_iter().map(|(name, _)| name).collect();
-        Ok(Self {
-            stages,
-            tensors,
-            outputs,
-            names,
-        })
+        Ok(Self { stages, tensors, outputs, names })
     }
 
     /// The tensors of a batch without `index` and `valid`, in the order of the dataset's fields.
@@ -99,9 +90,7 @@ impl SamplePlan {
     /// The names of a stage's operations (counted from 0 over `Config::stages`), in order; empty for no such stage.
     #[must_use]
     pub fn operation_names_of_stage(&self, stage: usize) -> &[&'static str] {
-        self.stages
-            .get(stage)
-            .map_or(&[], |stage| &stage.operation_names)
+        self.stages.get(stage).map_or(&[], |stage| &stage.operation_names)
     }
 
     /// Runs one stage (counted from 0 over `Config::stages`). Stage 0 writes the fields that no operation touches, the
@@ -117,15 +106,23 @@ impl SamplePlan {
         row: &mut dyn Row,
         scratch: &mut WorkerScratch,
     ) -> Result<(), Defect> {
+        let result = self.run_stage(stage, task, dataset, row, scratch);
+        scratch.trim();
+        result
+    }
+
+    fn run_stage(
+        &self,
+        stage: usize,
+        task: &mut SampleTask,
+        dataset: &dyn Dataset,
+        row: &mut dyn Row,
+        scratch: &mut WorkerScratch,
+    ) -> Result<(), Defect> {
         let Some(work) = self.stages.get(stage) else {
             return Err(Defect(format!("the plan has no stage {stage}")));
         };
-        let SampleTask {
-            id,
-            key,
-            bytes,
-            carried: carried_on,
-        } = task;
+        let SampleTask { id, key, bytes, carried: carried_on } = task;
         let mut carried = std::mem::take(carried_on);
         let tools = &mut scratch.tools;
         let mut fields = Vec::with_capacity(self.outputs.len());
@@ -136,10 +133,7 @@ impl SamplePlan {
         } else {
             fields.extend(carried.iter_mut().map(|field| pick_up(field, bytes)));
         }
-        let mut sample = Sample {
-            fields: &mut fields,
-            tools,
-        };
+        let mut sample = Sample { fields: &mut fields, tools };
         for (operation, number) in work.operations.iter().zip(work.first_operation..) {
             operation.run(&mut sample, &mut Draws::new(*key, number))?;
         }
@@ -165,7 +159,6 @@ impl SamplePlan {
                 (FieldInProgress::Written, _) => {}
             }
         }
-        tools.trim();
         Ok(())
     }
 
@@ -281,8 +274,6 @@ fn ragged<'r>(
             Extent::Ragged { max_row_bytes, .. } => max_row_bytes,
             Extent::Dense => 0,
         };
-        Defect(format!(
-            "`{name}` has {bytes} bytes, more than its `max_bytes` of {limit}"
-        ))
+        Defect(format!("`{name}` has {bytes} bytes, more than its `max_bytes` of {limit}"))
     })
 }

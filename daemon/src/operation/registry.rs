@@ -14,18 +14,9 @@ const OPERATIONS: &[(&str, Compile)] = &[
     ("resize", operations::resize::compile),
     ("center-crop", operations::center_crop::compile),
     ("random-crop", operations::random_crop::compile),
-    (
-        "random-resized-crop",
-        operations::random_resized_crop::compile,
-    ),
-    (
-        "random-horizontal-flip",
-        operations::random_horizontal_flip::compile,
-    ),
-    (
-        "random-vertical-flip",
-        operations::random_vertical_flip::compile,
-    ),
+    ("random-resized-crop", operations::random_resized_crop::compile),
+    ("random-horizontal-flip", operations::random_horizontal_flip::compile),
+    ("random-vertical-flip", operations::random_vertical_flip::compile),
     ("normalize", operations::normalize::compile),
     ("delay", operations::delay::compile),
 ];
@@ -52,10 +43,7 @@ pub(crate) fn compile(
             || format!("the operations are: {}", names()),
             |name| format!("did you mean `{name}`?"),
         );
-        return Err(ConfigError::new(
-            &place,
-            format!("unknown operation {wanted:?}; {hint}"),
-        ));
+        return Err(ConfigError::new(&place, format!("unknown operation {wanted:?}; {hint}")));
     };
     let operation = compile(&mut arguments, fields)?;
     arguments.finish()?;
@@ -63,9 +51,5 @@ pub(crate) fn compile(
 }
 
 fn names() -> String {
-    OPERATIONS
-        .iter()
-        .map(|(name, _)| *name)
-        .collect::<Vec<_>>()
-        .join(", ")
+    OPERATIONS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
 }

@@ -10,12 +10,8 @@ pub(super) fn gradient(width: usize, height: usize, channels: usize) -> Vec<u8> 
         for x in 0..width {
             for channel in 0..channels {
                 noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                let edge = if (x / 9 + y / 7 + channel) % 3 == 0 {
-                    60
-                } else {
-                    0
-                };
-                let slope = x * 120 / width + y * 60 / height + channel * 10;
+                let edge = if (x / 9 + y / 7 + channel) % 3 == 0 { 40 } else { 0 };
+                let slope = x * 110 / width + y * 60 / height + channel * 10;
                 pixels.push(u8::try_from(slope + edge).unwrap() + noise.to_be_bytes()[0] / 64);
             }
         }
@@ -28,11 +24,7 @@ pub(super) fn jpeg(pixels: &[u8], width: u16, height: u16, channels: usize) -> V
     let mut file = Vec::new();
     let mut encoder = Encoder::new(&mut file, 90);
     encoder.set_sampling_factor(SamplingFactor::F_2_2);
-    let colour = if channels == 1 {
-        ColorType::Luma
-    } else {
-        ColorType::Rgb
-    };
+    let colour = if channels == 1 { ColorType::Luma } else { ColorType::Rgb };
     encoder.encode(pixels, width, height, colour).unwrap();
     file
 }

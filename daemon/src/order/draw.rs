@@ -56,10 +56,7 @@ impl Draws {
     ///
     /// # Panics
     /// When the bound is 0.
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "the two halves of a product"
-    )]
+    #[expect(clippy::cast_possible_truncation, reason = "the two halves of a product")]
     pub const fn below(&mut self, bound: u64) -> u64 {
         assert!(bound > 0, "a draw below 0");
         let threshold = bound.wrapping_neg() % bound;
@@ -76,11 +73,7 @@ impl Draws {
 mod tests {
     use super::*;
 
-    const KEY: DrawKey = DrawKey {
-        seed: 1,
-        epoch: 2,
-        sample: 3,
-    };
+    const KEY: DrawKey = DrawKey { seed: 1, epoch: 2, sample: 3 };
 
     #[test]
     fn every_part_of_the_key_matters() {
@@ -92,11 +85,7 @@ mod tests {
         assert_ne!(base, first(DrawKey { sample: 4, ..KEY }, 0));
         assert_ne!(base, first(KEY, 1));
         // Swapped parts are another key.
-        let swapped = DrawKey {
-            seed: 2,
-            epoch: 1,
-            sample: 3,
-        };
+        let swapped = DrawKey { seed: 2, epoch: 1, sample: 3 };
         assert_ne!(base, first(swapped, 0));
     }
 
@@ -104,20 +93,14 @@ mod tests {
     #[expect(clippy::cast_precision_loss, reason = "a statistic")]
     fn deviations(counts: &[u64]) -> f64 {
         let expected = counts.iter().sum::<u64>() as f64 / counts.len() as f64;
-        let statistic: f64 = counts
-            .iter()
-            .map(|count| (*count as f64 - expected).powi(2) / expected)
-            .sum();
+        let statistic: f64 =
+            counts.iter().map(|count| (*count as f64 - expected).powi(2) / expected).sum();
         let freedom = (counts.len() - 1) as f64;
         (statistic - freedom) / (2.0 * freedom).sqrt()
     }
 
     #[test]
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "0 to 99"
-    )]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 99")]
     fn draws_are_uniform_within_a_stream_and_over_keys() {
         let mut within = Draws::new(KEY, 0);
         let mut counts = [[0u64; 100]; 4];

@@ -34,26 +34,12 @@ fn orders_are_pinned() {
         (65_536, 17, 0, "5c978e8748e7062e12762ac47e5c24a8"),
         (65_537, 17, 0, "a1a8b20234f0e929e48a0c16e639a2a0"),
         (1_281_167, 17, 89, "24be05aeb6b10b51ec4c2cc80c99e74a"),
-        (
-            1_000_000_000,
-            u64::MAX,
-            1,
-            "d893d6c4a8f4816e19b268918943c1cd",
-        ),
+        (1_000_000_000, u64::MAX, 1, "d893d6c4a8f4816e19b268918943c1cd"),
     ];
     for (samples, seed, epoch, pinned) in cases {
-        let order = OrderConfig {
-            seed,
-            shuffle: true,
-            epochs: None,
-        };
-        let batch = BatchConfig {
-            size: NonZeroU32::MIN,
-            last: Last::Drop,
-        };
-        let order = Schedule::new(samples, &order, &batch, 0, 1)
-            .unwrap()
-            .epoch(epoch);
+        let order = OrderConfig { seed, shuffle: true, epochs: None };
+        let batch = BatchConfig { size: NonZeroU32::MIN, last: Last::Drop };
+        let order = Schedule::new(samples, &order, &batch, 0, 1).unwrap().epoch(epoch);
         let ids = (0..samples.min(10_000)).map(|position| order.sample_at(position).0);
         let what = format!("the order of {samples} samples, seed {seed}, epoch {epoch}");
         assert_pinned(&what, &digest(ids), pinned);
@@ -62,11 +48,7 @@ fn orders_are_pinned() {
 
 #[test]
 fn draws_are_pinned() {
-    let key = |seed, epoch, sample| DrawKey {
-        seed,
-        epoch,
-        sample,
-    };
+    let key = |seed, epoch, sample| DrawKey { seed, epoch, sample };
     for (key, operation, pinned) in [
         (key(0, 0, 0), 0, "633e21e356c9603c4c7a2d89a81c840a"),
         (key(17, 3, 1_281_166), 2, "c2c72e737d19f713c6988cdffd6b8a3e"),
@@ -91,9 +73,5 @@ fn substitutes_are_pinned() {
         let attempt = bad % SUBSTITUTE_DRAWS;
         substitute(1_281_167, 17, 3, SampleId(bad), attempt).map_or(u64::MAX, |other| other.0)
     });
-    assert_pinned(
-        "the substitutes",
-        &digest(ids),
-        "2b9e370eda49ea431f8f8b440bb52e33",
-    );
+    assert_pinned("the substitutes", &digest(ids), "2b9e370eda49ea431f8f8b440bb52e33");
 }

@@ -30,11 +30,7 @@ pub(super) enum Permutation {
 impl Permutation {
     /// The permutation of one epoch.
     pub(super) fn new(samples: u64, seed: u64, epoch: u64) -> Self {
-        let key = DrawKey {
-            seed,
-            epoch,
-            sample: samples,
-        };
+        let key = DrawKey { seed, epoch, sample: samples };
         let draws = Draws::new(key, purpose::PERMUTATION);
         if samples <= TABLE_SAMPLES {
             Self::Table(shuffled_table(samples, draws))
@@ -44,10 +40,7 @@ impl Permutation {
     }
 
     /// The value at a position, which is below the count.
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "a table's positions are below 65,536"
-    )]
+    #[expect(clippy::cast_possible_truncation, reason = "a table's positions are below 65,536")]
     pub(super) fn at(&self, position: u64) -> u64 {
         match self {
             Self::Table(table) => u64::from(table[position as usize]),
@@ -56,10 +49,7 @@ impl Permutation {
     }
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "at most 65,536 values, each below it"
-)]
+#[expect(clippy::cast_possible_truncation, reason = "at most 65,536 values, each below it")]
 fn shuffled_table(samples: u64, mut draws: Draws) -> Arc<[u16]> {
     let mut table: Vec<u16> = (0..samples).map(|id| id as u16).collect();
     for last in (1..table.len()).rev() {

@@ -6,11 +6,7 @@
 use super::*;
 
 fn feistel(samples: u64, seed: u64, epoch: u64) -> Permutation {
-    let key = DrawKey {
-        seed,
-        epoch,
-        sample: samples,
-    };
+    let key = DrawKey { seed, epoch, sample: samples };
     Permutation::Feistel(Feistel::new(samples, Draws::new(key, purpose::PERMUTATION)))
 }
 
@@ -29,10 +25,8 @@ fn assert_bijective(permutation: &Permutation, samples: u64) {
 #[expect(clippy::cast_precision_loss, reason = "a statistic")]
 fn chi_squared_deviations(counts: &[u64]) -> f64 {
     let expected = counts.iter().sum::<u64>() as f64 / counts.len() as f64;
-    let statistic: f64 = counts
-        .iter()
-        .map(|count| (*count as f64 - expected).powi(2) / expected)
-        .sum();
+    let statistic: f64 =
+        counts.iter().map(|count| (*count as f64 - expected).powi(2) / expected).sum();
     let freedom = (counts.len() - 1) as f64;
     (statistic - freedom) / (2.0 * freedom).sqrt()
 }
@@ -45,10 +39,7 @@ struct Cells {
 
 impl Cells {
     fn new(cells: usize, samples: u64) -> Self {
-        Self {
-            counts: vec![0; cells],
-            samples,
-        }
+        Self { counts: vec![0; cells], samples }
     }
 
     fn add(&mut self, value: u64) {
@@ -58,11 +49,7 @@ impl Cells {
 
     fn assert_uniform(&self, what: &str) {
         let deviations = chi_squared_deviations(&self.counts);
-        assert!(
-            deviations < 5.0,
-            "{what} of {}: {deviations:.1} deviations",
-            self.samples
-        );
+        assert!(deviations < 5.0, "{what} of {}: {deviations:.1} deviations", self.samples);
     }
 }
 
@@ -138,10 +125,7 @@ fn neighbours_are_independent() {
         for distance in [1, 2, 512] {
             let mut cells = Cells::new(256, samples);
             for position in 0..samples - distance {
-                let (here, there) = (
-                    permutation.at(position),
-                    permutation.at(position + distance),
-                );
+                let (here, there) = (permutation.at(position), permutation.at(position + distance));
                 cells.add((there + samples - here) % samples);
             }
             cells.assert_uniform("steps to a neighbour");

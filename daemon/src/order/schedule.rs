@@ -107,11 +107,7 @@ impl Schedule {
                 world_size,
             }),
             Last::Short if samples < u64::from(world_size) => {
-                Err(OrderError::FewerSamplesThanRanks {
-                    samples,
-                    batch_size,
-                    world_size,
-                })
+                Err(OrderError::FewerSamplesThanRanks { samples, batch_size, world_size })
             }
             Last::Drop | Last::Short | Last::Pad => Ok(Self {
                 samples,
@@ -152,9 +148,7 @@ impl Schedule {
     /// When the position lies behind its epoch's end, which only another dataset explains.
     pub const fn normalise(&self, position: Position) -> Result<Position, OrderError> {
         if position.epoch >= MAX_EPOCH {
-            return Err(OrderError::EpochTooLarge {
-                epoch: position.epoch,
-            });
+            return Err(OrderError::EpochTooLarge { epoch: position.epoch });
         }
         if position.samples > self.samples {
             return Err(OrderError::BehindTheEpoch {
@@ -185,16 +179,12 @@ impl Schedule {
     /// `last = "short"` leaves fewer samples than ranks; a collective step then waits for ranks that have ended.
     #[must_use]
     pub const fn batches_per_epoch_over_ranks(&self) -> (u64, u64) {
-        let (whole, rest) = (
-            self.samples / self.global_batch,
-            self.samples % self.global_batch,
-        );
+        let (whole, rest) = (self.samples / self.global_batch, self.samples % self.global_batch);
         match self.last {
             Last::Drop => (whole, whole),
-            Last::Short => (
-                whole + (rest >= self.world_size as u64) as u64,
-                whole + (rest > 0) as u64,
-            ),
+            Last::Short => {
+                (whole + (rest >= self.world_size as u64) as u64, whole + (rest > 0) as u64)
+            }
             Last::Pad => (whole + (rest > 0) as u64, whole + (rest > 0) as u64),
         }
     }
@@ -241,15 +231,9 @@ impl Schedule {
         }
         let start = self.step_over_end(position);
         let left = self.samples - start.samples;
-        let consumed = if left < self.global_batch {
-            left
-        } else {
-            self.global_batch
-        };
-        let position_after = self.step_over_end(Position {
-            epoch: start.epoch,
-            samples: start.samples + consumed,
-        });
+        let consumed = if left < self.global_batch { left } else { self.global_batch };
+        let position_after =
+            self.step_over_end(Position { epoch: start.epoch, samples: start.samples + consumed });
         let last_of_epoch = position_after.epoch != start.epoch;
         Some(PlannedBatch {
             epoch: start.epoch,
@@ -263,11 +247,7 @@ impl Schedule {
     /// This rank's part of the global batch of `consumed` samples that starts at `start`.
     const fn rows_at(&self, start: u64, consumed: u64) -> Rows {
         let (offset, valid, padding) = if consumed == self.global_batch {
-            (
-                self.rank as u64 * self.batch_size as u64,
-                self.batch_size,
-                0,
-            )
+            (self.rank as u64 * self.batch_size as u64, self.batch_size, 0)
         } else if matches!(self.last, Last::Pad) {
             let offset = self.rank as u64 * self.batch_size as u64;
             let valid = clamp_to_batch(consumed.saturating_sub(offset), self.batch_size);
@@ -296,10 +276,7 @@ impl Schedule {
         let (rank, world_size) = (self.rank as u64, self.world_size as u64);
         let (base, longer) = (samples / world_size, samples % world_size);
         let ranks_with_longer_part = if rank < longer { rank } else { longer };
-        (
-            rank * base + ranks_with_longer_part,
-            (base + (rank < longer) as u64) as u32,
-        )
+        (rank * base + ranks_with_longer_part, (base + (rank < longer) as u64) as u32)
     }
 
     const fn batches_from(&self, start: u64) -> u64 {
@@ -323,23 +300,13 @@ impl Schedule {
         if left >= least {
             return position;
         }
-        Position {
-            epoch: position.epoch.saturating_add(1),
-            samples: 0,
-        }
+        Position { epoch: position.epoch.saturating_add(1), samples: 0 }
     }
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "bounded by the batch size just before"
-)]
+#[expect(clippy::cast_possible_truncation, reason = "bounded by the batch size just before")]
 const fn clamp_to_batch(samples: u64, batch_size: u32) -> u32 {
-    if samples < batch_size as u64 {
-        samples as u32
-    } else {
-        batch_size
-    }
+    if samples < batch_size as u64 { samples as u32 } else { batch_size }
 }
 
 impl Rows {
@@ -380,11 +347,7 @@ impl Rows {
         } else {
             (self.first_padding_position + u64::from(row - self.valid)) % self.samples
         };
-        PlannedRow {
-            position,
-            sample: order.sample_at(position),
-            valid,
-        }
+        PlannedRow { position, sample: order.sample_at(position), valid }
     }
 
     /// All rows in order.
@@ -406,11 +369,7 @@ impl EpochOrder {
     /// When the place is not below the epoch's samples.
     #[must_use]
     pub fn sample_at(&self, position: u64) -> SampleId {
-        assert!(
-            position < self.samples,
-            "position {position} of {}",
-            self.samples
-        );
+        assert!(position < self.samples, "position {position} of {}", self.samples);
         SampleId(match &self.permutation {
             Some(permutation) => permutation.at(position),
             None => position,

@@ -13,15 +13,8 @@ fn schedule(
     rank: u32,
     world_size: u32,
 ) -> Result<Schedule, OrderError> {
-    let order = OrderConfig {
-        seed: 5,
-        shuffle: true,
-        epochs: Some(3),
-    };
-    let batch = BatchConfig {
-        size: NonZeroU32::new(batch_size).unwrap(),
-        last,
-    };
+    let order = OrderConfig { seed: 5, shuffle: true, epochs: Some(3) };
+    let batch = BatchConfig { size: NonZeroU32::new(batch_size).unwrap(), last };
     Schedule::new(samples, &order, &batch, rank, world_size)
 }
 
@@ -40,11 +33,8 @@ struct Delivered {
 
 /// Runs `limit` global batches, or to the end of the position's epoch.
 fn deliver(ranks: &[Schedule], from: Position, limit: usize) -> Delivered {
-    let mut delivered = Delivered {
-        rows: Vec::new(),
-        position: from,
-        batches: vec![0; ranks.len()],
-    };
+    let mut delivered =
+        Delivered { rows: Vec::new(), position: from, batches: vec![0; ranks.len()] };
     for _ in 0..limit {
         if delivered.position.epoch != from.epoch {
             break;
@@ -55,10 +45,7 @@ fn deliver(ranks: &[Schedule], from: Position, limit: usize) -> Delivered {
             let left = schedule.batches_left(delivered.position);
             let batch = schedule.batch_at(delivered.position).unwrap();
             assert_eq!(batch.epoch, from.epoch);
-            assert_eq!(
-                *after.get_or_insert(batch.position_after),
-                batch.position_after
-            );
+            assert_eq!(*after.get_or_insert(batch.position_after), batch.position_after);
             assert_eq!(batch.last_of_epoch, batch.position_after.epoch > from.epoch);
             assert_eq!(left == 0, batch.rows.is_empty());
             assert_eq!(batch.last_of_rank, left <= 1);
@@ -73,20 +60,13 @@ fn deliver(ranks: &[Schedule], from: Position, limit: usize) -> Delivered {
 
 /// The samples of the valid rows, sorted; fails on a repeat.
 fn distinct_samples(rows: &[PlannedRow]) -> Vec<u64> {
-    let mut ids: Vec<u64> = rows
-        .iter()
-        .filter(|row| row.valid)
-        .map(|row| row.sample.0)
-        .collect();
+    let mut ids: Vec<u64> = rows.iter().filter(|row| row.valid).map(|row| row.sample.0).collect();
     ids.sort_unstable();
     assert!(ids.windows(2).all(|pair| pair[0] < pair[1]), "an id twice");
     ids
 }
 
-const START: Position = Position {
-    epoch: 0,
-    samples: 0,
-};
+const START: Position = Position { epoch: 0, samples: 0 };
 
 fn any_last() -> impl Strategy<Value = Last> {
     prop_oneof![Just(Last::Drop), Just(Last::Short), Just(Last::Pad)]
@@ -189,11 +169,7 @@ proptest! {
 fn the_global_order_does_not_know_the_world() {
     let ids = |world_size| -> Vec<u64> {
         let ranks = world(240, 40 / world_size, Last::Drop, world_size);
-        deliver(&ranks, START, usize::MAX)
-            .rows
-            .iter()
-            .map(|row| row.sample.0)
-            .collect()
+        deliver(&ranks, START, usize::MAX).rows.iter().map(|row| row.sample.0).collect()
     };
     assert_eq!(ids(1), ids(2));
     assert_eq!(ids(1), ids(8));
@@ -209,15 +185,8 @@ fn epochs_differ_and_shuffle_false_is_the_identity() {
     assert_eq!(ids(1), ids(1));
     assert_ne!(ids(0), ids(1));
 
-    let order = OrderConfig {
-        seed: 5,
-        shuffle: false,
-        epochs: None,
-    };
-    let batch = BatchConfig {
-        size: NonZeroU32::MIN,
-        last: Last::Drop,
-    };
+    let order = OrderConfig { seed: 5, shuffle: false, epochs: None };
+    let batch = BatchConfig { size: NonZeroU32::MIN, last: Last::Drop };
     let plain = Schedule::new(100_000, &order, &batch, 0, 1).unwrap();
     assert_eq!(plain.epoch(9).sample_at(70_000), SampleId(70_000));
 }
@@ -226,19 +195,12 @@ fn epochs_differ_and_shuffle_false_is_the_identity() {
 fn padding_marks_its_rows_and_makes_ranks_equal() {
     // 10 samples, 2 ranks of 4: the second global batch has 2 samples and 6 rows of padding.
     let ranks = world(10, 4, Last::Pad, 2);
-    let at = Position {
-        epoch: 0,
-        samples: 8,
-    };
+    let at = Position { epoch: 0, samples: 8 };
     let order = ranks[0].epoch(0);
     let rows = |rank: usize| -> Vec<(u64, bool)> {
         let batch = ranks[rank].batch_at(at).unwrap();
         assert!(batch.last_of_epoch);
-        batch
-            .rows
-            .iter(&order)
-            .map(|row| (row.position, row.valid))
-            .collect()
+        batch.rows.iter(&order).map(|row| (row.position, row.valid)).collect()
     };
     assert_eq!(rows(0), [(8, true), (9, true), (0, false), (1, false)]);
     assert_eq!(rows(1), [(2, false), (3, false), (4, false), (5, false)]);
@@ -248,17 +210,11 @@ fn padding_marks_its_rows_and_makes_ranks_equal() {
 fn a_rank_without_a_share_gets_an_empty_batch() {
     // 9 samples, 2 ranks of 4: the ninth sample goes to rank 0.
     let ranks = world(9, 4, Last::Short, 2);
-    let at = Position {
-        epoch: 0,
-        samples: 8,
-    };
+    let at = Position { epoch: 0, samples: 8 };
     assert_eq!(ranks[0].batch_at(at).unwrap().rows.len(), 1);
     let second = ranks[1].batch_at(at).unwrap();
     assert!(second.rows.is_empty() && second.last_of_epoch);
-    assert_eq!(
-        (ranks[0].batches_left(at), ranks[1].batches_left(at)),
-        (1, 0)
-    );
+    assert_eq!((ranks[0].batches_left(at), ranks[1].batches_left(at)), (1, 0));
     let first = ranks[1].batch_at(START).unwrap();
     assert!(first.last_of_rank && !first.last_of_epoch);
 }
@@ -280,18 +236,9 @@ fn positions_are_normalised_at_the_end_of_an_epoch() {
 #[test]
 fn a_position_of_another_dataset_is_refused_with_both_numbers() {
     let schedule = schedule(10, 4, Last::Drop, 0, 1).unwrap();
-    let error = schedule
-        .normalise(Position {
-            epoch: 2,
-            samples: 11,
-        })
-        .unwrap_err()
-        .to_string();
+    let error = schedule.normalise(Position { epoch: 2, samples: 11 }).unwrap_err().to_string();
     assert!(error.contains("11") && error.contains("10"), "{error}");
-    let far = Position {
-        epoch: u64::MAX,
-        samples: 0,
-    };
+    let far = Position { epoch: u64::MAX, samples: 0 };
     assert!(schedule.normalise(far).is_err());
     assert!(schedule.batch_at(far).is_none());
 }
@@ -322,10 +269,7 @@ fn a_world_without_a_batch_for_everyone_is_refused_with_the_figures() {
     assert!(schedule(3, 64, Last::Pad, 3, 4).is_ok());
     assert_eq!(
         schedule(3, 1, Last::Drop, 2, 2).unwrap_err(),
-        OrderError::NoSuchRank {
-            rank: 2,
-            world_size: 2
-        }
+        OrderError::NoSuchRank { rank: 2, world_size: 2 }
     );
     assert!(schedule(3, 1, Last::Drop, 0, 0).is_err());
     assert!(schedule(0, 1, Last::Pad, 0, 1).is_err());

@@ -25,11 +25,7 @@ pub fn substitute(
     if attempt >= SUBSTITUTE_DRAWS || samples < 2 {
         return None;
     }
-    let key = DrawKey {
-        seed,
-        epoch,
-        sample: bad.0,
-    };
+    let key = DrawKey { seed, epoch, sample: bad.0 };
     let drawn = Draws::new(key, purpose::SUBSTITUTE_FIRST + attempt).below(samples - 1);
     // One value fewer than samples, with a gap at the bad sample's own id.
     Some(SampleId(drawn + u64::from(drawn >= bad.0)))

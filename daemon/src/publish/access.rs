@@ -22,9 +22,7 @@ impl AccessRules {
         }
         uid == Uid::effective().as_raw()
             || self.allow_uids.contains(&uid)
-            || self
-                .group
-                .is_some_and(|group| peer.gid() == group || is_member(uid, group))
+            || self.group.is_some_and(|group| peer.gid() == group || is_member(uid, group))
     }
 }
 

@@ -43,20 +43,12 @@ pub(crate) struct Host {
 impl Host {
     /// A daemon whose streams are open.
     pub(crate) fn serving(engine: SharedEngine) -> Self {
-        Self {
-            engine: RefCell::new(Some(engine)),
-            opener: None,
-            abandoned: Notify::new(),
-        }
+        Self { engine: RefCell::new(Some(engine)), opener: None, abandoned: Notify::new() }
     }
 
     /// A private daemon that is told by its first frame what to serve.
     pub(crate) fn private(opener: Opener) -> Self {
-        Self {
-            engine: RefCell::new(None),
-            opener: Some(opener),
-            abandoned: Notify::new(),
-        }
+        Self { engine: RefCell::new(None), opener: Some(opener), abandoned: Notify::new() }
     }
 
     /// The engine, once there is one.
@@ -107,15 +99,9 @@ impl Client {
         pidfd: Option<OwnedFd>,
     ) -> Result<(), SocketError> {
         let connection = Rc::clone(&self.connection);
-        let io_failed = |source: std::io::Error| SocketError::Call {
-            call: "epoll",
-            source,
-        };
-        let socket = watch(
-            Shared(Rc::clone(&connection)),
-            Interest::READABLE | Interest::WRITABLE,
-        )
-        .map_err(io_failed)?;
+        let io_failed = |source: std::io::Error| SocketError::Call { call: "epoll", source };
+        let socket = watch(Shared(Rc::clone(&connection)), Interest::READABLE | Interest::WRITABLE)
+            .map_err(io_failed)?;
         let death = peer::death(pidfd);
         tokio::pin!(death);
         loop {
@@ -155,10 +141,7 @@ impl Client {
                     guard.clear_ready();
                 }
             }
-            if self
-                .session
-                .is_some_and(|number| !self.session_lives(number))
-            {
+            if self.session.is_some_and(|number| !self.session_lives(number)) {
                 // The engine cut the client off; its last frames still go out.
                 while let Ok(frame) = frames.try_recv() {
                     send(&socket, &frame, &[]).await?;
@@ -169,9 +152,7 @@ impl Client {
     }
 
     fn session_lives(&self, number: u64) -> bool {
-        self.host
-            .engine()
-            .is_some_and(|engine| engine.borrow().has_session(number))
+        self.host.engine().is_some_and(|engine| engine.borrow().has_session(number))
     }
 
     fn doorbell(&self) {
@@ -202,11 +183,8 @@ impl Client {
                             .collect()
                     });
                     let release = env!("CARGO_PKG_VERSION").to_owned();
-                    let welcome = DaemonFrame::Welcome {
-                        protocol: PROTOCOL_VERSION,
-                        release,
-                        streams,
-                    };
+                    let welcome =
+                        DaemonFrame::Welcome { protocol: PROTOCOL_VERSION, release, streams };
                     send(socket, &welcome, &[]).await?;
                     None
                 }
@@ -225,9 +203,7 @@ impl Client {
             },
             (ClientFrame::Attach(request), true) if self.session.is_none() => {
                 let Some(engine) = self.host.engine() else {
-                    return self
-                        .refuse(socket, protocol_fault("Attach before Start"))
-                        .await;
+                    return self.refuse(socket, protocol_fault("Attach before Start")).await;
                 };
                 let attached = engine.borrow_mut().attach(
                     &request,
@@ -286,10 +262,7 @@ impl Client {
 }
 
 fn protocol_fault(message: &str) -> Fault {
-    Fault {
-        kind: FaultKind::Protocol,
-        message: message.to_owned(),
-    }
+    Fault { kind: FaultKind::Protocol, message: message.to_owned() }
 }
 
 fn version_fault(theirs: u32, release: &str) -> Fault {
@@ -298,10 +271,7 @@ fn version_fault(theirs: u32, release: &str) -> Fault {
          install the same release on both sides",
         env!("CARGO_PKG_VERSION")
     );
-    Fault {
-        kind: FaultKind::Version,
-        message,
-    }
+    Fault { kind: FaultKind::Version, message }
 }
 
 /// Cuts a text into frames at character borders.
@@ -316,10 +286,7 @@ fn in_parts(text: &str) -> Vec<DaemonFrame> {
         }
         let (part, after) = rest.split_at(cut);
         rest = after;
-        parts.push(DaemonFrame::StatsPart {
-            last: rest.is_empty(),
-            text: part.to_owned(),
-        });
+        parts.push(DaemonFrame::StatsPart { last: rest.is_empty(), text: part.to_owned() });
         if rest.is_empty() {
             return parts;
         }
@@ -340,10 +307,7 @@ async fn send(
                 match tokio::time::timeout(SEND_DEADLINE, socket.writable()).await {
                     Ok(Ok(mut guard)) => guard.clear_ready(),
                     Ok(Err(source)) => {
-                        return Err(SocketError::Call {
-                            call: "epoll",
-                            source,
-                        });
+                        return Err(SocketError::Call { call: "epoll", source });
                     }
                     Err(_) => return Err(SocketError::Closed),
                 }
@@ -379,9 +343,7 @@ mod tests {
         assert!(parts.len() > 2);
         let mut whole = String::new();
         for (index, part) in parts.iter().enumerate() {
-            let DaemonFrame::StatsPart { last, text } = part else {
-                panic!("a part of stats")
-            };
+            let DaemonFrame::StatsPart { last, text } = part else { panic!("a part of stats") };
             assert_eq!(*last, index + 1 == parts.len());
             forebay_protocol::wire::encode(part).unwrap();
             whole.push_str(text);

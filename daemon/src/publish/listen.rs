@@ -57,15 +57,8 @@ pub(crate) struct SocketPlace {
 /// The folder of automatic sockets: `$XDG_RUNTIME_DIR/forebay`, else `/tmp/forebay-UID`; 0700.
 pub(crate) fn runtime_folder() -> Result<PathBuf, ListenError> {
     let folder = runtime_folder_path();
-    let failed = |source| ListenError::System {
-        path: folder.clone(),
-        source,
-    };
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(&folder)
-        .map_err(failed)?;
+    let failed = |source| ListenError::System { path: folder.clone(), source };
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(failed)?;
     let status = fs::symlink_metadata(&folder).map_err(failed)?;
     let own =
         std::os::unix::fs::MetadataExt::uid(&status) == nix::unistd::Uid::effective().as_raw();
@@ -91,10 +84,7 @@ pub fn find_sockets() -> Vec<PathBuf> {
     };
     let mut sockets: Vec<PathBuf> = entries
         .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| {
-            path.extension()
-                .is_some_and(|extension| extension == "sock")
-        })
+        .filter(|path| path.extension().is_some_and(|extension| extension == "sock"))
         .filter(|path| matches!(take_lock(&lock_path(path)), Err(ListenError::Held(_))))
         .collect();
     sockets.sort();
@@ -108,10 +98,7 @@ fn lock_path(socket: &Path) -> PathBuf {
 }
 
 fn take_lock(path: &Path) -> Result<Flock<File>, ListenError> {
-    let failed = |source| ListenError::System {
-        path: path.to_owned(),
-        source,
-    };
+    let failed = |source| ListenError::System { path: path.to_owned(), source };
     let file = OpenOptions::new()
         .create(true)
         .truncate(false)
@@ -129,10 +116,7 @@ fn sweep(folder: &Path) {
         return;
     };
     for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
-        if path
-            .extension()
-            .is_some_and(|extension| extension == "lock")
-            && take_lock(&path).is_ok()
+        if path.extension().is_some_and(|extension| extension == "lock") && take_lock(&path).is_ok()
         {
             let _ = fs::remove_file(path.with_extension(""));
             let _ = fs::remove_file(&path);
@@ -160,10 +144,7 @@ impl SocketPlace {
         }
         let lock_path = lock_path(&path);
         let lock = take_lock(&lock_path)?;
-        let failed = |source| ListenError::System {
-            path: path.clone(),
-            source,
-        };
+        let failed = |source| ListenError::System { path: path.clone(), source };
         match fs::symlink_metadata(&path) {
             Ok(status) if std::os::unix::fs::FileTypeExt::is_socket(&status.file_type()) => {
                 fs::remove_file(&path).map_err(failed)?;
@@ -180,12 +161,7 @@ impl SocketPlace {
         if group.is_some() {
             std::os::unix::fs::chown(&path, None, group).map_err(failed)?;
         }
-        Ok(Self {
-            path,
-            lock_path,
-            listener: Some(listener),
-            _lock: lock,
-        })
+        Ok(Self { path, lock_path, listener: Some(listener), _lock: lock })
     }
 
     /// Gives the listener to whoever accepts; the files stay this one's.

@@ -90,19 +90,9 @@ impl StorageError {
         match errno {
             Errno::NOENT | Errno::NOTDIR => Self::Vanished { path },
             Errno::ACCESS | Errno::PERM => Self::Permission { path },
-            Errno::ISDIR => Self::NotAFile {
-                path,
-                kind: "a directory",
-            },
-            Errno::NXIO => Self::NotAFile {
-                path,
-                kind: "a pipe, a socket or a device",
-            },
-            errno => Self::System {
-                path,
-                action,
-                errno,
-            },
+            Errno::ISDIR => Self::NotAFile { path, kind: "a directory" },
+            Errno::NXIO => Self::NotAFile { path, kind: "a pipe, a socket or a device" },
+            errno => Self::System { path, action, errno },
         }
     }
 
@@ -141,9 +131,6 @@ impl StorageError {
     /// like one with defective bytes.
     #[must_use]
     pub fn is_bad_sample(&self) -> bool {
-        matches!(
-            self,
-            Self::NotAFile { .. } | Self::TooLarge { .. } | Self::OutOfRange { .. }
-        )
+        matches!(self, Self::NotAFile { .. } | Self::TooLarge { .. } | Self::OutOfRange { .. })
     }
 }

@@ -60,12 +60,7 @@ impl LocalFiles {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let descriptor = rustix::fs::open(folder, flags, Mode::empty())
             .map_err(|errno| StorageError::from_errno(folder.to_owned(), "opening", errno))?;
-        Ok(Self {
-            shared: Arc::new(Root {
-                descriptor,
-                path: folder.to_owned(),
-            }),
-        })
+        Ok(Self { shared: Arc::new(Root { descriptor, path: folder.to_owned() }) })
     }
 
     /// The path that messages name for a relative path.
@@ -109,12 +104,7 @@ impl LocalFiles {
         };
         if end > file_bytes {
             let offset = range.offset;
-            return Err(StorageError::OutOfRange {
-                path,
-                length_bytes: file_bytes,
-                offset,
-                end,
-            });
+            return Err(StorageError::OutOfRange { path, length_bytes: file_bytes, offset, end });
         }
         Ok(OpenFile {
             descriptor,
@@ -140,14 +130,8 @@ impl LocalFiles {
     ) -> Result<(), StorageError> {
         let file = self.open_file(relative, range)?;
         if file.length_bytes > limit_bytes {
-            let OpenFile {
-                path, length_bytes, ..
-            } = file;
-            return Err(StorageError::TooLarge {
-                path,
-                length_bytes,
-                limit_bytes,
-            });
+            let OpenFile { path, length_bytes, .. } = file;
+            return Err(StorageError::TooLarge { path, length_bytes, limit_bytes });
         }
         file.read_into(buffer)
     }
@@ -170,9 +154,7 @@ impl OpenFile {
         let fail = |errno| StorageError::from_errno(self.path.clone(), "reading", errno);
         let wanted = usize::try_from(self.length_bytes).map_err(|_| fail(Errno::NOMEM))?;
         let probe = usize::from(self.to_the_end);
-        buffer
-            .try_reserve_exact(wanted.saturating_add(probe))
-            .map_err(|_| fail(Errno::NOMEM))?;
+        buffer.try_reserve_exact(wanted.saturating_add(probe)).map_err(|_| fail(Errno::NOMEM))?;
         let changed = |found| StorageError::Changed {
             path: self.path.clone(),
             expected_bytes: self.file_bytes,

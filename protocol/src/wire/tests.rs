@@ -16,10 +16,7 @@ fn hex(bytes: &[u8]) -> String {
 
 fn attached() -> DaemonFrame {
     let text = TensorSpec {
-        extent: Extent::Ragged {
-            max_row_bytes: 64,
-            compact: true,
-        },
+        extent: Extent::Ragged { max_row_bytes: 64, compact: true },
         ..TensorSpec::dense("t", DType::U8, &[])
     };
     DaemonFrame::Attached(Box::new(Attached {
@@ -34,10 +31,7 @@ fn attached() -> DaemonFrame {
         return_bytes: 256,
         start: Positioned {
             serial: 0,
-            position: Position {
-                epoch: 2,
-                samples: 8,
-            },
+            position: Position { epoch: 2, samples: 8 },
             batches_left: 5,
         },
         batches_per_epoch: 7,
@@ -51,16 +45,10 @@ fn attached() -> DaemonFrame {
 
 #[test]
 fn the_bytes_of_every_frame_are_pinned() {
-    assert_eq!(
-        PROTOCOL_VERSION, 1,
-        "a new version: pin its bytes beside the old ones' history"
-    );
+    assert_eq!(PROTOCOL_VERSION, 1, "a new version: pin its bytes beside the old ones' history");
     let client: Vec<(ClientFrame, &str)> = vec![
         (
-            ClientFrame::Hello {
-                protocol: 1,
-                release: "0.1".into(),
-            },
+            ClientFrame::Hello { protocol: 1, release: "0.1".into() },
             "00000000010000000300000000000000302e31",
         ),
         (
@@ -78,22 +66,13 @@ fn the_bytes_of_every_frame_are_pinned() {
                 stream: None,
                 rank: 1,
                 world_size: 2,
-                position: Position {
-                    epoch: 3,
-                    samples: 4,
-                },
+                position: Position { epoch: 3, samples: 4 },
                 substitutes: 5,
             }),
             "02000000000100000002000000030000000000000004000000000000000500000000000000",
         ),
         (
-            ClientFrame::Seek {
-                serial: 1,
-                position: Position {
-                    epoch: 2,
-                    samples: 3,
-                },
-            },
+            ClientFrame::Seek { serial: 1, position: Position { epoch: 2, samples: 3 } },
             "03000000010000000000000002000000000000000300000000000000",
         ),
         (ClientFrame::Stats, "04000000"),
@@ -131,17 +110,11 @@ fn the_bytes_of_every_frame_are_pinned() {
             "020000000100000000000000000000000000000000000000000000000200000000000000",
         ),
         (
-            DaemonFrame::StatsPart {
-                last: true,
-                text: "{}".into(),
-            },
+            DaemonFrame::StatsPart { last: true, text: "{}".into() },
             "030000000102000000000000007b7d",
         ),
         (
-            DaemonFrame::Fault(Fault {
-                kind: FaultKind::Taken,
-                message: "x".into(),
-            }),
+            DaemonFrame::Fault(Fault { kind: FaultKind::Taken, message: "x".into() }),
             "0400000005000000010000000000000078",
         ),
         (DaemonFrame::Goodbye, "05000000"),
@@ -159,20 +132,14 @@ fn a_hostile_length_is_an_error_not_an_allocation() {
     let mut bytes = vec![3, 0, 0, 0, 1];
     bytes.extend([0xff; 7]);
     bytes.push(0x7f);
-    assert!(matches!(
-        decode::<DaemonFrame>(&bytes),
-        Err(WireError::Malformed { .. })
-    ));
+    assert!(matches!(decode::<DaemonFrame>(&bytes), Err(WireError::Malformed { .. })));
 }
 
 #[test]
 fn leftovers_and_cuts_are_errors() {
     let bytes = encode(&attached()).unwrap();
     for cut in 0..bytes.len() {
-        assert!(
-            decode::<DaemonFrame>(&bytes[..cut]).is_err(),
-            "cut at {cut}"
-        );
+        assert!(decode::<DaemonFrame>(&bytes[..cut]).is_err(), "cut at {cut}");
     }
     let longer = [bytes.as_slice(), &[0]].concat();
     assert!(decode::<DaemonFrame>(&longer).is_err());
@@ -180,10 +147,7 @@ fn leftovers_and_cuts_are_errors() {
 
 #[test]
 fn a_frame_past_the_limit_is_refused_by_the_sender() {
-    let frame = DaemonFrame::StatsPart {
-        last: true,
-        text: "x".repeat(MAX_FRAME_BYTES),
-    };
+    let frame = DaemonFrame::StatsPart { last: true, text: "x".repeat(MAX_FRAME_BYTES) };
     assert!(matches!(encode(&frame), Err(WireError::TooLarge(_))));
 }
 

@@ -80,11 +80,7 @@ pub fn generate_arrays(
         "kind": format!("{:?}", options.container), "version": GENERATOR_VERSION, "samples": options.samples,
         "classes": options.classes, "shape": options.shape, "seed": options.seed,
     });
-    let files = if options.container == ArrayContainer::NpyStack {
-        1
-    } else {
-        options.samples
-    };
+    let files = if options.container == ArrayContainer::NpyStack { 1 } else { options.samples };
     let marker = match marker::open(folder, described, files)? {
         Found::Finished { bytes } => return Ok(report(bytes, true)),
         Found::Unfinished(marker) => marker,
@@ -108,32 +104,15 @@ pub fn generate_arrays(
 }
 
 fn check_options(options: &ArrayOptions) -> Result<(), GenerateError> {
-    let refuse = |option, value, expected| {
-        Err(GenerateError::Option {
-            option,
-            value,
-            expected,
-        })
-    };
+    let refuse = |option, value, expected| Err(GenerateError::Option { option, value, expected });
     if options.samples == 0 || options.samples > 100_000_000 {
-        return refuse(
-            "samples",
-            options.samples,
-            "at least 1 and at most 100,000,000 are made",
-        );
+        return refuse("samples", options.samples, "at least 1 and at most 100,000,000 are made");
     }
     let classes = u64::from(options.classes);
     if classes == 0 || classes > options.samples || classes > 10_000 {
-        return refuse(
-            "classes",
-            classes,
-            "1 to 10,000, and no more than samples, are possible",
-        );
+        return refuse("classes", classes, "1 to 10,000, and no more than samples, are possible");
     }
-    let elements = options
-        .shape
-        .iter()
-        .try_fold(1_u64, |product, &axis| product.checked_mul(axis));
+    let elements = options.shape.iter().try_fold(1_u64, |product, &axis| product.checked_mul(axis));
     match elements {
         Some(1..=0x0100_0000) => Ok(()),
         Some(elements) => refuse("shape", elements, "a sample has 1 to 16,777,216 elements"),
@@ -159,11 +138,8 @@ fn write_npy(
     shape: &[u64],
     values: impl Iterator<Item = f32>,
 ) -> io::Result<()> {
-    let mut array = npyz::WriteOptions::new()
-        .default_dtype()
-        .shape(shape)
-        .writer(writer)
-        .begin_nd()?;
+    let mut array =
+        npyz::WriteOptions::new().default_dtype().shape(shape).writer(writer).begin_nd()?;
     array.extend(values)?;
     array.finish()
 }
@@ -173,16 +149,10 @@ fn write_sample(folder: &Path, options: &ArrayOptions, index: u64) -> Result<u64
     let mut bytes = Vec::new();
     let (path, made) = if options.container == ArrayContainer::NpzFiles {
         let made = npz_bytes(options, index, i64::from(class));
-        (
-            folder.join(format!("{index:08}.npz")),
-            made.map(|made| bytes = made),
-        )
+        (folder.join(format!("{index:08}.npz")), made.map(|made| bytes = made))
     } else {
         let made = write_npy(&mut bytes, &options.shape, features(options, index));
-        (
-            class_folder(folder, class, options.classes).join(format!("{index:08}.npy")),
-            made,
-        )
+        (class_folder(folder, class, options.classes).join(format!("{index:08}.npy")), made)
     };
     made.and_then(|()| fs::write(&path, &bytes))
         .map_err(GenerateError::file(&path, "write the file"))?;
@@ -198,11 +168,8 @@ fn npz_bytes(options: &ArrayOptions, index: u64, target: i64) -> io::Result<Vec<
     archive.start_file("features.npy", member)?;
     write_npy(&mut archive, &options.shape, features(options, index))?;
     archive.start_file("target.npy", member)?;
-    let mut scalar = npyz::WriteOptions::new()
-        .default_dtype()
-        .shape(&[])
-        .writer(&mut archive)
-        .begin_nd()?;
+    let mut scalar =
+        npyz::WriteOptions::new().default_dtype().shape(&[]).writer(&mut archive).begin_nd()?;
     scalar.push(&target)?;
     scalar.finish()?;
     Ok(archive.finish()?.into_inner())
@@ -213,9 +180,8 @@ fn write_stack(
     options: &ArrayOptions,
     progress: &dyn Fn(u64, u64),
 ) -> Result<u64, GenerateError> {
-    let shape: Vec<u64> = std::iter::once(options.samples)
-        .chain(options.shape.iter().copied())
-        .collect();
+    let shape: Vec<u64> =
+        std::iter::once(options.samples).chain(options.shape.iter().copied()).collect();
     let step = (options.samples / 100).max(1);
     let values = (0..options.samples).flat_map(|index| {
         if index % step == 0 {

@@ -62,10 +62,6 @@ impl GenerateError {
         action: &'static str,
     ) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.to_path_buf();
-        move |source| Self::File {
-            path,
-            action,
-            source,
-        }
+        move |source| Self::File { path, action, source }
     }
 }

@@ -47,9 +47,7 @@ pub(super) fn open(
             fs::read_dir(folder).map_err(GenerateError::file(folder, "list the folder"))?;
         // A second generator may have made the marker in between; then the folder is not a stranger's.
         if entries.next().is_some() && !path.exists() {
-            return Err(GenerateError::NotOurs {
-                folder: folder.to_path_buf(),
-            });
+            return Err(GenerateError::NotOurs { folder: folder.to_path_buf() });
         }
     }
     let mut file = OpenOptions::new()
@@ -62,8 +60,7 @@ pub(super) fn open(
     flock(&file, FlockOperation::LockExclusive)
         .map_err(|errno| GenerateError::file(&path, "lock the marker")(errno.into()))?;
     let mut text = String::new();
-    file.read_to_string(&mut text)
-        .map_err(GenerateError::file(&path, "read the marker"))?;
+    file.read_to_string(&mut text).map_err(GenerateError::file(&path, "read the marker"))?;
     let found: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
     // A marker that is empty or cut short is that of a generator that died while writing it.
     let same = found.get("options").is_none_or(|found| *found == options);
@@ -75,15 +72,9 @@ pub(super) fn open(
         });
     }
     if found["finished"] == Value::Bool(true) && count_files(folder)? == files_expected {
-        return Ok(Found::Finished {
-            bytes: found["bytes"].as_u64().unwrap_or(0),
-        });
+        return Ok(Found::Finished { bytes: found["bytes"].as_u64().unwrap_or(0) });
     }
-    let mut marker = Marker {
-        file,
-        path,
-        options,
-    };
+    let mut marker = Marker { file, path, options };
     marker.write(false, 0)?;
     Ok(Found::Unfinished(marker))
 }
@@ -117,9 +108,7 @@ fn count_files(folder: &Path) -> Result<u64, GenerateError> {
             fs::read_dir(&folder).map_err(GenerateError::file(&folder, "list the folder"))?
         {
             let entry = entry.map_err(GenerateError::file(&folder, "list the folder"))?;
-            let kind = entry
-                .file_type()
-                .map_err(GenerateError::file(&entry.path(), "look at"))?;
+            let kind = entry.file_type().map_err(GenerateError::file(&entry.path(), "look at"))?;
             if kind.is_dir() && depth == 0 {
                 waiting.push((entry.path(), depth + 1));
             } else if kind.is_file() && !entry.file_name().as_encoded_bytes().starts_with(b".") {

@@ -10,15 +10,8 @@ const LEVEL: i32 = 16;
 
 /// Cell sizes in pixels and the amplitudes in levels of the texture's octaves. The amplitude falls more slowly than the
 /// cell, as it does in photographs of foliage and fabric; tuned so that the standard set has about 110 kB a file.
-const TEXTURE_OCTAVES: [(usize, i32); 7] = [
-    (128, 30),
-    (64, 24),
-    (32, 20),
-    (16, 18),
-    (8, 19),
-    (4, 25),
-    (2, 31),
-];
+const TEXTURE_OCTAVES: [(usize, i32); 7] =
+    [(128, 30), (64, 24), (32, 20), (16, 18), (8, 19), (4, 25), (2, 31)];
 
 /// The same for the slow change of tint between the red and the blue channel.
 const TINT_OCTAVES: [(usize, i32); 3] = [(64, 16), (16, 8), (4, 5)];
@@ -27,16 +20,8 @@ const TINT_OCTAVES: [(usize, i32); 3] = [(64, 16), (16, 8), (4, 5)];
 const HUES: i32 = 1536;
 
 /// Unit vectors of eight turns within a right angle, in 1/256: (cosine, sine).
-const TURNS: [(i32, i32); 8] = [
-    (256, 0),
-    (251, 50),
-    (237, 98),
-    (213, 142),
-    (181, 181),
-    (142, 213),
-    (98, 237),
-    (50, 251),
-];
+const TURNS: [(i32, i32); 8] =
+    [(256, 0), (251, 50), (237, 98), (213, 142), (181, 181), (142, 213), (98, 237), (50, 251)];
 
 /// Red, green, blue in levels.
 type Color = [i32; 3];
@@ -88,21 +73,14 @@ impl Octave {
         let columns = width.div_ceil(cell) + 1;
         let lines = height.div_ceil(cell) + 1;
         let reach = amplitude * LEVEL;
-        let corners = (0..columns * lines)
-            .map(|_| randomness.between(-reach, reach))
-            .collect();
+        let corners = (0..columns * lines).map(|_| randomness.between(-reach, reach)).collect();
         let weights = (0..cell)
             .map(|pixel| {
                 let t = i32::try_from(pixel * 256 / cell).unwrap_or(0);
                 (t * t * (3 * 256 - 2 * t)) >> 16
             })
             .collect();
-        Self {
-            cell,
-            columns,
-            corners,
-            weights,
-        }
+        Self { cell, columns, corners, weights }
     }
 
     /// Adds this octave's values for line `y` to `row`, in sixteenths of a level.
@@ -113,9 +91,7 @@ impl Octave {
         let down = self.weights[y % self.cell];
         scratch.clear();
         scratch.extend(
-            top.iter()
-                .zip(bottom)
-                .map(|(top, bottom)| top + (((bottom - top) * down) >> 8)),
+            top.iter().zip(bottom).map(|(top, bottom)| top + (((bottom - top) * down) >> 8)),
         );
         for (segment, corners) in row.chunks_mut(self.cell).zip(scratch.windows(2)) {
             let (left, step) = (corners[0], corners[1] - corners[0]);
@@ -137,14 +113,8 @@ enum Outline {
     Bars,
 }
 
-const OUTLINES: [Outline; 6] = [
-    Outline::Disc,
-    Outline::Box,
-    Outline::Diamond,
-    Outline::Ring,
-    Outline::Cross,
-    Outline::Bars,
-];
+const OUTLINES: [Outline; 6] =
+    [Outline::Disc, Outline::Box, Outline::Diamond, Outline::Ring, Outline::Cross, Outline::Bars];
 
 /// One object of the picture's class.
 struct Object {
@@ -187,20 +157,14 @@ impl Object {
 
     fn turned(&self, across: i32, down: i32) -> (i32, i32) {
         let (cosine, sine) = self.turn;
-        (
-            (across * cosine + down * sine) >> 8,
-            (down * cosine - across * sine) >> 8,
-        )
+        ((across * cosine + down * sine) >> 8, (down * cosine - across * sine) >> 8)
     }
 
     /// The object's colour at a place: stripes, and light that falls from one side.
     fn shade(&self, across: i32, down: i32) -> Color {
         let (along, _) = self.turned(across, down);
-        let stripe = if (along + 4096).rem_euclid(2 * self.stripe) < self.stripe {
-            18
-        } else {
-            -18
-        };
+        let stripe =
+            if (along + 4096).rem_euclid(2 * self.stripe) < self.stripe { 18 } else { -18 };
         let light = -(across + down) * 24 / self.radius.max(1);
         self.color.map(|channel| channel + stripe + light)
     }
@@ -237,12 +201,7 @@ pub(super) fn paint(
     let busyness = randomness.between(30, 190);
     let octaves = |randomness: &mut Randomness, table: &[(usize, i32)]| -> Vec<Octave> {
         let build = |&(cell, amplitude): &(usize, i32)| {
-            Octave::new(
-                randomness,
-                (width, height),
-                cell,
-                (amplitude * busyness / 100).max(1),
-            )
+            Octave::new(randomness, (width, height), cell, (amplitude * busyness / 100).max(1))
         };
         table.iter().map(build).collect()
     };
@@ -253,11 +212,8 @@ pub(super) fn paint(
     let position = i64::from(class) * i64::from(HUES) / i64::from(classes.max(1));
     let class_hue = i32::try_from(position).unwrap_or(0);
     let background = |randomness: &mut Randomness| {
-        let hue = if randomness.between(0, 1) == 0 {
-            class_hue
-        } else {
-            randomness.between(0, HUES - 1)
-        };
+        let hue =
+            if randomness.between(0, 1) == 0 { class_hue } else { randomness.between(0, HUES - 1) };
         let saturation = randomness.between(10, 70);
         let value = randomness.between(70, 190);
         hue_color(hue, saturation, value)
@@ -274,11 +230,8 @@ pub(super) fn paint(
     for (line, y) in (0_i32..).zip(0..height) {
         texture_row.fill(0);
         tint_row.fill(0);
-        texture
-            .iter()
-            .for_each(|octave| octave.add_row(y, &mut texture_row, &mut scratch));
-        tint.iter()
-            .for_each(|octave| octave.add_row(y, &mut tint_row, &mut scratch));
+        texture.iter().for_each(|octave| octave.add_row(y, &mut texture_row, &mut scratch));
+        tint.iter().for_each(|octave| octave.add_row(y, &mut tint_row, &mut scratch));
         let down = line * 256 / lines;
         let mut field: Color = [0; 3];
         for (channel, (above, below)) in field.iter_mut().zip(above.iter().zip(&below)) {
@@ -289,11 +242,8 @@ pub(super) fn paint(
             paint_object_row(object, line, &mut color_row);
         }
         let mut noise = 0_u64;
-        for (x, ((color, texture), tint)) in color_row
-            .iter()
-            .zip(&texture_row)
-            .zip(&tint_row)
-            .enumerate()
+        for (x, ((color, texture), tint)) in
+            color_row.iter().zip(&texture_row).zip(&tint_row).enumerate()
         {
             if x % 4 == 0 {
                 noise = randomness.next();
@@ -305,12 +255,7 @@ pub(super) fn paint(
             let shift = texture / LEVEL + speck;
             let tint = tint / LEVEL;
             rgb.extend(
-                [
-                    color[0] + shift + tint,
-                    color[1] + shift,
-                    color[2] + shift - tint,
-                ]
-                .map(to_byte),
+                [color[0] + shift + tint, color[1] + shift, color[2] + shift - tint].map(to_byte),
             );
         }
     }
@@ -349,14 +294,8 @@ fn paint_object_row(object: &Object, line: i32, row: &mut [Color]) {
         return;
     }
     let first = usize::try_from(object.center.0 - reach).unwrap_or(0);
-    let span = usize::try_from(object.center.0 + reach)
-        .unwrap_or(0)
-        .saturating_sub(first);
-    for (pixel, x) in row
-        .iter_mut()
-        .skip(first)
-        .take(span)
-        .zip(i32::try_from(first).unwrap_or(0)..)
+    let span = usize::try_from(object.center.0 + reach).unwrap_or(0).saturating_sub(first);
+    for (pixel, x) in row.iter_mut().skip(first).take(span).zip(i32::try_from(first).unwrap_or(0)..)
     {
         let across = x - object.center.0;
         let coverage = object.coverage(across, down);

@@ -25,10 +25,7 @@ fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
             let path = entry.expect("entry").path();
             if path.is_dir() {
                 waiting.push(path);
-            } else if path
-                .file_name()
-                .is_some_and(|name| name != marker::MARKER_NAME)
-            {
+            } else if path.file_name().is_some_and(|name| name != marker::MARKER_NAME) {
                 let name = path.strip_prefix(folder).expect("below").to_path_buf();
                 found.insert(name, fs::read(&path).expect("read"));
             }
@@ -39,23 +36,14 @@ fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 
 #[test]
 fn the_bytes_depend_on_the_options_alone_and_not_on_threads() {
-    let (one, many) = (
-        tempfile::tempdir().expect("folder"),
-        tempfile::tempdir().expect("folder"),
-    );
+    let (one, many) = (tempfile::tempdir().expect("folder"), tempfile::tempdir().expect("folder"));
     let report = generate_images(one.path(), &small(), &silent).expect("one thread");
-    let options = GenerateOptions {
-        threads: 4,
-        ..small()
-    };
+    let options = GenerateOptions { threads: 4, ..small() };
     generate_images(many.path(), &options, &silent).expect("four threads");
     let made = contents(one.path());
     assert_eq!(made, contents(many.path()));
     assert_eq!(made.len(), 12);
-    assert_eq!(
-        report.bytes,
-        made.values().map(|file| file.len() as u64).sum::<u64>()
-    );
+    assert_eq!(report.bytes, made.values().map(|file| file.len() as u64).sum::<u64>());
     assert!(made.contains_key(Path::new("class-002/00000011.jpg")));
     assert!(made.values().all(|file| file.starts_with(&[0xFF, 0xD8])));
 }
@@ -69,28 +57,14 @@ fn the_bytes_of_this_generator_version_stay() {
     contents(folder.path()).values().for_each(|file| {
         hasher.update(file);
     });
-    assert_eq!(
-        (GENERATOR_VERSION, &hasher.finalize().to_hex()[..16]),
-        (1, "e8c5843171ce88c5")
-    );
+    assert_eq!((GENERATOR_VERSION, &hasher.finalize().to_hex()[..16]), (1, "e8c5843171ce88c5"));
 }
 
 #[test]
 fn another_seed_gives_other_pictures() {
-    let (one, other) = (
-        tempfile::tempdir().expect("folder"),
-        tempfile::tempdir().expect("folder"),
-    );
+    let (one, other) = (tempfile::tempdir().expect("folder"), tempfile::tempdir().expect("folder"));
     generate_images(one.path(), &small(), &silent).expect("made");
-    generate_images(
-        other.path(),
-        &GenerateOptions {
-            seed: 18,
-            ..small()
-        },
-        &silent,
-    )
-    .expect("made");
+    generate_images(other.path(), &GenerateOptions { seed: 18, ..small() }, &silent).expect("made");
     let (one, other) = (contents(one.path()), contents(other.path()));
     assert!(one.iter().all(|(name, file)| other[name] != *file));
 }
@@ -135,75 +109,24 @@ fn a_folder_with_other_content_is_refused_and_left_alone() {
 fn a_set_made_with_other_options_is_refused_with_both() {
     let folder = tempfile::tempdir().expect("folder");
     generate_images(folder.path(), &small(), &silent).expect("made");
-    let error = generate_images(
-        folder.path(),
-        &GenerateOptions {
-            quality: 80,
-            ..small()
-        },
-        &silent,
-    )
-    .expect_err("other");
+    let error =
+        generate_images(folder.path(), &GenerateOptions { quality: 80, ..small() }, &silent)
+            .expect_err("other");
     let message = error.to_string();
-    assert!(
-        message.contains("\"quality\":94") && message.contains("\"quality\":80"),
-        "{message}"
-    );
+    assert!(message.contains("\"quality\":94") && message.contains("\"quality\":80"), "{message}");
 }
 
 #[test]
 fn options_out_of_range_are_refused_by_name() {
     let folder = tempfile::tempdir().expect("folder");
     for (options, name) in [
-        (
-            GenerateOptions {
-                images: 0,
-                ..small()
-            },
-            "images",
-        ),
-        (
-            GenerateOptions {
-                classes: 13,
-                ..small()
-            },
-            "classes",
-        ),
-        (
-            GenerateOptions {
-                classes: 0,
-                ..small()
-            },
-            "classes",
-        ),
-        (
-            GenerateOptions {
-                width: 8,
-                ..small()
-            },
-            "width",
-        ),
-        (
-            GenerateOptions {
-                height: 20_000,
-                ..small()
-            },
-            "height",
-        ),
-        (
-            GenerateOptions {
-                size_variation_percent: 90,
-                ..small()
-            },
-            "size variation",
-        ),
-        (
-            GenerateOptions {
-                quality: 0,
-                ..small()
-            },
-            "quality",
-        ),
+        (GenerateOptions { images: 0, ..small() }, "images"),
+        (GenerateOptions { classes: 13, ..small() }, "classes"),
+        (GenerateOptions { classes: 0, ..small() }, "classes"),
+        (GenerateOptions { width: 8, ..small() }, "width"),
+        (GenerateOptions { height: 20_000, ..small() }, "height"),
+        (GenerateOptions { size_variation_percent: 90, ..small() }, "size variation"),
+        (GenerateOptions { quality: 0, ..small() }, "quality"),
     ] {
         let target = folder.path().join("data");
         let error = generate_images(&target, &options, &silent).expect_err(name);
@@ -219,33 +142,22 @@ fn a_file_that_cannot_be_written_ends_the_work_and_is_named() {
     fs::create_dir_all(folder.path().join("class-001/00000004.jpg"))
         .expect("a folder in a file's place");
     let error = generate_images(folder.path(), &small(), &silent).expect_err("cannot write");
-    assert!(
-        error.to_string().contains("class-001/00000004.jpg"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("class-001/00000004.jpg"), "{error}");
 }
 
 #[test]
 fn progress_ends_at_the_whole() {
     let folder = tempfile::tempdir().expect("folder");
     let seen = std::cell::RefCell::new(Vec::new());
-    generate_images(folder.path(), &small(), &|done, all| {
-        seen.borrow_mut().push((done, all))
-    })
-    .expect("made");
-    assert_eq!(
-        *seen.borrow(),
-        (1..=12).map(|done| (done, 12)).collect::<Vec<_>>()
-    );
+    generate_images(folder.path(), &small(), &|done, all| seen.borrow_mut().push((done, all)))
+        .expect("made");
+    assert_eq!(*seen.borrow(), (1..=12).map(|done| (done, 12)).collect::<Vec<_>>());
 }
 
 #[test]
 fn arrays_read_back_in_every_container() {
-    for container in [
-        ArrayContainer::NpyFiles,
-        ArrayContainer::NpyStack,
-        ArrayContainer::NpzFiles,
-    ] {
+    for container in [ArrayContainer::NpyFiles, ArrayContainer::NpyStack, ArrayContainer::NpzFiles]
+    {
         let folder = tempfile::tempdir().expect("folder");
         let options = ArrayOptions {
             container,
@@ -255,11 +167,7 @@ fn arrays_read_back_in_every_container() {
             ..ArrayOptions::default()
         };
         generate_arrays(folder.path(), &options, &silent).expect("made");
-        assert!(
-            generate_arrays(folder.path(), &options, &silent)
-                .expect("found")
-                .reused
-        );
+        assert!(generate_arrays(folder.path(), &options, &silent).expect("found").reused);
         let files = contents(folder.path());
         let read = |bytes: &[u8]| -> (Vec<u64>, Vec<f32>) {
             let array = npyz::NpyFile::new(bytes).expect("header");

@@ -39,6 +39,8 @@ pub struct IndexPlace {
     pub path: PathBuf,
     /// Whether the configuration names it: then what lies there is not overwritten blindly.
     pub is_configured: bool,
+    /// A folder among those that all users may write to; it must be this user's and closed to others.
+    pub private_folder: Option<PathBuf>,
 }
 
 impl IndexPlace {
@@ -47,31 +49,22 @@ impl IndexPlace {
     #[must_use]
     pub fn choose(configured: Option<&Path>, identity: &[u8; 32], options: &[u8; 32]) -> Self {
         if let Some(path) = configured {
-            return Self {
-                path: path.to_owned(),
-                is_configured: true,
-            };
+            return Self { path: path.to_owned(), is_configured: true, private_folder: None };
         }
-        let absolute = |name| {
-            std::env::var_os(name)
-                .map(PathBuf::from)
-                .filter(|path| path.is_absolute())
+        let absolute =
+            |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let home =
+            absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")));
+        let (cache, private_folder) = match home {
+            Some(cache) => (cache, None),
+            None => {
+                let folder = std::env::temp_dir().join(format!("forebay-{}", own_user()));
+                (folder.clone(), Some(folder))
+            }
         };
-        let cache = absolute("XDG_CACHE_HOME")
-            .or_else(|| absolute("HOME").map(|home| home.join(".cache")))
-            .unwrap_or_else(|| {
-                let user = rustix::process::getuid().as_raw();
-                std::env::temp_dir().join(format!("forebay-{user}"))
-            });
         let name = blake3::hash(&[&identity[..], &options[..]].concat()).to_hex();
-        let path = cache
-            .join("forebay")
-            .join("index")
-            .join(format!("{}.index", &name[..32]));
-        Self {
-            path,
-            is_configured: false,
-        }
+        let path = cache.join("forebay").join("index").join(format!("{}.index", &name[..32]));
+        Self { path, is_configured: false, private_folder }
     }
 
     fn beside(&self, suffix: &str) -> PathBuf {
@@ -83,23 +76,23 @@ impl IndexPlace {
     /// Makes the folder, for this user alone where it is new.
     ///
     /// # Errors
-    /// What the system says; or the folder for temporary files belongs to another user.
+    /// What the system says; or the private folder is not this user's alone.
     pub fn make_folder(&self) -> io::Result<()> {
-        let Some(folder) = self.path.parent() else {
-            return Ok(());
-        };
-        std::fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(folder)?;
-        let owner = std::fs::metadata(folder)?.uid();
-        if !self.is_configured && owner != rustix::process::getuid().as_raw() {
-            return Err(io::Error::other(format!(
-                "{} belongs to user {owner}",
-                folder.display()
-            )));
+        let mut builder = std::fs::DirBuilder::new();
+        builder.recursive(true).mode(0o700);
+        if let Some(private) = &self.private_folder {
+            builder.create(private)?;
+            // Not through a link: whoever made it could turn it elsewhere.
+            let status = std::fs::symlink_metadata(private)?;
+            if !status.is_dir() || status.uid() != own_user() || status.mode() & 0o077 != 0 {
+                let message = format!("{} is not this user's alone", private.display());
+                return Err(io::Error::other(message));
+            }
         }
-        Ok(())
+        match self.path.parent() {
+            Some(folder) => builder.create(folder),
+            None => Ok(()),
+        }
     }
 
     /// Maps the index that lies there, if it is the one wanted.
@@ -112,15 +105,19 @@ impl IndexPlace {
         options: &[u8; 32],
         extensions: Extensions,
     ) -> Result<Option<FolderIndex>, DatasetError> {
-        let foreign = |what| DatasetError::ForeignIndex {
-            path: self.path.clone(),
-            what,
-        };
+        let foreign = |what| DatasetError::ForeignIndex { path: self.path.clone(), what };
         let Ok(file) = File::open(&self.path) else {
             return Ok(None);
         };
-        if self.is_configured && file.metadata().is_ok_and(|status| !status.is_file()) {
+        let Ok(status) = file.metadata() else {
+            return Ok(None);
+        };
+        if self.is_configured && !status.is_file() {
             return Err(foreign("no regular file"));
+        }
+        // Another user could cut the file short under the mapping. A configured file is the configuration's word.
+        if !self.is_configured && status.uid() != own_user() {
+            return Ok(None);
         }
         let Ok(mapped) = map_file_read_only(&file) else {
             return Ok(None);
@@ -173,12 +170,8 @@ impl IndexPlace {
         let path = self.beside(".lock");
         let mut waited = false;
         loop {
-            let opened = OpenOptions::new()
-                .create(true)
-                .truncate(false)
-                .write(true)
-                .mode(0o600)
-                .open(&path);
+            let opened =
+                OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
             let file = match opened {
                 Ok(file) => file,
                 Err(error) => return Ok(Err(error)),
@@ -191,10 +184,8 @@ impl IndexPlace {
                 Ok(()) | Err(Errno::INTR) => {}
                 Err(Errno::WOULDBLOCK) => {
                     waited = true;
-                    let waiting = ScanProgress {
-                        waiting_for_another: true,
-                        ..ScanProgress::default()
-                    };
+                    let waiting =
+                        ScanProgress { waiting_for_another: true, ..ScanProgress::default() };
                     if progress(waiting).is_break() {
                         return Err(DatasetError::Cancelled);
                     }
@@ -204,6 +195,10 @@ impl IndexPlace {
             }
         }
     }
+}
+
+fn own_user() -> u32 {
+    rustix::process::getuid().as_raw()
 }
 
 fn is_still_at(file: &File, path: &Path) -> bool {
@@ -230,19 +225,15 @@ impl Drop for IndexLock {
     }
 }
 
-/// Whether no directory of the index has changed since its scan. `started_seconds` is now the time of that scan; a
-/// directory that changed within the tick before it counts as changed.
+/// Whether no directory of the index has changed since its scan. One that changed within the clock's tick before the scan
+/// counts as changed.
 #[must_use]
 pub fn is_up_to_date(index: &FolderIndex, source: &dyn DirectorySource) -> bool {
     let directories = index.directory_count();
-    let threads = directories
-        .div_ceil(CHECKED_PER_THREAD)
-        .clamp(1, MOST_CHECKING_THREADS);
+    let threads = directories.div_ceil(CHECKED_PER_THREAD).clamp(1, MOST_CHECKING_THREADS);
     let share = directories.div_ceil(threads).max(1);
     let check = |range: std::ops::Range<usize>| {
-        range
-            .into_iter()
-            .all(|place| is_unchanged(index, source, place))
+        range.into_iter().all(|place| is_unchanged(index, source, place))
     };
     if threads == 1 {
         return check(0..directories);
@@ -252,9 +243,7 @@ pub fn is_up_to_date(index: &FolderIndex, source: &dyn DirectorySource) -> bool 
             .step_by(share)
             .map(|start| scope.spawn(move || check(start..directories.min(start + share))))
             .collect();
-        checks
-            .into_iter()
-            .all(|check| check.join().unwrap_or(false))
+        checks.into_iter().all(|check| check.join().unwrap_or(false))
     })
 }
 
@@ -268,4 +257,21 @@ fn is_unchanged(index: &FolderIndex, source: &dyn DirectorySource, place: usize)
             && stamp.changed_nanoseconds == record.changed_nanoseconds
             && stamp.changed_seconds < started - CLOCK_TICK_SECONDS
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_still_at;
+
+    #[test]
+    fn a_lock_on_a_name_that_was_removed_or_made_anew_does_not_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lock");
+        let file = std::fs::File::create(&path).unwrap();
+        assert!(is_still_at(&file, &path));
+        std::fs::remove_file(&path).unwrap();
+        assert!(!is_still_at(&file, &path));
+        let _anew = std::fs::File::create(&path).unwrap();
+        assert!(!is_still_at(&file, &path));
+    }
 }

@@ -74,13 +74,7 @@ impl FolderIndex {
         let header = Header::read(&bytes)?;
         let directories = usize::try_from(header.directories).map_err(|_| LayoutFault::Damaged)?;
         let classes = read_classes(&bytes, &header).ok_or(LayoutFault::Damaged)?;
-        let index = Self {
-            bytes,
-            header,
-            directories,
-            extensions,
-            classes,
-        };
+        let index = Self { bytes, header, directories, extensions, classes };
         index.check_directories().ok_or(LayoutFault::Damaged)?;
         Ok(index)
     }
@@ -155,9 +149,7 @@ impl FolderIndex {
         let next = DirectoryRecord::at(&self.bytes, place + 1)?;
         let start = usize::try_from(record.path_offset).ok()?;
         let end = usize::try_from(next.path_offset).ok()?;
-        let paths = self
-            .bytes
-            .get(self.header.paths_start..self.header.names_start)?;
+        let paths = self.bytes.get(self.header.paths_start..self.header.names_start)?;
         Some((paths.get(start..end)?, record))
     }
 
@@ -174,11 +166,7 @@ impl FolderIndex {
         while high - low > 1 {
             let middle = low + (high - low) / 2;
             let first_sample = u64_at(table, middle * layout::DIRECTORY_BYTES).unwrap_or(u64::MAX);
-            if first_sample <= id.0 {
-                low = middle
-            } else {
-                high = middle
-            }
+            if first_sample <= id.0 { low = middle } else { high = middle }
         }
         low
     }
@@ -227,9 +215,7 @@ impl FolderIndex {
     ) -> Option<NameDecoder<'_>> {
         let entry = usize::try_from(block).ok()?.checked_mul(4)?;
         let offset = u32_at(self.bytes.get(self.header.blocks_start..)?, entry)?;
-        let names = usize::try_from(record.names_offset)
-            .ok()?
-            .checked_add(offset as usize)?;
+        let names = usize::try_from(record.names_offset).ok()?.checked_add(offset as usize)?;
         let encoded = self.bytes.get(self.header.names_start..)?.get(names..)?;
         Some(NameDecoder::new(encoded, self.extensions, start))
     }

@@ -215,11 +215,7 @@ pub fn lay_out(folder: &SelectedFolder, origin: IndexOrigin) -> Vec<u8> {
         + classes_bytes
         + paths_bytes
         + names_bytes;
-    let samples: u64 = folder
-        .directories
-        .iter()
-        .map(|directory| directory.file_count)
-        .sum();
+    let samples: u64 = folder.directories.iter().map(|directory| directory.file_count).sum();
 
     let mut bytes = Vec::with_capacity(total);
     bytes.extend_from_slice(&MAGIC);
@@ -247,11 +243,7 @@ pub fn lay_out(folder: &SelectedFolder, origin: IndexOrigin) -> Vec<u8> {
     for directory in &folder.directories {
         record.changed_seconds = directory.stamp.changed_seconds;
         record.changed_nanoseconds = directory.stamp.changed_nanoseconds;
-        record.label = folder
-            .labels
-            .get(directory.class as usize)
-            .copied()
-            .unwrap_or(0);
+        record.label = folder.labels.get(directory.class as usize).copied().unwrap_or(0);
         bytes.extend_from_slice(&record.to_bytes());
         record.first_sample += directory.file_count;
         record.first_block += directory.block_offsets.len() as u64;
@@ -259,11 +251,7 @@ pub fn lay_out(folder: &SelectedFolder, origin: IndexOrigin) -> Vec<u8> {
         record.path_offset += directory.path.len() as u64;
     }
     bytes.extend_from_slice(&record.to_bytes());
-    for offset in folder
-        .directories
-        .iter()
-        .flat_map(|directory| &directory.block_offsets)
-    {
+    for offset in folder.directories.iter().flat_map(|directory| &directory.block_offsets) {
         bytes.extend_from_slice(&offset.to_le_bytes());
     }
     for class in &folder.classes {

@@ -61,9 +61,7 @@ pub fn open_folder(
     let root = resolve_root(&config.path, format)?;
     let source = LocalDirectories::open(&root)?;
     let list = |path: &Option<PathBuf>, action| {
-        path.as_deref()
-            .map(|path| ListFile::read(path, action))
-            .transpose()
+        path.as_deref().map(|path| ListFile::read(path, action)).transpose()
     };
     let selection = Selection {
         classes: list(&config.classes, "reading dataset.classes")?,
@@ -74,15 +72,7 @@ pub fn open_folder(
     let options = digest_options(&selection, format);
     refuse_index_inside(config.index.as_deref(), &root)?;
     let place = IndexPlace::choose(config.index.as_deref(), &identity, &options);
-    let task = Task {
-        source: &source,
-        root: &root,
-        format,
-        selection,
-        identity,
-        options,
-        place,
-    };
+    let task = Task { source: &source, root: &root, format, selection, identity, options, place };
     let (index, mut report) = task.open(progress)?;
     report.samples = index.sample_count();
     report.classes = index.header().classes;
@@ -94,9 +84,7 @@ pub fn open_folder(
 
 fn resolve_root(path: &Path, format: FolderFormat) -> Result<PathBuf, DatasetError> {
     let root = std::fs::canonicalize(path).map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => DatasetError::Missing {
-            path: path.to_owned(),
-        },
+        std::io::ErrorKind::NotFound => DatasetError::Missing { path: path.to_owned() },
         _ => DatasetError::from_io(path.to_owned(), "resolving", error),
     })?;
     if root.is_dir() {
@@ -116,9 +104,9 @@ fn refuse_index_inside(index: Option<&Path>, root: &Path) -> Result<(), DatasetE
         .and_then(Path::parent)
         .map(|folder| std::fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned()));
     match (index, folder) {
-        (Some(path), Some(folder)) if folder.starts_with(root) => Err(DatasetError::IndexInside {
-            path: path.to_owned(),
-        }),
+        (Some(path), Some(folder)) if folder.starts_with(root) => {
+            Err(DatasetError::IndexInside { path: path.to_owned() })
+        }
         _ => Ok(()),
     }
 }
@@ -143,13 +131,7 @@ fn digest_options(selection: &Selection, format: FolderFormat) -> [u8; 32] {
     part(Some(format.extensions.join("\0").as_bytes()));
     part(selection.classes.as_ref().map(ListFile::bytes));
     part(selection.ids.as_ref().map(ListFile::bytes));
-    part(
-        selection
-            .limit
-            .map(u64::to_le_bytes)
-            .as_ref()
-            .map(<[u8; 8]>::as_slice),
-    );
+    part(selection.limit.map(u64::to_le_bytes).as_ref().map(<[u8; 8]>::as_slice));
     *hasher.finalize().as_bytes()
 }
 
@@ -170,13 +152,7 @@ impl Task<'_> {
         progress: ProgressCallback<'_>,
     ) -> Result<(FolderIndex, IndexReport), DatasetError> {
         if let Some(index) = self.load_if_true()? {
-            return Ok((
-                index,
-                IndexReport {
-                    reused: true,
-                    ..IndexReport::default()
-                },
-            ));
+            return Ok((index, IndexReport { reused: true, ..IndexReport::default() }));
         }
         let mut report = IndexReport::default();
         let lock = match self.place.make_folder() {
@@ -186,13 +162,7 @@ impl Task<'_> {
         if lock.as_ref().is_ok_and(|lock| lock.waited)
             && let Some(index) = self.load_if_true()?
         {
-            return Ok((
-                index,
-                IndexReport {
-                    reused: true,
-                    ..IndexReport::default()
-                },
-            ));
+            return Ok((index, IndexReport { reused: true, ..IndexReport::default() }));
         }
         let bytes = self.scan(progress, &mut report)?;
         let saved = match &lock {
@@ -219,9 +189,7 @@ impl Task<'_> {
     }
 
     fn load_if_true(&self) -> Result<Option<FolderIndex>, DatasetError> {
-        let index = self
-            .place
-            .load(&self.identity, &self.options, self.format.extensions)?;
+        let index = self.place.load(&self.identity, &self.options, self.format.extensions)?;
         Ok(index.filter(|index| cache::is_up_to_date(index, self.source)))
     }
 
@@ -236,9 +204,7 @@ impl Task<'_> {
             .and_then(|since| i64::try_from(since.as_secs()).ok())
             .unwrap_or(0);
         let scanned = scan::scan_folder(self.source, self.root, self.format, progress)?;
-        report
-            .warnings
-            .extend(scanned.skipped.summary(self.format.extensions));
+        report.warnings.extend(scanned.skipped.summary(self.format.extensions));
         let skipped = scanned.skipped.total();
         let selected = self.selection.apply(scanned, self.root, self.format)?;
         let origin = IndexOrigin {
@@ -247,11 +213,7 @@ impl Task<'_> {
             scan_started_seconds,
             skipped,
         };
-        Ok(FolderIndex::build(
-            &selected,
-            origin,
-            self.format.extensions,
-        ))
+        Ok(FolderIndex::build(&selected, origin, self.format.extensions))
     }
 }
 

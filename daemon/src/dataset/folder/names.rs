@@ -6,8 +6,11 @@
 //! ```text
 //! 0nnn nnnn   the stem before, its trailing decimal number raised by n + 1; the same extension
 //! 1edd dsss   the stem before less d bytes, then s bytes that follow; e: an extension code follows at the end.
-//!             d or s = 7: a varint with the excess over 7 follows the tag (first d's, then s's)
+//!             d = 7: a varint with the excess over 7 follows the tag
+//!             s = 7: a varint follows with twice the excess over 7, plus 1 where the suffix is packed: lower-case
+//!             hexadecimal digits only, two a byte, the first in the upper half, a half too many zero
 //! ```
+//! Packing is for names made of hashes, which nothing else shortens.
 //! The first name of a block follows from an empty stem and extension code 0. An extension code is the place in the
 //! format's list times 32, plus one bit for each letter that is upper case.
 //! Decoding checks every step, so damaged bytes give `None`, never a panic.
@@ -18,6 +21,7 @@ pub const BLOCK_NAMES: u64 = 16;
 const EXCESS: usize = 7;
 /// Numbers up to 18 digits fit a u64.
 const MOST_DIGITS: usize = 18;
+const HEXADECIMAL: &[u8; 16] = b"0123456789abcdef";
 
 /// The extensions of a format: lower case, with the dot, ASCII, at most eight of at most five letters.
 pub type Extensions = &'static [&'static str];
@@ -25,23 +29,17 @@ pub type Extensions = &'static [&'static str];
 /// Splits a file name into the length of its stem and its extension's code; `None` when the format has no such extension.
 #[must_use]
 pub fn split_extension(name: &[u8], extensions: Extensions) -> Option<(usize, u8)> {
-    extensions
-        .iter()
-        .zip(0_u8..8)
-        .find_map(|(extension, place)| {
-            let stem_length = name.len().checked_sub(extension.len())?;
-            let tail = &name[stem_length..];
-            if !tail.eq_ignore_ascii_case(extension.as_bytes()) {
-                return None;
-            }
-            let upper_case = tail[1..]
-                .iter()
-                .enumerate()
-                .fold(0_u8, |bits, (letter, byte)| {
-                    bits | (u8::from(byte.is_ascii_uppercase()) << letter)
-                });
-            Some((stem_length, place * 32 + upper_case))
-        })
+    extensions.iter().zip(0_u8..8).find_map(|(extension, place)| {
+        let stem_length = name.len().checked_sub(extension.len())?;
+        let tail = &name[stem_length..];
+        if !tail.eq_ignore_ascii_case(extension.as_bytes()) {
+            return None;
+        }
+        let upper_case = tail[1..].iter().enumerate().fold(0_u8, |bits, (letter, byte)| {
+            bits | (u8::from(byte.is_ascii_uppercase()) << letter)
+        });
+        Some((stem_length, place * 32 + upper_case))
+    })
 }
 
 /// Appends the extension of a code.
@@ -49,11 +47,7 @@ fn push_extension(code: u8, extensions: Extensions, name: &mut Vec<u8>) -> Optio
     let extension = extensions.get(usize::from(code / 32))?.as_bytes();
     name.push(b'.');
     name.extend(extension[1..].iter().enumerate().map(|(letter, byte)| {
-        if code >> letter & 1 == 1 {
-            byte.to_ascii_uppercase()
-        } else {
-            *byte
-        }
+        if code >> letter & 1 == 1 { byte.to_ascii_uppercase() } else { *byte }
     }));
     Some(())
 }
@@ -95,24 +89,28 @@ impl NameEncoder {
     }
 
     fn push_general(&self, stem: &[u8], extension: u8, encoded: &mut Vec<u8>) {
-        let shared = self
-            .stem
-            .iter()
-            .zip(stem)
-            .take_while(|(before, now)| before == now)
-            .count();
+        let shared = self.stem.iter().zip(stem).take_while(|(before, now)| before == now).count();
         let (dropped, suffix) = (self.stem.len() - shared, &stem[shared..]);
         let other_extension = extension != self.extension;
         let short = |length: usize| u8::try_from(length.min(EXCESS)).unwrap_or(7);
         encoded.push(
             0x80 | u8::from(other_extension) << 6 | short(dropped) << 3 | short(suffix.len()),
         );
-        for length in [dropped, suffix.len()] {
-            if length >= EXCESS {
-                push_varint(length - EXCESS, encoded);
+        if dropped >= EXCESS {
+            push_varint(dropped - EXCESS, encoded);
+        }
+        if suffix.len() < EXCESS {
+            encoded.extend_from_slice(suffix);
+        } else {
+            let start = encoded.len();
+            let excess = (suffix.len() - EXCESS) << 1;
+            push_varint(excess | 1, encoded);
+            if push_packed(suffix, encoded).is_none() {
+                encoded.truncate(start);
+                push_varint(excess, encoded);
+                encoded.extend_from_slice(suffix);
             }
         }
-        encoded.extend_from_slice(suffix);
         if other_extension {
             encoded.push(extension);
         }
@@ -124,25 +122,17 @@ fn successor_step(before: &[u8], now: &[u8]) -> Option<u8> {
     if before.len() != now.len() {
         return None;
     }
-    let shared = before
-        .iter()
-        .zip(now)
-        .take_while(|(left, right)| left == right)
-        .count();
+    let shared = before.iter().zip(now).take_while(|(left, right)| left == right).count();
     if shared == now.len() || now.len() - shared > MOST_DIGITS {
         return None;
     }
     let number = |digits: &[u8]| {
         digits.iter().try_fold(0_u64, |number, digit| {
-            digit
-                .is_ascii_digit()
-                .then(|| number * 10 + u64::from(digit - b'0'))
+            digit.is_ascii_digit().then(|| number * 10 + u64::from(digit - b'0'))
         })
     };
     let step = number(&now[shared..])?.checked_sub(number(&before[shared..])?)?;
-    u8::try_from(step)
-        .ok()
-        .filter(|step| (1..=128).contains(step))
+    u8::try_from(step).ok().filter(|step| (1..=128).contains(step))
 }
 
 fn push_varint(mut value: usize, encoded: &mut Vec<u8>) {
@@ -151,6 +141,20 @@ fn push_varint(mut value: usize, encoded: &mut Vec<u8>) {
         value >>= 7;
     }
     encoded.push(u8::try_from(value).unwrap_or(0));
+}
+
+/// Appends hexadecimal digits, two a byte; `None`, with some of them appended, where another character is among them.
+fn push_packed(digits: &[u8], encoded: &mut Vec<u8>) -> Option<()> {
+    let value = |digit: &u8| match digit {
+        b'0'..=b'9' => Some(digit - b'0'),
+        b'a'..=b'f' => Some(digit - b'a' + 10),
+        _ => None,
+    };
+    for pair in digits.chunks(2) {
+        let lower = pair.get(1).map_or(Some(0), value)?;
+        encoded.push(value(&pair[0])? << 4 | lower);
+    }
+    Some(())
 }
 
 /// Walks the names of one block (or of adjacent blocks of one directory).
@@ -169,13 +173,7 @@ impl<'a> NameDecoder<'a> {
     /// Begins at a block's start. Names are appended to a buffer that now has `start` bytes.
     #[must_use]
     pub fn new(encoded: &'a [u8], extensions: Extensions, start: usize) -> Self {
-        Self {
-            encoded,
-            extensions,
-            extension: 0,
-            count: 0,
-            start,
-        }
+        Self { encoded, extensions, extension: 0, count: 0, start }
     }
 
     /// Turns the stem before, which ends the buffer, into the next one. `None`: the bytes are damaged.
@@ -195,16 +193,22 @@ impl<'a> NameDecoder<'a> {
         if dropped == EXCESS {
             dropped = dropped.checked_add(self.varint()?)?;
         }
+        let mut is_packed = false;
         if suffix_length == EXCESS {
-            suffix_length = suffix_length.checked_add(self.varint()?)?;
+            let excess = self.varint()?;
+            is_packed = excess & 1 == 1;
+            suffix_length += excess >> 1;
         }
-        let shared = buffer
-            .len()
-            .checked_sub(dropped)
-            .filter(|shared| *shared >= self.start)?;
-        let (suffix, rest) = self.encoded.split_at_checked(suffix_length)?;
+        let shared = buffer.len().checked_sub(dropped).filter(|shared| *shared >= self.start)?;
+        let stored = if is_packed { suffix_length.div_ceil(2) } else { suffix_length };
+        let (suffix, rest) = self.encoded.split_at_checked(stored)?;
         buffer.truncate(shared);
-        buffer.extend_from_slice(suffix);
+        if is_packed {
+            let digits = suffix.iter().flat_map(|pair| [pair >> 4, pair & 15]);
+            buffer.extend(digits.take(suffix_length).map(|digit| HEXADECIMAL[usize::from(digit)]));
+        } else {
+            buffer.extend_from_slice(suffix);
+        }
         self.encoded = rest;
         if tag & 0x40 != 0 {
             self.extension = self.byte()?;

@@ -68,10 +68,7 @@ impl ScannedFolder {
     /// The number of files found.
     #[must_use]
     pub fn sample_count(&self) -> u64 {
-        self.directories
-            .iter()
-            .map(|directory| directory.file_count)
-            .sum()
+        self.directories.iter().map(|directory| directory.file_count).sum()
     }
 }
 
@@ -147,10 +144,7 @@ pub fn scan_folder(
         kind => class_folders.push((name.to_vec(), kind)),
     })?;
     class_folders.sort_by(|left, right| left.0.cmp(&right.0));
-    let mut root_directory = ScannedDirectory {
-        stamp,
-        ..ScannedDirectory::default()
-    };
+    let mut root_directory = ScannedDirectory { stamp, ..ScannedDirectory::default() };
     if class_folders.is_empty() && format.flat_is_valid {
         listing.encode_into(&mut root_directory, format.extensions, root)?;
     } else if let Some((folder, _)) = class_folders.first() {
@@ -163,46 +157,25 @@ pub fn scan_folder(
         }
         skipped.add_outside_classes(listing.count());
     } else {
-        let expected = format!(
-            "…/CLASS/file{}",
-            format.extensions.first().copied().unwrap_or_default()
-        );
-        return Err(DatasetError::NoClassFolders {
-            path: root.to_owned(),
-            expected,
-        });
+        let expected =
+            format!("…/CLASS/file{}", format.extensions.first().copied().unwrap_or_default());
+        return Err(DatasetError::NoClassFolders { path: root.to_owned(), expected });
     }
 
-    let ancestors = Arc::new(Ancestor {
-        identity: stamp.identity,
-        above: None,
-    });
+    let ancestors = Arc::new(Ancestor { identity: stamp.identity, above: None });
     let mut waiting = Vec::with_capacity(class_folders.len());
     for (class, (name, kind)) in (0_u32..).zip(&class_folders) {
         check_link(*kind, &ancestors, root, name)?;
-        waiting.push(Task {
-            path: name.clone(),
-            class,
-            ancestors: Arc::clone(&ancestors),
-        });
+        waiting.push(Task { path: name.clone(), class, ancestors: Arc::clone(&ancestors) });
     }
     // A stack: the first class is taken first.
     waiting.reverse();
     let samples = root_directory.file_count;
-    let shared = Mutex::new(Shared {
-        waiting,
-        skipped,
-        samples,
-        ..Shared::default()
-    });
-    run_threads(source, root, format, &shared, progress)?;
+    let shared = Mutex::new(Shared { waiting, skipped, samples, ..Shared::default() });
+    run_threads(source, root, format, &shared, progress);
 
-    let Shared {
-        found,
-        skipped,
-        failure,
-        ..
-    } = shared.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let Shared { found, skipped, failure, .. } =
+        shared.into_inner().unwrap_or_else(PoisonError::into_inner);
     if let Some(failure) = failure {
         return Err(failure);
     }
@@ -213,11 +186,7 @@ pub fn scan_folder(
         (left.class, &left.path).cmp(&(right.class, &right.path))
     });
     let class_folders = class_folders.into_iter().map(|(name, _)| name).collect();
-    Ok(ScannedFolder {
-        class_folders,
-        directories,
-        skipped,
-    })
+    Ok(ScannedFolder { class_folders, directories, skipped })
 }
 
 fn check_link(
@@ -228,9 +197,7 @@ fn check_link(
 ) -> Result<(), DatasetError> {
     match kind {
         EntryKind::LinkedDirectory(identity) if ancestors.contains(identity) => {
-            Err(DatasetError::LinkLoop {
-                path: full_path(root, path),
-            })
+            Err(DatasetError::LinkLoop { path: full_path(root, path) })
         }
         _ => Ok(()),
     }
@@ -248,10 +215,9 @@ fn run_threads(
     format: FolderFormat,
     shared: &Mutex<Shared>,
     progress: ProgressCallback<'_>,
-) -> Result<(), DatasetError> {
-    let directories_before = lock(shared).waiting.len();
-    if directories_before == 0 {
-        return Ok(());
+) {
+    if lock(shared).is_over() {
+        return;
     }
     let changed = Condvar::new();
     let threads = std::thread::available_parallelism()
@@ -282,7 +248,6 @@ fn run_threads(
             }
         }
     });
-    Ok(())
 }
 
 fn list_until_done(
@@ -292,6 +257,7 @@ fn list_until_done(
     shared: &Mutex<Shared>,
     changed: &Condvar,
 ) {
+    let _farewell = Farewell { shared, changed };
     loop {
         let mut state = lock(shared);
         let task = loop {
@@ -327,6 +293,21 @@ fn list_until_done(
     }
 }
 
+/// Ends the other threads' waiting should this one panic; the scope then hands the panic on.
+struct Farewell<'a> {
+    shared: &'a Mutex<Shared>,
+    changed: &'a Condvar,
+}
+
+impl Drop for Farewell<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            lock(self.shared).failure.get_or_insert(DatasetError::Cancelled);
+            self.changed.notify_all();
+        }
+    }
+}
+
 fn list_one(
     source: &dyn DirectorySource,
     root: &Path,
@@ -342,18 +323,11 @@ fn list_one(
     })?;
     let mut below = Vec::with_capacity(folders.len());
     if !folders.is_empty() {
-        let chain = Arc::new(Ancestor {
-            identity: stamp.identity,
-            above: Some(task.ancestors),
-        });
+        let chain = Arc::new(Ancestor { identity: stamp.identity, above: Some(task.ancestors) });
         for (name, kind) in folders {
             let path = [&task.path[..], b"/", &name].concat();
             check_link(kind, &chain, root, &path)?;
-            below.push(Task {
-                path,
-                class: task.class,
-                ancestors: Arc::clone(&chain),
-            });
+            below.push(Task { path, class: task.class, ancestors: Arc::clone(&chain) });
         }
     }
     let mut directory = ScannedDirectory {
@@ -422,8 +396,39 @@ impl Listing {
 
 fn whole_name(bytes: &[u8], name: (usize, u16, u8), extensions: Extensions) -> &[u8] {
     let (start, stem, code) = name;
-    let extension = extensions
-        .get(usize::from(code / 32))
-        .map_or(0, |extension| extension.len());
+    let extension = extensions.get(usize::from(code / 32)).map_or(0, |extension| extension.len());
     &bytes[start..start + usize::from(stem) + extension]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FolderFormat, scan_folder};
+    use crate::dataset::folder::source::{DirectorySource, DirectoryStamp, EntryKind};
+    use crate::dataset::{DatasetError, no_progress};
+
+    /// One class folder, whose listing panics.
+    struct Broken;
+
+    impl DirectorySource for Broken {
+        fn list(
+            &self,
+            directory: &[u8],
+            visit: &mut dyn FnMut(&[u8], EntryKind),
+        ) -> Result<DirectoryStamp, DatasetError> {
+            assert!(directory.is_empty(), "a panic for a test");
+            visit(b"class", EntryKind::Directory);
+            self.stamp(directory)
+        }
+
+        fn stamp(&self, _directory: &[u8]) -> Result<DirectoryStamp, DatasetError> {
+            Ok(DirectoryStamp::default())
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "a scoped thread panicked")]
+    fn a_panic_in_a_scan_thread_reaches_the_caller_instead_of_hanging() {
+        let format = FolderFormat { name: "test", extensions: &[".jpg"], flat_is_valid: false };
+        let _ = scan_folder(&Broken, "/broken".as_ref(), format, &no_progress);
+    }
 }

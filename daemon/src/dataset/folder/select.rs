@@ -27,10 +27,7 @@ impl ListFile {
     pub fn read(path: &Path, key: &'static str) -> Result<Self, DatasetError> {
         let bytes = std::fs::read(path)
             .map_err(|error| DatasetError::from_io(path.to_owned(), key, error))?;
-        Ok(Self {
-            path: path.to_owned(),
-            bytes,
-        })
+        Ok(Self { path: path.to_owned(), bytes })
     }
 
     /// The file as it is.
@@ -41,22 +38,15 @@ impl ListFile {
 
     /// The entries with their lines, counted from 1, without `\r` and a leading `./`.
     fn entries(&self) -> impl Iterator<Item = (usize, &[u8])> {
-        self.bytes
-            .split(|byte| *byte == b'\n')
-            .enumerate()
-            .filter_map(|(place, line)| {
-                let line = line.strip_suffix(b"\r").unwrap_or(line);
-                let line = line.strip_prefix(b"./").unwrap_or(line);
-                (!line.is_empty()).then_some((place + 1, line))
-            })
+        self.bytes.split(|byte| *byte == b'\n').enumerate().filter_map(|(place, line)| {
+            let line = line.strip_suffix(b"\r").unwrap_or(line);
+            let line = line.strip_prefix(b"./").unwrap_or(line);
+            (!line.is_empty()).then_some((place + 1, line))
+        })
     }
 
     fn error(&self, line: usize, message: String) -> DatasetError {
-        DatasetError::List {
-            path: self.path.clone(),
-            line,
-            message,
-        }
+        DatasetError::List { path: self.path.clone(), line, message }
     }
 }
 
@@ -94,48 +84,29 @@ impl Selection {
         format: FolderFormat,
     ) -> Result<SelectedFolder, DatasetError> {
         let extensions = || format.extensions.join(" ");
-        let none = |reason: String| DatasetError::NoSamples {
-            path: root.to_owned(),
-            reason,
-        };
+        let none = |reason: String| DatasetError::NoSamples { path: root.to_owned(), reason };
         refuse_empty_classes(&scanned, root, &extensions())?;
         if scanned.sample_count() == 0 {
             return Err(none(format!("there is no {} file in it", extensions())));
         }
-        let ScannedFolder {
-            class_folders,
-            mut directories,
-            ..
-        } = scanned;
+        let ScannedFolder { class_folders, mut directories, .. } = scanned;
         let (classes, labels) = match &self.classes {
-            None => (
-                class_folders.clone(),
-                (0..).take(class_folders.len()).collect(),
-            ),
+            None => (class_folders.clone(), (0..).take(class_folders.len()).collect()),
             Some(list) => number_classes(list, &class_folders)?,
         };
         if let Some(ids) = &self.ids {
             directories = keep_listed(ids, directories, format.extensions)?;
-            if directories
-                .iter()
-                .all(|directory| directory.file_count == 0)
-            {
+            if directories.iter().all(|directory| directory.file_count == 0) {
                 return Err(none(format!("{} lists none", ids.path.display())));
             }
         }
         if let Some(limit) = self.limit {
             if limit == 0 {
-                return Err(none(
-                    "dataset.limit is 0; leave it out or raise it".to_owned(),
-                ));
+                return Err(none("dataset.limit is 0; leave it out or raise it".to_owned()));
             }
             keep_first(limit, &mut directories);
         }
-        Ok(SelectedFolder {
-            classes,
-            labels,
-            directories,
-        })
+        Ok(SelectedFolder { classes, labels, directories })
     }
 }
 
@@ -188,10 +159,9 @@ fn number_classes(
             ));
         };
         if labels[place].replace(label).is_some() {
-            return Err(list.error(
-                line,
-                format!("class {shown:?} is listed twice; remove one line"),
-            ));
+            return Err(
+                list.error(line, format!("class {shown:?} is listed twice; remove one line"))
+            );
         }
         classes.push(entry.to_vec());
     }
@@ -213,10 +183,8 @@ fn keep_listed(
     directories: Vec<ScannedDirectory>,
     extensions: Extensions,
 ) -> Result<Vec<ScannedDirectory>, DatasetError> {
-    let mut listed: Vec<(&[u8], usize, bool)> = ids
-        .entries()
-        .map(|(line, path)| (path, line, false))
-        .collect();
+    let mut listed: Vec<(&[u8], usize, bool)> =
+        ids.entries().map(|(line, path)| (path, line, false)).collect();
     listed.sort_unstable();
     if let Some(pair) = listed.windows(2).find(|pair| pair[0].0 == pair[1].0) {
         let shown = String::from_utf8_lossy(pair[0].0);
@@ -249,21 +217,14 @@ fn keep_listed(
                 selected.file_count += 1;
                 let names = &mut selected.encoded_names;
                 // It fits: the whole directory's names did.
-                let _ = encoder.push(
-                    &path[start..stem_end],
-                    code,
-                    names,
-                    &mut selected.block_offsets,
-                );
+                let _ =
+                    encoder.push(&path[start..stem_end], code, names, &mut selected.block_offsets);
             }
             path.truncate(stem_end);
         }
         kept.push(selected);
     }
-    let missing = listed
-        .iter()
-        .filter(|entry| !entry.2)
-        .min_by_key(|entry| entry.1);
+    let missing = listed.iter().filter(|entry| !entry.2).min_by_key(|entry| entry.1);
     match missing {
         None => Ok(kept),
         Some((path, line, _)) => Err(ids.error(

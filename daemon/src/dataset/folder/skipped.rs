@@ -18,10 +18,7 @@ pub struct Skipped {
 impl Skipped {
     /// Counts a file by what follows its name's last dot.
     pub fn add(&mut self, name: &[u8]) {
-        let extension = name
-            .iter()
-            .rposition(|byte| *byte == b'.')
-            .map(|dot| &name[dot..]);
+        let extension = name.iter().rposition(|byte| *byte == b'.').map(|dot| &name[dot..]);
         match extension {
             Some(extension) if extension.len() <= 12 => {
                 let extension = String::from_utf8_lossy(extension).to_ascii_lowercase();
@@ -68,10 +65,8 @@ impl Skipped {
         let mut counts: Vec<_> = self.by_extension.iter().collect();
         counts.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
         let (named, unnamed) = counts.split_at(counts.len().min(SPELT_OUT));
-        let mut parts: Vec<_> = named
-            .iter()
-            .map(|(extension, count)| format!("{count} {extension}"))
-            .collect();
+        let mut parts: Vec<_> =
+            named.iter().map(|(extension, count)| format!("{count} {extension}")).collect();
         let others = self.others + unnamed.iter().map(|(_, count)| **count).sum::<u64>();
         if others > 0 {
             parts.push(format!("{others} others"));

@@ -75,10 +75,7 @@ impl LocalDirectories {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(path, flags, Mode::empty())
             .map_err(|errno| DatasetError::from_io(path.to_owned(), "opening", errno.into()))?;
-        Ok(Self {
-            root,
-            path: path.to_owned(),
-        })
+        Ok(Self { root, path: path.to_owned() })
     }
 
     fn error(&self, directory: &[u8], action: &'static str, errno: Errno) -> DatasetError {
@@ -136,18 +133,10 @@ impl DirectorySource for LocalDirectories {
         visit: &mut dyn FnMut(&[u8], EntryKind),
     ) -> Result<DirectoryStamp, DatasetError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let relative = if directory.is_empty() {
-            b"."
-        } else {
-            directory
-        };
-        let opened = rustix::fs::openat(
-            &self.root,
-            OsStr::from_bytes(relative),
-            flags,
-            Mode::empty(),
-        )
-        .map_err(|errno| self.error(directory, "opening", errno))?;
+        let relative = if directory.is_empty() { b"." } else { directory };
+        let opened =
+            rustix::fs::openat(&self.root, OsStr::from_bytes(relative), flags, Mode::empty())
+                .map_err(|errno| self.error(directory, "opening", errno))?;
         let status = rustix::fs::fstat(&opened)
             .map_err(|errno| self.error(directory, "asking the status of", errno))?;
         let mut buffer = vec![MaybeUninit::uninit(); ENTRY_BUFFER_BYTES];
@@ -171,11 +160,7 @@ impl DirectorySource for LocalDirectories {
     }
 
     fn stamp(&self, directory: &[u8]) -> Result<DirectoryStamp, DatasetError> {
-        let relative = if directory.is_empty() {
-            b"."
-        } else {
-            directory
-        };
+        let relative = if directory.is_empty() { b"." } else { directory };
         rustix::fs::statat(&self.root, OsStr::from_bytes(relative), AtFlags::empty())
             .map(|status| stamp_of(&status))
             .map_err(|errno| self.error(directory, "asking the status of", errno))

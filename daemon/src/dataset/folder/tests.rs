@@ -15,11 +15,8 @@ use crate::config::DatasetConfig;
 use crate::dataset::testing::{age_directories, config_for, make_files};
 use crate::dataset::{DatasetError, ScanProgress, no_progress};
 
-const FORMAT: FolderFormat = FolderFormat {
-    name: "image-folder",
-    extensions: &[".jpg"],
-    flat_is_valid: false,
-};
+const FORMAT: FolderFormat =
+    FolderFormat { name: "image-folder", extensions: &[".jpg"], flat_is_valid: false };
 
 struct Fixture {
     folder: tempfile::TempDir,
@@ -35,11 +32,7 @@ fn fixture() -> Fixture {
     fs::create_dir(root.join("b/empty")).unwrap();
     age_directories(&root);
     let config = config_for(FORMAT.name, &root);
-    Fixture {
-        folder,
-        root,
-        config,
-    }
+    Fixture { folder, root, config }
 }
 
 impl Fixture {
@@ -66,10 +59,7 @@ fn a_saved_index_is_used_again_mapped_and_equal() {
     let (first, report) = fixture.open();
     assert!(!report.reused && first.is_mapped());
     assert_eq!(report.path, Some(fixture.index_path()));
-    assert_eq!(
-        (report.samples, report.classes, report.bytes),
-        (3, 2, first.size_bytes())
-    );
+    assert_eq!((report.samples, report.classes, report.bytes), (3, 2, first.size_bytes()));
     let (second, report) = fixture.open();
     assert!(report.reused && second.is_mapped() && report.warnings.is_empty());
     assert_eq!(second.header(), first.header());
@@ -92,11 +82,8 @@ fn any_change_of_a_directory_makes_the_index_untrue() {
         |fixture| fs::write(fixture.root.join("b/empty/4.jpg"), b"x").unwrap(),
         |fixture| fs::rename(fixture.root.join("b"), fixture.root.join("c")).unwrap(),
         |fixture| {
-            fs::rename(
-                fixture.root.join("b/deep/3.jpg"),
-                fixture.root.join("b/deep/5.jpg"),
-            )
-            .unwrap()
+            fs::rename(fixture.root.join("b/deep/3.jpg"), fixture.root.join("b/deep/5.jpg"))
+                .unwrap()
         },
     ];
     for change in changes {
@@ -169,14 +156,8 @@ fn a_configured_index_that_is_something_else_is_not_overwritten() {
     let mut fixture = fixture();
     fs::write(fixture.index_path(), b"a letter to a friend").unwrap();
     let message = fixture.failure().to_string();
-    assert!(
-        message.contains("is no index of forebay, and is not overwritten"),
-        "{message}"
-    );
-    assert_eq!(
-        fs::read(fixture.index_path()).unwrap(),
-        b"a letter to a friend"
-    );
+    assert!(message.contains("is no index of forebay, and is not overwritten"), "{message}");
+    assert_eq!(fs::read(fixture.index_path()).unwrap(), b"a letter to a friend");
 
     fs::remove_file(fixture.index_path()).unwrap();
     fixture.open();
@@ -184,20 +165,14 @@ fn a_configured_index_that_is_something_else_is_not_overwritten() {
     make_files(&other, &["a/1.jpg"], b"x");
     fixture.config.path = other;
     let message = fixture.failure().to_string();
-    assert!(
-        message.contains("is the index of another dataset"),
-        "{message}"
-    );
+    assert!(message.contains("is the index of another dataset"), "{message}");
 }
 
 #[test]
 fn an_index_inside_the_dataset_is_refused() {
     let mut fixture = fixture();
     fixture.config.index = Some(fixture.root.join("my.index"));
-    assert!(matches!(
-        fixture.failure(),
-        DatasetError::IndexInside { .. }
-    ));
+    assert!(matches!(fixture.failure(), DatasetError::IndexInside { .. }));
 }
 
 #[test]
@@ -207,32 +182,28 @@ fn where_nothing_can_be_written_the_index_stays_in_memory_with_a_warning() {
     fs::write(fixture.folder.path().join("file"), b"").unwrap();
     fixture.config.index = Some(fixture.folder.path().join("file/below/my.index"));
     let (index, report) = fixture.open();
-    assert_eq!(
-        (index.sample_count(), index.is_mapped(), report.path),
-        (3, false, None)
-    );
-    assert!(
-        report.warnings[0].contains("stays in memory"),
-        "{:?}",
-        report.warnings
-    );
+    assert_eq!((index.sample_count(), index.is_mapped(), report.path), (3, false, None));
+    assert!(report.warnings[0].contains("stays in memory"), "{:?}", report.warnings);
     assert!(report.warnings[0].contains("dataset.index"));
+}
 
-    // The disk is full: writing fails, after the lock was taken.
-    let place = IndexPlace {
-        path: "/dev/full/x".into(),
-        is_configured: true,
-    };
-    assert!(place.save(b"bytes").is_err());
+#[test]
+fn on_a_full_disk_the_index_stays_in_memory_and_nothing_is_left_behind() {
+    let fixture = fixture();
+    let mut temporary = fixture.index_path().into_os_string();
+    temporary.push(format!(".{}.tmp", std::process::id()));
+    std::os::unix::fs::symlink("/dev/full", &temporary).unwrap();
+    let (index, report) = fixture.open();
+    assert_eq!((index.sample_count(), index.is_mapped(), report.path), (3, false, None));
+    assert!(report.warnings[0].contains("No space left on device"), "{:?}", report.warnings);
+    assert!(fs::symlink_metadata(&temporary).is_err());
+    assert!(!fixture.index_path().exists());
 }
 
 #[test]
 fn several_daemons_at_once_scan_once_and_map_the_same_index() {
     let fixture = fixture();
-    let held = IndexPlace {
-        path: fixture.index_path(),
-        is_configured: true,
-    };
+    let held = IndexPlace { path: fixture.index_path(), is_configured: true, private_folder: None };
     let lock = held.lock(&no_progress).unwrap().unwrap();
     let waiting = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -251,19 +222,9 @@ fn several_daemons_at_once_scan_once_and_map_the_same_index() {
             std::thread::yield_now();
         }
         drop(lock);
-        let opened: Vec<_> = openers
-            .into_iter()
-            .map(|opener| opener.join().unwrap())
-            .collect();
-        assert_eq!(
-            opened.iter().filter(|(_, report)| !report.reused).count(),
-            1
-        );
-        assert!(
-            opened
-                .iter()
-                .all(|(index, _)| index.header() == opened[0].0.header())
-        );
+        let opened: Vec<_> = openers.into_iter().map(|opener| opener.join().unwrap()).collect();
+        assert_eq!(opened.iter().filter(|(_, report)| !report.reused).count(), 1);
+        assert!(opened.iter().all(|(index, _)| index.header() == opened[0].0.header()));
     });
 }
 
@@ -287,11 +248,24 @@ fn without_a_configured_place_path_and_options_name_the_index() {
     assert_eq!(place(1, 2), place(1, 2));
     assert_ne!(place(1, 2), place(1, 3));
     assert_ne!(place(1, 2), place(2, 2));
-    assert!(
-        place(1, 2)
-            .path
-            .parent()
-            .unwrap()
-            .ends_with("forebay/index")
-    );
+    assert!(place(1, 2).path.parent().unwrap().ends_with("forebay/index"));
+}
+
+#[test]
+fn a_private_folder_that_others_may_enter_or_that_is_a_link_is_not_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let private = folder.path().join("private");
+    let place = IndexPlace {
+        path: private.join("forebay/index/my.index"),
+        is_configured: false,
+        private_folder: Some(private.clone()),
+    };
+    place.make_folder().unwrap();
+    place.make_folder().unwrap();
+    fs::set_permissions(&private, fs::Permissions::from_mode(0o755)).unwrap();
+    assert!(place.make_folder().is_err());
+    fs::set_permissions(&private, fs::Permissions::from_mode(0o700)).unwrap();
+    fs::rename(&private, folder.path().join("elsewhere")).unwrap();
+    std::os::unix::fs::symlink("elsewhere", &private).unwrap();
+    assert!(place.make_folder().is_err());
 }

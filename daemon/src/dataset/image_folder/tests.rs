@@ -27,11 +27,7 @@ fn fixture(paths: &[&str]) -> Fixture {
     fs::create_dir(&root).unwrap();
     make_files(&root, paths, b"bytes");
     let config = config_for("image-folder", &root);
-    Fixture {
-        _folder: folder,
-        root,
-        config,
-    }
+    Fixture { _folder: folder, root, config }
 }
 
 impl Fixture {
@@ -59,13 +55,7 @@ fn samples(dataset: &dyn Dataset) -> Vec<(String, i64)> {
         .map(|id| {
             let mut path = Vec::new();
             let range = dataset.locate(SampleId(id), &mut path);
-            assert_eq!(
-                range,
-                ByteRange {
-                    offset: 0,
-                    length: None
-                }
-            );
+            assert_eq!(range, ByteRange { offset: 0, length: None });
             let mut values = Vec::new();
             dataset.read(SampleId(id), b"bytes", &mut values).unwrap();
             let [FieldValue::Encoded(b"bytes"), FieldValue::Integer(label)] = values[..] else {
@@ -77,10 +67,7 @@ fn samples(dataset: &dyn Dataset) -> Vec<(String, i64)> {
 }
 
 fn pairs(expected: &[(&str, i64)]) -> Vec<(String, i64)> {
-    expected
-        .iter()
-        .map(|(path, label)| ((*path).to_owned(), *label))
-        .collect()
+    expected.iter().map(|(path, label)| ((*path).to_owned(), *label)).collect()
 }
 
 /// The expected list is what torchvision's `make_dataset` (sorted classes, `sorted(os.walk(…))`, sorted names) gives.
@@ -122,18 +109,9 @@ fn the_order_is_torchvisions_over_nested_folders_and_odd_names() {
     let opened = fixture.open().unwrap();
     assert_eq!(opened.dataset.classes(), ["B", "b", "b-c"]);
     let fields = opened.dataset.fields();
-    assert_eq!(
-        (fields[0].name.as_str(), &fields[0].kind),
-        ("image", &FieldKind::EncodedImage)
-    );
-    let label = FieldKind::Array {
-        dtype: DType::I64,
-        shape: vec![],
-    };
-    assert_eq!(
-        (fields[1].name.as_str(), &fields[1].kind),
-        ("label", &label)
-    );
+    assert_eq!((fields[0].name.as_str(), &fields[0].kind), ("image", &FieldKind::EncodedImage));
+    let label = FieldKind::Array { dtype: DType::I64, shape: vec![] };
+    assert_eq!((fields[1].name.as_str(), &fields[1].kind), ("label", &label));
 }
 
 #[test]
@@ -171,19 +149,11 @@ fn links_to_folders_and_files_are_followed_and_broken_ones_kept() {
 
 #[test]
 fn a_link_to_a_folder_above_is_refused_instead_of_followed_for_ever() {
-    for (link, target) in [
-        ("a/deep/up", "a"),
-        ("a/root", ""),
-        ("root", ""),
-        ("a/above", ".."),
-    ] {
+    for (link, target) in [("a/deep/up", "a"), ("a/root", ""), ("root", ""), ("a/above", "..")] {
         let fixture = fixture(&["a/deep/1.jpg"]);
         symlink(fixture.root.join(target), fixture.root.join(link)).unwrap();
         let error = fixture.open().unwrap_err();
-        assert!(
-            matches!(error, DatasetError::LinkLoop { .. }),
-            "{link}: {error}"
-        );
+        assert!(matches!(error, DatasetError::LinkLoop { .. }), "{link}: {error}");
     }
 }
 
@@ -200,31 +170,20 @@ fn an_empty_class_is_named_with_the_remedy() {
     for class in 0..9 {
         fs::create_dir(fixture.root.join(format!("d{class}"))).unwrap();
     }
-    assert!(
-        fixture.failure().contains("\"d2\" and 6 more of"),
-        "{}",
-        fixture.failure()
-    );
+    assert!(fixture.failure().contains("\"d2\" and 6 more of"), "{}", fixture.failure());
 }
 
 #[test]
 fn a_folder_without_class_folders_says_what_was_expected() {
     let fixture = fixture(&["1.jpg"]);
-    assert!(
-        fixture
-            .failure()
-            .contains("holds no class folders; …/CLASS/file.jpg was expected")
-    );
+    assert!(fixture.failure().contains("holds no class folders; …/CLASS/file.jpg was expected"));
 }
 
 #[test]
 fn listed_classes_give_the_labels_and_leave_the_order_alone() {
     let mut fixture = fixture(&["a/1.jpg", "b/2.jpg", "c/3.jpg"]);
     fixture.config.classes = fixture.list("classes.txt", "c\r\na/\n\nb\n");
-    assert_eq!(
-        fixture.samples(),
-        pairs(&[("a/1.jpg", 1), ("b/2.jpg", 2), ("c/3.jpg", 0)])
-    );
+    assert_eq!(fixture.samples(), pairs(&[("a/1.jpg", 1), ("b/2.jpg", 2), ("c/3.jpg", 0)]));
     assert_eq!(fixture.open().unwrap().dataset.classes(), ["c", "a", "b"]);
 }
 
@@ -233,10 +192,7 @@ fn classes_that_do_not_match_the_folders_are_named_with_their_line() {
     let mut fixture = fixture(&["a/1.jpg", "b/2.jpg"]);
     for (contents, expected) in [
         ("a\n", "class folder \"b\" is not listed in"),
-        (
-            "a\nb\nc\n",
-            "classes.txt:3: class \"c\" has no folder in the dataset",
-        ),
+        ("a\nb\nc\n", "classes.txt:3: class \"c\" has no folder in the dataset"),
         ("a\nb\na\n", "classes.txt:3: class \"a\" is listed twice"),
     ] {
         fixture.config.classes = fixture.list("classes.txt", contents);
@@ -244,21 +200,14 @@ fn classes_that_do_not_match_the_folders_are_named_with_their_line() {
         assert!(message.contains(expected), "{message}");
     }
     fixture.config.classes = Some(fixture.root.join("absent.txt"));
-    assert!(
-        fixture.failure().contains("reading dataset.classes"),
-        "{}",
-        fixture.failure()
-    );
+    assert!(fixture.failure().contains("reading dataset.classes"), "{}", fixture.failure());
 }
 
 #[test]
 fn listed_ids_select_in_the_folders_own_order_and_then_the_limit_applies() {
     let mut fixture = fixture(&["a/1.jpg", "a/2.jpg", "a/3.jpg", "b/4.jpg", "c/d/5.PNG"]);
     fixture.config.ids = fixture.list("ids.txt", "c/d/5.PNG\n./a/3.jpg\n\na/1.jpg\n");
-    assert_eq!(
-        fixture.samples(),
-        pairs(&[("a/1.jpg", 0), ("a/3.jpg", 0), ("c/d/5.PNG", 2)])
-    );
+    assert_eq!(fixture.samples(), pairs(&[("a/1.jpg", 0), ("a/3.jpg", 0), ("c/d/5.PNG", 2)]));
     assert_eq!(fixture.open().unwrap().dataset.classes(), ["a", "b", "c"]);
     fixture.config.limit = Some(2);
     assert_eq!(fixture.samples(), pairs(&[("a/1.jpg", 0), ("a/3.jpg", 0)]));
@@ -268,14 +217,8 @@ fn listed_ids_select_in_the_folders_own_order_and_then_the_limit_applies() {
 fn ids_that_do_not_exist_or_repeat_are_named_with_their_line() {
     let mut fixture = fixture(&["a/1.jpg", "a/2.jpg"]);
     for (contents, expected) in [
-        (
-            "a/1.jpg\na/0.jpg\na/3.jpg\n",
-            "ids.txt:2: \"a/0.jpg\" is no sample of the dataset",
-        ),
-        (
-            "a/1.jpg\n\na/1.jpg\n",
-            "ids.txt:3: \"a/1.jpg\" is listed already in line 1",
-        ),
+        ("a/1.jpg\na/0.jpg\na/3.jpg\n", "ids.txt:2: \"a/0.jpg\" is no sample of the dataset"),
+        ("a/1.jpg\n\na/1.jpg\n", "ids.txt:3: \"a/1.jpg\" is listed already in line 1"),
         ("\n", "ids.txt lists none"),
     ] {
         fixture.config.ids = fixture.list("ids.txt", contents);
@@ -336,8 +279,5 @@ fn four_thousand_files_in_a_hundred_folders_are_opened_and_found() {
     assert_eq!((opened.report.samples, opened.report.classes), (4000, 100));
     let all = samples(&*opened.dataset);
     assert_eq!(all[1234], ("class030/00034.jpg".to_owned(), 30));
-    assert!(
-        all.iter()
-            .all(|(path, _)| Path::new(&root).join(path).exists())
-    );
+    assert!(all.iter().all(|(path, _)| Path::new(&root).join(path).exists()));
 }

@@ -25,42 +25,24 @@ fn fixture(files: &[&str]) -> Fixture {
     let root = folder.path().join("arrays");
     std::fs::create_dir(&root).unwrap();
     for (number, file) in (0_u8..).zip(files) {
-        make_files(
-            &root,
-            &[file],
-            &npy_bytes("<u2", false, "(2,)", &[7, 0, number, 0]),
-        );
+        make_files(&root, &[file], &npy_bytes("<u2", false, "(2,)", &[7, 0, number, 0]));
     }
     let config = config_for("npy", &root);
-    Fixture {
-        _folder: folder,
-        root,
-        config,
-    }
+    Fixture { _folder: folder, root, config }
 }
 
 /// One file of `rows` rows of three big-endian u16, counted through.
 fn array_file(shape: &str, rows: u8, fortran_order: bool) -> Fixture {
     let fixture = fixture(&[]);
     let elements: Vec<u8> = (0..rows * 3).flat_map(|number| [0, number]).collect();
-    make_files(
-        &fixture.root,
-        &["all.npy"],
-        &npy_bytes(">u2", fortran_order, shape, &elements),
-    );
+    make_files(&fixture.root, &["all.npy"], &npy_bytes(">u2", fortran_order, shape, &elements));
     let config = config_for("npy", &fixture.root.join("all.npy"));
     Fixture { config, ..fixture }
 }
 
 fn array(shape: &[u64]) -> Field {
-    let kind = FieldKind::Array {
-        dtype: DType::U16,
-        shape: shape.to_vec(),
-    };
-    Field {
-        name: "array".to_owned(),
-        kind,
-    }
+    let kind = FieldKind::Array { dtype: DType::U16, shape: shape.to_vec() };
+    Field { name: "array".to_owned(), kind }
 }
 
 /// Fetches and reads a sample as the engine does.
@@ -72,10 +54,7 @@ fn with_sample<T>(
 ) -> T {
     let (mut path, mut bytes, mut values) = (Vec::new(), Vec::new(), Vec::new());
     let range = dataset.locate(SampleId(id), &mut path);
-    LocalFiles::open(&config.path)
-        .unwrap()
-        .read(&path, range, u64::MAX, &mut bytes)
-        .unwrap();
+    LocalFiles::open(&config.path).unwrap().read(&path, range, u64::MAX, &mut bytes).unwrap();
     dataset.read(SampleId(id), &bytes, &mut values).unwrap();
     check(std::str::from_utf8(&path).unwrap(), &values)
 }
@@ -90,14 +69,7 @@ fn a_flat_folder_has_the_one_field_and_no_label() {
     for (id, name, number) in [(0, "a.npy", 1), (1, "b.npy", 0), (2, "c.NPY", 2)] {
         with_sample(&fixture.config, dataset, id, |path, values| {
             assert_eq!(path, name);
-            let [
-                FieldValue::Array(ArrayValue {
-                    bytes,
-                    big_endian: false,
-                    ..
-                }),
-            ] = values
-            else {
+            let [FieldValue::Array(ArrayValue { bytes, big_endian: false, .. })] = values else {
                 panic!("{values:?}")
             };
             assert_eq!(bytes[..], [7, 0, number, 0]);
@@ -110,20 +82,8 @@ fn class_folders_give_a_label() {
     let fixture = fixture(&["dog/x.npy", "cat/deep/y.npy"]);
     let opened = open(&fixture.config, &no_progress).unwrap();
     let dataset = &*opened.dataset;
-    let label = FieldKind::Array {
-        dtype: DType::I64,
-        shape: vec![],
-    };
-    assert_eq!(
-        dataset.fields(),
-        [
-            array(&[2]),
-            Field {
-                name: "label".to_owned(),
-                kind: label
-            }
-        ]
-    );
+    let label = FieldKind::Array { dtype: DType::I64, shape: vec![] };
+    assert_eq!(dataset.fields(), [array(&[2]), Field { name: "label".to_owned(), kind: label }]);
     assert_eq!(dataset.classes(), ["cat", "dog"]);
     with_sample(&fixture.config, dataset, 1, |path, values| {
         assert_eq!(path, "dog/x.npy");
@@ -135,17 +95,11 @@ fn class_folders_give_a_label() {
 fn files_beside_class_folders_and_folders_without_files_are_refused() {
     let mixed = fixture(&["a.npy", "dog/x.npy"]);
     let error = open(&mixed.config, &no_progress).unwrap_err();
-    assert!(
-        matches!(error, DatasetError::FilesBesideFolders { .. }),
-        "{error}"
-    );
+    assert!(matches!(error, DatasetError::FilesBesideFolders { .. }), "{error}");
     assert!(error.to_string().contains("(such as \"dog\")"));
     let empty = fixture(&[]);
     let message = open(&empty.config, &no_progress).unwrap_err().to_string();
-    assert!(
-        message.contains("gives no samples: there is no .npy file in it"),
-        "{message}"
-    );
+    assert!(message.contains("gives no samples: there is no .npy file in it"), "{message}");
 }
 
 #[test]
@@ -164,13 +118,8 @@ fn another_type_is_a_defect_and_another_shape_is_handed_on() {
     let fixture = fixture(&["a.npy"]);
     let dataset = open(&fixture.config, &no_progress).unwrap().dataset;
     let other = npy_bytes("<f4", false, "(2,)", &[0; 8]);
-    let defect = dataset
-        .read(SampleId(0), &other, &mut Vec::new())
-        .unwrap_err();
-    assert_eq!(
-        defect.to_string(),
-        "array is float32, and uint16 in the first sample"
-    );
+    let defect = dataset.read(SampleId(0), &other, &mut Vec::new()).unwrap_err();
+    assert_eq!(defect.to_string(), "array is float32, and uint16 in the first sample");
     let longer = npy_bytes("<u2", false, "(3,)", &[0; 6]);
     let mut values = Vec::new();
     dataset.read(SampleId(0), &longer, &mut values).unwrap();
@@ -182,32 +131,16 @@ fn one_file_gives_its_rows_by_their_bytes() {
     let fixture = array_file("(4, 3)", 4, false);
     let opened = open(&fixture.config, &no_progress).unwrap();
     let dataset = &*opened.dataset;
-    assert_eq!(
-        (dataset.sample_count(), dataset.fields()),
-        (4, &[array(&[3])][..])
-    );
+    assert_eq!((dataset.sample_count(), dataset.fields()), (4, &[array(&[3])][..]));
     let mut path = Vec::new();
     let range = dataset.locate(SampleId(2), &mut path);
-    assert_eq!(
-        range,
-        ByteRange {
-            offset: 128 + 12,
-            length: Some(6)
-        }
-    );
+    assert_eq!(range, ByteRange { offset: 128 + 12, length: Some(6) });
     with_sample(&fixture.config, dataset, 2, |path, values| {
         assert_eq!(path, "all.npy");
-        let [FieldValue::Array(row)] = values else {
-            panic!("{values:?}")
-        };
-        assert_eq!(
-            (row.bytes.as_ref(), row.big_endian),
-            (&[0, 6, 0, 7, 0, 8][..], true)
-        );
+        let [FieldValue::Array(row)] = values else { panic!("{values:?}") };
+        assert_eq!((row.bytes.as_ref(), row.big_endian), (&[0, 6, 0, 7, 0, 8][..], true));
     });
-    let defect = dataset
-        .read(SampleId(0), &[0; 5], &mut Vec::new())
-        .unwrap_err();
+    let defect = dataset.read(SampleId(0), &[0; 5], &mut Vec::new()).unwrap_err();
     assert_eq!(defect.to_string(), "a row has 6 bytes, and 5 were read");
 }
 
@@ -216,25 +149,14 @@ fn one_file_of_numbers_gives_scalars_and_takes_a_limit() {
     let mut fixture = array_file("(12,)", 4, true);
     fixture.config.limit = Some(5);
     let dataset = open(&fixture.config, &no_progress).unwrap().dataset;
-    assert_eq!(
-        (dataset.sample_count(), dataset.fields()),
-        (5, &[array(&[])][..])
-    );
+    assert_eq!((dataset.sample_count(), dataset.fields()), (5, &[array(&[])][..]));
     with_sample(&fixture.config, &*dataset, 4, |_, values| {
-        let [FieldValue::Array(row)] = values else {
-            panic!("{values:?}")
-        };
+        let [FieldValue::Array(row)] = values else { panic!("{values:?}") };
         assert_eq!((row.bytes.as_ref(), &row.shape[..]), (&[0, 4][..], &[][..]));
     });
     let limited = dataset.fingerprint();
     fixture.config.limit = None;
-    assert_ne!(
-        open(&fixture.config, &no_progress)
-            .unwrap()
-            .dataset
-            .fingerprint(),
-        limited
-    );
+    assert_ne!(open(&fixture.config, &no_progress).unwrap().dataset.fingerprint(), limited);
 }
 
 #[test]
@@ -255,10 +177,8 @@ fn one_file_that_cannot_be_dealt_out_in_rows_says_why() {
 #[test]
 fn a_header_longer_than_the_first_read_is_read_whole() {
     let fixture = fixture(&[]);
-    let text = format!(
-        "{{'descr': '|u1', 'fortran_order': False, 'shape': (3,), {}}}",
-        " ".repeat(3000)
-    );
+    let text =
+        format!("{{'descr': '|u1', 'fortran_order': False, 'shape': (3,), {}}}", " ".repeat(3000));
     let bytes = crate::dataset::testing::npy_with_text(&text, &[1, 2, 3]);
     make_files(&fixture.root, &["all.npy"], &bytes);
     let config = config_for("npy", &fixture.root.join("all.npy"));

@@ -34,22 +34,11 @@ fn every_numeric_type_is_read_in_both_byte_orders() {
         for (order, big_endian) in orders {
             let elements: Vec<u8> = (0_u8..48).take(6 * size).collect();
             for fortran_order in [false, true] {
-                let bytes = npy_bytes(
-                    &format!("{order}{code}"),
-                    fortran_order,
-                    "(2, 3)",
-                    &elements,
-                );
+                let bytes =
+                    npy_bytes(&format!("{order}{code}"), fortran_order, "(2, 3)", &elements);
                 let array = read_array(&bytes).unwrap();
-                assert_eq!(
-                    (array.dtype, array.big_endian),
-                    (dtype, *big_endian),
-                    "{order}{code}"
-                );
-                assert_eq!(
-                    (&array.shape[..], array.fortran_order),
-                    (&[2, 3][..], fortran_order)
-                );
+                assert_eq!((array.dtype, array.big_endian), (dtype, *big_endian), "{order}{code}");
+                assert_eq!((&array.shape[..], array.fortran_order), (&[2, 3][..], fortran_order));
                 assert!(matches!(array.bytes, std::borrow::Cow::Borrowed(_)));
                 assert_eq!(*array.bytes, elements[..]);
             }
@@ -76,24 +65,9 @@ fn what_npyz_writes_is_read_back() {
 
 #[test]
 fn scalars_and_arrays_without_elements_have_their_shapes() {
-    assert_eq!(
-        read_array(&npy_bytes("<i4", false, "()", &[1, 0, 0, 0]))
-            .unwrap()
-            .shape,
-        []
-    );
-    assert_eq!(
-        read_array(&npy_bytes("<i4", false, "(7,)", &[0; 28]))
-            .unwrap()
-            .shape,
-        [7]
-    );
-    assert_eq!(
-        read_array(&npy_bytes("<i4", false, "(0, 5)", &[]))
-            .unwrap()
-            .shape,
-        [0, 5]
-    );
+    assert_eq!(read_array(&npy_bytes("<i4", false, "()", &[1, 0, 0, 0])).unwrap().shape, []);
+    assert_eq!(read_array(&npy_bytes("<i4", false, "(7,)", &[0; 28])).unwrap().shape, [7]);
+    assert_eq!(read_array(&npy_bytes("<i4", false, "(0, 5)", &[])).unwrap().shape, [0, 5]);
 }
 
 #[test]
@@ -123,10 +97,7 @@ fn every_cut_of_a_file_is_a_defect() {
         "cut short: uint16 [2] takes 4 bytes and 3 follow the header"
     );
     let longer = [&bytes[..], b"x"].concat();
-    assert_eq!(
-        failure(&longer),
-        "too long: uint16 [2] takes 4 bytes and 5 follow the header"
-    );
+    assert_eq!(failure(&longer), "too long: uint16 [2] takes 4 bytes and 5 follow the header");
 }
 
 #[test]
@@ -144,10 +115,7 @@ fn other_files_and_broken_headers_are_refused() {
         "{'descr': '<f4', 'fortran_order': False, 'shape': (1,)",
     ] {
         let message = failure(&npy_with_text(text, &[0; 4]));
-        assert!(
-            message.starts_with("the .npy header cannot be read: "),
-            "{text}: {message}"
-        );
+        assert!(message.starts_with("the .npy header cannot be read: "), "{text}: {message}");
     }
 }
 
@@ -169,22 +137,13 @@ fn types_that_are_no_numbers_are_refused_by_name() {
 #[test]
 fn headers_made_to_exhaust_a_parser_are_refused_before_it() {
     let shape = |shape: &str| failure(&npy_bytes("<f4", false, shape, &[]));
-    assert_eq!(
-        shape("(4294967296, 4294967296, 2)"),
-        "the shape in the .npy header overflows"
-    );
-    assert_eq!(
-        shape("(99999999999999999999999,)"),
-        "the shape in the .npy header overflows"
-    );
+    assert_eq!(shape("(4294967296, 4294967296, 2)"), "the shape in the .npy header overflows");
+    assert_eq!(shape("(99999999999999999999999,)"), "the shape in the .npy header overflows");
     assert_eq!(
         shape("(0xffffffffffff, 0xffffffffffff)"),
         "the .npy header holds a number that is not decimal"
     );
-    assert_eq!(
-        shape(&"(".repeat(4000)),
-        "the .npy header is nested more than a header is"
-    );
+    assert_eq!(shape(&"(".repeat(4000)), "the .npy header is nested more than a header is");
     assert!(shape(&"[".repeat(4000)).starts_with("structured arrays"));
     assert!(shape("(1, 1, 1, 1, 1, 1, 1, 1)").starts_with("the array has 8 dimensions"));
     assert!(failure(&npy_bytes("<U9999999999999999999", false, "(1,)", &[])).contains("absurd"));

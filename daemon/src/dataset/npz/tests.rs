@@ -22,11 +22,7 @@ fn fixture(files: &[&str], bytes: &[u8]) -> Fixture {
     let root = folder.path().join("arrays");
     make_files(&root, files, bytes);
     let config = config_for("npz", &root);
-    Fixture {
-        _folder: folder,
-        root,
-        config,
-    }
+    Fixture { _folder: folder, root, config }
 }
 
 fn points() -> Vec<u8> {
@@ -45,10 +41,7 @@ fn standard(method: zip::CompressionMethod) -> Vec<u8> {
 fn defect_of(bytes: &[u8]) -> String {
     let fixture = fixture(&["a.npz"], &standard(Stored));
     let dataset = open(&fixture.config, &no_progress).unwrap().dataset;
-    dataset
-        .read(SampleId(0), bytes, &mut Vec::new())
-        .unwrap_err()
-        .to_string()
+    dataset.read(SampleId(0), bytes, &mut Vec::new()).unwrap_err().to_string()
 }
 
 #[test]
@@ -57,25 +50,15 @@ fn members_are_fields_in_their_order_stored_ones_borrowed_deflated_ones_owned() 
         let bytes = standard(method);
         let fixture = fixture(&["a.npz"], &bytes);
         let dataset = open(&fixture.config, &no_progress).unwrap().dataset;
-        let names: Vec<_> = dataset
-            .fields()
-            .iter()
-            .map(|field| field.name.as_str())
-            .collect();
+        let names: Vec<_> = dataset.fields().iter().map(|field| field.name.as_str()).collect();
         assert_eq!(names, ["points", "mask"]);
         let mut values = Vec::new();
         dataset.read(SampleId(0), &bytes, &mut values).unwrap();
         let [FieldValue::Array(points), FieldValue::Array(mask)] = &values[..] else {
             panic!("{values:?}")
         };
-        assert_eq!(
-            (&points.shape[..], points.bytes.as_ref()),
-            (&[250, 2][..], &[1; 2000][..])
-        );
-        assert_eq!(
-            (mask.fortran_order, mask.bytes.as_ref()),
-            (true, &[1, 0, 0, 1][..])
-        );
+        assert_eq!((&points.shape[..], points.bytes.as_ref()), (&[250, 2][..], &[1; 2000][..]));
+        assert_eq!((mask.fortran_order, mask.bytes.as_ref()), (true, &[1, 0, 0, 1][..]));
         assert_eq!(matches!(points.bytes, Cow::Borrowed(_)), method == Stored);
     }
 }
@@ -94,10 +77,7 @@ fn class_folders_add_a_label_that_no_member_may_be_called() {
     let flat = fixture(&["a.npz"], &labelled);
     assert!(open(&flat.config, &no_progress).is_ok());
     let error = open(&fixture(&["cat/a.npz"], &labelled).config, &no_progress).unwrap_err();
-    assert!(
-        error.to_string().contains("an array is named \"label\""),
-        "{error}"
-    );
+    assert!(error.to_string().contains("an array is named \"label\""), "{error}");
     let reserved = npz_bytes(&[("index.npy", &mask())], Stored);
     let error = open(&fixture(&["a.npz"], &reserved).config, &no_progress).unwrap_err();
     assert!(matches!(error, DatasetError::FirstSample { .. }), "{error}");
@@ -117,11 +97,7 @@ fn members_may_stand_in_another_order_but_none_may_be_missing_or_more() {
         defect_of(&npz_bytes(&[("points.npy", &points())], Stored)),
         "the member \"mask\" of the first sample is missing"
     );
-    let three = [
-        ("points.npy", &points()[..]),
-        ("mask.npy", &mask()),
-        ("more.npy", &mask()),
-    ];
+    let three = [("points.npy", &points()[..]), ("mask.npy", &mask()), ("more.npy", &mask())];
     assert_eq!(
         defect_of(&npz_bytes(&three, Stored)),
         "it has a member \"more\" that the first sample does not have"
@@ -140,10 +116,7 @@ fn members_may_stand_in_another_order_but_none_may_be_missing_or_more() {
 #[test]
 fn two_members_of_one_name_are_a_defect() {
     // The writer refuses duplicates, so one is renamed in both of its headers.
-    let bytes = npz_bytes(
-        &[("points.npy", &points()), ("pointz.npy", &mask())],
-        Stored,
-    );
+    let bytes = npz_bytes(&[("points.npy", &points()), ("pointz.npy", &mask())], Stored);
     let changed = replace_all(&bytes, b"pointz.npy", b"points.npy");
     assert_eq!(defect_of(&changed), "two members have the same name");
 }
@@ -171,10 +144,7 @@ fn a_changed_byte_of_any_member_is_a_defect() {
         let place = if method == Stored { 500 } else { 60 };
         bytes[place] ^= 0x55;
         let message = defect_of(&bytes);
-        assert!(
-            message.starts_with("member \"points\": cannot be read: "),
-            "{message}"
-        );
+        assert!(message.starts_with("member \"points\": cannot be read: "), "{message}");
     }
 }
 
@@ -186,10 +156,7 @@ fn every_cut_is_a_defect_and_so_is_another_file() {
     }
     assert_eq!(defect_of(b""), "the file is empty");
     assert!(defect_of(b"\x93NUMPY and no archive").starts_with("not a whole .npz (zip) file"));
-    assert_eq!(
-        defect_of(&npz_bytes(&[], Stored)),
-        "the .npz file has no members"
-    );
+    assert_eq!(defect_of(&npz_bytes(&[], Stored)), "the .npz file has no members");
 }
 
 fn defect_of_cheap(bytes: &[u8]) -> String {

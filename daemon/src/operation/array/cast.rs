@@ -65,10 +65,7 @@ number!(f32, 4, Float, f64);
 number!(f64, 8, Float, f64);
 
 impl Exact {
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "a float of fewer bits is asked for"
-    )]
+    #[expect(clippy::cast_precision_loss, reason = "a float of fewer bits is asked for")]
     const fn as_f64(self) -> f64 {
         match self {
             Self::Signed(value) => value as f64,
@@ -116,12 +113,7 @@ fn convert<const N: usize, const M: usize, S: Element<N>, T: Element<M>>(
     from: &[u8],
     to: &mut [u8],
 ) {
-    for (from, to) in from
-        .as_chunks::<N>()
-        .0
-        .iter()
-        .zip(to.as_chunks_mut::<M>().0)
-    {
+    for (from, to) in from.as_chunks::<N>().0.iter().zip(to.as_chunks_mut::<M>().0) {
         *to = T::store(S::load(*from));
     }
 }

@@ -33,13 +33,8 @@ pub(crate) fn check_type(
     if value.dtype == expected.dtype && value.shape == expected.shape {
         return Ok(());
     }
-    let found = ArrayType {
-        dtype: value.dtype,
-        shape: value.shape.clone(),
-    };
-    Err(Defect(format!(
-        "`{name}` is {found}, and the first sample's is {expected}"
-    )))
+    let found = ArrayType { dtype: value.dtype, shape: value.shape.clone() };
+    Err(Defect(format!("`{name}` is {found}, and the first sample's is {expected}")))
 }
 
 /// Writes all elements as `target`. `scratch` is used where they have to be reordered and cast.
@@ -60,9 +55,7 @@ pub(crate) fn write_array(
     let expected = value
         .shape
         .iter()
-        .try_fold(value.dtype.size_bytes(), |bytes, side| {
-            bytes.checked_mul(*side)
-        });
+        .try_fold(value.dtype.size_bytes(), |bytes, side| bytes.checked_mul(*side));
     if expected != Some(value.bytes.len() as u64) {
         return Err(Defect(format!(
             "`{name}` has {} bytes, and {} of shape {:?} needs {}",
@@ -125,11 +118,8 @@ fn reorder_elements<const N: usize>(
         return;
     }
     // Walks the result in C order; the source lies with the first axis fastest.
-    let sides: Vec<usize> = value
-        .shape
-        .iter()
-        .map(|side| usize::try_from(*side).unwrap_or(0))
-        .collect();
+    let sides: Vec<usize> =
+        value.shape.iter().map(|side| usize::try_from(*side).unwrap_or(0)).collect();
     let Some((last, leading)) = sides.split_last() else {
         return;
     };
@@ -145,10 +135,7 @@ fn reorder_elements<const N: usize>(
             start += place * stride;
             stride *= side;
         }
-        for (to, from) in line
-            .iter_mut()
-            .zip(from[start..].iter().step_by(last_stride))
-        {
+        for (to, from) in line.iter_mut().zip(from[start..].iter().step_by(last_stride)) {
             *to = native(*from);
         }
         for (place, side) in index.iter_mut().zip(leading).rev() {

@@ -24,19 +24,13 @@ fn written(value: &ArrayValue<'_>, target: DType) -> Vec<u8> {
 }
 
 fn little(numbers: &[i16]) -> Vec<u8> {
-    numbers
-        .iter()
-        .flat_map(|number| number.to_le_bytes())
-        .collect()
+    numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
 }
 
 #[test]
 fn orders_and_byte_orders_come_out_native() {
     let c_order: Vec<i16> = (0..24).map(|n| n * 300 - 1000).collect();
-    let expected: Vec<u8> = c_order
-        .iter()
-        .flat_map(|number| number.to_ne_bytes())
-        .collect();
+    let expected: Vec<u8> = c_order.iter().flat_map(|number| number.to_ne_bytes()).collect();
     // The same array of shape 2 × 3 × 4 with the first axis fastest.
     let mut fortran = Vec::new();
     for k in 0..4 {
@@ -52,47 +46,29 @@ fn orders_and_byte_orders_come_out_native() {
             if big_endian {
                 bytes.chunks_exact_mut(2).for_each(<[u8]>::reverse);
             }
-            let value = ArrayValue {
-                fortran_order,
-                big_endian,
-                ..array(DType::I16, &[2, 3, 4], &bytes)
-            };
-            assert_eq!(
-                written(&value, DType::I16),
-                expected,
-                "{fortran_order} {big_endian}"
-            );
+            let value =
+                ArrayValue { fortran_order, big_endian, ..array(DType::I16, &[2, 3, 4], &bytes) };
+            assert_eq!(written(&value, DType::I16), expected, "{fortran_order} {big_endian}");
             let floats = written(&value, DType::F32);
-            let floats: Vec<f32> = floats
-                .chunks_exact(4)
-                .map(|b| f32::from_ne_bytes(b.try_into().unwrap()))
-                .collect();
-            assert_eq!(
-                floats,
-                c_order.iter().map(|n| f32::from(*n)).collect::<Vec<_>>()
-            );
+            let floats: Vec<f32> =
+                floats.chunks_exact(4).map(|b| f32::from_ne_bytes(b.try_into().unwrap())).collect();
+            assert_eq!(floats, c_order.iter().map(|n| f32::from(*n)).collect::<Vec<_>>());
         }
     }
 }
 
 #[test]
 fn casts_are_plain() {
-    let floats: Vec<u8> = [-1.7_f32, 0.0, 1e9]
-        .iter()
-        .flat_map(|number| number.to_le_bytes())
-        .collect();
+    let floats: Vec<u8> =
+        [-1.7_f32, 0.0, 1e9].iter().flat_map(|number| number.to_le_bytes()).collect();
     let value = array(DType::F32, &[3], &floats);
     assert_eq!(written(&value, DType::Bool), [1, 0, 1]);
     assert_eq!(written(&value, DType::I8), [0xff, 0, 127]);
-    let half: Vec<u8> = [-1.7_f32, 0.0, 1e9]
-        .iter()
-        .flat_map(|n| f16::from_f32(*n).to_ne_bytes())
-        .collect();
+    let half: Vec<u8> =
+        [-1.7_f32, 0.0, 1e9].iter().flat_map(|n| f16::from_f32(*n).to_ne_bytes()).collect();
     assert_eq!(written(&value, DType::F16), half);
-    let short: Vec<u8> = [-1.7_f32, 0.0, 1e9]
-        .iter()
-        .flat_map(|n| bf16::from_f32(*n).to_ne_bytes())
-        .collect();
+    let short: Vec<u8> =
+        [-1.7_f32, 0.0, 1e9].iter().flat_map(|n| bf16::from_f32(*n).to_ne_bytes()).collect();
     assert_eq!(written(&value, DType::BF16), short);
     let large = u64::MAX.to_ne_bytes();
     let value = array(DType::U64, &[], &large);
@@ -103,10 +79,8 @@ fn casts_are_plain() {
                 let value = array(DType::U8, &[1], &[1]);
                 written(&value, source)
             };
-            let value = ArrayValue {
-                big_endian: cfg!(target_endian = "big"),
-                ..array(source, &[1], &one)
-            };
+            let value =
+                ArrayValue { big_endian: cfg!(target_endian = "big"), ..array(source, &[1], &one) };
             let back = written(&value, target);
             let value = ArrayValue {
                 big_endian: cfg!(target_endian = "big"),
@@ -119,21 +93,12 @@ fn casts_are_plain() {
 
 #[test]
 fn empty_axes_and_wrong_lengths_are_no_panic() {
-    let value = ArrayValue {
-        fortran_order: true,
-        ..array(DType::I16, &[2, 0, 3], &[])
-    };
+    let value = ArrayValue { fortran_order: true, ..array(DType::I16, &[2, 0, 3], &[]) };
     assert_eq!(written(&value, DType::I16), Vec::<u8>::new());
     let short = array(DType::I16, &[3], &[1, 2]);
     let refused = write_array("x", &short, DType::I16, &mut Vec::new(), &mut [0; 6]).unwrap_err();
     assert_eq!(refused.0, "`x` has 2 bytes, and int16 of shape [3] needs 6");
-    let expected = ArrayType {
-        dtype: DType::F32,
-        shape: vec![3],
-    };
+    let expected = ArrayType { dtype: DType::F32, shape: vec![3] };
     let refused = check_type("x", &short, &expected).unwrap_err();
-    assert_eq!(
-        refused.0,
-        "`x` is int16 [3], and the first sample's is float32 [3]"
-    );
+    assert_eq!(refused.0, "`x` is int16 [3], and the first sample's is float32 [3]");
 }

@@ -25,10 +25,7 @@ pub(crate) fn rgb_to_grey(rgb: &[u8], grey: &mut [u8]) {
 
 /// CMYK as Adobe stores it (255 is no ink) to 1, 3 or 4 channels.
 pub(crate) fn inverted_cmyk_to(channels: u8, cmyk: &[u8], out: &mut [u8]) {
-    for (ink, out) in cmyk
-        .chunks_exact(4)
-        .zip(out.chunks_exact_mut(usize::from(channels)))
-    {
+    for (ink, out) in cmyk.chunks_exact(4).zip(out.chunks_exact_mut(usize::from(channels))) {
         let light = ink[3];
         let [red, green, blue] = [ink[0], ink[1], ink[2]]
             .map(|c| light.saturating_sub(multiply_divide_255(255 - c, light)));
@@ -77,20 +74,13 @@ mod tests {
     fn inks_become_light() {
         let mut rgb = [0; 9];
         // No ink; full black; cyan at full light.
-        inverted_cmyk_to(
-            3,
-            &[255, 255, 255, 255, 9, 9, 9, 0, 0, 255, 255, 255],
-            &mut rgb,
-        );
+        inverted_cmyk_to(3, &[255, 255, 255, 255, 9, 9, 9, 0, 0, 255, 255, 255], &mut rgb);
         assert_eq!(rgb, [255, 255, 255, 0, 0, 0, 0, 255, 255]);
     }
 
     #[test]
     fn grey_has_the_weights_of_pillow() {
-        assert_eq!(
-            (luma(255, 255, 255), luma(255, 0, 0), luma(0, 255, 0)),
-            (255, 76, 150)
-        );
+        assert_eq!((luma(255, 255, 255), luma(255, 0, 0), luma(0, 255, 0)), (255, 76, 150));
         let mut out = [0; 4];
         convert(2, &[7, 8], 4, &mut out);
         assert_eq!(out, [7, 7, 7, 8]);

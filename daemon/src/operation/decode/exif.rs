@@ -88,29 +88,18 @@ fn find(tiff: &[u8]) -> Option<u8> {
     };
     let short = |at: usize| {
         let bytes = [*tiff.get(at)?, *tiff.get(at + 1)?];
-        Some(if big_endian {
-            u16::from_be_bytes(bytes)
-        } else {
-            u16::from_le_bytes(bytes)
-        })
+        Some(if big_endian { u16::from_be_bytes(bytes) } else { u16::from_le_bytes(bytes) })
     };
     let long = |at: usize| {
         let (first, second) = (u32::from(short(at)?), u32::from(short(at + 2)?));
-        Some(if big_endian {
-            first << 16 | second
-        } else {
-            second << 16 | first
-        })
+        Some(if big_endian { first << 16 | second } else { second << 16 | first })
     };
     let directory = usize::try_from(long(4)?).ok()?;
     let entries = usize::from(short(directory)?);
     (0..entries).find_map(|entry| {
         let at = directory.checked_add(2)?.checked_add(entry * 12)?;
         let is_orientation = short(at)? == 0x0112 && short(at + 2)? == 3;
-        is_orientation
-            .then(|| short(at + 8))
-            .flatten()
-            .and_then(|tag| u8::try_from(tag).ok())
+        is_orientation.then(|| short(at + 8)).flatten().and_then(|tag| u8::try_from(tag).ok())
     })
 }
 
@@ -120,24 +109,12 @@ mod tests {
 
     fn block(big_endian: bool, tag: u16, value: u16) -> Vec<u8> {
         let short = |v: u16| {
-            if big_endian {
-                v.to_be_bytes()
-            } else {
-                v.to_le_bytes()
-            }
+            if big_endian { v.to_be_bytes() } else { v.to_le_bytes() }
         };
         let long = |v: u32| {
-            if big_endian {
-                v.to_be_bytes()
-            } else {
-                v.to_le_bytes()
-            }
+            if big_endian { v.to_be_bytes() } else { v.to_le_bytes() }
         };
-        let mut block = if big_endian {
-            b"MM".to_vec()
-        } else {
-            b"II".to_vec()
-        };
+        let mut block = if big_endian { b"MM".to_vec() } else { b"II".to_vec() };
         block.extend(short(42));
         block.extend(long(8));
         block.extend(short(2));
@@ -182,10 +159,7 @@ mod tests {
         ];
         for (tag, expected) in (1..=8).zip(expected) {
             let mut turned = [0; 6];
-            let size = Size {
-                width: 3,
-                height: 2,
-            };
+            let size = Size { width: 3, height: 2 };
             Orientation::from_tag(tag).apply(&stored, size, 1, &mut turned);
             assert_eq!(turned, expected, "{tag}");
         }

@@ -29,21 +29,7 @@ impl Format {
         match file {
             [0xff, 0xd8, 0xff, ..] => Some(Self::Jpeg),
             [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Some(Self::Png),
-            [
-                b'R',
-                b'I',
-                b'F',
-                b'F',
-                _,
-                _,
-                _,
-                _,
-                b'W',
-                b'E',
-                b'B',
-                b'P',
-                ..,
-            ] => Some(Self::WebP),
+            [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Some(Self::WebP),
             _ => None,
         }
     }
@@ -63,10 +49,7 @@ impl ImageHeader {
     /// The size of the decoded image, its orientation applied.
     pub(crate) const fn size(&self) -> Size {
         if self.orientation.swaps_sides() {
-            Size {
-                width: self.stored.height,
-                height: self.stored.width,
-            }
+            Size { width: self.stored.height, height: self.stored.width }
         } else {
             self.stored
         }
@@ -128,16 +111,9 @@ impl Decoders {
                 stored.width, stored.height
             )));
         }
-        let orientation = if apply_orientation {
-            Orientation::from_tag(tag)
-        } else {
-            Orientation::AsStored
-        };
-        Ok(ImageHeader {
-            format,
-            stored,
-            orientation,
-        })
+        let orientation =
+            if apply_orientation { Orientation::from_tag(tag) } else { Orientation::AsStored };
+        Ok(ImageHeader { format, stored, orientation })
     }
 
     /// Decodes at least `needed` of the image into `pixels` (rows without gaps) and returns the part decoded.
@@ -157,26 +133,19 @@ impl Decoders {
     ) -> Result<Rectangle, Defect> {
         if header.orientation != Orientation::AsStored {
             let mut stored = std::mem::take(&mut self.unconverted);
-            let upright = ImageHeader {
-                orientation: Orientation::AsStored,
-                ..*header
-            };
+            let upright = ImageHeader { orientation: Orientation::AsStored, ..*header };
             let whole = Rectangle::whole(header.stored);
             let decoded = self.decode(file, &upright, channels, whole, &mut stored);
             if decoded.is_ok() {
                 let bytes = stored_bytes(header.stored, channels);
                 let turned = prepare(pixels, bytes);
-                header
-                    .orientation
-                    .apply(&stored[..bytes], header.stored, channels, turned);
+                header.orientation.apply(&stored[..bytes], header.stored, channels, turned);
             }
             self.unconverted = stored;
             return decoded.map(|_| Rectangle::whole(header.size()));
         }
         match header.format {
-            Format::Jpeg => self
-                .jpeg
-                .decode(file, header.stored, channels, needed, pixels),
+            Format::Jpeg => self.jpeg.decode(file, header.stored, channels, needed, pixels),
             Format::Png => {
                 png::decode(file, header.stored, channels, &mut self.unconverted, pixels)?;
                 Ok(Rectangle::whole(header.stored))

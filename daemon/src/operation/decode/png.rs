@@ -1,4 +1,7 @@
 //! PNG through zune-png (pure Rust): 1 to 16 bits, palette, grey, alpha, interlaced; of an animation the first frame.
+//!
+//! Every checksum is verified and the end chunk must be there. Pillow stops when it has the pixels, so it takes a file
+//! that lacks a part of its last bytes (image data's checksum, end chunk) or has a wrong checksum there; this does not.
 
 use zune_core::bit_depth::{BitDepth, ByteEndian};
 use zune_core::bytestream::ZCursor;
@@ -10,7 +13,10 @@ use super::{MAX_PIXELS, colour, exif, prepare};
 use crate::dataset::Defect;
 
 fn defect(reason: impl std::fmt::Debug) -> Defect {
-    Defect(format!("the PNG decoder refuses the file: {reason:?}"))
+    // zune-png's reasons are written for a terminal, over several lines.
+    let reason = format!("{reason:?}");
+    let words: Vec<&str> = reason.split_whitespace().collect();
+    Defect(format!("the PNG decoder refuses the file: {}", words.join(" ")))
 }
 
 fn decoder(file: &[u8]) -> PngDecoder<ZCursor<&[u8]>> {
@@ -32,31 +38,14 @@ pub(super) fn read_header(file: &[u8], wants_orientation: bool) -> Result<(Size,
         let side = |at: usize| {
             u32::from_be_bytes([sides[at], sides[at + 1], sides[at + 2], sides[at + 3]])
         };
-        (
-            Size {
-                width: side(0),
-                height: side(4),
-            },
-            1,
-        )
+        (Size { width: side(0), height: side(4) }, 1)
     }) else {
-        return Err(Defect(
-            "image file is truncated: the PNG header does not end".to_owned(),
-        ));
+        return Err(Defect("image file is truncated: the PNG header does not end".to_owned()));
     };
     if &file[12..16] != b"IHDR" {
-        return Err(Defect(
-            "the PNG file does not begin with its header".to_owned(),
-        ));
+        return Err(Defect("the PNG file does not begin with its header".to_owned()));
     }
-    Ok((
-        size,
-        if wants_orientation {
-            orientation(file)
-        } else {
-            tag
-        },
-    ))
+    Ok((size, if wants_orientation { orientation(file) } else { tag }))
 }
 
 /// Walks the chunks to `eXIf`.
@@ -66,9 +55,7 @@ fn orientation(file: &[u8]) -> u8 {
         let length = u32::from_be_bytes([head[0], head[1], head[2], head[3]]) as usize;
         let body = at + 8;
         if &head[4..8] == b"eXIf" {
-            return file
-                .get(body..body.saturating_add(length))
-                .map_or(1, exif::orientation);
+            return file.get(body..body.saturating_add(length)).map_or(1, exif::orientation);
         }
         at = body.saturating_add(length).saturating_add(4);
     }
@@ -85,12 +72,9 @@ pub(super) fn decode(
 ) -> Result<(), Defect> {
     let mut decoder = decoder(file);
     decoder.decode_headers().map_err(defect)?;
-    let (Some(colours), Some(depth), Some(bytes), Some(dimensions)) = (
-        decoder.colorspace(),
-        decoder.depth(),
-        decoder.output_buffer_size(),
-        decoder.dimensions(),
-    ) else {
+    let (Some(colours), Some(depth), Some(bytes), Some(dimensions)) =
+        (decoder.colorspace(), decoder.depth(), decoder.output_buffer_size(), decoder.dimensions())
+    else {
         return Err(defect("no header"));
     };
     if dimensions != (size.width as usize, size.height as usize) {

@@ -14,6 +14,16 @@ fn defect(reason: impl std::fmt::Display) -> Defect {
 
 /// The size and the EXIF orientation (1 unless asked for).
 pub(super) fn read_header(file: &[u8], wants_orientation: bool) -> Result<(Size, u8), Defect> {
+    // image-webp reads what it needs; libwebp wants all that the container announces.
+    let announced = file
+        .get(4..8)
+        .map_or(0, |size| u64::from(u32::from_le_bytes([size[0], size[1], size[2], size[3]])) + 8);
+    if announced > file.len() as u64 {
+        return Err(Defect(format!(
+            "image file is truncated: {} of {announced} bytes of WebP",
+            file.len()
+        )));
+    }
     let mut decoder = WebPDecoder::new(Cursor::new(file)).map_err(defect)?;
     let (width, height) = decoder.dimensions();
     let mut tag = 1;

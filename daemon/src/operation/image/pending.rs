@@ -5,6 +5,7 @@
 
 use fast_image_resize::Resizer;
 
+use super::super::KEPT_BYTES;
 use super::super::arguments::Interpolation;
 use super::super::decode::{Decoders, ImageHeader, prepare};
 use super::super::geometry::{Geometry, Rectangle, Size};
@@ -15,12 +16,7 @@ use crate::config::ImageLayout;
 use crate::dataset::Defect;
 
 /// The form in which images are carried from stage to stage.
-const PLAIN: ImageFormat = ImageFormat {
-    layout: ImageLayout::Nhwc,
-    values: PixelValues::Bytes,
-};
-/// What a work thread keeps of a buffer from sample to sample; a larger one is given back.
-const KEPT_BYTES: usize = 64 << 20;
+const PLAIN: ImageFormat = ImageFormat { layout: ImageLayout::Nhwc, values: PixelValues::Bytes };
 /// Spare buffers that a work thread keeps.
 const KEPT_BUFFERS: usize = 4;
 
@@ -60,10 +56,7 @@ impl ImageTools {
 #[derive(Debug)]
 enum Source<'a> {
     /// Still in the file.
-    File {
-        bytes: &'a [u8],
-        header: ImageHeader,
-    },
+    File { bytes: &'a [u8], header: ImageHeader },
     /// Here: height × width × channels.
     Pixels(Vec<u8>),
 }
@@ -166,36 +159,21 @@ impl<'a> PendingImage<'a> {
         tools: &mut ImageTools,
     ) -> Result<(), Defect> {
         let geometry = &self.geometry;
-        let ImageTools {
-            decoders,
-            resizer,
-            decoded,
-            resampled,
-            ..
-        } = tools;
+        let ImageTools { decoders, resizer, decoded, resampled, .. } = tools;
         let (pixels, area) = match &self.source {
             Source::Pixels(pixels) => (pixels.as_slice(), Rectangle::whole(self.decoded)),
             Source::File { bytes, header } => {
                 let mut needed = geometry.needed();
                 if needed.is_empty() {
                     // All zeros; the file is judged all the same.
-                    needed = Rectangle {
-                        left: 0,
-                        top: 0,
-                        width: 1,
-                        height: 1,
-                    };
+                    needed = Rectangle { left: 0, top: 0, width: 1, height: 1 };
                 }
                 let area = decoders.decode(bytes, header, self.channels, needed, decoded)?;
                 (decoded.as_slice(), area)
             }
         };
         if geometry.visible.is_empty() {
-            let nothing = PixelView {
-                bytes: &[],
-                pitch_bytes: 0,
-                channels: self.channels,
-            };
+            let nothing = PixelView { bytes: &[], pitch_bytes: 0, channels: self.channels };
             write_canvas(nothing, geometry, format, row);
             return Ok(());
         }
@@ -224,11 +202,7 @@ impl<'a> PendingImage<'a> {
         let pitch_bytes = visible.width as usize * usize::from(self.channels);
         let bytes = prepare(resampled, pitch_bytes * visible.height as usize);
         resample(resizer, pixels, area, self.channels, geometry, bytes)?;
-        let view = PixelView {
-            bytes,
-            pitch_bytes,
-            channels: self.channels,
-        };
+        let view = PixelView { bytes, pitch_bytes, channels: self.channels };
         write_canvas(view, geometry, format, row);
         Ok(())
     }

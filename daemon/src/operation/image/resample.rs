@@ -9,15 +9,16 @@ use fir::images::{CroppedImage, Image, ImageRef};
 use fir::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 
 use super::super::arguments::Interpolation;
-use super::super::geometry::{Geometry, Rectangle};
+use super::super::geometry::{Geometry, Rectangle, Size};
 use crate::dataset::Defect;
 
-const fn algorithm(interpolation: Interpolation) -> ResizeAlg {
+/// The filter; `None` for `nearest`, which has none.
+const fn filter(interpolation: Interpolation) -> Option<FilterType> {
     match interpolation {
-        Interpolation::Bilinear => ResizeAlg::Convolution(FilterType::Bilinear),
-        Interpolation::Bicubic => ResizeAlg::Convolution(FilterType::CatmullRom),
-        Interpolation::Lanczos => ResizeAlg::Convolution(FilterType::Lanczos3),
-        Interpolation::Nearest => ResizeAlg::Nearest,
+        Interpolation::Bilinear => Some(FilterType::Bilinear),
+        Interpolation::Bicubic => Some(FilterType::CatmullRom),
+        Interpolation::Lanczos => Some(FilterType::Lanczos3),
+        Interpolation::Nearest => None,
     }
 }
 
@@ -49,6 +50,10 @@ pub(super) fn resample(
     to: &mut [u8],
 ) -> Result<(), Defect> {
     let Some((target, interpolation)) = geometry.resampling else {
+        return Ok(());
+    };
+    let Some(filter) = filter(interpolation) else {
+        pick_nearest(pixels, area, channels, geometry, target, to);
         return Ok(());
     };
     let failed = |reason: String| Defect(format!("resampling to {target:?} failed: {reason}"));
@@ -87,10 +92,58 @@ pub(super) fn resample(
     let mut result = Image::from_slice_u8(visible.width, visible.height, to, pixel_type(channels))
         .map_err(|reason| failed(reason.to_string()))?;
     let options = ResizeOptions::new()
-        .resize_alg(algorithm(interpolation))
+        .resize_alg(ResizeAlg::Convolution(filter))
         .crop(left, top, width, height)
         .use_alpha(channels == 4);
-    resizer
-        .resize(&view, &mut result, &options)
-        .map_err(|reason| failed(reason.to_string()))
+    resizer.resize(&view, &mut result, &options).map_err(|reason| failed(reason.to_string()))
+}
+
+/// The source position of each visible place on one axis. Positions are summed up as in Pillow's `ImagingScaleAffine`,
+/// so that the same pixels are picked.
+fn nearest_positions(
+    start: u32,
+    count: u32,
+    target: u32,
+    length: u32,
+) -> impl Iterator<Item = usize> {
+    let step = f64::from(length) / f64::from(target);
+    let last = length.saturating_sub(1) as usize;
+    std::iter::successors(Some(step * 0.5), move |position| Some(position + step))
+        .skip(start as usize)
+        .take(count as usize)
+        .map(move |position| {
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "not negative, and cut to the side"
+            )]
+            let whole = position as usize;
+            whole.min(last)
+        })
+}
+
+fn pick_nearest(
+    pixels: &[u8],
+    area: Rectangle,
+    channels: u8,
+    geometry: &Geometry,
+    target: Size,
+    to: &mut [u8],
+) {
+    let Geometry { source, visible, .. } = *geometry;
+    let channels = usize::from(channels);
+    let columns: Vec<usize> =
+        nearest_positions(visible.left, visible.width, target.width, source.width)
+            .map(|column| (source.left as usize + column - area.left as usize) * channels)
+            .collect();
+    let rows = nearest_positions(visible.top, visible.height, target.height, source.height);
+    let line_bytes = visible.width as usize * channels;
+    for (row, line) in rows.zip(to.chunks_exact_mut(line_bytes)) {
+        // `area` holds all that is needed, and may begin below the source's first row.
+        let row = source.top as usize + row - area.top as usize;
+        let from = &pixels[row * area.width as usize * channels..];
+        for (column, pixel) in columns.iter().zip(line.chunks_exact_mut(channels)) {
+            pixel.copy_from_slice(&from[*column..*column + channels]);
+        }
+    }
 }

@@ -79,26 +79,18 @@ impl PixelValues {
     ) -> Option<Self> {
         match dtype {
             DType::U8 => Some(Self::Bytes),
-            DType::F16 => Some(Self::TwoBytes(tables(
-                channels,
-                normalization,
-                |byte, by| f16::from_f32(single(byte, by)).to_ne_bytes(),
-            ))),
-            DType::BF16 => Some(Self::TwoBytes(tables(
-                channels,
-                normalization,
-                |byte, by| bf16::from_f32(single(byte, by)).to_ne_bytes(),
-            ))),
-            DType::F32 => Some(Self::FourBytes(tables(
-                channels,
-                normalization,
-                |byte, by| single(byte, by).to_ne_bytes(),
-            ))),
-            DType::F64 => Some(Self::EightBytes(tables(
-                channels,
-                normalization,
-                |byte, by| double(byte, by).to_ne_bytes(),
-            ))),
+            DType::F16 => Some(Self::TwoBytes(tables(channels, normalization, |byte, by| {
+                f16::from_f32(single(byte, by)).to_ne_bytes()
+            }))),
+            DType::BF16 => Some(Self::TwoBytes(tables(channels, normalization, |byte, by| {
+                bf16::from_f32(single(byte, by)).to_ne_bytes()
+            }))),
+            DType::F32 => Some(Self::FourBytes(tables(channels, normalization, |byte, by| {
+                single(byte, by).to_ne_bytes()
+            }))),
+            DType::F64 => Some(Self::EightBytes(tables(channels, normalization, |byte, by| {
+                double(byte, by).to_ne_bytes()
+            }))),
             _ => None,
         }
     }
@@ -110,10 +102,7 @@ mod tests {
 
     #[test]
     fn values_are_scaled_then_normalised() {
-        let by = Normalization {
-            mean: vec![0.485],
-            std: vec![0.229],
-        };
+        let by = Normalization { mean: vec![0.485], std: vec![0.229] };
         let Some(PixelValues::FourBytes(table)) = PixelValues::new(DType::F32, 1, Some(&by)) else {
             panic!("no table of f32")
         };

@@ -9,8 +9,8 @@ mod turbo;
 use super::decode::{colour, prepare};
 use super::geometry::{Rectangle, Size};
 use crate::dataset::Defect;
+pub(crate) use stream::read_header;
 use stream::{Ending, ending};
-pub(crate) use stream::{JpegHeader, read_header};
 use turbo::{OpenJpeg, PixelFormat, TurboDecoder, Verdict};
 
 /// A work thread's JPEG decoder: the library's handle and scratch memory, used for one file after another.
@@ -29,12 +29,7 @@ pub(crate) struct JpegDecoder {
 fn widen(needed: Rectangle, image: Size, block_width: u32) -> Rectangle {
     let left = needed.left.saturating_sub(2) / block_width * block_width;
     let right = (needed.left + needed.width + 2).min(image.width);
-    Rectangle {
-        left,
-        top: needed.top,
-        width: right - left,
-        height: needed.height,
-    }
+    Rectangle { left, top: needed.top, width: right - left, height: needed.height }
 }
 
 impl JpegDecoder {
@@ -59,18 +54,15 @@ impl JpegDecoder {
         let Some(turbo) = self.turbo.as_mut() else {
             return Err(Defect("no memory for a JPEG decoder".to_owned()));
         };
-        let mut image = turbo
-            .open(file)
-            .map_err(|reason| describe_failure(&reason, file))?;
+        let mut image = turbo.open(file).map_err(|reason| describe_failure(&reason, file))?;
         if image.size != size {
             return Err(Defect(format!(
                 "the JPEG file holds frames of {}x{} and of {}x{} pixels",
                 size.width, size.height, image.size.width, image.size.height
             )));
         }
-        let region = image
-            .block_width
-            .map_or(Rectangle::whole(size), |width| widen(needed, size, width));
+        let region =
+            image.block_width.map_or(Rectangle::whole(size), |width| widen(needed, size, width));
         let skips_the_end = region.top + region.height < size.height;
         let mut region = region;
         let mut file_ending = None;
@@ -114,10 +106,7 @@ fn describe_failure(reason: &str, file: &[u8]) -> Defect {
     if ending(file) == Ending::Missing {
         return truncated();
     }
-    Defect(format!(
-        "the JPEG decoder refuses the file: {}",
-        lowercase_start(reason)
-    ))
+    Defect(format!("the JPEG decoder refuses the file: {}", lowercase_start(reason)))
 }
 
 fn lowercase_start(message: &str) -> String {

@@ -46,32 +46,20 @@ const fn stands_alone(marker: u8) -> bool {
 
 /// The segment whose marker is the first at or after `position`.
 fn next_segment(file: &[u8], position: usize) -> Option<Segment<'_>> {
-    let mut at = position
-        + file
-            .get(position..)?
-            .iter()
-            .position(|byte| *byte == 0xff)?;
+    let mut at = position + file.get(position..)?.iter().position(|byte| *byte == 0xff)?;
     loop {
         match file.get(at + 1)? {
             0xff => at += 1,
             0x00 => at += 2 + file.get(at + 2..)?.iter().position(|byte| *byte == 0xff)?,
             marker if stands_alone(*marker) => {
-                return Some(Segment {
-                    marker: *marker,
-                    body: &[],
-                    end: at + 2,
-                });
+                return Some(Segment { marker: *marker, body: &[], end: at + 2 });
             }
             marker => {
                 let length =
                     usize::from(u16::from_be_bytes([*file.get(at + 2)?, *file.get(at + 3)?]));
                 let end = at + 2 + length.max(2);
                 let body = file.get(at + 4..end)?;
-                return Some(Segment {
-                    marker: *marker,
-                    body,
-                    end,
-                });
+                return Some(Segment { marker: *marker, body, end });
             }
         }
     }
@@ -91,9 +79,7 @@ pub(crate) fn read_header(file: &[u8]) -> Result<JpegHeader, Defect> {
     let mut orientation = 1;
     loop {
         let Some(segment) = next_segment(file, position) else {
-            return Err(Defect(
-                "image file is truncated: the JPEG header does not end".to_owned(),
-            ));
+            return Err(Defect("image file is truncated: the JPEG header does not end".to_owned()));
         };
         position = segment.end;
         match segment.marker {
@@ -103,15 +89,8 @@ pub(crate) fn read_header(file: &[u8]) -> Result<JpegHeader, Defect> {
                 }
             }
             marker if is_frame(marker) => {
-                let [
-                    _,
-                    height_high,
-                    height_low,
-                    width_high,
-                    width_low,
-                    components,
-                    ..,
-                ] = segment.body
+                let [_, height_high, height_low, width_high, width_low, components, ..] =
+                    segment.body
                 else {
                     return Err(Defect("the JPEG frame header is too short".to_owned()));
                 };
@@ -160,11 +139,7 @@ pub(crate) fn ending(file: &[u8]) -> Ending {
         match file.get(position + 1) {
             None => return Ending::Missing,
             Some(&END_OF_IMAGE) => {
-                return if clean {
-                    Ending::Clean
-                } else {
-                    Ending::AfterMoreSegments
-                };
+                return if clean { Ending::Clean } else { Ending::AfterMoreSegments };
             }
             Some(0xff) => position += 1,
             Some(0x00 | 0x01 | 0xd0..=0xd7) => position += 2,
@@ -193,13 +168,7 @@ mod tests {
     fn the_header_gives_size_and_components() {
         let file = jpeg(&gradient(37, 21, 3), 37, 21, 3);
         let header = read_header(&file).unwrap();
-        assert_eq!(
-            header.size,
-            Size {
-                width: 37,
-                height: 21
-            }
-        );
+        assert_eq!(header.size, Size { width: 37, height: 21 });
         assert_eq!((header.components, header.orientation), (3, 1));
     }
 
@@ -221,11 +190,7 @@ mod tests {
         let mut file = jpeg(&gradient(37, 21, 3), 37, 21, 3);
         file.truncate(file.len() - 2);
         file.extend_from_slice(&[0xff, 0xfe, 0, 4, 0xff, 0xd9]);
-        assert_eq!(
-            ending(&file),
-            Ending::Missing,
-            "the end marker lies inside a comment"
-        );
+        assert_eq!(ending(&file), Ending::Missing, "the end marker lies inside a comment");
         file.extend_from_slice(&[0xff, 0xd9]);
         assert_eq!(ending(&file), Ending::AfterMoreSegments);
     }

@@ -27,7 +27,11 @@ fn encode(
     progressive: bool,
     restart: u16,
 ) -> Vec<u8> {
-    let channels = colour.get_bytes_per_pixel();
+    let channels = match colour {
+        ColorType::Luma => 1,
+        ColorType::Rgb => 3,
+        _ => 4,
+    };
     let mut file = Vec::new();
     let mut encoder = Encoder::new(&mut file, 92);
     encoder.set_sampling_factor(sampling);
@@ -52,14 +56,8 @@ fn part(pixels: &[u8], area: Rectangle, wanted: Rectangle, channels: usize) -> V
 
 #[test]
 fn a_region_has_the_pixels_of_a_full_decoding() {
-    let mut draws = crate::order::Draws::new(
-        crate::order::DrawKey {
-            seed: 3,
-            epoch: 0,
-            sample: 0,
-        },
-        0,
-    );
+    let mut draws =
+        crate::order::Draws::new(crate::order::DrawKey { seed: 3, epoch: 0, sample: 0 }, 0);
     let samplings = [
         SamplingFactor::F_1_1,
         SamplingFactor::F_2_1,
@@ -74,29 +72,15 @@ fn a_region_has_the_pixels_of_a_full_decoding() {
                 for (width, height) in [(131, 97), (64, 48), (33, 70)] {
                     let file = encode(width, height, colour, sampling, progressive, restart);
                     let (whole, full) = decode(&file, 3, None).unwrap();
-                    assert_eq!(
-                        whole.size(),
-                        Size {
-                            width: width.into(),
-                            height: height.into()
-                        }
-                    );
+                    assert_eq!(whole.size(), Size { width: width.into(), height: height.into() });
                     for _ in 0..12 {
                         let mut span = |limit: u16| {
                             let start = draws.below(u64::from(limit));
                             let length = draws.below(u64::from(limit) - start) + 1;
-                            (
-                                u32::try_from(start).unwrap(),
-                                u32::try_from(length).unwrap(),
-                            )
+                            (u32::try_from(start).unwrap(), u32::try_from(length).unwrap())
                         };
                         let ((left, width), (top, height)) = (span(width), span(height));
-                        let wanted = Rectangle {
-                            left,
-                            top,
-                            width,
-                            height,
-                        };
+                        let wanted = Rectangle { left, top, width, height };
                         let (area, pixels) = decode(&file, 3, Some(wanted)).unwrap();
                         assert!(
                             part(&pixels, area, wanted, 3) == part(&full, whole, wanted, 3),
@@ -112,41 +96,20 @@ fn a_region_has_the_pixels_of_a_full_decoding() {
 #[test]
 fn a_region_is_smaller_than_the_image() {
     let file = encode(400, 300, ColorType::Rgb, SamplingFactor::F_2_2, false, 0);
-    let wanted = Rectangle {
-        left: 100,
-        top: 50,
-        width: 60,
-        height: 40,
-    };
+    let wanted = Rectangle { left: 100, top: 50, width: 60, height: 40 };
     let (area, _) = decode(&file, 3, Some(wanted)).unwrap();
-    assert_eq!(
-        area,
-        Rectangle {
-            left: 96,
-            top: 50,
-            width: 66,
-            height: 40
-        }
-    );
+    assert_eq!(area, Rectangle { left: 96, top: 50, width: 66, height: 40 });
 }
 
 #[test]
 fn a_truncated_file_is_refused_also_when_the_region_is_complete() {
     let file = encode(200, 200, ColorType::Rgb, SamplingFactor::F_2_2, false, 0);
-    let top = Rectangle {
-        left: 0,
-        top: 0,
-        width: 50,
-        height: 10,
-    };
+    let top = Rectangle { left: 0, top: 0, width: 50, height: 10 };
     assert!(decode(&file, 3, Some(top)).is_ok());
     for length in [file.len() - 2, file.len() - 1, file.len() / 2, 300, 30, 3] {
         for region in [None, Some(top)] {
             let refused = decode(&file[..length], 3, region).unwrap_err();
-            assert!(
-                refused.0.starts_with("image file is truncated"),
-                "{length}: {refused}"
-            );
+            assert!(refused.0.starts_with("image file is truncated"), "{length}: {refused}");
         }
     }
 }
@@ -160,31 +123,16 @@ fn corrupt_data_with_an_end_is_decoded_and_counted() {
     let mut decoder = JpegDecoder::default();
     let mut pixels = Vec::new();
     let whole = Rectangle::whole(header.size);
-    decoder
-        .decode(&file, header.size, 3, whole, &mut pixels)
-        .unwrap();
+    decoder.decode(&file, header.size, 3, whole, &mut pixels).unwrap();
     assert_eq!(decoder.warnings, 1);
 }
 
 #[test]
 fn damaged_bytes_never_panic() {
-    let mut draws = crate::order::Draws::new(
-        crate::order::DrawKey {
-            seed: 5,
-            epoch: 0,
-            sample: 0,
-        },
-        0,
-    );
+    let mut draws =
+        crate::order::Draws::new(crate::order::DrawKey { seed: 5, epoch: 0, sample: 0 }, 0);
     for progressive in [false, true] {
-        let good = encode(
-            60,
-            40,
-            ColorType::Rgb,
-            SamplingFactor::F_2_2,
-            progressive,
-            0,
-        );
+        let good = encode(60, 40, ColorType::Rgb, SamplingFactor::F_2_2, progressive, 0);
         for _ in 0..400 {
             let mut file = good.clone();
             for _ in 0..=draws.below(4) {
@@ -202,12 +150,7 @@ fn damaged_bytes_never_panic() {
                 continue;
             }
             let _ = decode(&file, 3, None);
-            let corner = Rectangle {
-                left: 0,
-                top: 0,
-                width: 1,
-                height: 1,
-            };
+            let corner = Rectangle { left: 0, top: 0, width: 1, height: 1 };
             let _ = decode(&file, 3, Some(corner));
         }
     }

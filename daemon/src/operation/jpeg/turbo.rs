@@ -24,9 +24,7 @@ unsafe impl Send for TurboDecoder {}
 
 impl fmt::Debug for TurboDecoder {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("TurboDecoder")
-            .finish_non_exhaustive()
+        formatter.debug_struct("TurboDecoder").finish_non_exhaustive()
     }
 }
 
@@ -90,9 +88,7 @@ impl TurboDecoder {
     pub(super) fn new() -> Option<Self> {
         // SAFETY: no preconditions; null is checked for.
         let handle = unsafe { sys::tj3Init(sys::TJINIT_TJINIT_DECOMPRESS as c_int) };
-        let decoder = Self {
-            handle: NonNull::new(handle.cast())?,
-        };
+        let decoder = Self { handle: NonNull::new(handle.cast())? };
         // ICC profiles are not used: do not copy them. More scans than this are an attack, as in the library's fuzzers.
         decoder.set(sys::TJPARAM_TJPARAM_SAVEMARKERS as c_int, 0);
         decoder.set(sys::TJPARAM_TJPARAM_SCANLIMIT as c_int, 500);
@@ -124,11 +120,7 @@ impl TurboDecoder {
         // The library's own error code says "warning" also for a failure after a warning. The message tells them
         // apart: it is the first warning's, unless a failure overwrote it.
         let message = self.message();
-        if is_warning(&message) {
-            Verdict::Warned(message)
-        } else {
-            Verdict::Failed(message)
-        }
+        if is_warning(&message) { Verdict::Warned(message) } else { Verdict::Failed(message) }
     }
 
     /// Reads a file's header.
@@ -136,12 +128,7 @@ impl TurboDecoder {
     /// # Errors
     /// The library's message.
     pub(super) fn open<'d, 'f>(&'d mut self, file: &'f [u8]) -> Result<OpenJpeg<'d, 'f>, String> {
-        let whole = sys::tjregion {
-            x: 0,
-            y: 0,
-            w: 0,
-            h: 0,
-        };
+        let whole = sys::tjregion { x: 0, y: 0, w: 0, h: 0 };
         // SAFETY: the handle is live; an all-zero region is always accepted and undoes the last one.
         unsafe { sys::tj3SetCroppingRegion(self.handle.as_ptr().cast(), whole) };
         // SAFETY: the handle is live; the library reads `file.len()` bytes from `file` and nothing else.
@@ -209,12 +196,7 @@ impl OpenJpeg<'_, '_> {
         let number = |value: u32| c_int::try_from(value).unwrap_or(c_int::MAX);
         let handle = self.decoder.handle.as_ptr();
         let cropping = if whole {
-            sys::tjregion {
-                x: 0,
-                y: 0,
-                w: 0,
-                h: 0,
-            }
+            sys::tjregion { x: 0, y: 0, w: 0, h: 0 }
         } else {
             sys::tjregion {
                 x: number(region.left),

@@ -25,11 +25,7 @@ fn start(side: u32, crop: u32) -> i64 {
     }
     let half = surplus / 2;
     // x.5 goes to the even neighbour.
-    if surplus % 2 == 1 && half % 2 == 1 {
-        half + 1
-    } else {
-        half
-    }
+    if surplus % 2 == 1 && half % 2 == 1 { half + 1 } else { half }
 }
 
 pub(in crate::operation) fn compile(

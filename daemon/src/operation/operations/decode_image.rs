@@ -28,22 +28,12 @@ pub(in crate::operation) fn compile(
     let field = fields.image_field("decode-image", arguments)?;
     let (name, kind) = &mut fields.fields[field];
     if let FieldType::Image(_) = kind {
-        return Err(arguments.error(format!(
-            "`{name}` is decoded already; leave the second `decode-image` out"
-        )));
+        return Err(arguments
+            .error(format!("`{name}` is decoded already; leave the second `decode-image` out")));
     }
     let place = arguments.place().clone();
-    *kind = FieldType::Image(ImageType {
-        channels,
-        size: None,
-        normalization: None,
-        place,
-    });
-    Ok(Box::new(DecodeImage {
-        field,
-        channels,
-        orientation,
-    }))
+    *kind = FieldType::Image(ImageType { channels, size: None, normalization: None, place });
+    Ok(Box::new(DecodeImage { field, channels, orientation }))
 }
 
 impl Operation for DecodeImage {

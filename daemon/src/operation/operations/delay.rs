@@ -31,10 +31,7 @@ pub(in crate::operation) fn compile(
         )));
     }
     let Probability(probability) = arguments.take_or("probability", Probability(1.0))?;
-    Ok(Box::new(Delay {
-        duration: Duration::from_secs_f64(milliseconds / 1000.0),
-        probability,
-    }))
+    Ok(Box::new(Delay { duration: Duration::from_secs_f64(milliseconds / 1000.0), probability }))
 }
 
 impl Operation for Delay {

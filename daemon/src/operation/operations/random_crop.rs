@@ -51,18 +51,9 @@ mod tests {
 
     #[test]
     fn every_start_is_drawn() {
-        let mut draws = Draws::new(
-            DrawKey {
-                seed: 0,
-                epoch: 0,
-                sample: 0,
-            },
-            0,
-        );
+        let mut draws = Draws::new(DrawKey { seed: 0, epoch: 0, sample: 0 }, 0);
         for (side, crop, expected) in [(12, 10, 0..=2), (10, 12, -2..=0), (10, 10, 0..=0)] {
-            let mut seen: Vec<i64> = (0..200)
-                .map(|_| draw_start(&mut draws, side, crop))
-                .collect();
+            let mut seen: Vec<i64> = (0..200).map(|_| draw_start(&mut draws, side, crop)).collect();
             seen.sort_unstable();
             seen.dedup();
             assert_eq!(seen, expected.collect::<Vec<i64>>(), "{side} {crop}");

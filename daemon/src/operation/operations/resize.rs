@@ -31,15 +31,9 @@ fn resized(wanted: ImageSize, image: Size) -> Option<Size> {
     }
     let new_long = u32::try_from(new_long).ok()?;
     Some(if image.width <= image.height {
-        Size {
-            width: side,
-            height: new_long,
-        }
+        Size { width: side, height: new_long }
     } else {
-        Size {
-            width: new_long,
-            height: side,
-        }
+        Size { width: new_long, height: side }
     })
 }
 
@@ -54,11 +48,7 @@ pub(in crate::operation) fn compile(
         ImageSize::Exact(size) => Some(size),
         ImageSize::Side(_) => image.size.and_then(|before| resized(size, before)),
     };
-    Ok(Box::new(Resize {
-        field,
-        size,
-        interpolation,
-    }))
+    Ok(Box::new(Resize { field, size, interpolation }))
 }
 
 impl Operation for Resize {
@@ -82,27 +72,9 @@ mod tests {
     #[test]
     fn the_longer_side_is_cut_to_a_whole_number() {
         let by = |side, width, height| resized(ImageSize::Side(side), Size { width, height });
-        assert_eq!(
-            by(256, 500, 375),
-            Some(Size {
-                width: 341,
-                height: 256
-            })
-        );
-        assert_eq!(
-            by(256, 375, 500),
-            Some(Size {
-                width: 256,
-                height: 341
-            })
-        );
-        assert_eq!(
-            by(256, 20, 20),
-            Some(Size {
-                width: 256,
-                height: 256
-            })
-        );
+        assert_eq!(by(256, 500, 375), Some(Size { width: 341, height: 256 }));
+        assert_eq!(by(256, 375, 500), Some(Size { width: 256, height: 341 }));
+        assert_eq!(by(256, 20, 20), Some(Size { width: 256, height: 256 }));
         assert_eq!(by(65_535, 1, 60_000), None);
     }
 }

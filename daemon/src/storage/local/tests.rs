@@ -7,10 +7,7 @@ use rustix::io::Errno;
 
 use super::{ByteRange, LocalFiles, StorageError};
 
-const WHOLE: ByteRange = ByteRange {
-    offset: 0,
-    length: None,
-};
+const WHOLE: ByteRange = ByteRange { offset: 0, length: None };
 
 fn folder_with(name: &str, bytes: &[u8]) -> (tempfile::TempDir, LocalFiles) {
     let folder = tempfile::tempdir().unwrap();
@@ -26,30 +23,16 @@ fn whole_files_and_parts_are_read_into_new_and_used_buffers() {
     let bytes: Vec<u8> = (0..100_000_u32).flat_map(u32::to_le_bytes).collect();
     let (_folder, files) = folder_with("class/file", &bytes);
     let mut buffer = Vec::new();
-    files
-        .read(b"class/file", WHOLE, u64::MAX, &mut buffer)
-        .unwrap();
+    files.read(b"class/file", WHOLE, u64::MAX, &mut buffer).unwrap();
     assert_eq!(buffer, bytes);
-    let part = ByteRange {
-        offset: 777,
-        length: Some(1234),
-    };
-    files
-        .read(b"class/file", part, u64::MAX, &mut buffer)
-        .unwrap();
+    let part = ByteRange { offset: 777, length: Some(1234) };
+    files.read(b"class/file", part, u64::MAX, &mut buffer).unwrap();
     assert_eq!(buffer, &bytes[777..777 + 1234]);
-    let rest = ByteRange {
-        offset: 399_990,
-        length: None,
-    };
-    files
-        .read(b"class/file", rest, u64::MAX, &mut buffer)
-        .unwrap();
+    let rest = ByteRange { offset: 399_990, length: None };
+    files.read(b"class/file", rest, u64::MAX, &mut buffer).unwrap();
     assert_eq!(buffer, &bytes[399_990..]);
     let mut fresh = Vec::new();
-    files
-        .read(b"class/file", part, u64::MAX, &mut fresh)
-        .unwrap();
+    files.read(b"class/file", part, u64::MAX, &mut fresh).unwrap();
     assert_eq!(fresh, &bytes[777..777 + 1234]);
 }
 
@@ -65,10 +48,7 @@ fn an_empty_file_is_read_as_no_bytes() {
 fn the_length_is_known_before_the_bytes_are_read() {
     let (_folder, files) = folder_with("file", b"0123456789");
     assert_eq!(files.open_file(b"file", WHOLE).unwrap().length(), 10);
-    let part = ByteRange {
-        offset: 3,
-        length: Some(4),
-    };
+    let part = ByteRange { offset: 3, length: Some(4) };
     let file = files.open_file(b"file", part).unwrap();
     assert_eq!(file.length(), 4);
     let mut buffer = Vec::new();
@@ -84,10 +64,7 @@ fn a_file_that_changes_length_while_it_is_read_is_named_and_tried_again() {
         let file = files.open_file(b"file", WHOLE).unwrap();
         fs::write(folder.path().join("file"), contents).unwrap();
         let error = file.read_into(&mut Vec::new()).unwrap_err();
-        assert!(
-            matches!(&error, StorageError::Changed { found: f, .. } if *f == found),
-            "{error}"
-        );
+        assert!(matches!(&error, StorageError::Changed { found: f, .. } if *f == found), "{error}");
         assert!(error.is_transient() && !error.is_bad_sample());
     }
 }
@@ -96,30 +73,12 @@ fn a_file_that_changes_length_while_it_is_read_is_named_and_tried_again() {
 fn a_range_beyond_the_end_is_a_bad_sample() {
     let (_folder, files) = folder_with("file", b"0123456789");
     for range in [
-        ByteRange {
-            offset: 8,
-            length: Some(3),
-        },
-        ByteRange {
-            offset: 11,
-            length: None,
-        },
-        ByteRange {
-            offset: u64::MAX,
-            length: Some(2),
-        },
+        ByteRange { offset: 8, length: Some(3) },
+        ByteRange { offset: 11, length: None },
+        ByteRange { offset: u64::MAX, length: Some(2) },
     ] {
         let error = files.open_file(b"file", range).unwrap_err();
-        assert!(
-            matches!(
-                error,
-                StorageError::OutOfRange {
-                    length_bytes: 10,
-                    ..
-                }
-            ),
-            "{error}"
-        );
+        assert!(matches!(error, StorageError::OutOfRange { length_bytes: 10, .. }), "{error}");
         assert!(error.is_bad_sample() && !error.is_transient());
     }
 }
@@ -137,10 +96,7 @@ fn what_is_no_regular_file_is_refused_at_once() {
     .unwrap();
     for (path, kind) in [("class", "a directory"), ("pipe", "a pipe")] {
         let error = files.open_file(path.as_bytes(), WHOLE).unwrap_err();
-        assert!(
-            matches!(&error, StorageError::NotAFile { kind: k, .. } if *k == kind),
-            "{error}"
-        );
+        assert!(matches!(&error, StorageError::NotAFile { kind: k, .. } if *k == kind), "{error}");
         assert!(error.to_string().contains(path) && error.is_bad_sample());
     }
 }
@@ -162,14 +118,7 @@ fn a_file_larger_than_the_callers_limit_is_not_read() {
     let mut buffer = Vec::new();
     files.read(b"file", WHOLE, 10, &mut buffer).unwrap();
     let error = files.read(b"file", WHOLE, 9, &mut buffer).unwrap_err();
-    assert!(matches!(
-        error,
-        StorageError::TooLarge {
-            length_bytes: 10,
-            limit_bytes: 9,
-            ..
-        }
-    ));
+    assert!(matches!(error, StorageError::TooLarge { length_bytes: 10, limit_bytes: 9, .. }));
 }
 
 #[test]
@@ -199,8 +148,6 @@ fn the_root_may_be_a_file_and_then_paths_count_from_its_folder() {
     let (folder, _files) = folder_with("array.npy", b"contents");
     let files = LocalFiles::open(&folder.path().join("array.npy")).unwrap();
     let mut buffer = Vec::new();
-    files
-        .read(b"array.npy", WHOLE, u64::MAX, &mut buffer)
-        .unwrap();
+    files.read(b"array.npy", WHOLE, u64::MAX, &mut buffer).unwrap();
     assert_eq!(buffer, b"contents");
 }

@@ -13,27 +13,15 @@ use crate::dataset::folder::select::Selection;
 use crate::dataset::folder::source::{DirectorySource, EntryKind};
 use crate::dataset::no_progress;
 
-const FORMAT: FolderFormat = FolderFormat {
-    name: "test",
-    extensions: &[".jpg", ".jpeg"],
-    flat_is_valid: true,
-};
-const ORIGIN: IndexOrigin = IndexOrigin {
-    identity: [1; 32],
-    options: [2; 32],
-    scan_started_seconds: -5,
-    skipped: 7,
-};
+const FORMAT: FolderFormat =
+    FolderFormat { name: "test", extensions: &[".jpg", ".jpeg"], flat_is_valid: true };
+const ORIGIN: IndexOrigin =
+    IndexOrigin { identity: [1; 32], options: [2; 32], scan_started_seconds: -5, skipped: 7 };
 
 fn build(folder: GeneratedFolder, limit: Option<u64>) -> Vec<u8> {
     let scanned = scan_folder(&folder, Path::new("/generated"), FORMAT, &no_progress).unwrap();
-    let selection = Selection {
-        limit,
-        ..Selection::default()
-    };
-    let selected = selection
-        .apply(scanned, Path::new("/generated"), FORMAT)
-        .unwrap();
+    let selection = Selection { limit, ..Selection::default() };
+    let selected = selection.apply(scanned, Path::new("/generated"), FORMAT).unwrap();
     FolderIndex::build(&selected, ORIGIN, FORMAT.extensions)
 }
 
@@ -49,18 +37,15 @@ fn expected(folder: GeneratedFolder) -> Vec<(String, i64)> {
             0 => String::new(),
             _ => format!("{}/", GeneratedFolder::class_name(class)),
         };
-        let mut names: Vec<_> = (0..folder.files_per_class)
-            .map(|file| folder.file_name(class, file))
-            .collect();
+        let mut names: Vec<_> =
+            (0..folder.files_per_class).map(|file| folder.file_name(class, file)).collect();
         names.sort();
         directories.insert(label, (prefix, names));
     }
     directories
         .into_iter()
         .flat_map(|(label, (prefix, names))| {
-            names
-                .into_iter()
-                .map(move |name| (format!("{prefix}{name}"), label))
+            names.into_iter().map(move |name| (format!("{prefix}{name}"), label))
         })
         .collect()
 }
@@ -72,18 +57,10 @@ fn a_hundred_thousand_names_come_back_in_order_from_less_than_four_bytes_each() 
         (NameRule::Counted, 80, 1250),
         (NameRule::Counted, 0, 100_000),
     ] {
-        let folder = GeneratedFolder {
-            classes,
-            files_per_class,
-            rule,
-        };
+        let folder = GeneratedFolder { classes, files_per_class, rule };
         let index = open(build(folder, None)).unwrap();
         assert_eq!(index.sample_count(), 100_000);
-        assert!(
-            index.size_bytes() < 400_000,
-            "{rule:?} takes {} bytes",
-            index.size_bytes()
-        );
+        assert!(index.size_bytes() < 400_000, "{rule:?} takes {} bytes", index.size_bytes());
         let mut path = Vec::new();
         for (id, (name, label)) in (0..).map(SampleId).zip(expected(folder)) {
             path.clear();
@@ -96,11 +73,7 @@ fn a_hundred_thousand_names_come_back_in_order_from_less_than_four_bytes_each() 
 
 #[test]
 fn paths_are_appended_without_growing_a_buffer_that_is_large_enough() {
-    let folder = GeneratedFolder {
-        classes: 3,
-        files_per_class: 50,
-        rule: NameRule::Hashed,
-    };
+    let folder = GeneratedFolder { classes: 3, files_per_class: 50, rule: NameRule::Hashed };
     let index = open(build(folder, None)).unwrap();
     let mut path = Vec::with_capacity(64);
     let (capacity, address) = (path.capacity(), path.as_ptr());
@@ -116,23 +89,13 @@ fn paths_are_appended_without_growing_a_buffer_that_is_large_enough() {
 #[test]
 #[should_panic(expected = "sample 6 does not exist: the dataset has 6")]
 fn an_id_beyond_the_last_sample_panics() {
-    let folder = GeneratedFolder {
-        classes: 2,
-        files_per_class: 3,
-        rule: NameRule::Counted,
-    };
-    open(build(folder, None))
-        .unwrap()
-        .append_path(SampleId(6), &mut Vec::new());
+    let folder = GeneratedFolder { classes: 2, files_per_class: 3, rule: NameRule::Counted };
+    open(build(folder, None)).unwrap().append_path(SampleId(6), &mut Vec::new());
 }
 
 #[test]
 fn any_changed_or_missing_byte_is_noticed() {
-    let folder = GeneratedFolder {
-        classes: 2,
-        files_per_class: 20,
-        rule: NameRule::ImageNet,
-    };
+    let folder = GeneratedFolder { classes: 2, files_per_class: 20, rule: NameRule::ImageNet };
     let bytes = build(folder, None);
     assert!(open(bytes.clone()).is_ok());
     for place in 0..bytes.len() {
@@ -156,30 +119,14 @@ fn any_changed_or_missing_byte_is_noticed() {
 
 #[test]
 fn tables_that_contradict_each_other_are_refused_though_the_checksum_is_right() {
-    let folder = GeneratedFolder {
-        classes: 2,
-        files_per_class: 20,
-        rule: NameRule::ImageNet,
-    };
+    let folder = GeneratedFolder { classes: 2, files_per_class: 20, rule: NameRule::ImageNet };
     let bytes = build(folder, None);
     // The number of samples, of directories, of classes; the first sample of the first directories; names, paths.
-    for place in [
-        144,
-        152,
-        168,
-        256,
-        256 + 48,
-        256 + 3 * 48 + 16,
-        256 + 3 * 48 + 24,
-    ] {
+    for place in [144, 152, 168, 256, 256 + 48, 256 + 3 * 48 + 16, 256 + 3 * 48 + 24] {
         let mut changed = bytes.clone();
         changed[place] = changed[place].wrapping_add(1);
         crate::dataset::folder::layout::seal(&mut changed, [0; 32]);
-        assert_eq!(
-            open(changed).unwrap_err(),
-            LayoutFault::Damaged,
-            "byte {place}"
-        );
+        assert_eq!(open(changed).unwrap_err(), LayoutFault::Damaged, "byte {place}");
     }
     let mut changed = bytes;
     let first_block = 256 + 4 * 48;
@@ -193,46 +140,20 @@ fn tables_that_contradict_each_other_are_refused_though_the_checksum_is_right() 
 
 #[test]
 fn the_fingerprint_tells_names_order_and_limit_apart_and_nothing_else() {
-    let folder = GeneratedFolder {
-        classes: 3,
-        files_per_class: 40,
-        rule: NameRule::ImageNet,
-    };
+    let folder = GeneratedFolder { classes: 3, files_per_class: 40, rule: NameRule::ImageNet };
     let fingerprint = |folder, limit| open(build(folder, limit)).unwrap().header().fingerprint;
     let whole = fingerprint(folder, None);
     assert_ne!(whole, [0; 32]);
     assert_eq!(whole, fingerprint(folder, None));
     assert_eq!(whole, fingerprint(folder, Some(1_000_000)));
     assert_ne!(whole, fingerprint(folder, Some(119)));
-    assert_ne!(
-        whole,
-        fingerprint(
-            GeneratedFolder {
-                rule: NameRule::Counted,
-                ..folder
-            },
-            None
-        )
-    );
-    assert_ne!(
-        whole,
-        fingerprint(
-            GeneratedFolder {
-                files_per_class: 41,
-                ..folder
-            },
-            None
-        )
-    );
+    assert_ne!(whole, fingerprint(GeneratedFolder { rule: NameRule::Counted, ..folder }, None));
+    assert_ne!(whole, fingerprint(GeneratedFolder { files_per_class: 41, ..folder }, None));
 }
 
 #[test]
 fn a_limit_keeps_the_first_samples_across_blocks_and_directories() {
-    let folder = GeneratedFolder {
-        classes: 3,
-        files_per_class: 40,
-        rule: NameRule::ImageNet,
-    };
+    let folder = GeneratedFolder { classes: 3, files_per_class: 40, rule: NameRule::ImageNet };
     let names = expected(folder);
     for limit in [1, 15, 16, 17, 39, 40, 41, 100, 119] {
         let index = open(build(folder, Some(limit))).unwrap();
@@ -248,14 +169,8 @@ fn a_limit_keeps_the_first_samples_across_blocks_and_directories() {
 
 #[test]
 fn a_generated_folder_lists_its_classes_as_directories() {
-    let folder = GeneratedFolder {
-        classes: 2,
-        files_per_class: 1,
-        rule: NameRule::Counted,
-    };
+    let folder = GeneratedFolder { classes: 2, files_per_class: 1, rule: NameRule::Counted };
     let mut entries = Vec::new();
-    folder
-        .list(b"", &mut |name, kind| entries.push((name.to_vec(), kind)))
-        .unwrap();
+    folder.list(b"", &mut |name, kind| entries.push((name.to_vec(), kind))).unwrap();
     assert_eq!(entries[1], (b"n00000001".to_vec(), EntryKind::Directory));
 }

@@ -11,9 +11,7 @@ fn encode(names: &[Vec<u8>]) -> (Vec<u8>, Vec<u32>) {
     let mut encoder = NameEncoder::default();
     for name in names {
         let (stem, extension) = split_extension(name, IMAGES).unwrap();
-        encoder
-            .push(&name[..stem], extension, &mut encoded, &mut offsets)
-            .unwrap();
+        encoder.push(&name[..stem], extension, &mut encoded, &mut offsets).unwrap();
     }
     (encoded, offsets)
 }
@@ -44,15 +42,9 @@ fn extensions_are_found_in_any_case_and_kept_as_they_are() {
 
 #[test]
 fn counted_names_take_about_a_byte_and_imagenets_about_two() {
-    let counted: Vec<_> = (0..16_000)
-        .map(|n| format!("img_{n:08}.jpg").into_bytes())
-        .collect();
+    let counted: Vec<_> = (0..16_000).map(|n| format!("img_{n:08}.jpg").into_bytes()).collect();
     let (encoded, offsets) = encode(&counted);
-    assert!(
-        encoded.len() + 4 * offsets.len() < 16_000 * 5 / 2,
-        "{}",
-        encoded.len()
-    );
+    assert!(encoded.len() + 4 * offsets.len() < 16_000 * 5 / 2, "{}", encoded.len());
     for (place, name) in counted.iter().enumerate() {
         assert_eq!(decode(&encoded, &offsets, place).as_ref(), Some(name));
     }
@@ -72,11 +64,27 @@ fn numbers_carry_over_digits_and_do_not_overflow_into_the_name() {
     }
 }
 
+#[test]
+fn hashed_names_are_packed_two_digits_a_byte() {
+    let names: Vec<_> = (0..160_u64)
+        .map(|n| format!("{n:02x}{:013x}.jpg", n.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 12))
+        .map(String::into_bytes)
+        .collect();
+    let (encoded, offsets) = encode(&names);
+    // 15 digits in 8 bytes, a tag, two lengths.
+    assert!(encoded.len() <= 160 * 11, "{}", encoded.len());
+    for (place, name) in names.iter().enumerate() {
+        assert_eq!(decode(&encoded, &offsets, place).as_ref(), Some(name));
+    }
+}
+
 fn a_name() -> impl Strategy<Value = Vec<u8>> {
     let stem = prop_oneof![
         "[a-c0-9_.-]{0,12}",
         "n[0-9]{1,3}_[0-9]{1,5}",
         "[a-b]{0,200}",
+        "[a-f0-9]{5,40}",
+        "[a-f0-9]{9,12}[A-Fx]",
         (0_u32..2000).prop_map(|number| format!("x{number:05}")),
     ];
     let extension = prop_oneof![Just(".jpg"), Just(".JPEG"), Just(".Png"), Just(".webp")];
@@ -93,6 +101,20 @@ proptest! {
         let (encoded, offsets) = encode(&names);
         for (place, name) in names.iter().enumerate() {
             prop_assert_eq!(decode(&encoded, &offsets, place), Some(name.clone()));
+        }
+    }
+
+    #[test]
+    fn a_walk_over_several_blocks_gives_every_name(names in prop::collection::vec(a_name(), 17..60)) {
+        let (encoded, _) = encode(&names);
+        let mut decoder = NameDecoder::new(&encoded, IMAGES, 0);
+        let mut buffer = Vec::new();
+        for name in &names {
+            decoder.next_stem(&mut buffer).unwrap();
+            let stem_end = buffer.len();
+            decoder.finish_name(&mut buffer).unwrap();
+            prop_assert_eq!(&buffer, name);
+            buffer.truncate(stem_end);
         }
     }
 
