@@ -87,8 +87,10 @@ impl RowWriter {
     /// When the tensor is dense.
     pub fn set_ragged_length(&mut self, tensor: usize, elements: u64) {
         let place = self.layout.places()[tensor];
-        assert!(place.table_offset_bytes > 0, "tensor {tensor} is dense");
-        let size = self.layout.tensors()[tensor].dtype.size_bytes();
+        let spec = &self.layout.tensors()[tensor];
+        // Not told by the table's place: that of a ragged tensor which stands first is 0.
+        assert!(matches!(spec.extent, Extent::Ragged { .. }), "tensor {tensor} is dense");
+        let size = spec.dtype.size_bytes();
         let first = (self.slot_offset + to_usize(place.table_offset_bytes)) / 8;
         let rows = self.layout.rows() as usize;
         let offset = self.row as u64 * (place.row_pitch_bytes / size);
@@ -138,5 +140,20 @@ mod tests {
                 assert_eq!(client.word(table + 5 + row).load(Ordering::Relaxed), 2);
             }
         }
+    }
+
+    #[test]
+    fn a_ragged_tensor_may_stand_first() {
+        let ragged = TensorSpec {
+            extent: Extent::Ragged { max_row_bytes: 40, compact: false },
+            ..TensorSpec::dense("ids", DType::I32, &[])
+        };
+        let layout = Arc::new(SlotLayout::new(&[ragged], 2).unwrap());
+        let segment = Segment::create("data", layout.slot_bytes()).unwrap();
+        let client = segment.map().unwrap();
+        let mut rows = split_rows(segment.map().unwrap(), &layout, 1);
+        rows[0][1].set_ragged_length(0, 7);
+        assert_eq!(client.word(1).load(Ordering::Relaxed), 64);
+        assert_eq!(client.word(3).load(Ordering::Relaxed), 7);
     }
 }
