@@ -15,7 +15,7 @@ use thread_priority::{
 };
 
 use super::bell::Bell;
-use super::work::{Claim, RowFailure, SessionWork, SlotRow};
+use super::work::{Claim, RowClaim, RowFailure, SessionWork, SlotRow};
 use crate::config::CpuPolicy;
 use crate::operation::WorkerScratch;
 
@@ -183,7 +183,13 @@ impl Worker {
             match self.find() {
                 Some((session, claim)) => {
                     let start = Instant::now();
-                    self.work(&session, claim, start, start - idle_since);
+                    match claim {
+                        Claim::Row(claim) => self.work(&session, claim, start, start - idle_since),
+                        Claim::Compaction { slot } => {
+                            session.slots[slot].compact(&session.stream);
+                            self.shared.bell.ring();
+                        }
+                    }
                     idle_since = Instant::now();
                 }
                 None => self.park(),
@@ -224,7 +230,7 @@ impl Worker {
     }
 
     /// Runs one stage on one row.
-    fn work(&mut self, session: &SessionWork, claim: Claim, start: Instant, waited: Duration) {
+    fn work(&mut self, session: &SessionWork, claim: RowClaim, start: Instant, waited: Duration) {
         let stream = &session.stream;
         let stage = &stream.stages[claim.stage];
         let slot = &session.slots[claim.slot];
