@@ -318,6 +318,14 @@ impl Session {
             RowFailure::Storage(message) => {
                 return batch.fail(row, Fault { kind: FaultKind::Storage, message });
             }
+            RowFailure::Panic => {
+                let message = format!(
+                    "sample {} ({path}) made an operation panic; this is an error in forebay: please report it with \
+                     the file; stderr has the details",
+                    failed_id.0
+                );
+                return batch.fail(row, Fault { kind: FaultKind::Internal, message });
+            }
             RowFailure::Defect(reason) => reason,
         };
         let described =
