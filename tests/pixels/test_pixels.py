@@ -65,7 +65,8 @@ def apply(program, tmp_path, operations, files, output="", seed=17, epoch=0, ref
 
 
 def decode(program, tmp_path, path, size, channels=3, options=""):
-    operations = f'{{ op = "decode-image", channels = {channels} {options} }}, {{ op = "center-crop", size = [{size[1]}, {size[0]}] }}'
+    decode_image = f'{{ op = "decode-image", channels = {channels} {options} }}'
+    operations = f'{decode_image}, {{ op = "center-crop", size = [{size[1]}, {size[0]}] }}'
     data = apply(program, tmp_path, operations, [path], 'image = { layout = "NHWC" }')
     return np.frombuffer(data, np.uint8).reshape(size[1], size[0], channels)
 
@@ -317,7 +318,8 @@ def test_resize_256_and_center_crop_224_agree_with_torchvision(program, tmp_path
     transforms = pytest.importorskip("torchvision.transforms")
     path = tmp_path / "image.jpg"
     photograph(*size).save(path, quality=92)
-    operations = f'{{ op = "decode-image" }}, {{ op = "resize", size = 256, interpolation = "{interpolation}" }}, {{ op = "center-crop", size = 224 }}'
+    resize = f'{{ op = "resize", size = 256, interpolation = "{interpolation}" }}'
+    operations = f'{{ op = "decode-image" }}, {resize}, {{ op = "center-crop", size = 224 }}'
     data = apply(program, tmp_path, operations, [path])
     ours = np.frombuffer(data, np.uint8).reshape(3, 224, 224)
     reference = transforms.Compose(
@@ -346,7 +348,8 @@ def test_normalised_floats_are_torchvisions(program, tmp_path):
     path = tmp_path / "image.png"
     image.save(path)
     mean, std = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
-    operations = f'{{ op = "decode-image" }}, {{ op = "center-crop", size = [48, 64] }}, {{ op = "normalize", mean = {mean}, std = {std} }}'
+    normalize = f'{{ op = "normalize", mean = {mean}, std = {std} }}'
+    operations = f'{{ op = "decode-image" }}, {{ op = "center-crop", size = [48, 64] }}, {normalize}'
     data = apply(program, tmp_path, operations, [path])
     ours = np.frombuffer(data, np.float32).reshape(3, 48, 64)
     reference = transforms.Compose([transforms.ToTensor(), transforms.Normalize(mean, std)])
