@@ -162,11 +162,14 @@ impl Client {
             samples => samples - batch.rows,
         };
         let base = self.terms.slot_bytes * u64::from(batch.slot.0);
-        let word = |tensor: usize, element: u64| {
-            let byte = base + batch.tensors[tensor].offset_bytes + 8 * element;
-            let word = self.data.word(usize::try_from(byte / 8).unwrap());
+        let word = |byte: u64| {
+            let word = self.data.word(usize::try_from((base + byte) / 8).unwrap());
             word.load(forebay_protocol::sync::Ordering::Relaxed)
         };
+        let (array, index) = (&batch.tensors[0], &batch.tensors[1]);
+        if array.ragged {
+            assert_eq!(array.length_bytes, 32 * batch.rows, "the bytes of rows that lie together");
+        }
         for row in 0..batch.rows {
             let wanted = start + row;
             let mut expected = wanted;
@@ -177,8 +180,16 @@ impl Client {
                 attempt += 1;
             }
             let place = format!("row {row} of the batch at {start} of epoch {}", batch.epoch);
-            assert_eq!(word(1, row), expected, "index in {place}");
-            assert_eq!(word(0, 4 * row), expected, "data in {place}");
+            assert_eq!(word(index.offset_bytes + 8 * row), expected, "index in {place}");
+            // Dense rows of 32 bytes lie together too.
+            let first = array.offset_bytes + 32 * row;
+            for byte in [first, first + 24] {
+                assert_eq!(word(byte), expected, "data in {place}");
+            }
+            if array.ragged {
+                let table = array.table_offset_bytes + 8 * row;
+                assert_eq!(word(table), 4 * row, "offset of {place}");
+            }
         }
     }
 }
@@ -213,12 +224,22 @@ fn an_ended_session_gives_its_bytes_back() {
 /// row that is delivered is the one that the order names.
 #[test]
 fn no_row_is_torn_stale_or_another_ones_under_seeks_and_substitutes() {
+    take_and_seek("");
+}
+
+/// The same while work threads move ragged rows together, also of batches that are given up meanwhile.
+#[test]
+fn no_row_is_torn_or_stale_when_ragged_rows_are_compacted_under_seeks() {
+    take_and_seek("[output]\narray = { ragged = true, max_bytes = \"512B\", compact = true }\n");
+}
+
+fn take_and_seek(output: &str) {
     on_engine_thread(|| async {
         let folder = tempfile::tempdir().unwrap();
         let stages = "[[stage]]\nname = \"first\"\nconcurrency = 1\noperations = []\n\
                       [[stage]]\nname = \"second\"\nconcurrency = 2\noperations = []\n\
                       [ring]\nslots = 5\n";
-        let stream = open_stream(folder.path(), true, stages);
+        let stream = open_stream(folder.path(), true, &format!("{stages}{output}"));
         let engine = start(&stream, 1600);
         let mut client = Client::attach(&engine, true);
         let mut draws = Draws::new(DrawKey { seed: 1, epoch: 0, sample: 0 }, 0);
