@@ -365,7 +365,8 @@ impl Session {
                 break;
             };
             let slot = &self.work.slots[usize::from(batch.slot.0)];
-            if !slot.is_complete() {
+            // A row that failed since the last look has no data: whoever failed it has rung, and it is mended first.
+            if !slot.is_complete() || slot.has_failed() {
                 break;
             }
             if let Some((_, fault)) = &batch.failed {
@@ -521,6 +522,8 @@ impl Session {
             let mut cell = slot_work.cell(row);
             cell.task.reset(id, DrawKey { seed, epoch: planned.epoch, sample: id.0 });
             cell.valid = planned_row.valid;
+            // Left by a row that failed after its batch was given up.
+            cell.failure = None;
             drop(cell);
             let session = Arc::clone(&self.work);
             self.admissions.push_back(FetchJob { session, slot: slot_number, row, order, id });

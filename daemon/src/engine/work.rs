@@ -103,6 +103,11 @@ impl SlotWork {
     /// Opens the slot for a batch of so many rows. Engine only.
     pub(crate) fn open(&self, order: u64, rows: u32) {
         self.cancelled.store(false, Ordering::Relaxed);
+        // Rows of a batch that was given up may have failed after the engine's last look. Relaxed: all of them have
+        // finished, which `is_complete` saw.
+        for word in &self.failed {
+            word.store(0, Ordering::Relaxed);
+        }
         self.pending.store(rows, Ordering::Relaxed);
         // Release: pairs with the acquire load in `claim`.
         self.order.store(order, Ordering::Release);
@@ -142,6 +147,12 @@ impl SlotWork {
 
     pub(crate) fn is_cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Acquire)
+    }
+
+    /// Whether a failed row was not looked at yet. After [`is_complete`](Self::is_complete) said so, none is missed.
+    pub(crate) fn has_failed(&self) -> bool {
+        // Relaxed: `is_complete` acquired what `finish_row` released.
+        self.failed.iter().any(|word| word.load(Ordering::Relaxed) != 0)
     }
 
     /// The next failed row that was not looked at. Engine only.
