@@ -102,7 +102,7 @@ fn a_state_of_another_stream_is_refused_by_what_differs() {
         panic!("a state of other data is refused");
     };
     assert!(
-        message.contains("data set differs") && !message.contains("configuration"),
+        message.contains("data set differs") && !message.contains("configuration differs"),
         "{message}"
     );
 }

@@ -38,6 +38,9 @@ pub fn arrays(folder: &Path, container: ArrayContainer, count: u64) {
 }
 
 /// One `.npy` file whose first axis is the samples: `folder/samples.npy`.
+///
+/// # Panics
+/// When it cannot be written.
 pub fn stack(folder: &Path, count: u64) {
     arrays(folder, ArrayContainer::NpyStack, count);
 }
