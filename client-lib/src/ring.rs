@@ -182,8 +182,14 @@ impl Ring {
                 room => room == Some(entry.length_bytes),
             };
             let rank = usize::from(entry.rank);
-            let shape_fits = entry.dims.get(..rank).is_some_and(|dims| {
-                dims.first() == Some(&batch.rows) && (ragged || dims[1..] == spec.row_shape[..])
+            let elements = entry.length_bytes / spec.dtype.size_bytes();
+            let shape_fits = entry.dims.get(..rank).is_some_and(|dims| match dims {
+                // A ragged tensor is described by the region that its rows lie in.
+                [region] if ragged => *region == elements,
+                [rows, row_shape @ ..] if !ragged => {
+                    *rows == batch.rows && *row_shape == spec.row_shape[..]
+                }
+                _ => false,
             });
             let places_fit = entry.offset_bytes == place.offset_bytes
                 && entry.table_offset_bytes == place.table_offset_bytes;

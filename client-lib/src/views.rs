@@ -79,12 +79,11 @@ impl<'batch> Tensor<'batch> {
         self.entry().dtype
     }
 
-    /// Its shape with the batch's own dimension first; of a ragged one the rows alone.
+    /// Its shape with the batch's own dimension first; of a ragged one the elements of the region that its rows lie in.
     #[must_use]
     pub fn shape(&self) -> &'batch [u64] {
         let entry = self.entry();
-        let rank = if entry.ragged { 1 } else { entry.rank.into() };
-        &entry.dims[..rank]
+        &entry.dims[..usize::from(entry.rank)]
     }
 
     /// Whether its rows differ in length; see [`ragged`](Self::ragged).

@@ -244,13 +244,14 @@ fn another_protocol_is_refused() {
 
 #[test]
 fn descriptors_that_leave_their_slot_are_refused() {
-    let spoils: [fn(&mut forebay_protocol::publish::Descriptor); 9] = [
+    let spoils: [fn(&mut forebay_protocol::publish::Descriptor); 10] = [
         |batch| batch.slot.0 = 5,
         |batch| batch.rows = 5,
         |batch| batch.tensors[0].offset_bytes = 1 << 40,
         |batch| batch.tensors[1].length_bytes = u64::MAX,
         |batch| batch.tensors[1].dims[1] = 4,
         |batch| batch.tensors[2].length_bytes += 2,
+        |batch| batch.tensors[2].dims[0] += 1,
         |batch| batch.tensors[2].table_offset_bytes = 8,
         |batch| batch.tensors[0].rank = 2,
         |batch| batch.tensors.truncate(2),

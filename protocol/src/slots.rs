@@ -12,7 +12,7 @@ use std::sync::Arc;
 use crate::layout::SlotLayout;
 use crate::segment::{Access, Mapping};
 use crate::sync::Ordering;
-use crate::tensor::Extent;
+use crate::tensor::{Extent, TensorSpec};
 use crate::words::Words;
 
 /// The right to write one row of one slot.
@@ -22,6 +22,8 @@ pub struct RowWriter {
     layout: Arc<SlotLayout>,
     slot_offset: usize,
     row: usize,
+    /// The elements of this row in each ragged tensor, as last recorded: the table in shared memory is not read back.
+    ragged_elements: Vec<u64>,
 }
 
 /// Splits a data segment into its rows: first by slot, then by row.
@@ -35,6 +37,9 @@ pub fn split_rows(memory: Mapping, layout: &Arc<SlotLayout>, slots: u16) -> Vec<
     assert!(memory.bytes() / slot_bytes >= usize::from(slots), "the mapping holds every slot");
     // The mapping is moved in and lives in the writers alone: nobody else can split it again.
     let memory = Arc::new(memory);
+    let is_ragged = |tensor: &TensorSpec| matches!(tensor.extent, Extent::Ragged { .. });
+    let ragged_tensors =
+        if layout.tensors().iter().any(is_ragged) { layout.tensors().len() } else { 0 };
     (0..usize::from(slots))
         .map(|slot| {
             (0..layout.rows() as usize)
@@ -43,6 +48,7 @@ pub fn split_rows(memory: Mapping, layout: &Arc<SlotLayout>, slots: u16) -> Vec<
                     layout: Arc::clone(layout),
                     slot_offset: slot * slot_bytes,
                     row,
+                    ragged_elements: vec![0; ragged_tensors],
                 })
                 .collect()
         })
@@ -87,14 +93,44 @@ impl RowWriter {
     /// When the tensor is dense.
     pub fn set_ragged_length(&mut self, tensor: usize, elements: u64) {
         let place = self.layout.places()[tensor];
-        assert!(place.table_offset_bytes > 0, "tensor {tensor} is dense");
-        let size = self.layout.tensors()[tensor].dtype.size_bytes();
+        let spec = &self.layout.tensors()[tensor];
+        // Not told by the table's place: that of a ragged tensor which stands first is 0.
+        assert!(matches!(spec.extent, Extent::Ragged { .. }), "tensor {tensor} is dense");
+        let size = spec.dtype.size_bytes();
         let first = (self.slot_offset + to_usize(place.table_offset_bytes)) / 8;
         let rows = self.layout.rows() as usize;
         let offset = self.row as u64 * (place.row_pitch_bytes / size);
         // Relaxed: the publish ring's release store orders them.
         self.memory.word(first + self.row).store(offset, Ordering::Relaxed);
         self.memory.word(first + rows + self.row).store(elements, Ordering::Relaxed);
+        self.ragged_elements[tensor] = elements;
+    }
+
+    /// Moves the rows of a ragged tensor together, in order, and gives the elements of all of them.
+    ///
+    /// # Panics
+    /// When the writers are not those of one slot's rows 0, 1, 2 …: an error of the daemon's own.
+    pub fn compact(rows: &mut [&mut Self], tensor: usize) -> u64 {
+        let Some(first) = rows.first() else { return 0 };
+        let (slot_offset, layout) = (first.slot_offset, Arc::clone(&first.layout));
+        let place = layout.places()[tensor];
+        let size = layout.tensors()[tensor].dtype.size_bytes();
+        let mut elements = 0;
+        for (index, row) in rows.iter_mut().enumerate() {
+            assert!(row.row == index && row.slot_offset == slot_offset, "all rows of one slot");
+            let length = row.ragged_elements[tensor];
+            let target = slot_offset + to_usize(place.offset_bytes + elements * size);
+            let from = row.bytes_mut(tensor).as_ptr();
+            // SAFETY: both ranges lie in the tensor's region of this slot, since no row is longer than its pitch and the
+            // target is not past the row's own place; the rows from 0 up to this one are all borrowed mutably here, so no
+            // reference to their bytes exists; `copy` allows the ranges to overlap.
+            unsafe { std::ptr::copy(from, row.memory.base().add(target), to_usize(length * size)) };
+            let table = (slot_offset + to_usize(place.table_offset_bytes)) / 8;
+            // Relaxed: the publish ring's release store orders it.
+            row.memory.word(table + index).store(elements, Ordering::Relaxed);
+            elements += length;
+        }
+        elements
     }
 }
 
@@ -138,5 +174,51 @@ mod tests {
                 assert_eq!(client.word(table + 5 + row).load(Ordering::Relaxed), 2);
             }
         }
+    }
+
+    #[test]
+    fn a_ragged_tensor_may_stand_first() {
+        let ragged = TensorSpec {
+            extent: Extent::Ragged { max_row_bytes: 40, compact: false },
+            ..TensorSpec::dense("ids", DType::I32, &[])
+        };
+        let layout = Arc::new(SlotLayout::new(&[ragged], 2).unwrap());
+        let segment = Segment::create("data", layout.slot_bytes()).unwrap();
+        let client = segment.map().unwrap();
+        let mut rows = split_rows(segment.map().unwrap(), &layout, 1);
+        rows[0][1].set_ragged_length(0, 7);
+        assert_eq!(client.word(1).load(Ordering::Relaxed), 64);
+        assert_eq!(client.word(3).load(Ordering::Relaxed), 7);
+    }
+
+    #[test]
+    fn compact_rows_lie_together_in_order() {
+        let text = TensorSpec {
+            extent: Extent::Ragged { max_row_bytes: 300, compact: true },
+            ..TensorSpec::dense("text", DType::U16, &[])
+        };
+        let layout = Arc::new(SlotLayout::new(&[text], 4).unwrap());
+        let segment = Segment::create("data", layout.slot_bytes() * 2).unwrap();
+        let client = segment.map().unwrap();
+        let mut slots = split_rows(segment.map().unwrap(), &layout, 2);
+        let rows = &mut slots[1];
+        for (row, length) in [5usize, 0, 150, 2].into_iter().enumerate() {
+            let mark = u8::try_from(row + 1).unwrap();
+            rows[row].bytes_mut(0)[..length * 2].fill(mark);
+            rows[row].set_ragged_length(0, length as u64);
+        }
+        let mut writers: Vec<&mut RowWriter> = rows.iter_mut().collect();
+        assert_eq!(RowWriter::compact(&mut writers, 0), 157);
+        let slot = to_usize(layout.slot_bytes());
+        let first = slot + to_usize(layout.places()[0].offset_bytes);
+        let expected = [vec![1u8; 10], vec![3; 300], vec![4; 4]].concat();
+        for (index, byte) in expected.into_iter().enumerate() {
+            // SAFETY: inside the mapping; nobody writes any more.
+            assert_eq!(unsafe { client.base().add(first + index).read() }, byte);
+        }
+        let table = (slot + to_usize(layout.places()[0].table_offset_bytes)) / 8;
+        let offsets: Vec<u64> =
+            (0..4).map(|row| client.word(table + row).load(Ordering::Relaxed)).collect();
+        assert_eq!(offsets, [0, 5, 5, 155]);
     }
 }

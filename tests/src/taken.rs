@@ -46,7 +46,6 @@ impl Taken {
 fn digest(batch: &Batch) -> String {
     let mut hasher = blake3::Hasher::new();
     for tensor in batch.tensors() {
-        assert_eq!(tensor.shape().first(), Some(&batch.rows()), "tensor {}", tensor.name());
         hasher.update(tensor.name().as_bytes());
         hasher.update(tensor.dtype().name().as_bytes());
         add_content(&mut hasher, &tensor);

@@ -360,9 +360,13 @@ fn entries(layout: &SlotLayout, rows: u64) -> Vec<TensorEntry> {
             let mut dims = [0; MAX_RANK];
             dims[0] = rows;
             dims[1..=spec.row_shape.len()].copy_from_slice(&spec.row_shape);
+            let ragged = matches!(spec.extent, Extent::Ragged { .. });
+            if ragged {
+                dims[0] = rows * place.row_pitch_bytes / spec.dtype.size_bytes();
+            }
             TensorEntry {
                 dtype: spec.dtype,
-                ragged: matches!(spec.extent, Extent::Ragged { .. }),
+                ragged,
                 offset_bytes: place.offset_bytes,
                 length_bytes: rows * place.row_pitch_bytes,
                 table_offset_bytes: place.table_offset_bytes,

@@ -66,11 +66,6 @@ fn every_mistake_names_place_key_and_remedy() {
             &[],
         ),
         (
-            "[listen]\nlinger = 5\n",
-            "train.toml:10: `listen.linger` must be a time such as \"30s\"",
-            &["not 5"],
-        ),
-        (
             "[listen]\nmax_sessions = 0\n",
             "train.toml:10: `listen.max_sessions` must be a whole number from 1",
             &[],
@@ -310,7 +305,7 @@ fn every_key_takes_or_refuses_every_kind_of_value() {
         stage.copy.concurrency stage.copy.operations stage.fetch stage.fetch.concurrency output output.a \
         output.a.dtype output.a.layout output.a.mean output.a.std output.a.ragged output.a.max_bytes output.a.compact \
         ring ring.slots ring.hold ring.memory errors errors.on_bad_sample errors.budget cpu cpu.cores cpu.policy \
-        cpu.nice listen listen.socket listen.allow_uids listen.group listen.linger listen.max_sessions preset";
+        cpu.nice listen listen.socket listen.allow_uids listen.group listen.max_sessions preset";
     let values = "0 1 -1 3 65535 65536 4294967295 4294967296 9223372036854775807 -9223372036854775808 0.0 0.5 -0.5 \
         1e308 inf nan true false \"\" \"auto\" \"x\" \"1%\" \"0-8191\" \"1s\" \"18446744073709551615B\" \
         \"18446744073709551616B\" \"99999999999999999999h\" \"${\" [] [1] [[]] [{}] {} {x=1} {name=\"copy\"}";

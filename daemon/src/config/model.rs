@@ -2,7 +2,6 @@
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use forebay_protocol::tensor::DType;
 
@@ -227,8 +226,6 @@ pub struct ListenConfig {
     pub allow_uids: Vec<u32>,
     /// A group id whose members may connect too.
     pub group: Option<u32>,
-    /// How long a session's memory is kept after its client hung up without ending; default 5 s.
-    pub linger: Duration,
     /// Sessions at once; default 4.
     pub max_sessions: u32,
 }

@@ -79,7 +79,6 @@ impl Config {
         if let Some(group) = listen.group {
             writeln!(out, "group = {group}")?;
         }
-        writeln!(out, "linger = \"{}ms\"", listen.linger.as_millis())?;
         writeln!(out, "max_sessions = {}", listen.max_sessions)
     }
 }

@@ -4,7 +4,6 @@
 //! files exist, and whether operations fit the dataset, is not looked at here.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use nix::unistd::Group;
 
@@ -38,7 +37,6 @@ const MAX_SOCKET_PATH_BYTES: usize = 107;
 const DEFAULT_SLOTS: u16 = 8;
 const DEFAULT_MEMORY: ByteSize = ByteSize(2 << 30);
 const DEFAULT_BUDGET: BadSampleBudget = BadSampleBudget::Share(0.001);
-const DEFAULT_LINGER: Duration = Duration::from_secs(5);
 const DEFAULT_MAX_SESSIONS: u64 = 4;
 
 /// Where a configuration comes from.
@@ -289,7 +287,6 @@ fn read_listen(mut section: Section, folder: &Path) -> Result<ListenConfig, Conf
         Some(located) => Some(group_id(&located)?),
         None => None,
     };
-    let linger = section.take_or("linger", DEFAULT_LINGER)?;
     let (sessions, place) = section
         .take_placed::<AtLeastOne>("max_sessions")?
         .unwrap_or((AtLeastOne(DEFAULT_MAX_SESSIONS), section.place().clone()));
@@ -297,7 +294,7 @@ fn read_listen(mut section: Section, folder: &Path) -> Result<ListenConfig, Conf
         ConfigError::new(&place, format!("`listen.max_sessions`: {} is too many", sessions.0))
     })?;
     section.finish()?;
-    Ok(ListenConfig { socket, allow_uids, group, linger, max_sessions })
+    Ok(ListenConfig { socket, allow_uids, group, max_sessions })
 }
 
 fn socket_path(path: PathBuf, place: &Place) -> Result<PathBuf, ConfigError> {

@@ -4,7 +4,6 @@
 //! knows a key.
 
 use std::num::NonZeroU32;
-use std::time::Duration;
 
 use super::section::FromValue;
 use super::value::Value;
@@ -56,25 +55,6 @@ impl FromValue for ByteSize {
     }
 }
 
-/// A time: `"30s"`, `"500ms"`, `"2m"`, `"1h"`.
-impl FromValue for Duration {
-    const EXPECTED: &'static str = "a time such as \"30s\", \"500ms\" or \"2m\"";
-    fn from_value(value: &Value) -> Option<Self> {
-        let Value::String(text) = value else {
-            return None;
-        };
-        let (amount, unit) = split_unit(text)?;
-        let unit_nanoseconds = match unit {
-            "ms" => 1_000_000,
-            "s" => 1_000_000_000,
-            "m" | "min" => 60_000_000_000,
-            "h" => 3_600_000_000_000,
-            _ => return None,
-        };
-        decimal_times(amount, unit_nanoseconds).map(Self::from_nanos)
-    }
-}
-
 /// Splits `"1.5 GiB"` into its amount and its unit.
 fn split_unit(text: &str) -> Option<(&str, &str)> {
     let text = text.trim();
@@ -120,16 +100,5 @@ mod tests {
         }
         assert_eq!(bytes(&text("99999999999TiB")), None);
         assert_eq!(bytes(&Value::Integer(-1)), None);
-    }
-
-    #[test]
-    fn times_carry_their_unit() {
-        let time = |written: &str| Duration::from_value(&text(written));
-        assert_eq!(time("30s"), Some(Duration::from_secs(30)));
-        assert_eq!(time("500ms"), Some(Duration::from_millis(500)));
-        assert_eq!(time("2m"), Some(Duration::from_secs(120)));
-        assert_eq!(time("0.25s"), Some(Duration::from_millis(250)));
-        assert_eq!(time("30"), None);
-        assert_eq!(Duration::from_value(&Value::Integer(30)), None);
     }
 }

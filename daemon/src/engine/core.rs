@@ -153,7 +153,11 @@ impl Engine {
         let Some(session) = self.sessions.get_mut(&number) else {
             return;
         };
-        match session.advance() {
+        let advanced = session.advance();
+        if std::mem::take(&mut session.wake_workers) {
+            self.pool.shared.wake_one();
+        }
+        match advanced {
             Ok(true) => self.fetch_notify[session.stream_number].notify_waiters(),
             Ok(false) => {}
             Err(end) => self.detach(number, &end),

@@ -36,6 +36,6 @@ pub(crate) use cores::{LocalRank, core_share};
 pub(crate) use memory::in_words;
 pub use memory::{MemoryError, MemoryPlan};
 pub(crate) use pool::PoolOptions;
-pub(crate) use session::{SessionEnd, SessionTerms};
+pub(crate) use session::SessionEnd;
 pub use stream::{Stream, StreamError};
 pub(crate) use watch::watch;

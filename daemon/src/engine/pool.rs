@@ -1,6 +1,7 @@
 //! The work threads: lowered in priority, parked when there is nothing to do, woken without a lock.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle, Thread};
@@ -15,7 +16,8 @@ use thread_priority::{
 };
 
 use super::bell::Bell;
-use super::work::{Claim, RowFailure, SessionWork, SlotRow};
+use super::stream::Stream;
+use super::work::{Claim, RowCell, RowClaim, RowFailure, SessionWork, SlotRow};
 use crate::config::CpuPolicy;
 use crate::operation::WorkerScratch;
 
@@ -183,7 +185,13 @@ impl Worker {
             match self.find() {
                 Some((session, claim)) => {
                     let start = Instant::now();
-                    self.work(&session, claim, start, start - idle_since);
+                    match claim {
+                        Claim::Row(claim) => self.work(&session, claim, start, start - idle_since),
+                        Claim::Compaction { slot } => {
+                            session.slots[slot].compact(&session.stream);
+                            self.shared.bell.ring();
+                        }
+                    }
                     idle_since = Instant::now();
                 }
                 None => self.park(),
@@ -223,52 +231,35 @@ impl Worker {
         word.fetch_and(!bit, Ordering::AcqRel);
     }
 
-    /// Runs one stage on one row.
-    fn work(&mut self, session: &SessionWork, claim: Claim, start: Instant, waited: Duration) {
+    /// Runs one stage on one row and hands the row on.
+    fn work(&mut self, session: &SessionWork, claim: RowClaim, start: Instant, waited: Duration) {
         let stream = &session.stream;
         let stage = &stream.stages[claim.stage];
         let slot = &session.slots[claim.slot];
         stage.input.get(waited);
-        let last = claim.stage + 1 == stream.stages.len();
-        let (finished, failed) = {
-            let cell = &mut *slot.cell(claim.row);
-            let outcome = if slot.is_cancelled() {
-                Ok(true)
-            } else {
-                let mut row = SlotRow(&mut cell.writer);
-                let dataset = stream.dataset.as_ref();
-                let run = stream.plan.run(
-                    claim.stage,
-                    &mut cell.task,
-                    dataset,
-                    &mut row,
-                    &mut self.scratch,
-                );
-                if run.is_ok() && last {
-                    let id = i64::try_from(cell.task.id.0).unwrap_or(i64::MAX);
-                    cell.writer.bytes_mut(stream.index_tensor).copy_from_slice(&id.to_ne_bytes());
-                    if let Some(tensor) = stream.valid_tensor {
-                        cell.writer.bytes_mut(tensor)[0] = cell.valid.into();
-                    }
-                }
-                run.map(|()| last)
-            };
-            match &outcome {
-                Ok(_) => stage.figures.record(start.elapsed()),
-                Err(_) => stage.figures.record_failure(),
+        let mut cell = slot.cell(claim.row);
+        let failure = if slot.is_cancelled() {
+            None
+        } else {
+            let failure = self.run_stage(stream, claim.stage, &mut cell).err();
+            match &failure {
+                None => stage.figures.record(start.elapsed()),
+                Some(_) => stage.figures.record_failure(),
             }
-            let finished = *outcome.as_ref().unwrap_or(&true);
-            if let Err(defect) = outcome {
-                cell.failure = Some(RowFailure::Defect(defect.0));
-            }
-            if finished {
-                self.shared.keep_buffer(cell.task.take_bytes());
-                cell.permit = None;
-            }
-            (finished, cell.failure.is_some())
+            failure
         };
+        let failed = failure.is_some();
+        let is_last = claim.stage + 1 == stream.stages.len();
+        let finished = is_last || failed || slot.is_cancelled();
+        if finished {
+            cell.failure = failure;
+            self.shared.keep_buffer(cell.task.take_bytes());
+            cell.permit = None;
+        }
+        drop(cell);
         stage.leave();
         if finished {
+            // Relaxed: a sign of life.
             self.shared.rows_finished.fetch_add(1, Ordering::Relaxed);
             if slot.finish_row(claim.row, failed) {
                 self.shared.bell.ring();
@@ -278,5 +269,36 @@ impl Worker {
             slot.mark_ready(claim.stage + 1, claim.row);
             self.shared.wake_one();
         }
+    }
+
+    /// Runs the operations; after the last stage the row also gets its id. A panic in a decoder ends the row, not the
+    /// thread: it becomes the stream's fault with the sample's name.
+    fn run_stage(
+        &mut self,
+        stream: &Stream,
+        stage: usize,
+        cell: &mut RowCell,
+    ) -> Result<(), RowFailure> {
+        let scratch = &mut self.scratch;
+        let run = catch_unwind(AssertUnwindSafe(|| {
+            let mut row = SlotRow(&mut cell.writer);
+            stream.plan.run(stage, &mut cell.task, stream.dataset.as_ref(), &mut row, scratch)
+        }));
+        match run {
+            Ok(Ok(())) => {}
+            Ok(Err(defect)) => return Err(RowFailure::Defect(defect.0)),
+            Err(_) => {
+                self.scratch = WorkerScratch::default();
+                return Err(RowFailure::Panic);
+            }
+        }
+        if stage + 1 == stream.stages.len() {
+            let id = i64::try_from(cell.task.id.0).unwrap_or(i64::MAX);
+            cell.writer.bytes_mut(stream.index_tensor).copy_from_slice(&id.to_ne_bytes());
+            if let Some(tensor) = stream.valid_tensor {
+                cell.writer.bytes_mut(tensor)[0] = cell.valid.into();
+            }
+        }
+        Ok(())
     }
 }

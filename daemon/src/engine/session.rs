@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use forebay_protocol::clock::monotonic_ns;
 use forebay_protocol::frames::{Attach, Attached, DaemonFrame, Fault, FaultKind, Positioned};
 use forebay_protocol::ids::{BatchNumber, Generation, Position, SampleId, SlotIndex};
+use forebay_protocol::layout::TensorPlace;
 use forebay_protocol::lease::{SlotState, SlotTable};
 use forebay_protocol::publish::{Descriptor, PublishWriter, TensorEntry, publish_words};
 use forebay_protocol::returns::{ReturnReader, return_words};
@@ -19,7 +20,7 @@ use forebay_protocol::segment::{Access, Mapping, Segment, SegmentError};
 use forebay_protocol::slots::split_rows;
 use forebay_protocol::socket::Connection;
 use forebay_protocol::sync::Ordering;
-use forebay_protocol::tensor::{Extent, MAX_RANK, PAGE_BYTES};
+use forebay_protocol::tensor::{Extent, MAX_RANK, PAGE_BYTES, TensorSpec};
 use tokio::sync::mpsc;
 
 use super::fetch::FetchJob;
@@ -116,6 +117,8 @@ pub(crate) struct Session {
     starved_since: Option<Instant>,
     pub(crate) substituted: VecDeque<Substituted>,
     pub(crate) ring_bytes: u64,
+    /// A complete batch waits for its ragged rows to be moved together.
+    pub(crate) wake_workers: bool,
 }
 
 impl From<OrderError> for SessionFault {
@@ -226,6 +229,7 @@ impl Session {
             starved_since: None,
             substituted: VecDeque::new(),
             ring_bytes: data_bytes + publish_bytes + return_bytes,
+            wake_workers: false,
         };
         Ok((session, SessionTerms { frame, segments: [data, publish, returns] }))
     }
@@ -314,6 +318,14 @@ impl Session {
             RowFailure::Storage(message) => {
                 return batch.fail(row, Fault { kind: FaultKind::Storage, message });
             }
+            RowFailure::Panic => {
+                let message = format!(
+                    "sample {} ({path}) made an operation panic; this is an error in forebay: please report it with \
+                     the file; stderr has the details",
+                    failed_id.0
+                );
+                return batch.fail(row, Fault { kind: FaultKind::Internal, message });
+            }
             RowFailure::Defect(reason) => reason,
         };
         let described =
@@ -376,16 +388,25 @@ impl Session {
             if let Some(fault) = self.over_budget() {
                 return self.end_with(fault);
             }
+            let compacted = if self.stream.compacts {
+                let Some(elements) = slot.compacted() else {
+                    self.wake_workers = true;
+                    break;
+                };
+                elements
+            } else {
+                Vec::new()
+            };
             if let Some(batch) = self.open.pop_front() {
                 self.work.slots[usize::from(batch.slot.0)].close();
-                self.publish_batch(batch);
+                self.publish_batch(batch, &compacted);
             }
         }
         let next = self.open.front().map_or(self.next_order, |batch| batch.order);
         self.work.next_to_publish.store(next, Ordering::Relaxed);
     }
 
-    fn publish_batch(&mut self, batch: OpenBatch) {
+    fn publish_batch(&mut self, batch: OpenBatch, compacted: &[u64]) {
         if batch.planned.epoch != self.substitutes_epoch {
             (self.substitutes_epoch, self.substitutes) = (batch.planned.epoch, 0);
         }
@@ -412,7 +433,7 @@ impl Session {
             substitutes: if after.epoch == batch.planned.epoch { self.substitutes } else { 0 },
             last_of_epoch: batch.planned.last_of_rank,
             replayed: false,
-            tensors: tensor_entries(&self.stream, rows),
+            tensors: tensor_entries(&self.stream, rows, compacted),
         });
         self.figures.published(batch.held_up, empty_for);
         if self.returns.client_sleeps() {
@@ -627,31 +648,34 @@ impl OpenBatch {
     }
 }
 
-/// The descriptor's table for a batch of so many rows.
-fn tensor_entries(stream: &Stream, rows: u32) -> Vec<TensorEntry> {
+/// The descriptor's table for a batch of so many rows, with the elements of each tensor that was compacted.
+fn tensor_entries(stream: &Stream, rows: u32, compacted: &[u64]) -> Vec<TensorEntry> {
     let layout = &stream.layout;
     let rows = u64::from(rows);
-    let entry = |(tensor, place): (
-        &forebay_protocol::tensor::TensorSpec,
-        &forebay_protocol::layout::TensorPlace,
-    )| {
-        let ragged = matches!(tensor.extent, Extent::Ragged { .. });
+    let entry = |(index, (tensor, place)): (usize, (&TensorSpec, &TensorPlace))| {
         let mut dims = [0; MAX_RANK];
-        let rank = if ragged { 1 } else { 1 + tensor.row_shape.len() };
-        dims[0] =
-            if ragged { rows * place.row_pitch_bytes / tensor.dtype.size_bytes() } else { rows };
-        if !ragged {
-            dims[1..rank].copy_from_slice(&tensor.row_shape);
-        }
+        let size = tensor.dtype.size_bytes();
+        let region = rows * place.row_pitch_bytes;
+        let (ragged, rank, length_bytes) = match tensor.extent {
+            Extent::Dense => {
+                dims[0] = rows;
+                dims[1..=tensor.row_shape.len()].copy_from_slice(&tensor.row_shape);
+                (false, 1 + tensor.row_shape.len(), region)
+            }
+            Extent::Ragged { compact, .. } => {
+                dims[0] = if compact { compacted[index] } else { region / size };
+                (true, 1, dims[0] * size)
+            }
+        };
         TensorEntry {
             dtype: tensor.dtype,
             ragged,
             offset_bytes: place.offset_bytes,
-            length_bytes: rows * place.row_pitch_bytes,
+            length_bytes,
             table_offset_bytes: place.table_offset_bytes,
             rank: u8::try_from(rank).unwrap_or(0),
             dims,
         }
     };
-    layout.tensors().iter().zip(layout.places()).map(entry).collect()
+    layout.tensors().iter().zip(layout.places()).enumerate().map(entry).collect()
 }

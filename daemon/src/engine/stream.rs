@@ -6,7 +6,7 @@ use std::sync::Arc;
 use forebay_protocol::ids::SampleId;
 use forebay_protocol::layout::{LayoutError, SlotLayout};
 use forebay_protocol::sync::{AtomicU32, Ordering};
-use forebay_protocol::tensor::{DType, TensorSpec};
+use forebay_protocol::tensor::{DType, Extent, TensorSpec};
 
 use crate::config::{Concurrency, Config, ConfigError, Last};
 use crate::dataset::{self, Dataset, DatasetError, ProgressCallback};
@@ -77,6 +77,8 @@ pub struct Stream {
     pub(crate) layout: Arc<SlotLayout>,
     pub(crate) index_tensor: usize,
     pub(crate) valid_tensor: Option<usize>,
+    /// Whether a batch's ragged rows are moved together before it is published.
+    pub(crate) compacts: bool,
     pub(crate) stages: Vec<Stage>,
     pub(crate) fetch: StageFigures,
     pub(crate) dataset_fingerprint: [u8; 32],
@@ -129,6 +131,9 @@ impl Stream {
             layout: Arc::new(layout),
             index_tensor,
             valid_tensor,
+            compacts: tensors
+                .iter()
+                .any(|tensor| matches!(tensor.extent, Extent::Ragged { compact: true, .. })),
             stages,
             fetch: StageFigures::default(),
             dataset_fingerprint,

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use forebay_protocol::ids::SampleId;
 use forebay_protocol::slots::RowWriter;
 use forebay_protocol::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use forebay_protocol::tensor::Extent;
 
 use super::gate::BytePermit;
 use super::stream::Stream;
@@ -24,6 +25,8 @@ pub(crate) enum RowFailure {
     Defect(String),
     /// The bytes could not be had, after all retries.
     Storage(String),
+    /// An operation panicked: an error of the daemon's own. The panic's message is on stderr.
+    Panic,
 }
 
 /// What belongs to one row of a slot.
@@ -43,6 +46,8 @@ pub(crate) struct SlotWork {
     order: AtomicU64,
     /// Set when the batch is not wanted any more; its rows end without work.
     cancelled: AtomicBool,
+    /// The rows of the batch.
+    open_rows: AtomicU32,
     /// Rows that are not finished.
     pending: AtomicU32,
     /// A bit for each row that failed and that the engine has not looked at.
@@ -50,7 +55,16 @@ pub(crate) struct SlotWork {
     /// For each stage, a bit for each row that waits for it.
     ready: Box<[Box<[AtomicU64]>]>,
     rows: Box<[Mutex<RowCell>]>,
+    /// Whether the rows of ragged tensors are to be moved together, are being, or have been.
+    compaction: AtomicU32,
+    /// The elements of each tensor after that. Handed over like a cell.
+    compacted_elements: Mutex<Vec<u64>>,
 }
+
+const COMPACTION_NONE: u32 = 0;
+const COMPACTION_WANTED: u32 = 1;
+const COMPACTION_RUNNING: u32 = 2;
+const COMPACTION_DONE: u32 = 3;
 
 /// One session's slots.
 #[derive(Debug)]
@@ -61,12 +75,21 @@ pub(crate) struct SessionWork {
     pub(crate) next_to_publish: AtomicU64,
 }
 
-/// A row that a work thread has claimed for a stage.
+/// A stage to run on a row.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Claim {
+pub(crate) struct RowClaim {
     pub(crate) slot: usize,
     pub(crate) row: usize,
     pub(crate) stage: usize,
+}
+
+/// What a work thread has claimed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Claim {
+    /// A row; its stage is entered.
+    Row(RowClaim),
+    /// The ragged rows of a complete batch to move together.
+    Compaction { slot: usize },
 }
 
 impl SlotWork {
@@ -76,9 +99,12 @@ impl SlotWork {
         Self {
             order: AtomicU64::new(CLOSED),
             cancelled: AtomicBool::new(false),
+            open_rows: AtomicU32::new(0),
             pending: AtomicU32::new(0),
             failed: bitmap(),
             ready: (0..stages).map(|_| bitmap()).collect(),
+            compaction: AtomicU32::new(COMPACTION_NONE),
+            compacted_elements: Mutex::default(),
             rows: rows
                 .into_iter()
                 .map(|writer| {
@@ -108,6 +134,8 @@ impl SlotWork {
         for word in &self.failed {
             word.store(0, Ordering::Relaxed);
         }
+        self.compaction.store(COMPACTION_NONE, Ordering::Relaxed);
+        self.open_rows.store(rows, Ordering::Relaxed);
         self.pending.store(rows, Ordering::Relaxed);
         // Release: pairs with the acquire load in `claim`.
         self.order.store(order, Ordering::Release);
@@ -139,6 +167,53 @@ impl SlotWork {
     /// A failed row gets another sample. Engine only.
     pub(crate) fn reopen_row(&self) {
         self.pending.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Asks for the ragged rows of a complete batch to be moved together; the elements of each tensor once they are.
+    /// Engine only.
+    pub(crate) fn compacted(&self) -> Option<Vec<u64>> {
+        // Release, and acquire on the answer: pair with `claim_compaction` and `compact`.
+        let asked = self.compaction.compare_exchange(
+            COMPACTION_NONE,
+            COMPACTION_WANTED,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        );
+        (asked == Err(COMPACTION_DONE))
+            .then(|| self.compacted_elements.lock().unwrap_or_else(PoisonError::into_inner).clone())
+    }
+
+    fn claim_compaction(&self) -> bool {
+        self.compaction.load(Ordering::Relaxed) == COMPACTION_WANTED
+            && self
+                .compaction
+                .compare_exchange(
+                    COMPACTION_WANTED,
+                    COMPACTION_RUNNING,
+                    Ordering::AcqRel,
+                    Ordering::Relaxed,
+                )
+                .is_ok()
+    }
+
+    /// Moves the ragged rows of a complete batch together.
+    pub(crate) fn compact(&self, stream: &Stream) {
+        // Relaxed: written before the batch was opened.
+        let rows = self.open_rows.load(Ordering::Relaxed) as usize;
+        let mut cells: Vec<_> = (0..rows).map(|row| self.cell(row)).collect();
+        let mut writers: Vec<&mut RowWriter> =
+            cells.iter_mut().map(|cell| &mut cell.writer).collect();
+        let elements = stream
+            .tensors()
+            .iter()
+            .enumerate()
+            .map(|(tensor, spec)| match spec.extent {
+                Extent::Ragged { compact: true, .. } => RowWriter::compact(&mut writers, tensor),
+                _ => 0,
+            })
+            .collect();
+        *self.compacted_elements.lock().unwrap_or_else(PoisonError::into_inner) = elements;
+        self.compaction.store(COMPACTION_DONE, Ordering::Release);
     }
 
     pub(crate) fn cancel(&self) {
@@ -205,7 +280,7 @@ impl SessionWork {
         let next = self.next_to_publish.load(Ordering::Relaxed);
         self.slots
             .iter()
-            .filter(|slot| (0..self.stream.stages.len()).any(|stage| slot.has_ready(stage)))
+            .filter(|slot| self.has_work(slot))
             .map(|slot| slot.order.load(Ordering::Acquire).saturating_sub(next))
             .min()
     }
@@ -213,6 +288,9 @@ impl SessionWork {
     /// Claims a row of the oldest batch that has one for a stage with room; later stages first within a batch. The
     /// stage is entered.
     pub(crate) fn claim(&self) -> Option<Claim> {
+        if let Some(slot) = self.slots.iter().position(SlotWork::claim_compaction) {
+            return Some(Claim::Compaction { slot });
+        }
         let mut after = None;
         loop {
             let (order, slot) = self.oldest_after(after)?;
@@ -221,12 +299,17 @@ impl SessionWork {
                     continue;
                 }
                 if let Some(row) = self.slots[slot].take_ready(stage) {
-                    return Some(Claim { slot, row, stage });
+                    return Some(Claim::Row(RowClaim { slot, row, stage }));
                 }
                 self.stream.stages[stage].leave();
             }
             after = Some(order);
         }
+    }
+
+    fn has_work(&self, slot: &SlotWork) -> bool {
+        slot.compaction.load(Ordering::Relaxed) == COMPACTION_WANTED
+            || (0..self.stream.stages.len()).any(|stage| slot.has_ready(stage))
     }
 
     /// The open slot of the least order above `after` that has a ready row.

@@ -184,7 +184,7 @@ fn mistakes_are_explained() {
         (
             r#"{ op = "decode-image", channel = 3 }"#,
             "",
-            "unknown key `stage.stage-0.operations[0].channel`; did you mean `channels`?",
+            "unknown key `stage.stage-0.operations[0].channel`; did you mean `stage.stage-0.operations[0].channels`?",
         ),
         (
             r#"{ op = "decode-image", channels = 2 }"#,
@@ -208,17 +208,19 @@ fn mistakes_are_explained() {
             "imag = { dtype = \"uint8\" }",
             "`output.imag` names no field of the dataset; did you mean `image`?",
         ),
-        (STANDARD, "index = { dtype = \"int32\" }", "`output.index` cannot be configured"),
         (STANDARD, "image = { dtype = \"int32\" }", "must be `uint8`, `float16`"),
         (
             STANDARD,
-            "image = { mean = [0.5, 0.5], std = [0.5, 0.5] }",
+            "image = { dtype = \"float32\", mean = [0.5, 0.5], std = [0.5, 0.5] }",
             "one number for each of the 3 channels, not 2",
         ),
-        (STANDARD, "image = { mean = [0.5, 0.5, 0.5] }", "has `mean` and lacks `std`"),
         (STANDARD, "label = { layout = \"NHWC\" }", "`output.label.layout` is for decoded images"),
-        (STANDARD, "label = { max_bytes = 10 }", "only arrays of one dimension"),
-        (STANDARD, "image = { max_bytes = 10 }", "cannot be ragged after `decode-image`"),
+        (STANDARD, "label = { ragged = true, max_bytes = 10 }", "only arrays of one dimension"),
+        (
+            STANDARD,
+            "image = { ragged = true, max_bytes = 10 }",
+            "cannot be ragged after `decode-image`",
+        ),
         (r#"{ op = "delay" }"#, "", "`stage.stage-0.operations[0].milliseconds` is required"),
         (
             r#"{ op = "decode-image" }, { op = "random-resized-crop", size = 8, area = [0.5, 1.5] }"#,
@@ -242,7 +244,7 @@ fn mistakes_are_explained() {
         ),
         (
             r#"{ op = "decode-image" }, { op = "resize", size = [8, 8] }, { op = "normalize", mean = [0.5, 0.5, 0.5], std = [1.0, 1.0, 1.0] }"#,
-            "image = { mean = [0.5, 0.5, 0.5], std = [1.0, 1.0, 1.0] }",
+            "image = { dtype = \"float32\", mean = [0.5, 0.5, 0.5], std = [1.0, 1.0, 1.0] }",
             "would normalise twice",
         ),
     ];
@@ -269,7 +271,7 @@ fn tensors_have_the_shape_and_type_of_the_output() {
     assert_eq!((plain[1].dtype, plain[1].row_shape.as_slice()), (DType::I64, &[][..]));
     assert_eq!((plain[2].dtype, plain[2].row_shape.as_slice()), (DType::I16, &[3][..]));
     let sized = r#"{ op = "decode-image", channels = 1 }, { op = "resize", size = [10, 20] }, { op = "resize", size = 5 }"#;
-    let output = "image = { dtype = \"float16\", layout = \"NHWC\" }\nlabel = { dtype = \"int32\" }\narray = { max_bytes = 8 }";
+    let output = "image = { dtype = \"float16\", layout = \"NHWC\" }\nlabel = { dtype = \"int32\" }\narray = { ragged = true, max_bytes = 8 }";
     let changed = tensors(sized, output);
     assert_eq!((changed[0].dtype, changed[0].row_shape.as_slice()), (DType::F16, &[5, 10, 1][..]));
     assert!(changed[0].channels_last);
@@ -280,7 +282,7 @@ fn tensors_have_the_shape_and_type_of_the_output() {
 #[test]
 fn fields_without_operations_pass_through() {
     let config = plain_config(
-        "[[stage]]\noperations = []\n[output]\nimage = { max_bytes = 9000 }\nlabel = { dtype = \"float32\" }\n",
+        "[[stage]]\noperations = []\n[output]\nimage = { ragged = true, max_bytes = 9000 }\nlabel = { dtype = \"float32\" }\n",
     );
     let dataset = Mixed::new(&["image", "label", "array"]);
     let file = photograph();

@@ -10,4 +10,4 @@ mod peer;
 pub(crate) use access::AccessRules;
 pub(crate) use connection::{Host, serve_connection};
 pub use listen::{ListenError, find_sockets};
-pub(crate) use listen::{SocketPlace, accept_clients, runtime_folder};
+pub(crate) use listen::{SocketPlace, accept_clients};

@@ -16,8 +16,11 @@ pub struct Skipped {
 }
 
 impl Skipped {
-    /// Counts a file by what follows its name's last dot.
+    /// Counts a file by what follows its name's last dot. A hidden file is meant for somebody else and is no news.
     pub fn add(&mut self, name: &[u8]) {
+        if name.starts_with(b".") {
+            return;
+        }
         let extension = name.iter().rposition(|byte| *byte == b'.').map(|dot| &name[dot..]);
         match extension {
             Some(extension) if extension.len() <= 12 => {

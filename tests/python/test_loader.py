@@ -1,0 +1,398 @@
+"""forebay.Loader over a private daemon: epochs, views, holds, state, ends."""
+
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import forebay
+import numpy
+import pytest
+
+WATCHDOG_SECONDS = 60
+
+
+def indices(batches):
+    return [int(index) for batch in batches for index in batch["index"]]
+
+
+def wait_until(condition, what):
+    end = time.monotonic() + WATCHDOG_SECONDS
+    while not condition():
+        assert time.monotonic() < end, f"{what} did not happen"
+        time.sleep(0.01)
+
+
+def is_running(pid):
+    """Whether there is such a process, a zombie included."""
+    return Path(f"/proc/{pid}").exists()
+
+
+def test_an_epoch_gives_every_sample_once_and_the_next_one_follows(config):
+    with forebay.Loader(config()) as loader:
+        assert len(loader) == 5
+        assert loader.batch_size == 8 and loader.epochs == 2
+        for _ in range(2):
+            batches = [{name: array.copy() for name, array in batch.items()} for batch in loader]
+            assert indices(batches) == list(range(40))
+            for batch in batches:
+                assert batch["array"].dtype == numpy.float32 and batch["array"].shape == (8, 3, 5)
+                assert (batch["array"] == batch["index"][:, None, None]).all()
+        for _ in range(2):
+            with pytest.raises(forebay.EpochsFinished, match="2 epochs"):
+                iter(loader)
+        assert loader.given_up == 0
+
+
+def test_arrays_are_writable_views_that_outlive_the_loader(config):
+    loader = forebay.Loader(config())
+    batch = next(iter(loader))
+    array = batch["array"]
+    assert array.flags.writeable and array.flags.c_contiguous and not array.flags.owndata
+    assert array.ctypes.data % 256 == 0
+    row = array[3]
+    array[3] = 7
+    loader.close()
+    del array, batch, loader
+    gc.collect()
+    assert (row == 7).all()
+
+
+def test_a_file_does_what_a_dict_does_and_keys_can_be_overridden(config, arrays_folder, tmp_path, monkeypatch):
+    file = tmp_path / "train.toml"
+    file.write_text(
+        f'[dataset]\nformat = "npy"\npath = "{arrays_folder}"\n[order]\nshuffle = false\n'
+        '[batch]\nsize = 8\n[[stage]]\nname = "preprocess"\noperations = []\n'
+    )
+    with forebay.Loader(file, overrides={"batch.size": 10, "order.epochs": 1}) as loader:
+        assert loader.stream == "train"
+        assert [len(batch["index"]) for batch in loader] == [10] * 4
+        assert loader.epochs == 1
+    # Relative paths of a dict start at the working directory.
+    monkeypatch.chdir(arrays_folder.parent)
+    relative = config()
+    relative["dataset"]["path"] = arrays_folder.name
+    with forebay.Loader(relative) as loader:
+        assert len(loader) == 5
+
+
+def test_hold_batches_may_be_kept_while_the_next_is_asked_for(config):
+    with forebay.Loader(config()) as loader:
+        kept = []
+        with pytest.raises(forebay.HoldLimit, match=r"ring.hold.*\.copy\(\)|\.copy\(\).*ring") as caught:
+            for batch in loader:
+                kept.append(batch)
+        assert len(kept) == loader.hold + 1 == 4
+        assert "3" in str(caught.value)
+        assert indices(kept) == list(range(32))
+
+
+def test_a_view_of_one_field_keeps_its_batch_and_no_other(config):
+    with forebay.Loader(config()) as loader:
+        kept = [batch["index"][:1] for batch, _ in zip(loader, range(3))]
+        assert [int(view[0]) for view in kept] == [0, 8, 16]
+        kept.clear()
+        assert loader.stats()["client"]["held"] == 0
+
+
+def test_an_early_break_gives_the_rest_up_and_counts_it(config):
+    with forebay.Loader(config()) as loader:
+        for _batch in loader:
+            break
+        state = loader.state_dict()
+        assert (state["epoch"], state["samples"]) == (0, 8)
+        assert loader.given_up == 0
+        assert indices(loader) == list(range(40))
+        assert loader.given_up == 4
+        assert loader.state_dict()["epoch"] == 2
+
+
+def test_a_new_iterator_ends_the_old_one(config):
+    with forebay.Loader(config()) as loader:
+        old = iter(loader)
+        next(old)
+        new = iter(loader)
+        assert next(old, None) is None
+        assert indices([next(new)]) == list(range(8))
+        assert loader.state_dict()["epoch"] == 1
+
+
+def test_set_epoch_moves_only_when_it_must(config):
+    with forebay.Loader(config()) as loader:
+        loader.set_epoch(0)
+        assert len(indices(loader)) == 40
+        loader.set_epoch(1)
+        assert len(indices(loader)) == 40
+        loader.set_epoch(0)
+        assert loader.state_dict()["epoch"] == 0
+        assert len(indices(loader)) == 40
+        assert loader.given_up == 0
+
+
+def test_a_state_goes_on_where_it_was_taken(config):
+    shuffled = config()
+    shuffled["order"]["shuffle"] = True
+    with forebay.Loader(shuffled) as loader:
+        whole = indices(loader) + indices(loader)
+    with forebay.Loader(shuffled) as loader:
+        seen = []
+        for batch in loader:
+            seen += indices([batch])
+            if len(seen) == 24:
+                break
+        state = json.loads(json.dumps(loader.state_dict()))
+        behind = loader.state_dict(held_back=2)
+        assert behind["samples"] == 8 and state["samples"] == 24
+        with pytest.raises(forebay.ConfigError, match="held_back"):
+            loader.state_dict(held_back=4)
+        loader.load_state_dict(state)
+        assert seen + indices(loader) + indices(loader) == whole
+    with forebay.Loader(shuffled, state=state) as loader:
+        assert loader.state_dict() == state
+        loader.set_epoch(0)
+        assert seen + indices(loader) + indices(loader) == whole
+        assert loader.state_dict() == {**state, "epoch": 2, "samples": 0}
+    with forebay.Loader(shuffled) as loader:
+        loader.load_state_dict(behind)
+        assert indices(loader) == whole[8:40]
+
+
+def test_a_state_of_another_stream_is_refused_by_name(config):
+    with forebay.Loader(config()) as loader:
+        state = loader.state_dict()
+    changed = config()
+    changed["order"]["seed"] = 4
+    with pytest.raises(forebay.StateMismatch, match="configuration differs"):
+        forebay.Loader(changed, state=state)
+    with forebay.Loader(changed, state=state, force=True) as loader:
+        with pytest.raises(forebay.StateMismatch, match="data set differs") as caught:
+            loader.load_state_dict({**state, "dataset": "00ff"})
+        assert "00ff" in str(caught.value)
+        with pytest.raises(forebay.StateMismatch, match="no saved state"):
+            loader.load_state_dict({"epoch": 1})
+
+
+def test_ranks_share_an_epoch_and_the_launcher_is_believed(config, monkeypatch, caplog):
+    seen = []
+    for rank in range(2):
+        with forebay.Loader(config(), rank=rank, world_size=2) as loader:
+            assert loader.rank_source == "arguments"
+            seen += indices(loader)
+    assert sorted(seen) == list(range(32))  # the short global batch is dropped
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with caplog.at_level("INFO", logger="forebay"), forebay.Loader(config()) as loader:
+        assert (loader.rank, loader.world_size) == (1, 2)
+    assert "RANK and WORLD_SIZE" in caplog.records[0].message
+    monkeypatch.delenv("WORLD_SIZE")
+    with pytest.raises(forebay.ConfigError, match="WORLD_SIZE"):
+        forebay.Loader(config())
+    with pytest.raises(forebay.ConfigError, match="world_size"):
+        forebay.Loader(config(), rank=0)
+
+
+def test_mistakes_are_config_errors_that_name_them(config, tmp_path, monkeypatch):
+    broken = config()
+    broken["batch"]["sizes"] = 3
+    with pytest.raises(forebay.ConfigError, match="sizes"):
+        forebay.Loader(broken)
+    with pytest.raises(forebay.ConfigError, match=r"absent\.toml"):
+        forebay.Loader(tmp_path / "absent.toml")
+    with pytest.raises(forebay.ConfigError, match="FOREBAY_SOCKET"):
+        forebay.Loader("train")
+    with pytest.raises(forebay.ConfigError, match="JSON"):
+        forebay.Loader({"batch": {"size": object()}})
+    monkeypatch.setenv("FOREBAY_PROGRAM", str(tmp_path / "nothing"))
+    with pytest.raises(forebay.ConfigError, match="FOREBAY_PROGRAM"):
+        forebay.Loader(config())
+
+
+def test_the_exceptions_are_one_family():
+    for name in ("ConfigError", "BadSample", "DaemonLost", "Timeout", "HoldLimit", "StateMismatch", "EpochsFinished"):
+        assert issubclass(getattr(forebay, name), forebay.Error)
+    assert issubclass(forebay.Timeout, TimeoutError)
+
+
+def test_a_bad_sample_ends_the_run_by_name(config, arrays_folder, tmp_path):
+    for file in arrays_folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "021.npy").write_bytes(b"no array")
+    broken = config()
+    broken["dataset"]["path"] = str(tmp_path)
+    with forebay.Loader(broken) as loader, pytest.raises(forebay.BadSample, match=r"021\.npy"):
+        for _ in loader:
+            pass
+
+
+def test_a_wait_without_progress_times_out_and_says_for_what(slow):
+    with forebay.Loader(slow(), timeout=0.4) as loader, pytest.raises(forebay.Timeout, match="epoch 0"):
+        next(iter(loader))
+
+
+def test_a_waiting_next_leaves_the_interpreter_to_others(slow):
+    with forebay.Loader(slow(), timeout=0.5) as loader:
+        counted = []
+        stop = threading.Event()
+
+        def count():
+            while not stop.is_set():
+                counted.append(time.monotonic())
+                time.sleep(0.001)
+
+        thread = threading.Thread(target=count)
+        thread.start()
+        with pytest.raises(forebay.Timeout):
+            next(iter(loader))
+        stop.set()
+        thread.join()
+        assert len(counted) > 20
+
+
+def test_ctrl_c_interrupts_a_waiting_next(slow):
+    script = textwrap.dedent("""
+        import json, sys, forebay
+        loader = forebay.Loader(json.loads(sys.argv[1]))
+        batches = iter(loader)
+        print("waiting", flush=True)
+        try:
+            next(batches)
+        except KeyboardInterrupt:
+            print("interrupted", loader.daemon_pid, flush=True)
+    """)
+    trainer = subprocess.Popen([sys.executable, "-c", script, json.dumps(slow())], stdout=subprocess.PIPE, text=True)
+    assert trainer.stdout.readline() == "waiting\n"
+    time.sleep(0.2)
+    trainer.send_signal(signal.SIGINT)
+    output, _ = trainer.communicate(timeout=WATCHDOG_SECONDS)
+    assert trainer.returncode == 0 and output.startswith("interrupted")
+    daemon = int(output.split()[1])
+    wait_until(lambda: not is_running(daemon), "the daemon's end")
+
+
+def test_a_dropped_loader_ends_its_daemon_and_leaves_no_zombie(config):
+    loader = forebay.Loader(config())
+    daemon = loader.daemon_pid
+    batches = iter(loader)
+    next(batches)
+    del loader
+    gc.collect()
+    assert is_running(daemon), "the iterator keeps the session"
+    assert sum(1 for _ in batches) == 4
+    del batches
+    gc.collect()
+    wait_until(lambda: not is_running(daemon), "the daemon's end")
+
+
+def test_a_killed_trainer_takes_its_daemon_along(slow):
+    script = (
+        "import json, sys, time, forebay; loader = forebay.Loader(json.loads(sys.argv[1])); "
+        "print(loader.daemon_pid, flush=True); time.sleep(600)"
+    )
+    trainer = subprocess.Popen([sys.executable, "-c", script, json.dumps(slow())], stdout=subprocess.PIPE, text=True)
+    daemon = int(trainer.stdout.readline())
+    trainer.kill()
+    trainer.communicate()
+
+    def is_gone():
+        try:
+            return Path(f"/proc/{daemon}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+
+    wait_until(is_gone, "the daemon's end")
+
+
+def test_what_a_killed_daemon_published_is_drained_first(config):
+    # Ten batches an epoch, of which the ring holds five: it cannot have published them all.
+    with forebay.Loader(config(size=4)) as loader:
+        batches = iter(loader)
+        held = next(batches)
+        os.kill(loader.daemon_pid, signal.SIGKILL)
+        rest = 0
+        with pytest.raises(forebay.DaemonLost, match="signal 9"):
+            for _batch in batches:
+                rest += 1
+        assert rest <= 4
+        assert indices([held]) == list(range(4)), "held views stay valid"
+
+
+def test_a_forked_child_can_do_nothing_and_harms_nothing(config):
+    with forebay.Loader(config()) as loader:
+        batches = iter(loader)
+        held = next(batches)
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                next(batches)
+            except forebay.Error as error:
+                status = 0 if "fork" in str(error) else 2
+            del held
+            loader.close()
+            os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert indices([held]) == list(range(8))
+        assert sum(1 for _ in batches) == 4
+
+
+def test_stats_tell_of_both_sides(config):
+    with forebay.Loader(config()) as loader:
+        assert sum(1 for _ in loader) == 5
+        figures = loader.stats()
+        client = figures["client"]
+        assert client["batches"] == 5 and client["held"] == 0 and client["bytes"] > 0
+        assert client["wait_seconds"]["p99"] >= client["wait_seconds"]["p50"] >= 0
+        assert "stages" in figures
+
+
+def test_a_closed_loader_says_so(config):
+    loader = forebay.Loader(config())
+    loader.close()
+    loader.close()
+    with pytest.raises(forebay.Error, match="closed"):
+        iter(loader)
+
+
+def test_ragged_rows_are_views_with_their_own_lengths(tmp_path):
+    for sample in range(6):
+        numpy.savez(tmp_path / f"{sample}.npz", tokens=numpy.arange(sample, dtype=numpy.int32))
+    ragged = {
+        "dataset": {"format": "npz", "path": str(tmp_path)},
+        "order": {"shuffle": False, "epochs": 1},
+        "batch": {"size": 6},
+        "stage": [{"name": "unpack", "operations": []}],
+        "output": {"tokens": {"ragged": True, "max_bytes": "4KiB"}},
+    }
+    with forebay.Loader(ragged) as loader:
+        tokens = next(iter(loader))["tokens"]
+        assert isinstance(tokens, forebay.Ragged) and len(tokens) == 6
+        assert tokens.values.dtype == numpy.int32 and tokens.lengths.dtype == numpy.int64
+        for sample, row in enumerate(tokens):
+            assert row.tolist() == list(range(sample))
+            assert row.base is not None
+        copy = tokens.copy()
+        assert [row.tolist() for row in copy] == [row.tolist() for row in tokens]
+        assert len(copy.values) == 15
+        with pytest.raises(IndexError):
+            tokens[6]
+
+
+def test_bfloat16_has_the_type_of_ml_dtypes_or_its_bits(config):
+    narrow = config()
+    narrow["output"] = {"array": {"dtype": "bfloat16"}}
+    with forebay.Loader(narrow) as loader:
+        array = next(iter(loader))["array"]
+    bits = array.view(numpy.uint16)
+    assert bits[1, 0, 0] == 0x3F80 and bits[2, 0, 0] == 0x4000
+    try:
+        import ml_dtypes
+    except ImportError:
+        assert array.dtype == numpy.uint16
+    else:
+        assert array.dtype == ml_dtypes.bfloat16 and float(array[3, 0, 0]) == 3.0

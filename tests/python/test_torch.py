@@ -1,0 +1,71 @@
+"""forebay.torch.Loader: tensors that share the slot's memory."""
+
+import gc
+
+import forebay
+import numpy
+import pytest
+
+torch = pytest.importorskip("torch")
+
+
+def test_tensors_are_writable_views_that_keep_their_slot(config):
+    with forebay.torch.Loader(config()) as loader:
+        kept = next(iter(loader))
+        assert kept["array"].dtype == torch.float32 and kept["array"].shape == (8, 3, 5)
+        assert kept["index"].dtype == torch.int64
+        kept["array"][0] = 9
+        view = kept["array"][0]
+        del kept
+        gc.collect()
+        assert loader.stats()["client"]["held"] == 1
+        assert (view == 9).all()
+        del view
+        gc.collect()
+        assert loader.stats()["client"]["held"] == 0
+
+
+def test_a_loop_keeps_no_batch_but_its_own(config):
+    with forebay.torch.Loader(config()) as loader:
+        held = []
+        for batch in loader:
+            del batch
+            held.append(loader.stats()["client"]["held"])
+        assert held == [0] * 5
+
+
+def test_bfloat16_comes_as_torch_knows_it(config):
+    narrow = config()
+    narrow["output"] = {"array": {"dtype": "bfloat16"}}
+    with forebay.torch.Loader(narrow) as loader:
+        array = next(iter(loader))["array"]
+    assert array.dtype == torch.bfloat16 and float(array[3, 0, 0]) == 3.0
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+def test_images_are_nchw_shaped_in_the_memory_format_of_their_layout(tmp_path, layout):
+    image = pytest.importorskip("PIL.Image")
+    folder = tmp_path / "only"
+    folder.mkdir()
+    pixels = numpy.random.default_rng(1).integers(0, 256, (6, 4, 3), dtype=numpy.uint8)
+    image.fromarray(pixels).save(folder / "one.png")
+    config = {
+        "dataset": {"format": "image-folder", "path": str(tmp_path)},
+        "order": {"epochs": 1},
+        "batch": {"size": 1},
+        "stage": [
+            {"name": "preprocess", "operations": [{"op": "decode-image"}, {"op": "center-crop", "size": [6, 4]}]}
+        ],
+        "output": {"image": {"dtype": "uint8", "layout": layout}},
+    }
+    with forebay.torch.Loader(config) as loader:
+        tensor = next(iter(loader))["image"]
+        assert tensor.shape == (1, 3, 6, 4)
+        format = torch.channels_last if layout == "NHWC" else torch.contiguous_format
+        assert tensor.is_contiguous(memory_format=format)
+        assert (tensor[0].permute(1, 2, 0).numpy() == pixels).all()
+
+
+def test_another_device_is_refused_with_what_to_do(config):
+    with pytest.raises(forebay.ConfigError, match=r"CPU.*to\(device\)"):
+        forebay.torch.Loader(config(), device="cuda:0")
