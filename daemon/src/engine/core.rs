@@ -18,6 +18,7 @@ use super::fetch::{CHUNK_ROWS, FetchJob, run_lane};
 use super::gate::ByteGate;
 use super::pool::{Pool, PoolOptions, Shared};
 use super::session::{Session, SessionEnd, SessionFault, SessionTerms, ring_bytes};
+use super::starvation::StarvationWatch;
 use super::stream::Stream;
 use super::watch::watch;
 use super::work::SessionWork;
@@ -38,6 +39,7 @@ pub(crate) struct Engine {
     pub(crate) gate: Arc<ByteGate>,
     pool: Pool,
     bell: Arc<Bell>,
+    starvation: StarvationWatch,
 }
 
 impl Engine {
@@ -59,6 +61,7 @@ impl Engine {
             gate: Arc::new(ByteGate::new(fetch_bytes, Arc::clone(&bell))),
             pool: Pool::start(pool, Arc::clone(&bell))?,
             bell,
+            starvation: StarvationWatch::default(),
         }));
         for (stream, lanes) in lanes.into_iter().enumerate() {
             for _ in 0..lanes {
@@ -235,6 +238,12 @@ impl Engine {
         }
     }
 
+    /// Lets other threads take over when the lowered ones do not run while a client waits.
+    fn watch_starvation(&mut self) {
+        let client_waits = self.sessions.values().any(Session::client_waits);
+        self.starvation.look(&self.pool.shared, client_waits);
+    }
+
     fn show_sessions_to_threads(&self) {
         let sessions = self.sessions.values().map(|session| &session.work);
         let shown = sessions.chain(&self.ending).map(Arc::clone).collect();
@@ -270,6 +279,7 @@ impl Engine {
             streams,
             sessions,
             options.threads,
+            self.pool.shared.rescue_is_on(),
             self.gate.budget(),
             self.gate.in_use(),
         )
@@ -336,7 +346,7 @@ pub(crate) async fn run_bell(engine: SharedEngine) -> io::Result<()> {
                 bell.hear();
                 guard?.clear_ready();
             }
-            _ = clock.tick() => {}
+            _ = clock.tick() => engine.borrow_mut().watch_starvation(),
         }
         engine.borrow_mut().advance_all();
     }

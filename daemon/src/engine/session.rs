@@ -632,6 +632,11 @@ impl Session {
         (self.publish.published(), self.returns.claimed_taken(), waited)
     }
 
+    /// Whether the client sleeps over an empty ring.
+    pub(crate) fn client_waits(&self) -> bool {
+        self.returns.client_sleeps() && self.returns.claimed_taken() >= self.publish.published()
+    }
+
     /// Where the next batch to be opened begins.
     pub(crate) fn position(&self) -> Position {
         self.next
