@@ -42,8 +42,17 @@ impl Drop for Logging {
     fn drop(&mut self) {
         drop(self.guard.take());
         let lost = self.lost.dropped_lines();
-        if lost > 0 {
+        if lost > 0 && stderr_has_room() {
             eprintln!("forebay: {lost} log lines were dropped because stderr was slow");
         }
     }
+}
+
+/// Whether a line can be written without waiting. Lines get lost where nobody reads them, and a daemon whose trainer is
+/// gone shall not wait for that reader for ever.
+fn stderr_has_room() -> bool {
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+    let stderr = std::io::stderr();
+    let mut watched = [PollFd::new(std::os::fd::AsFd::as_fd(&stderr), PollFlags::POLLOUT)];
+    poll(&mut watched, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
 }

@@ -26,6 +26,8 @@ use crate::engine::{SessionEnd, SharedEngine, watch};
 const OUTBOX_FRAMES: usize = 64;
 /// How long a client may leave its socket full before it is cut off.
 const SEND_DEADLINE: Duration = Duration::from_secs(5);
+/// Messages of one client that are read before the others have their turn.
+const MESSAGES_PER_TURN: usize = 64;
 
 /// How often a daemon that is opening its streams shows that it lives.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(500);
@@ -85,7 +87,7 @@ struct Client {
     outbox: mpsc::Sender<DaemonFrame>,
     greeted: bool,
     session: Option<u64>,
-    /// Sent with the Hello; used where the kernel tells none.
+    /// Sent with the Hello; watched beside what the kernel tells, which is nothing on older kernels and for a dead peer.
     pidfd: Option<OwnedFd>,
 }
 
@@ -107,10 +109,13 @@ impl Client {
             .map_err(io_failed)?;
         let death = peer::death(pidfd);
         tokio::pin!(death);
+        let announced_death = peer::death(None);
+        tokio::pin!(announced_death);
         loop {
             tokio::select! {
                 biased;
                 () = &mut death => return Ok(()),
+                () = &mut announced_death => return Ok(()),
                 frame = frames.recv() => {
                     if let Some(frame) = frame {
                         send(&socket, &frame, &[]).await?;
@@ -118,11 +123,23 @@ impl Client {
                 }
                 guard = socket.readable() => {
                     let mut guard = guard.map_err(io_failed)?;
-                    loop {
+                    let mut is_drained = false;
+                    let mut rang = false;
+                    for _ in 0..MESSAGES_PER_TURN {
                         match connection.receive::<ClientFrame>() {
                             Ok(Incoming::Frame(frame, descriptors)) => {
-                                match self.handle(frame, descriptors, &socket).await? {
-                                    Next::Continue => {}
+                                // A request may take long, such as the scan of a dataset; nobody waits for it then.
+                                let next = tokio::select! {
+                                    biased;
+                                    () = &mut death => return Ok(()),
+                                    () = &mut announced_death => return Ok(()),
+                                    next = self.handle(frame, descriptors, &socket) => next?,
+                                };
+                                if let Some(pidfd) = self.pidfd.take() {
+                                    announced_death.set(peer::death(Some(pidfd)));
+                                }
+                                match next {
+                                    Next::Continue => break,
                                     Next::Over => {
                                         while let Ok(frame) = frames.try_recv() {
                                             send(&socket, &frame, &[]).await?;
@@ -131,8 +148,11 @@ impl Client {
                                     }
                                 }
                             }
-                            Ok(Incoming::Doorbell) => self.doorbell(),
-                            Ok(Incoming::Empty) => break,
+                            Ok(Incoming::Doorbell) => rang = true,
+                            Ok(Incoming::Empty) => {
+                                is_drained = true;
+                                break;
+                            }
                             Err(SocketError::Closed) => return Ok(()),
                             Err(error) => {
                                 let fault = Fault { kind: FaultKind::Protocol, message: error.to_string() };
@@ -141,7 +161,16 @@ impl Client {
                             }
                         }
                     }
-                    guard.clear_ready();
+                    if rang {
+                        self.doorbell();
+                    }
+                    if is_drained {
+                        guard.clear_ready();
+                    } else {
+                        // More waits; a client that never stops shall not keep the engine from the others.
+                        drop(guard);
+                        tokio::task::yield_now().await;
+                    }
                 }
             }
             if self.session.is_some_and(|number| !self.session_lives(number)) {
@@ -173,7 +202,7 @@ impl Client {
         let refusal = match (frame, self.greeted) {
             (ClientFrame::Hello { protocol, release }, false) => {
                 self.greeted = true;
-                self.pidfd = descriptors.pop();
+                self.pidfd = descriptors.pop().filter(peer::is_pidfd);
                 if protocol != PROTOCOL_VERSION {
                     Some(version_fault(protocol, &release))
                 } else {
@@ -371,5 +400,57 @@ mod tests {
         }
         assert_eq!(whole, text);
         assert_eq!(in_parts("").len(), 1);
+    }
+
+    fn on_one_thread(test: impl Future<Output = ()>) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        tokio::task::LocalSet::new().block_on(&runtime, test);
+    }
+
+    /// A private daemon whose dataset is never scanned to its end.
+    fn endless_scan() -> Rc<Host> {
+        Rc::new(Host::private(Box::new(|_| Box::pin(std::future::pending()))))
+    }
+
+    #[test]
+    fn a_trainer_that_dies_during_the_scan_is_noticed_though_its_socket_stays_open() {
+        on_one_thread(async {
+            let (daemon, client) = Connection::pair().unwrap();
+            let mut trainer = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+            let pid = rustix::process::Pid::from_child(&trainer);
+            let pidfd =
+                rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
+            let hello =
+                ClientFrame::Hello { protocol: PROTOCOL_VERSION, release: "test".to_owned() };
+            client.send(&hello, &[std::os::fd::AsFd::as_fd(&pidfd)]).unwrap();
+            let start = Start {
+                config: forebay_protocol::frames::ConfigSource::File(String::new()),
+                overrides: Vec::new(),
+                local_world_size: 1,
+                local_rank: 0,
+            };
+            client.send(&ClientFrame::Start(start), &[]).unwrap();
+            let served = tokio::task::spawn_local(serve_connection(daemon, endless_scan()));
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            assert!(!served.is_finished());
+            trainer.kill().unwrap();
+            trainer.wait().unwrap();
+            tokio::time::timeout(Duration::from_secs(30), served).await.unwrap().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_flood_of_doorbells_leaves_the_other_tasks_their_turns() {
+        let (daemon, client) = Connection::pair().unwrap();
+        let flooding = std::thread::spawn(move || while client.ring().is_ok() {});
+        on_one_thread(async {
+            let served = tokio::task::spawn_local(serve_connection(daemon, endless_scan()));
+            for _ in 0..2000 {
+                tokio::task::yield_now().await;
+            }
+            served.abort();
+            let _ = served.await;
+        });
+        flooding.join().unwrap();
     }
 }

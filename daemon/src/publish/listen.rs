@@ -188,19 +188,26 @@ pub(crate) async fn accept_clients(
         let mut guard = listener.readable().await?;
         loop {
             match listener.get_ref().accept() {
-                Ok(Some(connection)) => match peer::credentials(&connection) {
-                    Ok(credentials) if rules.admit(&credentials) => {
-                        tokio::task::spawn_local(serve_connection(connection, Rc::clone(&host)));
+                Ok(Some(connection)) => {
+                    match peer::credentials(&connection) {
+                        Ok(credentials) if rules.admit(&credentials) => {
+                            let served = serve_connection(connection, Rc::clone(&host));
+                            tokio::task::spawn_local(served);
+                        }
+                        Ok(credentials) => {
+                            tracing::warn!(
+                                uid = credentials.uid(),
+                                pid = credentials.pid(),
+                                "refused a user that is not allowed"
+                            );
+                        }
+                        Err(error) => {
+                            tracing::warn!(%error, "refused a client without credentials");
+                        }
                     }
-                    Ok(credentials) => {
-                        tracing::warn!(
-                            uid = credentials.uid(),
-                            pid = credentials.pid(),
-                            "refused a user that is not allowed"
-                        );
-                    }
-                    Err(error) => tracing::warn!(%error, "refused a client without credentials"),
-                },
+                    // Whoever connects without end shall not keep the engine from its clients.
+                    tokio::task::yield_now().await;
+                }
                 Ok(None) => break,
                 Err(error) => {
                     // Most likely out of descriptors: the client waits in the queue until some are free.

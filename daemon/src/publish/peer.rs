@@ -1,6 +1,6 @@
 //! Knowing that the process at the other end has died, even when a child of it still holds the socket.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use forebay_protocol::socket::Connection;
 use nix::sys::socket::{UnixCredentials, getsockopt, sockopt};
@@ -22,6 +22,16 @@ pub(crate) fn pidfd(connection: &Connection) -> Option<OwnedFd> {
     }
     let pid = Pid::from_raw(credentials(connection).ok()?.pid())?;
     pidfd_open(pid, PidfdFlags::empty()).ok()
+}
+
+/// Whether a descriptor that a client sent is a pidfd: to watch anything else could wait on the client's mercy.
+pub(crate) fn is_pidfd(descriptor: &OwnedFd) -> bool {
+    let link = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
+    // `anon_inode:[pidfd]`, since Linux 6.9 `pidfd:[inode]`.
+    std::fs::read_link(link).is_ok_and(|name| {
+        let name = name.to_string_lossy();
+        name == "anon_inode:[pidfd]" || name.starts_with("pidfd:[")
+    })
 }
 
 /// Returns when the process behind the descriptor has died; never, when that cannot be known.
