@@ -240,7 +240,7 @@ impl Loader {
         let wait = self.waiting_since.take().map(|since| since.elapsed());
         self.statistics.record(wait, descriptor.payload_bytes);
         if wait.is_some() {
-            self.ring.show_waited(self.statistics.total());
+            self.ring.show_waited(self.statistics.after_start());
         }
         let lease = self.ring.lease(descriptor)?;
         Ok(Batch { lease: Arc::new(lease), terms: Arc::clone(&self.terms) })

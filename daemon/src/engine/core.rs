@@ -16,8 +16,9 @@ use tokio::sync::{Notify, mpsc};
 use super::bell::Bell;
 use super::fetch::{CHUNK_ROWS, FetchJob, run_lane};
 use super::gate::ByteGate;
+use super::memory::{MemoryPlan, in_words};
 use super::pool::{Pool, PoolOptions, Shared};
-use super::session::{Session, SessionEnd, SessionFault, SessionTerms, ring_bytes};
+use super::session::{Session, SessionEnd, SessionFault, SessionTerms};
 use super::starvation::StarvationWatch;
 use super::stream::Stream;
 use super::watch::watch;
@@ -126,15 +127,19 @@ impl Engine {
             );
             return refuse(FaultKind::Memory, message);
         }
-        let ring: u64 = ring_bytes(&stream).iter().sum();
+        let plan = MemoryPlan::of(&stream, self.pool.options.threads);
         let rings: u64 = of_stream().map(|session| session.ring_bytes).sum();
-        let ceiling = stream.config.ring.memory_bytes;
-        let needed = rings + ring + self.gate.budget();
-        if needed > ceiling {
+        let needed = rings + plan.total_bytes();
+        if needed > plan.ceiling_bytes {
             let message = format!(
-                "another ring of {ring} bytes beside rings of {rings} and a fetch budget of {} needs {needed} bytes; \
-                 ring.memory is {ceiling}: raise it, or lower ring.slots or batch.size",
-                self.gate.budget()
+                "another ring of {} beside rings of {}, {} for fetching and {} of scratch memory needs {}; ring.memory \
+                 is {}: raise it, or lower ring.slots or batch.size",
+                in_words(plan.ring_bytes),
+                in_words(rings),
+                in_words(plan.fetch_bytes),
+                in_words(plan.scratch_bytes),
+                in_words(needed),
+                in_words(plan.ceiling_bytes)
             );
             return refuse(FaultKind::Memory, message);
         }
