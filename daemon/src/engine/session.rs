@@ -3,8 +3,10 @@
 //! [`Session::advance`] does all that can be done now and is safe to call at any time: it takes the client's returns,
 //! deals with failed rows, publishes what is complete in order and opens new batches while slots are free.
 
+mod mending;
+mod terms;
+
 use std::collections::{BTreeMap, VecDeque};
-use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,42 +14,26 @@ use std::time::{Duration, Instant};
 use forebay_protocol::clock::monotonic_ns;
 use forebay_protocol::frames::{Attach, Attached, DaemonFrame, Fault, FaultKind, Positioned};
 use forebay_protocol::ids::{BatchNumber, Generation, Position, SampleId, SlotIndex};
-use forebay_protocol::layout::TensorPlace;
 use forebay_protocol::lease::{SlotState, SlotTable};
-use forebay_protocol::publish::{Descriptor, PublishWriter, TensorEntry, publish_words};
-use forebay_protocol::returns::{ReturnReader, return_words};
-use forebay_protocol::segment::{Access, Mapping, Segment, SegmentError};
+use forebay_protocol::publish::{Descriptor, PublishWriter};
+use forebay_protocol::returns::ReturnReader;
+use forebay_protocol::segment::{Access, Mapping, Segment};
 use forebay_protocol::slots::split_rows;
 use forebay_protocol::socket::Connection;
 use forebay_protocol::sync::Ordering;
-use forebay_protocol::tensor::{Extent, MAX_RANK, PAGE_BYTES, TensorSpec};
 use tokio::sync::mpsc;
 
+use self::mending::Substituted;
+use self::terms::tensor_entries;
+pub(super) use self::terms::{SessionFault, SessionTerms, ring_bytes};
 use super::fetch::FetchJob;
 use super::stream::Stream;
-use super::work::{RowFailure, SessionWork};
-use crate::config::{BadSampleBudget, OnBadSample};
+use super::work::SessionWork;
 use crate::observe::RingFigures;
-use crate::order::{
-    DrawKey, EpochOrder, OrderError, PlannedBatch, STREAM_VERSION, Schedule, substitute,
-};
+use crate::order::{DrawKey, EpochOrder, PlannedBatch, STREAM_VERSION, Schedule};
 
 /// The most substituted samples that `stats` lists.
 const LISTED_SUBSTITUTES: usize = 100;
-
-/// What an attach yields: the frame and the segments whose descriptors go with it.
-#[derive(Debug)]
-pub(crate) struct SessionTerms {
-    pub(crate) frame: DaemonFrame,
-    segments: [Segment; 3],
-}
-
-impl SessionTerms {
-    /// Data, publish, return.
-    pub(crate) fn descriptors(&self) -> [BorrowedFd<'_>; 3] {
-        self.segments.each_ref().map(Segment::descriptor)
-    }
-}
 
 /// Why a session is over.
 #[derive(Debug, Clone)]
@@ -56,16 +42,6 @@ pub(crate) enum SessionEnd {
     ClientLeft,
     /// The client broke the protocol.
     Violation(String),
-}
-
-/// A sample that took another one's place.
-#[derive(Debug, Clone)]
-pub(crate) struct Substituted {
-    pub(crate) epoch: u64,
-    pub(crate) bad: SampleId,
-    pub(crate) substitute: SampleId,
-    pub(crate) path: String,
-    pub(crate) reason: String,
 }
 
 #[derive(Debug)]
@@ -119,33 +95,6 @@ pub(crate) struct Session {
     pub(crate) ring_bytes: u64,
     /// A complete batch waits for its ragged rows to be moved together.
     pub(crate) wake_workers: bool,
-}
-
-impl From<OrderError> for SessionFault {
-    fn from(error: OrderError) -> Self {
-        Self(Fault { kind: FaultKind::Position, message: error.to_string() })
-    }
-}
-
-impl From<SegmentError> for SessionFault {
-    fn from(error: SegmentError) -> Self {
-        Self(Fault { kind: FaultKind::Memory, message: error.to_string() })
-    }
-}
-
-/// A refused request.
-#[derive(Debug)]
-pub(crate) struct SessionFault(pub(crate) Fault);
-
-/// The bytes of a stream's ring: data, publish and return.
-pub(crate) fn ring_bytes(stream: &Stream) -> [u64; 3] {
-    let slots = stream.config.ring.slots;
-    let words = |count: usize| (count as u64 * 8).next_multiple_of(PAGE_BYTES);
-    [
-        stream.layout.slot_bytes() * u64::from(slots),
-        words(publish_words(slots, stream.tensors().len())),
-        words(return_words(slots)),
-    ]
 }
 
 impl Session {
@@ -293,83 +242,6 @@ impl Session {
         });
     }
 
-    /// Gives failed rows a substitute, or records the failure with its batch.
-    fn mend_failed_rows(&mut self) {
-        for index in 0..self.open.len() {
-            let slot_number = usize::from(self.open[index].slot.0);
-            while let Some(row) = self.work.slots[slot_number].take_failed() {
-                self.mend(index, slot_number, row);
-            }
-        }
-    }
-
-    fn mend(&mut self, index: usize, slot_number: usize, row: usize) {
-        let stream = Arc::clone(&self.stream);
-        let work = Arc::clone(&self.work);
-        let batch = &mut self.open[index];
-        let slot = &work.slots[slot_number];
-        let mut cell = slot.cell(row);
-        let failed_id = cell.task.id;
-        let path = stream.sample_path(failed_id).display().to_string();
-        let Some(failure) = cell.failure.take() else {
-            return;
-        };
-        let reason = match failure {
-            RowFailure::Storage(message) => {
-                return batch.fail(row, Fault { kind: FaultKind::Storage, message });
-            }
-            RowFailure::Panic => {
-                let message = format!(
-                    "sample {} ({path}) made an operation panic; this is an error in forebay: please report it with \
-                     the file; stderr has the details",
-                    failed_id.0
-                );
-                return batch.fail(row, Fault { kind: FaultKind::Internal, message });
-            }
-            RowFailure::Defect(reason) => reason,
-        };
-        let described =
-            if reason.contains(&path) { reason.clone() } else { format!("{path}: {reason}") };
-        if stream.config.errors.on_bad_sample == OnBadSample::Fail {
-            let message = format!(
-                "bad sample {} in epoch {}: {described}; mend or remove the file, or set \
-                 errors.on_bad_sample = \"substitute\"",
-                failed_id.0, batch.planned.epoch
-            );
-            return batch.fail(row, Fault { kind: FaultKind::BadSample, message });
-        }
-        let (bad, attempt) = batch.replaced.get(&row).copied().unwrap_or((failed_id, 0));
-        let seed = stream.config.order.seed;
-        let Some(id) = substitute(stream.sample_count(), seed, batch.planned.epoch, bad, attempt)
-        else {
-            let message = format!(
-                "no substitute for bad sample {} in epoch {}: {attempt} draws were bad too; the last: {described}",
-                bad.0, batch.planned.epoch
-            );
-            return batch.fail(row, Fault { kind: FaultKind::BadSample, message });
-        };
-        batch.replaced.insert(row, (bad, attempt + 1));
-        tracing::warn!(
-            sample = failed_id.0,
-            substitute = id.0,
-            reason = described,
-            "bad sample substituted"
-        );
-        batch.substituted.retain(|earlier| earlier.bad != bad);
-        batch.substituted.push(Substituted {
-            epoch: batch.planned.epoch,
-            bad,
-            substitute: id,
-            path: stream.sample_path(bad).display().to_string(),
-            reason,
-        });
-        cell.task.reset(id, DrawKey { seed, epoch: batch.planned.epoch, sample: id.0 });
-        let order = batch.order;
-        drop(cell);
-        slot.reopen_row();
-        self.admissions.push_front(FetchJob { session: work, slot: slot_number, row, order, id });
-    }
-
     /// Publishes complete batches in order; a batch with a failed row ends the stream at its place.
     fn publish_complete(&mut self) {
         while self.fault.is_none() {
@@ -449,43 +321,6 @@ impl Session {
         }
         let since = self.returns.claimed_taken_at_ns().max(self.started_ns);
         Duration::from_nanos(monotonic_ns().saturating_sub(since))
-    }
-
-    fn over_budget(&self) -> Option<Fault> {
-        let batch = self.open.front()?;
-        if batch.substituted.is_empty() {
-            return None;
-        }
-        let before =
-            if batch.planned.epoch == self.substitutes_epoch { self.substitutes } else { 0 };
-        let allowed = self.substitutes_allowed();
-        let count = before.saturating_add(batch.substituted.len() as u64);
-        (count > allowed).then(|| Fault {
-            kind: FaultKind::BadSample,
-            message: format!(
-                "{count} bad samples in epoch {} exceed errors.budget, which allows this rank {allowed}; the last: {}: {}",
-                batch.planned.epoch,
-                batch.substituted.last().map_or("", |last| last.path.as_str()),
-                batch.substituted.last().map_or("", |last| last.reason.as_str()),
-            ),
-        })
-    }
-
-    /// What the budget allows this rank in an epoch.
-    #[expect(
-        clippy::cast_precision_loss,
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a share of a count"
-    )]
-    fn substitutes_allowed(&self) -> u64 {
-        match self.stream.config.errors.budget {
-            BadSampleBudget::Count(count) => count,
-            BadSampleBudget::Share(share) => {
-                let samples = self.schedule.samples() / u64::from(self.world_size);
-                ((samples as f64 * share) as u64).max(1)
-            }
-        }
     }
 
     fn end_with(&mut self, fault: Fault) {
@@ -641,45 +476,4 @@ impl Session {
     pub(crate) fn position(&self) -> Position {
         self.next
     }
-}
-
-impl OpenBatch {
-    /// Keeps the failure of the lowest row, whichever was found first.
-    fn fail(&mut self, row: usize, fault: Fault) {
-        if self.failed.as_ref().is_none_or(|(lowest, _)| row < *lowest) {
-            self.failed = Some((row, fault));
-        }
-    }
-}
-
-/// The descriptor's table for a batch of so many rows, with the elements of each tensor that was compacted.
-fn tensor_entries(stream: &Stream, rows: u32, compacted: &[u64]) -> Vec<TensorEntry> {
-    let layout = &stream.layout;
-    let rows = u64::from(rows);
-    let entry = |(index, (tensor, place)): (usize, (&TensorSpec, &TensorPlace))| {
-        let mut dims = [0; MAX_RANK];
-        let size = tensor.dtype.size_bytes();
-        let region = rows * place.row_pitch_bytes;
-        let (ragged, rank, length_bytes) = match tensor.extent {
-            Extent::Dense => {
-                dims[0] = rows;
-                dims[1..=tensor.row_shape.len()].copy_from_slice(&tensor.row_shape);
-                (false, 1 + tensor.row_shape.len(), region)
-            }
-            Extent::Ragged { compact, .. } => {
-                dims[0] = if compact { compacted[index] } else { region / size };
-                (true, 1, dims[0] * size)
-            }
-        };
-        TensorEntry {
-            dtype: tensor.dtype,
-            ragged,
-            offset_bytes: place.offset_bytes,
-            length_bytes,
-            table_offset_bytes: place.table_offset_bytes,
-            rank: u8::try_from(rank).unwrap_or(0),
-            dims,
-        }
-    };
-    layout.tensors().iter().zip(layout.places()).enumerate().map(entry).collect()
 }
