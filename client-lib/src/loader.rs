@@ -7,7 +7,6 @@
 //! Positions count what was *handed over* to the user. When the connection ends, what was published before is handed
 //! over first; the reason comes after it.
 
-use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,14 +20,12 @@ use crate::batch::Batch;
 use crate::builder::Builder;
 use crate::error::Error;
 use crate::link::{Link, unexpected};
+use crate::place::Place;
 use crate::rank::{Placement, RankSource};
 use crate::ring::Ring;
 use crate::state::State;
 use crate::statistics::WaitStatistics;
 use crate::target::Target;
-
-/// The most batches that [`Loader::state`] can look back.
-pub const MAX_HELD_BACK: usize = 1024;
 
 /// What [`Loader::try_next`] found.
 #[derive(Debug)]
@@ -49,12 +46,7 @@ pub struct Loader {
     link: Link,
     terms: Arc<Attached>,
     placement: Placement,
-    /// Of the next batch to be handed over.
-    position: Position,
-    substitutes: u64,
-    batches_left: u64,
-    /// After each of the last batches handed over, the newest last; the first is where this run of batches began.
-    history: VecDeque<(Position, u64)>,
+    place: Place,
     serial: u64,
     /// The last seek was not answered yet.
     seeking: bool,
@@ -96,17 +88,12 @@ impl Loader {
         let start = terms.start;
         // At an epoch's start nothing has been substituted in it yet.
         let substitutes = if start.position.samples == 0 { 0 } else { substitutes };
-        let mut history = VecDeque::with_capacity(MAX_HELD_BACK + 1);
-        history.push_back((start.position, substitutes));
         Ok(Self {
             ring: Arc::new(ring),
             link,
             terms: Arc::new(terms),
             placement,
-            position: start.position,
-            substitutes,
-            batches_left: start.batches_left,
-            history,
+            place: Place::new(start.position, substitutes, start.batches_left),
             serial: start.serial,
             seeking: false,
             is_open: false,
@@ -145,10 +132,10 @@ impl Loader {
         self.check_process()?;
         if self.is_open {
             self.settle()?;
-            let next = Position { epoch: self.position.epoch + 1, samples: 0 };
-            if self.batches_left == 0 {
+            let next = self.place.next_epoch();
+            if self.place.batches_left() == 0 {
                 // The last batch was handed over and the end not yet asked for: the daemon is on its way already.
-                self.stand_at_next_epoch();
+                self.place.enter_next_epoch(self.terms.batches_per_epoch);
             } else if self.is_past_end(next.epoch) {
                 // Nothing to ask for; the position says that everything is done.
                 self.give_rest_up();
@@ -159,7 +146,7 @@ impl Loader {
             }
             self.is_open = false;
         }
-        if self.is_past_end(self.position.epoch) {
+        if self.is_past_end(self.place.epoch()) {
             return Err(Error::EpochsFinished { epochs: self.terms.epochs.unwrap_or(0) });
         }
         self.is_open = true;
@@ -175,10 +162,10 @@ impl Loader {
         if !self.look_for_answer()? {
             return Ok(Next::Waiting);
         }
-        if !self.is_open || self.batches_left == 0 {
+        if !self.is_open || self.place.batches_left() == 0 {
             if self.is_open {
                 self.is_open = false;
-                self.stand_at_next_epoch();
+                self.place.enter_next_epoch(self.terms.batches_per_epoch);
             }
             return Ok(Next::End);
         }
@@ -237,75 +224,36 @@ impl Loader {
 
     fn hand_over(&mut self, descriptor: Descriptor) -> Result<Batch, Error> {
         if !descriptor.replayed {
-            let is_last = self.batches_left == 1;
-            if descriptor.epoch != self.position.epoch || descriptor.last_of_epoch != is_last {
+            let is_last = self.place.batches_left() == 1;
+            if descriptor.epoch != self.place.epoch() || descriptor.last_of_epoch != is_last {
                 return Err(Error::Protocol(format!(
                     "batch {} is of epoch {} (last: {}), and {} batches of epoch {} were still due",
                     descriptor.sequence.0,
                     descriptor.epoch,
                     descriptor.last_of_epoch,
-                    self.batches_left,
-                    self.position.epoch
+                    self.place.batches_left(),
+                    self.place.epoch()
                 )));
             }
-            self.batches_left -= 1;
-            let (position, substitutes) = (descriptor.position_after, descriptor.substitutes);
-            if is_last {
-                let next = Position { epoch: self.position.epoch + 1, samples: 0 };
-                self.record(next, 0);
-            } else {
-                self.record(position, substitutes);
-            }
+            self.place.advance(descriptor.position_after, descriptor.substitutes);
         }
         let wait = self.waiting_since.take().map(|since| since.elapsed());
         self.statistics.record(wait, descriptor.payload_bytes);
         if wait.is_some() {
-            self.ring.show_waited(self.statistics.total());
+            self.ring.show_waited(self.statistics.after_start());
         }
         let lease = self.ring.lease(descriptor)?;
         Ok(Batch { lease: Arc::new(lease), terms: Arc::clone(&self.terms) })
     }
 
-    /// Notes where the stream stands after a batch that is handed over. Until the iteration is over the epoch stays, so
-    /// that the end is told once.
-    fn record(&mut self, position: Position, substitutes: u64) {
-        self.remember(position, substitutes);
-        if position.epoch == self.position.epoch {
-            self.position = position;
-        }
-        self.substitutes = substitutes;
-    }
-
-    fn remember(&mut self, position: Position, substitutes: u64) {
-        if self.history.len() > MAX_HELD_BACK {
-            self.history.pop_front();
-        }
-        self.history.push_back((position, substitutes));
-    }
-
-    /// After the last batch of an epoch, or where this rank has none left: the next epoch's start.
-    fn stand_at_next_epoch(&mut self) {
-        let next = Position { epoch: self.position.epoch + 1, samples: 0 };
-        if self.history.back() != Some(&(next, 0)) {
-            self.remember(next, 0);
-        }
-        self.position = next;
-        self.substitutes = 0;
-        self.batches_left = self.terms.batches_per_epoch;
-    }
-
     /// Forgets what was before and stands here.
     fn stand_at(&mut self, position: Position, substitutes: u64, batches_left: u64) {
-        self.position = position;
-        self.substitutes = substitutes;
-        self.batches_left = batches_left;
+        self.place = Place::new(position, substitutes, batches_left);
         self.is_open = false;
-        self.history.clear();
-        self.history.push_back((position, substitutes));
     }
 
     fn give_rest_up(&mut self) {
-        self.given_up += self.batches_left;
+        self.given_up += self.place.batches_left();
         self.is_open = false;
     }
 
@@ -344,13 +292,13 @@ impl Loader {
     }
 
     fn describe_wait(&self) -> String {
-        let (stream, epoch) = (&self.terms.stream, self.position.epoch);
+        let (stream, epoch) = (&self.terms.stream, self.place.epoch());
         if self.seeking {
             return format!("stream `{stream}` to go to epoch {epoch}");
         }
         format!(
             "the next batch of stream `{stream}` (epoch {epoch}, {} batches left)",
-            self.batches_left
+            self.place.batches_left()
         )
     }
 
@@ -378,13 +326,7 @@ impl Loader {
             return;
         }
         self.seeking = false;
-        self.batches_left = place.batches_left;
-        if place.position != self.position {
-            self.position = place.position;
-            self.substitutes = 0;
-            self.history.clear();
-            self.history.push_back((self.position, 0));
-        }
+        self.place.settle(place.position, place.batches_left);
     }
 
     /// Asks the daemon to go on elsewhere; the answer is awaited by whoever needs it.
@@ -441,17 +383,10 @@ impl Loader {
     /// The place in the stream as handed over to the user, `held_back` batches ago: for wrappers that read ahead.
     ///
     /// # Errors
-    /// [`Error::Config`] when fewer batches were handed over since the last seek, or more than [`MAX_HELD_BACK`].
+    /// [`Error::Config`] when fewer batches were handed over since the last seek, or more than [`MAX_HELD_BACK`](crate::MAX_HELD_BACK).
     pub fn state(&self, held_back: usize) -> Result<State, Error> {
-        let place = self.history.len().checked_sub(held_back + 1);
-        let Some((position, substitutes)) = place.and_then(|place| self.history.get(place)) else {
-            return Err(Error::Config(format!(
-                "held_back = {held_back}, but only {} batches were handed over since the last jump (at most \
-                 {MAX_HELD_BACK} are remembered)",
-                self.history.len() - 1
-            )));
-        };
-        Ok(State::of(&self.terms, *position, *substitutes))
+        let (position, substitutes) = self.place.look_back(held_back)?;
+        Ok(State::of(&self.terms, position, substitutes))
     }
 
     /// Goes on where a saved state stands.
@@ -465,9 +400,7 @@ impl Loader {
         }
         if !self.is_open && !self.seeking && self.state(0)?.position == state.position {
             // Where the stream stands already, such as at a fresh attach: nothing that was made is thrown away.
-            self.substitutes = state.substitutes;
-            self.history.clear();
-            self.history.push_back((state.position, state.substitutes));
+            self.place = Place::new(state.position, state.substitutes, self.place.batches_left());
             return Ok(());
         }
         self.jump(state.position, state.substitutes)

@@ -98,7 +98,7 @@ impl State {
         let mut found = Vec::new();
         if self.dataset != present.dataset {
             found.push(format!(
-                "the data set differs (saved {}, present {}): files were added, removed, renamed or resized, or the \
+                "the data set differs (saved {}, present {}): files were added, removed or renamed, or the \
                  class list changed",
                 short(&self.dataset),
                 short(&present.dataset)

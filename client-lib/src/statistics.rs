@@ -13,6 +13,8 @@ pub struct WaitStatistics {
     batches: u64,
     waited: u64,
     total: Duration,
+    /// The wait for the first batch: a start, not a limit.
+    start_up: Duration,
     payload_bytes: u64,
     buckets: Box<[u64; BUCKETS]>,
 }
@@ -23,6 +25,7 @@ impl Default for WaitStatistics {
             batches: 0,
             waited: 0,
             total: Duration::ZERO,
+            start_up: Duration::ZERO,
             payload_bytes: 0,
             buckets: Box::new([0; BUCKETS]),
         }
@@ -53,6 +56,9 @@ impl WaitStatistics {
         if let Some(wait) = wait {
             self.waited += 1;
             self.total += wait;
+            if self.batches == 1 {
+                self.start_up = wait;
+            }
             let nanoseconds = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
             self.buckets[bucket(nanoseconds)] += 1;
         }
@@ -68,6 +74,12 @@ impl WaitStatistics {
     #[must_use]
     pub fn waited(&self) -> u64 {
         self.waited
+    }
+
+    /// The time waited for all batches but the first, whose wait is the start-up.
+    #[must_use]
+    pub fn after_start(&self) -> Duration {
+        self.total - self.start_up
     }
 
     /// The time waited in all.

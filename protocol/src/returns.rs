@@ -112,7 +112,7 @@ impl<W: Words> ReturnWriter<W> {
         self.words.word(WORD_TAKEN_AT).store(at_ns, Ordering::Relaxed);
     }
 
-    /// Tells how long the client has waited for batches in all, in nanoseconds: a statistic.
+    /// Tells how long the client has waited for batches after its first, in nanoseconds: a statistic.
     pub fn show_waited(&self, waited_ns: u64) {
         // Relaxed: nothing is ordered by it.
         self.words.word(WORD_WAITED).store(waited_ns, Ordering::Relaxed);
@@ -187,7 +187,7 @@ impl<W: Words> ReturnReader<W> {
         self.words.word(WORD_TAKEN_AT).load(Ordering::Relaxed)
     }
 
-    /// How long the client says it has waited for batches in all: a statistic.
+    /// How long the client says it has waited for batches after its first: a statistic.
     pub fn claimed_waited_ns(&self) -> u64 {
         // Relaxed: a statistic.
         self.words.word(WORD_WAITED).load(Ordering::Relaxed)

@@ -23,9 +23,7 @@ def program():
     named = os.environ.get("FOREBAY_APPLY_OPERATIONS")
     if named:
         return named
-    subprocess.run(
-        ["cargo", "build", "-p", "forebay", "--example", "apply_operations"], cwd=ROOT, check=True
-    )
+    subprocess.run(["cargo", "build", "-p", "forebay", "--example", "apply_operations"], cwd=ROOT, check=True)
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     return str(target / "debug" / "examples" / "apply_operations")
 
@@ -67,7 +65,8 @@ def apply(program, tmp_path, operations, files, output="", seed=17, epoch=0, ref
 
 
 def decode(program, tmp_path, path, size, channels=3, options=""):
-    operations = f'{{ op = "decode-image", channels = {channels} {options} }}, {{ op = "center-crop", size = [{size[1]}, {size[0]}] }}'
+    decode_image = f'{{ op = "decode-image", channels = {channels} {options} }}'
+    operations = f'{decode_image}, {{ op = "center-crop", size = [{size[1]}, {size[0]}] }}'
     data = apply(program, tmp_path, operations, [path], 'image = { layout = "NHWC" }')
     return np.frombuffer(data, np.uint8).reshape(size[1], size[0], channels)
 
@@ -98,9 +97,7 @@ JPEGS = [
 @pytest.mark.parametrize("mode,subsampling,progressive,size", JPEGS)
 def test_jpeg_is_decoded_as_pillow_decodes_it(program, tmp_path, mode, subsampling, progressive, size):
     path = tmp_path / "image.jpg"
-    photograph(*size).convert(mode).save(
-        path, quality=90, subsampling=subsampling, progressive=progressive
-    )
+    photograph(*size).convert(mode).save(path, quality=90, subsampling=subsampling, progressive=progressive)
     assert_decodes_as_pillow(program, tmp_path, path)
 
 
@@ -169,7 +166,15 @@ def test_png_of_16_bits_in_colour(program, tmp_path, colour, samples):
 def test_interlaced_png(program, tmp_path):
     image = np.asarray(photograph(45, 29))
     data = b""
-    for y0, x0, dy, dx in [(0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1)]:
+    for y0, x0, dy, dx in [
+        (0, 0, 8, 8),
+        (0, 4, 8, 8),
+        (4, 0, 8, 4),
+        (0, 2, 4, 4),
+        (2, 0, 4, 2),
+        (0, 1, 2, 2),
+        (1, 0, 2, 1),
+    ]:
         data += b"".join(b"\0" + row.tobytes() for row in image[y0::dy, x0::dx])
     header = (45).to_bytes(4, "big") + (29).to_bytes(4, "big") + bytes([8, 2, 0, 0, 1])
     path = tmp_path / "interlaced.png"
@@ -313,7 +318,8 @@ def test_resize_256_and_center_crop_224_agree_with_torchvision(program, tmp_path
     transforms = pytest.importorskip("torchvision.transforms")
     path = tmp_path / "image.jpg"
     photograph(*size).save(path, quality=92)
-    operations = f'{{ op = "decode-image" }}, {{ op = "resize", size = 256, interpolation = "{interpolation}" }}, {{ op = "center-crop", size = 224 }}'
+    resize = f'{{ op = "resize", size = 256, interpolation = "{interpolation}" }}'
+    operations = f'{{ op = "decode-image" }}, {resize}, {{ op = "center-crop", size = 224 }}'
     data = apply(program, tmp_path, operations, [path])
     ours = np.frombuffer(data, np.uint8).reshape(3, 224, 224)
     reference = transforms.Compose(
@@ -342,7 +348,8 @@ def test_normalised_floats_are_torchvisions(program, tmp_path):
     path = tmp_path / "image.png"
     image.save(path)
     mean, std = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
-    operations = f'{{ op = "decode-image" }}, {{ op = "center-crop", size = [48, 64] }}, {{ op = "normalize", mean = {mean}, std = {std} }}'
+    normalize = f'{{ op = "normalize", mean = {mean}, std = {std} }}'
+    operations = f'{{ op = "decode-image" }}, {{ op = "center-crop", size = [48, 64] }}, {normalize}'
     data = apply(program, tmp_path, operations, [path])
     ours = np.frombuffer(data, np.float32).reshape(3, 48, 64)
     reference = transforms.Compose([transforms.ToTensor(), transforms.Normalize(mean, std)])
@@ -393,7 +400,9 @@ def test_random_resized_crop_pixels_are_crop_then_resize(program, tmp_path):
     path = tmp_path / "image.jpg"
     photograph(500, 375).save(path, quality=92)
     # An area and a ratio that leave one box: the whole image.
-    operations = '{ op = "decode-image" }, { op = "random-resized-crop", size = 224, area = [1.0, 1.0], ratio = [1.0, 1.0] }'
+    operations = (
+        '{ op = "decode-image" }, { op = "random-resized-crop", size = 224, area = [1.0, 1.0], ratio = [1.0, 1.0] }'
+    )
     data = apply(program, tmp_path, operations, [path], 'image = { layout = "NHWC" }')
     ours = np.frombuffer(data, np.uint8).reshape(224, 224, 3)
     with Image.open(path) as image:

@@ -2,10 +2,9 @@
 
 import gc
 
+import forebay
 import numpy
 import pytest
-
-import forebay
 
 torch = pytest.importorskip("torch")
 
@@ -54,7 +53,9 @@ def test_images_are_nchw_shaped_in_the_memory_format_of_their_layout(tmp_path, l
         "dataset": {"format": "image-folder", "path": str(tmp_path)},
         "order": {"epochs": 1},
         "batch": {"size": 1},
-        "stage": [{"name": "preprocess", "operations": [{"op": "decode-image"}, {"op": "center-crop", "size": [6, 4]}]}],
+        "stage": [
+            {"name": "preprocess", "operations": [{"op": "decode-image"}, {"op": "center-crop", "size": [6, 4]}]}
+        ],
         "output": {"image": {"dtype": "uint8", "layout": layout}},
     }
     with forebay.torch.Loader(config) as loader:
@@ -66,5 +67,5 @@ def test_images_are_nchw_shaped_in_the_memory_format_of_their_layout(tmp_path, l
 
 
 def test_another_device_is_refused_with_what_to_do(config):
-    with pytest.raises(forebay.ConfigError, match="CPU.*to\\(device\\)"):
+    with pytest.raises(forebay.ConfigError, match=r"CPU.*to\(device\)"):
         forebay.torch.Loader(config(), device="cuda:0")

@@ -1,1 +1,48 @@
 //! Helpers that the end-to-end tests share.
+//!
+//! The tests start the built `forebay` program as its users do, in folders of their own, and look at it from outside:
+//! through clients, its output, its exit status and what the kernel says of its process. Nothing here asserts how long
+//! something may take; every wait has a generous deadline ([`DEADLINE`]) past which it says what it waited for.
+//!
+//! - [`place`]: a folder with data, configurations, sockets and caches of its own; [`data`] fills it.
+//! - [`program`]: finds the program, builds it where it is missing or old, and runs it.
+//! - [`daemon`]: a running `forebay serve`, its figures and its process.
+//! - [`taken`]: what a batch held, for comparison.
+//! - `forebay-test-trainer` (`src/bin`): a program that plays the trainer in a process of its own.
+
+#![forbid(unsafe_code)]
+
+pub mod daemon;
+pub mod data;
+pub mod place;
+pub mod program;
+pub mod taken;
+
+pub use daemon::Daemon;
+pub use place::Place;
+pub use taken::Taken;
+
+use std::time::{Duration, Instant};
+
+/// How long anything may take before a test gives up: long enough for a busy machine.
+pub const DEADLINE: Duration = Duration::from_secs(90);
+
+/// Looks every few milliseconds until something is so.
+///
+/// # Panics
+/// When it is still not so after [`DEADLINE`].
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < DEADLINE, "waited {} s until {what}", DEADLINE.as_secs());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Whether a process runs. A zombie has ended.
+#[must_use]
+pub fn is_running(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name stands in parentheses and may hold any character; the state follows.
+    status.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}

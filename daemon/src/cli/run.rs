@@ -58,20 +58,23 @@ pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
         .map_err(|fault| anyhow::anyhow!(fault.message))?;
     let mut place = bind(&launch, None)?;
     let program = std::env::current_exe().context("where this program lies")?;
-    let mut child = Command::new(program)
+    let mut command = Command::new(program);
+    command
         .arg("guarded")
         .arg(std::process::id().to_string())
         .args(&arguments.command)
-        .env("FOREBAY_SOCKET", &place.path)
-        .spawn()
-        .context("cannot start the command")?;
-    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX));
-    let logging = logging::start("info");
+        .env("FOREBAY_SOCKET", &place.path);
+    // It starts no thread before it is given blocking work.
     let runtime = runtime()?;
     let local = tokio::task::LocalSet::new();
-    let status = local.block_on(&runtime, async {
-        forward_signals(pid)?;
+    let (status, logging) = local.block_on(&runtime, async {
+        // Heard from before the command's start on: a signal that comes in between would end this process, and the
+        // command would be killed instead of told.
+        let signals = hear_signals()?;
         let mut ended = signal(SignalKind::child())?;
+        let mut child = command.spawn().context("cannot start the command")?;
+        forward_signals(signals, Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX)));
+        let logging = logging::start("info");
         let rules = access_rules(&launch);
         let engine = launch.start()?;
         let host = Rc::new(Host::serving(engine));
@@ -84,7 +87,7 @@ pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
         }
         loop {
             if let Some(status) = child.try_wait()? {
-                return anyhow::Ok(status);
+                return anyhow::Ok((status, logging));
             }
             // The clock is for the signal that came between the two calls.
             let _ = tokio::time::timeout(Duration::from_secs(1), ended.recv()).await;
@@ -97,9 +100,8 @@ pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
     std::process::exit(code);
 }
 
-/// Passes TERM, INT, HUP, USR1 and USR2 on. An interrupt from the terminal has reached the command already: it is in the
-/// same foreground group.
-fn forward_signals(child: Pid) -> anyhow::Result<()> {
+/// Starts to hear the signals that are for the command.
+fn hear_signals() -> anyhow::Result<Vec<(tokio::signal::unix::Signal, Signal)>> {
     let kinds = [
         (SignalKind::terminate(), Signal::SIGTERM),
         (SignalKind::interrupt(), Signal::SIGINT),
@@ -107,8 +109,13 @@ fn forward_signals(child: Pid) -> anyhow::Result<()> {
         (SignalKind::user_defined1(), Signal::SIGUSR1),
         (SignalKind::user_defined2(), Signal::SIGUSR2),
     ];
-    for (kind, forwarded) in kinds {
-        let mut received = signal(kind)?;
+    kinds.into_iter().map(|(kind, forwarded)| Ok((signal(kind)?, forwarded))).collect()
+}
+
+/// Passes signals on. An interrupt from the terminal has reached the command already: it is in the same foreground
+/// group.
+fn forward_signals(signals: Vec<(tokio::signal::unix::Signal, Signal)>, child: Pid) {
+    for (mut received, forwarded) in signals {
         tokio::task::spawn_local(async move {
             while received.recv().await.is_some() {
                 if forwarded != Signal::SIGINT || !in_foreground() {
@@ -117,7 +124,6 @@ fn forward_signals(child: Pid) -> anyhow::Result<()> {
             }
         });
     }
-    Ok(())
 }
 
 fn in_foreground() -> bool {

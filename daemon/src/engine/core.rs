@@ -16,8 +16,10 @@ use tokio::sync::{Notify, mpsc};
 use super::bell::Bell;
 use super::fetch::{CHUNK_ROWS, FetchJob, run_lane};
 use super::gate::ByteGate;
+use super::memory::{MemoryPlan, in_words};
 use super::pool::{Pool, PoolOptions, Shared};
-use super::session::{Session, SessionEnd, SessionFault, SessionTerms, ring_bytes};
+use super::session::{Session, SessionEnd, SessionFault, SessionTerms};
+use super::starvation::StarvationWatch;
 use super::stream::Stream;
 use super::watch::watch;
 use super::work::SessionWork;
@@ -38,6 +40,7 @@ pub(crate) struct Engine {
     pub(crate) gate: Arc<ByteGate>,
     pool: Pool,
     bell: Arc<Bell>,
+    starvation: StarvationWatch,
 }
 
 impl Engine {
@@ -59,6 +62,7 @@ impl Engine {
             gate: Arc::new(ByteGate::new(fetch_bytes, Arc::clone(&bell))),
             pool: Pool::start(pool, Arc::clone(&bell))?,
             bell,
+            starvation: StarvationWatch::default(),
         }));
         for (stream, lanes) in lanes.into_iter().enumerate() {
             for _ in 0..lanes {
@@ -123,15 +127,19 @@ impl Engine {
             );
             return refuse(FaultKind::Memory, message);
         }
-        let ring: u64 = ring_bytes(&stream).iter().sum();
+        let plan = MemoryPlan::of(&stream, self.pool.options.threads);
         let rings: u64 = of_stream().map(|session| session.ring_bytes).sum();
-        let ceiling = stream.config.ring.memory_bytes;
-        let needed = rings + ring + self.gate.budget();
-        if needed > ceiling {
+        let needed = rings + plan.total_bytes();
+        if needed > plan.ceiling_bytes {
             let message = format!(
-                "another ring of {ring} bytes beside rings of {rings} and a fetch budget of {} needs {needed} bytes; \
-                 ring.memory is {ceiling}: raise it, or lower ring.slots or batch.size",
-                self.gate.budget()
+                "another ring of {} beside rings of {}, {} for fetching and {} of scratch memory needs {}; ring.memory \
+                 is {}: raise it, or lower ring.slots or batch.size",
+                in_words(plan.ring_bytes),
+                in_words(rings),
+                in_words(plan.fetch_bytes),
+                in_words(plan.scratch_bytes),
+                in_words(needed),
+                in_words(plan.ceiling_bytes)
             );
             return refuse(FaultKind::Memory, message);
         }
@@ -235,6 +243,12 @@ impl Engine {
         }
     }
 
+    /// Lets other threads take over when the lowered ones do not run while a client waits.
+    fn watch_starvation(&mut self) {
+        let client_waits = self.sessions.values().any(Session::client_waits);
+        self.starvation.look(&self.pool.shared, client_waits);
+    }
+
     fn show_sessions_to_threads(&self) {
         let sessions = self.sessions.values().map(|session| &session.work);
         let shown = sessions.chain(&self.ending).map(Arc::clone).collect();
@@ -270,6 +284,7 @@ impl Engine {
             streams,
             sessions,
             options.threads,
+            self.pool.shared.rescue_is_on(),
             self.gate.budget(),
             self.gate.in_use(),
         )
@@ -336,7 +351,7 @@ pub(crate) async fn run_bell(engine: SharedEngine) -> io::Result<()> {
                 bell.hear();
                 guard?.clear_ready();
             }
-            _ = clock.tick() => {}
+            _ = clock.tick() => engine.borrow_mut().watch_starvation(),
         }
         engine.borrow_mut().advance_all();
     }

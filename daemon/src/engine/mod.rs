@@ -27,6 +27,7 @@ mod gate;
 mod memory;
 mod pool;
 mod session;
+mod starvation;
 mod stream;
 #[cfg(test)]
 mod tests;

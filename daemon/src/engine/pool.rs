@@ -1,7 +1,8 @@
 //! The work threads: lowered in priority, parked when there is nothing to do, woken without a lock.
 
 use std::io;
-use std::sync::atomic::AtomicBool;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
@@ -15,7 +16,8 @@ use thread_priority::{
 };
 
 use super::bell::Bell;
-use super::work::{Claim, RowClaim, RowFailure, SessionWork, SlotRow};
+use super::stream::Stream;
+use super::work::{Claim, RowCell, RowClaim, RowFailure, SessionWork, SlotRow};
 use crate::config::CpuPolicy;
 use crate::operation::WorkerScratch;
 
@@ -34,11 +36,25 @@ pub(crate) struct Shared {
     /// Rows finished so far: a sign of life.
     pub(crate) rows_finished: AtomicU64,
     bell: Arc<Bell>,
+    /// The lowered threads, and those of the next class that take over while the lowered ones starve.
+    groups: [Group; 2],
+    /// Which of the two works. Set by the engine thread alone.
+    active: AtomicUsize,
+    ending: AtomicBool,
+}
+
+/// Threads of one scheduling class.
+#[derive(Debug)]
+struct Group {
     /// A bit for each thread that is about to park or parked.
     idle: Box<[AtomicU64]>,
     threads: OnceLock<Vec<Thread>>,
-    ending: AtomicBool,
+    /// By thread: its number in the kernel, 0 before it runs.
+    kernel_ids: Box<[AtomicU64]>,
 }
+
+const LOWERED: usize = 0;
+const RESCUE: usize = 1;
 
 /// How the threads are to run.
 #[derive(Debug, Clone)]
@@ -61,29 +77,43 @@ pub(crate) struct Pool {
 impl Pool {
     /// Starts the threads. Called from a thread that stays at normal priority.
     pub(crate) fn start(options: PoolOptions, bell: Arc<Bell>) -> io::Result<Self> {
-        let words = options.threads.div_ceil(64);
+        // Only the idle class can starve; the second group is parked until then.
+        let rescue_threads = if options.policy == CpuPolicy::Idle { options.threads } else { 0 };
+        let group = |threads: u32| Group {
+            idle: (0..threads.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+            threads: OnceLock::new(),
+            kernel_ids: (0..threads).map(|_| AtomicU64::new(0)).collect(),
+        };
         let shared = Arc::new(Shared {
             sessions: ArcSwap::default(),
             spare_buffers: ArrayQueue::new(SPARE_BUFFERS),
             rows_finished: AtomicU64::new(0),
             bell,
-            idle: (0..words).map(|_| AtomicU64::new(0)).collect(),
-            threads: OnceLock::new(),
+            groups: [group(options.threads), group(rescue_threads)],
+            active: AtomicUsize::new(LOWERED),
             ending: AtomicBool::new(false),
         });
-        let handles = (0..options.threads)
-            .map(|number| {
+        let rescue = PoolOptions { policy: CpuPolicy::Batch, nice: 0, ..options.clone() };
+        let mut handles = Vec::new();
+        for (group, options, threads) in
+            [(LOWERED, &options, options.threads), (RESCUE, &rescue, rescue_threads)]
+        {
+            let started = handles.len();
+            for number in 0..threads as usize {
                 let (shared, options) = (Arc::clone(&shared), options.clone());
-                thread::Builder::new().name(format!("forebay-work-{number}")).spawn(move || {
+                let name = ["work", "rescue"][group];
+                let run = move || {
                     lower(&options);
-                    Worker { shared, number: number as usize, scratch: WorkerScratch::default() }
-                        .run();
-                })
-            })
-            .collect::<io::Result<Vec<_>>>()?;
-        let threads = handles.iter().map(|handle| handle.thread().clone()).collect();
-        // Set once, here.
-        let _ = shared.threads.set(threads);
+                    Worker { shared, group, number, scratch: WorkerScratch::default() }.run();
+                };
+                handles.push(
+                    thread::Builder::new().name(format!("forebay-{name}-{number}")).spawn(run)?,
+                );
+            }
+            let threads = handles[started..].iter().map(|handle| handle.thread().clone()).collect();
+            // Set once, here.
+            let _ = shared.groups[group].threads.set(threads);
+        }
         Ok(Self { shared, handles, options })
     }
 }
@@ -138,21 +168,47 @@ impl Shared {
     pub(crate) fn wake_one(&self) {
         // SeqCst fence: pairs with the one in `Worker::park`. Either the thread sees the row, or this side sees its bit.
         fence(Ordering::SeqCst);
-        for (index, word) in self.idle.iter().enumerate() {
+        // Relaxed: a thread of the wrong group passes the wake-up on.
+        let group = &self.groups[self.active.load(Ordering::Relaxed)];
+        for (index, word) in group.idle.iter().enumerate() {
             let mut bits = word.load(Ordering::Relaxed);
             while bits != 0 {
                 let bit = bits & bits.wrapping_neg();
                 bits = word.fetch_and(!bit, Ordering::AcqRel);
                 if bits & bit != 0 {
                     let number = index * 64 + bit.trailing_zeros() as usize;
-                    if let Some(thread) = self.threads.get().and_then(|threads| threads.get(number))
-                    {
-                        thread.unpark();
-                    }
+                    group.unpark(number);
                     return;
                 }
             }
         }
+    }
+
+    /// Lets the second group work in the lowered threads' place, or the other way round. Engine only.
+    pub(crate) fn set_rescue(&self, rescue: bool) {
+        let group = if rescue && self.has_rescue() { RESCUE } else { LOWERED };
+        // SeqCst: a thread that parks after this sees it or is unparked below.
+        if self.active.swap(group, Ordering::SeqCst) != group {
+            for number in 0..self.groups[group].kernel_ids.len() {
+                self.groups[group].unpark(number);
+            }
+        }
+    }
+
+    /// Whether there is a second group: only the idle class needs one.
+    pub(crate) fn has_rescue(&self) -> bool {
+        !self.groups[RESCUE].kernel_ids.is_empty()
+    }
+
+    /// Whether the second group works.
+    pub(crate) fn rescue_is_on(&self) -> bool {
+        self.active.load(Ordering::Relaxed) == RESCUE
+    }
+
+    /// The kernel's numbers of the lowered threads that run.
+    pub(crate) fn lowered_thread_ids(&self) -> impl Iterator<Item = u64> {
+        let ids = self.groups[LOWERED].kernel_ids.iter();
+        ids.map(|id| id.load(Ordering::Relaxed)).filter(|id| *id != 0)
     }
 
     /// Makes the engine look.
@@ -170,14 +226,25 @@ impl Shared {
     }
 }
 
+impl Group {
+    fn unpark(&self, number: usize) {
+        if let Some(thread) = self.threads.get().and_then(|threads| threads.get(number)) {
+            thread.unpark();
+        }
+    }
+}
+
 struct Worker {
     shared: Arc<Shared>,
+    group: usize,
     number: usize,
     scratch: WorkerScratch,
 }
 
 impl Worker {
     fn run(mut self) {
+        let own_id = u64::try_from(rustix::thread::gettid().as_raw_pid()).unwrap_or(0);
+        self.shared.groups[self.group].kernel_ids[self.number].store(own_id, Ordering::Relaxed);
         let mut idle_since = Instant::now();
         while !self.shared.ending.load(Ordering::SeqCst) {
             match self.find() {
@@ -199,6 +266,9 @@ impl Worker {
 
     /// The most urgent ready row over all sessions.
     fn find(&self) -> Option<(Arc<SessionWork>, Claim)> {
+        if !self.is_active() {
+            return None;
+        }
         let sessions = self.shared.sessions.load();
         if let [session] = sessions.as_slice() {
             return session.claim().map(|claim| (Arc::clone(session), claim));
@@ -213,68 +283,61 @@ impl Worker {
             .find_map(|(_, session)| session.claim().map(|claim| (Arc::clone(session), claim)))
     }
 
-    /// Sleeps until somebody marks a row ready.
+    fn is_active(&self) -> bool {
+        // SeqCst: pairs with the swap in `Shared::set_rescue`.
+        self.shared.active.load(Ordering::SeqCst) == self.group
+    }
+
+    /// Sleeps until somebody marks a row ready, or this group's turn comes.
     fn park(&self) {
-        let (word, bit) = (&self.shared.idle[self.number / 64], 1u64 << (self.number % 64));
+        let group = &self.shared.groups[self.group];
+        let (word, bit) = (&group.idle[self.number / 64], 1u64 << (self.number % 64));
         word.fetch_or(bit, Ordering::AcqRel);
         // SeqCst fence: pairs with the one in `Shared::wake_one`.
         fence(Ordering::SeqCst);
-        let nothing = self.shared.sessions.load().iter().all(|session| session.urgency().is_none());
+        let nothing = !self.is_active()
+            || self.shared.sessions.load().iter().all(|session| session.urgency().is_none());
         if nothing && !self.shared.ending.load(Ordering::SeqCst) {
             thread::park();
         } else {
             // Rows wait, but their stages are full or another thread was faster: whoever leaves the stage looks again.
             thread::park_timeout(Duration::from_millis(1));
         }
-        word.fetch_and(!bit, Ordering::AcqRel);
+        if word.fetch_and(!bit, Ordering::AcqRel) & bit == 0 && !self.is_active() {
+            // A wake-up for a row that this group may not take any more.
+            self.shared.wake_one();
+        }
     }
 
-    /// Runs one stage on one row.
+    /// Runs one stage on one row and hands the row on.
     fn work(&mut self, session: &SessionWork, claim: RowClaim, start: Instant, waited: Duration) {
         let stream = &session.stream;
         let stage = &stream.stages[claim.stage];
         let slot = &session.slots[claim.slot];
         stage.input.get(waited);
-        let last = claim.stage + 1 == stream.stages.len();
-        let (finished, failed) = {
-            let cell = &mut *slot.cell(claim.row);
-            let outcome = if slot.is_cancelled() {
-                Ok(true)
-            } else {
-                let mut row = SlotRow(&mut cell.writer);
-                let dataset = stream.dataset.as_ref();
-                let run = stream.plan.run(
-                    claim.stage,
-                    &mut cell.task,
-                    dataset,
-                    &mut row,
-                    &mut self.scratch,
-                );
-                if run.is_ok() && last {
-                    let id = i64::try_from(cell.task.id.0).unwrap_or(i64::MAX);
-                    cell.writer.bytes_mut(stream.index_tensor).copy_from_slice(&id.to_ne_bytes());
-                    if let Some(tensor) = stream.valid_tensor {
-                        cell.writer.bytes_mut(tensor)[0] = cell.valid.into();
-                    }
-                }
-                run.map(|()| last)
-            };
-            match &outcome {
-                Ok(_) => stage.figures.record(start.elapsed()),
-                Err(_) => stage.figures.record_failure(),
+        let mut cell = slot.cell(claim.row);
+        let failure = if slot.is_cancelled() {
+            None
+        } else {
+            let failure = self.run_stage(stream, claim.stage, &mut cell).err();
+            match &failure {
+                None => stage.figures.record(start.elapsed()),
+                Some(_) => stage.figures.record_failure(),
             }
-            let finished = *outcome.as_ref().unwrap_or(&true);
-            if let Err(defect) = outcome {
-                cell.failure = Some(RowFailure::Defect(defect.0));
-            }
-            if finished {
-                self.shared.keep_buffer(cell.task.take_bytes());
-                cell.permit = None;
-            }
-            (finished, cell.failure.is_some())
+            failure
         };
+        let failed = failure.is_some();
+        let is_last = claim.stage + 1 == stream.stages.len();
+        let finished = is_last || failed || slot.is_cancelled();
+        if finished {
+            cell.failure = failure;
+            self.shared.keep_buffer(cell.task.take_bytes());
+            cell.permit = None;
+        }
+        drop(cell);
         stage.leave();
         if finished {
+            // Relaxed: a sign of life.
             self.shared.rows_finished.fetch_add(1, Ordering::Relaxed);
             if slot.finish_row(claim.row, failed) {
                 self.shared.bell.ring();
@@ -284,5 +347,36 @@ impl Worker {
             slot.mark_ready(claim.stage + 1, claim.row);
             self.shared.wake_one();
         }
+    }
+
+    /// Runs the operations; after the last stage the row also gets its id. A panic in a decoder ends the row, not the
+    /// thread: it becomes the stream's fault with the sample's name.
+    fn run_stage(
+        &mut self,
+        stream: &Stream,
+        stage: usize,
+        cell: &mut RowCell,
+    ) -> Result<(), RowFailure> {
+        let scratch = &mut self.scratch;
+        let run = catch_unwind(AssertUnwindSafe(|| {
+            let mut row = SlotRow(&mut cell.writer);
+            stream.plan.run(stage, &mut cell.task, stream.dataset.as_ref(), &mut row, scratch)
+        }));
+        match run {
+            Ok(Ok(())) => {}
+            Ok(Err(defect)) => return Err(RowFailure::Defect(defect.0)),
+            Err(_) => {
+                self.scratch = WorkerScratch::default();
+                return Err(RowFailure::Panic);
+            }
+        }
+        if stage + 1 == stream.stages.len() {
+            let id = i64::try_from(cell.task.id.0).unwrap_or(i64::MAX);
+            cell.writer.bytes_mut(stream.index_tensor).copy_from_slice(&id.to_ne_bytes());
+            if let Some(tensor) = stream.valid_tensor {
+                cell.writer.bytes_mut(tensor)[0] = cell.valid.into();
+            }
+        }
+        Ok(())
     }
 }

@@ -318,6 +318,14 @@ impl Session {
             RowFailure::Storage(message) => {
                 return batch.fail(row, Fault { kind: FaultKind::Storage, message });
             }
+            RowFailure::Panic => {
+                let message = format!(
+                    "sample {} ({path}) made an operation panic; this is an error in forebay: please report it with \
+                     the file; stderr has the details",
+                    failed_id.0
+                );
+                return batch.fail(row, Fault { kind: FaultKind::Internal, message });
+            }
             RowFailure::Defect(reason) => reason,
         };
         let described =
@@ -622,6 +630,11 @@ impl Session {
     pub(crate) fn counts(&self) -> (u64, u64, Duration) {
         let waited = Duration::from_nanos(self.returns.claimed_waited_ns());
         (self.publish.published(), self.returns.claimed_taken(), waited)
+    }
+
+    /// Whether the client sleeps over an empty ring.
+    pub(crate) fn client_waits(&self) -> bool {
+        self.returns.client_sleeps() && self.returns.claimed_taken() >= self.publish.published()
     }
 
     /// Where the next batch to be opened begins.

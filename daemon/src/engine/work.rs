@@ -25,6 +25,8 @@ pub(crate) enum RowFailure {
     Defect(String),
     /// The bytes could not be had, after all retries.
     Storage(String),
+    /// An operation panicked: an error of the daemon's own. The panic's message is on stderr.
+    Panic,
 }
 
 /// What belongs to one row of a slot.

@@ -23,6 +23,8 @@ pub struct DaemonReport {
     pub private_bytes: u64,
     /// The work threads.
     pub threads: u32,
+    /// Whether the threads of the next scheduling class work, because the lowered ones starve.
+    pub rescue: bool,
     /// What samples may hold between fetch and work.
     pub fetch_budget_bytes: u64,
     /// What they hold.
@@ -101,6 +103,7 @@ impl DaemonReport {
         streams: Vec<StreamReport>,
         sessions: Vec<SessionReport>,
         threads: u32,
+        rescue: bool,
         fetch_budget_bytes: u64,
         fetch_in_use_bytes: u64,
     ) -> Self {
@@ -119,6 +122,7 @@ impl DaemonReport {
             resident_bytes: process.resident_bytes,
             private_bytes: process.resident_bytes.saturating_sub(process.shared_bytes),
             threads,
+            rescue,
             fetch_budget_bytes,
             fetch_in_use_bytes,
             stages,

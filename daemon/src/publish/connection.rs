@@ -29,6 +29,9 @@ const SEND_DEADLINE: Duration = Duration::from_secs(5);
 /// Messages of one client that are read before the others have their turn.
 const MESSAGES_PER_TURN: usize = 64;
 
+/// How often a daemon that is opening its streams shows that it lives.
+const SIGN_OF_LIFE: Duration = Duration::from_millis(500);
+
 /// Opens the streams of a private daemon.
 pub(crate) type Opener =
     Box<dyn Fn(Start) -> Pin<Box<dyn Future<Output = Result<SharedEngine, Fault>>>>>;
@@ -221,13 +224,15 @@ impl Client {
             (_, false) => Some(protocol_fault("the first frame must be Hello")),
             (ClientFrame::Hello { .. }, true) => Some(protocol_fault("a second Hello")),
             (ClientFrame::Start(start), true) => match &self.host.opener {
-                Some(opener) if self.host.engine().is_none() => match opener(start).await {
-                    Ok(engine) => {
-                        *self.host.engine.borrow_mut() = Some(engine);
-                        None
+                Some(opener) if self.host.engine().is_none() => {
+                    match self.open(opener, start).await? {
+                        Ok(engine) => {
+                            *self.host.engine.borrow_mut() = Some(engine);
+                            None
+                        }
+                        Err(fault) => Some(fault),
                     }
-                    Err(fault) => Some(fault),
-                },
+                }
                 _ => Some(protocol_fault("Start is for private daemons, once")),
             },
             (ClientFrame::Attach(request), true) if self.session.is_none() => {
@@ -274,6 +279,22 @@ impl Client {
         match refusal {
             None => Ok(Next::Continue),
             Some(fault) => self.refuse(socket, fault).await,
+        }
+    }
+
+    /// Opens the streams; a long scan rings now and then, so that the client sees that the daemon lives and this side
+    /// that the client does.
+    async fn open(
+        &self,
+        opener: &Opener,
+        start: Start,
+    ) -> Result<Result<SharedEngine, Fault>, SocketError> {
+        let mut opening = opener(start);
+        loop {
+            tokio::select! {
+                opened = &mut opening => return Ok(opened),
+                () = tokio::time::sleep(SIGN_OF_LIFE) => self.connection.ring()?,
+            }
         }
     }
 

@@ -23,7 +23,7 @@ class Timeout(Error, TimeoutError):
 
 
 class HoldLimit(Error):
-    """More batches are held than ``ring.hold`` lets be kept. Drop batches earlier, or keep copies (``array.copy()``)."""
+    """More batches are held than ``ring.hold`` lets be kept. Drop them earlier, or keep copies (``array.copy()``)."""
 
 
 class StateMismatch(Error):

@@ -1,7 +1,23 @@
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, TypedDict
 
 __version__: str
+
+class Terms(TypedDict):
+    stream: str
+    batch_size: int
+    batches_per_epoch: int
+    samples_per_epoch: int
+    epochs: int | None
+    slots: int
+    hold: int
+    rank: int
+    world_size: int
+    rank_source: str
+    daemon_pid: int | None
+    # Name, type, shape of a row, whether ragged, whether channels_last.
+    tensors: list[tuple[str, str, list[int], bool, bool]]
 
 class Session:
     def __init__(
@@ -9,25 +25,25 @@ class Session:
         kind: str,
         target: str,
         *,
-        rank: Optional[Tuple[int, int]],
-        distributed: Optional[Tuple[int, int]],
-        state: Optional[str],
+        rank: tuple[int, int] | None,
+        distributed: tuple[int, int] | None,
+        state: str | None,
         force: bool,
         timeout: float,
-        overrides: List[Tuple[str, str]],
-        program: Optional[Path],
+        overrides: list[tuple[str, str]],
+        program: Path | None,
     ) -> None: ...
     def begin(self) -> Epoch: ...
     def state(self, held_back: int) -> str: ...
     def load_state(self, text: str, force: bool) -> None: ...
     def set_epoch(self, epoch: int) -> None: ...
-    def stats(self) -> Tuple[str, Dict[str, Any]]: ...
-    def terms(self) -> Dict[str, Any]: ...
+    def stats(self) -> tuple[str, dict[str, Any]]: ...
+    def terms(self) -> Terms: ...
     def given_up(self) -> int: ...
     def close(self) -> None: ...
 
-class Epoch(Iterator[Dict[str, Any]]):
+class Epoch(Iterator[dict[str, Any]]):
     def __iter__(self) -> Epoch: ...
-    def __next__(self) -> Dict[str, Any]: ...
+    def __next__(self) -> dict[str, Any]: ...
 
 class Slot: ...

@@ -4,8 +4,9 @@ import json
 import logging
 import os
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple, Union
+from typing import Any, Optional, Union
 
 from . import _forebay
 from ._exceptions import ConfigError
@@ -23,8 +24,8 @@ class Loader:
     more as copies.
 
     Args:
-        target: a configuration file (``.toml``) or a dict of its keys: a daemon of this loader's own is started and ends
-            with it; or a daemon's socket; or the name of a stream under ``forebay run``; left out: its first stream.
+        target: a configuration file (``.toml``) or a dict of its keys: a daemon of this loader's own is started and
+            ends with it; or a daemon's socket; or the name of a stream under ``forebay run``; left out: its first one.
         rank: this process's rank; left out: an initialised ``torch.distributed``, RANK and WORLD_SIZE, or Slurm says.
         world_size: how many ranks share the data; goes with ``rank``.
         state: what :meth:`state_dict` gave: goes on there.
@@ -55,13 +56,10 @@ class Loader:
             state=None if state is None else _to_json("state", dict(state)),
             force=force,
             timeout=float(timeout),
-            overrides=[
-                (key, _to_json(f"override {key}", value))
-                for key, value in (overrides or {}).items()
-            ],
+            overrides=[(key, _to_json(f"override {key}", value)) for key, value in (overrides or {}).items()],
             program=Path(__file__).with_name("bin") / "forebay",
         )
-        self._terms: Dict[str, Any] = self._session.terms()
+        self._terms = self._session.terms()
         _log.info(
             "rank %d of %d, from %s; stream %s",
             self.rank,
@@ -70,7 +68,7 @@ class Loader:
             self.stream,
         )
 
-    def __iter__(self) -> Iterator[Dict[str, Any]]:
+    def __iter__(self) -> Iterator[dict[str, Any]]:
         """Begins the next epoch: after an attach, a loaded state or :meth:`set_epoch` the one that they stand in.
 
         A new iterator ends the old one; what it had left is given up and counted in :attr:`given_up`.
@@ -84,13 +82,14 @@ class Loader:
         """This rank's batches of a full epoch."""
         return self._terms["batches_per_epoch"]
 
-    def state_dict(self, held_back: int = 0) -> Dict[str, Any]:
+    def state_dict(self, held_back: int = 0) -> dict[str, Any]:
         """Where the stream stands after what was handed over: a plain dict for JSON, the same on every rank.
 
         Args:
             held_back: for wrappers that read so many batches ahead of what was trained on.
         """
-        return json.loads(self._session.state(held_back))
+        state: dict[str, Any] = json.loads(self._session.state(held_back))
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any], *, force: bool = False) -> None:
         """Goes on where a state stands, at any world size. The next iteration continues inside its epoch.
@@ -104,10 +103,10 @@ class Loader:
         """Does nothing when this is the current or the loaded epoch, else goes to its start."""
         self._session.set_epoch(epoch)
 
-    def stats(self) -> Dict[str, Any]:
+    def stats(self) -> dict[str, Any]:
         """The daemon's figures, as ``forebay stats --json`` prints them, and under ``client`` this loader's own."""
         text, client = self._session.stats()
-        figures = json.loads(text)
+        figures: dict[str, Any] = json.loads(text)
         figures["client"] = client
         return figures
 
@@ -174,7 +173,7 @@ class Loader:
         )
 
 
-def _describe_target(target: Target) -> Tuple[str, str]:
+def _describe_target(target: Target) -> tuple[str, str]:
     if target is None:
         return "first", ""
     if isinstance(target, Mapping):
@@ -198,7 +197,7 @@ def _to_json(what: str, value: Any) -> str:
         raise ConfigError(f"{what} cannot be written as JSON: {error}") from None
 
 
-def _rank_argument(rank: Optional[int], world_size: Optional[int]) -> Optional[Tuple[int, int]]:
+def _rank_argument(rank: Optional[int], world_size: Optional[int]) -> Optional[tuple[int, int]]:
     if (rank is None) != (world_size is None):
         missing = "world_size" if world_size is None else "rank"
         raise ConfigError(f"rank and world_size go together, and {missing} was left out")
@@ -209,12 +208,9 @@ def _rank_argument(rank: Optional[int], world_size: Optional[int]) -> Optional[T
     return rank, world_size
 
 
-def _ask_torch() -> Optional[Tuple[int, int]]:
+def _ask_torch() -> Optional[tuple[int, int]]:
     """Rank and world size of torch.distributed, if the program has imported and initialised it."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
     return distributed.get_rank(), distributed.get_world_size()
-
-
-__all__: List[str] = ["Loader"]

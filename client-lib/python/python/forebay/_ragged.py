@@ -1,6 +1,7 @@
 """Rows that differ in length."""
 
-from typing import Any, Iterator
+from collections.abc import Iterator
+from typing import Any
 
 
 class Ragged:
@@ -15,7 +16,7 @@ class Ragged:
         lengths: int64, how many elements each row has.
     """
 
-    __slots__ = ("values", "offsets", "lengths")
+    __slots__ = ("lengths", "offsets", "values")
 
     def __init__(self, values: Any, offsets: Any, lengths: Any) -> None:
         self.values = values

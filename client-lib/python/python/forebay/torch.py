@@ -8,7 +8,8 @@ Tensors are writable views of the slot, without a copy, and valid for as long as
 ``NHWC`` comes as an NCHW-shaped tensor in channels_last memory format.
 """
 
-from typing import Any, Callable, Dict, Iterator, Mapping, Optional
+from collections.abc import Iterator, Mapping
+from typing import Any, Callable, Optional
 
 import numpy
 import torch
@@ -51,11 +52,11 @@ class Loader(_loader.Loader):
             for name, dtype, _, ragged, channels_last in self._terms["tensors"]
         }
 
-    def __iter__(self) -> Iterator[Dict[str, Any]]:
+    def __iter__(self) -> Iterator[dict[str, Any]]:
         # Begun here and not at the first `next`, so that iter() raises EpochsFinished itself. `map` keeps no batch.
         return map(self._convert, self._session.begin())
 
-    def _convert(self, arrays: Dict[str, Any]) -> Dict[str, Any]:
+    def _convert(self, arrays: dict[str, Any]) -> dict[str, Any]:
         return {name: self._converters[name](array) for name, array in arrays.items()}
 
 

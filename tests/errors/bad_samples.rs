@@ -1,0 +1,182 @@
+//! Samples that are broken or gone.
+
+use std::path::{Path, PathBuf};
+
+use forebay_client::{Error, Loader};
+use forebay_tests::taken::{ids, take_epoch};
+use forebay_tests::{Daemon, Place, Taken, data, place, program};
+
+const IMAGES: u64 = 60;
+
+/// The file of a sample id: ids are places in the sorted list, pictures are dealt to the four classes in turn.
+fn file_of(images: &Path, id: u64) -> PathBuf {
+    let per_class = IMAGES / 4;
+    let (class, place) = (id / per_class, id % per_class);
+    images.join(format!("class-{class:03}/{:08}.jpg", place * 4 + class))
+}
+
+fn break_file(path: &Path) {
+    let bytes = std::fs::read(path).unwrap();
+    std::fs::write(path, &bytes[..bytes.len() / 2]).unwrap();
+}
+
+fn images(place: &Place) -> PathBuf {
+    let images = place.path("images");
+    data::images(&images, IMAGES, 4);
+    images
+}
+
+/// What comes before the error, and the error.
+fn until_error(loader: &mut Loader) -> (Vec<Taken>, Error) {
+    let mut batches = Vec::new();
+    loop {
+        match loader.next_batch() {
+            Ok(Some(batch)) => batches.push(Taken::of(&batch)),
+            Ok(None) => {}
+            Err(error) => return (batches, error),
+        }
+    }
+}
+
+#[test]
+fn under_fail_a_broken_file_is_named_after_all_batches_before_it() {
+    let place = Place::new();
+    let images = images(&place);
+    let config = place.config("train.toml", &data::image_config(&images, "order.epochs = 1"));
+    let mut whole = place::loader(config.as_path(), 0, 1).attach().unwrap();
+    let expected = take_epoch(&mut whole);
+    drop(whole);
+    // Two broken files of one batch and one of a later batch: always the first row is told.
+    let (first, second) = (expected[4].ids[3], expected[4].ids[6]);
+    for id in [first, second, expected[5].ids[0]] {
+        break_file(&file_of(&images, u64::try_from(id).unwrap()));
+    }
+    let named = file_of(&images, u64::try_from(first).unwrap());
+    for round in 0..10 {
+        let mut loader = place::loader(config.as_path(), 0, 1)
+            .override_key("stage.preprocess.concurrency", (1 + round % 8).to_string())
+            .attach()
+            .unwrap();
+        let (batches, error) = until_error(&mut loader);
+        let Error::BadSample(message) = error else { panic!("{error:?}") };
+        assert_eq!(batches, expected[..4], "round {round}");
+        assert!(message.contains(named.to_str().unwrap()), "{message}");
+        for part in ["truncated", "on_bad_sample", &format!("sample {first} ")] {
+            assert!(message.contains(part), "{message}");
+        }
+    }
+    let bench = program::run(place.forebay(&["bench"]).arg(&config));
+    assert_eq!(bench.status.code(), Some(1));
+    assert!(bench.stderr.contains(named.to_str().unwrap()), "{bench:?}");
+}
+
+#[test]
+fn under_substitute_another_sample_stands_in_and_is_listed() {
+    let place = Place::new();
+    let images = images(&place);
+    let keys = "order.epochs = 2\nerrors.on_bad_sample = \"substitute\"\nerrors.budget = 3\n\
+                batch.last = \"short\"";
+    let config = place.config("train.toml", &data::image_config(&images, keys));
+    let whole = take_epoch(&mut place::loader(config.as_path(), 0, 1).attach().unwrap());
+    let broken = [7, 31, 44];
+    for id in broken {
+        break_file(&file_of(&images, id));
+    }
+    let daemon = Daemon::serve(&place, &config);
+    let mut loader = daemon.loader(0, 1).attach().unwrap();
+    let found = take_epoch(&mut loader);
+    let stats = daemon.stats(&place);
+    let listed = stats["sessions"][0]["substituted"].as_array().unwrap();
+    let mut places_taken = 0;
+    for (position, (id, before)) in ids(&found).iter().zip(ids(&whole)).enumerate() {
+        let was_broken = broken.iter().any(|broken| i64::try_from(*broken) == Ok(before));
+        assert_eq!(*id != before, was_broken, "position {position}");
+        if was_broken {
+            places_taken += 1;
+            let entry = listed
+                .iter()
+                .find(|entry| entry["epoch"] == 0 && entry["sample"] == before)
+                .unwrap_or_else(|| panic!("sample {before} is not listed: {listed:?}"));
+            assert_eq!(entry["substitute"], *id);
+            let path = file_of(&images, u64::try_from(before).unwrap());
+            assert_eq!(entry["path"], path.to_str().unwrap());
+            assert!(entry["reason"].as_str().unwrap().contains("truncated"), "{entry}");
+        }
+    }
+    assert_eq!(places_taken, 3);
+    assert_eq!(loader.state(0).unwrap().substitutes, 0, "a new epoch has a budget of its own");
+    drop(loader);
+    let digest = |threads: &str| {
+        let mut bench = place.forebay(&["bench", "--json", "--digest"]);
+        bench.arg(&config).args(["--set", &format!("stage.preprocess.concurrency={threads}")]);
+        program::run(&mut bench).json()["digest"].clone()
+    };
+    let expected = digest("1");
+    for threads in ["1", "2", "4", "8"] {
+        assert_eq!(digest(threads), expected, "{threads} threads");
+    }
+    let shown = program::run(place.forebay(&["stats"]).arg(&daemon.socket));
+    assert!(shown.status.success(), "{shown:?}");
+}
+
+#[test]
+fn more_bad_samples_than_the_budget_end_the_run_at_the_same_batch() {
+    let place = Place::new();
+    let images = images(&place);
+    let keys = "order.epochs = 1\nerrors.on_bad_sample = \"substitute\"\nerrors.budget = 2";
+    let config = place.config("train.toml", &data::image_config(&images, keys));
+    let whole = take_epoch(&mut place::loader(config.as_path(), 0, 1).attach().unwrap());
+    for batch in [1, 2, 4, 5] {
+        break_file(&file_of(&images, u64::try_from(whole[batch].ids[2]).unwrap()));
+    }
+    let mut seen = None;
+    for threads in ["1", "2", "8", "8"] {
+        let mut loader = place::loader(config.as_path(), 0, 1)
+            .override_key("stage.preprocess.concurrency", threads)
+            .attach()
+            .unwrap();
+        let (batches, error) = until_error(&mut loader);
+        let Error::BadSample(message) = error else { panic!("{error:?}") };
+        assert!(message.contains("errors.budget") && message.contains("truncated"), "{message}");
+        assert!((2..=4).contains(&batches.len()), "{}", batches.len());
+        assert_eq!(&batches, seen.get_or_insert_with(|| batches.clone()));
+        assert_eq!(batches[0], whole[0]);
+    }
+    // A state keeps the count: what was spent is spent.
+    let mut loader = place::loader(config.as_path(), 0, 1).attach().unwrap();
+    let first: Vec<Taken> = forebay_tests::taken::take(&mut loader, 2);
+    let state = loader.state(0).unwrap();
+    assert!(state.substitutes >= 1, "{state:?}");
+    drop(loader);
+    let mut loader = place::loader(config.as_path(), 0, 1).state(state, false).attach().unwrap();
+    let (rest, error) = until_error(&mut loader);
+    assert!(matches!(error, Error::BadSample(_)), "{error:?}");
+    assert_eq!([first, rest].concat(), seen.unwrap());
+}
+
+#[test]
+fn a_file_that_vanished_is_tried_again_and_then_ends_the_run_by_name() {
+    let place = Place::new();
+    let images = images(&place);
+    // Also under `substitute`: whether a file is there depends on time.
+    let keys = "order.epochs = 1\nerrors.on_bad_sample = \"substitute\"";
+    let config = place.config("train.toml", &data::image_config(&images, keys));
+    let daemon = Daemon::serve(&place, &config);
+    let expected = take_epoch(&mut daemon.loader(0, 1).attach().unwrap());
+    let path = file_of(&images, u64::try_from(expected[3].ids[5]).unwrap());
+    let hidden = place.path("hidden.jpg");
+    std::fs::rename(&path, &hidden).unwrap();
+    let (batches, error) = until_error(&mut daemon.loader(0, 1).attach().unwrap());
+    let Error::Storage(message) = error else { panic!("{error:?}") };
+    assert_eq!(batches, expected[..3]);
+    assert!(message.contains(path.to_str().unwrap()) && message.contains("vanished"), "{message}");
+    // It comes back while it is tried again; retries go on for two seconds.
+    let mut loader = daemon.loader(0, 1).attach().unwrap();
+    let back = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        std::fs::rename(hidden, path).unwrap();
+    });
+    assert_eq!(take_epoch(&mut loader), expected);
+    back.join().unwrap();
+    assert!(daemon.end(nix::sys::signal::Signal::SIGTERM).1.contains("retry_in_ms"));
+}

@@ -1,0 +1,7 @@
+//! Promise P8, it says what is wrong: mistakes in a configuration, data that cannot be read, machines that do not grant
+//! what is asked. Each message names the place and the remedy.
+
+#![forbid(unsafe_code)]
+
+mod bad_samples;
+mod mistakes;

@@ -1,0 +1,176 @@
+//! Mistakes that are found before the first batch, through the program.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use forebay_tests::program::Finished;
+use forebay_tests::{Place, data, program};
+
+fn check(place: &Place, config: &Path) -> Finished {
+    program::run(place.forebay(&["check"]).arg(config))
+}
+
+/// The program refuses with status 1 and one message that has all parts; its standard output stays empty.
+fn assert_refused(finished: &Finished, parts: &[&str]) {
+    assert_eq!(finished.status.code(), Some(1), "{finished:?}");
+    // Log lines may come before it.
+    let message = finished.stderr.lines().find(|line| line.starts_with("forebay: "));
+    assert!(message.is_some(), "{}", finished.stderr);
+    assert!(!finished.stderr.contains("panicked"), "{}", finished.stderr);
+    for part in parts {
+        assert!(finished.stderr.contains(part), "{part:?} is not in: {}", finished.stderr);
+    }
+}
+
+#[test]
+fn mistakes_in_a_configuration_name_file_line_and_key() {
+    let place = Place::new();
+    data::images(&place.path("images"), 8, 2);
+    let good = format!(
+        "preset = \"imagenet-train\"\n\n[dataset]\npath = {:?}\n\n[batch]\nsize = 4\n",
+        place.path("images").display()
+    );
+    let path = place.path("train.toml");
+    for (text, line, parts) in [
+        (good.replace("size = 4", "sise = 4"), 7, vec!["batch.sise", "batch.size"]),
+        (good.replace("size = 4", "size = 0"), 7, vec!["batch.size"]),
+        (good.replace("size = 4", "size = \"four\""), 7, vec!["batch.size"]),
+        (good.replace("size = 4", "size = "), 7, vec!["TOML"]),
+        (good.replace("imagenet-train", "imagenet-trian"), 1, vec!["preset", "imagenet-train"]),
+        (format!("{good}last = \"dorp\"\n"), 8, vec!["batch.last", "drop"]),
+        (format!("{good}[ring]\nmemory = \"2 giga\"\n"), 9, vec!["ring.memory"]),
+        (format!("{good}[ring]\nslots = 2\n"), 9, vec!["ring.slots", "3"]),
+        (format!("{good}[errors]\nbudget = \"many\"\n"), 9, vec!["errors.budget"]),
+        (
+            format!("{good}[[stage]]\nname = \"a\"\noperations = [{{ op = \"decode-imge\" }}]\n"),
+            10,
+            vec!["decode-image"],
+        ),
+        (
+            format!(
+                "{good}[[stage]]\nname = \"a\"\noperations = [{{ op = \"center-crop\", size = 8 }}]\n"
+            ),
+            10,
+            vec!["center-crop", "decode-image"],
+        ),
+        (
+            good.replace(&format!("{:?}", place.path("images").display()), "\"${NO_SUCH_NAME}\""),
+            4,
+            vec!["NO_SUCH_NAME"],
+        ),
+    ] {
+        std::fs::write(&path, &text).unwrap();
+        let place_of_it = format!("train.toml:{line}");
+        let mut expected = vec![place_of_it.as_str()];
+        expected.extend(&parts);
+        assert_refused(&check(&place, &path), &expected);
+    }
+    std::fs::write(&path, &good).unwrap();
+    let finished = check(&place, &path);
+    assert!(
+        finished.status.success() && finished.stdout.contains("[4, 3, 224, 224]"),
+        "{finished:?}"
+    );
+    let wrong = program::run(place.forebay(&["check", "--set", "batch.sizes=3"]).arg(&path));
+    assert_refused(&wrong, &["batch.sizes", "batch.size"]);
+    assert_refused(&check(&place, &place.path("absent.toml")), &["absent.toml"]);
+}
+
+#[test]
+fn data_that_cannot_be_used_is_named() {
+    let place = Place::new();
+    let images = place.path("images");
+    data::images(&images, 8, 2);
+    let config = place.config("train.toml", &data::image_config(&images, ""));
+    assert!(check(&place, &config).status.success());
+    std::fs::create_dir(images.join("empty-class")).unwrap();
+    assert_refused(&check(&place, &config), &["empty-class", "remove the folder"]);
+    std::fs::remove_dir(images.join("empty-class")).unwrap();
+    let few = program::run(place.forebay(&["check", "--set", "batch.size=9"]).arg(&config));
+    assert_refused(&few, &["batch.size", "8"]);
+    let first = images.join("class-000/00000000.jpg");
+    let bytes = std::fs::read(&first).unwrap();
+    std::fs::rename(&images, place.path("moved")).unwrap();
+    assert_refused(&check(&place, &config), &["dataset.path", "images", "does not exist"]);
+    std::fs::write(&images, &bytes).unwrap();
+    assert_refused(&check(&place, &config), &["dataset.path", "image-folder"]);
+    for (path, text) in
+        [(place.path("data/samples.npy"), "x = not an array"), (place.path("data/other.npy"), "")]
+    {
+        std::fs::create_dir_all(place.path("data")).unwrap();
+        std::fs::write(&path, text).unwrap();
+        let text = data::stack_config(&place.path("data"), "")
+            .replace("samples.npy", path.file_name().unwrap().to_str().unwrap());
+        let config = place.config("array.toml", &text);
+        assert_refused(&check(&place, &config), &[path.to_str().unwrap()]);
+    }
+}
+
+#[test]
+fn a_folder_without_permission_is_named() {
+    let place = Place::new();
+    let images = place.path("images");
+    data::images(&images, 8, 2);
+    let config = place.config("train.toml", &data::image_config(&images, ""));
+    let locked = images.join("class-001");
+    std::fs::set_permissions(&locked, std::fs::Permissions::from_mode(0o000)).unwrap();
+    let readable = std::fs::read_dir(&locked).is_ok();
+    if readable {
+        println!("skipped: this user (root?) may read a folder of mode 000");
+    } else {
+        assert_refused(&check(&place, &config), &["class-001", "permission"]);
+    }
+    std::fs::set_permissions(&locked, std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn a_plan_that_does_not_fit_names_the_key_to_change() {
+    let place = Place::new();
+    data::stack(&place.path("data"), 40);
+    let config = place.config("train.toml", &data::stack_config(&place.path("data"), ""));
+    for command in ["check", "serve"] {
+        let mut refused = place.forebay(&[command]);
+        refused.arg(&config).args(["--set", "ring.memory=16MiB"]);
+        let keys = ["ring.memory", "ring.slots", "batch.size", "16 MiB"];
+        assert_refused(&program::run(&mut refused), &keys);
+    }
+    let mut huge = place.forebay(&["check"]);
+    huge.arg(&config).args(["--set", "ring.memory=900TiB", "--set", "batch.size=40"]);
+    huge.args(["--set", "ring.slots=60000"]);
+    let finished = program::run(&mut huge);
+    assert!(finished.status.success() || finished.stderr.contains("ring.slots"), "{finished:?}");
+}
+
+#[test]
+fn a_socket_path_that_is_too_long_says_how_long_it_may_be() {
+    let place = Place::new();
+    data::stack(&place.path("data"), 40);
+    let config = place.config("train.toml", &data::stack_config(&place.path("data"), ""));
+    let socket = place.path(&format!("{}.sock", "s".repeat(120)));
+    let mut serve = place.forebay(&["serve"]);
+    serve.arg(&config).arg("--socket").arg(&socket);
+    assert_refused(&program::run(&mut serve), &["107", "listen.socket"]);
+    let file = place.path("a-file");
+    std::fs::write(&file, "").unwrap();
+    let mut serve = place.forebay(&["serve"]);
+    serve.arg(&config).arg("--socket").arg(&file);
+    assert_refused(&program::run(&mut serve), &["a-file", "no socket"]);
+    let mut serve = place.forebay(&["serve"]);
+    serve.arg(&config).arg("--socket").arg(place.path("nowhere/daemon.sock"));
+    assert_refused(&program::run(&mut serve), &["nowhere/daemon.sock"]);
+}
+
+#[test]
+fn two_streams_of_one_name_and_an_unknown_stream_are_refused() {
+    let place = Place::new();
+    data::stack(&place.path("data"), 40);
+    let text = data::stack_config(&place.path("data"), "");
+    let one = place.config("train.toml", &text);
+    std::fs::create_dir(place.path("other")).unwrap();
+    let two = place.config("other/train.toml", &text);
+    let both = program::run(place.forebay(&["check"]).args([&one, &two]));
+    assert_refused(&both, &["`train`", "rename"]);
+    let daemon = forebay_tests::Daemon::serve(&place, &one);
+    let error = daemon.loader_of("val").attach().unwrap_err().to_string();
+    assert!(error.contains("`val`") && error.contains("train"), "{error}");
+}

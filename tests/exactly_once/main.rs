@@ -1,0 +1,6 @@
+//! Promise P2, exactly once: every id once an epoch over all ranks; what is left out or repeated is counted.
+
+#![forbid(unsafe_code)]
+
+mod ranks;
+mod scripts;

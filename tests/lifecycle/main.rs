@@ -1,0 +1,7 @@
+//! Promise P7, nothing left behind: how daemons and commands begin and end, and what is left when they do not.
+
+#![forbid(unsafe_code)]
+
+mod private;
+mod run;
+mod serve;

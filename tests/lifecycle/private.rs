@@ -1,0 +1,177 @@
+//! A private loader's daemon: it ends with its trainer, however that ends.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use forebay_client::{Error, Target};
+use forebay_tests::taken::{take, take_epoch};
+use forebay_tests::{Place, data, is_running, place, program, wait_until};
+use serde_json::Value;
+
+const TRAINER: &str = env!("CARGO_BIN_EXE_forebay-test-trainer");
+
+fn config(place: &Place, keys: &str) -> PathBuf {
+    data::stack(&place.path("data"), 40);
+    place.config("train.toml", &data::stack_config(&place.path("data"), keys))
+}
+
+fn names(folder: &Path) -> BTreeSet<String> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return BTreeSet::new() };
+    entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect()
+}
+
+/// A trainer in a process of its own, and its private daemon's process.
+fn trainer(place: &Place, config: &Path, steps: &[&str]) -> (Child, u32) {
+    let mut child = place
+        .command(Path::new(TRAINER))
+        .arg(format!("use={}", config.display()))
+        .args(["daemon"])
+        .args(steps)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let mut daemon = None;
+    for line in lines {
+        let value: Value = serde_json::from_str(&line).unwrap();
+        if let Some(pid) = value["daemon"].as_u64() {
+            daemon = u32::try_from(pid).ok();
+        }
+        if value["hangs"] == true {
+            break;
+        }
+    }
+    (child, daemon.expect("the trainer told its daemon"))
+}
+
+#[test]
+fn the_daemon_ends_with_a_trainer_that_is_killed_and_nothing_is_left() {
+    let place = Place::new();
+    let config = config(&place, "");
+    let shared_memory = names(Path::new("/dev/shm"));
+    let (mut child, daemon) = trainer(&place, &config, &["take=3", "hang"]);
+    assert!(is_running(daemon));
+    let files = names(&place.path(""));
+    child.kill().unwrap();
+    program::wait(&mut child);
+    wait_until("the daemon has ended", || !is_running(daemon));
+    assert!(place.runtime_files().is_empty(), "{:?}", place.runtime_files());
+    assert_eq!(names(&place.path("")), files);
+    let left: Vec<String> = names(Path::new("/dev/shm"))
+        .difference(&shared_memory)
+        .filter(|name| name.contains("forebay"))
+        .cloned()
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn the_daemon_ends_also_while_a_sample_takes_for_ever() {
+    let place = Place::new();
+    data::stack(&place.path("data"), 40);
+    let slow = "operations = [{ op = \"delay\", milliseconds = 600000 }]";
+    let text = data::stack_config(&place.path("data"), "").replace("operations = []", slow);
+    let config = place.config("train.toml", &text);
+    let (mut child, daemon) = trainer(&place, &config, &["hang"]);
+    child.kill().unwrap();
+    program::wait(&mut child);
+    wait_until("the daemon has ended", || !is_running(daemon));
+}
+
+#[test]
+fn a_trainer_killed_at_any_moment_of_its_start_leaves_no_daemon() {
+    let place = Place::new();
+    let config = config(&place, "");
+    for round in 0..20 {
+        let mut child = place
+            .command(Path::new(TRAINER))
+            .arg(format!("use={}", config.display()))
+            .args(["take=1", "hang"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(round));
+        child.kill().unwrap();
+        program::wait(&mut child);
+    }
+    let needle = place.path("run").display().to_string();
+    wait_until("no process of this test is left", || processes_with(&needle).is_empty());
+}
+
+/// The processes that have a text in their environment.
+fn processes_with(needle: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let environment = std::fs::read(entry.path().join("environ")).unwrap_or_default();
+        if String::from_utf8_lossy(&environment).contains(needle) {
+            found.push(entry.file_name().to_string_lossy().into_owned());
+        }
+    }
+    found
+}
+
+#[test]
+fn a_dropped_loader_ends_its_daemon_and_its_views_live_on() {
+    let place = Place::new();
+    let config = config(&place, "");
+    let mut loader = place::loader(config.as_path(), 0, 1).attach().unwrap();
+    let daemon = loader.private_process().unwrap();
+    let batch = loader.next_batch().unwrap().unwrap();
+    let ids = batch.require("index").unwrap().as_slice::<i64>().unwrap().to_vec();
+    drop(loader);
+    wait_until("the daemon has ended", || !is_running(daemon));
+    assert_eq!(batch.require("index").unwrap().as_slice::<i64>().unwrap(), ids);
+}
+
+#[test]
+fn a_killed_private_daemon_is_told_after_what_it_had_published() {
+    let place = Place::new();
+    let config = config(&place, "ring.slots = 4\norder.epochs = 1");
+    let mut loader = place::loader(config.as_path(), 0, 1).attach().unwrap();
+    let expected = take_epoch(&mut loader);
+    drop(loader);
+    let mut loader = place::loader(config.as_path(), 0, 1).attach().unwrap();
+    let daemon = loader.private_process().unwrap();
+    let mut found = take(&mut loader, 2);
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(daemon).unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
+    let error = loop {
+        match loader.next_batch() {
+            Ok(Some(batch)) => found.push(forebay_tests::Taken::of(&batch)),
+            Ok(None) => break None,
+            Err(error) => break Some(error),
+        }
+    };
+    assert_eq!(found, expected[..found.len()]);
+    // The rest may have been published before the signal came.
+    if found.len() < expected.len() {
+        let Some(Error::DaemonLost(message)) = error else { panic!("{error:?}") };
+        assert!(message.contains("signal 9"), "{message}");
+    }
+}
+
+#[test]
+fn a_dict_and_overrides_stand_for_a_file() {
+    let place = Place::new();
+    data::stack(&place.path("data"), 40);
+    let text = serde_json::json!({
+        "dataset": { "path": "data/samples.npy", "format": "npy" },
+        "batch": { "size": 4 },
+        "stage": [{ "name": "copy", "operations": [] }],
+        "cpu": { "policy": "normal" },
+    });
+    let target = Target::json(text.to_string(), Some(&place.path("")));
+    let mut loader = place::loader(target, 0, 1).override_key("batch.size", "5").attach().unwrap();
+    assert_eq!(take(&mut loader, 1)[0].ids.len(), 5);
+    let config = config(&place, "");
+    let target = Target::from(config.as_path());
+    let wrong = place::loader(target, 0, 1).override_key("batch.sizes", "5").attach();
+    let Err(Error::Config(message)) = wrong else { panic!("{wrong:?}") };
+    assert!(message.contains("batch.size"), "{message}");
+}

@@ -1,0 +1,113 @@
+//! `forebay serve` and its socket.
+
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+
+use forebay_client::Error;
+use forebay_tests::taken::take_epoch;
+use forebay_tests::{Daemon, Place, data, program, wait_until};
+use nix::sys::signal::Signal;
+
+fn config(place: &Place) -> std::path::PathBuf {
+    data::stack(&place.path("data"), 40);
+    place.config("train.toml", &data::stack_config(&place.path("data"), ""))
+}
+
+#[test]
+fn signals_end_the_daemon_cleanly_and_its_clients_hear_of_it() {
+    let place = Place::new();
+    let config = config(&place);
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let daemon = Daemon::serve(&place, &config);
+        let socket = daemon.socket.clone();
+        let mut lock = socket.clone().into_os_string();
+        lock.push(".lock");
+        let metadata = std::fs::metadata(&socket).unwrap();
+        assert!(metadata.file_type().is_socket());
+        assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
+        assert!(std::fs::exists(&lock).unwrap());
+        let mut loader = daemon.loader(0, 1).attach().unwrap();
+        let first = loader.next_batch().unwrap().unwrap();
+        wait_until("the ring is full", || {
+            let session = &daemon.stats(&place)["sessions"][0];
+            session["slots_ready"].as_u64() == Some(7)
+        });
+        let (status, log) = daemon.end(signal);
+        assert_eq!(status.code(), Some(0), "{log}");
+        assert!(!std::fs::exists(&socket).unwrap() && !std::fs::exists(&lock).unwrap());
+        // What was published before the end is still handed over.
+        for _ in 0..7 {
+            assert!(loader.next_batch().unwrap().is_some());
+        }
+        let Err(Error::DaemonLost(message)) = loader.next_batch() else {
+            panic!("the daemon is gone");
+        };
+        assert!(message.contains("good order"), "{message}");
+        drop(first);
+    }
+}
+
+#[test]
+fn a_daemon_that_was_killed_leaves_a_socket_that_the_next_one_takes_over() {
+    let place = Place::new();
+    let config = config(&place);
+    let daemon = Daemon::serve(&place, &config);
+    let mut loader = daemon.loader(0, 1).attach().unwrap();
+    assert_eq!(take_epoch(&mut loader).len(), 10);
+    let socket = daemon.socket.clone();
+    let (status, _) = daemon.end(Signal::SIGKILL);
+    assert_eq!(status.code(), None);
+    assert!(std::fs::exists(&socket).unwrap(), "nobody was left to remove it");
+    let refused = forebay_tests::place::loader(forebay_client::Target::Socket(socket, None), 0, 1);
+    let error = refused.attach().unwrap_err();
+    assert!(matches!(error, Error::DaemonLost(_)), "{error}");
+    let daemon = Daemon::serve(&place, &config);
+    assert_eq!(take_epoch(&mut daemon.loader(0, 1).attach().unwrap()).len(), 10);
+}
+
+#[test]
+fn a_second_daemon_at_the_same_socket_is_refused_and_the_first_lives_on() {
+    let place = Place::new();
+    let config = config(&place);
+    let mut daemon = Daemon::serve(&place, &config);
+    let mut second = place.forebay(&["serve"]);
+    second.arg(&config).arg("--socket").arg(&daemon.socket);
+    let refused = program::run(&mut second);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(refused.stderr.contains("another daemon listens at"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("listen.socket"), "{}", refused.stderr);
+    assert!(daemon.is_running());
+    assert_eq!(take_epoch(&mut daemon.loader(0, 1).attach().unwrap()).len(), 10);
+}
+
+#[test]
+fn automatic_sockets_are_swept_at_the_next_start() {
+    let place = Place::new();
+    let config = config(&place);
+    let start = || {
+        let mut serve = place.forebay(&["serve"]);
+        let child = serve.arg(&config).stderr(std::process::Stdio::null()).spawn().unwrap();
+        let name = format!("{}-train.sock", child.id());
+        wait_until("the socket is there", || place.runtime_files().contains(&name));
+        (child, name)
+    };
+    let (mut first, left) = start();
+    first.kill().unwrap();
+    program::wait(&mut first);
+    assert!(place.runtime_files().contains(&left));
+    let (mut second, name) = start();
+    let mut expected = vec![name.clone(), format!("{name}.lock")];
+    let mut found = place.runtime_files();
+    expected.sort();
+    found.sort();
+    assert_eq!(found, expected);
+    let mode = std::fs::metadata(place.runtime_folder()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+    // The only daemon of this user needs no name.
+    wait_until("the daemon answers", || {
+        program::run(&mut place.forebay(&["stats", "--json"])).status.success()
+    });
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(second.id()).unwrap());
+    nix::sys::signal::kill(pid, Signal::SIGTERM).unwrap();
+    assert_eq!(program::wait(&mut second).code(), Some(0));
+    assert!(place.runtime_files().is_empty(), "{:?}", place.runtime_files());
+}

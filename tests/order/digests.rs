@@ -1,0 +1,63 @@
+//! Digests of whole runs of `forebay bench`.
+
+use std::path::Path;
+
+use forebay_tests::{Place, data, program};
+
+/// The digest of a run with keys set, and the samples that went into it.
+fn digest(place: &Place, config: &Path, settings: &[&str]) -> (String, u64) {
+    let mut command = place.forebay(&["bench", "--json", "--digest"]);
+    command.arg(config);
+    for setting in settings {
+        command.args(["--set", setting]);
+    }
+    let report = program::run(&mut command).json();
+    (report["digest"].as_str().unwrap().to_owned(), report["samples"].as_u64().unwrap())
+}
+
+#[test]
+fn digests_are_equal_for_every_number_of_threads_and_over_restarts() {
+    let place = Place::new();
+    data::images(&place.path("images"), 61, 4);
+    let config =
+        place.config("train.toml", &data::image_config(&place.path("images"), "order.epochs = 2"));
+    let (expected, samples) = digest(&place, &config, &["stage.preprocess.concurrency=1"]);
+    assert_eq!(samples, 2 * 56);
+    for threads in [1, 2, 4, 8] {
+        let threads = format!("stage.preprocess.concurrency={threads}");
+        for fetch in ["stage.fetch.concurrency=1", "stage.fetch.concurrency=16"] {
+            let (found, _) = digest(&place, &config, &[&threads, fetch]);
+            assert_eq!(found, expected, "{threads} {fetch}");
+        }
+    }
+    // The ring and the scheduling class have no say either; the seed and the size of batches have.
+    for settings in [["ring.slots=3", "ring.hold=1"], ["cpu.policy=batch", "ring.slots=16"]] {
+        assert_eq!(digest(&place, &config, &settings).0, expected, "{settings:?}");
+    }
+    for setting in ["order.seed=1", "batch.size=7", "order.shuffle=false"] {
+        assert_ne!(digest(&place, &config, &[setting]).0, expected, "{setting}");
+    }
+}
+
+#[test]
+fn stages_make_the_same_bytes_as_one_stage() {
+    let place = Place::new();
+    let images = place.path("images");
+    data::images(&images, 40, 4);
+    let fused = place.config("fused.toml", &data::image_config(&images, "order.epochs = 1"));
+    let split = place.config(
+        "split.toml",
+        &format!(
+            "dataset.path = {:?}\ndataset.format = \"image-folder\"\nbatch.size = 8\norder.epochs = 1\n\
+             output.image = {{ dtype = \"uint8\", layout = \"NCHW\" }}\n\
+             [[stage]]\nname = \"decode\"\nconcurrency = 2\noperations = [{{ op = \"decode-image\" }}]\n\
+             [[stage]]\nname = \"crop\"\nconcurrency = 1\noperations = [{{ op = \"random-resized-crop\", size = 32 }}]\n\
+             [[stage]]\nname = \"flip\"\nconcurrency = 3\noperations = [{{ op = \"random-horizontal-flip\" }}]\n",
+            images.display()
+        ),
+    );
+    let expected = digest(&place, &fused, &[]);
+    assert_eq!(digest(&place, &split, &[]), expected);
+    let other = ["stage.decode.concurrency=4", "stage.flip.concurrency=1", "ring.slots=3"];
+    assert_eq!(digest(&place, &split, &other), expected);
+}

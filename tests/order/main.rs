@@ -1,0 +1,7 @@
+//! Promise P1, pure order: the bytes of batch *k* depend on configuration, data and place in the stream alone, not on
+//! thread counts, stages, restarts or where a client came in.
+
+#![forbid(unsafe_code)]
+
+mod digests;
+mod places;

@@ -1,0 +1,121 @@
+//! Everything in `configs/` runs, on data of the kind that it asks for.
+
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use forebay::cli::generate::ArrayContainer;
+use forebay_tests::{Place, data, place, program};
+
+/// The data that the examples name.
+fn lay_data_out(root: &Path) {
+    for folder in ["imagenet/train", "imagenet/val", "photos", "crawled"] {
+        data::images(&root.join(folder), 40, 4);
+    }
+    data::arrays(&root.join("arrays"), ArrayContainer::NpyFiles, 40);
+    data::arrays(&root.join("records"), ArrayContainer::NpzFiles, 40);
+    data::stack(&root.join("stack"), 40);
+    std::fs::rename(root.join("stack/samples.npy"), root.join("samples.npy")).unwrap();
+    data::sentences(&root.join("sentences"), 40);
+    // In an order of one's own; a comment is no name.
+    let classes = "class-003\nclass-001\nclass-000\nclass-002\n";
+    std::fs::write(root.join("classes.txt"), classes).unwrap();
+    let subset: String =
+        (0..32).map(|number| format!("class-{:03}/{number:08}.jpg\n", number % 4)).collect();
+    std::fs::write(root.join("subset.txt"), subset).unwrap();
+    let broken = root.join("crawled/class-002/00000010.jpg");
+    std::fs::write(&broken, &std::fs::read(&broken).unwrap()[..500]).unwrap();
+}
+
+#[test]
+fn every_example_runs() {
+    let place = Place::new();
+    lay_data_out(&place.path("data"));
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../configs");
+    let mut names = BTreeSet::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        assert_eq!(path.extension().unwrap(), "toml", "{}", path.display());
+        names.insert(path);
+    }
+    assert!(names.len() >= 10, "{names:?}");
+    for path in names {
+        let mut check = place.forebay(&["check", "--set", "batch.size=4"]);
+        let plan = program::run(check.arg(&path).env("FOREBAY_DATA", place.path("data")));
+        assert!(plan.status.success(), "{}: {plan:?}", path.display());
+        let mut bench = place.forebay(&["bench", "--json", "--digest", "--batches", "2"]);
+        bench.arg(&path).args(["--set", "batch.size=4", "--set", "cpu.policy=normal"]);
+        let finished = program::run(bench.env("FOREBAY_DATA", place.path("data")));
+        assert!(finished.status.success(), "{}: {finished:?}", path.display());
+        let report = finished.json();
+        assert_eq!((&report["batches"], &report["samples"]), (&2.into(), &8.into()), "{report}");
+        for figure in [
+            "seconds",
+            "samples_per_second",
+            "cpu_seconds_per_1000_samples",
+            "time_to_first_batch_seconds",
+            "peak_memory_bytes",
+        ] {
+            assert!(report[figure].as_f64().unwrap() > 0.0, "{figure}: {report}");
+        }
+        for share in ["p50", "p99"] {
+            assert!(report["wait_seconds"][share].is_number(), "{report}");
+        }
+        assert_eq!(report["stages"][0]["name"], "fetch");
+        assert!(report["verdict"]["sentence"].is_string() && report["digest"].is_string());
+    }
+}
+
+#[test]
+fn ragged_rows_arrive_as_they_are() {
+    let place = Place::new();
+    data::sentences(&place.path("sentences"), 30);
+    let text = format!(
+        "dataset.path = {:?}\ndataset.format = \"npz\"\nbatch.size = 4\norder.epochs = 1\n\
+         batch.last = \"short\"\nstage = [{{ name = \"unpack\", operations = [] }}]\n\
+         output.tokens = {{ ragged = true, max_bytes = \"1KiB\" }}\n",
+        place.path("sentences").display()
+    );
+    let config = place.config("train.toml", &text);
+    let mut loader = place::loader(config.as_path(), 0, 1).attach().unwrap();
+    let mut seen = BTreeSet::new();
+    while let Some(batch) = loader.next_batch().unwrap() {
+        let ids = batch.require("index").unwrap().as_slice::<i64>().unwrap();
+        let tokens = batch.require("tokens").unwrap();
+        let ragged = tokens.ragged().unwrap();
+        for (row, id) in ids.iter().enumerate() {
+            let number = i32::try_from(*id).unwrap();
+            let expected = vec![number; usize::try_from(1 + number % 7).unwrap()];
+            assert_eq!(ragged.row::<i32>(row).unwrap(), expected);
+            seen.insert(*id);
+        }
+    }
+    assert_eq!(seen.len(), 30);
+}
+
+#[test]
+fn index_saves_what_later_starts_use() {
+    let place = Place::new();
+    data::images(&place.path("images"), 20, 4);
+    let config = place.config("train.toml", &data::image_config(&place.path("images"), ""));
+    let made = program::run(place.forebay(&["index"]).arg(&config));
+    assert!(made.status.success(), "{made:?}");
+    for part in ["20 samples", "4 classes", "train.index"] {
+        assert!(made.stdout.contains(part), "{}", made.stdout);
+    }
+    assert!(place.path("train.index").is_file());
+    let plan = program::run(place.forebay(&["check"]).arg(&config));
+    assert!(plan.status.success() && plan.stdout.contains("20 an epoch"), "{plan:?}");
+}
+
+#[test]
+fn the_demo_runs_to_its_end() {
+    let place = Place::new();
+    let mut demo = place.forebay(&["demo", "--images", "130", "--classes", "4", "--data"]);
+    let finished = program::run(demo.arg(place.path("photos")));
+    assert!(finished.status.success(), "{finished:?}");
+    for part in ["digest", "samples/s", "Your turn"] {
+        assert!(finished.stdout.contains(part), "{}", finished.stdout);
+    }
+}

@@ -1,0 +1,114 @@
+//! What `stats` and the verdict say.
+
+use std::time::{Duration, Instant};
+
+use forebay_client::Loader;
+use forebay_tests::taken::take_epoch;
+use forebay_tests::{Daemon, Place, data, program, wait_until};
+use serde_json::Value;
+
+#[test]
+fn stats_have_every_figure_and_print_for_a_person() {
+    let place = Place::new();
+    data::stack(&place.path("data"), 40);
+    let config = place.config("train.toml", &data::stack_config(&place.path("data"), ""));
+    let daemon = Daemon::serve(&place, &config);
+    assert_eq!(daemon.stats(&place)["verdict"]["limit"], "none");
+    let mut loader = daemon.loader(0, 1).attach().unwrap();
+    assert_eq!(take_epoch(&mut loader).len(), 10);
+    let stats = daemon.stats(&place);
+    let stages = stats["stages"].as_array().unwrap();
+    assert_eq!(
+        stages.iter().map(|stage| stage["name"].as_str().unwrap()).collect::<Vec<_>>(),
+        ["fetch", "copy"]
+    );
+    for stage in stages {
+        for figure in ["num_tasks", "num_failures", "ave_time", "p90_time", "p99_time"] {
+            assert!(stage[figure].is_number(), "{figure} in {stage}");
+        }
+        assert!(stage["num_tasks"].as_u64().unwrap() >= 40);
+        for figure in [
+            "num_items",
+            "qps",
+            "ave_put_time",
+            "p90_put_time",
+            "p99_put_time",
+            "ave_get_time",
+            "p90_get_time",
+            "p99_get_time",
+            "occupancy_rate",
+        ] {
+            assert!(stage["queue"][figure].is_number(), "{figure} in {stage}");
+        }
+        let occupancy = stage["queue"]["occupancy_rate"].as_f64().unwrap();
+        assert!((0.0..=1.0).contains(&occupancy), "{occupancy}");
+    }
+    let session = &stats["sessions"][0];
+    assert_eq!((&session["stream"], &session["batches_taken"]), (&"train".into(), &10.into()));
+    let slots: u64 = ["slots_free", "slots_filling", "slots_ready", "slots_leased"]
+        .iter()
+        .map(|state| session[*state].as_u64().unwrap())
+        .sum();
+    assert_eq!(slots, 8);
+    for figure in ["cpu_seconds", "resident_bytes", "private_bytes"] {
+        assert!(stats[figure].as_f64().unwrap() > 0.0, "{figure}");
+    }
+    let from_client: Value = serde_json::from_str(&loader.stats().unwrap()).unwrap();
+    assert_eq!(from_client["pid"], stats["pid"]);
+    let shown = program::run(place.forebay(&["stats"]).arg(&daemon.socket));
+    for word in ["fetch", "copy", "occupancy", "slots:"] {
+        assert!(shown.stdout.contains(word), "{}", shown.stdout);
+    }
+    // FOREBAY_SOCKET names the daemon too; without it none is found here.
+    let asked = program::run(place.forebay(&["stats"]).env("FOREBAY_SOCKET", &daemon.socket));
+    assert!(asked.status.success() && asked.stdout.contains("session 1"), "{asked:?}");
+    let lost = program::run(&mut place.forebay(&["stats"]));
+    assert!(lost.status.code() == Some(1) && lost.stderr.contains("name its socket"), "{lost:?}");
+}
+
+/// The queue before the trainer and the verdict, after a trainer of 30 ms steps has met a stage of so many.
+fn trainer_of_30_ms(stage_milliseconds: u32) -> (f64, Value) {
+    let place = Place::new();
+    data::stack(&place.path("data"), 40);
+    let text = data::stack_config(&place.path("data"), "").replace(
+        "concurrency = 2, operations = []",
+        &format!("concurrency = 1, operations = [{{ op = \"delay\", milliseconds = {stage_milliseconds} }}]"),
+    );
+    let config = place.config("train.toml", &text);
+    let daemon = Daemon::serve_with(&place, &[&config], &["--set", "batch.size=1"]);
+    let mut loader: Loader = daemon.loader(0, 1).attach().unwrap();
+    // The trainer comes with the ring as it stands in the long run.
+    if stage_milliseconds < 30 {
+        wait_until("the ring is full", || daemon.stats(&place)["sessions"][0]["slots_ready"] == 8);
+    }
+    let mut next = Instant::now();
+    for _ in 0..60 {
+        loop {
+            // An epoch's end is no step.
+            if loader.next_batch().unwrap().is_some() {
+                break;
+            }
+        }
+        // Steps of 30 ms; what a busy machine takes on top of one is no fault of the loader.
+        next = (next + Duration::from_millis(30)).max(Instant::now() + Duration::from_millis(29));
+        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+    }
+    let stats = daemon.stats(&place);
+    let occupancy = stats["stages"][1]["queue"]["occupancy_rate"].as_f64().unwrap();
+    (occupancy, stats["verdict"].clone())
+}
+
+#[test]
+fn a_stage_faster_than_the_trainer_leaves_the_trainer_as_the_limit() {
+    let (occupancy, verdict) = trainer_of_30_ms(25);
+    assert!(occupancy >= 0.9, "{occupancy} {verdict}");
+    assert_eq!(verdict["limit"], "trainer", "{occupancy} {verdict}");
+}
+
+#[test]
+fn a_stage_slower_than_the_trainer_is_named_as_the_limit() {
+    let (occupancy, verdict) = trainer_of_30_ms(35);
+    assert!(occupancy <= 0.2, "{occupancy} {verdict}");
+    assert_eq!(verdict["limit"], "copy", "{occupancy} {verdict}");
+    assert!(verdict["sentence"].as_str().unwrap().contains("`copy`"), "{verdict}");
+}

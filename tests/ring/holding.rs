@@ -1,0 +1,96 @@
+//! Batches that the user keeps.
+
+use forebay_client::{Batch, Error};
+use forebay_tests::taken::{ids, sorted, take_epoch};
+use forebay_tests::{Daemon, Place, Taken, data};
+
+fn serve(keys: &str) -> (Place, Daemon) {
+    let place = Place::new();
+    data::images(&place.path("images"), 80, 4);
+    let config = place.config("train.toml", &data::image_config(&place.path("images"), keys));
+    let daemon = Daemon::serve(&place, &config);
+    (place, daemon)
+}
+
+#[test]
+fn held_batches_stay_as_they_are_while_others_flow() {
+    let (_place, daemon) = serve("order.epochs = 3\nring.slots = 6\nring.hold = 3");
+    let mut loader = daemon.loader(0, 1).attach().unwrap();
+    let mut held: Vec<(Batch, Taken)> = Vec::new();
+    let mut all = Vec::new();
+    for epoch in 0..3 {
+        let mut number = 0;
+        while let Some(batch) = loader.next_batch().unwrap() {
+            let taken = Taken::of(&batch);
+            all.push(taken.clone());
+            // One of each epoch is kept to the end.
+            if number == 4 {
+                held.push((batch, taken));
+            }
+            number += 1;
+        }
+        assert_eq!((number, held.len()), (10, epoch + 1));
+        for (batch, taken) in &held {
+            assert_eq!(&Taken::of(batch), taken);
+        }
+    }
+    assert_eq!(loader.held(), 3);
+    for epoch in all.chunks(10) {
+        assert_eq!(sorted(ids(epoch)), (0..80).collect::<Vec<_>>());
+    }
+    // Views outlive the session and the daemon.
+    drop(loader);
+    drop(daemon);
+    for (batch, taken) in &held {
+        assert_eq!(&Taken::of(batch), taken);
+    }
+}
+
+#[test]
+fn beyond_the_hold_limit_an_error_says_what_to_do_and_dropping_one_mends_it() {
+    let (_place, daemon) = serve("ring.slots = 5\nring.hold = 3");
+    let mut loader = daemon.loader(0, 1).attach().unwrap();
+    let mut held: Vec<Batch> = Vec::new();
+    // The batch just taken is in use; the others are kept.
+    for _ in 0..4 {
+        held.push(loader.next_batch().unwrap().unwrap());
+    }
+    let before: Vec<Taken> = held.iter().map(Taken::of).collect();
+    for _ in 0..3 {
+        let Err(Error::HoldLimit { held: count, hold: 3, slots: 5 }) = loader.next_batch() else {
+            panic!("a fifth batch beside four that are held");
+        };
+        assert_eq!(count, 4);
+    }
+    let message = loader.next_batch().unwrap_err().to_string();
+    assert!(message.contains("ring.hold") && message.contains("ring.slots"), "{message}");
+    assert_eq!(held.iter().map(Taken::of).collect::<Vec<_>>(), before);
+    // The oldest need not go first.
+    held.remove(2);
+    let fifth = loader.next_batch().unwrap().unwrap();
+    held.push(fifth);
+    let Err(Error::HoldLimit { .. }) = loader.next_batch() else { panic!("four are held again") };
+    held.clear();
+    assert_eq!(loader.held(), 0);
+    assert_eq!(take_epoch(&mut loader).len(), 5);
+}
+
+#[test]
+fn clones_of_a_batch_hold_one_slot_until_the_last_is_gone() {
+    let (place, daemon) = serve("ring.slots = 4");
+    let mut loader = daemon.loader(0, 1).attach().unwrap();
+    let batch = loader.next_batch().unwrap().unwrap();
+    let clone = batch.clone();
+    let taken = Taken::of(&batch);
+    drop(batch);
+    assert_eq!(loader.held(), 1);
+    forebay_tests::wait_until("the ring is full", || {
+        let stats = daemon.stats(&place);
+        (&stats["sessions"][0]["slots_ready"], &stats["sessions"][0]["slots_leased"])
+            == (&3.into(), &1.into())
+    });
+    assert_eq!(Taken::of(&clone), taken);
+    // Another thread may be the last.
+    std::thread::spawn(move || drop(clone)).join().unwrap();
+    assert_eq!(loader.held(), 0);
+}

@@ -1,0 +1,90 @@
+//! Plays the trainer: attaches to streams and does what its arguments say, one JSON line for each thing that happens.
+//!
+//! - `use=WORD` attaches to a configuration, a socket or a stream of `forebay run` (`default`: its first), or goes back to it
+//! - `epoch` begins an epoch and takes all of it; `take=N` begins one and takes N batches
+//! - `daemon` tells the private daemon's process
+//! - `hang` says so and does nothing any more; `exit=N` ends with this status
+//!
+//! It ends with status 3 and the error when a loader has one.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use forebay_client::{Error, Loader, Target};
+use forebay_tests::{DEADLINE, Taken};
+use serde_json::{Value, json};
+
+fn main() {
+    if let Err(error) = play() {
+        say(&json!({ "error": error.to_string() }));
+        std::process::exit(3);
+    }
+}
+
+fn play() -> Result<(), Error> {
+    let mut loaders: BTreeMap<String, Loader> = BTreeMap::new();
+    let mut current = String::new();
+    for argument in std::env::args().skip(1) {
+        let (verb, value) = argument.split_once('=').unwrap_or((&argument, ""));
+        if verb == "use" {
+            current = value.to_owned();
+            if !loaders.contains_key(value) {
+                loaders.insert(current.clone(), attach(value)?);
+            }
+            continue;
+        }
+        match verb {
+            "epoch" => take(&current, &mut loaders, usize::MAX)?,
+            "take" => take(&current, &mut loaders, number(value))?,
+            "daemon" => {
+                say(&json!({ "daemon": loaders.get(&current).and_then(Loader::private_process) }));
+            }
+            "hang" => {
+                say(&json!({ "hangs": true }));
+                loop {
+                    std::thread::park();
+                }
+            }
+            "exit" => {
+                drop(loaders);
+                std::process::exit(i32::try_from(number(value)).unwrap_or(1));
+            }
+            other => panic!("unknown step {other}"),
+        }
+    }
+    Ok(())
+}
+
+fn attach(word: &str) -> Result<Loader, Error> {
+    let target = if word == "default" { Target::Stream(None) } else { Target::from_word(word) };
+    let loader = Loader::builder(target).timeout(DEADLINE).attach()?;
+    let placement = loader.placement();
+    say(&json!({
+        "attached": loader.terms().stream, "rank": placement.rank, "world_size": placement.world_size,
+        "source": placement.source.to_string(),
+    }));
+    Ok(loader)
+}
+
+fn take(name: &str, loaders: &mut BTreeMap<String, Loader>, count: usize) -> Result<(), Error> {
+    let loader = loaders.get_mut(name).expect("`use` comes first");
+    loader.begin_epoch()?;
+    for _ in 0..count {
+        let Some(batch) = loader.next_batch()? else { break };
+        let taken = Taken::of(&batch);
+        say(&json!({
+            "stream": name, "epoch": taken.epoch, "ids": taken.ids, "valid_ids": taken.valid_ids, "digest": taken.digest,
+        }));
+    }
+    Ok(())
+}
+
+fn number(text: &str) -> usize {
+    text.parse().expect("a number")
+}
+
+fn say(value: &Value) {
+    let mut stdout = std::io::stdout().lock();
+    // A test that stopped listening has ended.
+    let _ = writeln!(stdout, "{value}").and_then(|()| stdout.flush());
+}

@@ -1,0 +1,167 @@
+//! A running `forebay serve`: started, asked, looked at from outside, ended.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitStatus, Stdio};
+use std::thread::JoinHandle;
+
+use forebay_client::{Builder, Target};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use crate::place::{self, Place};
+use crate::{program, wait_until};
+
+/// The daemon. Dropping it kills it.
+#[derive(Debug)]
+pub struct Daemon {
+    child: Child,
+    /// Where it listens.
+    pub socket: PathBuf,
+    log: Option<JoinHandle<String>>,
+}
+
+impl Daemon {
+    /// Starts it over one configuration and waits until it listens.
+    #[must_use]
+    pub fn serve(place: &Place, config: &Path) -> Self {
+        Self::serve_with(place, &[config], &[])
+    }
+
+    /// Starts it over several configurations with further arguments and waits until it listens.
+    ///
+    /// # Panics
+    /// When it ends instead.
+    #[must_use]
+    pub fn serve_with(place: &Place, configs: &[&Path], arguments: &[&str]) -> Self {
+        let socket = place.path("daemon.sock");
+        let mut child = place
+            .forebay(&["serve"])
+            .args(configs)
+            .args(arguments)
+            .arg("--socket")
+            .arg(&socket)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let log = child.stderr.take().map(program::read_all);
+        let mut daemon = Self { child, socket, log };
+        // Connecting, not looking for the file: a leftover socket is a file too.
+        wait_until("the daemon listens", || {
+            if let Some(status) = daemon.child.try_wait().unwrap() {
+                panic!("the daemon ended with {status}: {}", daemon.log_to_the_end());
+            }
+            forebay_protocol::socket::Connection::connect(&daemon.socket).is_ok()
+        });
+        daemon
+    }
+
+    fn log_to_the_end(&mut self) -> String {
+        self.log.take().map_or_else(String::new, |log| log.join().unwrap())
+    }
+
+    /// A client of its first stream.
+    #[must_use]
+    pub fn loader(&self, rank: u32, world_size: u32) -> Builder {
+        place::loader(Target::Socket(self.socket.clone(), None), rank, world_size)
+    }
+
+    /// A client of a stream.
+    #[must_use]
+    pub fn loader_of(&self, stream: &str) -> Builder {
+        place::loader(Target::Socket(self.socket.clone(), Some(stream.to_owned())), 0, 1)
+    }
+
+    /// Its process's number.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Its figures, as `forebay stats --json` prints them.
+    #[must_use]
+    pub fn stats(&self, place: &Place) -> Value {
+        program::run(place.forebay(&["stats", "--json"]).arg(&self.socket)).json()
+    }
+
+    /// Its open descriptors.
+    ///
+    /// # Panics
+    /// When it is gone.
+    #[must_use]
+    pub fn descriptors(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()
+    }
+
+    /// Its threads.
+    ///
+    /// # Panics
+    /// When it is gone.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap().count()
+    }
+
+    /// The shared segments that it has mapped.
+    ///
+    /// # Panics
+    /// When it is gone.
+    #[must_use]
+    pub fn mapped_segments(&self) -> usize {
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.pid())).unwrap();
+        maps.lines().filter(|line| line.contains("memfd:")).count()
+    }
+
+    /// Its processor time so far, in clock ticks.
+    ///
+    /// # Panics
+    /// When it is gone.
+    #[must_use]
+    pub fn cpu_ticks(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
+        let (_, rest) = status.rsplit_once(") ").unwrap();
+        // utime and stime are fields 14 and 15; the state, field 3, is the first of the rest.
+        rest.split(' ').skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum()
+    }
+
+    /// Whether it still runs.
+    ///
+    /// # Panics
+    /// When the system does not say.
+    #[must_use]
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Panics
+    /// When it is gone.
+    pub fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(i32::try_from(self.pid()).unwrap()), signal).unwrap();
+    }
+
+    /// Sends it a signal and waits for its end: how it ended, and what it logged.
+    #[must_use]
+    pub fn end(mut self, signal: Signal) -> (ExitStatus, String) {
+        self.signal(signal);
+        let status = program::wait(&mut self.child);
+        let log = self.log_to_the_end();
+        (status, log)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            let log = self.log_to_the_end();
+            let lines: Vec<&str> = log.lines().collect();
+            let last = &lines[lines.len().saturating_sub(20)..];
+            eprintln!("the daemon's log ends with:\n{}", last.join("\n"));
+        }
+    }
+}

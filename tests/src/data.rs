@@ -1,0 +1,95 @@
+//! Tiny data sets.
+
+use std::io::Write;
+use std::path::Path;
+
+use forebay::cli::generate::{
+    ArrayContainer, ArrayOptions, GenerateOptions, generate_arrays, generate_images,
+};
+
+/// JPEGs of about 48×40 pixels in class folders.
+///
+/// # Panics
+/// When they cannot be written.
+pub fn images(folder: &Path, count: u64, classes: u32) {
+    let options = GenerateOptions {
+        images: count,
+        classes,
+        width: 48,
+        height: 40,
+        ..GenerateOptions::default()
+    };
+    generate_images(folder, &options, &|_, _| {}).unwrap();
+}
+
+/// NumPy arrays of 2×3 float32.
+///
+/// # Panics
+/// When they cannot be written.
+pub fn arrays(folder: &Path, container: ArrayContainer, count: u64) {
+    let options = ArrayOptions {
+        container,
+        samples: count,
+        classes: u32::try_from(count.min(4)).unwrap(),
+        shape: vec![2, 3],
+        ..ArrayOptions::default()
+    };
+    generate_arrays(folder, &options, &|_, _| {}).unwrap();
+}
+
+/// One `.npy` file whose first axis is the samples: `folder/samples.npy`.
+///
+/// # Panics
+/// When it cannot be written.
+pub fn stack(folder: &Path, count: u64) {
+    arrays(folder, ArrayContainer::NpyStack, count);
+}
+
+/// `.npz` files with one member `tokens` (int32) of 1 to 7 elements, all equal to the file's number.
+///
+/// # Panics
+/// When they cannot be written.
+pub fn sentences(folder: &Path, count: u32) {
+    std::fs::create_dir_all(folder).unwrap();
+    for number in 0..count {
+        let length = 1 + number % 7;
+        let header = format!("{{'descr': '<i4', 'fortran_order': False, 'shape': ({length},), }}");
+        // Magic, version and header length take 10 bytes; the whole is padded to 64 and ends in a line feed.
+        let header = format!("{header:<117}\n");
+        let mut array = b"\x93NUMPY\x01\x00".to_vec();
+        array.extend(u16::try_from(header.len()).unwrap().to_le_bytes());
+        array.extend(header.as_bytes());
+        for _ in 0..length {
+            array.extend(number.to_le_bytes());
+        }
+        let file = std::fs::File::create(folder.join(format!("{number:04}.npz"))).unwrap();
+        let mut archive = zip::ZipWriter::new(file);
+        let stored = zip::write::SimpleFileOptions::default()
+            .compression_method(zip::CompressionMethod::Stored);
+        archive.start_file("tokens.npy", stored).unwrap();
+        archive.write_all(&array).unwrap();
+        archive.finish().unwrap();
+    }
+}
+
+/// A configuration over a stack of arrays, in batches of 4, without a socket: `keys` come on top.
+#[must_use]
+pub fn stack_config(folder: &Path, keys: &str) -> String {
+    let path = folder.join("samples.npy");
+    format!(
+        "dataset.path = {:?}\ndataset.format = \"npy\"\nbatch.size = 4\n\
+         stage = [{{ name = \"copy\", concurrency = 2, operations = [] }}]\n{keys}\n",
+        path.display()
+    )
+}
+
+/// A configuration over images in class folders: crops of 32×32 in batches of 8, flipped at random.
+#[must_use]
+pub fn image_config(folder: &Path, keys: &str) -> String {
+    format!(
+        "dataset.path = {:?}\npreset = \"imagenet-train\"\nbatch.size = 8\n{keys}\n\
+         [[stage]]\nname = \"preprocess\"\nconcurrency = 2\noperations = [{{ op = \"decode-image\" }}, \
+         {{ op = \"random-resized-crop\", size = 32 }}, {{ op = \"random-horizontal-flip\" }}]\n",
+        folder.display()
+    )
+}

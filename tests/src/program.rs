@@ -1,0 +1,153 @@
+//! Finds the `forebay` program that belongs to the running test, builds it where it is missing or older than its
+//! sources, and runs it under a watchdog.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
+use std::thread;
+use std::time::Instant;
+
+use crate::DEADLINE;
+
+/// The built `forebay`: what `FOREBAY_PROGRAM` names, else the one in the target folder of the running test.
+///
+/// # Panics
+/// When it cannot be built.
+#[must_use]
+pub fn forebay() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        if let Some(named) = std::env::var_os("FOREBAY_PROGRAM").filter(|name| !name.is_empty()) {
+            return named.into();
+        }
+        let test = std::env::current_exe().unwrap();
+        // target/PROFILE/deps/TEST
+        let folder = test.parent().and_then(Path::parent).unwrap().to_path_buf();
+        let program = folder.join("forebay");
+        if is_stale(&program) {
+            build(&folder);
+        }
+        program
+    })
+}
+
+/// Whether the program is missing or one of the sources that cargo wrote down beside it is newer.
+fn is_stale(program: &Path) -> bool {
+    let changed = |path: &Path| path.metadata().and_then(|status| status.modified()).ok();
+    let sources = std::fs::read_to_string(program.with_extension("d")).unwrap_or_default();
+    let Some((Some(built), (_, sources))) =
+        changed(program).map(Some).zip(sources.split_once(": "))
+    else {
+        return true;
+    };
+    sources.split_whitespace().any(|source| changed(Path::new(source)).is_none_or(|at| at > built))
+}
+
+/// Builds it as the running test was built.
+fn build(folder: &Path) {
+    let target = folder.parent().unwrap();
+    let profile = match folder.file_name().and_then(|name| name.to_str()) {
+        Some("debug") | None => "dev",
+        Some(name) => name,
+    };
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
+    let status = Command::new(cargo)
+        .args(["build", "--quiet", "--package", "forebay", "--bin", "forebay"])
+        .args(["--profile", profile, "--manifest-path"])
+        .arg(manifest)
+        .arg("--target-dir")
+        .arg(target)
+        .status()
+        .unwrap();
+    assert!(status.success(), "the program could not be built");
+}
+
+/// What a finished process left.
+#[derive(Debug)]
+pub struct Finished {
+    /// How it ended.
+    pub status: ExitStatus,
+    /// Its standard output.
+    pub stdout: String,
+    /// Its standard error.
+    pub stderr: String,
+}
+
+impl Finished {
+    /// Its output as JSON.
+    ///
+    /// # Panics
+    /// When it failed or is none.
+    #[must_use]
+    pub fn json(&self) -> serde_json::Value {
+        assert!(self.status.success(), "{self:?}");
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// Its output, one JSON value a line.
+    ///
+    /// # Panics
+    /// When a line is none.
+    #[must_use]
+    pub fn json_lines(&self) -> Vec<serde_json::Value> {
+        let parse = |line| {
+            serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}: {self:?}"))
+        };
+        self.stdout.lines().map(parse).collect()
+    }
+}
+
+/// Runs a program to its end.
+///
+/// # Panics
+/// When it does not end by the deadline.
+#[must_use]
+pub fn run(command: &mut Command) -> Finished {
+    finish(
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap(),
+    )
+}
+
+/// Waits for a child's end and collects what of its output was not read.
+///
+/// # Panics
+/// When it does not end by the deadline.
+#[must_use]
+pub fn finish(mut child: Child) -> Finished {
+    let stdout = child.stdout.take().map(read_all);
+    let stderr = child.stderr.take().map(read_all);
+    let status = wait(&mut child);
+    let text = |reader: Option<thread::JoinHandle<String>>| {
+        reader.map_or_else(String::new, |reader| reader.join().unwrap())
+    };
+    Finished { status, stdout: text(stdout), stderr: text(stderr) }
+}
+
+/// Reads on a thread of its own, so that a full pipe holds nobody up.
+pub(crate) fn read_all(mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<String> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = pipe.read_to_end(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+/// Waits for a child's end.
+///
+/// # Panics
+/// When it does not end by the deadline; it is killed then.
+pub fn wait(child: &mut Child) -> ExitStatus {
+    let begin = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        if begin.elapsed() > DEADLINE {
+            let _ = child.kill();
+            panic!("process {} did not end within {} s", child.id(), DEADLINE.as_secs());
+        }
+        thread::sleep(std::time::Duration::from_millis(2));
+    }
+}
