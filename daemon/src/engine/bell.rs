@@ -3,37 +3,33 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use forebay_protocol::sync::{AtomicBool, Ordering};
 use rustix::event::{EventfdFlags, eventfd};
 
 /// Any number of rings before the engine looks count as one.
+///
+/// Each ring is a system call, though a flag could spare those that come while it rings already: a lowered thread that
+/// is put aside between setting such a flag and its call would keep every other thread's ring from being heard.
 #[derive(Debug)]
 pub(crate) struct Bell {
     descriptor: OwnedFd,
-    rung: AtomicBool,
 }
 
 impl Bell {
     pub(crate) fn new() -> io::Result<Self> {
         let descriptor = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { descriptor, rung: AtomicBool::new(false) })
+        Ok(Self { descriptor })
     }
 
-    /// Rings; at most one system call, none when it rings already.
+    /// Rings. What was done before the ring is seen by whoever hears it: the kernel's counter orders both.
     pub(crate) fn ring(&self) {
-        // SeqCst: pairs with the swap in `hear`. What was done before the ring is seen by whoever hears it.
-        if !self.rung.swap(true, Ordering::SeqCst) {
-            // A full counter means that it rings already.
-            let _ = rustix::io::write(&self.descriptor, &1u64.to_ne_bytes());
-        }
+        // A full counter means that it rings already.
+        let _ = rustix::io::write(&self.descriptor, &1u64.to_ne_bytes());
     }
 
     /// Stops the ringing. What is looked at after it includes all that was done before the rings.
     pub(crate) fn hear(&self) {
         let mut count = [0u8; 8];
         let _ = rustix::io::read(&self.descriptor, &mut count);
-        // SeqCst: pairs with the swap in `ring`. A ring from here on writes again.
-        self.rung.swap(false, Ordering::SeqCst);
     }
 }
 

@@ -11,11 +11,13 @@ use forebay_protocol::frames::{Attach, Attached, DaemonFrame};
 use forebay_protocol::ids::{Position, SampleId};
 use forebay_protocol::publish::{Descriptor, PublishReader};
 use forebay_protocol::returns::{ReturnWord, ReturnWriter};
-use forebay_protocol::segment::{Access, Mapping, open_segment};
+use forebay_protocol::segment::{Access, Mapping, Segment, open_segment};
+use forebay_protocol::slots::split_rows;
 use forebay_protocol::socket::Connection;
 use forebay_protocol::words::Words;
 use tokio::sync::mpsc;
 
+use super::work::{Claim, SessionWork};
 use super::*;
 use crate::config::{Config, CpuPolicy};
 use crate::dataset::testing::npy_bytes;
@@ -231,6 +233,30 @@ fn no_row_is_torn_stale_or_another_ones_under_seeks_and_substitutes() {
 #[test]
 fn no_row_is_torn_or_stale_when_ragged_rows_are_compacted_under_seeks() {
     take_and_seek("[output]\narray = { ragged = true, max_bytes = \"512B\", compact = true }\n");
+}
+
+/// A slot whose rows are being moved together is not free, and a wish that nobody has heard yet is taken back: else the
+/// slot's next batch would be moved while it is written.
+#[test]
+fn a_given_up_compaction_does_not_reach_the_slots_next_batch() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = "[[stage]]\nname = \"work\"\noperations = []\n\
+                  [output]\narray = { ragged = true, max_bytes = \"512B\", compact = true }\n";
+    let stream = open_stream(folder.path(), false, output);
+    let data = Segment::create("data", stream.layout().slot_bytes()).unwrap();
+    let rows = split_rows(data.map().unwrap(), &stream.layout, 1);
+    let work = SessionWork::new(Arc::clone(&stream), rows);
+    let slot = &work.slots[0];
+    slot.open(0, 8);
+    assert!(slot.withdraw_compaction());
+    assert!(slot.compacted().is_none());
+    assert!(slot.withdraw_compaction());
+    assert!(work.claim().is_none(), "the wish was taken back");
+    assert!(slot.compacted().is_none());
+    assert!(matches!(work.claim(), Some(Claim::Compaction { slot: 0 })));
+    assert!(!slot.withdraw_compaction(), "a thread is at it");
+    slot.compact(&stream);
+    assert!(slot.withdraw_compaction());
 }
 
 fn take_and_seek(output: &str) {
