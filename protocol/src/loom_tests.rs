@@ -57,6 +57,31 @@ fn loom_a_seen_batch_is_whole() {
     });
 }
 
+/// A returned word is whole when its count is seen, without the help of a fence on the daemon's side; and an entry is
+/// written anew only after the client has read it.
+#[test]
+fn loom_a_seen_return_is_whole() {
+    model(|| {
+        let publish = Arc::new(HeapWords::new(publish_words(1, 0)));
+        let back = Arc::new(HeapWords::new(return_words(1)));
+        let mut writer = PublishWriter::new(Arc::clone(&publish), 1, 0);
+        let mut returns = ReturnReader::new(Arc::clone(&back), 1);
+        let reader = PublishReader::new(publish).unwrap();
+        let mut client = ReturnWriter::new(back, 1);
+        writer.publish(&descriptor(0));
+        let word = ReturnWord { slot: SlotIndex(1), generation: Generation(7) };
+        let trainer = thread::spawn(move || {
+            assert_eq!(reader.read(0).unwrap(), descriptor(0));
+            client.give_back(word, &reader);
+        });
+        if let Some(found) = returns.take_return().unwrap() {
+            assert_eq!(found, word);
+            writer.publish(&descriptor(1));
+        }
+        trainer.join().unwrap();
+    });
+}
+
 /// Nobody sleeps over a batch: if the client found nothing after announcing its sleep, the daemon rings.
 #[test]
 fn loom_no_wake_up_is_lost_on_publish() {

@@ -18,6 +18,9 @@ use crate::wire::{DOORBELL, MAX_FRAME_BYTES, WireError, decode, encode};
 
 /// The most descriptors that a frame carries.
 pub const MAX_DESCRIPTORS: usize = 4;
+/// The most that the kernel lets a datagram carry (SCM_MAX_FD). There is room for all of them: where the kernel has to
+/// cut, it leaves descriptors open here that nobody is told of.
+const KERNEL_MAX_DESCRIPTORS: usize = 253;
 
 /// Why a connection does not go on.
 #[derive(Debug, thiserror::Error)]
@@ -190,7 +193,7 @@ impl Connection {
                 Err(error) => return Err(failed("recv", error)),
             }
         }
-        let mut space = nix::cmsg_space!([RawFd; MAX_DESCRIPTORS]);
+        let mut space = nix::cmsg_space!([RawFd; KERNEL_MAX_DESCRIPTORS]);
         let flags = MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_DONTWAIT;
         let mut slices = [io::IoSliceMut::new(buffer)];
         let message = match recvmsg::<()>(raw, &mut slices, Some(&mut space), flags) {
@@ -206,7 +209,8 @@ impl Connection {
                 }
             }
         }
-        if message.flags.intersects(MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC) {
+        let too_many = descriptors.len() > MAX_DESCRIPTORS;
+        if too_many || message.flags.intersects(MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC) {
             return Err(SocketError::Oversize);
         }
         match message.bytes {
@@ -334,6 +338,18 @@ mod tests {
             panic!("a frame was sent");
         };
         assert_eq!(received, text);
+    }
+
+    #[test]
+    fn descriptors_beyond_the_limit_are_refused_and_closed() {
+        let (daemon, client) = Connection::pair().unwrap();
+        let (watched, sent) = Connection::pair().unwrap();
+        let copies = [sent.as_fd(); MAX_DESCRIPTORS + 1];
+        client.send(&ClientFrame::Stats, &copies).unwrap();
+        assert!(matches!(daemon.receive::<ClientFrame>(), Err(SocketError::Oversize)));
+        drop(sent);
+        // Only now does no copy of the other end exist.
+        assert!(matches!(watched.receive::<ClientFrame>(), Err(SocketError::Closed)));
     }
 
     #[test]

@@ -12,7 +12,7 @@ mod npz;
 mod registry;
 mod sample_files;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 
 pub use error::DatasetError;
 pub use folder::IndexReport;

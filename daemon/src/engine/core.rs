@@ -20,6 +20,7 @@ use super::pool::{Pool, PoolOptions, Shared};
 use super::session::{Session, SessionEnd, SessionFault, SessionTerms, ring_bytes};
 use super::stream::Stream;
 use super::watch::watch;
+use super::work::SessionWork;
 use crate::observe::{DaemonReport, SessionReport, StreamReport, Substitution};
 
 /// The engine as its own thread's tasks share it.
@@ -31,6 +32,8 @@ pub(crate) struct Engine {
     streams: Vec<Arc<Stream>>,
     fetch_notify: Vec<Rc<Notify>>,
     sessions: BTreeMap<u64, Session>,
+    /// Of sessions that have ended, until their last row has: the rows that wait for work hold bytes of the gate.
+    ending: Vec<Arc<SessionWork>>,
     next_session: u64,
     pub(crate) gate: Arc<ByteGate>,
     pool: Pool,
@@ -51,6 +54,7 @@ impl Engine {
             fetch_notify: streams.iter().map(|_| Rc::new(Notify::new())).collect(),
             streams,
             sessions: BTreeMap::new(),
+            ending: Vec::new(),
             next_session: 1,
             gate: Arc::new(ByteGate::new(fetch_bytes, Arc::clone(&bell))),
             pool: Pool::start(pool, Arc::clone(&bell))?,
@@ -167,6 +171,7 @@ impl Engine {
     /// Advances everything: a batch completed, a row failed, bytes came free, or time passed.
     pub(crate) fn advance_all(&mut self) {
         self.gate.grant();
+        self.reap_ending();
         let rows_finished = self.pool.shared.rows_finished.load(Ordering::Relaxed);
         let numbers: Vec<u64> = self.sessions.keys().copied().collect();
         for number in numbers {
@@ -195,6 +200,7 @@ impl Engine {
             return;
         };
         session.end();
+        self.ending.push(Arc::clone(&session.work));
         match end {
             SessionEnd::ClientLeft => tracing::info!(session = number, "client left"),
             SessionEnd::Violation(reason) => {
@@ -230,8 +236,18 @@ impl Engine {
     }
 
     fn show_sessions_to_threads(&self) {
-        let sessions = self.sessions.values().map(|session| Arc::clone(&session.work)).collect();
-        self.pool.shared.sessions.store(Arc::new(sessions));
+        let sessions = self.sessions.values().map(|session| &session.work);
+        let shown = sessions.chain(&self.ending).map(Arc::clone).collect();
+        self.pool.shared.sessions.store(Arc::new(shown));
+    }
+
+    /// Lets the memory of ended sessions go whose rows are all finished.
+    fn reap_ending(&mut self) {
+        let before = self.ending.len();
+        self.ending.retain(|work| !work.is_finished());
+        if self.ending.len() < before {
+            self.show_sessions_to_threads();
+        }
     }
 
     /// The next rows that a lane of a stream fetches: from the session whose next row is most urgent.

@@ -28,6 +28,8 @@ mod memory;
 mod pool;
 mod session;
 mod stream;
+#[cfg(test)]
+mod tests;
 mod watch;
 mod work;
 

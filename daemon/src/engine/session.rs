@@ -284,7 +284,7 @@ impl Session {
         let (work, slots) = (&self.work, &mut self.slots);
         self.cancelled.retain(|batch| {
             let slot = &work.slots[usize::from(batch.slot.0)];
-            let running = !slot.is_complete();
+            let running = !slot.is_complete() || !slot.withdraw_compaction();
             if !running {
                 slot.close();
                 slots.abandon(batch.slot);
@@ -377,7 +377,7 @@ impl Session {
                 break;
             };
             let slot = &self.work.slots[usize::from(batch.slot.0)];
-            // A row that failed since the last look has no data: whoever failed it has rung, and it is mended first.
+            // A row may have failed since failed rows were mended; its ring brings this side back.
             if !slot.is_complete() || slot.has_failed() {
                 break;
             }
@@ -410,7 +410,7 @@ impl Session {
         if batch.planned.epoch != self.substitutes_epoch {
             (self.substitutes_epoch, self.substitutes) = (batch.planned.epoch, 0);
         }
-        self.substitutes += batch.substituted.len() as u64;
+        self.substitutes = self.substitutes.saturating_add(batch.substituted.len() as u64);
         for substituted in batch.substituted {
             if self.substituted.len() == LISTED_SUBSTITUTES {
                 self.substituted.pop_front();
@@ -459,7 +459,7 @@ impl Session {
         let before =
             if batch.planned.epoch == self.substitutes_epoch { self.substitutes } else { 0 };
         let allowed = self.substitutes_allowed();
-        let count = before + batch.substituted.len() as u64;
+        let count = before.saturating_add(batch.substituted.len() as u64);
         (count > allowed).then(|| Fault {
             kind: FaultKind::BadSample,
             message: format!(
@@ -543,7 +543,6 @@ impl Session {
             let mut cell = slot_work.cell(row);
             cell.task.reset(id, DrawKey { seed, epoch: planned.epoch, sample: id.0 });
             cell.valid = planned_row.valid;
-            // Left by a row that failed after its batch was given up.
             cell.failure = None;
             drop(cell);
             let session = Arc::clone(&self.work);

@@ -129,9 +129,9 @@ impl SlotWork {
     /// Opens the slot for a batch of so many rows. Engine only.
     pub(crate) fn open(&self, order: u64, rows: u32) {
         self.cancelled.store(false, Ordering::Relaxed);
-        // Rows of a batch that was given up may have failed after the engine's last look. Relaxed: all of them have
-        // finished, which `is_complete` saw.
         for word in &self.failed {
+            // Relaxed: every row of the batch before is finished. One that failed after its batch was given up was
+            // not looked at.
             word.store(0, Ordering::Relaxed);
         }
         self.compaction.store(COMPACTION_NONE, Ordering::Relaxed);
@@ -183,6 +183,18 @@ impl SlotWork {
             .then(|| self.compacted_elements.lock().unwrap_or_else(PoisonError::into_inner).clone())
     }
 
+    /// Takes a wish for compaction back. False: a work thread is at it, has the rows' cells, and rings when it is done.
+    /// Engine only.
+    pub(crate) fn withdraw_compaction(&self) -> bool {
+        // Acquire: pairs with the release in `compact`.
+        self.compaction.compare_exchange(
+            COMPACTION_WANTED,
+            COMPACTION_NONE,
+            Ordering::Acquire,
+            Ordering::Acquire,
+        ) != Err(COMPACTION_RUNNING)
+    }
+
     fn claim_compaction(&self) -> bool {
         self.compaction.load(Ordering::Relaxed) == COMPACTION_WANTED
             && self
@@ -224,15 +236,15 @@ impl SlotWork {
         self.cancelled.load(Ordering::Acquire)
     }
 
-    /// Whether a failed row was not looked at yet. After [`is_complete`](Self::is_complete) said so, none is missed.
-    pub(crate) fn has_failed(&self) -> bool {
-        // Relaxed: `is_complete` acquired what `finish_row` released.
-        self.failed.iter().any(|word| word.load(Ordering::Relaxed) != 0)
-    }
-
     /// The next failed row that was not looked at. Engine only.
     pub(crate) fn take_failed(&self) -> Option<usize> {
         take_bit(&self.failed)
+    }
+
+    /// Whether a failed row was not looked at.
+    pub(crate) fn has_failed(&self) -> bool {
+        // Relaxed: whoever saw the batch complete has acquired the bits that were set before.
+        self.failed.iter().any(|word| word.load(Ordering::Relaxed) != 0)
     }
 
     /// A row waits for a stage from now on.
@@ -273,6 +285,11 @@ impl SessionWork {
         let stages = stream.stages.len();
         let slots = rows.into_iter().map(|rows| SlotWork::new(rows, stages)).collect();
         Self { stream, slots, next_to_publish: AtomicU64::new(0) }
+    }
+
+    /// Whether every row of every batch is finished.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.slots.iter().all(SlotWork::is_complete)
     }
 
     /// How far the session's most urgent ready row is from being published, if there is one.

@@ -1,0 +1,266 @@
+//! The engine with its threads over real segments. A test stands in for the client: it takes, checks and returns.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_protocol::frames::{Attach, Attached, DaemonFrame};
+use forebay_protocol::ids::{Position, SampleId};
+use forebay_protocol::publish::{Descriptor, PublishReader};
+use forebay_protocol::returns::{ReturnWord, ReturnWriter};
+use forebay_protocol::segment::{Access, Mapping, open_segment};
+use forebay_protocol::socket::Connection;
+use forebay_protocol::words::Words;
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::config::{Config, CpuPolicy};
+use crate::dataset::testing::npy_bytes;
+use crate::order::{DrawKey, Draws, substitute};
+
+/// Hangs are found by this and by nothing else.
+const WATCHDOG: Duration = Duration::from_secs(60);
+const SAMPLES: u64 = 64;
+const ROUNDS: u32 = 4000;
+
+/// Every fifth sample is no array.
+fn is_bad(sample: u64) -> bool {
+    sample % 5 == 1
+}
+
+/// A folder of arrays of four numbers, each the sample's own, and a stream over it.
+fn open_stream(folder: &Path, bad_samples: bool, more: &str) -> Arc<Stream> {
+    let data = folder.join("data");
+    std::fs::create_dir_all(&data).unwrap();
+    for sample in 0..SAMPLES {
+        let elements: Vec<u8> = (0..4).flat_map(|_| sample.to_le_bytes()).collect();
+        let mut bytes = npy_bytes("<i8", false, "(4,)", &elements);
+        if bad_samples && is_bad(sample) {
+            bytes[0] = 0;
+        }
+        std::fs::write(data.join(format!("{sample:03}.npy")), bytes).unwrap();
+    }
+    let text = format!(
+        "[dataset]\nformat = \"npy\"\npath = \"data\"\nindex = \"index\"\n[order]\nshuffle = false\n[batch]\nsize = 8\n\
+         [errors]\non_bad_sample = \"substitute\"\nbudget = 1000000\n{more}"
+    );
+    let path = folder.join("stream.toml");
+    std::fs::write(&path, text).unwrap();
+    let config = Config::from_file(&path, &[]).unwrap();
+    Arc::new(Stream::open(config, 3, &|_| std::ops::ControlFlow::Continue(())).unwrap())
+}
+
+fn start(stream: &Arc<Stream>, fetch_bytes: u64) -> SharedEngine {
+    let pool = PoolOptions { threads: 3, policy: CpuPolicy::Normal, nice: 0, cores: Vec::new() };
+    let engine = Engine::start(vec![Arc::clone(stream)], pool, fetch_bytes).unwrap();
+    let shared = Rc::clone(&engine);
+    tokio::task::spawn_local(async move { run_bell(shared).await });
+    engine
+}
+
+/// Runs a test on an engine thread of its own, under the watchdog.
+fn on_engine_thread<F: Future<Output = ()>>(test: impl FnOnce() -> F) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let local = tokio::task::LocalSet::new();
+    let outcome = local.block_on(&runtime, async { tokio::time::timeout(WATCHDOG, test()).await });
+    // Threads of a test that hung shall not keep it from failing.
+    runtime.shutdown_background();
+    if outcome.is_err() {
+        std::mem::forget(local);
+        panic!("the engine made no progress for {WATCHDOG:?}");
+    }
+}
+
+struct Client {
+    engine: SharedEngine,
+    number: u64,
+    terms: Box<Attached>,
+    data: Mapping,
+    publish: PublishReader<Mapping>,
+    returns: ReturnWriter<Mapping>,
+    read: u64,
+    serial: u64,
+    bad_samples: bool,
+    frames: mpsc::Receiver<DaemonFrame>,
+    /// What keeps the engine's doorbells from failing.
+    _peer: Connection,
+}
+
+impl Client {
+    fn attach(engine: &SharedEngine, bad_samples: bool) -> Self {
+        let request = Attach {
+            stream: None,
+            rank: 0,
+            world_size: 1,
+            position: Position::default(),
+            substitutes: 0,
+        };
+        let (connection, peer) = Connection::pair().unwrap();
+        let (outbox, frames) = mpsc::channel(64);
+        let (number, terms) =
+            engine.borrow_mut().attach(&request, Rc::new(connection), outbox).unwrap();
+        let DaemonFrame::Attached(attached) = &terms.frame else {
+            panic!("the terms of a session")
+        };
+        let [data, publish, returns] = terms.descriptors();
+        let slots = attached.slots;
+        let data_bytes = attached.slot_bytes * u64::from(slots);
+        let client = Self {
+            engine: Rc::clone(engine),
+            number,
+            terms: attached.clone(),
+            data: open_segment(data, "data", data_bytes, Access::ReadWrite).unwrap(),
+            publish: PublishReader::new(
+                open_segment(publish, "publish", attached.publish_bytes, Access::ReadOnly).unwrap(),
+            )
+            .unwrap(),
+            returns: ReturnWriter::new(
+                open_segment(returns, "return", attached.return_bytes, Access::ReadWrite).unwrap(),
+                slots,
+            ),
+            read: 0,
+            serial: 0,
+            bad_samples,
+            frames,
+            _peer: peer,
+        };
+        engine.borrow_mut().advance(number);
+        client
+    }
+
+    /// The next batch, whatever seek it was made for.
+    async fn next(&mut self) -> Descriptor {
+        while self.publish.published() == self.read {
+            tokio::task::yield_now().await;
+            if let Ok(DaemonFrame::Fault(fault)) = self.frames.try_recv() {
+                panic!("the session ended: {}", fault.message);
+            }
+        }
+        self.read += 1;
+        self.publish.read(self.read - 1).unwrap()
+    }
+
+    fn give_back(&mut self, batch: &Descriptor) {
+        let word = ReturnWord { slot: batch.slot, generation: batch.generation };
+        if self.returns.give_back(word, &self.publish) {
+            self.engine.borrow_mut().advance(self.number);
+        }
+    }
+
+    fn seek(&mut self, samples: u64) {
+        self.serial += 1;
+        self.engine.borrow_mut().seek(self.number, self.serial, Position { epoch: 0, samples });
+    }
+
+    /// Compares a batch with what the order says of it, substitutes included.
+    fn check(&self, batch: &Descriptor) {
+        let start = match batch.position_after.samples {
+            0 => SAMPLES - batch.rows,
+            samples => samples - batch.rows,
+        };
+        let base = self.terms.slot_bytes * u64::from(batch.slot.0);
+        let word = |byte: u64| {
+            let word = self.data.word(usize::try_from((base + byte) / 8).unwrap());
+            word.load(forebay_protocol::sync::Ordering::Relaxed)
+        };
+        let (array, index) = (&batch.tensors[0], &batch.tensors[1]);
+        if array.ragged {
+            assert_eq!(array.length_bytes, 32 * batch.rows, "the bytes of rows that lie together");
+        }
+        for row in 0..batch.rows {
+            let wanted = start + row;
+            let mut expected = wanted;
+            let mut attempt = 0;
+            while self.bad_samples && is_bad(expected) {
+                let bad = SampleId(wanted);
+                expected = substitute(SAMPLES, 0, batch.epoch, bad, attempt).unwrap().0;
+                attempt += 1;
+            }
+            let place = format!("row {row} of the batch at {start} of epoch {}", batch.epoch);
+            assert_eq!(word(index.offset_bytes + 8 * row), expected, "index in {place}");
+            // Dense rows of 32 bytes lie together too.
+            let first = array.offset_bytes + 32 * row;
+            for byte in [first, first + 24] {
+                assert_eq!(word(byte), expected, "data in {place}");
+            }
+            if array.ragged {
+                let table = array.table_offset_bytes + 8 * row;
+                assert_eq!(word(table), 4 * row, "offset of {place}");
+            }
+        }
+    }
+}
+
+/// A session that ends while its rows hold the whole byte budget and every lane waits for bytes must not take the
+/// budget with it.
+#[test]
+fn an_ended_session_gives_its_bytes_back() {
+    on_engine_thread(|| async {
+        let folder = tempfile::tempdir().unwrap();
+        let stages = "[[stage]]\nname = \"work\"\nconcurrency = 1\noperations = [{ op = \"delay\", milliseconds = 2 }]\n";
+        let stream = open_stream(folder.path(), false, stages);
+        // A sample has 160 bytes: room for two.
+        let engine = start(&stream, 320);
+        for _ in 0..3 {
+            let mut client = Client::attach(&engine, false);
+            let batch = client.next().await;
+            client.check(&batch);
+            while engine.borrow().gate.in_use() < 320 {
+                tokio::task::yield_now().await;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            engine.borrow_mut().detach(client.number, &SessionEnd::ClientLeft);
+        }
+        while engine.borrow().gate.in_use() > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+}
+
+/// Bad samples, seeks, batches kept and returned out of order, two stages with limits and a tight byte budget: each
+/// row that is delivered is the one that the order names.
+#[test]
+fn no_row_is_torn_stale_or_another_ones_under_seeks_and_substitutes() {
+    take_and_seek("");
+}
+
+/// The same while work threads move ragged rows together, also of batches that are given up meanwhile.
+#[test]
+fn no_row_is_torn_or_stale_when_ragged_rows_are_compacted_under_seeks() {
+    take_and_seek("[output]\narray = { ragged = true, max_bytes = \"512B\", compact = true }\n");
+}
+
+fn take_and_seek(output: &str) {
+    on_engine_thread(|| async {
+        let folder = tempfile::tempdir().unwrap();
+        let stages = "[[stage]]\nname = \"first\"\nconcurrency = 1\noperations = []\n\
+                      [[stage]]\nname = \"second\"\nconcurrency = 2\noperations = []\n\
+                      [ring]\nslots = 5\n";
+        let stream = open_stream(folder.path(), true, &format!("{stages}{output}"));
+        let engine = start(&stream, 1600);
+        let mut client = Client::attach(&engine, true);
+        let mut draws = Draws::new(DrawKey { seed: 1, epoch: 0, sample: 0 }, 0);
+        let mut held = VecDeque::new();
+        for _ in 0..ROUNDS {
+            let batch = client.next().await;
+            if batch.seek_serial == client.serial {
+                client.check(&batch);
+            }
+            held.push_back(batch);
+            while held.len() > 3 || (!held.is_empty() && draws.below(3) > 0) {
+                let place = if draws.below(2) == 0 { 0 } else { held.len() - 1 };
+                let batch = held.remove(place).unwrap();
+                client.give_back(&batch);
+            }
+            if draws.below(8) == 0 {
+                for _ in 0..draws.below(40) {
+                    tokio::task::yield_now().await;
+                }
+                client.seek(draws.below(SAMPLES / 8) * 8);
+            }
+        }
+    });
+}
