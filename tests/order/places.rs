@@ -163,3 +163,25 @@ fn bad_samples_of_an_epoch_left_early_do_not_touch_the_next() {
         assert_eq!(found, epoch[..2]);
     }
 }
+
+#[test]
+fn ragged_rows_moved_together_survive_epochs_left_early() {
+    let place = Place::new();
+    data::sentences(&place.path("sentences"), 96);
+    let text = format!(
+        "dataset.path = {:?}\ndataset.format = \"npz\"\nbatch.size = 4\norder.epochs = 150\n\
+         stage = [{{ name = \"unpack\", concurrency = 2, operations = [] }}]\n\
+         output.tokens = {{ ragged = true, max_bytes = \"1KiB\", compact = true }}\n",
+        place.path("sentences").display()
+    );
+    let config = place.config("train.toml", &text);
+    let daemon = Daemon::serve(&place, &config);
+    let mut calm = daemon.loader(0, 1).attach().unwrap();
+    let expected: Vec<Vec<Taken>> = (0..150).map(|_| take_epoch(&mut calm)).collect();
+    drop(calm);
+    let mut hasty = daemon.loader(0, 1).attach().unwrap();
+    for epoch in &expected {
+        hasty.begin_epoch().unwrap();
+        assert_eq!(take(&mut hasty, 2), epoch[..2]);
+    }
+}
