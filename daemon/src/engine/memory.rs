@@ -33,41 +33,37 @@ pub struct MemoryPlan {
 pub enum MemoryError {
     /// Beyond `ring.memory`.
     #[error(
-        "{place}: the plan needs {needed} ({slots} slots of {slot}, {fetch} for fetching, {scratch} for {threads} \
-         threads), but ring.memory is {ceiling}; raise ring.memory, or lower ring.slots or batch.size"
+        "{place}: the plan needs {} ({slots} slots of {}, {} for fetching, {} for {threads} threads), but ring.memory \
+         is {}; raise ring.memory, or lower ring.slots or batch.size",
+        in_words(plan.total_bytes()), in_words(*slot_bytes), in_words(plan.fetch_bytes), in_words(plan.scratch_bytes),
+        in_words(plan.ceiling_bytes)
     )]
     Ceiling {
         /// Where `ring.memory` stands.
         place: String,
-        /// All together.
-        needed: String,
+        /// The figures.
+        plan: MemoryPlan,
         /// `ring.slots`.
         slots: u16,
         /// A slot's size.
-        slot: String,
-        /// The fetch budget.
-        fetch: String,
-        /// The threads' scratch memory.
-        scratch: String,
+        slot_bytes: u64,
         /// The work threads.
         threads: u32,
-        /// `ring.memory`.
-        ceiling: String,
     },
     /// Beyond what the machine or the cgroup has.
     #[error(
-        "{place}: the plan needs {needed}, but {grantor} grants {granted}; lower ring.slots or batch.size, or give more \
-         memory"
+        "{place}: the plan needs {}, but {grantor} grants {}; lower ring.slots or batch.size, or give more memory",
+        in_words(*needed_bytes), in_words(*granted_bytes)
     )]
     Machine {
         /// Where `ring.memory` stands.
         place: String,
-        /// All together.
-        needed: String,
+        /// All together, over all local ranks.
+        needed_bytes: u64,
         /// `the machine` or the cgroup's file.
         grantor: String,
         /// What is left there.
-        granted: String,
+        granted_bytes: u64,
     },
 }
 
@@ -108,20 +104,16 @@ impl MemoryPlan {
         if self.total_bytes() > self.ceiling_bytes {
             return Err(MemoryError::Ceiling {
                 place,
-                needed: in_words(self.total_bytes()),
+                plan: *self,
                 slots: ring.slots,
-                slot: in_words(stream.layout.slot_bytes()),
-                fetch: in_words(self.fetch_bytes),
-                scratch: in_words(self.scratch_bytes),
+                slot_bytes: stream.layout.slot_bytes(),
                 threads,
-                ceiling: in_words(self.ceiling_bytes),
             });
         }
-        let needed = self.total_bytes().saturating_mul(local_ranks.into());
-        for (grantor, granted) in grants() {
-            if needed > granted {
-                let (needed, granted) = (in_words(needed), in_words(granted));
-                return Err(MemoryError::Machine { place, needed, grantor, granted });
+        let needed_bytes = self.total_bytes().saturating_mul(local_ranks.into());
+        for (grantor, granted_bytes) in grants() {
+            if needed_bytes > granted_bytes {
+                return Err(MemoryError::Machine { place, needed_bytes, grantor, granted_bytes });
             }
         }
         Ok(())
