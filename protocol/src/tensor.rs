@@ -1,7 +1,7 @@
 //! Named tensors: their types, and where each lies inside a slot.
 //!
-//! A [`Schema`] is the list of a stream's tensors. Its [`SlotLayout`] is a pure function of the schema and the
-//! batch size, so daemon and client compute the same one.
+//! A stream's schema is a list of [`TensorSpec`]s. Its [`SlotLayout`](crate::layout::SlotLayout) is a pure function of
+//! schema and batch size, so daemon and client compute the same one.
 
 use serde::{Deserialize, Serialize};
 

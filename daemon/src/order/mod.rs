@@ -1,7 +1,7 @@
 //! Turns a position into sample ids: a pure function, in constant time and memory.
 //!
 //! [`Schedule`] cuts an epoch's positions into batches and deals them to ranks; [`EpochOrder`] maps a position to a
-//! sample id; [`substitute`] finds another sample for a bad one; [`Draws`] feeds the augmentations. Nothing here
+//! sample id; [`substitute()`] finds another sample for a bad one; [`Draws`] feeds the augmentations. Nothing here
 //! reads a clock, a thread count or a file, and nothing remembers what was delivered.
 
 mod draw;
