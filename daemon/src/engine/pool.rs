@@ -271,16 +271,16 @@ impl Worker {
         }
         let sessions = self.shared.sessions.load();
         if let [session] = sessions.as_slice() {
-            return session.claim().map(|claim| (Arc::clone(session), claim));
+            return session.claim(self.group).map(|claim| (Arc::clone(session), claim));
         }
         let mut by_urgency: Vec<_> = sessions
             .iter()
             .filter_map(|session| session.urgency().map(|urgency| (urgency, session)))
             .collect();
         by_urgency.sort_by_key(|(urgency, _)| *urgency);
-        by_urgency
-            .into_iter()
-            .find_map(|(_, session)| session.claim().map(|claim| (Arc::clone(session), claim)))
+        by_urgency.into_iter().find_map(|(_, session)| {
+            session.claim(self.group).map(|claim| (Arc::clone(session), claim))
+        })
     }
 
     fn is_active(&self) -> bool {
@@ -335,7 +335,7 @@ impl Worker {
             cell.permit = None;
         }
         drop(cell);
-        stage.leave();
+        stage.leave(self.group);
         if finished {
             // Relaxed: a sign of life.
             self.shared.rows_finished.fetch_add(1, Ordering::Relaxed);

@@ -44,26 +44,27 @@ pub(crate) struct Stage {
     pub(crate) name: String,
     /// The most threads at once.
     pub(crate) limit: u32,
-    /// Threads in it now.
-    active: AtomicU32,
+    /// Threads in it now, by group of [`super::pool`]: lowered threads that are kept from running in the middle of a row
+    /// shall not keep the other group out.
+    active: [AtomicU32; 2],
     pub(crate) figures: StageFigures,
     /// The rows that wait for this stage.
     pub(crate) input: QueueFigures,
 }
 
 impl Stage {
-    /// Enters the stage if it has room.
-    pub(crate) fn enter(&self) -> bool {
+    /// Enters the stage if it has room for another thread of the group.
+    pub(crate) fn enter(&self, group: usize) -> bool {
         // AcqRel, here and in `leave`: none is needed for data; a plain count would do.
-        if self.active.fetch_add(1, Ordering::AcqRel) < self.limit {
+        if self.active[group].fetch_add(1, Ordering::AcqRel) < self.limit {
             return true;
         }
-        self.active.fetch_sub(1, Ordering::AcqRel);
+        self.leave(group);
         false
     }
 
-    pub(crate) fn leave(&self) {
-        self.active.fetch_sub(1, Ordering::AcqRel);
+    pub(crate) fn leave(&self, group: usize) {
+        self.active[group].fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -116,7 +117,7 @@ impl Stream {
                     Concurrency::Auto => threads,
                     Concurrency::Threads(count) => count.get(),
                 },
-                active: AtomicU32::new(0),
+                active: Default::default(),
                 figures: StageFigures::default(),
                 input: QueueFigures::default(),
             })

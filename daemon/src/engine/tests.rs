@@ -251,12 +251,29 @@ fn a_given_up_compaction_does_not_reach_the_slots_next_batch() {
     assert!(slot.withdraw_compaction());
     assert!(slot.compacted().is_none());
     assert!(slot.withdraw_compaction());
-    assert!(work.claim().is_none(), "the wish was taken back");
+    assert!(work.claim(0).is_none(), "the wish was taken back");
     assert!(slot.compacted().is_none());
-    assert!(matches!(work.claim(), Some(Claim::Compaction { slot: 0 })));
+    assert!(matches!(work.claim(0), Some(Claim::Compaction { slot: 0 })));
     assert!(!slot.withdraw_compaction(), "a thread is at it");
     slot.compact(&stream);
     assert!(slot.withdraw_compaction());
+}
+
+/// Lowered threads that starve do so in the middle of a row, with every place of its stage taken.
+#[test]
+fn a_stage_full_of_starving_threads_has_room_for_the_other_group() {
+    let folder = tempfile::tempdir().unwrap();
+    let stage = "[[stage]]\nname = \"work\"\nconcurrency = 2\noperations = []\n";
+    let stream = open_stream(folder.path(), false, stage);
+    let data = Segment::create("data", stream.layout().slot_bytes()).unwrap();
+    let rows = split_rows(data.map().unwrap(), &stream.layout, 1);
+    let work = SessionWork::new(Arc::clone(&stream), rows);
+    work.slots[0].open(0, 8);
+    (0..8).for_each(|row| work.slots[0].mark_ready(0, row));
+    assert!(work.claim(0).is_some() && work.claim(0).is_some());
+    assert!(work.claim(0).is_none(), "two at once");
+    assert!(work.claim(1).is_some() && work.claim(1).is_some());
+    assert!(work.claim(1).is_none(), "two at once");
 }
 
 fn take_and_seek(output: &str) {

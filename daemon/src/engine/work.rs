@@ -303,8 +303,8 @@ impl SessionWork {
     }
 
     /// Claims a row of the oldest batch that has one for a stage with room; later stages first within a batch. The
-    /// stage is entered.
-    pub(crate) fn claim(&self) -> Option<Claim> {
+    /// stage is entered for a thread of the group.
+    pub(crate) fn claim(&self, group: usize) -> Option<Claim> {
         if let Some(slot) = self.slots.iter().position(SlotWork::claim_compaction) {
             return Some(Claim::Compaction { slot });
         }
@@ -312,13 +312,13 @@ impl SessionWork {
         loop {
             let (order, slot) = self.oldest_after(after)?;
             for stage in (0..self.stream.stages.len()).rev() {
-                if !self.slots[slot].has_ready(stage) || !self.stream.stages[stage].enter() {
+                if !self.slots[slot].has_ready(stage) || !self.stream.stages[stage].enter(group) {
                     continue;
                 }
                 if let Some(row) = self.slots[slot].take_ready(stage) {
                     return Some(Claim::Row(RowClaim { slot, row, stage }));
                 }
-                self.stream.stages[stage].leave();
+                self.stream.stages[stage].leave(group);
             }
             after = Some(order);
         }
