@@ -186,7 +186,13 @@ impl Connection {
         if small {
             let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_PEEK | MsgFlags::MSG_TRUNC;
             let mut probe = [0u8; 1];
-            match retry(|| nix::sys::socket::recv(raw, &mut probe, flags)) {
+            let mut looked = retry(|| nix::sys::socket::recv(raw, &mut probe, flags));
+            if looked == Err(Errno::ECONNRESET) {
+                // The other side closed with frames of this side unread. The kernel says so once and before it hands out
+                // what the other side had sent, such as the reason.
+                looked = retry(|| nix::sys::socket::recv(raw, &mut probe, flags));
+            }
+            match looked {
                 Ok(length) if length > buffer.len() => return Ok(Received::Longer),
                 Ok(_) => {}
                 Err(Errno::EAGAIN) => return Ok(Received::Empty),
@@ -198,7 +204,8 @@ impl Connection {
         let mut slices = [io::IoSliceMut::new(buffer)];
         let message = match recvmsg::<()>(raw, &mut slices, Some(&mut space), flags) {
             Ok(message) => message,
-            Err(Errno::EAGAIN | Errno::EINTR) => return Ok(Received::Empty),
+            // A reset that came since the look above: what was sent before it is there at the next call.
+            Err(Errno::EAGAIN | Errno::EINTR | Errno::ECONNRESET) => return Ok(Received::Empty),
             Err(error) => return Err(failed("recvmsg", error)),
         };
         let mut descriptors = Vec::new();
@@ -324,6 +331,17 @@ mod tests {
         assert!(matches!(client.receive::<DaemonFrame>().unwrap(), Incoming::Doorbell));
         assert!(matches!(client.receive::<DaemonFrame>().unwrap(), Incoming::Empty));
         drop(daemon);
+        assert!(matches!(client.receive::<DaemonFrame>(), Err(SocketError::Closed)));
+    }
+
+    #[test]
+    fn a_reason_sent_just_before_the_end_is_read_though_the_other_side_left_frames_unread() {
+        let (daemon, client) = Connection::pair().unwrap();
+        client.send(&ClientFrame::Stats, &[]).unwrap();
+        daemon.send(&DaemonFrame::Goodbye, &[]).unwrap();
+        drop(daemon);
+        let first = client.receive::<DaemonFrame>();
+        assert!(matches!(first, Ok(Incoming::Frame(DaemonFrame::Goodbye, _))), "{first:?}");
         assert!(matches!(client.receive::<DaemonFrame>(), Err(SocketError::Closed)));
     }
 
