@@ -332,7 +332,7 @@ impl Loader {
     /// Asks the daemon to go on elsewhere; the answer is awaited by whoever needs it.
     fn request(&mut self, position: Position, substitutes: u64) -> Result<(), Error> {
         self.serial += 1;
-        self.link.send(&ClientFrame::Seek { serial: self.serial, position }, &[])?;
+        self.link.send(&ClientFrame::Seek { serial: self.serial, position, substitutes }, &[])?;
         self.stand_at(position, substitutes, 0);
         self.seeking = true;
         Ok(())
@@ -398,7 +398,10 @@ impl Loader {
         if !force && let Some(differences) = state.differences(&self.terms) {
             return Err(Error::StateMismatch(differences));
         }
-        if !self.is_open && !self.seeking && self.state(0)?.position == state.position {
+        let standing = self.state(0)?;
+        let is_there =
+            (standing.position, standing.substitutes) == (state.position, state.substitutes);
+        if !self.is_open && !self.seeking && is_there {
             // Where the stream stands already, such as at a fresh attach: nothing that was made is thrown away.
             self.place = Place::new(state.position, state.substitutes, self.place.batches_left());
             return Ok(());

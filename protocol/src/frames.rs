@@ -44,6 +44,8 @@ pub enum ClientFrame {
         serial: u64,
         /// Where to go on.
         position: Position,
+        /// Substitutes already counted in that epoch.
+        substitutes: u64,
     },
     /// Asks for figures.
     Stats,

@@ -168,7 +168,7 @@ fn strangers_at_the_socket_do_no_harm() {
         vec![hello(PROTOCOL_VERSION), hello(PROTOCOL_VERSION)],
         vec![
             hello(PROTOCOL_VERSION),
-            ClientFrame::Seek { serial: 1, position: Default::default() },
+            ClientFrame::Seek { serial: 1, position: Default::default(), substitutes: 0 },
         ],
     ] {
         assert_eq!(answer(&frames).kind, FaultKind::Protocol, "{frames:?}");

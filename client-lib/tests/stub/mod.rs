@@ -188,7 +188,7 @@ impl Session {
                 self.go_to(attach.position);
                 self.attach();
             }
-            ClientFrame::Seek { serial, position } => {
+            ClientFrame::Seek { serial, position, .. } => {
                 self.report.seeks.push(position);
                 self.serial = serial;
                 self.go_to(position);

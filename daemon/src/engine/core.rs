@@ -191,9 +191,9 @@ impl Engine {
     }
 
     /// Moves a session's client to another position.
-    pub(crate) fn seek(&mut self, number: u64, serial: u64, position: Position) {
+    pub(crate) fn seek(&mut self, number: u64, serial: u64, position: Position, substitutes: u64) {
         if let Some(session) = self.sessions.get_mut(&number) {
-            session.seek(serial, position);
+            session.seek(serial, position, substitutes);
         }
         self.advance(number);
     }

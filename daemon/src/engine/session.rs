@@ -167,7 +167,7 @@ impl Session {
             open: VecDeque::new(),
             cancelled: Vec::new(),
             admissions: VecDeque::new(),
-            substitutes: request.substitutes,
+            substitutes: carried(request.position, next, request.substitutes),
             substitutes_epoch: next.epoch,
             connection,
             outbox,
@@ -409,7 +409,7 @@ impl Session {
     }
 
     /// Goes to another position. The client gives back what was published for the former one.
-    pub(crate) fn seek(&mut self, serial: u64, position: Position) {
+    pub(crate) fn seek(&mut self, serial: u64, position: Position, substitutes: u64) {
         let target = match self.schedule.normalise(position) {
             Ok(target) => target,
             Err(error) => {
@@ -421,7 +421,8 @@ impl Session {
         self.fault = None;
         self.seek_serial = serial;
         self.next = target;
-        (self.substitutes_epoch, self.substitutes) = (target.epoch, 0);
+        self.substitutes_epoch = target.epoch;
+        self.substitutes = carried(position, target, substitutes);
         let batches_left = self.schedule.batches_left(target);
         self.tell(DaemonFrame::Positioned(Positioned { serial, position: target, batches_left }));
     }
@@ -476,4 +477,9 @@ impl Session {
     pub(crate) fn position(&self) -> Position {
         self.next
     }
+}
+
+/// The substitutes that count on at a position: none where it stood for the next epoch's start.
+fn carried(asked: Position, normalised: Position, substitutes: u64) -> u64 {
+    if asked.epoch == normalised.epoch { substitutes } else { 0 }
 }

@@ -154,7 +154,7 @@ impl Client {
 
     fn seek(&mut self, samples: u64) {
         self.serial += 1;
-        self.engine.borrow_mut().seek(self.number, self.serial, Position { epoch: 0, samples });
+        self.engine.borrow_mut().seek(self.number, self.serial, Position { epoch: 0, samples }, 0);
     }
 
     /// Compares a batch with what the order says of it, substitutes included.

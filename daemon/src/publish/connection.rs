@@ -3,7 +3,7 @@
 //! States: Greeting ─Hello─► Ready ─Attach─► Attached ─Goodbye, hang-up, death or fault─► over. `Start` is allowed once, in
 //! Ready, and only to a private daemon; `Stats` in Ready and Attached. Anything else ends the connection with a fault.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
@@ -17,13 +17,17 @@ use forebay_protocol::socket::{Connection, Incoming, SocketError};
 use forebay_protocol::wire::MAX_FRAME_BYTES;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 
 use super::peer;
 use crate::engine::{SessionEnd, SharedEngine, watch};
 
 /// Frames that wait to be sent to one client.
 const OUTBOX_FRAMES: usize = 64;
+/// Connections at once over all streams, those of `stats` included; each costs two descriptors.
+const MOST_CONNECTIONS: usize = 256;
+/// How long a client may take for its first frame.
+const GREETING_DEADLINE: Duration = Duration::from_secs(10);
 /// How long a client may leave its socket full before it is cut off.
 const SEND_DEADLINE: Duration = Duration::from_secs(5);
 /// Messages of one client that are read before the others have their turn.
@@ -41,19 +45,18 @@ pub(crate) struct Host {
     engine: RefCell<Option<SharedEngine>>,
     /// Private daemons only.
     opener: Option<Opener>,
-    /// Rung when a private daemon's only client is gone.
-    pub(crate) abandoned: Notify,
+    connections: Cell<usize>,
 }
 
 impl Host {
     /// A daemon whose streams are open.
     pub(crate) fn serving(engine: SharedEngine) -> Self {
-        Self { engine: RefCell::new(Some(engine)), opener: None, abandoned: Notify::new() }
+        Self { engine: RefCell::new(Some(engine)), opener: None, connections: Cell::new(0) }
     }
 
     /// A private daemon that is told by its first frame what to serve.
     pub(crate) fn private(opener: Opener) -> Self {
-        Self { engine: RefCell::new(None), opener: Some(opener), abandoned: Notify::new() }
+        Self { engine: RefCell::new(None), opener: Some(opener), connections: Cell::new(0) }
     }
 
     /// The engine, once there is one.
@@ -64,6 +67,11 @@ impl Host {
 
 /// Serves one client until it is gone.
 pub(crate) async fn serve_connection(connection: Connection, host: Rc<Host>) {
+    if host.connections.get() >= MOST_CONNECTIONS {
+        tracing::warn!(connections = MOST_CONNECTIONS, "refused a connection: there are too many");
+        return;
+    }
+    host.connections.set(host.connections.get() + 1);
     let pidfd = peer::pidfd(&connection);
     let (outbox, frames) = mpsc::channel(OUTBOX_FRAMES);
     let mut client = Client {
@@ -78,7 +86,7 @@ pub(crate) async fn serve_connection(connection: Connection, host: Rc<Host>) {
         tracing::warn!(%error, "a connection ended");
     }
     client.detach();
-    host.abandoned.notify_waiters();
+    host.connections.set(host.connections.get() - 1);
 }
 
 struct Client {
@@ -111,11 +119,14 @@ impl Client {
         tokio::pin!(death);
         let announced_death = peer::death(None);
         tokio::pin!(announced_death);
+        let greeting = tokio::time::sleep(GREETING_DEADLINE);
+        tokio::pin!(greeting);
         loop {
             tokio::select! {
                 biased;
                 () = &mut death => return Ok(()),
                 () = &mut announced_death => return Ok(()),
+                () = &mut greeting, if !self.greeted => return Ok(()),
                 frame = frames.recv() => {
                     if let Some(frame) = frame {
                         send(&socket, &frame, &[]).await?;
@@ -257,10 +268,10 @@ impl Client {
             (ClientFrame::Attach(_), true) => {
                 Some(protocol_fault("a second Attach on one connection"))
             }
-            (ClientFrame::Seek { serial, position }, true) => {
+            (ClientFrame::Seek { serial, position, substitutes }, true) => {
                 match (self.host.engine(), self.session) {
                     (Some(engine), Some(number)) => {
-                        engine.borrow_mut().seek(number, serial, position);
+                        engine.borrow_mut().seek(number, serial, position, substitutes);
                         None
                     }
                     _ => Some(protocol_fault("Seek before Attach")),

@@ -72,8 +72,12 @@ fn the_bytes_of_every_frame_are_pinned() {
             "02000000000100000002000000030000000000000004000000000000000500000000000000",
         ),
         (
-            ClientFrame::Seek { serial: 1, position: Position { epoch: 2, samples: 3 } },
-            "03000000010000000000000002000000000000000300000000000000",
+            ClientFrame::Seek {
+                serial: 1,
+                position: Position { epoch: 2, samples: 3 },
+                substitutes: 4,
+            },
+            "030000000100000000000000020000000000000003000000000000000400000000000000",
         ),
         (ClientFrame::Stats, "04000000"),
         (ClientFrame::Goodbye, "05000000"),
