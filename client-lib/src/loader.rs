@@ -398,10 +398,7 @@ impl Loader {
         if !force && let Some(differences) = state.differences(&self.terms) {
             return Err(Error::StateMismatch(differences));
         }
-        let standing = self.state(0)?;
-        let is_there =
-            (standing.position, standing.substitutes) == (state.position, state.substitutes);
-        if !self.is_open && !self.seeking && is_there {
+        if !self.is_open && !self.seeking && self.state(0)? == *state {
             // Where the stream stands already, such as at a fresh attach: nothing that was made is thrown away.
             self.place = Place::new(state.position, state.substitutes, self.place.batches_left());
             return Ok(());

@@ -3,7 +3,6 @@
 //! A lane takes up to [`CHUNK_ROWS`] rows at a time from the most urgent session, in (batch, row) order, and reads them
 //! one after another on a blocking thread of the runtime. Bytes are granted between opening a file and reading it.
 
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -54,11 +53,11 @@ pub(crate) async fn run_lane(engine: SharedEngine, stream: usize) {
             }
         });
         if read.await.is_err() {
-            tracing::error!("a fetch thread panicked; the daemon ends");
-            engine.borrow_mut().end_all("a fetch thread panicked");
-            return;
+            tracing::error!("a fetch thread panicked; every session is ended");
+            engine
+                .borrow_mut()
+                .end_all("a fetch thread panicked: an error in forebay; please report it");
         }
-        let _ = Rc::strong_count(&engine);
     }
 }
 
