@@ -152,7 +152,7 @@ fn grants() -> Vec<(String, u64)> {
     grants
 }
 
-/// A size for a person, such as `1.18 GiB`.
+/// A size for a person, such as `1.2 GiB`.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "for a person")]
 pub(crate) fn in_words(bytes: u64) -> String {
@@ -166,6 +166,6 @@ pub(crate) fn in_words(bytes: u64) -> String {
     if unit == 0 {
         format!("{bytes} B")
     } else {
-        format!("{value:.4} {}", units[unit]).replace(".0000 ", " ")
+        format!("{value:.1} {}", units[unit]).replace(".0 ", " ")
     }
 }
