@@ -1,7 +1,8 @@
 //! What it costs to take a batch that is ready and to give it back: `cargo run --release --example take_latency`.
 //!
 //! Without an argument against a scripted daemon inside this process; with one, against that configuration, socket or
-//! stream. Only batches that were ready count; for each the call of `next_batch` alone is timed, on one thread.
+//! stream, with a pause before each take that lets the ring fill, as a training step does. Only batches that were ready
+//! count; for each the call of `next_batch` alone is timed, on one thread. Prints one JSON object.
 
 #[path = "../tests/stub/mod.rs"]
 mod stub;
@@ -10,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use forebay_client::Loader;
 
-const BATCHES: usize = 20_000;
+const SCRIPTED_BATCHES: usize = 20_000;
+const REAL_BATCHES: usize = 1_000;
+const PAUSE: Duration = Duration::from_millis(2);
 
 fn main() -> Result<(), forebay_client::Error> {
     let argument = std::env::args().nth(1);
@@ -28,8 +31,12 @@ fn main() -> Result<(), forebay_client::Error> {
             Loader::attach(stub.path.as_path())?
         }
     };
-    let mut times: Vec<Duration> = Vec::with_capacity(BATCHES);
-    while times.len() < BATCHES {
+    let batches = if argument.is_some() { REAL_BATCHES } else { SCRIPTED_BATCHES };
+    let mut times: Vec<Duration> = Vec::with_capacity(batches);
+    while times.len() < batches {
+        if argument.is_some() {
+            std::thread::sleep(PAUSE);
+        }
         let waited = loader.wait_statistics().waited();
         let begin = Instant::now();
         let batch = loader.next_batch()?;
@@ -39,7 +46,11 @@ fn main() -> Result<(), forebay_client::Error> {
         }
     }
     times.sort_unstable();
-    let at = |share: usize| times[times.len() * share / 100];
-    println!("{} ready batches: p50 {:?}, p90 {:?}, p99 {:?}", times.len(), at(50), at(90), at(99));
+    let at = |share: usize| times[times.len() * share / 100].as_nanos();
+    println!(
+        "{{\"batches\": {batches}, \"median_nanoseconds\": {}, \"p99_nanoseconds\": {}}}",
+        at(50),
+        at(99)
+    );
     Ok(())
 }
