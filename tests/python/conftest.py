@@ -11,8 +11,9 @@ SAMPLES = 40
 
 
 @pytest.fixture(autouse=True)
-def no_launcher(monkeypatch):
-    """No test inherits a rank from whatever started pytest."""
+def no_launcher(monkeypatch, tmp_path_factory):
+    """No test inherits a rank from whatever started pytest, or leaves an index in the user's cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "FOREBAY_SOCKET"):
         monkeypatch.delenv(name, raising=False)
 
