@@ -8,7 +8,7 @@ use forebay_protocol::layout::{LayoutError, SlotLayout};
 use forebay_protocol::sync::{AtomicU32, Ordering};
 use forebay_protocol::tensor::{DType, Extent, TensorSpec};
 
-use crate::config::{Concurrency, Config, ConfigError, Last};
+use crate::config::{Concurrency, Config, ConfigError, Last, Place};
 use crate::dataset::{self, Dataset, DatasetError, ProgressCallback};
 use crate::observe::{QueueFigures, StageFigures};
 use crate::operation::SamplePlan;
@@ -23,8 +23,13 @@ pub enum StreamError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The dataset cannot be used.
-    #[error(transparent)]
-    Dataset(#[from] DatasetError),
+    #[error("{place}: {error}")]
+    Dataset {
+        /// Where the key stands.
+        place: Place,
+        /// Why.
+        error: DatasetError,
+    },
     /// The dataset's folder cannot be opened.
     #[error(transparent)]
     Storage(#[from] StorageError),
@@ -96,7 +101,14 @@ impl Stream {
         threads: u32,
         progress: ProgressCallback<'_>,
     ) -> Result<Self, StreamError> {
-        let dataset = dataset::open(&config.dataset, progress)?;
+        let dataset = dataset::open(&config.dataset, progress).map_err(|error| {
+            let places = &config.places;
+            let place = match error {
+                DatasetError::UnknownFormat { .. } => places.dataset_format.clone(),
+                _ => places.dataset_path.clone(),
+            };
+            StreamError::Dataset { place, error }
+        })?;
         let storage = LocalFiles::open(&config.dataset.path)?;
         let plan = SamplePlan::compile(&config, dataset.as_ref())?;
         let mut tensors = plan.tensors().to_vec();
