@@ -21,7 +21,7 @@ class Loader:
 
     Iterating gives one epoch; the next ``for`` gives the next one. An array is valid for as long as it is held, and its
     batch's slot is not filled again before. Up to ``ring.hold`` batches may be kept while the next is asked for; keep
-    more as copies.
+    more as copies. The memory is not shared with forked children: a view touched in one ends that child; attach there.
 
     Args:
         target: a configuration file (``.toml``) or a dict of its keys: a daemon of this loader's own is started and
