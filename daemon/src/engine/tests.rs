@@ -56,7 +56,11 @@ fn open_stream(folder: &Path, bad_samples: bool, more: &str) -> Arc<Stream> {
 }
 
 fn start(stream: &Arc<Stream>, fetch_bytes: u64) -> SharedEngine {
-    let pool = PoolOptions { threads: 3, policy: CpuPolicy::Normal, nice: 0, cores: Vec::new() };
+    start_under(stream, fetch_bytes, CpuPolicy::Normal)
+}
+
+fn start_under(stream: &Arc<Stream>, fetch_bytes: u64, policy: CpuPolicy) -> SharedEngine {
+    let pool = PoolOptions { threads: 3, policy, nice: 0, cores: Vec::new() };
     let engine = Engine::start(vec![Arc::clone(stream)], pool, fetch_bytes).unwrap();
     let shared = Rc::clone(&engine);
     tokio::task::spawn_local(async move { run_bell(shared).await });
@@ -274,6 +278,32 @@ fn a_stage_full_of_starving_threads_has_room_for_the_other_group() {
     assert!(work.claim(0).is_none(), "two at once");
     assert!(work.claim(1).is_some() && work.claim(1).is_some());
     assert!(work.claim(1).is_none(), "two at once");
+}
+
+/// The two groups of threads take turns at any moment: no row is lost and no wake-up goes to the wrong group for good.
+#[test]
+fn no_batch_is_lost_while_the_groups_of_threads_take_turns() {
+    on_engine_thread(|| async {
+        let folder = tempfile::tempdir().unwrap();
+        let stage = "[[stage]]\nname = \"work\"\noperations = []\n[ring]\nslots = 4\n";
+        let stream = open_stream(folder.path(), false, stage);
+        let engine = start_under(&stream, 1600, CpuPolicy::Idle);
+        let pool = engine.borrow().pool_shared();
+        assert!(pool.has_rescue());
+        let mut client = Client::attach(&engine, false);
+        let mut draws = Draws::new(DrawKey { seed: 2, epoch: 0, sample: 0 }, 0);
+        for _ in 0..ROUNDS / 4 {
+            if draws.below(2) == 0 {
+                pool.set_rescue(!pool.rescue_is_on());
+            }
+            for _ in 0..draws.below(4) {
+                tokio::task::yield_now().await;
+            }
+            let batch = client.next().await;
+            client.check(&batch);
+            client.give_back(&batch);
+        }
+    });
 }
 
 fn take_and_seek(output: &str) {
