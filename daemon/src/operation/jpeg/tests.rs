@@ -157,6 +157,26 @@ fn damaged_bytes_never_panic() {
 }
 
 #[test]
+fn what_a_decoder_met_before_does_not_matter() {
+    let good = encode(50, 35, ColorType::Rgb, SamplingFactor::F_2_2, false, 0);
+    let whole = Rectangle { left: 0, top: 0, width: 50, height: 35 };
+    let (_, expected) = decode(&good, 3, None).unwrap();
+    let before = encode(45, 39, ColorType::Rgb, SamplingFactor::F_2_2, false, 0);
+    let header = read_header(&before).unwrap();
+    let mut decoder = JpegDecoder::default();
+    let mut pixels = Vec::new();
+    for length in 0..before.len() {
+        let top = Rectangle { left: 0, top: 0, width: 9, height: 3 };
+        for region in [Rectangle::whole(header.size), top] {
+            decoder.decode(&before[..length], header.size, 3, region, &mut pixels).unwrap_err();
+            let decoded = decoder.decode(&good, whole.size(), 3, whole, &mut pixels);
+            assert_eq!(decoded, Ok(whole), "after {length} bytes of another file");
+            assert!(pixels[..expected.len()] == expected, "after {length} bytes of another file");
+        }
+    }
+}
+
+#[test]
 fn grey_of_a_colour_file_is_the_grey_of_its_colours() {
     let file = jpeg(&gradient(40, 30, 3), 40, 30, 3);
     let (_, rgb) = decode(&file, 3, None).unwrap();

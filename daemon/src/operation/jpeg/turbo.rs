@@ -16,6 +16,9 @@ use super::super::geometry::{Rectangle, Size};
 /// A decompressor, used for one file after another.
 pub(super) struct TurboDecoder {
     handle: NonNull<c_void>,
+    /// Whether the library gave a file up. It leaves the handle in the middle of a header that it refused (seen with
+    /// 3.1) and would answer for the next file with this one's state, so the handle is then replaced.
+    has_failed: bool,
 }
 
 // SAFETY: a TurboJPEG handle is not bound to the thread that made it; it must not be used by two at once, which
@@ -88,7 +91,7 @@ impl TurboDecoder {
     pub(super) fn new() -> Option<Self> {
         // SAFETY: no preconditions; null is checked for.
         let handle = unsafe { sys::tj3Init(sys::TJINIT_TJINIT_DECOMPRESS as c_int) };
-        let decoder = Self { handle: NonNull::new(handle.cast())? };
+        let decoder = Self { handle: NonNull::new(handle.cast())?, has_failed: false };
         // ICC profiles are not used: do not copy them. More scans than this are an attack, as in the library's fuzzers.
         decoder.set(sys::TJPARAM_TJPARAM_SAVEMARKERS as c_int, 0);
         decoder.set(sys::TJPARAM_TJPARAM_SCANLIMIT as c_int, 500);
@@ -113,14 +116,18 @@ impl TurboDecoder {
         text.to_string_lossy().into_owned()
     }
 
-    fn verdict(&self, status: c_int) -> Verdict {
+    fn verdict(&mut self, status: c_int) -> Verdict {
         if status == 0 {
             return Verdict::Fine;
         }
         // The library's own error code says "warning" also for a failure after a warning. The message tells them
         // apart: it is the first warning's, unless a failure overwrote it.
         let message = self.message();
-        if is_warning(&message) { Verdict::Warned(message) } else { Verdict::Failed(message) }
+        if is_warning(&message) {
+            return Verdict::Warned(message);
+        }
+        self.has_failed = true;
+        Verdict::Failed(message)
     }
 
     /// Reads a file's header.
@@ -128,6 +135,9 @@ impl TurboDecoder {
     /// # Errors
     /// The library's message.
     pub(super) fn open<'d, 'f>(&'d mut self, file: &'f [u8]) -> Result<OpenJpeg<'d, 'f>, String> {
+        if self.has_failed {
+            *self = Self::new().ok_or("no memory for a JPEG decoder")?;
+        }
         let whole = sys::tjregion { x: 0, y: 0, w: 0, h: 0 };
         // SAFETY: the handle is live; an all-zero region is always accepted and undoes the last one.
         unsafe { sys::tj3SetCroppingRegion(self.handle.as_ptr().cast(), whole) };
@@ -208,12 +218,14 @@ impl OpenJpeg<'_, '_> {
         // SAFETY: the handle is live and has read a header; regions that do not fit are refused with −1.
         let status = unsafe { sys::tj3SetCroppingRegion(handle.cast(), cropping) };
         if status != 0 {
+            self.decoder.has_failed = true;
             return Verdict::Failed(self.decoder.message());
         }
         let pitch = number(region.width) * number(u32::try_from(format.bytes()).unwrap_or(4));
         // SAFETY: the handle is live. The library reads the file's bytes only. It writes `region.height` rows (all of
         // the image's when no region is set) of `pitch` bytes: the size is read again from the same bytes, which the
-        // borrow has kept unchanged since `open`, so it is `self.size`, against which the buffer was checked above.
+        // borrow has kept unchanged since `open`, by a handle that no earlier file has left in its state
+        // (`has_failed`), so it is `self.size`, against which the buffer was checked above.
         let status = unsafe {
             sys::tj3Decompress8(
                 handle.cast(),
