@@ -9,8 +9,8 @@ mod turbo;
 use super::decode::{colour, prepare};
 use super::geometry::{Rectangle, Size};
 use crate::dataset::Defect;
-pub(crate) use stream::read_header;
-use stream::{Ending, ending};
+use stream::Ending;
+pub(crate) use stream::{ending, read_header};
 use turbo::{OpenJpeg, PixelFormat, TurboDecoder, Verdict};
 
 /// A work thread's JPEG decoder: the library's handle and scratch memory, used for one file after another.
