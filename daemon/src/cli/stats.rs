@@ -108,6 +108,9 @@ fn describe(report: &DaemonReport) -> String {
     for session in &report.sessions {
         text.push_str(&describe_session(session));
     }
+    for stall in &report.stalls {
+        text.push_str(&format!("\nstalled: {}\n", stall.sentence));
+    }
     text.push_str(&format!("\n{}\n", report.verdict.sentence));
     text
 }

@@ -18,7 +18,9 @@ use super::fetch::{CHUNK_ROWS, FetchJob, run_lane};
 use super::gate::ByteGate;
 use super::memory::{MemoryPlan, in_words};
 use super::pool::{Pool, PoolOptions, Shared};
+use super::reading::{AbandonedCount, Reading};
 use super::session::{Session, SessionEnd, SessionFault, SessionTerms};
+use super::stall::StallWatch;
 use super::starvation::StarvationWatch;
 use super::stream::Stream;
 use super::watch::watch;
@@ -41,6 +43,10 @@ pub(crate) struct Engine {
     pool: Pool,
     bell: Arc<Bell>,
     starvation: StarvationWatch,
+    pub(crate) abandoned_reads: AbandonedCount,
+    /// By stream and lane: what it reads now.
+    readings: Vec<Vec<Option<Arc<Reading>>>>,
+    stalls: StallWatch,
 }
 
 impl Engine {
@@ -63,10 +69,13 @@ impl Engine {
             pool: Pool::start(pool, Arc::clone(&bell))?,
             bell,
             starvation: StarvationWatch::default(),
+            abandoned_reads: AbandonedCount::default(),
+            stalls: StallWatch::default(),
+            readings: lanes.iter().map(|lanes| vec![None; *lanes as usize]).collect(),
         }));
         for (stream, lanes) in lanes.into_iter().enumerate() {
-            for _ in 0..lanes {
-                tokio::task::spawn_local(run_lane(Rc::clone(&engine), stream));
+            for lane in 0..lanes as usize {
+                tokio::task::spawn_local(run_lane(Rc::clone(&engine), stream, lane));
             }
         }
         Ok(engine)
@@ -243,6 +252,12 @@ impl Engine {
         }
     }
 
+    /// Names what does not move.
+    fn watch_stalls(&mut self) {
+        let readings = self.readings.iter().flatten().flatten();
+        self.stalls.look(&self.sessions, readings, self.pool.shared.places());
+    }
+
     /// Lets other threads take over when the lowered ones do not run while a client waits.
     fn watch_starvation(&mut self) {
         let client_waits = self.sessions.values().any(Session::client_waits);
@@ -275,6 +290,16 @@ impl Engine {
             .unwrap_or_default()
     }
 
+    /// Shows what a lane reads to the watchdog.
+    pub(super) fn show_reading(
+        &mut self,
+        stream: usize,
+        lane: usize,
+        reading: Option<Arc<Reading>>,
+    ) {
+        self.readings[stream][lane] = reading;
+    }
+
     /// All figures.
     pub(crate) fn report(&self) -> DaemonReport {
         let streams = self.streams.iter().map(|stream| self.report_stream(stream)).collect();
@@ -287,6 +312,7 @@ impl Engine {
             self.pool.shared.rescue_is_on(),
             self.gate.budget(),
             self.gate.in_use(),
+            self.stalls.stalls.clone(),
         )
     }
 
@@ -351,7 +377,11 @@ pub(crate) async fn run_bell(engine: SharedEngine) -> io::Result<()> {
                 bell.hear();
                 guard?.clear_ready();
             }
-            _ = clock.tick() => engine.borrow_mut().watch_starvation(),
+            _ = clock.tick() => {
+                let mut engine = engine.borrow_mut();
+                engine.watch_starvation();
+                engine.watch_stalls();
+            }
         }
         engine.borrow_mut().advance_all();
     }

@@ -26,7 +26,9 @@ mod fetch;
 mod gate;
 mod memory;
 mod pool;
+mod reading;
 mod session;
+mod stall;
 mod starvation;
 mod stream;
 #[cfg(test)]

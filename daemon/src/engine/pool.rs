@@ -16,6 +16,7 @@ use thread_priority::{
 };
 
 use super::bell::Bell;
+use super::stall::WorkerPlace;
 use super::stream::Stream;
 use super::work::{Claim, RowCell, RowClaim, RowFailure, SessionWork, SlotRow};
 use crate::config::CpuPolicy;
@@ -51,6 +52,8 @@ struct Group {
     threads: OnceLock<Vec<Thread>>,
     /// By thread: its number in the kernel, 0 before it runs.
     kernel_ids: Box<[AtomicU64]>,
+    /// By thread: what it does, for the watchdog.
+    places: Box<[WorkerPlace]>,
 }
 
 const LOWERED: usize = 0;
@@ -83,6 +86,7 @@ impl Pool {
             idle: (0..threads.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
             threads: OnceLock::new(),
             kernel_ids: (0..threads).map(|_| AtomicU64::new(0)).collect(),
+            places: (0..threads).map(|_| WorkerPlace::default()).collect(),
         };
         let shared = Arc::new(Shared {
             sessions: ArcSwap::default(),
@@ -211,6 +215,11 @@ impl Shared {
         ids.map(|id| id.load(Ordering::Relaxed)).filter(|id| *id != 0)
     }
 
+    /// What each thread does now.
+    pub(crate) fn places(&self) -> impl Iterator<Item = &WorkerPlace> + Clone {
+        self.groups.iter().flat_map(|group| &group.places)
+    }
+
     /// Makes the engine look.
     pub(crate) fn ring(&self) {
         self.bell.ring();
@@ -309,6 +318,10 @@ impl Worker {
         }
     }
 
+    fn place(&self) -> &WorkerPlace {
+        &self.shared.groups[self.group].places[self.number]
+    }
+
     /// Runs one stage on one row and hands the row on.
     fn work(&mut self, session: &SessionWork, claim: RowClaim, start: Instant, waited: Duration) {
         let stream = &session.stream;
@@ -319,7 +332,9 @@ impl Worker {
         let failure = if slot.is_cancelled() {
             None
         } else {
+            self.place().enter(session, claim, cell.task.id);
             let failure = self.run_stage(stream, claim.stage, &mut cell).err();
+            self.place().leave();
             match &failure {
                 None => stage.figures.record(start.elapsed()),
                 Some(_) => stage.figures.record_failure(),

@@ -164,6 +164,23 @@ impl SlotWork {
         last || failed
     }
 
+    /// The rows that are not finished.
+    pub(crate) fn unfinished(&self) -> u32 {
+        // Relaxed: a look, for the watchdog.
+        self.pending.load(Ordering::Relaxed)
+    }
+
+    /// A row that waits for a stage, and which, if there is one.
+    pub(crate) fn ready_row(&self) -> Option<(usize, usize)> {
+        self.ready.iter().enumerate().find_map(|(stage, words)| {
+            words.iter().enumerate().find_map(|(index, word)| {
+                // Relaxed: a look, for the watchdog.
+                let bits = word.load(Ordering::Relaxed);
+                (bits != 0).then(|| (stage, index * 64 + bits.trailing_zeros() as usize))
+            })
+        })
+    }
+
     /// A failed row gets another sample. Engine only.
     pub(crate) fn reopen_row(&self) {
         self.pending.fetch_add(1, Ordering::AcqRel);

@@ -33,10 +33,31 @@ pub struct DaemonReport {
     pub stages: Vec<StageReport>,
     /// What the limit is.
     pub verdict: Verdict,
+    /// What does not move. Empty where everything does.
+    pub stalls: Vec<StallReport>,
     /// Every stream.
     pub streams: Vec<StreamReport>,
     /// Every attached client.
     pub sessions: Vec<SessionReport>,
+}
+
+/// Something that has not moved for `errors.stall_after`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct StallReport {
+    /// The session that it holds up.
+    pub session: u64,
+    /// The session's stream.
+    pub stream: String,
+    /// The stage's name, or `trainer`.
+    pub stage: String,
+    /// The sample's id, where it is one.
+    pub sample: Option<u64>,
+    /// The sample's file.
+    pub path: Option<String>,
+    /// For how long.
+    pub seconds: f64,
+    /// All of it, for a person.
+    pub sentence: String,
 }
 
 /// One stream's figures.
@@ -106,6 +127,7 @@ impl DaemonReport {
         rescue: bool,
         fetch_budget_bytes: u64,
         fetch_in_use_bytes: u64,
+        stalls: Vec<StallReport>,
     ) -> Self {
         let process = ProcessFigures::now();
         let shown = sessions.first().map(|session| session.stream.as_str());
@@ -127,6 +149,7 @@ impl DaemonReport {
             fetch_in_use_bytes,
             stages,
             verdict,
+            stalls,
             streams,
             sessions,
         }

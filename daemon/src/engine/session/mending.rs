@@ -96,7 +96,14 @@ impl Session {
         let order = batch.order;
         drop(cell);
         slot.reopen_row();
-        self.admissions.push_front(FetchJob { session: work, slot: slot_number, row, order, id });
+        self.admissions.push_front(FetchJob {
+            session: work,
+            slot: slot_number,
+            row,
+            order,
+            id,
+            attempts: 0,
+        });
     }
 
     /// The fault of the batch that is published next, if its substitutes go beyond the budget.
