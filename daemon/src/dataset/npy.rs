@@ -36,7 +36,7 @@ pub(super) fn open(
         return open_array_file(config);
     }
     let (index, report) = open_folder(config, FORMAT, progress)?;
-    let first = FirstSample::read(&index, &config.path)?;
+    let first = FirstSample::read(&index, &config.path, config.limits.sample_bytes)?;
     let fields = read_array(&first.bytes)
         .and_then(|array| array_fields(&[(ARRAY.to_owned(), array)], !index.classes().is_empty()))
         .map_err(|defect| first.defective(defect))?;

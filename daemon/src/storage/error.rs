@@ -5,6 +5,7 @@
 //! An empty file is no error here: its zero bytes go to the decoder, which calls them defective.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use rustix::io::Errno;
 
@@ -39,7 +40,7 @@ pub enum StorageError {
         kind: &'static str,
     },
     /// The file, or the located part of it, is larger than the caller allows.
-    #[error("{} has {length_bytes} bytes to read, and the limit is {limit_bytes}; raise ring.memory", path.display())]
+    #[error("{} has {length_bytes} bytes to read, and limits.sample_bytes is {limit_bytes}", path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,
@@ -72,6 +73,21 @@ pub enum StorageError {
         /// The file.
         path: PathBuf,
     },
+    /// The storage has not answered in time.
+    #[error(
+        "reading {} has not come to an end within {} s, in {attempts} attempts ({abandoned} reads hang now); look after \
+         the storage, or raise dataset.read_timeout", path.display(), limit.as_secs_f64()
+    )]
+    TimedOut {
+        /// The file.
+        path: PathBuf,
+        /// `dataset.read_timeout`.
+        limit: Duration,
+        /// How often it was tried.
+        attempts: u32,
+        /// Threads of this daemon that hang in reads.
+        abandoned: usize,
+    },
     /// The system reports something else.
     #[error("{action} {} failed: {}", path.display(), std::io::Error::from(*errno))]
     System {
@@ -101,7 +117,7 @@ impl StorageError {
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Vanished { .. } | Self::Changed { .. } => true,
+            Self::Vanished { .. } | Self::Changed { .. } | Self::TimedOut { .. } => true,
             Self::NotAFile { .. }
             | Self::TooLarge { .. }
             | Self::OutOfRange { .. }

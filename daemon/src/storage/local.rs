@@ -128,12 +128,7 @@ impl LocalFiles {
         limit_bytes: u64,
         buffer: &mut Vec<u8>,
     ) -> Result<(), StorageError> {
-        let file = self.open_file(relative, range)?;
-        if file.length_bytes > limit_bytes {
-            let OpenFile { path, length_bytes, .. } = file;
-            return Err(StorageError::TooLarge { path, length_bytes, limit_bytes });
-        }
-        file.read_into(buffer)
+        self.open_file(relative, range)?.within(limit_bytes)?.read_into(buffer)
     }
 }
 
@@ -142,6 +137,18 @@ impl OpenFile {
     #[must_use]
     pub fn length(&self) -> u64 {
         self.length_bytes
+    }
+
+    /// This file, if it has no more than `limit_bytes` to read.
+    ///
+    /// # Errors
+    /// It has more.
+    pub fn within(self, limit_bytes: u64) -> Result<Self, StorageError> {
+        if self.length_bytes > limit_bytes {
+            let Self { path, length_bytes, .. } = self;
+            return Err(StorageError::TooLarge { path, length_bytes, limit_bytes });
+        }
+        Ok(self)
     }
 
     /// Replaces the buffer's contents by the bytes, and closes the file. The buffer grows to

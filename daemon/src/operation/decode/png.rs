@@ -9,7 +9,7 @@ use zune_core::options::DecoderOptions;
 use zune_png::PngDecoder;
 
 use super::super::geometry::Size;
-use super::{MAX_PIXELS, colour, exif, prepare};
+use super::{colour, exif, prepare};
 use crate::dataset::Defect;
 
 fn defect(reason: impl std::fmt::Debug) -> Defect {
@@ -19,11 +19,10 @@ fn defect(reason: impl std::fmt::Debug) -> Defect {
     Defect(format!("the PNG decoder refuses the file: {}", words.join(" ")))
 }
 
-fn decoder(file: &[u8]) -> PngDecoder<ZCursor<&[u8]>> {
-    let side = usize::try_from(MAX_PIXELS).unwrap_or(usize::MAX);
+fn decoder(file: &[u8], size: Size) -> PngDecoder<ZCursor<&[u8]>> {
     let options = DecoderOptions::default()
-        .set_max_width(side)
-        .set_max_height(side)
+        .set_max_width(size.width as usize)
+        .set_max_height(size.height as usize)
         .set_strict_mode(true)
         .set_byte_endian(ByteEndian::BE)
         .png_set_add_alpha_channel(false)
@@ -70,7 +69,7 @@ pub(super) fn decode(
     unconverted: &mut Vec<u8>,
     pixels: &mut Vec<u8>,
 ) -> Result<(), Defect> {
-    let mut decoder = decoder(file);
+    let mut decoder = decoder(file, size);
     decoder.decode_headers().map_err(defect)?;
     let (Some(colours), Some(depth), Some(bytes), Some(dimensions)) =
         (decoder.colorspace(), decoder.depth(), decoder.output_buffer_size(), decoder.dimensions())
