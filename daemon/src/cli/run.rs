@@ -77,7 +77,7 @@ pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
         let logging = logging::start("info");
         let rules = access_rules(&launch);
         let engine = launch.start()?;
-        let host = Rc::new(Host::serving(engine));
+        let host = Rc::new(Host::serving(Rc::clone(&engine)));
         if let Some(listener) = place.take_listener() {
             tokio::task::spawn_local(async move {
                 if let Err(error) = accept_clients(listener, rules, host).await {
@@ -87,6 +87,7 @@ pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
         }
         loop {
             if let Some(status) = child.try_wait()? {
+                engine.borrow().finish_lists();
                 return anyhow::Ok((status, logging));
             }
             // The clock is for the signal that came between the two calls.

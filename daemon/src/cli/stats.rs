@@ -104,6 +104,13 @@ fn describe(report: &DaemonReport) -> String {
     );
     for stream in &report.streams {
         text.push_str(&format!("\nstream {}\n{}", stream.name, stage_table(&stream.stages)));
+        if let Some(list) = &stream.quarantine {
+            text.push_str(&format!("bad samples are listed in {}", list.path));
+            if list.samples_lost > 0 {
+                text.push_str(&format!(" ({} could not be)", list.samples_lost));
+            }
+            text.push('\n');
+        }
     }
     for session in &report.sessions {
         text.push_str(&describe_session(session));

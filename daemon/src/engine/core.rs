@@ -18,6 +18,7 @@ use super::fetch::{CHUNK_ROWS, FetchJob, run_lane};
 use super::gate::ByteGate;
 use super::memory::{MemoryPlan, in_words};
 use super::pool::{Pool, PoolOptions, Shared};
+use super::quarantine::Quarantine;
 use super::reading::{AbandonedCount, Reading};
 use super::session::{Session, SessionEnd, SessionFault, SessionTerms};
 use super::stall::StallWatch;
@@ -57,6 +58,9 @@ impl Engine {
         fetch_bytes: u64,
     ) -> io::Result<SharedEngine> {
         let bell = Arc::new(Bell::new()?);
+        for stream in &streams {
+            stream.start_quarantine()?;
+        }
         let lanes: Vec<u32> =
             streams.iter().map(|stream| stream.config.fetch.concurrency.get()).collect();
         let engine = Rc::new(RefCell::new(Self {
@@ -231,6 +235,14 @@ impl Engine {
         self.show_sessions_to_threads();
     }
 
+    /// Waits, not for long, until all bad samples are listed: the process is about to end.
+    pub(crate) fn finish_lists(&self) {
+        self.streams
+            .iter()
+            .filter_map(|stream| stream.quarantine.get())
+            .for_each(Quarantine::finish);
+    }
+
     /// Tells every client that the daemon ends in good order.
     pub(crate) fn say_goodbye(&mut self) {
         for session in self.sessions.values() {
@@ -329,7 +341,8 @@ impl Engine {
             last.queue =
                 Some(session.figures.report(session.started.elapsed(), session.ring_empty_for()));
         }
-        StreamReport { name: stream.name().to_owned(), stages }
+        let quarantine = stream.quarantine.get().map(Quarantine::report);
+        StreamReport { name: stream.name().to_owned(), stages, quarantine }
     }
 }
 

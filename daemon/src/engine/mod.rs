@@ -26,6 +26,7 @@ mod fetch;
 mod gate;
 mod memory;
 mod pool;
+mod quarantine;
 mod reading;
 mod session;
 mod stall;

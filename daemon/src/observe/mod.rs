@@ -10,7 +10,8 @@ mod verdict;
 pub use histogram::TimeHistogram;
 pub use queue::{QueueFigures, QueueReport};
 pub use report::{
-    DaemonReport, ProcessFigures, SessionReport, StallReport, StreamReport, Substitution, cpu_time,
+    DaemonReport, ProcessFigures, QuarantineReport, SessionReport, StallReport, StreamReport,
+    Substitution, cpu_time,
 };
 pub use ring::RingFigures;
 pub use stage::{StageFigures, StageReport};

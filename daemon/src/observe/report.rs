@@ -67,6 +67,17 @@ pub struct StreamReport {
     pub name: String,
     /// Fetch first; each with the queue after it.
     pub stages: Vec<StageReport>,
+    /// Where bad samples are listed, if anywhere.
+    pub quarantine: Option<QuarantineReport>,
+}
+
+/// The file that lists a stream's bad samples.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct QuarantineReport {
+    /// The file.
+    pub path: String,
+    /// Samples that could not be listed there.
+    pub samples_lost: u64,
 }
 
 /// One client's figures.
