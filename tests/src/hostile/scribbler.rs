@@ -1,13 +1,14 @@
 //! Writes into everything that a client may write, and tries what it may not.
 
 use std::fs::File;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use forebay_protocol::frames::Attached;
 use forebay_protocol::ids::{Generation, SlotIndex};
 use forebay_protocol::returns::ReturnWord;
+use forebay_protocol::segment::{Access, open_segment};
 use forebay_protocol::socket::Connection;
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, FcntlArg, OFlag, SealFlag, fallocate, fcntl};
@@ -71,6 +72,15 @@ impl Session {
             let _ = fcntl(file.as_fd(), FcntlArg::F_SETFL(OFlag::empty()));
         }
         assert!(self.publish.write_at(&[1], 0).is_err(), "a client wrote to the publish segment");
+        let bytes = self.terms.publish_bytes;
+        let mapped = open_segment(self.publish.as_fd(), "publish", bytes, Access::ReadWrite);
+        assert!(mapped.is_err(), "a client mapped the publish segment for writing");
+        // A descriptor of its own, past whatever mode the one that it was given has.
+        let again = format!("/proc/self/fd/{}", self.publish.as_raw_fd());
+        if let Ok(again) = File::options().read(true).write(true).open(again) {
+            assert!(again.write_at(&[1], 0).is_err(), "a client wrote through a second descriptor");
+            assert!(again.set_len(0).is_err(), "a client cut through a second descriptor");
+        }
         let hole = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
         assert!(
             fallocate(&self.publish, hole, 0, 4096).is_err(),
