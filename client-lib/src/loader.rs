@@ -43,7 +43,7 @@ pub enum Next {
 pub struct Loader {
     // Declared before the link: the ring is told of the end in `drop`, the link says goodbye when it is dropped.
     ring: Arc<Ring>,
-    link: Link,
+    pub(crate) link: Link,
     terms: Arc<Attached>,
     placement: Placement,
     place: Place,
@@ -286,7 +286,7 @@ impl Loader {
         let waited = self.last_progress.1.elapsed();
         if waited >= self.link.timeout() && self.link.ending().is_none() {
             self.waiting_since = None;
-            return Err(Error::Timeout { waited, waited_for });
+            return Err(self.timed_out(waited, waited_for));
         }
         Ok(())
     }
@@ -310,7 +310,7 @@ impl Loader {
         Ok(())
     }
 
-    fn accept(&mut self, frame: &DaemonFrame) -> Result<(), Error> {
+    pub(crate) fn accept(&mut self, frame: &DaemonFrame) -> Result<(), Error> {
         match frame {
             DaemonFrame::Positioned(place) => self.accept_position(*place),
             // An answer that an interrupted question left behind.

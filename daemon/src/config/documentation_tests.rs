@@ -23,7 +23,8 @@ fn asked() -> BTreeSet<String> {
         "stage": [{ "name": "fetch" }, { "name": "preprocess" }],
     }));
     let ignored = [
-        "stage", "output", "dataset", "limits", "order", "batch", "ring", "errors", "cpu", "listen",
+        "stage", "output", "dataset", "limits", "order", "batch", "ring", "errors", "cpu",
+        "listen", "security",
     ];
     asked_keys::take()
         .into_iter()

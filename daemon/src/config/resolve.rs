@@ -11,8 +11,9 @@ use nix::unistd::Group;
 use super::error::{ConfigError, Place};
 use super::expand::{Environment, expand_all};
 use super::model::{
-    BadSampleBudget, BatchConfig, Config, CpuConfig, CpuPolicy, DatasetConfig, ErrorsConfig,
-    KeyPlaces, Last, Limits, ListenConfig, OnBadSample, OrderConfig, RingConfig,
+    BadSampleBudget, BatchConfig, Config, Confinement, CpuConfig, CpuPolicy, DatasetConfig,
+    ErrorsConfig, KeyPlaces, Last, Limits, ListenConfig, OnBadSample, OrderConfig, RingConfig,
+    SecurityConfig,
 };
 use super::output::read_output;
 use super::overrides::Override;
@@ -25,9 +26,9 @@ use super::values::{ByteSize, TimeSpan};
 use super::words::{AtLeastOne, Cores, Niceness};
 
 /// The tables and keys of a configuration's first level.
-const ROOT_KEYS: [&str; 11] = [
+const ROOT_KEYS: [&str; 12] = [
     "preset", "dataset", "limits", "order", "batch", "stage", "output", "ring", "errors", "cpu",
-    "listen",
+    "listen", "security",
 ];
 
 /// What a dict without a name is called.
@@ -143,6 +144,7 @@ pub(super) fn resolve(
     let errors = read_errors(root.take_section("errors")?, origin.folder)?;
     let cpu = read_cpu(root.take_section("cpu")?)?;
     let listen = read_listen(root.take_section("listen")?, origin.folder)?;
+    let security = read_security(root.take_section("security")?)?;
     root.finish()?;
     Ok(Config {
         name: origin.name,
@@ -157,6 +159,7 @@ pub(super) fn resolve(
         errors,
         cpu,
         listen,
+        security,
         places,
     })
 }
@@ -328,6 +331,12 @@ fn read_listen(mut section: Section, folder: &Path) -> Result<ListenConfig, Conf
     })?;
     section.finish()?;
     Ok(ListenConfig { socket, allow_uids, group, max_sessions })
+}
+
+fn read_security(mut section: Section) -> Result<SecurityConfig, ConfigError> {
+    let confine = section.take_or("confine", Confinement::Auto)?;
+    section.finish()?;
+    Ok(SecurityConfig { confine })
 }
 
 fn socket_path(path: PathBuf, place: &Place) -> Result<PathBuf, ConfigError> {

@@ -58,9 +58,6 @@ impl Engine {
         fetch_bytes: u64,
     ) -> io::Result<SharedEngine> {
         let bell = Arc::new(Bell::new()?);
-        for stream in &streams {
-            stream.start_quarantine()?;
-        }
         let lanes: Vec<u32> =
             streams.iter().map(|stream| stream.config.fetch.concurrency.get()).collect();
         let engine = Rc::new(RefCell::new(Self {

@@ -10,8 +10,8 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -55,23 +55,32 @@ pub(crate) struct Quarantine {
     path: PathBuf,
     lines: SyncSender<BadSample>,
     counts: Arc<Counts>,
+    /// What the thread is started with, at the first bad sample: by then the process has given up its rights over
+    /// files, and so has the thread.
+    not_started: Mutex<Option<(Writer, Receiver<BadSample>)>>,
 }
 
 impl Quarantine {
-    /// Opens or makes the file, and starts its thread.
-    pub(crate) fn start(path: &Path) -> io::Result<Self> {
+    /// Opens or makes the file.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let file = open(path)?;
         let (lines, received) = sync_channel(WAITING_LINES);
         let counts = Arc::new(Counts::default());
         let writer = Writer { path: path.to_owned(), file, counts: Arc::clone(&counts) };
-        thread::Builder::new()
-            .name("forebay-quarantine".to_owned())
-            .spawn(move || writer.run(&received))?;
-        Ok(Self { path: path.to_owned(), lines, counts })
+        let not_started = Mutex::new(Some((writer, received)));
+        Ok(Self { path: path.to_owned(), lines, counts, not_started })
     }
 
-    /// Lists a sample, some time soon.
+    /// Lists a sample, some time soon. Engine thread only.
     pub(crate) fn list(&self, sample: BadSample) {
+        let mut not_started = self.not_started.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((writer, lines)) = not_started.take() {
+            let thread = thread::Builder::new().name("forebay-quarantine".to_owned());
+            if let Err(error) = thread.spawn(move || writer.run(&lines)) {
+                tracing::warn!(%error, "no thread can be started that lists bad samples");
+            }
+        }
+        drop(not_started);
         // Relaxed, all counts: figures; the channel orders the lines.
         match self.lines.try_send(sample) {
             Ok(()) => self.counts.sent.fetch_add(1, Ordering::Relaxed),
@@ -115,6 +124,7 @@ fn open(path: &Path) -> io::Result<File> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"))
 }
 
+#[derive(Debug)]
 struct Writer {
     path: PathBuf,
     file: File,
@@ -197,7 +207,7 @@ mod tests {
     }
 
     fn list(path: &Path, samples: &[BadSample]) -> u64 {
-        let quarantine = Quarantine::start(path).unwrap();
+        let quarantine = Quarantine::open(path).unwrap();
         for sample in samples {
             quarantine.list(sample.clone());
         }
@@ -242,9 +252,9 @@ mod tests {
         let path = folder.path().join("bad.jsonl");
         File::create(&path).unwrap().set_len(MOST_BYTES - 5).unwrap();
         assert_eq!(list(&path, &[bad(0, 1)]), 1);
-        assert!(Quarantine::start(folder.path()).is_err());
+        assert!(Quarantine::open(folder.path()).is_err());
         let pipe = folder.path().join("pipe");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        assert!(Quarantine::start(&pipe).is_err());
+        assert!(Quarantine::open(&pipe).is_err());
     }
 }

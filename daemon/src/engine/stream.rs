@@ -91,7 +91,7 @@ pub struct Stream {
     pub(crate) fetch: StageFigures,
     pub(crate) dataset_fingerprint: [u8; 32],
     pub(crate) config_fingerprint: [u8; 32],
-    /// Where bad samples are listed; set when the engine starts.
+    /// Where bad samples are listed; set before the engine starts.
     pub(crate) quarantine: OnceLock<Quarantine>,
 }
 
@@ -200,12 +200,12 @@ impl Stream {
         self.stages.iter().map(|stage| (stage.name.as_str(), stage.limit))
     }
 
-    /// Opens the file that bad samples are listed in, and starts its thread, if there is to be one.
-    pub(crate) fn start_quarantine(&self) -> io::Result<()> {
+    /// Opens the file that bad samples are listed in, if there is to be one.
+    pub(crate) fn open_quarantine(&self) -> io::Result<()> {
         let Some(path) = &self.config.errors.quarantine else {
             return Ok(());
         };
-        let quarantine = Quarantine::start(path).map_err(|error| {
+        let quarantine = Quarantine::open(path).map_err(|error| {
             let message =
                 format!("errors.quarantine {} cannot be written: {error}", path.display());
             io::Error::new(error.kind(), message)
