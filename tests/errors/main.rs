@@ -4,4 +4,6 @@
 #![forbid(unsafe_code)]
 
 mod bad_samples;
+mod broken_files;
+mod corpus;
 mod mistakes;

@@ -135,17 +135,22 @@ impl Writer {
     fn run(mut self, lines: &Receiver<BadSample>) {
         let mut listed = self.read_listed();
         let mut has_warned = false;
-        while let Ok(sample) = lines.recv() {
-            if listed.insert((sample.epoch, sample.sample))
-                && let Err(error) = self.append(&sample)
-            {
-                listed.remove(&(sample.epoch, sample.sample));
-                self.counts.lost.fetch_add(1, Ordering::Relaxed);
-                if !std::mem::replace(&mut has_warned, true) {
-                    tracing::warn!(path = %self.path.display(), %error, "a bad sample could not be listed");
+        while let Ok(first) = lines.recv() {
+            // A power failure may take what came in one burst; the daemon's death takes no line that was written.
+            for sample in std::iter::once(first).chain(lines.try_iter()) {
+                if listed.insert((sample.epoch, sample.sample))
+                    && let Err(error) = self.append(&sample)
+                {
+                    listed.remove(&(sample.epoch, sample.sample));
+                    self.counts.lost.fetch_add(1, Ordering::Relaxed);
+                    if !std::mem::replace(&mut has_warned, true) {
+                        tracing::warn!(path = %self.path.display(), %error, "a bad sample could not be listed");
+                    }
                 }
+                self.counts.done.fetch_add(1, Ordering::Relaxed);
             }
-            self.counts.done.fetch_add(1, Ordering::Relaxed);
+            // A file system that cannot is none to wait for.
+            let _ = self.file.sync_data();
         }
     }
 
@@ -179,8 +184,7 @@ impl Writer {
                 "the file has reached its {most} MiB; move it away"
             )));
         }
-        self.file.write_all(&line)?;
-        self.file.sync_data()
+        self.file.write_all(&line)
     }
 
     fn ends_with_a_line(&mut self) -> io::Result<bool> {

@@ -2,6 +2,7 @@
 //!
 //! Every checksum is verified and the end chunk must be there. Pillow stops when it has the pixels, so it takes a file
 //! that lacks a part of its last bytes (image data's checksum, end chunk) or has a wrong checksum there; this does not.
+//! Nor does it take a header with an unknown compression or interlacing, or an interlaced image that lacks rows.
 
 use zune_core::bit_depth::{BitDepth, ByteEndian};
 use zune_core::bytestream::ZCursor;
@@ -43,6 +44,12 @@ pub(super) fn read_header(file: &[u8], wants_orientation: bool) -> Result<(Size,
     };
     if &file[12..16] != b"IHDR" {
         return Err(Defect("the PNG file does not begin with its header".to_owned()));
+    }
+    // zune-png does not look at it.
+    if let Some(method @ 1..) = file.get(27) {
+        return Err(Defect(format!(
+            "the PNG header names filter method {method}, and there is only 0"
+        )));
     }
     Ok((size, if wants_orientation { orientation(file) } else { tag }))
 }
