@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use forebay_client::Error;
 use forebay_tests::corpus::{self, Corpus};
 use forebay_tests::taken::take_epoch;
-use forebay_tests::{Daemon, Place, data, place, program};
+use forebay_tests::{Daemon, Place, data, program};
 
 use super::corpus::lay_out;
 
@@ -174,5 +174,8 @@ fn a_file_that_is_rewritten_while_it_is_served_ends_in_a_batch_or_in_an_error_th
         stop.store(true, Ordering::Relaxed);
     });
     std::fs::write(&path, &whole).unwrap();
-    take_epoch(&mut daemon.loader(0, 1).attach().unwrap());
+    assert_eq!(
+        forebay_tests::taken::ids(&take_epoch(&mut daemon.loader(0, 1).attach().unwrap())).len(),
+        24
+    );
 }

@@ -5,5 +5,7 @@
 
 mod bad_samples;
 mod broken_files;
+mod budgets;
 mod corpus;
 mod mistakes;
+mod stalls;

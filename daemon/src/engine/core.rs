@@ -153,6 +153,9 @@ impl Engine {
             );
             return refuse(FaultKind::Memory, message);
         }
+        if let Err(error) = plan.check_attach(&stream) {
+            return refuse(FaultKind::Memory, error.to_string());
+        }
         let number = self.next_session;
         let (session, terms) =
             Session::new(number, &stream, stream_number, request, connection, outbox)

@@ -89,7 +89,7 @@ pub enum StorageError {
         abandoned: usize,
     },
     /// The system reports something else.
-    #[error("{action} {} failed: {}", path.display(), std::io::Error::from(*errno))]
+    #[error("{action} {} failed: {}{}", path.display(), std::io::Error::from(*errno), remedy(*errno))]
     System {
         /// The file.
         path: PathBuf,
@@ -98,6 +98,18 @@ pub enum StorageError {
         /// The system's error.
         errno: Errno,
     },
+}
+
+/// What may be done about a want that other daemons or limits cause.
+fn remedy(errno: Errno) -> &'static str {
+    match errno {
+        Errno::MFILE => {
+            "; raise the limit on open files (ulimit -n), or lower the concurrency of the stage `fetch`"
+        }
+        Errno::NFILE => "; raise fs.file-max of the machine",
+        Errno::NOMEM => "; give the daemon more memory, or lower ring.memory",
+        _ => "",
+    }
 }
 
 impl StorageError {

@@ -157,6 +157,8 @@ impl OpenFile {
     /// # Errors
     /// The system fails, or the file's length is no longer what it was.
     pub fn read_into(self, buffer: &mut Vec<u8>) -> Result<(), StorageError> {
+        #[cfg(test)]
+        super::stalling::wait(&self.path);
         buffer.clear();
         let fail = |errno| StorageError::from_errno(self.path.clone(), "reading", errno);
         let wanted = usize::try_from(self.length_bytes).map_err(|_| fail(Errno::NOMEM))?;
