@@ -45,8 +45,20 @@ impl Launch {
             plans.push(plan);
         }
         let threads = streams.iter().map(|stream| stream.thread_count()).max().unwrap_or(1);
+        let cores = u32::try_from(share.cores.len()).unwrap_or(u32::MAX);
+        let bounds = streams
+            .iter()
+            .zip(&plans)
+            .map(|(stream, plan)| plan.thread_bounds(stream, threads, cores));
+        let (rescue_threads, most_threads) = bounds
+            .reduce(|one, other| (one.0.min(other.0), one.1.min(other.1)))
+            .unwrap_or((threads, threads));
         let pool = PoolOptions {
             threads,
+            most_threads,
+            rescue_threads,
+            granted_cores: share.granted_cores,
+            limit_cores: cpu.limit.map(|share_of_cores| share_of_cores * share.granted_cores),
             policy: cpu.policy,
             nice: cpu.nice,
             cores: if share.narrowed { share.cores.clone() } else { Vec::new() },

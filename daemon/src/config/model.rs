@@ -207,10 +207,12 @@ pub enum CpuPolicy {
 }
 
 /// `[cpu]`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct CpuConfig {
     /// `None`: this rank's share of the allowed cores.
     pub cores: Option<Vec<u32>>,
+    /// The share of the allowed cores' time that the daemon may use, 0 to 1; `None`: all of it.
+    pub limit: Option<f64>,
     /// Default idle.
     pub policy: CpuPolicy,
     /// 0 to 19; default 0.

@@ -21,7 +21,7 @@ use super::section::{FromValue, Section, nearest};
 use super::stages::read_stages;
 use super::value::{Located, Value};
 use super::values::ByteSize;
-use super::words::{AtLeastOne, Cores, Niceness};
+use super::words::{AtLeastOne, Cores, CpuLimit, Niceness};
 
 /// The tables and keys of a configuration's first level.
 const ROOT_KEYS: [&str; 10] =
@@ -264,6 +264,7 @@ fn read_errors(mut section: Section) -> Result<ErrorsConfig, ConfigError> {
 
 fn read_cpu(mut section: Section) -> Result<CpuConfig, ConfigError> {
     let cores = section.take_or("cores", Cores(None))?.0;
+    let limit = section.take::<CpuLimit>("limit")?.map(|limit| limit.0);
     let policy = section.take_or("policy", CpuPolicy::Idle)?;
     let nice = section.take_placed::<Niceness>("nice")?;
     section.finish()?;
@@ -272,7 +273,7 @@ fn read_cpu(mut section: Section) -> Result<CpuConfig, ConfigError> {
             &place,
             "`cpu.nice` has no effect with policy = \"idle\", which is below every nice level; set `cpu.policy` to \"batch\" or \"normal\"",
         )),
-        _ => Ok(CpuConfig { cores, policy, nice: nice.map_or(0, |(nice, _)| nice.0) }),
+        _ => Ok(CpuConfig { cores, limit, policy, nice: nice.map_or(0, |(nice, _)| nice.0) }),
     }
 }
 

@@ -19,8 +19,8 @@ use super::gate::ByteGate;
 use super::memory::{MemoryPlan, in_words};
 use super::pool::{Pool, PoolOptions, Shared};
 use super::session::{Session, SessionEnd, SessionFault, SessionTerms};
-use super::starvation::StarvationWatch;
 use super::stream::Stream;
+use super::upkeep::{self, SessionsSeen, Upkeep};
 use super::watch::watch;
 use super::work::SessionWork;
 use crate::observe::{DaemonReport, SessionReport, StreamReport, Substitution};
@@ -40,7 +40,16 @@ pub(crate) struct Engine {
     pub(crate) gate: Arc<ByteGate>,
     pool: Pool,
     bell: Arc<Bell>,
-    starvation: StarvationWatch,
+    upkeep: Upkeep,
+    /// Whether the clock runs, and what starts it.
+    clock_runs: bool,
+    clock_wanted: Rc<Notify>,
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.gate.close();
+    }
 }
 
 impl Engine {
@@ -53,6 +62,7 @@ impl Engine {
         let bell = Arc::new(Bell::new()?);
         let lanes: Vec<u32> =
             streams.iter().map(|stream| stream.config.fetch.concurrency.get()).collect();
+        let upkeep = Upkeep::new(streams.len(), pool.granted_cores, pool.limit_cores);
         let engine = Rc::new(RefCell::new(Self {
             fetch_notify: streams.iter().map(|_| Rc::new(Notify::new())).collect(),
             streams,
@@ -62,8 +72,11 @@ impl Engine {
             gate: Arc::new(ByteGate::new(fetch_bytes, Arc::clone(&bell))),
             pool: Pool::start(pool, Arc::clone(&bell))?,
             bell,
-            starvation: StarvationWatch::default(),
+            upkeep,
+            clock_runs: false,
+            clock_wanted: Rc::default(),
         }));
+        engine.borrow_mut().keep_limit();
         for (stream, lanes) in lanes.into_iter().enumerate() {
             for _ in 0..lanes {
                 tokio::task::spawn_local(run_lane(Rc::clone(&engine), stream));
@@ -169,6 +182,9 @@ impl Engine {
         if std::mem::take(&mut session.wake_workers) {
             self.pool.shared.wake_one();
         }
+        if !self.clock_runs && session.is_working() {
+            self.clock_wanted.notify_one();
+        }
         match advanced {
             Ok(true) => self.fetch_notify[session.stream_number].notify_waiters(),
             Ok(false) => {}
@@ -243,10 +259,33 @@ impl Engine {
         }
     }
 
-    /// Lets other threads take over when the lowered ones do not run while a client waits.
-    fn watch_starvation(&mut self) {
-        let client_waits = self.sessions.values().any(Session::client_waits);
-        self.starvation.look(&self.pool.shared, client_waits);
+    /// Whether anything is under way. Without it no clock is needed: a client that runs out of batches rings.
+    fn needs_clock(&self) -> bool {
+        !self.ending.is_empty() || self.sessions.values().any(Session::is_working)
+    }
+
+    /// Does what is done by the clock.
+    fn keep_up(&mut self) {
+        let seen = SessionsSeen {
+            client_waits: self.sessions.values().any(Session::client_waits),
+            rings_have_room: self.sessions.values().any(Session::has_room),
+        };
+        self.upkeep.look(&mut self.pool, &self.streams, seen);
+    }
+
+    /// The limit holds from the first row on.
+    fn keep_limit(&mut self) {
+        self.pool.shared.budget.set_cores(self.pool.options.limit_cores);
+    }
+
+    /// Stops the clock, or lets it go on.
+    fn set_clock(&mut self) -> bool {
+        let runs = self.needs_clock();
+        if runs && !self.clock_runs {
+            self.upkeep.resume(&self.pool, &self.streams);
+        }
+        self.clock_runs = runs;
+        runs
     }
 
     fn show_sessions_to_threads(&self) {
@@ -277,7 +316,12 @@ impl Engine {
 
     /// All figures.
     pub(crate) fn report(&self) -> DaemonReport {
-        let streams = self.streams.iter().map(|stream| self.report_stream(stream)).collect();
+        let streams = self
+            .streams
+            .iter()
+            .enumerate()
+            .map(|(number, stream)| self.report_stream(number, stream))
+            .collect();
         let sessions = self.sessions.values().map(report_session).collect();
         let options = &self.pool.options;
         DaemonReport::new(
@@ -290,13 +334,15 @@ impl Engine {
         )
     }
 
-    fn report_stream(&self, stream: &Stream) -> StreamReport {
+    fn report_stream(&self, number: usize, stream: &Stream) -> StreamReport {
         let mut stages = vec![stream.fetch.report("fetch", stream.config.fetch.concurrency.get())];
-        for stage in &stream.stages {
+        for (stage_number, stage) in stream.stages.iter().enumerate() {
             if let Some(before) = stages.last_mut() {
                 before.queue = Some(stage.input.report());
             }
-            stages.push(stage.figures.report(&stage.name, stage.limit));
+            let mut report = stage.figures.report(&stage.name, stage.gate.limit());
+            report.concurrency_reason = self.upkeep.why(number, stage_number).to_owned();
+            stages.push(report);
         }
         let session = self.sessions.values().find(|session| session.stream.name() == stream.name());
         if let (Some(last), Some(session)) = (stages.last_mut(), session) {
@@ -339,19 +385,28 @@ fn report_session(session: &Session) -> SessionReport {
     }
 }
 
-/// Listens to the bell, and to a clock besides, so that a client sees a sign of life four times a second.
+/// Listens to the bell, and to a clock besides while there is work: for the upkeep, and so that a client that waits sees a
+/// sign of life four times a second.
 pub(crate) async fn run_bell(engine: SharedEngine) -> io::Result<()> {
     let bell = Arc::clone(&engine.borrow().bell);
     let readable = watch(BellDescriptor(Arc::clone(&bell)), Interest::READABLE)?;
-    let mut clock = tokio::time::interval(std::time::Duration::from_millis(250));
-    clock.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+    let wanted = Rc::clone(&engine.borrow().clock_wanted);
+    let mut clock = tokio::time::interval(upkeep::PERIOD);
+    clock.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut ran = false;
     loop {
+        let runs = engine.borrow_mut().set_clock();
+        if runs && !ran {
+            clock.reset();
+        }
+        ran = runs;
         tokio::select! {
             guard = readable.readable() => {
                 bell.hear();
                 guard?.clear_ready();
             }
-            _ = clock.tick() => engine.borrow_mut().watch_starvation(),
+            () = wanted.notified(), if !runs => continue,
+            _ = clock.tick(), if runs => engine.borrow_mut().keep_up(),
         }
         engine.borrow_mut().advance_all();
     }

@@ -468,6 +468,17 @@ impl Session {
         (self.publish.published(), self.returns.claimed_taken(), waited)
     }
 
+    /// Whether anything is under way for the client.
+    pub(crate) fn is_working(&self) -> bool {
+        !self.open.is_empty() || !self.cancelled.is_empty()
+    }
+
+    /// Whether fewer batches are ready than half the ring's slots.
+    pub(crate) fn has_room(&self) -> bool {
+        let [.., ready, _] = self.slots_by_state();
+        ready < u64::from(self.stream.config.ring.slots) / 2
+    }
+
     /// Whether the client sleeps over an empty ring.
     pub(crate) fn client_waits(&self) -> bool {
         self.returns.client_sleeps() && self.returns.claimed_taken() >= self.publish.published()

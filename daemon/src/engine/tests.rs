@@ -60,7 +60,16 @@ fn start(stream: &Arc<Stream>, fetch_bytes: u64) -> SharedEngine {
 }
 
 fn start_under(stream: &Arc<Stream>, fetch_bytes: u64, policy: CpuPolicy) -> SharedEngine {
-    let pool = PoolOptions { threads: 3, policy, nice: 0, cores: Vec::new() };
+    let pool = PoolOptions {
+        threads: 3,
+        most_threads: 6,
+        rescue_threads: 3,
+        policy,
+        nice: 0,
+        granted_cores: 3.0,
+        limit_cores: None,
+        cores: Vec::new(),
+    };
     let engine = Engine::start(vec![Arc::clone(stream)], pool, fetch_bytes).unwrap();
     let shared = Rc::clone(&engine);
     tokio::task::spawn_local(async move { run_bell(shared).await });

@@ -2,6 +2,7 @@
 
 mod histogram;
 mod queue;
+mod quiet;
 mod report;
 mod ring;
 mod stage;
@@ -9,6 +10,7 @@ mod verdict;
 
 pub use histogram::TimeHistogram;
 pub use queue::{QueueFigures, QueueReport};
+pub use quiet::QuietItem;
 pub use report::{
     DaemonReport, ProcessFigures, SessionReport, StreamReport, Substitution, cpu_time,
 };
