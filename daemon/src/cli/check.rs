@@ -6,6 +6,7 @@ use clap::Args;
 use forebay_protocol::tensor::Extent;
 
 use super::launch::Launch;
+use super::stats::quiet_lines;
 use super::{ConfigArguments, logging};
 use crate::config::Last;
 use crate::engine::{LocalRank, MemoryPlan, Stream, in_words};
@@ -117,6 +118,9 @@ fn describe(
             in_words(plan.scratch_bytes)
         ),
     );
+    let mut lines = lines;
+    lines.push("  quiet".to_owned());
+    lines.extend(quiet_lines(&launch.quiet()).map(|item| format!("  {item}")));
     lines.push(String::new());
     Ok(lines.join("\n"))
 }

@@ -10,8 +10,10 @@ use forebay_protocol::frames::{Fault, FaultKind};
 use crate::config::Config;
 use crate::dataset::ScanProgress;
 use crate::engine::{
-    Engine, LocalRank, MemoryPlan, PoolOptions, SharedEngine, Stream, core_share, run_bell,
+    Engine, LocalRank, MemoryPlan, PoolOptions, SharedEngine, Stream, core_share, plan_quiet,
+    run_bell,
 };
+use crate::observe::QuietItem;
 
 /// Streams that are open and checked, and how to run them.
 #[derive(Debug)]
@@ -64,6 +66,11 @@ impl Launch {
             cores: if share.narrowed { share.cores.clone() } else { Vec::new() },
         };
         Ok(Self { streams, plans, pool, cores: share.cores })
+    }
+
+    /// What will keep the daemon quiet, as far as it is known without a trainer.
+    pub(super) fn quiet(&self) -> Vec<QuietItem> {
+        plan_quiet(&self.pool)
     }
 
     /// The work threads.

@@ -23,7 +23,9 @@ use super::stream::Stream;
 use super::upkeep::{self, SessionsSeen, Upkeep};
 use super::watch::watch;
 use super::work::SessionWork;
-use crate::observe::{DaemonReport, SessionReport, StreamReport, Substitution};
+use crate::observe::{
+    CpuBudgetReport, DaemonReport, EngineFigures, SessionReport, StreamReport, Substitution,
+};
 
 /// The engine as its own thread's tasks share it.
 pub(crate) type SharedEngine = Rc<RefCell<Engine>>;
@@ -161,6 +163,7 @@ impl Engine {
             Session::new(number, &stream, stream_number, request, connection, outbox)
                 .map_err(|SessionFault(fault)| fault)?;
         self.next_session += 1;
+        self.upkeep.meet(session.trainer(), &mut self.pool);
         tracing::info!(
             session = number,
             stream = stream.name(),
@@ -224,6 +227,9 @@ impl Engine {
             return;
         };
         session.end();
+        if self.sessions.is_empty() {
+            self.upkeep.be_alone();
+        }
         self.ending.push(Arc::clone(&session.work));
         match end {
             SessionEnd::ClientLeft => tracing::info!(session = number, "client left"),
@@ -323,15 +329,20 @@ impl Engine {
             .map(|(number, stream)| self.report_stream(number, stream))
             .collect();
         let sessions = self.sessions.values().map(report_session).collect();
-        let options = &self.pool.options;
-        DaemonReport::new(
+        let budget = &self.pool.shared.budget;
+        DaemonReport::new(EngineFigures {
             streams,
             sessions,
-            options.threads,
-            self.pool.shared.rescue_is_on(),
-            self.gate.budget(),
-            self.gate.in_use(),
-        )
+            threads: self.pool.threads(),
+            rescue: self.pool.shared.rescue_is_on(),
+            fetch_budget_bytes: self.gate.budget(),
+            fetch_in_use_bytes: self.gate.in_use(),
+            cpu_budget: CpuBudgetReport {
+                cores: budget.cores(),
+                held_back_seconds: budget.held_back_in_all().as_secs_f64(),
+            },
+            quiet: self.upkeep.quiet.report(&self.pool, self.upkeep.quota.as_ref()),
+        })
     }
 
     fn report_stream(&self, number: usize, stream: &Stream) -> StreamReport {

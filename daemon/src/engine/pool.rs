@@ -193,6 +193,29 @@ fn lower(options: &PoolOptions) {
     }
 }
 
+/// The class that a thread has, read back from the kernel: `idle`, or `batch` or `normal` with its nice level.
+pub(super) fn class_of_thread(id: u64) -> Option<String> {
+    let text = std::fs::read_to_string(format!("/proc/self/task/{id}/stat")).ok()?;
+    // nice is field 19 and the policy field 41; the state, field 3, is the first behind the name in parentheses.
+    let fields: Vec<&str> = text.rsplit_once(") ")?.1.split(' ').collect();
+    let class = match *fields.get(38)? {
+        "5" => return Some("idle".to_owned()),
+        "3" => "batch",
+        _ => "normal",
+    };
+    Some(format!("{class}, nice {}", fields.get(16)?))
+}
+
+/// The class that a work thread would get here.
+pub(super) fn class_of_a_new_thread(options: &PoolOptions) -> Option<String> {
+    let options = PoolOptions { cores: Vec::new(), ..options.clone() };
+    let probe = thread::spawn(move || {
+        lower(&options);
+        class_of_thread(u64::try_from(rustix::thread::gettid().as_raw_pid()).ok()?)
+    });
+    probe.join().ok()?
+}
+
 fn core_set(cores: &[u32]) -> rustix::thread::CpuSet {
     let mut set = rustix::thread::CpuSet::new();
     for core in cores {

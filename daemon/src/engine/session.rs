@@ -468,6 +468,15 @@ impl Session {
         (self.publish.published(), self.returns.claimed_taken(), waited)
     }
 
+    /// The client's process as the kernel tells it; 0 where it cannot be seen from here.
+    pub(crate) fn trainer(&self) -> u32 {
+        let credentials = nix::sys::socket::getsockopt(
+            &*self.connection,
+            nix::sys::socket::sockopt::PeerCredentials,
+        );
+        credentials.ok().and_then(|known| u32::try_from(known.pid()).ok()).unwrap_or(0)
+    }
+
     /// Whether anything is under way for the client.
     pub(crate) fn is_working(&self) -> bool {
         !self.open.is_empty() || !self.cancelled.is_empty()

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::pool::Pool;
+use super::quiet::Quiet;
 use super::quota::QuotaWatch;
 use super::starvation::StarvationWatch;
 use super::stream::Stream;
@@ -33,6 +34,7 @@ pub(super) struct SessionsSeen {
 pub(super) struct Upkeep {
     starvation: StarvationWatch,
     pub(super) quota: Option<QuotaWatch>,
+    pub(super) quiet: Quiet,
     /// Cores by `cpu.limit`, if it is set.
     limit_cores: Option<f64>,
     /// Cores that the daemon may use without a limit.
@@ -54,6 +56,7 @@ impl Upkeep {
         Self {
             starvation: StarvationWatch::default(),
             quota: None,
+            quiet: Quiet::new(),
             limit_cores,
             granted_cores,
             others_used: Duration::ZERO,
@@ -73,9 +76,21 @@ impl Upkeep {
         self.note_tuning(pool, streams);
     }
 
+    /// A client has attached.
+    pub(super) fn meet(&mut self, trainer: u32, pool: &mut Pool) {
+        let quota = self.quiet.meet(trainer, pool);
+        self.quota = quota.or(self.quota.take());
+    }
+
+    /// The last client is gone: nobody has to be left anything.
+    pub(super) fn be_alone(&mut self) {
+        self.quota = None;
+    }
+
     /// Looks once.
     pub(super) fn look(&mut self, pool: &mut Pool, streams: &[Arc<Stream>], seen: SessionsSeen) {
         self.starvation.look(&pool.shared, seen.client_waits);
+        self.quiet.follow_rescue(pool.shared.rescue_is_on());
         self.keep_account(pool);
         if self.tuned_at.elapsed() >= TUNING_PERIOD
             && streams.iter().any(|stream| stream.stages.iter().any(|stage| stage.is_auto))

@@ -11,8 +11,10 @@ mod verdict;
 pub use histogram::TimeHistogram;
 pub use queue::{QueueFigures, QueueReport};
 pub use quiet::QuietItem;
+pub(crate) use report::EngineFigures;
 pub use report::{
-    DaemonReport, ProcessFigures, SessionReport, StreamReport, Substitution, cpu_time,
+    CpuBudgetReport, DaemonReport, ProcessFigures, SessionReport, StreamReport, Substitution,
+    cpu_time,
 };
 pub use ring::RingFigures;
 pub use stage::{StageFigures, StageReport};
