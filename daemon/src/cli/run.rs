@@ -89,8 +89,8 @@ pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
             if let Some(status) = child.try_wait()? {
                 return anyhow::Ok((status, logging));
             }
-            // The clock is for the signal that came between the two calls.
-            let _ = tokio::time::timeout(Duration::from_secs(1), ended.recv()).await;
+            // Heard from before the start on: a signal that came between the two calls is still told here.
+            ended.recv().await;
         }
     })?;
     runtime.shutdown_timeout(Duration::from_millis(200));
