@@ -1,12 +1,14 @@
 //! From configurations to a running engine: what `serve`, `run` and a private daemon have in common.
 
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use forebay_protocol::frames::{Fault, FaultKind};
 
+use super::confine::confine;
 use crate::config::Config;
 use crate::dataset::ScanProgress;
 use crate::engine::{
@@ -78,8 +80,12 @@ impl Launch {
         self.pool.threads
     }
 
-    /// Starts the engine. Called inside a `LocalSet`, on a thread that stays at normal priority.
-    pub(super) fn start(self) -> anyhow::Result<SharedEngine> {
+    /// Gives up rights that are not needed, but for the folder of the daemon's socket, and starts the engine. Called
+    /// inside a `LocalSet`, on a thread that stays at normal priority.
+    pub(super) fn start(self, run_folder: Option<&Path>) -> anyhow::Result<SharedEngine> {
+        let configs: Vec<&Config> = self.streams.iter().map(|stream| stream.config()).collect();
+        let confinement = confine(&configs, run_folder);
+        tracing::info!(confinement, "rights over files");
         let fetch_bytes = self.plans.iter().map(|plan| plan.fetch_bytes).max().unwrap_or(0);
         let engine = Engine::start(self.streams, self.pool, fetch_bytes)
             .context("cannot start the engine")?;

@@ -76,7 +76,7 @@ async fn open(start: Start) -> Result<SharedEngine, Fault> {
         Launch::prepare(vec![config], local)
     });
     let launch = prepared.await.map_err(|error| internal(error.to_string()))??;
-    launch.start().map_err(|error| internal(format!("{error:#}")))
+    launch.start(None).map_err(|error| internal(format!("{error:#}")))
 }
 
 fn read_config(start: &Start) -> Result<Config, ConfigError> {

@@ -76,7 +76,7 @@ pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
         forward_signals(signals, Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX)));
         let logging = logging::start("info");
         let rules = access_rules(&launch);
-        let engine = launch.start()?;
+        let engine = launch.start(place.path.parent())?;
         let host = Rc::new(Host::serving(engine));
         if let Some(listener) = place.take_listener() {
             tokio::task::spawn_local(async move {

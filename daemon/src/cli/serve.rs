@@ -38,7 +38,7 @@ pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
         let rules = access_rules(&launch);
         let names: Vec<String> = launch.streams.iter().map(|stream| stream.name().to_owned()).collect();
         tracing::info!(socket = %place.path.display(), streams = names.join(","), threads = launch.threads(), "serving");
-        let engine = launch.start()?;
+        let engine = launch.start(place.path.parent())?;
         let host = Rc::new(Host::serving(Rc::clone(&engine)));
         if let Some(listener) = place.take_listener() {
             tokio::select! {

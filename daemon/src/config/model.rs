@@ -35,6 +35,8 @@ pub struct Config {
     pub cpu: CpuConfig,
     /// `[listen]`.
     pub listen: ListenConfig,
+    /// `[security]`.
+    pub security: SecurityConfig,
     /// Where some keys stand, for messages about what is found later.
     pub places: KeyPlaces,
 }
@@ -230,4 +232,22 @@ pub struct ListenConfig {
     pub group: Option<u32>,
     /// Sessions at once; default 4.
     pub max_sessions: u32,
+}
+
+/// How far the daemon gives up rights over files that it does not need, where the kernel has Landlock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Confinement {
+    /// Not at all.
+    Off,
+    /// It can no longer write, make or remove files but its own, nor start programs. The default.
+    Auto,
+    /// Nor read any but its dataset, the system's libraries and what the kernel tells.
+    Strict,
+}
+
+/// `[security]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SecurityConfig {
+    /// Default auto.
+    pub confine: Confinement,
 }

@@ -80,7 +80,9 @@ impl Config {
         if let Some(group) = listen.group {
             writeln!(out, "group = {group}")?;
         }
-        writeln!(out, "max_sessions = {}", listen.max_sessions)
+        writeln!(out, "max_sessions = {}", listen.max_sessions)?;
+
+        writeln!(out, "\n[security]\nconfine = {}", quoted(self.security.confine.word()))
     }
 }
 

@@ -10,8 +10,9 @@ use nix::unistd::Group;
 use super::error::{ConfigError, Place};
 use super::expand::{Environment, expand_all};
 use super::model::{
-    BadSampleBudget, BatchConfig, Config, CpuConfig, CpuPolicy, DatasetConfig, ErrorsConfig,
-    KeyPlaces, Last, ListenConfig, OnBadSample, OrderConfig, RingConfig,
+    BadSampleBudget, BatchConfig, Config, Confinement, CpuConfig, CpuPolicy, DatasetConfig,
+    ErrorsConfig, KeyPlaces, Last, ListenConfig, OnBadSample, OrderConfig, RingConfig,
+    SecurityConfig,
 };
 use super::output::read_output;
 use super::overrides::Override;
@@ -24,8 +25,10 @@ use super::values::ByteSize;
 use super::words::{AtLeastOne, Cores, CpuLimit, Niceness};
 
 /// The tables and keys of a configuration's first level.
-const ROOT_KEYS: [&str; 10] =
-    ["preset", "dataset", "order", "batch", "stage", "output", "ring", "errors", "cpu", "listen"];
+const ROOT_KEYS: [&str; 11] = [
+    "preset", "dataset", "order", "batch", "stage", "output", "ring", "errors", "cpu", "listen",
+    "security",
+];
 
 /// What a dict without a name is called.
 const NAME_OF_A_DICT: &str = "stream";
@@ -128,6 +131,7 @@ pub(super) fn resolve(
     let errors = read_errors(root.take_section("errors")?)?;
     let cpu = read_cpu(root.take_section("cpu")?)?;
     let listen = read_listen(root.take_section("listen")?, origin.folder)?;
+    let security = read_security(root.take_section("security")?)?;
     root.finish()?;
     Ok(Config {
         name: origin.name,
@@ -142,6 +146,7 @@ pub(super) fn resolve(
         errors,
         cpu,
         listen,
+        security,
         places,
     })
 }
@@ -296,6 +301,12 @@ fn read_listen(mut section: Section, folder: &Path) -> Result<ListenConfig, Conf
     })?;
     section.finish()?;
     Ok(ListenConfig { socket, allow_uids, group, max_sessions })
+}
+
+fn read_security(mut section: Section) -> Result<SecurityConfig, ConfigError> {
+    let confine = section.take_or("confine", Confinement::Auto)?;
+    section.finish()?;
+    Ok(SecurityConfig { confine })
 }
 
 fn socket_path(path: PathBuf, place: &Place) -> Result<PathBuf, ConfigError> {

@@ -2,7 +2,9 @@
 
 use forebay_protocol::tensor::DType;
 
-use super::model::{BadSampleBudget, Concurrency, CpuPolicy, ImageLayout, Last, OnBadSample};
+use super::model::{
+    BadSampleBudget, Concurrency, Confinement, CpuPolicy, ImageLayout, Last, OnBadSample,
+};
 use super::section::FromValue;
 use super::value::Value;
 use std::num::NonZeroU32;
@@ -41,6 +43,8 @@ words!(OnBadSample, "\"fail\" or \"substitute\"",
     "fail" => OnBadSample::Fail, "substitute" => OnBadSample::Substitute);
 words!(CpuPolicy, "\"idle\", \"batch\" or \"normal\"",
     "idle" => CpuPolicy::Idle, "batch" => CpuPolicy::Batch, "normal" => CpuPolicy::Normal);
+words!(Confinement, "\"auto\", \"strict\" or \"off\"",
+    "auto" => Confinement::Auto, "strict" => Confinement::Strict, "off" => Confinement::Off);
 words!(ImageLayout, "\"NCHW\" or \"NHWC\"",
     "NCHW" => ImageLayout::Nchw, "NHWC" => ImageLayout::Nhwc);
 

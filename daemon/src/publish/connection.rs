@@ -69,6 +69,12 @@ impl Host {
 pub(crate) async fn serve_connection(connection: Connection, host: Rc<Host>) {
     if host.connections.get() >= MOST_CONNECTIONS {
         tracing::warn!(connections = MOST_CONNECTIONS, "refused a connection: there are too many");
+        let message = format!(
+            "{MOST_CONNECTIONS} connections are open, as many as a daemon takes; end clients that are not needed"
+        );
+        // A client that does not read it is told nothing.
+        let _ =
+            connection.send(&DaemonFrame::Fault(Fault { kind: FaultKind::Memory, message }), &[]);
         return;
     }
     host.connections.set(host.connections.get() + 1);
