@@ -1,7 +1,8 @@
 //! Fetches admitted rows: a few lanes a stream, each with one blocking read under way.
 //!
 //! A lane takes up to [`CHUNK_ROWS`] rows at a time from the most urgent session, in (batch, row) order, and reads them
-//! one after another on a blocking thread of the runtime. Bytes are granted between opening a file and reading it.
+//! one after another on a blocking thread of the runtime. Bytes are granted between opening a file and reading it. An
+//! array that needs no work is read straight into its row and takes none.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -47,9 +48,9 @@ pub(crate) async fn run_lane(engine: SharedEngine, stream: usize) {
             (Arc::clone(&engine.gate), engine.pool_shared())
         };
         let read = tokio::task::spawn_blocking(move || {
-            let mut path = Vec::new();
+            let (mut path, mut scratch) = (Vec::new(), Vec::new());
             for job in jobs {
-                fetch(&job, &gate, &shared, &mut path);
+                fetch(&job, &gate, &shared, &mut path, &mut scratch);
             }
         });
         if read.await.is_err() {
@@ -62,13 +63,25 @@ pub(crate) async fn run_lane(engine: SharedEngine, stream: usize) {
 }
 
 /// Reads one row's bytes and hands the row to the work threads.
-fn fetch(job: &FetchJob, gate: &Arc<ByteGate>, shared: &Shared, path: &mut Vec<u8>) {
+fn fetch(
+    job: &FetchJob,
+    gate: &Arc<ByteGate>,
+    shared: &Shared,
+    path: &mut Vec<u8>,
+    scratch: &mut Vec<u8>,
+) {
     let stream = &job.session.stream;
     let slot = &job.session.slots[job.slot];
     let start = Instant::now();
     let mut held_up = Duration::ZERO;
     let outcome = if slot.is_cancelled() {
         None
+    } else if read_straight(job, path, scratch) {
+        stream.fetch.record(start.elapsed());
+        stream.stages[0].input.put(Duration::ZERO);
+        slot.mark_ready(0, job.row);
+        shared.wake_one();
+        return;
     } else {
         let age = job.order.saturating_sub(job.session.next_to_publish.load(Ordering::Relaxed));
         let mut buffer = shared.spare_buffers.pop().unwrap_or_default();
@@ -124,4 +137,23 @@ fn fetch(job: &FetchJob, gate: &Arc<ByteGate>, shared: &Shared, path: &mut Vec<u
             }
         }
     }
+}
+
+/// Reads an array that needs no work straight into its row. False: there is none, or the file is not as expected; it is
+/// then read in the ordinary way, which tells what it is.
+fn read_straight(job: &FetchJob, path: &mut Vec<u8>, scratch: &mut Vec<u8>) -> bool {
+    let stream = &job.session.stream;
+    let dataset = stream.dataset.as_ref();
+    let (Some(straight), Some(tensor)) = (dataset.straight(), stream.plan.straight_tensor(dataset))
+    else {
+        return false;
+    };
+    path.clear();
+    let range = dataset.locate(job.id, path);
+    let mut cell = job.session.slots[job.slot].cell(job.row);
+    let row = cell.writer.bytes_mut(tensor);
+    let is_read = row.len() as u64 == straight.elements_bytes
+        && stream.storage.read_straight(path, range, &straight.before, row, scratch);
+    cell.task.straight = is_read.then_some(tensor);
+    is_read
 }
