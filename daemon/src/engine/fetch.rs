@@ -1,7 +1,8 @@
 //! Fetches admitted rows: a few lanes a stream, each with one blocking read under way.
 //!
 //! A lane takes up to [`CHUNK_ROWS`] rows at a time from the most urgent session, in (batch, row) order, and reads them
-//! one after another on a blocking thread of the runtime. Bytes are granted between opening a file and reading it.
+//! one after another on a blocking thread of the runtime. Bytes are granted between opening a file and reading it. An
+//! array that needs no work is read straight into its row and takes none.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -47,9 +48,9 @@ pub(crate) async fn run_lane(engine: SharedEngine, stream: usize) {
             (Arc::clone(&engine.gate), engine.pool_shared())
         };
         let read = tokio::task::spawn_blocking(move || {
-            let mut path = Vec::new();
+            let (mut path, mut scratch) = (Vec::new(), Vec::new());
             for job in jobs {
-                fetch(&job, &gate, &shared, &mut path);
+                fetch(&job, &gate, &shared, &mut path, &mut scratch);
             }
         });
         // Reading itself cannot panic past its row; this is about what hands rows on.
@@ -63,13 +64,25 @@ pub(crate) async fn run_lane(engine: SharedEngine, stream: usize) {
 }
 
 /// Reads one row's bytes and hands the row to the work threads.
-fn fetch(job: &FetchJob, gate: &Arc<ByteGate>, shared: &Shared, path: &mut Vec<u8>) {
+fn fetch(
+    job: &FetchJob,
+    gate: &Arc<ByteGate>,
+    shared: &Shared,
+    path: &mut Vec<u8>,
+    scratch: &mut Vec<u8>,
+) {
     let stream = &job.session.stream;
     let slot = &job.session.slots[job.slot];
     let start = Instant::now();
     let mut held_up = Duration::ZERO;
     let outcome = if slot.is_cancelled() {
         None
+    } else if read_straight(job, path, scratch) {
+        stream.fetch.record(start.elapsed());
+        stream.stages[0].input.put(Duration::ZERO);
+        slot.mark_ready(0, job.row);
+        shared.wake_for(&stream.stages[0]);
+        return;
     } else {
         // A panic ends the row, as it does in a work thread: a row that nobody finishes would keep its slot for ever.
         let read = AssertUnwindSafe(|| read(job, gate, shared, path, &mut held_up));
@@ -141,4 +154,23 @@ fn read(
         Err(error) if error.is_bad_sample() => Err(RowFailure::Defect(error.to_string())),
         Err(error) => Err(RowFailure::Storage(error.to_string())),
     }
+}
+
+/// Reads an array that needs no work straight into its row. False: there is none, or the file is not as expected; it is
+/// then read in the ordinary way, which tells what it is.
+fn read_straight(job: &FetchJob, path: &mut Vec<u8>, scratch: &mut Vec<u8>) -> bool {
+    let stream = &job.session.stream;
+    let dataset = stream.dataset.as_ref();
+    let (Some(straight), Some(tensor)) = (dataset.straight(), stream.plan.straight_tensor(dataset))
+    else {
+        return false;
+    };
+    path.clear();
+    let range = dataset.locate(job.id, path);
+    let mut cell = job.session.slots[job.slot].cell(job.row);
+    let row = cell.writer.bytes_mut(tensor);
+    let is_read = row.len() as u64 == straight.elements_bytes
+        && stream.storage.read_straight(path, range, &straight.before, row, scratch);
+    cell.task.straight = is_read.then_some(tensor);
+    is_read
 }

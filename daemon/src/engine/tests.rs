@@ -40,6 +40,11 @@ fn open_stream(folder: &Path, bad_samples: bool, more: &str) -> Arc<Stream> {
     for sample in 0..SAMPLES {
         let elements: Vec<u8> = (0..4).flat_map(|_| sample.to_le_bytes()).collect();
         let mut bytes = npy_bytes("<i8", false, "(4,)", &elements);
+        if sample % 7 == 3 {
+            // Not to be read straight into the row: its bytes have to be turned round first.
+            let elements: Vec<u8> = (0..4).flat_map(|_| sample.to_be_bytes()).collect();
+            bytes = npy_bytes(">i8", false, "(4,)", &elements);
+        }
         if bad_samples && is_bad(sample) {
             bytes[0] = 0;
         }
@@ -215,7 +220,9 @@ impl Client {
 fn an_ended_session_gives_its_bytes_back() {
     on_engine_thread(|| async {
         let folder = tempfile::tempdir().unwrap();
-        let stages = "[[stage]]\nname = \"work\"\nconcurrency = 1\noperations = [{ op = \"delay\", milliseconds = 2 }]\n";
+        // Another type than the files': what is read straight into its row takes no bytes of the budget.
+        let stages = "[[stage]]\nname = \"work\"\nconcurrency = 1\noperations = [{ op = \"delay\", milliseconds = 2 }]\n\
+                      [output]\narray = { dtype = \"uint64\" }\n";
         let stream = open_stream(folder.path(), false, stages);
         // A sample has 160 bytes: room for two.
         let engine = start(&stream, 320);

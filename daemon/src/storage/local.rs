@@ -1,7 +1,8 @@
 //! Files of a mounted file system, read whole or in part with as few system calls as can be.
 //!
 //! [`LocalFiles`] owns a descriptor of the dataset's root; every path is opened relative to it, so the root's own
-//! folders are walked once. A whole file costs four calls: open, size, one read that also sees the end, close.
+//! folders are walked once. A whole file costs four calls: open, size, one read that also sees the end, close. Where
+//! its size and its beginning are known, three do.
 //! Everything here blocks; nothing is retried and nothing is cached but by the kernel.
 
 use std::ffi::OsStr;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 
 use rustix::buffer::spare_capacity;
 use rustix::fs::{FileType, Mode, OFlags};
-use rustix::io::Errno;
+use rustix::io::{Errno, IoSliceMut};
 
 use super::error::StorageError;
 use crate::dataset::ByteRange;
@@ -31,9 +32,10 @@ struct Root {
 
 /// A file that was opened and whose length is known, so that memory can be granted before it is read.
 #[derive(Debug)]
-pub struct OpenFile {
+pub struct OpenFile<'p> {
     descriptor: OwnedFd,
-    path: PathBuf,
+    files: &'p LocalFiles,
+    relative: &'p [u8],
     file_bytes: u64,
     offset: u64,
     length_bytes: u64,
@@ -73,18 +75,14 @@ impl LocalFiles {
     ///
     /// # Errors
     /// The file has vanished, may not be read, is no regular file, or ends before the range does.
-    pub fn open_file(&self, relative: &[u8], range: ByteRange) -> Result<OpenFile, StorageError> {
+    pub fn open_file<'p>(
+        &'p self,
+        relative: &'p [u8],
+        range: ByteRange,
+    ) -> Result<OpenFile<'p>, StorageError> {
         let fail =
             |action, errno| StorageError::from_errno(self.full_path(relative), action, errno);
-        // NONBLOCK: opening a pipe would wait for a writer; a regular file does not care.
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let descriptor = rustix::fs::openat(
-            &self.shared.descriptor,
-            OsStr::from_bytes(relative),
-            flags,
-            Mode::empty(),
-        )
-        .map_err(|errno| fail("opening", errno))?;
+        let descriptor = self.open_descriptor(relative).map_err(|errno| fail("opening", errno))?;
         let status =
             rustix::fs::fstat(&descriptor).map_err(|errno| fail("asking the size of", errno))?;
         let kind = match FileType::from_raw_mode(status.st_mode) {
@@ -93,9 +91,8 @@ impl LocalFiles {
             FileType::Fifo => Some("a pipe"),
             _ => Some("a socket or a device"),
         };
-        let path = self.full_path(relative);
         if let Some(kind) = kind {
-            return Err(StorageError::NotAFile { path, kind });
+            return Err(StorageError::NotAFile { path: self.full_path(relative), kind });
         }
         let file_bytes = u64::try_from(status.st_size).unwrap_or(0);
         let end = match range.length {
@@ -103,17 +100,57 @@ impl LocalFiles {
             None => file_bytes.max(range.offset),
         };
         if end > file_bytes {
-            let offset = range.offset;
+            let (path, offset) = (self.full_path(relative), range.offset);
             return Err(StorageError::OutOfRange { path, length_bytes: file_bytes, offset, end });
         }
         Ok(OpenFile {
             descriptor,
-            path,
+            files: self,
+            relative,
             file_bytes,
             offset: range.offset,
             length_bytes: end - range.offset,
             to_the_end: range.length.is_none(),
         })
+    }
+
+    /// Reads a file's part that begins with `before` and ends with an array's elements, those straight into `elements`.
+    /// False: it is not so, or cannot be read; reading it in the ordinary way tells what it is. `elements` then holds
+    /// nothing of use. Three system calls: open, one read that also sees the file's end, close.
+    #[must_use]
+    pub fn read_straight(
+        &self,
+        relative: &[u8],
+        range: ByteRange,
+        before: &[u8],
+        elements: &mut [u8],
+        scratch: &mut Vec<u8>,
+    ) -> bool {
+        let expected = before.len() + elements.len();
+        if range.length.is_some_and(|length| length != expected as u64) {
+            return false;
+        }
+        let Ok(descriptor) = self.open_descriptor(relative) else {
+            return false;
+        };
+        scratch.resize(before.len() + 1, 0);
+        let (found, probe) = scratch.split_at_mut(before.len());
+        let probe = if range.length.is_none() { probe } else { &mut [] };
+        let mut parts = [IoSliceMut::new(found), IoSliceMut::new(elements), IoSliceMut::new(probe)];
+        // A device gives anything, but not these bytes and then its end.
+        matches!(rustix::io::preadv(&descriptor, &mut parts, range.offset), Ok(got) if got == expected)
+            && scratch[..before.len()] == *before
+    }
+
+    fn open_descriptor(&self, relative: &[u8]) -> Result<OwnedFd, Errno> {
+        // NONBLOCK: opening a pipe would wait for a writer; a regular file does not care.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        rustix::fs::openat(
+            &self.shared.descriptor,
+            OsStr::from_bytes(relative),
+            flags,
+            Mode::empty(),
+        )
     }
 
     /// Reads the located bytes: [`open_file`](Self::open_file), then [`OpenFile::read_into`], for at most
@@ -130,14 +167,19 @@ impl LocalFiles {
     ) -> Result<(), StorageError> {
         let file = self.open_file(relative, range)?;
         if file.length_bytes > limit_bytes {
-            let OpenFile { path, length_bytes, .. } = file;
+            let (path, length_bytes) = (self.full_path(relative), file.length_bytes);
             return Err(StorageError::TooLarge { path, length_bytes, limit_bytes });
         }
         file.read_into(buffer)
     }
 }
 
-impl OpenFile {
+impl OpenFile<'_> {
+    /// Made only where a message needs it.
+    fn path(&self) -> PathBuf {
+        self.files.full_path(self.relative)
+    }
+
     /// How many bytes [`read_into`](Self::read_into) will give.
     #[must_use]
     pub fn length(&self) -> u64 {
@@ -151,12 +193,12 @@ impl OpenFile {
     /// The system fails, or the file's length is no longer what it was.
     pub fn read_into(self, buffer: &mut Vec<u8>) -> Result<(), StorageError> {
         buffer.clear();
-        let fail = |errno| StorageError::from_errno(self.path.clone(), "reading", errno);
+        let fail = |errno| StorageError::from_errno(self.path(), "reading", errno);
         let wanted = usize::try_from(self.length_bytes).map_err(|_| fail(Errno::NOMEM))?;
         let probe = usize::from(self.to_the_end);
         buffer.try_reserve_exact(wanted.saturating_add(probe)).map_err(|_| fail(Errno::NOMEM))?;
         let changed = |found| StorageError::Changed {
-            path: self.path.clone(),
+            path: self.path(),
             expected_bytes: self.file_bytes,
             found,
         };
