@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
+use forebay_protocol::frames::Revival;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::signal::unix::{SignalKind, signal};
@@ -77,7 +78,7 @@ pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
         let logging = logging::start("info");
         let rules = access_rules(&launch);
         let engine = launch.start()?;
-        let host = Rc::new(Host::serving(engine));
+        let host = Rc::new(Host::serving(engine, Revival::Never));
         if let Some(listener) = place.take_listener() {
             tokio::task::spawn_local(async move {
                 if let Err(error) = accept_clients(listener, rules, host).await {

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use clap::Args;
+use forebay_protocol::frames::Revival;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::launch::{Launch, runtime};
@@ -39,7 +40,7 @@ pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
         let names: Vec<String> = launch.streams.iter().map(|stream| stream.name().to_owned()).collect();
         tracing::info!(socket = %place.path.display(), streams = names.join(","), threads = launch.threads(), "serving");
         let engine = launch.start()?;
-        let host = Rc::new(Host::serving(Rc::clone(&engine)));
+        let host = Rc::new(Host::serving(Rc::clone(&engine), Revival::BySupervisor));
         if let Some(listener) = place.take_listener() {
             tokio::select! {
                 accepted = accept_clients(listener, rules, host) => accepted?,

@@ -34,7 +34,7 @@ mod tests;
 mod watch;
 mod work;
 
-pub(crate) use self::core::{Engine, SharedEngine, run_bell};
+pub(crate) use self::core::{Brought, Engine, SharedEngine, run_bell};
 pub(crate) use cores::{LocalRank, core_share};
 pub(crate) use memory::in_words;
 pub use memory::{MemoryError, MemoryPlan};

@@ -9,7 +9,7 @@ use forebay_protocol::sync::{AtomicU32, Ordering};
 use forebay_protocol::tensor::{DType, Extent, TensorSpec};
 
 use crate::config::{Concurrency, Config, ConfigError, Last, Place};
-use crate::dataset::{self, Dataset, DatasetError, ProgressCallback};
+use crate::dataset::{self, Dataset, DatasetError, FolderIndex, IndexBytes, ProgressCallback};
 use crate::observe::{QueueFigures, StageFigures};
 use crate::operation::SamplePlan;
 use crate::order::STREAM_VERSION;
@@ -182,6 +182,12 @@ impl Stream {
     #[must_use]
     pub fn sample_count(&self) -> u64 {
         self.dataset.sample_count()
+    }
+
+    /// The index of the dataset's folders, where it has one.
+    #[must_use]
+    pub fn index(&self) -> Option<&IndexBytes> {
+        self.dataset.index().map(FolderIndex::bytes)
     }
 
     /// The threads that all stages together may use at once.
