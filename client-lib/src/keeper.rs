@@ -198,8 +198,11 @@ impl Keeper {
         let _ = self.shared.waker.ring();
     }
 
-    /// The loader has found that the daemon is gone; the keeper may not have looked yet.
-    pub(crate) fn notice(&self) {
+    /// The loader has found that the daemon is gone, and how; the keeper may not have looked yet.
+    pub(crate) fn notice(&self, how: Option<&str>) {
+        if let (Some(how), None) = (how, self.process_id()) {
+            self.shared.lock().ended = Some(how.to_owned());
+        }
         let _ = self.shared.waker.ring();
     }
 

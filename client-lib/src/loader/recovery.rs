@@ -89,7 +89,10 @@ impl Loader {
         self.ring.detach();
         self.phase = Phase::Draining;
         if let Some(keeper) = self.link.keeper() {
-            keeper.notice();
+            keeper.notice(match self.link.ending() {
+                Some(Ending::Gone(how)) => Some(how),
+                _ => None,
+            });
         }
         Ok(())
     }

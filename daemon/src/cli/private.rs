@@ -11,7 +11,7 @@ use forebay_protocol::frames::{ConfigSource, Fault, FaultKind, Start};
 use forebay_protocol::socket::Connection;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::launch::{Launch, runtime};
+use super::launch::{Launch, Rings, runtime};
 use super::logging;
 use crate::config::{Config, ConfigError, Override};
 use crate::engine::LocalRank;
@@ -82,12 +82,17 @@ async fn open(opening: Opening) -> Result<Opened, Fault> {
     }
     let local = LocalRank { rank, count: count.max(1) };
     let prepared = tokio::task::spawn_blocking(move || {
-        let config = match opening {
-            Opening::Start(start) => read_config(&start)
-                .map_err(|error| Fault { kind: FaultKind::Config, message: error.to_string() })?,
-            Opening::Restart(_, kept) => Keepsake::open(kept)?,
+        let (config, rings) = match opening {
+            Opening::Start(start) => {
+                let config = read_config(&start).map_err(|error| Fault {
+                    kind: FaultKind::Config,
+                    message: error.to_string(),
+                })?;
+                (config, Rings::New)
+            }
+            Opening::Restart(_, kept) => (Keepsake::open(kept)?, Rings::Kept),
         };
-        Launch::prepare(vec![config], local)
+        Launch::prepare(vec![config], local, rings)
     });
     let launch = prepared.await.map_err(|error| internal(error.to_string()))??;
     let keepsake = launch.streams.first().map(|stream| Keepsake::of(stream)).transpose();

@@ -17,7 +17,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::launch::{Launch, runtime};
+use super::launch::{Launch, Rings, runtime};
 use super::serve::{access_rules, bind};
 use super::{ConfigArguments, logging};
 use crate::engine::LocalRank;
@@ -55,7 +55,7 @@ pub(super) fn guarded(arguments: &GuardedArguments) -> anyhow::Result<ExitCode> 
 /// `forebay run`.
 pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
     let configs = arguments.config.read()?;
-    let launch = Launch::prepare(configs, LocalRank::from_environment())
+    let launch = Launch::prepare(configs, LocalRank::from_environment(), Rings::New)
         .map_err(|fault| anyhow::anyhow!(fault.message))?;
     let mut place = bind(&launch, None)?;
     let program = std::env::current_exe().context("where this program lies")?;

@@ -9,7 +9,7 @@ use clap::Args;
 use forebay_protocol::frames::Revival;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::launch::{Launch, runtime};
+use super::launch::{Launch, Rings, runtime};
 use super::{ConfigArguments, logging};
 use crate::engine::LocalRank;
 use crate::publish::{AccessRules, Host, SocketPlace, accept_clients};
@@ -28,7 +28,7 @@ pub(super) struct ServeArguments {
 pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
     let logging = logging::start("info");
     let configs = arguments.config.read()?;
-    let launch = Launch::prepare(configs, LocalRank::from_environment())
+    let launch = Launch::prepare(configs, LocalRank::from_environment(), Rings::New)
         .map_err(|fault| anyhow::anyhow!(fault.message))?;
     let mut place = bind(&launch, arguments.socket.clone())?;
     let runtime = runtime()?;

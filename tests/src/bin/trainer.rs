@@ -2,7 +2,8 @@
 //!
 //! - `use=WORD` attaches to a configuration, a socket or a stream of `forebay run` (`default`: its first), or goes back to it
 //! - `epoch` begins an epoch and takes all of it; `take=N` begins one and takes N batches
-//! - `daemon` tells the private daemon's process
+//! - `daemon` tells the private daemon's process; `kill-daemon` kills it
+//! - `touch=PATH` makes a file
 //! - `hang` says so and does nothing any more; `exit=N` ends with this status
 //!
 //! It ends with status 3 and the error when a loader has one.
@@ -12,6 +13,8 @@ use std::io::Write;
 
 use forebay_client::{Error, Loader, Target};
 use forebay_tests::{DEADLINE, Taken};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 fn main() {
@@ -39,6 +42,13 @@ fn play() -> Result<(), Error> {
             "daemon" => {
                 say(&json!({ "daemon": loaders.get(&current).and_then(Loader::private_process) }));
             }
+            "kill-daemon" => {
+                let daemon = loaders.get(&current).and_then(Loader::private_process);
+                let daemon = daemon.and_then(|daemon| i32::try_from(daemon).ok());
+                let daemon = Pid::from_raw(daemon.expect("a private daemon"));
+                kill(daemon, Signal::SIGKILL).expect("it lives");
+            }
+            "touch" => drop(std::fs::File::create(value).expect("a path that can be written")),
             "hang" => {
                 say(&json!({ "hangs": true }));
                 loop {
