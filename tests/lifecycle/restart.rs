@@ -34,11 +34,16 @@ fn class_folders(place: &Place) -> Vec<PathBuf> {
     entries.map(|entry| entry.unwrap().path()).filter(|path| path.is_dir()).collect()
 }
 
-/// The data segments that this process has mapped for a ring of so many bytes.
-fn mapped_data_segments() -> Vec<String> {
+/// The kernel's line on the memory that a batch lies in: addresses, file number, name.
+fn memory_of(batch: &Batch) -> String {
+    let address = batch.require("index").unwrap().pointer() as usize;
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    let of_data = maps.lines().filter(|line| line.contains("memfd:forebay-data"));
-    of_data.map(str::to_owned).collect()
+    let holds = |line: &&str| {
+        let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+        let number = |text| usize::from_str_radix(text, 16).unwrap();
+        (number(start)..number(end)).contains(&address)
+    };
+    maps.lines().find(holds).unwrap().to_owned()
 }
 
 #[test]
@@ -52,7 +57,8 @@ fn a_stream_goes_on_over_daemons_that_are_killed_and_held_batches_stay() {
     let first_daemon = loader.private_process().unwrap();
     let held = loader.next_batch().unwrap().unwrap();
     let held_ids = ids(&held);
-    let segment = mapped_data_segments();
+    let memory = memory_of(&held);
+    assert!(memory.contains("memfd:forebay-data"), "{memory}");
     for (epoch, expected) in expected.iter().enumerate() {
         let mut found = if epoch == 0 { vec![Taken::of(&held)] } else { Vec::new() };
         let mut numbers = Vec::new();
@@ -60,6 +66,7 @@ fn a_stream_goes_on_over_daemons_that_are_killed_and_held_batches_stay() {
             let Some(batch) = loader.next_batch().unwrap() else { break };
             numbers.push(batch.number());
             found.push(Taken::of(&batch));
+            assert_eq!(memory_of(&batch), memory);
             drop(batch);
             if found.len() % 4 == 2 {
                 kill_daemon(&loader);
@@ -77,9 +84,6 @@ fn a_stream_goes_on_over_daemons_that_are_killed_and_held_batches_stay() {
     }
     assert!(loader.restarts() >= 6, "{}", loader.restarts());
     assert_ne!(loader.private_process(), Some(first_daemon));
-    for line in &segment {
-        assert!(mapped_data_segments().contains(line), "the memory was replaced");
-    }
     assert!(matches!(loader.next_batch(), Err(Error::EpochsFinished { epochs: 3 })));
     // Also when nothing is left to deliver.
     kill_daemon(&loader);
@@ -167,7 +171,7 @@ fn substitutes_are_counted_on_over_a_death() {
         states
     };
     let expected = walk(false);
-    assert!(expected.iter().any(|state| state.substitutes == 4), "{expected:?}");
+    assert!(expected.iter().any(|state| state.substitutes == 3), "{expected:?}");
     assert_eq!(walk(true), expected);
 }
 

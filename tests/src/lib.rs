@@ -8,12 +8,14 @@
 //! - [`program`]: finds the program, builds it where it is missing or old, and runs it.
 //! - [`daemon`]: a running `forebay serve`, its figures and its process.
 //! - [`taken`]: what a batch held, for comparison.
+//! - [`kills`]: kills processes at random instants and compares what arrives (`forebay-test-kills`).
 //! - `forebay-test-trainer` (`src/bin`): a program that plays the trainer in a process of its own.
 
 #![forbid(unsafe_code)]
 
 pub mod daemon;
 pub mod data;
+pub mod kills;
 pub mod place;
 pub mod program;
 pub mod taken;
