@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 use forebay_protocol::tensor::Extent;
 
-use super::launch::Launch;
+use super::launch::{Launch, Rings};
 use super::stats::quiet_lines;
 use super::{ConfigArguments, logging};
 use crate::config::Last;
@@ -37,7 +37,7 @@ pub(super) fn check(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
             println!("# {}, resolved\n{}", config.source, config.resolved_toml());
         }
     }
-    let launch = Launch::prepare(configs, LocalRank::from_environment())
+    let launch = Launch::prepare(configs, LocalRank::from_environment(), Rings::New)
         .map_err(|fault| anyhow::anyhow!(fault.message))?;
     if arguments.json {
         println!("{}", as_json(&launch));

@@ -26,9 +26,22 @@ pub(super) struct Launch {
     pub(super) cores: Vec<u32>,
 }
 
+/// Whether the rings are still to be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rings {
+    /// The machine must have room for them.
+    New,
+    /// They lie in the memory that a client kept from the daemon before: they are not counted twice.
+    Kept,
+}
+
 impl Launch {
     /// Opens every stream and checks its memory. Blocks; shows progress on long scans.
-    pub(super) fn prepare(configs: Vec<Config>, local: LocalRank) -> Result<Self, Fault> {
+    pub(super) fn prepare(
+        configs: Vec<Config>,
+        local: LocalRank,
+        rings: Rings,
+    ) -> Result<Self, Fault> {
         let config_fault = |message: String| Fault { kind: FaultKind::Config, message };
         let Some(first) = configs.first() else {
             return Err(config_fault("no configuration".to_owned()));
@@ -43,8 +56,12 @@ impl Launch {
                 .map_err(|error| config_fault(error.to_string()))?;
             let threads = stream.thread_count();
             let plan = MemoryPlan::of(&stream, threads);
-            plan.check(&stream, threads, local.count)
-                .map_err(|error| Fault { kind: FaultKind::Memory, message: error.to_string() })?;
+            if rings == Rings::New {
+                plan.check(&stream, threads, local.count).map_err(|error| Fault {
+                    kind: FaultKind::Memory,
+                    message: error.to_string(),
+                })?;
+            }
             streams.push(Arc::new(stream));
             plans.push(plan);
         }

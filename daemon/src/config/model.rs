@@ -1,7 +1,9 @@
 //! A stream's configuration, resolved: defaults filled in, paths absolute, units applied.
 
+use std::fs::File;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use forebay_protocol::tensor::DType;
 
@@ -67,6 +69,8 @@ pub struct DatasetConfig {
     pub limit: Option<u64>,
     /// Where the saved index goes; `None`: the user's cache folder.
     pub index: Option<PathBuf>,
+    /// No key: the index of the daemon whose place this one takes, which is used without a look at the folders.
+    pub kept_index: Option<Arc<File>>,
 }
 
 /// `[order]`: which sample comes when.

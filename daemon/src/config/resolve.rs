@@ -78,6 +78,17 @@ impl Config {
         resolve(origin, tree, overrides, &|name| std::env::var_os(name))
     }
 
+    /// Reads what [`resolved_toml`](Self::resolved_toml) wrote. Messages name `source`, as those of the daemon before did.
+    ///
+    /// # Errors
+    /// As [`from_file`](Self::from_file).
+    pub fn from_resolved(name: &str, source: &str, text: &str) -> Result<Self, ConfigError> {
+        let origin =
+            Origin { name: name.to_owned(), source: source.to_owned(), folder: Path::new("/") };
+        let tree = parse_toml(source, text)?;
+        resolve(origin, tree, &[], &|_| None)
+    }
+
     /// Reads a dict that stands for a file. `name` becomes the stream's name (empty: `stream`); relative paths start
     /// at `base_folder`.
     ///
@@ -206,7 +217,7 @@ fn read_dataset(mut section: Section, folder: &Path) -> Result<DatasetConfig, Co
     let limit = section.take::<AtLeastOne>("limit")?.map(|limit| limit.0);
     let format = section.require::<String>("format")?;
     section.finish()?;
-    Ok(DatasetConfig { format, path, classes, ids, limit, index })
+    Ok(DatasetConfig { format, path, classes, ids, limit, index, kept_index: None })
 }
 
 fn read_order(mut section: Section) -> Result<OrderConfig, ConfigError> {

@@ -3,10 +3,11 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use forebay_protocol::frames::{Attach, DaemonFrame, Fault, FaultKind};
+use forebay_protocol::frames::{Attach, DaemonFrame, Fault, FaultKind, Leased, Revival};
 use forebay_protocol::ids::Position;
 use forebay_protocol::socket::Connection;
 use forebay_protocol::sync::Ordering;
@@ -18,7 +19,7 @@ use super::fetch::{CHUNK_ROWS, FetchJob, run_lane};
 use super::gate::ByteGate;
 use super::memory::{MemoryPlan, in_words};
 use super::pool::{Pool, PoolOptions, Shared};
-use super::session::{Session, SessionEnd, SessionFault, SessionTerms};
+use super::session::{Session, SessionEnd, SessionFault, SessionTerms, Takeover};
 use super::stream::Stream;
 use super::upkeep::{self, SessionsSeen, Upkeep};
 use super::watch::watch;
@@ -29,6 +30,17 @@ use crate::observe::{
 
 /// The engine as its own thread's tasks share it.
 pub(crate) type SharedEngine = Rc<RefCell<Engine>>;
+
+/// What a client kept from the daemon before this one.
+#[derive(Debug)]
+pub(crate) struct Brought {
+    /// One data segment, if it is honest.
+    pub(crate) data: Vec<OwnedFd>,
+    /// Its last seek.
+    pub(crate) serial: u64,
+    /// The slots that it says it holds.
+    pub(crate) leased: Vec<Leased>,
+}
 
 /// See the module's head.
 #[derive(Debug)]
@@ -99,10 +111,12 @@ impl Engine {
         Rc::clone(&self.fetch_notify[stream])
     }
 
-    /// Opens a session for a client.
+    /// Opens a session for a client, which may bring the memory of a daemon before.
     pub(crate) fn attach(
         &mut self,
         request: &Attach,
+        brought: Option<Brought>,
+        revival: Revival,
         connection: Rc<Connection>,
         outbox: mpsc::Sender<DaemonFrame>,
     ) -> Result<(u64, SessionTerms), Fault> {
@@ -159,9 +173,22 @@ impl Engine {
             return refuse(FaultKind::Memory, message);
         }
         let number = self.next_session;
-        let (session, terms) =
-            Session::new(number, &stream, stream_number, request, connection, outbox)
-                .map_err(|SessionFault(fault)| fault)?;
+        let takeover = brought
+            .map(|Brought { data, serial, leased }| {
+                Takeover::of_client(&stream, data, serial, &leased)
+            })
+            .transpose()?;
+        let (session, terms) = Session::new(
+            number,
+            &stream,
+            stream_number,
+            request,
+            takeover,
+            revival,
+            connection,
+            outbox,
+        )
+        .map_err(|SessionFault(fault)| fault)?;
         self.next_session += 1;
         self.upkeep.meet(session.trainer(), &mut self.pool);
         tracing::info!(

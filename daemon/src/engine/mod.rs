@@ -43,7 +43,7 @@ mod watch;
 mod work;
 mod worker;
 
-pub(crate) use self::core::{Engine, SharedEngine, run_bell};
+pub(crate) use self::core::{Brought, Engine, SharedEngine, run_bell};
 pub(crate) use cores::{LocalRank, core_share};
 pub(crate) use memory::in_words;
 pub use memory::{MemoryError, MemoryPlan};

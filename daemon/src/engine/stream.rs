@@ -10,7 +10,7 @@ use forebay_protocol::tensor::{DType, Extent, TensorSpec};
 use super::hand_over::StageGate;
 use super::tuning::StageCost;
 use crate::config::{Concurrency, Config, ConfigError, Last, Place};
-use crate::dataset::{self, Dataset, DatasetError, ProgressCallback};
+use crate::dataset::{self, Dataset, DatasetError, FolderIndex, IndexBytes, ProgressCallback};
 use crate::observe::{QueueFigures, StageFigures};
 use crate::operation::SamplePlan;
 use crate::order::STREAM_VERSION;
@@ -168,6 +168,12 @@ impl Stream {
     #[must_use]
     pub fn sample_count(&self) -> u64 {
         self.dataset.sample_count()
+    }
+
+    /// The index of the dataset's folders, where it has one.
+    #[must_use]
+    pub fn index(&self) -> Option<&IndexBytes> {
+        self.dataset.index().map(FolderIndex::bytes)
     }
 
     /// The work threads that it starts with: those of the stages with a number, and the cores for all `auto` stages

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_protocol::frames::{Attach, Attached, DaemonFrame};
+use forebay_protocol::frames::{Attach, Attached, DaemonFrame, Revival};
 use forebay_protocol::ids::{Position, SampleId};
 use forebay_protocol::publish::{Descriptor, PublishReader};
 use forebay_protocol::returns::{ReturnWord, ReturnWriter};
@@ -120,8 +120,10 @@ impl Client {
         };
         let (connection, peer) = Connection::pair().unwrap();
         let (outbox, frames) = mpsc::channel(64);
-        let (number, terms) =
-            engine.borrow_mut().attach(&request, Rc::new(connection), outbox).unwrap();
+        let (number, terms) = engine
+            .borrow_mut()
+            .attach(&request, None, Revival::Never, Rc::new(connection), outbox)
+            .unwrap();
         let DaemonFrame::Attached(attached) = &terms.frame else {
             panic!("the terms of a session")
         };
