@@ -242,7 +242,7 @@ impl Shared {
 
     /// Wakes one thread for a row that was marked ready for a stage. With the stage full, the next to leave it looks.
     pub(crate) fn wake_for(&self, stage: &Stage) {
-        // SeqCst fence: pairs with the one in `StageGate::leave`. Either this side sees the room, or the leaver the row.
+        // SeqCst fence: pairs with the one in `Sleepers::sleep_unless`. Either this side sees the room, or the leaver the row.
         fence(Ordering::SeqCst);
         if stage.gate.has_room(self.active.load(Ordering::SeqCst)) {
             self.wake_one();
@@ -257,10 +257,6 @@ impl Shared {
         is_something_to_do: impl FnOnce() -> bool,
     ) -> bool {
         self.groups[group].sleepers.sleep_unless(number, is_something_to_do, thread::park)
-    }
-
-    pub(super) fn has_sleepers(&self, group: usize) -> bool {
-        self.groups[group].sleepers.any()
     }
 
     /// Whether some row of some session can be claimed by the group.

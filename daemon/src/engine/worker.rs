@@ -40,7 +40,6 @@ impl Worker {
             self.sleep_for_the_budget();
             match self.find() {
                 Some((session, claim)) => {
-                    self.wake_another();
                     let start = Instant::now();
                     match claim {
                         Claim::Row(claim) => self.work(&session, claim, start, start - idle_since),
@@ -85,14 +84,6 @@ impl Worker {
         by_urgency.into_iter().find_map(|(_, session)| {
             session.claim(self.group).map(|claim| (Arc::clone(session), claim))
         })
-    }
-
-    /// Wakes a sleeper when this thread's claim has left something for it: the place that it gave up before, or a row
-    /// whose setter found nobody asleep.
-    fn wake_another(&self) {
-        if self.shared.has_sleepers(self.group) && self.shared.has_claimable(self.group) {
-            self.shared.wake_one();
-        }
     }
 
     /// Sleeps until there may be something to claim.
