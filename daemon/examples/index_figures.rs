@@ -58,6 +58,7 @@ fn print_real_folder(folder: &str) -> anyhow::Result<()> {
         index: Some(private.join("figures.index")),
         limits: Limits::default(),
         read_timeout: Duration::from_secs(60),
+        kept_index: None,
     };
     for _ in 0..2 {
         let report = build_index(&config, &no_progress)?;

@@ -11,6 +11,7 @@
 //! - [`hostile`]: clients that break every rule.
 //! - [`soak`]: a daemon at work for long.
 //! - [`taken`]: what a batch held, for comparison.
+//! - [`kills`]: kills processes at random instants and compares what arrives (`forebay-test-kills`).
 //! - `forebay-test-trainer` (`src/bin`): a program that plays the trainer in a process of its own.
 
 #![forbid(unsafe_code)]
@@ -19,6 +20,7 @@ pub mod corpus;
 pub mod daemon;
 pub mod data;
 pub mod hostile;
+pub mod kills;
 pub mod place;
 pub mod program;
 pub mod soak;

@@ -1,7 +1,9 @@
 //! A stream's configuration, resolved: defaults filled in, paths absolute, units applied.
 
+use std::fs::File;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_protocol::tensor::DType;
@@ -72,6 +74,8 @@ pub struct DatasetConfig {
     pub limits: Limits,
     /// How long one attempt to read a sample may take; default 60 s.
     pub read_timeout: Duration,
+    /// No key: the index of the daemon whose place this one takes, which is used without a look at the folders.
+    pub kept_index: Option<Arc<File>>,
 }
 
 /// `[limits]`: what one sample may take, checked before memory is. A sample beyond is a bad sample.
@@ -240,10 +244,12 @@ pub enum CpuPolicy {
 }
 
 /// `[cpu]`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct CpuConfig {
     /// `None`: this rank's share of the allowed cores.
     pub cores: Option<Vec<u32>>,
+    /// The share of the allowed cores' time that the daemon may use, 0 to 1; `None`: all of it.
+    pub limit: Option<f64>,
     /// Default idle.
     pub policy: CpuPolicy,
     /// 0 to 19; default 0.

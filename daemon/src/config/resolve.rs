@@ -23,7 +23,7 @@ use super::section::{FromValue, Section, nearest};
 use super::stages::read_stages;
 use super::value::{Located, Value};
 use super::values::{ByteSize, TimeSpan};
-use super::words::{AtLeastOne, Cores, Niceness};
+use super::words::{AtLeastOne, Cores, CpuLimit, Niceness};
 
 /// The tables and keys of a configuration's first level.
 const ROOT_KEYS: [&str; 12] = [
@@ -88,6 +88,17 @@ impl Config {
     pub(crate) fn from_text(name: &str, folder: &Path, text: &str) -> Result<Self, ConfigError> {
         let origin = Origin { name: name.to_owned(), source: name.to_owned(), folder };
         resolve(origin, parse_toml(name, text)?, &[], &|_| None)
+    }
+
+    /// Reads what [`resolved_toml`](Self::resolved_toml) wrote. Messages name `source`, as those of the daemon before did.
+    ///
+    /// # Errors
+    /// As [`from_file`](Self::from_file).
+    pub fn from_resolved(name: &str, source: &str, text: &str) -> Result<Self, ConfigError> {
+        let origin =
+            Origin { name: name.to_owned(), source: source.to_owned(), folder: Path::new("/") };
+        let tree = parse_toml(source, text)?;
+        resolve(origin, tree, &[], &|_| None)
     }
 
     /// Reads a dict that stands for a file. `name` becomes the stream's name (empty: `stream`); relative paths start
@@ -224,7 +235,8 @@ fn read_dataset(
     let read_timeout = section.take_or("read_timeout", DEFAULT_READ_TIMEOUT)?.0;
     let format = section.require::<String>("format")?;
     section.finish()?;
-    Ok(DatasetConfig { format, path, classes, ids, limit, index, limits, read_timeout })
+    let kept_index = None;
+    Ok(DatasetConfig { format, path, classes, ids, limit, index, limits, read_timeout, kept_index })
 }
 
 fn read_limits(mut section: Section) -> Result<Limits, ConfigError> {
@@ -300,6 +312,7 @@ fn read_errors(mut section: Section, folder: &Path) -> Result<ErrorsConfig, Conf
 
 fn read_cpu(mut section: Section) -> Result<CpuConfig, ConfigError> {
     let cores = section.take_or("cores", Cores(None))?.0;
+    let limit = section.take::<CpuLimit>("limit")?.map(|limit| limit.0);
     let policy = section.take_or("policy", CpuPolicy::Idle)?;
     let nice = section.take_placed::<Niceness>("nice")?;
     section.finish()?;
@@ -308,7 +321,7 @@ fn read_cpu(mut section: Section) -> Result<CpuConfig, ConfigError> {
             &place,
             "`cpu.nice` has no effect with policy = \"idle\", which is below every nice level; set `cpu.policy` to \"batch\" or \"normal\"",
         )),
-        _ => Ok(CpuConfig { cores, policy, nice: nice.map_or(0, |(nice, _)| nice.0) }),
+        _ => Ok(CpuConfig { cores, limit, policy, nice: nice.map_or(0, |(nice, _)| nice.0) }),
     }
 }
 

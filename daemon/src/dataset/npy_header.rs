@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use forebay_protocol::tensor::{DType, MAX_RANK};
 use npyz::{DType as NumpyType, Endianness, NpyHeader, Order, TypeChar};
 
-use super::{ArrayValue, Defect};
+use super::{ArrayValue, Defect, StraightArray};
 
 /// The longest header text: NumPy refuses longer ones too (`max_header_size` of `numpy.load`).
 const MOST_HEADER_BYTES: usize = 10_000;
@@ -136,7 +136,7 @@ impl ArrayHeader {
     pub(super) fn with_elements<'a>(self, bytes: impl Into<Cow<'a, [u8]>>) -> ArrayValue<'a> {
         ArrayValue {
             dtype: self.dtype,
-            shape: self.shape,
+            shape: self.shape.into(),
             fortran_order: self.fortran_order,
             big_endian: self.big_endian,
             bytes: bytes.into(),
@@ -153,6 +153,23 @@ pub(super) fn read_array(bytes: &[u8]) -> Result<ArrayValue<'_>, Defect> {
     header.check_length(bytes.len() as u64)?;
     let elements = &bytes[header.data_start..];
     Ok(header.with_elements(elements))
+}
+
+impl ArrayHeader {
+    /// How the elements behind this header can be read straight into a row; `before` are the bytes from the sample's
+    /// start to them.
+    pub(super) fn straight(&self, before: &[u8], elements_bytes: u64) -> Option<StraightArray> {
+        // Of at most one axis that is longer than 1 both orders are the same.
+        let is_c_order =
+            !self.fortran_order || self.shape.iter().filter(|side| **side > 1).count() <= 1;
+        let is_native =
+            self.dtype.size_bytes() == 1 || self.big_endian == cfg!(target_endian = "big");
+        (is_c_order && is_native).then(|| StraightArray {
+            field: 0,
+            before: before.to_vec(),
+            elements_bytes,
+        })
+    }
 }
 
 /// Refuses header texts that would recurse or overflow in the parser. What passes has at most one `(`, one `{`, no

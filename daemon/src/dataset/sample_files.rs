@@ -74,7 +74,7 @@ pub(super) fn array_fields(
                 "an array's name {name:?} is empty or longer than {MAX_NAME_BYTES} bytes"
             )));
         }
-        let kind = FieldKind::Array { dtype: array.dtype, shape: array.shape.clone() };
+        let kind = FieldKind::Array { dtype: array.dtype, shape: array.shape.to_vec() };
         fields.push(Field { name: name.clone(), kind });
     }
     if has_label {

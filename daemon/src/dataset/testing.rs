@@ -22,6 +22,7 @@ pub(crate) fn config_for(format: &str, path: &Path) -> DatasetConfig {
         index: Some(index.into()),
         limits: Limits::default(),
         read_timeout: std::time::Duration::from_secs(60),
+        kept_index: None,
     }
 }
 

@@ -3,8 +3,11 @@
 //! A lane takes up to [`CHUNK_ROWS`] rows at a time from the most urgent session, in (batch, row) order, and reads them
 //! one after another on a blocking thread of the runtime. Bytes are granted between opening a file and reading it. A call
 //! that outlasts `dataset.read_timeout` is given up with its thread ([`super::reading`]) and made again on another.
+//! An array that needs no work is read straight into its row and takes no bytes of the budget, where the kernel has it in
+//! its memory: a read that may hang must never write into a row.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,6 +18,7 @@ use super::gate::ByteGate;
 use super::pool::Shared;
 use super::reading::{Abandoned, MOST_ABANDONED, Reading, RowToRead};
 use super::work::{RowFailure, SessionWork};
+use crate::dataset::ByteRange;
 use crate::storage::StorageError;
 
 /// Rows that one trip to a blocking thread reads: amortises the hand-over, about 10 µs.
@@ -77,10 +81,10 @@ async fn read_watched(
     };
     let watched = Arc::clone(&reading);
     let mut read = tokio::task::spawn_blocking(move || {
-        let mut path = Vec::new();
+        let (mut path, mut scratch) = (Vec::new(), Vec::new());
         // What was given up is somebody else's.
         while let Ok(Some(row)) = reading.current() {
-            if fetch(&reading, row, &gate, &shared, &mut path).is_err() {
+            if fetch(&reading, &row, &gate, &shared, &mut path, &mut scratch).is_err() {
                 break;
             }
         }
@@ -89,6 +93,7 @@ async fn read_watched(
     loop {
         match tokio::time::timeout(between_looks, &mut read).await {
             Ok(Ok(())) => return None,
+            // Reading itself cannot panic past its row; this is about what hands rows on.
             Ok(Err(_)) => {
                 tracing::error!("a fetch thread panicked; every session is ended");
                 engine
@@ -126,7 +131,7 @@ async fn after_hanging(
         }
         None => {
             let shared = engine.borrow().pool_shared();
-            fail(&job, &error, &shared);
+            fail(&job, RowFailure::Storage(error.to_string()), &shared);
         }
     }
     jobs
@@ -135,10 +140,11 @@ async fn after_hanging(
 /// Reads one row's bytes and hands the row to the work threads.
 fn fetch(
     reading: &Reading,
-    row: RowToRead,
+    row: &RowToRead,
     gate: &Arc<ByteGate>,
     shared: &Shared,
     path: &mut Vec<u8>,
+    scratch: &mut Vec<u8>,
 ) -> Result<(), Abandoned> {
     let stream = &row.stream;
     let begun = Instant::now();
@@ -151,17 +157,55 @@ fn fetch(
         }
         return Ok(());
     }
-    let mut buffer = shared.spare_buffers.pop().unwrap_or_default();
     path.clear();
     let range = stream.dataset.locate(row.id, path);
+    let mut outcome = Ok(None);
+    if !read_straight(reading, row, path, range, scratch)? {
+        // A panic ends the row, as it does in a work thread: a row that nobody finishes would keep its slot for ever.
+        let read =
+            AssertUnwindSafe(|| read(reading, row, gate, shared, (path, range), &mut held_up));
+        outcome = catch_unwind(read).unwrap_or(Ok(Err(RowFailure::Panic)))?.map(Some);
+    }
+    let Some((job, permit)) = reading.finish()? else {
+        return Ok(());
+    };
+    match outcome {
+        Ok(buffer) => {
+            let slot = &job.session.slots[job.slot];
+            stream.fetch.record(begun.elapsed().saturating_sub(held_up));
+            if let Some(buffer) = buffer {
+                let mut cell = slot.cell(job.row);
+                (cell.task.bytes, cell.task.straight) = (buffer, None);
+                cell.permit = permit;
+            }
+            stream.stages[0].input.put(held_up);
+            slot.mark_ready(0, job.row);
+            shared.wake_for(&stream.stages[0]);
+        }
+        Err(failure) => fail(&job, failure, shared),
+    }
+    Ok(())
+}
+
+/// Reads one row's bytes, with retries.
+fn read(
+    reading: &Reading,
+    row: &RowToRead,
+    gate: &Arc<ByteGate>,
+    shared: &Shared,
+    (path, range): (&[u8], ByteRange),
+    held_up: &mut Duration,
+) -> Result<Result<Vec<u8>, RowFailure>, Abandoned> {
+    let stream = &row.stream;
     let limit_bytes = stream.config.dataset.limits.sample_bytes;
+    let mut buffer = shared.spare_buffers.take();
     let mut attempt = || -> Result<Result<(), StorageError>, Abandoned> {
         let opened = reading.call("opening", || stream.storage.open_file(path, range))?;
         let file = match opened.and_then(|file| file.within(limit_bytes)) {
             Ok(file) => file,
             Err(error) => return Ok(Err(error)),
         };
-        held_up = reading.wait_for_bytes(|| gate.acquire(row.age, file.length()));
+        *held_up = reading.wait_for_bytes(|| gate.acquire(&row.age, file.length()));
         reading.call("reading", || file.read_into(&mut buffer))
     };
     let mut result = attempt()?;
@@ -176,35 +220,49 @@ fn fetch(
             _ => break,
         }
     }
-    let Some((job, permit)) = reading.finish()? else {
-        return Ok(());
+    Ok(match result {
+        Ok(()) => Ok(buffer),
+        Err(error) if error.is_bad_sample() => Err(RowFailure::Defect(error.to_string())),
+        Err(error) => Err(RowFailure::Storage(error.to_string())),
+    })
+}
+
+/// Reads an array that needs no work straight into its row. False: there is none, the file is not as expected, or its
+/// bytes would have to be waited for; it is then read in the ordinary way, which tells what it is.
+fn read_straight(
+    reading: &Reading,
+    row: &RowToRead,
+    path: &[u8],
+    range: ByteRange,
+    scratch: &mut Vec<u8>,
+) -> Result<bool, Abandoned> {
+    let stream = &row.stream;
+    let dataset = stream.dataset.as_ref();
+    let (Some(straight), Some(tensor)) = (dataset.straight(), stream.plan.straight_tensor(dataset))
+    else {
+        return Ok(false);
     };
-    match result {
-        Ok(()) => {
-            let slot = &job.session.slots[job.slot];
-            stream.fetch.record(begun.elapsed().saturating_sub(held_up));
-            let mut cell = slot.cell(job.row);
-            cell.task.bytes = buffer;
-            cell.permit = permit;
-            drop(cell);
-            stream.stages[0].input.put(held_up);
-            slot.mark_ready(0, job.row);
-            shared.wake_one();
-        }
-        Err(error) => fail(&job, &error, shared),
-    }
-    Ok(())
+    let Some(file) = reading.call("opening", || stream.storage.open_straight(path))? else {
+        return Ok(false);
+    };
+    let is_read = reading.without_waiting(|job| {
+        let mut cell = job.session.slots[job.slot].cell(job.row);
+        let row = cell.writer.bytes_mut(tensor);
+        let is_read = row.len() as u64 == straight.elements_bytes
+            && file.read(range, &straight.before, row, scratch);
+        cell.task.straight = is_read.then_some(tensor);
+        is_read
+    })?;
+    // Closing may take as long as opening.
+    reading.call("closing", || drop(file))?;
+    Ok(is_read)
 }
 
 /// A row has no data.
-fn fail(job: &FetchJob, error: &StorageError, shared: &Shared) {
+fn fail(job: &FetchJob, failure: RowFailure, shared: &Shared) {
     let slot = &job.session.slots[job.slot];
     job.session.stream.fetch.record_failure();
-    slot.cell(job.row).failure = Some(if error.is_bad_sample() {
-        RowFailure::Defect(error.to_string())
-    } else {
-        RowFailure::Storage(error.to_string())
-    });
+    slot.cell(job.row).failure = Some(failure);
     slot.finish_row(job.row, true);
     shared.ring();
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use forebay_protocol::ids::SampleId;
 
 use super::fetch::FetchJob;
-use super::gate::BytePermit;
+use super::gate::{Age, BytePermit};
 use super::stream::Stream;
 
 /// Threads of a daemon that may hang in reads at once; a read that hangs beyond is not tried again.
@@ -66,8 +66,7 @@ pub(super) struct Abandoned;
 pub(super) struct RowToRead {
     pub(super) stream: Arc<Stream>,
     pub(super) id: SampleId,
-    /// From publishing, in batches; then the row.
-    pub(super) age: (u64, u64),
+    pub(super) age: Age,
     pub(super) attempts: u32,
 }
 
@@ -102,14 +101,15 @@ impl Reading {
     /// The row to read now, or nothing when all are done.
     pub(super) fn current(&self) -> Result<Option<RowToRead>, Abandoned> {
         let state = self.own()?;
-        Ok(state.jobs.front().map(|job| {
-            let next = job.session.next_to_publish.load(Ordering::Relaxed);
-            RowToRead {
-                stream: Arc::clone(&job.session.stream),
-                id: job.id,
-                age: (job.order.saturating_sub(next), job.row as u64),
-                attempts: job.attempts,
-            }
+        Ok(state.jobs.front().map(|job| RowToRead {
+            stream: Arc::clone(&job.session.stream),
+            id: job.id,
+            age: Age {
+                next_to_publish: Arc::clone(&job.session.next_to_publish),
+                order: job.order,
+                row: job.row,
+            },
+            attempts: job.attempts,
         }))
     }
 
@@ -128,6 +128,15 @@ impl Reading {
         let result = call();
         self.own()?.doing = Doing::Nothing;
         Ok(result)
+    }
+
+    /// Does something with the row that never waits: it cannot be given up meanwhile. False where there is no row.
+    pub(super) fn without_waiting(
+        &self,
+        work: impl FnOnce(&FetchJob) -> bool,
+    ) -> Result<bool, Abandoned> {
+        let state = self.own()?;
+        Ok(state.jobs.front().is_some_and(work))
     }
 
     /// Waits for bytes of the budget, and keeps their permit here: what is given up gives its bytes back.
@@ -152,6 +161,7 @@ impl Reading {
     /// Takes the row that was read, to be handed on, with its bytes' permit.
     pub(super) fn finish(&self) -> Result<Option<(FetchJob, Option<BytePermit>)>, Abandoned> {
         let mut state = self.own()?;
+        state.doing = Doing::Nothing;
         let permit = state.permit.take();
         Ok(state.jobs.pop_front().map(|job| (job, permit)))
     }

@@ -1,6 +1,6 @@
 //! Names what does not move: a sample in a stage, a read that does not return, a trainer that takes nothing.
 //!
-//! The engine thread looks once a second. What has not moved for `errors.stall_after` becomes a sentence in `stats` and a
+//! The engine thread looks as often as its clock ticks, and when it is asked for figures. What has not moved for `errors.stall_after` becomes a sentence in `stats` and a
 //! line in the log, there again only when its age has doubled. It only tells: reads are given up by `fetch`, and a work
 //! thread cannot be stopped. Work threads show what they do in [`WorkerPlace`], which nobody waits for.
 
@@ -16,9 +16,6 @@ use super::reading::{Doing, Reading};
 use super::session::{FrontBatch, FullRing, Session, WaitingRow};
 use super::work::{RowClaim, SessionWork};
 use crate::observe::StallReport;
-
-/// How often stalls are looked for.
-const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 
 /// What a work thread does now. Written by that thread alone; a look in the middle of a change shows a row that was not
 /// there, and no row that has been there for long.
@@ -91,9 +88,8 @@ struct SessionWatch {
 }
 
 /// The watchdog. Owned by the engine.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct StallWatch {
-    last_look: Instant,
     sessions: BTreeMap<u64, SessionWatch>,
     /// What was logged, and the age at which it is logged again.
     logged: BTreeMap<(u64, String, Option<u64>), f64>,
@@ -101,29 +97,14 @@ pub(super) struct StallWatch {
     pub(super) stalls: Vec<StallReport>,
 }
 
-impl Default for StallWatch {
-    fn default() -> Self {
-        Self {
-            last_look: Instant::now(),
-            sessions: BTreeMap::new(),
-            logged: BTreeMap::new(),
-            stalls: Vec::new(),
-        }
-    }
-}
-
 impl StallWatch {
-    /// Looks at everything, if it is time to.
+    /// Looks at everything.
     pub(super) fn look<'a>(
         &mut self,
         sessions: &BTreeMap<u64, Session>,
         readings: impl Iterator<Item = &'a Arc<Reading>>,
         places: impl Iterator<Item = &'a WorkerPlace> + Clone,
     ) {
-        if self.last_look.elapsed() < BETWEEN_LOOKS {
-            return;
-        }
-        self.last_look = Instant::now();
         self.stalls.clear();
         self.sessions.retain(|number, _| sessions.contains_key(number));
         let looks: Vec<_> = readings.filter_map(|reading| reading.look()).collect();
@@ -170,6 +151,24 @@ impl StallWatch {
             }
         }
         self.log();
+    }
+
+    /// When a trainer that has every batch of its ring is to be looked at, were it to take and return nothing: nothing
+    /// else happens in its session then, and no clock runs.
+    pub(super) fn next_look_at_trainers(
+        &self,
+        sessions: &BTreeMap<u64, Session>,
+    ) -> Option<Instant> {
+        let looks = sessions.iter().filter_map(|(number, session)| {
+            let ring = &self.sessions.get(number)?.ring;
+            ring.seen.as_ref()?;
+            let after = session.stream.config.errors.stall_after;
+            let age = ring.since.elapsed();
+            // As often as it is told of: at twice the age each time.
+            let next = if age < after { after } else { age * 2 };
+            Some(ring.since + next)
+        });
+        looks.min()
     }
 
     /// Tells of stalls that are new or twice as old as when they were told of.

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use super::decode::{self, Decoders};
 use super::geometry::Rectangle;
 use super::jpeg;
+use super::reduction::REDUCTIONS;
 
 /// The most pixels that a target decodes: enough for every path, and quick.
 const MOST_PIXELS: u64 = 1 << 16;
@@ -54,7 +55,7 @@ pub fn exif(bytes: &[u8]) {
 }
 
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\n";
-/// The bytes before the file: channels and orientation, then the region's corner and size in 256ths.
+/// The bytes before the file: channels, orientation and reduction, then the region's corner and size in 256ths.
 const CHOICES: usize = 5;
 
 fn decode(magic: &[u8], bytes: &[u8]) {
@@ -68,7 +69,8 @@ fn decode(magic: &[u8], bytes: &[u8]) {
         let Ok(header) = decoders.read_header(file, choices[0] & 4 != 0, MOST_PIXELS) else {
             return;
         };
-        let size = header.size();
+        let reduction = header.reducible(REDUCTIONS[usize::from(choices[0] >> 3 & 3)]);
+        let size = reduction.size(header.size());
         let channels = [1, 3, 4, 3][usize::from(choices[0] & 3)];
         let part = |whole: u32, share: u8| whole * u32::from(share) / 256;
         let (left, top) = (part(size.width, choices[1]), part(size.height, choices[2]));
@@ -78,7 +80,7 @@ fn decode(magic: &[u8], bytes: &[u8]) {
             width: 1 + part(size.width - left - 1, choices[3]),
             height: 1 + part(size.height - top - 1, choices[4]),
         };
-        if let Ok(area) = decoders.decode(file, &header, channels, needed, pixels) {
+        if let Ok(area) = decoders.decode(file, &header, reduction, channels, needed, pixels) {
             let holds = area.left <= needed.left
                 && area.top <= needed.top
                 && area.left + area.width >= needed.left + needed.width

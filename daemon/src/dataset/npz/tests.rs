@@ -90,7 +90,7 @@ fn members_may_stand_in_another_order_but_none_may_be_missing_or_more() {
     let dataset = open(&fixture.config, &no_progress).unwrap().dataset;
     let mut values = Vec::new();
     dataset.read(SampleId(0), &swapped, &mut values).unwrap();
-    assert!(matches!(&values[0], FieldValue::Array(points) if points.shape == [250, 2]));
+    assert!(matches!(&values[0], FieldValue::Array(points) if *points.shape == [250, 2]));
     assert!(matches!(dataset.fields()[0].kind, FieldKind::Array { .. }));
 
     assert_eq!(

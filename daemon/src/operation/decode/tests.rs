@@ -47,10 +47,9 @@ fn orientation_is_applied_only_on_request() {
     assert_eq!(turned.size(), Size { width: 16, height: 24 });
     let (mut before, mut after) = (Vec::new(), Vec::new());
     let whole = Rectangle::whole(as_stored.size());
-    decoders.decode(&file, &as_stored, 3, whole, &mut before).unwrap();
-    let area = decoders
-        .decode(&file, &turned, 3, Rectangle { left: 0, top: 0, width: 1, height: 1 }, &mut after)
-        .unwrap();
+    decoders.decode(&file, &as_stored, Reduction::NONE, 3, whole, &mut before).unwrap();
+    let corner = Rectangle { left: 0, top: 0, width: 1, height: 1 };
+    let area = decoders.decode(&file, &turned, Reduction::NONE, 3, corner, &mut after).unwrap();
     assert_eq!(area, Rectangle::whole(turned.size()));
     // Clockwise: the lower left corner comes to the upper left.
     assert_eq!(after[..3], before[15 * 24 * 3..15 * 24 * 3 + 3]);

@@ -6,17 +6,17 @@ use forebay_protocol::frames::{ClientFrame, DaemonFrame};
 use nix::poll::PollFlags;
 use serde_json::Value;
 
+use super::Loader;
 use crate::error::Error;
-use crate::loader::Loader;
 
 /// How long the daemon may take for its answer; it has had its time already.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(2);
 
 impl Loader {
     /// The error for a wait without progress, with what the daemon knows of this session's stall.
-    pub(crate) fn timed_out(&mut self, waited: Duration, waited_for: String) -> Error {
+    pub(super) fn timed_out(&mut self, waited: Duration, waited_for: String) -> Error {
         let daemon_says = match self.short_stats() {
-            Ok(Some(text)) => describe(&text, self.terms().session),
+            Ok(Some(text)) => describe(&text, self.terms.session),
             Ok(None) => {
                 format!("the daemon has not answered for {} s either", ANSWER_DEADLINE.as_secs())
             }
