@@ -56,6 +56,7 @@ fn print_real_folder(folder: &str) -> anyhow::Result<()> {
         ids: None,
         limit: None,
         index: Some(private.join("figures.index")),
+        kept_index: None,
     };
     for _ in 0..2 {
         let report = build_index(&config, &no_progress)?;

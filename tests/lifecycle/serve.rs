@@ -25,7 +25,8 @@ fn signals_end_the_daemon_cleanly_and_its_clients_hear_of_it() {
         assert!(metadata.file_type().is_socket());
         assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
         assert!(std::fs::exists(&lock).unwrap());
-        let mut loader = daemon.loader(0, 1).attach().unwrap();
+        let patience = std::time::Duration::from_millis(300);
+        let mut loader = daemon.loader(0, 1).timeout(patience).attach().unwrap();
         let first = loader.next_batch().unwrap().unwrap();
         wait_until("the ring is full", || {
             let session = &daemon.stats(&place)["sessions"][0];
@@ -110,4 +111,23 @@ fn automatic_sockets_are_swept_at_the_next_start() {
     nix::sys::signal::kill(pid, Signal::SIGTERM).unwrap();
     assert_eq!(program::wait(&mut second).code(), Some(0));
     assert!(place.runtime_files().is_empty(), "{:?}", place.runtime_files());
+}
+
+#[test]
+fn a_confined_daemon_serves_the_same_and_leaves_nothing() {
+    let place = Place::new();
+    data::images(&place.path("images"), 40, 4);
+    let config = place.config("train.toml", &data::image_config(&place.path("images"), ""));
+    let mut epochs = Vec::new();
+    for confine in ["off", "auto", "strict"] {
+        let set = format!("security.confine={confine}");
+        let daemon = Daemon::serve_with(&place, &[&config], &["--set", &set]);
+        epochs.push(take_epoch(&mut daemon.loader(0, 1).attach().unwrap()));
+        let socket = daemon.socket.clone();
+        let (status, log) = daemon.end(Signal::SIGTERM);
+        assert_eq!(status.code(), Some(0), "{log}");
+        assert!(!std::fs::exists(&socket).unwrap(), "{confine}");
+        assert!(log.contains("rights over files"), "{log}");
+    }
+    assert!(epochs[0].len() == 5 && epochs[0] == epochs[1] && epochs[0] == epochs[2]);
 }

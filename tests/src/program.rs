@@ -22,8 +22,9 @@ pub fn forebay() -> &'static Path {
             return named.into();
         }
         let test = std::env::current_exe().unwrap();
-        // target/PROFILE/deps/TEST
-        let folder = test.parent().and_then(Path::parent).unwrap().to_path_buf();
+        // target/PROFILE/deps/TEST, or target/PROFILE/PROGRAM
+        let folder = test.ancestors().skip(1).find(|folder| !folder.ends_with("deps"));
+        let folder = folder.unwrap().to_path_buf();
         let program = folder.join("forebay");
         if is_stale(&program) {
             build(&folder);

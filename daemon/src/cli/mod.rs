@@ -2,6 +2,7 @@
 
 mod bench;
 mod check;
+mod confine;
 mod demo;
 pub mod generate;
 mod index;

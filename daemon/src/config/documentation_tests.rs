@@ -22,8 +22,10 @@ fn asked() -> BTreeSet<String> {
         "batch": { "size": 1 },
         "stage": [{ "name": "fetch" }, { "name": "preprocess" }],
     }));
-    let ignored =
-        ["stage", "output", "dataset", "order", "batch", "ring", "errors", "cpu", "listen"];
+    let ignored = [
+        "stage", "output", "dataset", "order", "batch", "ring", "errors", "cpu", "listen",
+        "security",
+    ];
     asked_keys::take()
         .into_iter()
         .filter(|key| !ignored.contains(&key.as_str()))

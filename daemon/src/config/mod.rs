@@ -22,9 +22,9 @@ mod words;
 
 pub use error::{ConfigError, Place};
 pub use model::{
-    BadSampleBudget, BatchConfig, Concurrency, Config, CpuConfig, CpuPolicy, DatasetConfig,
-    ErrorsConfig, FetchConfig, ImageLayout, KeyPlaces, Last, ListenConfig, OnBadSample,
-    OrderConfig, OutputConfig, RingConfig, StageConfig,
+    BadSampleBudget, BatchConfig, Concurrency, Config, Confinement, CpuConfig, CpuPolicy,
+    DatasetConfig, ErrorsConfig, FetchConfig, ImageLayout, KeyPlaces, Last, ListenConfig,
+    OnBadSample, OrderConfig, OutputConfig, RingConfig, SecurityConfig, StageConfig,
 };
 pub use overrides::Override;
 pub use section::{FromValue, Section, nearest};

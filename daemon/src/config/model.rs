@@ -1,7 +1,9 @@
 //! A stream's configuration, resolved: defaults filled in, paths absolute, units applied.
 
+use std::fs::File;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use forebay_protocol::tensor::DType;
 
@@ -35,6 +37,8 @@ pub struct Config {
     pub cpu: CpuConfig,
     /// `[listen]`.
     pub listen: ListenConfig,
+    /// `[security]`.
+    pub security: SecurityConfig,
     /// Where some keys stand, for messages about what is found later.
     pub places: KeyPlaces,
 }
@@ -65,6 +69,8 @@ pub struct DatasetConfig {
     pub limit: Option<u64>,
     /// Where the saved index goes; `None`: the user's cache folder.
     pub index: Option<PathBuf>,
+    /// No key: the index of the daemon whose place this one takes, which is used without a look at the folders.
+    pub kept_index: Option<Arc<File>>,
 }
 
 /// `[order]`: which sample comes when.
@@ -207,10 +213,12 @@ pub enum CpuPolicy {
 }
 
 /// `[cpu]`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct CpuConfig {
     /// `None`: this rank's share of the allowed cores.
     pub cores: Option<Vec<u32>>,
+    /// The share of the allowed cores' time that the daemon may use, 0 to 1; `None`: all of it.
+    pub limit: Option<f64>,
     /// Default idle.
     pub policy: CpuPolicy,
     /// 0 to 19; default 0.
@@ -228,4 +236,22 @@ pub struct ListenConfig {
     pub group: Option<u32>,
     /// Sessions at once; default 4.
     pub max_sessions: u32,
+}
+
+/// How far the daemon gives up rights over files that it does not need, where the kernel has Landlock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Confinement {
+    /// Not at all.
+    Off,
+    /// It can no longer write, make or remove files but its own, nor start programs. The default.
+    Auto,
+    /// Nor read any but its dataset, the system's libraries and what the kernel tells.
+    Strict,
+}
+
+/// `[security]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SecurityConfig {
+    /// Default auto.
+    pub confine: Confinement,
 }

@@ -58,9 +58,7 @@ impl Config {
         match self.errors.budget {
             BadSampleBudget::Count(count) => writeln!(out, "budget = {count}")?,
             BadSampleBudget::Share(share) => {
-                // Rounded where the multiplication's own error would show.
-                let percent = (share * 1e11).round() / 1e9;
-                writeln!(out, "budget = \"{percent}%\"")?;
+                writeln!(out, "budget = {}", quoted(&percent_text(share)))?;
             }
         }
 
@@ -70,6 +68,9 @@ impl Config {
             |cores| cores.iter().map(u32::to_string).collect::<Vec<_>>().join(","),
         );
         writeln!(out, "\n[cpu]\ncores = \"{cores}\"")?;
+        if let Some(limit) = cpu.limit {
+            writeln!(out, "limit = {}", quoted(&percent_text(limit)))?;
+        }
         writeln!(out, "policy = {}\nnice = {}", quoted(cpu.policy.word()), cpu.nice)?;
 
         let listen = &self.listen;
@@ -79,7 +80,9 @@ impl Config {
         if let Some(group) = listen.group {
             writeln!(out, "group = {group}")?;
         }
-        writeln!(out, "max_sessions = {}", listen.max_sessions)
+        writeln!(out, "max_sessions = {}", listen.max_sessions)?;
+
+        writeln!(out, "\n[security]\nconfine = {}", quoted(self.security.confine.word()))
     }
 }
 
@@ -124,6 +127,11 @@ fn write_path(out: &mut String, key: &str, path: Option<&Path>) -> fmt::Result {
         Some(path) => writeln!(out, "{key} = {}", quoted(&path.to_string_lossy())),
         None => Ok(()),
     }
+}
+
+/// A share as a percentage, rounded where the multiplication's own error would show.
+fn percent_text(share: f64) -> String {
+    format!("{}%", (share * 1e11).round() / 1e9)
 }
 
 /// A string in TOML's quotes, with `${` kept from expanding when it is read again.

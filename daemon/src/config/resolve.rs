@@ -10,8 +10,9 @@ use nix::unistd::Group;
 use super::error::{ConfigError, Place};
 use super::expand::{Environment, expand_all};
 use super::model::{
-    BadSampleBudget, BatchConfig, Config, CpuConfig, CpuPolicy, DatasetConfig, ErrorsConfig,
-    KeyPlaces, Last, ListenConfig, OnBadSample, OrderConfig, RingConfig,
+    BadSampleBudget, BatchConfig, Config, Confinement, CpuConfig, CpuPolicy, DatasetConfig,
+    ErrorsConfig, KeyPlaces, Last, ListenConfig, OnBadSample, OrderConfig, RingConfig,
+    SecurityConfig,
 };
 use super::output::read_output;
 use super::overrides::Override;
@@ -21,11 +22,13 @@ use super::section::{FromValue, Section, nearest};
 use super::stages::read_stages;
 use super::value::{Located, Value};
 use super::values::ByteSize;
-use super::words::{AtLeastOne, Cores, Niceness};
+use super::words::{AtLeastOne, Cores, CpuLimit, Niceness};
 
 /// The tables and keys of a configuration's first level.
-const ROOT_KEYS: [&str; 10] =
-    ["preset", "dataset", "order", "batch", "stage", "output", "ring", "errors", "cpu", "listen"];
+const ROOT_KEYS: [&str; 11] = [
+    "preset", "dataset", "order", "batch", "stage", "output", "ring", "errors", "cpu", "listen",
+    "security",
+];
 
 /// What a dict without a name is called.
 const NAME_OF_A_DICT: &str = "stream";
@@ -73,6 +76,17 @@ impl Config {
         };
         let tree = parse_toml(&source, &text)?;
         resolve(origin, tree, overrides, &|name| std::env::var_os(name))
+    }
+
+    /// Reads what [`resolved_toml`](Self::resolved_toml) wrote. Messages name `source`, as those of the daemon before did.
+    ///
+    /// # Errors
+    /// As [`from_file`](Self::from_file).
+    pub fn from_resolved(name: &str, source: &str, text: &str) -> Result<Self, ConfigError> {
+        let origin =
+            Origin { name: name.to_owned(), source: source.to_owned(), folder: Path::new("/") };
+        let tree = parse_toml(source, text)?;
+        resolve(origin, tree, &[], &|_| None)
     }
 
     /// Reads a dict that stands for a file. `name` becomes the stream's name (empty: `stream`); relative paths start
@@ -128,6 +142,7 @@ pub(super) fn resolve(
     let errors = read_errors(root.take_section("errors")?)?;
     let cpu = read_cpu(root.take_section("cpu")?)?;
     let listen = read_listen(root.take_section("listen")?, origin.folder)?;
+    let security = read_security(root.take_section("security")?)?;
     root.finish()?;
     Ok(Config {
         name: origin.name,
@@ -142,6 +157,7 @@ pub(super) fn resolve(
         errors,
         cpu,
         listen,
+        security,
         places,
     })
 }
@@ -201,7 +217,7 @@ fn read_dataset(mut section: Section, folder: &Path) -> Result<DatasetConfig, Co
     let limit = section.take::<AtLeastOne>("limit")?.map(|limit| limit.0);
     let format = section.require::<String>("format")?;
     section.finish()?;
-    Ok(DatasetConfig { format, path, classes, ids, limit, index })
+    Ok(DatasetConfig { format, path, classes, ids, limit, index, kept_index: None })
 }
 
 fn read_order(mut section: Section) -> Result<OrderConfig, ConfigError> {
@@ -264,6 +280,7 @@ fn read_errors(mut section: Section) -> Result<ErrorsConfig, ConfigError> {
 
 fn read_cpu(mut section: Section) -> Result<CpuConfig, ConfigError> {
     let cores = section.take_or("cores", Cores(None))?.0;
+    let limit = section.take::<CpuLimit>("limit")?.map(|limit| limit.0);
     let policy = section.take_or("policy", CpuPolicy::Idle)?;
     let nice = section.take_placed::<Niceness>("nice")?;
     section.finish()?;
@@ -272,7 +289,7 @@ fn read_cpu(mut section: Section) -> Result<CpuConfig, ConfigError> {
             &place,
             "`cpu.nice` has no effect with policy = \"idle\", which is below every nice level; set `cpu.policy` to \"batch\" or \"normal\"",
         )),
-        _ => Ok(CpuConfig { cores, policy, nice: nice.map_or(0, |(nice, _)| nice.0) }),
+        _ => Ok(CpuConfig { cores, limit, policy, nice: nice.map_or(0, |(nice, _)| nice.0) }),
     }
 }
 
@@ -295,6 +312,12 @@ fn read_listen(mut section: Section, folder: &Path) -> Result<ListenConfig, Conf
     })?;
     section.finish()?;
     Ok(ListenConfig { socket, allow_uids, group, max_sessions })
+}
+
+fn read_security(mut section: Section) -> Result<SecurityConfig, ConfigError> {
+    let confine = section.take_or("confine", Confinement::Auto)?;
+    section.finish()?;
+    Ok(SecurityConfig { confine })
 }
 
 fn socket_path(path: PathBuf, place: &Place) -> Result<PathBuf, ConfigError> {

@@ -2,7 +2,9 @@
 
 use forebay_protocol::tensor::DType;
 
-use super::model::{BadSampleBudget, Concurrency, CpuPolicy, ImageLayout, Last, OnBadSample};
+use super::model::{
+    BadSampleBudget, Concurrency, Confinement, CpuPolicy, ImageLayout, Last, OnBadSample,
+};
 use super::section::FromValue;
 use super::value::Value;
 use std::num::NonZeroU32;
@@ -41,6 +43,8 @@ words!(OnBadSample, "\"fail\" or \"substitute\"",
     "fail" => OnBadSample::Fail, "substitute" => OnBadSample::Substitute);
 words!(CpuPolicy, "\"idle\", \"batch\" or \"normal\"",
     "idle" => CpuPolicy::Idle, "batch" => CpuPolicy::Batch, "normal" => CpuPolicy::Normal);
+words!(Confinement, "\"auto\", \"strict\" or \"off\"",
+    "auto" => Confinement::Auto, "strict" => Confinement::Strict, "off" => Confinement::Off);
 words!(ImageLayout, "\"NCHW\" or \"NHWC\"",
     "NCHW" => ImageLayout::Nchw, "NHWC" => ImageLayout::Nhwc);
 
@@ -75,6 +79,22 @@ impl FromValue for BadSampleBudget {
             }
             _ => u64::from_value(value).map(Self::Count),
         }
+    }
+}
+
+/// A percentage above 0 as a share.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct CpuLimit(pub(super) f64);
+
+impl FromValue for CpuLimit {
+    const EXPECTED: &'static str =
+        "a percentage of the allowed cores such as \"40%\" (above 0%, at most 100%)";
+    fn from_value(value: &Value) -> Option<Self> {
+        let Value::String(text) = value else {
+            return None;
+        };
+        let percent: f64 = text.trim().strip_suffix('%')?.trim_end().parse().ok()?;
+        (percent > 0.0 && percent <= 100.0).then_some(Self(percent / 100.0))
     }
 }
 
@@ -160,6 +180,15 @@ mod tests {
             [text("101%"), text("0.1"), text("nan%"), Value::Float(0.1), Value::Integer(-1)]
         {
             assert_eq!(budget(&wrong), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_limit_is_a_percentage_above_nothing() {
+        assert_eq!(CpuLimit::from_value(&text("40%")), Some(CpuLimit(0.4)));
+        assert_eq!(CpuLimit::from_value(&text("12.5 %")), Some(CpuLimit(0.125)));
+        for wrong in [text("0%"), text("101%"), text("nan%"), text("40"), Value::Float(0.4)] {
+            assert_eq!(CpuLimit::from_value(&wrong), None, "{wrong:?}");
         }
     }
 

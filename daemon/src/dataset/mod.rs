@@ -16,6 +16,7 @@ pub(crate) mod testing;
 
 pub use error::DatasetError;
 pub use folder::IndexReport;
+pub use folder::index::{FolderIndex, IndexBytes};
 pub use folder::scan::{ProgressCallback, ScanProgress};
 pub use registry::{Opened, build_index, format_names, no_progress, open, open_with_report};
 
@@ -139,6 +140,11 @@ pub trait Dataset: Send + Sync + std::fmt::Debug {
     /// BLAKE3 over the relative paths in id order and the class list. Sizes are left out, because a scan does not ask
     /// for them; see `folder`.
     fn fingerprint(&self) -> [u8; 32];
+
+    /// The index that a scan of the folders made; `None` where a dataset is opened without one.
+    fn index(&self) -> Option<&FolderIndex> {
+        None
+    }
 
     /// The names of the classes in label order; empty where there are none.
     fn classes(&self) -> &[String] {

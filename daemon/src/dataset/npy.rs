@@ -122,6 +122,10 @@ impl Dataset for NpyFolder {
         self.index.header().fingerprint
     }
 
+    fn index(&self) -> Option<&FolderIndex> {
+        Some(&self.index)
+    }
+
     fn classes(&self) -> &[String] {
         self.index.classes()
     }

@@ -108,6 +108,10 @@ impl Dataset for NpzFolder {
         self.index.header().fingerprint
     }
 
+    fn index(&self) -> Option<&FolderIndex> {
+        Some(&self.index)
+    }
+
     fn classes(&self) -> &[String] {
         self.index.classes()
     }

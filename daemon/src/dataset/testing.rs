@@ -20,6 +20,7 @@ pub(crate) fn config_for(format: &str, path: &Path) -> DatasetConfig {
         ids: None,
         limit: None,
         index: Some(index.into()),
+        kept_index: None,
     }
 }
 

@@ -4,14 +4,14 @@
 //! one after another on a blocking thread of the runtime. Bytes are granted between opening a file and reading it. An
 //! array that needs no work is read straight into its row and takes none.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay_protocol::ids::SampleId;
-use forebay_protocol::sync::Ordering;
 
 use super::core::SharedEngine;
-use super::gate::ByteGate;
+use super::gate::{Age, ByteGate, BytePermit};
 use super::pool::Shared;
 use super::work::{RowFailure, SessionWork};
 use crate::storage::StorageError;
@@ -53,6 +53,7 @@ pub(crate) async fn run_lane(engine: SharedEngine, stream: usize) {
                 fetch(&job, &gate, &shared, &mut path, &mut scratch);
             }
         });
+        // Reading itself cannot panic past its row; this is about what hands rows on.
         if read.await.is_err() {
             tracing::error!("a fetch thread panicked; every session is ended");
             engine
@@ -80,33 +81,12 @@ fn fetch(
         stream.fetch.record(start.elapsed());
         stream.stages[0].input.put(Duration::ZERO);
         slot.mark_ready(0, job.row);
-        shared.wake_one();
+        shared.wake_for(&stream.stages[0]);
         return;
     } else {
-        let age = job.order.saturating_sub(job.session.next_to_publish.load(Ordering::Relaxed));
-        let mut buffer = shared.spare_buffers.pop().unwrap_or_default();
-        path.clear();
-        let range = stream.dataset.locate(job.id, path);
-        let mut attempt = || -> Result<_, StorageError> {
-            let file = stream.storage.open_file(path, range)?;
-            let waiting = Instant::now();
-            let permit = gate.acquire((age, job.row as u64), file.length());
-            held_up = waiting.elapsed();
-            file.read_into(&mut buffer)?;
-            Ok(permit)
-        };
-        let mut result = attempt();
-        for pause in RETRY_AFTER {
-            match &result {
-                Err(error) if error.is_transient() && !slot.is_cancelled() => {
-                    tracing::warn!(%error, retry_in_ms = pause.as_millis(), "reading a sample failed");
-                    std::thread::sleep(pause);
-                    result = attempt();
-                }
-                _ => break,
-            }
-        }
-        Some(result.map(|permit| (permit, buffer)))
+        // A panic ends the row, as it does in a work thread: a row that nobody finishes would keep its slot for ever.
+        let read = AssertUnwindSafe(|| read(job, gate, shared, path, &mut held_up));
+        Some(catch_unwind(read).unwrap_or(Err(RowFailure::Panic)))
     };
     let mut cell = slot.cell(job.row);
     match outcome {
@@ -117,15 +97,11 @@ fn fetch(
             drop(cell);
             stream.stages[0].input.put(held_up);
             slot.mark_ready(0, job.row);
-            shared.wake_one();
+            shared.wake_for(&stream.stages[0]);
         }
-        Some(Err(error)) => {
+        Some(Err(failure)) => {
             stream.fetch.record_failure();
-            cell.failure = Some(if error.is_bad_sample() {
-                RowFailure::Defect(error.to_string())
-            } else {
-                RowFailure::Storage(error.to_string())
-            });
+            cell.failure = Some(failure);
             drop(cell);
             slot.finish_row(job.row, true);
             shared.ring();
@@ -136,6 +112,47 @@ fn fetch(
                 shared.ring();
             }
         }
+    }
+}
+
+/// Reads one row's bytes, with retries. No permit: the daemon ends.
+fn read(
+    job: &FetchJob,
+    gate: &Arc<ByteGate>,
+    shared: &Shared,
+    path: &mut Vec<u8>,
+    held_up: &mut Duration,
+) -> Result<(Option<BytePermit>, Vec<u8>), RowFailure> {
+    let stream = &job.session.stream;
+    let slot = &job.session.slots[job.slot];
+    let next_to_publish = Arc::clone(&job.session.next_to_publish);
+    let age = Age { next_to_publish, order: job.order, row: job.row };
+    let mut buffer = shared.spare_buffers.take();
+    path.clear();
+    let range = stream.dataset.locate(job.id, path);
+    let mut attempt = || -> Result<_, StorageError> {
+        let file = stream.storage.open_file(path, range)?;
+        let waiting = Instant::now();
+        let permit = gate.acquire(&age, file.length());
+        *held_up = waiting.elapsed();
+        file.read_into(&mut buffer)?;
+        Ok(permit)
+    };
+    let mut result = attempt();
+    for pause in RETRY_AFTER {
+        match &result {
+            Err(error) if error.is_transient() && !slot.is_cancelled() => {
+                tracing::warn!(%error, retry_in_ms = pause.as_millis(), "reading a sample failed");
+                std::thread::sleep(pause);
+                result = attempt();
+            }
+            _ => break,
+        }
+    }
+    match result {
+        Ok(permit) => Ok((permit, buffer)),
+        Err(error) if error.is_bad_sample() => Err(RowFailure::Defect(error.to_string())),
+        Err(error) => Err(RowFailure::Storage(error.to_string())),
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::session::ring_bytes;
 use super::stream::Stream;
+use crate::config::CpuPolicy;
 
 /// What a read may hold until its sample is worked, for each read that may be under way.
 const FETCH_BYTES_PER_READ: u64 = 2 << 20;
@@ -13,6 +14,8 @@ const LEAST_FETCH_BYTES: u64 = 8 << 20;
 /// What a work thread's decoder, resizer and scratch memory are reckoned with: a decoded photograph of 12 megapixels
 /// is 36 MB, one of ImageNet's half a megabyte.
 const SCRATCH_BYTES_PER_THREAD: u64 = 16 << 20;
+/// More threads than so many for each core hide no more sleep than these do.
+const MOST_THREADS_PER_CORE: u32 = 16;
 
 /// The budget of one stream's daemon with one session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,13 +77,33 @@ impl MemoryPlan {
         let ring_bytes = ring_bytes(stream).iter().sum();
         let ceiling_bytes = stream.config.ring.memory_bytes;
         let wanted = u64::from(stream.config.fetch.concurrency.get()) * FETCH_BYTES_PER_READ;
+        // One thread of the second group at least, where there is one; the further ones take what is left over.
+        let second_group = u32::from(stream.config.cpu.policy == CpuPolicy::Idle);
         let room = ceiling_bytes.saturating_sub(ring_bytes) / 2;
         Self {
             ring_bytes,
             fetch_bytes: wanted.min(room).max(LEAST_FETCH_BYTES),
-            scratch_bytes: u64::from(threads) * SCRATCH_BYTES_PER_THREAD,
+            scratch_bytes: u64::from(threads + second_group) * SCRATCH_BYTES_PER_THREAD,
             ceiling_bytes,
         }
+    }
+
+    /// Threads of the second group and of the lowered one at most, for so many at the start: as many as `ring.memory`
+    /// leaves room for beside the rings of all sessions that may attach.
+    pub(crate) fn thread_bounds(&self, stream: &Stream, threads: u32, cores: u32) -> (u32, u32) {
+        let sessions = u64::from(stream.config.listen.max_sessions);
+        let taken = self
+            .ring_bytes
+            .saturating_mul(sessions)
+            .saturating_add(self.fetch_bytes)
+            .saturating_add(self.scratch_bytes);
+        let spare = self.ceiling_bytes.saturating_sub(taken) / SCRATCH_BYTES_PER_THREAD;
+        let spare = u32::try_from(spare).unwrap_or(u32::MAX);
+        let rescue = threads.min(spare.saturating_add(1));
+        let further = spare.saturating_sub(rescue - 1);
+        let is_auto = stream.stages.iter().any(|stage| stage.is_auto);
+        let most = cores.saturating_mul(MOST_THREADS_PER_CORE).max(threads);
+        (rescue, if is_auto { most.min(threads.saturating_add(further)) } else { threads })
     }
 
     /// All together.
