@@ -10,11 +10,12 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import process_tree
 from environments import say
@@ -72,8 +73,16 @@ def allowed_cores(count: int) -> list[int]:
     return mine[:count]
 
 
-def run(contestant: Contestant, work: Work, warm_up: int, limit_seconds: float = 900) -> dict[str, Any]:
-    """The figures of one run, with `peak_memory_bytes`."""
+def lines_of(file: IO[str]) -> list[str]:
+    """What was written, without empty lines."""
+    file.seek(0)
+    return [line.strip() for line in file if line.strip()]
+
+
+def run(
+    contestant: Contestant, work: Work, warm_up: int, limit_seconds: float = 900, watch_memory: bool = True
+) -> dict[str, Any]:
+    """The figures of one run, with `peak_memory_bytes` where that is watched."""
     cores = contestant.cores or work.cores
     if contestant.command:
         command = list(contestant.command)
@@ -85,28 +94,27 @@ def run(contestant: Contestant, work: Work, warm_up: int, limit_seconds: float =
     # One thread for a library's own pool unless a loader's settings say otherwise: its workers share the cores.
     environment = {**os.environ, "FOREBAY_BENCH_IMPORTS": imports, "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     chosen = allowed_cores(cores)
-    child = subprocess.Popen(
-        ["taskset", "--cpu-list", ",".join(map(str, chosen)), *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        env=environment,
-    )
-    memory = process_tree.PeakMemory(child.pid)
-    try:
-        output, messages = child.communicate(timeout=limit_seconds)
-    except subprocess.TimeoutExpired:
-        raise RunFailed(f"{contestant.title}: no result after {limit_seconds:.0f} seconds") from None
-    finally:
-        peak = memory.stop()
-        end_tree()
-    lines = [line for line in output.splitlines() if line.startswith("{")]
-    if child.returncode != 0 or not lines:
-        said = [line.strip() for line in messages.splitlines() if line.strip()] or [f"status {child.returncode}"]
-        raise RunFailed(f"{contestant.title}: {said[-1][:300]}")
+    # Files, not pipes: a daemon that outlives its starter would hold a pipe open.
+    with (
+        tempfile.TemporaryFile("w+", errors="replace") as output,
+        tempfile.TemporaryFile("w+", errors="replace") as log,
+    ):
+        pinned = ["taskset", "--cpu-list", ",".join(map(str, chosen)), *command]
+        child = subprocess.Popen(pinned, stdout=output, stderr=log, env=environment)
+        memory = process_tree.PeakMemory(child.pid) if watch_memory else None
+        try:
+            child.wait(limit_seconds)
+        except subprocess.TimeoutExpired:
+            raise RunFailed(f"{contestant.title}: no result after {limit_seconds:.0f} seconds") from None
+        finally:
+            peak = memory.stop() if memory else 0
+            end_tree()
+        lines = [line for line in lines_of(output) if line.startswith("{")]
+        if child.returncode != 0 or not lines:
+            said = lines_of(log) or [f"status {child.returncode}"]
+            raise RunFailed(f"{contestant.title}: {said[-1][:300]}")
     figures: dict[str, Any] = json.loads(lines[-1])
-    return {**figures, "peak_memory_bytes": peak}
+    return {**figures, "peak_memory_bytes": peak} if memory else figures
 
 
 def prepare(contestant: Contestant, work: Work) -> None:

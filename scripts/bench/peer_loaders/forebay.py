@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 from .work import CROP, MEAN, STD, Work
+
+
+def inline(value: Any) -> str:
+    """A value as inline TOML; JSON's strings, numbers and arrays are TOML's too."""
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {inline(inner)}" for key, inner in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(inline(inner) for inner in value) + "]"
+    return json.dumps(value)
+
+
+def toml(config: dict[str, Any]) -> str:
+    """A configuration as a file."""
+    return "".join(f"{key} = {inline(value)}\n" for key, value in config.items())
 
 
 def configuration(work: Work) -> dict[str, Any]:

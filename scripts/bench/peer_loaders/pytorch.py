@@ -34,6 +34,7 @@ def data_loader(work: Work) -> Any:
         sampler=torch.utils.data.RandomSampler(data, num_samples=work.samples),
         num_workers=work.settings["workers"],
         prefetch_factor=work.settings["prefetch"],
+        worker_init_fn=work.settings.get("on_start"),
     )
 
 

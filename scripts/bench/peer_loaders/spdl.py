@@ -69,8 +69,8 @@ def batches(work: Work) -> Iterator[Any]:
     # The pool is SPDL's fastest transport: the consumer sees the segments themselves.
     segment_bytes = work.batch_size * CROP * CROP * 3 + (1 << 20)
     options: dict[str, Any] = {"arena": SharedMemorySegmentPool(segment_bytes, 6), "buffer_size": 2}
-    if "initializer" in work.settings:
-        options["initializer"] = work.settings["initializer"]
+    if "on_start" in work.settings:
+        options["initializer"] = work.settings["on_start"]
     yield from run_pipeline_in_subprocess(
         builder(work).get_config(), num_threads=threads, use_thread_output_queue=True, **options
     )
