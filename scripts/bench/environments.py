@@ -132,9 +132,16 @@ def forebay_environment(build: bool) -> Environment:
     return Environment(python)
 
 
-def make_images(folder: Path, *options: str) -> None:
-    """Generates the JPEGs and reads them once, so that every run finds them in the page cache."""
-    subprocess.run(["scripts/make-dataset", str(folder), *options], cwd=ROOT, check=True, stdout=sys.stderr)
+def make_images(folder: Path, images: int, size: tuple[int, int], build: bool) -> None:
+    """Generates the JPEGs in 100 classes and reads them once, so that every run finds them in the page cache.
+
+    With `build` false the program that an earlier run installed generates them.
+    """
+    options = ["--images", images, "--classes", 100, "--width", size[0], "--height", size[1]]
+    command: list[Any] = ["scripts/make-dataset", folder]
+    if not build:
+        command = [forebay_environment(False).python, "-m", "forebay", "demo", "--generate", folder]
+    subprocess.run([str(part) for part in [*command, *options]], cwd=ROOT, check=True, stdout=sys.stderr)
     read_once(folder, "*/*.jpg")
 
 
