@@ -182,7 +182,10 @@ impl Engine {
             );
             return refuse(FaultKind::Memory, message);
         }
-        if let Err(error) = plan.check_attach(&stream) {
+        // A ring that is brought along is there already.
+        if brought.is_none()
+            && let Err(error) = plan.check_attach(&stream)
+        {
             return refuse(FaultKind::Memory, error.to_string());
         }
         let number = self.next_session;
