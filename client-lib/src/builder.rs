@@ -3,14 +3,15 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use forebay_protocol::frames::{Attach, ClientFrame, ConfigSource, Start};
+use forebay_protocol::frames::{Attach, ClientFrame, ConfigSource, Revival, Start};
 use forebay_protocol::ids::Position;
 use forebay_protocol::socket::Connection;
 
 use crate::error::Error;
+use crate::keeper::{Keeper, PrivateStart, ServedPlace, greet};
 use crate::link::{Interrupt, Link};
 use crate::loader::Loader;
-use crate::program::{PrivateDaemon, find_program};
+use crate::program::find_program;
 use crate::rank::{Placement, find_placement};
 use crate::state::State;
 use crate::target::Target;
@@ -114,12 +115,12 @@ impl Builder {
     pub fn attach(mut self) -> Result<Loader, Error> {
         let variable = |name: &str| std::env::var(name).ok();
         let placement = find_placement(self.rank, self.distributed, &variable)?;
-        let (mut link, stream) = self.connect(&placement)?;
+        let (mut link, stream, path) = self.connect(&placement)?;
         link.expect_welcome()?;
         let position = self.state.as_ref().map_or_else(Position::default, |s| s.position);
         link.send(
             &ClientFrame::Attach(Attach {
-                stream,
+                stream: stream.clone(),
                 rank: placement.rank,
                 world_size: placement.world_size,
                 position,
@@ -134,17 +135,25 @@ impl Builder {
         {
             return Err(Error::StateMismatch(differences));
         }
+        if let (Some(path), Revival::BySupervisor) = (path, terms.revival) {
+            let place = ServedPlace { path: std::path::absolute(&path).unwrap_or(path) };
+            link.set_keeper(Keeper::served(place, link.connection())?);
+        }
         let substitutes = self.state.map_or(0, |state| state.substitutes);
-        Loader::new(link, *terms, &descriptors, placement, substitutes)
+        Loader::new(link, *terms, descriptors, stream, placement, substitutes)
     }
 
-    /// Connects and queues everything up to, and without, the attach.
-    fn connect(&mut self, placement: &Placement) -> Result<(Link, Option<String>), Error> {
+    /// Connects and queues everything up to, and without, the attach. Gives the stream and, for a daemon that is not this
+    /// loader's own, its socket.
+    fn connect(
+        &mut self,
+        placement: &Placement,
+    ) -> Result<(Link, Option<String>, Option<PathBuf>), Error> {
         let interrupt = self.interrupt.take();
         let target = std::mem::replace(&mut self.target, Target::Stream(None));
         let (path, stream) = match target {
             Target::Config(config) => {
-                return Ok((self.start_private(config, placement, interrupt)?, None));
+                return Ok((self.start_private(config, placement, interrupt)?, None, None));
             }
             Target::Socket(path, stream) => (path, stream),
             Target::Stream(stream) => {
@@ -170,9 +179,10 @@ impl Builder {
         let connection = Connection::connect(&path).map_err(|error| {
             Error::DaemonLost(format!("no daemon answers at `{}`: {error}", path.display()))
         })?;
-        let mut link = Link::new(connection, interrupt, self.timeout)?;
-        link.send_hello()?;
-        Ok((link, stream))
+        greet(&connection).map_err(|error| {
+            Error::DaemonLost(format!("the daemon at `{}`: {error}", path.display()))
+        })?;
+        Ok((Link::new(connection, None, interrupt, self.timeout)?, stream, Some(path)))
     }
 
     fn start_private(
@@ -187,21 +197,18 @@ impl Builder {
             return Err(Error::Config(format!("the configuration `{path}`: {error}")));
         }
         let program = find_program(self.program.as_deref())?;
-        let (own, daemons) = Connection::pair()
-            .map_err(|error| Error::Memory(format!("no connection could be made: {error}")))?;
-        let mut link = Link::new(own, interrupt, self.timeout)?;
-        // Queued before the spawn, so that the daemon finds its pidfd of this process whenever this process dies.
-        link.send_hello()?;
-        link.send(
-            &ClientFrame::Start(Start {
-                config,
-                overrides: std::mem::take(&mut self.overrides),
-                local_world_size: placement.local_world_size,
-                local_rank: placement.local_rank,
-            }),
-            &[],
-        )?;
-        link.set_private(PrivateDaemon::spawn(&program, daemons.into_descriptor())?);
-        Ok(link)
+        let start = PrivateStart {
+            program: std::path::absolute(&program).unwrap_or(program),
+            local_world_size: placement.local_world_size,
+            local_rank: placement.local_rank,
+        };
+        let order = ClientFrame::Start(Start {
+            config,
+            overrides: std::mem::take(&mut self.overrides),
+            local_world_size: placement.local_world_size,
+            local_rank: placement.local_rank,
+        });
+        let (keeper, connection) = Keeper::private(start, &order)?;
+        Link::new(connection, Some(keeper), interrupt, self.timeout)
     }
 }

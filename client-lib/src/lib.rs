@@ -11,18 +11,20 @@
 //!
 //! - [`loader`]: epochs, positions and state over a session; [`builder`] says where and as whom to attach.
 //! - [`target`]: what can be attached to; [`program`]: the private daemon's process; [`rank`]: which rank this is.
+//! - `keeper`: sees to the next daemon when one dies; its head has the states of a client through that.
 //! - [`batch`] and [`views`]: a leased batch and its tensors. A batch is a reference-counted lease on a slot of the
 //!   ring; its last clone returns the slot. Slots return in any order.
 //! - [`state`]: what a checkpoint keeps; [`statistics`]: what waiting cost.
 //!
-//! Nothing here decodes, copies or starts a thread while batches flow; the only thread ever started reaps a private
-//! daemon that was let go. `unsafe` lives in [`views`] alone.
+//! Nothing here decodes, copies or starts a thread while batches flow; the one thread of a loader, its keeper's, sleeps as
+//! long as the daemon lives. `unsafe` lives in [`views`] alone.
 
 #![deny(unsafe_code)]
 
 pub mod batch;
 pub mod builder;
 pub mod error;
+mod keeper;
 mod link;
 pub mod loader;
 mod place;

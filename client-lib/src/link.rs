@@ -2,7 +2,8 @@
 //!
 //! Waiting is cut into slices of 50 ms so that an interrupt (a signal handler of the host language) is heard. The first
 //! reason for the connection's end is kept; frames that arrived before it are still read, so a fault sent just before
-//! the daemon closed is told and not the closing.
+//! the daemon closed is told and not the closing. A daemon that is merely gone may come back ([`crate::keeper`]): then
+//! the link goes on over another connection.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{Shutdown, shutdown};
 
 use crate::error::Error;
-use crate::program::{PrivateDaemon, own_pidfd};
+use crate::keeper::Keeper;
 
 /// How long one wait lasts before interrupts and deadlines are looked at.
 const SLICE_MS: u8 = 50;
@@ -23,14 +24,24 @@ const SLICE_MS: u8 = 50;
 /// Asked once a slice while waiting; true ends the wait with [`Error::Interrupted`].
 pub(crate) type Interrupt = Box<dyn FnMut() -> bool + Send>;
 
-/// One connection.
+/// How a connection ended.
+#[derive(Debug, Clone)]
+pub(crate) enum Ending {
+    /// The daemon is gone; what it said or did last.
+    Gone(&'static str),
+    /// With a reason that a restart does not change.
+    Final(Error),
+}
+
+/// A connection, and after a daemon's death the next one.
 pub(crate) struct Link {
     connection: Arc<Connection>,
-    private: Option<PrivateDaemon>,
+    keeper: Option<Keeper>,
     fork_mark: Arc<ForkMark>,
     interrupt: Option<Interrupt>,
     timeout: Duration,
-    ending: Option<Error>,
+    ending: Option<Ending>,
+    has_rung: bool,
 }
 
 impl std::fmt::Debug for Link {
@@ -38,7 +49,7 @@ impl std::fmt::Debug for Link {
         formatter
             .debug_struct("Link")
             .field("connection", &self.connection)
-            .field("private", &self.private)
+            .field("keeper", &self.keeper)
             .field("ending", &self.ending)
             .finish_non_exhaustive()
     }
@@ -47,6 +58,7 @@ impl std::fmt::Debug for Link {
 impl Link {
     pub(crate) fn new(
         connection: Connection,
+        keeper: Option<Keeper>,
         interrupt: Option<Interrupt>,
         timeout: Duration,
     ) -> Result<Self, Error> {
@@ -54,11 +66,12 @@ impl Link {
             .map_err(|error| Error::Memory(format!("marking this process failed: {error}")))?;
         Ok(Self {
             connection: Arc::new(connection),
-            private: None,
+            keeper,
             fork_mark: Arc::new(fork_mark),
             interrupt,
             timeout,
             ending: None,
+            has_rung: false,
         })
     }
 
@@ -74,52 +87,50 @@ impl Link {
         self.timeout
     }
 
-    /// The connection's daemon is a child of this process.
-    pub(crate) fn set_private(&mut self, daemon: PrivateDaemon) {
-        self.private = Some(daemon);
+    /// What watches over the daemon; `None` where nobody starts it again.
+    pub(crate) fn keeper(&self) -> Option<&Keeper> {
+        self.keeper.as_ref()
     }
 
-    pub(crate) fn private_process(&self) -> Option<u32> {
-        self.private.as_ref().map(PrivateDaemon::process_id)
+    pub(crate) fn set_keeper(&mut self, keeper: Keeper) {
+        self.keeper = Some(keeper);
+    }
+
+    /// Goes on over another connection.
+    pub(crate) fn replace(&mut self, connection: Arc<Connection>) {
+        self.connection = connection;
+        self.ending = None;
     }
 
     pub(crate) fn set_interrupt(&mut self, interrupt: Option<Interrupt>) {
         self.interrupt = interrupt;
     }
 
-    /// Says hello, with a pidfd of this process where the kernel gives one.
-    pub(crate) fn send_hello(&mut self) -> Result<(), Error> {
-        let hello = ClientFrame::Hello {
-            protocol: PROTOCOL_VERSION,
-            release: env!("CARGO_PKG_VERSION").to_owned(),
-        };
-        let pidfd = own_pidfd();
-        let descriptors: Vec<BorrowedFd<'_>> = pidfd.iter().map(AsFd::as_fd).collect();
-        self.send(&hello, &descriptors)
-    }
-
     /// Waits for the daemon's answer to the hello.
     pub(crate) fn expect_welcome(&mut self) -> Result<(), Error> {
         match self.next_frame("the daemon's welcome")? {
             (DaemonFrame::Welcome { protocol, release, .. }, _) => {
-                if protocol == PROTOCOL_VERSION {
-                    return Ok(());
-                }
-                Err(Error::Version(format!(
-                    "the daemon is release {release} and speaks protocol {protocol}; this client is release {} and \
-                     speaks protocol {PROTOCOL_VERSION}; install the same release on both sides",
-                    env!("CARGO_PKG_VERSION")
-                )))
+                check_version(protocol, &release)
             }
             (other, _) => Err(unexpected(&other, "Welcome")),
         }
     }
 
-    /// Waits for the daemon's answer to an attach.
+    /// Waits for the daemon's answer to an attach, and keeps what comes before it for a restart.
     pub(crate) fn expect_attached(&mut self) -> Result<(Box<Attached>, Vec<OwnedFd>), Error> {
-        match self.next_frame("the daemon to open the stream")? {
-            (DaemonFrame::Attached(terms), descriptors) => Ok((terms, descriptors)),
-            (other, _) => Err(unexpected(&other, "Attached")),
+        loop {
+            match self.next_frame("the daemon to open the stream")? {
+                (DaemonFrame::Attached(terms), descriptors) => return Ok((terms, descriptors)),
+                (DaemonFrame::Kept, descriptors) => self.keep(descriptors),
+                (other, _) => return Err(unexpected(&other, "Attached")),
+            }
+        }
+    }
+
+    /// Keeps what the daemon sent for a restart.
+    pub(crate) fn keep(&self, descriptors: Vec<OwnedFd>) {
+        if let Some(keeper) = &self.keeper {
+            keeper.keep(descriptors);
         }
     }
 
@@ -175,10 +186,15 @@ impl Link {
         loop {
             match self.take()? {
                 Incoming::Frame(frame, descriptors) => return Some((frame, descriptors)),
-                Incoming::Doorbell => {}
+                Incoming::Doorbell => self.has_rung = true,
                 Incoming::Empty => return None,
             }
         }
+    }
+
+    /// Whether the daemon has rung since the last question.
+    pub(crate) fn take_rings(&mut self) -> bool {
+        std::mem::take(&mut self.has_rung)
     }
 
     /// Takes what is there; `None` once the connection has ended. Faults and goodbyes become the ending.
@@ -187,33 +203,33 @@ impl Link {
             return None;
         }
         let ending = match self.connection.receive() {
-            Ok(Incoming::Frame(DaemonFrame::Fault(fault), _)) => fault.into(),
-            Ok(Incoming::Frame(DaemonFrame::Goodbye, _)) => Error::DaemonLost(
-                "the daemon ended in good order while this loader was attached".into(),
-            ),
+            Ok(Incoming::Frame(DaemonFrame::Fault(fault), _)) => Ending::Final(fault.into()),
+            Ok(Incoming::Frame(DaemonFrame::Goodbye, _)) => Ending::Gone("it ended in good order"),
             Ok(incoming) => return Some(incoming),
-            Err(SocketError::Closed) => {
-                let how = self.private.as_mut().map_or_else(
-                    || "it closed the connection".to_owned(),
-                    PrivateDaemon::exit_words,
-                );
-                Error::DaemonLost(format!("the daemon is gone: {how}"))
-            }
-            Err(error) => Error::Protocol(error.to_string()),
+            Err(SocketError::Closed) => Ending::Gone("it closed the connection"),
+            Err(error) => Ending::Final(Error::Protocol(error.to_string())),
         };
         self.ending = Some(ending);
         None
     }
 
     /// Why the connection ended, if it has.
-    pub(crate) fn ending(&self) -> Option<&Error> {
+    pub(crate) fn ending(&self) -> Option<&Ending> {
         self.ending.as_ref()
     }
 
-    fn end_words(&self) -> Error {
-        self.ending
-            .clone()
-            .unwrap_or_else(|| Error::DaemonLost("the daemon closed the connection".into()))
+    /// The connection's end as an error. Waits a moment for a private daemon's exit status.
+    pub(crate) fn end_words(&self) -> Error {
+        let how = match &self.ending {
+            Some(Ending::Final(error)) => return error.clone(),
+            Some(Ending::Gone(how)) => *how,
+            None => "it closed the connection",
+        };
+        let how = match &self.keeper {
+            Some(keeper) if keeper.process_id().is_some() => keeper.ending_words(),
+            _ => how.to_owned(),
+        };
+        Error::DaemonLost(format!("the daemon is gone: {how}"))
     }
 
     /// Waits one slice for the socket, then asks the interrupt.
@@ -221,6 +237,11 @@ impl Link {
         let mut watched = [PollFd::new(self.connection.as_fd(), events)];
         // EINTR is a slice that ended early: the interrupt is asked next.
         let _ = poll(&mut watched, PollTimeout::from(SLICE_MS));
+        self.ask_interrupt(waited_for)
+    }
+
+    /// Asks whether the wait shall end.
+    pub(crate) fn ask_interrupt(&mut self, waited_for: &str) -> Result<(), Error> {
         if self.interrupt.as_mut().is_some_and(|interrupt| interrupt()) {
             return Err(Error::Interrupted(waited_for.to_owned()));
         }
@@ -232,7 +253,8 @@ impl Link {
         if waited < self.timeout {
             return Ok(());
         }
-        Err(Error::Timeout { waited, waited_for: waited_for.to_owned() })
+        let daemon_says = "the daemon sent nothing".to_owned();
+        Err(Error::Timeout { waited, waited_for: waited_for.to_owned(), daemon_says })
     }
 }
 
@@ -240,16 +262,25 @@ impl Drop for Link {
     fn drop(&mut self) {
         if !self.fork_mark.is_own_process() {
             // The daemon is the parent's child, and the connection the parent's: only this copy of it is closed.
-            std::mem::forget(self.private.take());
+            std::mem::forget(self.keeper.take());
             return;
         }
         let _ = self.connection.send(&ClientFrame::Goodbye, &[]);
         // Leases may keep the connection's descriptor; the daemon shall see the end now.
         let _ = shutdown(self.connection.as_raw_fd(), Shutdown::Both);
-        if let Some(daemon) = self.private.take() {
-            daemon.reap();
-        }
     }
+}
+
+/// Refuses a daemon of another version.
+pub(crate) fn check_version(protocol: u32, release: &str) -> Result<(), Error> {
+    if protocol == PROTOCOL_VERSION {
+        return Ok(());
+    }
+    Err(Error::Version(format!(
+        "the daemon is release {release} and speaks protocol {protocol}; this client is release {} and speaks protocol \
+         {PROTOCOL_VERSION}; install the same release on both sides",
+        env!("CARGO_PKG_VERSION")
+    )))
 }
 
 pub(crate) fn unexpected(frame: &DaemonFrame, expected: &str) -> Error {

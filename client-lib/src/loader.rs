@@ -5,24 +5,35 @@
 //! loaded or a position given. A seek has a serial; batches that were made for an older one are returned unread.
 //!
 //! Positions count what was *handed over* to the user. When the connection ends, what was published before is handed
-//! over first; the reason comes after it.
+//! over first; then the session goes on with the next daemon ([`recovery`]), or the reason is told.
+//!
+//! - [`taking`]: from the ring to the user, and waiting.
+//! - [`recovery`]: from a dead daemon to the next one.
+//! - [`stalls`]: what the daemon says where nothing comes.
 
+mod recovery;
+mod stalls;
+mod taking;
+
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forebay_protocol::frames::{Attached, ClientFrame, DaemonFrame, Positioned};
+use forebay_protocol::frames::{Attached, ClientFrame, DaemonFrame};
 use forebay_protocol::ids::Position;
-use forebay_protocol::publish::Descriptor;
-use nix::poll::PollFlags;
+use forebay_protocol::publish::PublishReader;
+use forebay_protocol::segment::Mapping;
 
+use self::recovery::Phase;
 use crate::batch::Batch;
 use crate::builder::Builder;
 use crate::error::Error;
-use crate::link::{Link, unexpected};
+use crate::keeper::Keeper;
+use crate::link::Link;
 use crate::place::Place;
 use crate::rank::{Placement, RankSource};
-use crate::ring::Ring;
+use crate::ring::{Lease, Ring};
 use crate::state::State;
 use crate::statistics::WaitStatistics;
 use crate::target::Target;
@@ -44,17 +55,29 @@ pub struct Loader {
     // Declared before the link: the ring is told of the end in `drop`, the link says goodbye when it is dropped.
     ring: Arc<Ring>,
     link: Link,
+    publish: Arc<PublishReader<Mapping>>,
+    phase: Phase,
+    /// Batches that a dead daemon had published, not yet handed over.
+    drained: VecDeque<Lease>,
+    /// Why no daemon comes back.
+    lost: Option<Error>,
     terms: Arc<Attached>,
+    /// The stream's name as it was asked for.
+    stream: Option<String>,
     placement: Placement,
     place: Place,
+    /// Position and substitutes after the last batch that was taken from the ring, or where a seek goes to.
+    taken: (Position, u64),
     serial: u64,
     /// The last seek was not answered yet.
     seeking: bool,
     /// An epoch was begun and has not ended.
     is_open: bool,
     given_up: u64,
-    /// Batches read from the ring, those returned unread included.
+    /// Batches read from the present ring, those returned unread included.
     read: u64,
+    /// Batches read from the rings of daemons before.
+    read_before: u64,
     waiting_since: Option<Instant>,
     last_progress: (u64, Instant),
     statistics: WaitStatistics,
@@ -78,19 +101,29 @@ impl Loader {
     pub(crate) fn new(
         link: Link,
         terms: Attached,
-        descriptors: &[OwnedFd],
+        descriptors: Vec<OwnedFd>,
+        stream: Option<String>,
         placement: Placement,
         substitutes: u64,
     ) -> Result<Self, Error> {
         let connection = Arc::clone(link.connection());
         let fork_mark = Arc::clone(link.fork_mark());
-        let ring = Ring::open(&terms, descriptors, connection, fork_mark)?;
+        let (ring, publish) = Ring::open(&terms, descriptors, connection, fork_mark)?;
+        if let Some(keeper) = link.keeper() {
+            keeper.attached(Arc::clone(&publish));
+        }
         let start = terms.start;
         // At an epoch's start nothing has been substituted in it yet.
         let substitutes = if start.position.samples == 0 { 0 } else { substitutes };
         Ok(Self {
             ring: Arc::new(ring),
             link,
+            publish,
+            phase: Phase::Live,
+            drained: VecDeque::new(),
+            lost: None,
+            stream,
+            taken: (start.position, substitutes),
             terms: Arc::new(terms),
             placement,
             place: Place::new(start.position, substitutes, start.batches_left),
@@ -99,6 +132,7 @@ impl Loader {
             is_open: false,
             given_up: 0,
             read: 0,
+            read_before: 0,
             waiting_since: None,
             last_progress: (0, Instant::now()),
             statistics: WaitStatistics::default(),
@@ -153,99 +187,6 @@ impl Loader {
         Ok(())
     }
 
-    /// The next batch of the epoch begun, if it is ready. Costs no system call then.
-    ///
-    /// # Errors
-    /// As [`next_batch`](Self::next_batch), without the time-out.
-    pub fn try_next(&mut self) -> Result<Next, Error> {
-        self.check_process()?;
-        if !self.look_for_answer()? {
-            return Ok(Next::Waiting);
-        }
-        if !self.is_open || self.place.batches_left() == 0 {
-            if self.is_open {
-                self.is_open = false;
-                self.place.enter_next_epoch(self.terms.batches_per_epoch);
-            }
-            return Ok(Next::End);
-        }
-        let held = self.ring.held();
-        if held > u64::from(self.terms.hold) {
-            return Err(Error::HoldLimit { held, hold: self.terms.hold, slots: self.terms.slots });
-        }
-        match self.take_current()? {
-            Some(descriptor) => self.hand_over(descriptor).map(Next::Batch),
-            None => self.link.ending().map_or(Ok(Next::Waiting), |error| Err(error.clone())),
-        }
-    }
-
-    /// Takes the next descriptor of the current serial from the ring; older ones go back at once. While a seek is not
-    /// answered its batches stay in the ring: the answer says where they belong.
-    fn take_current(&mut self) -> Result<Option<Descriptor>, Error> {
-        while self.read < self.ring.publish().published() {
-            let descriptor = self
-                .ring
-                .publish()
-                .read(self.read)
-                .map_err(|error| Error::Protocol(error.to_string()))?;
-            if descriptor.seek_serial > self.serial {
-                return Err(Error::Protocol(format!(
-                    "batch {} was made for seek {} and this client is at seek {}",
-                    descriptor.sequence.0, descriptor.seek_serial, self.serial
-                )));
-            }
-            let is_current = descriptor.seek_serial == self.serial;
-            if is_current && self.seeking {
-                return Ok(None);
-            }
-            self.read += 1;
-            self.ring.show_taken(self.read);
-            if is_current {
-                return Ok(Some(descriptor));
-            }
-            drop(self.ring.lease(descriptor)?);
-        }
-        Ok(None)
-    }
-
-    /// Whether no seek is open any more. Old batches go back meanwhile, so that the daemon has room to go on.
-    fn look_for_answer(&mut self) -> Result<bool, Error> {
-        if self.seeking {
-            self.read_frames()?;
-        }
-        if self.seeking {
-            self.take_current()?;
-            if let Some(error) = self.link.ending() {
-                return Err(error.clone());
-            }
-        }
-        Ok(!self.seeking)
-    }
-
-    fn hand_over(&mut self, descriptor: Descriptor) -> Result<Batch, Error> {
-        if !descriptor.replayed {
-            let is_last = self.place.batches_left() == 1;
-            if descriptor.epoch != self.place.epoch() || descriptor.last_of_epoch != is_last {
-                return Err(Error::Protocol(format!(
-                    "batch {} is of epoch {} (last: {}), and {} batches of epoch {} were still due",
-                    descriptor.sequence.0,
-                    descriptor.epoch,
-                    descriptor.last_of_epoch,
-                    self.place.batches_left(),
-                    self.place.epoch()
-                )));
-            }
-            self.place.advance(descriptor.position_after, descriptor.substitutes);
-        }
-        let wait = self.waiting_since.take().map(|since| since.elapsed());
-        self.statistics.record(wait, descriptor.payload_bytes);
-        if wait.is_some() {
-            self.ring.show_waited(self.statistics.after_start());
-        }
-        let lease = self.ring.lease(descriptor)?;
-        Ok(Batch { lease: Arc::new(lease), terms: Arc::clone(&self.terms) })
-    }
-
     /// Forgets what was before and stands here.
     fn stand_at(&mut self, position: Position, substitutes: u64, batches_left: u64) {
         self.place = Place::new(position, substitutes, batches_left);
@@ -261,81 +202,22 @@ impl Loader {
         self.terms.epochs.is_some_and(|epochs| epoch >= epochs)
     }
 
-    /// Waits for one slice of 50 ms, or less when something comes. To be called when [`try_next`](Self::try_next) said
-    /// [`Next::Waiting`].
-    ///
-    /// # Errors
-    /// [`Error::Timeout`] without progress, [`Error::Interrupted`].
-    pub fn wait(&mut self) -> Result<(), Error> {
-        self.check_process()?;
-        let begin = *self.waiting_since.get_or_insert_with(Instant::now);
-        let published = self.ring.publish().published();
-        let progress = self.ring.publish().progress().wrapping_add(published);
-        if progress != self.last_progress.0 || self.last_progress.1 < begin {
-            self.last_progress = (progress, Instant::now());
-        }
-        let waited_for = self.describe_wait();
-        self.ring.announce_sleep();
-        // The look after the announcement: a batch published before it rang nobody.
-        let is_ready = !self.seeking && self.read < self.ring.publish().published();
-        let slice =
-            if is_ready { Ok(()) } else { self.link.wait_slice(PollFlags::POLLIN, &waited_for) };
-        self.ring.announce_wake();
-        slice?;
-        self.read_frames()?;
-        let waited = self.last_progress.1.elapsed();
-        if waited >= self.link.timeout() && self.link.ending().is_none() {
-            self.waiting_since = None;
-            return Err(Error::Timeout { waited, waited_for });
-        }
-        Ok(())
-    }
-
-    fn describe_wait(&self) -> String {
-        let (stream, epoch) = (&self.terms.stream, self.place.epoch());
-        if self.seeking {
-            return format!("stream `{stream}` to go to epoch {epoch}");
-        }
-        format!(
-            "the next batch of stream `{stream}` (epoch {epoch}, {} batches left)",
-            self.place.batches_left()
-        )
-    }
-
-    /// Reads the frames that are there.
-    fn read_frames(&mut self) -> Result<(), Error> {
-        while let Some((frame, _)) = self.link.receive() {
-            self.accept(&frame)?;
-        }
-        Ok(())
-    }
-
-    fn accept(&mut self, frame: &DaemonFrame) -> Result<(), Error> {
-        match frame {
-            DaemonFrame::Positioned(place) => self.accept_position(*place),
-            // An answer that an interrupted question left behind.
-            DaemonFrame::StatsPart { .. } => {}
-            other => return Err(unexpected(other, "no such frame")),
-        }
-        Ok(())
-    }
-
-    /// The answer to a seek. Answers to older seeks are passed over.
-    fn accept_position(&mut self, place: Positioned) {
-        if !self.seeking || place.serial != self.serial {
-            return;
-        }
-        self.seeking = false;
-        self.place.settle(place.position, place.batches_left);
-    }
-
     /// Asks the daemon to go on elsewhere; the answer is awaited by whoever needs it.
     fn request(&mut self, position: Position, substitutes: u64) -> Result<(), Error> {
         self.serial += 1;
-        self.link.send(&ClientFrame::Seek { serial: self.serial, position, substitutes }, &[])?;
         self.stand_at(position, substitutes, 0);
+        self.taken = (position, substitutes);
         self.seeking = true;
-        Ok(())
+        self.drained.clear();
+        if self.phase == Phase::Draining {
+            // The next daemon is asked for this place at once.
+            return Ok(());
+        }
+        let seek = ClientFrame::Seek { serial: self.serial, position, substitutes };
+        match self.link.send(&seek, &[]) {
+            Err(Error::DaemonLost(_)) if self.comes_back() => self.lose_daemon(),
+            sent => sent,
+        }
     }
 
     /// Waits for the answer to a seek.
@@ -412,6 +294,19 @@ impl Loader {
     /// Those of a connection that has ended, and [`Error::Timeout`].
     pub fn stats(&mut self) -> Result<String, Error> {
         self.check_process()?;
+        loop {
+            while !self.is_attached()? {
+                self.wait()?;
+            }
+            self.waiting_since = None;
+            match self.ask_for_figures() {
+                Err(Error::DaemonLost(_)) if self.comes_back() => self.lose_daemon()?,
+                answer => return answer,
+            }
+        }
+    }
+
+    fn ask_for_figures(&mut self) -> Result<String, Error> {
         self.link.send(&ClientFrame::Stats, &[])?;
         let mut text = String::new();
         loop {
@@ -425,6 +320,12 @@ impl Loader {
                 (other, _) => self.accept(&other)?,
             }
         }
+    }
+
+    /// How often a daemon was replaced that had died.
+    #[must_use]
+    pub fn restarts(&self) -> u64 {
+        self.link.keeper().map_or(0, Keeper::restarts)
     }
 
     /// What waiting cost this client.
@@ -466,13 +367,13 @@ impl Loader {
     /// The batches that the user holds.
     #[must_use]
     pub fn held(&self) -> u64 {
-        self.ring.held()
+        self.ring.held().saturating_sub(self.drained.len() as u64)
     }
 
-    /// The private daemon's process, while there is one.
+    /// The private daemon's process; another one after a restart.
     #[must_use]
     pub fn private_process(&self) -> Option<u32> {
-        self.link.private_process()
+        self.link.keeper().and_then(Keeper::process_id)
     }
 
     /// Sets what is asked about every 50 ms while waiting; see [`Builder::interrupt`].
@@ -494,7 +395,7 @@ impl Loader {
 impl Drop for Loader {
     fn drop(&mut self) {
         if self.ring.is_own_process() {
-            self.ring.close();
+            self.ring.detach();
         }
     }
 }

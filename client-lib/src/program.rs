@@ -1,24 +1,20 @@
-//! The private daemon's process: found, started with one end of a socket pair as its standard input, and reaped.
+//! The private daemon's process: found, and started with one end of a socket pair as its standard input.
 //!
-//! The daemon ends by itself when the connection closes or its trainer dies (it holds a pidfd of it); signals are the
-//! last resort. Nothing runs between fork and exec in this process, and the daemon gets a process group of its own, so
+//! The daemon ends by itself when the connection closes or its trainer dies (it holds a pidfd of it); who watches and
+//! reaps it is [`crate::keeper`]. Nothing runs between fork and exec in this process, and the daemon gets a process group of its own, so
 //! that a Ctrl-C at the terminal reaches the trainer alone.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 use crate::error::Error;
 
 /// The environment variable that names the program.
 pub const PROGRAM_VARIABLE: &str = "FOREBAY_PROGRAM";
-
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Finds the `forebay` program: FOREBAY_PROGRAM, `beside` (what a package carries), beside this process's executable,
 /// then PATH.
@@ -68,25 +64,29 @@ pub(crate) fn own_pidfd() -> Option<OwnedFd> {
 #[derive(Debug)]
 pub(crate) struct PrivateDaemon {
     child: Child,
+    /// `None` on a kernel that gives none.
+    pidfd: Option<OwnedFd>,
 }
 
 impl PrivateDaemon {
     /// Starts `PROGRAM private` with its end of the connection as standard input.
     pub(crate) fn spawn(program: &Path, connection: OwnedFd) -> Result<Self, Error> {
-        Command::new(program)
+        let child = Command::new(program)
             .arg("private")
             .stdin(Stdio::from(connection))
             .stdout(Stdio::null())
-            .stderr(Stdio::inherit())
+            .stderr(Stdio::piped())
             .process_group(0)
             .spawn()
-            .map(|child| Self { child })
             .map_err(|error| {
                 Error::Config(format!(
                     "the program `{}` could not be started: {error}",
                     program.display()
                 ))
-            })
+            })?;
+        // The process is our unreaped child, so the number is its own.
+        let pidfd = process(&child).and_then(|id| pidfd_open(id, PidfdFlags::empty()).ok());
+        Ok(Self { child, pidfd })
     }
 
     /// The process's number.
@@ -94,67 +94,38 @@ impl PrivateDaemon {
         self.child.id()
     }
 
-    /// How the process ended, once its connection is closed; waits for it a moment.
-    pub(crate) fn exit_words(&mut self) -> String {
-        match wait_for(&mut self.child, Duration::from_secs(1)) {
-            Some(Ok(status)) => describe(status),
-            Some(Err(_)) => {
-                "it ended, and its exit status went to another part of this program".into()
+    /// Readable when the process has ended.
+    pub(crate) fn pidfd(&self) -> Option<BorrowedFd<'_>> {
+        self.pidfd.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Its standard error, once.
+    pub(crate) fn take_log(&mut self) -> Option<ChildStderr> {
+        self.child.stderr.take()
+    }
+
+    /// How the process ended, if it has; it is reaped then.
+    pub(crate) fn ended(&mut self) -> Option<String> {
+        match self.child.try_wait() {
+            Ok(None) => None,
+            Ok(Some(status)) => Some(describe(status)),
+            Err(_) => {
+                Some("it ended, and its exit status went to another part of this program".into())
             }
-            None => "it closed the connection and still runs".into(),
         }
     }
 
-    /// Sees the process out on a thread of its own, so that no zombie stays: 5 s for it to end by itself, then SIGTERM,
-    /// 5 s more, then SIGKILL.
-    pub(crate) fn reap(self) {
-        let mut child = self.child;
-        if matches!(child.try_wait(), Ok(Some(_)) | Err(_)) {
-            return;
+    /// Sends a signal.
+    pub(crate) fn signal(&self, signal: Signal) {
+        if let Some(id) = process(&self.child) {
+            // As above: the number is its own until it is reaped.
+            let _ = kill_process(id, signal);
         }
-        let see_out = move || {
-            for signal in [Signal::TERM, Signal::KILL] {
-                if wait_for(&mut child, PATIENCE).is_some() {
-                    return;
-                }
-                let id = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-                if let Some(id) = id {
-                    // The process is our unreaped child, so the number is still its own.
-                    let _ = kill_process(id, signal);
-                }
-            }
-            let _ = child.wait();
-        };
-        // Without a thread the daemon still ends by itself; only its zombie stays until this process ends.
-        let _ = std::thread::Builder::new().name("forebay-reap".into()).spawn(see_out);
     }
 }
 
-/// Waits for a child up to a limit, without a signal handler: on its pidfd, else by looking again.
-fn wait_for(child: &mut Child, limit: Duration) -> Option<std::io::Result<ExitStatus>> {
-    let end = Instant::now() + limit;
-    let pidfd = i32::try_from(child.id())
-        .ok()
-        .and_then(Pid::from_raw)
-        .and_then(|id| pidfd_open(id, PidfdFlags::empty()).ok());
-    loop {
-        match child.try_wait() {
-            Ok(Some(status)) => return Some(Ok(status)),
-            Err(error) => return Some(Err(error)),
-            Ok(None) => {}
-        }
-        let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return None;
-        }
-        match &pidfd {
-            Some(pidfd) => {
-                let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-                let _ = poll(&mut [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)], timeout);
-            }
-            None => std::thread::sleep(left.min(Duration::from_millis(20))),
-        }
-    }
+fn process(child: &Child) -> Option<Pid> {
+    i32::try_from(child.id()).ok().and_then(Pid::from_raw)
 }
 
 fn describe(status: ExitStatus) -> String {

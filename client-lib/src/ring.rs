@@ -1,16 +1,19 @@
-//! The client's side of one session's shared memory, and the lease on one of its slots.
+//! The client's side of a session's shared memory, and the lease on one of its slots.
 //!
-//! [`Ring`] owns the three mappings; the loader and every lease hold it together, so views stay valid after the loader is
-//! closed and after the daemon is gone. Only the loader reads the publish ring; any thread may drop a lease, so the
-//! writer of the return ring stands behind a small lock that no one holds while it waits.
+//! [`Ring`] owns the data segment, which outlives the daemon that made it, and knows which slots this process holds; the
+//! loader and every lease hold it together, so views stay valid after the loader is closed and after the daemon is gone.
+//! The two rings beside it are one daemon's ([`Wires`]) and are replaced with it. Only the loader reads the publish ring;
+//! any thread may drop a lease, so the writer of the return ring and the list of what is held stand behind a small lock
+//! that no one holds while it waits.
 //!
 //! After a fork the child's copies do nothing: [`ForkMark`] tells, without a system call. The data segment is not mapped
 //! there at all, so the child must not unmap it either: the addresses may be something else's by then.
 
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use forebay_protocol::frames::Attached;
+use forebay_protocol::frames::{Attached, Leased};
+use forebay_protocol::ids::Generation;
 use forebay_protocol::layout::SlotLayout;
 use forebay_protocol::publish::{Descriptor, PublishReader};
 use forebay_protocol::returns::{ReturnWord, ReturnWriter, return_words};
@@ -22,38 +25,90 @@ use forebay_protocol::words::Words;
 
 use crate::error::Error;
 
-/// The mappings of one session.
+/// The rings of one daemon.
+#[derive(Debug)]
+struct Wires {
+    returns: ReturnWriter<Mapping>,
+    publish: Arc<PublishReader<Mapping>>,
+    connection: Arc<Connection>,
+}
+
+/// Who is told of a lease that ends.
+#[derive(Debug)]
+enum Side {
+    /// The daemon, by its ring.
+    Attached(Wires),
+    /// Nobody: what is held will be named to the next daemon, if there is one.
+    Apart,
+    /// The next daemon, as soon as there is a ring: it was told that this process holds these slots.
+    Named(Vec<ReturnWord>),
+}
+
+#[derive(Debug)]
+struct Books {
+    side: Side,
+    /// By slot: the generation of the lease that this process holds.
+    held: Vec<Option<Generation>>,
+}
+
+/// The memory of a session.
 #[derive(Debug)]
 pub(crate) struct Ring {
     data: Option<Mapping>,
-    publish: PublishReader<Mapping>,
-    returns: Mutex<ReturnWriter<Mapping>>,
-    connection: Arc<Connection>,
+    /// To be handed to the next daemon.
+    data_descriptor: OwnedFd,
+    books: Mutex<Books>,
     fork_mark: Arc<ForkMark>,
     layout: SlotLayout,
     slots: u16,
     held: AtomicU64,
-    closed: AtomicU64,
 }
 
 fn broken(error: impl std::fmt::Display) -> Error {
     Error::Protocol(error.to_string())
 }
 
+/// Checks and maps the rings that came with `Attached`.
+fn wires(
+    terms: &Attached,
+    publish: &OwnedFd,
+    returns: &OwnedFd,
+    connection: Arc<Connection>,
+) -> Result<Wires, Error> {
+    let publish = open_segment(publish.as_fd(), "publish", terms.publish_bytes, Access::ReadOnly)
+        .map_err(broken)?;
+    let returns = open_segment(returns.as_fd(), "return", terms.return_bytes, Access::ReadWrite)
+        .map_err(broken)?;
+    if returns.count() < return_words(terms.slots) {
+        return Err(broken("the return segment is too small for its ring"));
+    }
+    let publish = PublishReader::new(publish).map_err(|error| Error::Version(error.to_string()))?;
+    Ok(Wires {
+        returns: ReturnWriter::new(returns, terms.slots),
+        publish: Arc::new(publish),
+        connection,
+    })
+}
+
+/// What came with `Attached`: data, publish and return, in this order.
+fn three(descriptors: Vec<OwnedFd>) -> Result<[OwnedFd; 3], Error> {
+    descriptors.try_into().map_err(|descriptors: Vec<OwnedFd>| {
+        Error::Protocol(format!(
+            "the daemon sent {} descriptors with its answer instead of 3",
+            descriptors.len()
+        ))
+    })
+}
+
 impl Ring {
-    /// Maps what came with `Attached`: data, publish and return, in this order.
+    /// Maps what came with `Attached`; gives the publish ring's reader too.
     pub(crate) fn open(
         terms: &Attached,
-        descriptors: &[OwnedFd],
+        descriptors: Vec<OwnedFd>,
         connection: Arc<Connection>,
         fork_mark: Arc<ForkMark>,
-    ) -> Result<Self, Error> {
-        let [data, publish, returns] = descriptors else {
-            return Err(Error::Protocol(format!(
-                "the daemon sent {} descriptors with its answer instead of 3",
-                descriptors.len()
-            )));
-        };
+    ) -> Result<(Self, Arc<PublishReader<Mapping>>), Error> {
+        let [data_descriptor, publish, returns] = three(descriptors)?;
         let layout = SlotLayout::new(&terms.tensors, terms.batch_size).map_err(broken)?;
         if layout.slot_bytes() != terms.slot_bytes || terms.slots == 0 {
             return Err(Error::Version(format!(
@@ -68,30 +123,65 @@ impl Ring {
             .slot_bytes
             .checked_mul(terms.slots.into())
             .ok_or_else(|| broken("the data segment is larger than this machine can address"))?;
-        let data =
-            open_segment(data.as_fd(), "data", data_bytes, Access::ReadWrite).map_err(broken)?;
+        let data = open_segment(data_descriptor.as_fd(), "data", data_bytes, Access::ReadWrite)
+            .map_err(broken)?;
         data.keep_from_children().map_err(broken)?;
-        let publish =
-            open_segment(publish.as_fd(), "publish", terms.publish_bytes, Access::ReadOnly)
-                .map_err(broken)?;
-        let returns =
-            open_segment(returns.as_fd(), "return", terms.return_bytes, Access::ReadWrite)
-                .map_err(broken)?;
-        if returns.count() < return_words(terms.slots) {
-            return Err(broken("the return segment is too small for its ring"));
-        }
-        Ok(Self {
+        let wires = wires(terms, &publish, &returns, connection)?;
+        let reader = Arc::clone(&wires.publish);
+        let held = vec![None; terms.slots.into()];
+        let ring = Self {
             data: Some(data),
-            publish: PublishReader::new(publish)
-                .map_err(|error| Error::Version(error.to_string()))?,
-            returns: Mutex::new(ReturnWriter::new(returns, terms.slots)),
-            connection,
+            data_descriptor,
+            books: Mutex::new(Books { side: Side::Attached(wires), held }),
             fork_mark,
             layout,
             slots: terms.slots,
             held: AtomicU64::new(0),
-            closed: AtomicU64::new(0),
-        })
+        };
+        Ok((ring, reader))
+    }
+
+    /// The segment that the next daemon takes over.
+    pub(crate) fn data_descriptor(&self) -> BorrowedFd<'_> {
+        self.data_descriptor.as_fd()
+    }
+
+    /// The daemon is gone: until another is told what is held, a lease that ends leaves its slot free for it.
+    pub(crate) fn detach(&self) {
+        self.lock().side = Side::Apart;
+    }
+
+    /// What this process holds, for the next daemon. From now on leases that end are kept for its ring.
+    pub(crate) fn name_held(&self) -> Vec<Leased> {
+        let mut books = self.lock();
+        books.side = Side::Named(Vec::new());
+        let slots = (0u16..).zip(&books.held);
+        slots.filter_map(|(slot, held)| Some(Leased { slot, generation: (*held)?.0 })).collect()
+    }
+
+    /// Goes on over the rings of the next daemon; gives the publish ring's reader.
+    pub(crate) fn attach(
+        &self,
+        terms: &Attached,
+        descriptors: Vec<OwnedFd>,
+        connection: Arc<Connection>,
+    ) -> Result<Arc<PublishReader<Mapping>>, Error> {
+        let [_data, publish, returns] = three(descriptors)?;
+        let mut wires = wires(terms, &publish, &returns, connection)?;
+        let reader = Arc::clone(&wires.publish);
+        let mut books = self.lock();
+        let mut is_due = false;
+        if let Side::Named(returned) = &mut books.side {
+            for word in returned.drain(..) {
+                is_due |= wires.returns.give_back(word, &wires.publish);
+            }
+        }
+        if is_due {
+            // A daemon that is gone is found out by the loader's next look at the socket.
+            let _ = wires.connection.ring();
+        }
+        books.side = Side::Attached(wires);
+        Ok(reader)
     }
 
     pub(crate) fn is_own_process(&self) -> bool {
@@ -102,46 +192,44 @@ impl Ring {
         &self.layout
     }
 
-    pub(crate) fn publish(&self) -> &PublishReader<Mapping> {
-        &self.publish
-    }
-
-    /// The batches that the user holds.
+    /// The batches that this process holds.
     pub(crate) fn held(&self) -> u64 {
         // Relaxed: a count; the memory behind a lease is ordered by the return ring.
         self.held.load(Ordering::Relaxed)
     }
 
-    /// From now on dropped leases go nowhere: the session has ended and its slots with it.
-    pub(crate) fn close(&self) {
-        // Relaxed: a lease that is dropped at this moment may go either way.
-        self.closed.store(1, Ordering::Relaxed);
-    }
-
     /// Says that this side is about to sleep, and rings when returns went without a doorbell.
     pub(crate) fn announce_sleep(&self) {
-        let due = self.lock_returns().announce_sleep();
-        if due {
-            // A daemon that is gone is found out by the next look at the socket.
-            let _ = self.connection.ring();
-        }
+        self.with_wires(|wires| {
+            if wires.returns.announce_sleep() {
+                // A daemon that is gone is found out by the next look at the socket.
+                let _ = wires.connection.ring();
+            }
+        });
     }
 
     pub(crate) fn announce_wake(&self) {
-        self.lock_returns().announce_wake();
+        self.with_wires(|wires| wires.returns.announce_wake());
     }
 
     pub(crate) fn show_taken(&self, taken: u64) {
-        self.lock_returns().show_taken(taken, forebay_protocol::clock::monotonic_ns());
+        let now = forebay_protocol::clock::monotonic_ns();
+        self.with_wires(|wires| wires.returns.show_taken(taken, now));
     }
 
     pub(crate) fn show_waited(&self, total: std::time::Duration) {
         let nanoseconds = u64::try_from(total.as_nanos()).unwrap_or(u64::MAX);
-        self.lock_returns().show_waited(nanoseconds);
+        self.with_wires(|wires| wires.returns.show_waited(nanoseconds));
     }
 
-    fn lock_returns(&self) -> std::sync::MutexGuard<'_, ReturnWriter<Mapping>> {
-        self.returns.lock().unwrap_or_else(PoisonError::into_inner)
+    fn with_wires(&self, tell: impl FnOnce(&mut Wires)) {
+        if let Side::Attached(wires) = &mut self.lock().side {
+            tell(wires);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes a lease of a descriptor that was read from the publish ring. A malformed one gives its slot up for good.
@@ -152,6 +240,13 @@ impl Ring {
                 descriptor.sequence.0
             ))
         })?;
+        let slot = usize::from(descriptor.slot.0);
+        if self.lock().held[slot].replace(descriptor.generation).is_some() {
+            return Err(Error::Protocol(format!(
+                "batch {} of the session lies in slot {slot}, which this client still holds",
+                descriptor.sequence.0
+            )));
+        }
         // Relaxed: a count.
         self.held.fetch_add(1, Ordering::Relaxed);
         Ok(Lease { ring: Arc::clone(self), descriptor })
@@ -211,15 +306,18 @@ impl Ring {
         }
         // Relaxed: a count.
         self.held.fetch_sub(1, Ordering::Relaxed);
-        // Relaxed: see `close`.
-        if self.closed.load(Ordering::Relaxed) != 0 {
-            return;
-        }
         let word = ReturnWord { slot: batch.slot, generation: batch.generation };
-        let due = self.lock_returns().give_back(word, &self.publish);
-        if due {
-            // A daemon that is gone is found out by the loader's next look at the socket.
-            let _ = self.connection.ring();
+        let mut books = self.lock();
+        books.held[usize::from(batch.slot.0)] = None;
+        match &mut books.side {
+            Side::Attached(wires) => {
+                if wires.returns.give_back(word, &wires.publish) {
+                    // A daemon that is gone is found out by the loader's next look at the socket.
+                    let _ = wires.connection.ring();
+                }
+            }
+            Side::Apart => {}
+            Side::Named(returned) => returned.push(word),
         }
     }
 }
@@ -243,6 +341,11 @@ pub(crate) struct Lease {
 impl Lease {
     pub(crate) fn descriptor(&self) -> &Descriptor {
         &self.descriptor
+    }
+
+    /// Counts the batch over all daemons of the session.
+    pub(crate) fn add_to_number(&mut self, before: u64) {
+        self.descriptor.sequence.0 += before;
     }
 
     pub(crate) fn ring(&self) -> &Ring {

@@ -5,7 +5,8 @@
 //!   client                                daemon
 //!   Hello (+ pidfd)            ──►
 //!                              ◄──  Welcome | Fault
-//!   [Start]  private loader    ──►        (configuration and trainer's pidfd; before any Attach)
+//!   [Start]  private loader    ──►        (configuration; before any Attach)
+//!                              ◄──  [Kept] (+ plan, index)
 //!   Attach                     ──►
 //!                              ◄──  Attached (+ data, publish, return) | Fault
 //!   Seek                       ──►
@@ -13,6 +14,16 @@
 //!   Stats                      ──►
 //!                              ◄──  StatsPart …
 //!   Goodbye                    ──►        (the session ends; its slots are free)
+//! ```
+//!
+//! To a daemon that took the place of a dead one (docs/protocol.md, "Death of the daemon"):
+//! ```text
+//!   Hello (+ pidfd)            ──►
+//!                              ◄──  Welcome | Fault
+//!   [Restart (+ plan, index)]  ──►        (private loader: instead of Start)
+//!                              ◄──  [Kept] (+ plan, index)
+//!   Reattach (+ data)          ──►
+//!                              ◄──  Attached (+ data, publish, return) | Fault
 //! ```
 
 use serde::{Deserialize, Serialize};
@@ -22,7 +33,8 @@ use crate::tensor::TensorSpec;
 
 /// The version of frames and rings that this crate speaks. History:
 /// - 1: the first.
-pub const PROTOCOL_VERSION: u32 = 1;
+/// - 2: `Restart`, `Reattach` and `Kept`; `Attached` says who starts the daemon again.
+pub const PROTOCOL_VERSION: u32 = 2;
 
 /// What a client sends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,6 +63,52 @@ pub enum ClientFrame {
     Stats,
     /// The client ends the session in good order.
     Goodbye,
+    /// A private loader starts a daemon in a dead one's place; carries what `Kept` gave it.
+    Restart(Restart),
+    /// Asks for a session that goes on in memory which the client kept; carries its data segment.
+    Reattach(Reattach),
+}
+
+/// What a private loader tells the daemon that takes a dead one's place.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Restart {
+    /// As in [`Start`].
+    pub local_world_size: u32,
+    /// As in [`Start`].
+    pub local_rank: u32,
+    /// How the daemon before ended, for the log.
+    pub reason: String,
+}
+
+/// A session that goes on after its daemon's death.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reattach {
+    /// Who asks, and where to go on: after what the client took from the ring of the daemon before.
+    pub attach: Attach,
+    /// The client's last seek; batches are made under it.
+    pub serial: u64,
+    /// The slots that the client holds. Each stands once.
+    pub leased: Vec<Leased>,
+}
+
+/// A slot that a client holds from a former life of its daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leased {
+    /// Below the ring's slots.
+    pub slot: u16,
+    /// As its descriptor gave it.
+    pub generation: u64,
+}
+
+/// Who starts a daemon again when it has died.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Revival {
+    /// The client, whose private daemon it is.
+    ByClient,
+    /// Whoever watches over `forebay serve`, at the same socket.
+    BySupervisor,
+    /// Nobody: the trainer ends with it, as under `forebay run`.
+    Never,
 }
 
 /// What a private loader's daemon shall serve.
@@ -124,6 +182,8 @@ pub enum DaemonFrame {
     Fault(Fault),
     /// The daemon ends in good order.
     Goodbye,
+    /// What a private loader keeps for a restart; carries the resolved plan and, for a dataset that has one, the index.
+    Kept,
 }
 
 /// A session's terms.
@@ -161,6 +221,8 @@ pub struct Attached {
     pub config_fingerprint: [u8; 32],
     /// Raised whenever order, draws or pixels change for the same input.
     pub stream_version: u32,
+    /// Who starts this daemon again when it has died.
+    pub revival: Revival,
 }
 
 /// Where a stream stands.

@@ -8,6 +8,7 @@
 //! Every move is made by the daemon's engine thread. The generation grows by one at each `begin_fill`, so a return word
 //! is good for exactly one lease.
 
+use crate::frames::Leased;
 use crate::ids::{Generation, SlotIndex};
 use crate::returns::ReturnWord;
 
@@ -70,6 +71,36 @@ pub struct SlotTable {
 /// The bits of a generation that travel.
 const GENERATION_MASK: u64 = (1 << 48) - 1;
 
+/// Why a client's word on what it holds from a former life of its daemon is not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HeldViolation {
+    /// No such slot.
+    #[error("the client claims to hold slot {slot} of a ring with {slots}")]
+    NoSuchSlot {
+        /// The slot claimed.
+        slot: u16,
+        /// The slots of the ring.
+        slots: u16,
+    },
+    /// The slot stands twice.
+    #[error("the client claims to hold slot {slot} twice")]
+    Twice {
+        /// The slot claimed.
+        slot: u16,
+    },
+    /// No slot is filled so often.
+    #[error(
+        "the client claims generation {generation} of slot {slot}; generations have 48 bits and start at 1"
+    )]
+    Generation {
+        /// The slot claimed.
+        slot: u16,
+        /// The generation claimed.
+        generation: u64,
+    },
+}
+
 impl SlotTable {
     /// So many slots, all free.
     #[must_use]
@@ -78,6 +109,29 @@ impl SlotTable {
             slots: vec![Slot { state: SlotState::Free, generation: Generation(0) }; slots.into()],
             free: (0..slots).map(SlotIndex).collect(),
         }
+    }
+
+    /// So many slots, of which the client holds some from a former life of its daemon. Their generations go on, so a
+    /// return is good for the lease that it was made for.
+    ///
+    /// # Errors
+    /// When a slot claimed does not exist, stands twice, or has a generation that no daemon gives.
+    pub fn with_held(slots: u16, held: &[Leased]) -> Result<Self, HeldViolation> {
+        let mut table = Self::new(slots);
+        for &Leased { slot, generation } in held {
+            let Some(entry) = table.slots.get_mut(usize::from(slot)) else {
+                return Err(HeldViolation::NoSuchSlot { slot, slots });
+            };
+            if entry.state != SlotState::Free {
+                return Err(HeldViolation::Twice { slot });
+            }
+            if generation == 0 || generation > GENERATION_MASK {
+                return Err(HeldViolation::Generation { slot, generation });
+            }
+            *entry = Slot { state: SlotState::Published, generation: Generation(generation) };
+        }
+        table.free.retain(|slot| table.slots[usize::from(slot.0)].state == SlotState::Free);
+        Ok(table)
     }
 
     /// The number of slots in a state.
@@ -169,6 +223,31 @@ mod tests {
         assert_eq!(table.accept_return(word), Err(LeaseViolation::NotHeld { slot: 0 }));
         let stranger = ReturnWord { slot: SlotIndex(2), generation };
         assert!(matches!(table.accept_return(stranger), Err(LeaseViolation::NoSuchSlot { .. })));
+    }
+
+    #[test]
+    fn what_a_client_holds_from_a_former_life_is_judged_and_comes_back_once() {
+        let held = [Leased { slot: 2, generation: 9 }, Leased { slot: 0, generation: 1 }];
+        let mut table = SlotTable::with_held(3, &held).unwrap();
+        assert_eq!(table.count(SlotState::Published), 2);
+        let (slot, generation) = table.begin_fill().unwrap();
+        assert_eq!((slot, generation), (SlotIndex(1), Generation(1)));
+        assert_eq!(table.begin_fill(), None);
+        let old = ReturnWord { slot: SlotIndex(2), generation: Generation(8) };
+        assert!(matches!(table.accept_return(old), Err(LeaseViolation::WrongGeneration { .. })));
+        let word = ReturnWord { slot: SlotIndex(2), generation: Generation(9) };
+        assert_eq!(table.accept_return(word), Ok(SlotIndex(2)));
+        assert_eq!(table.begin_fill(), Some((SlotIndex(2), Generation(10))));
+        for (held, wrong) in [
+            (vec![(3, 1)], HeldViolation::NoSuchSlot { slot: 3, slots: 3 }),
+            (vec![(1, 1), (1, 2)], HeldViolation::Twice { slot: 1 }),
+            (vec![(1, 0)], HeldViolation::Generation { slot: 1, generation: 0 }),
+            (vec![(1, 1 << 48)], HeldViolation::Generation { slot: 1, generation: 1 << 48 }),
+        ] {
+            let held: Vec<Leased> =
+                held.into_iter().map(|(slot, generation)| Leased { slot, generation }).collect();
+            assert_eq!(SlotTable::with_held(3, &held).unwrap_err(), wrong);
+        }
     }
 
     proptest! {

@@ -2,7 +2,7 @@
 //!
 //! - [`frames`] and [`wire`]: the control frames and their bytes; [`socket`] carries them with descriptors.
 //! - [`tensor`] and [`layout`]: the tensors of a batch and where they lie in a slot.
-//! - [`segment`]: sealed shared memory; [`slots`]: the rows of the data segment.
+//! - [`segment`]: sealed shared memory; [`slots`]: the rows of the data segment; [`kept`]: sealed bytes for a restart.
 //! - [`publish`] and [`returns`]: the two rings; [`lease`]: who holds which slot, in the daemon's heap.
 //!
 //! The rings are generic over [`words::Words`], so the same code runs over shared memory, over the heap and under the
@@ -13,7 +13,12 @@
 #[cfg(not(loom))]
 pub mod clock;
 pub mod frames;
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod ids;
+#[cfg(not(loom))]
+pub mod kept;
 pub mod layout;
 pub mod lease;
 #[cfg(not(loom))]

@@ -157,16 +157,39 @@ impl Segment {
         let descriptor = memfd_create(name.as_str(), flags | MFdFlags::from_bits_retain(0x8))
             .or_else(|_| memfd_create(name.as_str(), flags))
             .map_err(|error| call_failed("memfd_create", error))?;
-        let length = i64::try_from(bytes).unwrap_or(i64::MAX);
-        loop {
-            match posix_fallocate(&descriptor, 0, length) {
-                Ok(()) => break,
-                Err(Errno::EINTR) => {}
-                Err(error) => {
-                    return Err(SegmentError::Allocate { what, bytes, source: error.into() });
-                }
-            }
+        allocate(&descriptor, what, bytes)?;
+        Ok(Self { descriptor, what, bytes })
+    }
+
+    /// Takes a segment back that a client kept from a daemon before. The client is not believed: the kernel says that it
+    /// is memory of exactly this size which nobody can shrink, and every page that the client gave up is allocated again,
+    /// so touching it cannot fault.
+    ///
+    /// # Errors
+    /// When it is anything else, or the machine does not grant the pages.
+    pub fn take_back(
+        descriptor: OwnedFd,
+        what: &'static str,
+        bytes: u64,
+    ) -> Result<Self, SegmentError> {
+        let call_failed =
+            |call, error: Errno| SegmentError::Call { what, call, source: error.into() };
+        let seals = fcntl(&descriptor, FcntlArg::F_GET_SEALS)
+            .map_err(|error| call_failed("F_GET_SEALS", error))?;
+        let seals = SealFlag::from_bits_retain(seals);
+        let closed = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+        let read_only = SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_FUTURE_WRITE;
+        // Huge pages are not this: where none is free, touching them raises SIGBUS.
+        let is_plain = nix::sys::statfs::fstatfs(&descriptor)
+            .is_ok_and(|system| system.filesystem_type() == nix::sys::statfs::TMPFS_MAGIC);
+        let status =
+            nix::sys::stat::fstat(&descriptor).map_err(|error| call_failed("fstat", error))?;
+        let found = u64::try_from(status.st_size).unwrap_or(0);
+        let sound = seals.contains(closed) && !seals.intersects(read_only) && is_plain;
+        if !sound || found != bytes {
+            return Err(SegmentError::Unsound { what, expected: bytes, found });
         }
+        allocate(&descriptor, what, bytes)?;
         Ok(Self { descriptor, what, bytes })
     }
 
@@ -201,6 +224,20 @@ impl Segment {
     #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
+    }
+}
+
+/// Gives every byte its page.
+fn allocate(descriptor: &OwnedFd, what: &'static str, bytes: u64) -> Result<(), SegmentError> {
+    let length = i64::try_from(bytes).unwrap_or(i64::MAX);
+    loop {
+        match posix_fallocate(descriptor, 0, length) {
+            Ok(()) => return Ok(()),
+            Err(Errno::EINTR) => {}
+            Err(error) => {
+                return Err(SegmentError::Allocate { what, bytes, source: error.into() });
+            }
+        }
     }
 }
 
@@ -356,6 +393,77 @@ pub mod named {
             what,
             call: "shm_open",
             source: std::io::Error::other(error.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::unistd::ftruncate;
+
+    use super::*;
+    use crate::sync::Ordering;
+
+    const BYTES: u64 = 64 * 4096;
+
+    fn sealed() -> Segment {
+        let segment = Segment::create("data", BYTES).unwrap();
+        segment.seal(Access::ReadWrite).unwrap();
+        segment
+    }
+
+    fn copy(segment: &Segment) -> OwnedFd {
+        segment.descriptor().try_clone_to_owned().unwrap()
+    }
+
+    #[test]
+    fn a_segment_that_comes_back_holds_its_bytes_and_every_page() {
+        let segment = sealed();
+        segment.map().unwrap().word(9).store(7, Ordering::Relaxed);
+        let client = copy(&segment);
+        let flags = nix::fcntl::FallocateFlags::FALLOC_FL_PUNCH_HOLE
+            | nix::fcntl::FallocateFlags::FALLOC_FL_KEEP_SIZE;
+        nix::fcntl::fallocate(&client, flags, 4096, 8 * 4096).unwrap();
+        let blocks = || nix::sys::stat::fstat(&client).unwrap().st_blocks;
+        let all = 64 * 4096 / 512;
+        assert!(blocks() < all);
+        let taken = Segment::take_back(copy(&segment), "data", BYTES).unwrap();
+        assert_eq!(blocks(), all);
+        assert_eq!(taken.map().unwrap().word(9).load(Ordering::Relaxed), 7);
+    }
+
+    #[test]
+    fn what_is_no_segment_of_a_daemon_is_not_taken_back() {
+        let refused = |descriptor: OwnedFd, bytes: u64| {
+            let taken = Segment::take_back(descriptor, "data", bytes);
+            assert!(taken.is_err(), "{taken:?}");
+        };
+        refused(copy(&sealed()), BYTES * 2);
+        refused(copy(&sealed()), BYTES / 2);
+        // Not sealed: it could be cut short under the daemon's feet.
+        refused(copy(&Segment::create("data", BYTES).unwrap()), BYTES);
+        // Nobody may write it.
+        let read_only = Segment::create("publish", BYTES).unwrap();
+        read_only.seal(Access::ReadOnly).unwrap();
+        refused(copy(&read_only), BYTES);
+        // A file, a socket.
+        let file = tempfile::tempfile().unwrap();
+        ftruncate(&file, i64::try_from(BYTES).unwrap()).unwrap();
+        refused(file.into(), BYTES);
+        if let Ok(file) = tempfile::tempfile_in("/dev/shm") {
+            ftruncate(&file, i64::try_from(BYTES).unwrap()).unwrap();
+            refused(file.into(), BYTES);
+        }
+        let (socket, _) = std::os::unix::net::UnixStream::pair().unwrap();
+        refused(socket.into(), BYTES);
+        // Huge pages, where the kernel makes such memory at all.
+        let flags = MFdFlags::MFD_ALLOW_SEALING | MFdFlags::MFD_HUGETLB;
+        if let Ok(huge) = memfd_create("huge", flags)
+            && ftruncate(&huge, 2 << 20).is_ok()
+        {
+            let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+            fcntl(&huge, FcntlArg::F_ADD_SEALS(seals)).unwrap();
+            refused(huge, 2 << 20);
         }
     }
 }

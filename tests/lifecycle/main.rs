@@ -3,5 +3,6 @@
 #![forbid(unsafe_code)]
 
 mod private;
+mod restart;
 mod run;
 mod serve;

@@ -7,7 +7,7 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use forebay_client::{Error, Target};
-use forebay_tests::taken::{take, take_epoch};
+use forebay_tests::taken::take;
 use forebay_tests::{Place, data, is_running, place, program, wait_until};
 use serde_json::Value;
 
@@ -127,33 +127,6 @@ fn a_dropped_loader_ends_its_daemon_and_its_views_live_on() {
     drop(loader);
     wait_until("the daemon has ended", || !is_running(daemon));
     assert_eq!(batch.require("index").unwrap().as_slice::<i64>().unwrap(), ids);
-}
-
-#[test]
-fn a_killed_private_daemon_is_told_after_what_it_had_published() {
-    let place = Place::new();
-    let config = config(&place, "ring.slots = 4\norder.epochs = 1");
-    let mut loader = place::loader(config.as_path(), 0, 1).attach().unwrap();
-    let expected = take_epoch(&mut loader);
-    drop(loader);
-    let mut loader = place::loader(config.as_path(), 0, 1).attach().unwrap();
-    let daemon = loader.private_process().unwrap();
-    let mut found = take(&mut loader, 2);
-    let pid = nix::unistd::Pid::from_raw(i32::try_from(daemon).unwrap());
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
-    let error = loop {
-        match loader.next_batch() {
-            Ok(Some(batch)) => found.push(forebay_tests::Taken::of(&batch)),
-            Ok(None) => break None,
-            Err(error) => break Some(error),
-        }
-    };
-    assert_eq!(found, expected[..found.len()]);
-    // The rest may have been published before the signal came.
-    if found.len() < expected.len() {
-        let Some(Error::DaemonLost(message)) = error else { panic!("{error:?}") };
-        assert!(message.contains("signal 9"), "{message}");
-    }
 }
 
 #[test]

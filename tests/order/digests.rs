@@ -34,8 +34,34 @@ fn digests_are_equal_for_every_number_of_threads_and_over_restarts() {
     for settings in [["ring.slots=3", "ring.hold=1"], ["cpu.policy=batch", "ring.slots=16"]] {
         assert_eq!(digest(&place, &config, &settings).0, expected, "{settings:?}");
     }
+    let threads = "stage.preprocess.concurrency=auto";
+    for settings in [[threads, "cpu.limit=30%"], [threads, "ring.slots=3"]] {
+        assert_eq!(digest(&place, &config, &settings).0, expected, "{settings:?}");
+    }
     for setting in ["order.seed=1", "batch.size=7", "order.shuffle=false"] {
         assert_ne!(digest(&place, &config, &[setting]).0, expected, "{setting}");
+    }
+}
+
+/// Long enough for the engine to raise the stage's threads, since its rows sleep.
+#[test]
+fn the_digest_is_the_same_while_the_engine_changes_the_threads() {
+    let place = Place::new();
+    data::stack(&place.path("data"), 64);
+    let text = data::stack_config(&place.path("data"), "order.epochs = 12").replace(
+        "concurrency = 2, operations = []",
+        "operations = [{ op = \"delay\", milliseconds = 20, probability = 0.5 }]",
+    );
+    let config = place.config("slow.toml", &text);
+    let mut command = place.forebay(&["bench", "--json", "--digest"]);
+    let report = program::run(command.arg(&config)).json();
+    let stage = &report["stages"][1];
+    assert!(stage["concurrency_reason"].as_str().unwrap().contains("asleep"), "{stage}");
+    assert!(stage["concurrency"].as_u64().unwrap() > 2, "{stage}");
+    for threads in 4..=8 {
+        let threads = format!("stage.copy.concurrency={threads}");
+        let (found, _) = digest(&place, &config, &[&threads]);
+        assert_eq!(found, report["digest"].as_str().unwrap(), "{threads}");
     }
 }
 

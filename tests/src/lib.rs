@@ -7,16 +7,20 @@
 //! - [`place`]: a folder with data, configurations, sockets and caches of its own; [`data`] fills it.
 //! - [`program`]: finds the program, builds it where it is missing or old, and runs it.
 //! - [`daemon`]: a running `forebay serve`, its figures and its process.
+//! - [`corpus`]: broken files of every format.
 //! - [`hostile`]: clients that break every rule.
 //! - [`soak`]: a daemon at work for long.
 //! - [`taken`]: what a batch held, for comparison.
+//! - [`kills`]: kills processes at random instants and compares what arrives (`forebay-test-kills`).
 //! - `forebay-test-trainer` (`src/bin`): a program that plays the trainer in a process of its own.
 
 #![forbid(unsafe_code)]
 
+pub mod corpus;
 pub mod daemon;
 pub mod data;
 pub mod hostile;
+pub mod kills;
 pub mod place;
 pub mod program;
 pub mod soak;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use forebay_protocol::frames::{
-    Attached, ClientFrame, DaemonFrame, Fault, PROTOCOL_VERSION, Positioned,
+    Attached, ClientFrame, DaemonFrame, Fault, PROTOCOL_VERSION, Positioned, Revival,
 };
 use forebay_protocol::ids::{BatchNumber, Position};
 use forebay_protocol::layout::SlotLayout;
@@ -201,7 +201,7 @@ impl Session {
                 }
             }
             ClientFrame::Goodbye => self.report.goodbye = true,
-            ClientFrame::Start(_) => {}
+            ClientFrame::Start(_) | ClientFrame::Restart(_) | ClientFrame::Reattach(_) => {}
         }
     }
 
@@ -254,6 +254,7 @@ impl Session {
             dataset_fingerprint: [0xda; 32],
             config_fingerprint: [0xc0; 32],
             stream_version: 1,
+            revival: Revival::Never,
         };
         self.serving = Some(Serving {
             rows: split_rows(data_map, &layout, script.slots),

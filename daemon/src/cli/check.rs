@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use clap::Args;
 use forebay_protocol::tensor::Extent;
 
-use super::launch::Launch;
+use super::launch::{Launch, Rings};
+use super::stats::quiet_lines;
 use super::{ConfigArguments, logging};
 use crate::config::Last;
 use crate::engine::{LocalRank, MemoryPlan, Stream, in_words};
@@ -22,23 +23,51 @@ pub(super) struct CheckArguments {
     /// Print only the plan, not the resolved configuration.
     #[arg(long)]
     plan_only: bool,
+    /// Print one JSON object: streams with their stages and memory, and what will keep the daemon quiet.
+    #[arg(long)]
+    json: bool,
 }
 
 /// `forebay check`.
 pub(super) fn check(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
     let _logging = logging::start("warn");
     let configs = arguments.config.read()?;
-    if !arguments.plan_only {
+    if !arguments.plan_only && !arguments.json {
         for config in &configs {
             println!("# {}, resolved\n{}", config.source, config.resolved_toml());
         }
     }
-    let launch = Launch::prepare(configs, LocalRank::from_environment())
+    let launch = Launch::prepare(configs, LocalRank::from_environment(), Rings::New)
         .map_err(|fault| anyhow::anyhow!(fault.message))?;
+    if arguments.json {
+        println!("{}", as_json(&launch));
+        return Ok(ExitCode::SUCCESS);
+    }
     for (stream, plan) in launch.streams.iter().zip(&launch.plans) {
         print!("{}", describe(stream, plan, arguments.world_size, &launch)?);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn as_json(launch: &Launch) -> serde_json::Value {
+    let streams = launch.streams.iter().zip(&launch.plans).map(|(stream, plan)| {
+        let stages = stream
+            .stage_limits()
+            .map(|(name, threads)| serde_json::json!({ "name": name, "threads": threads }));
+        serde_json::json!({
+            "name": stream.name(),
+            "samples": stream.sample_count(),
+            "stages": stages.collect::<Vec<_>>(),
+            "memory_bytes": plan.total_bytes(),
+            "memory_ceiling_bytes": plan.ceiling_bytes,
+        })
+    });
+    serde_json::json!({
+        "streams": streams.collect::<Vec<_>>(),
+        "threads": launch.threads(),
+        "cores": launch.cores,
+        "quiet": launch.quiet(),
+    })
 }
 
 fn describe(
@@ -117,6 +146,9 @@ fn describe(
             in_words(plan.scratch_bytes)
         ),
     );
+    let mut lines = lines;
+    lines.push("  quiet".to_owned());
+    lines.extend(quiet_lines(&launch.quiet()).map(|item| format!("  {item}")));
     lines.push(String::new());
     Ok(lines.join("\n"))
 }

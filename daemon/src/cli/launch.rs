@@ -12,8 +12,10 @@ use super::confine::confine;
 use crate::config::Config;
 use crate::dataset::ScanProgress;
 use crate::engine::{
-    Engine, LocalRank, MemoryPlan, PoolOptions, SharedEngine, Stream, core_share, run_bell,
+    Engine, LocalRank, MemoryPlan, PoolOptions, SharedEngine, Stream, core_share, plan_quiet,
+    run_bell,
 };
+use crate::observe::QuietItem;
 
 /// Streams that are open and checked, and how to run them.
 #[derive(Debug)]
@@ -24,9 +26,22 @@ pub(super) struct Launch {
     pub(super) cores: Vec<u32>,
 }
 
+/// Whether the rings are still to be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rings {
+    /// The machine must have room for them.
+    New,
+    /// They lie in the memory that a client kept from the daemon before: they are not counted twice.
+    Kept,
+}
+
 impl Launch {
     /// Opens every stream and checks its memory. Blocks; shows progress on long scans.
-    pub(super) fn prepare(configs: Vec<Config>, local: LocalRank) -> Result<Self, Fault> {
+    pub(super) fn prepare(
+        configs: Vec<Config>,
+        local: LocalRank,
+        rings: Rings,
+    ) -> Result<Self, Fault> {
         let config_fault = |message: String| Fault { kind: FaultKind::Config, message };
         let Some(first) = configs.first() else {
             return Err(config_fault("no configuration".to_owned()));
@@ -41,19 +56,40 @@ impl Launch {
                 .map_err(|error| config_fault(error.to_string()))?;
             let threads = stream.thread_count();
             let plan = MemoryPlan::of(&stream, threads);
-            plan.check(&stream, threads, local.count)
-                .map_err(|error| Fault { kind: FaultKind::Memory, message: error.to_string() })?;
+            if rings == Rings::New {
+                plan.check(&stream, threads, local.count).map_err(|error| Fault {
+                    kind: FaultKind::Memory,
+                    message: error.to_string(),
+                })?;
+            }
             streams.push(Arc::new(stream));
             plans.push(plan);
         }
         let threads = streams.iter().map(|stream| stream.thread_count()).max().unwrap_or(1);
+        let cores = u32::try_from(share.cores.len()).unwrap_or(u32::MAX);
+        let bounds = streams
+            .iter()
+            .zip(&plans)
+            .map(|(stream, plan)| plan.thread_bounds(stream, threads, cores));
+        let (rescue_threads, most_threads) = bounds
+            .reduce(|one, other| (one.0.min(other.0), one.1.min(other.1)))
+            .unwrap_or((threads, threads));
         let pool = PoolOptions {
             threads,
+            most_threads,
+            rescue_threads,
+            granted_cores: share.granted_cores,
+            limit_cores: cpu.limit.map(|share_of_cores| share_of_cores * share.granted_cores),
             policy: cpu.policy,
             nice: cpu.nice,
             cores: if share.narrowed { share.cores.clone() } else { Vec::new() },
         };
         Ok(Self { streams, plans, pool, cores: share.cores })
+    }
+
+    /// What will keep the daemon quiet, as far as it is known without a trainer.
+    pub(super) fn quiet(&self) -> Vec<QuietItem> {
+        plan_quiet(&self.pool)
     }
 
     /// The work threads.
@@ -65,6 +101,9 @@ impl Launch {
     /// inside a `LocalSet`, on a thread that stays at normal priority.
     pub(super) fn start(self, run_folder: Option<&Path>) -> anyhow::Result<SharedEngine> {
         let configs: Vec<&Config> = self.streams.iter().map(|stream| stream.config()).collect();
+        for stream in &self.streams {
+            stream.open_quarantine()?;
+        }
         let confinement = confine(&configs, run_folder);
         tracing::info!(confinement, "rights over files");
         let fetch_bytes = self.plans.iter().map(|plan| plan.fetch_bytes).max().unwrap_or(0);

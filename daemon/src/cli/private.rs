@@ -11,11 +11,11 @@ use forebay_protocol::frames::{ConfigSource, Fault, FaultKind, Start};
 use forebay_protocol::socket::Connection;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::launch::{Launch, runtime};
+use super::launch::{Launch, Rings, runtime};
 use super::logging;
 use crate::config::{Config, ConfigError, Override};
-use crate::engine::{LocalRank, SharedEngine};
-use crate::publish::{Host, serve_connection};
+use crate::engine::LocalRank;
+use crate::publish::{Host, Keepsake, Opened, Opening, serve_connection};
 
 /// `forebay private`.
 pub(super) fn private() -> anyhow::Result<ExitCode> {
@@ -54,29 +54,64 @@ async fn serve_one(connection: Connection) -> anyhow::Result<()> {
     // A Ctrl-C at the terminal is for the trainer; it tells this daemon when to end.
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
-    let host = Rc::new(Host::private(Box::new(|start| Box::pin(open(start)))));
+    let host = Rc::new(Host::private(Box::new(|opening| Box::pin(open(opening)))));
     let served = serve_connection(connection, Rc::clone(&host));
     tokio::pin!(served);
     loop {
         tokio::select! {
-            () = &mut served => return Ok(()),
+            () = &mut served => break,
             _ = interrupt.recv() => {}
-            _ = terminate.recv() => return Ok(()),
+            _ = terminate.recv() => break,
         }
     }
+    if let Some(engine) = host.engine() {
+        engine.borrow().finish_lists();
+    }
+    Ok(())
 }
 
-/// Opens what the loader asks for; the dataset's scan runs on a blocking thread.
-async fn open(start: Start) -> Result<SharedEngine, Fault> {
+/// Opens what the loader asks for; the dataset's scan runs on a thread of its own.
+async fn open(opening: Opening) -> Result<Opened, Fault> {
     let internal = |message: String| Fault { kind: FaultKind::Internal, message };
-    let local = LocalRank { rank: start.local_rank, count: start.local_world_size.max(1) };
-    let prepared = tokio::task::spawn_blocking(move || {
-        let config = read_config(&start)
-            .map_err(|error| Fault { kind: FaultKind::Config, message: error.to_string() })?;
-        Launch::prepare(vec![config], local)
-    });
+    let (rank, count) = match &opening {
+        Opening::Start(start) => (start.local_rank, start.local_world_size),
+        Opening::Restart(restart, _) => (restart.local_rank, restart.local_world_size),
+    };
+    if let Opening::Restart(restart, _) = &opening {
+        tracing::warn!(
+            process = std::process::id(),
+            "the loader's daemon died: {}; this one goes on in its place",
+            restart.reason
+        );
+    }
+    let local = LocalRank { rank, count: count.max(1) };
+    // On a thread of its own: one of the runtime's would read samples later, with the rights that this process gives up.
+    let (sender, prepared) = tokio::sync::oneshot::channel();
+    let prepare = move || {
+        let (config, rings) = match opening {
+            Opening::Start(start) => {
+                let config = read_config(&start).map_err(|error| Fault {
+                    kind: FaultKind::Config,
+                    message: error.to_string(),
+                })?;
+                (config, Rings::New)
+            }
+            Opening::Restart(_, kept) => (Keepsake::open(kept)?, Rings::Kept),
+        };
+        Launch::prepare(vec![config], local, rings)
+    };
+    std::thread::Builder::new()
+        .name("forebay-open".to_owned())
+        .spawn(move || drop(sender.send(prepare())))
+        .map_err(|error| internal(format!("cannot start a thread: {error}")))?;
     let launch = prepared.await.map_err(|error| internal(error.to_string()))??;
-    launch.start(None).map_err(|error| internal(format!("{error:#}")))
+    let keepsake = launch.streams.first().map(|stream| Keepsake::of(stream)).transpose();
+    let keepsake = keepsake.unwrap_or_else(|error| {
+        tracing::warn!(%error, "the plan could not be kept; this daemon cannot be started again should it die");
+        None
+    });
+    let engine = launch.start(None).map_err(|error| internal(format!("{error:#}")))?;
+    Ok((engine, keepsake))
 }
 
 fn read_config(start: &Start) -> Result<Config, ConfigError> {

@@ -12,11 +12,12 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
+use forebay_protocol::frames::Revival;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::launch::{Launch, runtime};
+use super::launch::{Launch, Rings, runtime};
 use super::serve::{access_rules, bind};
 use super::{ConfigArguments, logging};
 use crate::engine::LocalRank;
@@ -54,7 +55,7 @@ pub(super) fn guarded(arguments: &GuardedArguments) -> anyhow::Result<ExitCode> 
 /// `forebay run`.
 pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
     let configs = arguments.config.read()?;
-    let launch = Launch::prepare(configs, LocalRank::from_environment())
+    let launch = Launch::prepare(configs, LocalRank::from_environment(), Rings::New)
         .map_err(|fault| anyhow::anyhow!(fault.message))?;
     let mut place = bind(&launch, None)?;
     let program = std::env::current_exe().context("where this program lies")?;
@@ -77,7 +78,7 @@ pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
         let logging = logging::start("info");
         let rules = access_rules(&launch);
         let engine = launch.start(place.path.parent())?;
-        let host = Rc::new(Host::serving(engine));
+        let host = Rc::new(Host::serving(Rc::clone(&engine), Revival::Never));
         if let Some(listener) = place.take_listener() {
             tokio::task::spawn_local(async move {
                 if let Err(error) = accept_clients(listener, rules, host).await {
@@ -87,10 +88,11 @@ pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
         }
         loop {
             if let Some(status) = child.try_wait()? {
+                engine.borrow().finish_lists();
                 return anyhow::Ok((status, logging));
             }
-            // The clock is for the signal that came between the two calls.
-            let _ = tokio::time::timeout(Duration::from_secs(1), ended.recv()).await;
+            // Heard from before the start on: a signal that came between the two calls is still told here.
+            ended.recv().await;
         }
     })?;
     runtime.shutdown_timeout(Duration::from_millis(200));

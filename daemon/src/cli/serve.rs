@@ -6,9 +6,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use clap::Args;
+use forebay_protocol::frames::Revival;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::launch::{Launch, runtime};
+use super::launch::{Launch, Rings, runtime};
 use super::{ConfigArguments, logging};
 use crate::engine::LocalRank;
 use crate::publish::{AccessRules, Host, SocketPlace, accept_clients};
@@ -27,7 +28,7 @@ pub(super) struct ServeArguments {
 pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
     let logging = logging::start("info");
     let configs = arguments.config.read()?;
-    let launch = Launch::prepare(configs, LocalRank::from_environment())
+    let launch = Launch::prepare(configs, LocalRank::from_environment(), Rings::New)
         .map_err(|fault| anyhow::anyhow!(fault.message))?;
     let mut place = bind(&launch, arguments.socket.clone())?;
     let runtime = runtime()?;
@@ -39,7 +40,7 @@ pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
         let names: Vec<String> = launch.streams.iter().map(|stream| stream.name().to_owned()).collect();
         tracing::info!(socket = %place.path.display(), streams = names.join(","), threads = launch.threads(), "serving");
         let engine = launch.start(place.path.parent())?;
-        let host = Rc::new(Host::serving(Rc::clone(&engine)));
+        let host = Rc::new(Host::serving(Rc::clone(&engine), Revival::BySupervisor));
         if let Some(listener) = place.take_listener() {
             tokio::select! {
                 accepted = accept_clients(listener, rules, host) => accepted?,
@@ -48,6 +49,7 @@ pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
             }
         }
         engine.borrow_mut().say_goodbye();
+        engine.borrow().finish_lists();
         // The last frames go out.
         tokio::time::sleep(Duration::from_millis(20)).await;
         anyhow::Ok(())

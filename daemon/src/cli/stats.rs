@@ -12,7 +12,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::table::{columns, percent, time};
 use crate::engine::in_words;
-use crate::observe::{DaemonReport, SessionReport, StageReport};
+use crate::observe::{DaemonReport, QuietItem, SessionReport, StageReport};
 use crate::publish::find_sockets;
 
 /// How long a daemon may take to answer.
@@ -104,12 +104,38 @@ fn describe(report: &DaemonReport) -> String {
     );
     for stream in &report.streams {
         text.push_str(&format!("\nstream {}\n{}", stream.name, stage_table(&stream.stages)));
+        if let Some(list) = &stream.quarantine {
+            text.push_str(&format!("bad samples are listed in {}", list.path));
+            if list.samples_lost > 0 {
+                text.push_str(&format!(" ({} could not be)", list.samples_lost));
+            }
+            text.push('\n');
+        }
+        for stage in stream.stages.iter().filter(|stage| !stage.concurrency_reason.is_empty()) {
+            text.push_str(&format!("  {}: {}\n", stage.name, stage.concurrency_reason));
+        }
     }
     for session in &report.sessions {
         text.push_str(&describe_session(session));
     }
+    text.push_str("\nquiet\n");
+    for line in quiet_lines(&report.quiet) {
+        text.push_str(&format!("  {line}\n"));
+    }
+    for stall in &report.stalls {
+        text.push_str(&format!("\nstalled: {}\n", stall.sentence));
+    }
     text.push_str(&format!("\n{}\n", report.verdict.sentence));
     text
+}
+
+/// What is in force and what could not be had, a line each.
+pub(super) fn quiet_lines(items: &[QuietItem]) -> impl Iterator<Item = String> {
+    items.iter().map(|item| {
+        let mark = if item.in_force { ' ' } else { '!' };
+        let remedy = item.remedy.as_ref().map_or(String::new(), |remedy| format!("; {remedy}"));
+        format!("{mark} {:<14}{}{remedy}", item.name, item.state)
+    })
 }
 
 fn describe_session(session: &SessionReport) -> String {

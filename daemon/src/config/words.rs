@@ -82,6 +82,22 @@ impl FromValue for BadSampleBudget {
     }
 }
 
+/// A percentage above 0 as a share.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct CpuLimit(pub(super) f64);
+
+impl FromValue for CpuLimit {
+    const EXPECTED: &'static str =
+        "a percentage of the allowed cores such as \"40%\" (above 0%, at most 100%)";
+    fn from_value(value: &Value) -> Option<Self> {
+        let Value::String(text) = value else {
+            return None;
+        };
+        let percent: f64 = text.trim().strip_suffix('%')?.trim_end().parse().ok()?;
+        (percent > 0.0 && percent <= 100.0).then_some(Self(percent / 100.0))
+    }
+}
+
 /// A whole number from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct AtLeastOne(pub(super) u64);
@@ -164,6 +180,15 @@ mod tests {
             [text("101%"), text("0.1"), text("nan%"), Value::Float(0.1), Value::Integer(-1)]
         {
             assert_eq!(budget(&wrong), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_limit_is_a_percentage_above_nothing() {
+        assert_eq!(CpuLimit::from_value(&text("40%")), Some(CpuLimit(0.4)));
+        assert_eq!(CpuLimit::from_value(&text("12.5 %")), Some(CpuLimit(0.125)));
+        for wrong in [text("0%"), text("101%"), text("nan%"), text("40"), Value::Float(0.4)] {
+            assert_eq!(CpuLimit::from_value(&wrong), None, "{wrong:?}");
         }
     }
 

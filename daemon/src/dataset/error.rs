@@ -132,6 +132,14 @@ pub enum DatasetError {
         /// What it is instead.
         what: &'static str,
     },
+    /// The index that a client kept from the daemon before is not this dataset's.
+    #[error("the index handed over for {} is {what}; make a new loader, which scans the folder", path.display())]
+    KeptIndex {
+        /// The dataset.
+        path: PathBuf,
+        /// What it is instead.
+        what: &'static str,
+    },
     /// `dataset.index` lies among the samples.
     #[error(
         "dataset.index {} lies inside dataset.path: writing it would change the folder and so make it out of date; \

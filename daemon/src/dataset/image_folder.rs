@@ -77,6 +77,10 @@ impl Dataset for ImageFolder {
         self.index.header().fingerprint
     }
 
+    fn index(&self) -> Option<&FolderIndex> {
+        Some(&self.index)
+    }
+
     fn classes(&self) -> &[String] {
         self.index.classes()
     }

@@ -5,6 +5,8 @@
 
 pub mod error;
 pub mod folder;
+#[doc(hidden)]
+pub mod fuzzing;
 mod image_folder;
 mod npy;
 mod npy_header;
@@ -16,6 +18,7 @@ pub(crate) mod testing;
 
 pub use error::DatasetError;
 pub use folder::IndexReport;
+pub use folder::index::{FolderIndex, IndexBytes};
 pub use folder::scan::{ProgressCallback, ScanProgress};
 pub use registry::{Opened, build_index, format_names, no_progress, open, open_with_report};
 
@@ -54,6 +57,20 @@ pub enum FieldValue<'a> {
     Array(ArrayValue<'a>),
     /// A single i64, such as a label.
     Integer(i64),
+    /// An array whose elements were read straight into the row.
+    InItsRow,
+}
+
+/// How the elements of a dataset's one array can be read from a file straight into a row: they are in C order and in the
+/// machine's byte order, and what stands before them in the file is always the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StraightArray {
+    /// The number of the array among the fields.
+    pub field: usize,
+    /// What a sample's bytes begin with. One that begins otherwise is read and judged in the ordinary way.
+    pub before: Vec<u8>,
+    /// The elements' bytes, with which the sample's bytes end.
+    pub elements_bytes: u64,
 }
 
 /// An array as it lies in a file.
@@ -62,7 +79,7 @@ pub struct ArrayValue<'a> {
     /// The type of the elements.
     pub dtype: DType,
     /// Without the batch's dimension; `shape.len()` dimensions.
-    pub shape: Vec<u64>,
+    pub shape: std::borrow::Cow<'a, [u64]>,
     /// Whether the first axis varies fastest.
     pub fortran_order: bool,
     /// Whether elements lie with the most significant byte first.
@@ -110,9 +127,26 @@ pub trait Dataset: Send + Sync + std::fmt::Debug {
         values: &mut Vec<FieldValue<'a>>,
     ) -> Result<(), Defect>;
 
+    /// How a sample's array can be read straight into its row; `None` where it cannot.
+    fn straight(&self) -> Option<&StraightArray> {
+        None
+    }
+
+    /// The values of a sample whose array has been read straight into its row: [`FieldValue::InItsRow`] for that field,
+    /// and what the other fields are. Appends to `values`.
+    fn read_beside<'a>(&'a self, id: SampleId, field: usize, values: &mut Vec<FieldValue<'a>>) {
+        let _ = (id, field);
+        values.push(FieldValue::InItsRow);
+    }
+
     /// BLAKE3 over the relative paths in id order and the class list. Sizes are left out, because a scan does not ask
     /// for them; see `folder`.
     fn fingerprint(&self) -> [u8; 32];
+
+    /// The index that a scan of the folders made; `None` where a dataset is opened without one.
+    fn index(&self) -> Option<&FolderIndex> {
+        None
+    }
 
     /// The names of the classes in label order; empty where there are none.
     fn classes(&self) -> &[String] {

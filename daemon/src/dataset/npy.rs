@@ -16,7 +16,7 @@ use super::folder::{IndexReport, open_folder};
 use super::npy_header::{ArrayHeader, header_bytes, read_array};
 use super::registry::Opened;
 use super::sample_files::{FirstSample, array_fields, check_type};
-use super::{ArrayValue, ByteRange, Dataset, Defect, Field, FieldKind, FieldValue};
+use super::{ArrayValue, ByteRange, Dataset, Defect, Field, FieldKind, FieldValue, StraightArray};
 use crate::config::DatasetConfig;
 use crate::storage::LocalFiles;
 
@@ -36,11 +36,17 @@ pub(super) fn open(
         return open_array_file(config);
     }
     let (index, report) = open_folder(config, FORMAT, progress)?;
-    let first = FirstSample::read(&index, &config.path)?;
-    let fields = read_array(&first.bytes)
-        .and_then(|array| array_fields(&[(ARRAY.to_owned(), array)], !index.classes().is_empty()))
-        .map_err(|defect| first.defective(defect))?;
-    Ok(Opened { dataset: Arc::new(NpyFolder { index, fields }), report })
+    let first = FirstSample::read(&index, &config.path, config.limits.sample_bytes)?;
+    let has_label = !index.classes().is_empty();
+    let opened = ArrayHeader::parse(&first.bytes).and_then(|header| {
+        let fields = array_fields(&[(ARRAY.to_owned(), read_array(&first.bytes)?)], has_label)?;
+        let straight = header.straight(&first.bytes[..header.data_start], header.data_bytes);
+        Ok((header, fields, straight))
+    });
+    let (first_header, fields, straight) = opened.map_err(|defect| first.defective(defect))?;
+    let before = first.bytes[..first_header.data_start].to_vec();
+    let dataset = NpyFolder { index, fields, first_header, before, straight };
+    Ok(Opened { dataset: Arc::new(dataset), report })
 }
 
 /// One sample a file.
@@ -48,6 +54,28 @@ pub(super) fn open(
 struct NpyFolder {
     index: FolderIndex,
     fields: Vec<Field>,
+    /// What the first sample's header says, and its bytes: nearly every file has the same ones.
+    first_header: ArrayHeader,
+    before: Vec<u8>,
+    straight: Option<StraightArray>,
+}
+
+impl NpyFolder {
+    /// A file as an array. A header that is the first sample's is not parsed again.
+    fn array<'a>(&'a self, bytes: &'a [u8]) -> Result<ArrayValue<'a>, Defect> {
+        let Some(elements) = bytes.strip_prefix(self.before.as_slice()) else {
+            return read_array(bytes);
+        };
+        let header = &self.first_header;
+        header.check_length(bytes.len() as u64)?;
+        Ok(ArrayValue {
+            dtype: header.dtype,
+            shape: header.shape.as_slice().into(),
+            fortran_order: header.fortran_order,
+            big_endian: header.big_endian,
+            bytes: elements.into(),
+        })
+    }
 }
 
 impl Dataset for NpyFolder {
@@ -70,7 +98,7 @@ impl Dataset for NpyFolder {
         bytes: &'a [u8],
         values: &mut Vec<FieldValue<'a>>,
     ) -> Result<(), Defect> {
-        let array = read_array(bytes)?;
+        let array = self.array(bytes)?;
         check_type(&self.fields[0], &array)?;
         values.push(FieldValue::Array(array));
         if self.fields.len() > 1 {
@@ -79,8 +107,23 @@ impl Dataset for NpyFolder {
         Ok(())
     }
 
+    fn straight(&self) -> Option<&StraightArray> {
+        self.straight.as_ref()
+    }
+
+    fn read_beside<'a>(&'a self, id: SampleId, _field: usize, values: &mut Vec<FieldValue<'a>>) {
+        values.push(FieldValue::InItsRow);
+        if self.fields.len() > 1 {
+            values.push(FieldValue::Integer(self.index.label(id)));
+        }
+    }
+
     fn fingerprint(&self) -> [u8; 32] {
         self.index.header().fingerprint
+    }
+
+    fn index(&self) -> Option<&FolderIndex> {
+        Some(&self.index)
     }
 
     fn classes(&self) -> &[String] {
@@ -98,6 +141,7 @@ struct ArrayFile {
     row_bytes: u64,
     samples: u64,
     fields: [Field; 1],
+    straight: Option<StraightArray>,
     fingerprint: [u8; 32],
 }
 
@@ -143,7 +187,9 @@ fn open_array_file(config: &DatasetConfig) -> Result<Opened, DatasetError> {
     let kind = FieldKind::Array { dtype: header.dtype, shape: row_shape.clone() };
     let fields = [Field { name: ARRAY.to_owned(), kind }];
     let fingerprint = fingerprint(&name, &header, samples);
-    let dataset = ArrayFile { name, header, row_shape, row_bytes, samples, fields, fingerprint };
+    let straight = header.straight(&[], row_bytes);
+    let dataset =
+        ArrayFile { name, header, row_shape, row_bytes, samples, fields, straight, fingerprint };
     let report = IndexReport { samples, ..IndexReport::default() };
     Ok(Opened { dataset: Arc::new(dataset), report })
 }
@@ -234,12 +280,16 @@ impl Dataset for ArrayFile {
         }
         values.push(FieldValue::Array(ArrayValue {
             dtype: self.header.dtype,
-            shape: self.row_shape.clone(),
+            shape: self.row_shape.as_slice().into(),
             fortran_order: false,
             big_endian: self.header.big_endian,
             bytes: bytes.into(),
         }));
         Ok(())
+    }
+
+    fn straight(&self) -> Option<&StraightArray> {
+        self.straight.as_ref()
     }
 
     fn fingerprint(&self) -> [u8; 32] {

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use forebay_protocol::tensor::{DType, MAX_RANK};
 use npyz::{DType as NumpyType, Endianness, NpyHeader, Order, TypeChar};
 
-use super::{ArrayValue, Defect};
+use super::{ArrayValue, Defect, StraightArray};
 
 /// The longest header text: NumPy refuses longer ones too (`max_header_size` of `numpy.load`).
 const MOST_HEADER_BYTES: usize = 10_000;
@@ -27,6 +27,11 @@ pub(super) struct ArrayHeader {
     pub(super) data_start: usize,
     /// How many bytes the elements take.
     pub(super) data_bytes: u64,
+}
+
+/// A library's reason without its line breaks: some draw an arrow under the place.
+fn on_one_line(reason: &dyn std::fmt::Display) -> String {
+    reason.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 fn defect(message: impl Into<String>) -> Defect {
@@ -85,8 +90,9 @@ impl ArrayHeader {
             ))
         })?;
         refuse_traps(header)?;
-        let parsed = NpyHeader::from_reader(header)
-            .map_err(|error| defect(format!("the .npy header cannot be read: {error}")))?;
+        let parsed = NpyHeader::from_reader(header).map_err(|error| {
+            defect(format!("the .npy header cannot be read: {}", on_one_line(&error)))
+        })?;
         let (dtype, big_endian) = element_type(&parsed.dtype())?;
         let shape = parsed.shape().to_vec();
         if shape.len() >= MAX_RANK {
@@ -130,7 +136,7 @@ impl ArrayHeader {
     pub(super) fn with_elements<'a>(self, bytes: impl Into<Cow<'a, [u8]>>) -> ArrayValue<'a> {
         ArrayValue {
             dtype: self.dtype,
-            shape: self.shape,
+            shape: self.shape.into(),
             fortran_order: self.fortran_order,
             big_endian: self.big_endian,
             bytes: bytes.into(),
@@ -147,6 +153,23 @@ pub(super) fn read_array(bytes: &[u8]) -> Result<ArrayValue<'_>, Defect> {
     header.check_length(bytes.len() as u64)?;
     let elements = &bytes[header.data_start..];
     Ok(header.with_elements(elements))
+}
+
+impl ArrayHeader {
+    /// How the elements behind this header can be read straight into a row; `before` are the bytes from the sample's
+    /// start to them.
+    pub(super) fn straight(&self, before: &[u8], elements_bytes: u64) -> Option<StraightArray> {
+        // Of at most one axis that is longer than 1 both orders are the same.
+        let is_c_order =
+            !self.fortran_order || self.shape.iter().filter(|side| **side > 1).count() <= 1;
+        let is_native =
+            self.dtype.size_bytes() == 1 || self.big_endian == cfg!(target_endian = "big");
+        (is_c_order && is_native).then(|| StraightArray {
+            field: 0,
+            before: before.to_vec(),
+            elements_bytes,
+        })
+    }
 }
 
 /// Refuses header texts that would recurse or overflow in the parser. What passes has at most one `(`, one `{`, no

@@ -3,10 +3,12 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
-use forebay_protocol::frames::{Attach, DaemonFrame, Fault, FaultKind};
+use forebay_protocol::frames::{Attach, DaemonFrame, Fault, FaultKind, Leased, Revival};
 use forebay_protocol::ids::Position;
 use forebay_protocol::socket::Connection;
 use forebay_protocol::sync::Ordering;
@@ -18,15 +20,31 @@ use super::fetch::{CHUNK_ROWS, FetchJob, run_lane};
 use super::gate::ByteGate;
 use super::memory::{MemoryPlan, in_words};
 use super::pool::{Pool, PoolOptions, Shared};
-use super::session::{Session, SessionEnd, SessionFault, SessionTerms};
-use super::starvation::StarvationWatch;
+use super::quarantine::Quarantine;
+use super::reading::{AbandonedCount, Reading};
+use super::session::{Session, SessionEnd, SessionFault, SessionTerms, Takeover};
+use super::stall::StallWatch;
 use super::stream::Stream;
+use super::upkeep::{self, SessionsSeen, Upkeep};
 use super::watch::watch;
 use super::work::SessionWork;
-use crate::observe::{DaemonReport, SessionReport, StreamReport, Substitution};
+use crate::observe::{
+    CpuBudgetReport, DaemonReport, EngineFigures, SessionReport, StreamReport, Substitution,
+};
 
 /// The engine as its own thread's tasks share it.
 pub(crate) type SharedEngine = Rc<RefCell<Engine>>;
+
+/// What a client kept from the daemon before this one.
+#[derive(Debug)]
+pub(crate) struct Brought {
+    /// One data segment, if it is honest.
+    pub(crate) data: Vec<OwnedFd>,
+    /// Its last seek.
+    pub(crate) serial: u64,
+    /// The slots that it says it holds.
+    pub(crate) leased: Vec<Leased>,
+}
 
 /// See the module's head.
 #[derive(Debug)]
@@ -40,7 +58,20 @@ pub(crate) struct Engine {
     pub(crate) gate: Arc<ByteGate>,
     pool: Pool,
     bell: Arc<Bell>,
-    starvation: StarvationWatch,
+    upkeep: Upkeep,
+    /// Whether the clock runs, and what starts it.
+    clock_runs: bool,
+    clock_wanted: Rc<Notify>,
+    pub(crate) abandoned_reads: AbandonedCount,
+    /// By stream and lane: what it reads now.
+    readings: Vec<Vec<Option<Arc<Reading>>>>,
+    stalls: RefCell<StallWatch>,
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.gate.close();
+    }
 }
 
 impl Engine {
@@ -53,6 +84,7 @@ impl Engine {
         let bell = Arc::new(Bell::new()?);
         let lanes: Vec<u32> =
             streams.iter().map(|stream| stream.config.fetch.concurrency.get()).collect();
+        let upkeep = Upkeep::new(streams.len(), pool.granted_cores, pool.limit_cores);
         let engine = Rc::new(RefCell::new(Self {
             fetch_notify: streams.iter().map(|_| Rc::new(Notify::new())).collect(),
             streams,
@@ -62,11 +94,17 @@ impl Engine {
             gate: Arc::new(ByteGate::new(fetch_bytes, Arc::clone(&bell))),
             pool: Pool::start(pool, Arc::clone(&bell))?,
             bell,
-            starvation: StarvationWatch::default(),
+            upkeep,
+            clock_runs: false,
+            clock_wanted: Rc::default(),
+            abandoned_reads: AbandonedCount::default(),
+            readings: lanes.iter().map(|lanes| vec![None; *lanes as usize]).collect(),
+            stalls: RefCell::default(),
         }));
+        engine.borrow_mut().keep_limit();
         for (stream, lanes) in lanes.into_iter().enumerate() {
-            for _ in 0..lanes {
-                tokio::task::spawn_local(run_lane(Rc::clone(&engine), stream));
+            for lane in 0..lanes as usize {
+                tokio::task::spawn_local(run_lane(Rc::clone(&engine), stream, lane));
             }
         }
         Ok(engine)
@@ -84,10 +122,12 @@ impl Engine {
         Rc::clone(&self.fetch_notify[stream])
     }
 
-    /// Opens a session for a client.
+    /// Opens a session for a client, which may bring the memory of a daemon before.
     pub(crate) fn attach(
         &mut self,
         request: &Attach,
+        brought: Option<Brought>,
+        revival: Revival,
         connection: Rc<Connection>,
         outbox: mpsc::Sender<DaemonFrame>,
     ) -> Result<(u64, SessionTerms), Fault> {
@@ -143,11 +183,28 @@ impl Engine {
             );
             return refuse(FaultKind::Memory, message);
         }
+        if let Err(error) = plan.check_attach(&stream) {
+            return refuse(FaultKind::Memory, error.to_string());
+        }
         let number = self.next_session;
-        let (session, terms) =
-            Session::new(number, &stream, stream_number, request, connection, outbox)
-                .map_err(|SessionFault(fault)| fault)?;
+        let takeover = brought
+            .map(|Brought { data, serial, leased }| {
+                Takeover::of_client(&stream, data, serial, &leased)
+            })
+            .transpose()?;
+        let (session, terms) = Session::new(
+            number,
+            &stream,
+            stream_number,
+            request,
+            takeover,
+            revival,
+            connection,
+            outbox,
+        )
+        .map_err(|SessionFault(fault)| fault)?;
         self.next_session += 1;
+        self.upkeep.meet(session.trainer(), &mut self.pool);
         tracing::info!(
             session = number,
             stream = stream.name(),
@@ -168,6 +225,9 @@ impl Engine {
         let advanced = session.advance();
         if std::mem::take(&mut session.wake_workers) {
             self.pool.shared.wake_one();
+        }
+        if !self.clock_runs && session.is_working() {
+            self.clock_wanted.notify_one();
         }
         match advanced {
             Ok(true) => self.fetch_notify[session.stream_number].notify_waiters(),
@@ -208,6 +268,9 @@ impl Engine {
             return;
         };
         session.end();
+        if self.sessions.is_empty() {
+            self.upkeep.be_alone();
+        }
         self.ending.push(Arc::clone(&session.work));
         match end {
             SessionEnd::ClientLeft => tracing::info!(session = number, "client left"),
@@ -220,6 +283,14 @@ impl Engine {
             }
         }
         self.show_sessions_to_threads();
+    }
+
+    /// Waits, not for long, until all bad samples are listed: the process is about to end.
+    pub(crate) fn finish_lists(&self) {
+        self.streams
+            .iter()
+            .filter_map(|stream| stream.quarantine.get())
+            .for_each(Quarantine::finish);
     }
 
     /// Tells every client that the daemon ends in good order.
@@ -243,10 +314,45 @@ impl Engine {
         }
     }
 
-    /// Lets other threads take over when the lowered ones do not run while a client waits.
-    fn watch_starvation(&mut self) {
-        let client_waits = self.sessions.values().any(Session::client_waits);
-        self.starvation.look(&self.pool.shared, client_waits);
+    /// Names what does not move.
+    fn watch_stalls(&self) {
+        let readings = self.readings.iter().flatten().flatten();
+        let mut stalls = self.stalls.borrow_mut();
+        stalls.look(&self.sessions, readings, self.pool.shared.places());
+    }
+
+    /// When to look at trainers that have all batches: nothing else moves then, and no clock runs.
+    fn next_look_at_trainers(&self) -> Option<Instant> {
+        self.stalls.borrow().next_look_at_trainers(&self.sessions)
+    }
+
+    /// Whether anything is under way. Without it no clock is needed: a client that runs out of batches rings.
+    fn needs_clock(&self) -> bool {
+        !self.ending.is_empty() || self.sessions.values().any(Session::is_working)
+    }
+
+    /// Does what is done by the clock.
+    fn keep_up(&mut self) {
+        let seen = SessionsSeen {
+            client_waits: self.sessions.values().any(Session::client_waits),
+            rings_have_room: self.sessions.values().any(Session::has_room),
+        };
+        self.upkeep.look(&mut self.pool, &self.streams, seen);
+    }
+
+    /// The limit holds from the first row on.
+    fn keep_limit(&mut self) {
+        self.pool.shared.budget.set_cores(self.pool.options.limit_cores);
+    }
+
+    /// Stops the clock, or lets it go on.
+    fn set_clock(&mut self) -> bool {
+        let runs = self.needs_clock();
+        if runs && !self.clock_runs {
+            self.upkeep.resume(&self.pool, &self.streams);
+        }
+        self.clock_runs = runs;
+        runs
     }
 
     fn show_sessions_to_threads(&self) {
@@ -275,35 +381,61 @@ impl Engine {
             .unwrap_or_default()
     }
 
-    /// All figures.
-    pub(crate) fn report(&self) -> DaemonReport {
-        let streams = self.streams.iter().map(|stream| self.report_stream(stream)).collect();
-        let sessions = self.sessions.values().map(report_session).collect();
-        let options = &self.pool.options;
-        DaemonReport::new(
-            streams,
-            sessions,
-            options.threads,
-            self.pool.shared.rescue_is_on(),
-            self.gate.budget(),
-            self.gate.in_use(),
-        )
+    /// Shows what a lane reads to the watchdog.
+    pub(super) fn show_reading(
+        &mut self,
+        stream: usize,
+        lane: usize,
+        reading: Option<Arc<Reading>>,
+    ) {
+        self.readings[stream][lane] = reading;
     }
 
-    fn report_stream(&self, stream: &Stream) -> StreamReport {
+    /// All figures.
+    pub(crate) fn report(&self) -> DaemonReport {
+        let streams = self
+            .streams
+            .iter()
+            .enumerate()
+            .map(|(number, stream)| self.report_stream(number, stream))
+            .collect();
+        let sessions = self.sessions.values().map(report_session).collect();
+        let budget = &self.pool.shared.budget;
+        self.watch_stalls();
+        let stalls = self.stalls.borrow().stalls.clone();
+        DaemonReport::new(EngineFigures {
+            streams,
+            sessions,
+            threads: self.pool.threads(),
+            rescue: self.pool.shared.rescue_is_on(),
+            fetch_budget_bytes: self.gate.budget(),
+            fetch_in_use_bytes: self.gate.in_use(),
+            cpu_budget: CpuBudgetReport {
+                cores: budget.cores(),
+                held_back_seconds: budget.held_back_in_all().as_secs_f64(),
+            },
+            stalls,
+            quiet: self.upkeep.quiet.report(&self.pool, self.upkeep.quota.as_ref()),
+        })
+    }
+
+    fn report_stream(&self, number: usize, stream: &Stream) -> StreamReport {
         let mut stages = vec![stream.fetch.report("fetch", stream.config.fetch.concurrency.get())];
-        for stage in &stream.stages {
+        for (stage_number, stage) in stream.stages.iter().enumerate() {
             if let Some(before) = stages.last_mut() {
                 before.queue = Some(stage.input.report());
             }
-            stages.push(stage.figures.report(&stage.name, stage.limit));
+            let mut report = stage.figures.report(&stage.name, stage.gate.limit());
+            report.concurrency_reason = self.upkeep.why(number, stage_number).to_owned();
+            stages.push(report);
         }
         let session = self.sessions.values().find(|session| session.stream.name() == stream.name());
         if let (Some(last), Some(session)) = (stages.last_mut(), session) {
             last.queue =
                 Some(session.figures.report(session.started.elapsed(), session.ring_empty_for()));
         }
-        StreamReport { name: stream.name().to_owned(), stages }
+        let quarantine = stream.quarantine.get().map(Quarantine::report);
+        StreamReport { name: stream.name().to_owned(), stages, quarantine }
     }
 }
 
@@ -339,19 +471,38 @@ fn report_session(session: &Session) -> SessionReport {
     }
 }
 
-/// Listens to the bell, and to a clock besides, so that a client sees a sign of life four times a second.
+/// Listens to the bell, and to a clock besides while there is work: for the upkeep, and so that a client that waits sees a
+/// sign of life four times a second.
 pub(crate) async fn run_bell(engine: SharedEngine) -> io::Result<()> {
     let bell = Arc::clone(&engine.borrow().bell);
     let readable = watch(BellDescriptor(Arc::clone(&bell)), Interest::READABLE)?;
-    let mut clock = tokio::time::interval(std::time::Duration::from_millis(250));
-    clock.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+    let wanted = Rc::clone(&engine.borrow().clock_wanted);
+    let mut clock = tokio::time::interval(upkeep::PERIOD);
+    clock.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut ran = false;
     loop {
+        let runs = engine.borrow_mut().set_clock();
+        if runs && !ran {
+            clock.reset();
+        }
+        ran = runs;
+        if !runs {
+            // What stands still is seen before the clock stops.
+            engine.borrow().watch_stalls();
+        }
+        let next_look = engine.borrow().next_look_at_trainers().filter(|_| !runs);
+        let look = tokio::time::sleep_until(next_look.unwrap_or_else(Instant::now).into());
         tokio::select! {
             guard = readable.readable() => {
                 bell.hear();
                 guard?.clear_ready();
             }
-            _ = clock.tick() => engine.borrow_mut().watch_starvation(),
+            () = wanted.notified(), if !runs => continue,
+            _ = clock.tick(), if runs => {
+                engine.borrow_mut().keep_up();
+                engine.borrow().watch_stalls();
+            }
+            () = look, if next_look.is_some() => continue,
         }
         engine.borrow_mut().advance_all();
     }

@@ -4,7 +4,6 @@
 //! more from the gate to get on, since its slot was given before it was admitted: so the budget cannot deadlock.
 //! Permits are given back by work threads: one atomic addition, and a ring when somebody waits.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay_protocol::sync::{AtomicU64, Ordering, fence};
@@ -12,8 +11,24 @@ use tokio::sync::oneshot;
 
 use super::bell::Bell;
 
-/// The age of a request: batch distance from publishing, then row; ties are broken by arrival.
-pub(crate) type Ticket = (u64, u64, u64);
+/// How old a request is. Asked whenever bytes are granted: a waiter of one session grows older by that session's
+/// batches alone, so an age from the time of asking would be out of date beside another session's.
+#[derive(Debug, Clone)]
+pub(crate) struct Age {
+    /// The batch that the session publishes next.
+    pub(crate) next_to_publish: Arc<AtomicU64>,
+    /// The request's batch.
+    pub(crate) order: u64,
+    pub(crate) row: usize,
+}
+
+impl Age {
+    /// Batches from being published, then the row; the least is the oldest.
+    fn now(&self) -> (u64, usize) {
+        // Relaxed: a figure.
+        (self.order.saturating_sub(self.next_to_publish.load(Ordering::Relaxed)), self.row)
+    }
+}
 
 /// The budget.
 #[derive(Debug)]
@@ -22,15 +37,17 @@ pub(crate) struct ByteGate {
     available: AtomicU64,
     /// The number of waiters; a giver looks here before it rings.
     waiting: AtomicU64,
-    /// Locked by fetch threads and the engine only, never by a lowered thread.
-    waiters: Mutex<Waiters>,
+    /// In order of arrival. Locked by fetch threads and the engine only, never by a lowered thread. `None`: the daemon
+    /// ends and nobody waits any more.
+    waiters: Mutex<Option<Vec<Waiter>>>,
     bell: Arc<Bell>,
 }
 
-#[derive(Debug, Default)]
-struct Waiters {
-    arrivals: u64,
-    queue: BTreeMap<Ticket, (u64, oneshot::Sender<()>)>,
+#[derive(Debug)]
+struct Waiter {
+    age: Age,
+    bytes: u64,
+    granted: oneshot::Sender<()>,
 }
 
 /// So many bytes of the budget; given back when dropped.
@@ -47,7 +64,7 @@ impl ByteGate {
             budget,
             available: AtomicU64::new(budget),
             waiting: AtomicU64::new(0),
-            waiters: Mutex::default(),
+            waiters: Mutex::new(Some(Vec::new())),
             bell,
         }
     }
@@ -64,7 +81,7 @@ impl ByteGate {
     }
 
     /// Takes bytes, waiting for them if need be. Called by fetch threads only. `None`: the daemon ends.
-    pub(crate) fn acquire(self: &Arc<Self>, age: (u64, u64), bytes: u64) -> Option<BytePermit> {
+    pub(crate) fn acquire(self: &Arc<Self>, age: &Age, bytes: u64) -> Option<BytePermit> {
         let bytes = bytes.min(self.budget);
         // Relaxed: only a hint that nobody is passed over; correctness lies in `try_take`.
         if self.waiting.load(Ordering::Relaxed) == 0 && self.try_take(bytes) {
@@ -73,9 +90,7 @@ impl ByteGate {
         let (sender, granted) = oneshot::channel();
         {
             let mut waiters = self.waiters.lock().unwrap_or_else(PoisonError::into_inner);
-            waiters.arrivals += 1;
-            let ticket = (age.0, age.1, waiters.arrivals);
-            waiters.queue.insert(ticket, (bytes, sender));
+            waiters.as_mut()?.push(Waiter { age: age.clone(), bytes, granted: sender });
             // Relaxed: ordered by the fence.
             self.waiting.fetch_add(1, Ordering::Relaxed);
         }
@@ -90,17 +105,25 @@ impl ByteGate {
     /// Grants waiting requests in order of age as far as the bytes go.
     pub(crate) fn grant(&self) {
         let mut waiters = self.waiters.lock().unwrap_or_else(PoisonError::into_inner);
-        while let Some(oldest) = waiters.queue.first_entry() {
-            if !self.try_take(oldest.get().0) {
+        let Some(waiters) = waiters.as_mut() else { return };
+        loop {
+            let ages = waiters.iter().enumerate().map(|(place, waiter)| (waiter.age.now(), place));
+            let Some((_, oldest)) = ages.min() else { return };
+            if !self.try_take(waiters[oldest].bytes) {
                 return;
             }
-            let (bytes, sender) = oldest.remove();
+            let waiter = waiters.remove(oldest);
             // Relaxed: the lock orders it among waiters; a giver that sees the old count rings once too often.
             self.waiting.fetch_sub(1, Ordering::Relaxed);
-            if sender.send(()).is_err() {
-                self.available.fetch_add(bytes, Ordering::AcqRel);
+            if waiter.granted.send(()).is_err() {
+                self.available.fetch_add(waiter.bytes, Ordering::AcqRel);
             }
         }
+    }
+
+    /// The daemon ends: whoever waits, now or later, gets nothing.
+    pub(crate) fn close(&self) {
+        *self.waiters.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     fn try_take(&self, bytes: u64) -> bool {
@@ -135,10 +158,35 @@ mod tests {
         Arc::new(ByteGate::new(budget, Arc::new(Bell::new().unwrap())))
     }
 
+    fn age(order: u64) -> Age {
+        Age { next_to_publish: Arc::default(), order, row: 0 }
+    }
+
+    /// A thread that waits for ten bytes, tells its name when it has them, and gives them back.
+    fn waiter(
+        gate: &Arc<ByteGate>,
+        name: u64,
+        age: Age,
+        told: &std::sync::mpsc::Sender<u64>,
+    ) -> thread::JoinHandle<()> {
+        let waiting = gate.waiting.load(Ordering::Relaxed);
+        let (threads_gate, told) = (Arc::clone(gate), told.clone());
+        let thread = thread::spawn(move || {
+            let permit = threads_gate.acquire(&age, 10).unwrap();
+            told.send(name).unwrap();
+            drop(permit);
+            threads_gate.grant();
+        });
+        while gate.waiting.load(Ordering::Relaxed) == waiting {
+            thread::yield_now();
+        }
+        thread
+    }
+
     #[test]
     fn a_sample_larger_than_the_budget_is_admitted_alone() {
         let gate = gate(10);
-        let permit = gate.acquire((0, 0), 1000).unwrap();
+        let permit = gate.acquire(&age(0), 1000).unwrap();
         assert_eq!(gate.in_use(), 10);
         drop(permit);
         assert_eq!(gate.in_use(), 0);
@@ -147,28 +195,46 @@ mod tests {
     #[test]
     fn the_oldest_waiter_goes_first() {
         let gate = gate(10);
-        let held = gate.acquire((0, 0), 10).unwrap();
-        let (sender, order) = std::sync::mpsc::channel();
-        let waiter = |age: u64| {
-            let (gate, sender) = (Arc::clone(&gate), sender.clone());
-            thread::spawn(move || {
-                let permit = gate.acquire((age, 0), 10).unwrap();
-                sender.send(age).unwrap();
-                drop(permit);
-                gate.grant();
-            })
-        };
-        let threads = [waiter(3), waiter(1), waiter(2)];
-        while gate.waiting.load(Ordering::Relaxed) < 3 {
-            thread::yield_now();
-        }
+        let held = gate.acquire(&age(0), 10).unwrap();
+        let (told, order) = std::sync::mpsc::channel();
+        let threads = [3, 1, 2].map(|order| waiter(&gate, order, age(order), &told));
         drop(held);
         gate.grant();
-        for thread in threads {
-            thread.join().unwrap();
-        }
-        drop(sender);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        drop(told);
         assert_eq!(order.iter().collect::<Vec<_>>(), [1, 2, 3]);
         assert_eq!(gate.in_use(), 0);
+    }
+
+    /// Batch 9 of a session that has published eight meanwhile is older than batch 2 of one that has published none.
+    #[test]
+    fn a_waiter_grows_older_with_its_own_session() {
+        let gate = gate(10);
+        let held = gate.acquire(&age(0), 10).unwrap();
+        let (told, order) = std::sync::mpsc::channel();
+        let fast = age(9);
+        let published = Arc::clone(&fast.next_to_publish);
+        let threads = [waiter(&gate, 2, age(2), &told), waiter(&gate, 9, fast, &told)];
+        published.store(8, Ordering::Relaxed);
+        drop(held);
+        gate.grant();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        drop(told);
+        assert_eq!(order.iter().collect::<Vec<_>>(), [9, 2]);
+    }
+
+    #[test]
+    fn nobody_waits_for_a_daemon_that_ends() {
+        let gate = gate(10);
+        let held = gate.acquire(&age(0), 10).unwrap();
+        let waiting = Arc::clone(&gate);
+        let thread = thread::spawn(move || waiting.acquire(&age(1), 10).is_none());
+        while gate.waiting.load(Ordering::Relaxed) == 0 {
+            thread::yield_now();
+        }
+        gate.close();
+        assert!(thread.join().unwrap());
+        assert!(gate.acquire(&age(1), 10).is_none());
+        drop(held);
     }
 }

@@ -6,8 +6,8 @@
 //!   fetch threads    normal class; block in storage, take bytes from the gate                         fetch, gate
 //!   work threads     lowered class; run a stage on one row at a time                                  pool, work
 //! ```
-//! Work threads share no blocking lock with the others. They take rows from bitmaps ([`work`]), give bytes back to an
-//! atomic count ([`gate`]) and tell the engine through an eventfd ([`bell`]) that a batch is complete, a row failed or a
+//! Work threads share no blocking lock with the others. They take rows from bitmaps ([`work`], [`hand_over`]), give bytes
+//! back to an atomic count ([`gate`]) and tell the engine through an eventfd ([`bell`]) that a batch is complete, a row failed or a
 //! waiter for bytes can go on.
 //!
 //! A row's states, and who moves it (the row's cell changes hands with the state, so its mutex is never contended):
@@ -20,25 +20,38 @@
 //! admits a substitute for it.
 
 mod bell;
+mod cgroups;
 mod core;
 mod cores;
+mod cpu_budget;
 mod fetch;
 mod gate;
+mod hand_over;
 mod memory;
 mod pool;
+mod quarantine;
+mod quiet;
+mod quota;
+mod reading;
 mod session;
+mod spare_buffers;
+mod stall;
 mod starvation;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod tuning;
+mod upkeep;
 mod watch;
 mod work;
+mod worker;
 
-pub(crate) use self::core::{Engine, SharedEngine, run_bell};
+pub(crate) use self::core::{Brought, Engine, SharedEngine, run_bell};
 pub(crate) use cores::{LocalRank, core_share};
 pub(crate) use memory::in_words;
 pub use memory::{MemoryError, MemoryPlan};
 pub(crate) use pool::PoolOptions;
+pub(crate) use quiet::plan_quiet;
 pub(crate) use session::SessionEnd;
 pub use stream::{Stream, StreamError};
 pub(crate) use watch::watch;

@@ -1,14 +1,20 @@
-//! The work threads: lowered in priority, parked when there is nothing to do, woken without a lock.
+//! The work threads: lowered in priority, asleep when there is nothing to do, woken without a lock.
+//!
+//! Two groups: the lowered threads, and those of the next class that take over while the lowered ones starve. One of
+//! them is active; the engine thread alone says which. Both grow when a stage wants more threads than there are. What a
+//! thread does is in [`super::worker`], how it is woken in [`super::hand_over`].
+//!
+//! A row that a lowered thread has begun stays its own when the second group takes over: nobody can take it away in the
+//! middle of a decoder, and a thread cannot leave the idle class without privilege. Its batch then waits until the
+//! kernel has run that thread to the row's end. Each thread holds one row at most, so a switch leaves at most as many
+//! rows behind as there are threads; the gaps that were seen beside two busy threads a core were 2.4 s.
 
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle, Thread};
-use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use crossbeam_queue::ArrayQueue;
 use forebay_protocol::sync::{AtomicU64, Ordering, fence};
 use thread_priority::{
     NormalThreadSchedulePolicy, ThreadPriority, ThreadPriorityValue, ThreadSchedulePolicy,
@@ -16,28 +22,26 @@ use thread_priority::{
 };
 
 use super::bell::Bell;
-use super::stream::Stream;
-use super::work::{Claim, RowCell, RowClaim, RowFailure, SessionWork, SlotRow};
+use super::cpu_budget::CpuBudget;
+use super::hand_over::{GROUPS, Sleepers};
+use super::spare_buffers::SpareBuffers;
+use super::stall::WorkerPlace;
+use super::stream::Stage;
+use super::work::SessionWork;
+use super::worker::Worker;
 use crate::config::CpuPolicy;
-use crate::operation::WorkerScratch;
-
-/// Buffers of fetched bytes kept for the next samples.
-const SPARE_BUFFERS: usize = 64;
-/// A larger buffer is not kept.
-const SPARE_BUFFER_BYTES: usize = 1 << 20;
 
 /// What the work threads share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     /// The sessions, replaced as a whole when one comes or goes.
     pub(crate) sessions: ArcSwap<Vec<Arc<SessionWork>>>,
-    /// Emptied buffers on their way back to the fetch threads.
-    pub(crate) spare_buffers: ArrayQueue<Vec<u8>>,
+    pub(crate) spare_buffers: SpareBuffers,
+    pub(crate) budget: CpuBudget,
     /// Rows finished so far: a sign of life.
     pub(crate) rows_finished: AtomicU64,
     bell: Arc<Bell>,
-    /// The lowered threads, and those of the next class that take over while the lowered ones starve.
-    groups: [Group; 2],
+    groups: [Group; GROUPS],
     /// Which of the two works. Set by the engine thread alone.
     active: AtomicUsize,
     ending: AtomicBool,
@@ -46,11 +50,13 @@ pub(crate) struct Shared {
 /// Threads of one scheduling class.
 #[derive(Debug)]
 struct Group {
-    /// A bit for each thread that is about to park or parked.
-    idle: Box<[AtomicU64]>,
-    threads: OnceLock<Vec<Thread>>,
+    sleepers: Sleepers,
+    /// By thread; those that were not started are missing.
+    threads: Box<[OnceLock<Thread>]>,
     /// By thread: its number in the kernel, 0 before it runs.
     kernel_ids: Box<[AtomicU64]>,
+    /// By thread: what it does, for the watchdog.
+    places: Box<[WorkerPlace]>,
 }
 
 const LOWERED: usize = 0;
@@ -59,9 +65,18 @@ const RESCUE: usize = 1;
 /// How the threads are to run.
 #[derive(Debug, Clone)]
 pub(crate) struct PoolOptions {
+    /// Threads at the start.
     pub(crate) threads: u32,
+    /// Threads at most, when stages want more.
+    pub(crate) most_threads: u32,
+    /// Threads of the second group at most.
+    pub(crate) rescue_threads: u32,
     pub(crate) policy: CpuPolicy,
     pub(crate) nice: u8,
+    /// Cores that the threads may use, less under a quota.
+    pub(crate) granted_cores: f64,
+    /// Cores by `cpu.limit`, if it is set.
+    pub(crate) limit_cores: Option<f64>,
     /// The cores that the threads may use; empty: those of the process.
     pub(crate) cores: Vec<u32>,
 }
@@ -71,50 +86,81 @@ pub(crate) struct PoolOptions {
 pub(crate) struct Pool {
     pub(crate) shared: Arc<Shared>,
     handles: Vec<JoinHandle<()>>,
+    started: [u32; GROUPS],
     pub(crate) options: PoolOptions,
 }
 
 impl Pool {
     /// Starts the threads. Called from a thread that stays at normal priority.
     pub(crate) fn start(options: PoolOptions, bell: Arc<Bell>) -> io::Result<Self> {
-        // Only the idle class can starve; the second group is parked until then.
-        let rescue_threads = if options.policy == CpuPolicy::Idle { options.threads } else { 0 };
+        // Only the idle class can starve; the second group sleeps until then.
+        let rescue_threads =
+            if options.policy == CpuPolicy::Idle { options.rescue_threads } else { 0 };
         let group = |threads: u32| Group {
-            idle: (0..threads.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
-            threads: OnceLock::new(),
+            sleepers: Sleepers::new(threads as usize),
+            threads: (0..threads).map(|_| OnceLock::new()).collect(),
             kernel_ids: (0..threads).map(|_| AtomicU64::new(0)).collect(),
+            places: (0..threads).map(|_| WorkerPlace::default()).collect(),
         };
+        let most_threads = options.most_threads.max(options.threads);
         let shared = Arc::new(Shared {
             sessions: ArcSwap::default(),
-            spare_buffers: ArrayQueue::new(SPARE_BUFFERS),
+            spare_buffers: SpareBuffers::default(),
+            budget: CpuBudget::default(),
             rows_finished: AtomicU64::new(0),
             bell,
-            groups: [group(options.threads), group(rescue_threads)],
+            groups: [group(most_threads), group(rescue_threads)],
             active: AtomicUsize::new(LOWERED),
             ending: AtomicBool::new(false),
         });
-        let rescue = PoolOptions { policy: CpuPolicy::Batch, nice: 0, ..options.clone() };
-        let mut handles = Vec::new();
-        for (group, options, threads) in
-            [(LOWERED, &options, options.threads), (RESCUE, &rescue, rescue_threads)]
-        {
-            let started = handles.len();
-            for number in 0..threads as usize {
-                let (shared, options) = (Arc::clone(&shared), options.clone());
+        let threads = options.threads;
+        let mut pool = Self { shared, handles: Vec::new(), started: [0, 0], options };
+        pool.grow(threads)?;
+        Ok(pool)
+    }
+
+    /// Sees to it that so many threads run, as far as the options allow. Called from a thread of normal priority.
+    pub(crate) fn grow(&mut self, threads: u32) -> io::Result<()> {
+        let next_class = PoolOptions { policy: CpuPolicy::Batch, nice: 0, ..self.options.clone() };
+        for (group, options) in [(LOWERED, self.options.clone()), (RESCUE, next_class)] {
+            let places = &self.shared.groups[group].threads;
+            let most = u32::try_from(places.len()).unwrap_or(u32::MAX);
+            while self.started[group] < threads.min(most) {
+                let number = self.started[group] as usize;
+                let (shared, options) = (Arc::clone(&self.shared), options.clone());
                 let name = ["work", "rescue"][group];
                 let run = move || {
                     lower(&options);
-                    Worker { shared, group, number, scratch: WorkerScratch::default() }.run();
+                    let id = u64::try_from(rustix::thread::gettid().as_raw_pid()).unwrap_or(0);
+                    shared.groups[group].kernel_ids[number].store(id, Ordering::Relaxed);
+                    Worker::new(shared, group, number).run();
                 };
-                handles.push(
-                    thread::Builder::new().name(format!("forebay-{name}-{number}")).spawn(run)?,
-                );
+                let handle =
+                    thread::Builder::new().name(format!("forebay-{name}-{number}")).spawn(run)?;
+                // Set once, here. A thread that went to sleep before this is woken below.
+                let _ = self.shared.groups[group].threads[number].set(handle.thread().clone());
+                handle.thread().unpark();
+                self.handles.push(handle);
+                self.started[group] += 1;
             }
-            let threads = handles[started..].iter().map(|handle| handle.thread().clone()).collect();
-            // Set once, here.
-            let _ = shared.groups[group].threads.set(threads);
         }
-        Ok(Self { shared, handles, options })
+        Ok(())
+    }
+
+    /// The work threads of the lowered group that were started.
+    pub(crate) fn threads(&self) -> u32 {
+        self.started[LOWERED]
+    }
+
+    /// Keeps all work threads on these cores from now on.
+    pub(crate) fn keep_on_cores(&mut self, cores: &[u32]) -> io::Result<()> {
+        let set = core_set(cores);
+        for id in self.shared.thread_ids() {
+            let id = i32::try_from(id).ok().and_then(rustix::thread::Pid::from_raw);
+            rustix::thread::sched_setaffinity(id, &set)?;
+        }
+        self.options.cores = cores.to_vec();
+        Ok(())
     }
 }
 
@@ -145,14 +191,41 @@ fn lower(options: &PoolOptions) {
         tracing::warn!(?policy, nice = options.nice, %error, "work threads keep their scheduling class");
     }
     if !options.cores.is_empty() {
-        let mut set = rustix::thread::CpuSet::new();
-        for core in &options.cores {
-            set.set(*core as usize);
-        }
-        if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
+        if let Err(error) = rustix::thread::sched_setaffinity(None, &core_set(&options.cores)) {
             tracing::warn!(cores = ?options.cores, %error, "work threads keep their cores");
         }
     }
+}
+
+/// The class that a thread has, read back from the kernel: `idle`, or `batch` or `normal` with its nice level.
+pub(super) fn class_of_thread(id: u64) -> Option<String> {
+    let text = std::fs::read_to_string(format!("/proc/self/task/{id}/stat")).ok()?;
+    // nice is field 19 and the policy field 41; the state, field 3, is the first behind the name in parentheses.
+    let fields: Vec<&str> = text.rsplit_once(") ")?.1.split(' ').collect();
+    let class = match *fields.get(38)? {
+        "5" => return Some("idle".to_owned()),
+        "3" => "batch",
+        _ => "normal",
+    };
+    Some(format!("{class}, nice {}", fields.get(16)?))
+}
+
+/// The class that a work thread would get here.
+pub(super) fn class_of_a_new_thread(options: &PoolOptions) -> Option<String> {
+    let options = PoolOptions { cores: Vec::new(), ..options.clone() };
+    let probe = thread::spawn(move || {
+        lower(&options);
+        class_of_thread(u64::try_from(rustix::thread::gettid().as_raw_pid()).ok()?)
+    });
+    probe.join().ok()?
+}
+
+fn core_set(cores: &[u32]) -> rustix::thread::CpuSet {
+    let mut set = rustix::thread::CpuSet::new();
+    for core in cores {
+        set.set(*core as usize);
+    }
+    set
 }
 
 /// The crate's priority (0 to 99) that it maps to this nice value (0 to 19): it spreads −20 to 19 over the priorities.
@@ -164,40 +237,61 @@ fn priority_of_nice(nice: u8) -> ThreadPriority {
 }
 
 impl Shared {
-    /// Wakes one parked thread, if any. Called after a row was marked ready.
+    /// Wakes one sleeping thread, if any. Called after something became claimable.
     pub(crate) fn wake_one(&self) {
-        // SeqCst fence: pairs with the one in `Worker::park`. Either the thread sees the row, or this side sees its bit.
+        // SeqCst: pairs with the swap in `set_rescue`; a thread of the wrong group passes the wake-up on.
+        let group = &self.groups[self.active.load(Ordering::SeqCst)];
+        group.sleepers.wake_one(|number| group.unpark(number));
+    }
+
+    /// Wakes one thread for a row that was marked ready for a stage. With the stage full, the next to leave it looks.
+    pub(crate) fn wake_for(&self, stage: &Stage) {
+        // SeqCst fence: pairs with the one in `Sleepers::sleep_unless`. Either this side sees the room, or the leaver the row.
         fence(Ordering::SeqCst);
-        // Relaxed: a thread of the wrong group passes the wake-up on.
-        let group = &self.groups[self.active.load(Ordering::Relaxed)];
-        for (index, word) in group.idle.iter().enumerate() {
-            let mut bits = word.load(Ordering::Relaxed);
-            while bits != 0 {
-                let bit = bits & bits.wrapping_neg();
-                bits = word.fetch_and(!bit, Ordering::AcqRel);
-                if bits & bit != 0 {
-                    let number = index * 64 + bit.trailing_zeros() as usize;
-                    group.unpark(number);
-                    return;
-                }
-            }
+        if stage.gate.has_room(self.active.load(Ordering::SeqCst)) {
+            self.wake_one();
         }
+    }
+
+    /// Sleeps, unless there is something to do; see [`Sleepers::sleep_unless`].
+    pub(super) fn sleep_unless(
+        &self,
+        group: usize,
+        number: usize,
+        is_something_to_do: impl FnOnce() -> bool,
+    ) -> bool {
+        self.groups[group].sleepers.sleep_unless(number, is_something_to_do, thread::park)
+    }
+
+    /// Whether some row of some session can be claimed by the group.
+    pub(super) fn has_claimable(&self, group: usize) -> bool {
+        self.sessions.load().iter().any(|session| session.has_claimable(group))
+    }
+
+    pub(super) fn is_active(&self, group: usize) -> bool {
+        // SeqCst: pairs with the swap in `set_rescue`.
+        self.active.load(Ordering::SeqCst) == group
+    }
+
+    pub(super) fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::SeqCst)
     }
 
     /// Lets the second group work in the lowered threads' place, or the other way round. Engine only.
     pub(crate) fn set_rescue(&self, rescue: bool) {
         let group = if rescue && self.has_rescue() { RESCUE } else { LOWERED };
-        // SeqCst: a thread that parks after this sees it or is unparked below.
+        // SeqCst: a thread that goes to sleep after this sees it or is unparked below.
         if self.active.swap(group, Ordering::SeqCst) != group {
-            for number in 0..self.groups[group].kernel_ids.len() {
-                self.groups[group].unpark(number);
+            // The others too: they give their scratch memory back before they sleep on.
+            for group in &self.groups {
+                (0..group.threads.len()).for_each(|number| group.unpark(number));
             }
         }
     }
 
     /// Whether there is a second group: only the idle class needs one.
     pub(crate) fn has_rescue(&self) -> bool {
-        !self.groups[RESCUE].kernel_ids.is_empty()
+        !self.groups[RESCUE].threads.is_empty()
     }
 
     /// Whether the second group works.
@@ -207,176 +301,38 @@ impl Shared {
 
     /// The kernel's numbers of the lowered threads that run.
     pub(crate) fn lowered_thread_ids(&self) -> impl Iterator<Item = u64> {
-        let ids = self.groups[LOWERED].kernel_ids.iter();
-        ids.map(|id| id.load(Ordering::Relaxed)).filter(|id| *id != 0)
+        self.groups[LOWERED].thread_ids()
+    }
+
+    /// The kernel's numbers of all work threads that run.
+    pub(crate) fn thread_ids(&self) -> impl Iterator<Item = u64> {
+        self.groups.iter().flat_map(Group::thread_ids)
+    }
+
+    /// Where a thread shows what it does.
+    pub(super) fn place(&self, group: usize, number: usize) -> &WorkerPlace {
+        &self.groups[group].places[number]
+    }
+
+    /// What each thread does now.
+    pub(crate) fn places(&self) -> impl Iterator<Item = &WorkerPlace> + Clone {
+        self.groups.iter().flat_map(|group| &group.places)
     }
 
     /// Makes the engine look.
     pub(crate) fn ring(&self) {
         self.bell.ring();
     }
-
-    /// Takes a buffer back from a sample that needs it no more.
-    pub(crate) fn keep_buffer(&self, mut buffer: Vec<u8>) {
-        buffer.clear();
-        if (1..=SPARE_BUFFER_BYTES).contains(&buffer.capacity()) {
-            // A full store lets the buffer go.
-            let _ = self.spare_buffers.push(buffer);
-        }
-    }
 }
 
 impl Group {
     fn unpark(&self, number: usize) {
-        if let Some(thread) = self.threads.get().and_then(|threads| threads.get(number)) {
+        if let Some(thread) = self.threads.get(number).and_then(OnceLock::get) {
             thread.unpark();
         }
     }
-}
 
-struct Worker {
-    shared: Arc<Shared>,
-    group: usize,
-    number: usize,
-    scratch: WorkerScratch,
-}
-
-impl Worker {
-    fn run(mut self) {
-        let own_id = u64::try_from(rustix::thread::gettid().as_raw_pid()).unwrap_or(0);
-        self.shared.groups[self.group].kernel_ids[self.number].store(own_id, Ordering::Relaxed);
-        let mut idle_since = Instant::now();
-        while !self.shared.ending.load(Ordering::SeqCst) {
-            match self.find() {
-                Some((session, claim)) => {
-                    let start = Instant::now();
-                    match claim {
-                        Claim::Row(claim) => self.work(&session, claim, start, start - idle_since),
-                        Claim::Compaction { slot } => {
-                            session.slots[slot].compact(&session.stream);
-                            self.shared.bell.ring();
-                        }
-                    }
-                    idle_since = Instant::now();
-                }
-                None => self.park(),
-            }
-        }
-    }
-
-    /// The most urgent ready row over all sessions.
-    fn find(&self) -> Option<(Arc<SessionWork>, Claim)> {
-        if !self.is_active() {
-            return None;
-        }
-        let sessions = self.shared.sessions.load();
-        if let [session] = sessions.as_slice() {
-            return session.claim(self.group).map(|claim| (Arc::clone(session), claim));
-        }
-        let mut by_urgency: Vec<_> = sessions
-            .iter()
-            .filter_map(|session| session.urgency().map(|urgency| (urgency, session)))
-            .collect();
-        by_urgency.sort_by_key(|(urgency, _)| *urgency);
-        by_urgency.into_iter().find_map(|(_, session)| {
-            session.claim(self.group).map(|claim| (Arc::clone(session), claim))
-        })
-    }
-
-    fn is_active(&self) -> bool {
-        // SeqCst: pairs with the swap in `Shared::set_rescue`.
-        self.shared.active.load(Ordering::SeqCst) == self.group
-    }
-
-    /// Sleeps until somebody marks a row ready, or this group's turn comes.
-    fn park(&self) {
-        let group = &self.shared.groups[self.group];
-        let (word, bit) = (&group.idle[self.number / 64], 1u64 << (self.number % 64));
-        word.fetch_or(bit, Ordering::AcqRel);
-        // SeqCst fence: pairs with the one in `Shared::wake_one`.
-        fence(Ordering::SeqCst);
-        let nothing = !self.is_active()
-            || self.shared.sessions.load().iter().all(|session| session.urgency().is_none());
-        if nothing && !self.shared.ending.load(Ordering::SeqCst) {
-            thread::park();
-        } else {
-            // Rows wait, but their stages are full or another thread was faster: whoever leaves the stage looks again.
-            thread::park_timeout(Duration::from_millis(1));
-        }
-        if word.fetch_and(!bit, Ordering::AcqRel) & bit == 0 && !self.is_active() {
-            // A wake-up for a row that this group may not take any more.
-            self.shared.wake_one();
-        }
-    }
-
-    /// Runs one stage on one row and hands the row on.
-    fn work(&mut self, session: &SessionWork, claim: RowClaim, start: Instant, waited: Duration) {
-        let stream = &session.stream;
-        let stage = &stream.stages[claim.stage];
-        let slot = &session.slots[claim.slot];
-        stage.input.get(waited);
-        let mut cell = slot.cell(claim.row);
-        let failure = if slot.is_cancelled() {
-            None
-        } else {
-            let failure = self.run_stage(stream, claim.stage, &mut cell).err();
-            match &failure {
-                None => stage.figures.record(start.elapsed()),
-                Some(_) => stage.figures.record_failure(),
-            }
-            failure
-        };
-        let failed = failure.is_some();
-        let is_last = claim.stage + 1 == stream.stages.len();
-        let finished = is_last || failed || slot.is_cancelled();
-        if finished {
-            cell.failure = failure;
-            self.shared.keep_buffer(cell.task.take_bytes());
-            cell.permit = None;
-        }
-        drop(cell);
-        stage.leave(self.group);
-        if finished {
-            // Relaxed: a sign of life.
-            self.shared.rows_finished.fetch_add(1, Ordering::Relaxed);
-            if slot.finish_row(claim.row, failed) {
-                self.shared.bell.ring();
-            }
-        } else {
-            stream.stages[claim.stage + 1].input.put(Duration::ZERO);
-            slot.mark_ready(claim.stage + 1, claim.row);
-            self.shared.wake_one();
-        }
-    }
-
-    /// Runs the operations; after the last stage the row also gets its id. A panic in a decoder ends the row, not the
-    /// thread: it becomes the stream's fault with the sample's name.
-    fn run_stage(
-        &mut self,
-        stream: &Stream,
-        stage: usize,
-        cell: &mut RowCell,
-    ) -> Result<(), RowFailure> {
-        let scratch = &mut self.scratch;
-        let run = catch_unwind(AssertUnwindSafe(|| {
-            let mut row = SlotRow(&mut cell.writer);
-            stream.plan.run(stage, &mut cell.task, stream.dataset.as_ref(), &mut row, scratch)
-        }));
-        match run {
-            Ok(Ok(())) => {}
-            Ok(Err(defect)) => return Err(RowFailure::Defect(defect.0)),
-            Err(_) => {
-                self.scratch = WorkerScratch::default();
-                return Err(RowFailure::Panic);
-            }
-        }
-        if stage + 1 == stream.stages.len() {
-            let id = i64::try_from(cell.task.id.0).unwrap_or(i64::MAX);
-            cell.writer.bytes_mut(stream.index_tensor).copy_from_slice(&id.to_ne_bytes());
-            if let Some(tensor) = stream.valid_tensor {
-                cell.writer.bytes_mut(tensor)[0] = cell.valid.into();
-            }
-        }
-        Ok(())
+    fn thread_ids(&self) -> impl Iterator<Item = u64> {
+        self.kernel_ids.iter().map(|id| id.load(Ordering::Relaxed)).filter(|id| *id != 0)
     }
 }

@@ -4,6 +4,8 @@
 //! deals with failed rows, publishes what is complete in order and opens new batches while slots are free.
 
 mod mending;
+mod standing;
+mod takeover;
 mod terms;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -12,7 +14,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay_protocol::clock::monotonic_ns;
-use forebay_protocol::frames::{Attach, Attached, DaemonFrame, Fault, FaultKind, Positioned};
+use forebay_protocol::frames::{
+    Attach, Attached, DaemonFrame, Fault, FaultKind, Positioned, Revival,
+};
 use forebay_protocol::ids::{BatchNumber, Generation, Position, SampleId, SlotIndex};
 use forebay_protocol::lease::{SlotState, SlotTable};
 use forebay_protocol::publish::{Descriptor, PublishWriter};
@@ -24,6 +28,8 @@ use forebay_protocol::sync::Ordering;
 use tokio::sync::mpsc;
 
 use self::mending::Substituted;
+pub(super) use self::standing::{FrontBatch, FullRing, WaitingRow};
+pub(crate) use self::takeover::Takeover;
 use self::terms::tensor_entries;
 pub(super) use self::terms::{SessionFault, SessionTerms, ring_bytes};
 use super::fetch::FetchJob;
@@ -91,6 +97,8 @@ pub(crate) struct Session {
     pub(crate) started: Instant,
     started_ns: u64,
     starved_since: Option<Instant>,
+    /// Slots that the client held when it came; they come back as if they had been taken here.
+    held_at_start: u64,
     pub(crate) substituted: VecDeque<Substituted>,
     pub(crate) ring_bytes: u64,
     /// A complete batch waits for its ragged rows to be moved together.
@@ -98,12 +106,16 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Makes the rings and takes the position. Nothing is fetched before the first [`advance`](Self::advance).
+    /// Makes the rings, over the memory that the client brings if it brings some, and takes the position. Nothing is
+    /// fetched before the first [`advance`](Self::advance).
+    #[expect(clippy::too_many_arguments, reason = "what a session is made of, named one by one")]
     pub(crate) fn new(
         number: u64,
         stream: &Arc<Stream>,
         stream_number: usize,
         request: &Attach,
+        takeover: Option<Takeover>,
+        revival: Revival,
         connection: Rc<Connection>,
         outbox: mpsc::Sender<DaemonFrame>,
     ) -> Result<(Self, SessionTerms), SessionFault> {
@@ -118,13 +130,12 @@ impl Session {
         let next = schedule.normalise(request.position)?;
         let slots = config.ring.slots;
         let [data_bytes, publish_bytes, return_bytes] = ring_bytes(stream);
-        let data = Segment::create("data", data_bytes)?;
+        let Takeover { data, table, serial, held } = Takeover::or_new(takeover, stream)?;
         let publish = Segment::create("publish", publish_bytes)?;
         let returns = Segment::create("return", return_bytes)?;
         let rows = split_rows(data.map()?, &stream.layout, slots);
         let writer = PublishWriter::new(Arc::new(publish.map()?), slots, stream.tensors().len());
         let reader = ReturnReader::new(Arc::new(returns.map()?), slots);
-        data.seal(Access::ReadWrite)?;
         publish.seal(Access::ReadOnly)?;
         returns.seal(Access::ReadWrite)?;
         let frame = DaemonFrame::Attached(Box::new(Attached {
@@ -137,17 +148,14 @@ impl Session {
             slot_bytes: stream.layout.slot_bytes(),
             publish_bytes,
             return_bytes,
-            start: Positioned {
-                serial: 0,
-                position: next,
-                batches_left: schedule.batches_left(next),
-            },
+            start: Positioned { serial, position: next, batches_left: schedule.batches_left(next) },
             batches_per_epoch: schedule.batches_per_epoch(),
             samples_per_epoch: stream.sample_count(),
             epochs: config.order.epochs,
             dataset_fingerprint: stream.dataset_fingerprint,
             config_fingerprint: stream.config_fingerprint,
             stream_version: STREAM_VERSION,
+            revival,
         }));
         let session = Self {
             number,
@@ -159,9 +167,9 @@ impl Session {
             epoch_order: schedule.epoch(next.epoch),
             schedule,
             next,
-            seek_serial: 0,
+            seek_serial: serial,
             next_order: 0,
-            slots: SlotTable::new(slots),
+            slots: table,
             publish: writer,
             returns: reader,
             open: VecDeque::new(),
@@ -176,6 +184,7 @@ impl Session {
             started: Instant::now(),
             started_ns: monotonic_ns(),
             starved_since: None,
+            held_at_start: held,
             substituted: VecDeque::new(),
             ring_bytes: data_bytes + publish_bytes + return_bytes,
             wake_workers: false,
@@ -224,7 +233,8 @@ impl Session {
         // Half of what circulates: a client that holds many batches returns few at a time.
         let slots = u64::from(self.stream.config.ring.slots);
         let consumed = self.returns.consumed();
-        let held = self.returns.claimed_taken().saturating_sub(consumed).min(slots - 1);
+        let taken = self.held_at_start.saturating_add(self.returns.claimed_taken());
+        let held = taken.saturating_sub(consumed).min(slots - 1);
         self.publish.ask_wake_at(consumed + ((slots - held) / 2).max(1));
         self.take_returns()
     }
@@ -381,7 +391,14 @@ impl Session {
             cell.failure = None;
             drop(cell);
             let session = Arc::clone(&self.work);
-            self.admissions.push_back(FetchJob { session, slot: slot_number, row, order, id });
+            self.admissions.push_back(FetchJob {
+                session,
+                slot: slot_number,
+                row,
+                order,
+                id,
+                attempts: 0,
+            });
         }
         slot_work.open(order, planned.rows.len());
         self.open.push_back(OpenBatch {
@@ -466,6 +483,26 @@ impl Session {
     pub(crate) fn counts(&self) -> (u64, u64, Duration) {
         let waited = Duration::from_nanos(self.returns.claimed_waited_ns());
         (self.publish.published(), self.returns.claimed_taken(), waited)
+    }
+
+    /// The client's process as the kernel tells it; 0 where it cannot be seen from here.
+    pub(crate) fn trainer(&self) -> u32 {
+        let credentials = nix::sys::socket::getsockopt(
+            &*self.connection,
+            nix::sys::socket::sockopt::PeerCredentials,
+        );
+        credentials.ok().and_then(|known| u32::try_from(known.pid()).ok()).unwrap_or(0)
+    }
+
+    /// Whether anything is under way for the client.
+    pub(crate) fn is_working(&self) -> bool {
+        !self.open.is_empty() || !self.cancelled.is_empty()
+    }
+
+    /// Whether fewer batches are ready than half the ring's slots.
+    pub(crate) fn has_room(&self) -> bool {
+        let [.., ready, _] = self.slots_by_state();
+        ready < u64::from(self.stream.config.ring.slots) / 2
     }
 
     /// Whether the client sleeps over an empty ring.

@@ -1,15 +1,18 @@
 //! A stream: one resolved configuration with its dataset, its plan and its stages' figures. Shared by all threads.
 
+use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use forebay_protocol::ids::SampleId;
 use forebay_protocol::layout::{LayoutError, SlotLayout};
-use forebay_protocol::sync::{AtomicU32, Ordering};
 use forebay_protocol::tensor::{DType, Extent, TensorSpec};
 
+use super::hand_over::StageGate;
+use super::quarantine::Quarantine;
+use super::tuning::StageCost;
 use crate::config::{Concurrency, Config, ConfigError, Last, Place};
-use crate::dataset::{self, Dataset, DatasetError, ProgressCallback};
+use crate::dataset::{self, Dataset, DatasetError, FolderIndex, IndexBytes, ProgressCallback};
 use crate::observe::{QueueFigures, StageFigures};
 use crate::operation::SamplePlan;
 use crate::order::STREAM_VERSION;
@@ -47,30 +50,14 @@ pub enum StreamError {
 #[derive(Debug)]
 pub(crate) struct Stage {
     pub(crate) name: String,
-    /// The most threads at once.
-    pub(crate) limit: u32,
-    /// Threads in it now, by group of [`super::pool`]: lowered threads that are kept from running in the middle of a row
-    /// shall not keep the other group out.
-    active: [AtomicU32; 2],
+    /// How many threads may be in it, and are.
+    pub(crate) gate: StageGate,
+    /// Whether the engine finds the number of threads.
+    pub(crate) is_auto: bool,
+    pub(crate) cost: StageCost,
     pub(crate) figures: StageFigures,
     /// The rows that wait for this stage.
     pub(crate) input: QueueFigures,
-}
-
-impl Stage {
-    /// Enters the stage if it has room for another thread of the group.
-    pub(crate) fn enter(&self, group: usize) -> bool {
-        // AcqRel, here and in `leave`: none is needed for data; a plain count would do.
-        if self.active[group].fetch_add(1, Ordering::AcqRel) < self.limit {
-            return true;
-        }
-        self.leave(group);
-        false
-    }
-
-    pub(crate) fn leave(&self, group: usize) {
-        self.active[group].fetch_sub(1, Ordering::AcqRel);
-    }
 }
 
 /// What one configuration describes, ready to be served.
@@ -89,6 +76,8 @@ pub struct Stream {
     pub(crate) fetch: StageFigures,
     pub(crate) dataset_fingerprint: [u8; 32],
     pub(crate) config_fingerprint: [u8; 32],
+    /// Where bad samples are listed; set before the engine starts.
+    pub(crate) quarantine: OnceLock<Quarantine>,
 }
 
 impl Stream {
@@ -125,11 +114,12 @@ impl Stream {
             .iter()
             .map(|stage| Stage {
                 name: stage.name.clone(),
-                limit: match stage.concurrency {
+                is_auto: stage.concurrency == Concurrency::Auto,
+                cost: StageCost::default(),
+                gate: StageGate::new(match stage.concurrency {
                     Concurrency::Auto => threads,
                     Concurrency::Threads(count) => count.get(),
-                },
-                active: Default::default(),
+                }),
                 figures: StageFigures::default(),
                 input: QueueFigures::default(),
             })
@@ -151,6 +141,7 @@ impl Stream {
             fetch: StageFigures::default(),
             dataset_fingerprint,
             config_fingerprint,
+            quarantine: OnceLock::new(),
         })
     }
 
@@ -184,15 +175,39 @@ impl Stream {
         self.dataset.sample_count()
     }
 
-    /// The threads that all stages together may use at once.
+    /// The index of the dataset's folders, where it has one.
+    #[must_use]
+    pub fn index(&self) -> Option<&IndexBytes> {
+        self.dataset.index().map(FolderIndex::bytes)
+    }
+
+    /// The work threads that it starts with: those of the stages with a number, and the cores for all `auto` stages
+    /// together.
     #[must_use]
     pub fn thread_count(&self) -> u32 {
-        self.stages.iter().map(|stage| stage.limit).sum()
+        let fixed = self.stages.iter().filter(|stage| !stage.is_auto);
+        let auto = self.stages.iter().filter(|stage| stage.is_auto).map(|stage| stage.gate.limit());
+        fixed.map(|stage| stage.gate.limit()).sum::<u32>() + auto.max().unwrap_or(0)
     }
 
     /// A stage's name and its most threads at once.
     pub fn stage_limits(&self) -> impl Iterator<Item = (&str, u32)> {
-        self.stages.iter().map(|stage| (stage.name.as_str(), stage.limit))
+        self.stages.iter().map(|stage| (stage.name.as_str(), stage.gate.limit()))
+    }
+
+    /// Opens the file that bad samples are listed in, if there is to be one.
+    pub(crate) fn open_quarantine(&self) -> io::Result<()> {
+        let Some(path) = &self.config.errors.quarantine else {
+            return Ok(());
+        };
+        let quarantine = Quarantine::open(path).map_err(|error| {
+            let message =
+                format!("errors.quarantine {} cannot be written: {error}", path.display());
+            io::Error::new(error.kind(), message)
+        })?;
+        // A stream is started once.
+        let _ = self.quarantine.set(quarantine);
+        Ok(())
     }
 
     /// The file that a sample lies in, for messages.

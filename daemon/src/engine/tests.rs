@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_protocol::frames::{Attach, Attached, DaemonFrame};
+use forebay_protocol::frames::{Attach, Attached, DaemonFrame, Revival};
 use forebay_protocol::ids::{Position, SampleId};
 use forebay_protocol::publish::{Descriptor, PublishReader};
 use forebay_protocol::returns::{ReturnWord, ReturnWriter};
@@ -22,6 +22,8 @@ use super::*;
 use crate::config::{Config, CpuPolicy};
 use crate::dataset::testing::npy_bytes;
 use crate::order::{DrawKey, Draws, substitute};
+
+mod stalls;
 
 /// Hangs are found by this and by nothing else.
 const WATCHDOG: Duration = Duration::from_secs(60);
@@ -40,6 +42,11 @@ fn open_stream(folder: &Path, bad_samples: bool, more: &str) -> Arc<Stream> {
     for sample in 0..SAMPLES {
         let elements: Vec<u8> = (0..4).flat_map(|_| sample.to_le_bytes()).collect();
         let mut bytes = npy_bytes("<i8", false, "(4,)", &elements);
+        if sample % 7 == 3 {
+            // Not to be read straight into the row: its bytes have to be turned round first.
+            let elements: Vec<u8> = (0..4).flat_map(|_| sample.to_be_bytes()).collect();
+            bytes = npy_bytes(">i8", false, "(4,)", &elements);
+        }
         if bad_samples && is_bad(sample) {
             bytes[0] = 0;
         }
@@ -60,7 +67,16 @@ fn start(stream: &Arc<Stream>, fetch_bytes: u64) -> SharedEngine {
 }
 
 fn start_under(stream: &Arc<Stream>, fetch_bytes: u64, policy: CpuPolicy) -> SharedEngine {
-    let pool = PoolOptions { threads: 3, policy, nice: 0, cores: Vec::new() };
+    let pool = PoolOptions {
+        threads: 3,
+        most_threads: 6,
+        rescue_threads: 3,
+        policy,
+        nice: 0,
+        granted_cores: 3.0,
+        limit_cores: None,
+        cores: Vec::new(),
+    };
     let engine = Engine::start(vec![Arc::clone(stream)], pool, fetch_bytes).unwrap();
     let shared = Rc::clone(&engine);
     tokio::task::spawn_local(async move { run_bell(shared).await });
@@ -106,8 +122,10 @@ impl Client {
         };
         let (connection, peer) = Connection::pair().unwrap();
         let (outbox, frames) = mpsc::channel(64);
-        let (number, terms) =
-            engine.borrow_mut().attach(&request, Rc::new(connection), outbox).unwrap();
+        let (number, terms) = engine
+            .borrow_mut()
+            .attach(&request, None, Revival::Never, Rc::new(connection), outbox)
+            .unwrap();
         let DaemonFrame::Attached(attached) = &terms.frame else {
             panic!("the terms of a session")
         };
@@ -206,7 +224,9 @@ impl Client {
 fn an_ended_session_gives_its_bytes_back() {
     on_engine_thread(|| async {
         let folder = tempfile::tempdir().unwrap();
-        let stages = "[[stage]]\nname = \"work\"\nconcurrency = 1\noperations = [{ op = \"delay\", milliseconds = 2 }]\n";
+        // Another type than the files': what is read straight into its row takes no bytes of the budget.
+        let stages = "[[stage]]\nname = \"work\"\nconcurrency = 1\noperations = [{ op = \"delay\", milliseconds = 2 }]\n\
+                      [output]\narray = { dtype = \"uint64\" }\n";
         let stream = open_stream(folder.path(), false, stages);
         // A sample has 160 bytes: room for two.
         let engine = start(&stream, 320);
@@ -278,6 +298,82 @@ fn a_stage_full_of_starving_threads_has_room_for_the_other_group() {
     assert!(work.claim(0).is_none(), "two at once");
     assert!(work.claim(1).is_some() && work.claim(1).is_some());
     assert!(work.claim(1).is_none(), "two at once");
+}
+
+/// Rows wait that no thread of the lowered group takes, and nothing else happens any more: the switch itself must wake
+/// the second group.
+#[test]
+fn the_second_group_is_woken_when_its_turn_comes() {
+    on_engine_thread(|| async {
+        let folder = tempfile::tempdir().unwrap();
+        let stage =
+            "[[stage]]\nname = \"work\"\nconcurrency = 1\noperations = []\n[ring]\nslots = 4\n";
+        let stream = open_stream(folder.path(), false, stage);
+        // A lowered thread that starves in the middle of a row, as far as anyone can see.
+        assert!(stream.stages[0].gate.enter(0));
+        let engine = start_under(&stream, 1 << 20, CpuPolicy::Idle);
+        let pool = engine.borrow().pool_shared();
+        let mut client = Client::attach(&engine, false);
+        while stream.stages[0].input.report().num_items < 4 * 8 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        // Whoever made the last row ready has looked for a sleeper by now.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(client.publish.published(), 0);
+        pool.set_rescue(true);
+        let batch = client.next().await;
+        client.check(&batch);
+    });
+}
+
+/// A stage for one thread beside others that sleep: whoever leaves it sees to the rows that it leaves behind.
+#[test]
+fn no_row_is_left_at_a_full_stage() {
+    on_engine_thread(|| async {
+        let folder = tempfile::tempdir().unwrap();
+        let stages = "[[stage]]\nname = \"one\"\nconcurrency = 1\noperations = []\n\
+                      [[stage]]\nname = \"two\"\nconcurrency = 1\noperations = []\n\
+                      [[stage]]\nname = \"three\"\nconcurrency = 1\noperations = []\n";
+        let stream = open_stream(folder.path(), false, stages);
+        let engine = start(&stream, 1600);
+        let mut client = Client::attach(&engine, false);
+        for _ in 0..ROUNDS / 4 {
+            let batch = client.next().await;
+            client.check(&batch);
+            client.give_back(&batch);
+        }
+    });
+}
+
+/// While one row of a batch sleeps, the rows of all other slots are worked and none of them is published before it.
+#[test]
+fn a_slow_sample_holds_up_its_own_batch_alone() {
+    on_engine_thread(|| async {
+        let folder = tempfile::tempdir().unwrap();
+        let stage = "[[stage]]\nname = \"work\"\nconcurrency = 3\n\
+                     operations = [{ op = \"delay\", milliseconds = 3000, probability = 0.02 }]\n[ring]\nslots = 4\n";
+        let stream = open_stream(folder.path(), false, stage);
+        let engine = start(&stream, 1 << 20);
+        let pool = engine.borrow().pool_shared();
+        let mut client = Client::attach(&engine, false);
+        let finished = || pool.rows_finished.load(forebay_protocol::sync::Ordering::Relaxed);
+        // The draws are the seed's: in some window of four batches exactly one row is slow.
+        let mut is_hidden = false;
+        for _ in 0..16 {
+            let begun = finished();
+            let published = client.publish.published();
+            tokio::time::sleep(Duration::from_millis(1500)).await;
+            let behind = client.publish.published() - published;
+            is_hidden |= finished() - begun >= 8 && behind == 0;
+            if is_hidden {
+                break;
+            }
+            let batch = client.next().await;
+            client.check(&batch);
+            client.give_back(&batch);
+        }
+        assert!(is_hidden, "no batch was filled behind a slow one");
+    });
 }
 
 /// The two groups of threads take turns at any moment: no row is lost and no wake-up goes to the wrong group for good.

@@ -11,6 +11,7 @@ use forebay_protocol::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use forebay_protocol::tensor::Extent;
 
 use super::gate::BytePermit;
+use super::hand_over::BitSet;
 use super::stream::Stream;
 use crate::operation::{Row, SampleTask};
 use crate::order::DrawKey;
@@ -51,9 +52,9 @@ pub(crate) struct SlotWork {
     /// Rows that are not finished.
     pending: AtomicU32,
     /// A bit for each row that failed and that the engine has not looked at.
-    failed: Box<[AtomicU64]>,
+    failed: BitSet,
     /// For each stage, a bit for each row that waits for it.
-    ready: Box<[Box<[AtomicU64]>]>,
+    ready: Box<[BitSet]>,
     rows: Box<[Mutex<RowCell>]>,
     /// Whether the rows of ragged tensors are to be moved together, are being, or have been.
     compaction: AtomicU32,
@@ -72,7 +73,7 @@ pub(crate) struct SessionWork {
     pub(crate) stream: Arc<Stream>,
     pub(crate) slots: Box<[SlotWork]>,
     /// The number of the batch that is published next: what is oldest to this session.
-    pub(crate) next_to_publish: AtomicU64,
+    pub(crate) next_to_publish: Arc<AtomicU64>,
 }
 
 /// A stage to run on a row.
@@ -94,15 +95,13 @@ pub(crate) enum Claim {
 
 impl SlotWork {
     fn new(rows: Vec<RowWriter>, stages: usize) -> Self {
-        let words = rows.len().div_ceil(64);
-        let bitmap = || (0..words).map(|_| AtomicU64::new(0)).collect();
         Self {
             order: AtomicU64::new(CLOSED),
             cancelled: AtomicBool::new(false),
             open_rows: AtomicU32::new(0),
             pending: AtomicU32::new(0),
-            failed: bitmap(),
-            ready: (0..stages).map(|_| bitmap()).collect(),
+            failed: BitSet::new(rows.len()),
+            ready: (0..stages).map(|_| BitSet::new(rows.len())).collect(),
             compaction: AtomicU32::new(COMPACTION_NONE),
             compacted_elements: Mutex::default(),
             rows: rows
@@ -129,11 +128,8 @@ impl SlotWork {
     /// Opens the slot for a batch of so many rows. Engine only.
     pub(crate) fn open(&self, order: u64, rows: u32) {
         self.cancelled.store(false, Ordering::Relaxed);
-        for word in &self.failed {
-            // Relaxed: every row of the batch before is finished. One that failed after its batch was given up was
-            // not looked at.
-            word.store(0, Ordering::Relaxed);
-        }
+        // Every row of the batch before is finished. One that failed after its batch was given up was not looked at.
+        self.failed.clear();
         self.compaction.store(COMPACTION_NONE, Ordering::Relaxed);
         self.open_rows.store(rows, Ordering::Relaxed);
         self.pending.store(rows, Ordering::Relaxed);
@@ -155,13 +151,24 @@ impl SlotWork {
     /// A row is finished, with data or without. True: the engine should look, since it was the last or it failed.
     pub(crate) fn finish_row(&self, row: usize, failed: bool) -> bool {
         if failed {
-            // Release: pairs with `take_failed`; the reason in the cell comes first. Before the count, so that whoever
-            // sees the batch complete sees the failure too.
-            self.failed[row / 64].fetch_or(1 << (row % 64), Ordering::Release);
+            // The reason in the cell comes first. Before the count, so that whoever sees the batch complete sees the
+            // failure too.
+            self.failed.add(row);
         }
         // AcqRel: releases this row's bytes, and the last one to finish has seen the others'.
         let last = self.pending.fetch_sub(1, Ordering::AcqRel) == 1;
         last || failed
+    }
+
+    /// The rows that are not finished.
+    pub(crate) fn unfinished(&self) -> u32 {
+        // Relaxed: a look, for the watchdog.
+        self.pending.load(Ordering::Relaxed)
+    }
+
+    /// A row that waits for a stage, and which, if there is one.
+    pub(crate) fn ready_row(&self) -> Option<(usize, usize)> {
+        self.ready.iter().enumerate().find_map(|(stage, rows)| Some((stage, rows.first()?)))
     }
 
     /// A failed row gets another sample. Engine only.
@@ -238,53 +245,35 @@ impl SlotWork {
 
     /// The next failed row that was not looked at. Engine only.
     pub(crate) fn take_failed(&self) -> Option<usize> {
-        take_bit(&self.failed)
+        self.failed.take_first()
     }
 
     /// Whether a failed row was not looked at.
     pub(crate) fn has_failed(&self) -> bool {
-        // Relaxed: whoever saw the batch complete has acquired the bits that were set before.
-        self.failed.iter().any(|word| word.load(Ordering::Relaxed) != 0)
+        // Whoever saw the batch complete has acquired the bits that were set before.
+        self.failed.any()
     }
 
-    /// A row waits for a stage from now on.
+    /// A row waits for a stage from now on; its cell comes first.
     pub(crate) fn mark_ready(&self, stage: usize, row: usize) {
-        // Release: pairs with the acquire in `take_ready`; the row's cell comes first.
-        self.ready[stage][row / 64].fetch_or(1 << (row % 64), Ordering::Release);
+        self.ready[stage].add(row);
     }
 
     fn has_ready(&self, stage: usize) -> bool {
-        // Relaxed: a look; `take_ready` decides.
-        self.ready[stage].iter().any(|word| word.load(Ordering::Relaxed) != 0)
+        self.ready[stage].any()
     }
 
     /// Claims the first row that waits for a stage.
     fn take_ready(&self, stage: usize) -> Option<usize> {
-        take_bit(&self.ready[stage])
+        self.ready[stage].take_first()
     }
-}
-
-/// Clears the first set bit and gives its number.
-fn take_bit(words: &[AtomicU64]) -> Option<usize> {
-    for (index, word) in words.iter().enumerate() {
-        let mut bits = word.load(Ordering::Relaxed);
-        while bits != 0 {
-            let bit = bits & bits.wrapping_neg();
-            // Acquire: pairs with the release of whoever set the bit.
-            bits = word.fetch_and(!bit, Ordering::Acquire);
-            if bits & bit != 0 {
-                return Some(index * 64 + bit.trailing_zeros() as usize);
-            }
-        }
-    }
-    None
 }
 
 impl SessionWork {
     pub(crate) fn new(stream: Arc<Stream>, rows: Vec<Vec<RowWriter>>) -> Self {
         let stages = stream.stages.len();
         let slots = rows.into_iter().map(|rows| SlotWork::new(rows, stages)).collect();
-        Self { stream, slots, next_to_publish: AtomicU64::new(0) }
+        Self { stream, slots, next_to_publish: Arc::default() }
     }
 
     /// Whether every row of every batch is finished.
@@ -312,16 +301,30 @@ impl SessionWork {
         loop {
             let (order, slot) = self.oldest_after(after)?;
             for stage in (0..self.stream.stages.len()).rev() {
-                if !self.slots[slot].has_ready(stage) || !self.stream.stages[stage].enter(group) {
+                if !self.slots[slot].has_ready(stage)
+                    || !self.stream.stages[stage].gate.enter(group)
+                {
                     continue;
                 }
                 if let Some(row) = self.slots[slot].take_ready(stage) {
                     return Some(Claim::Row(RowClaim { slot, row, stage }));
                 }
-                self.stream.stages[stage].leave(group);
+                self.stream.stages[stage].gate.leave(group);
             }
             after = Some(order);
         }
+    }
+
+    /// Whether [`claim`](Self::claim) would find something for the group now.
+    pub(crate) fn has_claimable(&self, group: usize) -> bool {
+        self.slots.iter().any(|slot| {
+            // Relaxed: a look; callers that must not miss a row have passed a fence.
+            slot.compaction.load(Ordering::Relaxed) == COMPACTION_WANTED
+                || (slot.order.load(Ordering::Relaxed) != CLOSED
+                    && self.stream.stages.iter().enumerate().any(|(number, stage)| {
+                        slot.has_ready(number) && stage.gate.has_room(group)
+                    }))
+        })
     }
 
     fn has_work(&self, slot: &SlotWork) -> bool {

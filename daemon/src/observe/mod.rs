@@ -2,6 +2,7 @@
 
 mod histogram;
 mod queue;
+mod quiet;
 mod report;
 mod ring;
 mod stage;
@@ -9,8 +10,11 @@ mod verdict;
 
 pub use histogram::TimeHistogram;
 pub use queue::{QueueFigures, QueueReport};
+pub use quiet::QuietItem;
+pub(crate) use report::EngineFigures;
 pub use report::{
-    DaemonReport, ProcessFigures, SessionReport, StreamReport, Substitution, cpu_time,
+    CpuBudgetReport, DaemonReport, ProcessFigures, QuarantineReport, SessionReport, StallReport,
+    StreamReport, Substitution, cpu_time,
 };
 pub use ring::RingFigures;
 pub use stage::{StageFigures, StageReport};

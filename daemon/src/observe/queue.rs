@@ -84,14 +84,24 @@ impl QueueFigures {
         }
     }
 
+    /// How long it has been empty in all; a period that is still open counts.
+    #[must_use]
+    pub fn empty_time(&self) -> Duration {
+        Duration::from_nanos(self.empty_ns_at(self.now_ns()))
+    }
+
+    fn empty_ns_at(&self, now_ns: u64) -> u64 {
+        let since = self.empty_since_ns.load(Ordering::Relaxed);
+        let open = if since == NOT_EMPTY { 0 } else { now_ns.saturating_sub(since) };
+        (self.empty_ns.load(Ordering::Relaxed) + open).min(now_ns)
+    }
+
     /// The figures so far.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "figures")]
     pub fn report(&self) -> QueueReport {
         let elapsed_ns = self.now_ns().max(1);
-        let since = self.empty_since_ns.load(Ordering::Relaxed);
-        let open = if since == NOT_EMPTY { 0 } else { elapsed_ns.saturating_sub(since) };
-        let empty_ns = (self.empty_ns.load(Ordering::Relaxed) + open).min(elapsed_ns);
+        let empty_ns = self.empty_ns_at(elapsed_ns);
         let items = self.items.load(Ordering::Relaxed);
         QueueReport {
             num_items: items,

@@ -5,6 +5,7 @@ use std::time::Duration;
 use forebay_protocol::ids::Position;
 use serde::{Deserialize, Serialize};
 
+use super::quiet::QuietItem;
 use super::stage::StageReport;
 use super::verdict::{Verdict, judge};
 
@@ -29,14 +30,61 @@ pub struct DaemonReport {
     pub fetch_budget_bytes: u64,
     /// What they hold.
     pub fetch_in_use_bytes: u64,
+    /// The CPU budget: `cpu.limit`, or what a shared quota leaves.
+    pub cpu_budget: CpuBudgetReport,
+    /// What keeps the daemon quiet beside the trainer, and what could not be had.
+    pub quiet: Vec<QuietItem>,
     /// The stages of the first stream with a session, else of the first: the same as in `streams`.
     pub stages: Vec<StageReport>,
     /// What the limit is.
     pub verdict: Verdict,
+    /// What does not move. Empty where everything does.
+    pub stalls: Vec<StallReport>,
     /// Every stream.
     pub streams: Vec<StreamReport>,
     /// Every attached client.
     pub sessions: Vec<SessionReport>,
+}
+
+/// Something that has not moved for `errors.stall_after`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct StallReport {
+    /// The session that it holds up.
+    pub session: u64,
+    /// The session's stream.
+    pub stream: String,
+    /// The stage's name, or `trainer`.
+    pub stage: String,
+    /// The sample's id, where it is one.
+    pub sample: Option<u64>,
+    /// The sample's file.
+    pub path: Option<String>,
+    /// For how long.
+    pub seconds: f64,
+    /// All of it, for a person.
+    pub sentence: String,
+}
+
+/// How much CPU time the daemon may use.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct CpuBudgetReport {
+    /// CPU seconds a second; none: no limit.
+    pub cores: Option<f64>,
+    /// How long work threads have waited for it, all together.
+    pub held_back_seconds: f64,
+}
+
+/// What the engine knows of itself.
+pub(crate) struct EngineFigures {
+    pub(crate) streams: Vec<StreamReport>,
+    pub(crate) sessions: Vec<SessionReport>,
+    pub(crate) threads: u32,
+    pub(crate) rescue: bool,
+    pub(crate) fetch_budget_bytes: u64,
+    pub(crate) fetch_in_use_bytes: u64,
+    pub(crate) cpu_budget: CpuBudgetReport,
+    pub(crate) stalls: Vec<StallReport>,
+    pub(crate) quiet: Vec<QuietItem>,
 }
 
 /// One stream's figures.
@@ -46,6 +94,17 @@ pub struct StreamReport {
     pub name: String,
     /// Fetch first; each with the queue after it.
     pub stages: Vec<StageReport>,
+    /// Where bad samples are listed, if anywhere.
+    pub quarantine: Option<QuarantineReport>,
+}
+
+/// The file that lists a stream's bad samples.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct QuarantineReport {
+    /// The file.
+    pub path: String,
+    /// Samples that could not be listed there.
+    pub samples_lost: u64,
 }
 
 /// One client's figures.
@@ -99,14 +158,8 @@ pub struct Substitution {
 }
 
 impl DaemonReport {
-    pub(crate) fn new(
-        streams: Vec<StreamReport>,
-        sessions: Vec<SessionReport>,
-        threads: u32,
-        rescue: bool,
-        fetch_budget_bytes: u64,
-        fetch_in_use_bytes: u64,
-    ) -> Self {
+    pub(crate) fn new(figures: EngineFigures) -> Self {
+        let EngineFigures { streams, sessions, threads, cpu_budget, .. } = figures;
         let process = ProcessFigures::now();
         let shown = sessions.first().map(|session| session.stream.as_str());
         let stream = streams
@@ -114,7 +167,7 @@ impl DaemonReport {
             .find(|stream| Some(stream.name.as_str()) == shown)
             .or_else(|| streams.first());
         let stages = stream.map(|stream| stream.stages.clone()).unwrap_or_default();
-        let verdict = judge(&stages, sessions.first(), threads, process.cpu_seconds);
+        let verdict = judge(&stages, sessions.first(), threads, process.cpu_seconds, cpu_budget);
         Self {
             release: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -122,11 +175,14 @@ impl DaemonReport {
             resident_bytes: process.resident_bytes,
             private_bytes: process.resident_bytes.saturating_sub(process.shared_bytes),
             threads,
-            rescue,
-            fetch_budget_bytes,
-            fetch_in_use_bytes,
+            rescue: figures.rescue,
+            fetch_budget_bytes: figures.fetch_budget_bytes,
+            fetch_in_use_bytes: figures.fetch_in_use_bytes,
+            cpu_budget,
+            quiet: figures.quiet,
             stages,
             verdict,
+            stalls: figures.stalls,
             streams,
             sessions,
         }

@@ -21,6 +21,9 @@ pub struct StageReport {
     pub name: String,
     /// The most tasks that may run at once.
     pub concurrency: u32,
+    /// Why it is so many, as a sentence; empty for `fetch`.
+    #[serde(default)]
+    pub concurrency_reason: String,
     /// Tasks that ended, failed ones included.
     pub num_tasks: u64,
     /// Tasks that failed.
@@ -56,6 +59,7 @@ impl StageFigures {
         StageReport {
             name: name.to_owned(),
             concurrency,
+            concurrency_reason: String::new(),
             num_tasks: self.times.count() + failures,
             num_failures: failures,
             ave_time: self.times.mean_seconds(),

@@ -1,16 +1,19 @@
 //! What the limit is, as one word and one sentence with numbers.
 //!
-//! Read from the sink upward: if the client hardly waits, loading is not the limit; otherwise the limit is the last
+//! Read from the sink upward: if the client hardly waits, loading is not the limit; if work threads are kept back for it,
+//! the CPU budget is; otherwise the limit is the last
 //! stage whose input queue is full while its output queue is empty; without such a flip, storage, when the first queue is
 //! empty too.
 
 use serde::{Deserialize, Serialize};
 
-use super::report::SessionReport;
+use super::report::{CpuBudgetReport, SessionReport};
 use super::stage::StageReport;
 
 /// Below this share of the time spent waiting, loading is not the trainer's limit.
 const WAIT_SHARE_THAT_MATTERS: f64 = 0.02;
+/// Work threads that are kept back for so large a share of their time would do more without the budget.
+const HELD_BACK_THAT_MATTERS: f64 = 0.1;
 /// An occupancy from here on counts as high.
 const HIGH_OCCUPANCY: f64 = 0.5;
 
@@ -37,6 +40,7 @@ pub(crate) fn judge(
     session: Option<&SessionReport>,
     threads: u32,
     cpu_seconds: f64,
+    budget: CpuBudgetReport,
 ) -> Verdict {
     let Some(session) = session else {
         return Verdict::new("none", "no client is attached".to_owned());
@@ -52,6 +56,20 @@ pub(crate) fn judge(
             format!(
                 "loading is not the limit: the trainer waited for data {} of the time",
                 percent(wait_share)
+            ),
+        );
+    }
+    let held_back = budget.held_back_seconds / (session.seconds * f64::from(threads.max(1)));
+    if let Some(cores) = budget.cores.filter(|_| held_back >= HELD_BACK_THAT_MATTERS) {
+        return Verdict::new(
+            "cpu-budget",
+            format!(
+                "the CPU budget of {cores:.2} cores is the limit: work threads waited for it {} of the time while the \
+                 trainer waits {} of the time; raise cpu.limit, or the quota that daemon and trainer share (the daemon \
+                 used {:.2} cores)",
+                percent(held_back),
+                percent(wait_share),
+                cpu_seconds / session.seconds,
             ),
         );
     }

@@ -92,6 +92,27 @@ impl FromValue for Interpolation {
     }
 }
 
+/// Whether an image may be decoded smaller than it is where the result is smaller still.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ScaledDecoding {
+    /// Never: the pixels do not depend on it.
+    Off,
+    /// Wherever the format and the geometry allow it.
+    Auto,
+}
+
+impl FromValue for ScaledDecoding {
+    const EXPECTED: &'static str = "`off` or `auto`";
+
+    fn from_value(value: &Value) -> Option<Self> {
+        match value {
+            Value::String(word) if word == "off" => Some(Self::Off),
+            Value::String(word) if word == "auto" => Some(Self::Auto),
+            _ => None,
+        }
+    }
+}
+
 /// A chance between 0 and 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Probability(pub(crate) f64);

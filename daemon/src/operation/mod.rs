@@ -7,12 +7,15 @@ mod arguments;
 mod array;
 mod contract;
 mod decode;
+#[doc(hidden)]
+pub mod fuzzing;
 mod geometry;
 mod image;
 mod jpeg;
 mod operations;
 mod output;
 mod plan;
+mod reduction;
 mod registry;
 #[cfg(test)]
 mod test_images;
@@ -40,6 +43,8 @@ pub struct SampleTask {
     pub key: DrawKey,
     /// The fetched bytes.
     pub bytes: Vec<u8>,
+    /// The tensor whose elements were read straight into the row; there are then no fetched bytes.
+    pub straight: Option<usize>,
     /// What a stage leaves for the next.
     carried: Vec<plan::CarriedField>,
 }
@@ -48,12 +53,12 @@ impl SampleTask {
     /// A sample whose bytes were fetched and to which nothing has been done.
     #[must_use]
     pub const fn new(id: SampleId, key: DrawKey, bytes: Vec<u8>) -> Self {
-        Self { id, key, bytes, carried: Vec::new() }
+        Self { id, key, bytes, straight: None, carried: Vec::new() }
     }
 
     /// Begins anew with another sample; the bytes are to be fetched.
     pub fn reset(&mut self, id: SampleId, key: DrawKey) {
-        (self.id, self.key) = (id, key);
+        (self.id, self.key, self.straight) = (id, key, None);
         self.carried.clear();
     }
 
@@ -72,6 +77,7 @@ const KEPT_BYTES: usize = 64 << 20;
 pub struct WorkerScratch {
     tools: image::ImageTools,
     reordered: Vec<u8>,
+    lists: plan::SampleLists,
 }
 
 impl WorkerScratch {

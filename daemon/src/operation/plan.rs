@@ -9,7 +9,7 @@ use forebay_protocol::tensor::{DType, Extent, TensorSpec};
 
 use super::array::{check_type, write_array};
 use super::contract::{FieldInProgress, FieldType, FieldTypes, Operation, Sample};
-use super::image::PendingImage;
+use super::image::{PendingImage, PlannedImage};
 use super::output::{self, FieldOutput};
 use super::{Row, SampleTask, WorkerScratch, registry};
 use crate::config::{Config, ConfigError};
@@ -45,6 +45,23 @@ pub(super) enum CarriedField {
     File(Vec<u8>),
     /// Decoded.
     Image(PendingImage<'static>),
+    /// An image that is not decoded before its first resampling is known, and its file where that is not all of the
+    /// fetched bytes.
+    Planned(PlannedImage, Option<Vec<u8>>),
+}
+
+/// Lists that are empty between samples and kept for their memory.
+#[derive(Debug, Default)]
+pub(super) struct SampleLists {
+    values: Vec<FieldValue<'static>>,
+    fields: Vec<FieldInProgress<'static>>,
+    carried: Vec<CarriedField>,
+}
+
+/// An empty list for values of another lifetime, in the same memory: the standard library collects in place.
+fn emptied<T, U>(mut list: Vec<T>) -> Vec<U> {
+    list.clear();
+    list.into_iter().filter_map(|_| None).collect()
 }
 
 impl SamplePlan {
@@ -60,6 +77,7 @@ impl SamplePlan {
                 .iter()
                 .map(|field| (field.name.clone(), FieldType::Raw(field.kind.clone())))
                 .collect(),
+            limits: config.dataset.limits,
         };
         let mut stages = Vec::with_capacity(config.stages.len());
         let mut first_operation = 0;
@@ -93,6 +111,17 @@ impl SamplePlan {
         self.stages.get(stage).map_or(&[], |stage| &stage.operation_names)
     }
 
+    /// The tensor whose elements can be read from a dataset's files straight into the row: they reach it as they are.
+    #[must_use]
+    pub fn straight_tensor(&self, dataset: &dyn Dataset) -> Option<usize> {
+        let straight = dataset.straight()?;
+        let plain = matches!(
+            &self.outputs[straight.field],
+            FieldOutput::Array { expected, target } if expected.dtype == *target
+        );
+        plain.then_some(straight.field)
+    }
+
     /// Runs one stage (counted from 0 over `Config::stages`). Stage 0 writes the fields that no operation touches, the
     /// last one writes the images. Every byte of the row's dense tensors is written once all stages have run.
     ///
@@ -122,14 +151,19 @@ impl SamplePlan {
         let Some(work) = self.stages.get(stage) else {
             return Err(Defect(format!("the plan has no stage {stage}")));
         };
-        let SampleTask { id, key, bytes, carried: carried_on } = task;
-        let mut carried = std::mem::take(carried_on);
-        let tools = &mut scratch.tools;
-        let mut fields = Vec::with_capacity(self.outputs.len());
+        let SampleTask { id, key, bytes, straight, carried: carried_on } = task;
+        let WorkerScratch { tools, reordered, lists } = scratch;
+        // A list that a defect takes along is missed by the next sample alone.
+        let mut carried = std::mem::replace(carried_on, std::mem::take(&mut lists.carried));
+        let mut fields = emptied(std::mem::take(&mut lists.fields));
         if stage == 0 {
-            let mut values = Vec::with_capacity(self.outputs.len());
-            dataset.read(*id, bytes, &mut values)?;
-            self.begin(values, row, &mut scratch.reordered, &mut fields)?;
+            let mut values = emptied(std::mem::take(&mut lists.values));
+            match straight {
+                Some(tensor) => dataset.read_beside(*id, *tensor, &mut values),
+                None => dataset.read(*id, bytes, &mut values)?,
+            }
+            self.begin(&mut values, row, reordered, &mut fields)?;
+            lists.values = emptied(values);
         } else {
             fields.extend(carried.iter_mut().map(|field| pick_up(field, bytes)));
         }
@@ -138,34 +172,33 @@ impl SamplePlan {
             operation.run(&mut sample, &mut Draws::new(*key, number))?;
         }
         let is_last = stage + 1 == self.stages.len();
-        for (tensor, (field, output)) in fields.into_iter().zip(&self.outputs).enumerate() {
+        for (tensor, (field, output)) in fields.drain(..).zip(&self.outputs).enumerate() {
             match (field, output) {
                 (FieldInProgress::Image(image), FieldOutput::Image(format)) if is_last => {
                     image.write(format, row.dense(tensor), tools)?;
                     image.recycle(tools);
                 }
-                (FieldInProgress::Image(image), _) => {
-                    carried_on.push(CarriedField::Image(image.detach(tools)?));
-                }
-                (FieldInProgress::File(file), _)
-                    if file.as_ptr() == bytes.as_ptr() && file.len() == bytes.len() =>
-                {
-                    carried_on.push(CarriedField::WholeFile);
-                }
-                (FieldInProgress::File(file), _) => {
-                    carried_on.push(CarriedField::File(file.to_vec()))
-                }
+                (FieldInProgress::Image(image), _) => carried_on.push(match image.planned() {
+                    Some((planned, file)) => CarriedField::Planned(planned, own_file(file, bytes)),
+                    None => CarriedField::Image(image.detach(tools)?),
+                }),
+                (FieldInProgress::File(file), _) => carried_on.push(
+                    own_file(file, bytes).map_or(CarriedField::WholeFile, CarriedField::File),
+                ),
                 (FieldInProgress::Written, _) if !is_last => carried_on.push(CarriedField::Written),
                 (FieldInProgress::Written, _) => {}
             }
         }
+        lists.fields = emptied(fields);
+        carried.clear();
+        lists.carried = carried;
         Ok(())
     }
 
     /// Writes what no operation touches; leaves the image files to be decoded.
     fn begin<'a>(
         &self,
-        values: Vec<FieldValue<'a>>,
+        values: &mut Vec<FieldValue<'a>>,
         row: &mut dyn Row,
         reordered: &mut Vec<u8>,
         fields: &mut Vec<FieldInProgress<'a>>,
@@ -177,7 +210,7 @@ impl SamplePlan {
                 self.outputs.len()
             )));
         }
-        for (tensor, (value, output)) in values.into_iter().zip(&self.outputs).enumerate() {
+        for (tensor, (value, output)) in values.drain(..).zip(&self.outputs).enumerate() {
             let name = &self.names[tensor];
             let integer;
             let array = match (value, output) {
@@ -190,6 +223,13 @@ impl SamplePlan {
                         .copy_from_slice(file);
                     fields.push(FieldInProgress::Written);
                     continue;
+                }
+                (FieldValue::InItsRow, FieldOutput::Array { .. }) => {
+                    fields.push(FieldInProgress::Written);
+                    continue;
+                }
+                (FieldValue::InItsRow, _) => {
+                    return Err(Defect(format!("`{name}` cannot have been read into its row")));
                 }
                 (FieldValue::Integer(value), _) => {
                     integer = value.to_ne_bytes();
@@ -243,6 +283,9 @@ fn pick_up<'a>(field: &'a mut CarriedField, bytes: &'a [u8]) -> FieldInProgress<
         CarriedField::Written => FieldInProgress::Written,
         CarriedField::WholeFile => FieldInProgress::File(bytes),
         CarriedField::File(file) => FieldInProgress::File(file),
+        CarriedField::Planned(planned, file) => {
+            FieldInProgress::Image(planned.with_file(file.as_deref().unwrap_or(bytes)))
+        }
         CarriedField::Image(_) => match std::mem::replace(field, CarriedField::Written) {
             CarriedField::Image(image) => FieldInProgress::Image(image),
             _ => FieldInProgress::Written,
@@ -250,11 +293,17 @@ fn pick_up<'a>(field: &'a mut CarriedField, bytes: &'a [u8]) -> FieldInProgress<
     }
 }
 
+/// A copy of an image file for the next stage; `None` where it is all of the fetched bytes, which stay.
+fn own_file(file: &[u8], fetched: &[u8]) -> Option<Vec<u8>> {
+    let is_whole = file.as_ptr() == fetched.as_ptr() && file.len() == fetched.len();
+    (!is_whole).then(|| file.to_vec())
+}
+
 /// A single i64 as an array.
 fn scalar(bytes: &[u8; 8]) -> ArrayValue<'_> {
     ArrayValue {
         dtype: DType::I64,
-        shape: Vec::new(),
+        shape: Cow::Borrowed(&[]),
         fortran_order: false,
         big_endian: cfg!(target_endian = "big"),
         bytes: Cow::Borrowed(bytes),

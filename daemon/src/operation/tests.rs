@@ -9,6 +9,8 @@ use super::*;
 use crate::config::Config;
 use crate::dataset::{ArrayValue, ByteRange, Dataset, Defect, Field, FieldKind, FieldValue};
 
+mod scaled;
+
 #[path = "../../examples/support/plain_config.rs"]
 mod plain_config;
 use plain_config::plain_config;
@@ -62,7 +64,7 @@ impl Dataset for Mixed {
                 "label" => FieldValue::Integer(i64::try_from(id.0).unwrap() - 5),
                 _ => FieldValue::Array(ArrayValue {
                     dtype: DType::I16,
-                    shape: vec![self.array.len() as u64],
+                    shape: vec![self.array.len() as u64].into(),
                     fortran_order: false,
                     big_endian: true,
                     bytes: Cow::Owned(self.array.iter().flat_map(|n| n.to_be_bytes()).collect()),

@@ -1,17 +1,15 @@
 //! One client's connection, from its `Hello` to its end.
 //!
-//! States: Greeting ─Hello─► Ready ─Attach─► Attached ─Goodbye, hang-up, death or fault─► over. `Start` is allowed once, in
-//! Ready, and only to a private daemon; `Stats` in Ready and Attached. Anything else ends the connection with a fault.
+//! States: Greeting ─Hello─► Ready ─Attach, Reattach─► Attached ─Goodbye, hang-up, death or fault─► over. `Start` or
+//! `Restart` is allowed once, in Ready, and only to a private daemon; `Stats` in Ready and Attached. Anything else ends the
+//! connection with a fault.
 
-use std::cell::{Cell, RefCell};
-use std::future::Future;
 use std::os::fd::OwnedFd;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
 use forebay_protocol::frames::{
-    ClientFrame, DaemonFrame, Fault, FaultKind, PROTOCOL_VERSION, Start,
+    Attach, ClientFrame, DaemonFrame, Fault, FaultKind, PROTOCOL_VERSION,
 };
 use forebay_protocol::socket::{Connection, Incoming, SocketError};
 use forebay_protocol::wire::MAX_FRAME_BYTES;
@@ -19,8 +17,9 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 
+use super::host::{Host, Opening};
 use super::peer;
-use crate::engine::{SessionEnd, SharedEngine, watch};
+use crate::engine::{Brought, SessionEnd, watch};
 
 /// Frames that wait to be sent to one client.
 const OUTBOX_FRAMES: usize = 64;
@@ -35,35 +34,6 @@ const MESSAGES_PER_TURN: usize = 64;
 
 /// How often a daemon that is opening its streams shows that it lives.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(500);
-
-/// Opens the streams of a private daemon.
-pub(crate) type Opener =
-    Box<dyn Fn(Start) -> Pin<Box<dyn Future<Output = Result<SharedEngine, Fault>>>>>;
-
-/// What the connections of one daemon share.
-pub(crate) struct Host {
-    engine: RefCell<Option<SharedEngine>>,
-    /// Private daemons only.
-    opener: Option<Opener>,
-    connections: Cell<usize>,
-}
-
-impl Host {
-    /// A daemon whose streams are open.
-    pub(crate) fn serving(engine: SharedEngine) -> Self {
-        Self { engine: RefCell::new(Some(engine)), opener: None, connections: Cell::new(0) }
-    }
-
-    /// A private daemon that is told by its first frame what to serve.
-    pub(crate) fn private(opener: Opener) -> Self {
-        Self { engine: RefCell::new(None), opener: Some(opener), connections: Cell::new(0) }
-    }
-
-    /// The engine, once there is one.
-    pub(crate) fn engine(&self) -> Option<SharedEngine> {
-        self.engine.borrow().clone()
-    }
-}
 
 /// Serves one client until it is gone.
 pub(crate) async fn serve_connection(connection: Connection, host: Rc<Host>) {
@@ -240,39 +210,15 @@ impl Client {
             }
             (_, false) => Some(protocol_fault("the first frame must be Hello")),
             (ClientFrame::Hello { .. }, true) => Some(protocol_fault("a second Hello")),
-            (ClientFrame::Start(start), true) => match &self.host.opener {
-                Some(opener) if self.host.engine().is_none() => {
-                    match self.open(opener, start).await? {
-                        Ok(engine) => {
-                            *self.host.engine.borrow_mut() = Some(engine);
-                            None
-                        }
-                        Err(fault) => Some(fault),
-                    }
-                }
-                _ => Some(protocol_fault("Start is for private daemons, once")),
-            },
-            (ClientFrame::Attach(request), true) if self.session.is_none() => {
-                let Some(engine) = self.host.engine() else {
-                    return self.refuse(socket, protocol_fault("Attach before Start")).await;
-                };
-                let attached = engine.borrow_mut().attach(
-                    &request,
-                    Rc::clone(&self.connection),
-                    self.outbox.clone(),
-                );
-                match attached {
-                    Ok((number, terms)) => {
-                        self.session = Some(number);
-                        send(socket, &terms.frame, &terms.descriptors()).await?;
-                        engine.borrow_mut().advance(number);
-                        None
-                    }
-                    Err(fault) => Some(fault),
-                }
+            (ClientFrame::Start(start), true) => self.open(Opening::Start(start), socket).await?,
+            (ClientFrame::Restart(restart), true) => {
+                self.open(Opening::Restart(restart, descriptors), socket).await?
             }
-            (ClientFrame::Attach(_), true) => {
-                Some(protocol_fault("a second Attach on one connection"))
+            (ClientFrame::Attach(request), true) => self.attach(&request, None, socket).await?,
+            (ClientFrame::Reattach(request), true) => {
+                let (serial, leased) = (request.serial, request.leased);
+                let brought = Brought { data: descriptors, serial, leased };
+                self.attach(&request.attach, Some(brought), socket).await?
             }
             (ClientFrame::Seek { serial, position, substitutes }, true) => {
                 match (self.host.engine(), self.session) {
@@ -300,18 +246,65 @@ impl Client {
     }
 
     /// Opens the streams; a long scan rings now and then, so that the client sees that the daemon lives and this side
-    /// that the client does.
+    /// that the client does. Gives what it is refused for.
     async fn open(
         &self,
-        opener: &Opener,
-        start: Start,
-    ) -> Result<Result<SharedEngine, Fault>, SocketError> {
-        let mut opening = opener(start);
-        loop {
+        opening: Opening,
+        socket: &AsyncFd<Shared>,
+    ) -> Result<Option<Fault>, SocketError> {
+        let opener = match &self.host.opener {
+            Some(opener) if self.host.engine().is_none() => opener,
+            _ => {
+                return Ok(Some(protocol_fault("Start and Restart are for private daemons, once")));
+            }
+        };
+        let mut opening = opener(opening);
+        let opened = loop {
             tokio::select! {
-                opened = &mut opening => return Ok(opened),
+                opened = &mut opening => break opened,
                 () = tokio::time::sleep(SIGN_OF_LIFE) => self.connection.ring()?,
             }
+        };
+        match opened {
+            Ok((engine, keepsake)) => {
+                *self.host.engine.borrow_mut() = Some(engine);
+                if let Some(keepsake) = keepsake {
+                    send(socket, &DaemonFrame::Kept, &keepsake.descriptors()).await?;
+                }
+                Ok(None)
+            }
+            Err(fault) => Ok(Some(fault)),
+        }
+    }
+
+    /// Opens the session. Gives what it is refused for.
+    async fn attach(
+        &mut self,
+        request: &Attach,
+        brought: Option<Brought>,
+        socket: &AsyncFd<Shared>,
+    ) -> Result<Option<Fault>, SocketError> {
+        if self.session.is_some() {
+            return Ok(Some(protocol_fault("a second Attach on one connection")));
+        }
+        let Some(engine) = self.host.engine() else {
+            return Ok(Some(protocol_fault("Attach before Start")));
+        };
+        let attached = engine.borrow_mut().attach(
+            request,
+            brought,
+            self.host.revival,
+            Rc::clone(&self.connection),
+            self.outbox.clone(),
+        );
+        match attached {
+            Ok((number, terms)) => {
+                self.session = Some(number);
+                send(socket, &terms.frame, &terms.descriptors()).await?;
+                engine.borrow_mut().advance(number);
+                Ok(None)
+            }
+            Err(fault) => Ok(Some(fault)),
         }
     }
 
@@ -401,6 +394,10 @@ impl std::os::fd::AsRawFd for Shared {
 
 #[cfg(test)]
 mod tests {
+    use std::future::Future;
+
+    use forebay_protocol::frames::Start;
+
     use super::*;
 
     #[test]

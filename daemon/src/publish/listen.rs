@@ -15,7 +15,8 @@ use nix::fcntl::{Flock, FlockArg};
 use tokio::io::Interest;
 
 use super::access::AccessRules;
-use super::connection::{Host, serve_connection};
+use super::connection::serve_connection;
+use super::host::Host;
 use super::peer;
 use crate::engine::watch;
 

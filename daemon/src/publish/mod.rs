@@ -4,10 +4,14 @@
 
 mod access;
 mod connection;
+mod host;
+mod keepsake;
 mod listen;
 mod peer;
 
 pub(crate) use access::AccessRules;
-pub(crate) use connection::{Host, serve_connection};
+pub(crate) use connection::serve_connection;
+pub(crate) use host::{Host, Opened, Opening};
+pub(crate) use keepsake::Keepsake;
 pub use listen::{ListenError, find_sockets};
 pub(crate) use listen::{SocketPlace, accept_clients};

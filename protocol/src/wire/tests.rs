@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::frames::{
-    Attach, Attached, ClientFrame, ConfigSource, DaemonFrame, Fault, FaultKind, PROTOCOL_VERSION,
-    Positioned, Start,
+    Attach, Attached, ClientFrame, ConfigSource, DaemonFrame, Fault, FaultKind, Leased,
+    PROTOCOL_VERSION, Positioned, Reattach, Restart, Revival, Start,
 };
 use crate::ids::Position;
 use crate::tensor::{DType, Extent, TensorSpec};
@@ -40,12 +40,13 @@ fn attached() -> DaemonFrame {
         dataset_fingerprint: [0xaa; 32],
         config_fingerprint: [0xbb; 32],
         stream_version: 1,
+        revival: Revival::BySupervisor,
     }))
 }
 
 #[test]
 fn the_bytes_of_every_frame_are_pinned() {
-    assert_eq!(PROTOCOL_VERSION, 1, "a new version: pin its bytes beside the old ones' history");
+    assert_eq!(PROTOCOL_VERSION, 2, "a new version: pin its bytes beside the old ones' history");
     let client: Vec<(ClientFrame, &str)> = vec![
         (
             ClientFrame::Hello { protocol: 1, release: "0.1".into() },
@@ -81,6 +82,29 @@ fn the_bytes_of_every_frame_are_pinned() {
         ),
         (ClientFrame::Stats, "04000000"),
         (ClientFrame::Goodbye, "05000000"),
+        (
+            ClientFrame::Restart(Restart {
+                local_world_size: 2,
+                local_rank: 1,
+                reason: "x".into(),
+            }),
+            "060000000200000001000000010000000000000078",
+        ),
+        (
+            ClientFrame::Reattach(Reattach {
+                attach: Attach {
+                    stream: None,
+                    rank: 1,
+                    world_size: 2,
+                    position: Position { epoch: 3, samples: 4 },
+                    substitutes: 5,
+                },
+                serial: 6,
+                leased: vec![Leased { slot: 7, generation: 8 }],
+            }),
+            "070000000001000000020000000300000000000000040000000000000005000000000000000600000000000000\
+             010000000000000007000800000000000000",
+        ),
     ];
     for (frame, golden) in client {
         let bytes = encode(&frame).unwrap();
@@ -103,7 +127,7 @@ fn the_bytes_of_every_frame_are_pinned() {
              00000000000000000100000040000000000000000100040000000800060000100000000000000020000000000000\
              000100000000000000000000000000000200000000000000080000000000000005000000000000000700000000\
              0000001c00000000000000010900000000000000aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\
-             bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb01000000",
+             bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb0100000001000000",
         ),
         (
             DaemonFrame::Positioned(Positioned {
@@ -122,6 +146,7 @@ fn the_bytes_of_every_frame_are_pinned() {
             "0400000005000000010000000000000078",
         ),
         (DaemonFrame::Goodbye, "05000000"),
+        (DaemonFrame::Kept, "06000000"),
     ];
     for (frame, golden) in daemon {
         let bytes = encode(&frame).unwrap();

@@ -2,7 +2,10 @@
 //!
 //! - `use=WORD` attaches to a configuration, a socket or a stream of `forebay run` (`default`: its first), or goes back to it
 //! - `epoch` begins an epoch and takes all of it; `take=N` begins one and takes N batches
-//! - `daemon` tells the private daemon's process
+//! - `state=JSON` comes before `use` and says where it goes on
+//! - `train` takes batches without end, each with the state after it: a checkpoint
+//! - `daemon` tells the private daemon's process; `kill-daemon` kills it
+//! - `touch=PATH` makes a file
 //! - `hang` says so and does nothing any more; `exit=N` ends with this status
 //!
 //! It ends with status 3 and the error when a loader has one.
@@ -10,8 +13,10 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
-use forebay_client::{Error, Loader, Target};
+use forebay_client::{Error, Loader, State, Target};
 use forebay_tests::{DEADLINE, Taken};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 fn main() {
@@ -24,12 +29,13 @@ fn main() {
 fn play() -> Result<(), Error> {
     let mut loaders: BTreeMap<String, Loader> = BTreeMap::new();
     let mut current = String::new();
+    let mut state = None;
     for argument in std::env::args().skip(1) {
         let (verb, value) = argument.split_once('=').unwrap_or((&argument, ""));
         if verb == "use" {
             current = value.to_owned();
             if !loaders.contains_key(value) {
-                loaders.insert(current.clone(), attach(value)?);
+                loaders.insert(current.clone(), attach(value, state.take())?);
             }
             continue;
         }
@@ -39,6 +45,15 @@ fn play() -> Result<(), Error> {
             "daemon" => {
                 say(&json!({ "daemon": loaders.get(&current).and_then(Loader::private_process) }));
             }
+            "state" => state = Some(State::from_json(value)?),
+            "train" => train(loaders.get_mut(&current).expect("`use` comes first"))?,
+            "kill-daemon" => {
+                let daemon = loaders.get(&current).and_then(Loader::private_process);
+                let daemon = daemon.and_then(|daemon| i32::try_from(daemon).ok());
+                let daemon = Pid::from_raw(daemon.expect("a private daemon"));
+                kill(daemon, Signal::SIGKILL).expect("it lives");
+            }
+            "touch" => drop(std::fs::File::create(value).expect("a path that can be written")),
             "hang" => {
                 say(&json!({ "hangs": true }));
                 loop {
@@ -55,9 +70,13 @@ fn play() -> Result<(), Error> {
     Ok(())
 }
 
-fn attach(word: &str) -> Result<Loader, Error> {
+fn attach(word: &str, state: Option<State>) -> Result<Loader, Error> {
     let target = if word == "default" { Target::Stream(None) } else { Target::from_word(word) };
-    let loader = Loader::builder(target).timeout(DEADLINE).attach()?;
+    let mut builder = Loader::builder(target).timeout(DEADLINE);
+    if let Some(state) = state {
+        builder = builder.state(state, false);
+    }
+    let loader = builder.attach()?;
     let placement = loader.placement();
     say(&json!({
         "attached": loader.terms().stream, "rank": placement.rank, "world_size": placement.world_size,
@@ -77,6 +96,21 @@ fn take(name: &str, loaders: &mut BTreeMap<String, Loader>, count: usize) -> Res
         }));
     }
     Ok(())
+}
+
+fn train(loader: &mut Loader) -> Result<(), Error> {
+    say(&json!({ "daemon": loader.private_process() }));
+    loop {
+        let Some(batch) = loader.next_batch()? else { continue };
+        let taken = Taken::of(&batch);
+        drop(batch);
+        say(&json!({
+            "epoch": taken.epoch, "ids": taken.ids, "digest": taken.digest,
+            "state": loader.state(0)?.to_json(),
+        }));
+        // A step of training; without it the pipe would be all that holds it back.
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
 }
 
 fn number(text: &str) -> usize {

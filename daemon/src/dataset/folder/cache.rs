@@ -119,7 +119,7 @@ impl IndexPlace {
         if !self.is_configured && status.uid() != own_user() {
             return Ok(None);
         }
-        let Ok(mapped) = map_file_read_only(&file) else {
+        let Ok(mapped) = map_file_read_only(file) else {
             return Ok(None);
         };
         match FolderIndex::open(IndexBytes::Mapped(mapped), extensions) {
@@ -150,7 +150,7 @@ impl IndexPlace {
             .open(&temporary)
             .and_then(|mut file| file.write_all(bytes))
             .and_then(|()| File::open(&temporary))
-            .and_then(|file| map_file_read_only(&file))
+            .and_then(map_file_read_only)
             .and_then(|mapped| std::fs::rename(&temporary, &self.path).map(|()| mapped));
         if written.is_err() {
             // It may never have been made; the first error is the one to tell.

@@ -118,6 +118,12 @@ impl FolderIndex {
         self.bytes.len() as u64
     }
 
+    /// The bytes, for a daemon that takes this one's place.
+    #[must_use]
+    pub fn bytes(&self) -> &IndexBytes {
+        &self.bytes
+    }
+
     /// Whether other processes can share the bytes.
     #[must_use]
     pub fn is_mapped(&self) -> bool {

@@ -16,9 +16,12 @@ pub mod select;
 pub mod skipped;
 pub mod source;
 
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use forebay_protocol::mapped_file::map_file_read_only;
 
 use self::cache::IndexPlace;
 use self::index::{FolderIndex, IndexBytes};
@@ -59,6 +62,9 @@ pub fn open_folder(
 ) -> Result<(FolderIndex, IndexReport), DatasetError> {
     let started = Instant::now();
     let root = resolve_root(&config.path, format)?;
+    if let Some(file) = &config.kept_index {
+        return open_kept(file, &root, format, started);
+    }
     let source = LocalDirectories::open(&root)?;
     let list = |path: &Option<PathBuf>, action| {
         path.as_deref().map(|path| ListFile::read(path, action)).transpose()
@@ -79,6 +85,34 @@ pub fn open_folder(
     report.bytes = index.size_bytes();
     report.path = index.is_mapped().then_some(task.place.path);
     report.seconds = started.elapsed().as_secs_f64();
+    Ok((index, report))
+}
+
+/// Takes over the index of the daemon before: the stream goes on over the samples that it began with, whatever has
+/// changed in the folders.
+fn open_kept(
+    file: &File,
+    root: &Path,
+    format: FolderFormat,
+    started: Instant,
+) -> Result<(FolderIndex, IndexReport), DatasetError> {
+    let foreign = |what| DatasetError::KeptIndex { path: root.to_owned(), what };
+    let mapped = file.try_clone().and_then(map_file_read_only).map_err(|error| {
+        DatasetError::from_io(root.to_owned(), "mapping the index that was handed over", error)
+    })?;
+    let index = FolderIndex::open(IndexBytes::Mapped(mapped), format.extensions)
+        .map_err(|_| foreign("none of this release"))?;
+    if index.header().identity != digest_identity(root, format) {
+        return Err(foreign("that of another dataset"));
+    }
+    let report = IndexReport {
+        samples: index.sample_count(),
+        classes: index.header().classes,
+        bytes: index.size_bytes(),
+        seconds: started.elapsed().as_secs_f64(),
+        reused: true,
+        ..IndexReport::default()
+    };
     Ok((index, report))
 }
 

@@ -1,14 +1,15 @@
 //! The saved index: used again while it is true, made anew when it is not, shared, and done without.
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use forebay_protocol::ids::SampleId;
 
 use super::cache::IndexPlace;
-use super::index::FolderIndex;
+use super::index::{FolderIndex, IndexBytes};
 use super::scan::FolderFormat;
 use super::{IndexReport, open_folder};
 use crate::config::DatasetConfig;
@@ -268,4 +269,32 @@ fn a_private_folder_that_others_may_enter_or_that_is_a_link_is_not_used() {
     fs::rename(&private, folder.path().join("elsewhere")).unwrap();
     std::os::unix::fs::symlink("elsewhere", &private).unwrap();
     assert!(place.make_folder().is_err());
+}
+
+#[test]
+fn an_index_that_was_handed_over_is_used_as_it_is_whatever_changed_in_the_folders() {
+    let mut fixture = fixture();
+    let (first, _) = fixture.open();
+    let IndexBytes::Mapped(mapped) = first.bytes() else { panic!("it was saved") };
+    fixture.config.kept_index = Some(Arc::new(mapped.file().try_clone().unwrap()));
+    make_files(&fixture.root, &["a/0.jpg", "c/9.jpg"], b"x");
+    fs::remove_file(fixture.index_path()).unwrap();
+    let (second, report) = fixture.open();
+    assert!(report.reused);
+    assert_eq!(second.header(), first.header());
+    assert!(!fixture.index_path().exists());
+}
+
+#[test]
+fn a_descriptor_that_is_no_index_of_this_dataset_is_refused() {
+    let mut fixture = fixture();
+    let text = fixture.folder.path().join("text");
+    fs::write(&text, "no index").unwrap();
+    fixture.config.kept_index = Some(Arc::new(File::open(&text).unwrap()));
+    assert!(matches!(fixture.failure(), DatasetError::KeptIndex { .. }));
+    let other = self::fixture();
+    let (index, _) = other.open();
+    let IndexBytes::Mapped(mapped) = index.bytes() else { panic!("it was saved") };
+    fixture.config.kept_index = Some(Arc::new(mapped.file().try_clone().unwrap()));
+    assert!(fixture.failure().to_string().contains("another dataset"));
 }

@@ -123,7 +123,7 @@ fn another_type_is_a_defect_and_another_shape_is_handed_on() {
     let longer = npy_bytes("<u2", false, "(3,)", &[0; 6]);
     let mut values = Vec::new();
     dataset.read(SampleId(0), &longer, &mut values).unwrap();
-    assert!(matches!(&values[0], FieldValue::Array(array) if array.shape == [3]));
+    assert!(matches!(&values[0], FieldValue::Array(array) if *array.shape == [3]));
 }
 
 #[test]

@@ -30,10 +30,10 @@ pub(crate) fn check_type(
     value: &ArrayValue<'_>,
     expected: &ArrayType,
 ) -> Result<(), Defect> {
-    if value.dtype == expected.dtype && value.shape == expected.shape {
+    if value.dtype == expected.dtype && *value.shape == *expected.shape {
         return Ok(());
     }
-    let found = ArrayType { dtype: value.dtype, shape: value.shape.clone() };
+    let found = ArrayType { dtype: value.dtype, shape: value.shape.to_vec() };
     Err(Defect(format!("`{name}` is {found}, and the first sample's is {expected}")))
 }
 

@@ -9,7 +9,7 @@ use super::*;
 fn array<'a>(dtype: DType, shape: &[u64], bytes: &'a [u8]) -> ArrayValue<'a> {
     ArrayValue {
         dtype,
-        shape: shape.to_vec(),
+        shape: shape.to_vec().into(),
         fortran_order: false,
         big_endian: false,
         bytes: Cow::Borrowed(bytes),

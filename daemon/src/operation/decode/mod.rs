@@ -9,17 +9,23 @@ mod png;
 mod webp;
 
 use super::geometry::{Rectangle, Size};
-use super::jpeg::{self, JpegDecoder};
+use super::jpeg::{self, JpegDecoder, JpegHeader};
+use super::reduction::Reduction;
 use crate::dataset::Defect;
 use exif::Orientation;
 
-/// The most pixels of an image: where Pillow raises its `DecompressionBombError` (twice its `MAX_IMAGE_PIXELS`).
-pub(crate) const MAX_PIXELS: u64 = 2 * 89_478_485;
-
 /// A format that is known by its first bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Format {
+enum Format {
     Jpeg,
+    Png,
+    WebP,
+}
+
+/// What a format's decoder wants to know of the file again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Coding {
+    Jpeg(JpegHeader),
     Png,
     WebP,
 }
@@ -38,7 +44,7 @@ impl Format {
 /// What is known of an image before its pixels are decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ImageHeader {
-    format: Format,
+    coding: Coding,
     /// As stored.
     stored: Size,
     /// What turns the stored image into the one that is meant; `AsStored` when that was not asked for.
@@ -53,6 +59,13 @@ impl ImageHeader {
         } else {
             self.stored
         }
+    }
+
+    /// The reduction, or none where the decoder has none or its pixels would no longer lie on the turned image's.
+    pub(crate) fn reducible(&self, reduction: Reduction) -> Reduction {
+        let can = matches!(self.coding, Coding::Jpeg(header) if header.block_width.is_some())
+            && (self.orientation == Orientation::AsStored || reduction.divides(self.stored));
+        if can { reduction } else { Reduction::NONE }
     }
 }
 
@@ -81,22 +94,23 @@ impl Decoders {
     /// Reads the header of a file of any known format.
     ///
     /// # Errors
-    /// The format is unknown, the header is defective, or the image has no pixels or too many.
+    /// The format is unknown, the header is defective, or the image has no pixels or more than `most_pixels`.
     pub(crate) fn read_header(
         &mut self,
         file: &[u8],
         apply_orientation: bool,
+        most_pixels: u64,
     ) -> Result<ImageHeader, Defect> {
         let Some(format) = Format::of(file) else {
             return Err(Defect(unknown_format(file)));
         };
-        let (stored, tag) = match format {
+        let (coding, (stored, tag)) = match format {
             Format::Jpeg => {
                 let header = jpeg::read_header(file)?;
-                (header.size, header.orientation)
+                (Coding::Jpeg(header), (header.size, header.orientation))
             }
-            Format::Png => png::read_header(file, apply_orientation)?,
-            Format::WebP => webp::read_header(file, apply_orientation)?,
+            Format::Png => (Coding::Png, png::read_header(file, apply_orientation)?),
+            Format::WebP => (Coding::WebP, webp::read_header(file, apply_orientation)?),
         };
         let pixels = u64::from(stored.width) * u64::from(stored.height);
         if pixels == 0 {
@@ -105,18 +119,19 @@ impl Decoders {
                 stored.width, stored.height
             )));
         }
-        if pixels > MAX_PIXELS {
+        if pixels > most_pixels {
             return Err(Defect(format!(
-                "the image has {pixels} pixels ({}x{}), more than {MAX_PIXELS}",
+                "the image has {pixels} pixels ({}x{}), and limits.pixels is {most_pixels}",
                 stored.width, stored.height
             )));
         }
         let orientation =
             if apply_orientation { Orientation::from_tag(tag) } else { Orientation::AsStored };
-        Ok(ImageHeader { format, stored, orientation })
+        Ok(ImageHeader { coding, stored, orientation })
     }
 
-    /// Decodes at least `needed` of the image into `pixels` (rows without gaps) and returns the part decoded.
+    /// Decodes at least `needed` of the image into `pixels` (rows without gaps) and returns the part decoded. Both count
+    /// in pixels of the image made smaller by `reduction`, which must be one that [`ImageHeader::reducible`] gave.
     ///
     /// # Errors
     /// The file is defective, also where only a part not needed is.
@@ -127,6 +142,7 @@ impl Decoders {
         &mut self,
         file: &[u8],
         header: &ImageHeader,
+        reduction: Reduction,
         channels: u8,
         needed: Rectangle,
         pixels: &mut Vec<u8>,
@@ -134,23 +150,26 @@ impl Decoders {
         if header.orientation != Orientation::AsStored {
             let mut stored = std::mem::take(&mut self.unconverted);
             let upright = ImageHeader { orientation: Orientation::AsStored, ..*header };
-            let whole = Rectangle::whole(header.stored);
-            let decoded = self.decode(file, &upright, channels, whole, &mut stored);
+            let size = reduction.size(header.stored);
+            let whole = Rectangle::whole(size);
+            let decoded = self.decode(file, &upright, reduction, channels, whole, &mut stored);
             if decoded.is_ok() {
-                let bytes = stored_bytes(header.stored, channels);
+                let bytes = stored_bytes(size, channels);
                 let turned = prepare(pixels, bytes);
-                header.orientation.apply(&stored[..bytes], header.stored, channels, turned);
+                header.orientation.apply(&stored[..bytes], size, channels, turned);
             }
             self.unconverted = stored;
-            return decoded.map(|_| Rectangle::whole(header.size()));
+            return decoded.map(|_| Rectangle::whole(reduction.size(header.size())));
         }
-        match header.format {
-            Format::Jpeg => self.jpeg.decode(file, header.stored, channels, needed, pixels),
-            Format::Png => {
+        match header.coding {
+            Coding::Jpeg(jpeg) => {
+                self.jpeg.decode(file, &jpeg, reduction, channels, needed, pixels)
+            }
+            Coding::Png => {
                 png::decode(file, header.stored, channels, &mut self.unconverted, pixels)?;
                 Ok(Rectangle::whole(header.stored))
             }
-            Format::WebP => {
+            Coding::WebP => {
                 webp::decode(file, header.stored, channels, &mut self.unconverted, pixels)?;
                 Ok(Rectangle::whole(header.stored))
             }

@@ -6,9 +6,10 @@
 use fast_image_resize::Resizer;
 
 use super::super::KEPT_BYTES;
-use super::super::arguments::Interpolation;
+use super::super::arguments::{Interpolation, ScaledDecoding};
 use super::super::decode::{Decoders, ImageHeader, prepare};
 use super::super::geometry::{Geometry, Rectangle, Size};
+use super::super::reduction::Reduction;
 use super::pixels::{PixelView, write_canvas};
 use super::resample::resample;
 use super::values::{ImageFormat, PixelValues};
@@ -56,9 +57,27 @@ impl ImageTools {
 #[derive(Debug)]
 enum Source<'a> {
     /// Still in the file.
-    File { bytes: &'a [u8], header: ImageHeader },
+    File { bytes: &'a [u8], header: ImageHeader, scaled: ScaledDecoding },
     /// Here: height × width × channels.
     Pixels(Vec<u8>),
+}
+
+/// What is known of an image between two stages while its file is undecoded.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PlannedImage {
+    header: ImageHeader,
+    channels: u8,
+    geometry: Geometry,
+}
+
+impl PlannedImage {
+    /// The image again, with its file.
+    pub(crate) fn with_file(self, bytes: &[u8]) -> PendingImage<'_> {
+        let mut image =
+            PendingImage::from_file(bytes, self.header, self.channels, ScaledDecoding::Auto);
+        image.geometry = self.geometry;
+        image
+    }
 }
 
 /// An image on its way.
@@ -74,13 +93,32 @@ pub(crate) struct PendingImage<'a> {
 
 impl<'a> PendingImage<'a> {
     /// An image in a file whose header has been read.
-    pub(crate) const fn from_file(bytes: &'a [u8], header: ImageHeader, channels: u8) -> Self {
+    pub(crate) const fn from_file(
+        bytes: &'a [u8],
+        header: ImageHeader,
+        channels: u8,
+        scaled: ScaledDecoding,
+    ) -> Self {
         let decoded = header.size();
         Self {
-            source: Source::File { bytes, header },
+            source: Source::File { bytes, header, scaled },
             decoded,
             channels,
             geometry: Geometry::identity(decoded),
+        }
+    }
+
+    /// What is to be done, and the file, where decoding has to wait for the first resampling: by how much smaller an
+    /// image is decoded must not depend on how operations are split into stages.
+    pub(crate) const fn planned(&self) -> Option<(PlannedImage, &'a [u8])> {
+        match &self.source {
+            Source::File { bytes, header, scaled: ScaledDecoding::Auto }
+                if self.geometry.resampling.is_none() =>
+            {
+                let (header, channels, geometry) = (*header, self.channels, self.geometry);
+                Some((PlannedImage { header, channels, geometry }, bytes))
+            }
+            _ => None,
         }
     }
 
@@ -160,16 +198,23 @@ impl<'a> PendingImage<'a> {
     ) -> Result<(), Defect> {
         let geometry = &self.geometry;
         let ImageTools { decoders, resizer, decoded, resampled, .. } = tools;
-        let (pixels, area) = match &self.source {
-            Source::Pixels(pixels) => (pixels.as_slice(), Rectangle::whole(self.decoded)),
-            Source::File { bytes, header } => {
-                let mut needed = geometry.needed();
+        let (pixels, area, reduction) = match &self.source {
+            Source::Pixels(pixels) => {
+                (pixels.as_slice(), Rectangle::whole(self.decoded), Reduction::NONE)
+            }
+            Source::File { bytes, header, scaled } => {
+                let reduction = match scaled {
+                    ScaledDecoding::Off => Reduction::NONE,
+                    ScaledDecoding::Auto => header.reducible(Reduction::allowed_by(geometry)),
+                };
+                let mut needed = reduction.needed(geometry);
                 if needed.is_empty() {
                     // All zeros; the file is judged all the same.
                     needed = Rectangle { left: 0, top: 0, width: 1, height: 1 };
                 }
-                let area = decoders.decode(bytes, header, self.channels, needed, decoded)?;
-                (decoded.as_slice(), area)
+                let area =
+                    decoders.decode(bytes, header, reduction, self.channels, needed, decoded)?;
+                (decoded.as_slice(), area, reduction)
             }
         };
         if geometry.visible.is_empty() {
@@ -196,12 +241,12 @@ impl<'a> PendingImage<'a> {
             // With alpha the resizer reads its result again, and a row is only written.
             && self.channels != 4;
         if straight_into_row {
-            return resample(resizer, pixels, area, self.channels, geometry, row);
+            return resample(resizer, pixels, area, reduction, self.channels, geometry, row);
         }
         let visible = geometry.visible;
         let pitch_bytes = visible.width as usize * usize::from(self.channels);
         let bytes = prepare(resampled, pitch_bytes * visible.height as usize);
-        resample(resizer, pixels, area, self.channels, geometry, bytes)?;
+        resample(resizer, pixels, area, reduction, self.channels, geometry, bytes)?;
         let view = PixelView { bytes, pitch_bytes, channels: self.channels };
         write_canvas(view, geometry, format, row);
         Ok(())

@@ -10,6 +10,7 @@ use fir::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 
 use super::super::arguments::Interpolation;
 use super::super::geometry::{Geometry, Rectangle, Size};
+use super::super::reduction::Reduction;
 use crate::dataset::Defect;
 
 /// The filter; `None` for `nearest`, which has none.
@@ -40,11 +41,13 @@ fn edge(index: u32, target: u32, length: u32) -> f64 {
 
 /// Resamples the visible part of a geometry into `to` (rows without gaps, exactly the visible part's pixels).
 ///
-/// `pixels` holds the part `area` of the decoded image, which covers what the geometry needs.
+/// `pixels` holds the part `area` of the decoded image, made smaller by `reduction`, which covers what the geometry
+/// needs. An edge of the crop may then lie within a pixel; that pixel counts in full.
 pub(super) fn resample(
     resizer: &mut Resizer,
     pixels: &[u8],
     area: Rectangle,
+    reduction: Reduction,
     channels: u8,
     geometry: &Geometry,
     to: &mut [u8],
@@ -57,7 +60,8 @@ pub(super) fn resample(
         return Ok(());
     };
     let failed = |reason: String| Defect(format!("resampling to {target:?} failed: {reason}"));
-    let needed = geometry.needed();
+    let needed = reduction.needed(geometry);
+    let factor = f64::from(reduction.factor());
     let visible = geometry.visible;
     let decoded = ImageRef::new(area.width, area.height, pixels, pixel_type(channels))
         .map_err(|reason| failed(reason.to_string()))?;
@@ -70,9 +74,10 @@ pub(super) fn resample(
     )
     .map_err(|reason| failed(reason.to_string()))?;
     let span = |start: u32, count: u32, target: u32, source: (u32, u32), needed: (u32, u32)| {
-        let shift = f64::from(needed.0 - source.0);
-        let first = edge(start, target, source.1) - shift;
-        let last = edge(start + count, target, source.1) - shift;
+        // Exact: a division by a power of two.
+        let shift = f64::from(needed.0) - f64::from(source.0) / factor;
+        let first = edge(start, target, source.1) / factor - shift;
+        let last = edge(start + count, target, source.1) / factor - shift;
         (first, (last - first).min(f64::from(needed.1) - first))
     };
     let (left, width) = span(

@@ -8,9 +8,10 @@ mod turbo;
 
 use super::decode::{colour, prepare};
 use super::geometry::{Rectangle, Size};
+use super::reduction::Reduction;
 use crate::dataset::Defect;
-pub(crate) use stream::read_header;
-use stream::{Ending, ending};
+use stream::Ending;
+pub(crate) use stream::{JpegHeader, ending, read_header};
 use turbo::{OpenJpeg, PixelFormat, TurboDecoder, Verdict};
 
 /// A work thread's JPEG decoder: the library's handle and scratch memory, used for one file after another.
@@ -33,7 +34,8 @@ fn widen(needed: Rectangle, image: Size, block_width: u32) -> Rectangle {
 }
 
 impl JpegDecoder {
-    /// Decodes at least `needed` into `pixels` (rows without gaps) and returns the region decoded.
+    /// Decodes at least `needed` into `pixels` (rows without gaps) and returns the region decoded. Both count in pixels of
+    /// the image made smaller by `reduction`.
     ///
     /// # Errors
     /// The file is one that Pillow refuses.
@@ -43,7 +45,8 @@ impl JpegDecoder {
     pub(crate) fn decode(
         &mut self,
         file: &[u8],
-        size: Size,
+        header: &JpegHeader,
+        reduction: Reduction,
         channels: u8,
         needed: Rectangle,
         pixels: &mut Vec<u8>,
@@ -55,14 +58,23 @@ impl JpegDecoder {
             return Err(Defect("no memory for a JPEG decoder".to_owned()));
         };
         let mut image = turbo.open(file).map_err(|reason| describe_failure(&reason, file))?;
-        if image.size != size {
+        if image.size != header.size {
             return Err(Defect(format!(
                 "the JPEG file holds frames of {}x{} and of {}x{} pixels",
-                size.width, size.height, image.size.width, image.size.height
+                header.size.width, header.size.height, image.size.width, image.size.height
             )));
         }
-        let region =
-            image.block_width.map_or(Rectangle::whole(size), |width| widen(needed, size, width));
+        if image.is_lossless && reduction != Reduction::NONE {
+            return Err(Defect("the JPEG file holds a lossless frame and another one".to_owned()));
+        }
+        let size = reduction.size(header.size);
+        // The library names a subsampling by the least factors for it. A file may have larger ones, and its blocks count.
+        let region = match (image.block_width, header.block_width) {
+            (Some(named), Some(own)) => {
+                widen(needed, size, (named.max(own) / reduction.factor()).max(1))
+            }
+            _ => Rectangle::whole(size),
+        };
         let skips_the_end = region.top + region.height < size.height;
         let mut region = region;
         let mut file_ending = None;
@@ -76,7 +88,8 @@ impl JpegDecoder {
         if file_ending == Some(Ending::Missing) {
             return Err(truncated());
         }
-        let verdict = decode_channels(&mut image, region, channels, pixels, &mut self.cmyk);
+        let verdict =
+            decode_channels(&mut image, region, reduction, channels, pixels, &mut self.cmyk);
         match verdict {
             Verdict::Fine => {}
             Verdict::Failed(reason) => return Err(describe_failure(&reason, file)),
@@ -120,6 +133,7 @@ fn lowercase_start(message: &str) -> String {
 fn decode_channels(
     image: &mut OpenJpeg<'_, '_>,
     region: Rectangle,
+    reduction: Reduction,
     channels: u8,
     pixels: &mut Vec<u8>,
     scratch: &mut Vec<u8>,
@@ -128,20 +142,20 @@ fn decode_channels(
     let out = prepare(pixels, count * usize::from(channels));
     if image.is_cmyk {
         let cmyk = prepare(scratch, count * PixelFormat::Cmyk.bytes());
-        let verdict = image.decode(region, PixelFormat::Cmyk, cmyk);
+        let verdict = image.decode(region, reduction, PixelFormat::Cmyk, cmyk);
         colour::inverted_cmyk_to(channels, cmyk, out);
         return verdict;
     }
     match channels {
         1 if !image.is_grey => {
             let rgb = prepare(scratch, count * PixelFormat::Rgb.bytes());
-            let verdict = image.decode(region, PixelFormat::Rgb, rgb);
+            let verdict = image.decode(region, reduction, PixelFormat::Rgb, rgb);
             colour::rgb_to_grey(rgb, out);
             verdict
         }
-        1 => image.decode(region, PixelFormat::Grey, out),
-        3 => image.decode(region, PixelFormat::Rgb, out),
-        _ => image.decode(region, PixelFormat::Rgba, out),
+        1 => image.decode(region, reduction, PixelFormat::Grey, out),
+        3 => image.decode(region, reduction, PixelFormat::Rgb, out),
+        _ => image.decode(region, reduction, PixelFormat::Rgba, out),
     }
 }
 

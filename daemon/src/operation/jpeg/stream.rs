@@ -19,6 +19,9 @@ pub(crate) struct JpegHeader {
     pub(crate) components: u8,
     /// The EXIF tag, 1 to 8; 1 where there is none.
     pub(crate) orientation: u8,
+    /// The width in pixels of the groups of blocks in which it is coded (T.81, A.2: MCUs); `None` where it is coded
+    /// without blocks (lossless).
+    pub(crate) block_width: Option<u32>,
 }
 
 /// Whether the markers lead to the end of the image.
@@ -70,6 +73,25 @@ const fn is_frame(marker: u8) -> bool {
     matches!(marker, 0xc0..=0xcf) && !matches!(marker, 0xc4 | 0xc8 | 0xcc)
 }
 
+/// Lossless frames, which are coded pixel by pixel.
+const fn is_lossless(marker: u8) -> bool {
+    matches!(marker, 0xc3 | 0xc7 | 0xcb | 0xcf)
+}
+
+/// The width of the groups of blocks, from the frame's list of components.
+fn block_width(marker: u8, list: &[u8]) -> Option<u32> {
+    if is_lossless(marker) {
+        return None;
+    }
+    let components = list.as_chunks::<3>().0;
+    // Of a single component every group is one block, whatever its factors are.
+    let widest = match components {
+        [_] => 1,
+        _ => components.iter().map(|[_, factors, _]| factors >> 4).max()?,
+    };
+    Some(8 * u32::from(widest.max(1)))
+}
+
 /// Reads the segments before the first scan.
 ///
 /// # Errors
@@ -89,7 +111,7 @@ pub(crate) fn read_header(file: &[u8]) -> Result<JpegHeader, Defect> {
                 }
             }
             marker if is_frame(marker) => {
-                let [_, height_high, height_low, width_high, width_low, components, ..] =
+                let [_, height_high, height_low, width_high, width_low, components, list @ ..] =
                     segment.body
                 else {
                     return Err(Defect("the JPEG frame header is too short".to_owned()));
@@ -101,6 +123,7 @@ pub(crate) fn read_header(file: &[u8]) -> Result<JpegHeader, Defect> {
                     },
                     components: *components,
                     orientation,
+                    block_width: block_width(marker, list),
                 });
             }
             START_OF_SCAN | END_OF_IMAGE => {
@@ -170,6 +193,7 @@ mod tests {
         let header = read_header(&file).unwrap();
         assert_eq!(header.size, Size { width: 37, height: 21 });
         assert_eq!((header.components, header.orientation), (3, 1));
+        assert_eq!(header.block_width, Some(16));
     }
 
     #[test]

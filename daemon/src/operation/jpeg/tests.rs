@@ -2,10 +2,22 @@
 
 use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
 
+use super::turbo::{TestCoding, encode_for_tests};
 use super::*;
+use crate::operation::reduction::REDUCTIONS;
 use crate::operation::test_images::{gradient, jpeg};
+use turbojpeg_sys as sys;
 
 fn decode(
+    file: &[u8],
+    channels: u8,
+    region: Option<Rectangle>,
+) -> Result<(Rectangle, Vec<u8>), Defect> {
+    decode_at(Reduction::NONE, file, channels, region)
+}
+
+fn decode_at(
+    reduction: Reduction,
     file: &[u8],
     channels: u8,
     region: Option<Rectangle>,
@@ -13,8 +25,8 @@ fn decode(
     let header = read_header(file)?;
     let mut decoder = JpegDecoder::default();
     let mut pixels = Vec::new();
-    let needed = region.unwrap_or(Rectangle::whole(header.size));
-    let region = decoder.decode(file, header.size, channels, needed, &mut pixels)?;
+    let needed = region.unwrap_or(Rectangle::whole(reduction.size(header.size)));
+    let region = decoder.decode(file, &header, reduction, channels, needed, &mut pixels)?;
     pixels.truncate(region.width as usize * region.height as usize * usize::from(channels));
     Ok((region, pixels))
 }
@@ -54,10 +66,39 @@ fn part(pixels: &[u8], area: Rectangle, wanted: Rectangle, channels: usize) -> V
     part
 }
 
+/// Compares random regions with the decoding of the whole image, at every reduction.
+fn assert_regions(file: &[u8], draws: &mut crate::order::Draws, what: &str) {
+    for reduction in REDUCTIONS {
+        let (whole, full) = decode_at(reduction, file, 3, None).unwrap();
+        assert_eq!(whole.size(), reduction.size(read_header(file).unwrap().size));
+        for _ in 0..6 {
+            let mut span = |limit: u32| {
+                let start = draws.below(u64::from(limit));
+                let length = draws.below(u64::from(limit) - start) + 1;
+                (u32::try_from(start).unwrap(), u32::try_from(length).unwrap())
+            };
+            let ((left, width), (top, height)) = (span(whole.width), span(whole.height));
+            let wanted = Rectangle { left, top, width, height };
+            let (area, pixels) = decode_at(reduction, file, 3, Some(wanted)).unwrap();
+            assert!(
+                part(&pixels, area, wanted, 3) == part(&full, whole, wanted, 3),
+                "{what} at {reduction:?}: {wanted:?} of {:?}",
+                whole.size()
+            );
+        }
+    }
+}
+
+/// Odd ones, whole blocks, and the least.
+const SIZES: [(u16, u16); 6] = [(131, 97), (64, 48), (33, 70), (1, 1), (1, 40), (57, 1)];
+
+fn draws(seed: u64) -> crate::order::Draws {
+    crate::order::Draws::new(crate::order::DrawKey { seed, epoch: 0, sample: 0 }, 0)
+}
+
 #[test]
 fn a_region_has_the_pixels_of_a_full_decoding() {
-    let mut draws =
-        crate::order::Draws::new(crate::order::DrawKey { seed: 3, epoch: 0, sample: 0 }, 0);
+    let mut draws = draws(3);
     let samplings = [
         SamplingFactor::F_1_1,
         SamplingFactor::F_2_1,
@@ -69,28 +110,79 @@ fn a_region_has_the_pixels_of_a_full_decoding() {
     for sampling in samplings {
         for colour in [ColorType::Rgb, ColorType::Luma, ColorType::Cmyk] {
             for (progressive, restart) in [(false, 0), (true, 0), (false, 3)] {
-                for (width, height) in [(131, 97), (64, 48), (33, 70)] {
+                for (width, height) in SIZES {
                     let file = encode(width, height, colour, sampling, progressive, restart);
-                    let (whole, full) = decode(&file, 3, None).unwrap();
-                    assert_eq!(whole.size(), Size { width: width.into(), height: height.into() });
-                    for _ in 0..12 {
-                        let mut span = |limit: u16| {
-                            let start = draws.below(u64::from(limit));
-                            let length = draws.below(u64::from(limit) - start) + 1;
-                            (u32::try_from(start).unwrap(), u32::try_from(length).unwrap())
-                        };
-                        let ((left, width), (top, height)) = (span(width), span(height));
-                        let wanted = Rectangle { left, top, width, height };
-                        let (area, pixels) = decode(&file, 3, Some(wanted)).unwrap();
-                        assert!(
-                            part(&pixels, area, wanted, 3) == part(&full, whole, wanted, 3),
-                            "{sampling:?} {colour:?} progressive {progressive}: {wanted:?}"
-                        );
-                    }
+                    let what = format!("{sampling:?} {colour:?} progressive {progressive}");
+                    assert_regions(&file, &mut draws, &what);
                 }
             }
         }
     }
+}
+
+#[test]
+fn a_region_of_an_arithmetic_file_has_the_pixels_of_a_full_decoding() {
+    let mut draws = draws(4);
+    for subsampling in [
+        sys::TJSAMP_TJSAMP_444,
+        sys::TJSAMP_TJSAMP_422,
+        sys::TJSAMP_TJSAMP_420,
+        sys::TJSAMP_TJSAMP_GRAY,
+        sys::TJSAMP_TJSAMP_440,
+        sys::TJSAMP_TJSAMP_411,
+        sys::TJSAMP_TJSAMP_441,
+    ] {
+        for (arithmetic, progressive) in
+            [(true, false), (true, true), (false, true), (false, false)]
+        {
+            let coding = TestCoding { subsampling, arithmetic, progressive, lossless: false };
+            for (width, height) in SIZES {
+                let pixels = gradient(width.into(), height.into(), 3);
+                let size = Size { width: width.into(), height: height.into() };
+                let file = encode_for_tests(&pixels, size, coding);
+                let frame = [[0xc1, 0xc2], [0xc9, 0xca]][usize::from(arithmetic)];
+                let found = file.windows(2).any(|marker| {
+                    marker == [0xff, frame[usize::from(progressive)]] || marker == [0xff, 0xc0]
+                });
+                assert!(found, "{coding:?}");
+                assert_regions(&file, &mut draws, &format!("{coding:?}"));
+            }
+        }
+    }
+}
+
+/// The factors 2×2 for all components mean the same as 1×1, but for the width of the blocks.
+#[test]
+fn a_region_of_a_file_with_larger_factors_than_it_needs() {
+    let mut file = encode(131, 97, ColorType::Rgb, SamplingFactor::F_1_1, false, 0);
+    let frame = file.windows(2).position(|marker| marker == [0xff, 0xc0]).unwrap();
+    for factors in [0x12, 0x21] {
+        for component in 0..3 {
+            file[frame + 11 + 3 * component] = factors;
+        }
+        // Another order of blocks: other pixels, but the same ones each time.
+        assert_regions(&file, &mut draws(5), "with factors beyond need");
+    }
+}
+
+#[test]
+fn a_lossless_file_is_decoded_whole() {
+    let size = Size { width: 40, height: 30 };
+    let coding = TestCoding {
+        subsampling: sys::TJSAMP_TJSAMP_444,
+        arithmetic: false,
+        progressive: false,
+        lossless: true,
+    };
+    let pixels = gradient(40, 30, 3);
+    let file = encode_for_tests(&pixels, size, coding);
+    assert_eq!(read_header(&file).unwrap().block_width, None);
+    let corner = Rectangle { left: 20, top: 20, width: 1, height: 1 };
+    let (area, decoded) = decode(&file, 3, Some(corner)).unwrap();
+    assert_eq!(area, Rectangle::whole(size));
+    assert!(decoded == pixels);
+    let refused = decode_at(REDUCTIONS[1], &file, 3, None).unwrap_err();
+    assert_eq!(refused.0, "the JPEG file holds a lossless frame and another one");
 }
 
 #[test]
@@ -123,7 +215,7 @@ fn corrupt_data_with_an_end_is_decoded_and_counted() {
     let mut decoder = JpegDecoder::default();
     let mut pixels = Vec::new();
     let whole = Rectangle::whole(header.size);
-    decoder.decode(&file, header.size, 3, whole, &mut pixels).unwrap();
+    decoder.decode(&file, &header, Reduction::NONE, 3, whole, &mut pixels).unwrap();
     assert_eq!(decoder.warnings, 1);
 }
 
@@ -159,7 +251,8 @@ fn damaged_bytes_never_panic() {
 #[test]
 fn what_a_decoder_met_before_does_not_matter() {
     let good = encode(50, 35, ColorType::Rgb, SamplingFactor::F_2_2, false, 0);
-    let whole = Rectangle { left: 0, top: 0, width: 50, height: 35 };
+    let good_header = read_header(&good).unwrap();
+    let whole = Rectangle::whole(good_header.size);
     let (_, expected) = decode(&good, 3, None).unwrap();
     let before = encode(45, 39, ColorType::Rgb, SamplingFactor::F_2_2, false, 0);
     let header = read_header(&before).unwrap();
@@ -168,8 +261,11 @@ fn what_a_decoder_met_before_does_not_matter() {
     for length in 0..before.len() {
         let top = Rectangle { left: 0, top: 0, width: 9, height: 3 };
         for region in [Rectangle::whole(header.size), top] {
-            decoder.decode(&before[..length], header.size, 3, region, &mut pixels).unwrap_err();
-            let decoded = decoder.decode(&good, whole.size(), 3, whole, &mut pixels);
+            decoder
+                .decode(&before[..length], &header, Reduction::NONE, 3, region, &mut pixels)
+                .unwrap_err();
+            let decoded =
+                decoder.decode(&good, &good_header, Reduction::NONE, 3, whole, &mut pixels);
             assert_eq!(decoded, Ok(whole), "after {length} bytes of another file");
             assert!(pixels[..expected.len()] == expected, "after {length} bytes of another file");
         }

@@ -12,6 +12,7 @@ use std::ptr::NonNull;
 use turbojpeg_sys as sys;
 
 use super::super::geometry::{Rectangle, Size};
+use super::super::reduction::Reduction;
 
 /// A decompressor, used for one file after another.
 pub(super) struct TurboDecoder {
@@ -82,6 +83,8 @@ pub(super) struct OpenJpeg<'d, 'f> {
     pub(super) is_cmyk: bool,
     /// Whether there is only brightness.
     pub(super) is_grey: bool,
+    /// Whether it is coded without blocks; it can then not be decoded smaller.
+    pub(super) is_lossless: bool,
     /// The width of the blocks in which it is coded; `None` when a region cannot be asked for.
     pub(super) block_width: Option<u32>,
 }
@@ -159,7 +162,7 @@ impl TurboDecoder {
         };
         let colour = self.get(sys::TJPARAM_TJPARAM_COLORSPACE as c_int);
         let is = |code: sys::TJCS| c_int::try_from(code) == Ok(colour);
-        let lossless = self.get(sys::TJPARAM_TJPARAM_LOSSLESS as c_int) != 0;
+        let is_lossless = self.get(sys::TJPARAM_TJPARAM_LOSSLESS as c_int) != 0;
         let block_width = match self.get(sys::TJPARAM_TJPARAM_SUBSAMP as c_int) {
             sys::TJSAMP_TJSAMP_444
             | sys::TJSAMP_TJSAMP_GRAY
@@ -173,7 +176,8 @@ impl TurboDecoder {
             size,
             is_cmyk: is(sys::TJCS_TJCS_CMYK) || is(sys::TJCS_TJCS_YCCK),
             is_grey: is(sys::TJCS_TJCS_GRAY),
-            block_width: block_width.filter(|_| !lossless),
+            is_lossless,
+            block_width: block_width.filter(|_| !is_lossless),
             decoder: self,
             file,
         })
@@ -181,27 +185,32 @@ impl TurboDecoder {
 }
 
 impl OpenJpeg<'_, '_> {
-    /// Decodes a region, whose left edge must be a multiple of `block_width`, or the whole image. Rows lie without gaps.
+    /// Decodes a region, whose left edge must be a multiple of `block_width`, or the whole image; both of the image made
+    /// smaller by `reduction`. Rows lie without gaps.
     ///
     /// # Panics
-    /// When `pixels` has not exactly the region's bytes, or the region does not lie in the image.
+    /// When `pixels` has not exactly the region's bytes, the region does not lie in the image, or a lossless file is to
+    /// be decoded smaller.
     pub(super) fn decode(
         &mut self,
         region: Rectangle,
+        reduction: Reduction,
         format: PixelFormat,
         pixels: &mut [u8],
     ) -> Verdict {
-        let whole = region == Rectangle::whole(self.size);
+        // As the library computes it: a quotient that is rounded up. It ignores the factor for lossless files.
+        let size = reduction.size(self.size);
+        let whole = region == Rectangle::whole(size);
         let inside = |start: u32, length: u32, limit: u32| {
             length > 0 && start.checked_add(length).is_some_and(|end| end <= limit)
         };
         assert!(
-            inside(region.left, region.width, self.size.width)
-                && inside(region.top, region.height, self.size.height)
+            inside(region.left, region.width, size.width)
+                && inside(region.top, region.height, size.height)
+                && (reduction == Reduction::NONE || !self.is_lossless)
                 && pixels.len() == region.width as usize * region.height as usize * format.bytes(),
-            "a buffer of {} bytes for {region:?} of {:?}",
-            pixels.len(),
-            self.size
+            "a buffer of {} bytes for {region:?} of {size:?}",
+            pixels.len()
         );
         let number = |value: u32| c_int::try_from(value).unwrap_or(c_int::MAX);
         let handle = self.decoder.handle.as_ptr();
@@ -215,17 +224,24 @@ impl OpenJpeg<'_, '_> {
                 h: number(region.height),
             }
         };
-        // SAFETY: the handle is live and has read a header; regions that do not fit are refused with −1.
-        let status = unsafe { sys::tj3SetCroppingRegion(handle.cast(), cropping) };
+        let factor = sys::tjscalingfactor { num: 1, denom: number(reduction.factor()) };
+        // SAFETY: the handle is live; factors that the library does not have are refused with −1.
+        let mut status = unsafe { sys::tj3SetScalingFactor(handle.cast(), factor) };
+        if status == 0 {
+            // SAFETY: the handle is live and has read a header; regions that do not fit are refused with −1.
+            status = unsafe { sys::tj3SetCroppingRegion(handle.cast(), cropping) };
+        }
         if status != 0 {
             self.decoder.has_failed = true;
             return Verdict::Failed(self.decoder.message());
         }
         let pitch = number(region.width) * number(u32::try_from(format.bytes()).unwrap_or(4));
         // SAFETY: the handle is live. The library reads the file's bytes only. It writes `region.height` rows (all of
-        // the image's when no region is set) of `pitch` bytes: the size is read again from the same bytes, which the
-        // borrow has kept unchanged since `open`, by a handle that no earlier file has left in its state
-        // (`has_failed`), so it is `self.size`, against which the buffer was checked above.
+        // the image's when no region is set) of `pitch` bytes, of the image made smaller by the factor that was set
+        // above: the size is read again from the same bytes, which the borrow has kept unchanged since `open`, by a
+        // handle that no earlier file has left in its state (`has_failed`), so it is `self.size`, from which `size`
+        // follows as in the library (jdiv_round_up), and against that the buffer was checked. Only for lossless files
+        // does the library ignore the factor; those were refused above.
         let status = unsafe {
             sys::tj3Decompress8(
                 handle.cast(),
@@ -245,6 +261,62 @@ impl Drop for TurboDecoder {
         // SAFETY: the handle is live and is not used again.
         unsafe { sys::tj3Destroy(self.handle.as_ptr().cast()) };
     }
+}
+
+/// How a test's file is coded.
+#[cfg(test)]
+#[derive(Debug, Clone, Copy)]
+pub(super) struct TestCoding {
+    pub(super) subsampling: sys::TJSAMP,
+    pub(super) arithmetic: bool,
+    pub(super) progressive: bool,
+    pub(super) lossless: bool,
+}
+
+/// Encodes RGB for tests: what jpeg-encoder cannot, such as arithmetic coding.
+#[cfg(test)]
+pub(super) fn encode_for_tests(pixels: &[u8], size: Size, coding: TestCoding) -> Vec<u8> {
+    let side = |length: u32| c_int::try_from(length).unwrap();
+    assert_eq!(pixels.len(), size.width as usize * size.height as usize * 3);
+    // SAFETY: no preconditions; null is checked for.
+    let handle = unsafe { sys::tj3Init(sys::TJINIT_TJINIT_COMPRESS as c_int) };
+    assert!(!handle.is_null());
+    for (parameter, value) in [
+        (sys::TJPARAM_TJPARAM_SUBSAMP, coding.subsampling as c_int),
+        (sys::TJPARAM_TJPARAM_QUALITY, 90),
+        (sys::TJPARAM_TJPARAM_ARITHMETIC, c_int::from(coding.arithmetic)),
+        (sys::TJPARAM_TJPARAM_PROGRESSIVE, c_int::from(coding.progressive)),
+        (sys::TJPARAM_TJPARAM_LOSSLESS, c_int::from(coding.lossless)),
+    ] {
+        // SAFETY: the handle is live; unknown parameters and values are refused, not undefined.
+        let status = unsafe { sys::tj3Set(handle, parameter as c_int, value) };
+        assert!(status == 0, "{coding:?}");
+    }
+    let (mut file, mut length) = (std::ptr::null_mut(), 0);
+    // SAFETY: the handle is live and `pixels` has height rows of width pixels without gaps; a null buffer lets the library
+    // allocate one, whose place and length it writes to the two variables.
+    let status = unsafe {
+        sys::tj3Compress8(
+            handle,
+            pixels.as_ptr(),
+            side(size.width),
+            0,
+            side(size.height),
+            PixelFormat::Rgb.code(),
+            &raw mut file,
+            &raw mut length,
+        )
+    };
+    assert!(status == 0, "{coding:?}");
+    // SAFETY: the library has just written `length` bytes there and nobody else has the pointer.
+    let bytes =
+        unsafe { std::slice::from_raw_parts(file, usize::try_from(length).unwrap()) }.to_vec();
+    // SAFETY: both were made by the library above and are not used again.
+    unsafe {
+        sys::tj3Free(file.cast());
+        sys::tj3Destroy(handle);
+    }
+    bytes
 }
 
 /// Whether a message is one of libjpeg's warnings (those named `JWRN_…` in its jerror.h).

@@ -1,0 +1,268 @@
+//! How many threads an `auto` stage gets, found while it runs.
+//!
+//! The rule: a row costs stage *s* the time c on a core and the time b asleep (in a `delay`, on a disk). The cores that
+//! the daemon may use can do cores ÷ Σc rows a second over all stages, or less where a stage with a fixed number of
+//! threads takes longer. At that rate, by Little's law (Little 1961), rate·c threads of the stage are on a core and
+//! m = rate·b are asleep at a time. The stage gets the first, rounded up, and m + 2√m on top: the number asleep varies
+//! like a Poisson count, and twice its spread hides all but a few moments (square-root staffing, Halfin and Whitt 1981).
+//! Time in which a thread was ready but had no core counts as neither: more threads would not help.
+//!
+//! It does not oscillate, since c and b are a row's own and do not depend on how many threads there are. Besides, a
+//! stage is raised only while rows wait for it and the rings have room, at most to twice its threads a time, after two
+//! looks that agree; it is lowered by a fifth or more, or not at all, after eight. Nothing here has a say in which bytes
+//! a batch has: a limit only decides who may start a row now.
+
+use std::time::Duration;
+
+use forebay_protocol::sync::{AtomicU64, Ordering};
+
+/// Sleep below this share of a row's time is noise.
+const LEAST_ASLEEP: f64 = 0.1;
+/// Rows that a look must have seen.
+const LEAST_ROWS: u64 = 8;
+/// Looks that must agree before a stage is raised, and lowered.
+const LOOKS_TO_RAISE: u32 = 2;
+const LOOKS_TO_LOWER: u32 = 8;
+/// A stage is lowered only to this share of its threads or less.
+const LOWERED_TO: f64 = 0.8;
+/// An input queue that was occupied for this share of the time has rows that wait.
+const ROWS_WAIT: f64 = 0.5;
+
+/// What a stage's rows have cost so far. Told by the work threads, read by the engine.
+#[derive(Debug, Default)]
+pub(crate) struct StageCost {
+    rows: AtomicU64,
+    wall_ns: AtomicU64,
+    cpu_ns: AtomicU64,
+}
+
+/// A sum of rows' costs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Cost {
+    pub(crate) rows: u64,
+    pub(crate) wall: Duration,
+    pub(crate) cpu: Duration,
+}
+
+impl StageCost {
+    /// So many rows took so long and so much CPU time.
+    pub(crate) fn add(&self, rows: u32, wall: Duration, cpu: Duration) {
+        let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        // Relaxed, here and below: figures.
+        self.rows.fetch_add(rows.into(), Ordering::Relaxed);
+        self.wall_ns.fetch_add(nanoseconds(wall), Ordering::Relaxed);
+        self.cpu_ns.fetch_add(nanoseconds(cpu), Ordering::Relaxed);
+    }
+
+    /// All so far.
+    pub(crate) fn total(&self) -> Cost {
+        Cost {
+            rows: self.rows.load(Ordering::Relaxed),
+            wall: Duration::from_nanos(self.wall_ns.load(Ordering::Relaxed)),
+            cpu: Duration::from_nanos(self.cpu_ns.load(Ordering::Relaxed)),
+        }
+    }
+}
+
+impl Cost {
+    fn since(self, earlier: Self) -> Self {
+        Self {
+            rows: self.rows.saturating_sub(earlier.rows),
+            wall: self.wall.saturating_sub(earlier.wall),
+            cpu: self.cpu.saturating_sub(earlier.cpu),
+        }
+    }
+}
+
+/// What is seen of one stage.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct StageSeen {
+    /// The threads that it may have now.
+    pub(super) limit: u32,
+    pub(super) is_auto: bool,
+    /// All its rows so far.
+    pub(super) total: Cost,
+    /// The share of the time since the last look in which rows waited for it.
+    pub(super) occupancy: f64,
+}
+
+/// What all stages of the daemon share.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Means {
+    /// Cores that the daemon may use, less than the machine's under a limit.
+    pub(super) cores: f64,
+    /// Threads that all stages may have together.
+    pub(super) most_threads: u32,
+    /// The share of the threads' time since the last look in which they were ready and had no core.
+    pub(super) without_core: f64,
+    /// A ring has room for another batch.
+    pub(super) rings_have_room: bool,
+}
+
+/// Finds the threads of one stream's stages.
+#[derive(Debug, Default)]
+pub(super) struct Tuner {
+    stages: Vec<StageState>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct StageState {
+    before: Cost,
+    /// A row's time on a core and asleep, in seconds; smoothed.
+    row: Option<(f64, f64)>,
+    raise_looks: u32,
+    lower_looks: u32,
+    why: String,
+}
+
+impl Tuner {
+    /// Looks once: the new limit of each stage.
+    pub(super) fn look(&mut self, stages: &[StageSeen], means: Means) -> Vec<u32> {
+        self.stages.resize_with(stages.len(), StageState::default);
+        for (state, seen) in self.stages.iter_mut().zip(stages) {
+            state.measure(seen.total, means.without_core);
+        }
+        let rows: Vec<(f64, f64)> =
+            self.stages.iter().map(|state| state.row.unwrap_or_default()).collect();
+        let wanted = wanted_threads(&rows, stages, means);
+        self.stages
+            .iter_mut()
+            .zip(stages)
+            .zip(wanted)
+            .map(|((state, seen), wanted)| state.step(seen, &wanted, means))
+            .collect()
+    }
+
+    /// Why a stage has the threads that it has.
+    pub(super) fn why(&self, stage: usize) -> &str {
+        self.stages.get(stage).map_or("", |state| state.why.as_str())
+    }
+}
+
+/// What the rule says of one stage.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Wanted {
+    threads: u32,
+    /// Threads on a core and asleep at a time.
+    on_core: f64,
+    asleep: f64,
+    /// The rule asked for more than there may be.
+    is_bounded: bool,
+}
+
+/// The rule of the module's head; `rows`: a row's time on a core and asleep, by stage.
+fn wanted_threads(rows: &[(f64, f64)], stages: &[StageSeen], means: Means) -> Vec<Wanted> {
+    let on_core_in_all: f64 = rows.iter().map(|(on_core, _)| on_core).sum();
+    let mut rate = means.cores / on_core_in_all.max(1e-9);
+    for ((on_core, asleep), seen) in rows.iter().zip(stages) {
+        if !seen.is_auto && on_core + asleep > 0.0 {
+            rate = rate.min(f64::from(seen.limit) / (on_core + asleep));
+        }
+    }
+    let fixed: u32 = stages.iter().filter(|seen| !seen.is_auto).map(|seen| seen.limit).sum();
+    let autos = stages.iter().filter(|seen| seen.is_auto).count().max(1);
+    let autos = u32::try_from(autos).unwrap_or(u32::MAX);
+    // Each `auto` stage may have all that the others leave, which is one each at least.
+    let most = means.most_threads.saturating_sub(fixed).saturating_sub(autos - 1).max(1);
+    rows.iter()
+        .map(|(on_core, asleep)| {
+            let is_asleep = *asleep >= LEAST_ASLEEP * (on_core + asleep);
+            let on_core = rate * on_core;
+            let asleep = if is_asleep { rate * asleep } else { 0.0 };
+            // A hair above a whole number is measuring.
+            let threads = (on_core - 0.05).ceil().max(1.0) + (asleep + 2.0 * asleep.sqrt()).ceil();
+            let threads_wanted = whole(threads);
+            Wanted {
+                threads: threads_wanted.min(most),
+                on_core,
+                asleep,
+                is_bounded: threads_wanted > most,
+            }
+        })
+        .collect()
+}
+
+impl StageState {
+    /// Takes the rows since the last look into the means.
+    #[expect(clippy::cast_precision_loss, reason = "a count of rows")]
+    fn measure(&mut self, total: Cost, without_core: f64) {
+        let seen = total.since(self.before);
+        if seen.rows < LEAST_ROWS {
+            return;
+        }
+        self.before = total;
+        let rows = seen.rows as f64;
+        let on_core = seen.cpu.as_secs_f64() / rows;
+        let ready = seen.wall.as_secs_f64() * without_core / rows;
+        let asleep = (seen.wall.as_secs_f64() / rows - on_core - ready).max(0.0);
+        let mix = |old: f64, new: f64| 0.5 * old + 0.5 * new;
+        self.row = Some(self.row.map_or((on_core, asleep), |(old_on_core, old_asleep)| {
+            (mix(old_on_core, on_core), mix(old_asleep, asleep))
+        }));
+    }
+
+    fn step(&mut self, seen: &StageSeen, wanted: &Wanted, means: Means) -> u32 {
+        if !seen.is_auto {
+            self.why = "as configured".to_owned();
+            return seen.limit;
+        }
+        if self.row.is_none() {
+            self.why = format!("{} threads: too few rows so far to tell", seen.limit);
+            return seen.limit;
+        }
+        let raise =
+            wanted.threads > seen.limit && seen.occupancy >= ROWS_WAIT && means.rings_have_room;
+        let lower = f64::from(wanted.threads) <= LOWERED_TO * f64::from(seen.limit);
+        self.raise_looks = if raise { self.raise_looks + 1 } else { 0 };
+        self.lower_looks = if lower { self.lower_looks + 1 } else { 0 };
+        let limit = if self.raise_looks >= LOOKS_TO_RAISE {
+            wanted.threads.min(seen.limit.saturating_mul(2))
+        } else if self.lower_looks >= LOOKS_TO_LOWER {
+            wanted.threads
+        } else {
+            seen.limit
+        };
+        if limit != seen.limit {
+            (self.raise_looks, self.lower_looks) = (0, 0);
+        }
+        self.why = self.describe(limit, wanted, means);
+        limit
+    }
+
+    fn describe(&self, limit: u32, wanted: &Wanted, means: Means) -> String {
+        let (on_core, asleep) = self.row.unwrap_or_default();
+        let milliseconds = |seconds: f64| format!("{:.2} ms", seconds * 1e3);
+        let plural = if limit == 1 { "thread" } else { "threads" };
+        let mut why = format!(
+            "{limit} {plural}: a row takes {} on a core and {} asleep, so {:.1} cores keep {:.1} threads running",
+            milliseconds(on_core),
+            milliseconds(asleep),
+            means.cores,
+            wanted.on_core,
+        );
+        if wanted.asleep > 0.0 {
+            why.push_str(&format!(" and {:.1} asleep on average", wanted.asleep));
+        }
+        if wanted.is_bounded {
+            why.push_str(&format!(
+                "; more than {} in all are not allowed, by ring.memory and the number of cores",
+                means.most_threads
+            ));
+        } else if wanted.threads > limit {
+            why.push_str("; it would get more if rows waited for it and the ring had room");
+        }
+        why
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a small positive number"
+)]
+fn whole(threads: f64) -> u32 {
+    threads.clamp(1.0, 65_536.0) as u32
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,251 @@
+//! One work thread: claims rows, runs their stages, hands them on, and sleeps when there is nothing to claim.
+//!
+//! A thread's states are in [`super::hand_over`]. Besides, it sleeps for the CPU budget before it claims, with no row, no
+//! place in a stage and no bit among the sleepers: nobody waits for it then.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use forebay_protocol::sync::Ordering;
+use nix::time::{ClockId, clock_gettime};
+
+use super::pool::Shared;
+use super::stream::{Stage, Stream};
+use super::work::{Claim, RowCell, RowClaim, RowFailure, SessionWork, SlotRow};
+use crate::operation::WorkerScratch;
+
+/// A thread reads its CPU clock, a system call, at most so often as long as it stays in one stage.
+const CPU_READING_PERIOD: Duration = Duration::from_micros(200);
+
+/// See the module's head.
+pub(super) struct Worker {
+    shared: Arc<Shared>,
+    group: usize,
+    number: usize,
+    scratch: WorkerScratch,
+    meter: CpuMeter,
+}
+
+impl Worker {
+    pub(super) fn new(shared: Arc<Shared>, group: usize, number: usize) -> Self {
+        Self { shared, group, number, scratch: WorkerScratch::default(), meter: CpuMeter::start() }
+    }
+
+    /// Works until the pool ends.
+    pub(super) fn run(mut self) {
+        let mut idle_since = Instant::now();
+        while !self.shared.is_ending() {
+            self.sleep_for_the_budget();
+            match self.find() {
+                Some((session, claim)) => {
+                    let start = Instant::now();
+                    match claim {
+                        Claim::Row(claim) => self.work(&session, claim, start, start - idle_since),
+                        Claim::Compaction { slot } => {
+                            session.slots[slot].compact(&session.stream);
+                            self.shared.ring();
+                        }
+                    }
+                    idle_since = Instant::now();
+                }
+                None => self.sleep(),
+            }
+        }
+    }
+
+    fn sleep_for_the_budget(&self) {
+        let Some(length) = self.shared.budget.must_sleep() else {
+            return;
+        };
+        let begun = Instant::now();
+        // The end of the pool unparks; nothing else does.
+        thread::park_timeout(length);
+        if self.shared.sessions.load().iter().any(|session| session.urgency().is_some()) {
+            self.shared.budget.held_back(begun.elapsed());
+        }
+    }
+
+    /// The most urgent ready row over all sessions.
+    fn find(&self) -> Option<(Arc<SessionWork>, Claim)> {
+        if !self.shared.is_active(self.group) {
+            return None;
+        }
+        let sessions = self.shared.sessions.load();
+        if let [session] = sessions.as_slice() {
+            return session.claim(self.group).map(|claim| (Arc::clone(session), claim));
+        }
+        let mut by_urgency: Vec<_> = sessions
+            .iter()
+            .filter_map(|session| session.urgency().map(|urgency| (urgency, session)))
+            .collect();
+        by_urgency.sort_by_key(|(urgency, _)| *urgency);
+        by_urgency.into_iter().find_map(|(_, session)| {
+            session.claim(self.group).map(|claim| (Arc::clone(session), claim))
+        })
+    }
+
+    /// Sleeps until there may be something to claim.
+    fn sleep(&mut self) {
+        if !self.shared.is_active(self.group) {
+            // The other group's turn: what this thread keeps for itself is memory that is not planned twice.
+            self.scratch = WorkerScratch::default();
+        }
+        let shared = &self.shared;
+        let something = || {
+            shared.is_ending() || (shared.is_active(self.group) && shared.has_claimable(self.group))
+        };
+        let picked = shared.sleep_unless(self.group, self.number, something);
+        if picked && !shared.is_active(self.group) {
+            // A wake-up for a row that this group may not take any more.
+            shared.wake_one();
+        }
+        self.meter.skip();
+    }
+
+    /// Runs one stage on one row and hands the row on.
+    fn work(&mut self, session: &SessionWork, claim: RowClaim, start: Instant, waited: Duration) {
+        let stream = &session.stream;
+        let stage = &stream.stages[claim.stage];
+        let slot = &session.slots[claim.slot];
+        stage.input.get(waited);
+        self.meter.enter(stage, start, &self.shared);
+        let mut cell = slot.cell(claim.row);
+        let failure = if slot.is_cancelled() {
+            None
+        } else {
+            let place = self.shared.place(self.group, self.number);
+            place.enter(session, claim, cell.task.id);
+            let failure = self.run_stage(stream, claim.stage, &mut cell).err();
+            self.shared.place(self.group, self.number).leave();
+            match &failure {
+                None => stage.figures.record(start.elapsed()),
+                Some(_) => stage.figures.record_failure(),
+            }
+            failure
+        };
+        let failed = failure.is_some();
+        let is_last = claim.stage + 1 == stream.stages.len();
+        let finished = is_last || failed || slot.is_cancelled();
+        if finished {
+            cell.failure = failure;
+            self.shared.spare_buffers.give(cell.task.take_bytes());
+            cell.permit = None;
+        }
+        drop(cell);
+        self.meter.leave(stage, start, &self.shared);
+        stage.gate.leave(self.group);
+        if finished {
+            // Relaxed: a sign of life.
+            self.shared.rows_finished.fetch_add(1, Ordering::Relaxed);
+            if slot.finish_row(claim.row, failed) {
+                self.shared.ring();
+            }
+        } else {
+            stream.stages[claim.stage + 1].input.put(Duration::ZERO);
+            slot.mark_ready(claim.stage + 1, claim.row);
+            self.shared.wake_for(&stream.stages[claim.stage + 1]);
+        }
+    }
+
+    /// Runs the operations; after the last stage the row also gets its id. A panic in a decoder ends the row, not the
+    /// thread: it becomes the stream's fault with the sample's name.
+    fn run_stage(
+        &mut self,
+        stream: &Stream,
+        stage: usize,
+        cell: &mut RowCell,
+    ) -> Result<(), RowFailure> {
+        let scratch = &mut self.scratch;
+        let run = catch_unwind(AssertUnwindSafe(|| {
+            let mut row = SlotRow(&mut cell.writer);
+            stream.plan.run(stage, &mut cell.task, stream.dataset.as_ref(), &mut row, scratch)
+        }));
+        match run {
+            Ok(Ok(())) => {}
+            Ok(Err(defect)) => return Err(RowFailure::Defect(defect.0)),
+            Err(_) => {
+                self.scratch = WorkerScratch::default();
+                return Err(RowFailure::Panic);
+            }
+        }
+        if stage + 1 == stream.stages.len() {
+            let id = i64::try_from(cell.task.id.0).unwrap_or(i64::MAX);
+            cell.writer.bytes_mut(stream.index_tensor).copy_from_slice(&id.to_ne_bytes());
+            if let Some(tensor) = stream.valid_tensor {
+                cell.writer.bytes_mut(tensor)[0] = cell.valid.into();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Tells stages and budget what CPU time the thread has used.
+#[derive(Debug)]
+struct CpuMeter {
+    read: Duration,
+    read_at: Instant,
+    /// The stage that the thread was in last, by address.
+    stage: usize,
+    /// No row of this stage was told of since the thread entered it or slept.
+    is_fresh: bool,
+    /// Rows since the reading, and the time that they took.
+    rows: u32,
+    wall: Duration,
+}
+
+impl CpuMeter {
+    fn start() -> Self {
+        Self {
+            read: thread_cpu_time(),
+            read_at: Instant::now(),
+            stage: 0,
+            is_fresh: true,
+            rows: 0,
+            wall: Duration::ZERO,
+        }
+    }
+
+    /// A task begins.
+    fn enter(&mut self, stage: &Stage, now: Instant, shared: &Shared) {
+        let address = std::ptr::from_ref(stage).addr();
+        if self.stage != address {
+            let used = self.reading(now);
+            shared.budget.use_up(used);
+            (self.stage, self.is_fresh) = (address, true);
+        }
+    }
+
+    /// The task has ended.
+    fn leave(&mut self, stage: &Stage, begun: Instant, shared: &Shared) {
+        let now = Instant::now();
+        self.wall += now - begun;
+        self.rows += 1;
+        if self.is_fresh || now - self.read_at >= CPU_READING_PERIOD {
+            let (rows, wall) = (self.rows, self.wall);
+            let used = self.reading(now);
+            shared.budget.use_up(used);
+            stage.cost.add(rows, wall, used);
+            self.is_fresh = false;
+        }
+    }
+
+    /// The thread was asleep: the next task is measured by itself.
+    fn skip(&mut self) {
+        self.stage = 0;
+    }
+
+    fn reading(&mut self, now: Instant) -> Duration {
+        let read = thread_cpu_time();
+        let used = read.saturating_sub(self.read);
+        (self.read, self.read_at) = (read, now);
+        (self.rows, self.wall) = (0, Duration::ZERO);
+        used
+    }
+}
+
+/// This thread's time on a core.
+fn thread_cpu_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
+}

@@ -1,0 +1,58 @@
+//! What the connections of one daemon share: its engine, and how a private one comes by it.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+
+use forebay_protocol::frames::{Fault, Restart, Revival, Start};
+
+use super::keepsake::Keepsake;
+use crate::engine::SharedEngine;
+
+/// What a private daemon is asked to serve.
+pub(crate) enum Opening {
+    /// A configuration.
+    Start(Start),
+    /// The plan and the index of a daemon that died, as its client kept them.
+    Restart(Restart, Vec<OwnedFd>),
+}
+
+/// Streams that were opened, and what the client keeps of them.
+pub(crate) type Opened = (SharedEngine, Option<Keepsake>);
+
+/// Opens the streams of a private daemon.
+pub(crate) type Opener =
+    Box<dyn Fn(Opening) -> Pin<Box<dyn Future<Output = Result<Opened, Fault>>>>>;
+
+/// What the connections of one daemon share.
+pub(crate) struct Host {
+    pub(super) engine: RefCell<Option<SharedEngine>>,
+    /// Private daemons only.
+    pub(super) opener: Option<Opener>,
+    pub(super) revival: Revival,
+    pub(super) connections: Cell<usize>,
+}
+
+impl Host {
+    /// A daemon whose streams are open, and who starts it again.
+    pub(crate) fn serving(engine: SharedEngine, revival: Revival) -> Self {
+        let engine = RefCell::new(Some(engine));
+        Self { engine, opener: None, revival, connections: Cell::new(0) }
+    }
+
+    /// A private daemon that is told by its first frame what to serve.
+    pub(crate) fn private(opener: Opener) -> Self {
+        Self {
+            engine: RefCell::new(None),
+            opener: Some(opener),
+            revival: Revival::ByClient,
+            connections: Cell::new(0),
+        }
+    }
+
+    /// The engine, once there is one.
+    pub(crate) fn engine(&self) -> Option<SharedEngine> {
+        self.engine.borrow().clone()
+    }
+}

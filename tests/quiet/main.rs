@@ -1,0 +1,172 @@
+//! A quiet neighbour (P5): what the daemon does to others, and what others may do to it.
+
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use forebay_tests::{Daemon, Place, data, program, wait_until};
+
+/// Processes that keep a core busy each, until dropped.
+struct Spinners(Vec<Child>);
+
+impl Spinners {
+    fn start(count: usize) -> Self {
+        let spin = || Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+        Self((0..count).map(|_| spin()).collect())
+    }
+}
+
+impl Drop for Spinners {
+    fn drop(&mut self) {
+        for spinner in &mut self.0 {
+            let _ = spinner.kill();
+            let _ = spinner.wait();
+        }
+    }
+}
+
+/// How often the threads of a process have gone to sleep by themselves, all together.
+fn voluntary_switches(pid: u32) -> u64 {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let of_thread = |status: String| {
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        line.and_then(|count| count.trim().parse::<u64>().ok()).unwrap_or(0)
+    };
+    threads
+        .map(|thread| thread.unwrap().path().join("status"))
+        .filter_map(|status| std::fs::read_to_string(status).ok())
+        .map(of_thread)
+        .sum()
+}
+
+#[test]
+fn a_daemon_with_nothing_to_do_does_not_wake_up() {
+    let place = Place::new();
+    data::stack(&place.path("data"), 40);
+    let config = place.config("train.toml", &data::stack_config(&place.path("data"), ""));
+    let daemon = Daemon::serve_with(&place, &[&config], &["--set", "cpu.policy=idle"]);
+    let _loader = daemon.loader(0, 1).attach().unwrap();
+    wait_until("the ring is full", || daemon.stats(&place)["sessions"][0]["slots_ready"] == 8);
+    // What is under way settles; a look at the figures is work too.
+    std::thread::sleep(Duration::from_secs(1));
+    let before = voluntary_switches(daemon.pid());
+    std::thread::sleep(Duration::from_secs(5));
+    let woken = voluntary_switches(daemon.pid()) - before;
+    assert!(woken <= 5, "{woken} times in 5 s");
+}
+
+/// A stage that is full while rows wait for it and other threads have nothing to do.
+#[test]
+fn threads_that_wait_for_a_full_stage_sleep() {
+    let place = Place::new();
+    data::stack(&place.path("data"), 40);
+    let text = data::stack_config(&place.path("data"), "").replace(
+        "{ name = \"copy\", concurrency = 2, operations = [] }",
+        "{ name = \"slow\", concurrency = 1, operations = [{ op = \"delay\", milliseconds = 2000 }] }, \
+         { name = \"rest\", concurrency = 3, operations = [] }",
+    );
+    let config = place.config("train.toml", &text);
+    let daemon = Daemon::serve(&place, &config);
+    let _loader = daemon.loader(0, 1).attach().unwrap();
+    wait_until("rows wait", || daemon.stats(&place)["stages"][0]["num_tasks"] == 32);
+    std::thread::sleep(Duration::from_millis(500));
+    let before = voluntary_switches(daemon.pid());
+    std::thread::sleep(Duration::from_secs(4));
+    let woken = voluntary_switches(daemon.pid()) - before;
+    // The engine's clock ticks four times a second; the threads used to look a thousand times each.
+    assert!(woken <= 60, "{woken} times in 4 s");
+}
+
+#[test]
+fn batches_arrive_beside_four_foreign_spinners() {
+    let place = Place::new();
+    data::images(&place.path("images"), 61, 4);
+    let config = place.config("train.toml", &data::image_config(&place.path("images"), ""));
+    let daemon = Daemon::serve_with(&place, &[&config], &["--set", "cpu.policy=idle"]);
+    let mut loader = daemon.loader(0, 1).attach().unwrap();
+    let spinners = Spinners::start(4);
+    let mut batches = 0;
+    while batches < 20 {
+        batches += u32::from(loader.next_batch().unwrap().is_some());
+    }
+    drop(spinners);
+    let stats = daemon.stats(&place);
+    let class = &stats["quiet"][0];
+    assert_eq!((&class["name"], &class["in_force"]), (&"class".into(), &true.into()), "{stats}");
+}
+
+#[test]
+fn the_daemon_keeps_to_its_cpu_limit_and_says_so() {
+    let place = Place::new();
+    data::images(&place.path("images"), 61, 4);
+    let config = place.config("train.toml", &data::image_config(&place.path("images"), ""));
+    let set = ["--set", "cpu.limit=10%"];
+    let daemon = Daemon::serve_with(&place, &[&config], &set);
+    let cores = std::thread::available_parallelism().unwrap().get();
+    let mut loader = daemon.loader(0, 1).attach().unwrap();
+    let mut take = |seconds: u64| {
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_secs(seconds) {
+            let _ = loader.next_batch().unwrap();
+        }
+    };
+    // The start is done.
+    take(1);
+    let (begin, before) = (Instant::now(), daemon.cpu_ticks());
+    take(6);
+    let ticks = daemon.cpu_ticks() - before;
+    let allowed = 0.1 * f64::from(u32::try_from(cores).unwrap()) * begin.elapsed().as_secs_f64();
+    let used = Duration::from_millis(ticks * 10).as_secs_f64();
+    assert!(used <= 1.1 * allowed, "{used} of {allowed} CPU seconds");
+    let stats = daemon.stats(&place);
+    assert_eq!(stats["verdict"]["limit"], "cpu-budget", "{}", stats["verdict"]);
+    let limit = stats["quiet"].as_array().unwrap().iter().find(|item| item["name"] == "limit");
+    assert!(limit.unwrap()["in_force"].as_bool().unwrap(), "{stats}");
+}
+
+/// The daemon in a session of its own beside a trainer in another: two scheduling groups.
+#[test]
+fn a_daemon_in_a_session_of_its_own_gives_its_group_the_least_weight() {
+    let place = Place::new();
+    data::stack(&place.path("data"), 40);
+    let config = place.config("train.toml", &data::stack_config(&place.path("data"), ""));
+    let socket = place.path("daemon.sock");
+    let forebay = place.forebay(&["serve"]);
+    let mut command = place.command(std::path::Path::new("setsid"));
+    command.arg(forebay.get_program()).args(["serve", "--socket"]).arg(&socket).arg(&config);
+    let mut daemon = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    wait_until("the daemon listens", || {
+        forebay_protocol::socket::Connection::connect(&socket).is_ok()
+    });
+    let target = forebay_client::Target::Socket(socket.clone(), None);
+    let loader = forebay_tests::place::loader(target, 0, 1).attach().unwrap();
+    let stats = program::run(place.forebay(&["stats", "--json"]).arg(&socket)).json();
+    let group = &stats["quiet"][1];
+    assert_eq!(group["name"], "group");
+    let own = std::fs::read_to_string(format!("/proc/{}/autogroup", daemon.id()));
+    let in_force = group["in_force"].as_bool().unwrap();
+    if group["state"].as_str().unwrap().contains("another session") {
+        assert!(in_force && own.unwrap().contains("nice 19"), "{group}");
+    } else {
+        assert!(in_force || group["remedy"].is_string(), "{group}");
+    }
+    drop(loader);
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
+}
+
+#[test]
+fn check_says_what_will_be_in_force() {
+    let place = Place::new();
+    data::stack(&place.path("data"), 40);
+    let config = place.config("train.toml", &data::stack_config(&place.path("data"), ""));
+    let json = program::run(place.forebay(&["check", "--json"]).arg(&config)).json();
+    let names: Vec<_> = json["quiet"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|item| item["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["class", "group", "cores", "quota", "second-group"]);
+    let text = program::run(place.forebay(&["check", "--plan-only"]).arg(&config)).stdout;
+    assert!(text.contains("quiet") && text.contains("work threads run on the cores"), "{text}");
+}

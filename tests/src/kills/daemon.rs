@@ -1,0 +1,144 @@
+//! SIGKILL of the daemon while its loader takes batches: every sample exactly once, the same bytes, the same order.
+//!
+//! A thread does the killing, so that the instants have nothing to do with what the loader is doing: most kills come a
+//! few milliseconds after the one before was got over, one in five while its successor is just being started.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use forebay_client::{Loader, Next};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde_json::{Value, json};
+
+use super::reference::Reference;
+use super::report::{Before, is_nothing, percentiles};
+use super::{Plan, Random};
+use crate::{Place, Taken, place};
+
+/// The longest pause between getting over a kill and the next one.
+const PAUSE: Duration = Duration::from_millis(20);
+/// The longest pause between two kills of which the second meets a daemon that is being started.
+const SHORT_PAUSE: Duration = Duration::from_millis(60);
+/// Batches that a daemon may have published and not handed over, plus one.
+const CERTAINLY_FRESH: usize = 5;
+
+#[derive(Debug, Default)]
+struct Board {
+    /// The present daemon.
+    target: Mutex<Option<(u32, Arc<OwnedFd>)>>,
+    kills: AtomicU64,
+    /// Batches since the last kill are not yet the next daemon's own.
+    recovering: AtomicBool,
+    last_kill: Mutex<Option<Instant>>,
+}
+
+fn kill_at_random(board: &Board, plan: Plan) {
+    let mut random = Random::new(plan.seed);
+    while board.kills.load(Ordering::SeqCst) < plan.kills {
+        let waits = random.below(5) > 0;
+        while waits && board.recovering.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        std::thread::sleep(random.pause(if waits { PAUSE } else { SHORT_PAUSE }));
+        let target = board.target.lock().unwrap().clone();
+        let Some((_, pidfd)) = target else { continue };
+        let mut last_kill = board.last_kill.lock().unwrap();
+        if pidfd_send_signal(&*pidfd, Signal::KILL).is_ok() {
+            *last_kill = Some(Instant::now());
+            board.recovering.store(true, Ordering::SeqCst);
+            board.kills.fetch_add(1, Ordering::SeqCst);
+            *board.target.lock().unwrap() = None;
+        }
+    }
+}
+
+/// Shows the killer the present daemon, once.
+fn show(board: &Board, loader: &Loader, shown: &mut u32) {
+    let Some(daemon) = loader.private_process().filter(|daemon| daemon != shown) else { return };
+    let pid = i32::try_from(daemon).ok().and_then(Pid::from_raw);
+    let pidfd = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    // The number may be another process's by now if the daemon is gone; a child's is not reused before it is reaped.
+    if let Some(pidfd) = pidfd.filter(|_| is_child(daemon)) {
+        *shown = daemon;
+        *board.target.lock().unwrap() = Some((daemon, Arc::new(pidfd)));
+    }
+}
+
+fn is_child(process: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    let parent = status.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1));
+    parent.is_some_and(|parent| parent == std::process::id().to_string())
+}
+
+/// Does it; gives the report, whose `ok` says whether all was well.
+///
+/// # Panics
+/// When the loader has an error.
+#[must_use]
+pub fn run(plan: Plan) -> Value {
+    let place = Place::new();
+    let mut reference = Reference::new(&place);
+    let _ = reference.epoch(0).len();
+    let before = Before::now();
+    let board = Arc::new(Board::default());
+    let mut loader = place::loader(reference.config.as_path(), 0, 1).attach().unwrap();
+    let killer = std::thread::spawn({
+        let board = Arc::clone(&board);
+        move || kill_at_random(&board, plan)
+    });
+    let (mut to_next, mut to_fresh) = (Vec::new(), Vec::new());
+    let (mut mismatches, mut batches, mut epoch) = (0u64, 0u64, 0u64);
+    let (mut shown, mut seen_kill, mut since_kill) = (0, None, 0);
+    while !killer.is_finished() || board.recovering.load(Ordering::SeqCst) {
+        let mut found = Vec::new();
+        loader.begin_epoch().unwrap();
+        loop {
+            show(&board, &loader, &mut shown);
+            match loader.try_next().unwrap() {
+                Next::Batch(batch) => found.push(Taken::of(&batch)),
+                Next::End => break,
+                Next::Waiting => {
+                    loader.wait().unwrap();
+                    continue;
+                }
+            }
+            let last_kill = *board.last_kill.lock().unwrap();
+            if last_kill != seen_kill {
+                (seen_kill, since_kill) = (last_kill, 0);
+            }
+            since_kill += 1;
+            if let Some(kill) = seen_kill {
+                match since_kill {
+                    1 => to_next.push(kill.elapsed()),
+                    CERTAINLY_FRESH => {
+                        to_fresh.push(kill.elapsed());
+                        board.recovering.store(false, Ordering::SeqCst);
+                    }
+                    _ => {}
+                }
+            }
+            // A step of training.
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        batches += found.len() as u64;
+        if found != reference.epoch(epoch) {
+            mismatches += 1;
+            eprintln!("epoch {epoch} differs from the undisturbed one");
+        }
+        epoch += 1;
+    }
+    killer.join().unwrap();
+    let restarts = loader.restarts();
+    drop(loader);
+    drop(reference);
+    let left = before.left(&place);
+    json!({
+        "mode": "daemon", "kills": board.kills.load(Ordering::SeqCst), "seed": plan.seed, "restarts": restarts,
+        "epochs": epoch, "batches": batches, "mismatches": mismatches,
+        "seconds_to_next_batch": percentiles(&mut to_next),
+        "seconds_to_fresh_batch": percentiles(&mut to_fresh),
+        "left": left, "ok": mismatches == 0 && is_nothing(&left),
+    })
+}

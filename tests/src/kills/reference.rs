@@ -1,0 +1,54 @@
+//! What an undisturbed run delivers, by epoch and place.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use forebay_client::Loader;
+
+use crate::taken::take_epoch;
+use crate::{Place, Taken, data, place};
+
+/// Samples of the data set; the last global batch of an epoch is short.
+const SAMPLES: u64 = 202;
+
+/// A configuration and what it delivers.
+#[derive(Debug)]
+pub struct Reference {
+    /// The configuration: batches of 4 over 202 samples, endless, a ring of 4 slots.
+    pub config: PathBuf,
+    epochs: BTreeMap<u64, Vec<Taken>>,
+    loader: Loader,
+}
+
+impl Reference {
+    /// Makes data and configuration in a place.
+    ///
+    /// # Panics
+    /// When they cannot be written or served.
+    #[must_use]
+    pub fn new(place: &Place) -> Self {
+        data::stack(&place.path("data"), SAMPLES);
+        let keys = "ring.slots = 4\nbatch.last = \"short\"\norder.seed = 11";
+        let config = place.config("train.toml", &data::stack_config(&place.path("data"), keys));
+        let loader = place::loader(config.as_path(), 0, 1).attach().unwrap();
+        Self { config, epochs: BTreeMap::new(), loader }
+    }
+
+    /// The batches of an epoch.
+    ///
+    /// # Panics
+    /// When the undisturbed loader has an error.
+    pub fn epoch(&mut self, epoch: u64) -> &[Taken] {
+        let loader = &mut self.loader;
+        self.epochs.entry(epoch).or_insert_with(|| {
+            loader.set_epoch(epoch).unwrap();
+            take_epoch(loader)
+        })
+    }
+
+    /// What an epoch delivers once.
+    #[must_use]
+    pub fn samples(&self) -> u64 {
+        SAMPLES
+    }
+}
