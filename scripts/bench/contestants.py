@@ -118,10 +118,13 @@ def run(
 
 
 def prepare(contestant: Contestant, work: Work) -> None:
-    """Lets a loader bring the data into its own form, once and not timed."""
+    """Lets a loader bring the data into its own form, once and not timed. Fails as a run does."""
     Path(work.prepared).mkdir(parents=True, exist_ok=True)
     command = [str(contestant.python), str(WORKER), contestant.module, "prepare", json.dumps(asdict(work)), "0"]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    if done.returncode != 0:
+        said = [line.strip() for line in done.stderr.splitlines() if line.strip()] or [f"status {done.returncode}"]
+        raise RunFailed(f"{contestant.title}: {said[-1][:300]}")
 
 
 def rounds(

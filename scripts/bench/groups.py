@@ -39,6 +39,7 @@ class CpuGroups:
             self._root, self._version = mounted()
             if self._version == 2:
                 (self._root / "cgroup.subtree_control").write_text("+cpu")
+            self._sweep()
             self.make("probe")
         except OSError as error:
             self.reason = f"no control group can be made: {error}"
@@ -57,6 +58,13 @@ class CpuGroups:
                     path.rmdir()
                     break
                 time.sleep(0.02)
+
+    def _sweep(self) -> None:
+        """Removes the groups of runs that were killed."""
+        for path in self._root.glob("forebay-bench-*-*"):
+            if not Path(f"/proc/{path.name.split('-')[2]}").exists():
+                with contextlib.suppress(OSError):
+                    path.rmdir()
 
     def make(self, name: str, quota_cores: float | None = None) -> Path:
         """A group, for `quota_cores` processors' time at most; found again when it is asked for twice.
