@@ -31,7 +31,7 @@ pub enum Error {
     DaemonLost(String),
     /// Nothing moved for the time allowed.
     #[error(
-        "no progress for {} s while waiting for {waited_for}; raise `timeout`, or ask `forebay stats` what the daemon does",
+        "no progress for {} s while waiting for {waited_for}; {daemon_says}; raise `timeout` if that is to be expected",
         waited.as_secs_f64()
     )]
     Timeout {
@@ -39,6 +39,8 @@ pub enum Error {
         waited: Duration,
         /// For a person.
         waited_for: String,
+        /// What the daemon knows of it: stage, sample and file where it is a sample.
+        daemon_says: String,
     },
     /// More batches are held than the ring spares.
     #[error(

@@ -253,7 +253,8 @@ impl Link {
         if waited < self.timeout {
             return Ok(());
         }
-        Err(Error::Timeout { waited, waited_for: waited_for.to_owned() })
+        let daemon_says = "the daemon sent nothing".to_owned();
+        Err(Error::Timeout { waited, waited_for: waited_for.to_owned(), daemon_says })
     }
 }
 

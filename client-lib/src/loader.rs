@@ -9,8 +9,10 @@
 //!
 //! - [`taking`]: from the ring to the user, and waiting.
 //! - [`recovery`]: from a dead daemon to the next one.
+//! - [`stalls`]: what the daemon says where nothing comes.
 
 mod recovery;
+mod stalls;
 mod taking;
 
 use std::collections::VecDeque;

@@ -6,10 +6,10 @@
 
 use std::hint::black_box;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
-use forebay::config::DatasetConfig;
+use forebay::config::{DatasetConfig, Limits};
 use forebay::dataset::folder::generated::{GeneratedFolder, NameRule};
 use forebay::dataset::folder::index::{FolderIndex, IndexBytes};
 use forebay::dataset::folder::layout::IndexOrigin;
@@ -56,6 +56,8 @@ fn print_real_folder(folder: &str) -> anyhow::Result<()> {
         ids: None,
         limit: None,
         index: Some(private.join("figures.index")),
+        limits: Limits::default(),
+        read_timeout: Duration::from_secs(60),
         kept_index: None,
     };
     for _ in 0..2 {

@@ -76,7 +76,10 @@ fn main() -> Result<(), Box<dyn Error>> {
                     2 => {
                         // The header of the file before: with one type and shape all are the same.
                         let elements = &mut row[BEFORE_BYTES..];
-                        if !storage.read_straight(path, whole, &before, elements, &mut scratch) {
+                        let file = storage.open_straight(path);
+                        if !file
+                            .is_some_and(|file| file.read(whole, &before, elements, &mut scratch))
+                        {
                             storage.read(path, whole, u64::MAX, &mut buffer)?;
                             before = buffer[..BEFORE_BYTES].to_vec();
                         }

@@ -1,27 +1,32 @@
 //! What slow samples cost: one in a hundred takes fifty times as long, asleep. Prints one JSON object.
 //!
-//! `slow_samples [--batches N] [--rounds N]`: the same stream of small arrays through a daemon each, in turn without and
-//! with the slow samples; the other samples take a millisecond asleep. Threads are fixed, so that both kinds have the
-//! same: what is compared is whether other batches are worked while one waits.
+//! `slow_samples [--batches N] [--rounds N]`, with the program built beside it: the same stream of generated JPEGs through
+//! a daemon each, in turn without and with the slow samples.
 //!
-//! - `ratio`: samples a second with slow samples, over those without (median of the rounds).
-//! - `bound`: what the threads' own time allows: 1 / (0.99 + 0.01 × 50). The ratio cannot be above it.
-//! - `ratio_auto` and `concurrency_auto`: the same with `concurrency = "auto"`, which may hide the sleep by more threads.
+//! - `ratio`: samples a second with slow samples, over those without, with `concurrency = "auto"` (median of the rounds).
+//!   Sleep costs no CPU time, so 1 is what can be had.
+//! - `concurrency`: the threads that the engine found for each.
+//! - `ratio_fixed`: the same with as many threads as cores, and `bound_fixed`, what these threads' own time allows:
+//!   1 / (0.99 + 0.01 × 50). What lies between the two is the price of the order.
 //!
 //! Slow samples are hidden as long as the other slots have rows for the threads meanwhile:
 //! (`ring.slots` − 1) × `batch.size` ≥ rate × the slow time.
 
 use std::error::Error;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use forebay::cli::generate::{ArrayContainer, ArrayOptions, generate_arrays};
+use forebay::cli::generate::{GenerateOptions, generate_images};
 use forebay_client::{Loader, Target};
 use forebay_protocol::frames::ConfigSource;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-const SAMPLES: u64 = 1024;
+const IMAGES: u64 = 512;
 const BATCH: u64 = 32;
+/// About fifty times what decoding one of the images takes.
+const SLOW_MILLISECONDS: u32 = 60;
+/// The threads have been found when they stay the same for so long.
+const AT_REST: Duration = Duration::from_secs(3);
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().collect();
@@ -29,55 +34,53 @@ fn main() -> Result<(), Box<dyn Error>> {
         let place = arguments.iter().position(|argument| argument == name);
         place.and_then(|place| arguments.get(place + 1)?.parse().ok()).unwrap_or(default)
     };
-    let (batches, rounds) = (number("--batches", 200), number("--rounds", 3));
+    let (batches, rounds) = (number("--batches", 100), number("--rounds", 3));
     let folder = tempfile::tempdir()?;
-    let options = ArrayOptions {
-        container: ArrayContainer::NpyStack,
-        samples: SAMPLES,
-        shape: vec![16],
-        ..ArrayOptions::default()
-    };
-    generate_arrays(folder.path(), &options, &|_, _| {})?;
-    let mut ratios = Vec::new();
-    let mut ratios_auto = Vec::new();
-    let mut concurrency_auto = Value::Null;
+    let options = GenerateOptions { images: IMAGES, classes: 4, ..GenerateOptions::default() };
+    generate_images(folder.path(), &options, &|_, _| {})?;
+    let cores = std::thread::available_parallelism()?.get();
+    let (mut ratios, mut ratios_fixed) = (Vec::new(), Vec::new());
+    let mut found = Value::Null;
     for _ in 0..rounds {
-        let (plain, _) = rate(folder.path(), "8", false, batches)?;
-        let (slow, _) = rate(folder.path(), "8", true, batches)?;
+        let (plain, plain_threads) = rate(folder.path(), &json!("auto"), false, batches)?;
+        let (slow, slow_threads) = rate(folder.path(), &json!("auto"), true, batches)?;
         ratios.push(slow / plain);
-        let (auto, concurrency) = rate(folder.path(), "\"auto\"", true, batches)?;
-        ratios_auto.push(auto / plain);
-        concurrency_auto = concurrency;
+        found = json!({ "without": plain_threads, "with": slow_threads });
+        let (plain, _) = rate(folder.path(), &json!(cores), false, batches)?;
+        let (slow, _) = rate(folder.path(), &json!(cores), true, batches)?;
+        ratios_fixed.push(slow / plain);
     }
-    let report = serde_json::json!({
+    let report = json!({
         "ratio": median(&mut ratios),
-        "bound": 1.0 / (0.99 + 0.01 * 50.0),
-        "ratio_auto": median(&mut ratios_auto),
-        "concurrency_auto": concurrency_auto,
+        "concurrency": found,
+        "ratio_fixed": median(&mut ratios_fixed),
+        "bound_fixed": 1.0 / (0.99 + 0.01 * 50.0),
         "rounds": rounds,
     });
     println!("{report}");
     Ok(())
 }
 
-/// Samples a second in the steady state, and the stage's threads at the end.
+/// Samples a second in the steady state, and the stage's threads then.
 fn rate(
     folder: &Path,
-    concurrency: &str,
+    concurrency: &Value,
     has_slow_samples: bool,
     batches: u64,
 ) -> Result<(f64, Value), Box<dyn Error>> {
     let probability = if has_slow_samples { 0.01 } else { 0.0 };
-    let text = serde_json::json!({
-        "dataset": { "format": "npy", "path": folder.join("samples.npy"), "index": folder.join("index") },
+    let text = json!({
+        "preset": "imagenet-train",
+        "dataset": { "path": folder, "index": folder.join("index") },
         "batch": { "size": BATCH },
         "cpu": { "policy": "normal" },
         "stage": [{
-            "name": "work",
-            "concurrency": serde_json::from_str::<Value>(concurrency)?,
+            "name": "preprocess",
+            "concurrency": concurrency,
             "operations": [
-                { "op": "delay", "milliseconds": 1 },
-                { "op": "delay", "milliseconds": 49, "probability": probability },
+                { "op": "decode-image" },
+                { "op": "random-resized-crop", "size": 224 },
+                { "op": "delay", "milliseconds": SLOW_MILLISECONDS, "probability": probability },
             ],
         }],
     });
@@ -86,22 +89,31 @@ fn rate(
         folder: folder.display().to_string(),
         text: text.to_string(),
     };
-    let program = std::env::current_exe()?
-        .parent()
-        .and_then(Path::parent)
-        .map(|target| target.join("forebay"));
+    let own = std::env::current_exe()?;
+    let built = own.parent().and_then(Path::parent).ok_or("no folder of the build")?;
     let mut loader: Loader = Loader::builder(Target::Config(source))
         .rank(0, 1)
-        .program(program.ok_or("no folder of the build")?)
+        .program(built.join("forebay"))
         .attach()?;
-    // The first batches fill the ring and let the threads be found.
-    take(&mut loader, batches / 2)?;
+    let mut threads = Value::Null;
+    let mut since = Instant::now();
+    while since.elapsed() < AT_REST {
+        take(&mut loader, 8)?;
+        let now = stage_threads(&mut loader)?;
+        if now != threads {
+            (threads, since) = (now, Instant::now());
+        }
+    }
     let begin = Instant::now();
     take(&mut loader, batches)?;
     #[expect(clippy::cast_precision_loss, reason = "a figure")]
     let rate = (batches * BATCH) as f64 / begin.elapsed().as_secs_f64();
+    Ok((rate, stage_threads(&mut loader)?))
+}
+
+fn stage_threads(loader: &mut Loader) -> Result<Value, Box<dyn Error>> {
     let stats: Value = serde_json::from_str(&loader.stats()?)?;
-    Ok((rate, stats["stages"][1]["concurrency"].clone()))
+    Ok(stats["stages"][1]["concurrency"].clone())
 }
 
 fn take(loader: &mut Loader, count: u64) -> Result<(), Box<dyn Error>> {

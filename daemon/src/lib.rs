@@ -9,6 +9,8 @@ pub mod cli;
 pub mod config;
 pub mod dataset;
 pub mod engine;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod observe;
 pub mod operation;
 pub mod order;

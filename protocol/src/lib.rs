@@ -13,6 +13,9 @@
 #[cfg(not(loom))]
 pub mod clock;
 pub mod frames;
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod ids;
 #[cfg(not(loom))]
 pub mod kept;

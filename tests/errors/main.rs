@@ -4,4 +4,8 @@
 #![forbid(unsafe_code)]
 
 mod bad_samples;
+mod broken_files;
+mod budgets;
+mod corpus;
 mod mistakes;
+mod stalls;

@@ -7,6 +7,7 @@
 //! - [`place`]: a folder with data, configurations, sockets and caches of its own; [`data`] fills it.
 //! - [`program`]: finds the program, builds it where it is missing or old, and runs it.
 //! - [`daemon`]: a running `forebay serve`, its figures and its process.
+//! - [`corpus`]: broken files of every format.
 //! - [`hostile`]: clients that break every rule.
 //! - [`soak`]: a daemon at work for long.
 //! - [`taken`]: what a batch held, for comparison.
@@ -15,6 +16,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod corpus;
 pub mod daemon;
 pub mod data;
 pub mod hostile;

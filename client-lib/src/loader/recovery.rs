@@ -242,9 +242,13 @@ impl Loader {
     }
 
     /// The error of a wait that took too long.
-    pub(super) fn out_of_time(&self, waited: Duration, waited_for: String) -> Error {
-        let Some(keeper) = self.link.keeper().filter(|_| self.phase != Phase::Live) else {
-            return Error::Timeout { waited, waited_for };
+    pub(super) fn out_of_time(&mut self, waited: Duration, waited_for: String) -> Error {
+        if self.phase == Phase::Live {
+            return self.timed_out(waited, waited_for);
+        }
+        let Some(keeper) = self.link.keeper() else {
+            let daemon_says = "the daemon is gone".to_owned();
+            return Error::Timeout { waited, waited_for, daemon_says };
         };
         Error::DaemonLost(format!(
             "the daemon is gone ({}) and none took its place within {} s; start it again, or raise `timeout`",

@@ -101,6 +101,9 @@ impl Launch {
     /// inside a `LocalSet`, on a thread that stays at normal priority.
     pub(super) fn start(self, run_folder: Option<&Path>) -> anyhow::Result<SharedEngine> {
         let configs: Vec<&Config> = self.streams.iter().map(|stream| stream.config()).collect();
+        for stream in &self.streams {
+            stream.open_quarantine()?;
+        }
         let confinement = confine(&configs, run_folder);
         tracing::info!(confinement, "rights over files");
         let fetch_bytes = self.plans.iter().map(|plan| plan.fetch_bytes).max().unwrap_or(0);

@@ -59,11 +59,15 @@ async fn serve_one(connection: Connection) -> anyhow::Result<()> {
     tokio::pin!(served);
     loop {
         tokio::select! {
-            () = &mut served => return Ok(()),
+            () = &mut served => break,
             _ = interrupt.recv() => {}
-            _ = terminate.recv() => return Ok(()),
+            _ = terminate.recv() => break,
         }
     }
+    if let Some(engine) = host.engine() {
+        engine.borrow().finish_lists();
+    }
+    Ok(())
 }
 
 /// Opens what the loader asks for; the dataset's scan runs on a thread of its own.

@@ -78,7 +78,7 @@ pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
         let logging = logging::start("info");
         let rules = access_rules(&launch);
         let engine = launch.start(place.path.parent())?;
-        let host = Rc::new(Host::serving(engine, Revival::Never));
+        let host = Rc::new(Host::serving(Rc::clone(&engine), Revival::Never));
         if let Some(listener) = place.take_listener() {
             tokio::task::spawn_local(async move {
                 if let Err(error) = accept_clients(listener, rules, host).await {
@@ -88,6 +88,7 @@ pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
         }
         loop {
             if let Some(status) = child.try_wait()? {
+                engine.borrow().finish_lists();
                 return anyhow::Ok((status, logging));
             }
             // Heard from before the start on: a signal that came between the two calls is still told here.

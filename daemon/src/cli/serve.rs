@@ -49,6 +49,7 @@ pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
             }
         }
         engine.borrow_mut().say_goodbye();
+        engine.borrow().finish_lists();
         // The last frames go out.
         tokio::time::sleep(Duration::from_millis(20)).await;
         anyhow::Ok(())

@@ -104,6 +104,13 @@ fn describe(report: &DaemonReport) -> String {
     );
     for stream in &report.streams {
         text.push_str(&format!("\nstream {}\n{}", stream.name, stage_table(&stream.stages)));
+        if let Some(list) = &stream.quarantine {
+            text.push_str(&format!("bad samples are listed in {}", list.path));
+            if list.samples_lost > 0 {
+                text.push_str(&format!(" ({} could not be)", list.samples_lost));
+            }
+            text.push('\n');
+        }
         for stage in stream.stages.iter().filter(|stage| !stage.concurrency_reason.is_empty()) {
             text.push_str(&format!("  {}: {}\n", stage.name, stage.concurrency_reason));
         }
@@ -114,6 +121,9 @@ fn describe(report: &DaemonReport) -> String {
     text.push_str("\nquiet\n");
     for line in quiet_lines(&report.quiet) {
         text.push_str(&format!("  {line}\n"));
+    }
+    for stall in &report.stalls {
+        text.push_str(&format!("\nstalled: {}\n", stall.sentence));
     }
     text.push_str(&format!("\n{}\n", report.verdict.sentence));
     text

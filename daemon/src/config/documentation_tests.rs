@@ -23,8 +23,8 @@ fn asked() -> BTreeSet<String> {
         "stage": [{ "name": "fetch" }, { "name": "preprocess" }],
     }));
     let ignored = [
-        "stage", "output", "dataset", "order", "batch", "ring", "errors", "cpu", "listen",
-        "security",
+        "stage", "output", "dataset", "limits", "order", "batch", "ring", "errors", "cpu",
+        "listen", "security",
     ];
     asked_keys::take()
         .into_iter()

@@ -23,7 +23,7 @@ mod words;
 pub use error::{ConfigError, Place};
 pub use model::{
     BadSampleBudget, BatchConfig, Concurrency, Config, Confinement, CpuConfig, CpuPolicy,
-    DatasetConfig, ErrorsConfig, FetchConfig, ImageLayout, KeyPlaces, Last, ListenConfig,
+    DatasetConfig, ErrorsConfig, FetchConfig, ImageLayout, KeyPlaces, Last, Limits, ListenConfig,
     OnBadSample, OrderConfig, OutputConfig, RingConfig, SecurityConfig, StageConfig,
 };
 pub use overrides::Override;

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use forebay_protocol::tensor::DType;
 
@@ -69,8 +70,34 @@ pub struct DatasetConfig {
     pub limit: Option<u64>,
     /// Where the saved index goes; `None`: the user's cache folder.
     pub index: Option<PathBuf>,
+    /// `[limits]`.
+    pub limits: Limits,
+    /// How long one attempt to read a sample may take; default 60 s.
+    pub read_timeout: Duration,
     /// No key: the index of the daemon whose place this one takes, which is used without a look at the folders.
     pub kept_index: Option<Arc<File>>,
+}
+
+/// `[limits]`: what one sample may take, checked before memory is. A sample beyond is a bad sample.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// The most bytes that are read for a sample; default 1 GiB.
+    pub sample_bytes: u64,
+    /// The most pixels of an image, as stored or as an operation makes it; default 178,956,970.
+    pub pixels: u64,
+    /// The most bytes of all members of one `.npz` file, inflated; default 1 GiB.
+    pub inflated_bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            sample_bytes: 1 << 30,
+            // Where Pillow raises its `DecompressionBombError`: twice its `MAX_IMAGE_PIXELS`.
+            pixels: 2 * 89_478_485,
+            inflated_bytes: 1 << 30,
+        }
+    }
 }
 
 /// `[order]`: which sample comes when.
@@ -199,6 +226,10 @@ pub struct ErrorsConfig {
     pub on_bad_sample: OnBadSample,
     /// Default `"0.1%"`.
     pub budget: BadSampleBudget,
+    /// Where bad samples are listed; absolute. `None`: nowhere.
+    pub quarantine: Option<PathBuf>,
+    /// What moves in no way for so long is named; default 30 s.
+    pub stall_after: Duration,
 }
 
 /// The scheduling class of the work threads.

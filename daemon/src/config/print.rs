@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Write as _};
 use std::path::Path;
+use std::time::Duration;
 
 use super::model::{BadSampleBudget, Concurrency, Config, OutputConfig, StageConfig};
 use super::value::{Located, Value};
@@ -27,6 +28,11 @@ impl Config {
             writeln!(out, "limit = {limit}")?;
         }
         write_path(out, "index", dataset.index.as_deref())?;
+        writeln!(out, "read_timeout = {}", time(dataset.read_timeout))?;
+        let limits = &dataset.limits;
+        writeln!(out, "\n[limits]\nsample_bytes = {}", bytes(limits.sample_bytes))?;
+        writeln!(out, "pixels = {}", limits.pixels)?;
+        writeln!(out, "inflated_bytes = {}", bytes(limits.inflated_bytes))?;
 
         let order = &self.order;
         writeln!(out, "\n[order]\nseed = {}\nshuffle = {}", order.seed, order.shuffle)?;
@@ -61,6 +67,9 @@ impl Config {
                 writeln!(out, "budget = {}", quoted(&percent_text(share)))?;
             }
         }
+
+        write_path(out, "quarantine", self.errors.quarantine.as_deref())?;
+        writeln!(out, "stall_after = {}", time(self.errors.stall_after))?;
 
         let cpu = &self.cpu;
         let cores = cpu.cores.as_ref().map_or_else(
@@ -151,6 +160,15 @@ fn bytes(count: u64) -> String {
     match units.iter().find(|(_, shift)| count > 0 && count.is_multiple_of(1 << shift)) {
         Some((unit, shift)) => format!("\"{}{unit}\"", count >> shift),
         None => format!("\"{count}B\""),
+    }
+}
+
+/// A time in the largest unit that says it exactly: seconds, milliseconds, or a fraction of seconds.
+fn time(span: Duration) -> String {
+    match (span.subsec_nanos(), span.as_millis()) {
+        (0, _) => format!("\"{}s\"", span.as_secs()),
+        (nanos, millis) if nanos % 1_000_000 == 0 => format!("\"{millis}ms\""),
+        (nanos, _) => format!("\"{}.{nanos:09}s\"", span.as_secs()),
     }
 }
 

@@ -4,6 +4,7 @@
 //! files exist, and whether operations fit the dataset, is not looked at here.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::unistd::Group;
 
@@ -11,7 +12,7 @@ use super::error::{ConfigError, Place};
 use super::expand::{Environment, expand_all};
 use super::model::{
     BadSampleBudget, BatchConfig, Config, Confinement, CpuConfig, CpuPolicy, DatasetConfig,
-    ErrorsConfig, KeyPlaces, Last, ListenConfig, OnBadSample, OrderConfig, RingConfig,
+    ErrorsConfig, KeyPlaces, Last, Limits, ListenConfig, OnBadSample, OrderConfig, RingConfig,
     SecurityConfig,
 };
 use super::output::read_output;
@@ -21,13 +22,13 @@ use super::presets::{lay_over, preset_tree, table_entry};
 use super::section::{FromValue, Section, nearest};
 use super::stages::read_stages;
 use super::value::{Located, Value};
-use super::values::ByteSize;
+use super::values::{ByteSize, TimeSpan};
 use super::words::{AtLeastOne, Cores, CpuLimit, Niceness};
 
 /// The tables and keys of a configuration's first level.
-const ROOT_KEYS: [&str; 11] = [
-    "preset", "dataset", "order", "batch", "stage", "output", "ring", "errors", "cpu", "listen",
-    "security",
+const ROOT_KEYS: [&str; 12] = [
+    "preset", "dataset", "limits", "order", "batch", "stage", "output", "ring", "errors", "cpu",
+    "listen", "security",
 ];
 
 /// What a dict without a name is called.
@@ -41,6 +42,8 @@ const DEFAULT_SLOTS: u16 = 8;
 const DEFAULT_MEMORY: ByteSize = ByteSize(2 << 30);
 const DEFAULT_BUDGET: BadSampleBudget = BadSampleBudget::Share(0.001);
 const DEFAULT_MAX_SESSIONS: u64 = 4;
+const DEFAULT_READ_TIMEOUT: TimeSpan = TimeSpan(Duration::from_secs(60));
+const DEFAULT_STALL_AFTER: TimeSpan = TimeSpan(Duration::from_secs(30));
 
 /// Where a configuration comes from.
 pub(super) struct Origin<'a> {
@@ -76,6 +79,15 @@ impl Config {
         };
         let tree = parse_toml(&source, &text)?;
         resolve(origin, tree, overrides, &|name| std::env::var_os(name))
+    }
+
+    /// Reads the text of a file called `name` in `folder`, as [`from_file`](Self::from_file) does, with no variable set.
+    ///
+    /// # Errors
+    /// As [`from_file`](Self::from_file).
+    pub(crate) fn from_text(name: &str, folder: &Path, text: &str) -> Result<Self, ConfigError> {
+        let origin = Origin { name: name.to_owned(), source: name.to_owned(), folder };
+        resolve(origin, parse_toml(name, text)?, &[], &|_| None)
     }
 
     /// Reads what [`resolved_toml`](Self::resolved_toml) wrote. Messages name `source`, as those of the daemon before did.
@@ -133,13 +145,14 @@ pub(super) fn resolve(
     let mut root = Section::new("", tree)?;
     root.take_located("preset");
     let root_place = root.place().clone();
-    let dataset = read_dataset(root.take_section("dataset")?, origin.folder)?;
+    let limits = read_limits(root.take_section("limits")?)?;
+    let dataset = read_dataset(root.take_section("dataset")?, origin.folder, limits)?;
     let order = read_order(root.take_section("order")?)?;
     let batch = read_batch(root.take_section("batch")?)?;
     let (fetch, stages) = read_stages(&root_place, root.take_located("stage"))?;
     let output = read_output(root.take_located("output"))?;
     let ring = read_ring(root.take_section("ring")?)?;
-    let errors = read_errors(root.take_section("errors")?)?;
+    let errors = read_errors(root.take_section("errors")?, origin.folder)?;
     let cpu = read_cpu(root.take_section("cpu")?)?;
     let listen = read_listen(root.take_section("listen")?, origin.folder)?;
     let security = read_security(root.take_section("security")?)?;
@@ -208,16 +221,33 @@ fn refuse_unknown_root_keys(tree: &Located) -> Result<(), ConfigError> {
     Err(ConfigError::new(&located.place, format!("unknown key `{key}`; {hint}")))
 }
 
-fn read_dataset(mut section: Section, folder: &Path) -> Result<DatasetConfig, ConfigError> {
+fn read_dataset(
+    mut section: Section,
+    folder: &Path,
+    limits: Limits,
+) -> Result<DatasetConfig, ConfigError> {
     let path = section.require::<LocalPath>("path")?.under(folder);
     let mut file = |key| -> Result<Option<PathBuf>, ConfigError> {
         Ok(section.take::<LocalPath>(key)?.map(|path| path.under(folder)))
     };
     let (classes, ids, index) = (file("classes")?, file("ids")?, file("index")?);
     let limit = section.take::<AtLeastOne>("limit")?.map(|limit| limit.0);
+    let read_timeout = section.take_or("read_timeout", DEFAULT_READ_TIMEOUT)?.0;
     let format = section.require::<String>("format")?;
     section.finish()?;
-    Ok(DatasetConfig { format, path, classes, ids, limit, index, kept_index: None })
+    let kept_index = None;
+    Ok(DatasetConfig { format, path, classes, ids, limit, index, limits, read_timeout, kept_index })
+}
+
+fn read_limits(mut section: Section) -> Result<Limits, ConfigError> {
+    let default = Limits::default();
+    let limits = Limits {
+        sample_bytes: section.take_or("sample_bytes", ByteSize(default.sample_bytes))?.0,
+        pixels: section.take_or("pixels", AtLeastOne(default.pixels))?.0,
+        inflated_bytes: section.take_or("inflated_bytes", ByteSize(default.inflated_bytes))?.0,
+    };
+    section.finish()?;
+    Ok(limits)
 }
 
 fn read_order(mut section: Section) -> Result<OrderConfig, ConfigError> {
@@ -269,10 +299,12 @@ fn read_ring(mut section: Section) -> Result<RingConfig, ConfigError> {
     Ok(RingConfig { slots, hold, memory_bytes: memory.0, memory_place })
 }
 
-fn read_errors(mut section: Section) -> Result<ErrorsConfig, ConfigError> {
+fn read_errors(mut section: Section, folder: &Path) -> Result<ErrorsConfig, ConfigError> {
     let errors = ErrorsConfig {
         on_bad_sample: section.take_or("on_bad_sample", OnBadSample::Fail)?,
         budget: section.take_or("budget", DEFAULT_BUDGET)?,
+        quarantine: section.take::<LocalPath>("quarantine")?.map(|path| path.under(folder)),
+        stall_after: section.take_or("stall_after", DEFAULT_STALL_AFTER)?.0,
     };
     section.finish()?;
     Ok(errors)

@@ -4,6 +4,7 @@
 //! knows a key.
 
 use std::num::NonZeroU32;
+use std::time::Duration;
 
 use super::section::FromValue;
 use super::value::Value;
@@ -55,6 +56,26 @@ impl FromValue for ByteSize {
     }
 }
 
+/// A time: `"500ms"`, `"30s"`, `"2m"`, `"1.5h"`; above zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct TimeSpan(pub(super) Duration);
+
+const TIME_UNITS: [(&str, u64); 4] =
+    [("ms", 1_000_000), ("s", 1_000_000_000), ("m", 60_000_000_000), ("h", 3_600_000_000_000)];
+
+impl FromValue for TimeSpan {
+    const EXPECTED: &'static str = "a time with its unit, such as \"500ms\", \"30s\" or \"2m\"";
+    fn from_value(value: &Value) -> Option<Self> {
+        let Value::String(text) = value else {
+            return None;
+        };
+        let (amount, unit) = split_unit(text)?;
+        let (_, factor) = TIME_UNITS.iter().find(|(name, _)| *name == unit)?;
+        let nanoseconds = decimal_times(amount, *factor).filter(|time| *time > 0)?;
+        Some(Self(Duration::from_nanos(nanoseconds)))
+    }
+}
+
 /// Splits `"1.5 GiB"` into its amount and its unit.
 fn split_unit(text: &str) -> Option<(&str, &str)> {
     let text = text.trim();
@@ -84,6 +105,18 @@ mod tests {
 
     fn text(text: &str) -> Value {
         Value::String(text.to_owned())
+    }
+
+    #[test]
+    fn times_carry_their_unit() {
+        let time = |value: &str| TimeSpan::from_value(&text(value)).map(|time| time.0);
+        assert_eq!(time("500ms"), Some(Duration::from_millis(500)));
+        assert_eq!(time("1.5 h"), Some(Duration::from_secs(5400)));
+        assert_eq!(time("2m"), Some(Duration::from_secs(120)));
+        for wrong in ["", "30", "0s", "-1s", "1 day", "s", "99999999999h"] {
+            assert_eq!(time(wrong), None, "{wrong}");
+        }
+        assert_eq!(TimeSpan::from_value(&Value::Integer(30)), None, "without a unit");
     }
 
     #[test]

@@ -5,6 +5,8 @@
 
 pub mod error;
 pub mod folder;
+#[doc(hidden)]
+pub mod fuzzing;
 mod image_folder;
 mod npy;
 mod npy_header;

@@ -36,7 +36,7 @@ pub(super) fn open(
         return open_array_file(config);
     }
     let (index, report) = open_folder(config, FORMAT, progress)?;
-    let first = FirstSample::read(&index, &config.path)?;
+    let first = FirstSample::read(&index, &config.path, config.limits.sample_bytes)?;
     let has_label = !index.classes().is_empty();
     let opened = ArrayHeader::parse(&first.bytes).and_then(|header| {
         let fields = array_fields(&[(ARRAY.to_owned(), read_array(&first.bytes)?)], has_label)?;

@@ -29,6 +29,11 @@ pub(super) struct ArrayHeader {
     pub(super) data_bytes: u64,
 }
 
+/// A library's reason without its line breaks: some draw an arrow under the place.
+fn on_one_line(reason: &dyn std::fmt::Display) -> String {
+    reason.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 fn defect(message: impl Into<String>) -> Defect {
     Defect(message.into())
 }
@@ -85,8 +90,9 @@ impl ArrayHeader {
             ))
         })?;
         refuse_traps(header)?;
-        let parsed = NpyHeader::from_reader(header)
-            .map_err(|error| defect(format!("the .npy header cannot be read: {error}")))?;
+        let parsed = NpyHeader::from_reader(header).map_err(|error| {
+            defect(format!("the .npy header cannot be read: {}", on_one_line(&error)))
+        })?;
         let (dtype, big_endian) = element_type(&parsed.dtype())?;
         let shape = parsed.shape().to_vec();
         if shape.len() >= MAX_RANK {

@@ -24,8 +24,6 @@ use crate::config::DatasetConfig;
 pub(super) const FORMAT: FolderFormat =
     FolderFormat { name: "npz", extensions: &[".npz"], flat_is_valid: true };
 
-/// The most bytes of one member after inflating.
-const MOST_MEMBER_BYTES: u64 = 1 << 30;
 /// Deflate yields at most 1032 bytes for one (zlib's technical details, "Maximum Compression Factor").
 const MOST_DEFLATE_FACTOR: u64 = 1032;
 
@@ -35,13 +33,15 @@ pub(super) fn open(
     progress: ProgressCallback<'_>,
 ) -> Result<Opened, DatasetError> {
     let (index, report) = open_folder(config, FORMAT, progress)?;
-    let first = FirstSample::read(&index, &config.path)?;
+    let first = FirstSample::read(&index, &config.path, config.limits.sample_bytes)?;
     let has_label = !index.classes().is_empty();
-    let fields = read_all_members(&first.bytes)
+    let inflated_bytes = config.limits.inflated_bytes;
+    let fields = read_all_members(&first.bytes, inflated_bytes)
         .and_then(|members| array_fields(&members, has_label))
         .map_err(|defect| first.defective(defect))?;
     let members = fields.len() - usize::from(has_label);
-    Ok(Opened { dataset: Arc::new(NpzFolder { index, fields, members }), report })
+    let dataset = Arc::new(NpzFolder { index, fields, members, inflated_bytes });
+    Ok(Opened { dataset, report })
 }
 
 /// One sample a file.
@@ -52,6 +52,8 @@ struct NpzFolder {
     fields: Vec<Field>,
     /// How many of the fields are members.
     members: usize,
+    /// The most that a file's members may be together, inflated.
+    inflated_bytes: u64,
 }
 
 impl Dataset for NpzFolder {
@@ -89,11 +91,12 @@ impl Dataset for NpzFolder {
                 }
             }
         }
+        let mut left = self.inflated_bytes;
         for (field, place) in wanted.iter().zip(places) {
             let place = place.ok_or_else(|| {
                 Defect(format!("the member {:?} of the first sample is missing", field.name))
             })?;
-            let array = read_member(&mut archive, bytes, place)
+            let array = read_member(&mut archive, bytes, place, &mut left)
                 .map_err(|defect| Defect(format!("member {:?}: {defect}", field.name)))?;
             check_type(field, &array)?;
             values.push(FieldValue::Array(array));
@@ -146,31 +149,32 @@ fn member_name(archive: &Archive<'_>, place: usize) -> Result<String, Defect> {
 }
 
 /// All members with their names, in the archive's order.
-fn read_all_members(bytes: &[u8]) -> Result<Vec<(String, ArrayValue<'_>)>, Defect> {
+pub(super) fn read_all_members(
+    bytes: &[u8],
+    inflated_bytes: u64,
+) -> Result<Vec<(String, ArrayValue<'_>)>, Defect> {
     let mut archive = open_archive(bytes)?;
+    let mut left = inflated_bytes;
     (0..archive.len())
         .map(|place| {
             let name = member_name(&archive, place)?;
-            let array = read_member(&mut archive, bytes, place)
+            let array = read_member(&mut archive, bytes, place, &mut left)
                 .map_err(|defect| Defect(format!("member {name:?}: {defect}")))?;
             Ok((name, array))
         })
         .collect()
 }
 
+/// One member as an array. `left` is how much the members may still inflate to.
 fn read_member<'a>(
     archive: &mut Archive<'a>,
     bytes: &'a [u8],
     place: usize,
+    left: &mut u64,
 ) -> Result<ArrayValue<'a>, Defect> {
     let broken = |error: &dyn std::fmt::Display| Defect(format!("cannot be read: {error}"));
     let mut member = archive.by_index(place).map_err(|error| broken(&error))?;
     let (size, compressed) = (member.size(), member.compressed_size());
-    if size > MOST_MEMBER_BYTES {
-        return Err(Defect(format!(
-            "it declares {size} bytes, and the limit is {MOST_MEMBER_BYTES}"
-        )));
-    }
     match member.compression() {
         CompressionMethod::Stored => {
             let start = member.data_start().and_then(|start| usize::try_from(start).ok());
@@ -191,6 +195,11 @@ fn read_member<'a>(
                     "it declares {size} bytes, more than {compressed} deflated bytes can hold"
                 )));
             }
+            *left = left.checked_sub(size).ok_or_else(|| {
+                Defect(format!(
+                    "it declares {size} bytes, and {left} of limits.inflated_bytes are left for it"
+                ))
+            })?;
             let mut inflated = Vec::with_capacity(usize::try_from(size).unwrap_or(0) + 1);
             // One byte more than declared shows a member that is longer, and reaching the end compares the CRC-32.
             (&mut member)

@@ -23,8 +23,12 @@ impl FirstSample {
     /// Reads the file of sample 0.
     ///
     /// # Errors
-    /// It cannot be read.
-    pub(super) fn read(index: &FolderIndex, root: &std::path::Path) -> Result<Self, DatasetError> {
+    /// It cannot be read, or is larger than the limit.
+    pub(super) fn read(
+        index: &FolderIndex,
+        root: &std::path::Path,
+        limit_bytes: u64,
+    ) -> Result<Self, DatasetError> {
         let mut relative = Vec::new();
         index.append_path(SampleId(0), &mut relative);
         let path = root.join(std::path::Path::new(
@@ -33,7 +37,8 @@ impl FirstSample {
         let mut bytes = Vec::new();
         LocalFiles::open(root)
             .and_then(|files| {
-                files.read(&relative, ByteRange { offset: 0, length: None }, u64::MAX, &mut bytes)
+                let whole = ByteRange { offset: 0, length: None };
+                files.read(&relative, whole, limit_bytes, &mut bytes)
             })
             .map_err(|error| DatasetError::FirstSample {
                 path: path.clone(),

@@ -7,7 +7,7 @@ use std::path::Path;
 use zip::CompressionMethod;
 use zip::write::SimpleFileOptions;
 
-use crate::config::DatasetConfig;
+use crate::config::{DatasetConfig, Limits};
 
 /// A configuration whose index lies beside the dataset's folder, so that nothing outside the test's folder is touched.
 pub(crate) fn config_for(format: &str, path: &Path) -> DatasetConfig {
@@ -20,6 +20,8 @@ pub(crate) fn config_for(format: &str, path: &Path) -> DatasetConfig {
         ids: None,
         limit: None,
         index: Some(index.into()),
+        limits: Limits::default(),
+        read_timeout: std::time::Duration::from_secs(60),
         kept_index: None,
     }
 }

@@ -3,6 +3,7 @@
 //! Only reads, but for [`CpuGroup::become_idle`]. Anything that cannot be read is as if it were not there.
 
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -95,18 +96,24 @@ impl CpuGroup {
         if has_others || has_children {
             return Err(format!("other processes are in {} too", self.name()));
         }
-        if fs::write(self.folder.join("cpu.idle"), "1").is_ok() {
+        if write_to(&self.folder.join("cpu.idle"), "1").is_ok() {
             return Ok("cpu.idle");
         }
         let (weight, least) =
             if self.is_unified { ("cpu.weight", "1") } else { ("cpu.shares", "2") };
-        match fs::write(self.folder.join(weight), least) {
+        match write_to(&self.folder.join(weight), least) {
             Ok(()) => Ok(weight),
             Err(error) => {
                 Err(format!("{} cannot be written: {error}", self.folder.join(weight).display()))
             }
         }
     }
+}
+
+/// Writes to a file of the kernel's. Nothing is made or cut off: a confined daemon has no right to.
+pub(super) fn write_to(file: &Path, text: &str) -> std::io::Result<()> {
+    let mut file = fs::OpenOptions::new().write(true).open(file)?;
+    file.write_all(text.as_bytes())
 }
 
 /// The deepest folder above both, or one of them.
@@ -233,8 +240,12 @@ mod tests {
     fn only_a_group_of_its_own_beside_the_trainers_is_made_idle() {
         let (_mount, loader, trainer) = pod("max 100000\n");
         fs::write(loader.folder.join("cgroup.procs"), format!("{}\n", std::process::id())).unwrap();
+        assert!(loader.become_idle(&trainer).unwrap_err().contains("cpu.weight"), "not there");
+        fs::write(loader.folder.join("cpu.weight"), "100\n").unwrap();
+        assert_eq!(loader.become_idle(&trainer), Ok("cpu.weight"), "an older kernel");
+        fs::write(loader.folder.join("cpu.idle"), "0\n").unwrap();
         assert_eq!(loader.become_idle(&trainer), Ok("cpu.idle"));
-        assert_eq!(fs::read_to_string(loader.folder.join("cpu.idle")).unwrap(), "1");
+        assert_eq!(fs::read_to_string(loader.folder.join("cpu.idle")).unwrap(), "1\n");
         fs::write(loader.folder.join("cgroup.procs"), "1\n").unwrap();
         assert!(loader.become_idle(&trainer).unwrap_err().contains("other processes"));
         let root = CpuGroup { folder: loader.mount.clone(), ..loader.clone() };

@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 use forebay_protocol::frames::{Attach, DaemonFrame, Fault, FaultKind, Leased, Revival};
 use forebay_protocol::ids::Position;
@@ -19,7 +20,10 @@ use super::fetch::{CHUNK_ROWS, FetchJob, run_lane};
 use super::gate::ByteGate;
 use super::memory::{MemoryPlan, in_words};
 use super::pool::{Pool, PoolOptions, Shared};
+use super::quarantine::Quarantine;
+use super::reading::{AbandonedCount, Reading};
 use super::session::{Session, SessionEnd, SessionFault, SessionTerms, Takeover};
+use super::stall::StallWatch;
 use super::stream::Stream;
 use super::upkeep::{self, SessionsSeen, Upkeep};
 use super::watch::watch;
@@ -58,6 +62,10 @@ pub(crate) struct Engine {
     /// Whether the clock runs, and what starts it.
     clock_runs: bool,
     clock_wanted: Rc<Notify>,
+    pub(crate) abandoned_reads: AbandonedCount,
+    /// By stream and lane: what it reads now.
+    readings: Vec<Vec<Option<Arc<Reading>>>>,
+    stalls: RefCell<StallWatch>,
 }
 
 impl Drop for Engine {
@@ -89,11 +97,14 @@ impl Engine {
             upkeep,
             clock_runs: false,
             clock_wanted: Rc::default(),
+            abandoned_reads: AbandonedCount::default(),
+            readings: lanes.iter().map(|lanes| vec![None; *lanes as usize]).collect(),
+            stalls: RefCell::default(),
         }));
         engine.borrow_mut().keep_limit();
         for (stream, lanes) in lanes.into_iter().enumerate() {
-            for _ in 0..lanes {
-                tokio::task::spawn_local(run_lane(Rc::clone(&engine), stream));
+            for lane in 0..lanes as usize {
+                tokio::task::spawn_local(run_lane(Rc::clone(&engine), stream, lane));
             }
         }
         Ok(engine)
@@ -171,6 +182,9 @@ impl Engine {
                 in_words(plan.ceiling_bytes)
             );
             return refuse(FaultKind::Memory, message);
+        }
+        if let Err(error) = plan.check_attach(&stream) {
+            return refuse(FaultKind::Memory, error.to_string());
         }
         let number = self.next_session;
         let takeover = brought
@@ -271,6 +285,14 @@ impl Engine {
         self.show_sessions_to_threads();
     }
 
+    /// Waits, not for long, until all bad samples are listed: the process is about to end.
+    pub(crate) fn finish_lists(&self) {
+        self.streams
+            .iter()
+            .filter_map(|stream| stream.quarantine.get())
+            .for_each(Quarantine::finish);
+    }
+
     /// Tells every client that the daemon ends in good order.
     pub(crate) fn say_goodbye(&mut self) {
         for session in self.sessions.values() {
@@ -290,6 +312,18 @@ impl Engine {
         for number in numbers {
             self.detach(number, &SessionEnd::ClientLeft);
         }
+    }
+
+    /// Names what does not move.
+    fn watch_stalls(&self) {
+        let readings = self.readings.iter().flatten().flatten();
+        let mut stalls = self.stalls.borrow_mut();
+        stalls.look(&self.sessions, readings, self.pool.shared.places());
+    }
+
+    /// When to look at trainers that have all batches: nothing else moves then, and no clock runs.
+    fn next_look_at_trainers(&self) -> Option<Instant> {
+        self.stalls.borrow().next_look_at_trainers(&self.sessions)
     }
 
     /// Whether anything is under way. Without it no clock is needed: a client that runs out of batches rings.
@@ -347,6 +381,16 @@ impl Engine {
             .unwrap_or_default()
     }
 
+    /// Shows what a lane reads to the watchdog.
+    pub(super) fn show_reading(
+        &mut self,
+        stream: usize,
+        lane: usize,
+        reading: Option<Arc<Reading>>,
+    ) {
+        self.readings[stream][lane] = reading;
+    }
+
     /// All figures.
     pub(crate) fn report(&self) -> DaemonReport {
         let streams = self
@@ -357,6 +401,8 @@ impl Engine {
             .collect();
         let sessions = self.sessions.values().map(report_session).collect();
         let budget = &self.pool.shared.budget;
+        self.watch_stalls();
+        let stalls = self.stalls.borrow().stalls.clone();
         DaemonReport::new(EngineFigures {
             streams,
             sessions,
@@ -368,6 +414,7 @@ impl Engine {
                 cores: budget.cores(),
                 held_back_seconds: budget.held_back_in_all().as_secs_f64(),
             },
+            stalls,
             quiet: self.upkeep.quiet.report(&self.pool, self.upkeep.quota.as_ref()),
         })
     }
@@ -387,7 +434,8 @@ impl Engine {
             last.queue =
                 Some(session.figures.report(session.started.elapsed(), session.ring_empty_for()));
         }
-        StreamReport { name: stream.name().to_owned(), stages }
+        let quarantine = stream.quarantine.get().map(Quarantine::report);
+        StreamReport { name: stream.name().to_owned(), stages, quarantine }
     }
 }
 
@@ -438,13 +486,23 @@ pub(crate) async fn run_bell(engine: SharedEngine) -> io::Result<()> {
             clock.reset();
         }
         ran = runs;
+        if !runs {
+            // What stands still is seen before the clock stops.
+            engine.borrow().watch_stalls();
+        }
+        let next_look = engine.borrow().next_look_at_trainers().filter(|_| !runs);
+        let look = tokio::time::sleep_until(next_look.unwrap_or_else(Instant::now).into());
         tokio::select! {
             guard = readable.readable() => {
                 bell.hear();
                 guard?.clear_ready();
             }
             () = wanted.notified(), if !runs => continue,
-            _ = clock.tick(), if runs => engine.borrow_mut().keep_up(),
+            _ = clock.tick(), if runs => {
+                engine.borrow_mut().keep_up();
+                engine.borrow().watch_stalls();
+            }
+            () = look, if next_look.is_some() => continue,
         }
         engine.borrow_mut().advance_all();
     }

@@ -1,9 +1,12 @@
 //! Fetches admitted rows: a few lanes a stream, each with one blocking read under way.
 //!
 //! A lane takes up to [`CHUNK_ROWS`] rows at a time from the most urgent session, in (batch, row) order, and reads them
-//! one after another on a blocking thread of the runtime. Bytes are granted between opening a file and reading it. An
-//! array that needs no work is read straight into its row and takes none.
+//! one after another on a blocking thread of the runtime. Bytes are granted between opening a file and reading it. A call
+//! that outlasts `dataset.read_timeout` is given up with its thread ([`super::reading`]) and made again on another.
+//! An array that needs no work is read straight into its row and takes no bytes of the budget, where the kernel has it in
+//! its memory: a read that may hang must never write into a row.
 
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,9 +14,11 @@ use std::time::{Duration, Instant};
 use forebay_protocol::ids::SampleId;
 
 use super::core::SharedEngine;
-use super::gate::{Age, ByteGate, BytePermit};
+use super::gate::ByteGate;
 use super::pool::Shared;
+use super::reading::{Abandoned, MOST_ABANDONED, Reading, RowToRead};
 use super::work::{RowFailure, SessionWork};
+use crate::dataset::ByteRange;
 use crate::storage::StorageError;
 
 /// Rows that one trip to a blocking thread reads: amortises the hand-over, about 10 µs.
@@ -32,145 +37,232 @@ pub(crate) struct FetchJob {
     /// The number of the batch in its session.
     pub(crate) order: u64,
     pub(crate) id: SampleId,
+    /// Attempts that have failed.
+    pub(crate) attempts: u32,
 }
 
+/// How often a lane looks whether its read hangs, for each time-out.
+const LOOKS_PER_TIMEOUT: u32 = 4;
+const LONGEST_BETWEEN_LOOKS: Duration = Duration::from_secs(1);
+
 /// Runs one lane of a stream until the engine ends.
-pub(crate) async fn run_lane(engine: SharedEngine, stream: usize) {
+pub(crate) async fn run_lane(engine: SharedEngine, stream: usize, lane: usize) {
     let work_to_do = engine.borrow().fetch_notify(stream);
+    let limit = engine.borrow().streams()[stream].config.dataset.read_timeout;
     loop {
-        let jobs = engine.borrow_mut().take_fetch_jobs(stream);
+        let jobs: VecDeque<FetchJob> = engine.borrow_mut().take_fetch_jobs(stream).into();
         if jobs.is_empty() {
             work_to_do.notified().await;
             continue;
         }
-        let (gate, shared) = {
-            let engine = engine.borrow();
-            (Arc::clone(&engine.gate), engine.pool_shared())
-        };
-        let read = tokio::task::spawn_blocking(move || {
-            let (mut path, mut scratch) = (Vec::new(), Vec::new());
-            for job in jobs {
-                fetch(&job, &gate, &shared, &mut path, &mut scratch);
+        let mut left = Some(jobs);
+        while let Some(jobs) = left.filter(|jobs| !jobs.is_empty()) {
+            left = match read_watched(&engine, (stream, lane), jobs, limit).await {
+                None => None,
+                Some(hung) => Some(after_hanging(&engine, hung, limit).await),
+            };
+        }
+        engine.borrow_mut().show_reading(stream, lane, None);
+    }
+}
+
+/// Reads rows on a blocking thread. The rows that are left when a call hangs: the first is the one it hangs for.
+async fn read_watched(
+    engine: &SharedEngine,
+    (stream, lane): (usize, usize),
+    jobs: VecDeque<FetchJob>,
+    limit: Duration,
+) -> Option<VecDeque<FetchJob>> {
+    let (gate, shared, reading) = {
+        let mut engine = engine.borrow_mut();
+        let reading = Arc::new(Reading::new(jobs, engine.abandoned_reads.clone()));
+        engine.show_reading(stream, lane, Some(Arc::clone(&reading)));
+        (Arc::clone(&engine.gate), engine.pool_shared(), reading)
+    };
+    let watched = Arc::clone(&reading);
+    let mut read = tokio::task::spawn_blocking(move || {
+        let (mut path, mut scratch) = (Vec::new(), Vec::new());
+        // What was given up is somebody else's.
+        while let Ok(Some(row)) = reading.current() {
+            if fetch(&reading, &row, &gate, &shared, &mut path, &mut scratch).is_err() {
+                break;
             }
-        });
-        // Reading itself cannot panic past its row; this is about what hands rows on.
-        if read.await.is_err() {
-            tracing::error!("a fetch thread panicked; every session is ended");
-            engine
-                .borrow_mut()
-                .end_all("a fetch thread panicked: an error in forebay; please report it");
+        }
+    });
+    let between_looks = (limit / LOOKS_PER_TIMEOUT).min(LONGEST_BETWEEN_LOOKS);
+    loop {
+        match tokio::time::timeout(between_looks, &mut read).await {
+            Ok(Ok(())) => return None,
+            // Reading itself cannot panic past its row; this is about what hands rows on.
+            Ok(Err(_)) => {
+                tracing::error!("a fetch thread panicked; every session is ended");
+                engine
+                    .borrow_mut()
+                    .end_all("a fetch thread panicked: an error in forebay; please report it");
+                return None;
+            }
+            Err(_) => {
+                if let Some(hung) = watched.abandon_overdue(limit) {
+                    return Some(hung);
+                }
+            }
         }
     }
+}
+
+/// What becomes of rows whose first one hung: after a pause it is tried again behind the others, or it has failed.
+async fn after_hanging(
+    engine: &SharedEngine,
+    mut jobs: VecDeque<FetchJob>,
+    limit: Duration,
+) -> VecDeque<FetchJob> {
+    let Some(job) = jobs.pop_front() else {
+        return jobs;
+    };
+    let abandoned = engine.borrow().abandoned_reads.get();
+    let path = job.session.stream.sample_path(job.id);
+    let error = StorageError::TimedOut { path, limit, attempts: job.attempts, abandoned };
+    let pause = RETRY_AFTER.get(job.attempts as usize - 1).filter(|_| abandoned < MOST_ABANDONED);
+    match pause {
+        Some(pause) => {
+            tracing::warn!(%error, retry_in_ms = pause.as_millis(), "reading a sample hangs");
+            tokio::time::sleep(*pause).await;
+            jobs.push_back(job);
+        }
+        None => {
+            let shared = engine.borrow().pool_shared();
+            fail(&job, RowFailure::Storage(error.to_string()), &shared);
+        }
+    }
+    jobs
 }
 
 /// Reads one row's bytes and hands the row to the work threads.
 fn fetch(
-    job: &FetchJob,
+    reading: &Reading,
+    row: &RowToRead,
     gate: &Arc<ByteGate>,
     shared: &Shared,
     path: &mut Vec<u8>,
     scratch: &mut Vec<u8>,
-) {
-    let stream = &job.session.stream;
-    let slot = &job.session.slots[job.slot];
-    let start = Instant::now();
+) -> Result<(), Abandoned> {
+    let stream = &row.stream;
+    let begun = Instant::now();
     let mut held_up = Duration::ZERO;
-    let outcome = if slot.is_cancelled() {
-        None
-    } else if read_straight(job, path, scratch) {
-        stream.fetch.record(start.elapsed());
-        stream.stages[0].input.put(Duration::ZERO);
-        slot.mark_ready(0, job.row);
-        shared.wake_for(&stream.stages[0]);
-        return;
-    } else {
+    if reading.is_cancelled() {
+        if let Some((job, _)) = reading.finish()?
+            && job.session.slots[job.slot].finish_row(job.row, false)
+        {
+            shared.ring();
+        }
+        return Ok(());
+    }
+    path.clear();
+    let range = stream.dataset.locate(row.id, path);
+    let mut outcome = Ok(None);
+    if !read_straight(reading, row, path, range, scratch)? {
         // A panic ends the row, as it does in a work thread: a row that nobody finishes would keep its slot for ever.
-        let read = AssertUnwindSafe(|| read(job, gate, shared, path, &mut held_up));
-        Some(catch_unwind(read).unwrap_or(Err(RowFailure::Panic)))
+        let read =
+            AssertUnwindSafe(|| read(reading, row, gate, shared, (path, range), &mut held_up));
+        outcome = catch_unwind(read).unwrap_or(Ok(Err(RowFailure::Panic)))?.map(Some);
+    }
+    let Some((job, permit)) = reading.finish()? else {
+        return Ok(());
     };
-    let mut cell = slot.cell(job.row);
     match outcome {
-        Some(Ok((permit, buffer))) => {
-            stream.fetch.record(start.elapsed().saturating_sub(held_up));
-            cell.task.bytes = buffer;
-            cell.permit = permit;
-            drop(cell);
+        Ok(buffer) => {
+            let slot = &job.session.slots[job.slot];
+            stream.fetch.record(begun.elapsed().saturating_sub(held_up));
+            if let Some(buffer) = buffer {
+                let mut cell = slot.cell(job.row);
+                (cell.task.bytes, cell.task.straight) = (buffer, None);
+                cell.permit = permit;
+            }
             stream.stages[0].input.put(held_up);
             slot.mark_ready(0, job.row);
             shared.wake_for(&stream.stages[0]);
         }
-        Some(Err(failure)) => {
-            stream.fetch.record_failure();
-            cell.failure = Some(failure);
-            drop(cell);
-            slot.finish_row(job.row, true);
-            shared.ring();
-        }
-        None => {
-            drop(cell);
-            if slot.finish_row(job.row, false) {
-                shared.ring();
-            }
-        }
+        Err(failure) => fail(&job, failure, shared),
     }
+    Ok(())
 }
 
-/// Reads one row's bytes, with retries. No permit: the daemon ends.
+/// Reads one row's bytes, with retries.
 fn read(
-    job: &FetchJob,
+    reading: &Reading,
+    row: &RowToRead,
     gate: &Arc<ByteGate>,
     shared: &Shared,
-    path: &mut Vec<u8>,
+    (path, range): (&[u8], ByteRange),
     held_up: &mut Duration,
-) -> Result<(Option<BytePermit>, Vec<u8>), RowFailure> {
-    let stream = &job.session.stream;
-    let slot = &job.session.slots[job.slot];
-    let next_to_publish = Arc::clone(&job.session.next_to_publish);
-    let age = Age { next_to_publish, order: job.order, row: job.row };
+) -> Result<Result<Vec<u8>, RowFailure>, Abandoned> {
+    let stream = &row.stream;
+    let limit_bytes = stream.config.dataset.limits.sample_bytes;
     let mut buffer = shared.spare_buffers.take();
-    path.clear();
-    let range = stream.dataset.locate(job.id, path);
-    let mut attempt = || -> Result<_, StorageError> {
-        let file = stream.storage.open_file(path, range)?;
-        let waiting = Instant::now();
-        let permit = gate.acquire(&age, file.length());
-        *held_up = waiting.elapsed();
-        file.read_into(&mut buffer)?;
-        Ok(permit)
+    let mut attempt = || -> Result<Result<(), StorageError>, Abandoned> {
+        let opened = reading.call("opening", || stream.storage.open_file(path, range))?;
+        let file = match opened.and_then(|file| file.within(limit_bytes)) {
+            Ok(file) => file,
+            Err(error) => return Ok(Err(error)),
+        };
+        *held_up = reading.wait_for_bytes(|| gate.acquire(&row.age, file.length()));
+        reading.call("reading", || file.read_into(&mut buffer))
     };
-    let mut result = attempt();
-    for pause in RETRY_AFTER {
+    let mut result = attempt()?;
+    for pause in RETRY_AFTER.iter().skip(row.attempts as usize) {
         match &result {
-            Err(error) if error.is_transient() && !slot.is_cancelled() => {
+            Err(error) if error.is_transient() && !reading.is_cancelled() => {
                 tracing::warn!(%error, retry_in_ms = pause.as_millis(), "reading a sample failed");
-                std::thread::sleep(pause);
-                result = attempt();
+                reading.try_again();
+                std::thread::sleep(*pause);
+                result = attempt()?;
             }
             _ => break,
         }
     }
-    match result {
-        Ok(permit) => Ok((permit, buffer)),
+    Ok(match result {
+        Ok(()) => Ok(buffer),
         Err(error) if error.is_bad_sample() => Err(RowFailure::Defect(error.to_string())),
         Err(error) => Err(RowFailure::Storage(error.to_string())),
-    }
+    })
 }
 
-/// Reads an array that needs no work straight into its row. False: there is none, or the file is not as expected; it is
-/// then read in the ordinary way, which tells what it is.
-fn read_straight(job: &FetchJob, path: &mut Vec<u8>, scratch: &mut Vec<u8>) -> bool {
-    let stream = &job.session.stream;
+/// Reads an array that needs no work straight into its row. False: there is none, the file is not as expected, or its
+/// bytes would have to be waited for; it is then read in the ordinary way, which tells what it is.
+fn read_straight(
+    reading: &Reading,
+    row: &RowToRead,
+    path: &[u8],
+    range: ByteRange,
+    scratch: &mut Vec<u8>,
+) -> Result<bool, Abandoned> {
+    let stream = &row.stream;
     let dataset = stream.dataset.as_ref();
     let (Some(straight), Some(tensor)) = (dataset.straight(), stream.plan.straight_tensor(dataset))
     else {
-        return false;
+        return Ok(false);
     };
-    path.clear();
-    let range = dataset.locate(job.id, path);
-    let mut cell = job.session.slots[job.slot].cell(job.row);
-    let row = cell.writer.bytes_mut(tensor);
-    let is_read = row.len() as u64 == straight.elements_bytes
-        && stream.storage.read_straight(path, range, &straight.before, row, scratch);
-    cell.task.straight = is_read.then_some(tensor);
-    is_read
+    let Some(file) = reading.call("opening", || stream.storage.open_straight(path))? else {
+        return Ok(false);
+    };
+    let is_read = reading.without_waiting(|job| {
+        let mut cell = job.session.slots[job.slot].cell(job.row);
+        let row = cell.writer.bytes_mut(tensor);
+        let is_read = row.len() as u64 == straight.elements_bytes
+            && file.read(range, &straight.before, row, scratch);
+        cell.task.straight = is_read.then_some(tensor);
+        is_read
+    })?;
+    // Closing may take as long as opening.
+    reading.call("closing", || drop(file))?;
+    Ok(is_read)
+}
+
+/// A row has no data.
+fn fail(job: &FetchJob, failure: RowFailure, shared: &Shared) {
+    let slot = &job.session.slots[job.slot];
+    job.session.stream.fetch.record_failure();
+    slot.cell(job.row).failure = Some(failure);
+    slot.finish_row(job.row, true);
+    shared.ring();
 }

@@ -6,18 +6,19 @@
 //!      ▲  └─itself: claims─► Working         │ itself: there is something       │ whoever clears its bit, and unparks it
 //!      └────────────────────────┴────────────┴──────────────────────────────────┘
 //! ```
-//! A row can be claimed while its bit is set and its stage has room. Three things make one claimable, and whoever does
-//! one of them looks for a sleeper afterwards, with a sequentially consistent fence in between:
+//! A row can be claimed while its bit is set and its stage has room. While anybody sleeps, there are at least as many
+//! threads searching as there are rows to claim, since each thing that makes one claimable brings a searcher:
 //!
-//! | what | who looks |
+//! | what | who comes for it |
 //! |---|---|
-//! | a bit is set | the setter, if the stage has room; else the next to leave the stage does |
-//! | a place comes free | the leaver: it claims for itself first and then wakes one for what is left; finding nothing it goes to sleep, which looks too |
-//! | a limit is raised | the engine |
+//! | a bit is set | a sleeper that the setter wakes, if the stage has room; else whoever leaves the stage next |
+//! | a place comes free | the leaver, who searches next |
+//! | a limit is raised | sleepers that the engine wakes, one for each place |
 //!
-//! A thread that goes to sleep announces it, passes such a fence and looks once more. So either the waker sees the
-//! announcement or the sleeper sees the row: nobody sleeps over a row, and nobody needs a clock to find one. The model
-//! in `tests/model` checks these types under every interleaving. Nothing here knows what a row is, and nothing blocks.
+//! A setter passes a sequentially consistent fence between its bit and its look at room and sleepers; a thread that goes
+//! to sleep announces it, passes such a fence and looks once more. So either the waker sees the announcement (or the room)
+//! or the sleeper sees the row: nobody sleeps over a row, and nobody needs a clock to find one. The model in `tests/model`
+//! checks these types under every interleaving. Nothing here knows what a row is, and nothing blocks.
 
 use forebay_protocol::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -66,6 +67,15 @@ impl BitSet {
     pub(crate) fn any(&self) -> bool {
         // Relaxed: callers that must not miss a number have passed a fence.
         self.words.iter().any(|word| word.load(Ordering::Relaxed) != 0)
+    }
+
+    /// The least number that is in. A look, for the watchdog.
+    pub(crate) fn first(&self) -> Option<usize> {
+        self.words.iter().enumerate().find_map(|(index, word)| {
+            // Relaxed: nothing follows from it.
+            let bits = word.load(Ordering::Relaxed);
+            (bits != 0).then(|| index * 64 + bits.trailing_zeros() as usize)
+        })
     }
 
     /// Empties the set while nobody else uses it.
@@ -124,13 +134,11 @@ impl StageGate {
             .is_ok()
     }
 
-    /// Leaves. The leaver then searches, and looks for sleepers after that; see the module's head.
+    /// Leaves. The leaver searches next, and looks once more after a fence before it sleeps: it finds a row whose setter
+    /// saw the stage full.
     pub(crate) fn leave(&self, group: usize) {
-        // Relaxed: ordered by the fence.
+        // Relaxed: ordered by the fence in `Sleepers::sleep_unless`, which pairs with that of a setter.
         self.active[group].fetch_sub(1, Ordering::Relaxed);
-        // SeqCst fence: pairs with the one in `Sleepers::sleep_unless`, and with the one of a setter between its bit and
-        // its look at the room.
-        fence(Ordering::SeqCst);
     }
 }
 
@@ -155,8 +163,8 @@ impl Sleepers {
         park: impl FnOnce(),
     ) -> bool {
         self.asleep.add(number);
-        // SeqCst fence: pairs with the one in `wake_one`, and with that in `StageGate::leave`. Either the other side sees
-        // the bit, or this side sees the row and the room.
+        // SeqCst fence: pairs with the one in `wake_one`, and with that of a setter before its look at the room. Either the
+        // other side sees the bit, or the place that this thread has left; or this side sees the row and the room.
         fence(Ordering::SeqCst);
         if !is_something_to_do() {
             park();
@@ -171,11 +179,6 @@ impl Sleepers {
         if let Some(number) = self.asleep.take_first() {
             unpark(number);
         }
-    }
-
-    /// Whether anybody sleeps. Asked after a fence: leaving a stage has one.
-    pub(crate) fn any(&self) -> bool {
-        self.asleep.any()
     }
 }
 

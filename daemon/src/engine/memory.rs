@@ -134,45 +134,98 @@ impl MemoryPlan {
             });
         }
         let needed_bytes = self.total_bytes().saturating_mul(local_ranks.into());
-        for (grantor, granted_bytes) in grants() {
-            if needed_bytes > granted_bytes {
-                return Err(MemoryError::Machine { place, needed_bytes, grantor, granted_bytes });
-            }
-        }
-        Ok(())
+        refuse_what_is_not_granted(place, needed_bytes, &Machine::default())
+    }
+
+    /// Holds the ring that one more session takes against what the control group and the machine have left now. The
+    /// other ranks' rings were reckoned with at the start, and those that are attached show in what is left.
+    ///
+    /// # Errors
+    /// When it does not fit: with the figures and the key to change.
+    pub(super) fn check_attach(&self, stream: &Stream) -> Result<(), MemoryError> {
+        let place = stream.config.ring.memory_place.to_string();
+        refuse_what_is_not_granted(place, self.ring_bytes, &Machine::default())
     }
 }
 
-/// What is free, by who says so.
-fn grants() -> Vec<(String, u64)> {
-    let mut grants = Vec::new();
-    let free = fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
-        let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-        line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib * 1024)
-    });
-    grants.extend(free.map(|bytes| ("the machine".to_owned(), bytes)));
-    let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let path = own.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/");
-    let root = Path::new("/sys/fs/cgroup");
-    for folder in root
-        .join(path.trim_start_matches('/'))
-        .ancestors()
-        .take_while(|folder| folder.starts_with(root))
-    {
-        let number =
-            |name: &str| fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
-        if let (Some(limit), Some(used)) = (number("memory.max"), number("memory.current")) {
-            // Page cache is given back under pressure.
-            let cache = fs::read_to_string(folder.join("memory.stat")).ok().and_then(|text| {
-                text.lines().find_map(|line| {
-                    line.strip_prefix("inactive_file ")?.trim().parse::<u64>().ok()
-                })
-            });
-            let left = limit.saturating_sub(used.saturating_sub(cache.unwrap_or(0)));
-            grants.push((folder.join("memory.max").display().to_string(), left));
+fn refuse_what_is_not_granted(
+    place: String,
+    needed_bytes: u64,
+    machine: &Machine,
+) -> Result<(), MemoryError> {
+    match machine.grants().into_iter().find(|(_, granted_bytes)| needed_bytes > *granted_bytes) {
+        Some((grantor, granted_bytes)) => {
+            Err(MemoryError::Machine { place, needed_bytes, grantor, granted_bytes })
         }
+        None => Ok(()),
     }
-    grants
+}
+
+/// Where the machine says what it has.
+struct Machine<'a> {
+    proc: &'a Path,
+    cgroup: &'a Path,
+}
+
+impl Default for Machine<'_> {
+    fn default() -> Self {
+        Self { proc: Path::new("/proc"), cgroup: Path::new("/sys/fs/cgroup") }
+    }
+}
+
+impl Machine<'_> {
+    /// What is free, by who says so: the machine, and each control group above this process.
+    fn grants(&self) -> Vec<(String, u64)> {
+        let mut grants = Vec::new();
+        let free = fs::read_to_string(self.proc.join("meminfo")).ok().and_then(|text| {
+            let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+            line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib * 1024)
+        });
+        grants.extend(free.map(|bytes| ("the machine".to_owned(), bytes)));
+        let own = fs::read_to_string(self.proc.join("self/cgroup")).unwrap_or_default();
+        for line in own.lines() {
+            // "number:controllers:path"; version 2 has the number 0 and no controllers.
+            let mut parts = line.splitn(3, ':');
+            let (Some(_), Some(controllers), Some(path)) =
+                (parts.next(), parts.next(), parts.next())
+            else {
+                continue;
+            };
+            let (root, names) = match controllers {
+                "" => (self.cgroup.to_owned(), VERSION_2),
+                _ if controllers.split(',').any(|name| name == "memory") => {
+                    (self.cgroup.join("memory"), VERSION_1)
+                }
+                _ => continue,
+            };
+            let folders = root.join(path.trim_start_matches('/'));
+            for folder in folders.ancestors().take_while(|folder| folder.starts_with(&root)) {
+                grants.extend(left_in(folder, names));
+            }
+        }
+        grants
+    }
+}
+
+/// The files of a control group: the limit, the use, and the line of `memory.stat` that says how much of it is page
+/// cache, which is given back under pressure.
+type GroupFiles = [&'static str; 3];
+const VERSION_2: GroupFiles = ["memory.max", "memory.current", "inactive_file "];
+const VERSION_1: GroupFiles =
+    ["memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "];
+
+/// What a control group has left, if it has a limit.
+fn left_in(folder: &Path, [limit_file, use_file, cache_line]: GroupFiles) -> Option<(String, u64)> {
+    let number =
+        |name: &str| fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
+    let (limit, used) = (number(limit_file)?, number(use_file)?);
+    let statistics = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
+    let cache = statistics
+        .lines()
+        .find_map(|line| line.strip_prefix(cache_line)?.trim().parse::<u64>().ok())
+        .unwrap_or(0);
+    let left = limit.saturating_sub(used.saturating_sub(cache));
+    Some((folder.join(limit_file).display().to_string(), left))
 }
 
 /// A size for a person, such as `1.2 GiB`.
@@ -190,5 +243,70 @@ pub(crate) fn in_words(bytes: u64) -> String {
         format!("{bytes} B")
     } else {
         format!("{value:.1} {}", units[unit]).replace(".0 ", " ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(folder: &Path, files: &[(&str, &str)]) {
+        for (name, text) in files {
+            let path = folder.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+    }
+
+    /// What is refused on a machine with these files.
+    fn refusal(files: &[(&str, &str)], needed_bytes: u64) -> Option<String> {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), files);
+        let (proc, cgroup) = (folder.path().join("proc"), folder.path().join("cgroup"));
+        let machine = Machine { proc: &proc, cgroup: &cgroup };
+        refuse_what_is_not_granted("train.toml:7".to_owned(), needed_bytes, &machine)
+            .err()
+            .map(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_control_group_that_is_too_small_is_named_with_the_figures_and_the_remedy() {
+        for (own, group, names) in [
+            ("0::/pod/main\n", "cgroup/pod", VERSION_2),
+            ("9:cpu,cpuacct:/\n4:memory:/pod/main\n", "cgroup/memory/pod", VERSION_1),
+        ] {
+            let [limit, used, cache] = names;
+            let name = |file: &str| format!("{group}/{file}");
+            let files = [
+                (
+                    "proc/meminfo".to_owned(),
+                    "MemTotal: 9 kB\nMemAvailable: 4194304 kB\n".to_owned(),
+                ),
+                ("proc/self/cgroup".to_owned(), own.to_owned()),
+                (name(limit), "1073741824\n".to_owned()),
+                (name(used), "805306368\n".to_owned()),
+                (name("memory.stat"), format!("anon 5\n{cache}268435456\n")),
+                (name("main/memory.stat"), String::new()),
+            ];
+            let files: Vec<_> = files.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect();
+            assert_eq!(
+                refusal(&files, 512 << 20),
+                None,
+                "half of it is used, or could be given back"
+            );
+            let message = refusal(&files, (512 << 20) + 1).unwrap();
+            for part in ["train.toml:7", limit, "grants 512 MiB", "lower ring.slots"] {
+                assert!(message.contains(part), "{part} in {message}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_machine_without_memory_or_without_files_is_told_of_or_trusted() {
+        let files = [("proc/meminfo", "MemAvailable: 1024 kB\n"), ("proc/self/cgroup", "0::/\n")];
+        assert!(refusal(&files, (1 << 20) + 1).unwrap().contains("the machine grants 1 MiB"));
+        let unlimited = [("proc/self/cgroup", "0::/a\n"), ("cgroup/a/memory.max", "max\n")];
+        assert_eq!(refusal(&unlimited, u64::MAX), None);
+        assert_eq!(refusal(&[], u64::MAX), None);
     }
 }

@@ -29,10 +29,13 @@ mod gate;
 mod hand_over;
 mod memory;
 mod pool;
+mod quarantine;
 mod quiet;
 mod quota;
+mod reading;
 mod session;
 mod spare_buffers;
+mod stall;
 mod starvation;
 mod stream;
 #[cfg(test)]

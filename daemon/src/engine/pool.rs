@@ -25,6 +25,7 @@ use super::bell::Bell;
 use super::cpu_budget::CpuBudget;
 use super::hand_over::{GROUPS, Sleepers};
 use super::spare_buffers::SpareBuffers;
+use super::stall::WorkerPlace;
 use super::stream::Stage;
 use super::work::SessionWork;
 use super::worker::Worker;
@@ -54,6 +55,8 @@ struct Group {
     threads: Box<[OnceLock<Thread>]>,
     /// By thread: its number in the kernel, 0 before it runs.
     kernel_ids: Box<[AtomicU64]>,
+    /// By thread: what it does, for the watchdog.
+    places: Box<[WorkerPlace]>,
 }
 
 const LOWERED: usize = 0;
@@ -97,6 +100,7 @@ impl Pool {
             sleepers: Sleepers::new(threads as usize),
             threads: (0..threads).map(|_| OnceLock::new()).collect(),
             kernel_ids: (0..threads).map(|_| AtomicU64::new(0)).collect(),
+            places: (0..threads).map(|_| WorkerPlace::default()).collect(),
         };
         let most_threads = options.most_threads.max(options.threads);
         let shared = Arc::new(Shared {
@@ -242,7 +246,7 @@ impl Shared {
 
     /// Wakes one thread for a row that was marked ready for a stage. With the stage full, the next to leave it looks.
     pub(crate) fn wake_for(&self, stage: &Stage) {
-        // SeqCst fence: pairs with the one in `StageGate::leave`. Either this side sees the room, or the leaver the row.
+        // SeqCst fence: pairs with the one in `Sleepers::sleep_unless`. Either this side sees the room, or the leaver the row.
         fence(Ordering::SeqCst);
         if stage.gate.has_room(self.active.load(Ordering::SeqCst)) {
             self.wake_one();
@@ -257,10 +261,6 @@ impl Shared {
         is_something_to_do: impl FnOnce() -> bool,
     ) -> bool {
         self.groups[group].sleepers.sleep_unless(number, is_something_to_do, thread::park)
-    }
-
-    pub(super) fn has_sleepers(&self, group: usize) -> bool {
-        self.groups[group].sleepers.any()
     }
 
     /// Whether some row of some session can be claimed by the group.
@@ -307,6 +307,16 @@ impl Shared {
     /// The kernel's numbers of all work threads that run.
     pub(crate) fn thread_ids(&self) -> impl Iterator<Item = u64> {
         self.groups.iter().flat_map(Group::thread_ids)
+    }
+
+    /// Where a thread shows what it does.
+    pub(super) fn place(&self, group: usize, number: usize) -> &WorkerPlace {
+        &self.groups[group].places[number]
+    }
+
+    /// What each thread does now.
+    pub(crate) fn places(&self) -> impl Iterator<Item = &WorkerPlace> + Clone {
+        self.groups.iter().flat_map(|group| &group.places)
     }
 
     /// Makes the engine look.

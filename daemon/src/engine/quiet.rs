@@ -6,8 +6,9 @@
 //! own alone: a group in which other processes are too is left as it is, and the report says what to do.
 
 use std::fs;
+use std::path::Path;
 
-use super::cgroups::CpuGroup;
+use super::cgroups::{CpuGroup, write_to};
 use super::cores::{allowed_cores, cores_of};
 use super::pool::{Pool, PoolOptions, class_of_a_new_thread, class_of_thread};
 use super::quota::QuotaWatch;
@@ -111,7 +112,7 @@ impl Quiet {
         if rustix::process::getsid(None) != Ok(rustix::process::getpid()) {
             return Err("other processes are in the daemon's session too".to_owned());
         }
-        fs::write("/proc/self/autogroup", AUTOGROUP_NICE)
+        write_to(Path::new("/proc/self/autogroup"), AUTOGROUP_NICE)
             .map_err(|error| format!("/proc/self/autogroup cannot be written: {error}"))?;
         (self.lowered_autogroup, self.autogroup_is_low) = (true, true);
         Ok(())
@@ -124,7 +125,7 @@ impl Quiet {
         }
         let nice = if rescue_is_on { "0" } else { AUTOGROUP_NICE };
         // Refused within a tenth of a second of the last change; the next look tries again.
-        if fs::write("/proc/self/autogroup", nice).is_ok() {
+        if write_to(Path::new("/proc/self/autogroup"), nice).is_ok() {
             self.autogroup_is_low = !rescue_is_on;
         }
     }

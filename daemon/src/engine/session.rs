@@ -4,6 +4,7 @@
 //! deals with failed rows, publishes what is complete in order and opens new batches while slots are free.
 
 mod mending;
+mod standing;
 mod takeover;
 mod terms;
 
@@ -27,6 +28,7 @@ use forebay_protocol::sync::Ordering;
 use tokio::sync::mpsc;
 
 use self::mending::Substituted;
+pub(super) use self::standing::{FrontBatch, FullRing, WaitingRow};
 pub(crate) use self::takeover::Takeover;
 use self::terms::tensor_entries;
 pub(super) use self::terms::{SessionFault, SessionTerms, ring_bytes};
@@ -389,7 +391,14 @@ impl Session {
             cell.failure = None;
             drop(cell);
             let session = Arc::clone(&self.work);
-            self.admissions.push_back(FetchJob { session, slot: slot_number, row, order, id });
+            self.admissions.push_back(FetchJob {
+                session,
+                slot: slot_number,
+                row,
+                order,
+                id,
+                attempts: 0,
+            });
         }
         slot_work.open(order, planned.rows.len());
         self.open.push_back(OpenBatch {

@@ -1,13 +1,15 @@
 //! A stream: one resolved configuration with its dataset, its plan and its stages' figures. Shared by all threads.
 
+use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use forebay_protocol::ids::SampleId;
 use forebay_protocol::layout::{LayoutError, SlotLayout};
 use forebay_protocol::tensor::{DType, Extent, TensorSpec};
 
 use super::hand_over::StageGate;
+use super::quarantine::Quarantine;
 use super::tuning::StageCost;
 use crate::config::{Concurrency, Config, ConfigError, Last, Place};
 use crate::dataset::{self, Dataset, DatasetError, FolderIndex, IndexBytes, ProgressCallback};
@@ -74,6 +76,8 @@ pub struct Stream {
     pub(crate) fetch: StageFigures,
     pub(crate) dataset_fingerprint: [u8; 32],
     pub(crate) config_fingerprint: [u8; 32],
+    /// Where bad samples are listed; set before the engine starts.
+    pub(crate) quarantine: OnceLock<Quarantine>,
 }
 
 impl Stream {
@@ -137,6 +141,7 @@ impl Stream {
             fetch: StageFigures::default(),
             dataset_fingerprint,
             config_fingerprint,
+            quarantine: OnceLock::new(),
         })
     }
 
@@ -188,6 +193,21 @@ impl Stream {
     /// A stage's name and its most threads at once.
     pub fn stage_limits(&self) -> impl Iterator<Item = (&str, u32)> {
         self.stages.iter().map(|stage| (stage.name.as_str(), stage.gate.limit()))
+    }
+
+    /// Opens the file that bad samples are listed in, if there is to be one.
+    pub(crate) fn open_quarantine(&self) -> io::Result<()> {
+        let Some(path) = &self.config.errors.quarantine else {
+            return Ok(());
+        };
+        let quarantine = Quarantine::open(path).map_err(|error| {
+            let message =
+                format!("errors.quarantine {} cannot be written: {error}", path.display());
+            io::Error::new(error.kind(), message)
+        })?;
+        // A stream is started once.
+        let _ = self.quarantine.set(quarantine);
+        Ok(())
     }
 
     /// The file that a sample lies in, for messages.

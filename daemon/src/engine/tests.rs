@@ -23,6 +23,8 @@ use crate::config::{Config, CpuPolicy};
 use crate::dataset::testing::npy_bytes;
 use crate::order::{DrawKey, Draws, substitute};
 
+mod stalls;
+
 /// Hangs are found by this and by nothing else.
 const WATCHDOG: Duration = Duration::from_secs(60);
 const SAMPLES: u64 = 64;

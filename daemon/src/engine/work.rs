@@ -160,6 +160,17 @@ impl SlotWork {
         last || failed
     }
 
+    /// The rows that are not finished.
+    pub(crate) fn unfinished(&self) -> u32 {
+        // Relaxed: a look, for the watchdog.
+        self.pending.load(Ordering::Relaxed)
+    }
+
+    /// A row that waits for a stage, and which, if there is one.
+    pub(crate) fn ready_row(&self) -> Option<(usize, usize)> {
+        self.ready.iter().enumerate().find_map(|(stage, rows)| Some((stage, rows.first()?)))
+    }
+
     /// A failed row gets another sample. Engine only.
     pub(crate) fn reopen_row(&self) {
         self.pending.fetch_add(1, Ordering::AcqRel);

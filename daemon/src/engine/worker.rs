@@ -40,7 +40,6 @@ impl Worker {
             self.sleep_for_the_budget();
             match self.find() {
                 Some((session, claim)) => {
-                    self.wake_another();
                     let start = Instant::now();
                     match claim {
                         Claim::Row(claim) => self.work(&session, claim, start, start - idle_since),
@@ -87,14 +86,6 @@ impl Worker {
         })
     }
 
-    /// Wakes a sleeper when this thread's claim has left something for it: the place that it gave up before, or a row
-    /// whose setter found nobody asleep.
-    fn wake_another(&self) {
-        if self.shared.has_sleepers(self.group) && self.shared.has_claimable(self.group) {
-            self.shared.wake_one();
-        }
-    }
-
     /// Sleeps until there may be something to claim.
     fn sleep(&mut self) {
         if !self.shared.is_active(self.group) {
@@ -124,7 +115,10 @@ impl Worker {
         let failure = if slot.is_cancelled() {
             None
         } else {
+            let place = self.shared.place(self.group, self.number);
+            place.enter(session, claim, cell.task.id);
             let failure = self.run_stage(stream, claim.stage, &mut cell).err();
+            self.shared.place(self.group, self.number).leave();
             match &failure {
                 None => stage.figures.record(start.elapsed()),
                 Some(_) => stage.figures.record_failure(),

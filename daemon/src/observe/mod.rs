@@ -13,8 +13,8 @@ pub use queue::{QueueFigures, QueueReport};
 pub use quiet::QuietItem;
 pub(crate) use report::EngineFigures;
 pub use report::{
-    CpuBudgetReport, DaemonReport, ProcessFigures, SessionReport, StreamReport, Substitution,
-    cpu_time,
+    CpuBudgetReport, DaemonReport, ProcessFigures, QuarantineReport, SessionReport, StallReport,
+    StreamReport, Substitution, cpu_time,
 };
 pub use ring::RingFigures;
 pub use stage::{StageFigures, StageReport};

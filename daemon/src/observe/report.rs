@@ -38,10 +38,31 @@ pub struct DaemonReport {
     pub stages: Vec<StageReport>,
     /// What the limit is.
     pub verdict: Verdict,
+    /// What does not move. Empty where everything does.
+    pub stalls: Vec<StallReport>,
     /// Every stream.
     pub streams: Vec<StreamReport>,
     /// Every attached client.
     pub sessions: Vec<SessionReport>,
+}
+
+/// Something that has not moved for `errors.stall_after`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct StallReport {
+    /// The session that it holds up.
+    pub session: u64,
+    /// The session's stream.
+    pub stream: String,
+    /// The stage's name, or `trainer`.
+    pub stage: String,
+    /// The sample's id, where it is one.
+    pub sample: Option<u64>,
+    /// The sample's file.
+    pub path: Option<String>,
+    /// For how long.
+    pub seconds: f64,
+    /// All of it, for a person.
+    pub sentence: String,
 }
 
 /// How much CPU time the daemon may use.
@@ -62,6 +83,7 @@ pub(crate) struct EngineFigures {
     pub(crate) fetch_budget_bytes: u64,
     pub(crate) fetch_in_use_bytes: u64,
     pub(crate) cpu_budget: CpuBudgetReport,
+    pub(crate) stalls: Vec<StallReport>,
     pub(crate) quiet: Vec<QuietItem>,
 }
 
@@ -72,6 +94,17 @@ pub struct StreamReport {
     pub name: String,
     /// Fetch first; each with the queue after it.
     pub stages: Vec<StageReport>,
+    /// Where bad samples are listed, if anywhere.
+    pub quarantine: Option<QuarantineReport>,
+}
+
+/// The file that lists a stream's bad samples.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct QuarantineReport {
+    /// The file.
+    pub path: String,
+    /// Samples that could not be listed there.
+    pub samples_lost: u64,
 }
 
 /// One client's figures.
@@ -149,6 +182,7 @@ impl DaemonReport {
             quiet: figures.quiet,
             stages,
             verdict,
+            stalls: figures.stalls,
             streams,
             sessions,
         }

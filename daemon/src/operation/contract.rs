@@ -9,7 +9,7 @@ use std::fmt::Debug;
 
 use super::geometry::Size;
 use super::image::{ImageTools, Normalization, PendingImage};
-use crate::config::{ConfigError, Place, Section, nearest};
+use crate::config::{ConfigError, Limits, Place, Section, nearest};
 use crate::dataset::{Defect, FieldKind};
 use crate::order::Draws;
 
@@ -85,6 +85,8 @@ pub(crate) enum FieldType {
 pub(crate) struct FieldTypes {
     /// Names and types, in order.
     pub(crate) fields: Vec<(String, FieldType)>,
+    /// What one sample may take.
+    pub(crate) limits: Limits,
 }
 
 impl FieldTypes {

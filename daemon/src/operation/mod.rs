@@ -7,6 +7,8 @@ mod arguments;
 mod array;
 mod contract;
 mod decode;
+#[doc(hidden)]
+pub mod fuzzing;
 mod geometry;
 mod image;
 mod jpeg;

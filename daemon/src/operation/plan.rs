@@ -77,6 +77,7 @@ impl SamplePlan {
                 .iter()
                 .map(|field| (field.name.clone(), FieldType::Raw(field.kind.clone())))
                 .collect(),
+            limits: config.dataset.limits,
         };
         let mut stages = Vec::with_capacity(config.stages.len());
         let mut first_operation = 0;

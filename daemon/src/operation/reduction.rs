@@ -11,7 +11,6 @@ use super::geometry::{Geometry, Rectangle, Size};
 pub(crate) struct Reduction(u32);
 
 /// All of them.
-#[cfg(test)]
 pub(crate) const REDUCTIONS: [Reduction; 4] =
     [Reduction(1), Reduction(2), Reduction(4), Reduction(8)];
 

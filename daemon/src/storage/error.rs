@@ -5,6 +5,7 @@
 //! An empty file is no error here: its zero bytes go to the decoder, which calls them defective.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use rustix::io::Errno;
 
@@ -39,7 +40,7 @@ pub enum StorageError {
         kind: &'static str,
     },
     /// The file, or the located part of it, is larger than the caller allows.
-    #[error("{} has {length_bytes} bytes to read, and the limit is {limit_bytes}; raise ring.memory", path.display())]
+    #[error("{} has {length_bytes} bytes to read, and limits.sample_bytes is {limit_bytes}", path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,
@@ -72,8 +73,23 @@ pub enum StorageError {
         /// The file.
         path: PathBuf,
     },
+    /// The storage has not answered in time.
+    #[error(
+        "reading {} has not come to an end within {} s, in {attempts} attempts ({abandoned} reads hang now); look after \
+         the storage, or raise dataset.read_timeout", path.display(), limit.as_secs_f64()
+    )]
+    TimedOut {
+        /// The file.
+        path: PathBuf,
+        /// `dataset.read_timeout`.
+        limit: Duration,
+        /// How often it was tried.
+        attempts: u32,
+        /// Threads of this daemon that hang in reads.
+        abandoned: usize,
+    },
     /// The system reports something else.
-    #[error("{action} {} failed: {}", path.display(), std::io::Error::from(*errno))]
+    #[error("{action} {} failed: {}{}", path.display(), std::io::Error::from(*errno), remedy(*errno))]
     System {
         /// The file.
         path: PathBuf,
@@ -82,6 +98,18 @@ pub enum StorageError {
         /// The system's error.
         errno: Errno,
     },
+}
+
+/// What may be done about a want that other daemons or limits cause.
+fn remedy(errno: Errno) -> &'static str {
+    match errno {
+        Errno::MFILE => {
+            "; raise the limit on open files (ulimit -n), or lower the concurrency of the stage `fetch`"
+        }
+        Errno::NFILE => "; raise fs.file-max of the machine",
+        Errno::NOMEM => "; give the daemon more memory, or lower ring.memory",
+        _ => "",
+    }
 }
 
 impl StorageError {
@@ -101,7 +129,7 @@ impl StorageError {
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Vanished { .. } | Self::Changed { .. } => true,
+            Self::Vanished { .. } | Self::Changed { .. } | Self::TimedOut { .. } => true,
             Self::NotAFile { .. }
             | Self::TooLarge { .. }
             | Self::OutOfRange { .. }

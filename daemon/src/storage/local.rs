@@ -6,14 +6,14 @@
 //! Everything here blocks; nothing is retried and nothing is cached but by the kernel.
 
 use std::ffi::OsStr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::buffer::spare_capacity;
 use rustix::fs::{FileType, Mode, OFlags};
-use rustix::io::{Errno, IoSliceMut};
+use rustix::io::{Errno, IoSliceMut, ReadWriteFlags};
 
 use super::error::StorageError;
 use crate::dataset::ByteRange;
@@ -114,32 +114,11 @@ impl LocalFiles {
         })
     }
 
-    /// Reads a file's part that begins with `before` and ends with an array's elements, those straight into `elements`.
-    /// False: it is not so, or cannot be read; reading it in the ordinary way tells what it is. `elements` then holds
-    /// nothing of use. Three system calls: open, one read that also sees the file's end, close.
+    /// Opens a file of which it is known what it begins with and how long it is, to [`read`](StraightFile::read) it
+    /// without asking its size. Nothing: it cannot be opened; reading it in the ordinary way tells why.
     #[must_use]
-    pub fn read_straight(
-        &self,
-        relative: &[u8],
-        range: ByteRange,
-        before: &[u8],
-        elements: &mut [u8],
-        scratch: &mut Vec<u8>,
-    ) -> bool {
-        let expected = before.len() + elements.len();
-        if range.length.is_some_and(|length| length != expected as u64) {
-            return false;
-        }
-        let Ok(descriptor) = self.open_descriptor(relative) else {
-            return false;
-        };
-        scratch.resize(before.len() + 1, 0);
-        let (found, probe) = scratch.split_at_mut(before.len());
-        let probe = if range.length.is_none() { probe } else { &mut [] };
-        let mut parts = [IoSliceMut::new(found), IoSliceMut::new(elements), IoSliceMut::new(probe)];
-        // A device gives anything, but not these bytes and then its end.
-        matches!(rustix::io::preadv(&descriptor, &mut parts, range.offset), Ok(got) if got == expected)
-            && scratch[..before.len()] == *before
+    pub fn open_straight(&self, relative: &[u8]) -> Option<StraightFile> {
+        self.open_descriptor(relative).ok().map(StraightFile)
     }
 
     fn open_descriptor(&self, relative: &[u8]) -> Result<OwnedFd, Errno> {
@@ -165,13 +144,49 @@ impl LocalFiles {
         limit_bytes: u64,
         buffer: &mut Vec<u8>,
     ) -> Result<(), StorageError> {
-        let file = self.open_file(relative, range)?;
-        if file.length_bytes > limit_bytes {
-            let (path, length_bytes) = (self.full_path(relative), file.length_bytes);
-            return Err(StorageError::TooLarge { path, length_bytes, limit_bytes });
-        }
-        file.read_into(buffer)
+        self.open_file(relative, range)?.within(limit_bytes)?.read_into(buffer)
     }
+}
+
+/// A file to be read straight into an array's place. Three system calls in all: open, one read that also sees the
+/// file's end, close.
+#[derive(Debug)]
+pub struct StraightFile(OwnedFd);
+
+impl StraightFile {
+    /// Reads a part that begins with `before` and ends with an array's elements, those straight into `elements`, where
+    /// the kernel has all of it in its memory: never waits. False: it has not, its file system cannot say so, or the file
+    /// is not so; `elements` then holds nothing of use.
+    #[must_use]
+    pub fn read(
+        &self,
+        range: ByteRange,
+        before: &[u8],
+        elements: &mut [u8],
+        scratch: &mut Vec<u8>,
+    ) -> bool {
+        let expected = before.len() + elements.len();
+        if range.length.is_some_and(|length| length != expected as u64) {
+            return false;
+        }
+        scratch.resize(before.len() + 1, 0);
+        let (found, probe) = scratch.split_at_mut(before.len());
+        let probe = if range.length.is_none() { probe } else { &mut [] };
+        let mut parts = [IoSliceMut::new(found), IoSliceMut::new(elements), IoSliceMut::new(probe)];
+        let mut got =
+            rustix::io::preadv2(&self.0, &mut parts, range.offset, ReadWriteFlags::NOWAIT);
+        if got == Err(Errno::OPNOTSUPP) && lies_in_memory(&self.0) {
+            got = rustix::io::preadv(&self.0, &mut parts, range.offset);
+        }
+        // A device gives anything, but not these bytes and then its end.
+        matches!(got, Ok(got) if got == expected) && scratch[..before.len()] == *before
+    }
+}
+
+/// Whether a file's bytes are the kernel's memory: no read of it waits for anything, though the file system cannot say so.
+fn lies_in_memory(file: impl AsFd) -> bool {
+    const TMPFS_MAGIC: u64 = 0x0102_1994;
+    rustix::fs::fstatfs(file).is_ok_and(|system| u64::try_from(system.f_type) == Ok(TMPFS_MAGIC))
 }
 
 impl OpenFile<'_> {
@@ -186,12 +201,26 @@ impl OpenFile<'_> {
         self.length_bytes
     }
 
+    /// This file, if it has no more than `limit_bytes` to read.
+    ///
+    /// # Errors
+    /// It has more.
+    pub fn within(self, limit_bytes: u64) -> Result<Self, StorageError> {
+        if self.length_bytes > limit_bytes {
+            let (path, length_bytes) = (self.path(), self.length_bytes);
+            return Err(StorageError::TooLarge { path, length_bytes, limit_bytes });
+        }
+        Ok(self)
+    }
+
     /// Replaces the buffer's contents by the bytes, and closes the file. The buffer grows to
     /// [`length`](Self::length) + 1 bytes at most: the one more lets a single read see that the file ends there.
     ///
     /// # Errors
     /// The system fails, or the file's length is no longer what it was.
     pub fn read_into(self, buffer: &mut Vec<u8>) -> Result<(), StorageError> {
+        #[cfg(test)]
+        super::stalling::wait(&self.path());
         buffer.clear();
         let fail = |errno| StorageError::from_errno(self.path(), "reading", errno);
         let wanted = usize::try_from(self.length_bytes).map_err(|_| fail(Errno::NOMEM))?;

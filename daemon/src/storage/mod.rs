@@ -5,6 +5,10 @@
 
 pub mod error;
 pub mod local;
+#[cfg(test)]
+mod stalling;
 
 pub use error::StorageError;
 pub use local::{LocalFiles, OpenFile};
+#[cfg(test)]
+pub(crate) use stalling::StalledFile;

@@ -8,6 +8,7 @@ use forebay_protocol::ids::SampleId;
 use super::{OpenBatch, Session};
 use crate::config::{BadSampleBudget, OnBadSample};
 use crate::engine::fetch::FetchJob;
+use crate::engine::quarantine::BadSample;
 use crate::engine::work::RowFailure;
 use crate::order::{DrawKey, substitute};
 
@@ -84,6 +85,18 @@ impl Session {
             reason = described,
             "bad sample substituted"
         );
+        if let Some(quarantine) = stream.quarantine.get() {
+            let mut unused = Vec::new();
+            let range = stream.dataset.locate(failed_id, &mut unused);
+            quarantine.list(BadSample {
+                epoch: batch.planned.epoch,
+                sample: failed_id.0,
+                path: path.clone(),
+                offset: range.length.map(|_| range.offset),
+                reason: reason.clone(),
+                substitute: id.0,
+            });
+        }
         batch.substituted.retain(|earlier| earlier.bad != bad);
         batch.substituted.push(Substituted {
             epoch: batch.planned.epoch,
@@ -96,7 +109,14 @@ impl Session {
         let order = batch.order;
         drop(cell);
         slot.reopen_row();
-        self.admissions.push_front(FetchJob { session: work, slot: slot_number, row, order, id });
+        self.admissions.push_front(FetchJob {
+            session: work,
+            slot: slot_number,
+            row,
+            order,
+            id,
+            attempts: 0,
+        });
     }
 
     /// The fault of the batch that is published next, if its substitutes go beyond the budget.

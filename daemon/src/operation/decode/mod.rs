@@ -14,9 +14,6 @@ use super::reduction::Reduction;
 use crate::dataset::Defect;
 use exif::Orientation;
 
-/// The most pixels of an image: where Pillow raises its `DecompressionBombError` (twice its `MAX_IMAGE_PIXELS`).
-pub(crate) const MAX_PIXELS: u64 = 2 * 89_478_485;
-
 /// A format that is known by its first bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Format {
@@ -97,11 +94,12 @@ impl Decoders {
     /// Reads the header of a file of any known format.
     ///
     /// # Errors
-    /// The format is unknown, the header is defective, or the image has no pixels or too many.
+    /// The format is unknown, the header is defective, or the image has no pixels or more than `most_pixels`.
     pub(crate) fn read_header(
         &mut self,
         file: &[u8],
         apply_orientation: bool,
+        most_pixels: u64,
     ) -> Result<ImageHeader, Defect> {
         let Some(format) = Format::of(file) else {
             return Err(Defect(unknown_format(file)));
@@ -121,9 +119,9 @@ impl Decoders {
                 stored.width, stored.height
             )));
         }
-        if pixels > MAX_PIXELS {
+        if pixels > most_pixels {
             return Err(Defect(format!(
-                "the image has {pixels} pixels ({}x{}), more than {MAX_PIXELS}",
+                "the image has {pixels} pixels ({}x{}), and limits.pixels is {most_pixels}",
                 stored.width, stored.height
             )));
         }

@@ -2,6 +2,7 @@
 //!
 //! Every checksum is verified and the end chunk must be there. Pillow stops when it has the pixels, so it takes a file
 //! that lacks a part of its last bytes (image data's checksum, end chunk) or has a wrong checksum there; this does not.
+//! Nor does it take a header with an unknown compression or interlacing, or an interlaced image that lacks rows.
 
 use zune_core::bit_depth::{BitDepth, ByteEndian};
 use zune_core::bytestream::ZCursor;
@@ -9,7 +10,7 @@ use zune_core::options::DecoderOptions;
 use zune_png::PngDecoder;
 
 use super::super::geometry::Size;
-use super::{MAX_PIXELS, colour, exif, prepare};
+use super::{colour, exif, prepare};
 use crate::dataset::Defect;
 
 fn defect(reason: impl std::fmt::Debug) -> Defect {
@@ -19,11 +20,10 @@ fn defect(reason: impl std::fmt::Debug) -> Defect {
     Defect(format!("the PNG decoder refuses the file: {}", words.join(" ")))
 }
 
-fn decoder(file: &[u8]) -> PngDecoder<ZCursor<&[u8]>> {
-    let side = usize::try_from(MAX_PIXELS).unwrap_or(usize::MAX);
+fn decoder(file: &[u8], size: Size) -> PngDecoder<ZCursor<&[u8]>> {
     let options = DecoderOptions::default()
-        .set_max_width(side)
-        .set_max_height(side)
+        .set_max_width(size.width as usize)
+        .set_max_height(size.height as usize)
         .set_strict_mode(true)
         .set_byte_endian(ByteEndian::BE)
         .png_set_add_alpha_channel(false)
@@ -44,6 +44,12 @@ pub(super) fn read_header(file: &[u8], wants_orientation: bool) -> Result<(Size,
     };
     if &file[12..16] != b"IHDR" {
         return Err(Defect("the PNG file does not begin with its header".to_owned()));
+    }
+    // zune-png does not look at it.
+    if let Some(method @ 1..) = file.get(27) {
+        return Err(Defect(format!(
+            "the PNG header names filter method {method}, and there is only 0"
+        )));
     }
     Ok((size, if wants_orientation { orientation(file) } else { tag }))
 }
@@ -70,7 +76,7 @@ pub(super) fn decode(
     unconverted: &mut Vec<u8>,
     pixels: &mut Vec<u8>,
 ) -> Result<(), Defect> {
-    let mut decoder = decoder(file);
+    let mut decoder = decoder(file, size);
     decoder.decode_headers().map_err(defect)?;
     let (Some(colours), Some(depth), Some(bytes), Some(dimensions)) =
         (decoder.colorspace(), decoder.depth(), decoder.output_buffer_size(), decoder.dimensions())

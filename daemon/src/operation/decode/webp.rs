@@ -24,6 +24,14 @@ pub(super) fn read_header(file: &[u8], wants_orientation: bool) -> Result<(Size,
             file.len()
         )));
     }
+    let first_chunk = file
+        .get(16..20)
+        .map_or(0, |size| 20 + u64::from(u32::from_le_bytes([size[0], size[1], size[2], size[3]])));
+    if first_chunk > announced {
+        return Err(Defect(format!(
+            "the first chunk of the WebP file ends at byte {first_chunk} of {announced}"
+        )));
+    }
     let mut decoder = WebPDecoder::new(Cursor::new(file)).map_err(defect)?;
     let (width, height) = decoder.dimensions();
     let mut tag = 1;

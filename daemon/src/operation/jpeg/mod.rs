@@ -10,8 +10,8 @@ use super::decode::{colour, prepare};
 use super::geometry::{Rectangle, Size};
 use super::reduction::Reduction;
 use crate::dataset::Defect;
-use stream::{Ending, ending};
-pub(crate) use stream::{JpegHeader, read_header};
+use stream::Ending;
+pub(crate) use stream::{JpegHeader, ending, read_header};
 use turbo::{OpenJpeg, PixelFormat, TurboDecoder, Verdict};
 
 /// A work thread's JPEG decoder: the library's handle and scratch memory, used for one file after another.

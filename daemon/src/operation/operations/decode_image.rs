@@ -19,6 +19,7 @@ struct DecodeImage {
     field: usize,
     channels: u8,
     orientation: bool,
+    most_pixels: u64,
     scaled: ScaledDecoding,
 }
 
@@ -37,7 +38,8 @@ pub(in crate::operation) fn compile(
     }
     let place = arguments.place().clone();
     *kind = FieldType::Image(ImageType { channels, size: None, normalization: None, place });
-    Ok(Box::new(DecodeImage { field, channels, orientation, scaled }))
+    let most_pixels = fields.limits.pixels;
+    Ok(Box::new(DecodeImage { field, channels, orientation, most_pixels, scaled }))
 }
 
 impl Operation for DecodeImage {
@@ -46,7 +48,7 @@ impl Operation for DecodeImage {
         let FieldInProgress::File(file) = *field else {
             return Err(Defect("`decode-image` found no image file".to_owned()));
         };
-        let header = sample.tools.decoders.read_header(file, self.orientation)?;
+        let header = sample.tools.decoders.read_header(file, self.orientation, self.most_pixels)?;
         let image = PendingImage::from_file(file, header, self.channels, self.scaled);
         *field = FieldInProgress::Image(image);
         Ok(())

@@ -7,7 +7,6 @@ use crate::config::{ConfigError, Section};
 use crate::dataset::Defect;
 use crate::operation::arguments::{ImageSize, Interpolation};
 use crate::operation::contract::{FieldTypes, Operation, Sample};
-use crate::operation::decode::MAX_PIXELS;
 use crate::operation::geometry::Size;
 use crate::order::Draws;
 
@@ -16,17 +15,18 @@ struct Resize {
     field: usize,
     size: ImageSize,
     interpolation: Interpolation,
+    most_pixels: u64,
 }
 
-/// The size that an image becomes; `None` when it would have more pixels than an image may have.
-fn resized(wanted: ImageSize, image: Size) -> Option<Size> {
+/// The size that an image becomes; `None` when it would have more than `most_pixels`.
+fn resized(wanted: ImageSize, image: Size, most_pixels: u64) -> Option<Size> {
     let side = match wanted {
         ImageSize::Exact(size) => return Some(size),
         ImageSize::Side(side) => side,
     };
     let (short, long) = (image.width.min(image.height), image.width.max(image.height));
     let new_long = u64::from(side) * u64::from(long) / u64::from(short.max(1));
-    if new_long * u64::from(side) > MAX_PIXELS {
+    if new_long * u64::from(side) > most_pixels {
         return None;
     }
     let new_long = u32::try_from(new_long).ok()?;
@@ -43,22 +43,23 @@ pub(in crate::operation) fn compile(
 ) -> Result<Box<dyn Operation>, ConfigError> {
     let size: ImageSize = arguments.require("size")?;
     let interpolation = arguments.take_or("interpolation", Interpolation::Bilinear)?;
+    let most_pixels = fields.limits.pixels;
     let (field, image) = fields.image_of_bytes("resize", arguments)?;
     image.size = match size {
         ImageSize::Exact(size) => Some(size),
-        ImageSize::Side(_) => image.size.and_then(|before| resized(size, before)),
+        ImageSize::Side(_) => image.size.and_then(|before| resized(size, before, most_pixels)),
     };
-    Ok(Box::new(Resize { field, size, interpolation }))
+    Ok(Box::new(Resize { field, size, interpolation, most_pixels }))
 }
 
 impl Operation for Resize {
     fn run(&self, sample: &mut Sample<'_, '_>, _draws: &mut Draws) -> Result<(), Defect> {
         let (image, tools) = sample.image(self.field)?;
         let before = image.size();
-        let Some(size) = resized(self.size, before) else {
+        let Some(size) = resized(self.size, before, self.most_pixels) else {
             return Err(Defect(format!(
-                "resizing {}x{} pixels by the shorter side would give more than {MAX_PIXELS}",
-                before.width, before.height
+                "resizing {}x{} pixels by the shorter side would give more than the {} of limits.pixels",
+                before.width, before.height, self.most_pixels
             )));
         };
         image.resize(size, self.interpolation, tools)
@@ -71,7 +72,9 @@ mod tests {
 
     #[test]
     fn the_longer_side_is_cut_to_a_whole_number() {
-        let by = |side, width, height| resized(ImageSize::Side(side), Size { width, height });
+        let by = |side, width, height| {
+            resized(ImageSize::Side(side), Size { width, height }, 178_956_970)
+        };
         assert_eq!(by(256, 500, 375), Some(Size { width: 341, height: 256 }));
         assert_eq!(by(256, 375, 500), Some(Size { width: 256, height: 341 }));
         assert_eq!(by(256, 20, 20), Some(Size { width: 256, height: 256 }));

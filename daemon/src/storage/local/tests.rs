@@ -155,10 +155,22 @@ fn the_root_may_be_a_file_and_then_paths_count_from_its_folder() {
 #[test]
 fn elements_are_read_straight_only_from_a_file_that_is_as_expected() {
     let (folder, files) = folder_with("file", b"head12345678");
+    let file = fs::File::open(folder.path().join("file")).unwrap();
+    let mut bytes = [0; 4];
+    let mut probe = [std::io::IoSliceMut::new(&mut bytes)];
+    let nowait = rustix::io::ReadWriteFlags::NOWAIT;
+    let is_silent = rustix::io::preadv2(&file, &mut probe, 0, nowait) == Err(Errno::OPNOTSUPP);
+    if is_silent && !super::lies_in_memory(&file) {
+        println!(
+            "skipped: the file system of the temporary folder cannot say that a read would wait"
+        );
+        return;
+    }
     let mut scratch = Vec::new();
     let mut read = |name: &[u8], range: ByteRange, before: &[u8], count: usize| {
         let mut elements = vec![0; count];
-        files.read_straight(name, range, before, &mut elements, &mut scratch).then_some(elements)
+        let file = files.open_straight(name)?;
+        file.read(range, before, &mut elements, &mut scratch).then_some(elements)
     };
     assert_eq!(read(b"file", WHOLE, b"head", 8).as_deref(), Some(b"12345678".as_slice()));
     assert_eq!(read(b"file", WHOLE, b"", 12).as_deref(), Some(b"head12345678".as_slice()));

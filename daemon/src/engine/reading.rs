@@ -1,0 +1,225 @@
+//! One lane's reads, shared by the thread that does them and the engine thread, which gives up those that hang.
+//!
+//! A thread in a read of a storage that does not answer cannot be ended. So nothing that others wait for is its own:
+//! its rows, its bytes' permit and its session lie here, behind a mutex that is never held while it blocks. When a read
+//! is overdue the engine thread abandons the [`Reading`] and takes the rows back; whenever the thread returns, it finds
+//! that out and ends. Abandoned threads are counted, and no more than [`MOST_ABANDONED`] are replaced.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use forebay_protocol::ids::SampleId;
+
+use super::fetch::FetchJob;
+use super::gate::{Age, BytePermit};
+use super::stream::Stream;
+
+/// Threads of a daemon that may hang in reads at once; a read that hangs beyond is not tried again.
+pub(crate) const MOST_ABANDONED: usize = 64;
+
+/// Threads that hang in reads that were given up.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct AbandonedCount(Arc<AtomicUsize>);
+
+impl AbandonedCount {
+    /// How many there are now.
+    pub(crate) fn get(&self) -> usize {
+        // Relaxed, here and below: a count, nothing is ordered by it.
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What a lane's thread does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Doing {
+    /// Between two calls, or not yet running.
+    Nothing,
+    /// In a call to the storage: the action, and since when.
+    Call(&'static str, Instant),
+    /// Waits for bytes of the budget.
+    Waiting(Instant),
+}
+
+/// The rows that a lane reads now.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    state: Mutex<State>,
+    abandoned_threads: AbandonedCount,
+}
+
+#[derive(Debug)]
+struct State {
+    /// The first is being read.
+    jobs: VecDeque<FetchJob>,
+    doing: Doing,
+    permit: Option<BytePermit>,
+    is_abandoned: bool,
+}
+
+/// The engine thread has given this reading up; the thread has nothing to do any more.
+#[derive(Debug)]
+pub(super) struct Abandoned;
+
+/// What a thread needs of the row that it reads.
+pub(super) struct RowToRead {
+    pub(super) stream: Arc<Stream>,
+    pub(super) id: SampleId,
+    pub(super) age: Age,
+    pub(super) attempts: u32,
+}
+
+/// What the first row of a reading is doing, for the watchdog.
+#[derive(Debug)]
+pub(crate) struct ReadingLook {
+    pub(crate) job: FetchJob,
+    pub(crate) doing: Doing,
+}
+
+impl Reading {
+    /// These rows, none of them begun.
+    pub(super) fn new(jobs: VecDeque<FetchJob>, abandoned_threads: AbandonedCount) -> Self {
+        let state = State { jobs, doing: Doing::Nothing, permit: None, is_abandoned: false };
+        Self { state: Mutex::new(state), abandoned_threads }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state, unless the engine thread has given it up. The thread that hears so is no longer among the abandoned.
+    fn own(&self) -> Result<MutexGuard<'_, State>, Abandoned> {
+        let state = self.state();
+        if state.is_abandoned {
+            self.abandoned_threads.0.fetch_sub(1, Ordering::Relaxed);
+            return Err(Abandoned);
+        }
+        Ok(state)
+    }
+
+    /// The row to read now, or nothing when all are done.
+    pub(super) fn current(&self) -> Result<Option<RowToRead>, Abandoned> {
+        let state = self.own()?;
+        Ok(state.jobs.front().map(|job| RowToRead {
+            stream: Arc::clone(&job.session.stream),
+            id: job.id,
+            age: Age {
+                next_to_publish: Arc::clone(&job.session.next_to_publish),
+                order: job.order,
+                row: job.row,
+            },
+            attempts: job.attempts,
+        }))
+    }
+
+    /// Whether nobody wants the row any more.
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.state().jobs.front().is_none_or(|job| job.session.slots[job.slot].is_cancelled())
+    }
+
+    /// Does something that may never end.
+    pub(super) fn call<R>(
+        &self,
+        action: &'static str,
+        call: impl FnOnce() -> R,
+    ) -> Result<R, Abandoned> {
+        self.state().doing = Doing::Call(action, Instant::now());
+        let result = call();
+        self.own()?.doing = Doing::Nothing;
+        Ok(result)
+    }
+
+    /// Does something with the row that never waits: it cannot be given up meanwhile. False where there is no row.
+    pub(super) fn without_waiting(
+        &self,
+        work: impl FnOnce(&FetchJob) -> bool,
+    ) -> Result<bool, Abandoned> {
+        let state = self.own()?;
+        Ok(state.jobs.front().is_some_and(work))
+    }
+
+    /// Waits for bytes of the budget, and keeps their permit here: what is given up gives its bytes back.
+    pub(super) fn wait_for_bytes(&self, wait: impl FnOnce() -> Option<BytePermit>) -> Duration {
+        let begun = Instant::now();
+        self.state().doing = Doing::Waiting(begun);
+        let permit = wait();
+        let mut state = self.state();
+        (state.doing, state.permit) = (Doing::Nothing, permit);
+        begun.elapsed()
+    }
+
+    /// The row is to be tried again: gives its bytes back and counts the attempt.
+    pub(super) fn try_again(&self) {
+        let mut state = self.state();
+        state.permit = None;
+        if let Some(job) = state.jobs.front_mut() {
+            job.attempts += 1;
+        }
+    }
+
+    /// Takes the row that was read, to be handed on, with its bytes' permit.
+    pub(super) fn finish(&self) -> Result<Option<(FetchJob, Option<BytePermit>)>, Abandoned> {
+        let mut state = self.own()?;
+        state.doing = Doing::Nothing;
+        let permit = state.permit.take();
+        Ok(state.jobs.pop_front().map(|job| (job, permit)))
+    }
+
+    /// Gives up a call that has lasted too long: its rows, of which the first has had one more attempt. Engine thread.
+    pub(super) fn abandon_overdue(&self, limit: Duration) -> Option<VecDeque<FetchJob>> {
+        let mut state = self.state();
+        let Doing::Call(_, since) = state.doing else {
+            return None;
+        };
+        if since.elapsed() < limit {
+            return None;
+        }
+        state.is_abandoned = true;
+        state.permit = None;
+        self.abandoned_threads.0.fetch_add(1, Ordering::Relaxed);
+        let mut jobs = std::mem::take(&mut state.jobs);
+        if let Some(job) = jobs.front_mut() {
+            job.attempts += 1;
+        }
+        Some(jobs)
+    }
+
+    /// What the first row is doing. Engine thread.
+    pub(crate) fn look(&self) -> Option<ReadingLook> {
+        let state = self.state();
+        let job = state.jobs.front()?.clone();
+        Some(ReadingLook { job, doing: state.doing })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reading() -> (Reading, AbandonedCount) {
+        let count = AbandonedCount::default();
+        (Reading::new(VecDeque::new(), count.clone()), count)
+    }
+
+    #[test]
+    fn a_call_that_returns_in_time_is_not_given_up() {
+        let (reading, count) = reading();
+        assert!(reading.abandon_overdue(Duration::ZERO).is_none(), "it does nothing");
+        assert_eq!(reading.call("opening", || 7).unwrap(), 7);
+        assert!(reading.abandon_overdue(Duration::ZERO).is_none());
+        assert_eq!(count.get(), 0);
+    }
+
+    #[test]
+    fn a_thread_finds_out_that_it_was_given_up_and_is_counted_until_then() {
+        let (reading, count) = reading();
+        let outcome = reading.call("reading", || {
+            assert!(reading.abandon_overdue(Duration::from_secs(3600)).is_none());
+            assert!(reading.abandon_overdue(Duration::ZERO).is_some());
+            assert_eq!(count.get(), 1);
+        });
+        assert!(outcome.is_err());
+        assert_eq!(count.get(), 0);
+    }
+}

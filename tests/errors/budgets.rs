@@ -1,0 +1,108 @@
+//! Machines that do not grant what is asked: descriptors, memory, room on a disk. Each message names the remedy.
+
+use std::path::Path;
+
+use forebay_tests::{Place, data, program};
+
+/// The program with a shell's limits.
+fn limited(place: &Place, limit: &str, arguments: &[&str], config: &Path) -> program::Finished {
+    let mut command = place.command(Path::new("sh"));
+    command.args(["-c", &format!("ulimit {limit}; exec \"$@\""), "sh"]).arg(program::forebay());
+    program::run(command.args(arguments).arg(config))
+}
+
+#[test]
+fn too_few_descriptors_are_told_of_with_the_remedy_or_are_enough() {
+    let place = Place::new();
+    let images = place.path("images");
+    data::images(&images, 64, 4);
+    let keys = "order.epochs = 1\nbatch.last = \"short\"";
+    let config = place.config("train.toml", &data::image_config(&images, keys));
+    let mut succeeded = 0;
+    for descriptors in [8, 12, 16, 20, 24, 64] {
+        let outcome = limited(&place, &format!("-n {descriptors}"), &["bench", "--json"], &config);
+        if outcome.status.success() {
+            succeeded += 1;
+            assert_eq!(outcome.json()["samples"].as_u64(), Some(64), "{outcome:?}");
+            continue;
+        }
+        let told = ["ulimit -n", "Too many open files", "os error 24"];
+        assert!(
+            told.iter().any(|part| outcome.stderr.contains(part)),
+            "{descriptors}: {outcome:?}"
+        );
+    }
+    assert!(succeeded >= 1, "64 are enough");
+}
+
+#[test]
+fn an_address_space_that_is_too_small_is_an_error_and_no_signal() {
+    use std::os::unix::process::ExitStatusExt as _;
+    let place = Place::new();
+    let images = place.path("images");
+    data::images(&images, 16, 2);
+    let config = place.config("train.toml", &data::image_config(&images, "order.epochs = 1"));
+    // Room for the program and its libraries, none for a ring of 512 MiB.
+    let text = std::fs::read_to_string(&config).unwrap();
+    let text = text
+        .replace("batch.size = 8", "batch.size = 8\nring = { slots = 20000, memory = \"4GiB\" }");
+    std::fs::write(&config, text).unwrap();
+    let outcome = limited(&place, "-v 400000", &["bench"], &config);
+    assert_eq!(outcome.status.signal(), None, "{outcome:?}");
+    assert!(!outcome.status.success() && !outcome.stderr.is_empty(), "{outcome:?}");
+}
+
+/// A file system of 64 KiB, where this user may mount one.
+struct TinyDisk(std::path::PathBuf);
+
+impl TinyDisk {
+    fn mount(path: std::path::PathBuf) -> Option<Self> {
+        std::fs::create_dir_all(&path).unwrap();
+        let mounted = std::process::Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=64k", "forebay-test"])
+            .arg(&path)
+            .output()
+            .is_ok_and(|output| output.status.success());
+        mounted.then_some(Self(path))
+    }
+}
+
+impl Drop for TinyDisk {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg(&self.0).output();
+    }
+}
+
+#[test]
+fn a_full_disk_costs_the_index_and_the_list_of_bad_samples_and_no_batch() {
+    let place = Place::new();
+    let Some(disk) = TinyDisk::mount(place.path("disk")) else {
+        println!("skipped: this user may not mount a file system");
+        return;
+    };
+    let images = place.path("images");
+    data::images(&images, 64, 4);
+    for number in 0..8_u32 {
+        std::fs::write(images.join(format!("class-000/{:08}.jpg", number * 4)), b"broken").unwrap();
+    }
+    let filling = std::fs::write(disk.0.join("filling"), vec![0; 128 << 10]);
+    assert!(filling.is_err(), "the disk is full");
+    let keys = format!(
+        "order.epochs = 1\nbatch.last = \"short\"\nerrors = {{ on_bad_sample = \"substitute\", budget = 99, quarantine = \
+         {:?} }}",
+        disk.0.join("bad.jsonl")
+    );
+    let config = place.config("train.toml", &data::image_config(&images, &keys));
+    let text = std::fs::read_to_string(&config).unwrap();
+    let index = format!("dataset.index = {:?}", disk.0.join("train.index"));
+    let rest = text
+        .lines()
+        .filter(|line| !line.starts_with("dataset.index"))
+        .collect::<Vec<_>>()
+        .join("\n");
+    std::fs::write(&config, format!("{index}\n{rest}\n")).unwrap();
+    let outcome = program::run(place.forebay(&["bench", "--json"]).arg(&config));
+    assert_eq!(outcome.json()["samples"].as_u64(), Some(64), "{outcome:?}");
+    assert!(outcome.stderr.contains("a bad sample could not be listed"), "{outcome:?}");
+    assert!(outcome.stderr.contains("No space left on device"), "{outcome:?}");
+}
