@@ -29,7 +29,10 @@ impl Reference {
         data::stack(&place.path("data"), SAMPLES);
         let keys = "ring.slots = 4\nbatch.last = \"short\"\norder.seed = 11";
         let config = place.config("train.toml", &data::stack_config(&place.path("data"), keys));
-        let loader = place::loader(config.as_path(), 0, 1).timeout(std::time::Duration::from_secs(8)).attach().unwrap();
+        let loader = place::loader(config.as_path(), 0, 1)
+            .timeout(std::time::Duration::from_secs(8))
+            .attach()
+            .unwrap();
         Self { config, epochs: BTreeMap::new(), loader }
     }
 
