@@ -15,8 +15,8 @@ fn config(place: &Place, keys: &str) -> PathBuf {
     place.config("train.toml", &data::stack_config(&place.path("data"), keys))
 }
 
-fn private(config: &PathBuf) -> Loader {
-    place::loader(config.as_path(), 0, 1).attach().unwrap()
+fn private(config: &std::path::Path) -> Loader {
+    place::loader(config, 0, 1).attach().unwrap()
 }
 
 /// Kills the loader's daemon; one that has just died of the kill before has a successor soon.
