@@ -3,7 +3,7 @@
 //!
 //! - [`daemon`]: the daemon of a loader that goes on taking batches.
 //! - [`trainer`]: trainers, commands of `forebay run`, or everything at once; each is resumed from its last checkpoint.
-//! - [`reference`]: what an undisturbed run delivers; [`report`]: what was found, as one line of JSON.
+//! - [`mod@reference`]: what an undisturbed run delivers; [`report`]: what was found, as one line of JSON.
 //!
 //! The data set is small, so that a kill and what follows take a fraction of a second. Times are printed, never judged.
 
