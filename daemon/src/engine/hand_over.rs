@@ -87,7 +87,7 @@ impl BitSet {
     }
 }
 
-/// The two groups of threads: see [`super::pool`].
+/// The two groups of threads: see `engine/pool.rs`.
 pub(crate) const GROUPS: usize = 2;
 
 /// How many threads may be in a stage, and how many are.
