@@ -118,6 +118,11 @@ impl LocalFiles {
     /// without asking its size. Nothing: it cannot be opened; reading it in the ordinary way tells why.
     #[must_use]
     pub fn open_straight(&self, relative: &[u8]) -> Option<StraightFile> {
+        #[cfg(test)]
+        if super::stalling::is_stalled(&self.full_path(relative)) {
+            // As the kernel does for a file that is not in its memory.
+            return None;
+        }
         self.open_descriptor(relative).ok().map(StraightFile)
     }
 

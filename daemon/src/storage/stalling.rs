@@ -28,6 +28,11 @@ impl Drop for StalledFile {
     }
 }
 
+/// Whether reading the file would wait.
+pub(super) fn is_stalled(path: &Path) -> bool {
+    stalled().iter().any(|stalled| stalled == path)
+}
+
 /// Waits until the file is let go.
 pub(super) fn wait(path: &Path) {
     let mut waiting = stalled();
