@@ -138,7 +138,7 @@ pub(crate) enum Found {
 
 impl Keeper {
     /// The shared state, and the thread's end of the waker.
-    fn new(life: Life) -> Result<(Arc<Shared>, Connection), Error> {
+    fn begin(life: Life) -> Result<(Arc<Shared>, Connection), Error> {
         let (waker, heard) = Connection::pair()
             .map_err(|error| Error::Memory(format!("no connection could be made: {error}")))?;
         let state =

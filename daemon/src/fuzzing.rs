@@ -3,6 +3,7 @@
 //! No part of the program. `fuzz/` calls these with a fuzzer's bytes, the tests with the files of `fuzz/corpus`. A
 //! function here may end in any way but a panic; what it checks beside that, it asserts.
 
+use forebay_protocol::fuzzing::Target;
 use std::path::Path;
 
 use crate::config::Config;
@@ -10,7 +11,7 @@ pub use crate::dataset::fuzzing::{index, npy, npz};
 pub use crate::operation::fuzzing::{exif, jpeg, jpeg_markers, png, webp};
 
 /// Every target's name, which is that of its folder in `fuzz/corpus`.
-pub const TARGETS: [(&str, fn(&[u8])); 9] = [
+pub const TARGETS: [(&str, Target); 9] = [
     ("config", config),
     ("exif", exif),
     ("index", index),

@@ -28,7 +28,7 @@ const COUNTED: u64 = 100;
 
 fn photograph() -> Vec<u8> {
     let pixels: Vec<u8> =
-        (0..320_u32 * 240 * 3).map(|at| (at * at >> 9).to_le_bytes()[0]).collect();
+        (0..320_u32 * 240 * 3).map(|at| (at.wrapping_mul(at) >> 9).to_le_bytes()[0]).collect();
     let mut file = Vec::new();
     let mut encoder = Encoder::new(&mut file, 90);
     encoder.set_sampling_factor(SamplingFactor::F_2_2);

@@ -13,8 +13,11 @@ use crate::tensor::TensorSpec;
 use crate::wire::{decode, encode};
 use crate::words::{HeapWords, Words};
 
+/// What a fuzzer gives its bytes to.
+pub type Target = fn(&[u8]);
+
 /// Every target's name, which is that of its folder in `fuzz/corpus`.
-pub const TARGETS: [(&str, fn(&[u8])); 4] = [
+pub const TARGETS: [(&str, Target); 4] = [
     ("frames", frames),
     ("publish_ring", publish_ring),
     ("return_ring", return_ring),

@@ -5,4 +5,5 @@
 mod private;
 mod restart;
 mod run;
+mod seclusion;
 mod serve;

@@ -15,14 +15,16 @@ fn config(place: &Place, keys: &str) -> PathBuf {
     place.config("train.toml", &data::stack_config(&place.path("data"), keys))
 }
 
-fn private(config: &PathBuf) -> Loader {
-    place::loader(config.as_path(), 0, 1).attach().unwrap()
+fn private(config: &std::path::Path) -> Loader {
+    place::loader(config, 0, 1).attach().unwrap()
 }
 
-/// Kills the loader's daemon.
+/// Kills the loader's daemon; one that has just died of the kill before has a successor soon.
 fn kill_daemon(loader: &Loader) {
-    let daemon = i32::try_from(loader.private_process().unwrap()).unwrap();
-    kill(Pid::from_raw(daemon), Signal::SIGKILL).unwrap();
+    wait_until("there is a daemon to kill", || {
+        let daemon = i32::try_from(loader.private_process().unwrap()).unwrap();
+        kill(Pid::from_raw(daemon), Signal::SIGKILL).is_ok()
+    });
 }
 
 fn ids(batch: &Batch) -> Vec<i64> {

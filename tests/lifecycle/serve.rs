@@ -131,3 +131,47 @@ fn a_confined_daemon_serves_the_same_and_leaves_nothing() {
     }
     assert!(epochs[0].len() == 5 && epochs[0] == epochs[1] && epochs[0] == epochs[2]);
 }
+
+/// Reads what a daemon tells its service manager until a word comes.
+fn told_until(socket: &std::os::unix::net::UnixDatagram, word: &str) -> Vec<String> {
+    socket.set_read_timeout(Some(forebay_tests::DEADLINE)).unwrap();
+    let mut told = Vec::new();
+    let mut bytes = [0; 1024];
+    while !told.iter().any(|text: &String| text.contains(word)) {
+        let length = socket.recv(&mut bytes).unwrap_or_else(|error| panic!("{error}: {told:?}"));
+        told.push(String::from_utf8(bytes[..length].to_vec()).unwrap());
+    }
+    told
+}
+
+#[test]
+fn a_service_manager_hears_that_it_is_ready_alive_and_ending() {
+    let place = Place::new();
+    let config = config(&place);
+    let manager = std::os::unix::net::UnixDatagram::bind(place.path("notify")).unwrap();
+    let mut serve = place.forebay(&["serve"]);
+    serve.arg(&config).arg("--socket").arg(place.path("daemon.sock"));
+    serve.env("NOTIFY_SOCKET", place.path("notify")).env("WATCHDOG_USEC", "40000");
+    let mut child = serve.stderr(std::process::Stdio::null()).spawn().unwrap();
+    let told = told_until(&manager, "READY=1");
+    assert!(told.last().unwrap().contains("daemon.sock"), "{told:?}");
+    // Ready means that it can be attached to.
+    forebay_protocol::socket::Connection::connect(&place.path("daemon.sock")).unwrap();
+    told_until(&manager, "WATCHDOG=1");
+    told_until(&manager, "WATCHDOG=1");
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
+    nix::sys::signal::kill(pid, Signal::SIGTERM).unwrap();
+    told_until(&manager, "STOPPING=1");
+    assert_eq!(program::wait(&mut child).code(), Some(0));
+    // A watchdog that is meant for another process is not fed.
+    let mut serve = place.forebay(&["serve"]);
+    serve.arg(&config).arg("--socket").arg(place.path("daemon.sock"));
+    serve.env("NOTIFY_SOCKET", place.path("notify")).env("WATCHDOG_USEC", "1000");
+    serve.env("WATCHDOG_PID", "1");
+    let mut child = serve.stderr(std::process::Stdio::null()).spawn().unwrap();
+    told_until(&manager, "READY=1");
+    manager.set_read_timeout(Some(std::time::Duration::from_millis(100))).unwrap();
+    assert!(manager.recv(&mut [0; 64]).is_err());
+    child.kill().unwrap();
+    program::wait(&mut child);
+}

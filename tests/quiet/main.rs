@@ -24,6 +24,16 @@ impl Drop for Spinners {
     }
 }
 
+/// A process that ends with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// How often the threads of a process have gone to sleep by themselves, all together.
 fn voluntary_switches(pid: u32) -> u64 {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
@@ -133,7 +143,7 @@ fn a_daemon_in_a_session_of_its_own_gives_its_group_the_least_weight() {
     let forebay = place.forebay(&["serve"]);
     let mut command = place.command(std::path::Path::new("setsid"));
     command.arg(forebay.get_program()).args(["serve", "--socket"]).arg(&socket).arg(&config);
-    let mut daemon = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let daemon = Running(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
     wait_until("the daemon listens", || {
         forebay_protocol::socket::Connection::connect(&socket).is_ok()
     });
@@ -142,7 +152,7 @@ fn a_daemon_in_a_session_of_its_own_gives_its_group_the_least_weight() {
     let stats = program::run(place.forebay(&["stats", "--json"]).arg(&socket)).json();
     let group = &stats["quiet"][1];
     assert_eq!(group["name"], "group");
-    let own = std::fs::read_to_string(format!("/proc/{}/autogroup", daemon.id()));
+    let own = std::fs::read_to_string(format!("/proc/{}/autogroup", daemon.0.id()));
     let in_force = group["in_force"].as_bool().unwrap();
     if group["state"].as_str().unwrap().contains("another session") {
         assert!(in_force && own.unwrap().contains("nice 19"), "{group}");
@@ -150,8 +160,6 @@ fn a_daemon_in_a_session_of_its_own_gives_its_group_the_least_weight() {
         assert!(in_force || group["remedy"].is_string(), "{group}");
     }
     drop(loader);
-    daemon.kill().unwrap();
-    daemon.wait().unwrap();
 }
 
 #[test]

@@ -96,6 +96,8 @@ impl Place {
             .env("XDG_RUNTIME_DIR", self.path("run"))
             .env("XDG_CACHE_HOME", self.path("cache"))
             .env("FOREBAY_PROGRAM", program::forebay())
+            // The tests look at their daemons from outside, also where they do not run as root.
+            .env("FOREBAY_DUMPABLE", "1")
             .current_dir(self.folder.path());
         command
     }

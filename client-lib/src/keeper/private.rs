@@ -37,7 +37,7 @@ impl Keeper {
         start: PrivateStart,
         order: &ClientFrame,
     ) -> Result<(Self, Connection), Error> {
-        let (shared, heard) = Self::new(Life::Young)?;
+        let (shared, heard) = Self::begin(Life::Young)?;
         let (connection, daemon) = super::start::start(&start.program, order, &[])?;
         // Relaxed: a number.
         shared.process.store(daemon.process_id(), Ordering::Relaxed);

@@ -32,7 +32,7 @@ pub(crate) struct ServedPlace {
 impl Keeper {
     /// Starts the thread that watches a connection and makes the next one.
     pub(crate) fn served(place: ServedPlace, connection: &Arc<Connection>) -> Result<Self, Error> {
-        let (shared, heard) = Self::new(Life::Young)?;
+        let (shared, heard) = Self::begin(Life::Young)?;
         let threads = Thread { shared: Arc::clone(&shared), heard, place };
         let connection = Arc::clone(connection);
         spawn("forebay-keeper", move || threads.run(connection))?;

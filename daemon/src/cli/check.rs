@@ -146,7 +146,6 @@ fn describe(
             in_words(plan.scratch_bytes)
         ),
     );
-    let mut lines = lines;
     lines.push("  quiet".to_owned());
     lines.extend(quiet_lines(&launch.quiet()).map(|item| format!("  {item}")));
     lines.push(String::new());

@@ -24,6 +24,12 @@ pub(super) struct DemoArguments {
     /// Class folders to spread them over.
     #[arg(long, default_value_t = 10)]
     classes: u32,
+    /// Their mean width in pixels.
+    #[arg(long, default_value_t = GenerateOptions::default().width)]
+    width: u16,
+    /// Their mean height in pixels.
+    #[arg(long, default_value_t = GenerateOptions::default().height)]
+    height: u16,
     /// Only generate the images, into this folder.
     #[arg(long, value_name = "FOLDER", conflicts_with = "data")]
     generate: Option<PathBuf>,
@@ -34,7 +40,10 @@ pub(super) fn demo(arguments: &DemoArguments) -> anyhow::Result<ExitCode> {
     let only_data = arguments.generate.is_some();
     let folder = match arguments.generate.clone().or_else(|| arguments.data.clone()) {
         Some(folder) => folder,
-        None => cache_folder()?.join(format!("demo-{}-{}", arguments.images, arguments.classes)),
+        None => cache_folder()?.join(format!(
+            "demo-{}-{}-{}x{}",
+            arguments.images, arguments.classes, arguments.width, arguments.height
+        )),
     };
     make_data(&folder, arguments)?;
     if only_data {
@@ -61,6 +70,8 @@ fn make_data(folder: &Path, arguments: &DemoArguments) -> anyhow::Result<()> {
     let options = GenerateOptions {
         images: arguments.images,
         classes: arguments.classes,
+        width: arguments.width,
+        height: arguments.height,
         ..GenerateOptions::default()
     };
     println!(

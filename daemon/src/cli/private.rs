@@ -13,13 +13,16 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::launch::{Launch, Rings, runtime};
 use super::logging;
+use super::seclude::{Inherited, hear_all_signals, shut_out};
 use crate::config::{Config, ConfigError, Override};
 use crate::engine::LocalRank;
 use crate::publish::{Host, Keepsake, Opened, Opening, serve_connection};
 
 /// `forebay private`.
 pub(super) fn private() -> anyhow::Result<ExitCode> {
-    close_inherited();
+    Inherited::look().close();
+    shut_out();
+    hear_all_signals();
     let logging = logging::start("warn");
     let descriptor = std::io::stdin().as_fd().try_clone_to_owned().context("no standard input")?;
     let connection = Connection::from_descriptor(descriptor).context(
@@ -34,20 +37,6 @@ pub(super) fn private() -> anyhow::Result<ExitCode> {
     outcome?;
     // Threads may still sleep in an operation; nothing they do matters any more.
     std::process::exit(0);
-}
-
-/// Closes whatever the trainer left open for its children, such as GPU devices: a daemon that holds them would keep a
-/// dead trainer's memory on the GPU.
-fn close_inherited() {
-    let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return };
-    let numbers: Vec<i32> = open
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .filter(|number| *number > 2)
-        .collect();
-    // Nothing of this process is open yet but the folder that was just read, which is closed by now.
-    for number in numbers {
-        let _ = nix::unistd::close(number);
-    }
 }
 
 async fn serve_one(connection: Connection) -> anyhow::Result<()> {

@@ -18,6 +18,7 @@ use nix::unistd::Pid;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::launch::{Launch, Rings, runtime};
+use super::seclude::{Inherited, shut_out};
 use super::serve::{access_rules, bind};
 use super::{ConfigArguments, logging};
 use crate::engine::LocalRank;
@@ -54,6 +55,8 @@ pub(super) fn guarded(arguments: &GuardedArguments) -> anyhow::Result<ExitCode> 
 
 /// `forebay run`.
 pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
+    let inherited = Inherited::look();
+    shut_out();
     let configs = arguments.config.read()?;
     let launch = Launch::prepare(configs, LocalRank::from_environment(), Rings::New)
         .map_err(|fault| anyhow::anyhow!(fault.message))?;
@@ -74,6 +77,8 @@ pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
         let signals = hear_signals()?;
         let mut ended = signal(SignalKind::child())?;
         let mut child = command.spawn().context("cannot start the command")?;
+        // They were for the command; here they would only be kept from closing.
+        inherited.close();
         forward_signals(signals, Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX)));
         let logging = logging::start("info");
         let rules = access_rules(&launch);

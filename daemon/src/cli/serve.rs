@@ -10,6 +10,8 @@ use forebay_protocol::frames::Revival;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::launch::{Launch, Rings, runtime};
+use super::notify::ServiceManager;
+use super::seclude::{Inherited, shut_out};
 use super::{ConfigArguments, logging};
 use crate::engine::LocalRank;
 use crate::publish::{AccessRules, Host, SocketPlace, accept_clients};
@@ -26,6 +28,9 @@ pub(super) struct ServeArguments {
 
 /// `forebay serve`.
 pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
+    Inherited::look().close();
+    shut_out();
+    let manager = ServiceManager::from_environment();
     let logging = logging::start("info");
     let configs = arguments.config.read()?;
     let launch = Launch::prepare(configs, LocalRank::from_environment(), Rings::New)
@@ -41,13 +46,16 @@ pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
         tracing::info!(socket = %place.path.display(), streams = names.join(","), threads = launch.threads(), "serving");
         let engine = launch.start(place.path.parent())?;
         let host = Rc::new(Host::serving(Rc::clone(&engine), Revival::BySupervisor));
+        manager.tell_ready(&format!("serving {} at {}", names.join(", "), place.path.display()));
         if let Some(listener) = place.take_listener() {
             tokio::select! {
+                () = manager.keep_telling_alive() => {}
                 accepted = accept_clients(listener, rules, host) => accepted?,
                 _ = interrupt.recv() => tracing::info!("interrupted; ending"),
                 _ = terminate.recv() => tracing::info!("terminated; ending"),
             }
         }
+        manager.tell_stopping();
         engine.borrow_mut().say_goodbye();
         engine.borrow().finish_lists();
         // The last frames go out.

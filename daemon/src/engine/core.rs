@@ -1,5 +1,7 @@
 //! The engine: all sessions, the gate and the pool, on one thread.
 
+mod figures;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
@@ -28,9 +30,6 @@ use super::stream::Stream;
 use super::upkeep::{self, SessionsSeen, Upkeep};
 use super::watch::watch;
 use super::work::SessionWork;
-use crate::observe::{
-    CpuBudgetReport, DaemonReport, EngineFigures, SessionReport, StreamReport, Substitution,
-};
 
 /// The engine as its own thread's tasks share it.
 pub(crate) type SharedEngine = Rc<RefCell<Engine>>;
@@ -392,85 +391,6 @@ impl Engine {
         reading: Option<Arc<Reading>>,
     ) {
         self.readings[stream][lane] = reading;
-    }
-
-    /// All figures.
-    pub(crate) fn report(&self) -> DaemonReport {
-        let streams = self
-            .streams
-            .iter()
-            .enumerate()
-            .map(|(number, stream)| self.report_stream(number, stream))
-            .collect();
-        let sessions = self.sessions.values().map(report_session).collect();
-        let budget = &self.pool.shared.budget;
-        self.watch_stalls();
-        let stalls = self.stalls.borrow().stalls.clone();
-        DaemonReport::new(EngineFigures {
-            streams,
-            sessions,
-            threads: self.pool.threads(),
-            rescue: self.pool.shared.rescue_is_on(),
-            fetch_budget_bytes: self.gate.budget(),
-            fetch_in_use_bytes: self.gate.in_use(),
-            cpu_budget: CpuBudgetReport {
-                cores: budget.cores(),
-                held_back_seconds: budget.held_back_in_all().as_secs_f64(),
-            },
-            stalls,
-            quiet: self.upkeep.quiet.report(&self.pool, self.upkeep.quota.as_ref()),
-        })
-    }
-
-    fn report_stream(&self, number: usize, stream: &Stream) -> StreamReport {
-        let mut stages = vec![stream.fetch.report("fetch", stream.config.fetch.concurrency.get())];
-        for (stage_number, stage) in stream.stages.iter().enumerate() {
-            if let Some(before) = stages.last_mut() {
-                before.queue = Some(stage.input.report());
-            }
-            let mut report = stage.figures.report(&stage.name, stage.gate.limit());
-            report.concurrency_reason = self.upkeep.why(number, stage_number).to_owned();
-            stages.push(report);
-        }
-        let session = self.sessions.values().find(|session| session.stream.name() == stream.name());
-        if let (Some(last), Some(session)) = (stages.last_mut(), session) {
-            last.queue =
-                Some(session.figures.report(session.started.elapsed(), session.ring_empty_for()));
-        }
-        let quarantine = stream.quarantine.get().map(Quarantine::report);
-        StreamReport { name: stream.name().to_owned(), stages, quarantine }
-    }
-}
-
-fn report_session(session: &Session) -> SessionReport {
-    let [free, filling, ready, leased] = session.slots_by_state();
-    let (batches_published, batches_taken, waited) = session.counts();
-    SessionReport {
-        session: session.number,
-        stream: session.stream.name().to_owned(),
-        rank: session.rank,
-        world_size: session.world_size,
-        seconds: session.started.elapsed().as_secs_f64(),
-        position: session.position(),
-        batches_published,
-        batches_taken,
-        wait_seconds: waited.as_secs_f64(),
-        slots_free: free,
-        slots_filling: filling,
-        slots_ready: ready,
-        slots_leased: leased,
-        ring_bytes: session.ring_bytes,
-        substituted: session
-            .substituted
-            .iter()
-            .map(|one| Substitution {
-                epoch: one.epoch,
-                sample: one.bad.0,
-                substitute: one.substitute.0,
-                path: one.path.clone(),
-                reason: one.reason.clone(),
-            })
-            .collect(),
     }
 }
 

@@ -190,10 +190,10 @@ fn lower(options: &PoolOptions) {
     if let Err(error) = set {
         tracing::warn!(?policy, nice = options.nice, %error, "work threads keep their scheduling class");
     }
-    if !options.cores.is_empty() {
-        if let Err(error) = rustix::thread::sched_setaffinity(None, &core_set(&options.cores)) {
-            tracing::warn!(cores = ?options.cores, %error, "work threads keep their cores");
-        }
+    if !options.cores.is_empty()
+        && let Err(error) = rustix::thread::sched_setaffinity(None, &core_set(&options.cores))
+    {
+        tracing::warn!(cores = ?options.cores, %error, "work threads keep their cores");
     }
 }
 

@@ -3,6 +3,7 @@
 //! [`Session::advance`] does all that can be done now and is safe to call at any time: it takes the client's returns,
 //! deals with failed rows, publishes what is complete in order and opens new batches while slots are free.
 
+mod figures;
 mod mending;
 mod standing;
 mod takeover;
@@ -459,60 +460,6 @@ impl Session {
     pub(crate) fn admission_urgency(&self) -> Option<u64> {
         let job = self.admissions.front()?;
         Some(job.order.saturating_sub(self.work.next_to_publish.load(Ordering::Relaxed)))
-    }
-
-    /// Shows the client that the daemon lives and works.
-    pub(crate) fn show_progress(&self, rows_finished: u64) {
-        self.publish.show_progress(rows_finished);
-    }
-
-    /// Slots that are free, filling, ready (published, not taken) and leased.
-    pub(crate) fn slots_by_state(&self) -> [u64; 4] {
-        let published = self.slots.count(SlotState::Published) as u64;
-        let ready =
-            self.publish.published().saturating_sub(self.returns.claimed_taken()).min(published);
-        [
-            self.slots.count(SlotState::Free) as u64,
-            self.slots.count(SlotState::Filling) as u64,
-            ready,
-            published - ready,
-        ]
-    }
-
-    /// Batches published, and taken and waited for by the client's word.
-    pub(crate) fn counts(&self) -> (u64, u64, Duration) {
-        let waited = Duration::from_nanos(self.returns.claimed_waited_ns());
-        (self.publish.published(), self.returns.claimed_taken(), waited)
-    }
-
-    /// The client's process as the kernel tells it; 0 where it cannot be seen from here.
-    pub(crate) fn trainer(&self) -> u32 {
-        let credentials = nix::sys::socket::getsockopt(
-            &*self.connection,
-            nix::sys::socket::sockopt::PeerCredentials,
-        );
-        credentials.ok().and_then(|known| u32::try_from(known.pid()).ok()).unwrap_or(0)
-    }
-
-    /// Whether anything is under way for the client.
-    pub(crate) fn is_working(&self) -> bool {
-        !self.open.is_empty() || !self.cancelled.is_empty()
-    }
-
-    /// Whether fewer batches are ready than half the ring's slots.
-    pub(crate) fn has_room(&self) -> bool {
-        let [.., ready, _] = self.slots_by_state();
-        ready < u64::from(self.stream.config.ring.slots) / 2
-    }
-
-    /// Whether the client sleeps over an empty ring.
-    pub(crate) fn client_waits(&self) -> bool {
-        self.returns.client_sleeps() && self.returns.claimed_taken() >= self.publish.published()
-    }
-
-    /// Where the next batch to be opened begins.
-    pub(crate) fn position(&self) -> Position {
-        self.next
     }
 }
 

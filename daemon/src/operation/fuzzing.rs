@@ -55,7 +55,7 @@ pub fn exif(bytes: &[u8]) {
 }
 
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\n";
-/// The bytes before the file: channels, orientation and reduction, then the region's corner and size in 256ths.
+/// The bytes before the file: channels and orientation, then the region's corner and size in 256ths.
 const CHOICES: usize = 5;
 
 fn decode(magic: &[u8], bytes: &[u8]) {

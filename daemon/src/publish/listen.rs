@@ -100,15 +100,30 @@ fn lock_path(socket: &Path) -> PathBuf {
 
 fn take_lock(path: &Path) -> Result<Flock<File>, ListenError> {
     let failed = |source| ListenError::System { path: path.to_owned(), source };
-    let file = OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .mode(0o600)
-        .open(path)
-        .map_err(failed)?;
-    Flock::lock(file, FlockArg::LockExclusiveNonblock)
-        .map_err(|_| ListenError::Held(path.with_extension("")))
+    loop {
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(path)
+            .map_err(failed)?;
+        let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock)
+            .map_err(|_| ListenError::Held(path.with_extension("")))?;
+        if is_still_at(&lock, path) {
+            return Ok(lock);
+        }
+    }
+}
+
+/// Whether a file that was opened still lies there. Its owner removes it before it lets go: who had opened it before holds
+/// a lock on a name that is gone, beside which another daemon may lock a new one.
+fn is_still_at(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    match (file.metadata(), fs::symlink_metadata(path)) {
+        (Ok(held), Ok(named)) => (held.dev(), held.ino()) == (named.dev(), named.ino()),
+        _ => false,
+    }
 }
 
 /// Removes what dead daemons left in the run-time folder.
@@ -218,5 +233,47 @@ pub(crate) async fn accept_clients(
             }
         }
         guard.clear_ready();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn a_lock_counts_only_on_the_file_that_lies_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.sock.lock");
+        let lock = take_lock(&path).unwrap();
+        assert!(is_still_at(&lock, &path));
+        fs::remove_file(&path).unwrap();
+        assert!(!is_still_at(&lock, &path));
+        let next = take_lock(&path).unwrap();
+        assert!(is_still_at(&next, &path) && !is_still_at(&lock, &path));
+    }
+
+    #[test]
+    fn daemons_that_come_and_go_at_one_place_are_never_two() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.sock.lock");
+        let inside = AtomicU32::new(0);
+        let come_and_go = || {
+            for _ in 0..2000 {
+                let Ok(lock) = take_lock(&path) else { continue };
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two hold the place");
+                std::hint::spin_loop();
+                inside.fetch_sub(1, Ordering::SeqCst);
+                // As `SocketPlace` is dropped: the file first, then the lock.
+                fs::remove_file(&path).unwrap();
+                drop(lock);
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(come_and_go);
+            }
+        });
     }
 }

@@ -43,13 +43,15 @@ fn kill_at_random(board: &Board, plan: Plan) {
         }
         std::thread::sleep(random.pause(if waits { PAUSE } else { SHORT_PAUSE }));
         let target = board.target.lock().unwrap().clone();
-        let Some((_, pidfd)) = target else { continue };
+        let Some((daemon, pidfd)) = target else { continue };
         let mut last_kill = board.last_kill.lock().unwrap();
         if pidfd_send_signal(&*pidfd, Signal::KILL).is_ok() {
             *last_kill = Some(Instant::now());
             board.recovering.store(true, Ordering::SeqCst);
             board.kills.fetch_add(1, Ordering::SeqCst);
-            *board.target.lock().unwrap() = None;
+            // The next one may be shown already.
+            let mut target = board.target.lock().unwrap();
+            *target = target.take().filter(|(shown, _)| *shown != daemon);
         }
     }
 }

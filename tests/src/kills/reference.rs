@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use forebay_client::Loader;
 
-use crate::taken::take_epoch;
 use crate::{Place, Taken, data, place};
 
 /// Samples of the data set; the last global batch of an epoch is short.
@@ -30,7 +29,10 @@ impl Reference {
         data::stack(&place.path("data"), SAMPLES);
         let keys = "ring.slots = 4\nbatch.last = \"short\"\norder.seed = 11";
         let config = place.config("train.toml", &data::stack_config(&place.path("data"), keys));
-        let loader = place::loader(config.as_path(), 0, 1).attach().unwrap();
+        let loader = place::loader(config.as_path(), 0, 1)
+            .timeout(std::time::Duration::from_secs(8))
+            .attach()
+            .unwrap();
         Self { config, epochs: BTreeMap::new(), loader }
     }
 
@@ -42,7 +44,14 @@ impl Reference {
         let loader = &mut self.loader;
         self.epochs.entry(epoch).or_insert_with(|| {
             loader.set_epoch(epoch).unwrap();
-            take_epoch(loader)
+            let mut batches = Vec::new();
+            loop {
+                match loader.next_batch() {
+                    Ok(Some(batch)) => batches.push(Taken::of(&batch)),
+                    Ok(None) => return batches,
+                    Err(error) => panic!("{error}; the daemon says {:?}", loader.stats()),
+                }
+            }
         })
     }
 

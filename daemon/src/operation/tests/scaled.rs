@@ -26,6 +26,11 @@ fn smooth(width: usize, height: usize) -> Vec<u8> {
                 let wave = |at: usize, period: f64| (at as f64 / period).sin();
                 let period = 25.0 + 8.0 * channel as f64;
                 let value = 128.0 + 60.0 * wave(x, period) + 50.0 * wave(y, period + 9.0);
+                #[expect(
+                    clippy::cast_possible_truncation,
+                    clippy::cast_sign_loss,
+                    reason = "between 18 and 238"
+                )]
                 pixels.push(value as u8);
             }
         }
@@ -96,9 +101,10 @@ fn a_turned_file_is_reduced_only_where_its_pixels_stay_in_place() {
     let turn =
         |operation: &str| operation.replace("decode-image\"", "decode-image\", orientation = true");
     let then = r#"{ op = "resize", size = [30, 30] }"#;
-    // 3: upside down. Whole squares of 4 by 4 pixels in 160×120; not in 158×118.
-    for (width, height, changes) in [(160, 120, true), (158, 118, true), (157, 119, false)] {
-        let stored = jpeg(&smooth(width, height), width as u16, height as u16, 3);
+    // 3: upside down. 160×120 is whole squares of 4 by 4 pixels, 158×118 of 2 by 2, 157×119 of none.
+    for (width, height, changes) in [(160_u16, 120_u16, true), (158, 118, true), (157, 119, false)]
+    {
+        let stored = jpeg(&smooth(width.into(), height.into()), width, height, 3);
         let file = with_orientation(&stored, 3);
         let (off, auto) = (rows(&turn(OFF), then, &file, 0), rows(&turn(AUTO), then, &file, 0));
         assert_eq!(off != auto, changes, "{width}x{height}");

@@ -1,0 +1,173 @@
+"""Plays a trainer on the processor, fed by one loader, and prints what its steps took as one line of JSON.
+
+    python trainer.py JOB
+
+A step waits for a batch, then does small tensor operations on one thread, then may sleep as a trainer does while a
+device works. The wait is no part of the step's time. The loader may be put into a session or a control group of its
+own; one that lives in the trainer's threads cannot be.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import process_tree
+from figures import percentile
+from peer_loaders import forebay as forebay_loader
+from peer_loaders import pytorch, spdl
+from peer_loaders.work import CROP, Work
+
+# 300 operations on matrices of this many rows and columns take about 30 ms.
+MATRIX = 136
+WARM_UP_STEPS = 20
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run."""
+
+    loader: str
+    # Where the loader is put: "" (stays with the trainer), "session", or a control group's file cgroup.procs.
+    place: str
+    data: str
+    samples_per_step: int
+    # Per step; 0 takes batches as fast as they come.
+    operations: int
+    # Slept after the operations.
+    device_seconds: float
+    seconds: float
+    # A folder for a socket and a configuration.
+    folder: str
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+def move_to(place: str) -> None:
+    """Puts the calling process there, with what it starts from now on."""
+    if place == "session":
+        os.setsid()
+    elif place:
+        Path(place).write_text(str(os.getpid()))
+
+
+class Move:
+    """`move_to` as PyTorch calls it in each worker and SPDL in its subprocess."""
+
+    def __init__(self, place: str) -> None:
+        """Moves nothing yet."""
+        self.place = place
+
+    def __call__(self, *_worker: int) -> None:
+        """Moves the caller."""
+        move_to(self.place)
+
+
+def forebay_batches(work: Work, job: Job) -> Iterator[Any]:
+    """From a private daemon, or from one that was started in the place that is asked for."""
+    if not job.place:
+        yield from forebay_loader.batches(work)
+        return
+    import forebay
+
+    socket, config = Path(job.folder) / "socket", Path(job.folder) / "train.toml"
+    wanted = {**forebay_loader.configuration(work), "listen": {"socket": str(socket)}}
+    config.write_text(forebay_loader.toml(wanted))
+    code = "import os, sys, trainer; trainer.move_to(sys.argv[1]); os.execv(sys.argv[2], sys.argv[2:])"
+    command = [sys.executable, "-c", code, job.place, sys.executable, "-m", "forebay", "serve", str(config)]
+    # Both start in a process group of their own, as a private daemon does; only `setsid` makes a session.
+    daemon = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)}, stdout=sys.stderr)
+    while not socket.exists():
+        if daemon.poll() is not None:
+            raise RuntimeError(f"forebay serve ended with status {daemon.returncode}")
+        time.sleep(0.01)
+    loader = forebay.Loader(str(socket))
+    while True:
+        for batch in loader:
+            yield batch["image"]
+
+
+def batches(job: Job) -> Iterator[Any]:
+    """The loader's batches, endless for a run's purposes."""
+    import numpy
+
+    settings = dict(job.settings)
+    if job.loader == "cached":
+        cached = [numpy.zeros((job.samples_per_step, 3, CROP, CROP), numpy.uint8) for _ in range(4)]
+        yield from itertools.cycle(cached)
+    # So many that no run comes to the end.
+    work = Work(job.data, "", job.samples_per_step, 1_000_000, len(os.sched_getaffinity(0)), settings)
+    if job.loader == "forebay":
+        yield from forebay_batches(work, job)
+    elif job.loader == "pytorch":
+        settings["on_start"] = Move(job.place)
+        yield from pytorch.batches(work)
+    else:
+        settings["on_start"] = Move(job.place)
+        yield from spdl.batches(work)
+
+
+def train(job: Job) -> dict[str, Any]:
+    """Steps for so many seconds after the warm-up."""
+    import torch
+
+    torch.set_num_threads(1)
+    weights = torch.randn(MATRIX, MATRIX) / MATRIX**0.5
+    state = torch.randn(MATRIX, MATRIX)
+    source = batches(job)
+    steps: list[float] = []
+    operations: list[int] = []
+    waited, taken, me = 0.0, 0, os.getpid()
+    clock = time.perf_counter_ns
+    began = cpu = 0.0
+    number = 0
+    while number <= WARM_UP_STEPS or time.perf_counter() - began < job.seconds:
+        if number == WARM_UP_STEPS:
+            steps, operations, waited, taken = [], [], 0.0, 0
+            cpu, began = process_tree.cpu_seconds(me), time.perf_counter()
+        number += 1
+        asked = time.perf_counter()
+        batch = next(source)
+        waited += time.perf_counter() - asked
+        taken += len(batch)
+        if job.operations:
+            start = before = clock()
+            for _ in range(job.operations):
+                state = torch.tanh(state @ weights)
+                now = clock()
+                operations.append(now - before)
+                before = now
+            steps.append((before - start) / 1e9)
+        if job.device_seconds:
+            time.sleep(job.device_seconds)
+        del batch
+    seconds = time.perf_counter() - began
+    figures = {
+        "seconds": seconds,
+        "steps_per_second": (number - WARM_UP_STEPS) / seconds,
+        "samples_per_second": taken / seconds,
+        "wait_share": waited / seconds,
+        "cores_in_use": (process_tree.cpu_seconds(me) - cpu) / seconds,
+    }
+    if steps:
+        figures["step_p50_seconds"], figures["step_p99_seconds"] = percentile(steps, 0.5), percentile(steps, 0.99)
+        figures["operation_p999_seconds"] = percentile(operations, 0.999) / 1e9
+    return figures
+
+
+def main() -> None:
+    """Prints the figures; who started this ends the loader."""
+    process_tree.adopt_orphans()
+    print(json.dumps(train(Job(**json.loads(sys.argv[1])))), flush=True)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

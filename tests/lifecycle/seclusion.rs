@@ -1,0 +1,120 @@
+//! What a daemon keeps of its parent's, and who may look into it.
+
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::process::Stdio;
+
+use forebay_tests::{Place, data, is_running, place, program, wait_until};
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+
+fn config(place: &Place) -> std::path::PathBuf {
+    data::stack(&place.path("data"), 40);
+    place.config("train.toml", &data::stack_config(&place.path("data"), ""))
+}
+
+/// What a process has open.
+fn open_files(process: u32) -> Vec<String> {
+    let entries = std::fs::read_dir(format!("/proc/{process}/fd")).unwrap();
+    let names = entries.flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    names.map(|name| name.display().to_string()).collect()
+}
+
+/// A file that every child inherits, as a GPU's devices may be.
+fn inheritable(place: &Place) -> std::fs::File {
+    let file = std::fs::File::create(place.path("gpu-device")).unwrap();
+    fcntl(&file, FcntlArg::F_SETFD(FdFlag::empty())).unwrap();
+    file
+}
+
+fn holds(process: u32) -> bool {
+    open_files(process).iter().any(|name| name.ends_with("gpu-device"))
+}
+
+#[test]
+fn a_daemon_holds_nothing_that_its_parent_left_open() {
+    let place = Place::new();
+    let config = config(&place);
+    let left_open = inheritable(&place);
+    // The environment of the test's own process says nothing of this; root may look into every process.
+    let mut loader = place::loader(config.as_path(), 0, 1).attach().unwrap();
+    let private = loader.private_process().unwrap();
+    if nix::unistd::Uid::effective().is_root() {
+        assert!(!holds(private), "{:?}", open_files(private));
+    }
+    // The daemon after a restart neither.
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(private).unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
+    assert!(loader.stats().unwrap().contains("streams"));
+    let second = loader.private_process().unwrap();
+    assert_ne!(second, private);
+    if nix::unistd::Uid::effective().is_root() {
+        assert!(!holds(second), "{:?}", open_files(second));
+    }
+    let mut serve = place.forebay(&["serve"]);
+    serve.arg(&config).arg("--socket").arg(place.path("daemon.sock")).stderr(Stdio::null());
+    let mut serve = serve.spawn().unwrap();
+    wait_until("the daemon listens", || place.path("daemon.sock").exists());
+    assert!(!holds(serve.id()), "{:?}", open_files(serve.id()));
+    serve.kill().unwrap();
+    program::wait(&mut serve);
+    // `run` leaves it to its command.
+    let mut run = place.forebay(&["run"]);
+    let number = left_open.as_raw_fd();
+    let script = format!(
+        "test -e /proc/$$/fd/{number} && touch {}; sleep 600",
+        place.path("seen").display()
+    );
+    run.arg(&config).args(["--", "sh", "-c", &script]).stderr(Stdio::null());
+    let mut run = run.spawn().unwrap();
+    wait_until("the command has it", || place.path("seen").exists());
+    wait_until("the daemon has it no more", || !holds(run.id()));
+    run.kill().unwrap();
+    program::wait(&mut run);
+}
+
+#[test]
+fn no_process_of_the_same_user_can_look_into_a_daemon() {
+    let place = Place::new();
+    let config = config(&place);
+    let is_root = nix::unistd::Uid::effective().is_root();
+    // Root may look everywhere, so the daemon is another user's then.
+    let user = if is_root { 65_533 } else { nix::unistd::Uid::effective().as_raw() };
+    let program_copy = place.path("forebay");
+    std::fs::copy(program::forebay(), &program_copy).unwrap();
+    let open = |path: &std::path::Path| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    open(&place.path(""));
+    let socket = place.path("user/daemon.sock");
+    std::fs::create_dir(place.path("user")).unwrap();
+    if is_root {
+        std::os::unix::fs::chown(place.path("user"), Some(user), Some(user)).unwrap();
+    }
+    for (dumpable, owner) in [("0", 0), ("1", user)] {
+        let mut serve = place.command(&program_copy);
+        serve.arg("serve").arg(&config).arg("--socket").arg(&socket);
+        serve.env("FOREBAY_DUMPABLE", dumpable).stderr(Stdio::null());
+        if is_root {
+            serve.uid(user).gid(user);
+        }
+        let mut daemon = serve.spawn().unwrap();
+        wait_until("the daemon listens", || socket.exists());
+        // The kernel gives these files to root when nobody may look in.
+        let of_process = |name: &str| format!("/proc/{}/{name}", daemon.id());
+        assert_eq!(std::fs::metadata(of_process("fd")).unwrap().uid(), owner, "{dumpable}");
+        // What everybody may know stays known: a client reads a daemon's memory figures there.
+        assert!(std::fs::read_to_string(of_process("status")).unwrap().contains("VmHWM"));
+        let mut stats = place.command(&program_copy);
+        stats.args(["stats", "--json"]).arg(&socket);
+        if is_root {
+            stats.uid(user).gid(user);
+        }
+        let figures = program::run(&mut stats).json();
+        assert!(figures["process"]["resident_bytes"].as_u64().is_none_or(|bytes| bytes > 0));
+        daemon.kill().unwrap();
+        program::wait(&mut daemon);
+        std::fs::remove_file(&socket).unwrap();
+        assert!(!is_running(daemon.id()));
+    }
+}
