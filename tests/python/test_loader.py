@@ -308,20 +308,6 @@ def test_a_killed_trainer_takes_its_daemon_along(slow):
     wait_until(is_gone, "the daemon's end")
 
 
-def test_what_a_killed_daemon_published_is_drained_first(config):
-    # Ten batches an epoch, of which the ring holds five: it cannot have published them all.
-    with forebay.Loader(config(size=4)) as loader:
-        batches = iter(loader)
-        held = next(batches)
-        os.kill(loader.daemon_pid, signal.SIGKILL)
-        rest = 0
-        with pytest.raises(forebay.DaemonLost, match="signal 9"):
-            for _batch in batches:
-                rest += 1
-        assert rest <= 4
-        assert indices([held]) == list(range(4)), "held views stay valid"
-
-
 def test_a_forked_child_can_do_nothing_and_harms_nothing(config):
     with forebay.Loader(config()) as loader:
         batches = iter(loader)

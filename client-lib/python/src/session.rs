@@ -160,10 +160,10 @@ impl Session {
 
     /// The daemon's figures as JSON text, and the client's own.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<(String, Bound<'py, PyDict>)> {
-        let (text, waits, held, given_up) = self.run(py, |loader| {
+        let (text, waits, [held, given_up, restarts]) = self.run(py, |loader| {
             let text = loader.stats()?;
             let waits = loader.wait_statistics().clone();
-            Ok((text, waits, loader.held(), loader.given_up()))
+            Ok((text, waits, [loader.held(), loader.given_up(), loader.restarts()]))
         })?;
         let client = PyDict::new(py);
         client.set_item("batches", waits.batches())?;
@@ -171,6 +171,7 @@ impl Session {
         client.set_item("bytes", waits.payload_bytes())?;
         client.set_item("held", held)?;
         client.set_item("given_up", given_up)?;
+        client.set_item("restarts", restarts)?;
         let wait = PyDict::new(py);
         wait.set_item("total", waits.total().as_secs_f64())?;
         wait.set_item("p50", waits.quantile(0.5).as_secs_f64())?;
@@ -181,10 +182,8 @@ impl Session {
 
     /// What does not change: the terms of the session.
     fn terms<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let (terms, placement, process) = self.run(py, |loader| {
-            let terms = loader.terms().clone();
-            Ok((terms, loader.placement(), loader.private_process()))
-        })?;
+        let (terms, placement) =
+            self.run(py, |loader| Ok((loader.terms().clone(), loader.placement())))?;
         let dict = PyDict::new(py);
         dict.set_item("stream", &terms.stream)?;
         dict.set_item("batch_size", terms.batch_size)?;
@@ -196,7 +195,6 @@ impl Session {
         dict.set_item("rank", placement.rank)?;
         dict.set_item("world_size", placement.world_size)?;
         dict.set_item("rank_source", placement.source.to_string())?;
-        dict.set_item("daemon_pid", process)?;
         let tensors = PyList::empty(py);
         for spec in &terms.tensors {
             let ragged = matches!(spec.extent, forebay_client::Extent::Ragged { .. });
@@ -210,6 +208,11 @@ impl Session {
         }
         dict.set_item("tensors", tensors)?;
         Ok(dict)
+    }
+
+    /// The private daemon's process, if there is one, and how often a daemon was replaced.
+    fn daemon(&self, py: Python<'_>) -> PyResult<(Option<u32>, u64)> {
+        self.run(py, |loader| Ok((loader.private_process(), loader.restarts())))
     }
 
     /// The batches given up so far.

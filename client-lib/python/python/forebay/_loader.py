@@ -3,13 +3,13 @@
 import json
 import logging
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Optional, Union
 
 from . import _forebay
 from ._exceptions import ConfigError
+from ._ranks import ask_torch, compare_states
 
 _log = logging.getLogger("forebay")
 
@@ -32,6 +32,8 @@ class Loader:
         timeout: seconds without progress anywhere before :class:`Timeout` is raised.
         overrides: keys of the configuration, such as ``{"batch.size": 128}``.
         force: takes ``state`` also when it belongs to another stream.
+        compare_ranks: where ``torch.distributed`` is initialised and its ranks share this data, a given ``state`` is
+            compared over all of them; every rank makes its loader then. False leaves that out.
 
     A loader is a context manager; left alone, it ends when its last reference goes.
     """
@@ -46,13 +48,14 @@ class Loader:
         overrides: Optional[Mapping[str, Any]] = None,
         *,
         force: bool = False,
+        compare_ranks: bool = True,
     ) -> None:
         kind, text = _describe_target(target)
         self._session = _forebay.Session(
             kind,
             text,
             rank=_rank_argument(rank, world_size),
-            distributed=_ask_torch(),
+            distributed=ask_torch(),
             state=None if state is None else _to_json("state", dict(state)),
             force=force,
             timeout=float(timeout),
@@ -67,6 +70,12 @@ class Loader:
             self.rank_source,
             self.stream,
         )
+        if state is not None and compare_ranks:
+            try:
+                compare_states(dict(state), self.rank, self.world_size)
+            except BaseException:
+                self.close()
+                raise
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Begins the next epoch: after an attach, a loaded state or :meth:`set_epoch` the one that they stand in.
@@ -91,13 +100,22 @@ class Loader:
         state: dict[str, Any] = json.loads(self._session.state(held_back))
         return state
 
-    def load_state_dict(self, state: Mapping[str, Any], *, force: bool = False) -> None:
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], *, force: bool = False, compare_ranks: bool = True
+    ) -> None:
         """Goes on where a state stands, at any world size. The next iteration continues inside its epoch.
 
+        Where ``torch.distributed`` is initialised and its ranks share this data, all of them must load the same state:
+        it is compared before anything changes, so every rank calls this (``compare_ranks=False`` leaves that out).
+
         Raises:
-            StateMismatch: the state belongs to another stream (names each difference), unless ``force``.
+            StateMismatch: the state belongs to another stream (names each difference), unless ``force``; or the ranks
+                were given different ones (names the ranks).
         """
-        self._session.load_state(_to_json("state", dict(state)), force)
+        text = _to_json("state", dict(state_dict))
+        if compare_ranks:
+            compare_states(dict(state_dict), self.rank, self.world_size)
+        self._session.load_state(text, force)
 
     def set_epoch(self, epoch: int) -> None:
         """Does nothing when this is the current or the loaded epoch, else goes to its start."""
@@ -162,8 +180,13 @@ class Loader:
 
     @property
     def daemon_pid(self) -> Optional[int]:
-        """The process of this loader's own daemon; None when it is another's."""
-        return self._terms["daemon_pid"]
+        """The process of this loader's own daemon, another one after a restart; None when it is another's."""
+        return self._session.daemon()[0]
+
+    @property
+    def restarts(self) -> int:
+        """How often a daemon that had died was replaced by another one, without a sample lost or repeated."""
+        return self._session.daemon()[1]
 
     def __repr__(self) -> str:
         names = ", ".join(tensor[0] for tensor in self._terms["tensors"])
@@ -206,11 +229,3 @@ def _rank_argument(rank: Optional[int], world_size: Optional[int]) -> Optional[t
     if not 0 <= rank < world_size:
         raise ConfigError(f"rank {rank} of world size {world_size}: a rank is counted from 0")
     return rank, world_size
-
-
-def _ask_torch() -> Optional[tuple[int, int]]:
-    """Rank and world size of torch.distributed, if the program has imported and initialised it."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return None
-    return distributed.get_rank(), distributed.get_world_size()

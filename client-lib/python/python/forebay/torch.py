@@ -39,6 +39,7 @@ class Loader(_loader.Loader):
         *,
         device: Any = "cpu",
         force: bool = False,
+        compare_ranks: bool = True,
     ) -> None:
         self.device = torch.device(device)
         if self.device.type != "cpu":
@@ -46,7 +47,7 @@ class Loader(_loader.Loader):
                 f"device {str(device)!r}: this release gives tensors in the CPU's memory only; leave `device` out and "
                 "copy each batch yourself, with `tensor.to(device)`"
             )
-        super().__init__(target, rank, world_size, state, timeout, overrides, force=force)
+        super().__init__(target, rank, world_size, state, timeout, overrides, force=force, compare_ranks=compare_ranks)
         self._converters = {
             name: _converter(dtype, ragged, channels_last)
             for name, dtype, _, ragged, channels_last in self._terms["tensors"]

@@ -1,0 +1,61 @@
+"""What torch.distributed says, where the program has imported and initialised it. It is never imported here."""
+
+import json
+import sys
+from typing import Any, Optional
+
+from ._exceptions import StateMismatch
+
+
+def _distributed() -> Optional[Any]:
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return distributed
+
+
+def ask_torch() -> Optional[tuple[int, int]]:
+    """Rank and world size, if torch.distributed is initialised."""
+    distributed = _distributed()
+    return None if distributed is None else (distributed.get_rank(), distributed.get_world_size())
+
+
+def compare_states(state: Any, rank: int, world_size: int) -> None:
+    """Checks that every rank loads the same state. Collective: every rank comes here, or none.
+
+    Does nothing for a loader that does not share its data over the ranks of torch.distributed.
+
+    Raises:
+        StateMismatch: names the ranks and what they hold, on every rank.
+    """
+    distributed = _distributed()
+    if distributed is None or world_size == 1:
+        return
+    if (distributed.get_rank(), distributed.get_world_size()) != (rank, world_size):
+        return
+    states: list[Any] = [None] * world_size
+    distributed.all_gather_object(states, state)
+    groups: dict[str, list[int]] = {}
+    for other, held in enumerate(states):
+        groups.setdefault(json.dumps(held, sort_keys=True, default=str), []).append(other)
+    if len(groups) == 1:
+        return
+    first = states[0]
+    keys = sorted({key for held in states for key in held if held.get(key) != first.get(key)})
+    described = "; ".join(
+        f"{_name_ranks(ranks)}: " + ", ".join(f"{key} {states[ranks[0]].get(key)}" for key in keys)
+        for ranks in groups.values()
+    )
+    raise StateMismatch(
+        f"the ranks were given different states ({described}); load the same checkpoint on every rank. Nothing has changed"
+    )
+
+
+def _name_ranks(ranks: list[int]) -> str:
+    """``rank 3``, ``ranks 0 to 6``, ``ranks 0, 2, 5 and 9 more``."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if ranks == list(range(ranks[0], ranks[-1] + 1)):
+        return f"ranks {ranks[0]} to {ranks[-1]}" if len(ranks) > 2 else f"ranks {ranks[0]} and {ranks[1]}"
+    shown = ", ".join(str(rank) for rank in ranks[:8])
+    return f"ranks {shown}" + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")

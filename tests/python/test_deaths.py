@@ -1,0 +1,195 @@
+"""What a trainer sees of the death of its daemon, and what its own forks, threads and interrupts do to the loader."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import forebay
+import pytest
+
+WATCHDOG_SECONDS = 60
+
+
+def indices(batches):
+    return [int(index) for batch in batches for index in batch["index"]]
+
+
+def is_gone(pid):
+    """Whether a process has ended; a zombie has."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def wait_until(condition, what):
+    end = time.monotonic() + WATCHDOG_SECONDS
+    while not condition():
+        assert time.monotonic() < end, f"{what} did not happen"
+        time.sleep(0.01)
+
+
+def trainer(script, *arguments, **options):
+    """A Python process of its own that runs a script."""
+    command = [sys.executable, "-c", textwrap.dedent(script), *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options)
+
+
+def test_an_epoch_goes_on_over_killed_daemons_and_held_arrays_stay(config):
+    # Ten batches an epoch, of which the ring holds five: no daemon can have published them all.
+    with forebay.Loader(config(size=4)) as loader:
+        batches = iter(loader)
+        held = next(batches)
+        first = loader.daemon_pid
+        seen = [held["index"].tolist()]
+        for number, batch in enumerate(batches):
+            seen.append(batch["index"].tolist())
+            if number in (1, 6):
+                os.kill(loader.daemon_pid, signal.SIGKILL)
+        assert sum(seen, []) == list(range(40))
+        assert held["index"].tolist() == list(range(4)) and (held["array"][2] == 2).all()
+        assert loader.restarts == 2 and loader.daemon_pid != first
+        assert loader.stats()["client"]["restarts"] == 2
+        assert indices(loader) == list(range(40))
+
+
+def test_a_daemon_that_cannot_come_back_is_lost_with_the_reason(config, tmp_path, monkeypatch):
+    # A program that works once.
+    real = os.environ.get("FOREBAY_PROGRAM") or str(Path(forebay.__file__).with_name("bin") / "forebay")
+    wrapper, used = tmp_path / "once", tmp_path / "used"
+    wrapper.write_text(
+        f'#!/bin/sh\n[ -e {used} ] && {{ echo "out of luck" >&2; exit 9; }}\n: > {used}\nexec {real} "$@"\n'
+    )
+    wrapper.chmod(0o700)
+    monkeypatch.setenv("FOREBAY_PROGRAM", str(wrapper))
+    with forebay.Loader(config(size=4)) as loader:
+        batches = iter(loader)
+        next(batches)
+        os.kill(loader.daemon_pid, signal.SIGKILL)
+        with pytest.raises(forebay.DaemonLost, match=r"(?s)status 9.*out of luck"):
+            for _ in batches:
+                pass
+
+
+def test_an_interrupt_at_any_moment_loses_no_batch(config):
+    # As a notebook's stop button: KeyboardInterrupt inside `next`, and then the cell is run again.
+    script = """
+        import json, sys, threading, _thread, time, forebay
+        loader = forebay.Loader(json.loads(sys.argv[1]))
+        seen, interrupts = [], 0
+        def interrupt():
+            while not done:
+                time.sleep(0.011)
+                _thread.interrupt_main()
+        done = False
+        batches = iter(loader)
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        while True:
+            try:
+                for batch in batches:
+                    seen.append(batch["index"].tolist())
+                break
+            except KeyboardInterrupt:
+                interrupts += 1
+        while thread.is_alive():
+            try:
+                done = True
+                thread.join()
+            except KeyboardInterrupt:
+                pass
+        print(json.dumps([seen, interrupts]))
+    """
+    delayed = config([{"op": "delay", "milliseconds": 10}], size=2)
+    process = trainer(script, json.dumps(delayed))
+    output, _ = process.communicate(timeout=WATCHDOG_SECONDS)
+    assert process.returncode == 0
+    seen, interrupts = json.loads(output)
+    flat = sum(seen, [])
+    # An interrupt between a batch and its place in the list is the script's own loss, never a repeat or another order.
+    assert flat == sorted(set(flat)) and len(flat) >= 40 - 2 * interrupts
+    assert interrupts > 3
+
+
+def test_a_child_that_outlives_its_trainer_does_not_keep_the_daemon(config):
+    script = """
+        import json, os, sys, time, forebay
+        loader = forebay.Loader(json.loads(sys.argv[1]))
+        next(iter(loader))
+        child = os.fork()
+        if child == 0:
+            time.sleep(600)
+            os._exit(0)
+        print(loader.daemon_pid, child, flush=True)
+        time.sleep(600)
+    """
+    process = trainer(script, json.dumps(config()))
+    daemon, child = (int(word) for word in process.stdout.readline().split())
+    try:
+        process.kill()
+        process.wait()
+        wait_until(lambda: is_gone(daemon), "the daemon's end")
+        assert not is_gone(child), "the child holds the socket still"
+    finally:
+        os.kill(child, signal.SIGKILL)
+        process.communicate()
+
+
+def test_the_thread_that_made_a_loader_may_end(config):
+    made = []
+    thread = threading.Thread(target=lambda: made.append(forebay.Loader(config())))
+    thread.start()
+    thread.join()
+    time.sleep(0.1)
+    with made[0] as loader:
+        assert not is_gone(loader.daemon_pid)
+        # A restart too is no matter of the thread that caused it.
+        killer = threading.Thread(target=lambda: os.kill(loader.daemon_pid, signal.SIGKILL))
+        killer.start()
+        killer.join()
+        assert indices(loader) == list(range(40))
+        assert indices(loader) == list(range(40))
+
+
+def test_several_threads_share_a_loader_and_each_batch_goes_to_one(config):
+    with forebay.Loader(config(size=2)) as loader:
+        batches = iter(loader)
+        seen = [[] for _ in range(4)]
+
+        def take(mine):
+            for batch in batches:
+                mine += batch["index"].tolist()
+
+        threads = [threading.Thread(target=take, args=(mine,)) for mine in seen]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(sum(seen, [])) == list(range(40))
+        assert all(mine == sorted(mine) for mine in seen)
+
+
+def test_a_fork_during_a_restart_harms_neither(config):
+    with forebay.Loader(config(size=2)) as loader:
+        seen = []
+        for number, batch in enumerate(loader):
+            seen += batch["index"].tolist()
+            if number in (2, 9):
+                os.kill(loader.daemon_pid, signal.SIGKILL)
+                child = os.fork()
+                if child == 0:
+                    status = 1
+                    try:
+                        loader.state_dict()
+                        next(iter(loader))
+                    except forebay.Error as error:
+                        status = 0 if "fork" in str(error) else 2
+                    os._exit(status)
+                assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert seen == list(range(40))

@@ -1,0 +1,210 @@
+"""state_dict and load_state_dict as PyTorch's checkpoints and the frameworks around it use them."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import forebay
+import pytest
+
+torch = pytest.importorskip("torch")
+
+WATCHDOG_SECONDS = 240
+
+
+def indices(batches):
+    return [int(index) for batch in batches for index in batch["index"]]
+
+
+def taken(loader, count):
+    """The ids of the first batches of an iteration."""
+    batches = iter(loader)
+    return indices([next(batches) for _ in range(count)])
+
+
+class ReadsAhead:
+    """What Accelerate and Lightning do to a loader: the next batch is taken before the last one is handed on."""
+
+    def __init__(self, loader, ahead):
+        self.loader, self.ahead, self.waiting = loader, ahead, []
+
+    def __iter__(self):
+        self.waiting = []
+        for batch in self.loader:
+            self.waiting.append(batch["index"].tolist())
+            if len(self.waiting) > self.ahead:
+                yield self.waiting.pop(0)
+        while self.waiting:
+            yield self.waiting.pop(0)
+
+    def state_dict(self):
+        return self.loader.state_dict(held_back=len(self.waiting))
+
+    def load_state_dict(self, state_dict):
+        self.loader.load_state_dict(state_dict)
+
+
+def test_a_state_survives_torch_save_and_distributed_checkpoint(config, tmp_path):
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.stateful import Stateful
+
+    shuffled = config()
+    shuffled["order"]["shuffle"] = True
+    with forebay.torch.Loader(shuffled) as loader:
+        assert isinstance(loader, Stateful)
+        whole = indices(loader) + indices(loader)
+    with forebay.torch.Loader(shuffled) as loader:
+        seen = taken(loader, 2)
+        torch.save({"loader": loader.state_dict()}, tmp_path / "state.pt")
+        dcp.save({"loader": loader, "step": torch.tensor(2)}, checkpoint_id=tmp_path / "dcp", no_dist=True)
+        expected = loader.state_dict()
+    kept = torch.load(tmp_path / "state.pt", weights_only=True)["loader"]
+    assert kept == expected
+    with forebay.torch.Loader(shuffled) as loader:
+        loader.load_state_dict(kept)
+        assert seen + indices(loader) + indices(loader) == whole
+    with forebay.torch.Loader(shuffled) as loader:
+        dcp.load({"loader": loader, "step": torch.tensor(0)}, checkpoint_id=tmp_path / "dcp", no_dist=True)
+        assert loader.state_dict() == expected
+        assert seen + indices(loader) + indices(loader) == whole
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 2])
+def test_a_wrapper_that_reads_ahead_saves_where_the_training_stands(config, ahead):
+    with forebay.Loader(config(size=4)) as loader:
+        wrapper = ReadsAhead(loader, ahead)
+        seen = []
+        for batch in wrapper:
+            seen += batch
+            if len(seen) == 20:
+                break
+        state = json.loads(json.dumps(wrapper.state_dict()))
+    assert (state["epoch"], state["samples"]) == (0, 20)
+    with forebay.Loader(config(size=4)) as loader:
+        wrapper = ReadsAhead(loader, ahead)
+        wrapper.load_state_dict(state)
+        assert seen + sum(wrapper, []) == list(range(40))
+        assert wrapper.state_dict()["epoch"] == 1
+
+
+def test_accelerate_keeps_the_loaders_place(config, tmp_path):
+    accelerate = pytest.importorskip("accelerate")
+    accelerator = accelerate.Accelerator(cpu=True)
+    with forebay.torch.Loader(config(size=4)) as loader:
+        accelerator.register_for_checkpointing(loader)
+        seen = taken(loader, 3)
+        accelerator.save_state(str(tmp_path / "checkpoint"))
+        taken(loader, 2)
+        accelerator.load_state(str(tmp_path / "checkpoint"))
+        assert seen + indices(loader) == list(range(40))
+
+
+def test_lightning_keeps_the_loaders_place(config, tmp_path):
+    lightning = pytest.importorskip("pytorch_lightning")
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(15, 1)
+            self.seen = []
+
+        def training_step(self, batch, _):
+            self.seen += batch["index"].tolist()
+            return self.layer(batch["array"].flatten(1)).mean()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=1e-6)
+
+    options = dict(
+        accelerator="cpu",
+        devices=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=str(tmp_path),
+        use_distributed_sampler=False,
+    )
+    endless = config(size=4)
+    del endless["order"]["epochs"]
+    with forebay.torch.Loader(endless) as loader:
+        first = Module()
+        trainer = lightning.Trainer(max_steps=4, **options)
+        trainer.fit(first, loader)
+        assert first.seen == list(range(16))
+        trainer.save_checkpoint(tmp_path / "last.ckpt")
+    with forebay.torch.Loader(endless) as loader:
+        second = Module()
+        lightning.Trainer(max_steps=10, **options).fit(second, loader, ckpt_path=str(tmp_path / "last.ckpt"))
+        assert second.seen == list(range(16, 40))
+
+
+RANKS = """
+    import json, os, sys
+    import torch.distributed as dist
+    import forebay
+
+    config = json.loads(sys.argv[1])
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    report = {"rank": rank}
+    with forebay.Loader(config) as loader:
+        assert loader.rank_source == "torch.distributed", loader.rank_source
+        batches = iter(loader)
+        next(batches)
+        same = loader.state_dict()
+        next(batches)
+        other = loader.state_dict()
+        loader.load_state_dict(same)
+        report["after"] = loader.state_dict() == same
+        try:
+            loader.load_state_dict(same if rank == 0 else other)
+        except forebay.StateMismatch as error:
+            report["refused"] = str(error)
+        # Nothing has changed by that.
+        report["still"] = loader.state_dict() == same
+        loader.load_state_dict(same if rank == 0 else other, compare_ranks=False)
+    dist.barrier()
+    try:
+        forebay.Loader(config, state=same if rank == 0 else other).close()
+    except forebay.StateMismatch as error:
+        report["refused at once"] = str(error)
+    with forebay.Loader(config, state=same) as loader:
+        report["ids"] = [int(index) for batch in loader for index in batch["index"]]
+    # A loader of its own, which does not share the data over the ranks, asks nobody.
+    if rank == 0:
+        with forebay.Loader(config, rank=0, world_size=1, state=same) as loader:
+            report["alone"] = len(loader)
+    dist.barrier()
+    print(json.dumps(report), flush=True)
+    dist.destroy_process_group()
+"""
+
+
+def test_ranks_that_load_different_states_are_named_on_every_rank(config, tmp_path):
+    script = tmp_path / "ranks.py"
+    script.write_text(textwrap.dedent(RANKS))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    environment["WORLD_SIZE"] = "2"
+    command = [sys.executable, str(script), json.dumps(config(size=4))]
+    processes = [
+        subprocess.Popen(command, env={**environment, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    reports = [json.loads(process.communicate(timeout=WATCHDOG_SECONDS)[0]) for process in processes]
+    for report in reports:
+        assert report["after"] and report["still"]
+        for key in ("refused", "refused at once"):
+            assert "rank 0: samples 8" in report[key] and "rank 1: samples 16" in report[key], report
+    assert sorted(reports[0]["ids"] + reports[1]["ids"]) == list(range(8, 40))
+    assert reports[0]["alone"] == 10
+
+
+def free_port():
+    import socket
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
