@@ -71,28 +71,34 @@ def venv_name(peer: Peer) -> str:
     return (same[0] if same else peer).name
 
 
+def put_behind(folder: Path, peer: Peer) -> None:
+    """Lets an environment see the packages of the one below it. Said anew each time: the folder may have moved."""
+    if peer.layered_on:
+        below = site_packages(BENCH / "venvs" / peer.layered_on)
+        (site_packages(folder) / f"{peer.layered_on}.pth").write_text(f"{below}\n")
+
+
 def install(peer: Peer) -> Environment:
     """Makes the peer's environment unless it stands already."""
     folder = BENCH / "venvs" / venv_name(peer)
     python = folder / "bin" / "python"
     wanted = json.dumps([list(peer.requirements), peer.layered_on])
     stamp = folder / ".installed"
-    try:
-        if stamp.read_text() == wanted:
-            return Environment(python)
-    except OSError:
-        pass
     if peer.layered_on:
         below = install(PEERS[peer.layered_on])
         if below.missing:
             return Environment(python, f"it needs {PEERS[peer.layered_on].title}: {below.missing}")
+    try:
+        if stamp.read_text() == wanted:
+            put_behind(folder, peer)
+            return Environment(python)
+    except OSError:
+        pass
     say(f"installing {', '.join(peer.requirements)} into {folder}")
     base = os.environ.get("PYTHON", sys.executable)
     reason = None if python.exists() else run_quietly([base, "-m", "venv", folder])
-    if reason is None and peer.layered_on:
-        # A .pth file puts the other environment's packages behind this one's own.
-        below_packages = site_packages(BENCH / "venvs" / peer.layered_on)
-        (site_packages(folder) / f"{peer.layered_on}.pth").write_text(f"{below_packages}\n")
+    if reason is None:
+        put_behind(folder, peer)
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     if reason is None and "--no-build-isolation" in peer.pip_options:
         reason = run_quietly([*pip, "setuptools", "wheel", "numpy"])
