@@ -26,6 +26,7 @@ pub struct Builder {
     distributed: Option<(u32, u32)>,
     state: Option<State>,
     force: bool,
+    position: Position,
     timeout: Duration,
     overrides: Vec<(String, String)>,
     program: Option<PathBuf>,
@@ -51,6 +52,7 @@ impl Builder {
             distributed: None,
             state: None,
             force: false,
+            position: Position::default(),
             timeout: Duration::from_secs(300),
             overrides: Vec::new(),
             program: None,
@@ -77,6 +79,13 @@ impl Builder {
     pub fn state(mut self, state: State, force: bool) -> Self {
         self.state = Some(state);
         self.force = force;
+        self
+    }
+
+    /// Begins at a position, whatever stream it came from; a state given besides holds instead. Default: the start.
+    #[must_use]
+    pub fn position(mut self, position: Position) -> Self {
+        self.position = position;
         self
     }
 
@@ -117,7 +126,7 @@ impl Builder {
         let placement = find_placement(self.rank, self.distributed, &variable)?;
         let (mut link, stream, path) = self.connect(&placement)?;
         link.expect_welcome()?;
-        let position = self.state.as_ref().map_or_else(Position::default, |s| s.position);
+        let position = self.state.as_ref().map_or(self.position, |state| state.position);
         link.send(
             &ClientFrame::Attach(Attach {
                 stream: stream.clone(),

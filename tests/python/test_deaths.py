@@ -1,5 +1,6 @@
 """What a trainer sees of the death of its daemon, and what its own forks, threads and interrupts do to the loader."""
 
+import itertools
 import json
 import os
 import signal
@@ -18,6 +19,10 @@ WATCHDOG_SECONDS = 60
 
 def indices(batches):
     return [int(index) for batch in batches for index in batch["index"]]
+
+
+def flat(lists):
+    return list(itertools.chain.from_iterable(lists))
 
 
 def is_gone(pid):
@@ -52,7 +57,7 @@ def test_an_epoch_goes_on_over_killed_daemons_and_held_arrays_stay(config):
             seen.append(batch["index"].tolist())
             if number in (1, 6):
                 os.kill(loader.daemon_pid, signal.SIGKILL)
-        assert sum(seen, []) == list(range(40))
+        assert flat(seen) == list(range(40))
         assert held["index"].tolist() == list(range(4)) and (held["array"][2] == 2).all()
         assert loader.restarts == 2 and loader.daemon_pid != first
         assert loader.stats()["client"]["restarts"] == 2
@@ -111,9 +116,9 @@ def test_an_interrupt_at_any_moment_loses_no_batch(config):
     output, _ = process.communicate(timeout=WATCHDOG_SECONDS)
     assert process.returncode == 0
     seen, interrupts = json.loads(output)
-    flat = sum(seen, [])
+    ids = flat(seen)
     # An interrupt between a batch and its place in the list is the script's own loss, never a repeat or another order.
-    assert flat == sorted(set(flat)) and len(flat) >= 40 - 2 * interrupts
+    assert ids == sorted(set(ids)) and len(ids) >= 40 - 2 * interrupts
     assert interrupts > 3
 
 
@@ -171,7 +176,7 @@ def test_several_threads_share_a_loader_and_each_batch_goes_to_one(config):
             thread.start()
         for thread in threads:
             thread.join()
-        assert sorted(sum(seen, [])) == list(range(40))
+        assert sorted(flat(seen)) == list(range(40))
         assert all(mine == sorted(mine) for mine in seen)
 
 

@@ -1,5 +1,6 @@
 """state_dict and load_state_dict as PyTorch's checkpoints and the frameworks around it use them."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -85,7 +86,7 @@ def test_a_wrapper_that_reads_ahead_saves_where_the_training_stands(config, ahea
     with forebay.Loader(config(size=4)) as loader:
         wrapper = ReadsAhead(loader, ahead)
         wrapper.load_state_dict(state)
-        assert seen + sum(wrapper, []) == list(range(40))
+        assert seen + list(itertools.chain.from_iterable(wrapper)) == list(range(40))
         assert wrapper.state_dict()["epoch"] == 1
 
 
@@ -117,16 +118,16 @@ def test_lightning_keeps_the_loaders_place(config, tmp_path):
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), lr=1e-6)
 
-    options = dict(
-        accelerator="cpu",
-        devices=1,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        default_root_dir=str(tmp_path),
-        use_distributed_sampler=False,
-    )
+    options = {
+        "accelerator": "cpu",
+        "devices": 1,
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "default_root_dir": str(tmp_path),
+        "use_distributed_sampler": False,
+    }
     endless = config(size=4)
     del endless["order"]["epochs"]
     with forebay.torch.Loader(endless) as loader:

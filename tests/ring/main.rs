@@ -7,3 +7,4 @@ mod clients;
 mod figures;
 mod holding;
 mod hostile;
+mod takeover;

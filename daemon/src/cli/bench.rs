@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use clap::Args;
-use forebay_client::{Batch, Error, Loader, Target};
+use forebay_client::{Batch, Error, Loader, Position, Target};
 use forebay_protocol::frames::ConfigSource;
 use serde::{Deserialize, Serialize};
 
@@ -27,12 +27,26 @@ pub(super) struct BenchArguments {
     /// Take so many batches; left out: the configured epochs, or one where they are endless.
     #[arg(long, value_name = "N")]
     batches: Option<u64>,
+    /// Begin at a position, as a state names it: the epoch, and the samples consumed in it.
+    #[arg(long, value_name = "EPOCH:SAMPLES", value_parser = parse_position)]
+    position: Option<Position>,
     /// Digest every batch's names, types, shapes and bytes.
     #[arg(long)]
     digest: bool,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
+}
+
+/// Reads `EPOCH:SAMPLES`.
+fn parse_position(text: &str) -> Result<Position, String> {
+    let read = |text: &str| text.trim().parse::<u64>().ok();
+    let parts =
+        text.split_once(':').and_then(|(epoch, samples)| Some((read(epoch)?, read(samples)?)));
+    let (epoch, samples) = parts.ok_or(
+        "a position is two whole numbers, the epoch and the samples consumed in it: 3:4096",
+    )?;
+    Ok(Position { epoch, samples })
 }
 
 /// What `--json` prints.
@@ -68,6 +82,7 @@ pub(super) struct BenchOptions<'a> {
     /// JSON values by dotted key.
     pub(super) overrides: Vec<(String, String)>,
     pub(super) batches: Option<u64>,
+    pub(super) position: Position,
     pub(super) digest: bool,
     /// Sees every batch, with the samples delivered before it.
     pub(super) each: &'a mut dyn FnMut(&Batch, u64),
@@ -90,6 +105,7 @@ pub(super) fn bench(arguments: &BenchArguments) -> anyhow::Result<ExitCode> {
     let options = BenchOptions {
         overrides: overrides.iter().filter_map(crate::config::Override::as_json).collect(),
         batches: arguments.batches,
+        position: arguments.position.unwrap_or_default(),
         digest: arguments.digest,
         each: &mut each,
     };
@@ -117,7 +133,10 @@ pub(super) fn measure(
     let program = std::env::current_exe().context("where this program lies")?;
     let start = Instant::now();
     let cpu_before = cpu_time();
-    let mut builder = Loader::builder(Target::Config(source)).rank(0, 1).program(program);
+    let mut builder = Loader::builder(Target::Config(source))
+        .rank(0, 1)
+        .program(program)
+        .position(options.position);
     for (key, json) in options.overrides {
         builder = builder.override_key(key, json);
     }

@@ -148,7 +148,17 @@ fn run_one(
     let overrides: Vec<(String, String)> =
         overrides.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
     let epochs = if overrides.iter().any(|(key, _)| key == "order.epochs") { 1 } else { 2 };
-    measure(config, Some(epochs), BenchOptions { overrides, batches: None, digest: true, each })
+    measure(
+        config,
+        Some(epochs),
+        BenchOptions {
+            overrides,
+            batches: None,
+            position: forebay_client::Position::default(),
+            digest: true,
+            each,
+        },
+    )
 }
 
 fn short(report: &BenchReport) -> String {

@@ -285,6 +285,8 @@ impl Engine {
             }
         }
         self.show_sessions_to_threads();
+        // A clock that stands would not see the memory let go: nothing else rings for a session that is gone.
+        self.clock_wanted.notify_one();
     }
 
     /// Waits, not for long, until all bad samples are listed: the process is about to end.

@@ -47,7 +47,8 @@ def compare_states(state: Any, rank: int, world_size: int) -> None:
         for ranks in groups.values()
     )
     raise StateMismatch(
-        f"the ranks were given different states ({described}); load the same checkpoint on every rank. Nothing has changed"
+        f"the ranks were given different states ({described}); load the same checkpoint on every rank (nothing has "
+        "changed)"
     )
 
 
