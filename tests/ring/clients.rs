@@ -185,7 +185,7 @@ fn strangers_at_the_socket_do_no_harm() {
 #[test]
 fn a_daemon_whose_trainers_are_killed_stays_flat() {
     let soak = forebay_tests::soak::soak(Path::new(TRAINER), std::time::Duration::from_secs(4));
-    assert!(soak.trainers_killed > 0, "{soak:?}");
+    assert!(soak.trainers_killed >= 4, "{soak:?}");
     let [early, late] = soak.descriptors;
     // A descriptor left behind by each trainer would make dozens.
     assert!(late < early + 3, "{soak:?}");

@@ -13,6 +13,9 @@ use forebay_protocol::socket::{Connection, Incoming};
 use forebay_tests::taken::take_epoch;
 use forebay_tests::{DEADLINE, Daemon, Place, data, wait_until};
 
+/// The descriptors and the leases that a client says it holds, and how the daemon has to refuse them.
+type Lie<'a> = (Vec<OwnedFd>, Vec<(u16, u64)>, FaultKind, &'a str);
+
 /// A client of a few lines.
 struct Raw(Connection);
 
@@ -102,7 +105,7 @@ fn lies_about_memory_and_slots_are_refused_with_a_reason_and_other_sessions_go_o
         OwnedFd::from(file)
     };
     let good = || honest[0].try_clone().unwrap();
-    let lies: Vec<(Vec<OwnedFd>, Vec<(u16, u64)>, FaultKind, &str)> = vec![
+    let lies: Vec<Lie<'_>> = vec![
         (vec![], vec![], FaultKind::Protocol, "descriptors"),
         (vec![good(), good()], vec![], FaultKind::Protocol, "2 descriptors"),
         (vec![segment(bytes, None)], vec![], FaultKind::Config, "sealed"),
