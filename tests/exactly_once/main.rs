@@ -4,3 +4,4 @@
 
 mod ranks;
 mod scripts;
+mod worlds;

@@ -118,3 +118,53 @@ fn no_process_of_the_same_user_can_look_into_a_daemon() {
         assert!(!is_running(daemon.id()));
     }
 }
+
+/// The socket's mode, and the kernel's word for who connects: each alone keeps a stranger out.
+#[test]
+fn another_user_comes_in_only_where_the_configuration_names_him() {
+    if !nix::unistd::Uid::effective().is_root() {
+        eprintln!("skipped: only root can be two users");
+        return;
+    }
+    let place = Place::new();
+    let config = config(&place);
+    let stranger = 65_533;
+    let program_copy = place.path("forebay");
+    std::fs::copy(program::forebay(), &program_copy).unwrap();
+    let set_mode = |path: &std::path::Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    set_mode(&place.path(""), 0o755);
+    let socket = place.path("daemon.sock");
+    let ask = || {
+        let mut stats = place.command(&program_copy);
+        stats.args(["stats", "--json"]).arg(&socket).uid(stranger).gid(stranger);
+        program::run(&mut stats)
+    };
+    let start = |arguments: &[&str]| {
+        let mut serve = place.command(&program_copy);
+        serve.arg("serve").arg(&config).arg("--socket").arg(&socket).args(arguments);
+        let daemon = serve.stderr(Stdio::null()).spawn().unwrap();
+        wait_until("the daemon listens", || {
+            forebay_protocol::socket::Connection::connect(&socket).is_ok()
+        });
+        daemon
+    };
+    let mut daemon = start(&[]);
+    let refused = ask();
+    assert!(
+        !refused.status.success() && refused.stderr.contains("ermission"),
+        "{}",
+        refused.stderr
+    );
+    set_mode(&socket, 0o666);
+    let refused = ask();
+    assert!(!refused.status.success(), "{}", refused.stdout);
+    daemon.kill().unwrap();
+    program::wait(&mut daemon);
+    let mut daemon = start(&["--set", &format!("listen.allow_uids=[{stranger}]")]);
+    let admitted = ask();
+    assert!(admitted.status.success(), "{}", admitted.stderr);
+    daemon.kill().unwrap();
+    program::wait(&mut daemon);
+}

@@ -73,7 +73,7 @@ pub(super) fn bind(launch: &Launch, socket: Option<PathBuf>) -> anyhow::Result<S
     let Some(first) = launch.streams.first() else { anyhow::bail!("no configuration") };
     let listen = &first.config().listen;
     let explicit = socket.or_else(|| listen.socket.clone());
-    Ok(SocketPlace::bind(explicit.as_deref(), first.name(), listen.group)?)
+    Ok(SocketPlace::bind(explicit.as_deref(), first.name(), &access_rules(launch))?)
 }
 
 /// Whom any of the streams admits.

@@ -1,6 +1,6 @@
 //! Where a process stands in the control groups that share out CPU time, version 1 or 2, and what these say.
 //!
-//! Only reads, but for [`CpuGroup::become_idle`]. Anything that cannot be read is as if it were not there.
+//! Only reads, but for [`CpuGroup::become_idle`] and [`Lowered`]. Anything that cannot be read is as if it were not there.
 
 use std::fs;
 use std::io::Write as _;
@@ -77,7 +77,7 @@ impl CpuGroup {
     }
 
     /// Makes this group yield to the trainer's: `cpu.idle`, else the least weight. `Err`: why not, for a person.
-    pub(crate) fn become_idle(&self, trainer: &Self) -> Result<&'static str, String> {
+    pub(crate) fn become_idle(&self, trainer: &Self) -> Result<Lowered, String> {
         if self.is_root() {
             return Err("it is in the root group, which has no weight".to_owned());
         }
@@ -96,22 +96,60 @@ impl CpuGroup {
         if has_others || has_children {
             return Err(format!("other processes are in {} too", self.name()));
         }
-        if write_to(&self.folder.join("cpu.idle"), "1").is_ok() {
-            return Ok("cpu.idle");
+        if let Ok(lowered) = Lowered::new(self.folder.join("cpu.idle"), "1") {
+            return Ok(lowered);
         }
         let (weight, least) =
             if self.is_unified { ("cpu.weight", "1") } else { ("cpu.shares", "2") };
-        match write_to(&self.folder.join(weight), least) {
-            Ok(()) => Ok(weight),
-            Err(error) => {
-                Err(format!("{} cannot be written: {error}", self.folder.join(weight).display()))
-            }
+        Lowered::new(self.folder.join(weight), least)
+    }
+}
+
+/// A scheduling group's weight that was made the least, and can be given back.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Lowered {
+    file: PathBuf,
+    least: &'static str,
+    former: String,
+    is_low: bool,
+}
+
+impl Lowered {
+    /// Lowers it. `Err`: why not, for a person.
+    pub(crate) fn new(file: PathBuf, least: &'static str) -> Result<Self, String> {
+        let reason = |error| format!("{} cannot be written: {error}", file.display());
+        let former = fs::read_to_string(&file).map_err(reason)?;
+        // An autogroup's file reads "/autogroup-12 nice 0"; the others hold what is written to them.
+        let former = former.split_whitespace().last().unwrap_or("0").to_owned();
+        write_to(&file, least).map_err(reason)?;
+        Ok(Self { file, least, former, is_low: true })
+    }
+
+    /// What it was before it was lowered for an earlier trainer.
+    pub(crate) fn after(mut self, earlier: Option<Self>) -> Self {
+        if let Some(earlier) = earlier.filter(|earlier| earlier.file == self.file) {
+            self.former = earlier.former;
+        }
+        self
+    }
+
+    /// The file's name.
+    pub(crate) fn name(&self) -> &str {
+        self.file.file_name().and_then(|name| name.to_str()).unwrap_or("")
+    }
+
+    /// Gives the weight back, or lowers it again. Refused for an autogroup within a tenth of a second of the last change:
+    /// the next call tries again.
+    pub(crate) fn set_low(&mut self, low: bool) {
+        let text = if low { self.least } else { self.former.as_str() };
+        if self.is_low != low && write_to(&self.file, text).is_ok() {
+            self.is_low = low;
         }
     }
 }
 
 /// Writes to a file of the kernel's. Nothing is made or cut off: a confined daemon has no right to.
-pub(super) fn write_to(file: &Path, text: &str) -> std::io::Result<()> {
+fn write_to(file: &Path, text: &str) -> std::io::Result<()> {
     let mut file = fs::OpenOptions::new().write(true).open(file)?;
     file.write_all(text.as_bytes())
 }
@@ -242,10 +280,17 @@ mod tests {
         fs::write(loader.folder.join("cgroup.procs"), format!("{}\n", std::process::id())).unwrap();
         assert!(loader.become_idle(&trainer).unwrap_err().contains("cpu.weight"), "not there");
         fs::write(loader.folder.join("cpu.weight"), "100\n").unwrap();
-        assert_eq!(loader.become_idle(&trainer), Ok("cpu.weight"), "an older kernel");
+        assert_eq!(loader.become_idle(&trainer).unwrap().name(), "cpu.weight", "an older kernel");
         fs::write(loader.folder.join("cpu.idle"), "0\n").unwrap();
-        assert_eq!(loader.become_idle(&trainer), Ok("cpu.idle"));
-        assert_eq!(fs::read_to_string(loader.folder.join("cpu.idle")).unwrap(), "1\n");
+        let earlier = loader.become_idle(&trainer).unwrap();
+        let mut lowered = loader.become_idle(&trainer).unwrap().after(Some(earlier));
+        let text = || fs::read_to_string(loader.folder.join("cpu.idle")).unwrap();
+        assert_eq!((lowered.name(), text().as_str()), ("cpu.idle", "1\n"));
+        // For as long as the second group of threads works.
+        for (low, expected) in [(true, "1\n"), (false, "0\n"), (false, "0\n"), (true, "1\n")] {
+            lowered.set_low(low);
+            assert_eq!(text(), expected);
+        }
         fs::write(loader.folder.join("cgroup.procs"), "1\n").unwrap();
         assert!(loader.become_idle(&trainer).unwrap_err().contains("other processes"));
         let root = CpuGroup { folder: loader.mount.clone(), ..loader.clone() };

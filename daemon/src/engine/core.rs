@@ -18,7 +18,7 @@ use tokio::io::Interest;
 use tokio::sync::{Notify, mpsc};
 
 use super::bell::Bell;
-use super::fetch::{CHUNK_ROWS, FetchJob, run_lane};
+use super::fetch::{FetchJob, run_lane};
 use super::gate::ByteGate;
 use super::memory::{MemoryPlan, in_words};
 use super::pool::{Pool, PoolOptions, Shared};
@@ -374,14 +374,21 @@ impl Engine {
         }
     }
 
+    /// Whether there are rows for a lane of a stream.
+    pub(crate) fn has_fetch_jobs(&self, stream: usize) -> bool {
+        let mut sessions = self.sessions.values();
+        sessions
+            .any(|session| session.stream_number == stream && session.admission_urgency().is_some())
+    }
+
     /// The next rows that a lane of a stream fetches: from the session whose next row is most urgent.
-    pub(crate) fn take_fetch_jobs(&mut self, stream: usize) -> Vec<FetchJob> {
+    pub(crate) fn take_fetch_jobs(&mut self, stream: usize, count: usize) -> Vec<FetchJob> {
         self.sessions
             .values_mut()
             .filter(|session| session.stream_number == stream)
             .filter_map(|session| session.admission_urgency().map(|urgency| (urgency, session)))
             .min_by_key(|(urgency, _)| *urgency)
-            .map(|(_, session)| session.take_admissions(CHUNK_ROWS))
+            .map(|(_, session)| session.take_admissions(count))
             .unwrap_or_default()
     }
 

@@ -1,8 +1,8 @@
 //! Fetches admitted rows: a few lanes a stream, each with one blocking read under way.
 //!
-//! A lane takes up to [`CHUNK_ROWS`] rows at a time from the most urgent session, in (batch, row) order, and reads them
-//! one after another on a blocking thread of the runtime. Bytes are granted between opening a file and reading it. A call
-//! that outlasts `dataset.read_timeout` is given up with its thread ([`super::reading`]) and made again on another.
+//! A lane takes a few rows at a time from the most urgent session, in (batch, row) order, and reads them one after another
+//! on a blocking thread of the runtime: more of them where reading takes no longer than handing over. It starts when the
+//! byte budget has room, and bytes are granted between opening a file and reading it. A call that outlasts `dataset.read_timeout` is given up with its thread ([`super::reading`]) and made again on another.
 //! An array that needs no work is read straight into its row and takes no bytes of the budget, where the kernel has it in
 //! its memory: a read that may hang must never write into a row.
 
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use forebay_protocol::ids::SampleId;
 
 use super::core::SharedEngine;
-use super::gate::ByteGate;
+use super::gate::{ByteGate, Promise};
 use super::pool::Shared;
 use super::reading::{Abandoned, MOST_ABANDONED, Reading, RowToRead};
 use super::work::{RowFailure, SessionWork};
@@ -22,7 +22,11 @@ use crate::dataset::ByteRange;
 use crate::storage::StorageError;
 
 /// Rows that one trip to a blocking thread reads: amortises the hand-over, about 10 µs.
-pub(crate) const CHUNK_ROWS: usize = 4;
+const CHUNK_ROWS: usize = 4;
+/// The same while reads are quick, as from the page cache: the trips disturb the work threads.
+const QUICK_CHUNK_ROWS: usize = 16;
+/// The mean time of a quick read.
+const QUICK: Duration = Duration::from_micros(250);
 
 /// Waits before the first, second and third retry of a read that failed for a reason that may pass.
 const RETRY_AFTER: [Duration; 3] =
@@ -49,33 +53,61 @@ const LONGEST_BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 pub(crate) async fn run_lane(engine: SharedEngine, stream: usize, lane: usize) {
     let work_to_do = engine.borrow().fetch_notify(stream);
     let limit = engine.borrow().streams()[stream].config.dataset.read_timeout;
+    let mut rows = CHUNK_ROWS;
     loop {
-        let jobs: VecDeque<FetchJob> = engine.borrow_mut().take_fetch_jobs(stream).into();
-        if jobs.is_empty() {
+        if !engine.borrow().has_fetch_jobs(stream) {
             work_to_do.notified().await;
             continue;
         }
-        let mut left = Some(jobs);
-        while let Some(jobs) = left.filter(|jobs| !jobs.is_empty()) {
-            left = match read_watched(&engine, (stream, lane), jobs, limit).await {
-                None => None,
-                Some(hung) => Some(after_hanging(&engine, hung, limit).await),
+        let started = engine.borrow().gate.start();
+        let promise = match started {
+            Ok(promise) => promise,
+            Err(_rest) => {
+                work_to_do.notified().await;
+                continue;
+            }
+        };
+        let jobs: VecDeque<FetchJob> = engine.borrow_mut().take_fetch_jobs(stream, rows).into();
+        let mut left = Some((jobs, Some(promise)));
+        while let Some((jobs, promise)) = left.filter(|(jobs, _)| !jobs.is_empty()) {
+            let count = u32::try_from(jobs.len()).unwrap_or(u32::MAX);
+            left = match read_watched(&engine, (stream, lane), jobs, promise, limit).await {
+                Read::All { took } => {
+                    rows = if took < QUICK * count { QUICK_CHUNK_ROWS } else { CHUNK_ROWS };
+                    None
+                }
+                Read::Ended => None,
+                Read::Hung(rest) => {
+                    rows = CHUNK_ROWS;
+                    Some((after_hanging(&engine, rest, limit).await, None))
+                }
             };
         }
         engine.borrow_mut().show_reading(stream, lane, None);
     }
 }
 
-/// Reads rows on a blocking thread. The rows that are left when a call hangs: the first is the one it hangs for.
+/// How reading some rows ended.
+enum Read {
+    /// All are handed on or have failed; what they took, without waiting for bytes.
+    All { took: Duration },
+    /// The thread panicked, and all sessions were ended.
+    Ended,
+    /// A call hangs; the rows that are left, the first of them the one it hangs for.
+    Hung(VecDeque<FetchJob>),
+}
+
+/// Reads rows on a blocking thread.
 async fn read_watched(
     engine: &SharedEngine,
     (stream, lane): (usize, usize),
     jobs: VecDeque<FetchJob>,
+    promise: Option<Promise>,
     limit: Duration,
-) -> Option<VecDeque<FetchJob>> {
+) -> Read {
     let (gate, shared, reading) = {
         let mut engine = engine.borrow_mut();
-        let reading = Arc::new(Reading::new(jobs, engine.abandoned_reads.clone()));
+        let reading = Arc::new(Reading::new(jobs, promise, engine.abandoned_reads.clone()));
         engine.show_reading(stream, lane, Some(Arc::clone(&reading)));
         (Arc::clone(&engine.gate), engine.pool_shared(), reading)
     };
@@ -92,18 +124,18 @@ async fn read_watched(
     let between_looks = (limit / LOOKS_PER_TIMEOUT).min(LONGEST_BETWEEN_LOOKS);
     loop {
         match tokio::time::timeout(between_looks, &mut read).await {
-            Ok(Ok(())) => return None,
+            Ok(Ok(())) => return Read::All { took: watched.took() },
             // Reading itself cannot panic past its row; this is about what hands rows on.
             Ok(Err(_)) => {
                 tracing::error!("a fetch thread panicked; every session is ended");
                 engine
                     .borrow_mut()
                     .end_all("a fetch thread panicked: an error in forebay; please report it");
-                return None;
+                return Read::Ended;
             }
             Err(_) => {
                 if let Some(hung) = watched.abandon_overdue(limit) {
-                    return Some(hung);
+                    return Read::Hung(hung);
                 }
             }
         }
@@ -150,7 +182,7 @@ fn fetch(
     let begun = Instant::now();
     let mut held_up = Duration::ZERO;
     if reading.is_cancelled() {
-        if let Some((job, _)) = reading.finish()?
+        if let Some((job, _)) = reading.finish(Duration::ZERO)?
             && job.session.slots[job.slot].finish_row(job.row, false)
         {
             shared.ring();
@@ -166,13 +198,14 @@ fn fetch(
             AssertUnwindSafe(|| read(reading, row, gate, shared, (path, range), &mut held_up));
         outcome = catch_unwind(read).unwrap_or(Ok(Err(RowFailure::Panic)))?.map(Some);
     }
-    let Some((job, permit)) = reading.finish()? else {
+    let took = begun.elapsed().saturating_sub(held_up);
+    let Some((job, permit)) = reading.finish(took)? else {
         return Ok(());
     };
     match outcome {
         Ok(buffer) => {
             let slot = &job.session.slots[job.slot];
-            stream.fetch.record(begun.elapsed().saturating_sub(held_up));
+            stream.fetch.record(took);
             if let Some(buffer) = buffer {
                 let mut cell = slot.cell(job.row);
                 (cell.task.bytes, cell.task.straight) = (buffer, None);

@@ -2,7 +2,14 @@
 //!
 //! Grants go to the oldest waiter first; a sample larger than the whole budget is admitted alone. A holder needs nothing
 //! more from the gate to get on, since its slot was given before it was admitted: so the budget cannot deadlock.
-//! Permits are given back by work threads: one atomic addition, and a ring when somebody waits.
+//! Permits are given back by work threads: one atomic addition, and a ring when somebody waits and enough is free.
+//!
+//! Enough is the mark, a quarter of the budget and 2 MiB at most. Where storage is faster than work, each row that ends
+//! frees the bytes of one more; a ring for each would wake the engine and a fetch thread a sample. So bytes gather up to the
+//! mark, and lanes of the fetch stage that have no rows rest until then ([`ByteGate::start`]): one lane, woken once, reads
+//! some dozen rows. Where storage is slower the budget is mostly free, and no lane rests. Nobody rests for ever: bytes that
+//! are held come back without the help of those that rest, so that in the end the whole budget is free, and the one who
+//! frees the last of it rings.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -30,13 +37,24 @@ impl Age {
     }
 }
 
+/// The mark is not higher.
+const HIGHEST_MARK_BYTES: u64 = 2 << 20;
+
 /// The budget.
 #[derive(Debug)]
 pub(crate) struct ByteGate {
     budget: u64,
     available: AtomicU64,
+    /// Free bytes at which a giver rings, and lanes start.
+    mark: u64,
     /// The number of waiters; a giver looks here before it rings.
     waiting: AtomicU64,
+    /// Lanes that rest; a giver looks here too.
+    resting: AtomicU64,
+    /// What lanes that have started are about to ask for.
+    promised: AtomicU64,
+    /// A running mean of what was asked for.
+    mean_bytes: AtomicU64,
     /// In order of arrival. Locked by fetch threads and the engine only, never by a lowered thread. `None`: the daemon
     /// ends and nobody waits any more.
     waiters: Mutex<Option<Vec<Waiter>>>,
@@ -49,6 +67,17 @@ struct Waiter {
     bytes: u64,
     granted: oneshot::Sender<()>,
 }
+
+/// What a lane is about to ask for, by the mean; until it asks.
+#[derive(Debug)]
+pub(crate) struct Promise {
+    gate: Arc<ByteGate>,
+    bytes: u64,
+}
+
+/// A lane rests until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Rest(Arc<ByteGate>);
 
 /// So many bytes of the budget; given back when dropped.
 #[derive(Debug)]
@@ -63,7 +92,11 @@ impl ByteGate {
         Self {
             budget,
             available: AtomicU64::new(budget),
+            mark: (budget / 4).clamp(1, HIGHEST_MARK_BYTES),
             waiting: AtomicU64::new(0),
+            resting: AtomicU64::new(0),
+            promised: AtomicU64::new(0),
+            mean_bytes: AtomicU64::new(0),
             waiters: Mutex::new(Some(Vec::new())),
             bell,
         }
@@ -80,9 +113,39 @@ impl ByteGate {
         self.budget - self.available.load(Ordering::Relaxed)
     }
 
+    /// Whether another lane may take rows: nobody waits, and beside what is promised as much is free as the mark.
+    /// Engine thread.
+    fn may_start(&self) -> bool {
+        // Relaxed: the caller has passed a fence if it goes to rest.
+        let promised = self.promised.load(Ordering::Relaxed);
+        self.waiting.load(Ordering::Relaxed) == 0
+            && self.available.load(Ordering::Relaxed) >= self.mark.saturating_add(promised)
+    }
+
+    /// A lane starts, or rests until a ring. Engine thread.
+    pub(crate) fn start(self: &Arc<Self>) -> Result<Promise, Rest> {
+        if !self.may_start() {
+            // Relaxed: ordered by the fence.
+            self.resting.fetch_add(1, Ordering::Relaxed);
+            let rest = Rest(Arc::clone(self));
+            // SeqCst fence: pairs with the one in `BytePermit::drop`. Either the giver sees this rest and rings, or the
+            // look below sees its bytes.
+            fence(Ordering::SeqCst);
+            if !self.may_start() {
+                return Err(rest);
+            }
+        }
+        // Relaxed, here and below: estimates.
+        let bytes = self.mean_bytes.load(Ordering::Relaxed);
+        self.promised.fetch_add(bytes, Ordering::Relaxed);
+        Ok(Promise { gate: Arc::clone(self), bytes })
+    }
+
     /// Takes bytes, waiting for them if need be. Called by fetch threads only. `None`: the daemon ends.
     pub(crate) fn acquire(self: &Arc<Self>, age: &Age, bytes: u64) -> Option<BytePermit> {
         let bytes = bytes.min(self.budget);
+        let mean = self.mean_bytes.load(Ordering::Relaxed);
+        self.mean_bytes.store(mean - mean / 8 + bytes / 8, Ordering::Relaxed);
         // Relaxed: only a hint that nobody is passed over; correctness lies in `try_take`.
         if self.waiting.load(Ordering::Relaxed) == 0 && self.try_take(bytes) {
             return Some(BytePermit { gate: Arc::clone(self), bytes });
@@ -136,15 +199,31 @@ impl ByteGate {
     }
 }
 
+impl Drop for Promise {
+    fn drop(&mut self) {
+        self.gate.promised.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Rest {
+    fn drop(&mut self) {
+        self.0.resting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Drop for BytePermit {
     fn drop(&mut self) {
-        // AcqRel: pairs with `try_take`.
-        self.gate.available.fetch_add(self.bytes, Ordering::AcqRel);
-        // SeqCst fence: pairs with the one in `acquire`.
+        let gate = &self.gate;
+        // AcqRel: pairs with `try_take`. Of several givers at once one sees the sum of all.
+        let available = gate.available.fetch_add(self.bytes, Ordering::AcqRel) + self.bytes;
+        if available < gate.mark {
+            return;
+        }
+        // SeqCst fence: pairs with those in `acquire` and `start`.
         fence(Ordering::SeqCst);
         // Relaxed: after the fence.
-        if self.gate.waiting.load(Ordering::Relaxed) > 0 {
-            self.gate.bell.ring();
+        if gate.waiting.load(Ordering::Relaxed) > 0 || gate.resting.load(Ordering::Relaxed) > 0 {
+            gate.bell.ring();
         }
     }
 }

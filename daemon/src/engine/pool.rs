@@ -228,9 +228,10 @@ fn core_set(cores: &[u32]) -> rustix::thread::CpuSet {
     set
 }
 
-/// The crate's priority (0 to 99) that it maps to this nice value (0 to 19): it spreads −20 to 19 over the priorities.
+/// The crate's priority (0 to 99) that it maps to this nice value (0 to 19): it spreads −20 to 19 over the priorities and
+/// cuts off what is behind the point, so the least priority that is enough may come out a hair too low.
 fn priority_of_nice(nice: u8) -> ThreadPriority {
-    let priority = 99 * (19 - nice.min(19)) as u16 / 39;
+    let priority = (99 * (19 - nice.min(19)) as u16).saturating_sub(1) / 39;
     ThreadPriority::Crossplatform(
         u8::try_from(priority).unwrap_or(0).try_into().unwrap_or(ThreadPriorityValue::MIN),
     )
@@ -334,5 +335,35 @@ impl Group {
 
     fn thread_ids(&self) -> impl Iterator<Item = u64> {
         self.kernel_ids.iter().map(|id| id.load(Ordering::Relaxed)).filter(|id| *id != 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_policy_and_nice_level_is_what_the_kernel_then_says() {
+        let class = |policy, nice| {
+            let (granted_cores, limit_cores) = (1.0, None);
+            let (threads, most_threads, rescue_threads) = (1, 1, 0);
+            class_of_a_new_thread(&PoolOptions {
+                threads,
+                most_threads,
+                rescue_threads,
+                policy,
+                nice,
+                granted_cores,
+                limit_cores,
+                cores: Vec::new(),
+            })
+        };
+        // Nobody but root may go below the level that the tests were started with.
+        let own = rustix::process::getpriority_process(None).unwrap();
+        for nice in u8::try_from(own).unwrap_or(0)..20 {
+            assert_eq!(class(CpuPolicy::Batch, nice), Some(format!("batch, nice {nice}")));
+            assert_eq!(class(CpuPolicy::Normal, nice), Some(format!("normal, nice {nice}")));
+            assert_eq!(class(CpuPolicy::Idle, nice), Some("idle".to_owned()));
+        }
     }
 }

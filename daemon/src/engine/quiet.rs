@@ -6,9 +6,9 @@
 //! own alone: a group in which other processes are too is left as it is, and the report says what to do.
 
 use std::fs;
-use std::path::Path;
+use std::path::PathBuf;
 
-use super::cgroups::{CpuGroup, write_to};
+use super::cgroups::{CpuGroup, Lowered};
 use super::cores::{allowed_cores, cores_of};
 use super::pool::{Pool, PoolOptions, class_of_a_new_thread, class_of_thread};
 use super::quota::QuotaWatch;
@@ -33,16 +33,14 @@ enum Relation {
 #[derive(Debug)]
 pub(super) struct Quiet {
     group: QuietItem,
-    /// Whether the daemon's own autogroup was given the least weight.
-    lowered_autogroup: bool,
-    /// Whether it has it now: not while the second group works.
-    autogroup_is_low: bool,
+    /// What was made to yield: not while the second group of threads works.
+    lowered: Option<Lowered>,
 }
 
 impl Quiet {
     pub(super) fn new() -> Self {
         let group = QuietItem::held("group", "no client has attached; groups are compared then");
-        Self { group, lowered_autogroup: false, autogroup_is_low: false }
+        Self { group, lowered: None }
     }
 
     /// A client has attached: compares, mends, and finds a quota that both share.
@@ -86,8 +84,10 @@ impl Quiet {
                     own.name()
                 );
                 match own.become_idle(others) {
-                    Ok(file) => {
+                    Ok(lowered) => {
+                        let file = lowered.name();
                         let state = format!("{state}: the daemon's group yields ({file})");
+                        self.lowered = Some(lowered.after(self.lowered.take()));
                         return QuietItem::held("group", state);
                     }
                     Err(reason) => (state, reason),
@@ -112,21 +112,16 @@ impl Quiet {
         if rustix::process::getsid(None) != Ok(rustix::process::getpid()) {
             return Err("other processes are in the daemon's session too".to_owned());
         }
-        write_to(Path::new("/proc/self/autogroup"), AUTOGROUP_NICE)
-            .map_err(|error| format!("/proc/self/autogroup cannot be written: {error}"))?;
-        (self.lowered_autogroup, self.autogroup_is_low) = (true, true);
+        let lowered = Lowered::new(PathBuf::from("/proc/self/autogroup"), AUTOGROUP_NICE)?;
+        self.lowered = Some(lowered.after(self.lowered.take()));
         Ok(())
     }
 
-    /// While the second group works, the daemon's autogroup has its weight back: else it would starve like the first.
+    /// While the second group works, the daemon's scheduling group has its weight back: else it would starve like the
+    /// first.
     pub(super) fn follow_rescue(&mut self, rescue_is_on: bool) {
-        if !self.lowered_autogroup || self.autogroup_is_low != rescue_is_on {
-            return;
-        }
-        let nice = if rescue_is_on { "0" } else { AUTOGROUP_NICE };
-        // Refused within a tenth of a second of the last change; the next look tries again.
-        if write_to(Path::new("/proc/self/autogroup"), nice).is_ok() {
-            self.autogroup_is_low = !rescue_is_on;
+        if let Some(lowered) = &mut self.lowered {
+            lowered.set_low(!rescue_is_on);
         }
     }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use forebay_protocol::ids::SampleId;
 
 use super::fetch::FetchJob;
-use super::gate::{Age, BytePermit};
+use super::gate::{Age, BytePermit, Promise};
 use super::stream::Stream;
 
 /// Threads of a daemon that may hang in reads at once; a read that hangs beyond is not tried again.
@@ -54,7 +54,11 @@ struct State {
     /// The first is being read.
     jobs: VecDeque<FetchJob>,
     doing: Doing,
+    /// Until bytes are asked for.
+    promise: Option<Promise>,
     permit: Option<BytePermit>,
+    /// What the rows that are done took, without waiting for bytes.
+    took: Duration,
     is_abandoned: bool,
 }
 
@@ -79,8 +83,13 @@ pub(crate) struct ReadingLook {
 
 impl Reading {
     /// These rows, none of them begun.
-    pub(super) fn new(jobs: VecDeque<FetchJob>, abandoned_threads: AbandonedCount) -> Self {
-        let state = State { jobs, doing: Doing::Nothing, permit: None, is_abandoned: false };
+    pub(super) fn new(
+        jobs: VecDeque<FetchJob>,
+        promise: Option<Promise>,
+        abandoned_threads: AbandonedCount,
+    ) -> Self {
+        let (doing, took) = (Doing::Nothing, Duration::ZERO);
+        let state = State { jobs, doing, promise, permit: None, took, is_abandoned: false };
         Self { state: Mutex::new(state), abandoned_threads }
     }
 
@@ -142,7 +151,10 @@ impl Reading {
     /// Waits for bytes of the budget, and keeps their permit here: what is given up gives its bytes back.
     pub(super) fn wait_for_bytes(&self, wait: impl FnOnce() -> Option<BytePermit>) -> Duration {
         let begun = Instant::now();
-        self.state().doing = Doing::Waiting(begun);
+        {
+            let mut state = self.state();
+            (state.doing, state.promise) = (Doing::Waiting(begun), None);
+        }
         let permit = wait();
         let mut state = self.state();
         (state.doing, state.permit) = (Doing::Nothing, permit);
@@ -159,11 +171,20 @@ impl Reading {
     }
 
     /// Takes the row that was read, to be handed on, with its bytes' permit.
-    pub(super) fn finish(&self) -> Result<Option<(FetchJob, Option<BytePermit>)>, Abandoned> {
+    pub(super) fn finish(
+        &self,
+        took: Duration,
+    ) -> Result<Option<(FetchJob, Option<BytePermit>)>, Abandoned> {
         let mut state = self.own()?;
         state.doing = Doing::Nothing;
+        state.took += took;
         let permit = state.permit.take();
         Ok(state.jobs.pop_front().map(|job| (job, permit)))
+    }
+
+    /// What the rows that are done took, without waiting for bytes.
+    pub(super) fn took(&self) -> Duration {
+        self.state().took
     }
 
     /// Gives up a call that has lasted too long: its rows, of which the first has had one more attempt. Engine thread.
@@ -176,7 +197,7 @@ impl Reading {
             return None;
         }
         state.is_abandoned = true;
-        state.permit = None;
+        (state.permit, state.promise) = (None, None);
         self.abandoned_threads.0.fetch_add(1, Ordering::Relaxed);
         let mut jobs = std::mem::take(&mut state.jobs);
         if let Some(job) = jobs.front_mut() {
@@ -199,7 +220,7 @@ mod tests {
 
     fn reading() -> (Reading, AbandonedCount) {
         let count = AbandonedCount::default();
-        (Reading::new(VecDeque::new(), count.clone()), count)
+        (Reading::new(VecDeque::new(), None, count.clone()), count)
     }
 
     #[test]

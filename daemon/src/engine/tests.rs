@@ -23,6 +23,7 @@ use crate::config::{Config, CpuPolicy};
 use crate::dataset::testing::npy_bytes;
 use crate::order::{DrawKey, Draws, substitute};
 
+mod schedules;
 mod stalls;
 
 /// Hangs are found by this and by nothing else.
@@ -113,10 +114,15 @@ struct Client {
 
 impl Client {
     fn attach(engine: &SharedEngine, bad_samples: bool) -> Self {
+        Self::attach_as(engine, bad_samples, 0, 1)
+    }
+
+    /// As the last rank of a world: what [`check`](Self::check) expects of a batch is then the same.
+    fn attach_as(engine: &SharedEngine, bad_samples: bool, rank: u32, world_size: u32) -> Self {
         let request = Attach {
             stream: None,
-            rank: 0,
-            world_size: 1,
+            rank,
+            world_size,
             position: Position::default(),
             substitutes: 0,
         };
@@ -164,6 +170,8 @@ impl Client {
             }
         }
         self.read += 1;
+        // By this the engine knows how many slots still go round.
+        self.returns.show_taken(self.read, forebay_protocol::clock::monotonic_ns());
         self.publish.read(self.read - 1).unwrap()
     }
 

@@ -35,3 +35,25 @@ fn is_member(uid: u32, group: u32) -> bool {
     };
     getgrouplist(&name, user.gid).is_ok_and(|groups| groups.contains(&Gid::from_raw(group)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(uid: u32, gid: u32) -> UnixCredentials {
+        // A process's number is no part of the rules.
+        let credentials = nix::libc::ucred { pid: 1, uid, gid };
+        credentials.into()
+    }
+
+    #[test]
+    fn the_own_user_and_those_named_come_in_and_nobody_else() {
+        let own = Uid::effective().as_raw();
+        let rules = AccessRules::default();
+        assert!(rules.admit(&peer(own, 77)) && !rules.admit(&peer(own + 4321, 77)));
+        let rules = AccessRules { allow_uids: vec![own + 4321, OVERFLOW_UID], group: Some(88) };
+        assert!(rules.admit(&peer(own + 4321, 77)) && rules.admit(&peer(own + 1, 88)));
+        assert!(!rules.admit(&peer(own + 1, 77)));
+        assert!(!rules.admit(&peer(OVERFLOW_UID, 88)), "it may be anybody");
+    }
+}

@@ -132,8 +132,11 @@ fn sweep(folder: &Path) {
         return;
     };
     for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
-        if path.extension().is_some_and(|extension| extension == "lock") && take_lock(&path).is_ok()
-        {
+        if path.extension().is_none_or(|extension| extension != "lock") {
+            continue;
+        }
+        // Held until both files are gone: else the next daemon's could be the ones that are removed.
+        if let Ok(_lock) = take_lock(&path) {
             let _ = fs::remove_file(path.with_extension(""));
             let _ = fs::remove_file(&path);
         }
@@ -141,11 +144,12 @@ fn sweep(folder: &Path) {
 }
 
 impl SocketPlace {
-    /// Listens at an explicit path, or under a name of its own in the run-time folder.
+    /// Listens at an explicit path, or under a name of its own in the run-time folder. The file's mode lets reach it
+    /// whomever the rules may admit; they are what decides.
     pub(crate) fn bind(
         explicit: Option<&Path>,
         name: &str,
-        group: Option<u32>,
+        rules: &AccessRules,
     ) -> Result<Self, ListenError> {
         let path = match explicit {
             Some(path) => path.to_owned(),
@@ -172,10 +176,14 @@ impl SocketPlace {
             SocketError::Call { source, .. } => failed(source),
             other => failed(io::Error::other(other.to_string())),
         })?;
-        let mode = if group.is_some() { 0o660 } else { 0o600 };
+        let mode = match (rules.allow_uids.is_empty(), rules.group) {
+            (true, None) => 0o600,
+            (true, Some(_)) => 0o660,
+            (false, _) => 0o666,
+        };
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).map_err(failed)?;
-        if group.is_some() {
-            std::os::unix::fs::chown(&path, None, group).map_err(failed)?;
+        if rules.group.is_some() {
+            std::os::unix::fs::chown(&path, None, rules.group).map_err(failed)?;
         }
         Ok(Self { path, lock_path, listener: Some(listener), _lock: lock })
     }

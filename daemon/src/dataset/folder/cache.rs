@@ -8,6 +8,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -141,7 +142,7 @@ impl IndexPlace {
     /// # Errors
     /// What the system says; then nothing new lies there.
     pub fn save(&self, bytes: &[u8]) -> io::Result<IndexBytes> {
-        let temporary = self.beside(&format!(".{}.tmp", std::process::id()));
+        let temporary = self.beside(&temporary_suffix());
         let written = OpenOptions::new()
             .create(true)
             .truncate(true)
@@ -157,6 +158,24 @@ impl IndexPlace {
             let _ = std::fs::remove_file(&temporary);
         }
         written.map(IndexBytes::Mapped)
+    }
+
+    /// Removes what daemons left that were killed while they saved. The lock is held: nobody else saves.
+    fn sweep(&self) {
+        let (Some(folder), Some(name)) = (self.path.parent(), self.path.file_name()) else {
+            return;
+        };
+        let own = self.beside(&temporary_suffix());
+        for path in
+            std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
+        {
+            let rest =
+                path.file_name().and_then(|other| other.as_bytes().strip_prefix(name.as_bytes()));
+            let number = rest.and_then(|rest| rest.strip_prefix(b".")?.strip_suffix(b".tmp"));
+            if path != own && number.is_some_and(|number| number.iter().all(u8::is_ascii_digit)) {
+                let _ = std::fs::remove_file(path);
+            }
+        }
     }
 
     /// Takes the lock beside the index, waiting for another daemon that scans.
@@ -179,6 +198,7 @@ impl IndexPlace {
             match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 // The owner before removes the file before it lets go: then the lock is on a name that is gone.
                 Ok(()) if is_still_at(&file, &path) => {
+                    self.sweep();
                     return Ok(Ok(IndexLock { file, path, waited }));
                 }
                 Ok(()) | Err(Errno::INTR) => {}
@@ -195,6 +215,10 @@ impl IndexPlace {
             }
         }
     }
+}
+
+fn temporary_suffix() -> String {
+    format!(".{}.tmp", std::process::id())
 }
 
 fn own_user() -> u32 {

@@ -202,6 +202,22 @@ fn on_a_full_disk_the_index_stays_in_memory_and_nothing_is_left_behind() {
 }
 
 #[test]
+fn what_killed_daemons_left_of_an_index_is_removed_by_the_next_scan() {
+    let fixture = fixture();
+    let beside = |suffix: &str| {
+        let mut path = fixture.index_path().into_os_string();
+        path.push(suffix);
+        std::path::PathBuf::from(path)
+    };
+    let (left, other) = (beside(".99999999.tmp"), beside(".mine.tmp"));
+    for path in [&left, &other] {
+        fs::write(path, "").unwrap();
+    }
+    let (index, _) = fixture.open();
+    assert!(index.is_mapped() && !left.exists() && other.exists());
+}
+
+#[test]
 fn several_daemons_at_once_scan_once_and_map_the_same_index() {
     let fixture = fixture();
     let held = IndexPlace { path: fixture.index_path(), is_configured: true, private_folder: None };

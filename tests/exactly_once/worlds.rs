@@ -1,0 +1,60 @@
+//! The world size changes in the middle of an epoch, four times: 1, 2, 3, 8 ranks and one again, each resumed from the
+//! state of the ranks before. `FOREBAY_TEST_WORLD_CHANGES` says in how many epochs; `scripts/prove` asks for many.
+
+use forebay_client::{Loader, State};
+use forebay_tests::kills::Random;
+use forebay_tests::taken::{ids, sorted, take, take_epoch};
+use forebay_tests::{Daemon, Place, data};
+
+const SAMPLES: u64 = 997;
+/// The ranks, and the most batches that each of them takes: less than an epoch in all.
+const WORLDS: [(u32, u64); 4] = [(1, 20), (2, 20), (3, 20), (8, 10)];
+
+#[test]
+fn an_epoch_is_whole_whatever_the_world_sizes_that_it_went_through() {
+    let epochs =
+        std::env::var("FOREBAY_TEST_WORLD_CHANGES").map_or(6, |text| text.parse().unwrap());
+    let place = Place::new();
+    data::stack(&place.path("data"), SAMPLES);
+    let keys = "order.seed = 9\nbatch.last = \"short\"\nlisten.max_sessions = 9";
+    let config = place.config("train.toml", &data::stack_config(&place.path("data"), keys));
+    let daemon = Daemon::serve(&place, &config);
+    let mut random = Random::new(7);
+    let mut state: Option<State> = None;
+    for epoch in 0..epochs {
+        let mut delivered = Vec::new();
+        for (world_size, most) in WORLDS {
+            let mut ranks = attach(&daemon, world_size, state.as_ref());
+            let count = usize::try_from(random.below(most + 1)).unwrap();
+            let taken: Vec<_> = ranks.iter_mut().map(|rank| take(rank, count)).collect();
+            // The global order: rank by rank within each global batch.
+            let batches = (0..count).flat_map(|batch| taken.iter().map(move |rank| &rank[batch]));
+            delivered.extend(batches.flat_map(|batch| batch.ids.iter().copied()));
+            let states: Vec<String> =
+                ranks.iter().map(|rank| rank.state(0).unwrap().to_json()).collect();
+            assert!(states.iter().all(|other| *other == states[0]), "{states:?}");
+            // As a checkpoint keeps it.
+            state = Some(State::from_json(&states[0]).unwrap());
+        }
+        let mut alone = attach(&daemon, 1, state.as_ref()).remove(0);
+        delivered.extend(ids(&take_epoch(&mut alone)));
+        state = Some(alone.state(0).unwrap());
+        drop(alone);
+        let mut undisturbed = daemon.loader(0, 1).attach().unwrap();
+        undisturbed.set_epoch(epoch).unwrap();
+        assert_eq!(delivered, ids(&take_epoch(&mut undisturbed)), "epoch {epoch}");
+        assert_eq!(sorted(delivered), (0..SAMPLES.cast_signed()).collect::<Vec<_>>());
+    }
+    println!("{epochs} epochs were whole");
+}
+
+fn attach(daemon: &Daemon, world_size: u32, state: Option<&State>) -> Vec<Loader> {
+    let attach = |rank| {
+        let builder = daemon.loader(rank, world_size);
+        match state {
+            Some(state) => builder.state(state.clone(), false),
+            None => builder,
+        }
+    };
+    (0..world_size).map(|rank| attach(rank).attach().unwrap()).collect()
+}
