@@ -185,3 +185,24 @@ fn ragged_rows_moved_together_survive_epochs_left_early() {
         assert_eq!(take(&mut hasty, 2), epoch[..2]);
     }
 }
+
+/// No epoch is walked through to get there. The time is printed; `scripts/prove` judges it.
+#[test]
+fn the_middle_of_epoch_40_of_a_billion_samples_is_reached_at_once() {
+    let place = Place::new();
+    data::sparse_stack(&place.path("data"), 1_000_000_000);
+    let config = place.config("train.toml", &data::stack_config(&place.path("data"), ""));
+    let outcome = |position: &str| {
+        let mut bench = place.forebay(&["bench", "--json", "--digest", "--batches", "2"]);
+        forebay_tests::program::run(bench.args(["--position", position]).arg(&config)).json()
+    };
+    let there = outcome("40:500000000");
+    println!("{} milliseconds to the first batch", {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a time")]
+        let milliseconds =
+            (there["time_to_first_batch_seconds"].as_f64().unwrap() * 1000.0).ceil() as u64;
+        milliseconds
+    });
+    assert_eq!(there["samples"], 8);
+    assert_ne!(there["digest"], outcome("40:500000008")["digest"], "other samples, other ids");
+}

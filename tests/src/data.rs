@@ -45,6 +45,22 @@ pub fn stack(folder: &Path, count: u64) {
     arrays(folder, ArrayContainer::NpyStack, count);
 }
 
+/// One `.npy` of so many one-byte samples, all zero: it takes no room on disk.
+///
+/// # Panics
+/// When it cannot be written.
+pub fn sparse_stack(folder: &Path, count: u64) {
+    std::fs::create_dir_all(folder).unwrap();
+    let header = format!("{{'descr': '|u1', 'fortran_order': False, 'shape': ({count},), }}");
+    let mut start = b"\x93NUMPY\x01\x00".to_vec();
+    // As in `sentences`.
+    start.extend(118u16.to_le_bytes());
+    start.extend(format!("{header:<117}\n").as_bytes());
+    let mut file = std::fs::File::create(folder.join("samples.npy")).unwrap();
+    file.write_all(&start).unwrap();
+    file.set_len(start.len() as u64 + count).unwrap();
+}
+
 /// `.npz` files with one member `tokens` (int32) of 1 to 7 elements, all equal to the file's number.
 ///
 /// # Panics

@@ -18,6 +18,8 @@ struct Desk {
     /// The work threads, once they are known; a cell that is written before any row is.
     threads: loom::sync::Mutex<Vec<Thread>>,
     unfinished: AtomicUsize,
+    /// What a row is about: written before it is marked, read by who claims it.
+    payload: [AtomicUsize; 8],
 }
 
 impl Desk {
@@ -28,6 +30,7 @@ impl Desk {
             sleepers: Sleepers::new(2),
             threads: loom::sync::Mutex::new(Vec::new()),
             unfinished: AtomicUsize::new(rows),
+            payload: std::array::from_fn(|_| AtomicUsize::new(0)),
         })
     }
 
@@ -37,6 +40,7 @@ impl Desk {
 
     /// As a fetch thread, or a work thread with a row for the next stage, does it.
     fn mark(&self, stage: usize, row: usize) {
+        self.payload[row].store(stage + 1, Ordering::Relaxed);
         self.ready[stage].add(row);
         fence(Ordering::SeqCst);
         if self.gates[stage].has_room(GROUP) {
@@ -54,6 +58,7 @@ impl Desk {
                 continue;
             }
             if let Some(row) = self.ready[stage].take_first() {
+                assert_eq!(self.payload[row].load(Ordering::Relaxed), stage + 1, "another's row");
                 return Some((stage, row));
             }
             self.gates[stage].leave(GROUP);

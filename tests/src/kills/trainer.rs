@@ -6,12 +6,12 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use super::reference::Reference;
-use super::report::{Before, is_nothing, processes_of};
+use super::report::{Before, is_nothing, percentiles, processes_of};
 use super::{Plan, Random};
 use crate::{Place, program, wait_until};
 
@@ -52,6 +52,8 @@ struct Checked {
     mismatches: u64,
     /// Where the next trainer goes on: the state's text, the epoch and the batch in it.
     checkpoint: Option<(String, u64, usize)>,
+    /// From each kill until nothing of the trainer ran any more.
+    to_end: Vec<Duration>,
 }
 
 /// Does it with the trainer's program; gives the report, whose `ok` says whether all was well.
@@ -65,12 +67,14 @@ pub fn run(victim: Victim, trainer: &Path, plan: Plan) -> Value {
     let _ = reference.epoch(0).len();
     let before = Before::now();
     let mut random = Random::new(plan.seed);
-    let mut checked = Checked { batches: 0, repeated: 0, mismatches: 0, checkpoint: None };
+    let mut checked =
+        Checked { batches: 0, repeated: 0, mismatches: 0, checkpoint: None, to_end: Vec::new() };
     for kill in 0..plan.kills {
         let runs = victim.runs(kill);
         let command =
             command(&place, &reference.config, trainer, runs, checked.checkpoint.as_ref());
-        let lines = live_and_die(command, victim, runs, &place, &mut random);
+        let (lines, to_end) = live_and_die(command, victim, &place, &mut random);
+        checked.to_end.push(to_end);
         check(&lines, &mut reference, &mut checked);
     }
     drop(reference);
@@ -81,7 +85,8 @@ pub fn run(victim: Victim, trainer: &Path, plan: Plan) -> Value {
     let left = before.left(&place);
     json!({
         "mode": victim.name(), "kills": plan.kills, "seed": plan.seed, "batches": checked.batches,
-        "repeated_since_checkpoint": checked.repeated, "mismatches": checked.mismatches, "left": left,
+        "repeated_since_checkpoint": checked.repeated, "mismatches": checked.mismatches,
+        "seconds_to_end": percentiles(&mut checked.to_end), "left": left,
         "ok": checked.mismatches == 0 && checked.batches > 0 && is_nothing(&left),
     })
 }
@@ -112,14 +117,13 @@ fn command(
     command
 }
 
-/// Lets a trainer live for a while and kills it; gives its complete lines.
+/// Lets a trainer live for a while and kills it; gives its complete lines, and how long anything of it ran on.
 fn live_and_die(
     mut command: Command,
     victim: Victim,
-    runs: bool,
     place: &Place,
     random: &mut Random,
-) -> Vec<Value> {
+) -> (Vec<Value>, Duration) {
     let mut child = command.spawn().unwrap();
     let mut output = BufReader::new(child.stdout.take().unwrap());
     let mut lines = Vec::new();
@@ -134,7 +138,8 @@ fn live_and_die(
         std::thread::sleep(random.pause(BLIND_LIFE));
     }
     let others = if victim == Victim::All { processes_of(place) } else { Vec::new() };
-    kill_all(&mut child, &others, runs);
+    let killed = Instant::now();
+    kill_all(&mut child, &others);
     program::wait(&mut child);
     while let Some(line) = read_line(&mut output) {
         lines.push(line);
@@ -142,10 +147,10 @@ fn live_and_die(
     // The trainer's daemon ends by itself; the reference's has the same environment as this process.
     let own = |process: &String| process.parse().is_ok_and(crate::is_running);
     wait_until("nothing of the trainer runs any more", || !processes_of(place).iter().any(own));
-    lines
+    (lines, killed.elapsed())
 }
 
-fn kill_all(child: &mut Child, others: &[String], _runs: bool) {
+fn kill_all(child: &mut Child, others: &[String]) {
     // One after the other, as fast as it goes: none is told of the other's death in between.
     for process in others {
         if let Some(process) = process.parse().ok().map(nix::unistd::Pid::from_raw) {
