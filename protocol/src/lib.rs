@@ -16,6 +16,8 @@ pub mod frames;
 #[cfg(not(loom))]
 #[doc(hidden)]
 pub mod fuzzing;
+#[cfg(not(loom))]
+pub mod huge_pages;
 pub mod ids;
 #[cfg(not(loom))]
 pub mod kept;

@@ -16,6 +16,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl, posix_fallocate};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
+use crate::huge_pages::{self, AlignedMapping, HUGE_PAGE_BYTES, HugePages};
 use crate::sync::AtomicU64;
 use crate::words::Words;
 
@@ -71,6 +72,7 @@ pub enum Access {
 #[derive(Debug)]
 enum Owner {
     Memory(MmapRaw),
+    Aligned(AlignedMapping, usize),
     #[cfg(feature = "named-shm")]
     Named(named::NamedMapping),
 }
@@ -88,6 +90,7 @@ impl Mapping {
     pub fn bytes(&self) -> usize {
         match &self.owner {
             Owner::Memory(map) => map.len(),
+            Owner::Aligned(_, bytes) => *bytes,
             #[cfg(feature = "named-shm")]
             Owner::Named(map) => map.bytes(),
         }
@@ -98,6 +101,7 @@ impl Mapping {
     pub fn base(&self) -> *mut u8 {
         match &self.owner {
             Owner::Memory(map) => map.as_mut_ptr(),
+            Owner::Aligned(map, _) => map.base(),
             #[cfg(feature = "named-shm")]
             Owner::Named(map) => map.base(),
         }
@@ -116,6 +120,7 @@ impl Mapping {
     pub fn keep_from_children(&self) -> io::Result<()> {
         match &self.owner {
             Owner::Memory(map) => map.advise(Advice::DontFork),
+            Owner::Aligned(map, _) => map.keep_from_children(),
             #[cfg(feature = "named-shm")]
             Owner::Named(_) => Ok(()),
         }
@@ -141,10 +146,11 @@ pub struct Segment {
     descriptor: OwnedFd,
     what: &'static str,
     bytes: u64,
+    huge_pages: HugePages,
 }
 
 impl Segment {
-    /// Makes and allocates a segment. `what` is `data`, `publish` or `return`.
+    /// Makes and allocates a segment, in huge pages where they can be had. `what` is `data`, `publish` or `return`.
     ///
     /// # Errors
     /// When the machine does not grant the memory.
@@ -157,8 +163,16 @@ impl Segment {
         let descriptor = memfd_create(name.as_str(), flags | MFdFlags::from_bits_retain(0x8))
             .or_else(|_| memfd_create(name.as_str(), flags))
             .map_err(|error| call_failed("memfd_create", error))?;
+        let huge_pages = huge_pages::allocate(descriptor.as_fd(), bytes);
+        // Whatever came of that: from here on every byte has its page.
         allocate(&descriptor, what, bytes)?;
-        Ok(Self { descriptor, what, bytes })
+        Ok(Self { descriptor, what, bytes, huge_pages })
+    }
+
+    /// What came of asking for huge pages.
+    #[must_use]
+    pub fn huge_pages(&self) -> HugePages {
+        self.huge_pages
     }
 
     /// Takes a segment back that a client kept from a daemon before. The client is not believed: the kernel says that it
@@ -190,7 +204,8 @@ impl Segment {
             return Err(SegmentError::Unsound { what, expected: bytes, found });
         }
         allocate(&descriptor, what, bytes)?;
-        Ok(Self { descriptor, what, bytes })
+        // They are as the daemon before asked for them; nobody can tell from here.
+        Ok(Self { descriptor, what, bytes, huge_pages: HugePages::default() })
     }
 
     /// Maps the segment for this process, for reading and writing.
@@ -270,11 +285,17 @@ fn map(
     access: Access,
 ) -> Result<Mapping, SegmentError> {
     let call_failed = |call, source: io::Error| SegmentError::Call { what, call, source };
+    let length = usize::try_from(bytes).unwrap_or(usize::MAX);
+    if length >= HUGE_PAGE_BYTES {
+        let map = AlignedMapping::new(descriptor, length, access)
+            .map_err(|error| call_failed("mmap", error))?;
+        return Ok(Mapping { owner: Owner::Aligned(map, length), access });
+    }
     let file = File::from(
         descriptor.try_clone_to_owned().map_err(|error| call_failed("F_DUPFD_CLOEXEC", error))?,
     );
     let mut options = MmapOptions::new();
-    options.len(usize::try_from(bytes).unwrap_or(usize::MAX));
+    options.len(length);
     let map = match access {
         Access::ReadWrite => options.map_raw(&file),
         Access::ReadOnly => options.map_raw_read_only(&file),

@@ -308,6 +308,9 @@ impl AsRawFd for Listener {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::FileExt;
+
     use super::*;
     use crate::frames::{ClientFrame, DaemonFrame};
     use crate::segment::{Access, Segment, open_segment};
@@ -390,5 +393,15 @@ mod tests {
         own_map.word(1).store(5, Ordering::Relaxed);
         assert_eq!(reader.word(1).load(Ordering::Relaxed), 5);
         assert!(open_segment(segment.descriptor(), "publish", 8192, Access::ReadOnly).is_err());
+        // By other doors: the kernel's file of this process's memory, and a file opened anew.
+        let place = std::ptr::from_ref(reader.word(1)) as u64;
+        let memory = std::fs::OpenOptions::new().write(true).open("/proc/self/mem").unwrap();
+        assert!(memory.write_at(&[9; 8], place).is_err());
+        let path = format!("/proc/self/fd/{}", segment.descriptor().as_raw_fd());
+        if let Ok(anew) = std::fs::OpenOptions::new().write(true).open(path) {
+            assert!(anew.write_at(&[9; 8], 8).is_err());
+            assert!(anew.set_len(0).is_err() && anew.set_len(8192).is_err());
+        }
+        assert_eq!(reader.word(1).load(Ordering::Relaxed), 5);
     }
 }

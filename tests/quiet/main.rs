@@ -5,12 +5,15 @@ use std::time::{Duration, Instant};
 
 use forebay_tests::{Daemon, Place, data, program, wait_until};
 
-/// Processes that keep a core busy each, until dropped.
+/// Processes that keep some cores busy, until dropped.
 struct Spinners(Vec<Child>);
 
 impl Spinners {
-    fn start(count: usize) -> Self {
-        let spin = || Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+    fn start(count: usize, cores: &str) -> Self {
+        let spin = || {
+            let mut command = Command::new("taskset");
+            command.args(["-c", cores, "sh", "-c", "while :; do :; done"]).spawn().unwrap()
+        };
         Self((0..count).map(|_| spin()).collect())
     }
 }
@@ -58,10 +61,13 @@ fn a_daemon_with_nothing_to_do_does_not_wake_up() {
     wait_until("the ring is full", || daemon.stats(&place)["sessions"][0]["slots_ready"] == 8);
     // What is under way settles; a look at the figures is work too.
     std::thread::sleep(Duration::from_secs(1));
-    let before = voluntary_switches(daemon.pid());
+    let (before, ticks) = (voluntary_switches(daemon.pid()), daemon.cpu_ticks());
     std::thread::sleep(Duration::from_secs(5));
     let woken = voluntary_switches(daemon.pid()) - before;
     assert!(woken <= 5, "{woken} times in 5 s");
+    // Nor does it stay awake all the time.
+    let ticks = daemon.cpu_ticks() - ticks;
+    assert!(ticks <= 5, "{ticks} hundredths of a second in 5 s");
 }
 
 /// A stage that is full while rows wait for it and other threads have nothing to do.
@@ -79,21 +85,30 @@ fn threads_that_wait_for_a_full_stage_sleep() {
     let _loader = daemon.loader(0, 1).attach().unwrap();
     wait_until("rows wait", || daemon.stats(&place)["stages"][0]["num_tasks"] == 32);
     std::thread::sleep(Duration::from_millis(500));
-    let before = voluntary_switches(daemon.pid());
+    let (before, ticks) = (voluntary_switches(daemon.pid()), daemon.cpu_ticks());
     std::thread::sleep(Duration::from_secs(4));
     let woken = voluntary_switches(daemon.pid()) - before;
+    let ticks = daemon.cpu_ticks() - ticks;
+    assert!(ticks <= 20, "{ticks} hundredths of a second in 4 s");
     // The engine's clock ticks four times a second; the threads used to look a thousand times each.
     assert!(woken <= 60, "{woken} times in 4 s");
 }
 
+/// Four on the daemon's two cores leave the idle class next to nothing.
 #[test]
 fn batches_arrive_beside_four_foreign_spinners() {
+    let allowed = rustix::thread::sched_getaffinity(None).unwrap();
+    let allowed = (0..rustix::thread::CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core));
+    let cores: Vec<String> = allowed.take(2).map(|core| core.to_string()).collect();
+    let cores = cores.join(",");
     let place = Place::new();
     data::images(&place.path("images"), 61, 4);
     let config = place.config("train.toml", &data::image_config(&place.path("images"), ""));
-    let daemon = Daemon::serve_with(&place, &[&config], &["--set", "cpu.policy=idle"]);
+    let set = format!("cpu.cores={cores:?}");
+    let daemon =
+        Daemon::serve_with(&place, &[&config], &["--set", "cpu.policy=idle", "--set", &set]);
     let mut loader = daemon.loader(0, 1).attach().unwrap();
-    let spinners = Spinners::start(4);
+    let spinners = Spinners::start(4, &cores);
     let mut batches = 0;
     while batches < 20 {
         batches += u32::from(loader.next_batch().unwrap().is_some());
@@ -102,6 +117,59 @@ fn batches_arrive_beside_four_foreign_spinners() {
     let stats = daemon.stats(&place);
     let class = &stats["quiet"][0];
     assert_eq!((&class["name"], &class["in_force"]), (&"class".into(), &true.into()), "{stats}");
+}
+
+/// The scheduling policy and the nice level of each thread of a process, by the thread's name.
+fn classes(pid: u32) -> Vec<(String, String, String)> {
+    let mut found = Vec::new();
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
+        let stat = std::fs::read_to_string(thread.unwrap().path().join("stat")).unwrap();
+        let (start, rest) = stat.rsplit_once(") ").unwrap();
+        let name = start.split_once('(').unwrap().1.to_owned();
+        // nice is field 19 and the policy field 41; the state, field 3, is the first of the rest.
+        let fields: Vec<&str> = rest.split(' ').collect();
+        found.push((name, fields[38].to_owned(), fields[16].to_owned()));
+    }
+    found
+}
+
+/// Also those that are started later: a stage that sleeps gets more threads.
+#[test]
+fn work_threads_alone_are_lowered_and_a_private_daemon_stays_in_its_trainers_session() {
+    let place = Place::new();
+    data::stack(&place.path("data"), 40);
+    let text = data::stack_config(&place.path("data"), "").replace(
+        "concurrency = 2, operations = []",
+        "operations = [{ op = \"delay\", milliseconds = 20 }]",
+    );
+    let config = place.config("train.toml", &text);
+    let builder = forebay_tests::place::loader(config.as_path(), 0, 1);
+    let mut loader = builder.override_key("cpu.policy", "\"idle\"").attach().unwrap();
+    let daemon = loader.private_process().unwrap();
+    let is_work = |name: &str| name.starts_with("forebay-work");
+    let work_threads = || classes(daemon).iter().filter(|(name, ..)| is_work(name)).count();
+    let at_first = work_threads();
+    wait_until("there are more threads", || {
+        let _ = loader.next_batch().unwrap();
+        work_threads() > at_first
+    });
+    let own_nice = rustix::process::getpriority_process(None).unwrap().to_string();
+    // What a thread is before it has said what it is: the next look has it.
+    wait_until("all threads have their class", || {
+        classes(daemon).iter().all(|(name, policy, _)| !is_work(name) || policy == "5")
+    });
+    for (name, policy, nice) in classes(daemon) {
+        let expected = match name.as_str() {
+            name if is_work(name) => "5",
+            name if name.starts_with("forebay-rescue") => "3",
+            _ => "0",
+        };
+        assert_eq!(policy, expected, "{name}");
+        assert!(nice == own_nice || expected != "0", "{name}: nice {nice}");
+    }
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(daemon).unwrap());
+    assert_eq!(nix::unistd::getsid(Some(pid)), nix::unistd::getsid(None), "autogroup goes by it");
+    assert_eq!(nix::unistd::getpgid(Some(pid)), Ok(pid), "Ctrl-C is the trainer's");
 }
 
 #[test]
@@ -174,7 +242,7 @@ fn check_says_what_will_be_in_force() {
         .iter()
         .map(|item| item["name"].as_str().unwrap())
         .collect();
-    assert_eq!(names, ["class", "group", "cores", "quota", "second-group"]);
+    assert_eq!(names, ["class", "group", "cores", "quota", "second-group", "huge-pages"]);
     let text = program::run(place.forebay(&["check", "--plan-only"]).arg(&config)).stdout;
     assert!(text.contains("quiet") && text.contains("work threads run on the cores"), "{text}");
 }

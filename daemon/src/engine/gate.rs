@@ -272,6 +272,29 @@ mod tests {
     }
 
     #[test]
+    fn a_lane_rests_until_the_mark_is_free_and_is_then_rung_for() {
+        use std::os::fd::AsFd;
+        let gate = gate(100);
+        let rang = || rustix::io::read(gate.bell.as_fd(), &mut [0u8; 8]).is_ok();
+        let [small, large] = [20, 80].map(|bytes| gate.acquire(&age(0), bytes).unwrap());
+        let rest = gate.start().unwrap_err();
+        drop(small);
+        assert!(!rang(), "20 are free, and the mark is 25");
+        drop(large);
+        assert!(rang());
+        drop(rest);
+        // What another lane is about to ask for is not free any more.
+        let promise = gate.start().unwrap();
+        let held = gate.acquire(&age(0), 70).unwrap();
+        assert!(gate.start().is_err());
+        drop(promise);
+        assert!(gate.start().is_ok());
+        drop(held);
+        assert!(!rang(), "nobody rests or waits");
+        assert_eq!(gate.promised.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
     fn the_oldest_waiter_goes_first() {
         let gate = gate(10);
         let held = gate.acquire(&age(0), 10).unwrap();

@@ -8,8 +8,12 @@
 use std::fs;
 use std::path::PathBuf;
 
+use forebay_protocol::huge_pages::{HugePages, Refusal};
+use forebay_protocol::segment::Segment;
+
 use super::cgroups::{CpuGroup, Lowered};
 use super::cores::{allowed_cores, cores_of};
+use super::memory::in_words;
 use super::pool::{Pool, PoolOptions, class_of_a_new_thread, class_of_thread};
 use super::quota::QuotaWatch;
 use crate::observe::QuietItem;
@@ -126,7 +130,12 @@ impl Quiet {
     }
 
     /// What is in force in a running daemon.
-    pub(super) fn report(&self, pool: &Pool, quota: Option<&QuotaWatch>) -> Vec<QuietItem> {
+    pub(super) fn report(
+        &self,
+        pool: &Pool,
+        quota: Option<&QuotaWatch>,
+        rings: HugePages,
+    ) -> Vec<QuietItem> {
         let classes: Vec<String> =
             pool.shared.lowered_thread_ids().filter_map(class_of_thread).collect();
         let mut items = vec![class_item(&pool.options, &classes), self.group.clone()];
@@ -138,6 +147,7 @@ impl Quiet {
             None => quota_item(),
         });
         items.push(second_group_item(&pool.options, pool.shared.rescue_is_on()));
+        items.push(huge_pages_item(rings));
         items
     }
 }
@@ -156,6 +166,7 @@ pub(crate) fn plan_quiet(options: &PoolOptions) -> Vec<QuietItem> {
     items.extend(limit_item(options, None));
     items.push(quota_item());
     items.push(second_group_item(options, false));
+    items.push(planned_huge_pages());
     items
 }
 
@@ -221,6 +232,42 @@ fn second_group_item(options: &PoolOptions, is_on: bool) -> QuietItem {
             _ => "not needed: the class cannot starve".to_owned(),
         },
     )
+}
+
+fn huge_pages_item(rings: HugePages) -> QuietItem {
+    let [bytes, possible] = [rings.bytes, rings.possible_bytes].map(in_words);
+    let state = match rings.possible_bytes {
+        0 => "no ring that is larger than one was made here".to_owned(),
+        _ => format!("{bytes} of the rings' {possible} lie in huge pages"),
+    };
+    match rings.refusal {
+        None => QuietItem::held("huge-pages", state),
+        Some(refusal) => QuietItem::missed("huge-pages", state, huge_pages_remedy(refusal)),
+    }
+}
+
+/// Whether a ring's can be had, tried with the least there is.
+fn planned_huge_pages() -> QuietItem {
+    let probe = Segment::create("probe", 2 << 20);
+    match probe.map(|probe| probe.huge_pages().refusal) {
+        Ok(None) => QuietItem::held("huge-pages", "rings are put into huge pages"),
+        Ok(Some(refusal)) => {
+            let state = "rings lie in small pages";
+            QuietItem::missed("huge-pages", state, huge_pages_remedy(refusal))
+        }
+        Err(error) => QuietItem::missed("huge-pages", error.to_string(), "free some memory"),
+    }
+}
+
+fn huge_pages_remedy(refusal: Refusal) -> &'static str {
+    match refusal {
+        Refusal::Unsupported => {
+            "they can be asked for with Linux 6.1 or newer, built with transparent huge pages"
+        }
+        Refusal::NoneFree => {
+            "free memory is in pieces: `echo 1 > /proc/sys/vm/compact_memory` before the start"
+        }
+    }
 }
 
 /// Compares the daemon's scheduling group with a process's.

@@ -18,6 +18,7 @@ use forebay_protocol::clock::monotonic_ns;
 use forebay_protocol::frames::{
     Attach, Attached, DaemonFrame, Fault, FaultKind, Positioned, Revival,
 };
+use forebay_protocol::huge_pages::HugePages;
 use forebay_protocol::ids::{BatchNumber, Generation, Position, SampleId, SlotIndex};
 use forebay_protocol::lease::{SlotState, SlotTable};
 use forebay_protocol::publish::{Descriptor, PublishWriter};
@@ -102,6 +103,7 @@ pub(crate) struct Session {
     held_at_start: u64,
     pub(crate) substituted: VecDeque<Substituted>,
     pub(crate) ring_bytes: u64,
+    pub(crate) huge_pages: HugePages,
     /// A complete batch waits for its ragged rows to be moved together.
     pub(crate) wake_workers: bool,
 }
@@ -188,6 +190,7 @@ impl Session {
             held_at_start: held,
             substituted: VecDeque::new(),
             ring_bytes: data_bytes + publish_bytes + return_bytes,
+            huge_pages: data.huge_pages(),
             wake_workers: false,
         };
         Ok((session, SessionTerms { frame, segments: [data, publish, returns] }))

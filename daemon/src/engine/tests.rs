@@ -163,12 +163,17 @@ impl Client {
 
     /// The next batch, whatever seek it was made for.
     async fn next(&mut self) -> Descriptor {
+        // A client that runs out of batches tells of the slots that it has given back since it was last asked to.
+        if self.publish.published() == self.read && self.returns.announce_sleep() {
+            self.engine.borrow_mut().advance(self.number);
+        }
         while self.publish.published() == self.read {
             tokio::task::yield_now().await;
             if let Ok(DaemonFrame::Fault(fault)) = self.frames.try_recv() {
                 panic!("the session ended: {}", fault.message);
             }
         }
+        self.returns.announce_wake();
         self.read += 1;
         // By this the engine knows how many slots still go round.
         self.returns.show_taken(self.read, forebay_protocol::clock::monotonic_ns());

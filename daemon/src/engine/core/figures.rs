@@ -1,5 +1,7 @@
 //! What the engine tells of itself: every stream, every session, the CPU budget, and what keeps the daemon quiet.
 
+use forebay_protocol::huge_pages::HugePages;
+
 use super::Engine;
 use crate::engine::quarantine::Quarantine;
 use crate::engine::session::Session;
@@ -33,7 +35,14 @@ impl Engine {
                 held_back_seconds: budget.held_back_in_all().as_secs_f64(),
             },
             stalls,
-            quiet: self.upkeep.quiet.report(&self.pool, self.upkeep.quota.as_ref()),
+            quiet: self.upkeep.quiet.report(
+                &self.pool,
+                self.upkeep.quota.as_ref(),
+                self.sessions
+                    .values()
+                    .map(|session| session.huge_pages)
+                    .fold(HugePages::default(), HugePages::and),
+            ),
         })
     }
 
