@@ -265,7 +265,7 @@ fn huge_pages_remedy(refusal: Refusal) -> &'static str {
             "they can be asked for with Linux 6.1 or newer, built with transparent huge pages"
         }
         Refusal::NoneFree => {
-            "free memory is in pieces: `echo 1 > /proc/sys/vm/compact_memory` before the start"
+            "free memory is in pieces, and making room took too long: `echo 1 > /proc/sys/vm/compact_memory` before the start"
         }
     }
 }
