@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (batches, rounds) = (number("--batches", 100), number("--rounds", 3));
     let folder = tempfile::tempdir()?;
     let options = GenerateOptions { images: IMAGES, classes: 4, ..GenerateOptions::default() };
-    generate_images(folder.path(), &options, &|_, _| {})?;
+    generate_images(&folder.path().join("images"), &options, &|_, _| {})?;
     let cores = std::thread::available_parallelism()?.get();
     let (mut ratios, mut ratios_fixed) = (Vec::new(), Vec::new());
     let mut found = Value::Null;
@@ -71,7 +71,7 @@ fn rate(
     let probability = if has_slow_samples { 0.01 } else { 0.0 };
     let text = json!({
         "preset": "imagenet-train",
-        "dataset": { "path": folder, "index": folder.join("index") },
+        "dataset": { "path": folder.join("images"), "index": folder.join("index") },
         "batch": { "size": BATCH },
         "cpu": { "policy": "normal" },
         "stage": [{

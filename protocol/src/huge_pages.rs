@@ -26,7 +26,7 @@ pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// `MADV_COLLAPSE`, which the C library of some systems does not name yet.
 const COLLAPSE: i32 = 25;
 /// The kernel may have to move other memory away first. Whoever waits for the segment waits no longer than this.
-const LONGEST: Duration = Duration::from_millis(300);
+const LONGEST: Duration = Duration::from_millis(100);
 const MOST_REFUSALS: u32 = 8;
 
 /// What came of asking for huge pages.

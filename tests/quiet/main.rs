@@ -245,4 +245,9 @@ fn check_says_what_will_be_in_force() {
     assert_eq!(names, ["class", "group", "cores", "quota", "second-group", "huge-pages"]);
     let text = program::run(place.forebay(&["check", "--plan-only"]).arg(&config)).stdout;
     assert!(text.contains("quiet") && text.contains("work threads run on the cores"), "{text}");
+    let far = ["check", "--json", "--set", "cpu.cores=\"0,900\""];
+    let json = program::run(place.forebay(&far).arg(&config)).json();
+    let cores = &json["quiet"][2];
+    assert!(cores["in_force"] == false && cores["remedy"].is_string(), "{cores}");
+    assert!(cores["state"].as_str().unwrap().contains("may not use 900"), "{cores}");
 }

@@ -83,6 +83,7 @@ impl Launch {
             policy: cpu.policy,
             nice: cpu.nice,
             cores: if share.narrowed { share.cores.clone() } else { Vec::new() },
+            refused_cores: share.refused,
         };
         Ok(Self { streams, plans, pool, cores: share.cores })
     }

@@ -41,6 +41,8 @@ impl LocalRank {
 pub(crate) struct CoreShare {
     /// The cores to run on, ascending.
     pub(crate) cores: Vec<u32>,
+    /// Cores that the configuration asks for and this process may not use.
+    pub(crate) refused: Vec<u32>,
     /// Work threads of an `auto` stage at the start: the cores, or fewer under a CPU quota.
     pub(crate) threads: u32,
     /// CPU seconds a second that the cores and the quota grant.
@@ -75,6 +77,8 @@ pub(crate) fn core_share(config: &CpuConfig, local: LocalRank) -> CoreShare {
 
 fn share_of(machine: &Machine, configured: Option<&[u32]>, local: LocalRank) -> CoreShare {
     let allowed = &machine.allowed;
+    let asked = configured.unwrap_or_default().iter().copied();
+    let refused = asked.filter(|core| !allowed.contains(core)).collect();
     let cores = match configured {
         Some(configured) => {
             configured.iter().copied().filter(|core| allowed.contains(core)).collect()
@@ -94,6 +98,7 @@ fn share_of(machine: &Machine, configured: Option<&[u32]>, local: LocalRank) -> 
         granted_cores,
         narrowed: cores.len() < allowed.len(),
         cores,
+        refused,
     }
 }
 
@@ -290,6 +295,7 @@ mod tests {
     fn configured_cores_are_kept_within_the_mask() {
         let share = share_of(&machine(4), Some(&[2, 3, 9]), LocalRank::ALONE);
         assert_eq!((share.cores, share.threads, share.narrowed), (vec![2, 3], 2, true));
+        assert_eq!(share.refused, [9]);
     }
 
     #[test]

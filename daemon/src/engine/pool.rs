@@ -79,6 +79,8 @@ pub(crate) struct PoolOptions {
     pub(crate) limit_cores: Option<f64>,
     /// The cores that the threads may use; empty: those of the process.
     pub(crate) cores: Vec<u32>,
+    /// Cores that the configuration asks for and the process may not use.
+    pub(crate) refused_cores: Vec<u32>,
 }
 
 /// The threads. They end when this is dropped.
@@ -356,6 +358,7 @@ mod tests {
                 granted_cores,
                 limit_cores,
                 cores: Vec::new(),
+                refused_cores: Vec::new(),
             })
         };
         // Nobody but root may go below the level that the tests were started with.

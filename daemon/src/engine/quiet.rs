@@ -192,7 +192,15 @@ fn class_item(options: &PoolOptions, classes: &[String]) -> QuietItem {
 
 fn cores_item(options: &PoolOptions) -> QuietItem {
     let cores = if options.cores.is_empty() { allowed_cores() } else { options.cores.clone() };
-    QuietItem::held("cores", format!("work threads run on the cores {}", list(&cores)))
+    let state = format!("work threads run on the cores {}", list(&cores));
+    if options.refused_cores.is_empty() {
+        return QuietItem::held("cores", state);
+    }
+    QuietItem::missed(
+        "cores",
+        format!("{state}; this process may not use {}", list(&options.refused_cores)),
+        "change cpu.cores, or widen the container's cpuset or the process's affinity mask",
+    )
 }
 
 fn limit_item(options: &PoolOptions, held_back: Option<f64>) -> Option<QuietItem> {

@@ -77,6 +77,7 @@ fn start_under(stream: &Arc<Stream>, fetch_bytes: u64, policy: CpuPolicy) -> Sha
         granted_cores: 3.0,
         limit_cores: None,
         cores: Vec::new(),
+        refused_cores: Vec::new(),
     };
     let engine = Engine::start(vec![Arc::clone(stream)], pool, fetch_bytes).unwrap();
     let shared = Rc::clone(&engine);
