@@ -62,7 +62,7 @@ fn a_daemon_holds_nothing_that_its_parent_left_open() {
     let mut run = place.forebay(&["run"]);
     let number = left_open.as_raw_fd();
     let script = format!(
-        "test -e /proc/$$/fd/{number} && touch {}; sleep 600",
+        "test -e /proc/$$/fd/{number} && touch {}; exec sleep 600",
         place.path("seen").display()
     );
     run.arg(&config).args(["--", "sh", "-c", &script]).stderr(Stdio::null());
