@@ -20,6 +20,8 @@ use crate::observe::QuietItem;
 
 /// The least weight that a group can be given.
 const AUTOGROUP_NICE: &str = "19";
+/// Where a process is that no control group and no autogroup holds.
+const ROOT_GROUP: &str = "the root control group";
 const START_BESIDE: &str = "start the daemon with `forebay run` or from Python, or from the trainer's own session and control group";
 
 /// How a trainer's scheduling group stands to the daemon's.
@@ -28,6 +30,8 @@ enum Relation {
     Same(String),
     /// Both in the root control group, in two autogroups.
     Autogroups,
+    /// The trainer in an autogroup, the daemon in none: each thread here stands beside that group by its own class.
+    BesideAutogroup,
     /// In two control groups.
     ControlGroups(CpuGroup, CpuGroup),
     Unknown(String),
@@ -64,6 +68,10 @@ impl Quiet {
                     "group",
                     format!("the trainer is in the same group, {group}"),
                 );
+            }
+            Relation::BesideAutogroup => {
+                let state = "the daemon is in no session's group: its threads' classes count beside the trainer's";
+                return QuietItem::held("group", state);
             }
             Relation::Unknown(reason) => {
                 return QuietItem::missed("group", reason.clone(), START_BESIDE);
@@ -158,7 +166,8 @@ pub(crate) fn plan_quiet(options: &PoolOptions) -> Vec<QuietItem> {
     let place = match CpuGroup::own() {
         Some(group) if !group.is_root() => format!("control group {}", group.name()),
         _ => own_autogroup()
-            .map_or("the root control group".to_owned(), |name| format!("autogroup {name}")),
+            .filter(|name| name != ROOT_GROUP)
+            .map_or(ROOT_GROUP.to_owned(), |name| format!("autogroup {name}")),
     };
     let group = format!("{place}; compared with the trainer's when it attaches");
     let mut items = vec![class_item(options, &classes), QuietItem::held("group", group)];
@@ -294,14 +303,21 @@ fn compare(trainer: u32) -> Relation {
     }
     let is_on = fs::read_to_string("/proc/sys/kernel/sched_autogroup_enabled");
     if !is_on.is_ok_and(|text| text.trim() == "1") {
-        return Relation::Same("the root control group".to_owned());
+        return Relation::Same(ROOT_GROUP.to_owned());
     }
     match (own_autogroup(), autogroup(&trainer.to_string())) {
-        (Some(own), Some(others)) if own == others => Relation::Same(own),
-        (Some(_), Some(_)) => Relation::Autogroups,
+        (Some(own), Some(others)) => compare_autogroups(&own, &others),
         _ => Relation::Unknown(format!(
             "the scheduling group of the trainer (process {trainer}) cannot be read"
         )),
+    }
+}
+
+fn compare_autogroups(own: &str, others: &str) -> Relation {
+    match own {
+        _ if own == others => Relation::Same(own.to_owned()),
+        ROOT_GROUP => Relation::BesideAutogroup,
+        _ => Relation::Autogroups,
     }
 }
 
@@ -309,10 +325,11 @@ fn own_autogroup() -> Option<String> {
     autogroup("self")
 }
 
-/// "/autogroup-17 nice 0": the name.
+/// Of "/autogroup-17 nice 0" the name. The file is empty for a process that has never been in a session of its own, such
+/// as a container's first one and its children.
 fn autogroup(process: &str) -> Option<String> {
     let text = fs::read_to_string(format!("/proc/{process}/autogroup")).ok()?;
-    text.split_whitespace().next().map(str::to_owned)
+    Some(text.split_whitespace().next().unwrap_or(ROOT_GROUP).to_owned())
 }
 
 /// Cores that this process may use and the trainer may not.
@@ -354,13 +371,27 @@ mod tests {
         }
         let mut other =
             std::process::Command::new("setsid").args(["sleep", "1000"]).spawn().unwrap();
+        let elsewhere = match own_autogroup().as_deref() {
+            Some(ROOT_GROUP) => Relation::BesideAutogroup,
+            _ => Relation::Autogroups,
+        };
         // The process is another program before it has a session of its own.
-        while compare(other.id()) != Relation::Autogroups {
+        while compare(other.id()) != elsewhere {
             assert!(other.try_wait().unwrap().is_none());
             std::thread::yield_now();
         }
         other.kill().unwrap();
         other.wait().unwrap();
+    }
+
+    #[test]
+    fn threads_outside_every_autogroup_stand_beside_the_trainers_by_their_class() {
+        let compared = compare_autogroups;
+        assert_eq!(compared("/autogroup-3", "/autogroup-3"), Relation::Same("/autogroup-3".into()));
+        assert_eq!(compared("/autogroup-3", "/autogroup-4"), Relation::Autogroups);
+        assert_eq!(compared("/autogroup-3", ROOT_GROUP), Relation::Autogroups);
+        assert_eq!(compared(ROOT_GROUP, "/autogroup-3"), Relation::BesideAutogroup);
+        assert_eq!(compared(ROOT_GROUP, ROOT_GROUP), Relation::Same(ROOT_GROUP.to_owned()));
     }
 
     #[test]
