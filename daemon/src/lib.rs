@@ -11,6 +11,7 @@ pub mod dataset;
 pub mod engine;
 #[doc(hidden)]
 pub mod fuzzing;
+mod lock_file;
 pub mod observe;
 pub mod operation;
 pub mod order;

@@ -3,15 +3,14 @@
 //! Beside each socket lies a lock file. The kernel releases its lock when the daemon dies, however it dies, so a socket
 //! whose lock is free is a leftover and is removed at the next start.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
 use forebay_protocol::socket::{Listener, SocketError};
-use nix::fcntl::{Flock, FlockArg};
 use tokio::io::Interest;
 
 use super::access::AccessRules;
@@ -19,6 +18,7 @@ use super::connection::serve_connection;
 use super::host::Host;
 use super::peer;
 use crate::engine::watch;
+use crate::lock_file::LockFile;
 
 /// Why a daemon cannot listen.
 #[derive(Debug, thiserror::Error)]
@@ -50,9 +50,9 @@ pub enum ListenError {
 #[derive(Debug)]
 pub(crate) struct SocketPlace {
     pub(crate) path: PathBuf,
-    lock_path: PathBuf,
     listener: Option<Listener>,
-    _lock: Flock<File>,
+    // Let go after the socket is gone.
+    _lock: LockFile,
 }
 
 /// The folder of automatic sockets: `$XDG_RUNTIME_DIR/forebay`, else `/tmp/forebay-UID`; 0700.
@@ -86,7 +86,7 @@ pub fn find_sockets() -> Vec<PathBuf> {
     let mut sockets: Vec<PathBuf> = entries
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|path| path.extension().is_some_and(|extension| extension == "sock"))
-        .filter(|path| matches!(take_lock(&lock_path(path)), Err(ListenError::Held(_))))
+        .filter(|path| matches!(take_lock(path), Err(ListenError::Held(_))))
         .collect();
     sockets.sort();
     sockets
@@ -98,31 +98,12 @@ fn lock_path(socket: &Path) -> PathBuf {
     PathBuf::from(path)
 }
 
-fn take_lock(path: &Path) -> Result<Flock<File>, ListenError> {
-    let failed = |source| ListenError::System { path: path.to_owned(), source };
-    loop {
-        let file = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(0o600)
-            .open(path)
-            .map_err(failed)?;
-        let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock)
-            .map_err(|_| ListenError::Held(path.with_extension("")))?;
-        if is_still_at(&lock, path) {
-            return Ok(lock);
-        }
-    }
-}
-
-/// Whether a file that was opened still lies there. Its owner removes it before it lets go: who had opened it before holds
-/// a lock on a name that is gone, beside which another daemon may lock a new one.
-fn is_still_at(file: &File, path: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    match (file.metadata(), fs::symlink_metadata(path)) {
-        (Ok(held), Ok(named)) => (held.dev(), held.ino()) == (named.dev(), named.ino()),
-        _ => false,
+fn take_lock(socket: &Path) -> Result<LockFile, ListenError> {
+    let path = lock_path(socket);
+    match LockFile::try_take(&path) {
+        Ok(Some(lock)) => Ok(lock),
+        Ok(None) => Err(ListenError::Held(socket.to_owned())),
+        Err(source) => Err(ListenError::System { path, source }),
     }
 }
 
@@ -135,10 +116,9 @@ fn sweep(folder: &Path) {
         if path.extension().is_none_or(|extension| extension != "lock") {
             continue;
         }
-        // Held until both files are gone: else the next daemon's could be the ones that are removed.
-        if let Ok(_lock) = take_lock(&path) {
+        // Held until the socket is gone: else the next daemon's could be the one that is removed.
+        if let Ok(Some(_lock)) = LockFile::try_take(&path) {
             let _ = fs::remove_file(path.with_extension(""));
-            let _ = fs::remove_file(&path);
         }
     }
 }
@@ -162,8 +142,7 @@ impl SocketPlace {
         if path.as_os_str().len() > 107 {
             return Err(ListenError::TooLong { path });
         }
-        let lock_path = lock_path(&path);
-        let lock = take_lock(&lock_path)?;
+        let lock = take_lock(&path)?;
         let failed = |source| ListenError::System { path: path.clone(), source };
         match fs::symlink_metadata(&path) {
             Ok(status) if std::os::unix::fs::FileTypeExt::is_socket(&status.file_type()) => {
@@ -185,7 +164,7 @@ impl SocketPlace {
         if rules.group.is_some() {
             std::os::unix::fs::chown(&path, None, rules.group).map_err(failed)?;
         }
-        Ok(Self { path, lock_path, listener: Some(listener), _lock: lock })
+        Ok(Self { path, listener: Some(listener), _lock: lock })
     }
 
     /// Gives the listener to whoever accepts; the files stay this one's.
@@ -197,7 +176,6 @@ impl SocketPlace {
 impl Drop for SocketPlace {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
-        let _ = fs::remove_file(&self.lock_path);
     }
 }
 
@@ -241,47 +219,5 @@ pub(crate) async fn accept_clients(
             }
         }
         guard.clear_ready();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicU32, Ordering};
-
-    use super::*;
-
-    #[test]
-    fn a_lock_counts_only_on_the_file_that_lies_there() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.sock.lock");
-        let lock = take_lock(&path).unwrap();
-        assert!(is_still_at(&lock, &path));
-        fs::remove_file(&path).unwrap();
-        assert!(!is_still_at(&lock, &path));
-        let next = take_lock(&path).unwrap();
-        assert!(is_still_at(&next, &path) && !is_still_at(&lock, &path));
-    }
-
-    #[test]
-    fn daemons_that_come_and_go_at_one_place_are_never_two() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.sock.lock");
-        let inside = AtomicU32::new(0);
-        let come_and_go = || {
-            for _ in 0..2000 {
-                let Ok(lock) = take_lock(&path) else { continue };
-                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two hold the place");
-                std::hint::spin_loop();
-                inside.fetch_sub(1, Ordering::SeqCst);
-                // As `SocketPlace` is dropped: the file first, then the lock.
-                fs::remove_file(&path).unwrap();
-                drop(lock);
-            }
-        };
-        std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(come_and_go);
-            }
-        });
     }
 }

@@ -14,8 +14,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use forebay_protocol::mapped_file::map_file_read_only;
-use rustix::fs::FlockOperation;
-use rustix::io::Errno;
 
 use super::index::{FolderIndex, IndexBytes};
 use super::layout::LayoutFault;
@@ -23,6 +21,7 @@ use super::names::Extensions;
 use super::scan::{ProgressCallback, ScanProgress};
 use super::source::DirectorySource;
 use crate::dataset::error::DatasetError;
+use crate::lock_file::LockFile;
 
 /// How often a waiting daemon looks whether the scanning one is done.
 const LOCK_PERIOD: Duration = Duration::from_millis(20);
@@ -189,20 +188,12 @@ impl IndexPlace {
         let path = self.beside(".lock");
         let mut waited = false;
         loop {
-            let opened =
-                OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
-            let file = match opened {
-                Ok(file) => file,
-                Err(error) => return Ok(Err(error)),
-            };
-            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                // The owner before removes the file before it lets go: then the lock is on a name that is gone.
-                Ok(()) if is_still_at(&file, &path) => {
+            match LockFile::try_take(&path) {
+                Ok(Some(lock)) => {
                     self.sweep();
-                    return Ok(Ok(IndexLock { file, path, waited }));
+                    return Ok(Ok(IndexLock { _lock: lock, waited }));
                 }
-                Ok(()) | Err(Errno::INTR) => {}
-                Err(Errno::WOULDBLOCK) => {
+                Ok(None) => {
                     waited = true;
                     let waiting =
                         ScanProgress { waiting_for_another: true, ..ScanProgress::default() };
@@ -211,7 +202,7 @@ impl IndexPlace {
                     }
                     std::thread::sleep(LOCK_PERIOD);
                 }
-                Err(errno) => return Ok(Err(errno.into())),
+                Err(error) => return Ok(Err(error)),
             }
         }
     }
@@ -225,28 +216,12 @@ fn own_user() -> u32 {
     rustix::process::getuid().as_raw()
 }
 
-fn is_still_at(file: &File, path: &Path) -> bool {
-    match (file.metadata(), std::fs::metadata(path)) {
-        (Ok(held), Ok(named)) => (held.dev(), held.ino()) == (named.dev(), named.ino()),
-        _ => false,
-    }
-}
-
-/// The right to scan and to write the index. Dropping it removes the lock's file, then lets go.
+/// The right to scan and to write the index, until it is dropped.
 #[derive(Debug)]
 pub struct IndexLock {
-    file: File,
-    path: PathBuf,
+    _lock: LockFile,
     /// Whether another daemon held it: its index may be there now.
     pub waited: bool,
-}
-
-impl Drop for IndexLock {
-    fn drop(&mut self) {
-        // Whether either fails does not matter: the kernel lets go with the descriptor.
-        let _ = std::fs::remove_file(&self.path);
-        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
-    }
 }
 
 /// Whether no directory of the index has changed since its scan. One that changed within the clock's tick before the scan
@@ -281,21 +256,4 @@ fn is_unchanged(index: &FolderIndex, source: &dyn DirectorySource, place: usize)
             && stamp.changed_nanoseconds == record.changed_nanoseconds
             && stamp.changed_seconds < started - CLOCK_TICK_SECONDS
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_still_at;
-
-    #[test]
-    fn a_lock_on_a_name_that_was_removed_or_made_anew_does_not_count() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("lock");
-        let file = std::fs::File::create(&path).unwrap();
-        assert!(is_still_at(&file, &path));
-        std::fs::remove_file(&path).unwrap();
-        assert!(!is_still_at(&file, &path));
-        let _anew = std::fs::File::create(&path).unwrap();
-        assert!(!is_still_at(&file, &path));
-    }
 }
