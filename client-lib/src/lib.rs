@@ -25,6 +25,7 @@ pub mod batch;
 pub mod builder;
 pub mod error;
 mod keeper;
+mod leases;
 mod link;
 pub mod loader;
 mod place;

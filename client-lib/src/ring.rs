@@ -13,7 +13,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_protocol::frames::{Attached, Leased};
-use forebay_protocol::ids::Generation;
 use forebay_protocol::layout::SlotLayout;
 use forebay_protocol::publish::{Descriptor, PublishReader};
 use forebay_protocol::returns::{ReturnWord, ReturnWriter, return_words};
@@ -24,6 +23,7 @@ use forebay_protocol::tensor::Extent;
 use forebay_protocol::words::Words;
 
 use crate::error::Error;
+use crate::leases::{Leases, Returns};
 
 /// The rings of one daemon.
 #[derive(Debug)]
@@ -33,22 +33,15 @@ struct Wires {
     connection: Arc<Connection>,
 }
 
-/// Who is told of a lease that ends.
-#[derive(Debug)]
-enum Side {
-    /// The daemon, by its ring.
-    Attached(Wires),
-    /// Nobody: what is held will be named to the next daemon, if there is one.
-    Apart,
-    /// The next daemon, as soon as there is a ring: it was told that this process holds these slots.
-    Named(Vec<ReturnWord>),
-}
+impl Returns for Wires {
+    fn give_back(&mut self, word: ReturnWord) -> bool {
+        self.returns.give_back(word, &self.publish)
+    }
 
-#[derive(Debug)]
-struct Books {
-    side: Side,
-    /// By slot: the generation of the lease that this process holds.
-    held: Vec<Option<Generation>>,
+    fn ring(&self) {
+        // A daemon that is gone is found out by the loader's next look at the socket.
+        let _ = self.connection.ring();
+    }
 }
 
 /// The memory of a session.
@@ -57,7 +50,7 @@ pub(crate) struct Ring {
     data: Option<Mapping>,
     /// To be handed to the next daemon.
     data_descriptor: OwnedFd,
-    books: Mutex<Books>,
+    leases: Mutex<Leases<Wires>>,
     fork_mark: Arc<ForkMark>,
     layout: SlotLayout,
     slots: u16,
@@ -128,11 +121,10 @@ impl Ring {
         data.keep_from_children().map_err(broken)?;
         let wires = wires(terms, &publish, &returns, connection)?;
         let reader = Arc::clone(&wires.publish);
-        let held = vec![None; terms.slots.into()];
         let ring = Self {
             data: Some(data),
             data_descriptor,
-            books: Mutex::new(Books { side: Side::Attached(wires), held }),
+            leases: Mutex::new(Leases::new(wires, terms.slots)),
             fork_mark,
             layout,
             slots: terms.slots,
@@ -148,15 +140,12 @@ impl Ring {
 
     /// The daemon is gone: until another is told what is held, a lease that ends leaves its slot free for it.
     pub(crate) fn detach(&self) {
-        self.lock().side = Side::Apart;
+        self.lock().detach();
     }
 
     /// What this process holds, for the next daemon. From now on leases that end are kept for its ring.
     pub(crate) fn name_held(&self) -> Vec<Leased> {
-        let mut books = self.lock();
-        books.side = Side::Named(Vec::new());
-        let slots = (0u16..).zip(&books.held);
-        slots.filter_map(|(slot, held)| Some(Leased { slot, generation: (*held)?.0 })).collect()
+        self.lock().name_held()
     }
 
     /// Goes on over the rings of the next daemon; gives the publish ring's reader.
@@ -167,20 +156,9 @@ impl Ring {
         connection: Arc<Connection>,
     ) -> Result<Arc<PublishReader<Mapping>>, Error> {
         let [_data, publish, returns] = three(descriptors)?;
-        let mut wires = wires(terms, &publish, &returns, connection)?;
+        let wires = wires(terms, &publish, &returns, connection)?;
         let reader = Arc::clone(&wires.publish);
-        let mut books = self.lock();
-        let mut is_due = false;
-        if let Side::Named(returned) = &mut books.side {
-            for word in returned.drain(..) {
-                is_due |= wires.returns.give_back(word, &wires.publish);
-            }
-        }
-        if is_due {
-            // A daemon that is gone is found out by the loader's next look at the socket.
-            let _ = wires.connection.ring();
-        }
-        books.side = Side::Attached(wires);
+        self.lock().attach(wires);
         Ok(reader)
     }
 
@@ -202,8 +180,7 @@ impl Ring {
     pub(crate) fn announce_sleep(&self) {
         self.with_wires(|wires| {
             if wires.returns.announce_sleep() {
-                // A daemon that is gone is found out by the next look at the socket.
-                let _ = wires.connection.ring();
+                wires.ring();
             }
         });
     }
@@ -223,13 +200,13 @@ impl Ring {
     }
 
     fn with_wires(&self, tell: impl FnOnce(&mut Wires)) {
-        if let Side::Attached(wires) = &mut self.lock().side {
+        if let Some(wires) = self.lock().returns() {
             tell(wires);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Leases<Wires>> {
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes a lease of a descriptor that was read from the publish ring. A malformed one gives its slot up for good.
@@ -240,11 +217,10 @@ impl Ring {
                 descriptor.sequence.0
             ))
         })?;
-        let slot = usize::from(descriptor.slot.0);
-        if self.lock().held[slot].replace(descriptor.generation).is_some() {
+        if !self.lock().begin(descriptor.slot, descriptor.generation) {
             return Err(Error::Protocol(format!(
-                "batch {} of the session lies in slot {slot}, which this client still holds",
-                descriptor.sequence.0
+                "batch {} of the session lies in slot {}, which this client still holds",
+                descriptor.sequence.0, descriptor.slot.0
             )));
         }
         // Relaxed: a count.
@@ -306,19 +282,7 @@ impl Ring {
         }
         // Relaxed: a count.
         self.held.fetch_sub(1, Ordering::Relaxed);
-        let word = ReturnWord { slot: batch.slot, generation: batch.generation };
-        let mut books = self.lock();
-        books.held[usize::from(batch.slot.0)] = None;
-        match &mut books.side {
-            Side::Attached(wires) => {
-                if wires.returns.give_back(word, &wires.publish) {
-                    // A daemon that is gone is found out by the loader's next look at the socket.
-                    let _ = wires.connection.ring();
-                }
-            }
-            Side::Apart => {}
-            Side::Named(returned) => returned.push(word),
-        }
+        self.lock().end(batch.slot, batch.generation);
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! A lane takes a few rows at a time from the most urgent session, in (batch, row) order, and reads them one after another
 //! on a blocking thread of the runtime: more of them where reading takes no longer than handing over. It starts when the
-//! byte budget has room, and bytes are granted between opening a file and reading it. A call that outlasts `dataset.read_timeout` is given up with its thread ([`super::reading`]) and made again on another.
+//! byte budget has room, and bytes are granted between opening a file and reading it. A call that outlasts
+//! `dataset.read_timeout` is given up with its thread ([`super::reading`]) and made again on another.
 //! An array that needs no work is read straight into its row and takes no bytes of the budget, where the kernel has it in
 //! its memory: a read that may hang must never write into a row.
 

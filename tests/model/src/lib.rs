@@ -1,13 +1,20 @@
-//! The daemon's hand-over of rows to sleeping threads, compiled by itself so that it can be model-checked.
+//! The daemon's hand-over of rows to sleeping threads and the client's leases, compiled by themselves so that they can be
+//! model-checked.
 //!
-//! The daemon cannot be built with `--cfg loom`: its runtime takes that for itself. The file under test uses nothing but
-//! the protocol crate's atomics, so it is taken in here by its path. Without `--cfg loom` only its own tests run.
+//! The daemon cannot be built with `--cfg loom`: its runtime takes that for itself. The files under test use nothing but
+//! the protocol crate, so they are taken in here by their paths. Without `--cfg loom` only their own tests run.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 #[allow(dead_code, reason = "the daemon uses all of it")]
 #[path = "../../../daemon/src/engine/hand_over.rs"]
 mod hand_over;
 
+#[allow(dead_code, reason = "the client uses all of it")]
+#[path = "../../../client-lib/src/leases.rs"]
+mod leases;
+
 #[cfg(all(test, loom))]
-mod loom_tests;
+mod hand_over_models;
+#[cfg(all(test, loom))]
+mod lease_models;

@@ -31,7 +31,7 @@ fn by_chunk(good: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
         ),
         ("announces-4-gib", with(good, 4, &[0xfe, 0xff, 0xff, 0xff])),
         ("is-a-wave", with(good, 8, b"WAVE")),
-        ("unknown-first-chunk", with(good, 12, b"XXXX")),
+        ("unknown-first-chunk", with(good, 12, b"NONE")),
         ("first-chunk-of-4-gib", with(good, 16, &[0xff; 4])),
         ("first-chunk-empty", with(good, 16, &[0; 4])),
     ];
