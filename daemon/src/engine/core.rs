@@ -353,7 +353,7 @@ impl Engine {
     fn set_clock(&mut self) -> bool {
         let runs = self.needs_clock();
         if runs && !self.clock_runs {
-            self.upkeep.resume(&self.pool, &self.streams);
+            self.upkeep.resume(&self.streams);
         }
         self.clock_runs = runs;
         runs

@@ -28,6 +28,7 @@ mod fetch;
 mod gate;
 mod hand_over;
 mod memory;
+mod meter;
 mod pool;
 mod quarantine;
 mod quiet;

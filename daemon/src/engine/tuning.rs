@@ -5,7 +5,7 @@
 //! threads takes longer. At that rate, by Little's law (Little 1961), rate·c threads of the stage are on a core and
 //! m = rate·b are asleep at a time. The stage gets the first, rounded up, and m + 2√m on top: the number asleep varies
 //! like a Poisson count, and twice its spread hides all but a few moments (square-root staffing, Halfin and Whitt 1981).
-//! Time in which a thread was ready but had no core counts as neither: more threads would not help.
+//! Time in which a thread was ready but had no core counts as neither ([`super::meter`]): more threads would not help.
 //!
 //! It does not oscillate, since c and b are a row's own and do not depend on how many threads there are. Besides, a
 //! stage is raised only while rows wait for it and the rings have room, at most to twice its threads a time, after two
@@ -32,34 +32,34 @@ const ROWS_WAIT: f64 = 0.5;
 #[derive(Debug, Default)]
 pub(crate) struct StageCost {
     rows: AtomicU64,
-    wall_ns: AtomicU64,
     cpu_ns: AtomicU64,
+    asleep_ns: AtomicU64,
 }
 
 /// A sum of rows' costs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Cost {
     pub(crate) rows: u64,
-    pub(crate) wall: Duration,
     pub(crate) cpu: Duration,
+    pub(crate) asleep: Duration,
 }
 
 impl StageCost {
-    /// So many rows took so long and so much CPU time.
-    pub(crate) fn add(&self, rows: u32, wall: Duration, cpu: Duration) {
+    /// So many rows took so much CPU time and slept so long.
+    pub(crate) fn add(&self, rows: u32, cpu: Duration, asleep: Duration) {
         let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         // Relaxed, here and below: figures.
         self.rows.fetch_add(rows.into(), Ordering::Relaxed);
-        self.wall_ns.fetch_add(nanoseconds(wall), Ordering::Relaxed);
         self.cpu_ns.fetch_add(nanoseconds(cpu), Ordering::Relaxed);
+        self.asleep_ns.fetch_add(nanoseconds(asleep), Ordering::Relaxed);
     }
 
     /// All so far.
     pub(crate) fn total(&self) -> Cost {
         Cost {
             rows: self.rows.load(Ordering::Relaxed),
-            wall: Duration::from_nanos(self.wall_ns.load(Ordering::Relaxed)),
             cpu: Duration::from_nanos(self.cpu_ns.load(Ordering::Relaxed)),
+            asleep: Duration::from_nanos(self.asleep_ns.load(Ordering::Relaxed)),
         }
     }
 }
@@ -68,8 +68,8 @@ impl Cost {
     fn since(self, earlier: Self) -> Self {
         Self {
             rows: self.rows.saturating_sub(earlier.rows),
-            wall: self.wall.saturating_sub(earlier.wall),
             cpu: self.cpu.saturating_sub(earlier.cpu),
+            asleep: self.asleep.saturating_sub(earlier.asleep),
         }
     }
 }
@@ -93,8 +93,6 @@ pub(super) struct Means {
     pub(super) cores: f64,
     /// Threads that all stages may have together.
     pub(super) most_threads: u32,
-    /// The share of the threads' time since the last look in which they were ready and had no core.
-    pub(super) without_core: f64,
     /// A ring has room for another batch.
     pub(super) rings_have_room: bool,
 }
@@ -120,7 +118,7 @@ impl Tuner {
     pub(super) fn look(&mut self, stages: &[StageSeen], means: Means) -> Vec<u32> {
         self.stages.resize_with(stages.len(), StageState::default);
         for (state, seen) in self.stages.iter_mut().zip(stages) {
-            state.measure(seen.total, means.without_core);
+            state.measure(seen.total);
         }
         let rows: Vec<(f64, f64)> =
             self.stages.iter().map(|state| state.row.unwrap_or_default()).collect();
@@ -185,7 +183,7 @@ fn wanted_threads(rows: &[(f64, f64)], stages: &[StageSeen], means: Means) -> Ve
 impl StageState {
     /// Takes the rows since the last look into the means.
     #[expect(clippy::cast_precision_loss, reason = "a count of rows")]
-    fn measure(&mut self, total: Cost, without_core: f64) {
+    fn measure(&mut self, total: Cost) {
         let seen = total.since(self.before);
         if seen.rows < LEAST_ROWS {
             return;
@@ -193,8 +191,7 @@ impl StageState {
         self.before = total;
         let rows = seen.rows as f64;
         let on_core = seen.cpu.as_secs_f64() / rows;
-        let ready = seen.wall.as_secs_f64() * without_core / rows;
-        let asleep = (seen.wall.as_secs_f64() / rows - on_core - ready).max(0.0);
+        let asleep = seen.asleep.as_secs_f64() / rows;
         let mix = |old: f64, new: f64| 0.5 * old + 0.5 * new;
         self.row = Some(self.row.map_or((on_core, asleep), |(old_on_core, old_asleep)| {
             (mix(old_on_core, on_core), mix(old_asleep, asleep))

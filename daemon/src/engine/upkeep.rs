@@ -3,7 +3,6 @@
 //!
 //! Owned by the engine thread. While every ring is full and nothing is under way, the clock stands still.
 
-use std::fs;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -46,9 +45,6 @@ pub(super) struct Upkeep {
     tuned_at: Instant,
     /// Time that each stage's queue was empty at the last look, by stream.
     empty_before: Vec<Vec<Duration>>,
-    /// Time that the lowered threads were ready without a core, and time in tasks, at the last look.
-    ready_before: Duration,
-    in_tasks_before: Duration,
 }
 
 impl Upkeep {
@@ -63,17 +59,15 @@ impl Upkeep {
             tuners: (0..streams).map(|_| Tuner::default()).collect(),
             tuned_at: Instant::now(),
             empty_before: vec![Vec::new(); streams],
-            ready_before: Duration::ZERO,
-            in_tasks_before: Duration::ZERO,
         }
     }
 
     /// The clock goes on after it stood still: the time between is nobody's.
-    pub(super) fn resume(&mut self, pool: &Pool, streams: &[Arc<Stream>]) {
+    pub(super) fn resume(&mut self, streams: &[Arc<Stream>]) {
         if let Some(quota) = &mut self.quota {
             quota.resume();
         }
-        self.note_tuning(pool, streams);
+        self.note_tuning(streams);
     }
 
     /// A client has attached.
@@ -123,15 +117,11 @@ impl Upkeep {
 
     fn tune(&mut self, pool: &mut Pool, streams: &[Arc<Stream>], rings_have_room: bool) {
         let elapsed = self.tuned_at.elapsed();
-        let (ready_before, in_tasks_before) = (self.ready_before, self.in_tasks_before);
-        let empty_before = self.note_tuning(pool, streams);
-        let ready = self.ready_before.saturating_sub(ready_before).as_secs_f64();
-        let in_tasks = self.in_tasks_before.saturating_sub(in_tasks_before).as_secs_f64();
+        let empty_before = self.note_tuning(streams);
         let granted = self.granted_cores;
         let means = Means {
             cores: pool.shared.budget.cores().map_or(granted, |limit| limit.min(granted)),
             most_threads: pool.options.most_threads,
-            without_core: if in_tasks > 0.0 { (ready / in_tasks).min(1.0) } else { 0.0 },
             rings_have_room,
         };
         for (number, stream) in streams.iter().enumerate() {
@@ -166,23 +156,12 @@ impl Upkeep {
     }
 
     /// Remembers where the figures stand; gives the queues' former empty times.
-    fn note_tuning(&mut self, pool: &Pool, streams: &[Arc<Stream>]) -> Vec<Vec<Duration>> {
+    fn note_tuning(&mut self, streams: &[Arc<Stream>]) -> Vec<Vec<Duration>> {
         self.tuned_at = Instant::now();
-        self.ready_before = pool.shared.lowered_thread_ids().map(time_without_core).sum();
-        let stages = streams.iter().flat_map(|stream| &stream.stages);
-        self.in_tasks_before = stages.map(|stage| stage.cost.total().wall).sum();
         let empty = streams
             .iter()
             .map(|stream| stream.stages.iter().map(|stage| stage.input.empty_time()).collect())
             .collect();
         std::mem::replace(&mut self.empty_before, empty)
     }
-}
-
-/// How long a thread has been ready to run without a core.
-fn time_without_core(id: u64) -> Duration {
-    // "on-core-ns waiting-ns turns"
-    let text = fs::read_to_string(format!("/proc/self/task/{id}/schedstat")).unwrap_or_default();
-    let waited = text.split_whitespace().nth(1).and_then(|waited| waited.parse().ok());
-    Duration::from_nanos(waited.unwrap_or(0))
 }

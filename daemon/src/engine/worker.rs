@@ -9,15 +9,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay_protocol::sync::Ordering;
-use nix::time::{ClockId, clock_gettime};
 
+use super::meter::Meter;
 use super::pool::Shared;
-use super::stream::{Stage, Stream};
+use super::stream::Stream;
 use super::work::{Claim, RowCell, RowClaim, RowFailure, SessionWork, SlotRow};
 use crate::operation::WorkerScratch;
-
-/// A thread reads its CPU clock, a system call, at most so often as long as it stays in one stage.
-const CPU_READING_PERIOD: Duration = Duration::from_micros(200);
 
 /// See the module's head.
 pub(super) struct Worker {
@@ -25,12 +22,12 @@ pub(super) struct Worker {
     group: usize,
     number: usize,
     scratch: WorkerScratch,
-    meter: CpuMeter,
+    meter: Meter,
 }
 
 impl Worker {
     pub(super) fn new(shared: Arc<Shared>, group: usize, number: usize) -> Self {
-        Self { shared, group, number, scratch: WorkerScratch::default(), meter: CpuMeter::start() }
+        Self { shared, group, number, scratch: WorkerScratch::default(), meter: Meter::start() }
     }
 
     /// Works until the pool ends.
@@ -55,7 +52,7 @@ impl Worker {
         }
     }
 
-    fn sleep_for_the_budget(&self) {
+    fn sleep_for_the_budget(&mut self) {
         let Some(length) = self.shared.budget.must_sleep() else {
             return;
         };
@@ -65,6 +62,7 @@ impl Worker {
         if self.shared.sessions.load().iter().any(|session| session.urgency().is_some()) {
             self.shared.budget.held_back(begun.elapsed());
         }
+        self.meter.skip();
     }
 
     /// The most urgent ready row over all sessions.
@@ -179,73 +177,4 @@ impl Worker {
         }
         Ok(())
     }
-}
-
-/// Tells stages and budget what CPU time the thread has used.
-#[derive(Debug)]
-struct CpuMeter {
-    read: Duration,
-    read_at: Instant,
-    /// The stage that the thread was in last, by address.
-    stage: usize,
-    /// No row of this stage was told of since the thread entered it or slept.
-    is_fresh: bool,
-    /// Rows since the reading, and the time that they took.
-    rows: u32,
-    wall: Duration,
-}
-
-impl CpuMeter {
-    fn start() -> Self {
-        Self {
-            read: thread_cpu_time(),
-            read_at: Instant::now(),
-            stage: 0,
-            is_fresh: true,
-            rows: 0,
-            wall: Duration::ZERO,
-        }
-    }
-
-    /// A task begins.
-    fn enter(&mut self, stage: &Stage, now: Instant, shared: &Shared) {
-        let address = std::ptr::from_ref(stage).addr();
-        if self.stage != address {
-            let used = self.reading(now);
-            shared.budget.use_up(used);
-            (self.stage, self.is_fresh) = (address, true);
-        }
-    }
-
-    /// The task has ended.
-    fn leave(&mut self, stage: &Stage, begun: Instant, shared: &Shared) {
-        let now = Instant::now();
-        self.wall += now - begun;
-        self.rows += 1;
-        if self.is_fresh || now - self.read_at >= CPU_READING_PERIOD {
-            let (rows, wall) = (self.rows, self.wall);
-            let used = self.reading(now);
-            shared.budget.use_up(used);
-            stage.cost.add(rows, wall, used);
-            self.is_fresh = false;
-        }
-    }
-
-    /// The thread was asleep: the next task is measured by itself.
-    fn skip(&mut self) {
-        self.stage = 0;
-    }
-
-    fn reading(&mut self, now: Instant) -> Duration {
-        let read = thread_cpu_time();
-        let used = read.saturating_sub(self.read);
-        (self.read, self.read_at) = (read, now);
-        (self.rows, self.wall) = (0, Duration::ZERO);
-        used
-    }
-}
-
-/// This thread's time on a core.
-fn thread_cpu_time() -> Duration {
-    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }

@@ -15,8 +15,7 @@ fn auto(on_core_us: u64, asleep_us: u64) -> Stage {
     Stage { on_core_us, asleep_us, limit: 2, is_auto: true }
 }
 
-const TWO_CORES: Means =
-    Means { cores: 2.0, most_threads: 32, without_core: 0.0, rings_have_room: true };
+const TWO_CORES: Means = Means { cores: 2.0, most_threads: 32, rings_have_room: true };
 
 /// The limits after each of so many looks.
 fn run(stages: &mut [Stage], means: Means, looks: u64) -> Vec<Vec<u32>> {
@@ -34,10 +33,8 @@ fn run(stages: &mut [Stage], means: Means, looks: u64) -> Vec<Vec<u32>> {
                     is_auto: stage.is_auto,
                     total: Cost {
                         rows,
-                        wall: Duration::from_micros(
-                            rows * (stage.on_core_us + stage.asleep_us * error / 100),
-                        ),
                         cpu: Duration::from_micros(rows * stage.on_core_us),
+                        asleep: Duration::from_micros(rows * stage.asleep_us * error / 100),
                     },
                     occupancy: 1.0,
                 }
@@ -56,12 +53,6 @@ fn run(stages: &mut [Stage], means: Means, looks: u64) -> Vec<Vec<u32>> {
 #[test]
 fn one_stage_that_computes_gets_the_cores() {
     assert!(run(&mut [auto(900, 0)], TWO_CORES, 40).iter().all(|limits| limits == &[2]));
-    let third_ready = Means { without_core: 0.33, ..TWO_CORES };
-    let mut waiting = [auto(600, 300)];
-    assert!(
-        run(&mut waiting, third_ready, 40).iter().all(|limits| limits == &[2]),
-        "to be without a core is not to be asleep"
-    );
 }
 
 #[test]
