@@ -94,7 +94,7 @@ fn threads_that_wait_for_a_full_stage_sleep() {
     assert!(woken <= 60, "{woken} times in 4 s");
 }
 
-/// Four on the daemon's two cores leave the idle class next to nothing.
+/// Four on the daemon's two cores leave the idle class next to nothing: the threads of the next class take over.
 #[test]
 fn batches_arrive_beside_four_foreign_spinners() {
     let allowed = rustix::thread::sched_getaffinity(None).unwrap();
@@ -108,15 +108,57 @@ fn batches_arrive_beside_four_foreign_spinners() {
     let daemon =
         Daemon::serve_with(&place, &[&config], &["--set", "cpu.policy=idle", "--set", &set]);
     let mut loader = daemon.loader(0, 1).attach().unwrap();
+    let _ = loader.next_batch().unwrap();
     let spinners = Spinners::start(4, &cores);
-    let mut batches = 0;
-    while batches < 20 {
+    let begun = Instant::now();
+    let (mut batches, mut has_taken_over) = (0, false);
+    while batches < 20 || !has_taken_over {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{batches} batches, nobody took over");
         batches += u32::from(loader.next_batch().unwrap().is_some());
+        has_taken_over |= daemon.stats(&place)["rescue"] == true;
     }
     drop(spinners);
     let stats = daemon.stats(&place);
     let class = &stats["quiet"][0];
     assert_eq!((&class["name"], &class["in_force"]), (&"class".into(), &true.into()), "{stats}");
+}
+
+/// As many as there are cores, eight at most; beyond that they would have to share.
+#[test]
+fn the_ranks_of_a_host_get_disjoint_shares_of_its_cores() {
+    let place = Place::new();
+    data::stack(&place.path("data"), 40);
+    let config = place.config("train.toml", &data::stack_config(&place.path("data"), ""));
+    let ranks = std::thread::available_parallelism().unwrap().get().min(8);
+    for [local_rank, local_count] in
+        [["LOCAL_RANK", "LOCAL_WORLD_SIZE"], ["SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"]]
+    {
+        let mut taken = std::collections::BTreeSet::new();
+        for rank in 0..ranks {
+            let mut check = place.forebay(&["check", "--json"]);
+            check.env(local_rank, rank.to_string()).env(local_count, ranks.to_string());
+            check.env("SLURM_STEP_NUM_TASKS", ranks.to_string());
+            let json = program::run(check.arg(&config)).json();
+            let state = json["quiet"][2]["state"].as_str().unwrap().to_owned();
+            for core in cores_in(&state) {
+                assert!(
+                    taken.insert(core),
+                    "rank {rank} of {ranks} has a core of another: {state}"
+                );
+            }
+        }
+        assert!(taken.len() >= ranks, "{taken:?} for {ranks} ranks");
+    }
+}
+
+/// The cores of "work threads run on the cores 0-3,8".
+fn cores_in(state: &str) -> Vec<u32> {
+    let list = state.rsplit(' ').next().unwrap();
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        first.parse::<u32>().unwrap()..=last.parse::<u32>().unwrap()
+    };
+    list.split(',').flat_map(range).collect()
 }
 
 /// The scheduling policy and the nice level of each thread of a process, by the thread's name.
