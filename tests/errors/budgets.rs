@@ -52,6 +52,39 @@ fn an_address_space_that_is_too_small_is_an_error_and_no_signal() {
     assert!(!outcome.status.success() && !outcome.stderr.is_empty(), "{outcome:?}");
 }
 
+/// Each stream of a daemon fits into the machine by itself, and so does each rank of a host; two together do not.
+#[test]
+fn what_all_streams_and_ranks_need_together_is_held_against_the_machine() {
+    let place = Place::new();
+    data::sparse_stack(&place.path("data"), 2_000_000);
+    let text = data::stack_config(&place.path("data"), "ring.memory = \"100TiB\"")
+        .replace("batch.size = 4", "batch.size = 1000000");
+    let [train, validation] =
+        ["train", "validation"].map(|name| place.config(&format!("{name}.toml"), &text));
+    // No ring is made before a client attaches.
+    let check = |configs: &[&Path], slots: u64, ranks: u32| {
+        let mut command = place.forebay(&["check", "--json", "--set"]);
+        command.arg(format!("ring.slots={slots}"));
+        command.env("LOCAL_RANK", "0").env("LOCAL_WORLD_SIZE", ranks.to_string());
+        program::run(command.args(configs))
+    };
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let available = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:")).unwrap();
+    let available = available.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10;
+    let planned_bytes = |slots| {
+        check(&[&train], slots, 1).json()["streams"][0]["memory_bytes"].as_u64().unwrap()
+    };
+    let slots = available * 6 / 10 / (planned_bytes(4) - planned_bytes(3));
+    let alone = check(&[&train], slots, 1);
+    assert!(alone.status.success(), "{alone:?}");
+    for outcome in [check(&[&train, &validation], slots, 1), check(&[&train], slots, 2)] {
+        assert!(!outcome.status.success(), "{outcome:?}");
+        for part in ["train.toml:", "all streams and local ranks", "grants", "lower ring.slots"] {
+            assert!(outcome.stderr.contains(part), "{part} in {outcome:?}");
+        }
+    }
+}
+
 /// A file system of 64 KiB, where this user may mount one.
 struct TinyDisk(std::path::PathBuf);
 

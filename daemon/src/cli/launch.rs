@@ -12,8 +12,8 @@ use super::confine::confine;
 use crate::config::Config;
 use crate::dataset::ScanProgress;
 use crate::engine::{
-    Engine, LocalRank, MemoryPlan, PoolOptions, SharedEngine, Stream, core_share, plan_quiet,
-    run_bell,
+    Engine, LocalRank, MemoryError, MemoryPlan, PoolOptions, SharedEngine, Stream, core_share,
+    plan_quiet, run_bell,
 };
 use crate::observe::QuietItem;
 
@@ -43,6 +43,8 @@ impl Launch {
         rings: Rings,
     ) -> Result<Self, Fault> {
         let config_fault = |message: String| Fault { kind: FaultKind::Config, message };
+        let memory_fault =
+            |error: MemoryError| Fault { kind: FaultKind::Memory, message: error.to_string() };
         let Some(first) = configs.first() else {
             return Err(config_fault("no configuration".to_owned()));
         };
@@ -57,13 +59,14 @@ impl Launch {
             let threads = stream.thread_count();
             let plan = MemoryPlan::of(&stream, threads);
             if rings == Rings::New {
-                plan.check(&stream, threads, local.count).map_err(|error| Fault {
-                    kind: FaultKind::Memory,
-                    message: error.to_string(),
-                })?;
+                plan.check_ceiling(&stream, threads).map_err(memory_fault)?;
             }
             streams.push(Arc::new(stream));
             plans.push(plan);
+        }
+        if let (Rings::New, Some(first)) = (rings, streams.first()) {
+            let needed = MemoryPlan::together(&plans);
+            needed.check_machine(first, local.count).map_err(memory_fault)?;
         }
         let threads = streams.iter().map(|stream| stream.thread_count()).max().unwrap_or(1);
         let cores = u32::try_from(share.cores.len()).unwrap_or(u32::MAX);

@@ -55,7 +55,8 @@ pub enum MemoryError {
     },
     /// Beyond what the machine or the cgroup has.
     #[error(
-        "{place}: the plan needs {}, but {grantor} grants {}; lower ring.slots or batch.size, or give more memory",
+        "{place}: the plan of all streams and local ranks needs {}, but {grantor} grants {}; lower ring.slots or \
+         batch.size, or give more memory",
         in_words(*needed_bytes), in_words(*granted_bytes)
     )]
     Machine {
@@ -112,27 +113,43 @@ impl MemoryPlan {
         self.ring_bytes.saturating_add(self.fetch_bytes).saturating_add(self.scratch_bytes)
     }
 
-    /// Holds the plan against `ring.memory`, the cgroup and the machine, for `local_ranks` such daemons together.
+    /// What a daemon with these streams needs, one session of each: their rings, and once what they share. No ceiling.
+    #[must_use]
+    pub fn together(plans: &[Self]) -> Self {
+        let greatest = |part: fn(&Self) -> u64| plans.iter().map(part).max().unwrap_or(0);
+        Self {
+            ring_bytes: plans.iter().fold(0, |sum, plan| plan.ring_bytes.saturating_add(sum)),
+            fetch_bytes: greatest(|plan| plan.fetch_bytes),
+            scratch_bytes: greatest(|plan| plan.scratch_bytes),
+            ceiling_bytes: u64::MAX,
+        }
+    }
+
+    /// Holds the plan against `ring.memory`.
     ///
     /// # Errors
     /// When it does not fit: with the figures and the key to change.
-    pub fn check(
-        &self,
-        stream: &Stream,
-        threads: u32,
-        local_ranks: u32,
-    ) -> Result<(), MemoryError> {
+    pub fn check_ceiling(&self, stream: &Stream, threads: u32) -> Result<(), MemoryError> {
         let ring = &stream.config.ring;
-        let place = ring.memory_place.to_string();
-        if self.total_bytes() > self.ceiling_bytes {
-            return Err(MemoryError::Ceiling {
-                place,
-                plan: *self,
-                slots: ring.slots,
-                slot_bytes: stream.layout.slot_bytes(),
-                threads,
-            });
+        if self.total_bytes() <= self.ceiling_bytes {
+            return Ok(());
         }
+        Err(MemoryError::Ceiling {
+            place: ring.memory_place.to_string(),
+            plan: *self,
+            slots: ring.slots,
+            slot_bytes: stream.layout.slot_bytes(),
+            threads,
+        })
+    }
+
+    /// Holds the plan against the control group and the machine, for `local_ranks` such daemons together; `stream` is the
+    /// one whose configuration is named.
+    ///
+    /// # Errors
+    /// When it does not fit: with the figures and the keys to change.
+    pub fn check_machine(&self, stream: &Stream, local_ranks: u32) -> Result<(), MemoryError> {
+        let place = stream.config.ring.memory_place.to_string();
         let needed_bytes = self.total_bytes().saturating_mul(local_ranks.into());
         refuse_what_is_not_granted(place, needed_bytes, &Machine::default())
     }
