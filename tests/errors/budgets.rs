@@ -71,9 +71,8 @@ fn what_all_streams_and_ranks_need_together_is_held_against_the_machine() {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();
     let available = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:")).unwrap();
     let available = available.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10;
-    let planned_bytes = |slots| {
-        check(&[&train], slots, 1).json()["streams"][0]["memory_bytes"].as_u64().unwrap()
-    };
+    let planned_bytes =
+        |slots| check(&[&train], slots, 1).json()["streams"][0]["memory_bytes"].as_u64().unwrap();
     let slots = available * 6 / 10 / (planned_bytes(4) - planned_bytes(3));
     let alone = check(&[&train], slots, 1);
     assert!(alone.status.success(), "{alone:?}");

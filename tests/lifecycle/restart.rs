@@ -116,6 +116,25 @@ fn the_next_daemon_reads_no_configuration_and_scans_nothing() {
     assert_eq!(loader.restarts(), 1);
 }
 
+/// Nobody does that who replaces files by a rename; whoever does kills the daemon (SIGBUS), and no more.
+#[test]
+fn an_index_that_is_cut_off_in_place_costs_a_daemon_and_no_batch() {
+    let place = Place::new();
+    data::images(&place.path("images"), 60, 3);
+    let keys = "order.epochs = 2\nring.slots = 3";
+    let config = place.config("train.toml", &data::image_config(&place.path("images"), keys));
+    let mut loader = private(&config);
+    let expected = take_epoch(&mut loader);
+    let index = std::fs::File::options().write(true).open(place.path("train.index")).unwrap();
+    index.set_len(0).unwrap();
+    let second = take_epoch(&mut loader);
+    assert_eq!(loader.restarts(), 1, "the daemon read no page of its index");
+    loader.set_epoch(0).unwrap();
+    assert_eq!(take_epoch(&mut loader), expected);
+    loader.set_epoch(1).unwrap();
+    assert_eq!(take_epoch(&mut loader), second);
+}
+
 #[test]
 fn seeks_states_and_figures_are_answered_over_a_death() {
     let place = Place::new();

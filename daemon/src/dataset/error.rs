@@ -133,12 +133,12 @@ pub enum DatasetError {
         what: &'static str,
     },
     /// The index that a client kept from the daemon before is not this dataset's.
-    #[error("the index handed over for {} is {what}; make a new loader, which scans the folder", path.display())]
+    #[error(
+        "the index handed over for {} is another dataset's; make a new loader, which scans the folder", path.display()
+    )]
     KeptIndex {
         /// The dataset.
         path: PathBuf,
-        /// What it is instead.
-        what: &'static str,
     },
     /// `dataset.index` lies among the samples.
     #[error(

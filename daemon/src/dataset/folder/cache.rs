@@ -115,6 +115,10 @@ impl IndexPlace {
         if self.is_configured && !status.is_file() {
             return Err(foreign("no regular file"));
         }
+        // Nothing is lost when it is overwritten.
+        if status.len() == 0 {
+            return Ok(None);
+        }
         // Another user could cut the file short under the mapping. A configured file is the configuration's word.
         if !self.is_configured && status.uid() != own_user() {
             return Ok(None);

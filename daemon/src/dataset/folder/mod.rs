@@ -62,8 +62,15 @@ pub fn open_folder(
 ) -> Result<(FolderIndex, IndexReport), DatasetError> {
     let started = Instant::now();
     let root = resolve_root(&config.path, format)?;
+    let mut warnings = Vec::new();
     if let Some(file) = &config.kept_index {
-        return open_kept(file, &root, format, started);
+        match open_kept(file, &root, format, started)? {
+            Some(opened) => return Ok(opened),
+            None => warnings.push(
+                "the index of the daemon before was changed in place or cut off: the folders are looked at anew"
+                    .to_owned(),
+            ),
+        }
     }
     let source = LocalDirectories::open(&root)?;
     let list = |path: &Option<PathBuf>, action| {
@@ -80,6 +87,7 @@ pub fn open_folder(
     let place = IndexPlace::choose(config.index.as_deref(), &identity, &options);
     let task = Task { source: &source, root: &root, format, selection, identity, options, place };
     let (index, mut report) = task.open(progress)?;
+    report.warnings.splice(0..0, warnings);
     report.samples = index.sample_count();
     report.classes = index.header().classes;
     report.bytes = index.size_bytes();
@@ -89,21 +97,22 @@ pub fn open_folder(
 }
 
 /// Takes over the index of the daemon before: the stream goes on over the samples that it began with, whatever has
-/// changed in the folders.
+/// changed in the folders. None: its bytes are not sound, perhaps what that daemon died of; a scan that finds other
+/// samples is told from it by the stream's fingerprint.
 fn open_kept(
     file: &File,
     root: &Path,
     format: FolderFormat,
     started: Instant,
-) -> Result<(FolderIndex, IndexReport), DatasetError> {
-    let foreign = |what| DatasetError::KeptIndex { path: root.to_owned(), what };
-    let mapped = file.try_clone().and_then(map_file_read_only).map_err(|error| {
-        DatasetError::from_io(root.to_owned(), "mapping the index that was handed over", error)
-    })?;
-    let index = FolderIndex::open(IndexBytes::Mapped(mapped), format.extensions)
-        .map_err(|_| foreign("none of this release"))?;
+) -> Result<Option<(FolderIndex, IndexReport)>, DatasetError> {
+    let Ok(mapped) = file.try_clone().and_then(map_file_read_only) else {
+        return Ok(None);
+    };
+    let Ok(index) = FolderIndex::open(IndexBytes::Mapped(mapped), format.extensions) else {
+        return Ok(None);
+    };
     if index.header().identity != digest_identity(root, format) {
-        return Err(foreign("that of another dataset"));
+        return Err(DatasetError::KeptIndex { path: root.to_owned() });
     }
     let report = IndexReport {
         samples: index.sample_count(),
@@ -113,7 +122,7 @@ fn open_kept(
         reused: true,
         ..IndexReport::default()
     };
-    Ok((index, report))
+    Ok(Some((index, report)))
 }
 
 fn resolve_root(path: &Path, format: FolderFormat) -> Result<PathBuf, DatasetError> {
