@@ -1,5 +1,6 @@
-//! The world size changes in the middle of an epoch, four times: 1, 2, 3, 8 ranks and one again, each resumed from the
-//! state of the ranks before. `FOREBAY_TEST_WORLD_CHANGES` says in how many epochs; `scripts/prove` asks for many.
+//! The world size changes in the middle of an epoch, four times: 1, 2, 3, 8 ranks and one again, and with it the batch size
+//! of a rank, each resumed from the state of the ranks before. `FOREBAY_TEST_WORLD_CHANGES` says in how many epochs;
+//! `scripts/prove` asks for many.
 
 use forebay_client::{Loader, State};
 use forebay_tests::kills::Random;
@@ -7,8 +8,9 @@ use forebay_tests::taken::{ids, sorted, take, take_epoch};
 use forebay_tests::{Daemon, Place, data};
 
 const SAMPLES: u64 = 997;
-/// The ranks, and the most batches that each of them takes: less than an epoch in all.
-const WORLDS: [(u32, u64); 4] = [(1, 20), (2, 20), (3, 20), (8, 10)];
+/// The ranks, the most batches that each of them takes, less than an epoch in all, and the batch size, by its daemon.
+const WORLDS: [(u32, u64, usize); 4] = [(1, 20, 0), (2, 20, 1), (3, 20, 2), (8, 10, 0)];
+const BATCH_SIZES: [u32; 3] = [4, 7, 1];
 
 #[test]
 fn an_epoch_is_whole_whatever_the_world_sizes_that_it_went_through() {
@@ -17,14 +19,22 @@ fn an_epoch_is_whole_whatever_the_world_sizes_that_it_went_through() {
     let place = Place::new();
     data::stack(&place.path("data"), SAMPLES);
     let keys = "order.seed = 9\nbatch.last = \"short\"\nlisten.max_sessions = 9";
-    let config = place.config("train.toml", &data::stack_config(&place.path("data"), keys));
-    let daemon = Daemon::serve(&place, &config);
+    let text = data::stack_config(&place.path("data"), keys);
+    let places = BATCH_SIZES.map(|_| Place::new());
+    let daemons: Vec<Daemon> = BATCH_SIZES
+        .iter()
+        .zip(&places)
+        .map(|(size, place)| {
+            let text = text.replace("batch.size = 4", &format!("batch.size = {size}"));
+            Daemon::serve(place, &place.config("train.toml", &text))
+        })
+        .collect();
     let mut random = Random::new(7);
     let mut state: Option<State> = None;
     for epoch in 0..epochs {
         let mut delivered = Vec::new();
-        for (world_size, most) in WORLDS {
-            let mut ranks = attach(&daemon, world_size, state.as_ref());
+        for (world_size, most, daemon) in WORLDS {
+            let mut ranks = attach(&daemons[daemon], world_size, state.as_ref());
             let count = usize::try_from(random.below(most + 1)).unwrap();
             let taken: Vec<_> = ranks.iter_mut().map(|rank| take(rank, count)).collect();
             // The global order: rank by rank within each global batch.
@@ -36,11 +46,11 @@ fn an_epoch_is_whole_whatever_the_world_sizes_that_it_went_through() {
             // As a checkpoint keeps it.
             state = Some(State::from_json(&states[0]).unwrap());
         }
-        let mut alone = attach(&daemon, 1, state.as_ref()).remove(0);
+        let mut alone = attach(&daemons[1], 1, state.as_ref()).remove(0);
         delivered.extend(ids(&take_epoch(&mut alone)));
         state = Some(alone.state(0).unwrap());
         drop(alone);
-        let mut undisturbed = daemon.loader(0, 1).attach().unwrap();
+        let mut undisturbed = daemons[0].loader(0, 1).attach().unwrap();
         undisturbed.set_epoch(epoch).unwrap();
         assert_eq!(delivered, ids(&take_epoch(&mut undisturbed)), "epoch {epoch}");
         assert_eq!(sorted(delivered), (0..SAMPLES.cast_signed()).collect::<Vec<_>>());
