@@ -3,7 +3,7 @@
 //! No rank, world size, time or host is in it, so that any world size can go on from it. The two fingerprints say which
 //! stream it belongs to; [`State::differences`] names what differs.
 
-use forebay_protocol::frames::Attached;
+use forebay_protocol::frames::{Attached, CONFIG_PART_BYTES, CONFIG_PARTS};
 use forebay_protocol::ids::Position;
 use serde_json::{Map, Value};
 
@@ -21,7 +21,8 @@ pub struct State {
     pub substitutes: u64,
     /// BLAKE3 of the data set, in hexadecimal digits.
     pub dataset: String,
-    /// BLAKE3 of what decides the stream's order and pixels, in hexadecimal digits.
+    /// What decides the stream's order and pixels, in hexadecimal digits, a part for each of
+    /// [`CONFIG_PARTS`](forebay_protocol::frames::CONFIG_PARTS).
     pub config: String,
     /// The daemon's stream version.
     pub stream_version: u32,
@@ -106,9 +107,10 @@ impl State {
         }
         if self.config != present.config {
             found.push(format!(
-                "the configuration differs (saved {}, present {}): seed, order, operations or output changed",
-                short(&self.config),
-                short(&present.config)
+                "the configuration differs in {} (saved {}, present {})",
+                differing_parts(&self.config, &present.config),
+                self.config,
+                present.config
             ));
         }
         if self.stream_version != present.stream_version {
@@ -128,6 +130,19 @@ impl State {
             self.position.samples
         ))
     }
+}
+
+/// What differs between two configurations, by the parts of their fingerprints.
+fn differing_parts(saved: &str, present: &str) -> String {
+    let part = |text: &str, number: usize| {
+        let digits = 2 * CONFIG_PART_BYTES;
+        text.get(number * digits..(number + 1) * digits).map(str::to_owned)
+    };
+    let differing = (0..).zip(CONFIG_PARTS).filter(|(number, _)| {
+        let saved = part(saved, *number);
+        saved.is_none() || saved != part(present, *number)
+    });
+    differing.map(|(_, name)| name).collect::<Vec<_>>().join(", ")
 }
 
 /// The first digits of a fingerprint, for messages.
@@ -164,6 +179,16 @@ mod tests {
         let text = state().to_json();
         assert!(!text.contains('\n') && text.starts_with("{\"forebay\":1,"));
         assert_eq!(State::from_json(&text).unwrap(), state());
+    }
+
+    #[test]
+    fn the_parts_of_a_configuration_that_differ_are_named() {
+        let one = "ab".repeat(32);
+        let seed = format!("{}{}", "00".repeat(8), "ab".repeat(24));
+        let output = format!("{}{}", "ab".repeat(24), "cd".repeat(8));
+        assert_eq!(differing_parts(&one, &seed), "order.seed");
+        assert_eq!(differing_parts(&seed, &output), "order.seed, output");
+        assert_eq!(differing_parts("00ff", &one), "order.seed, order.shuffle, operations, output");
     }
 
     #[test]

@@ -35,6 +35,10 @@ use crate::tensor::TensorSpec;
 /// - 1: the first.
 /// - 2: `Restart`, `Reattach` and `Kept`; `Attached` says who starts the daemon again.
 pub const PROTOCOL_VERSION: u32 = 2;
+/// What a configuration's fingerprint tells apart, in the order of its parts.
+pub const CONFIG_PARTS: [&str; 4] = ["order.seed", "order.shuffle", "operations", "output"];
+/// The bytes of each of [`CONFIG_PARTS`] in a configuration's fingerprint.
+pub const CONFIG_PART_BYTES: usize = 8;
 
 /// What a client sends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -217,7 +221,7 @@ pub struct Attached {
     pub epochs: Option<u64>,
     /// BLAKE3 of what the samples are.
     pub dataset_fingerprint: [u8; 32],
-    /// BLAKE3 of seed, order, operations, output and stream version.
+    /// [`CONFIG_PART_BYTES`] of BLAKE3 for each of [`CONFIG_PARTS`].
     pub config_fingerprint: [u8; 32],
     /// Raised whenever order, draws or pixels change for the same input.
     pub stream_version: u32,

@@ -1,42 +1,47 @@
-//! The digest by which a saved state recognises the configuration it belongs to.
+//! The digests by which a saved state recognises the configuration it belongs to.
+
+use forebay_protocol::frames::{CONFIG_PART_BYTES, CONFIG_PARTS};
 
 use super::model::Config;
 use super::value::Value;
 
 impl Config {
-    /// BLAKE3 over what decides the bytes of a sample at a place in an epoch: the stream version, seed and shuffle, all
-    /// operations in order, and the output. The order of keys within a table does not count, nor how operations are
-    /// split into stages: draws are keyed by an operation's place over all stages.
+    /// What decides the bytes of a sample at a place in an epoch, beside data and stream version: eight bytes of BLAKE3
+    /// for each of [`CONFIG_PARTS`]: the seed, the shuffle, all operations in order, and the output. So a client can say
+    /// which of them differs. The order of keys within a table does not count, nor how operations are split into stages:
+    /// draws are keyed by an operation's place over all stages.
     ///
     /// Left out is what a continued run may change: batch size, `last`, epochs, world, threads, memory, paths, hosts.
     #[must_use]
-    pub fn fingerprint(&self, stream_version: u32) -> [u8; 32] {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(&stream_version.to_le_bytes());
-        hasher.update(&self.order.seed.to_le_bytes());
-        hasher.update(&[u8::from(self.order.shuffle)]);
-        let operations = self.stages.iter().flat_map(|stage| &stage.operations);
-        for operation in operations {
-            update_with_value(&mut hasher, &operation.value);
+    pub fn fingerprint(&self) -> [u8; 32] {
+        let mut hashers: [_; CONFIG_PARTS.len()] = CONFIG_PARTS.map(blake3::Hasher::new_derive_key);
+        let [seed, shuffle, operations, output] = &mut hashers;
+        seed.update(&self.order.seed.to_le_bytes());
+        shuffle.update(&[u8::from(self.order.shuffle)]);
+        for operation in self.stages.iter().flat_map(|stage| &stage.operations) {
+            update_with_value(operations, &operation.value);
         }
-        update_with_text(&mut hasher, "output");
-        let mut output: Vec<_> = self.output.iter().collect();
-        output.sort_by(|left, right| left.field.cmp(&right.field));
-        for field in output {
-            update_with_text(&mut hasher, &field.field);
-            update_with_text(&mut hasher, field.dtype.map_or("", |dtype| dtype.name()));
-            update_with_text(&mut hasher, field.layout.map_or("", |layout| layout.word()));
+        let mut fields: Vec<_> = self.output.iter().collect();
+        fields.sort_by(|left, right| left.field.cmp(&right.field));
+        for field in fields {
+            update_with_text(output, &field.field);
+            update_with_text(output, field.dtype.map_or("", |dtype| dtype.name()));
+            update_with_text(output, field.layout.map_or("", |layout| layout.word()));
             for values in [&field.mean, &field.std] {
                 let values = values.as_deref().unwrap_or_default();
-                hasher.update(&(values.len() as u64).to_le_bytes());
+                output.update(&(values.len() as u64).to_le_bytes());
                 for value in values {
-                    hasher.update(&value.to_bits().to_le_bytes());
+                    output.update(&value.to_bits().to_le_bytes());
                 }
             }
             // How far apart ragged rows lie is no part of their bytes.
-            hasher.update(&[u8::from(field.ragged_max_bytes.is_some())]);
+            output.update(&[u8::from(field.ragged_max_bytes.is_some())]);
         }
-        *hasher.finalize().as_bytes()
+        let mut parts = [0; 32];
+        for (part, hasher) in parts.chunks_exact_mut(CONFIG_PART_BYTES).zip(&hashers) {
+            part.copy_from_slice(&hasher.finalize().as_bytes()[..CONFIG_PART_BYTES]);
+        }
+        parts
     }
 }
 
@@ -87,6 +92,8 @@ fn update_with_value(hasher: &mut blake3::Hasher, value: &Value) {
 
 #[cfg(test)]
 mod tests {
+    use forebay_protocol::frames::{CONFIG_PART_BYTES, CONFIG_PARTS};
+
     use std::path::Path;
 
     use crate::config::{Config, Override};
@@ -100,23 +107,27 @@ mod tests {
         let overrides: Vec<Override> =
             arguments.iter().map(|argument| Override::from_argument(argument).unwrap()).collect();
         let config = Config::from_json("x", Path::new("/base"), &dict, &overrides).unwrap();
-        config.fingerprint(1)
+        config.fingerprint()
     }
 
     #[test]
-    fn what_changes_bytes_changes_the_fingerprint() {
+    fn what_changes_bytes_changes_its_own_part_of_the_fingerprint() {
         let base = fingerprint(&[]);
-        for argument in [
-            "order.seed=1",
-            "order.shuffle=false",
-            "stage.preprocess.operations.random-resized-crop.size=225",
-            "stage.preprocess.operations.random-horizontal-flip.probability=0.4",
-            "stage.preprocess.operations=[]",
-            "output.image.dtype=float32",
-            "output.image.layout=NHWC",
-            "output={ label = { dtype = \"int32\" } }",
+        for (argument, part) in [
+            ("order.seed=1", "order.seed"),
+            ("order.shuffle=false", "order.shuffle"),
+            ("stage.preprocess.operations.random-resized-crop.size=225", "operations"),
+            ("stage.preprocess.operations.random-horizontal-flip.probability=0.4", "operations"),
+            ("stage.preprocess.operations=[]", "operations"),
+            ("output.image.dtype=float32", "output"),
+            ("output.image.layout=NHWC", "output"),
+            ("output={ label = { dtype = \"int32\" } }", "output"),
         ] {
-            assert_ne!(fingerprint(&[argument]), base, "{argument}");
+            let changed = fingerprint(&[argument]);
+            let pairs = changed.chunks(CONFIG_PART_BYTES).zip(base.chunks(CONFIG_PART_BYTES));
+            let differing = CONFIG_PARTS.iter().zip(pairs).filter(|(_, (one, other))| one != other);
+            let names: Vec<_> = differing.map(|(name, _)| *name).collect();
+            assert_eq!(names, [part], "{argument}");
         }
     }
 
@@ -142,8 +153,8 @@ mod tests {
     fn the_fingerprint_is_pinned() {
         let found = blake3::Hash::from_bytes(fingerprint(&[])).to_hex();
         assert_eq!(
-            &found[..32],
-            "f74ed17490156bb6e97217ea67012422",
+            found.as_str(),
+            "cf19ef978abc293ac25a688adf68e6be25d410dd0d4c99adf0bc6b9b7485dba5",
             "states saved before would be refused"
         );
     }

@@ -15,7 +15,6 @@ use crate::config::{Concurrency, Config, ConfigError, Last, Place};
 use crate::dataset::{self, Dataset, DatasetError, FolderIndex, IndexBytes, ProgressCallback};
 use crate::observe::{QueueFigures, StageFigures};
 use crate::operation::SamplePlan;
-use crate::order::STREAM_VERSION;
 use crate::storage::{LocalFiles, StorageError};
 
 /// Why a stream cannot be opened.
@@ -124,7 +123,7 @@ impl Stream {
                 input: QueueFigures::default(),
             })
             .collect();
-        let config_fingerprint = config.fingerprint(STREAM_VERSION);
+        let config_fingerprint = config.fingerprint();
         let dataset_fingerprint = dataset.fingerprint();
         Ok(Self {
             config,
