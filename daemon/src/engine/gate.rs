@@ -241,25 +241,31 @@ mod tests {
         Age { next_to_publish: Arc::default(), order, row: 0 }
     }
 
-    /// A thread that waits for ten bytes, tells its name when it has them, and gives them back.
-    fn waiter(
+    /// A request for ten bytes that waits, as in `acquire`; without a thread, whose own grant may come at any moment.
+    fn wait(gate: &Arc<ByteGate>, age: Age) -> oneshot::Receiver<()> {
+        let (sender, granted) = oneshot::channel();
+        let waiter = Waiter { age, bytes: 10, granted: sender };
+        gate.waiters.lock().unwrap().as_mut().unwrap().push(waiter);
+        gate.waiting.fetch_add(1, Ordering::Relaxed);
+        granted
+    }
+
+    /// Gives ten bytes as often as somebody waits; the places of those who got them, in order.
+    fn order_of(
         gate: &Arc<ByteGate>,
-        name: u64,
-        age: Age,
-        told: &std::sync::mpsc::Sender<u64>,
-    ) -> thread::JoinHandle<()> {
-        let waiting = gate.waiting.load(Ordering::Relaxed);
-        let (threads_gate, told) = (Arc::clone(gate), told.clone());
-        let thread = thread::spawn(move || {
-            let permit = threads_gate.acquire(&age, 10).unwrap();
-            told.send(name).unwrap();
-            drop(permit);
-            threads_gate.grant();
-        });
-        while gate.waiting.load(Ordering::Relaxed) == waiting {
-            thread::yield_now();
+        held: BytePermit,
+        waiting: Vec<oneshot::Receiver<()>>,
+    ) -> Vec<usize> {
+        let (mut held, mut order) = (Some(held), Vec::new());
+        let mut waiting: Vec<_> = waiting.into_iter().enumerate().collect();
+        while !waiting.is_empty() {
+            drop(held.take());
+            gate.grant();
+            let granted = waiting.iter_mut().position(|(_, granted)| granted.try_recv().is_ok());
+            order.push(waiting.remove(granted.unwrap()).0);
+            held = Some(BytePermit { gate: Arc::clone(gate), bytes: 10 });
         }
-        thread
+        order
     }
 
     #[test]
@@ -298,14 +304,9 @@ mod tests {
     fn the_oldest_waiter_goes_first() {
         let gate = gate(10);
         let held = gate.acquire(&age(0), 10).unwrap();
-        let (told, order) = std::sync::mpsc::channel();
-        let threads = [3, 1, 2].map(|order| waiter(&gate, order, age(order), &told));
-        drop(held);
-        gate.grant();
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
-        drop(told);
-        assert_eq!(order.iter().collect::<Vec<_>>(), [1, 2, 3]);
-        assert_eq!(gate.in_use(), 0);
+        let waiting = [3, 1, 2].map(|order| wait(&gate, age(order)));
+        assert_eq!(order_of(&gate, held, waiting.into()), [1, 2, 0]);
+        assert_eq!((gate.in_use(), gate.waiting.load(Ordering::Relaxed)), (0, 0));
     }
 
     /// Batch 9 of a session that has published eight meanwhile is older than batch 2 of one that has published none.
@@ -313,16 +314,11 @@ mod tests {
     fn a_waiter_grows_older_with_its_own_session() {
         let gate = gate(10);
         let held = gate.acquire(&age(0), 10).unwrap();
-        let (told, order) = std::sync::mpsc::channel();
         let fast = age(9);
         let published = Arc::clone(&fast.next_to_publish);
-        let threads = [waiter(&gate, 2, age(2), &told), waiter(&gate, 9, fast, &told)];
+        let waiting = vec![wait(&gate, age(2)), wait(&gate, fast)];
         published.store(8, Ordering::Relaxed);
-        drop(held);
-        gate.grant();
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
-        drop(told);
-        assert_eq!(order.iter().collect::<Vec<_>>(), [9, 2]);
+        assert_eq!(order_of(&gate, held, waiting), [1, 0]);
     }
 
     #[test]
