@@ -1,0 +1,10 @@
+//! Gives the shared library its name for the loader: `libforebay.so.MAJOR`, so that a program keeps to the releases that it
+//! was built for.
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    let major = env!("CARGO_PKG_VERSION_MAJOR");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libforebay.so.{major}");
+    // A thread that watches the daemon, and each thread's last error, outlive any `dlclose`.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
+}

@@ -1,0 +1,297 @@
+/*
+ * forebay.h: finished training batches from a Forebay daemon, in C99 and C++.
+ *
+ *     forebay_options options = FOREBAY_OPTIONS_INIT;
+ *     forebay_loader *loader;
+ *     forebay_batch *batch;
+ *     int status;
+ *
+ *     options.target = "train.toml";
+ *     if (forebay_loader_open(&options, &loader) != FOREBAY_OK)
+ *         die(forebay_last_error());
+ *     while ((status = forebay_loader_next(loader, &batch)) == FOREBAY_OK) {
+ *         forebay_tensor image = FOREBAY_TENSOR_INIT;
+ *         forebay_batch_find_tensor(batch, "image", &image);
+ *         train(image.data, image.shape);
+ *         forebay_batch_release(batch);
+ *     }
+ *     if (status != FOREBAY_END)
+ *         die(forebay_last_error());
+ *     forebay_loader_close(loader);
+ *
+ * Results. Every function that can fail returns an int: FOREBAY_OK and other values of 0 or more when it did what it was
+ * asked to, a negative FOREBAY_ERROR_ when not. forebay_last_error() then has a sentence with values, place and remedy. A
+ * failed call changes no place for a result, but that a handle or text asked for is NULL. Nothing unwinds out of this
+ * library, also where it has an error of its own (FOREBAY_ERROR_INTERNAL). Running out of heap memory ends the process.
+ *
+ * Ownership. What the caller gets and must give back: a loader (forebay_loader_close), a batch (forebay_batch_release), a
+ * text (forebay_text_free). Each is given back once; NULL may be given back and nothing happens. Handles are looked up and
+ * never followed: one that was given back before is FOREBAY_ERROR_ARGUMENT, not a crash. Other pointers must be NULL, which
+ * is an error where the thing is needed, or point to what is said here. Strings that go in are UTF-8, end with a null byte
+ * and are not kept.
+ *
+ * Batches. A batch is a lease on a slot of the ring; its tensors lie there, uncopied. It is valid until its last handle is
+ * released, also after the loader was closed and after the daemon has died. Slots may be returned in any order; while more
+ * than `hold` batches are kept, asking for the next is FOREBAY_ERROR_HOLD_LIMIT. The slot may be written to: nobody else
+ * sees it.
+ *
+ * Threads. Every function may be called from every thread. Calls on one loader wait for each other, so a thread that waits
+ * in forebay_loader_next keeps others out of that loader; forebay_loader_close ends its wait (FOREBAY_ERROR_CLOSED). Batches
+ * and their functions wait for nobody. No function may be called from a signal handler.
+ *
+ * Forks. Loaders, batches and texts belong to the process that got them. In a forked child every call on them is
+ * FOREBAY_ERROR_FORKED and does nothing, and the memory of batches is not mapped: a touch ends the child. The child may open
+ * loaders of its own.
+ *
+ * Sizes. Structs begin with `size`, which the FOREBAY_..._INIT constants set; it tells whether header and library fit.
+ */
+#ifndef FOREBAY_H
+#define FOREBAY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Version and errors ---------------------------------------------------------------------------------------------- */
+
+/* The release that this header belongs to; forebay_version() tells the library's. Libraries of one major version share the
+ * name that programs are bound to, libforebay.so.MAJOR. */
+#define FOREBAY_VERSION_MAJOR 0
+#define FOREBAY_VERSION_MINOR 1
+#define FOREBAY_VERSION_PATCH 0
+
+/* "MAJOR.MINOR.PATCH" of the library. Valid for ever. */
+const char *forebay_version(void);
+
+typedef enum forebay_status {
+    FOREBAY_OK = 0,
+    FOREBAY_END = 1,                     /* the epoch has ended; no batch */
+    FOREBAY_WAITING = 2,                 /* nothing is ready yet; no batch */
+    FOREBAY_ERROR_ARGUMENT = -1,         /* an argument is NULL, was given back before, or makes no sense */
+    FOREBAY_ERROR_CONFIG = -2,           /* a mistake in the configuration, the target, the rank or the request */
+    FOREBAY_ERROR_BAD_SAMPLE = -3,       /* a bad sample under on_bad_sample = "fail", or past the budget */
+    FOREBAY_ERROR_STORAGE = -4,          /* reading failed after all retries, for a reason that may pass */
+    FOREBAY_ERROR_MEMORY = -5,           /* the machine does not grant what the session needs */
+    FOREBAY_ERROR_TAKEN = -6,            /* another client holds this stream, rank and world size */
+    FOREBAY_ERROR_VERSION = -7,          /* daemon and library are of different versions */
+    FOREBAY_ERROR_DAEMON_LOST = -8,      /* the daemon is gone, or none answers at the socket */
+    FOREBAY_ERROR_TIMEOUT = -9,          /* nothing moved anywhere for `timeout_seconds` */
+    FOREBAY_ERROR_HOLD_LIMIT = -10,      /* more batches are kept than the ring spares: release some */
+    FOREBAY_ERROR_STATE_MISMATCH = -11,  /* a saved state belongs to another stream; each difference is named */
+    FOREBAY_ERROR_EPOCHS_FINISHED = -12, /* all configured epochs were delivered */
+    FOREBAY_ERROR_FORKED = -13,          /* the handle belongs to the parent of this process */
+    FOREBAY_ERROR_INTERRUPTED = -14,     /* the `interrupt` callback said so; the loader goes on at the next call */
+    FOREBAY_ERROR_CLOSED = -15,          /* another thread closed the loader meanwhile */
+    FOREBAY_ERROR_NO_SUCH_TENSOR = -16,  /* the batch has no tensor of this name or number */
+    FOREBAY_ERROR_PROTOCOL = -17,        /* what the daemon sent makes no sense: an error of Forebay's */
+    FOREBAY_ERROR_INTERNAL = -18         /* an error of this library's own: please report it */
+} forebay_status;
+
+/* The text of this thread's last failed call; "" before the first. It is the library's, valid until a later call of this
+ * thread fails or the thread ends. A call that succeeds leaves it alone. */
+const char *forebay_last_error(void);
+
+/* A status in a word, such as "daemon-lost"; "unknown" for a number that is none. Valid for ever. */
+const char *forebay_status_name(int status);
+
+/* Frees a text that a function of this header gave. */
+int forebay_text_free(char *text);
+
+/* ---- Opening a loader ------------------------------------------------------------------------------------------------ */
+
+typedef struct forebay_loader forebay_loader;
+typedef struct forebay_batch forebay_batch;
+
+/* Lies over a key of the configuration: "batch.size" and "128", "dataset.path" and "\"/data\"". */
+typedef struct forebay_override {
+    const char *key;  /* with dots */
+    const char *json; /* its value as JSON text */
+} forebay_override;
+
+/* What a loader is opened with. All that is NULL or 0 has the default said here. */
+typedef struct forebay_options {
+    size_t size; /* set by FOREBAY_OPTIONS_INIT */
+
+    /* What to attach to. A path that ends in ".toml" or names a plain file: a configuration, for which a private daemon is
+     * started that ends with the loader. A path of a socket, or any other with a '/': a running daemon. Any other word: a
+     * stream of the daemon that the variable FOREBAY_SOCKET names, as `forebay run` sets it. NULL: `json` if that is given,
+     * else `stream` of that daemon. */
+    const char *target;
+    const char *stream; /* the stream of a running daemon; NULL: its first, or the one that `target` names */
+    const char *json;   /* a configuration as JSON text, instead of `target`: a private daemon, as for a file */
+    const char *folder; /* where relative paths in `json` start; NULL: the working directory */
+    const forebay_override *overrides; /* for a private daemon; NULL: none */
+    size_t override_count;
+
+    const char *state; /* a saved state to go on from (forebay_loader_state); NULL: epoch 0, sample 0 */
+    int force;         /* not 0: go on also where the state belongs to another stream */
+
+    /* This process's rank, counted from 0, and the number of ranks. `world_size` 0: what the launcher says (RANK and
+     * WORLD_SIZE, or Slurm inside a step), else rank 0 of 1. */
+    uint32_t rank;
+    uint32_t world_size;
+
+    double timeout_seconds; /* the longest wait without any progress; 0: 300 */
+    const char *program;    /* where a private daemon's program is looked for, after the variable FOREBAY_PROGRAM and before
+                               the folder of this executable and PATH */
+
+    /* Called about every 50 ms by the thread that waits in a call on the loader, also while it is opened. Not 0 ends the
+     * wait with FOREBAY_ERROR_INTERRUPTED. It must return (no C++ exception, no longjmp) and must not use the loader. */
+    int (*interrupt)(void *context);
+    void *interrupt_context; /* handed to `interrupt` */
+} forebay_options;
+
+#define FOREBAY_OPTIONS_INIT {sizeof(forebay_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+
+/* Attaches; starts a private daemon first where the target is a configuration. *loader is a handle to be closed. */
+int forebay_loader_open(const forebay_options *options, forebay_loader **loader);
+
+/* Ends the session, and a private daemon. Waits for the call that another thread is in, and ends that one's wait. Batches
+ * stay valid. */
+int forebay_loader_close(forebay_loader *loader);
+
+/* ---- Taking batches -------------------------------------------------------------------------------------------------- */
+
+/* The next batch: FOREBAY_OK and *batch, to be released; FOREBAY_END after the epoch's last. The call after that begins the
+ * next epoch, or is FOREBAY_ERROR_EPOCHS_FINISHED after the last configured one. Waits; makes no system call when the batch
+ * is ready. */
+int forebay_loader_next(forebay_loader *loader, forebay_batch **batch);
+
+/* As forebay_loader_next, but FOREBAY_WAITING instead of a wait, also while another thread is in a call on the loader. It
+ * begins no epoch: forebay_loader_begin_epoch does, and without it this is FOREBAY_END. */
+int forebay_loader_try_next(forebay_loader *loader, forebay_batch **batch);
+
+/* After FOREBAY_WAITING: waits 50 ms, or less when something comes. FOREBAY_ERROR_TIMEOUT when nothing moved for too long. */
+int forebay_loader_wait(forebay_loader *loader);
+
+/* Begins the next epoch: the one that an opening, a seek or a loaded state stands in, else the one after the last. What is
+ * left of an epoch that was begun is given up, and counted. */
+int forebay_loader_begin_epoch(forebay_loader *loader);
+
+/* Goes to an epoch's start; does nothing when it is the current or the loaded one. */
+int forebay_loader_set_epoch(forebay_loader *loader, uint64_t epoch);
+
+/* Goes to a position: an epoch, and the samples of it that all ranks together have passed. When the stream has no such
+ * position (FOREBAY_ERROR_CONFIG) the session has ended. */
+int forebay_loader_seek(forebay_loader *loader, uint64_t epoch, uint64_t samples);
+
+/* ---- State and figures ----------------------------------------------------------------------------------------------- */
+
+/* The place in the stream as one line of JSON, the same on every rank and good for any number of ranks. It counts the
+ * batches that forebay_loader_next gave, less the last `held_back` ones: for programs that read ahead. *json is a text to
+ * be freed. */
+int forebay_loader_state(forebay_loader *loader, size_t held_back, char **json);
+
+/* Goes on where a saved state stands. FOREBAY_ERROR_STATE_MISMATCH when it belongs to another stream, unless `force` is not
+ * 0; nothing has changed then. */
+int forebay_loader_load_state(forebay_loader *loader, const char *json, int force);
+
+/* The daemon's figures as JSON, as `forebay stats --json` prints them, and under "client" this loader's own. *json is a text
+ * to be freed. */
+int forebay_loader_stats(forebay_loader *loader, char **json);
+
+typedef struct forebay_loader_info {
+    size_t size;                /* set by FOREBAY_LOADER_INFO_INIT */
+    uint64_t batches_per_epoch; /* of this rank, in a full epoch */
+    uint64_t samples_per_epoch; /* of all ranks: the dataset's */
+    uint64_t epochs;            /* configured; 0: endless */
+    uint64_t held;              /* batches that this process keeps now */
+    uint64_t given_up;          /* batches that early ends of epochs left behind */
+    uint64_t restarts;          /* how often a daemon that had died was replaced */
+    uint32_t batch_size;        /* the most rows of a batch */
+    uint32_t tensor_count;      /* of each batch */
+    uint32_t slots;             /* of the ring */
+    uint32_t hold;              /* batches that may be kept while the next is asked for */
+    uint32_t rank;
+    uint32_t world_size;
+    uint32_t daemon_process; /* the private daemon's process id, another after a restart; 0: not private */
+} forebay_loader_info;
+
+#define FOREBAY_LOADER_INFO_INIT {sizeof(forebay_loader_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+
+/* Fills *info. */
+int forebay_loader_get_info(forebay_loader *loader, forebay_loader_info *info);
+
+/* ---- Batches --------------------------------------------------------------------------------------------------------- */
+
+typedef struct forebay_batch_info {
+    size_t size;            /* set by FOREBAY_BATCH_INFO_INIT */
+    uint64_t rows;          /* samples in the batch, padding included */
+    uint64_t number;        /* in the session, counted from 0 over seeks and epochs */
+    uint64_t epoch;         /* that it belongs to */
+    uint64_t epoch_after;   /* the stream's position once the batch is consumed: the epoch, */
+    uint64_t samples_after; /* and the samples of it over all ranks */
+    uint64_t payload_bytes; /* of the slot */
+    uint32_t tensor_count;
+    int is_last_of_epoch; /* for this rank: 0 or 1 */
+} forebay_batch_info;
+
+#define FOREBAY_BATCH_INFO_INIT {sizeof(forebay_batch_info), 0, 0, 0, 0, 0, 0, 0, 0}
+
+/* Fills *info. */
+int forebay_batch_get_info(const forebay_batch *batch, forebay_batch_info *info);
+
+/* A second handle to the same slot, to be released as well; the slot returns with the last one. */
+int forebay_batch_retain(const forebay_batch *batch, forebay_batch **second);
+
+/* Gives a handle back, on any thread, also after the loader was closed. */
+int forebay_batch_release(forebay_batch *batch);
+
+/* ---- Tensors --------------------------------------------------------------------------------------------------------- */
+
+/* The type of elements, field by field DLPack's DLDataType. */
+typedef struct forebay_dtype {
+    uint8_t code;   /* forebay_dtype_code */
+    uint8_t bits;   /* of one element: 8, 16, 32 or 64 */
+    uint16_t lanes; /* 1 */
+} forebay_dtype;
+
+/* The values of DLPack's DLDataTypeCode that occur. */
+typedef enum forebay_dtype_code {
+    FOREBAY_DTYPE_INT = 0,
+    FOREBAY_DTYPE_UINT = 1,
+    FOREBAY_DTYPE_FLOAT = 2,    /* IEEE 754: half, single or double */
+    FOREBAY_DTYPE_BFLOAT = 4,   /* the upper half of a single */
+    FOREBAY_DTYPE_BOOL = 6      /* a byte of 0 or 1 */
+} forebay_dtype_code;
+
+#define FOREBAY_MAX_RANK 8        /* dimensions of a tensor, the batch's own included */
+#define FOREBAY_MAX_NAME_BYTES 64 /* of a tensor's name, without the null byte */
+
+/* One tensor of a batch. `data`, `offsets` and `lengths` are valid as long as the batch; the rest is the caller's copy.
+ *
+ * A dense tensor is contiguous, in row-major order: shape[0] is the batch's rows.
+ * A ragged tensor, whose rows are one-dimensional and differ in length, has rank 1, and shape[0] elements in the region that
+ * its rows lie in, gaps included. Row i begins offsets[i] elements after `data` and has lengths[i] elements; both arrays
+ * have an entry for each row of the batch. */
+typedef struct forebay_tensor {
+    size_t size;                       /* set by FOREBAY_TENSOR_INIT */
+    void *data;                        /* aligned to 256 bytes */
+    uint64_t bytes;                    /* of the whole tensor, gaps included */
+    int64_t shape[FOREBAY_MAX_RANK];   /* as it lies in memory, the batch's rows first; 0 beyond `rank` */
+    int64_t strides[FOREBAY_MAX_RANK]; /* in elements; 0 beyond `rank` */
+    const uint64_t *offsets;           /* in elements; NULL: the tensor is dense */
+    const uint64_t *lengths;           /* in elements; NULL: the tensor is dense */
+    forebay_dtype dtype;
+    int32_t rank;
+    int channels_last; /* 1: rows are height, width, channels, and [output] says NHWC */
+    char name[FOREBAY_MAX_NAME_BYTES + 1];
+} forebay_tensor;
+
+#define FOREBAY_TENSOR_INIT {sizeof(forebay_tensor), 0, 0, {0}, {0}, 0, 0, {0, 0, 0}, 0, 0, {0}}
+
+/* Fills *tensor with the tensor at a place, from 0 up to tensor_count. Names, types and places are the same for all batches
+ * of a loader. */
+int forebay_batch_get_tensor(const forebay_batch *batch, uint32_t index, forebay_tensor *tensor);
+
+/* Fills *tensor with the tensor of a name. */
+int forebay_batch_find_tensor(const forebay_batch *batch, const char *name, forebay_tensor *tensor);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,169 @@
+//! What a loader is opened with: `forebay_options` of the header.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_client::{Builder, Loader, State, Target};
+use forebay_protocol::sync::{AtomicBool, Ordering};
+
+use crate::status::Failure;
+use crate::text::{check_place, optional, required};
+
+/// One key that overrides the configuration's.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct Override {
+    /// The dotted key.
+    pub key: *const c_char,
+    /// Its value as JSON text.
+    pub json: *const c_char,
+}
+
+/// What a loader is opened with; the header says what each field means.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+#[allow(missing_docs, reason = "documented where its users look, in forebay.h")]
+pub struct Options {
+    pub size: usize,
+    pub target: *const c_char,
+    pub stream: *const c_char,
+    pub json: *const c_char,
+    pub folder: *const c_char,
+    pub overrides: *const Override,
+    pub override_count: usize,
+    pub state: *const c_char,
+    pub force: c_int,
+    pub rank: u32,
+    pub world_size: u32,
+    pub timeout_seconds: f64,
+    pub program: *const c_char,
+    pub interrupt: Option<extern "C" fn(*mut c_void) -> c_int>,
+    pub interrupt_context: *mut c_void,
+}
+
+/// The caller's context, on its way through threads.
+struct Context(*mut c_void);
+
+// SAFETY: this library hands the pointer back and never follows it; the header says that the callback is called on
+// whatever thread waits.
+unsafe impl Send for Context {}
+
+impl Context {
+    fn pointer(&self) -> *mut c_void {
+        self.0
+    }
+}
+
+/// Checks the size that the caller wrote into a struct, which tells whether header and library fit together.
+pub(crate) fn check_size<T>(name: &str, initialiser: &str, size: usize) -> Result<(), Failure> {
+    if size == size_of::<T>() {
+        return Ok(());
+    }
+    Err(Failure::argument(format!(
+        "`{name}->size` is {size} and this library, {}, has {}: begin with `{initialiser}`, or compile the program with the \
+         header of this release",
+        env!("CARGO_PKG_VERSION"),
+        size_of::<T>()
+    )))
+}
+
+/// Reads the options.
+///
+/// # Safety
+/// `options` is null or points to what the header says.
+pub(crate) unsafe fn read(
+    options: *const Options,
+    closing: &Arc<AtomicBool>,
+) -> Result<Builder, Failure> {
+    check_place("options", options)?;
+    // SAFETY: checked to be neither null nor misaligned; the size is the first member, whatever the rest is.
+    let size = unsafe { options.cast::<usize>().read() };
+    check_size::<Options>("options", "forebay_options options = FOREBAY_OPTIONS_INIT", size)?;
+    // SAFETY: as above, and the caller knows the same struct.
+    let options = unsafe { options.read() };
+
+    // SAFETY: the caller's promise covers every string of the struct.
+    let mut builder = Loader::builder(unsafe { target(&options) }?);
+    match (options.rank, options.world_size) {
+        (0, 0) => {}
+        (rank, 0) => {
+            return Err(Failure::argument(format!(
+                "rank {rank} was given without `world_size`; give both, or leave both 0 for what the launcher says"
+            )));
+        }
+        (rank, world_size) => builder = builder.rank(rank, world_size),
+    }
+    // SAFETY: as above.
+    if let Some(state) = unsafe { optional("state", options.state) }? {
+        builder = builder.state(State::from_json(state)?, options.force != 0);
+    }
+    if options.timeout_seconds != 0.0 {
+        let timeout = Duration::try_from_secs_f64(options.timeout_seconds).map_err(|error| {
+            Failure::argument(format!("`timeout_seconds` = {}: {error}", options.timeout_seconds))
+        })?;
+        builder = builder.timeout(timeout);
+    }
+    if options.override_count > 0 {
+        check_place("overrides", options.overrides)?;
+    }
+    for index in 0..options.override_count {
+        // SAFETY: the caller's promise: so many overrides, each of two strings.
+        let (key, json) = unsafe {
+            let entry = options.overrides.add(index).read();
+            (required("overrides[].key", entry.key)?, required("overrides[].json", entry.json)?)
+        };
+        builder = builder.override_key(key, json);
+    }
+    if !options.program.is_null() {
+        // SAFETY: not null, and the rest is the caller's promise.
+        let program = unsafe { CStr::from_ptr(options.program) };
+        builder = builder.program(Path::new(OsStr::from_bytes(program.to_bytes())));
+    }
+    let closing = Arc::clone(closing);
+    let (asked, context) = (options.interrupt, Context(options.interrupt_context));
+    Ok(builder.interrupt(move || {
+        // Relaxed: a flag that carries nothing else.
+        closing.load(Ordering::Relaxed) || asked.is_some_and(|asked| asked(context.pointer()) != 0)
+    }))
+}
+
+/// What the options say to attach to.
+///
+/// # Safety
+/// The strings are null or end with a null byte.
+unsafe fn target(options: &Options) -> Result<Target, Failure> {
+    // SAFETY: the caller's promise.
+    let (target, stream, json, folder) = unsafe {
+        (
+            optional("target", options.target)?,
+            optional("stream", options.stream)?,
+            optional("json", options.json)?,
+            optional("folder", options.folder)?,
+        )
+    };
+    match (target, stream, json, folder) {
+        (None, None, Some(json), folder) => Ok(Target::json(json, folder.map(Path::new))),
+        (_, _, Some(_), _) => Err(Failure::argument(
+            "`json` is a whole configuration: leave `target` and `stream` null beside it",
+        )),
+        (_, _, None, Some(_)) => Err(Failure::argument(
+            "`folder` is where relative paths of `json` start, and `json` is null; paths of a file start at its folder",
+        )),
+        (None, stream, None, None) => Ok(Target::Stream(stream.map(str::to_owned))),
+        (Some(word), stream, None, None) => match (Target::from_word(word), stream) {
+            (target, None) => Ok(target),
+            (Target::Socket(path, _), Some(stream)) => {
+                Ok(Target::Socket(path, Some(stream.to_owned())))
+            }
+            (_, Some(stream)) => Err(Failure::argument(format!(
+                "stream `{stream}` was given beside `{word}`, which is no socket; leave `stream` null for a configuration, \
+                 and `target` for a stream of `forebay run`"
+            ))),
+        },
+    }
+}
