@@ -7,7 +7,10 @@
 //! Every function takes pointers as the header says: null, or valid for what it is used for. Handles need no promise.
 
 #![allow(unsafe_code)]
-#![allow(clippy::missing_safety_doc, reason = "one contract for all: the head of this file and the header")]
+#![allow(
+    clippy::missing_safety_doc,
+    reason = "one contract for all: the head of this file and the header"
+)]
 
 use std::ffi::{c_char, c_int, c_void};
 

@@ -4,7 +4,10 @@
 //! Every function takes pointers as the header says: null, or valid for what it is used for. Handles need no promise.
 
 #![allow(unsafe_code)]
-#![allow(clippy::missing_safety_doc, reason = "one contract for all: the head of this file and the header")]
+#![allow(
+    clippy::missing_safety_doc,
+    reason = "one contract for all: the head of this file and the header"
+)]
 
 use std::ffi::{c_char, c_int};
 use std::sync::Arc;
@@ -48,10 +51,7 @@ pub struct LoaderInfo {
 }
 
 /// Runs something on a loader that gives nothing back.
-fn act(
-    loader: *mut LoaderHandle,
-    work: impl FnOnce(&mut Loader) -> Result<(), Error>,
-) -> c_int {
+fn act(loader: *mut LoaderHandle, work: impl FnOnce(&mut Loader) -> Result<(), Error>) -> c_int {
     at_the_border(|| {
         registry::session(loader.addr())?.1.run(work)?;
         Ok(Status::Ok)
@@ -92,7 +92,11 @@ unsafe fn clear<T>(place: *mut *mut T, name: &str) -> Result<(), Failure> {
 ///
 /// # Safety
 /// `place` was checked and may be written to.
-unsafe fn hand_out(registry: &Registry, batch: Option<Batch>, place: *mut *mut BatchHandle) -> Status {
+unsafe fn hand_out(
+    registry: &Registry,
+    batch: Option<Batch>,
+    place: *mut *mut BatchHandle,
+) -> Status {
     let Some(batch) = batch else { return Status::End };
     let handle = registry.add_batch(batch);
     // SAFETY: the caller's promise.
@@ -267,7 +271,11 @@ pub unsafe extern "C" fn forebay_loader_get_info(
         check_place("info", info)?;
         // SAFETY: checked to be neither null nor misaligned; the size is the first member. The rest is the caller's promise.
         let size = unsafe { info.cast::<usize>().read() };
-        check_size::<LoaderInfo>("info", "forebay_loader_info info = FOREBAY_LOADER_INFO_INIT", size)?;
+        check_size::<LoaderInfo>(
+            "info",
+            "forebay_loader_info info = FOREBAY_LOADER_INFO_INIT",
+            size,
+        )?;
         let found = registry::session(loader.addr())?.1.run(|loader| Ok(describe(loader)))?;
         // SAFETY: as above, and the caller knows the same struct.
         unsafe { info.write(found) };

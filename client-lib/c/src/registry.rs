@@ -64,7 +64,9 @@ impl Registry {
             }
             let mark = ForkMark::new().map_err(|error| Failure {
                 status: Status::Memory,
-                message: format!("the kernel refuses a page that tells forks (MADV_WIPEONFORK): {error}"),
+                message: format!(
+                    "the kernel refuses a page that tells forks (MADV_WIPEONFORK): {error}"
+                ),
             })?;
             let fresh = Box::into_raw(Box::new(Self {
                 mark,

@@ -35,8 +35,7 @@ pub(crate) unsafe fn required<'text>(
     text: *const c_char,
 ) -> Result<&'text str, Failure> {
     // SAFETY: the caller's promise is the same.
-    unsafe { optional(name, text) }?
-        .ok_or_else(|| Failure::argument(format!("`{name}` is null")))
+    unsafe { optional(name, text) }?.ok_or_else(|| Failure::argument(format!("`{name}` is null")))
 }
 
 /// Checks a place that a result goes to.

@@ -1,0 +1,88 @@
+//! The header and this crate agree: a program that the C compiler makes of the header says what it understood.
+
+use std::fmt::Write as _;
+use std::mem::offset_of;
+use std::path::Path;
+use std::process::Command;
+
+use forebay_protocol::tensor::{MAX_NAME_BYTES, MAX_RANK};
+
+use crate::batch::{BatchInfo, ElementType, TensorInfo};
+use crate::loader::LoaderInfo;
+use crate::options::{Options, Override};
+use crate::status::Status;
+
+/// Lines for the program, and what it must print.
+#[derive(Default)]
+struct Question {
+    program: String,
+    expected: String,
+}
+
+impl Question {
+    fn ask(&mut self, expression: &str, expected: i64) {
+        writeln!(
+            self.program,
+            "    printf(\"%s = %ld\\n\", \"{expression}\", (long)({expression}));"
+        )
+        .unwrap();
+        writeln!(self.expected, "{expression} = {expected}").unwrap();
+    }
+}
+
+macro_rules! ask_struct {
+    ($question:ident, $c:literal, $rust:ident: $($field:ident)+) => {
+        $question.ask(concat!("sizeof(", $c, ")"), i64::try_from(size_of::<$rust>()).unwrap());
+        $($question.ask(
+            concat!("offsetof(", $c, ", ", stringify!($field), ")"),
+            i64::try_from(offset_of!($rust, $field)).unwrap(),
+        );)+
+        // Every field is asked for: this does not compile otherwise.
+        let _ = |value: $rust| { let $rust { $($field: _),+ } = value; };
+    };
+}
+
+#[test]
+fn the_compiler_reads_the_header_as_this_crate_means_it() {
+    let mut question = Question::default();
+    for (status, constant, _) in Status::ALL {
+        question.ask(constant, *status as i64);
+    }
+    let versions = env!("CARGO_PKG_VERSION").split('.').map(|part| part.parse().unwrap());
+    for (name, value) in ["MAJOR", "MINOR", "PATCH"].iter().zip(versions) {
+        question.ask(&format!("FOREBAY_VERSION_{name}"), value);
+    }
+    question.ask("FOREBAY_MAX_RANK", i64::try_from(MAX_RANK).unwrap());
+    question.ask("FOREBAY_MAX_NAME_BYTES", i64::try_from(MAX_NAME_BYTES).unwrap());
+    ask_struct!(question, "forebay_override", Override: key json);
+    ask_struct!(question, "forebay_options", Options: size target stream json folder overrides override_count state force
+        rank world_size timeout_seconds program interrupt interrupt_context);
+    ask_struct!(question, "forebay_loader_info", LoaderInfo: size batches_per_epoch samples_per_epoch epochs held given_up
+        restarts batch_size tensor_count slots hold rank world_size daemon_process);
+    ask_struct!(question, "forebay_batch_info", BatchInfo: size rows number epoch epoch_after samples_after payload_bytes
+        tensor_count is_last_of_epoch);
+    ask_struct!(question, "forebay_dtype", ElementType: code bits lanes);
+    ask_struct!(question, "forebay_tensor", TensorInfo: size data bytes shape strides offsets lengths dtype rank
+        channels_last name);
+
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("question.c");
+    let program = folder.path().join("question");
+    let text = format!(
+        "#include <forebay.h>\n#include <stdio.h>\nint main(void)\n{{\n{}    return 0;\n}}\n",
+        question.program
+    );
+    std::fs::write(&source, text).unwrap();
+    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
+    let status = Command::new("cc")
+        .args(["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-I"])
+        .arg(include)
+        .arg(&source)
+        .arg("-o")
+        .arg(&program)
+        .status()
+        .unwrap();
+    assert!(status.success(), "cc: {status}");
+    let output = Command::new(&program).output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), question.expected);
+}

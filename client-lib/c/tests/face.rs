@@ -1,0 +1,314 @@
+//! The C face over real daemons: installed, compiled against, linked both ways, and used by C programs whose samples are
+//! compared with the Rust client's. What the programs do is in `face.c` and `../examples/epoch.c`.
+
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use forebay_client::{Batch, Loader};
+use forebay_tests::program::{Finished, run};
+use forebay_tests::taken::{ids, take_epoch};
+use forebay_tests::{Daemon, Place, data, place};
+
+/// What every C file must pass.
+const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-pedantic"];
+
+fn source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
+}
+
+/// Runs a tool that must succeed; gives its standard output.
+fn done(command: &mut Command) -> String {
+    let finished = run(command);
+    assert!(finished.status.success(), "{command:?}: {finished:?}");
+    finished.stdout
+}
+
+fn is_there(tool: &str) -> bool {
+    Command::new(tool).arg("--version").output().is_ok_and(|output| output.status.success())
+}
+
+/// Where `client-lib/c/install` has put what the sources make now.
+fn prefix() -> &'static Path {
+    static PREFIX: OnceLock<PathBuf> = OnceLock::new();
+    PREFIX.get_or_init(|| {
+        let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("c-prefix");
+        let _ = std::fs::remove_dir_all(&prefix);
+        // target/PROFILE/deps/TEST
+        let test = std::env::current_exe().unwrap();
+        let built = test.ancestors().nth(2).unwrap();
+        let profile = if built.ends_with("debug") { "dev" } else { "release" };
+        let mut install = Command::new(source("install"));
+        install.arg(&prefix).args(["--profile", profile]);
+        // It builds the library first, which may take longer than a test may.
+        let status = install.env("CARGO_TARGET_DIR", built.parent().unwrap()).status().unwrap();
+        assert!(status.success(), "{install:?}: {status}");
+        prefix
+    })
+}
+
+/// What the installed file for pkg-config says under a key, with its variables put in.
+fn package_key(key: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(prefix().join("lib/pkgconfig/forebay.pc")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{key}: "))).unwrap();
+    let folder = prefix().display();
+    let line = line
+        .replace("${libdir}", &format!("{folder}/lib"))
+        .replace("${includedir}", &format!("{folder}/include"));
+    line.split_whitespace().map(str::to_owned).collect()
+}
+
+/// The flags that programs compile with: pkg-config's, and without it what its file says.
+fn package_flags() -> Vec<String> {
+    if !is_there("pkg-config") {
+        return [package_key("Cflags"), package_key("Libs")].concat();
+    }
+    let mut command = Command::new("pkg-config");
+    command.args(["--cflags", "--libs", "forebay"]);
+    command.env("PKG_CONFIG_PATH", prefix().join("lib/pkgconfig"));
+    done(&mut command).split_whitespace().map(str::to_owned).collect()
+}
+
+/// Compiles a program against the shared library.
+fn compile(place: &Place, file: &str) -> PathBuf {
+    let program = place.path("shared");
+    let mut cc = Command::new("cc");
+    cc.arg("-std=c99").args(WARNINGS).arg(source(file)).args(package_flags());
+    done(cc.args(["-lpthread", "-o"]).arg(&program));
+    program
+}
+
+/// Runs a C program against the shared library to its end.
+fn run_shared(place: &Place, program: &Path, arguments: &[&str]) -> Finished {
+    let mut command = place.command(program);
+    run(command.args(arguments).env("LD_LIBRARY_PATH", prefix().join("lib")))
+}
+
+/// Has the C program of the tests do something; gives what it printed.
+fn scenario(place: &Place, name: &str, target: &Path) -> String {
+    let program = compile(place, "tests/face.c");
+    let finished = run_shared(place, &program, &[name, target.to_str().unwrap()]);
+    assert!(finished.status.success(), "{name}: {finished:?}");
+    finished.stdout
+}
+
+fn numbers(text: &str) -> Vec<i64> {
+    text.lines().map_while(|line| line.parse().ok()).collect()
+}
+
+/// Twelve batches of four arrays, twice, through four slots.
+fn small_stream(place: &Place) -> PathBuf {
+    let folder = place.path("data");
+    data::stack(&folder, 48);
+    place.config("small.toml", &data::stack_config(&folder, "order.epochs = 2\nring.slots = 4"))
+}
+
+/// The ids of so many epochs, from the Rust client.
+fn expected_ids(config: &Path, epochs: usize) -> Vec<i64> {
+    let mut loader = place::loader(config, 0, 1).attach().unwrap();
+    (0..epochs).flat_map(|_| ids(&take_epoch(&mut loader))).collect()
+}
+
+/// FNV-1a as in the example, over what one batch holds.
+fn add_to_checksum(mut checksum: u64, batch: &Batch) -> u64 {
+    let mut add = |bytes: &[u8]| {
+        for byte in bytes {
+            checksum = (checksum ^ u64::from(*byte)).wrapping_mul(1_099_511_628_211);
+        }
+    };
+    for tensor in batch.tensors() {
+        match tensor.ragged() {
+            Some(rows) => (0..rows.len()).for_each(|row| add(rows.row_bytes(row).unwrap())),
+            None => add(tensor.bytes()),
+        }
+    }
+    checksum
+}
+
+/// What the example must print of the next epoch.
+fn expected_of_example(loader: &mut Loader) -> String {
+    let mut lines = String::new();
+    let mut checksum = 14_695_981_039_346_656_037;
+    while let Some(batch) = loader.next_batch().unwrap() {
+        let ids = batch.require("index").unwrap().as_slice::<i64>().unwrap();
+        let labels = batch.tensor("label").map(|label| label.as_slice::<i64>().unwrap());
+        for (row, id) in ids.iter().enumerate() {
+            lines += &labels.map_or(format!("{id}\n"), |labels| format!("{id} {}\n", labels[row]));
+        }
+        checksum = add_to_checksum(checksum, &batch);
+    }
+    format!("{lines}checksum {checksum:016x}\n")
+}
+
+#[test]
+fn the_example_reads_an_epoch_linked_either_way() {
+    let place = Place::new();
+    data::images(&place.path("images"), 40, 4);
+    let images = place.config("images.toml", &data::image_config(&place.path("images"), ""));
+    data::sentences(&place.path("sentences"), 24);
+    let text = format!(
+        "dataset.path = {:?}\ndataset.format = \"npz\"\nbatch.size = 5\nbatch.last = \"short\"\n\
+         output.tokens = {{ ragged = true, max_bytes = \"64B\" }}\nstage = [{{ name = \"copy\", operations = [] }}]\n",
+        place.path("sentences").display()
+    );
+    let sentences = place.config("sentences.toml", &text);
+    let shared = compile(&place, "examples/epoch.c");
+    let fixed = place.path("static");
+    let mut cc = Command::new("cc");
+    cc.arg("-std=c99").args(WARNINGS).args(package_key("Cflags")).arg(source("examples/epoch.c"));
+    cc.arg(prefix().join("lib/libforebay.a")).args(package_key("Libs.private"));
+    done(cc.arg("-o").arg(&fixed));
+
+    for config in [&images, &sentences] {
+        let expected = expected_of_example(&mut place::loader(&**config, 0, 1).attach().unwrap());
+        // A daemon of its own.
+        let alone = run_shared(&place, &shared, &[config.to_str().unwrap()]);
+        assert_eq!(alone.stdout, expected, "{alone:?}");
+        assert!(alone.status.success());
+        // A daemon that runs, and the library inside the program.
+        let daemon = Daemon::serve(&place, config);
+        let served = run(place.command(&fixed).arg(&daemon.socket));
+        assert_eq!(served.stdout, expected, "{served:?}");
+        drop(daemon);
+        std::fs::remove_file(place.path("daemon.sock")).unwrap();
+    }
+}
+
+#[test]
+fn the_header_is_clean_in_cpp_and_old_c() {
+    let place = Place::new();
+    let text = "#include <forebay.h>\n#include <forebay.h>\nint main() { forebay_options options = FOREBAY_OPTIONS_INIT; \
+                forebay_tensor tensor = FOREBAY_TENSOR_INIT; forebay_loader_info info = FOREBAY_LOADER_INFO_INIT; \
+                forebay_batch_info batch = FOREBAY_BATCH_INFO_INIT; return options.force + (int)tensor.rank + \
+                (int)info.rank + batch.is_last_of_epoch; }\n";
+    for (compiler, standards, name) in [
+        ("cc", &["-std=c99", "-std=c11"][..], "header.c"),
+        ("c++", &["-std=c++11", "-std=c++17"][..], "header.cc"),
+    ] {
+        // A C compiler is required; one for C++ is not.
+        if compiler == "c++" && !is_there(compiler) {
+            continue;
+        }
+        std::fs::write(place.path(name), text).unwrap();
+        for standard in standards {
+            let mut command = Command::new(compiler);
+            command.arg(standard).args(WARNINGS).arg("-fsyntax-only").args(package_key("Cflags"));
+            done(command.arg(place.path(name)));
+        }
+    }
+}
+
+#[test]
+fn the_shared_library_exports_what_the_header_declares_and_has_its_name() {
+    let header = std::fs::read_to_string(prefix().join("include/forebay.h")).unwrap();
+    let declared: BTreeSet<&str> = header
+        .lines()
+        .filter_map(|line| line.strip_prefix("int ").or(line.strip_prefix("const char *")))
+        .filter_map(|line| line.split_once('(').map(|(name, _)| name))
+        .collect();
+    assert!(declared.len() > 20 && declared.iter().all(|name| name.starts_with("forebay_")));
+    let library = prefix().join("lib/libforebay.so");
+    let symbols = done(Command::new("nm").args(["-D", "--defined-only"]).arg(&library));
+    let exported: BTreeSet<&str> =
+        symbols.lines().filter_map(|line| line.split_whitespace().last()).collect();
+    assert_eq!(exported, declared);
+
+    let dynamic = done(Command::new("readelf").arg("-d").arg(&library));
+    let major = env!("CARGO_PKG_VERSION").split('.').next().unwrap();
+    assert!(dynamic.contains(&format!("soname: [libforebay.so.{major}]")), "{dynamic}");
+}
+
+#[test]
+fn a_state_goes_on_where_it_was_saved() {
+    let place = Place::new();
+    let config = small_stream(&place);
+    let expected = expected_ids(&config, 1);
+    let printed = numbers(&scenario(&place, "resume", &config));
+    assert_eq!(printed[..48], expected);
+    // The rest once more, after the state was loaded.
+    assert_eq!(printed[48..], expected[12..]);
+}
+
+#[test]
+fn epochs_can_be_gone_through_by_hand() {
+    let place = Place::new();
+    let config = small_stream(&place);
+    let expected = expected_ids(&config, 2);
+    let text = scenario(&place, "epochs", &config);
+    let printed = numbers(&text);
+    assert_eq!(printed[..48], expected[..48]);
+    assert_eq!(printed[48..], expected[52..]);
+    let figures: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    assert_eq!(figures["client"]["batches"], 12 + 1 + 11);
+    assert!(figures.get("sessions").is_some(), "{figures}");
+}
+
+#[test]
+fn wrong_arguments_are_errors_and_nothing_worse() {
+    let place = Place::new();
+    let config = small_stream(&place);
+    scenario(&place, "arguments", &config);
+}
+
+#[test]
+fn what_cannot_be_opened_is_refused_with_the_remedy() {
+    let place = Place::new();
+    let socket = scenario(&place, "refused", &place.path("absent.sock"));
+    assert!(socket.starts_with("daemon-lost: no daemon answers at "), "{socket}");
+    assert!(socket.contains("absent.sock"), "{socket}");
+    let wrong = place.config("wrong.toml", "dataset.path = \"/data\"\nbatch.siez = 4\n");
+    let config = scenario(&place, "refused", &wrong);
+    assert!(config.starts_with("config: ") && config.contains("wrong.toml:4"), "{config}");
+    assert!(config.contains("did you mean `batch.size`?"), "{config}");
+    let stream = scenario(&place, "refused", Path::new("train"));
+    assert!(stream.starts_with("config: ") && stream.contains("forebay run"), "{stream}");
+}
+
+#[test]
+fn batches_are_released_on_other_threads() {
+    let place = Place::new();
+    let config = small_stream(&place);
+    let expected = expected_ids(&config, 1);
+    let daemon = Daemon::serve(&place, &config);
+    assert_eq!(numbers(&scenario(&place, "threads", &daemon.socket)), expected);
+}
+
+#[test]
+fn a_wait_is_ended_by_the_callback_and_by_a_close() {
+    let place = Place::new();
+    data::stack(&place.path("data"), 8);
+    let text = format!(
+        "dataset.path = {:?}\ndataset.format = \"npy\"\nbatch.size = 4\n\
+         stage = [{{ name = \"slow\", operations = [{{ op = \"delay\", milliseconds = 600000 }}] }}]\n",
+        place.path("data/samples.npy").display()
+    );
+    let config = place.config("slow.toml", &text);
+    scenario(&place, "waits", &config);
+}
+
+#[test]
+fn a_batch_outlives_its_loader() {
+    let place = Place::new();
+    let config = small_stream(&place);
+    let expected = expected_ids(&config, 1);
+    assert_eq!(numbers(&scenario(&place, "held", &config)), expected[..4]);
+}
+
+#[test]
+fn an_epoch_goes_on_over_the_death_of_its_private_daemon() {
+    let place = Place::new();
+    let config = small_stream(&place);
+    let expected = expected_ids(&config, 1);
+    assert_eq!(numbers(&scenario(&place, "killed", &config)), expected);
+}
+
+#[test]
+fn a_forked_child_can_neither_take_nor_return_and_opens_its_own() {
+    let place = Place::new();
+    let config = small_stream(&place);
+    let expected = expected_ids(&config, 1);
+    assert_eq!(numbers(&scenario(&place, "forked", &config)), expected);
+}
