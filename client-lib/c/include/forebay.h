@@ -36,8 +36,8 @@
  * sees it.
  *
  * Threads. Every function may be called from every thread. Calls on one loader wait for each other, so a thread that waits
- * in forebay_loader_next keeps others out of that loader; forebay_loader_close ends its wait (FOREBAY_ERROR_CLOSED). Batches
- * and their functions wait for nobody. No function may be called from a signal handler.
+ * in forebay_loader_next keeps others out of that loader; forebay_loader_close ends its wait (FOREBAY_ERROR_CLOSED). Calls on
+ * batches wait for no loader. No function may be called from a signal handler.
  *
  * Forks. Loaders, batches and texts belong to the process that got them. In a forked child every call on them is
  * FOREBAY_ERROR_FORKED and does nothing, and the memory of batches is not mapped: a touch ends the child. The child may open

@@ -144,7 +144,10 @@ static void arguments(void)
     forebay_tensor tensor = FOREBAY_TENSOR_INIT;
     forebay_loader *loader = (forebay_loader *)&options;
     forebay_batch *batch, *second, *kept[16];
+    char version[32];
     int count = 0, status;
+    sprintf(version, "%d.%d.%d", FOREBAY_VERSION_MAJOR, FOREBAY_VERSION_MINOR, FOREBAY_VERSION_PATCH);
+    CHECK(strcmp(forebay_version(), version) == 0);
     CHECK(forebay_loader_open(NULL, &loader) == FOREBAY_ERROR_ARGUMENT && loader == NULL);
     CHECK(forebay_loader_open(&options, NULL) == FOREBAY_ERROR_ARGUMENT);
     options.size = 8;
@@ -195,6 +198,50 @@ static void arguments(void)
     CHECK(forebay_loader_next(loader, &batch) == FOREBAY_ERROR_ARGUMENT && batch == NULL);
     CHECK(strcmp(forebay_status_name(FOREBAY_ERROR_DAEMON_LOST), "daemon-lost") == 0);
     CHECK(strcmp(forebay_status_name(99), "unknown") == 0);
+}
+
+/* A configuration as text, whose paths start at the target's folder, with a key laid over it. */
+static void from_text(void)
+{
+    static const forebay_override overrides[] = {{"batch.size", "4"}, {"order.epochs", "1"}};
+    forebay_options options = FOREBAY_OPTIONS_INIT;
+    forebay_loader_info info = FOREBAY_LOADER_INFO_INIT;
+    forebay_loader *loader;
+    options.json = "{\"dataset\": {\"path\": \"data/samples.npy\", \"format\": \"npy\"}, \"batch\": {\"size\": 16}, "
+                   "\"cpu\": {\"policy\": \"normal\"}, \"stage\": [{\"name\": \"copy\", \"operations\": []}]}";
+    options.folder = target;
+    options.overrides = overrides;
+    options.override_count = sizeof(overrides) / sizeof(overrides[0]);
+    options.rank = 1;
+    options.world_size = 2;
+    CHECK(forebay_loader_open(&options, &loader) == FOREBAY_OK);
+    CHECK(forebay_loader_get_info(loader, &info) == FOREBAY_OK);
+    CHECK(info.batch_size == 4 && info.epochs == 1 && info.rank == 1 && info.world_size == 2);
+    CHECK(info.tensor_count == 2 && info.samples_per_epoch == 48 && info.daemon_process != 0);
+    print_rest_of_epoch(loader);
+    CHECK(forebay_loader_close(loader) == FOREBAY_OK);
+    options.target = target;
+    CHECK(forebay_loader_open(&options, &loader) == FOREBAY_ERROR_ARGUMENT);
+    CHECK(strstr(forebay_last_error(), "`json`") != NULL);
+}
+
+/* Streams of a running daemon, by its socket and by the variable. */
+static void streams(void)
+{
+    forebay_options options = FOREBAY_OPTIONS_INIT;
+    forebay_loader *loader;
+    options.target = target;
+    options.stream = "big";
+    CHECK(forebay_loader_open(&options, &loader) == FOREBAY_ERROR_CONFIG);
+    CHECK(strstr(forebay_last_error(), "small") != NULL);
+    options.stream = "small";
+    CHECK(forebay_loader_open(&options, &loader) == FOREBAY_OK);
+    CHECK(forebay_loader_close(loader) == FOREBAY_OK);
+    CHECK(setenv("FOREBAY_SOCKET", target, 1) == 0);
+    options.target = NULL;
+    CHECK(forebay_loader_open(&options, &loader) == FOREBAY_OK);
+    print_rest_of_epoch(loader);
+    CHECK(forebay_loader_close(loader) == FOREBAY_OK);
 }
 
 /* Opens the target and prints status and text of what comes of it. */
@@ -353,7 +400,7 @@ int main(int count, char **words)
         void (*run)(void);
     } scenarios[] = {{"resume", resume},   {"epochs", epochs}, {"arguments", arguments}, {"refused", refused},
                      {"threads", threads}, {"waits", waits},   {"held", held},           {"killed", killed},
-                     {"forked", forked}};
+                     {"forked", forked},   {"json", from_text}, {"streams", streams}};
     size_t place;
     CHECK(count == 3);
     target = words[2];

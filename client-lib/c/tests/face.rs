@@ -259,12 +259,34 @@ fn what_cannot_be_opened_is_refused_with_the_remedy() {
     let socket = scenario(&place, "refused", &place.path("absent.sock"));
     assert!(socket.starts_with("daemon-lost: no daemon answers at "), "{socket}");
     assert!(socket.contains("absent.sock"), "{socket}");
-    let wrong = place.config("wrong.toml", "dataset.path = \"/data\"\nbatch.siez = 4\n");
+    let wrong = place.config(
+        "wrong.toml",
+        "dataset.path = \"/data\"\ndataset.format = \"npy\"\nbatch.siez = 4\n",
+    );
     let config = scenario(&place, "refused", &wrong);
-    assert!(config.starts_with("config: ") && config.contains("wrong.toml:4"), "{config}");
+    assert!(config.starts_with("config: ") && config.contains("wrong.toml:5"), "{config}");
     assert!(config.contains("did you mean `batch.size`?"), "{config}");
     let stream = scenario(&place, "refused", Path::new("train"));
     assert!(stream.starts_with("config: ") && stream.contains("forebay run"), "{stream}");
+}
+
+#[test]
+fn a_configuration_can_be_text_with_keys_laid_over_it() {
+    let place = Place::new();
+    let config = small_stream(&place);
+    let mut loader = place::loader(&*config, 1, 2).attach().unwrap();
+    let expected = ids(&take_epoch(&mut loader));
+    let folder = config.parent().unwrap();
+    assert_eq!(numbers(&scenario(&place, "json", folder)), expected);
+}
+
+#[test]
+fn a_running_daemons_streams_are_found_by_name() {
+    let place = Place::new();
+    let config = small_stream(&place);
+    let expected = expected_ids(&config, 1);
+    let daemon = Daemon::serve(&place, &config);
+    assert_eq!(numbers(&scenario(&place, "streams", &daemon.socket)), expected);
 }
 
 #[test]
