@@ -30,12 +30,21 @@ impl Question {
     }
 }
 
+/// The size of a field, which padding would hide from its offset and the next one's.
+fn size_of_field<T, F>(_: impl Fn(&T) -> &F) -> usize {
+    size_of::<F>()
+}
+
 macro_rules! ask_struct {
     ($question:ident, $c:literal, $rust:ident: $($field:ident)+) => {
         $question.ask(concat!("sizeof(", $c, ")"), i64::try_from(size_of::<$rust>()).unwrap());
         $($question.ask(
             concat!("offsetof(", $c, ", ", stringify!($field), ")"),
             i64::try_from(offset_of!($rust, $field)).unwrap(),
+        );
+        $question.ask(
+            concat!("sizeof(((", $c, " *)0)->", stringify!($field), ")"),
+            i64::try_from(size_of_field(|value: &$rust| &value.$field)).unwrap(),
         );)+
         // Every field is asked for: this does not compile otherwise.
         let _ = |value: $rust| { let $rust { $($field: _),+ } = value; };
