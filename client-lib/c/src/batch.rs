@@ -250,3 +250,34 @@ pub extern "C" fn forebay_batch_release(batch: *mut BatchHandle) -> c_int {
         Ok(Status::Ok)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `DLDataTypeCode` of dlpack.h, version 1.0: kDLInt 0, kDLUInt 1, kDLFloat 2, kDLBfloat 4, kDLBool 6.
+    #[test]
+    fn element_types_are_dlpacks() {
+        let found = DType::ALL.map(|dtype| {
+            let ElementType { code, bits, lanes } = ElementType::of(dtype);
+            assert_eq!(lanes, 1);
+            (dtype.name(), code, bits)
+        });
+        let expected = [
+            ("uint8", 1, 8),
+            ("int8", 0, 8),
+            ("uint16", 1, 16),
+            ("int16", 0, 16),
+            ("int32", 0, 32),
+            ("int64", 0, 64),
+            ("uint32", 1, 32),
+            ("uint64", 1, 64),
+            ("float16", 2, 16),
+            ("bfloat16", 4, 16),
+            ("float32", 2, 32),
+            ("float64", 2, 64),
+            ("bool", 6, 8),
+        ];
+        assert_eq!(found, expected);
+    }
+}

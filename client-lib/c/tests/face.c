@@ -330,6 +330,10 @@ static void held(void)
     forebay_tensor tensor = FOREBAY_TENSOR_INIT;
     unsigned char *copy;
     CHECK(forebay_batch_find_tensor(batch, "array", &tensor) == FOREBAY_OK && tensor.bytes > 0);
+    CHECK(strcmp(tensor.name, "array") == 0 && tensor.dtype.code == FOREBAY_DTYPE_FLOAT && tensor.dtype.bits == 32);
+    CHECK(tensor.rank == 3 && tensor.shape[0] == 4 && tensor.shape[1] == 2 && tensor.shape[2] == 3 && tensor.shape[3] == 0);
+    CHECK(tensor.strides[0] == 6 && tensor.strides[1] == 3 && tensor.strides[2] == 1 && tensor.strides[3] == 0);
+    CHECK(tensor.bytes == 4 * 2 * 3 * 4 && tensor.offsets == NULL && tensor.lengths == NULL && tensor.channels_last == 0);
     copy = malloc(tensor.bytes);
     CHECK(copy != NULL);
     memcpy(copy, tensor.data, tensor.bytes);
