@@ -94,3 +94,15 @@ fn clones_of_a_batch_hold_one_slot_until_the_last_is_gone() {
     std::thread::spawn(move || drop(clone)).join().unwrap();
     assert_eq!(loader.held(), 0);
 }
+
+#[test]
+fn a_batch_that_was_given_back_is_not_reported_as_held() {
+    let (place, daemon) = serve("ring.slots = 4");
+    let mut loader = daemon.loader(0, 1).attach().unwrap();
+    // One is fewer than the client rings for while others are ready.
+    drop(loader.next_batch().unwrap());
+    forebay_tests::wait_until("the ring is full again", || {
+        let session = &daemon.stats(&place)["sessions"][0];
+        (&session["slots_ready"], &session["slots_leased"]) == (&4.into(), &0.into())
+    });
+}

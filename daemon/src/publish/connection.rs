@@ -230,7 +230,12 @@ impl Client {
                 }
             }
             (ClientFrame::Stats, true) => {
-                let report = self.host.engine().map(|engine| engine.borrow().report());
+                let report = self.host.engine().map(|engine| {
+                    let mut engine = engine.borrow_mut();
+                    // Slots given back ring only by the half ring; a report shall not call them held.
+                    engine.advance_all();
+                    engine.report()
+                });
                 let text = serde_json::to_string(&report).unwrap_or_default();
                 for part in in_parts(&text) {
                     send(socket, &part, &[]).await?;
