@@ -8,7 +8,10 @@ use forebay_client::Error;
 use forebay_protocol::frames::{ClientFrame, DaemonFrame, FaultKind, PROTOCOL_VERSION};
 use forebay_protocol::socket::{Connection, Incoming};
 use forebay_tests::taken::{take, take_epoch};
-use forebay_tests::{Daemon, Place, data, program, wait_until};
+use forebay_tests::{Daemon, Place, data, is_running, program, wait_until};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
 
 const TRAINER: &str = env!("CARGO_BIN_EXE_forebay-test-trainer");
 
@@ -20,20 +23,24 @@ fn serve(keys: &str) -> (Place, Daemon) {
     (place, daemon)
 }
 
-/// A trainer that has taken three batches and hangs.
-fn hanging_trainer(place: &Place, daemon: &Daemon) -> Child {
+/// A trainer that has taken three batches, has done this and hangs; what it told last before.
+fn hanging_trainer(place: &Place, daemon: &Daemon, steps: &[&str]) -> (Child, Value) {
     let mut child = place
         .command(Path::new(TRAINER))
-        .args(["use=default", "take=3", "hang"])
+        .args(["use=default", "take=3"])
+        .args(steps)
+        .arg("hang")
         .env("FOREBAY_SOCKET", &daemon.socket)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let told: Vec<String> = lines.take(5).map(Result::unwrap).collect();
-    assert!(told.last().is_some_and(|line| line.contains("hangs")), "{told:?}");
-    child
+    let told: Vec<Value> = lines
+        .map(|line| serde_json::from_str(&line.unwrap()).unwrap())
+        .take_while(|value: &Value| value["hangs"] != true)
+        .collect();
+    (child, told.last().expect("it told of its batches").clone())
 }
 
 #[test]
@@ -99,7 +106,7 @@ fn a_killed_client_makes_room_at_once() {
     let (place, mut daemon) = serve("");
     let expected = take_epoch(&mut daemon.loader(0, 1).attach().unwrap());
     for _ in 0..3 {
-        let mut child = hanging_trainer(&place, &daemon);
+        let (mut child, _) = hanging_trainer(&place, &daemon, &[]);
         let refused = daemon.loader(0, 1).attach();
         assert!(matches!(refused, Err(Error::Taken(_))), "{refused:?}");
         child.kill().unwrap();
@@ -110,6 +117,23 @@ fn a_killed_client_makes_room_at_once() {
     }
     assert!(daemon.is_running());
     wait_until("all segments are given back", || daemon.mapped_segments() == 0);
+}
+
+#[test]
+fn a_killed_client_makes_room_though_children_of_it_still_have_its_socket() {
+    let (place, daemon) = serve("");
+    let expected = take_epoch(&mut daemon.loader(0, 1).attach().unwrap());
+    let (mut child, told) = hanging_trainer(&place, &daemon, &["children"]);
+    let children: Vec<u32> = serde_json::from_value(told["children"].clone()).unwrap();
+    assert!(!children.is_empty(), "{told}");
+    child.kill().unwrap();
+    program::wait(&mut child);
+    wait_until("the session has ended", || daemon.mapped_segments() == 0);
+    assert!(children.iter().all(|child| is_running(*child)));
+    assert_eq!(take_epoch(&mut daemon.loader(0, 1).attach().unwrap()), expected);
+    for child in children {
+        kill(Pid::from_raw(child.try_into().unwrap()), Signal::SIGKILL).unwrap();
+    }
 }
 
 #[test]
