@@ -6,7 +6,7 @@ use std::process::{Child, Stdio};
 
 use forebay_client::Error;
 use forebay_protocol::frames::{ClientFrame, DaemonFrame, FaultKind, PROTOCOL_VERSION};
-use forebay_protocol::socket::{Connection, Incoming};
+use forebay_protocol::socket::{Connection, Incoming, SocketError};
 use forebay_tests::taken::{take, take_epoch};
 use forebay_tests::{Daemon, Place, data, is_running, program, wait_until};
 use nix::sys::signal::{Signal, kill};
@@ -204,6 +204,57 @@ fn strangers_at_the_socket_do_no_harm() {
     assert_eq!(take_epoch(&mut loader), expected);
     drop(idle);
     assert!(daemon.is_running());
+}
+
+#[test]
+fn of_a_thousand_connections_at_once_each_is_served_or_refused_with_the_reason() {
+    let (_place, daemon) = serve("");
+    let mut honest = daemon.loader(0, 1).attach().unwrap();
+    let descriptors = daemon.descriptors();
+    let connect = || loop {
+        match Connection::connect(&daemon.socket) {
+            Ok(connection) => return connection,
+            // The queue of those that are not yet accepted is full.
+            Err(SocketError::Call { source, .. })
+                if source.kind() == std::io::ErrorKind::WouldBlock =>
+            {
+                std::thread::yield_now();
+            }
+            Err(error) => panic!("{error}"),
+        }
+    };
+    let crowd: Vec<Connection> = (0..1000)
+        .map(|_| {
+            let connection = connect();
+            let hello =
+                ClientFrame::Hello { protocol: PROTOCOL_VERSION, release: "crowd".to_owned() };
+            // One that is refused already does not read it.
+            let _ = connection.send(&hello, &[]);
+            connection
+        })
+        .collect();
+    let (mut served, mut refused) = (0, 0);
+    for connection in &crowd {
+        wait_until("each is answered", || {
+            match connection.receive().expect("a reason comes before the end") {
+                Incoming::Frame(DaemonFrame::Welcome { .. }, _) => served += 1,
+                Incoming::Frame(DaemonFrame::Fault(fault), _) => {
+                    assert!(fault.message.contains("256 connections"), "{}", fault.message);
+                    assert!(fault.message.contains("end clients"), "{}", fault.message);
+                    refused += 1;
+                }
+                Incoming::Frame(other, _) => panic!("{other:?}"),
+                Incoming::Empty | Incoming::Doorbell => return false,
+            }
+            true
+        });
+    }
+    // The honest client's is one of the 256.
+    assert_eq!((served, refused), (255, 745));
+    assert_eq!(take_epoch(&mut honest).len(), 10);
+    drop(crowd);
+    wait_until("all connections are closed", || daemon.descriptors() <= descriptors);
+    assert_eq!(take_epoch(&mut daemon.loader(1, 2).attach().unwrap()).len(), 5);
 }
 
 #[test]
