@@ -106,3 +106,22 @@ fn a_batch_that_was_given_back_is_not_reported_as_held() {
         (&session["slots_ready"], &session["slots_leased"]) == (&4.into(), &0.into())
     });
 }
+
+#[test]
+fn a_batch_kept_beyond_its_loader_keeps_its_bytes_while_the_daemon_fills_all_other_memory() {
+    let (_place, daemon) = serve("ring.slots = 3");
+    let mut loader = daemon.loader(0, 1).attach().unwrap();
+    let kept: Vec<Batch> = (0..2).map(|_| loader.next_batch().unwrap().unwrap()).collect();
+    let expected: Vec<Taken> = kept.iter().map(Taken::of).collect();
+    drop(loader);
+    // A new session's slots, each many times over.
+    let mut loader = daemon.loader(0, 1).attach().unwrap();
+    for epoch in 0..4 {
+        assert_eq!(take_epoch(&mut loader).len(), 10);
+        assert_eq!(kept.iter().map(Taken::of).collect::<Vec<_>>(), expected, "epoch {epoch}");
+    }
+    // Kept batches count against no limit of the session that took them no more.
+    assert_eq!(loader.held(), 0);
+    drop((loader, daemon));
+    assert_eq!(kept.iter().map(Taken::of).collect::<Vec<_>>(), expected);
+}
