@@ -101,7 +101,7 @@ fn an_array_file_that_may_not_be_read_ends_the_run_by_name() {
     }
     for container in BOTH {
         let (_place, daemon, files) = serve(container, "");
-        std::fs::set_permissions(&files[6], std::fs::Permissions::from_mode(0)).unwrap();
+        std::fs::set_permissions(&files[6], std::fs::Permissions::from_mode(0o000)).unwrap();
         let mut loader = attach(&daemon);
         assert!(loader.next_batch().unwrap().is_some());
         let refused = loader.next_batch().unwrap_err().to_string();
