@@ -21,7 +21,7 @@
 mod model;
 mod session;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -138,23 +138,18 @@ struct World<'a> {
     orphans: Vec<Held>,
 }
 
-fn serve(place: &Place, config: &PathBuf, setting: Setting) -> Daemon {
+fn serve(place: &Place, config: &Path, setting: Setting) -> Daemon {
     let (slots, hold) =
         (format!("ring.slots={}", setting.slots), format!("ring.hold={}", setting.hold));
     Daemon::serve_with(place, &[config], &["--set", &slots, "--set", &hold])
 }
 
 impl<'a> World<'a> {
-    fn new(
-        setting: Setting,
-        place: &Arc<Place>,
-        config: &PathBuf,
-        reference: &'a Reference,
-    ) -> Self {
+    fn new(setting: Setting, place: &Arc<Place>, config: &Path, reference: &'a Reference) -> Self {
         let mut world = Self {
             setting,
             place: Arc::clone(place),
-            config: config.clone(),
+            config: config.to_path_buf(),
             reference,
             daemon: setting.is_served.then(|| serve(place, config, setting)),
             supervisor: None,
