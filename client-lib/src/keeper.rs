@@ -46,6 +46,9 @@ pub(crate) use private::PrivateStart;
 pub(crate) use served::ServedPlace;
 pub(crate) use start::greet;
 
+/// How long closing a loader waits for its private daemon's end: what that logs comes after its batches, and a program
+/// that ended at once would lose it.
+const LAST_WORDS: Duration = Duration::from_millis(250);
 /// Starts in a row without a batch in between, after which a daemon is given up.
 pub(crate) const MOST_FAILURES: u32 = 6;
 
@@ -84,6 +87,8 @@ struct State {
     keepsake: Keepsake,
     /// The ring of the session with the present daemon: what is published there is progress.
     publish: Option<Arc<PublishReader<Mapping>>>,
+    /// A private daemon has ended for good, and all that it logged was passed on.
+    is_seen_out: bool,
 }
 
 /// What the keeper's thread and the loader share.
@@ -123,6 +128,9 @@ impl Shared {
 #[derive(Debug)]
 pub(crate) struct Keeper {
     shared: Arc<Shared>,
+    /// The process in which the thread is: a forked child has none.
+    own_process: u32,
+    is_private: bool,
 }
 
 /// What a loader without a daemon finds.
@@ -141,8 +149,14 @@ impl Keeper {
     fn begin(life: Life) -> Result<(Arc<Shared>, Connection), Error> {
         let (waker, heard) = Connection::pair()
             .map_err(|error| Error::Memory(format!("no connection could be made: {error}")))?;
-        let state =
-            State { life, ended: None, lost: None, keepsake: Keepsake::default(), publish: None };
+        let state = State {
+            life,
+            ended: None,
+            lost: None,
+            keepsake: Keepsake::default(),
+            publish: None,
+            is_seen_out: false,
+        };
         let shared = Shared {
             state: Mutex::new(state),
             changed: Condvar::new(),
@@ -271,6 +285,14 @@ impl Drop for Keeper {
     fn drop(&mut self) {
         self.shared.enter(|_| Life::Closed);
         let _ = self.shared.waker.ring();
+        if self.is_private && self.own_process == std::process::id() {
+            let state = self.shared.lock();
+            let is_over = self
+                .shared
+                .changed
+                .wait_timeout_while(state, LAST_WORDS, |state| !state.is_seen_out);
+            drop(is_over);
+        }
     }
 }
 

@@ -1,4 +1,5 @@
-//! The rings under the model checker: every interleaving and every reordering that the memory model allows.
+//! The rings under the model checker: every interleaving within three pre-emptions and every
+//! reordering that the memory model allows.
 
 use std::sync::Arc;
 

@@ -37,7 +37,7 @@ pub enum SegmentError {
         source: io::Error,
     },
     /// The kernel refused a call.
-    #[error("{call} failed for {what}: {source}")]
+    #[error("{call} failed for {what}: {source}{}", remedy(source))]
     Call {
         /// The segment's part.
         what: &'static str,
@@ -58,6 +58,14 @@ pub enum SegmentError {
         /// What was found.
         found: u64,
     },
+}
+
+/// What may be done about it.
+fn remedy(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(code) if code == Errno::EMFILE as i32 => "; raise the limit of open files (ulimit -n)",
+        _ => "",
+    }
 }
 
 /// What a mapping may be used for.

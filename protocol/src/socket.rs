@@ -308,6 +308,7 @@ impl AsRawFd for Listener {
 
 #[cfg(test)]
 mod tests {
+    use nix::sys::mman::{ProtFlags, mprotect};
     use std::os::fd::AsRawFd;
     use std::os::unix::fs::FileExt;
 
@@ -393,7 +394,14 @@ mod tests {
         own_map.word(1).store(5, Ordering::Relaxed);
         assert_eq!(reader.word(1).load(Ordering::Relaxed), 5);
         assert!(open_segment(segment.descriptor(), "publish", 8192, Access::ReadOnly).is_err());
-        // By other doors: the kernel's file of this process's memory, and a file opened anew.
+        // By other doors: the page's rights, the kernel's file of this process's memory, and a file opened anew.
+        let page = std::ptr::from_ref(reader.word(0)).cast_mut();
+        let page = std::ptr::NonNull::new(page.cast()).unwrap();
+        let both = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        #[expect(unsafe_code, reason = "asks for a right that must not be had")]
+        // SAFETY: the page is the reader's first. Were it granted, more could be written than before, and nothing is.
+        let granted = unsafe { mprotect(page, 4096, both) };
+        assert_eq!(granted, Err(Errno::EACCES));
         let place = std::ptr::from_ref(reader.word(1)) as u64;
         let memory = std::fs::OpenOptions::new().write(true).open("/proc/self/mem").unwrap();
         assert!(memory.write_at(&[9; 8], place).is_err());

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use forebay_tests::{Place, data, program};
+use forebay_tests::{Daemon, Place, data, program};
 
 /// The program with a shell's limits.
 fn limited(place: &Place, limit: &str, arguments: &[&str], config: &Path) -> program::Finished {
@@ -81,6 +81,44 @@ fn what_all_streams_and_ranks_need_together_is_held_against_the_machine() {
         for part in ["train.toml:", "all streams and local ranks", "grants", "lower ring.slots"] {
             assert!(outcome.stderr.contains(part), "{part} in {outcome:?}");
         }
+    }
+}
+
+/// `ring.memory` has room for one session's ring: the second is refused, with the figures and the key, and the first goes on.
+#[test]
+fn an_attach_beyond_ring_memory_is_refused_and_nobody_else_suffers() {
+    let place = Place::new();
+    data::sparse_stack(&place.path("data"), 2_000_000);
+    let keys = "ring.memory = \"80MiB\"\nring.slots = 8";
+    let text = data::stack_config(&place.path("data"), keys)
+        .replace("batch.size = 4", "batch.size = 200000");
+    let config = place.config("train.toml", &text);
+    let daemon = Daemon::serve(&place, &config);
+    let mut first = daemon.loader(0, 2).attach().unwrap();
+    let refused = daemon.loader(1, 2).attach().unwrap_err().to_string();
+    for part in ["another ring of", "ring.memory is 80 MiB", "lower ring.slots or batch.size"] {
+        assert!(refused.contains(part), "{part} in {refused}");
+    }
+    drop(first.next_batch());
+    drop(first);
+    assert!(daemon.loader(1, 2).attach().is_ok(), "the first one's ring was not given back");
+}
+
+/// What the plan says is what the daemon takes at most, rings included.
+#[test]
+fn a_daemon_at_work_stays_within_its_plan() {
+    let place = Place::new();
+    data::images(&place.path("images"), 64, 4);
+    let config = place.config("train.toml", &data::image_config(&place.path("images"), ""));
+    let mut check = place.forebay(&["check", "--json"]);
+    let plan = program::run(check.arg(&config)).json();
+    let planned_bytes = plan["streams"][0]["memory_bytes"].as_u64().unwrap();
+    let daemon = Daemon::serve(&place, &config);
+    let mut loader = daemon.loader(0, 1).attach().unwrap();
+    for _ in 0..50 {
+        let _ = loader.next_batch().unwrap();
+        let resident_bytes = daemon.stats(&place)["resident_bytes"].as_u64().unwrap();
+        assert!(resident_bytes <= planned_bytes, "{resident_bytes} of {planned_bytes}");
     }
 }
 

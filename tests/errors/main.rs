@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+mod array_files;
 mod bad_samples;
 mod broken_files;
 mod budgets;

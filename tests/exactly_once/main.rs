@@ -4,4 +4,5 @@
 
 mod ranks;
 mod scripts;
+mod states;
 mod worlds;

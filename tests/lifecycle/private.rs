@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
@@ -102,6 +103,43 @@ fn a_trainer_killed_at_any_moment_of_its_start_leaves_no_daemon() {
     }
     let needle = place.path("run").display().to_string();
     wait_until("no process of this test is left", || processes_with(&needle).is_empty());
+}
+
+#[test]
+fn a_trainer_killed_before_its_child_has_become_the_daemon_leaves_nothing() {
+    let place = Place::new();
+    let config = config(&place, "");
+    // Forked, and not yet the daemon: that takes longer here than the trainer lives.
+    let (wrapper, forked, over) = (place.path("program"), place.path("forked"), place.path("over"));
+    let script = format!(
+        "#!/bin/sh\ntouch {}\nwhile ! [ -e {} ]; do sleep 0.01; done\nexec {} \"$@\"\n",
+        forked.display(),
+        over.display(),
+        program::forebay().display()
+    );
+    std::fs::write(&wrapper, script).unwrap();
+    std::fs::set_permissions(&wrapper, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let mut child = place
+        .command(Path::new(TRAINER))
+        .env("FOREBAY_PROGRAM", &wrapper)
+        .arg(format!("use={}", config.display()))
+        .args(["take=1", "hang"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_until("the child is there", || forked.exists());
+    child.kill().unwrap();
+    program::wait(&mut child);
+    let needle = place.path("run").display().to_string();
+    assert!(!processes_with(&needle).is_empty(), "the child outlives its trainer");
+    let files = names(&place.path(""));
+    std::fs::write(&over, "").unwrap();
+    wait_until("no process of this test is left", || processes_with(&needle).is_empty());
+    assert!(place.runtime_files().is_empty(), "{:?}", place.runtime_files());
+    std::fs::remove_file(&over).unwrap();
+    assert_eq!(names(&place.path("")), files);
 }
 
 /// The processes that have a text in their environment.

@@ -1,8 +1,11 @@
 //! `forebay serve` and its socket.
 
+use std::io::BufRead;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 
 use forebay_client::Error;
+use forebay_protocol::frames::{ClientFrame, DaemonFrame, PROTOCOL_VERSION};
+use forebay_protocol::socket::{Connection, Incoming};
 use forebay_tests::taken::take_epoch;
 use forebay_tests::{Daemon, Place, data, program, wait_until};
 use nix::sys::signal::Signal;
@@ -172,6 +175,65 @@ fn a_service_manager_hears_that_it_is_ready_alive_and_ending() {
     told_until(&manager, "READY=1");
     manager.set_read_timeout(Some(std::time::Duration::from_millis(100))).unwrap();
     assert!(manager.recv(&mut [0; 64]).is_err());
+    child.kill().unwrap();
+    program::wait(&mut child);
+}
+
+#[test]
+fn too_low_a_limit_of_open_files_is_told_with_the_remedy_and_outlived() {
+    let place = Place::new();
+    let config = config(&place);
+    let socket = place.path("daemon.sock");
+    let limited = |files: u32| {
+        let mut command = place.command(std::path::Path::new("sh"));
+        command.args(["-c", &format!("ulimit -n {files}; exec \"$@\""), "sh"]);
+        command.arg(program::forebay()).arg("serve").arg(&config).arg("--socket").arg(&socket);
+        command
+    };
+    for files in [8, 10, 12, 16, 63] {
+        let refused = program::run(&mut limited(files));
+        assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+        let said = format!("may open {files} files");
+        assert!(
+            refused.stderr.contains(&said) && refused.stderr.contains("ulimit -n"),
+            "{refused:?}"
+        );
+    }
+    let mut child = limited(64).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    wait_until("the daemon listens", || Connection::connect(&socket).is_ok());
+    let loader = || {
+        let target = forebay_client::Target::Socket(socket.clone(), None);
+        forebay_tests::place::loader(target, 0, 1)
+    };
+    // Clients that are there, until there is no room for another one's memory.
+    let mut crowd = Vec::new();
+    let refused = loop {
+        let connection = Connection::connect(&socket).unwrap();
+        let hello = ClientFrame::Hello { protocol: PROTOCOL_VERSION, release: "crowd".to_owned() };
+        connection.send(&hello, &[]).unwrap();
+        wait_until("it is welcome", || {
+            matches!(connection.receive::<DaemonFrame>(), Ok(Incoming::Frame(..)))
+        });
+        crowd.push(connection);
+        match loader().attach() {
+            Ok(loader) => drop(loader),
+            Err(error) => break error,
+        }
+        let maps = format!("/proc/{}/maps", child.id());
+        wait_until("its session has ended", || {
+            !std::fs::read_to_string(&maps).unwrap().contains("memfd:")
+        });
+    };
+    assert!(matches!(refused, Error::Memory(_)), "{refused:?}");
+    assert!(refused.to_string().contains("ulimit -n"), "{refused}");
+    // Then none can be taken in at all.
+    let waiting: Vec<_> = (0..8).map(|_| Connection::connect(&socket).unwrap()).collect();
+    let mut log = std::io::BufReader::new(child.stderr.take().unwrap()).lines();
+    let told = log.find(|line| line.as_ref().unwrap().contains("cannot take a client in")).unwrap();
+    assert!(told.as_ref().unwrap().contains("ulimit -n"), "{told:?}");
+    std::thread::spawn(move || log.for_each(drop));
+    drop((crowd, waiting));
+    assert_eq!(take_epoch(&mut loader().attach().unwrap()).len(), 10);
     child.kill().unwrap();
     program::wait(&mut child);
 }

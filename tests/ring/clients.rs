@@ -6,9 +6,12 @@ use std::process::{Child, Stdio};
 
 use forebay_client::Error;
 use forebay_protocol::frames::{ClientFrame, DaemonFrame, FaultKind, PROTOCOL_VERSION};
-use forebay_protocol::socket::{Connection, Incoming};
+use forebay_protocol::socket::{Connection, Incoming, SocketError};
 use forebay_tests::taken::{take, take_epoch};
-use forebay_tests::{Daemon, Place, data, program, wait_until};
+use forebay_tests::{Daemon, Place, data, is_running, program, wait_until};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
 
 const TRAINER: &str = env!("CARGO_BIN_EXE_forebay-test-trainer");
 
@@ -20,20 +23,24 @@ fn serve(keys: &str) -> (Place, Daemon) {
     (place, daemon)
 }
 
-/// A trainer that has taken three batches and hangs.
-fn hanging_trainer(place: &Place, daemon: &Daemon) -> Child {
+/// A trainer that has taken three batches, has done this and hangs; what it told last before.
+fn hanging_trainer(place: &Place, daemon: &Daemon, steps: &[&str]) -> (Child, Value) {
     let mut child = place
         .command(Path::new(TRAINER))
-        .args(["use=default", "take=3", "hang"])
+        .args(["use=default", "take=3"])
+        .args(steps)
+        .arg("hang")
         .env("FOREBAY_SOCKET", &daemon.socket)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let told: Vec<String> = lines.take(5).map(Result::unwrap).collect();
-    assert!(told.last().is_some_and(|line| line.contains("hangs")), "{told:?}");
-    child
+    let told: Vec<Value> = lines
+        .map(|line| serde_json::from_str(&line.unwrap()).unwrap())
+        .take_while(|value: &Value| value["hangs"] != true)
+        .collect();
+    (child, told.last().expect("it told of its batches").clone())
 }
 
 #[test]
@@ -99,7 +106,7 @@ fn a_killed_client_makes_room_at_once() {
     let (place, mut daemon) = serve("");
     let expected = take_epoch(&mut daemon.loader(0, 1).attach().unwrap());
     for _ in 0..3 {
-        let mut child = hanging_trainer(&place, &daemon);
+        let (mut child, _) = hanging_trainer(&place, &daemon, &[]);
         let refused = daemon.loader(0, 1).attach();
         assert!(matches!(refused, Err(Error::Taken(_))), "{refused:?}");
         child.kill().unwrap();
@@ -110,6 +117,23 @@ fn a_killed_client_makes_room_at_once() {
     }
     assert!(daemon.is_running());
     wait_until("all segments are given back", || daemon.mapped_segments() == 0);
+}
+
+#[test]
+fn a_killed_client_makes_room_though_children_of_it_still_have_its_socket() {
+    let (place, daemon) = serve("");
+    let expected = take_epoch(&mut daemon.loader(0, 1).attach().unwrap());
+    let (mut child, told) = hanging_trainer(&place, &daemon, &["children"]);
+    let children: Vec<u32> = serde_json::from_value(told["children"].clone()).unwrap();
+    assert!(!children.is_empty(), "{told}");
+    child.kill().unwrap();
+    program::wait(&mut child);
+    wait_until("the session has ended", || daemon.mapped_segments() == 0);
+    assert!(children.iter().all(|child| is_running(*child)));
+    assert_eq!(take_epoch(&mut daemon.loader(0, 1).attach().unwrap()), expected);
+    for child in children {
+        kill(Pid::from_raw(child.try_into().unwrap()), Signal::SIGKILL).unwrap();
+    }
 }
 
 #[test]
@@ -180,6 +204,67 @@ fn strangers_at_the_socket_do_no_harm() {
     assert_eq!(take_epoch(&mut loader), expected);
     drop(idle);
     assert!(daemon.is_running());
+}
+
+/// The daemon's descriptors that its connections cost; work threads that start meanwhile have others.
+fn of_connections(daemon: &Daemon) -> usize {
+    let entries = std::fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap();
+    let kinds = entries.flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    let kinds = kinds.map(|kind| kind.to_string_lossy().into_owned());
+    kinds.filter(|kind| kind.starts_with("socket:") || kind.contains("pidfd")).count()
+}
+
+#[test]
+fn of_a_thousand_connections_at_once_each_is_served_or_refused_with_the_reason() {
+    let (_place, daemon) = serve("");
+    let mut honest = daemon.loader(0, 1).attach().unwrap();
+    let expected = take_epoch(&mut honest);
+    let open = of_connections(&daemon);
+    let connect = || loop {
+        match Connection::connect(&daemon.socket) {
+            Ok(connection) => return connection,
+            // The queue of those that are not yet accepted is full.
+            Err(SocketError::Call { source, .. })
+                if source.kind() == std::io::ErrorKind::WouldBlock =>
+            {
+                std::thread::yield_now();
+            }
+            Err(error) => panic!("{error}"),
+        }
+    };
+    let crowd: Vec<Connection> = (0..1000)
+        .map(|_| {
+            let connection = connect();
+            let hello =
+                ClientFrame::Hello { protocol: PROTOCOL_VERSION, release: "crowd".to_owned() };
+            // One that is refused already does not read it.
+            let _ = connection.send(&hello, &[]);
+            connection
+        })
+        .collect();
+    let (mut served, mut refused) = (0, 0);
+    for connection in &crowd {
+        wait_until("each is answered", || {
+            match connection.receive().expect("a reason comes before the end") {
+                Incoming::Frame(DaemonFrame::Welcome { .. }, _) => served += 1,
+                Incoming::Frame(DaemonFrame::Fault(fault), _) => {
+                    assert!(fault.message.contains("256 connections"), "{}", fault.message);
+                    assert!(fault.message.contains("end clients"), "{}", fault.message);
+                    refused += 1;
+                }
+                Incoming::Frame(other, _) => panic!("{other:?}"),
+                Incoming::Empty | Incoming::Doorbell => return false,
+            }
+            true
+        });
+    }
+    // The honest client's is one of the 256.
+    assert_eq!((served, refused), (255, 745));
+    honest.seek(Default::default()).unwrap();
+    assert_eq!(take_epoch(&mut honest), expected);
+    drop(crowd);
+    wait_until("all connections are closed", || of_connections(&daemon) <= open);
+    assert_eq!(take_epoch(&mut daemon.loader(1, 2).attach().unwrap()).len(), 5);
 }
 
 #[test]

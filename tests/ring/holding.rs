@@ -94,3 +94,34 @@ fn clones_of_a_batch_hold_one_slot_until_the_last_is_gone() {
     std::thread::spawn(move || drop(clone)).join().unwrap();
     assert_eq!(loader.held(), 0);
 }
+
+#[test]
+fn a_batch_that_was_given_back_is_not_reported_as_held() {
+    let (place, daemon) = serve("ring.slots = 4");
+    let mut loader = daemon.loader(0, 1).attach().unwrap();
+    // One is fewer than the client rings for while others are ready.
+    drop(loader.next_batch().unwrap());
+    forebay_tests::wait_until("the ring is full again", || {
+        let session = &daemon.stats(&place)["sessions"][0];
+        (&session["slots_ready"], &session["slots_leased"]) == (&4.into(), &0.into())
+    });
+}
+
+#[test]
+fn a_batch_kept_beyond_its_loader_keeps_its_bytes_while_the_daemon_fills_all_other_memory() {
+    let (_place, daemon) = serve("ring.slots = 3");
+    let mut loader = daemon.loader(0, 1).attach().unwrap();
+    let kept: Vec<Batch> = (0..2).map(|_| loader.next_batch().unwrap().unwrap()).collect();
+    let expected: Vec<Taken> = kept.iter().map(Taken::of).collect();
+    drop(loader);
+    // A new session's slots, each many times over.
+    let mut loader = daemon.loader(0, 1).attach().unwrap();
+    for epoch in 0..4 {
+        assert_eq!(take_epoch(&mut loader).len(), 10);
+        assert_eq!(kept.iter().map(Taken::of).collect::<Vec<_>>(), expected, "epoch {epoch}");
+    }
+    // Kept batches count against no limit of the session that took them no more.
+    assert_eq!(loader.held(), 0);
+    drop((loader, daemon));
+    assert_eq!(kept.iter().map(Taken::of).collect::<Vec<_>>(), expected);
+}

@@ -1,5 +1,6 @@
 //! A daemon at full speed for a long time, with trainers that come and are killed: what it holds must stay flat.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -16,8 +17,12 @@ pub struct Soak {
     pub trainers_killed: u64,
     /// Batches that the trainers told of.
     pub batches: u64,
-    /// Resident bytes of the daemon without shared segments: the medians of the second and the fourth quarter.
+    /// Resident bytes of the daemon without shared segments, between trainers: the medians of the second and the fourth
+    /// quarter.
     pub resident_bytes: [u64; 2],
+    /// The same where the daemon had so many threads: fetch threads come and go, and each has a stack and caches of the
+    /// allocator. The number of threads that was met most often in both quarters.
+    pub resident_bytes_at_equal_threads: ([u64; 2], u64),
     /// Open descriptors between trainers, likewise.
     pub descriptors: [u64; 2],
     /// Threads between trainers, likewise.
@@ -61,14 +66,32 @@ pub fn soak(trainer: &Path, duration: Duration) -> Soak {
         values.get(values.len() / 2).copied().unwrap_or(0)
     };
     let pair = |figure| [median(figure, quarter), median(figure, figures.len() - quarter)];
+    let early = &figures[quarter.min(figures.len())..(2 * quarter).min(figures.len())];
+    let late = &figures[figures.len() - quarter..];
     Soak {
         seconds: begin.elapsed().as_secs(),
         trainers_killed: killed,
         batches,
         resident_bytes: pair(0),
+        resident_bytes_at_equal_threads: at_equal_threads(early, late),
         descriptors: pair(1),
         threads: pair(2),
     }
+}
+
+/// Medians of resident bytes at the number of threads that both parts have met most often, and that number.
+fn at_equal_threads(early: &[[u64; 3]], late: &[[u64; 3]]) -> ([u64; 2], u64) {
+    let at = |part: &[[u64; 3]], threads: u64| {
+        let here = part.iter().filter(|figures| figures[2] == threads);
+        let mut bytes: Vec<u64> = here.map(|figures| figures[0]).collect();
+        bytes.sort_unstable();
+        bytes
+    };
+    let counts: BTreeSet<u64> = early.iter().map(|figures| figures[2]).collect();
+    let both = |threads: &u64| at(early, *threads).len().min(at(late, *threads).len());
+    let threads = counts.into_iter().max_by_key(both).unwrap_or(0);
+    let median = |bytes: Vec<u64>| bytes.get(bytes.len() / 2).copied().unwrap_or(0);
+    ([median(at(early, threads)), median(at(late, threads))], threads)
 }
 
 fn start_trainer(

@@ -42,8 +42,14 @@ impl Keeper {
         // Relaxed: a number.
         shared.process.store(daemon.process_id(), Ordering::Relaxed);
         let threads = Arc::clone(&shared);
-        spawn("forebay-keeper", move || Thread { shared: threads, heard, start }.run(daemon))?;
-        Ok((Self { shared }, connection))
+        spawn("forebay-keeper", move || {
+            let shared = Arc::clone(&threads);
+            Thread { shared: threads, heard, start }.run(daemon);
+            shared.lock().is_seen_out = true;
+            shared.changed.notify_all();
+        })?;
+        let own_process = std::process::id();
+        Ok((Self { shared, own_process, is_private: true }, connection))
     }
 }
 

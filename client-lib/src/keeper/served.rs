@@ -36,7 +36,7 @@ impl Keeper {
         let threads = Thread { shared: Arc::clone(&shared), heard, place };
         let connection = Arc::clone(connection);
         spawn("forebay-keeper", move || threads.run(connection))?;
-        Ok(Self { shared })
+        Ok(Self { shared, own_process: std::process::id(), is_private: false })
     }
 }
 

@@ -125,8 +125,19 @@ impl Launch {
     }
 }
 
+/// What a daemon opens for itself and a few clients; far more than a start takes.
+const LEAST_OPEN_FILES: u64 = 64;
+
 /// The runtime of a daemon: one thread for all control, and blocking threads for storage.
 pub(super) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    // Looked at first: what fails for want of descriptors later says so in words of its own, or panics (tokio's signals).
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    if let Some(limit) = limit.filter(|limit| *limit < LEAST_OPEN_FILES) {
+        anyhow::bail!(
+            "this process may open {limit} files at once, and a daemon needs at least {LEAST_OPEN_FILES}; raise the limit \
+             of open files (ulimit -n)"
+        );
+    }
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(512)

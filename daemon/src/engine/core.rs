@@ -434,7 +434,8 @@ pub(crate) async fn run_bell(engine: SharedEngine) -> io::Result<()> {
                 engine.borrow_mut().keep_up();
                 engine.borrow().watch_stalls();
             }
-            () = look, if next_look.is_some() => continue,
+            // What was given back without a doorbell is no stall.
+            () = look, if next_look.is_some() => {}
         }
         engine.borrow_mut().advance_all();
     }

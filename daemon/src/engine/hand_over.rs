@@ -122,6 +122,13 @@ impl StageGate {
         self.active[group].load(Ordering::Relaxed) < self.limit()
     }
 
+    /// Whether a thread of the group may enter for a row that was just marked ready; else the next to leave looks.
+    pub(crate) fn has_room_for_marked(&self, group: impl FnOnce() -> usize) -> bool {
+        // SeqCst fence: pairs with the one in `Sleepers::sleep_unless`. Either this side sees the room, or the leaver the row.
+        fence(Ordering::SeqCst);
+        self.has_room(group())
+    }
+
     /// Enters, if there is room. Never counts beyond the limit, not for a moment: a setter that looks meanwhile would
     /// leave its row to a leaver who does not exist.
     pub(crate) fn enter(&self, group: usize) -> bool {

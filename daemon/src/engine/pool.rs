@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle, Thread};
 
 use arc_swap::ArcSwap;
-use forebay_protocol::sync::{AtomicU64, Ordering, fence};
+use forebay_protocol::sync::{AtomicU64, Ordering};
 use thread_priority::{
     NormalThreadSchedulePolicy, ThreadPriority, ThreadPriorityValue, ThreadSchedulePolicy,
     set_thread_priority_and_policy, thread_native_id,
@@ -249,9 +249,7 @@ impl Shared {
 
     /// Wakes one thread for a row that was marked ready for a stage. With the stage full, the next to leave it looks.
     pub(crate) fn wake_for(&self, stage: &Stage) {
-        // SeqCst fence: pairs with the one in `Sleepers::sleep_unless`. Either this side sees the room, or the leaver the row.
-        fence(Ordering::SeqCst);
-        if stage.gate.has_room(self.active.load(Ordering::SeqCst)) {
+        if stage.gate.has_room_for_marked(|| self.active.load(Ordering::SeqCst)) {
             self.wake_one();
         }
     }

@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
+use std::time::Duration;
 
 use forebay_protocol::frames::{Fault, Restart, Revival, Start};
 
@@ -25,6 +26,21 @@ pub(crate) type Opened = (SharedEngine, Option<Keepsake>);
 pub(crate) type Opener =
     Box<dyn Fn(Opening) -> Pin<Box<dyn Future<Output = Result<Opened, Fault>>>>>;
 
+/// How long a client may keep its connection waiting before it is cut off.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Patience {
+    /// For its first frame.
+    pub(super) greeting: Duration,
+    /// For room in its socket.
+    pub(super) sending: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { greeting: Duration::from_secs(10), sending: Duration::from_secs(5) }
+    }
+}
+
 /// What the connections of one daemon share.
 pub(crate) struct Host {
     pub(super) engine: RefCell<Option<SharedEngine>>,
@@ -32,13 +48,15 @@ pub(crate) struct Host {
     pub(super) opener: Option<Opener>,
     pub(super) revival: Revival,
     pub(super) connections: Cell<usize>,
+    pub(super) patience: Patience,
 }
 
 impl Host {
     /// A daemon whose streams are open, and who starts it again.
     pub(crate) fn serving(engine: SharedEngine, revival: Revival) -> Self {
         let engine = RefCell::new(Some(engine));
-        Self { engine, opener: None, revival, connections: Cell::new(0) }
+        let (connections, patience) = (Cell::new(0), Patience::default());
+        Self { engine, opener: None, revival, connections, patience }
     }
 
     /// A private daemon that is told by its first frame what to serve.
@@ -48,6 +66,7 @@ impl Host {
             opener: Some(opener),
             revival: Revival::ByClient,
             connections: Cell::new(0),
+            patience: Patience::default(),
         }
     }
 

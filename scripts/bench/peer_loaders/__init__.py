@@ -3,8 +3,8 @@
 A module has `batches(work)`, which yields contiguous arrays of a batch each, and where the loader wants the data in a
 form of its own also `prepare(work)`. It is imported in that loader's own environment alone.
 
-Each peer runs with the settings that were fastest in samples/s on two cores; `scripts/bench/peers --search NAME`
-repeats that search over the alternatives given here.
+Each peer runs with the settings that its documentation advises for two cores; `scripts/bench/peers --search NAME` tries
+the alternatives given here.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-//! Every interleaving of setters, work threads and the engine around a stage. A row that nobody comes for shows as a
-//! deadlock: the model's threads sleep in earnest.
+//! Every interleaving, within two or three pre-emptions, of setters, work threads and the engine around a stage. A row
+//! that nobody comes for shows as a deadlock: the model's threads sleep in earnest.
 
 use std::sync::Arc;
 
-use loom::sync::atomic::{AtomicUsize, Ordering, fence};
+use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread::{self, Thread};
 
 use crate::hand_over::{BitSet, Sleepers, StageGate};
@@ -42,8 +42,7 @@ impl Desk {
     fn mark(&self, stage: usize, row: usize) {
         self.payload[row].store(stage + 1, Ordering::Relaxed);
         self.ready[stage].add(row);
-        fence(Ordering::SeqCst);
-        if self.gates[stage].has_room(GROUP) {
+        if self.gates[stage].has_room_for_marked(|| GROUP) {
             self.wake_one();
         }
     }

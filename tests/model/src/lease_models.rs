@@ -1,4 +1,5 @@
-//! Every interleaving of leases that end on the trainer's threads with a daemon that fills slots, dies and is replaced.
+//! Every interleaving, within three pre-emptions, of leases that end on the trainer's threads with a daemon that fills
+//! slots, dies and is replaced.
 //!
 //! A slot's bytes are a cell that loom watches: a daemon that writes while a view may still be read is a race, and fails.
 

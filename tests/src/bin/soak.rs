@@ -15,7 +15,9 @@ fn main() {
         "{}",
         json!({
             "seconds": soak.seconds, "trainers_killed": soak.trainers_killed, "batches": soak.batches,
-            "resident_bytes": soak.resident_bytes, "descriptors": soak.descriptors, "threads": soak.threads,
+            "resident_bytes": soak.resident_bytes,
+            "resident_bytes_at_equal_threads": soak.resident_bytes_at_equal_threads.0,
+            "equal_threads": soak.resident_bytes_at_equal_threads.1, "descriptors": soak.descriptors, "threads": soak.threads,
         })
     );
 }

@@ -5,6 +5,7 @@
 //! - `state=JSON` comes before `use` and says where it goes on
 //! - `train` takes batches without end, each with the state after it: a checkpoint
 //! - `daemon` tells the private daemon's process; `kill-daemon` kills it
+//! - `children` leaves a child behind for each of its sockets, which has a copy of it, and tells their processes
 //! - `touch=PATH` makes a file
 //! - `hang` says so and does nothing any more; `exit=N` ends with this status
 //!
@@ -12,11 +13,13 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::process::{Command, Stdio};
 
 use forebay_client::{Error, Loader, State, Target};
 use forebay_tests::{DEADLINE, Taken};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use serde_json::{Value, json};
 
 fn main() {
@@ -53,6 +56,7 @@ fn play() -> Result<(), Error> {
                 let daemon = Pid::from_raw(daemon.expect("a private daemon"));
                 kill(daemon, Signal::SIGKILL).expect("it lives");
             }
+            "children" => leave_children(),
             "touch" => drop(std::fs::File::create(value).expect("a path that can be written")),
             "hang" => {
                 say(&json!({ "hangs": true }));
@@ -111,6 +115,24 @@ fn train(loader: &mut Loader) -> Result<(), Error> {
         // A step of training; without it the pipe would be all that holds it back.
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
+}
+
+/// As a forked worker of a data pipeline does that outlives its trainer. Forking itself takes `unsafe`.
+fn leave_children() {
+    let own = pidfd_open(getpid(), PidfdFlags::empty()).expect("a pidfd");
+    let mut children = Vec::new();
+    for entry in std::fs::read_dir("/proc/self/fd").expect("the own descriptors").flatten() {
+        let kind = std::fs::read_link(entry.path()).unwrap_or_default();
+        if !kind.to_string_lossy().starts_with("socket:") {
+            continue;
+        }
+        let descriptor = entry.file_name().to_string_lossy().parse().expect("a number");
+        let copy = pidfd_getfd(&own, descriptor, PidfdGetfdFlags::empty()).expect("a copy");
+        let mut child = Command::new("sleep");
+        child.arg("600").stdin(copy).stdout(Stdio::null()).stderr(Stdio::null());
+        children.push(child.spawn().expect("a child").id());
+    }
+    say(&json!({ "children": children }));
 }
 
 fn number(text: &str) -> usize {

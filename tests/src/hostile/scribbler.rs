@@ -35,12 +35,16 @@ pub(super) fn run(socket: &Path, operations: u64, mut noise: Noise) -> Tally {
         let Ok([data, publish, returns]) = <[_; 3]>::try_from(segments) else {
             panic!("a session has three segments");
         };
+        let shared = [data, publish, returns].map(File::from);
+        change_flags(&connection, &shared);
+        let [data, publish, returns] = shared;
         let session = Session {
             connection,
             terms,
-            data: File::from(data),
-            publish: File::from(publish),
-            returns: File::from(returns),
+            data: opened_again(&data),
+            publish,
+            returns: opened_again(&returns),
+            _shared: [data, returns],
         };
         session.try_what_is_forbidden();
         // One session in four behaves well but for single words, so that it lives long.
@@ -57,6 +61,26 @@ struct Session {
     data: File,
     publish: File,
     returns: File,
+    /// As they came, with their flags changed, as long as the session lives.
+    _shared: [File; 2],
+}
+
+/// Changes the flags that both sides see, as they are of the open file and not of the descriptor, and those of the
+/// client's end of the connection. They stay so: the daemon must do without all of them.
+fn change_flags(connection: &Connection, shared: &[File; 3]) {
+    for file in shared {
+        let flags = OFlag::O_NONBLOCK | OFlag::O_APPEND;
+        fcntl(file.as_fd(), FcntlArg::F_SETFL(flags)).unwrap();
+        let set = fcntl(file.as_fd(), FcntlArg::F_GETFL).map(OFlag::from_bits_retain);
+        assert!(set.is_ok_and(|set| set.contains(flags)), "{set:?}");
+    }
+    fcntl(connection.as_fd(), FcntlArg::F_SETFL(OFlag::O_APPEND)).unwrap();
+}
+
+/// With flags of its own: writing at a place is appending where the shared ones say so.
+fn opened_again(file: &File) -> File {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    File::options().read(true).write(true).open(path).unwrap()
 }
 
 impl Session {
@@ -68,8 +92,6 @@ impl Session {
             assert!(file.set_len(bytes * 2).is_err(), "a segment was grown by its client");
             let more = fcntl(file.as_fd(), FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_WRITE));
             assert_eq!(more, Err(Errno::EPERM), "a client sealed a segment further");
-            let _ = fcntl(file.as_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK | OFlag::O_APPEND));
-            let _ = fcntl(file.as_fd(), FcntlArg::F_SETFL(OFlag::empty()));
         }
         assert!(self.publish.write_at(&[1], 0).is_err(), "a client wrote to the publish segment");
         let bytes = self.terms.publish_bytes;

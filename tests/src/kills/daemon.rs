@@ -83,7 +83,7 @@ pub fn run(plan: Plan) -> Value {
     let place = Place::new();
     let mut reference = Reference::new(&place);
     let _ = reference.epoch(0).len();
-    let before = Before::now();
+    let before = Before::now(&place);
     let board = Arc::new(Board::default());
     let mut loader = place::loader(reference.config.as_path(), 0, 1).attach().unwrap();
     let killer = std::thread::spawn({

@@ -13,7 +13,7 @@ const SAMPLES: u64 = 202;
 /// A configuration and what it delivers.
 #[derive(Debug)]
 pub struct Reference {
-    /// The configuration: batches of 4 over 202 samples, endless, a ring of 4 slots.
+    /// The configuration: batches of 4 over 202 JPEGs of which one is broken, endless, a ring of 4 slots.
     pub config: PathBuf,
     epochs: BTreeMap<u64, Vec<Taken>>,
     loader: Loader,
@@ -26,9 +26,12 @@ impl Reference {
     /// When they cannot be written or served.
     #[must_use]
     pub fn new(place: &Place) -> Self {
-        data::stack(&place.path("data"), SAMPLES);
-        let keys = "ring.slots = 4\nbatch.last = \"short\"\norder.seed = 11";
-        let config = place.config("train.toml", &data::stack_config(&place.path("data"), keys));
+        let images = place.path("images");
+        data::images(&images, SAMPLES, 4);
+        std::fs::write(images.join("class-001/00000005.jpg"), "no image").unwrap();
+        let keys = "ring.slots = 4\nbatch.last = \"short\"\norder.seed = 11\nerrors.on_bad_sample = \"substitute\"";
+        let text = data::image_config(&images, keys).replace("batch.size = 8", "batch.size = 4");
+        let config = place.config("train.toml", &text);
         let loader = place::loader(config.as_path(), 0, 1)
             .timeout(std::time::Duration::from_secs(8))
             .attach()
@@ -53,6 +56,11 @@ impl Reference {
                 }
             }
         })
+    }
+
+    /// Takes the index away: the next daemon scans the folder and writes it again.
+    pub fn forget_index(&self) {
+        let _ = std::fs::remove_file(self.config.with_extension("index"));
     }
 
     /// What an epoch delivers once.

@@ -1,7 +1,7 @@
 //! What was found: mismatches, times, and what was left behind.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -12,12 +12,29 @@ use crate::Place;
 #[derive(Debug)]
 pub struct Before {
     shared_memory: BTreeSet<String>,
+    files: BTreeSet<PathBuf>,
     descriptors: usize,
 }
 
 fn names(folder: &Path) -> BTreeSet<String> {
     let Ok(entries) = std::fs::read_dir(folder) else { return BTreeSet::new() };
     entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
+/// All files of a place but its sockets.
+fn files(place: &Place) -> BTreeSet<PathBuf> {
+    let (mut found, mut folders) = (BTreeSet::new(), vec![place.path("")]);
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            let path = entry.path();
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => folders.push(path),
+                _ if path.starts_with(place.runtime_folder()) => {}
+                _ => drop(found.insert(path)),
+            }
+        }
+    }
+    found
 }
 
 fn own_descriptors() -> usize {
@@ -27,8 +44,12 @@ fn own_descriptors() -> usize {
 impl Before {
     /// As it is now.
     #[must_use]
-    pub fn now() -> Self {
-        Self { shared_memory: names(Path::new("/dev/shm")), descriptors: own_descriptors() }
+    pub fn now(place: &Place) -> Self {
+        Self {
+            shared_memory: names(Path::new("/dev/shm")),
+            files: files(place),
+            descriptors: own_descriptors(),
+        }
     }
 
     /// What is there now that was not, once processes that are ending have had a while.
@@ -46,6 +67,7 @@ impl Before {
                 "processes": processes.len(),
                 "shared_memory_names": shared_memory.len(),
                 "sockets": place.runtime_files().len(),
+                "files": files(place).difference(&self.files).count(),
                 "descriptors": own_descriptors().saturating_sub(self.descriptors),
             });
             if is_nothing(&left) {
