@@ -22,7 +22,7 @@ pub struct State {
     /// BLAKE3 of the data set, in hexadecimal digits.
     pub dataset: String,
     /// What decides the stream's order and pixels, in hexadecimal digits, a part for each of
-    /// [`CONFIG_PARTS`](forebay_protocol::frames::CONFIG_PARTS).
+    /// [`CONFIG_PARTS`].
     pub config: String,
     /// The daemon's stream version.
     pub stream_version: u32,
