@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
 /// A lock that is held. Dropping it removes the file, then lets go.
@@ -24,7 +24,8 @@ impl LockFile {
     /// Takes the lock; none if another process, or another holder in this one, has it.
     ///
     /// # Errors
-    /// What the system says, as where the folder cannot be written or its file system has no locks.
+    /// What the system says, as where the folder cannot be written, its file system has no locks, or a link lies there:
+    /// a lock behind a link never lies where it was looked for.
     pub(crate) fn try_take(path: &Path) -> io::Result<Option<Self>> {
         loop {
             let file = OpenOptions::new()
@@ -32,6 +33,7 @@ impl LockFile {
                 .truncate(false)
                 .write(true)
                 .mode(0o600)
+                .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
                 .open(path)?;
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) if lies_at(&file, path) => {
@@ -103,9 +105,14 @@ mod tests {
     }
 
     #[test]
-    fn where_no_file_can_be_made_the_system_says_why() {
+    fn where_no_file_can_be_made_or_a_link_lies_the_system_says_why() {
         let folder = tempfile::tempdir().unwrap();
         let error = LockFile::try_take(&folder.path().join("none/a.lock")).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        let (file, link) = (folder.path().join("file"), folder.path().join("a.lock"));
+        fs::write(&file, "").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let error = LockFile::try_take(&link).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(Errno::LOOP.raw_os_error()));
     }
 }
