@@ -4,7 +4,7 @@
 //! and had no core; what is left of the row's time it slept, in a `delay` or on a disk.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::io::Read;
 use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
@@ -14,8 +14,11 @@ use super::stream::Stage;
 
 /// A thread reads its CPU clock, a system call, at most so often as long as it stays in one stage.
 const READING_PERIOD: Duration = Duration::from_micros(200);
-/// A row whose time is by less than this share longer than its CPU time did not sleep.
-const LEAST_GAP: u32 = 16;
+/// A row whose time is by less than a part in so many longer than its CPU time did not sleep.
+const PARTS_OF_A_ROW: u32 = 16;
+/// This thread's times. Opened for each reading: with hundreds of threads, descriptors that stay open would be what the
+/// limit of open files is spent on.
+const TIMES: &str = "/proc/thread-self/schedstat";
 
 /// See the module's head. Each thread has its own.
 #[derive(Debug)]
@@ -84,11 +87,10 @@ impl Meter {
     }
 }
 
-/// This thread's time ready without a core, as the kernel counts it.
+/// This thread's time ready without a core, as the kernel counts it. Where it does not, all that a row took beyond its CPU
+/// time counts as sleep.
 #[derive(Debug)]
 struct Waits {
-    /// None where the kernel does not count it: then all that a row took beyond its CPU time counts as sleep.
-    file: Option<File>,
     /// What it was when it was last asked.
     known: Duration,
     /// What rows have waited for a core since then, by their clocks.
@@ -97,18 +99,16 @@ struct Waits {
 
 impl Waits {
     fn start() -> Self {
-        let file = File::open("/proc/thread-self/schedstat").ok();
-        let known = file.as_ref().and_then(ready_without_core).unwrap_or_default();
-        Self { file, known, since: Duration::ZERO }
+        Self { known: ready_without_core().unwrap_or_default(), since: Duration::ZERO }
     }
 
     /// How much of `gap`, the time of rows beyond their CPU time, the thread slept.
     fn asleep(&mut self, wall: Duration, gap: Duration) -> Duration {
-        if gap * LEAST_GAP < wall {
+        if gap * PARTS_OF_A_ROW < wall {
             self.since += gap;
             return Duration::ZERO;
         }
-        let Some(now) = self.file.as_ref().and_then(ready_without_core) else {
+        let Some(now) = ready_without_core() else {
             return gap;
         };
         let ready = now.saturating_sub(self.known).saturating_sub(self.since);
@@ -118,16 +118,16 @@ impl Waits {
 
     /// What the thread waited until now was no row's.
     fn skip(&mut self) {
-        if let Some(now) = self.file.as_ref().and_then(ready_without_core) {
+        if let Some(now) = ready_without_core() {
             (self.known, self.since) = (now, Duration::ZERO);
         }
     }
 }
 
 /// "on-core-ns waiting-ns turns": the second.
-fn ready_without_core(file: &File) -> Option<Duration> {
+fn ready_without_core() -> Option<Duration> {
     let mut text = [0; 64];
-    let length = file.read_at(&mut text, 0).ok()?;
+    let length = File::open(TIMES).ok()?.read(&mut text).ok()?;
     let text = std::str::from_utf8(text.get(..length)?).ok()?;
     Some(Duration::from_nanos(text.split_whitespace().nth(1)?.parse().ok()?))
 }
