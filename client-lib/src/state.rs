@@ -21,8 +21,7 @@ pub struct State {
     pub substitutes: u64,
     /// BLAKE3 of the data set, in hexadecimal digits.
     pub dataset: String,
-    /// What decides the stream's order and pixels, in hexadecimal digits, a part for each of
-    /// [`CONFIG_PARTS`].
+    /// What decides the stream's order and pixels, in hexadecimal digits, a part for each of [`CONFIG_PARTS`].
     pub config: String,
     /// The daemon's stream version.
     pub stream_version: u32,
@@ -107,10 +106,8 @@ impl State {
         }
         if self.config != present.config {
             found.push(format!(
-                "the configuration differs in {} (saved {}, present {})",
-                differing_parts(&self.config, &present.config),
-                self.config,
-                present.config
+                "the configuration differs in {}",
+                differing_parts(&self.config, &present.config)
             ));
         }
         if self.stream_version != present.stream_version {

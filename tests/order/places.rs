@@ -93,7 +93,7 @@ fn a_state_of_another_stream_is_refused_by_what_differs() {
         panic!("a state of another seed is refused");
     };
     assert!(
-        message.contains("configuration differs in order.seed (") && !message.contains("data set"),
+        message.contains("configuration differs in order.seed;") && !message.contains("data set"),
         "{message}"
     );
     drop(daemon);

@@ -168,7 +168,7 @@ def test_a_state_of_another_stream_is_refused_by_name(config):
         state = loader.state_dict()
     changed = config()
     changed["order"]["seed"] = 4
-    with pytest.raises(forebay.StateMismatch, match=r"configuration differs in order\.seed \("):
+    with pytest.raises(forebay.StateMismatch, match=r"configuration differs in order\.seed;"):
         forebay.Loader(changed, state=state)
     with forebay.Loader(changed, state=state, force=True) as loader:
         with pytest.raises(forebay.StateMismatch, match="data set differs") as caught:
