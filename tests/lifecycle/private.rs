@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use forebay_client::{Error, Target};
@@ -49,6 +49,19 @@ fn trainer(place: &Place, config: &Path, steps: &[&str]) -> (Child, u32) {
     (child, daemon.expect("the trainer told its daemon"))
 }
 
+/// A trainer that takes a batch and hangs, to nobody's ears.
+fn unheard_trainer(place: &Place, config: &Path) -> Command {
+    let mut command = place.command(Path::new(TRAINER));
+    command.arg(format!("use={}", config.display())).args(["take=1", "hang"]);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+}
+
+fn write_script(path: &Path, lines: &str) {
+    std::fs::write(path, format!("#!/bin/sh\n{lines}")).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700)).unwrap();
+}
+
 #[test]
 fn the_daemon_ends_with_a_trainer_that_is_killed_and_nothing_is_left() {
     let place = Place::new();
@@ -88,21 +101,30 @@ fn a_trainer_killed_at_any_moment_of_its_start_leaves_no_daemon() {
     let place = Place::new();
     let config = config(&place, "");
     for round in 0..20 {
-        let mut child = place
-            .command(Path::new(TRAINER))
-            .arg(format!("use={}", config.display()))
-            .args(["take=1", "hang"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
+        let mut child = unheard_trainer(&place, &config).spawn().unwrap();
         std::thread::sleep(Duration::from_millis(round));
         child.kill().unwrap();
         program::wait(&mut child);
     }
     let needle = place.path("run").display().to_string();
     wait_until("no process of this test is left", || processes_with(&needle).is_empty());
+}
+
+/// The program ends right after its loader; what the daemon says at its end comes later still.
+#[test]
+fn what_a_daemon_says_last_is_passed_on_though_its_trainer_ends() {
+    let place = Place::new();
+    let config = config(&place, "");
+    let wrapper = place.path("program");
+    let daemon = program::forebay();
+    write_script(
+        &wrapper,
+        &format!("{} \"$@\"\nsleep 0.05\necho last words >&2\n", daemon.display()),
+    );
+    let mut trainer = place.command(Path::new(TRAINER));
+    trainer.env("FOREBAY_PROGRAM", &wrapper).arg(format!("use={}", config.display()));
+    let finished = program::run(trainer.args(["take=1", "exit=0"]));
+    assert!(finished.stderr.contains("last words"), "{finished:?}");
 }
 
 #[test]
@@ -112,23 +134,14 @@ fn a_trainer_killed_before_its_child_has_become_the_daemon_leaves_nothing() {
     // Forked, and not yet the daemon: that takes longer here than the trainer lives.
     let (wrapper, forked, over) = (place.path("program"), place.path("forked"), place.path("over"));
     let script = format!(
-        "#!/bin/sh\ntouch {}\nwhile ! [ -e {} ]; do sleep 0.01; done\nexec {} \"$@\"\n",
+        "touch {}\nwhile ! [ -e {} ]; do sleep 0.01; done\nexec {} \"$@\"\n",
         forked.display(),
         over.display(),
         program::forebay().display()
     );
-    std::fs::write(&wrapper, script).unwrap();
-    std::fs::set_permissions(&wrapper, std::fs::Permissions::from_mode(0o700)).unwrap();
-    let mut child = place
-        .command(Path::new(TRAINER))
-        .env("FOREBAY_PROGRAM", &wrapper)
-        .arg(format!("use={}", config.display()))
-        .args(["take=1", "hang"])
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    write_script(&wrapper, &script);
+    let mut child =
+        unheard_trainer(&place, &config).env("FOREBAY_PROGRAM", &wrapper).spawn().unwrap();
     wait_until("the child is there", || forked.exists());
     child.kill().unwrap();
     program::wait(&mut child);
