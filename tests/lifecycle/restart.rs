@@ -15,6 +15,13 @@ fn config(place: &Place, keys: &str) -> PathBuf {
     place.config("train.toml", &data::stack_config(&place.path("data"), keys))
 }
 
+/// Two epochs over sixty pictures in class folders, which need an index.
+fn pictures(place: &Place) -> PathBuf {
+    data::images(&place.path("images"), 60, 3);
+    let keys = "order.epochs = 2\nring.slots = 3";
+    place.config("train.toml", &data::image_config(&place.path("images"), keys))
+}
+
 fn private(config: &std::path::Path) -> Loader {
     place::loader(config, 0, 1).attach().unwrap()
 }
@@ -96,9 +103,7 @@ fn a_stream_goes_on_over_daemons_that_are_killed_and_held_batches_stay() {
 #[test]
 fn the_next_daemon_reads_no_configuration_and_scans_nothing() {
     let place = Place::new();
-    data::images(&place.path("images"), 60, 3);
-    let keys = "order.epochs = 2\nring.slots = 3";
-    let config = place.config("train.toml", &data::image_config(&place.path("images"), keys));
+    let config = pictures(&place);
     let mut loader = private(&config);
     let expected = take_epoch(&mut loader);
     drop(loader);
@@ -120,9 +125,7 @@ fn the_next_daemon_reads_no_configuration_and_scans_nothing() {
 #[test]
 fn an_index_that_is_cut_off_in_place_costs_a_daemon_and_no_batch() {
     let place = Place::new();
-    data::images(&place.path("images"), 60, 3);
-    let keys = "order.epochs = 2\nring.slots = 3";
-    let config = place.config("train.toml", &data::image_config(&place.path("images"), keys));
+    let config = pictures(&place);
     let mut loader = private(&config);
     let expected = take_epoch(&mut loader);
     let index = std::fs::File::options().write(true).open(place.path("train.index")).unwrap();

@@ -73,6 +73,16 @@ impl Daemon {
         (daemon, Wires { returns: ReturnWriter::new(returned, SLOTS), publish })
     }
 
+    /// A first daemon, which has filled all slots, and a client that has taken both.
+    fn with_a_client(memory: &Memory) -> (Self, Arc<Mutex<Leases<Wires>>>, [Arc<Lease>; 2]) {
+        let (mut daemon, wires) = Self::start(SlotTable::new(SLOTS), memory);
+        daemon.turn();
+        let taken = [0, 1].map(|sequence| wires.publish.read(sequence).unwrap());
+        let leases = Arc::new(Mutex::new(Leases::new(wires, SLOTS)));
+        let held = taken.map(|batch| Lease::begin(&leases, memory, &batch));
+        (daemon, leases, held)
+    }
+
     /// Takes back what came, and fills what is free.
     fn turn(&mut self) {
         while let Some(word) = self.returns.take_return().unwrap() {
@@ -145,12 +155,7 @@ fn model(preemptions: usize, test: impl Fn() + Sync + Send + 'static) {
 fn loom_a_slot_is_filled_anew_only_after_its_last_view_is_gone() {
     model(3, || {
         let memory = memory();
-        let (mut daemon, wires) = Daemon::start(SlotTable::new(SLOTS), &memory);
-        daemon.turn();
-        let [first, second] = [0, 1].map(|sequence| wires.publish.read(sequence).unwrap());
-        let leases = Arc::new(Mutex::new(Leases::new(wires, SLOTS)));
-        let shared = Lease::begin(&leases, &memory, &first);
-        let other = Lease::begin(&leases, &memory, &second);
+        let (mut daemon, _leases, [shared, other]) = Daemon::with_a_client(&memory);
         let clone = Arc::clone(&shared);
         let reader = thread::spawn(move || {
             clone.read();
@@ -176,12 +181,7 @@ fn loom_a_slot_is_filled_anew_only_after_its_last_view_is_gone() {
 fn loom_the_next_daemon_finds_every_slot_either_free_or_held() {
     model(3, || {
         let memory = memory();
-        let (mut daemon, wires) = Daemon::start(SlotTable::new(SLOTS), &memory);
-        daemon.turn();
-        let [first, second] = [0, 1].map(|sequence| wires.publish.read(sequence).unwrap());
-        let leases = Arc::new(Mutex::new(Leases::new(wires, SLOTS)));
-        let going = Lease::begin(&leases, &memory, &first);
-        let kept = Lease::begin(&leases, &memory, &second);
+        let (daemon, leases, [going, kept]) = Daemon::with_a_client(&memory);
         drop(daemon);
         let other_thread = thread::spawn(move || {
             going.read();
@@ -190,7 +190,7 @@ fn loom_the_next_daemon_finds_every_slot_either_free_or_held() {
         // The loader, as in its recovery.
         leases.lock().unwrap().detach();
         let held = leases.lock().unwrap().name_held();
-        assert!(held.iter().any(|held| held.slot == second.slot.0), "what is held was not named");
+        assert!(held.iter().any(|held| held.slot == kept.slot.0), "what is held was not named");
         let (mut daemon, wires) =
             Daemon::start(SlotTable::with_held(SLOTS, &held).unwrap(), &memory);
         let filling = thread::spawn(move || {
@@ -216,11 +216,8 @@ fn loom_the_next_daemon_finds_every_slot_either_free_or_held() {
 fn loom_a_slot_let_go_between_two_daemons_is_not_lost() {
     model(3, || {
         let memory = memory();
-        let (mut daemon, wires) = Daemon::start(SlotTable::new(SLOTS), &memory);
-        daemon.turn();
-        let first = wires.publish.read(0).unwrap();
-        let leases = Arc::new(Mutex::new(Leases::new(wires, SLOTS)));
-        let going = Lease::begin(&leases, &memory, &first);
+        let (daemon, leases, [going, gone]) = Daemon::with_a_client(&memory);
+        drop((daemon, gone));
         let other_thread = thread::spawn(move || drop(going));
         leases.lock().unwrap().detach();
         let _to_one_that_dies = leases.lock().unwrap().name_held();
