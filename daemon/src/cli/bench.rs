@@ -14,7 +14,10 @@ use super::Settings;
 use super::stats::stage_table;
 use super::table::time;
 use crate::engine::in_words;
-use crate::observe::{DaemonReport, ProcessFigures, StageReport, TimeHistogram, Verdict, cpu_time};
+use crate::observe::{
+    DaemonReport, ProcessFigures, StageReport, TimeHistogram, Verdict, cpu_time,
+    ended_children_cpu_time,
+};
 
 /// Arguments of `forebay bench`.
 #[derive(Debug, Args)]
@@ -132,7 +135,9 @@ pub(super) fn measure(
     let source = ConfigSource::File(absolute.display().to_string());
     let program = std::env::current_exe().context("where this program lies")?;
     let start = Instant::now();
-    let cpu_before = cpu_time();
+    // Daemons that died worked for this measurement too.
+    let all_cpu = || cpu_time() + ended_children_cpu_time();
+    let cpu_before = all_cpu();
     let mut builder = Loader::builder(Target::Config(source))
         .rank(0, 1)
         .program(program)
@@ -175,7 +180,7 @@ pub(super) fn measure(
     }
     let daemon: DaemonReport = serde_json::from_str(&loader.stats()?)?;
     let seconds = (last - requested).as_secs_f64();
-    let own_cpu = (cpu_time() - cpu_before).as_secs_f64();
+    let own_cpu = (all_cpu() - cpu_before).as_secs_f64();
     let own = ProcessFigures::now();
     let daemon_peak = loader.private_process().map_or(0, ProcessFigures::peak_of);
     Ok(BenchReport {

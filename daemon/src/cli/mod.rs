@@ -115,7 +115,36 @@ pub fn main() -> ExitCode {
         Command::Guarded(arguments) => run::guarded(&arguments),
     };
     outcome.unwrap_or_else(|error| {
-        eprintln!("forebay: {error:#}");
+        eprintln!("forebay: {}", whole_reason(&error));
         ExitCode::FAILURE
     })
+}
+
+/// An error with its causes, each said once: many an error's own words end in its cause's.
+fn whole_reason(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1) {
+        let cause = cause.to_string();
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_that_was_said_is_not_said_again() {
+        let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
+        let path = std::path::Path::new("/data/0.jpg");
+        let error = anyhow::Error::new(generate::GenerateError::file(path, "write")(full));
+        assert_eq!(whole_reason(&error), "/data/0.jpg: cannot write: no storage space");
+        assert_eq!(
+            whole_reason(&error.context("the demonstration's data")),
+            "the demonstration's data: /data/0.jpg: cannot write: no storage space"
+        );
+    }
 }

@@ -99,7 +99,7 @@ async fn open(opening: Opening) -> Result<Opened, Fault> {
         tracing::warn!(%error, "the plan could not be kept; this daemon cannot be started again should it die");
         None
     });
-    let engine = launch.start(None).map_err(|error| internal(format!("{error:#}")))?;
+    let engine = launch.start(None).map_err(|error| internal(super::whole_reason(&error)))?;
     Ok((engine, keepsake))
 }
 

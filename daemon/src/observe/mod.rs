@@ -14,7 +14,7 @@ pub use quiet::QuietItem;
 pub(crate) use report::EngineFigures;
 pub use report::{
     CpuBudgetReport, DaemonReport, ProcessFigures, QuarantineReport, SessionReport, StallReport,
-    StreamReport, Substitution, cpu_time,
+    StreamReport, Substitution, cpu_time, ended_children_cpu_time,
 };
 pub use ring::RingFigures;
 pub use stage::{StageFigures, StageReport};

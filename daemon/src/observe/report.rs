@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use forebay_protocol::ids::Position;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
 use serde::{Deserialize, Serialize};
 
 use super::quiet::QuietItem;
@@ -236,4 +238,14 @@ fn field(status: &str, name: &str) -> u64 {
 pub fn cpu_time() -> Duration {
     nix::time::clock_gettime(nix::time::ClockId::CLOCK_PROCESS_CPUTIME_ID)
         .map_or(Duration::ZERO, Duration::from)
+}
+
+/// User and system time of this process's children that have ended: of a client, the daemons of its own that died.
+#[must_use]
+pub fn ended_children_cpu_time() -> Duration {
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN);
+    usage.map_or(Duration::ZERO, |usage| {
+        let time = usage.user_time() + usage.system_time();
+        Duration::from_micros(u64::try_from(time.num_microseconds()).unwrap_or(0))
+    })
 }

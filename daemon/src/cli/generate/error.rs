@@ -57,7 +57,7 @@ pub enum GenerateError {
 
 impl GenerateError {
     /// For `map_err`: names the file and what was tried.
-    pub(super) fn file(
+    pub(in crate::cli) fn file(
         path: &std::path::Path,
         action: &'static str,
     ) -> impl FnOnce(std::io::Error) -> Self {
