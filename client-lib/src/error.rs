@@ -55,6 +55,20 @@ pub enum Error {
         /// The slots of the ring.
         slots: u16,
     },
+    /// More batches are held on the GPU than were to be.
+    #[error(
+        "{held} batches are held on the device and {hold} may be (`device_hold` = {hold}); drop batches earlier, keep \
+         copies (`.clone()`), or raise `device_hold`"
+    )]
+    DeviceHoldLimit {
+        /// The batches held.
+        held: usize,
+        /// The limit.
+        hold: usize,
+    },
+    /// The GPU's driver refused or failed.
+    #[error("{0}")]
+    Gpu(String),
     /// A saved state belongs to another stream.
     #[error("{0}")]
     StateMismatch(String),

@@ -35,6 +35,7 @@ mod start;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use forebay_protocol::publish::PublishReader;
@@ -318,8 +319,11 @@ fn wait_for_any(descriptors: &[BorrowedFd<'_>], limit: Option<Duration>) {
     let _ = poll(&mut watched, timeout);
 }
 
-/// Runs the keeper's thread. Signals are the program's own threads' business.
-fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+/// Starts a thread of this library's own. Signals are the program's own threads' business.
+pub(crate) fn spawn(
+    name: &str,
+    work: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>, Error> {
     let quiet = move || {
         let _ = nix::sys::signal::SigSet::all().thread_block();
         work();
@@ -327,6 +331,5 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Error> 
     std::thread::Builder::new()
         .name(name.to_owned())
         .spawn(quiet)
-        .map(drop)
-        .map_err(|error| Error::Memory(format!("a thread to watch the daemon: {error}")))
+        .map_err(|error| Error::Memory(format!("a thread ({name}) was refused: {error}")))
 }

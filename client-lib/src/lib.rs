@@ -16,13 +16,16 @@
 //!   ring; its last clone returns the slot. Slots return in any order.
 //! - [`state`]: what a checkpoint keeps; [`statistics`]: what waiting cost.
 //!
-//! Nothing here decodes, copies or starts a thread while batches flow; the one thread of a loader, its keeper's, sleeps as
-//! long as the daemon lives. `unsafe` lives in [`views`] alone.
+//! - [`cuda`]: batches copied to a GPU ahead of the trainer.
+//!
+//! Without a GPU nothing here decodes, copies or starts a thread while batches flow; the one thread of a loader, its
+//! keeper's, sleeps as long as the daemon lives. `unsafe` lives in [`views`] and [`cuda`] alone.
 
 #![deny(unsafe_code)]
 
 pub mod batch;
 pub mod builder;
+pub mod cuda;
 pub mod error;
 mod keeper;
 mod leases;
@@ -39,6 +42,7 @@ pub mod views;
 
 pub use batch::Batch;
 pub use builder::Builder;
+pub use cuda::{DeviceBatch, DeviceLoader};
 pub use error::Error;
 pub use forebay_protocol::ids::Position;
 pub use forebay_protocol::tensor::{DType, Extent, TensorSpec};

@@ -39,6 +39,8 @@ pub(crate) struct Link {
     keeper: Option<Keeper>,
     fork_mark: Arc<ForkMark>,
     interrupt: Option<Interrupt>,
+    /// Readable when the interrupt shall be asked at once.
+    wake: Option<OwnedFd>,
     timeout: Duration,
     ending: Option<Ending>,
     has_rung: bool,
@@ -69,6 +71,7 @@ impl Link {
             keeper,
             fork_mark: Arc::new(fork_mark),
             interrupt,
+            wake: None,
             timeout,
             ending: None,
             has_rung: false,
@@ -104,6 +107,16 @@ impl Link {
 
     pub(crate) fn set_interrupt(&mut self, interrupt: Option<Interrupt>) {
         self.interrupt = interrupt;
+    }
+
+    /// The interrupt, to be asked by someone else from now on.
+    pub(crate) fn take_interrupt(&mut self) -> Option<Interrupt> {
+        self.interrupt.take()
+    }
+
+    /// Ends a slice early, and asks the interrupt, when this event descriptor becomes readable. It is read empty then.
+    pub(crate) fn set_wake(&mut self, wake: OwnedFd) {
+        self.wake = Some(wake);
     }
 
     /// Waits for the daemon's answer to the hello.
@@ -234,9 +247,16 @@ impl Link {
 
     /// Waits one slice for the socket, then asks the interrupt.
     pub(crate) fn wait_slice(&mut self, events: PollFlags, waited_for: &str) -> Result<(), Error> {
-        let mut watched = [PollFd::new(self.connection.as_fd(), events)];
+        let connection = PollFd::new(self.connection.as_fd(), events);
         // EINTR is a slice that ended early: the interrupt is asked next.
-        let _ = poll(&mut watched, PollTimeout::from(SLICE_MS));
+        if let Some(wake) = &self.wake {
+            let mut watched = [connection, PollFd::new(wake.as_fd(), PollFlags::POLLIN)];
+            let _ = poll(&mut watched, PollTimeout::from(SLICE_MS));
+            // An event descriptor gives its eight bytes once, and then nothing until the next wake-up.
+            let _ = nix::unistd::read(wake, &mut [0; 8]);
+        } else {
+            let _ = poll(&mut [connection], PollTimeout::from(SLICE_MS));
+        }
         self.ask_interrupt(waited_for)
     }
 

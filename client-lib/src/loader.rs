@@ -30,7 +30,7 @@ use crate::batch::Batch;
 use crate::builder::Builder;
 use crate::error::Error;
 use crate::keeper::Keeper;
-use crate::link::Link;
+use crate::link::{Interrupt, Link};
 use crate::place::Place;
 use crate::rank::{Placement, RankSource};
 use crate::ring::{Lease, Ring};
@@ -81,6 +81,8 @@ pub struct Loader {
     waiting_since: Option<Instant>,
     last_progress: (u64, Instant),
     statistics: WaitStatistics,
+    /// Batches are taken ahead of the user, by a thread that waits in the user's stead: its waits are not the user's.
+    reads_ahead: bool,
 }
 
 impl Loader {
@@ -136,6 +138,7 @@ impl Loader {
             waiting_since: None,
             last_progress: (0, Instant::now()),
             statistics: WaitStatistics::default(),
+            reads_ahead: false,
         })
     }
 
@@ -379,6 +382,28 @@ impl Loader {
     /// Sets what is asked about every 50 ms while waiting; see [`Builder::interrupt`].
     pub fn set_interrupt(&mut self, asked: impl FnMut() -> bool + Send + 'static) {
         self.link.set_interrupt(Some(Box::new(asked)));
+    }
+
+    /// From now on a thread takes batches ahead of the user. `wanted` ends its waits; `wake` is readable when to ask it.
+    /// Gives the user's own interrupt.
+    pub(crate) fn read_ahead(
+        &mut self,
+        wanted: impl FnMut() -> bool + Send + 'static,
+        wake: OwnedFd,
+    ) -> Option<Interrupt> {
+        let interrupt = self.link.take_interrupt();
+        self.set_interrupt(wanted);
+        self.link.set_wake(wake);
+        self.reads_ahead = true;
+        interrupt
+    }
+
+    pub(crate) fn ring(&self) -> &Arc<Ring> {
+        &self.ring
+    }
+
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
     }
 
     /// The longest time without any progress.

@@ -13,7 +13,7 @@ use crate::error::Error;
 pub const MAX_HELD_BACK: usize = 1024;
 
 /// A place in a stream with its recent past.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Place {
     position: Position,
     batches_left: u64,

@@ -55,7 +55,12 @@ pub(crate) struct Ring {
     layout: SlotLayout,
     slots: u16,
     held: AtomicU64,
+    /// What rests on the mapping and must go before it: a registration with a GPU's driver.
+    registration: Mutex<Option<Box<dyn Registration>>>,
 }
+
+/// What rests on a ring's mapping; it is dropped before the memory is unmapped.
+pub(crate) trait Registration: std::fmt::Debug + Send + Sync {}
 
 fn broken(error: impl std::fmt::Display) -> Error {
     Error::Protocol(error.to_string())
@@ -129,6 +134,7 @@ impl Ring {
             layout,
             slots: terms.slots,
             held: AtomicU64::new(0),
+            registration: Mutex::new(None),
         };
         Ok((ring, reader))
     }
@@ -160,6 +166,17 @@ impl Ring {
         let reader = Arc::clone(&wires.publish);
         self.lock().attach(wires);
         Ok(reader)
+    }
+
+    /// The whole data segment.
+    pub(crate) fn data(&self) -> Option<(*mut u8, usize)> {
+        let data = self.data.as_ref()?;
+        Some((data.base(), data.bytes()))
+    }
+
+    /// Keeps what rests on the mapping until just before it goes.
+    pub(crate) fn keep_registration(&self, registration: Box<dyn Registration>) {
+        *self.registration.lock().unwrap_or_else(PoisonError::into_inner) = Some(registration);
     }
 
     pub(crate) fn is_own_process(&self) -> bool {
@@ -288,8 +305,13 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        if !self.is_own_process() {
-            // Not mapped in a forked child; unmapping would hit whatever lies there now.
+        let registration = self.registration.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let registration = registration.take();
+        if self.is_own_process() {
+            drop(registration);
+        } else {
+            // Neither mapped nor registered in a forked child; unmapping would hit whatever lies there now.
+            std::mem::forget(registration);
             std::mem::forget(self.data.take());
         }
     }

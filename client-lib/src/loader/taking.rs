@@ -140,8 +140,10 @@ impl Loader {
             self.place.advance(descriptor.position_after, descriptor.substitutes);
         }
         let wait = self.waiting_since.take().map(|since| since.elapsed());
-        self.statistics.record(wait, descriptor.payload_bytes);
-        if wait.is_some() {
+        if !self.reads_ahead {
+            self.statistics.record(wait, descriptor.payload_bytes);
+        }
+        if wait.is_some() && !self.reads_ahead {
             self.ring.show_waited(self.statistics.after_start());
         }
         Ok(Batch { lease: Arc::new(lease), terms: Arc::clone(&self.terms) })

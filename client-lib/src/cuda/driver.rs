@@ -1,0 +1,333 @@
+//! The driver's calls that an upload needs, each with its error in words. The one place of this folder that calls CUDA's
+//! own functions, beside [`super::device_loader`]'s views of device memory.
+//!
+//! Owned here: the device's primary context (the one that PyTorch and the runtime use too, never reset), events with the
+//! list that spares making them anew, pinned staging memory. Not owned: streams of others and memory that was not
+//! allocated here.
+//!
+//! Nothing here changes the current context of a thread that is not ours for longer than a call: the runtime takes the
+//! current context for the current device, and a trainer on another device would go on on the wrong one.
+
+use std::ffi::{c_uint, c_void};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cudarc::driver::{CudaContext, CudaStream, DriverError, sys};
+
+use crate::error::Error;
+
+/// A device, opened.
+#[derive(Debug)]
+pub(crate) struct Gpu {
+    context: Arc<CudaContext>,
+    ordinal: usize,
+    events: Mutex<Vec<RawEvent>>,
+}
+
+/// An event that nobody has recorded or waits for any more.
+#[derive(Debug)]
+struct RawEvent(sys::CUevent);
+
+// SAFETY: an event's handle may be used from any thread (CUDA Driver API, "Event Management"; the driver locks).
+unsafe impl Send for RawEvent {}
+// SAFETY: as above.
+unsafe impl Sync for RawEvent {}
+
+/// The device's context is the calling thread's current one until this is dropped.
+#[derive(Debug)]
+struct Entered {
+    is_pushed: bool,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        if self.is_pushed {
+            let mut popped = std::ptr::null_mut();
+            // SAFETY: this thread pushed a context in `enter`, and guards are dropped in the order of a stack.
+            let _ = unsafe { sys::cuCtxPopCurrent_v2(&raw mut popped) };
+        }
+    }
+}
+
+/// What could not be done, why, and what helps.
+fn in_words(ordinal: usize, doing: &str, error: DriverError) -> Error {
+    use sys::cudaError_enum as E;
+    let remedy = match error.0 {
+        E::CUDA_ERROR_OUT_OF_MEMORY => {
+            "the device's memory is full: use a smaller `batch.size`, hold fewer batches, or lower `ahead`"
+        }
+        E::CUDA_ERROR_ILLEGAL_ADDRESS
+        | E::CUDA_ERROR_LAUNCH_FAILED
+        | E::CUDA_ERROR_ASSERT
+        | E::CUDA_ERROR_MISALIGNED_ADDRESS
+        | E::CUDA_ERROR_CONTEXT_IS_DESTROYED
+        | E::CUDA_ERROR_ECC_UNCORRECTABLE
+        | E::CUDA_ERROR_UNKNOWN => {
+            "the device's context is lost, which any kernel of this process may have caused: start the process anew \
+             (CUDA_LAUNCH_BLOCKING=1 names the kernel; `dmesg` a failed device)"
+        }
+        E::CUDA_ERROR_NOT_INITIALIZED => {
+            "CUDA does not work in a process that was forked after its parent had used it: start the process by `spawn`"
+        }
+        _ => "what the driver says stands before this; `nvidia-smi` shows whether the device works",
+    };
+    let name = format!("{:?}", error.0);
+    Error::Gpu(format!("cuda:{ordinal}: {doing} failed: {name}; {remedy}"))
+}
+
+/// Why there is no such device, and what helps.
+fn not_opened(ordinal: usize, error: DriverError) -> Error {
+    use sys::cudaError_enum as E;
+    let visible = std::env::var("CUDA_VISIBLE_DEVICES")
+        .map_or_else(|_| "is not set".to_owned(), |value| format!("is {value:?}"));
+    match error.0 {
+        E::CUDA_ERROR_STUB_LIBRARY => Error::Config(format!(
+            "cuda:{ordinal}: the libcuda.so that was found is a toolkit's stub and no driver; take its folder out of \
+             LD_LIBRARY_PATH"
+        )),
+        E::CUDA_ERROR_NO_DEVICE | E::CUDA_ERROR_INVALID_DEVICE => {
+            let count = CudaContext::device_count().unwrap_or(0);
+            Error::Config(format!(
+                "cuda:{ordinal}: this process sees {count} device{} (CUDA_VISIBLE_DEVICES {visible}); name one of \
+                 them, or leave the device out for tensors in the CPU's memory",
+                if count == 1 { "" } else { "s" }
+            ))
+        }
+        _ => in_words(ordinal, "opening the device", error),
+    }
+}
+
+impl Gpu {
+    /// Opens a device, and makes its context the calling thread's current one: for a thread of ours. Once opened it stays
+    /// so until the process ends, as the runtime does it too.
+    pub(crate) fn open(ordinal: usize) -> Result<Arc<Self>, Error> {
+        static OPENED: Mutex<Vec<Arc<Gpu>>> = Mutex::new(Vec::new());
+        let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(gpu) = opened.iter().find(|gpu| gpu.ordinal == ordinal) {
+            let bound = gpu.context.bind_to_thread();
+            return bound.map(|()| Arc::clone(gpu)).map_err(|error| not_opened(ordinal, error));
+        }
+        let gpu = Self::open_first(ordinal)?;
+        opened.push(Arc::clone(&gpu));
+        Ok(gpu)
+    }
+
+    fn open_first(ordinal: usize) -> Result<Arc<Self>, Error> {
+        // SAFETY: loads the driver's library, whose initialisers every CUDA program runs.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(Error::Config(format!(
+                "cuda:{ordinal}: no NVIDIA driver was found (libcuda.so.1); install it, or leave the device out for \
+                 tensors in the CPU's memory"
+            )));
+        }
+        let context = CudaContext::new(ordinal).map_err(|error| not_opened(ordinal, error))?;
+        // SAFETY: slices are made here alone, and their use on other streams is ordered by events of ours. With it on, the
+        // first stream would be made with a wait for all work of the device.
+        unsafe { context.disable_event_tracking() };
+        Ok(Arc::new(Self { context, ordinal, events: Mutex::default() }))
+    }
+
+    /// The device's number among those that this process sees.
+    pub(crate) fn ordinal(&self) -> usize {
+        self.ordinal
+    }
+
+    pub(crate) fn failed(&self, doing: &str, error: DriverError) -> Error {
+        in_words(self.ordinal, doing, error)
+    }
+
+    fn check(&self, doing: &str, result: sys::CUresult) -> Result<(), Error> {
+        result.result().map_err(|error| self.failed(doing, error))
+    }
+
+    fn enter(&self) -> Result<Entered, Error> {
+        let current = cudarc::driver::result::ctx::get_current()
+            .map_err(|error| self.failed("asking for the context", error))?;
+        if current == Some(self.context.cu_ctx()) {
+            return Ok(Entered { is_pushed: false });
+        }
+        // SAFETY: the context is retained for as long as `self` lives.
+        self.check("entering the context", unsafe {
+            sys::cuCtxPushCurrent_v2(self.context.cu_ctx())
+        })?;
+        Ok(Entered { is_pushed: true })
+    }
+
+    /// Does something with the device's context as the current one.
+    pub(crate) fn within<R>(&self, work: impl FnOnce() -> R) -> Result<R, Error> {
+        let _entered = self.enter()?;
+        Ok(work())
+    }
+
+    /// A stream that waits for no other one.
+    pub(crate) fn new_stream(&self) -> Result<Arc<CudaStream>, Error> {
+        let _entered = self.enter()?;
+        self.context.new_stream().map_err(|error| self.failed("making a stream", error))
+    }
+
+    /// A stream that belongs to someone else.
+    ///
+    /// # Safety
+    /// The handle must be a stream of this device's primary context, or 0, 1 or 2 (the default streams), and stay one for
+    /// as long as the result lives.
+    pub(crate) unsafe fn borrow_stream(&self, handle: usize) -> Arc<CudaStream> {
+        // SAFETY: the caller's.
+        unsafe { self.context.wrap_borrowed_stream(handle as sys::CUstream) }
+    }
+
+    /// An event to record.
+    pub(crate) fn event(self: &Arc<Self>) -> Result<Event, Error> {
+        let spare = self.events.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let raw = match spare {
+            Some(raw) => raw,
+            None => {
+                let _entered = self.enter()?;
+                let mut raw = std::ptr::null_mut();
+                let flags = sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC as c_uint
+                    | sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as c_uint;
+                // SAFETY: `raw` is a place for one handle.
+                self.check("making an event", unsafe { sys::cuEventCreate(&raw mut raw, flags) })?;
+                RawEvent(raw)
+            }
+        };
+        Ok(Event { raw: Some(raw), gpu: Arc::clone(self) })
+    }
+
+    /// Makes a stream wait for an event: the host does not.
+    ///
+    /// # Safety
+    /// The stream must be one as in [`borrow_stream`](Self::borrow_stream), now.
+    pub(crate) unsafe fn wait(&self, stream: usize, event: &Event) -> Result<(), Error> {
+        let _entered = self.enter()?;
+        // SAFETY: the caller's, and the event lives.
+        self.check("making a stream wait for the copy", unsafe {
+            sys::cuStreamWaitEvent(stream as sys::CUstream, event.handle(), 0)
+        })
+    }
+
+    /// Queues a copy from this process's memory to the device's.
+    ///
+    /// # Safety
+    /// `from` must be valid for `bytes` and `to` be so many bytes of device memory, both until an event that is recorded
+    /// on the stream afterwards has completed; nobody may write `from` or use `to` meanwhile.
+    pub(crate) unsafe fn copy(
+        &self,
+        to: u64,
+        from: *const u8,
+        bytes: usize,
+        stream: &CudaStream,
+    ) -> Result<(), Error> {
+        // SAFETY: the caller's.
+        self.check("copying a batch", unsafe {
+            sys::cuMemcpyHtoDAsync_v2(to, from.cast(), bytes, stream.cu_stream())
+        })
+    }
+
+    /// Pins memory for the copy engine, for all contexts of the process.
+    ///
+    /// # Safety
+    /// The memory must be mapped, and stay so until [`unregister`](Self::unregister).
+    pub(crate) unsafe fn register(&self, start: *mut u8, bytes: usize) -> Result<(), Error> {
+        let _entered = self.enter()?;
+        let flags = sys::CU_MEMHOSTREGISTER_PORTABLE;
+        // SAFETY: the caller's.
+        self.check("pinning the ring", unsafe {
+            sys::cuMemHostRegister_v2(start.cast(), bytes, flags)
+        })
+    }
+
+    /// Ends a registration.
+    ///
+    /// # Safety
+    /// The memory must have been registered by [`register`](Self::register), be mapped still, and no copy from it be on its
+    /// way.
+    pub(crate) unsafe fn unregister(&self, start: *mut u8) {
+        if let Ok(_entered) = self.enter() {
+            // SAFETY: the caller's. An error leaves the pages pinned until the process ends: nothing else can be done.
+            let _ = unsafe { sys::cuMemHostUnregister(start.cast()) };
+        }
+    }
+
+    /// Pinned memory of the driver's own.
+    pub(crate) fn allocate_pinned(self: &Arc<Self>, bytes: usize) -> Result<PinnedMemory, Error> {
+        let _entered = self.enter()?;
+        let mut start: *mut c_void = std::ptr::null_mut();
+        // SAFETY: `start` is a place for one pointer.
+        self.check("allocating pinned memory", unsafe {
+            sys::cuMemHostAlloc(&raw mut start, bytes, sys::CU_MEMHOSTALLOC_PORTABLE)
+        })?;
+        Ok(PinnedMemory { start: start.cast(), bytes, gpu: Arc::clone(self) })
+    }
+}
+
+/// An event: a point in a stream's work. Dropped, it is recorded anew by someone else; a stream that waits for it waits for
+/// what was recorded when it was told to.
+#[derive(Debug)]
+pub(crate) struct Event {
+    raw: Option<RawEvent>,
+    gpu: Arc<Gpu>,
+}
+
+impl Event {
+    fn handle(&self) -> sys::CUevent {
+        self.raw.as_ref().map_or(std::ptr::null_mut(), |raw| raw.0)
+    }
+
+    /// Marks what the stream was given up to now.
+    ///
+    /// # Safety
+    /// As [`Gpu::wait`].
+    pub(crate) unsafe fn record(&self, stream: usize) -> Result<(), Error> {
+        let _entered = self.gpu.enter()?;
+        // SAFETY: the caller's, and the event lives.
+        self.gpu.check("recording an event", unsafe {
+            sys::cuEventRecord(self.handle(), stream as sys::CUstream)
+        })
+    }
+
+    /// Sleeps until what was marked is done.
+    pub(crate) fn synchronize(&self) -> Result<(), Error> {
+        let _entered = self.gpu.enter()?;
+        // SAFETY: the event lives.
+        self.gpu.check("a copy to the device", unsafe { sys::cuEventSynchronize(self.handle()) })
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        if let Some(raw) = self.raw.take() {
+            self.gpu.events.lock().unwrap_or_else(PoisonError::into_inner).push(raw);
+        }
+    }
+}
+
+/// Pinned memory of the driver's own, to copy through.
+#[derive(Debug)]
+pub(crate) struct PinnedMemory {
+    start: *mut u8,
+    bytes: usize,
+    gpu: Arc<Gpu>,
+}
+
+// SAFETY: plain memory that this value alone owns.
+unsafe impl Send for PinnedMemory {}
+
+impl PinnedMemory {
+    /// Its first byte.
+    pub(crate) fn start(&self) -> *mut u8 {
+        self.start
+    }
+
+    /// Its size.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for PinnedMemory {
+    fn drop(&mut self) {
+        let _ = self.gpu.within(|| {
+            // SAFETY: it was allocated in `allocate_pinned`, and owners wait for copies from it.
+            let _ = unsafe { sys::cuMemFreeHost(self.start.cast()) };
+        });
+    }
+}

@@ -1,0 +1,67 @@
+//! The pieces of a slot that are copied one by one: a tensor's rows, and of a ragged tensor also its table.
+//!
+//! Each has room on the device for a full batch; what is copied is what the batch has.
+
+use forebay_protocol::frames::Attached;
+use forebay_protocol::tensor::Extent;
+
+use crate::batch::Batch;
+use crate::error::Error;
+
+/// What a region holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// The rows of a tensor.
+    Rows,
+    /// A ragged tensor's u64 offsets, and [`Region::table_rows`] words later its u64 lengths, in elements.
+    Table,
+}
+
+/// One piece of a batch on the device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Region {
+    /// The tensor's place in the schema.
+    pub tensor: usize,
+    /// What of it.
+    pub part: Part,
+    /// The room that a full batch needs.
+    pub bytes: usize,
+    /// Of a table: the words of its offsets.
+    pub table_rows: usize,
+}
+
+/// The regions of a session's batches, in the order of the tensors; a ragged tensor's table comes after its rows.
+pub(crate) fn regions_of(terms: &Attached) -> Result<Vec<Region>, Error> {
+    let too_large = || Error::Protocol("a batch is larger than this machine can address".into());
+    let table_rows = usize::try_from(terms.batch_size).map_err(|_| too_large())?;
+    let mut regions = Vec::new();
+    for (tensor, spec) in terms.tensors.iter().enumerate() {
+        let bytes = spec
+            .row_pitch_bytes()
+            .and_then(|pitch| usize::try_from(pitch).ok()?.checked_mul(table_rows))
+            .ok_or_else(too_large)?;
+        regions.push(Region { tensor, part: Part::Rows, bytes, table_rows: 0 });
+        if matches!(spec.extent, Extent::Ragged { .. }) {
+            let bytes = table_rows.checked_mul(16).ok_or_else(too_large)?;
+            regions.push(Region { tensor, part: Part::Table, bytes, table_rows });
+        }
+    }
+    Ok(regions)
+}
+
+impl Region {
+    /// Where it lies in a batch's slot: the first byte, and as many as the batch has.
+    pub(crate) fn source(&self, batch: &Batch) -> Option<(*const u8, usize)> {
+        let tensor = batch.tensors().nth(self.tensor)?;
+        match self.part {
+            Part::Rows => {
+                Some((tensor.pointer().cast_const(), tensor.length_bytes().min(self.bytes)))
+            }
+            Part::Table => {
+                let (table, rows) = tensor.ragged()?.table();
+                let bytes = rows.checked_mul(16)?.min(self.bytes);
+                Some((table.cast::<u8>().cast_const(), bytes))
+            }
+        }
+    }
+}

@@ -1,0 +1,507 @@
+//! The trainer's side of an upload: hands destinations in, takes batches out, and sends everything else about the stream
+//! to the thread that holds the loader.
+//!
+//! The loader runs ahead of the user by what is uploaded and not handed over yet. What counts for the user (position,
+//! batches given up, time waited) is therefore kept here, and a jump discards what was uploaded for the old place.
+
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use cudarc::driver::CudaStream;
+use forebay_protocol::frames::Attached;
+use forebay_protocol::ids::Position;
+
+use super::driver::{Event, Gpu};
+use super::pin::{PinPolicy, Pinning};
+use super::regions::{Region, regions_of};
+use super::shared::{Destination, Found, Ready, Shared};
+use super::uploader::Uploader;
+use crate::error::Error;
+use crate::link::Interrupt;
+use crate::loader::Loader;
+use crate::place::Place;
+use crate::rank::Placement;
+use crate::ring::Ring;
+use crate::state::State;
+use crate::statistics::WaitStatistics;
+
+/// How often a wait looks at the interrupt.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// A CUDA device, opened: its primary context, which PyTorch and the CUDA runtime use too.
+#[derive(Debug, Clone)]
+pub struct Device(pub(crate) Arc<Gpu>);
+
+impl Device {
+    /// Opens the device of this number among those that the process sees (CUDA_VISIBLE_DEVICES, MIG). The calling thread's
+    /// current context stays what it was.
+    ///
+    /// # Errors
+    /// [`Error::Config`] without a driver or such a device, with the remedy; [`Error::Gpu`] when the driver fails.
+    pub fn open(ordinal: usize) -> Result<Self, Error> {
+        let opening = std::thread::Builder::new()
+            .name("forebay-open".into())
+            .spawn(move || Gpu::open(ordinal))
+            .map_err(|error| Error::Memory(format!("a thread to open the device: {error}")))?;
+        opening
+            .join()
+            .unwrap_or_else(|_| {
+                Err(Error::Gpu(format!(
+                    "cuda:{ordinal}: the driver's library lacks a function; update the driver"
+                )))
+            })
+            .map(Self)
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn ordinal(&self) -> usize {
+        self.0.ordinal()
+    }
+}
+
+/// A batch that was handed over: where its copies go, and what the caller's stream waits for already.
+#[derive(Debug)]
+pub struct Uploaded {
+    /// The destination's name, as it was offered.
+    pub token: u64,
+    /// The samples in it.
+    pub rows: u64,
+    /// Of each tensor the bytes that it has, in the order of the schema.
+    pub length_bytes: Vec<u64>,
+    /// Its number in the session.
+    pub number: u64,
+    /// The epoch that it belongs to.
+    pub epoch: u64,
+    /// Whether it was shown before and comes again for a measurement.
+    pub is_replayed: bool,
+}
+
+/// What uploading did and cost up to now.
+#[derive(Debug, Clone)]
+pub struct UploadStatistics {
+    /// `registered`, `staged`, `pageable` or `refused`.
+    pub path: &'static str,
+    /// Why it is not `registered`.
+    pub reason: String,
+    /// The batches whose copies were queued.
+    pub batches: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// What copying into staging buffers cost the CPU.
+    pub staging_time: Duration,
+}
+
+/// A session whose batches are copied to a device.
+#[derive(Debug)]
+pub struct Upload {
+    shared: Arc<Shared>,
+    gpu: Arc<Gpu>,
+    side: Arc<CudaStream>,
+    regions: Arc<[Region]>,
+    pinning: Arc<Pinning>,
+    thread: Option<JoinHandle<()>>,
+    ring: Arc<Ring>,
+    terms: Arc<Attached>,
+    placement: Placement,
+    place: Place,
+    statistics: WaitStatistics,
+    given_up: u64,
+    /// An epoch was begun and its end not told.
+    is_open: bool,
+    timeout: Duration,
+    interrupt: UserInterrupt,
+}
+
+/// The user's interrupt; it has no name to print.
+struct UserInterrupt(Option<Interrupt>);
+
+impl std::fmt::Debug for UserInterrupt {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_tuple("UserInterrupt").field(&self.0.is_some()).finish()
+    }
+}
+
+impl UserInterrupt {
+    fn asks(&mut self) -> bool {
+        self.0.as_mut().is_some_and(|interrupt| interrupt())
+    }
+}
+
+impl Upload {
+    /// Begins to copy a loader's batches over a stream of their own.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] when the driver refuses a stream, or the registration under [`PinPolicy::Register`].
+    pub fn start(loader: Loader, device: &Device, pin: PinPolicy) -> Result<Self, Error> {
+        let side = device.0.new_stream()?;
+        Self::start_on(loader, device, pin, side)
+    }
+
+    /// As [`start`](Self::start), over a stream that belongs to someone else, such as PyTorch.
+    ///
+    /// # Safety
+    /// `side` must be a non-blocking stream of the device's primary context that lives longer than the upload, and all
+    /// destinations' memory must be ready for work queued on it.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub unsafe fn start_on_stream(
+        loader: Loader,
+        device: &Device,
+        pin: PinPolicy,
+        side: usize,
+    ) -> Result<Self, Error> {
+        // SAFETY: the caller's.
+        let side = unsafe { device.0.borrow_stream(side) };
+        Self::start_on(loader, device, pin, side)
+    }
+
+    fn start_on(
+        mut loader: Loader,
+        device: &Device,
+        pin: PinPolicy,
+        side: Arc<CudaStream>,
+    ) -> Result<Self, Error> {
+        let gpu = Arc::clone(&device.0);
+        let shared = Arc::new(Shared::new()?);
+        let regions: Arc<[Region]> = regions_of(loader.terms())?.into();
+        let ring = Arc::clone(loader.ring());
+        let pinning = Pinning::begin(pin, &gpu, &ring)?;
+        let asked = Arc::clone(&shared);
+        let interrupt = loader.read_ahead(move || asked.is_wanted(), shared.wake_descriptor()?);
+        let mut upload = Self {
+            shared: Arc::clone(&shared),
+            gpu: Arc::clone(&gpu),
+            side: Arc::clone(&side),
+            regions: Arc::clone(&regions),
+            pinning: Arc::clone(&pinning),
+            thread: None,
+            ring,
+            terms: Arc::new(loader.terms().clone()),
+            placement: loader.placement(),
+            place: loader.place().clone(),
+            statistics: WaitStatistics::default(),
+            given_up: 0,
+            is_open: false,
+            timeout: loader.timeout(),
+            interrupt: UserInterrupt(interrupt),
+        };
+        upload.thread = Some(Uploader { loader, gpu, side, regions, pinning, shared }.start()?);
+        Ok(upload)
+    }
+
+    /// The pieces of a batch, in the order of a destination's addresses.
+    #[must_use]
+    pub fn regions(&self) -> &[Region] {
+        &self.regions
+    }
+
+    /// The stream that copies are queued on.
+    #[must_use]
+    pub fn side_stream(&self) -> &Arc<CudaStream> {
+        &self.side
+    }
+
+    pub(crate) fn gpu(&self) -> &Arc<Gpu> {
+        &self.gpu
+    }
+
+    /// Hands in where a batch may go: an address for each region, with room for a full batch.
+    ///
+    /// # Safety
+    /// Each address must be device memory of its region's size that nobody else uses, before the batch of this token was
+    /// handed over or the upload has ended: [`Upload`]'s drop waits for the copies on their way.
+    pub unsafe fn offer(&self, token: u64, addresses: Vec<u64>) {
+        self.offer_after(token, addresses, Vec::new());
+    }
+
+    /// As [`offer`](Self::offer), to be written to after these events.
+    pub(crate) fn offer_after(&self, token: u64, addresses: Vec<u64>, after: Vec<Event>) {
+        debug_assert_eq!(addresses.len(), self.regions.len());
+        self.shared.tell_thread(|state| {
+            state.destinations.push_back(Destination { token, addresses, after });
+        });
+    }
+
+    /// The next batch of the epoch begun; `None` at its end. The stream waits for the copy, this thread does not. Waits
+    /// only while no batch is ready, whether for the daemon or for a destination's work.
+    ///
+    /// # Safety
+    /// `stream` must be a stream of the device's primary context, or 0, 1 or 2.
+    ///
+    /// # Errors
+    /// Those of [`Loader::next_batch`], and [`Error::Gpu`].
+    pub unsafe fn next(&mut self, stream: usize) -> Result<Option<Uploaded>, Error> {
+        self.check_process()?;
+        if !self.is_open {
+            return Ok(None);
+        }
+        let Some(ready) = self.take_found()? else {
+            self.is_open = false;
+            self.place.enter_next_epoch(self.terms.batches_per_epoch);
+            return Ok(None);
+        };
+        // SAFETY: the caller's.
+        let waits = unsafe { self.gpu.wait(stream, &ready.copied) };
+        if let Err(error) = waits {
+            // Not handed over: it comes again when the caller tries again.
+            self.shared.lock().found.push_front(Found::Batch(ready));
+            return Err(error);
+        }
+        let Ready { destination, descriptor, .. } = *ready;
+        if !descriptor.replayed {
+            self.place.advance(descriptor.position_after, descriptor.substitutes);
+        }
+        Ok(Some(Uploaded {
+            token: destination.token,
+            rows: descriptor.rows,
+            length_bytes: descriptor.tensors.iter().map(|tensor| tensor.length_bytes).collect(),
+            number: descriptor.sequence.0,
+            epoch: descriptor.epoch,
+            is_replayed: descriptor.replayed,
+        }))
+    }
+
+    /// Waits for the next batch or the epoch's end.
+    fn take_found(&mut self) -> Result<Option<Box<Ready>>, Error> {
+        let mut begun: Option<Instant> = None;
+        let mut state = self.shared.lock();
+        loop {
+            match state.found.pop_front() {
+                Some(Found::Batch(ready)) => {
+                    drop(state);
+                    let wait = begun.map(|begun| begun.elapsed());
+                    self.statistics.record(wait, ready.descriptor.payload_bytes);
+                    if wait.is_some() {
+                        self.ring.show_waited(self.statistics.after_start());
+                    }
+                    return Ok(Some(ready));
+                }
+                Some(Found::End) => return Ok(None),
+                Some(Found::Failed(error)) => return Err(error),
+                None => {}
+            }
+            if let Some(error) = &state.broken {
+                return Err(error.clone());
+            }
+            if !state.wants {
+                // An error was told; the caller tries again.
+                state.wants = true;
+                drop(state);
+                self.shared.tell_thread(|_| ());
+                state = self.shared.lock();
+                continue;
+            }
+            let begun = *begun.get_or_insert_with(Instant::now);
+            // The loader's own time-out comes as what it found; this one is for a device that does not answer.
+            if begun.elapsed() > self.timeout + Duration::from_secs(5) && state.in_flight > 0 {
+                return Err(Error::Timeout {
+                    waited: begun.elapsed(),
+                    waited_for: format!(
+                        "{} copies to cuda:{}",
+                        state.in_flight,
+                        self.gpu.ordinal()
+                    ),
+                    daemon_says: "the device does not complete them".into(),
+                });
+            }
+            state = self.shared.wait_for_news(state, SLICE);
+            if state.found.is_empty() && begun.elapsed() >= SLICE {
+                drop(state);
+                if self.interrupt.asks() {
+                    return Err(Error::Interrupted("the next batch on the device".into()));
+                }
+                state = self.shared.lock();
+            }
+        }
+    }
+
+    /// Lets the upload thread do something with the loader, and waits for it.
+    fn command<R: Send + 'static>(
+        &mut self,
+        work: impl FnOnce(&mut Loader) -> Result<R, Error> + Send + 'static,
+    ) -> Result<R, Error> {
+        self.check_process()?;
+        let (answer, answered) = sync_channel(1);
+        self.shared.interrupt_thread(|state| {
+            state.commands.push_back(Box::new(move |loader| {
+                let _ = answer.send(work(loader));
+            }));
+        });
+        loop {
+            match answered.recv_timeout(SLICE) {
+                Ok(result) => return result,
+                Err(RecvTimeoutError::Disconnected) => return Err(Error::Closed),
+                Err(RecvTimeoutError::Timeout) => {
+                    if self.interrupt.asks() {
+                        // The loader's wait ends with `Interrupted`, which is the answer.
+                        self.shared.interrupt_thread(|state| state.cancel = true);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Discards what was uploaded for the present place, moves the loader, and takes its place over.
+    fn jump(
+        &mut self,
+        work: impl FnOnce(&mut Loader) -> Result<(), Error> + Send + 'static,
+    ) -> Result<(), Error> {
+        self.check_process()?;
+        let shared = Arc::clone(&self.shared);
+        let was_open = self.is_open;
+        self.is_open = false;
+        let (result, discarded, given_up, place) = self.command(move |loader| {
+            // Here, between two batches: nothing is being uploaded.
+            let discarded = {
+                let mut state = shared.lock();
+                state.wants = false;
+                state.discard_found()
+            };
+            let before = loader.given_up();
+            let result = work(loader);
+            Ok((result, discarded, loader.given_up() - before, loader.place().clone()))
+        })?;
+        self.given_up += given_up + if was_open { discarded } else { 0 };
+        if discarded > 0 {
+            // The loader remembers batches as handed over that never were.
+            let (position, substitutes) = place.look_back(0)?;
+            self.place = Place::new(position, substitutes, place.batches_left());
+        } else {
+            self.place = place;
+        }
+        result
+    }
+
+    /// Begins the next epoch: as [`Loader::begin_epoch`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn begin_epoch(&mut self) -> Result<(), Error> {
+        self.jump(Loader::begin_epoch)?;
+        self.is_open = true;
+        self.shared.tell_thread(|state| state.wants = true);
+        Ok(())
+    }
+
+    /// Goes to a position: as [`Loader::seek`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn seek(&mut self, position: Position) -> Result<(), Error> {
+        self.jump(move |loader| loader.seek(position))
+    }
+
+    /// Does nothing when the epoch is the current or the loaded one, else goes to its start.
+    ///
+    /// # Errors
+    /// As [`seek`](Self::seek).
+    pub fn set_epoch(&mut self, epoch: u64) -> Result<(), Error> {
+        if self.state(0)?.position.epoch == epoch {
+            return Ok(());
+        }
+        self.seek(Position { epoch, samples: 0 })
+    }
+
+    /// The place in the stream as handed over to the user: as [`Loader::state`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn state(&self, held_back: usize) -> Result<State, Error> {
+        let (position, substitutes) = self.place.look_back(held_back)?;
+        Ok(State::of(&self.terms, position, substitutes))
+    }
+
+    /// Goes on where a saved state stands: as [`Loader::load_state`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn load_state(&mut self, state: &State, force: bool) -> Result<(), Error> {
+        if !force && let Some(differences) = state.differences(&self.terms) {
+            return Err(Error::StateMismatch(differences));
+        }
+        let state = state.clone();
+        self.jump(move |loader| loader.load_state(&state, force))
+    }
+
+    /// The daemon's figures: as [`Loader::stats`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn stats(&mut self) -> Result<String, Error> {
+        self.command(Loader::stats)
+    }
+
+    /// What uploading did and cost.
+    #[must_use]
+    pub fn upload_statistics(&self) -> UploadStatistics {
+        let path = self.pinning.path();
+        let state = self.shared.lock();
+        UploadStatistics {
+            path: path.name(),
+            reason: path.reason().to_owned(),
+            batches: state.counts.batches,
+            bytes: state.counts.bytes,
+            staging_time: state.staging.cpu_time(),
+        }
+    }
+
+    /// How often a daemon was replaced that had died, and the private daemon's process.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] when the session has ended.
+    pub fn daemon(&mut self) -> Result<(Option<u32>, u64), Error> {
+        self.command(|loader| Ok((loader.private_process(), loader.restarts())))
+    }
+
+    /// What waiting cost the trainer.
+    #[must_use]
+    pub fn wait_statistics(&self) -> &WaitStatistics {
+        &self.statistics
+    }
+
+    /// The terms of the session.
+    #[must_use]
+    pub fn terms(&self) -> &Attached {
+        &self.terms
+    }
+
+    /// Which rank of how many this is.
+    #[must_use]
+    pub fn placement(&self) -> Placement {
+        self.placement
+    }
+
+    /// The batches that early ends of epochs gave up.
+    #[must_use]
+    pub fn given_up(&self) -> u64 {
+        self.given_up
+    }
+
+    /// The slots of the ring whose copies have not completed.
+    #[must_use]
+    pub fn slots_in_flight(&self) -> u64 {
+        self.shared.lock().in_flight
+    }
+
+    fn check_process(&self) -> Result<(), Error> {
+        if self.ring.is_own_process() { Ok(()) } else { Err(Error::Forked) }
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        if !self.ring.is_own_process() {
+            // A forked child has neither the threads nor a working driver.
+            std::mem::forget(self.thread.take());
+            return;
+        }
+        self.shared.interrupt_thread(|state| state.stop = true);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
