@@ -12,7 +12,7 @@ use forebay_protocol::tensor::{DType, TensorSpec};
 
 use super::driver::{Event, Gpu};
 use super::pin::PinPolicy;
-use super::regions::Part;
+use super::regions::{Part, Region};
 use super::upload::{Device, Upload, UploadStatistics, Uploaded};
 use crate::error::Error;
 use crate::loader::Loader;
@@ -76,7 +76,7 @@ pub struct DeviceLoader {
     options: DeviceOptions,
     pool: Arc<Mutex<Pool>>,
     /// Where the regions lie in a block.
-    offsets: Vec<usize>,
+    offsets: Arc<[usize]>,
     block_bytes: usize,
     next_token: u64,
     is_open: bool,
@@ -118,6 +118,7 @@ impl DeviceLoader {
         }
         let pool = Arc::default();
         let block_bytes = end.max(256);
+        let offsets = offsets.into();
         Ok(Self { upload, options, pool, offsets, block_bytes, next_token: 0, is_open: false })
     }
 
@@ -147,7 +148,8 @@ impl DeviceLoader {
             pool: Arc::clone(&self.pool),
             gpu: Arc::clone(self.upload.gpu()),
             terms: Arc::new(self.upload.terms().clone()),
-            offsets: self.row_offsets(),
+            offsets: Arc::clone(&self.offsets),
+            regions: Arc::clone(self.upload.regions_shared()),
             uploaded,
             streams: Mutex::new(vec![Arc::clone(stream)]),
         }))
@@ -184,12 +186,6 @@ impl DeviceLoader {
         let memory = gpu.within(|| unsafe { side.alloc::<u8>(self.block_bytes) })?;
         let memory = memory.map_err(|error| gpu.failed("allocating memory for a batch", error))?;
         Ok(Block { memory: Some(memory), after: Vec::new(), gpu: Arc::clone(gpu) })
-    }
-
-    /// Where each tensor's rows lie in a block.
-    fn row_offsets(&self) -> Vec<usize> {
-        let regions = self.upload.regions().iter().zip(&self.offsets);
-        regions.filter(|(region, _)| region.part == Part::Rows).map(|(_, offset)| *offset).collect()
     }
 
     /// The place in the stream: as [`Loader::state`].
@@ -245,7 +241,8 @@ pub struct DeviceBatch {
     pool: Arc<Mutex<Pool>>,
     gpu: Arc<Gpu>,
     terms: Arc<Attached>,
-    offsets: Vec<usize>,
+    offsets: Arc<[usize]>,
+    regions: Arc<[Region]>,
     uploaded: Uploaded,
     streams: Mutex<Vec<Arc<CudaStream>>>,
 }
@@ -285,8 +282,26 @@ impl DeviceBatch {
     #[must_use]
     pub fn bytes(&self, name: &str) -> Option<CudaView<'_, u8>> {
         let index = self.terms.tensors.iter().position(|spec| spec.name == name)?;
-        let start = *self.offsets.get(index)?;
         let bytes = usize::try_from(*self.uploaded.length_bytes.get(index)?).ok()?;
+        self.region(index, Part::Rows, bytes)
+    }
+
+    /// A ragged tensor's table on the device: u64 offsets and u64 lengths of its rows, in elements.
+    #[must_use]
+    pub fn table(&self, name: &str) -> Option<(CudaView<'_, u64>, CudaView<'_, u64>)> {
+        let index = self.terms.tensors.iter().position(|spec| spec.name == name)?;
+        let is_table = |region: &&Region| region.tensor == index && region.part == Part::Table;
+        let words = self.regions.iter().find(is_table)?.table_rows;
+        let bytes = self.region(index, Part::Table, words.checked_mul(16)?)?;
+        // SAFETY: regions start at multiples of 256 bytes, and every word is a number.
+        let table = unsafe { bytes.transmute::<u64>(words * 2)? };
+        let rows = usize::try_from(self.uploaded.rows).ok()?;
+        Some((table.try_slice(..rows)?, table.try_slice(words..words + rows)?))
+    }
+
+    fn region(&self, tensor: usize, part: Part, bytes: usize) -> Option<CudaView<'_, u8>> {
+        let is_it = |region: &Region| region.tensor == tensor && region.part == part;
+        let start = *self.offsets.get(self.regions.iter().position(is_it)?)?;
         self.block.as_ref()?.memory.as_ref()?.try_slice(start..start + bytes)
     }
 

@@ -216,6 +216,7 @@ impl Gpu {
         bytes: usize,
         stream: &CudaStream,
     ) -> Result<(), Error> {
+        let _entered = self.enter()?;
         // SAFETY: the caller's.
         self.check("copying a batch", unsafe {
             sys::cuMemcpyHtoDAsync_v2(to, from.cast(), bytes, stream.cu_stream())

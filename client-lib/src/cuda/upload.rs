@@ -205,6 +205,10 @@ impl Upload {
         &self.side
     }
 
+    pub(crate) fn regions_shared(&self) -> &Arc<[Region]> {
+        &self.regions
+    }
+
     pub(crate) fn gpu(&self) -> &Arc<Gpu> {
         &self.gpu
     }

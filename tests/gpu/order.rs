@@ -1,0 +1,142 @@
+//! What arrives on the device is what was published, whatever the order in which work is done.
+
+use forebay_tests::data;
+use serde_json::json;
+
+use crate::{batches, lines, place, trainer};
+
+/// A wait for a copy takes so long: time enough to fill a slot that was given back too early.
+const SLOW: (&str, &str) = ("FOREBAY_STAND_IN_DELAY_MS", "3");
+
+#[test]
+fn every_batch_is_the_hosts_by_every_way_of_pinning() {
+    let (place, config) = place();
+    let host = lines(trainer(&place, &[&format!("host={config}"), "epoch", "epoch"]));
+    assert_eq!(batches(&host).len(), 24);
+    for (policy, path) in [
+        ("auto", "registered"),
+        ("register", "registered"),
+        ("stage", "staged"),
+        ("off", "pageable"),
+    ] {
+        let pin = format!("pin={policy}");
+        let arguments = [&*pin, &format!("use={config}"), "epoch", "epoch", "stats"];
+        let mut command = trainer(&place, &arguments);
+        command.env(SLOW.0, SLOW.1);
+        let device = lines(command);
+        assert_eq!(batches(&device), batches(&host), "{policy}");
+        let figures = device.last().unwrap();
+        // Registering is over long before two slow epochs are.
+        assert_eq!(figures["path"], path, "{figures}");
+        let was_staged = figures["staging_seconds"].as_f64().unwrap() > 0.0;
+        // Under `auto` the first batches may come before the ring is pinned.
+        assert!(was_staged == (policy == "stage") || policy == "auto", "{figures}");
+        assert_eq!(figures["batches"], 24);
+    }
+}
+
+#[test]
+fn batches_kept_dropped_and_read_on_other_streams_stay_what_they_are() {
+    let (place, config) = place();
+    let host = lines(trainer(&place, &[&format!("host={config}"), "epoch", "epoch", "epoch"]));
+    for (keep, streams, ahead) in [(0, 1, 1), (4, 1, 2), (0, 3, 3), (5, 4, 2)] {
+        let arguments = [
+            &*format!("keep={keep}"),
+            &*format!("streams={streams}"),
+            &*format!("ahead={ahead}"),
+            &*format!("use={config}"),
+            "epoch",
+            "epoch",
+            "epoch",
+        ];
+        let mut command = trainer(&place, &arguments);
+        command.env(SLOW.0, "1");
+        assert_eq!(batches(&lines(command)), batches(&host), "{arguments:?}");
+    }
+}
+
+#[test]
+fn rows_of_different_lengths_come_with_their_table() {
+    let place = forebay_tests::Place::new();
+    data::sentences(&place.path("sentences"), 60);
+    let config = place.config(
+        "text.toml",
+        &format!(
+            "dataset.path = {:?}\ndataset.format = \"npz\"\nbatch.size = 9\nbatch.last = \"short\"\n\
+             stage = [{{ name = \"copy\", concurrency = 2, operations = [] }}]\nring.slots = 3\nring.hold = 1\n\
+             output.tokens = {{ ragged = true, max_bytes = \"64B\" }}\n",
+            place.path("sentences").display()
+        ),
+    );
+    let config = config.to_str().unwrap();
+    let host = lines(trainer(&place, &[&format!("host={config}"), "epoch"]));
+    let mut command = trainer(&place, &["keep=2", &format!("use={config}"), "epoch"]);
+    command.env(SLOW.0, SLOW.1);
+    assert_eq!(batches(&lines(command)), batches(&host));
+    assert_eq!(batches(&host).len(), 7);
+}
+
+#[test]
+fn the_state_counts_what_was_handed_over_and_jumps_discard_the_rest() {
+    let (place, config) = place();
+    let host = lines(trainer(&place, &[&format!("host={config}"), "epoch", "epoch", "epoch"]));
+    let host = batches(&host);
+    let of_use = format!("use={config}");
+    let arguments = ["ahead=3", &of_use, "take=5", "state", "stats", "take=100", "take=4", "stats"];
+    let device = lines(trainer(&place, &arguments));
+    let state = device.iter().find_map(|line| line["state"].as_str()).unwrap().to_owned();
+    // `take` begins no epoch anew while one is open: it goes on.
+    let digests = |lines: &[serde_json::Value]| {
+        lines.iter().map(|line| line["digest"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(digests(&batches(&device)), digests(&host[..16]));
+    let rest = lines(trainer(&place, &[&of_use, &format!("load={state}"), "take=100", "take=100"]));
+    assert_eq!(digests(&batches(&rest)), digests(&host[5..24]));
+    // In the middle of an epoch to the start of the last one, and back.
+    let there = lines(trainer(
+        &place,
+        &["ahead=3", &of_use, "take=3", "set-epoch=2", "take=2", "set-epoch=0", "take=3", "stats"],
+    ));
+    let expected = [&host[..3], &host[24..26], &host[..3]].concat();
+    assert_eq!(digests(&batches(&there)), digests(&expected));
+    assert_eq!(there.last().unwrap()["given_up"], json!(9 + 10));
+}
+
+#[test]
+fn a_daemon_that_is_killed_costs_no_batch_and_no_new_registration() {
+    let (place, config) = place();
+    let host = lines(trainer(&place, &[&format!("host={config}"), "epoch", "epoch"]));
+    let log = place.path("calls");
+    let arguments = [
+        "pin=register",
+        "keep=3",
+        &format!("use={config}"),
+        "take=4",
+        "kill-daemon",
+        "take=3",
+        "kill-daemon",
+        "take=100",
+        "epoch",
+        "stats",
+    ];
+    let mut command = trainer(&place, &arguments);
+    command.env(SLOW.0, SLOW.1).env("FOREBAY_STAND_IN_LOG", &log);
+    let device = lines(command);
+    let digests = |lines: &[serde_json::Value]| {
+        batches(lines).iter().map(|line| line["digest"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(digests(&device), digests(&host));
+    let calls = std::fs::read_to_string(&log).unwrap();
+    let count = |name: &str| calls.lines().filter(|line| line.starts_with(name)).count();
+    assert_eq!((count("cuMemHostRegister_v2"), count("cuMemHostUnregister")), (1, 1));
+    assert!(!calls.contains("pageable"), "{calls}");
+}
+
+#[test]
+fn another_devices_context_stays_the_trainers_own() {
+    let (place, config) = place();
+    let host = lines(trainer(&place, &[&format!("host={config}"), "epoch"]));
+    let arguments = ["device=1", "context=0", "keep=2", &format!("use={config}"), "epoch"];
+    let device = lines(trainer(&place, &arguments));
+    assert_eq!(batches(&device), batches(&host));
+}
