@@ -26,25 +26,34 @@ fn built(config: &Path, on: &str) -> Builder {
     loader(config, 0, 1).override_key("output.image.on", format!("{on:?}")).unfinished(on == "gpu")
 }
 
-/// The image's type, shape and bytes, finished if that is left to be done; and all other tensors' bytes.
-fn content(batch: &Batch) -> (DType, Vec<u64>, Vec<u8>, Vec<Vec<u8>>) {
+/// A batch, with its image finished if that was left to be done.
+#[derive(PartialEq, Eq)]
+struct Content {
+    dtype: DType,
+    shape: Vec<u64>,
+    image: Vec<u8>,
+    /// The bytes of all other tensors.
+    others: Vec<Vec<u8>>,
+}
+
+fn content(batch: &Batch) -> Content {
     let image = batch.require("image").unwrap();
     let others = batch.tensors().filter(|tensor| tensor.name() != "image");
     let others = others.map(|tensor| tensor.bytes().to_vec()).collect();
+    let (dtype, shape) = (image.dtype(), image.shape().to_vec());
     let Some(plan) = FinishPlan::of(image.spec()).unwrap() else {
-        return (image.dtype(), image.shape().to_vec(), image.bytes().to_vec(), others);
+        return Content { dtype, shape, image: image.bytes().to_vec(), others };
     };
-    assert_eq!((image.dtype(), image.shape()), (DType::U8, &[batch.rows(), 44, 50, 3][..]));
+    assert_eq!((dtype, shape), (DType::U8, vec![batch.rows(), 44, 50, 3]));
     let rows = usize::try_from(batch.rows()).unwrap();
-    let bytes = rows * usize::try_from(plan.finished_row_bytes()).unwrap();
-    let mut out = vec![0xee; bytes];
-    finish_rows(&plan, image.bytes(), rows, &mut out).unwrap();
-    let finished = plan.finished();
-    let shape = [&[batch.rows()], finished.row_shape.as_slice()].concat();
-    (finished.dtype, shape, out, others)
+    let mut finished = vec![0xee; rows * usize::try_from(plan.finished_row_bytes()).unwrap()];
+    finish_rows(&plan, image.bytes(), rows, &mut finished).unwrap();
+    let spec = plan.finished();
+    let shape = [&[batch.rows()], spec.row_shape.as_slice()].concat();
+    Content { dtype: spec.dtype, shape, image: finished, others }
 }
 
-fn rest(loader: &mut Loader) -> Vec<(DType, Vec<u64>, Vec<u8>, Vec<Vec<u8>>)> {
+fn rest(loader: &mut Loader) -> Vec<Content> {
     std::iter::from_fn(|| loader.next_batch().unwrap().map(|batch| content(&batch))).collect()
 }
 
@@ -66,7 +75,7 @@ fn what_a_client_finishes_is_what_the_daemon_writes_to_the_bit() {
         let config = config(&place, &keys);
         let [on_cpu, on_gpu] =
             ["cpu", "gpu"].map(|on| rest(&mut built(&config, on).attach().unwrap()));
-        assert_eq!((on_cpu.len(), on_cpu[0].0), (2, dtype), "{keys}");
+        assert_eq!((on_cpu.len(), on_cpu[0].dtype), (2, dtype), "{keys}");
         assert!(on_cpu == on_gpu, "{keys}");
     }
 }
