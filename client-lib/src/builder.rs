@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use forebay_protocol::frames::{Attach, ClientFrame, ConfigSource, Revival, Start};
+use forebay_protocol::frames::{Attach, Attached, ClientFrame, ConfigSource, Revival, Start};
 use forebay_protocol::ids::Position;
 use forebay_protocol::socket::Connection;
 
@@ -30,6 +30,7 @@ pub struct Builder {
     timeout: Duration,
     overrides: Vec<(String, String)>,
     program: Option<PathBuf>,
+    unfinished: bool,
     interrupt: Option<Interrupt>,
 }
 
@@ -56,6 +57,7 @@ impl Builder {
             timeout: Duration::from_secs(300),
             overrides: Vec::new(),
             program: None,
+            unfinished: false,
             interrupt: None,
         }
     }
@@ -110,6 +112,15 @@ impl Builder {
         self
     }
 
+    /// Takes fields that the configuration leaves to a GPU (`output.FIELD.on = "gpu"`) as they lie in the ring: uint8,
+    /// height × width × channels. Their [`TensorSpec::finish`](forebay_protocol::tensor::TensorSpec::finish) says what is
+    /// left to be done, and [`crate::finish`] does it. Default: such a stream is refused at the attach.
+    #[must_use]
+    pub fn unfinished(mut self, unfinished: bool) -> Self {
+        self.unfinished = unfinished;
+        self
+    }
+
     /// Asked about every 50 ms while waiting; true ends the wait with [`Error::Interrupted`], and the loader stays usable.
     #[must_use]
     pub fn interrupt(mut self, asked: impl FnMut() -> bool + Send + 'static) -> Self {
@@ -138,6 +149,9 @@ impl Builder {
             &[],
         )?;
         let (terms, descriptors) = link.expect_attached()?;
+        if !self.unfinished {
+            refuse_unfinished(&terms)?;
+        }
         if let Some(state) = &self.state
             && !self.force
             && let Some(differences) = state.differences(&terms)
@@ -220,4 +234,23 @@ impl Builder {
         let (keeper, connection) = Keeper::private(start, &order)?;
         Link::new(connection, Some(keeper), interrupt, self.timeout)
     }
+}
+
+/// Refuses a stream that leaves a field to a GPU, for a client that would hand it out as it is.
+fn refuse_unfinished(terms: &Attached) -> Result<(), Error> {
+    let Some((spec, finish)) =
+        terms.tensors.iter().find_map(|spec| Some((spec, spec.finish.as_ref()?)))
+    else {
+        return Ok(());
+    };
+    let name = &spec.name;
+    Err(Error::Config(format!(
+        "the configuration leaves `{name}` to a GPU, which makes {} {:?} of its {} {:?} (`output.{name}.on = \"gpu\"`), and \
+         this loader has none: give it a GPU device, or set `output.{name}.on = \"cpu\"` in the configuration or as an \
+         override",
+        finish.dtype.name(),
+        finish.row_shape,
+        spec.dtype.name(),
+        spec.row_shape
+    )))
 }

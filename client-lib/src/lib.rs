@@ -14,6 +14,7 @@
 //! - `keeper`: sees to the next daemon when one dies; its head has the states of a client through that.
 //! - [`batch`] and [`views`]: a leased batch and its tensors. A batch is a reference-counted lease on a slot of the
 //!   ring; its last clone returns the slot. Slots return in any order.
+//! - [`finish`]: what the configuration leaves to the client's GPU, and the same on the CPU.
 //! - [`state`]: what a checkpoint keeps; [`statistics`]: what waiting cost.
 //!
 //! - [`cuda`]: batches copied to a GPU ahead of the trainer.
@@ -27,6 +28,7 @@ pub mod batch;
 pub mod builder;
 pub mod cuda;
 pub mod error;
+pub mod finish;
 mod keeper;
 mod leases;
 mod link;

@@ -34,7 +34,8 @@ use crate::tensor::TensorSpec;
 /// The version of frames and rings that this crate speaks. History:
 /// - 1: the first.
 /// - 2: `Restart`, `Reattach` and `Kept`; `Attached` says who starts the daemon again.
-pub const PROTOCOL_VERSION: u32 = 2;
+/// - 3: a tensor says what is left of it to the client's GPU (`TensorSpec::finish`).
+pub const PROTOCOL_VERSION: u32 = 3;
 /// What a configuration's fingerprint tells apart, in the order of its parts.
 pub const CONFIG_PARTS: [&str; 4] = ["order.seed", "order.shuffle", "operations", "output"];
 /// The bytes of each of [`CONFIG_PARTS`] in a configuration's fingerprint.

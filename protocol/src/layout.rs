@@ -24,6 +24,14 @@ pub enum LayoutError {
     /// An empty or overlong name, or one that stands twice.
     #[error("tensor name {0:?} is empty, longer than {MAX_NAME_BYTES} bytes, or stands twice")]
     Name(String),
+    /// What is left to the client's GPU does not fit the tensor.
+    #[error("tensor `{name}`: {reason}")]
+    Finish {
+        /// The tensor.
+        name: String,
+        /// What does not fit.
+        reason: String,
+    },
     /// The size is beyond what a machine can address.
     #[error("tensor `{0}` is larger than this machine can address")]
     TooLarge(String),
@@ -71,6 +79,11 @@ impl SlotLayout {
                     name: name.clone(),
                     rank: tensor.row_shape.len() + 1,
                 });
+            }
+            if let Some(finish) = &tensor.finish {
+                finish
+                    .sides(tensor)
+                    .map_err(|reason| LayoutError::Finish { name: name.clone(), reason })?;
             }
             let place = place_after(end, tensor, rows)
                 .ok_or_else(|| LayoutError::TooLarge(name.clone()))?;
@@ -129,6 +142,7 @@ fn place_after(end: u64, tensor: &TensorSpec, rows: u32) -> Option<(TensorPlace,
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::finish::Finish;
     use crate::tensor::DType;
 
     #[test]
@@ -161,6 +175,9 @@ mod tests {
         assert!(matches!(SlotLayout::new(&[deep], 1), Err(LayoutError::TooManyDimensions { .. })));
         let huge = TensorSpec::dense("huge", DType::F64, &[u64::MAX / 4, 2]);
         assert_eq!(SlotLayout::new(&[huge], 1), Err(LayoutError::TooLarge("huge".to_owned())));
+        let finish = Finish::new(DType::F32, [2, 2, 3], false, None);
+        let unfit = TensorSpec { finish: Some(finish), ..TensorSpec::dense("a", DType::U8, &[3]) };
+        assert!(matches!(SlotLayout::new(&[unfit], 1), Err(LayoutError::Finish { .. })));
         let twice = TensorSpec::dense("a", DType::U8, &[]);
         assert!(matches!(SlotLayout::new(&[twice.clone(), twice], 1), Err(LayoutError::Name(_))));
     }

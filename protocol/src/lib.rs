@@ -2,6 +2,7 @@
 //!
 //! - [`frames`] and [`wire`]: the control frames and their bytes; [`socket`] carries them with descriptors.
 //! - [`tensor`] and [`layout`]: the tensors of a batch and where they lie in a slot.
+//! - [`pixel_values`]: what a byte of an image becomes; [`finish`]: what of that is left to the client's GPU.
 //! - [`segment`]: sealed shared memory; [`slots`]: the rows of the data segment; [`kept`]: sealed bytes for a restart.
 //! - [`publish`] and [`returns`]: the two rings; [`lease`]: who holds which slot, in the daemon's heap.
 //!
@@ -12,6 +13,7 @@
 
 #[cfg(not(loom))]
 pub mod clock;
+pub mod finish;
 pub mod frames;
 #[cfg(not(loom))]
 #[doc(hidden)]
@@ -25,6 +27,7 @@ pub mod layout;
 pub mod lease;
 #[cfg(not(loom))]
 pub mod mapped_file;
+pub mod pixel_values;
 pub mod publish;
 pub mod returns;
 pub mod sync;

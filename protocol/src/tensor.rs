@@ -5,6 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::finish::Finish;
+
 /// The most tensors that a batch may carry.
 pub const MAX_TENSORS: usize = 64;
 /// The most dimensions of a tensor, the batch's own included.
@@ -138,6 +140,8 @@ pub struct TensorSpec {
     pub extent: Extent,
     /// Whether rows lie as height × width × channels and PyTorch should see an NCHW-shaped channels_last view.
     pub channels_last: bool,
+    /// What a client's GPU is to make of it; `None`: the tensor is as the configuration wants it.
+    pub finish: Option<Finish>,
 }
 
 impl TensorSpec {
@@ -150,6 +154,7 @@ impl TensorSpec {
             row_shape: row_shape.to_vec(),
             extent: Extent::Dense,
             channels_last: false,
+            finish: None,
         }
     }
 

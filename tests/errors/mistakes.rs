@@ -54,6 +54,11 @@ fn mistakes_in_a_configuration_name_file_line_and_key() {
             vec!["center-crop", "decode-image"],
         ),
         (
+            format!("{good}[output.image]\ndtype = \"float64\"\non = \"gpu\"\n"),
+            10,
+            vec!["output.image.on", "float64", "float32", "leave `on` out"],
+        ),
+        (
             good.replace(&format!("{:?}", place.path("images").display()), "\"${NO_SUCH_NAME}\""),
             4,
             vec!["NO_SUCH_NAME"],

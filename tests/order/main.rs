@@ -4,4 +4,5 @@
 #![forbid(unsafe_code)]
 
 mod digests;
+mod finish;
 mod places;

@@ -33,7 +33,7 @@ pub(super) struct BenchArguments {
     /// Begin at a position, as a state names it: the epoch, and the samples consumed in it.
     #[arg(long, value_name = "EPOCH:SAMPLES", value_parser = parse_position)]
     position: Option<Position>,
-    /// Digest every batch's names, types, shapes and bytes.
+    /// Digest every batch's names, types, shapes and bytes; what is left to a GPU is taken as it lies in the ring.
     #[arg(long)]
     digest: bool,
     /// Print one JSON object.
@@ -141,7 +141,9 @@ pub(super) fn measure(
     let mut builder = Loader::builder(Target::Config(source))
         .rank(0, 1)
         .program(program)
-        .position(options.position);
+        .position(options.position)
+        // Measured as they lie in the ring: what a GPU finishes costs the daemon nothing.
+        .unfinished(true);
     for (key, json) in options.overrides {
         builder = builder.override_key(key, json);
     }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use forebay_protocol::tensor::Extent;
+use forebay_protocol::tensor::{Extent, TensorSpec};
 
 use super::launch::{Launch, Rings};
 use super::stats::quiet_lines;
@@ -70,6 +70,30 @@ fn as_json(launch: &Launch) -> serde_json::Value {
     })
 }
 
+/// A tensor of batches of so many rows: type, shape and bytes, also as it is after a GPU has finished it.
+fn tensor_line(tensor: &TensorSpec, rows: u64) -> String {
+    let dense = |tensor: &TensorSpec| {
+        let dims = std::iter::once(rows).chain(tensor.row_shape.iter().copied());
+        let shape: Vec<String> = dims.map(|dim| dim.to_string()).collect();
+        format!("{} [{}]", tensor.dtype.name(), shape.join(", "))
+    };
+    let bytes = in_words(tensor.row_pitch_bytes().unwrap_or(0) * rows);
+    if let Extent::Ragged { max_row_bytes, .. } = tensor.extent {
+        let most = in_words(max_row_bytes);
+        return format!("{} ragged, rows up to {most}, {bytes} a batch", tensor.dtype.name());
+    }
+    let Some(finish) = &tensor.finish else {
+        return format!("{}, {bytes} a batch", dense(tensor));
+    };
+    // A byte of each element crosses the bus.
+    let percent = 100 / finish.dtype.size_bytes();
+    format!(
+        "{}, finished on the GPU to {}; {bytes} a batch over the bus, {percent} % of the finished bytes",
+        dense(tensor),
+        dense(&finish.finished(tensor.name.as_str()))
+    )
+}
+
 fn describe(
     stream: &Stream,
     plan: &MemoryPlan,
@@ -107,18 +131,8 @@ fn describe(
         Last::Short => {}
     }
     for tensor in stream.tensors() {
-        let shape: Vec<String> = std::iter::once(u64::from(config.batch.size.get()))
-            .chain(tensor.row_shape.iter().copied())
-            .map(|dim| dim.to_string())
-            .collect();
-        let bytes = tensor.row_pitch_bytes().unwrap_or(0) * u64::from(config.batch.size.get());
-        let kind = match tensor.extent {
-            Extent::Dense => format!("{} [{}]", tensor.dtype.name(), shape.join(", ")),
-            Extent::Ragged { max_row_bytes, .. } => {
-                format!("{} ragged, rows up to {}", tensor.dtype.name(), in_words(max_row_bytes))
-            }
-        };
-        line(&format!("tensor {}", tensor.name), format!("{kind}, {} a batch", in_words(bytes)));
+        let rows = u64::from(config.batch.size.get());
+        line(&format!("tensor {}", tensor.name), tensor_line(tensor, rows));
     }
     for (name, threads) in stream.stage_limits() {
         line(&format!("stage {name}"), format!("{threads} threads"));

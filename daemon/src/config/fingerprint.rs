@@ -11,7 +11,8 @@ impl Config {
     /// which of them differs. The order of keys within a table does not count, nor how operations are split into stages:
     /// draws are keyed by an operation's place over all stages.
     ///
-    /// Left out is what a continued run may change: batch size, `last`, epochs, world, threads, memory, paths, hosts.
+    /// Left out is what a continued run may change: batch size, `last`, epochs, world, threads, memory, paths, hosts, and
+    /// who finishes an image: the bytes are the same.
     #[must_use]
     pub fn fingerprint(&self) -> [u8; 32] {
         let mut hashers: [_; CONFIG_PARTS.len()] = CONFIG_PARTS.map(blake3::Hasher::new_derive_key);
@@ -141,6 +142,8 @@ mod tests {
             "dataset.path=/elsewhere",
             "stage.preprocess.concurrency=3",
             "ring.slots=4",
+            "output.image.on=gpu",
+            "output.image.on=cpu",
             "stage.preprocess.operations.random-resized-crop={ size = 224.0 }",
             "stage=[{ name = \"a\", operations = [{ op = \"decode-image\" }] }, { name = \"b\", operations = [{ size = 224, op = \"random-resized-crop\" }, { op = \"random-horizontal-flip\", probability = 0.5 }] }]",
         ] {

@@ -127,6 +127,16 @@ fn every_mistake_names_place_key_and_remedy() {
             "train.toml:10: `output.a.dtype` must be a type: uint8",
             &["float32", "\"float\""],
         ),
+        (
+            "[output.a]\ndtype = \"float32\"\non = \"cuda\"\n",
+            "train.toml:11: `output.a.on` must be \"cpu\" or \"gpu\", not \"cuda\"",
+            &[],
+        ),
+        (
+            "[output.a]\nragged = true\nmax_bytes = \"1KiB\"\non = \"gpu\"\n",
+            "train.toml:12: `output.a.on`: only images are finished on the GPU",
+            &["leave `on` out"],
+        ),
         ("[output]\na = 3\n", "train.toml:10: `output.a` must be a table", &[]),
         (
             "[output]\na = { mean = [0.5, \"x\"] }\n",

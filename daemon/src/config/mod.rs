@@ -23,8 +23,8 @@ mod words;
 pub use error::{ConfigError, Place};
 pub use model::{
     BadSampleBudget, BatchConfig, Concurrency, Config, Confinement, CpuConfig, CpuPolicy,
-    DatasetConfig, ErrorsConfig, FetchConfig, ImageLayout, KeyPlaces, Last, Limits, ListenConfig,
-    OnBadSample, OrderConfig, OutputConfig, RingConfig, SecurityConfig, StageConfig,
+    DatasetConfig, ErrorsConfig, FetchConfig, FinishedOn, ImageLayout, KeyPlaces, Last, Limits,
+    ListenConfig, OnBadSample, OrderConfig, OutputConfig, RingConfig, SecurityConfig, StageConfig,
 };
 pub use overrides::Override;
 pub use section::{FromValue, Section, nearest};

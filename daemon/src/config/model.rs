@@ -167,6 +167,15 @@ pub enum ImageLayout {
     Nhwc,
 }
 
+/// Who makes a field's rows what `[output]` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FinishedOn {
+    /// The daemon. The default.
+    Cpu,
+    /// The client's GPU, from the bytes as decoded.
+    Gpu,
+}
+
 /// One field of `[output]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OutputConfig {
@@ -180,12 +189,16 @@ pub struct OutputConfig {
     pub mean: Option<Vec<f64>>,
     /// Per channel, in 0–1 units.
     pub std: Option<Vec<f64>>,
+    /// Images only; default the CPU.
+    pub on: FinishedOn,
     /// The most bytes of a row of a ragged field; `None`: dense.
     pub ragged_max_bytes: Option<u64>,
     /// Ragged only: rows are moved together.
     pub compact: bool,
     /// Where the field's table stands, for messages.
     pub place: Place,
+    /// Where `on` stands, else as `place`, for messages.
+    pub on_place: Place,
 }
 
 /// `[ring]`.

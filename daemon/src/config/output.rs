@@ -3,7 +3,7 @@
 use forebay_protocol::tensor::{DType, MAX_NAME_BYTES, MAX_TENSORS};
 
 use super::error::ConfigError;
-use super::model::{ImageLayout, OutputConfig};
+use super::model::{FinishedOn, ImageLayout, OutputConfig};
 use super::section::Section;
 use super::value::{Located, Value};
 use super::values::ByteSize;
@@ -56,6 +56,7 @@ fn read_field(field: String, table: Located) -> Result<OutputConfig, ConfigError
     let layout = section.take_placed::<ImageLayout>("layout")?;
     let mean = section.take_placed::<Vec<f64>>("mean")?;
     let std = section.take_placed::<Vec<f64>>("std")?;
+    let on = section.take_placed::<FinishedOn>("on")?;
     let ragged = section.take_or("ragged", false)?;
     let max_bytes = section.take_placed::<ByteSize>("max_bytes")?;
     let compact = section.take_placed::<bool>("compact")?;
@@ -90,6 +91,16 @@ fn read_field(field: String, table: Located) -> Result<OutputConfig, ConfigError
         (Some(_), None) => return Err(contradiction("mean stands without std; give both or none")),
         (None, Some(_)) => return Err(contradiction("std stands without mean; give both or none")),
     }
+    let on_place = on.as_ref().map_or(&place, |(_, place)| place).clone();
+    let on = on.map_or(FinishedOn::Cpu, |(on, _)| on);
+    if ragged && on == FinishedOn::Gpu {
+        return Err(ConfigError::new(
+            &on_place,
+            format!(
+                "`{path}.on`: only images are finished on the GPU, and ragged rows are none; leave `on` out"
+            ),
+        ));
+    }
     if ragged {
         if max_bytes.is_none() {
             return Err(contradiction(
@@ -117,7 +128,9 @@ fn read_field(field: String, table: Located) -> Result<OutputConfig, ConfigError
         std: std.map(|(std, _)| std),
         ragged_max_bytes: max_bytes.map(|(size, _)| size.0),
         compact: compact.is_some_and(|(compact, _)| compact),
+        on,
         place,
+        on_place,
     })
 }
 

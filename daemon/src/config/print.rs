@@ -4,7 +4,7 @@ use std::fmt::{self, Write as _};
 use std::path::Path;
 use std::time::Duration;
 
-use super::model::{BadSampleBudget, Concurrency, Config, OutputConfig, StageConfig};
+use super::model::{BadSampleBudget, Concurrency, Config, FinishedOn, OutputConfig, StageConfig};
 use super::value::{Located, Value};
 
 impl Config {
@@ -123,6 +123,10 @@ fn write_output(out: &mut String, field: &OutputConfig) -> fmt::Result {
         if let Some(values) = values {
             parts.push(format!("{key} = {values:?}"));
         }
+    }
+    if field.on == FinishedOn::Gpu {
+        // The default has no meaning for a field that is no image.
+        parts.push(format!("on = {}", quoted(field.on.word())));
     }
     if let Some(max_bytes) = field.ragged_max_bytes {
         parts.push(format!("ragged = true, max_bytes = {}", bytes(max_bytes)));

@@ -180,7 +180,7 @@ fn a_file_is_named_as_the_user_named_it() {
 
 #[test]
 fn the_resolved_configuration_reads_as_itself() {
-    let full = "[dataset]\nformat = \"npz\"\npath = \"/a b\"\nclasses = \"c.txt\"\nids = \"$${x}\"\nlimit = 7\nindex = \"i\"\n[order]\nseed = 3\nshuffle = false\nepochs = 2\n[batch]\nsize = 3\nlast = \"pad\"\n[[stage]]\nname = \"fetch\"\nconcurrency = 3\n[[stage]]\nname = \"a\"\nconcurrency = 2\noperations = [{ op = \"delay\", milliseconds = 25, probability = 1.0, list = [1, 2.5, \"x\"] }]\n[[stage]]\nname = \"b\"\noperations = []\n[output]\nimage = { dtype = \"float16\", layout = \"NHWC\", mean = [0.5, 1e-7], std = [1, 2] }\n\"a.b\" = { ragged = true, max_bytes = \"3MiB\", compact = true }\nplain = {}\n[ring]\nslots = 5\nhold = 4\nmemory = \"1500MB\"\n[errors]\non_bad_sample = \"substitute\"\nbudget = \"0.07%\"\n[cpu]\ncores = \"0,4-6\"\npolicy = \"batch\"\nnice = 3\n[listen]\nsocket = \"/run/x.sock\"\nallow_uids = [1000, 1001]\ngroup = 7\nmax_sessions = 2\n";
+    let full = "[dataset]\nformat = \"npz\"\npath = \"/a b\"\nclasses = \"c.txt\"\nids = \"$${x}\"\nlimit = 7\nindex = \"i\"\n[order]\nseed = 3\nshuffle = false\nepochs = 2\n[batch]\nsize = 3\nlast = \"pad\"\n[[stage]]\nname = \"fetch\"\nconcurrency = 3\n[[stage]]\nname = \"a\"\nconcurrency = 2\noperations = [{ op = \"delay\", milliseconds = 25, probability = 1.0, list = [1, 2.5, \"x\"] }]\n[[stage]]\nname = \"b\"\noperations = []\n[output]\nimage = { dtype = \"float16\", layout = \"NHWC\", mean = [0.5, 1e-7], std = [1, 2], on = \"gpu\" }\n\"a.b\" = { ragged = true, max_bytes = \"3MiB\", compact = true }\nplain = {}\n[ring]\nslots = 5\nhold = 4\nmemory = \"1500MB\"\n[errors]\non_bad_sample = \"substitute\"\nbudget = \"0.07%\"\n[cpu]\ncores = \"0,4-6\"\npolicy = \"batch\"\nnice = 3\n[listen]\nsocket = \"/run/x.sock\"\nallow_uids = [1000, 1001]\ngroup = 7\nmax_sessions = 2\n";
     let train = format!("{FOUR_LINES}errors.budget = 3\n");
     let eval = FOUR_LINES.replace("-train", "-eval");
     for text in [full, &train, &eval] {
@@ -191,6 +191,7 @@ fn the_resolved_configuration_reads_as_itself() {
         assert_eq!(config.dataset.path, again.dataset.path);
         assert_eq!(config.dataset.ids, again.dataset.ids);
         assert_eq!(config.order, again.order);
+        assert_eq!(config.output.first().map(|it| it.on), again.output.first().map(|it| it.on));
         assert_eq!(config.errors.on_bad_sample, again.errors.on_bad_sample);
         assert_eq!(config.cpu, again.cpu);
         assert_eq!(config.listen, again.listen);

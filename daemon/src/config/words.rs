@@ -3,7 +3,8 @@
 use forebay_protocol::tensor::DType;
 
 use super::model::{
-    BadSampleBudget, Concurrency, Confinement, CpuPolicy, ImageLayout, Last, OnBadSample,
+    BadSampleBudget, Concurrency, Confinement, CpuPolicy, FinishedOn, ImageLayout, Last,
+    OnBadSample,
 };
 use super::section::FromValue;
 use super::value::Value;
@@ -47,6 +48,8 @@ words!(Confinement, "\"auto\", \"strict\" or \"off\"",
     "auto" => Confinement::Auto, "strict" => Confinement::Strict, "off" => Confinement::Off);
 words!(ImageLayout, "\"NCHW\" or \"NHWC\"",
     "NCHW" => ImageLayout::Nchw, "NHWC" => ImageLayout::Nhwc);
+words!(FinishedOn, "\"cpu\" or \"gpu\"",
+    "cpu" => FinishedOn::Cpu, "gpu" => FinishedOn::Gpu);
 
 impl FromValue for DType {
     const EXPECTED: &'static str = "a type: uint8, int8, uint16, int16, int32, int64, uint32, uint64, float16, bfloat16, float32, float64 or bool";

@@ -7,6 +7,7 @@ mod arguments;
 mod array;
 mod contract;
 mod decode;
+mod finish;
 #[doc(hidden)]
 pub mod fuzzing;
 mod geometry;

@@ -7,9 +7,10 @@ use forebay_protocol::tensor::{DType, Extent, MAX_NAME_BYTES, MAX_RANK, TensorSp
 
 use super::array::ArrayType;
 use super::contract::{FieldType, FieldTypes, ImageType};
-use super::image::{ImageFormat, PixelValues};
+use super::finish::leave_to_the_gpu;
+use super::image::{ImageFormat, Normalization, PixelValues};
 use super::operations::normalize::check_normalization;
-use crate::config::{Config, ConfigError, ImageLayout, OutputConfig, Place, nearest};
+use crate::config::{Config, ConfigError, FinishedOn, ImageLayout, OutputConfig, Place, nearest};
 use crate::dataset::FieldKind;
 
 /// How a field reaches its row.
@@ -67,6 +68,13 @@ pub(super) fn compile(
             }
         }
         .map_err(fail)?;
+        let (tensor, field_output) = match output {
+            Some(output) if output.on == FinishedOn::Gpu => {
+                left_to_the_gpu(name, kind, output, &tensor)
+                    .map_err(|message| ConfigError::new(&output.on_place, message))?
+            }
+            _ => (tensor, field_output),
+        };
         tensors.push(tensor);
         outputs.push(field_output);
     }
@@ -106,6 +114,43 @@ fn default_place(config: &Config, kind: &FieldType) -> Place {
 const GIVES_A_SIZE: &str = "`resize` with `size = [height, width]`, `center-crop`, `random-crop` or \
                             `random-resized-crop`";
 
+/// How an image is normalised: by `[output]` or by the operation.
+fn normalization(
+    name: &str,
+    image: &ImageType,
+    output: Option<&OutputConfig>,
+) -> Result<Option<Normalization>, String> {
+    let in_output = match output.map(|output| (&output.mean, &output.std)) {
+        Some((Some(mean), Some(std))) => Some(
+            check_normalization(mean.clone(), std.clone(), image.channels)
+                .map_err(|reason| format!("`output.{name}`: {reason}"))?,
+        ),
+        Some((Some(_), None)) => return Err(format!("`output.{name}` has `mean` and lacks `std`")),
+        Some((None, Some(_))) => return Err(format!("`output.{name}` has `std` and lacks `mean`")),
+        _ => None,
+    };
+    if in_output.is_some() && image.normalization.is_some() {
+        return Err(format!(
+            "`normalize` and `output.{name}` with `mean` and `std` would normalise twice; keep one of them"
+        ));
+    }
+    Ok(in_output.or_else(|| image.normalization.clone()))
+}
+
+/// The same field, left to the client's GPU.
+fn left_to_the_gpu(
+    name: &str,
+    kind: &FieldType,
+    output: &OutputConfig,
+    finished: &TensorSpec,
+) -> Result<(TensorSpec, FieldOutput), String> {
+    let normalization = match kind {
+        FieldType::Image(image) => normalization(name, image, Some(output))?,
+        FieldType::Raw(_) => None,
+    };
+    leave_to_the_gpu(kind, finished, normalization.as_ref())
+}
+
 fn image_output(
     name: &str,
     image: &ImageType,
@@ -122,21 +167,7 @@ fn image_output(
             "the images of `{name}` differ in size; give them one with {GIVES_A_SIZE}"
         ));
     };
-    let in_output = match output.map(|output| (&output.mean, &output.std)) {
-        Some((Some(mean), Some(std))) => Some(
-            check_normalization(mean.clone(), std.clone(), image.channels)
-                .map_err(|reason| format!("`output.{name}`: {reason}"))?,
-        ),
-        Some((Some(_), None)) => return Err(format!("`output.{name}` has `mean` and lacks `std`")),
-        Some((None, Some(_))) => return Err(format!("`output.{name}` has `std` and lacks `mean`")),
-        _ => None,
-    };
-    if in_output.is_some() && image.normalization.is_some() {
-        return Err(format!(
-            "`normalize` and `output.{name}` with `mean` and `std` would normalise twice; keep one of them"
-        ));
-    }
-    let normalization = in_output.as_ref().or(image.normalization.as_ref());
+    let normalization = normalization(name, image, output)?;
     let default = if normalization.is_some() { DType::F32 } else { DType::U8 };
     let dtype = output.and_then(|output| output.dtype).unwrap_or(default);
     if normalization.is_some() && dtype == DType::U8 {
@@ -144,7 +175,7 @@ fn image_output(
             "a normalised `{name}` is a float; set `output.{name}.dtype` to `float32`, `float16` or `bfloat16`"
         ));
     }
-    let Some(values) = PixelValues::new(dtype, image.channels, normalization) else {
+    let Some(values) = PixelValues::new(dtype, image.channels, normalization.as_ref()) else {
         return Err(format!(
             "`output.{name}.dtype` must be `uint8`, `float16`, `bfloat16`, `float32` or `float64` for an image, not `{}`",
             dtype.name()

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use forebay_protocol::tensor::{DType, Extent};
+use forebay_protocol::tensor::{DType, Extent, TensorSpec};
 
 use super::test_images::{gradient, jpeg, with_orientation};
 use super::*;
@@ -155,7 +155,7 @@ fn one_stage(operations: &str, output: &str) -> String {
 
 const STANDARD: &str = r#"{ op = "decode-image" }, { op = "random-resized-crop", size = 64 }, { op = "random-horizontal-flip" }"#;
 
-fn refusal(operations: &str, output: &str, fields: &[&str]) -> String {
+pub(super) fn refusal(operations: &str, output: &str, fields: &[&str]) -> String {
     let config = plain_config(&one_stage(operations, output));
     SamplePlan::compile(&config, &Mixed::new(fields)).unwrap_err().message
 }
@@ -256,20 +256,17 @@ fn mistakes_are_explained() {
     }
 }
 
+/// The tensors of `image`, `label` and `array`.
+pub(super) fn tensors(operations: &str, output: &str) -> Vec<TensorSpec> {
+    let config = plain_config(&one_stage(operations, output));
+    let dataset = Mixed::new(&["image", "label", "array"]);
+    SamplePlan::compile(&config, &dataset).unwrap().tensors().to_vec()
+}
+
 #[test]
 fn tensors_have_the_shape_and_type_of_the_output() {
-    let tensors = |operations: &str, output: &str| {
-        let config = plain_config(&one_stage(operations, output));
-        SamplePlan::compile(&config, &Mixed::new(&["image", "label", "array"]))
-            .unwrap()
-            .tensors()
-            .to_vec()
-    };
     let plain = tensors(STANDARD, "");
-    assert_eq!(
-        plain[0],
-        forebay_protocol::tensor::TensorSpec::dense("image", DType::U8, &[3, 64, 64])
-    );
+    assert_eq!(plain[0], TensorSpec::dense("image", DType::U8, &[3, 64, 64]));
     assert_eq!((plain[1].dtype, plain[1].row_shape.as_slice()), (DType::I64, &[][..]));
     assert_eq!((plain[2].dtype, plain[2].row_shape.as_slice()), (DType::I16, &[3][..]));
     let sized = r#"{ op = "decode-image", channels = 1 }, { op = "resize", size = [10, 20] }, { op = "resize", size = 5 }"#;

@@ -3,12 +3,15 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::finish::Finish;
 use crate::frames::{
     Attach, Attached, ClientFrame, ConfigSource, DaemonFrame, Fault, FaultKind, Leased,
     PROTOCOL_VERSION, Positioned, Reattach, Restart, Revival, Start,
 };
 use crate::ids::Position;
-use crate::tensor::{DType, Extent, TensorSpec};
+use crate::layout::SlotLayout;
+use crate::pixel_values::Normalization;
+use crate::tensor::{DType, Extent, MAX_NAME_BYTES, MAX_TENSORS, TensorSpec};
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -19,10 +22,16 @@ fn attached() -> DaemonFrame {
         extent: Extent::Ragged { max_row_bytes: 64, compact: true },
         ..TensorSpec::dense("t", DType::U8, &[])
     };
+    let by = Normalization { mean: vec![0.5], std: vec![0.25] };
+    let image = TensorSpec {
+        channels_last: true,
+        finish: Some(Finish::new(DType::F32, [2, 3, 1], false, Some(&by))),
+        ..TensorSpec::dense("g", DType::U8, &[2, 3, 1])
+    };
     DaemonFrame::Attached(Box::new(Attached {
         session: 1,
         stream: "s".to_owned(),
-        tensors: vec![TensorSpec::dense("i", DType::BF16, &[3, 2]), text],
+        tensors: vec![TensorSpec::dense("i", DType::BF16, &[3, 2]), text, image],
         batch_size: 4,
         slots: 8,
         hold: 6,
@@ -46,7 +55,7 @@ fn attached() -> DaemonFrame {
 
 #[test]
 fn the_bytes_of_every_frame_are_pinned() {
-    assert_eq!(PROTOCOL_VERSION, 2, "a new version: pin its bytes beside the old ones' history");
+    assert_eq!(PROTOCOL_VERSION, 3, "a new version: pin its bytes beside the old ones' history");
     let client: Vec<(ClientFrame, &str)> = vec![
         (
             ClientFrame::Hello { protocol: 1, release: "0.1".into() },
@@ -122,9 +131,11 @@ fn the_bytes_of_every_frame_are_pinned() {
         ),
         (
             attached(),
-            "010000000100000000000000010000000000000073020000000000000001000000000000006909000000\
-             020000000000000003000000000000000200000000000000000000000001000000000000007400000000\
-             00000000000000000100000040000000000000000100040000000800060000100000000000000020000000000000\
+            "010000000100000000000000010000000000000073030000000000000001000000000000006909000000\
+             02000000000000000300000000000000020000000000000000000000000001000000000000007400000000\
+             00000000000000000100000040000000000000000100000100000000000000670000000003000000000000000200000000000000\
+             030000000000000001000000000000000000000001010a0000000300000000000000010000000000000002000000000000000300000000\
+             000000000100000000000000000000000000e03f000000000000d03f040000000800060000100000000000000020000000000000\
              000100000000000000000000000000000200000000000000080000000000000005000000000000000700000000\
              0000001c00000000000000010900000000000000aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\
              bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb0100000001000000",
@@ -153,6 +164,27 @@ fn the_bytes_of_every_frame_are_pinned() {
         assert_eq!(hex(&bytes), golden, "{frame:?}");
         assert_eq!(decode::<DaemonFrame>(&bytes).unwrap(), frame);
     }
+}
+
+/// As many tensors as a batch may have, each with the longest name and all that is left to a GPU.
+#[test]
+fn the_largest_schema_fits_a_frame() {
+    let by = Normalization { mean: vec![0.5; 4], std: vec![0.25; 4] };
+    let DaemonFrame::Attached(mut terms) = attached() else { unreachable!() };
+    terms.tensors = (0..MAX_TENSORS)
+        .map(|number| TensorSpec {
+            channels_last: true,
+            finish: Some(Finish::new(DType::F32, [2, 3, 4], false, Some(&by))),
+            ..TensorSpec::dense(
+                format!("{number:0>width$}", width = MAX_NAME_BYTES),
+                DType::U8,
+                &[2, 3, 4],
+            )
+        })
+        .collect();
+    SlotLayout::new(&terms.tensors, 1).unwrap();
+    let bytes = encode(&DaemonFrame::Attached(terms)).unwrap();
+    assert!(bytes.len() < MAX_FRAME_BYTES / 2, "{} bytes", bytes.len());
 }
 
 #[test]

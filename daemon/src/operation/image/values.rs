@@ -1,117 +1,12 @@
-//! What a byte becomes in the output: itself, or a float from a table of 256 entries a channel.
-//!
-//! A table rather than arithmetic on each pixel: the same number on every machine, and as fast.
+//! The form of an image in its row: layout, and what a byte becomes.
 
-use forebay_protocol::tensor::DType;
-use half::{bf16, f16};
+pub(crate) use forebay_protocol::pixel_values::{Normalization, PixelValues};
 
 use crate::config::ImageLayout;
-
-/// Means and standard deviations, one a channel, of values between 0 and 1.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Normalization {
-    pub(crate) mean: Vec<f64>,
-    pub(crate) std: Vec<f64>,
-}
 
 /// The form of an image in its row.
 #[derive(Debug)]
 pub(crate) struct ImageFormat {
     pub(crate) layout: ImageLayout,
     pub(crate) values: PixelValues,
-}
-
-/// The value of each byte, in the machine's byte order; one table a channel.
-#[derive(Debug)]
-pub(crate) enum PixelValues {
-    /// The byte itself.
-    Bytes,
-    /// f16 or bf16.
-    TwoBytes(Vec<[[u8; 2]; 256]>),
-    /// f32.
-    FourBytes(Vec<[[u8; 4]; 256]>),
-    /// f64.
-    EightBytes(Vec<[[u8; 8]; 256]>),
-}
-
-/// `(value / 255 − mean) / std`, each step rounded to single precision: torchvision's `ToTensor` and `Normalize`.
-fn single(byte: u8, mean_and_std: Option<(f64, f64)>) -> f32 {
-    let value = f32::from(byte) / 255.0;
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "rounded to single precision, as torch does"
-    )]
-    match mean_and_std {
-        Some((mean, std)) => (value - mean as f32) / std as f32,
-        None => value,
-    }
-}
-
-fn double(byte: u8, mean_and_std: Option<(f64, f64)>) -> f64 {
-    let value = f64::from(byte) / 255.0;
-    mean_and_std.map_or(value, |(mean, std)| (value - mean) / std)
-}
-
-fn tables<const N: usize>(
-    channels: u8,
-    normalization: Option<&Normalization>,
-    value: impl Fn(u8, Option<(f64, f64)>) -> [u8; N],
-) -> Vec<[[u8; N]; 256]> {
-    (0..usize::from(channels))
-        .map(|channel| {
-            let mean_and_std =
-                normalization.and_then(|it| Some((*it.mean.get(channel)?, *it.std.get(channel)?)));
-            let mut table = [[0; N]; 256];
-            for (byte, entry) in (0..=255).zip(&mut table) {
-                *entry = value(byte, mean_and_std);
-            }
-            table
-        })
-        .collect()
-}
-
-impl PixelValues {
-    /// The tables for a type; `None` when images cannot have it (all but uint8 and the floats).
-    pub(crate) fn new(
-        dtype: DType,
-        channels: u8,
-        normalization: Option<&Normalization>,
-    ) -> Option<Self> {
-        match dtype {
-            DType::U8 => Some(Self::Bytes),
-            DType::F16 => Some(Self::TwoBytes(tables(channels, normalization, |byte, by| {
-                f16::from_f32(single(byte, by)).to_ne_bytes()
-            }))),
-            DType::BF16 => Some(Self::TwoBytes(tables(channels, normalization, |byte, by| {
-                bf16::from_f32(single(byte, by)).to_ne_bytes()
-            }))),
-            DType::F32 => Some(Self::FourBytes(tables(channels, normalization, |byte, by| {
-                single(byte, by).to_ne_bytes()
-            }))),
-            DType::F64 => Some(Self::EightBytes(tables(channels, normalization, |byte, by| {
-                double(byte, by).to_ne_bytes()
-            }))),
-            _ => None,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn values_are_scaled_then_normalised() {
-        let by = Normalization { mean: vec![0.485], std: vec![0.229] };
-        let Some(PixelValues::FourBytes(table)) = PixelValues::new(DType::F32, 1, Some(&by)) else {
-            panic!("no table of f32")
-        };
-        assert_eq!(f32::from_ne_bytes(table[0][0]), -0.485_f32 / 0.229_f32);
-        assert_eq!(f32::from_ne_bytes(table[0][255]), (1.0_f32 - 0.485) / 0.229);
-        let Some(PixelValues::TwoBytes(table)) = PixelValues::new(DType::BF16, 1, None) else {
-            panic!("no table of bf16")
-        };
-        assert_eq!(bf16::from_ne_bytes(table[0][51]), bf16::from_f32(0.2));
-        assert!(PixelValues::new(DType::I32, 3, None).is_none());
-    }
 }

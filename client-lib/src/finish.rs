@@ -1,0 +1,240 @@
+//! Makes of a batch's bytes what the configuration left to the client (`output.FIELD.on = "gpu"`): look up each byte in a
+//! table, and lay the channels where they belong.
+//!
+//! [`FinishPlan`] is what that takes, checked against the tensor: the table, made by the code that the daemon itself writes
+//! rows with, and the sizes. [`finish_rows`] does it on the CPU, by definition: what a GPU makes is compared with it.
+//! [`KERNELS`] does it on a GPU. Neither computes a value, so all of them, and the daemon, agree to the bit.
+//!
+//! Nothing here knows of devices, streams or leases.
+
+use forebay_protocol::tensor::{DType, TensorSpec};
+
+use crate::error::Error;
+
+/// The kernels in PTX, without a zero at its end. Their head has the parameters, and the same in CUDA C.
+pub const KERNELS: &str = include_str!("cuda/finish.ptx");
+
+/// How one tensor is finished.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FinishPlan {
+    finished: TensorSpec,
+    pixels_per_row: u32,
+    channels: u8,
+    table: Vec<u8>,
+}
+
+impl FinishPlan {
+    /// The plan for a tensor of a session's terms; `None` when nothing was left of it to be done.
+    ///
+    /// # Errors
+    /// [`Error::Protocol`] when what the daemon said of it does not fit together.
+    pub fn of(raw: &TensorSpec) -> Result<Option<Self>, Error> {
+        let Some(finish) = &raw.finish else {
+            return Ok(None);
+        };
+        let broken = |reason: String| Error::Protocol(format!("tensor `{}`: {reason}", raw.name));
+        let sides = finish.sides(raw).map_err(broken)?;
+        let values = finish
+            .values(sides.channels)
+            .ok_or_else(|| broken(format!("there is no table for {}", finish.dtype.name())))?;
+        Ok(Some(Self {
+            finished: finish.finished(&raw.name),
+            pixels_per_row: sides.pixels_per_row,
+            channels: sides.channels,
+            table: values.table_bytes(sides.channels),
+        }))
+    }
+
+    /// The finished tensor: as the daemon would have announced it with `on = "cpu"`.
+    #[must_use]
+    pub fn finished(&self) -> &TensorSpec {
+        &self.finished
+    }
+
+    /// Height × width; at least 1.
+    #[must_use]
+    pub fn pixels_per_row(&self) -> u32 {
+        self.pixels_per_row
+    }
+
+    /// 1 to 4.
+    #[must_use]
+    pub fn channels(&self) -> u32 {
+        self.channels.into()
+    }
+
+    /// Whether a finished row lies as channels × height × width, else as height × width × channels.
+    #[must_use]
+    pub fn channels_first(&self) -> bool {
+        !self.finished.channels_last
+    }
+
+    /// The bits of every value: that of byte `v` in channel `c` is entry `c × 256 + v`, of
+    /// [`element_bytes`](Self::element_bytes), in the machine's byte order. 256 to 4,096 bytes.
+    #[must_use]
+    pub fn table(&self) -> &[u8] {
+        &self.table
+    }
+
+    /// The size of a finished element: 1, 2 or 4.
+    #[must_use]
+    pub fn element_bytes(&self) -> usize {
+        match self.finished.dtype {
+            DType::U8 => 1,
+            DType::F16 | DType::BF16 => 2,
+            // The plan was refused for every other type.
+            _ => 4,
+        }
+    }
+
+    /// The bytes of a row before: one for each channel of each pixel.
+    #[must_use]
+    pub fn raw_row_bytes(&self) -> u64 {
+        u64::from(self.pixels_per_row) * u64::from(self.channels)
+    }
+
+    /// The bytes of a row after.
+    #[must_use]
+    pub fn finished_row_bytes(&self) -> u64 {
+        self.raw_row_bytes() * self.element_bytes() as u64
+    }
+
+    /// The entry of [`KERNELS`] that does this.
+    #[must_use]
+    pub fn kernel(&self) -> &'static str {
+        match self.element_bytes() {
+            1 => "forebay_finish_u8",
+            2 => "forebay_finish_u16",
+            _ => "forebay_finish_u32",
+        }
+    }
+}
+
+/// Finishes rows on the CPU: `raw` as it lies in the slot, `out` as the daemon would have written it. Slow and plain.
+///
+/// # Errors
+/// [`Error::Protocol`] when `raw` or `out` are not exactly `rows` rows long.
+pub fn finish_rows(
+    plan: &FinishPlan,
+    raw: &[u8],
+    rows: usize,
+    out: &mut [u8],
+) -> Result<(), Error> {
+    let expected = [plan.raw_row_bytes(), plan.finished_row_bytes()]
+        .map(|row_bytes| row_bytes.checked_mul(rows as u64));
+    if expected != [Some(raw.len() as u64), Some(out.len() as u64)] {
+        return Err(Error::Protocol(format!(
+            "{rows} rows of `{}` are {expected:?} bytes before and after, not {} and {}",
+            plan.finished.name,
+            raw.len(),
+            out.len()
+        )));
+    }
+    match plan.element_bytes() {
+        1 => look_up::<1>(plan, raw, out),
+        2 => look_up::<2>(plan, raw, out),
+        _ => look_up::<4>(plan, raw, out),
+    }
+    Ok(())
+}
+
+fn look_up<const BYTES: usize>(plan: &FinishPlan, raw: &[u8], out: &mut [u8]) {
+    let (channels, pixels) = (usize::from(plan.channels), plan.pixels_per_row as usize);
+    let table = plan.table.as_chunks::<BYTES>().0;
+    let out = out.as_chunks_mut::<BYTES>().0;
+    for (place, byte) in raw.iter().enumerate() {
+        let (pixel, channel) = (place / channels, place % channels);
+        let (row, pixel) = (pixel / pixels, pixel % pixels);
+        let to = if plan.channels_first() {
+            (row * channels + channel) * pixels + pixel
+        } else {
+            (row * pixels + pixel) * channels + channel
+        };
+        out[to] = table[channel * 256 + usize::from(*byte)];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_protocol::finish::Finish;
+    use forebay_protocol::pixel_values::Normalization;
+
+    use super::*;
+
+    fn raw_spec(finish: Option<Finish>) -> TensorSpec {
+        TensorSpec {
+            channels_last: true,
+            finish,
+            ..TensorSpec::dense("image", DType::U8, &[2, 3, 2])
+        }
+    }
+
+    fn plan(dtype: DType, channels_last: bool, by: Option<&Normalization>) -> FinishPlan {
+        let finish = Finish::new(dtype, [2, 3, 2], channels_last, by);
+        FinishPlan::of(&raw_spec(Some(finish))).unwrap().unwrap()
+    }
+
+    /// Two rows whose bytes count up: 0, 1 is the first pixel.
+    fn raw() -> Vec<u8> {
+        (0..24).collect()
+    }
+
+    #[test]
+    fn channels_come_first_or_stay_last() {
+        let mut out = [0; 24];
+        finish_rows(&plan(DType::U8, false, None), &raw(), 2, &mut out).unwrap();
+        let first = [0, 2, 4, 6, 8, 10, 1, 3, 5, 7, 9, 11];
+        assert_eq!(out[..12], first);
+        assert_eq!(out[12..], first.map(|value| value + 12));
+        let mut out = [0; 96];
+        finish_rows(&plan(DType::F32, true, None), &raw(), 2, &mut out).unwrap();
+        let values: Vec<f32> =
+            out.as_chunks::<4>().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect();
+        assert_eq!(values, raw().iter().map(|byte| f32::from(*byte) / 255.0).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn each_channel_has_its_own_mean_and_deviation() {
+        let by = Normalization { mean: vec![0.0, 0.5], std: vec![1.0, 0.25] };
+        let mut out = [0; 96];
+        finish_rows(&plan(DType::F32, false, Some(&by)), &raw(), 2, &mut out).unwrap();
+        let value = |index: usize| f32::from_ne_bytes(out.as_chunks::<4>().0[index]);
+        assert_eq!(value(1), 2.0 / 255.0);
+        assert_eq!(value(6), (1.0 / 255.0 - 0.5) / 0.25);
+    }
+
+    #[test]
+    fn a_plan_says_what_a_kernel_needs() {
+        assert_eq!(FinishPlan::of(&raw_spec(None)), Ok(None));
+        let mut unfit = raw_spec(Some(Finish::new(DType::F32, [2, 3, 2], false, None)));
+        unfit.row_shape[0] = 3;
+        assert!(matches!(FinishPlan::of(&unfit), Err(Error::Protocol(_))));
+        for (dtype, kernel, bytes) in [
+            (DType::U8, "forebay_finish_u8", 1),
+            (DType::F16, "forebay_finish_u16", 2),
+            (DType::BF16, "forebay_finish_u16", 2),
+            (DType::F32, "forebay_finish_u32", 4),
+        ] {
+            let plan = plan(dtype, false, None);
+            assert_eq!((plan.kernel(), plan.element_bytes()), (kernel, bytes));
+            assert!(KERNELS.contains(&format!(".visible .entry {kernel}(")), "{kernel}");
+            assert_eq!(plan.table().len(), 2 * 256 * bytes);
+            assert_eq!((plan.pixels_per_row(), plan.channels()), (6, 2));
+            assert_eq!((plan.raw_row_bytes(), plan.finished_row_bytes()), (12, 12 * bytes as u64));
+            assert_eq!(plan.finished(), &TensorSpec::dense("image", dtype, &[2, 2, 3]));
+        }
+        // cuModuleLoadData takes text that ends with a zero; what adds it must find none before.
+        assert!(KERNELS.is_ascii() && !KERNELS.contains('\0'));
+    }
+
+    #[test]
+    fn rows_of_another_number_are_refused() {
+        let plan = plan(DType::F32, false, None);
+        for (raw_bytes, rows, out_bytes) in
+            [(24, 1, 96), (24, 3, 96), (24, 2, 95), (23, 2, 96), (24, usize::MAX, 96)]
+        {
+            let refused = finish_rows(&plan, &raw()[..raw_bytes], rows, &mut vec![0; out_bytes]);
+            assert!(matches!(refused, Err(Error::Protocol(_))), "{raw_bytes} {rows} {out_bytes}");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! `output.FIELD.on`: what a client finishes is what the daemon would have written, to the bit, and the stream is the same.
+
+use std::path::Path;
+
+use forebay_client::finish::{FinishPlan, finish_rows};
+use forebay_client::{Batch, Builder, DType, Error, Loader};
+use forebay_tests::place::loader;
+use forebay_tests::{Place, data, program};
+
+/// Means and deviations that single precision does not hold exactly.
+const NORMALIZED: &str = ", mean = [0.485, 0.456, 0.406], std = [0.229, 0.224, 0.225]";
+
+/// A configuration of one epoch whose images are centred on larger black ones, and so have padding of zeros.
+fn config(place: &Place, keys: &str) -> std::path::PathBuf {
+    let text = data::image_config(
+        &place.path("images"),
+        &format!("order.epochs = 1\noutput.image = {{ {keys} }}"),
+    );
+    place.config(
+        "train.toml",
+        &text.replace("\"random-resized-crop\", size = 32", "\"center-crop\", size = [44, 50]"),
+    )
+}
+
+fn built(config: &Path, on: &str) -> Builder {
+    loader(config, 0, 1).override_key("output.image.on", format!("{on:?}")).unfinished(on == "gpu")
+}
+
+/// A batch, with its image finished if that was left to be done.
+#[derive(PartialEq, Eq)]
+struct Content {
+    dtype: DType,
+    shape: Vec<u64>,
+    image: Vec<u8>,
+    /// The bytes of all other tensors.
+    others: Vec<Vec<u8>>,
+}
+
+fn content(batch: &Batch) -> Content {
+    let image = batch.require("image").unwrap();
+    let others = batch.tensors().filter(|tensor| tensor.name() != "image");
+    let others = others.map(|tensor| tensor.bytes().to_vec()).collect();
+    let (dtype, shape) = (image.dtype(), image.shape().to_vec());
+    let Some(plan) = FinishPlan::of(image.spec()).unwrap() else {
+        return Content { dtype, shape, image: image.bytes().to_vec(), others };
+    };
+    assert_eq!((dtype, shape), (DType::U8, vec![batch.rows(), 44, 50, 3]));
+    let rows = usize::try_from(batch.rows()).unwrap();
+    let mut finished = vec![0xee; rows * usize::try_from(plan.finished_row_bytes()).unwrap()];
+    finish_rows(&plan, image.bytes(), rows, &mut finished).unwrap();
+    let spec = plan.finished();
+    let shape = [&[batch.rows()], spec.row_shape.as_slice()].concat();
+    Content { dtype: spec.dtype, shape, image: finished, others }
+}
+
+fn rest(loader: &mut Loader) -> Vec<Content> {
+    std::iter::from_fn(|| loader.next_batch().unwrap().map(|batch| content(&batch))).collect()
+}
+
+#[test]
+fn what_a_client_finishes_is_what_the_daemon_writes_to_the_bit() {
+    let place = Place::new();
+    data::images(&place.path("images"), 21, 3);
+    let mut streams = vec![("dtype = \"uint8\"".to_owned(), DType::U8)];
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        for layout in ["NCHW", "NHWC"] {
+            for normalized in ["", NORMALIZED] {
+                let name = dtype.name();
+                let keys = format!("dtype = \"{name}\", layout = \"{layout}\"{normalized}");
+                streams.push((keys, dtype));
+            }
+        }
+    }
+    for (keys, dtype) in streams {
+        let config = config(&place, &keys);
+        let [on_cpu, on_gpu] =
+            ["cpu", "gpu"].map(|on| rest(&mut built(&config, on).attach().unwrap()));
+        assert_eq!((on_cpu.len(), on_cpu[0].dtype), (2, dtype), "{keys}");
+        assert!(on_cpu == on_gpu, "{keys}");
+    }
+}
+
+#[test]
+fn a_state_goes_over_from_a_gpu_to_a_cpu_and_back() {
+    let place = Place::new();
+    data::images(&place.path("images"), 33, 3);
+    let config = config(&place, &format!("dtype = \"float16\"{NORMALIZED}"));
+    let mut whole = built(&config, "cpu").attach().unwrap();
+    let expected = rest(&mut whole);
+    for (before, after) in [("gpu", "cpu"), ("cpu", "gpu")] {
+        let mut first = built(&config, before).attach().unwrap();
+        let taken = content(&first.next_batch().unwrap().unwrap());
+        assert!(taken == expected[0], "{before}");
+        let state = first.state(0).unwrap();
+        drop(first);
+        let mut second = built(&config, after).state(state, false).attach().unwrap();
+        assert!(rest(&mut second) == expected[1..], "{before} to {after}");
+    }
+}
+
+/// The daemon that takes a dead one's place is given the plan as text.
+#[test]
+fn a_restarted_daemon_still_leaves_the_finish_to_the_client() {
+    let place = Place::new();
+    data::images(&place.path("images"), 33, 3);
+    let config = config(&place, "dtype = \"float32\"");
+    let expected = rest(&mut built(&config, "cpu").attach().unwrap());
+    let mut loader = built(&config, "gpu").attach().unwrap();
+    let mut taken = vec![content(&loader.next_batch().unwrap().unwrap())];
+    let daemon = i32::try_from(loader.private_process().unwrap()).unwrap();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(daemon), nix::sys::signal::SIGKILL).unwrap();
+    taken.extend(rest(&mut loader));
+    assert!(taken == expected);
+}
+
+#[test]
+fn a_client_without_a_gpu_is_refused_with_the_remedy_and_its_override_helps() {
+    let place = Place::new();
+    data::images(&place.path("images"), 8, 2);
+    let config = config(&place, "dtype = \"float32\", on = \"gpu\"");
+    let Err(Error::Config(message)) = loader(&*config, 0, 1).attach() else {
+        panic!("bytes would be handed out where the configuration says float32");
+    };
+    for part in [
+        "leaves `image` to a GPU",
+        "float32 [3, 44, 50] of its uint8 [44, 50, 3]",
+        "give it a GPU device",
+        "`output.image.on = \"cpu\"`",
+    ] {
+        assert!(message.contains(part), "{part} is not in: {message}");
+    }
+    let mut loader = built(&config, "cpu").attach().unwrap();
+    let batch = loader.next_batch().unwrap().unwrap();
+    assert_eq!(batch.require("image").unwrap().dtype(), DType::F32);
+}
+
+#[test]
+fn check_shows_both_forms_and_bench_measures_what_lies_in_the_ring() {
+    let place = Place::new();
+    data::images(&place.path("images"), 8, 2);
+    for (dtype, percent) in [("float32", 25), ("bfloat16", 50), ("uint8", 100)] {
+        let config = config(&place, &format!("dtype = {dtype:?}, on = \"gpu\""));
+        let plan = program::run(place.forebay(&["check"]).arg(&config)).stdout;
+        let line = format!(
+            "uint8 [8, 44, 50, 3], finished on the GPU to {dtype} [8, 3, 44, 50]; 51.6 KiB a batch over the bus, \
+             {percent} % of the finished bytes"
+        );
+        assert!(plan.contains(&line), "{plan}");
+        assert!(plan.contains("on = \"gpu\""), "{plan}");
+        let report = program::run(place.forebay(&["bench", "--json"]).arg(&config)).json();
+        assert_eq!(report["samples"], 8, "{report}");
+    }
+}
