@@ -34,6 +34,7 @@
 
 mod device_loader;
 mod driver;
+mod finisher;
 mod pin;
 mod regions;
 mod shared;

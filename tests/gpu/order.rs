@@ -103,6 +103,60 @@ fn the_state_counts_what_was_handed_over_and_jumps_discard_the_rest() {
 }
 
 #[test]
+fn an_epoch_left_at_its_last_batch_leaves_no_trace_of_what_was_uploaded_in_vain() {
+    let (place, config) = place();
+    let host = lines(trainer(&place, &[&format!("host={config}"), "epoch", "epoch"]));
+    let arguments = [
+        "ahead=3",
+        &format!("use={config}"),
+        "take=10",
+        "uploaded=12",
+        "begin",
+        "state",
+        "state=1",
+        "take=1",
+        "stats",
+    ];
+    let device = lines(trainer(&place, &arguments));
+    let state = device.iter().find_map(|line| line["state"].as_str()).unwrap();
+    let state: serde_json::Value = serde_json::from_str(state).unwrap();
+    assert_eq!((&state["epoch"], &state["samples"]), (&json!(1), &json!(0)), "{state}");
+    assert!(device.iter().any(|line| line["refused"].is_string()), "{device:?}");
+    assert_eq!(batches(&device)[10]["digest"], batches(&host)[12]["digest"]);
+    assert_eq!(device.last().unwrap()["given_up"], 2);
+}
+
+#[test]
+fn a_field_that_the_device_finishes_is_what_the_daemon_would_have_made() {
+    let place = forebay_tests::Place::new();
+    data::images(&place.path("images"), 30, 3);
+    for (dtype, layout, norm) in [
+        ("float32", "NCHW", ", mean = [0.485, 0.456, 0.406], std = [0.229, 0.224, 0.225]"),
+        ("float16", "NCHW", ""),
+        ("bfloat16", "NHWC", ", mean = [0.5, 0.5, 0.5], std = [0.25, 0.25, 0.25]"),
+        ("uint8", "NCHW", ""),
+    ] {
+        let config = |on: &str| {
+            let keys = format!(
+                "ring.slots = 3\nring.hold = 1\nbatch.last = \"short\"\norder.epochs = 1\n\
+                 output.image = {{ dtype = \"{dtype}\", layout = \"{layout}\", on = \"{on}\"{norm} }}"
+            );
+            let name = format!("{on}.toml");
+            let path = place.config(&name, &data::image_config(&place.path("images"), &keys));
+            path.to_str().unwrap().to_owned()
+        };
+        let host = lines(trainer(&place, &[&format!("host={}", config("cpu")), "epoch"]));
+        for policy in ["pin=register", "pin=stage"] {
+            let arguments = [policy, "keep=2", &format!("use={}", config("gpu")), "epoch", "stats"];
+            let mut command = trainer(&place, &arguments);
+            command.env(SLOW.0, SLOW.1);
+            let device = lines(command);
+            assert_eq!(batches(&device), batches(&host), "{dtype} {layout} {policy}");
+        }
+    }
+}
+
+#[test]
 fn a_daemon_that_is_killed_costs_no_batch_and_no_new_registration() {
     let (place, config) = place();
     let host = lines(trainer(&place, &[&format!("host={config}"), "epoch", "epoch"]));

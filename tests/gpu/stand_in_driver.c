@@ -414,7 +414,7 @@ CUresult cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *ha
 CUresult cuModuleLoadData(void **module, const void *image) {
     CALLED_IN_CONTEXT("");
     if (!strstr(image, ".version")) return 200; /* no PTX */
-    *module = (void *)image;
+    *module = strdup(image);
     return OK;
 }
 CUresult cuModuleUnload(void *module) { (void)module; CALLED(""); return OK; }

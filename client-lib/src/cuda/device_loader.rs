@@ -7,13 +7,13 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::{CudaSlice, CudaStream, CudaView, DeviceRepr};
-use forebay_protocol::frames::Attached;
 use forebay_protocol::tensor::{DType, TensorSpec};
 
 use super::driver::{Event, Gpu};
 use super::pin::PinPolicy;
 use super::regions::{Part, Region};
 use super::upload::{Device, Upload, UploadStatistics, Uploaded};
+use crate::builder::Builder;
 use crate::error::Error;
 use crate::loader::Loader;
 use crate::state::State;
@@ -87,13 +87,24 @@ fn lock(pool: &Mutex<Pool>) -> MutexGuard<'_, Pool> {
 }
 
 impl Loader {
-    /// Copies this session's batches to a device from now on, with every default.
+    /// Copies this session's batches to a device from now on, with every default. Where the device shall finish fields
+    /// (`on = "gpu"`), attach by [`Builder::attach_to`].
     ///
     /// # Errors
     /// As [`Device::open`] and [`Upload::start`].
     pub fn to_device(self, ordinal: usize) -> Result<DeviceLoader, Error> {
         let device = Device::open(ordinal)?;
         DeviceLoader::new(self, &device, DeviceOptions::default())
+    }
+}
+
+impl Builder {
+    /// Attaches, and copies the session's batches to a device.
+    ///
+    /// # Errors
+    /// As [`Builder::attach`] and [`DeviceLoader::new`].
+    pub fn attach_to(self, device: &Device, options: DeviceOptions) -> Result<DeviceLoader, Error> {
+        DeviceLoader::new(self.unfinished(true).attach()?, device, options)
     }
 }
 
@@ -147,7 +158,7 @@ impl DeviceLoader {
             block: Some(block),
             pool: Arc::clone(&self.pool),
             gpu: Arc::clone(self.upload.gpu()),
-            terms: Arc::new(self.upload.terms().clone()),
+            specs: Arc::clone(self.upload.specs()),
             offsets: Arc::clone(&self.offsets),
             regions: Arc::clone(self.upload.regions_shared()),
             uploaded,
@@ -240,7 +251,7 @@ pub struct DeviceBatch {
     block: Option<Block>,
     pool: Arc<Mutex<Pool>>,
     gpu: Arc<Gpu>,
-    terms: Arc<Attached>,
+    specs: Arc<[TensorSpec]>,
     offsets: Arc<[usize]>,
     regions: Arc<[Region]>,
     uploaded: Uploaded,
@@ -269,7 +280,7 @@ impl DeviceBatch {
     /// The schema, in the order of the tensors.
     #[must_use]
     pub fn specs(&self) -> &[TensorSpec] {
-        &self.terms.tensors
+        &self.specs
     }
 
     /// Names another stream that uses the batch: its memory is not written to again before what this stream was given up
@@ -281,7 +292,7 @@ impl DeviceBatch {
     /// A tensor's bytes on the device, rows in row-major order; of a ragged one the region that its rows lie in.
     #[must_use]
     pub fn bytes(&self, name: &str) -> Option<CudaView<'_, u8>> {
-        let index = self.terms.tensors.iter().position(|spec| spec.name == name)?;
+        let index = self.specs.iter().position(|spec| spec.name == name)?;
         let bytes = usize::try_from(*self.uploaded.length_bytes.get(index)?).ok()?;
         self.region(index, Part::Rows, bytes)
     }
@@ -289,7 +300,7 @@ impl DeviceBatch {
     /// A ragged tensor's table on the device: u64 offsets and u64 lengths of its rows, in elements.
     #[must_use]
     pub fn table(&self, name: &str) -> Option<(CudaView<'_, u64>, CudaView<'_, u64>)> {
-        let index = self.terms.tensors.iter().position(|spec| spec.name == name)?;
+        let index = self.specs.iter().position(|spec| spec.name == name)?;
         let is_table = |region: &&Region| region.tensor == index && region.part == Part::Table;
         let words = self.regions.iter().find(is_table)?.table_rows;
         let bytes = self.region(index, Part::Table, words.checked_mul(16)?)?;
@@ -310,7 +321,7 @@ impl DeviceBatch {
     /// # Errors
     /// [`Error::NoSuchTensor`] for a name or a type that the batch does not have.
     pub fn view<T: DeviceRepr>(&self, name: &str, dtype: DType) -> Result<CudaView<'_, T>, Error> {
-        let spec = self.terms.tensors.iter().find(|spec| spec.name == name);
+        let spec = self.specs.iter().find(|spec| spec.name == name);
         let fits = spec.is_some_and(|spec| spec.dtype == dtype)
             && dtype.size_bytes() == size_of::<T>() as u64;
         let Some(bytes) = self.bytes(name).filter(|_| fits) else {

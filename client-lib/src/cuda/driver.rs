@@ -8,10 +8,10 @@
 //! Nothing here changes the current context of a thread that is not ours for longer than a call: the runtime takes the
 //! current context for the current device, and a trainer on another device would go on on the wrong one.
 
-use std::ffi::{c_uint, c_void};
+use std::ffi::{CString, c_uint, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use cudarc::driver::{CudaContext, CudaStream, DriverError, sys};
+use cudarc::driver::{CudaContext, CudaStream, DriverError, result, sys};
 
 use crate::error::Error;
 
@@ -21,7 +21,28 @@ pub(crate) struct Gpu {
     context: Arc<CudaContext>,
     ordinal: usize,
     events: Mutex<Vec<RawEvent>>,
+    /// The module of [`crate::finish::KERNELS`], loaded when it is first needed.
+    module: Mutex<Option<Module>>,
 }
+
+#[derive(Debug, Clone, Copy)]
+struct Module(sys::CUmodule);
+
+// SAFETY: a module's handle may be used from any thread.
+unsafe impl Send for Module {}
+
+/// A kernel, loaded until the process ends.
+#[derive(Debug)]
+pub(crate) struct Kernel(sys::CUfunction);
+
+// SAFETY: a function's handle may be used from any thread.
+unsafe impl Send for Kernel {}
+// SAFETY: as above.
+unsafe impl Sync for Kernel {}
+
+/// The threads of a block, and the most blocks: enough to fill a device; each thread goes on to further pixels.
+const BLOCK_THREADS: u32 = 256;
+const MOST_BLOCKS: u64 = 2048;
 
 /// An event that nobody has recorded or waits for any more.
 #[derive(Debug)]
@@ -123,7 +144,7 @@ impl Gpu {
         // SAFETY: slices are made here alone, and their use on other streams is ordered by events of ours. With it on, the
         // first stream would be made with a wait for all work of the device.
         unsafe { context.disable_event_tracking() };
-        Ok(Arc::new(Self { context, ordinal, events: Mutex::default() }))
+        Ok(Arc::new(Self { context, ordinal, events: Mutex::default(), module: Mutex::default() }))
     }
 
     /// The device's number among those that this process sees.
@@ -135,12 +156,12 @@ impl Gpu {
         in_words(self.ordinal, doing, error)
     }
 
-    fn check(&self, doing: &str, result: sys::CUresult) -> Result<(), Error> {
-        result.result().map_err(|error| self.failed(doing, error))
+    fn check(&self, doing: &str, status: sys::CUresult) -> Result<(), Error> {
+        status.result().map_err(|error| self.failed(doing, error))
     }
 
     fn enter(&self) -> Result<Entered, Error> {
-        let current = cudarc::driver::result::ctx::get_current()
+        let current = result::ctx::get_current()
             .map_err(|error| self.failed("asking for the context", error))?;
         if current == Some(self.context.cu_ctx()) {
             return Ok(Entered { is_pushed: false });
@@ -221,6 +242,51 @@ impl Gpu {
         self.check("copying a batch", unsafe {
             sys::cuMemcpyHtoDAsync_v2(to, from.cast(), bytes, stream.cu_stream())
         })
+    }
+
+    /// One of the kernels of [`crate::finish::KERNELS`]; the driver compiles them for the device.
+    pub(crate) fn kernel(&self, name: &str) -> Result<Kernel, Error> {
+        let _entered = self.enter()?;
+        let failed = |error| self.failed("loading the kernel that finishes a field", error);
+        let mut module = self.module.lock().unwrap_or_else(PoisonError::into_inner);
+        let Module(loaded) = match *module {
+            Some(loaded) => loaded,
+            None => {
+                let text = CString::new(crate::finish::KERNELS).unwrap_or_default();
+                // SAFETY: PTX that ends in a zero.
+                let loaded = unsafe { result::module::load_data(text.as_ptr().cast()) };
+                *module.insert(Module(loaded.map_err(failed)?))
+            }
+        };
+        let name = CString::new(name).unwrap_or_default();
+        // SAFETY: the module is never unloaded.
+        unsafe { result::module::get_function(loaded, name) }.map(Kernel).map_err(failed)
+    }
+
+    /// Queues a kernel over so many pixels.
+    ///
+    /// # Safety
+    /// `numbers` and `sizes` must be parameters as the kernels' head names them, over memory that lives until an event that
+    /// is recorded on the stream afterwards has completed.
+    pub(crate) unsafe fn launch(
+        &self,
+        kernel: &Kernel,
+        pixels: u64,
+        mut numbers: [u64; 4],
+        mut sizes: [u32; 3],
+        stream: &CudaStream,
+    ) -> Result<(), Error> {
+        let _entered = self.enter()?;
+        let blocks = pixels.div_ceil(BLOCK_THREADS.into()).clamp(1, MOST_BLOCKS);
+        let blocks = u32::try_from(blocks).unwrap_or(1);
+        let numbers = numbers.iter_mut().map(|number| std::ptr::from_mut(number).cast::<c_void>());
+        let sizes = sizes.iter_mut().map(|size| std::ptr::from_mut(size).cast::<c_void>());
+        let mut parameters: Vec<*mut c_void> = numbers.chain(sizes).collect();
+        let (grid, block) = ((blocks, 1, 1), (BLOCK_THREADS, 1, 1));
+        let stream = stream.cu_stream();
+        // SAFETY: seven parameters of the types that the kernel has, read before the call returns; else the caller's.
+        unsafe { result::launch_kernel(kernel.0, grid, block, 0, stream, &mut parameters) }
+            .map_err(|error| self.failed("finishing a field", error))
     }
 
     /// Pins memory for the copy engine, for all contexts of the process.

@@ -2,11 +2,14 @@
 //!
 //! Each has room on the device for a full batch; what is copied is what the batch has.
 
+use std::sync::Arc;
+
 use forebay_protocol::frames::Attached;
-use forebay_protocol::tensor::Extent;
+use forebay_protocol::tensor::{Extent, TensorSpec};
 
 use crate::batch::Batch;
 use crate::error::Error;
+use crate::finish::FinishPlan;
 
 /// What a region holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,10 +27,14 @@ pub struct Region {
     pub tensor: usize,
     /// What of it.
     pub part: Part,
-    /// The room that a full batch needs.
+    /// The room that a full batch needs on the device.
     pub bytes: usize,
+    /// What a full batch has of it in the slot: less where the device finishes the field.
+    pub raw_bytes: usize,
     /// Of a table: the words of its offsets.
     pub table_rows: usize,
+    /// What the device makes of it.
+    pub(crate) finish: Option<Arc<FinishPlan>>,
 }
 
 /// The regions of a session's batches, in the order of the tensors; a ragged tensor's table comes after its rows.
@@ -36,17 +43,37 @@ pub(crate) fn regions_of(terms: &Attached) -> Result<Vec<Region>, Error> {
     let table_rows = usize::try_from(terms.batch_size).map_err(|_| too_large())?;
     let mut regions = Vec::new();
     for (tensor, spec) in terms.tensors.iter().enumerate() {
-        let bytes = spec
-            .row_pitch_bytes()
-            .and_then(|pitch| usize::try_from(pitch).ok()?.checked_mul(table_rows))
-            .ok_or_else(too_large)?;
-        regions.push(Region { tensor, part: Part::Rows, bytes, table_rows: 0 });
+        let whole = |row_bytes: Option<u64>| {
+            row_bytes
+                .and_then(|bytes| usize::try_from(bytes).ok()?.checked_mul(table_rows))
+                .ok_or_else(too_large)
+        };
+        let raw_bytes = whole(spec.row_pitch_bytes())?;
+        let finish = FinishPlan::of(spec)?.map(Arc::new);
+        let bytes = match &finish {
+            Some(plan) => whole(Some(plan.finished_row_bytes()))?,
+            None => raw_bytes,
+        };
+        let part = Part::Rows;
+        regions.push(Region { tensor, part, bytes, raw_bytes, table_rows: 0, finish });
         if matches!(spec.extent, Extent::Ragged { .. }) {
             let bytes = table_rows.checked_mul(16).ok_or_else(too_large)?;
-            regions.push(Region { tensor, part: Part::Table, bytes, table_rows });
+            let (part, finish) = (Part::Table, None);
+            regions.push(Region { tensor, part, bytes, raw_bytes: bytes, table_rows, finish });
         }
     }
     Ok(regions)
+}
+
+/// The tensors as they are on the device.
+pub(crate) fn finished_specs(terms: &Attached, regions: &[Region]) -> Vec<TensorSpec> {
+    let mut specs = terms.tensors.clone();
+    for region in regions {
+        if let Some(plan) = &region.finish {
+            specs[region.tensor] = plan.finished().clone();
+        }
+    }
+    specs
 }
 
 impl Region {
@@ -55,7 +82,7 @@ impl Region {
         let tensor = batch.tensors().nth(self.tensor)?;
         match self.part {
             Part::Rows => {
-                Some((tensor.pointer().cast_const(), tensor.length_bytes().min(self.bytes)))
+                Some((tensor.pointer().cast_const(), tensor.length_bytes().min(self.raw_bytes)))
             }
             Part::Table => {
                 let (table, rows) = tensor.ragged()?.table();

@@ -12,10 +12,13 @@ use std::time::{Duration, Instant};
 use cudarc::driver::CudaStream;
 use forebay_protocol::frames::Attached;
 use forebay_protocol::ids::Position;
+use forebay_protocol::publish::Descriptor;
+use forebay_protocol::tensor::TensorSpec;
 
 use super::driver::{Event, Gpu};
+use super::finisher::Finisher;
 use super::pin::{PinPolicy, Pinning};
-use super::regions::{Region, regions_of};
+use super::regions::{Region, finished_specs, regions_of};
 use super::shared::{Destination, Found, Ready, Shared};
 use super::uploader::Uploader;
 use crate::error::Error;
@@ -69,7 +72,7 @@ pub struct Uploaded {
     pub token: u64,
     /// The samples in it.
     pub rows: u64,
-    /// Of each tensor the bytes that it has, in the order of the schema.
+    /// Of each tensor the bytes that it has on the device, in the order of the schema.
     pub length_bytes: Vec<u64>,
     /// Its number in the session.
     pub number: u64,
@@ -105,6 +108,8 @@ pub struct Upload {
     thread: Option<JoinHandle<()>>,
     ring: Arc<Ring>,
     terms: Arc<Attached>,
+    /// The tensors as they are on the device.
+    specs: Arc<[TensorSpec]>,
     placement: Placement,
     place: Place,
     statistics: WaitStatistics,
@@ -168,6 +173,9 @@ impl Upload {
         let gpu = Arc::clone(&device.0);
         let shared = Arc::new(Shared::new()?);
         let regions: Arc<[Region]> = regions_of(loader.terms())?.into();
+        let finishers = regions.iter().map(|region| Finisher::of(region, &gpu, &side));
+        let finishers = finishers.collect::<Result<Vec<_>, Error>>()?;
+        let specs = finished_specs(loader.terms(), &regions).into();
         let ring = Arc::clone(loader.ring());
         let pinning = Pinning::begin(pin, &gpu, &ring)?;
         let asked = Arc::clone(&shared);
@@ -181,6 +189,7 @@ impl Upload {
             thread: None,
             ring,
             terms: Arc::new(loader.terms().clone()),
+            specs,
             placement: loader.placement(),
             place: loader.place().clone(),
             statistics: WaitStatistics::default(),
@@ -189,7 +198,8 @@ impl Upload {
             timeout: loader.timeout(),
             interrupt: UserInterrupt(interrupt),
         };
-        upload.thread = Some(Uploader { loader, gpu, side, regions, pinning, shared }.start()?);
+        upload.thread =
+            Some(Uploader { loader, gpu, side, regions, finishers, pinning, shared }.start()?);
         Ok(upload)
     }
 
@@ -197,6 +207,12 @@ impl Upload {
     #[must_use]
     pub fn regions(&self) -> &[Region] {
         &self.regions
+    }
+
+    /// The tensors as they are on the device: those that it finishes as they are then.
+    #[must_use]
+    pub fn specs(&self) -> &Arc<[TensorSpec]> {
+        &self.specs
     }
 
     /// The stream that copies are queued on.
@@ -262,11 +278,22 @@ impl Upload {
         Ok(Some(Uploaded {
             token: destination.token,
             rows: descriptor.rows,
-            length_bytes: descriptor.tensors.iter().map(|tensor| tensor.length_bytes).collect(),
+            length_bytes: self.lengths_on_device(&descriptor),
             number: descriptor.sequence.0,
             epoch: descriptor.epoch,
             is_replayed: descriptor.replayed,
         }))
+    }
+
+    fn lengths_on_device(&self, descriptor: &Descriptor) -> Vec<u64> {
+        let mut lengths: Vec<u64> =
+            descriptor.tensors.iter().map(|tensor| tensor.length_bytes).collect();
+        for region in &*self.regions {
+            if let Some(plan) = &region.finish {
+                lengths[region.tensor] = descriptor.rows * plan.finished_row_bytes();
+            }
+        }
+        lengths
     }
 
     /// Waits for the next batch or the epoch's end.

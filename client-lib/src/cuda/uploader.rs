@@ -9,6 +9,7 @@ use std::time::Instant;
 use cudarc::driver::CudaStream;
 
 use super::driver::{Event, Gpu, PinnedMemory};
+use super::finisher::Finisher;
 use super::pin::{Buffer, Path, Pinning};
 use super::regions::Region;
 use super::shared::{Destination, Found, Ready, Shared, Step};
@@ -35,6 +36,8 @@ pub(crate) struct Uploader {
     pub(crate) gpu: Arc<Gpu>,
     pub(crate) side: Arc<CudaStream>,
     pub(crate) regions: Arc<[Region]>,
+    /// By region, where the device finishes it.
+    pub(crate) finishers: Vec<Option<Finisher>>,
     pub(crate) pinning: Arc<Pinning>,
     pub(crate) shared: Arc<Shared>,
 }
@@ -143,11 +146,11 @@ impl Uploader {
         let source = match staged {
             Some(buffer) => Source::Buffer(self.copy_staged(&batch, destination, buffer)?),
             None => {
-                for (region, to) in self.regions.iter().zip(&destination.addresses) {
+                for (place, region) in self.regions.iter().enumerate() {
                     let (from, bytes) = region.source(&batch).ok_or(Error::Forked)?;
                     // SAFETY: the region lies inside the slot, which the batch holds until the reaper has seen the event
-                    // recorded below; the destination's owner keeps it until the batch was handed over or discarded.
-                    unsafe { self.gpu.copy(*to, from, bytes, &self.side)? };
+                    // recorded below.
+                    unsafe { self.queue_region(place, destination, from, bytes)? };
                 }
                 Source::Slot(batch)
             }
@@ -156,6 +159,29 @@ impl Uploader {
         // SAFETY: as for the wait above.
         unsafe { copied.record(stream)? };
         Ok(Copying { copied: Arc::new(copied), source })
+    }
+
+    /// Queues a region's copy, and its last step where the device has to do that.
+    ///
+    /// # Safety
+    /// As [`Gpu::copy`] for `from`. The destination's owner keeps it until the batch was handed over or discarded.
+    unsafe fn queue_region(
+        &self,
+        place: usize,
+        destination: &Destination,
+        from: *const u8,
+        bytes: usize,
+    ) -> Result<(), Error> {
+        let to = destination.addresses[place];
+        let Some(finisher) = &self.finishers[place] else {
+            // SAFETY: the caller's; an offer names as many addresses as there are regions, each with room for one.
+            return unsafe { self.gpu.copy(to, from, bytes, &self.side) };
+        };
+        // SAFETY: as above; the finisher's memory has room for the raw region, and the kernel is behind the copy.
+        unsafe {
+            self.gpu.copy(finisher.raw_address(), from, bytes, &self.side)?;
+            finisher.queue(to, bytes, &self.side)
+        }
     }
 
     /// A staging buffer; `None` when none is to be had at all.
@@ -170,7 +196,7 @@ impl Uploader {
         }
         drop(state);
         // All regions one after the other, each at a multiple of 256 bytes: no more than a slot and that much per region.
-        let bytes = self.regions.iter().map(|region| region.bytes.next_multiple_of(256)).sum();
+        let bytes = self.regions.iter().map(|region| region.raw_bytes.next_multiple_of(256)).sum();
         self.gpu.allocate_pinned(bytes).inspect_err(|error| self.pinning.give_up(error)).ok()
     }
 
@@ -200,9 +226,9 @@ impl Uploader {
             end = (end + bytes).next_multiple_of(256);
         }
         self.shared.lock().staging.filled_since(begun);
-        for ((from, bytes), to) in places.into_iter().zip(&destination.addresses) {
+        for (place, (from, bytes)) in places.into_iter().enumerate() {
             // SAFETY: the buffer is kept until the reaper has seen the event that is recorded next.
-            unsafe { self.gpu.copy(*to, from, bytes, &self.side)? };
+            unsafe { self.queue_region(place, destination, from, bytes)? };
         }
         Ok(buffer)
     }

@@ -5,7 +5,8 @@
 //! - `keep=N` holds up to so many batches at random, `streams=N` reads them on so many streams, by turns
 //! - `use=WORD` attaches and uploads; `host=WORD` attaches and reads in this process's memory
 //! - `epoch` takes a whole epoch, `take=N` so many batches of one
-//! - `state` prints the state, `load=JSON` goes on there, `set-epoch=N` goes to an epoch
+//! - `state` prints the state (`state=N`: N batches before), `begin` begins the next epoch, `uploaded=N` waits for so many;
+//!   `load=JSON` goes on there, `set-epoch=N` goes to an epoch
 //! - `hold=N` takes so many batches and drops none; `kill-daemon` kills the private daemon; `stats` prints the upload's
 //!   figures; `context=N` makes another device's context this thread's own and checks that it stays so
 //!
@@ -196,8 +197,8 @@ fn play() -> Result<(), Error> {
             "context" => other = Some(CudaContext::new(number(value)).expect("another device")),
             "use" => {
                 let opened = Device::open(ordinal)?;
-                let loader = Loader::attach(Target::from_word(value))?;
-                let loader = DeviceLoader::new(loader, &opened, options)?;
+                let loader =
+                    Loader::builder(Target::from_word(value)).attach_to(&opened, options)?;
                 let context = CudaContext::new(ordinal).expect("opened before");
                 let streams =
                     (0..streams).map(|_| context.new_stream().expect("a stream")).collect();
@@ -221,7 +222,22 @@ fn play() -> Result<(), Error> {
 
 fn on_device(verb: &str, value: &str, device: &mut OnDevice) -> Result<(), Error> {
     match verb {
-        "state" => say(&json!({ "state": device.loader.state(0)?.to_json() })),
+        "state" => {
+            let held_back = if value.is_empty() { 0 } else { number(value) };
+            let state = device.loader.state(held_back);
+            say(&match state {
+                Ok(state) => json!({ "state": state.to_json() }),
+                Err(error) => json!({ "refused": error.to_string() }),
+            });
+        }
+        "uploaded" => {
+            forebay_tests::wait_until("all of it was uploaded", || {
+                device.loader.upload_statistics().batches >= number(value) as u64
+            });
+            // The epoch's end is seen next.
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        "begin" => device.loader.upload().begin_epoch()?,
         "load" => device.loader.load_state(&State::from_json(value)?, false)?,
         "set-epoch" => device.loader.set_epoch(number(value) as u64)?,
         "hold" => {
