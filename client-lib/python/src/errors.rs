@@ -11,7 +11,7 @@ pub(crate) fn to_exception(py: Python<'_>, error: &Error) -> PyErr {
         Error::BadSample(_) => "BadSample",
         Error::DaemonLost(_) => "DaemonLost",
         Error::Timeout { .. } => "Timeout",
-        Error::HoldLimit { .. } => "HoldLimit",
+        Error::HoldLimit { .. } | Error::DeviceHoldLimit { .. } => "HoldLimit",
         Error::StateMismatch(_) => "StateMismatch",
         Error::EpochsFinished { .. } => "EpochsFinished",
         _ => "Error",

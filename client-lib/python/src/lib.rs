@@ -1,7 +1,8 @@
 //! The Python face of the Forebay client: the native half, `forebay._forebay`.
 //!
 //! - [`session`]: an attached loader behind a lock, and the iterator over one of its epochs.
-//! - [`arrays`]: the dict of NumPy arrays over a batch's slot; the only `unsafe` of this crate.
+//! - [`source`]: where a session's batches come; [`device`]: what is more for those on a GPU.
+//! - [`arrays`]: the dict of NumPy arrays over a batch's slot. `unsafe` is there and in [`device`] alone.
 //! - [`errors`]: which Python exception each error becomes.
 //!
 //! What a user sees and reads the documentation of (`forebay.Loader`, `forebay.Ragged`, `forebay.torch`) is written in
@@ -10,8 +11,10 @@
 #![deny(unsafe_code)]
 
 mod arrays;
+mod device;
 mod errors;
 mod session;
+mod source;
 
 use pyo3::prelude::*;
 

@@ -1,4 +1,5 @@
-//! An attached loader behind a lock, and the iterator over one of its epochs.
+//! An attached loader behind a lock, and the iterator over one of its epochs; [`crate::device`] has what is more for
+//! batches on a GPU.
 //!
 //! The interpreter lock is never held while this side waits, neither for the daemon nor for the session's own lock: a
 //! ready batch is taken with a try of the lock; everything else detaches first. While waiting, signals are looked at
@@ -8,13 +9,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
-use forebay_client::{Error, Loader, Next, State, Target};
+use forebay_client::{Builder, Error, Loader, Next, State, Target};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 use crate::arrays::Collector;
+use crate::device::{DeviceRequest, Given, Owners, Piece};
 use crate::errors::to_exception;
+use crate::source::Source;
 
 /// The exception that a signal handler raised while this side waited.
 type Caught = Arc<Mutex<Option<PyErr>>>;
@@ -22,14 +25,16 @@ type Caught = Arc<Mutex<Option<PyErr>>>;
 /// An attached loader. `forebay.Loader` is its face.
 #[pyclass(frozen, module = "forebay._forebay")]
 pub(crate) struct Session {
-    loader: Mutex<Option<Loader>>,
+    source: Mutex<Option<Source>>,
+    /// What keeps the memory on the device that was offered. After the source: it waits for its copies.
+    pub(crate) owners: Owners,
     collector: Collector,
     caught: Caught,
     /// Counts the iterators: only the newest one delivers.
     iteration: AtomicU64,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -47,8 +52,16 @@ fn signal_came(caught: &Caught) -> bool {
     }
 }
 
+/// Opens the device first: without one no daemon is started.
+fn attach(builder: Builder, request: Option<DeviceRequest>) -> Result<Source, Error> {
+    match request {
+        None => Ok(Source::Host(builder.attach()?)),
+        Some(request) => request.attach(builder),
+    }
+}
+
 impl Session {
-    fn raise(&self, py: Python<'_>, error: &Error) -> PyErr {
+    pub(crate) fn raise(&self, py: Python<'_>, error: &Error) -> PyErr {
         if matches!(error, Error::Interrupted(_))
             && let Some(caught) = lock(&self.caught).take()
         {
@@ -57,26 +70,51 @@ impl Session {
         to_exception(py, error)
     }
 
-    /// Runs something on the loader without the interpreter lock.
-    fn run<R: Send>(
+    /// Runs something on the session without the interpreter lock.
+    pub(crate) fn run<R: Send>(
         &self,
         py: Python<'_>,
-        work: impl FnOnce(&mut Loader) -> Result<R, Error> + Send,
+        work: impl FnOnce(&mut Source) -> Result<R, Error> + Send,
     ) -> PyResult<R> {
         let result = py.detach(|| {
-            let mut guard = lock(&self.loader);
+            let mut guard = lock(&self.source);
             guard.as_mut().map_or(Err(Error::Closed), work)
         });
         result.map_err(|error| self.raise(py, &error))
+    }
+
+    /// Runs something that does not wait, with the interpreter lock; `None` when another thread is at the session.
+    pub(crate) fn run_at_once<R>(
+        &self,
+        work: impl FnOnce(&mut Source) -> Result<R, Error>,
+    ) -> Option<Result<R, Error>> {
+        let mut guard = match self.source.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        Some(guard.as_mut().map_or(Err(Error::Closed), work))
+    }
+
+    /// Whether this is the newest iterator.
+    pub(crate) fn is_newest(&self, iteration: u64) -> bool {
+        // Relaxed: as in `begin`.
+        self.iteration.load(Ordering::Relaxed) == iteration
+    }
+
+    fn begin_iteration(&self, py: Python<'_>) -> PyResult<u64> {
+        self.run(py, Source::begin_epoch)?;
+        // Relaxed: a number of its own; the interpreter orders who sees it.
+        Ok(self.iteration.fetch_add(1, Ordering::Relaxed) + 1)
     }
 }
 
 #[pymethods]
 impl Session {
-    /// Attaches. `kind` is `word` (file, socket or stream), `json` (a configuration's text) or `first` (a stream of
+    /// Attaches. `device` is (ordinal, pin policy, side stream's handle) for batches on a GPU. `kind` is `word` (file, socket or stream), `json` (a configuration's text) or `first` (a stream of
     /// `forebay run`); overrides are pairs of a dotted key and JSON text; rank pairs are (rank, world size).
     #[new]
-    #[pyo3(signature = (kind, target, *, rank, distributed, state, force, timeout, overrides, program))]
+    #[pyo3(signature = (kind, target, *, rank, distributed, state, force, timeout, overrides, program, device=None))]
     #[expect(clippy::too_many_arguments, reason = "named one by one in forebay.Loader")]
     fn new(
         py: Python<'_>,
@@ -89,6 +127,7 @@ impl Session {
         timeout: f64,
         overrides: Vec<(String, String)>,
         program: Option<std::path::PathBuf>,
+        device: Option<(usize, String, usize)>,
     ) -> PyResult<Self> {
         let target = match kind {
             "json" => Target::json(target, None),
@@ -117,14 +156,16 @@ impl Session {
         if let Some(program) = program {
             builder = builder.program(program);
         }
-        let loader = py.detach(|| builder.attach()).map_err(|error| {
+        let request = device.map(|(ordinal, pin, side)| DeviceRequest { ordinal, pin, side });
+        let source = py.detach(|| attach(builder, request)).map_err(|error| {
             let interrupted = matches!(error, Error::Interrupted(_));
             let signal = interrupted.then(|| lock(&caught).take()).flatten();
             signal.unwrap_or_else(|| to_exception(py, &error))
         })?;
         Ok(Self {
-            collector: Collector::new(py, &loader.terms().tensors)?,
-            loader: Mutex::new(Some(loader)),
+            collector: Collector::new(py, source.specs())?,
+            source: Mutex::new(Some(source)),
+            owners: Owners::default(),
             caught,
             iteration: AtomicU64::new(0),
         })
@@ -132,22 +173,46 @@ impl Session {
 
     /// Begins the next epoch and gives its iterator.
     fn begin(slf: &Bound<'_, Self>) -> PyResult<Epoch> {
-        let session = slf.get();
-        session.run(slf.py(), Loader::begin_epoch)?;
-        // Relaxed: a number of its own; the interpreter orders who sees it.
-        let iteration = session.iteration.fetch_add(1, Ordering::Relaxed) + 1;
+        let iteration = slf.get().begin_iteration(slf.py())?;
         Ok(Epoch { session: slf.clone().unbind(), iteration })
+    }
+
+    /// Begins the next epoch of batches on a device; gives the iterator's number.
+    fn begin_on_device(&self, py: Python<'_>) -> PyResult<u64> {
+        self.begin_iteration(py)
+    }
+
+    /// The pieces of a batch on the device: (tensor, whether it is a ragged one's table, bytes of a full batch, rows of the
+    /// table).
+    fn regions(&self, py: Python<'_>) -> PyResult<Vec<Piece>> {
+        self.device_regions(py)
+    }
+
+    /// Offers memory on the device for one batch: an address for each region, and what keeps them.
+    fn offer(&self, py: Python<'_>, owner: Py<PyAny>, addresses: Vec<u64>) -> PyResult<()> {
+        self.offer_memory(py, owner, addresses)
+    }
+
+    /// The next batch of this iterator's epoch: what keeps it, its rows, and the bytes of each tensor. The stream of this
+    /// handle waits for the copy.
+    fn next_on_device(
+        &self,
+        py: Python<'_>,
+        iteration: u64,
+        stream: usize,
+    ) -> PyResult<Option<Given>> {
+        self.take_on_device(py, iteration, stream)
     }
 
     /// The state as JSON text.
     fn state(&self, py: Python<'_>, held_back: usize) -> PyResult<String> {
-        self.run(py, |loader| Ok(loader.state(held_back)?.to_json()))
+        self.run(py, |source| Ok(source.state(held_back)?.to_json()))
     }
 
     /// Goes on where a state stands. Iterators that were begun before end.
     fn load_state(&self, py: Python<'_>, text: &str, force: bool) -> PyResult<()> {
         let state = State::from_json(text).map_err(|error| to_exception(py, &error))?;
-        self.run(py, |loader| loader.load_state(&state, force))?;
+        self.run(py, |source| source.load_state(&state, force))?;
         // Relaxed: as in `begin`.
         self.iteration.fetch_add(1, Ordering::Relaxed);
         Ok(())
@@ -155,15 +220,17 @@ impl Session {
 
     /// Goes to an epoch's start unless it is the current one.
     fn set_epoch(&self, py: Python<'_>, epoch: u64) -> PyResult<()> {
-        self.run(py, |loader| loader.set_epoch(epoch))
+        self.run(py, |source| source.set_epoch(epoch))
     }
 
     /// The daemon's figures as JSON text, and the client's own.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<(String, Bound<'py, PyDict>)> {
-        let (text, waits, [held, given_up, restarts]) = self.run(py, |loader| {
-            let text = loader.stats()?;
-            let waits = loader.wait_statistics().clone();
-            Ok((text, waits, [loader.held(), loader.given_up(), loader.restarts()]))
+        let (text, waits, [held, given_up, restarts], upload) = self.run(py, |source| {
+            let text = source.stats()?;
+            let waits = source.wait_statistics().clone();
+            let (_, restarts) = source.daemon()?;
+            let counts = [source.held(), source.given_up(), restarts];
+            Ok((text, waits, counts, source.upload_statistics()))
         })?;
         let client = PyDict::new(py);
         client.set_item("batches", waits.batches())?;
@@ -177,13 +244,17 @@ impl Session {
         wait.set_item("p50", waits.quantile(0.5).as_secs_f64())?;
         wait.set_item("p99", waits.quantile(0.99).as_secs_f64())?;
         client.set_item("wait_seconds", wait)?;
+        if let Some(upload) = upload {
+            client.set_item("upload", upload.to_dict(py)?)?;
+        }
         Ok((text, client))
     }
 
     /// What does not change: the terms of the session.
     fn terms<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let (terms, placement) =
-            self.run(py, |loader| Ok((loader.terms().clone(), loader.placement())))?;
+        let (terms, placement, specs) = self.run(py, |source| {
+            Ok((source.terms().clone(), source.placement(), source.specs().to_vec()))
+        })?;
         let dict = PyDict::new(py);
         dict.set_item("stream", &terms.stream)?;
         dict.set_item("batch_size", terms.batch_size)?;
@@ -196,7 +267,7 @@ impl Session {
         dict.set_item("world_size", placement.world_size)?;
         dict.set_item("rank_source", placement.source.to_string())?;
         let tensors = PyList::empty(py);
-        for spec in &terms.tensors {
+        for spec in specs.iter() {
             let ragged = matches!(spec.extent, forebay_client::Extent::Ragged { .. });
             tensors.append((
                 &spec.name,
@@ -212,17 +283,18 @@ impl Session {
 
     /// The private daemon's process, if there is one, and how often a daemon was replaced.
     fn daemon(&self, py: Python<'_>) -> PyResult<(Option<u32>, u64)> {
-        self.run(py, |loader| Ok((loader.private_process(), loader.restarts())))
+        self.run(py, Source::daemon)
     }
 
     /// The batches given up so far.
     fn given_up(&self, py: Python<'_>) -> PyResult<u64> {
-        self.run(py, |loader| Ok(loader.given_up()))
+        self.run(py, |source| Ok(source.given_up()))
     }
 
     /// Ends the session. Arrays stay valid for as long as they are held.
     fn close(&self, py: Python<'_>) {
-        py.detach(|| drop(lock(&self.loader).take()));
+        py.detach(|| drop(lock(&self.source).take()));
+        self.owners.clear();
     }
 }
 
@@ -241,20 +313,14 @@ impl Epoch {
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         let session = self.session.get();
-        // Relaxed: as in `Session::begin`.
-        if session.iteration.load(Ordering::Relaxed) != self.iteration {
+        if !session.is_newest(self.iteration) {
             return Ok(None);
         }
-        let ready = match session.loader.try_lock() {
-            Ok(mut guard) => guard.as_mut().map_or(Err(Error::Closed), Loader::try_next),
-            Err(TryLockError::Poisoned(poisoned)) => {
-                poisoned.into_inner().as_mut().map_or(Err(Error::Closed), Loader::try_next)
-            }
-            Err(TryLockError::WouldBlock) => Ok(Next::Waiting),
-        };
-        let ready = ready.map_err(|error| session.raise(py, &error))?;
-        let next = match ready {
-            Next::Waiting => session.run(py, |loader| {
+        let at_once = session.run_at_once(|source| source.host()?.try_next());
+        let at_once = at_once.unwrap_or(Ok(Next::Waiting));
+        let next = match at_once.map_err(|error| session.raise(py, &error))? {
+            Next::Waiting => session.run(py, |source| {
+                let loader = source.host()?;
                 loop {
                     match loader.try_next()? {
                         Next::Waiting => loader.wait()?,

@@ -246,6 +246,13 @@ impl Upload {
         });
     }
 
+    /// Whether [`next`](Self::next) has something to tell without waiting.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        let state = self.shared.lock();
+        !self.is_open || !state.found.is_empty() || state.broken.is_some()
+    }
+
     /// The next batch of the epoch begun; `None` at its end. The stream waits for the copy, this thread does not. Waits
     /// only while no batch is ready, whether for the daemon or for a destination's work.
     ///

@@ -38,6 +38,9 @@ class Loader:
     A loader is a context manager; left alone, it ends when its last reference goes.
     """
 
+    # Of a subclass whose batches are on a GPU: the device's number, how the ring is pinned, the side stream's handle.
+    _device_request: Optional[tuple[int, str, int]] = None
+
     def __init__(
         self,
         target: Target = None,
@@ -61,6 +64,7 @@ class Loader:
             timeout=float(timeout),
             overrides=[(key, _to_json(f"override {key}", value)) for key, value in (overrides or {}).items()],
             program=Path(__file__).with_name("bin") / "forebay",
+            device=self._device_request,
         )
         self._terms = self._session.terms()
         _log.info(
@@ -122,9 +126,15 @@ class Loader:
         self._session.set_epoch(epoch)
 
     def stats(self) -> dict[str, Any]:
-        """The daemon's figures, as ``forebay stats --json`` prints them, and under ``client`` this loader's own."""
+        """The daemon's figures, as ``forebay stats --json`` prints them, and under ``client`` this loader's own.
+
+        Where batches are on a GPU, ``upload`` says how they get there: ``path`` is ``registered`` (straight from the pinned
+        ring), ``staged`` or ``pageable``, and ``reason`` why not the first.
+        """
         text, client = self._session.stats()
         figures: dict[str, Any] = json.loads(text)
+        if "upload" in client:
+            figures["upload"] = client.pop("upload")
         figures["client"] = client
         return figures
 

@@ -1,11 +1,12 @@
-"""The loader for PyTorch: the same batches as ``torch.Tensor`` objects.
+"""The loader for PyTorch: the same batches as ``torch.Tensor`` objects, in the CPU's memory or on a GPU.
 
     import forebay.torch
 
-    loader = forebay.torch.Loader("train.toml")
+    loader = forebay.torch.Loader("train.toml", device="cuda:0")
 
-Tensors are writable views of the slot, without a copy, and valid for as long as they are held. A field in the layout
-``NHWC`` comes as an NCHW-shaped tensor in channels_last memory format.
+On the CPU tensors are writable views of the slot, without a copy, and valid for as long as they are held. On a GPU they
+are copied there ahead of the trainer, on a stream of their own, and are ordinary tensors of PyTorch's allocator. A field in
+the layout ``NHWC`` comes as an NCHW-shaped tensor in channels_last memory format.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,7 +26,18 @@ class Loader(_loader.Loader):
     """As :class:`forebay.Loader`, with ``torch.Tensor`` values.
 
     Args:
-        device: where the tensors are; ``"cpu"`` is the only device of this release.
+        device: where the tensors are: ``"cpu"`` or a CUDA device such as ``"cuda:0"``.
+        pin: on a GPU, how the ring's memory is made ready for the copy engine: ``"auto"`` pins it once in the background and
+            copies through pinned buffers until then and where the platform refuses it; ``"register"``, ``"stage"`` and
+            ``"off"`` (not pinned at all) choose one way. ``stats()["upload"]`` says which one is in force.
+        ahead: on a GPU, how many batches are copied ahead of the trainer. Each takes a batch's memory there.
+        device_hold: on a GPU, how many batches may be held, the last one included, before :class:`HoldLimit` is raised.
+        static: on a GPU, every batch comes into the same addresses, for CUDA graphs: ``next`` queues the copy into them on
+            the caller's current stream, so a batch is valid until the next one is asked for.
+
+    On a GPU the caller's current stream waits for a batch's copy, the caller does not. A tensor's memory is used again when
+    it is gone and the work that was queued on that stream is done; whoever uses it on another stream says so by
+    ``Tensor.record_stream``, as for any tensor of PyTorch.
     """
 
     def __init__(
@@ -38,23 +50,53 @@ class Loader(_loader.Loader):
         overrides: Optional[Mapping[str, Any]] = None,
         *,
         device: Any = "cpu",
+        pin: str = "auto",
+        ahead: int = 2,
+        device_hold: int = 6,
+        static: bool = False,
         force: bool = False,
         compare_ranks: bool = True,
     ) -> None:
         self.device = torch.device(device)
-        if self.device.type != "cpu":
+        self._on_device: Any = None
+        memory: Any = None
+        if self.device.type == "cuda":
+            from . import _torch_device
+
+            memory = _torch_device.DeviceMemory(self.device)
+            self.device = memory.device
+            self._device_request = (memory.ordinal, pin, memory.side_stream)
+        elif self.device.type != "cpu":
             raise ConfigError(
-                f"device {str(device)!r}: this release gives tensors in the CPU's memory only; leave `device` out and "
-                "copy each batch yourself, with `tensor.to(device)`"
+                f"device {str(device)!r}: tensors come in the CPU's memory or on a CUDA device; leave `device` out and copy "
+                "each batch yourself, with `tensor.to(device)`"
             )
+        elif static:
+            raise ConfigError("static=True is for a CUDA device; on the CPU tensors are views of the ring's slots")
         super().__init__(target, rank, world_size, state, timeout, overrides, force=force, compare_ranks=compare_ranks)
+        if memory is not None:
+            self._on_device = _torch_device.DeviceTensors(
+                self._session,
+                memory,
+                self._terms["tensors"],
+                self.batch_size,
+                ahead=ahead,
+                device_hold=device_hold,
+                static=static,
+            )
+            return
         self._converters = {
             name: _converter(dtype, ragged, channels_last)
             for name, dtype, _, ragged, channels_last in self._terms["tensors"]
         }
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        # Begun here and not at the first `next`, so that iter() raises EpochsFinished itself. `map` keeps no batch.
+        # Begun here and not at the first `next`, so that iter() raises EpochsFinished itself.
+        if self._on_device is not None:
+            from . import _torch_device
+
+            return _torch_device.DeviceEpoch(self._on_device, self._session.begin_on_device())
+        # `map` keeps no batch.
         return map(self._convert, self._session.begin())
 
     def _convert(self, arrays: dict[str, Any]) -> dict[str, Any]:
