@@ -91,7 +91,7 @@ class Loader(_loader.Loader):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         # Begun here and not at the first `next`, so that iter() raises EpochsFinished itself. Such an iterator keeps no
         # batch, and goes on after an exception.
-        epoch = self._session.begin()
+        epoch = self._begin()
         return iter(lambda: self._next_batch(epoch), None)
 
     def _next_batch(self, epoch: Iterator[dict[str, Any]]) -> Optional[dict[str, Any]]:

@@ -55,7 +55,7 @@ class Loader(_loader.Loader):
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         # Begun here and not at the first `next`, so that iter() raises EpochsFinished itself. `map` keeps no batch.
-        return map(self._convert, self._session.begin())
+        return map(self._convert, self._begin())
 
     def _convert(self, arrays: dict[str, Any]) -> dict[str, Any]:
         return {name: self._converters[name](array) for name, array in arrays.items()}
