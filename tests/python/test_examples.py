@@ -3,6 +3,11 @@ on from that checkpoint trains on, batch for batch."""
 
 import functools
 import importlib.util
+import json
+import os
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import forebay
@@ -16,6 +21,7 @@ SAMPLES, BATCH_SIZE, EPOCHS = 36, 4, 3
 STEPS_AN_EPOCH = SAMPLES // BATCH_SIZE
 # Inside the first epoch, its last step, and inside the second one.
 SAVED_STEPS = [3, 9, 12]
+QUIET_LIGHTNING = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
 
 
 @pytest.fixture(scope="module")
@@ -85,10 +91,10 @@ def test_lightning_goes_on_inside_an_epoch(config_file, order, tmp_path, monkeyp
     seen = watch(example, monkeypatch)
 
     def run(resume):
-        # The interpreter's logging of the run is not what is looked at.
-        quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
         arguments = [str(config_file), str(tmp_path), "--epochs", str(EPOCHS), "--save-every", "3", "--pixels", "48"]
-        example.main(arguments + (["--resume", resume] if resume else []), accelerator="cpu", devices=1, **quiet)
+        example.main(
+            arguments + (["--resume", resume] if resume else []), accelerator="cpu", devices=1, **QUIET_LIGHTNING
+        )
 
     check(run, {step: str(tmp_path / f"step={step}.ckpt") for step in SAVED_STEPS}, seen, order)
 
@@ -122,3 +128,48 @@ def test_transformers_goes_on_inside_an_epoch(config_file, order, tmp_path, monk
     steps = {3: 3, 9: 9, 12: 12} if accumulate == 1 else {4: 2, 9: 5, 13: 7}
     saved = {batches: str(tmp_path / f"checkpoint-{step}") for batches, step in steps.items()}
     check(run, saved, seen, order)
+
+    with pytest.raises(ValueError, match=r"epoch 0, sample \d+, and the Trainer would go on at epoch 0, sample \d+"):
+        accumulate = 3 - accumulate
+        run(saved[min(saved)])
+
+
+WATCHED = """
+    import json, os, sys
+    import test_examples
+
+    name, folder, *arguments = sys.argv[1:]
+    example = test_examples.load_example(name)
+    seen = []
+    forward = example.Classifier.forward
+    example.Classifier.forward = lambda self, images: seen.append(images[:, 0, 0, 0].tolist()) or forward(self, images)
+    options = {"accelerator": "cpu", "devices": 2, "strategy": "ddp", **test_examples.QUIET_LIGHTNING}
+    example.main(arguments, **(options if name == "train_lightning" else {}))
+    with open(os.path.join(folder, os.environ["RANK"] + ".json"), "w") as file:
+        json.dump(seen, file)
+"""
+
+
+@pytest.mark.parametrize("name", ["train_lightning", "train_accelerate"])
+def test_two_processes_go_on_from_where_one_stood(config_file, order, tmp_path, monkeypatch, name):
+    pytest.importorskip("pytorch_lightning" if name == "train_lightning" else "accelerate")
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    example = load_example(name)
+    # Four of nine batches: what is left of the epoch is two and a half global batches of two processes.
+    options = ["--epochs", "1", "--save-every", "4", "--pixels", "48"]
+    quiet = {"accelerator": "cpu", "devices": 1, **QUIET_LIGHTNING} if name == "train_lightning" else {}
+    example.main([str(config_file), str(tmp_path), *options], **quiet)
+    script = tmp_path / "watched.py"
+    script.write_text(textwrap.dedent(WATCHED))
+    saved = tmp_path / ("step=4.ckpt" if name == "train_lightning" else "step-4")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    arguments = [name, str(tmp_path), str(config_file), str(tmp_path / "on"), *options, "--resume", str(saved)]
+    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    done = subprocess.run([*command, *arguments], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    left = order[4:STEPS_AN_EPOCH]
+    # The rest under `last = "drop"`: the last batch is half of a global one.
+    assert [ranks[number % 2][number // 2] for number in range(4)] == left[:4]
+    assert len(ranks[0]) == len(ranks[1]) == 2

@@ -8,7 +8,7 @@ Who owns what: a ``jax.Array`` never changes, and a slot is filled again, so no 
 memory. On the CPU JAX would make one of an aligned NumPy array without a copy, whatever ``may_alias`` says
 (jax-ml/jax#37830): there each field is copied once, and the slot is free when the batch is handed over. For an
 accelerator JAX reads the slot itself and keeps the NumPy array until the transfer is done (``HandleNumpyArray`` in
-jaxlib's ``py_values.cc``), so the slot returns then, without anyone waiting.
+jaxlib's ``py_values.cc``) and JAX next lets such references go (``python_ref_manager.h``): then the slot returns.
 
 What it does not do: it has no transfer engine of its own, and does not pin the ring for JAX.
 """
