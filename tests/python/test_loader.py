@@ -123,6 +123,33 @@ def test_a_new_iterator_ends_the_old_one(config):
         assert loader.state_dict()["epoch"] == 1
 
 
+@pytest.mark.parametrize("face", ["Loader", "torch.Loader", "jax.Loader"])
+def test_an_iterator_that_gave_nothing_costs_no_epoch(config, face):
+    module, name = (forebay, face) if face == "Loader" else (pytest.importorskip("forebay." + face[:-7]), "Loader")
+    with getattr(module, name)(config()) as loader:
+        # Lightning does so to see whether a loader can be iterated.
+        iter(loader)
+        loader.set_epoch(0)
+        assert indices(loader) == list(range(40))
+        iter(loader)
+        second = iter(loader)
+        seen = indices([next(second), next(second)])
+        assert loader.given_up == 0
+        # A begun epoch that was left is given up as ever.
+        loader.load_state_dict(loader.state_dict())
+        iter(loader)
+        assert seen + indices(loader) == list(range(40))
+        with pytest.raises(forebay.EpochsFinished):
+            iter(loader)
+        # Nor does an iterator live on where the loader was moved away and back.
+        loader.set_epoch(0)
+        tried = iter(loader)
+        loader.set_epoch(1)
+        loader.set_epoch(0)
+        again = indices(loader)
+        assert again == list(range(40)) and next(tried, None) is None
+
+
 def test_set_epoch_moves_only_when_it_must(config):
     with forebay.Loader(config()) as loader:
         loader.set_epoch(0)
@@ -369,16 +396,19 @@ def test_ragged_rows_are_views_with_their_own_lengths(tmp_path):
             tokens[6]
 
 
-def test_bfloat16_has_the_type_of_ml_dtypes_or_its_bits(config):
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_bfloat16_has_the_type_of_ml_dtypes_or_its_bits(config, monkeypatch, is_installed):
+    if is_installed:
+        ml_dtypes = pytest.importorskip("ml_dtypes")
+    else:
+        monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     narrow = config()
     narrow["output"] = {"array": {"dtype": "bfloat16"}}
     with forebay.Loader(narrow) as loader:
         array = next(iter(loader))["array"]
     bits = array.view(numpy.uint16)
     assert bits[1, 0, 0] == 0x3F80 and bits[2, 0, 0] == 0x4000
-    try:
-        import ml_dtypes
-    except ImportError:
-        assert array.dtype == numpy.uint16
-    else:
+    if is_installed:
         assert array.dtype == ml_dtypes.bfloat16 and float(array[3, 0, 0]) == 3.0
+    else:
+        assert array.dtype == numpy.uint16

@@ -29,9 +29,9 @@ def test_the_licences_are_carried():
     assert (PACKAGE / "licenses" / "LICENSE-MIT").exists() and (PACKAGE / "licenses" / "LICENSE-APACHE").exists()
 
 
-def test_types_are_promised_and_torch_is_imported_on_demand_only():
+def test_types_are_promised_and_frameworks_are_imported_on_demand_only():
     assert (PACKAGE / "py.typed").exists()
-    code = "import sys, forebay; assert 'torch' not in sys.modules; forebay.Loader"
+    code = "import sys, forebay; assert not {'torch', 'jax'} & set(sys.modules); forebay.Loader"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
     with pytest.raises(AttributeError, match="nothing"):
         forebay.nothing  # noqa: B018

@@ -90,58 +90,6 @@ def test_a_wrapper_that_reads_ahead_saves_where_the_training_stands(config, ahea
         assert wrapper.state_dict()["epoch"] == 1
 
 
-def test_accelerate_keeps_the_loaders_place(config, tmp_path):
-    accelerate = pytest.importorskip("accelerate")
-    accelerator = accelerate.Accelerator(cpu=True)
-    with forebay.torch.Loader(config(size=4)) as loader:
-        accelerator.register_for_checkpointing(loader)
-        seen = taken(loader, 3)
-        accelerator.save_state(str(tmp_path / "checkpoint"))
-        taken(loader, 2)
-        accelerator.load_state(str(tmp_path / "checkpoint"))
-        assert seen + indices(loader) == list(range(40))
-
-
-def test_lightning_keeps_the_loaders_place(config, tmp_path):
-    lightning = pytest.importorskip("pytorch_lightning")
-
-    class Module(lightning.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.layer = torch.nn.Linear(15, 1)
-            self.seen = []
-
-        def training_step(self, batch, _):
-            self.seen += batch["index"].tolist()
-            return self.layer(batch["array"].flatten(1)).mean()
-
-        def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), lr=1e-6)
-
-    options = {
-        "accelerator": "cpu",
-        "devices": 1,
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-        "default_root_dir": str(tmp_path),
-        "use_distributed_sampler": False,
-    }
-    endless = config(size=4)
-    del endless["order"]["epochs"]
-    with forebay.torch.Loader(endless) as loader:
-        first = Module()
-        trainer = lightning.Trainer(max_steps=4, **options)
-        trainer.fit(first, loader)
-        assert first.seen == list(range(16))
-        trainer.save_checkpoint(tmp_path / "last.ckpt")
-    with forebay.torch.Loader(endless) as loader:
-        second = Module()
-        lightning.Trainer(max_steps=10, **options).fit(second, loader, ckpt_path=str(tmp_path / "last.ckpt"))
-        assert second.seen == list(range(16, 40))
-
-
 RANKS = """
     import json, os, sys
     import torch.distributed as dist

@@ -1,6 +1,7 @@
 """forebay.torch.Loader: tensors that share the slot's memory."""
 
 import gc
+import sys
 
 import forebay
 import numpy
@@ -34,7 +35,12 @@ def test_a_loop_keeps_no_batch_but_its_own(config):
         assert held == [0] * 5
 
 
-def test_bfloat16_comes_as_torch_knows_it(config):
+@pytest.mark.parametrize("knows_numpy_the_type", [True, False])
+def test_bfloat16_comes_as_torch_knows_it(config, monkeypatch, knows_numpy_the_type):
+    if knows_numpy_the_type:
+        pytest.importorskip("ml_dtypes")
+    else:
+        monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     narrow = config()
     narrow["output"] = {"array": {"dtype": "bfloat16"}}
     with forebay.torch.Loader(narrow) as loader:

@@ -8,7 +8,7 @@
             train(batch["image"], batch["label"])
 
 A daemon beside the trainer reads, decodes, transforms and collates; this package maps its finished batches.
-``forebay.torch.Loader`` gives tensors instead of arrays.
+``forebay.torch.Loader`` gives tensors instead of arrays, ``forebay.jax.Loader`` JAX's arrays on its devices.
 """
 
 from typing import Any
@@ -60,9 +60,9 @@ del _public
 
 
 def __getattr__(name: str) -> Any:
-    # forebay.torch without an import of its own, and without importing PyTorch for those who do not ask.
-    if name == "torch":
+    # forebay.torch without an import of its own, and without importing PyTorch (or JAX) for those who do not ask.
+    if name in ("jax", "torch"):
         import importlib
 
-        return importlib.import_module("forebay.torch")
+        return importlib.import_module(f"forebay.{name}")
     raise AttributeError(f"module 'forebay' has no attribute {name!r}")

@@ -67,6 +67,8 @@ class Loader:
             device=self._device_request,
         )
         self._terms = self._session.terms()
+        # The newest iterator, and the state that it was begun at.
+        self._newest: Optional[tuple[Iterator[dict[str, Any]], str]] = None
         _log.info(
             "rank %d of %d, from %s; stream %s",
             self.rank,
@@ -84,11 +86,23 @@ class Loader:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Begins the next epoch: after an attach, a loaded state or :meth:`set_epoch` the one that they stand in.
 
-        A new iterator ends the old one; what it had left is given up and counted in :attr:`given_up`.
+        A new iterator ends the old one; what it had left is given up and counted in :attr:`given_up`. An epoch of
+        which no batch was taken is given again: asking for an iterator alone costs nothing.
 
         Raises:
             EpochsFinished: after the last configured epoch.
         """
+        return self._begin()
+
+    def _begin(self) -> Iterator[dict[str, Any]]:
+        if self._newest is not None and self._session.state(0) == self._newest[1]:
+            # Nothing was taken from it. Lightning calls `iter` once only to see whether that works.
+            return self._newest[0]
+        epoch = self._new_epoch()
+        self._newest = epoch, self._session.state(0)
+        return epoch
+
+    def _new_epoch(self) -> Iterator[dict[str, Any]]:
         return self._session.begin()
 
     def __len__(self) -> int:
@@ -119,11 +133,14 @@ class Loader:
         text = _to_json("state", dict(state_dict))
         if compare_ranks:
             compare_states(dict(state_dict), self.rank, self.world_size)
+        self._newest = None
         self._session.load_state(text, force)
 
     def set_epoch(self, epoch: int) -> None:
         """Does nothing when this is the current or the loaded epoch, else goes to its start."""
         self._session.set_epoch(epoch)
+        if self._newest is not None and self._session.state(0) != self._newest[1]:
+            self._newest = None
 
     def stats(self) -> dict[str, Any]:
         """The daemon's figures, as ``forebay stats --json`` prints them, and under ``client`` this loader's own.
@@ -140,6 +157,7 @@ class Loader:
 
     def close(self) -> None:
         """Ends the session, and a daemon of its own. Arrays stay valid for as long as they are held."""
+        self._newest = None
         self._session.close()
 
     def __enter__(self) -> "Loader":

@@ -38,7 +38,11 @@ class Ragged:
         """A copy in memory of its own, with the rows close together."""
         lengths = self.lengths + 0
         ends = lengths.cumsum(0)
-        if hasattr(self.values, "clone"):  # PyTorch
+        if hasattr(self.values, "at"):  # JAX, which has a `clone` as well
+            import jax
+
+            values = jax.numpy.concatenate(list(self)) if len(self) else self.values[:0]
+        elif hasattr(self.values, "clone"):  # PyTorch
             import torch
 
             values = torch.cat(list(self)) if len(self) else self.values[:0].clone()

@@ -93,11 +93,16 @@ class Loader(_loader.Loader):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         # Begun here and not at the first `next`, so that iter() raises EpochsFinished itself.
         if self._on_device is not None:
-            from . import _torch_device
-
-            return _torch_device.DeviceEpoch(self._on_device, self._session.begin_on_device())
+            return self._begin()
         # `map` keeps no batch.
-        return map(self._convert, self._session.begin())
+        return map(self._convert, self._begin())
+
+    def _new_epoch(self) -> Iterator[dict[str, Any]]:
+        if self._on_device is None:
+            return super()._new_epoch()
+        from . import _torch_device
+
+        return _torch_device.DeviceEpoch(self._on_device, self._session.begin_on_device())
 
     def _convert(self, arrays: dict[str, Any]) -> dict[str, Any]:
         return {name: self._converters[name](array) for name, array in arrays.items()}

@@ -1,0 +1,67 @@
+"""Accelerate with a Forebay loader.
+
+    accelerate launch train_accelerate.py train.toml runs
+    accelerate launch train_accelerate.py train.toml runs --resume runs/step-3000
+
+`register_for_checkpointing` puts the loader's state into `save_state` and `load_state`: a run goes on inside its epoch
+with exactly the batches that were left, also with another number of processes. The loader stays out of `prepare`: it
+deals the samples out by rank itself, and there is nothing to shard, dispatch or skip.
+"""
+
+import argparse
+from pathlib import Path
+
+import accelerate
+import forebay.torch
+import torch
+
+
+class Classifier(torch.nn.Module):
+    """Stands in for your model: the class from pixels, linearly."""
+
+    def __init__(self, pixels, classes=1000):
+        super().__init__()
+        self.layer = torch.nn.Linear(pixels, classes)
+
+    def forward(self, images):
+        return self.layer(images.flatten(1).float() / 255)
+
+
+def train(accelerator, loader, model, folder, epochs, save_every, resume=None):
+    """Trains, with a checkpoint every so many steps."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    model, optimizer = accelerator.prepare(model, optimizer)
+    accelerator.register_for_checkpointing(loader)
+    if resume is not None:
+        accelerator.load_state(resume)
+    place = loader.state_dict()
+    step = place["epoch"] * len(loader) + place["samples"] // (loader.batch_size * loader.world_size)
+    for _ in range(place["epoch"], epochs):
+        # The first round of a resumed run gives what is left of its epoch.
+        for batch in loader:
+            batch = accelerate.utils.send_to_device(batch, accelerator.device)
+            loss = torch.nn.functional.cross_entropy(model(batch["image"]), batch["label"])
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+            step += 1
+            if step % save_every == 0:
+                accelerator.save_state(Path(folder) / f"step-{step}")
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description="trains under Accelerate")
+    parser.add_argument("config", help="a Forebay configuration with the fields image and label")
+    parser.add_argument("folder", help="where checkpoints go")
+    parser.add_argument("--pixels", type=int, default=3 * 224 * 224, help="values of an image")
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--save-every", type=int, default=1000, help="steps from checkpoint to checkpoint")
+    parser.add_argument("--resume", help="a checkpoint to go on from")
+    asked = parser.parse_args(arguments)
+    accelerator = accelerate.Accelerator()
+    with forebay.torch.Loader(asked.config) as loader:
+        train(accelerator, loader, Classifier(asked.pixels), asked.folder, asked.epochs, asked.save_every, asked.resume)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""PyTorch Lightning with a Forebay loader.
+
+    python train_lightning.py train.toml runs
+    python train_lightning.py train.toml runs --resume runs/step=3000.ckpt
+
+The loader goes to `fit` as it is. Lightning asks it for `state_dict` in every checkpoint and gives it back on resume,
+so a run goes on inside its epoch with exactly the batches that were left. `use_distributed_sampler=False`: over several
+processes Lightning would look for a sampler to replace; the loader deals the samples out by rank itself.
+"""
+
+import argparse
+
+import forebay.torch
+import pytorch_lightning
+import torch
+from pytorch_lightning.callbacks import ModelCheckpoint
+
+
+class Classifier(pytorch_lightning.LightningModule):
+    """Stands in for your model: the class from pixels, linearly."""
+
+    def __init__(self, pixels, classes=1000):
+        super().__init__()
+        self.layer = torch.nn.Linear(pixels, classes)
+
+    def forward(self, images):
+        return self.layer(images.flatten(1).float() / 255)
+
+    def training_step(self, batch, _):
+        return torch.nn.functional.cross_entropy(self(batch["image"]), batch["label"])
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+
+def train(loader, model, folder, epochs, save_every, resume=None, **options):
+    """Trains, with a checkpoint every so many steps; `options` go to Lightning's Trainer."""
+    # Checkpoints are written within the epoch, where the loader's place matters.
+    checkpoints = ModelCheckpoint(dirpath=folder, filename="{step}", every_n_train_steps=save_every, save_top_k=-1)
+    trainer = pytorch_lightning.Trainer(
+        max_epochs=epochs,
+        callbacks=[checkpoints],
+        default_root_dir=folder,
+        use_distributed_sampler=False,
+        **options,
+    )
+    trainer.fit(model, loader, ckpt_path=resume)
+
+
+def main(arguments=None, **options):
+    parser = argparse.ArgumentParser(description="trains under PyTorch Lightning")
+    parser.add_argument("config", help="a Forebay configuration with the fields image and label")
+    parser.add_argument("folder", help="where checkpoints go")
+    parser.add_argument("--pixels", type=int, default=3 * 224 * 224, help="values of an image")
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--save-every", type=int, default=1000, help="steps from checkpoint to checkpoint")
+    parser.add_argument("--resume", help="a checkpoint to go on from")
+    asked = parser.parse_args(arguments)
+    with forebay.torch.Loader(asked.config) as loader:
+        train(loader, Classifier(asked.pixels), asked.folder, asked.epochs, asked.save_every, asked.resume, **options)
+
+
+if __name__ == "__main__":
+    main()

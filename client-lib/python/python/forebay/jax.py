@@ -1,0 +1,172 @@
+"""The loader for JAX: the same batches as ``jax.Array`` objects, on the devices of your choice.
+
+    import forebay.jax
+
+    loader = forebay.jax.Loader("train.toml", device=jax.devices()[0])
+
+Who owns what: a ``jax.Array`` never changes, and a slot is filled again, so no array of this module stands on a slot's
+memory. On the CPU JAX would make one of an aligned NumPy array without a copy, whatever ``may_alias`` says
+(jax-ml/jax#37830): there each field is copied once, and the slot is free when the batch is handed over. For an
+accelerator JAX reads the slot itself and keeps the NumPy array until the transfer is done (``HandleNumpyArray`` in
+jaxlib's ``py_values.cc``) and JAX next lets such references go (``python_ref_manager.h``): then the slot returns.
+
+What it does not do: it has no transfer engine of its own, and does not pin the ring for JAX.
+"""
+
+import gc
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Any, Callable, Optional
+
+import numpy
+
+from . import _loader
+from ._exceptions import ConfigError, HoldLimit
+from ._ragged import Ragged
+
+__all__ = ["Loader"]
+
+# Not by an import statement: JAX's types differ too much from version to version to be checked against.
+jax: Any = import_module("jax")
+
+# Devices with memory of their own, by JAX's platform names. On any other one, JAX may take host memory over as it is.
+_ACCELERATORS = frozenset(("cuda", "gpu", "rocm", "tpu"))
+# What XLA wants of host memory that it takes over without a copy, on the CPU.
+_ALIGNMENT_BYTES = 64
+_PAUSE_SECONDS = 0.001
+
+
+class Loader(_loader.Loader):
+    """As :class:`forebay.Loader`, with ``jax.Array`` values, put as ``jax.device_put`` puts them.
+
+    Arrays are valid for as long as they are held and take no slot: batches may be kept without regard to ``ring.hold``.
+    JAX's rules for types hold: without ``jax_enable_x64`` the int64 fields (``label``, ``index``) arrive as int32, cut
+    to their lower bits, and float64 as float32. Images of layout ``NHWC`` keep that shape. A ragged field is a
+    :class:`forebay.Ragged` of JAX arrays; taking a row of it waits for its offset on the host.
+
+    Args:
+        device: None (JAX's default device, not committed to it), a ``jax.Device``, or a ``jax.sharding.Sharding`` for
+            every field. Where a sharding spans other processes' devices too, this rank's rows are its process's part
+            of a global array (``jax.make_array_from_process_local_data``).
+        rank: left out: where JAX runs in several processes, this one's index among them; else as in
+            :class:`forebay.Loader`. Saved states are not compared over JAX's processes: load the same one on each.
+    """
+
+    def __init__(
+        self,
+        target: _loader.Target = None,
+        rank: Optional[int] = None,
+        world_size: Optional[int] = None,
+        state: Optional[Mapping[str, Any]] = None,
+        timeout: float = 300,
+        overrides: Optional[Mapping[str, Any]] = None,
+        *,
+        device: Any = None,
+        force: bool = False,
+        compare_ranks: bool = True,
+    ) -> None:
+        if device is not None and not isinstance(device, (jax.Device, jax.sharding.Sharding)):
+            raise ConfigError(
+                f"device {device!r}: give a jax.Device (`jax.devices()[0]`), a jax.sharding.Sharding, or None for "
+                "JAX's default device"
+            )
+        self.device = device
+        if rank is None and world_size is None and jax.process_count() > 1:
+            rank, world_size = jax.process_index(), jax.process_count()
+        super().__init__(target, rank, world_size, state, timeout, overrides, force=force, compare_ranks=compare_ranks)
+        self._timeout = float(timeout)
+        # The batches that JAX may still be reading, oldest first: weakly, so that no device memory is kept for them.
+        self._in_transfer: deque[list[weakref.ref[Any]]] = deque(maxlen=self.hold + 1)
+        ragged = [name for name, _, _, is_ragged, _ in self._terms["tensors"] if is_ragged]
+        if ragged and isinstance(device, jax.sharding.Sharding) and len(device.device_set) > 1:
+            self.close()
+            raise ConfigError(
+                f"field {ragged[0]!r} is ragged and the sharding has {len(device.device_set)} devices: rows of "
+                "different lengths cannot be split over devices; give one device, or None and place the field yourself"
+            )
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        # Begun here and not at the first `next`, so that iter() raises EpochsFinished itself. Such an iterator keeps no
+        # batch, and goes on after an exception.
+        epoch = self._begin()
+        return iter(lambda: self._next_batch(epoch), None)
+
+    def _next_batch(self, epoch: Iterator[dict[str, Any]]) -> Optional[dict[str, Any]]:
+        arrays = self._take(epoch)
+        if arrays is None:
+            return None
+        if self._may_alias():
+            return {
+                name: _convert(value, lambda part: self._place(_copy_for_jax(part))) for name, value in arrays.items()
+            }
+        reading: list[weakref.ref[Any]] = []
+
+        def place(part: Any) -> Any:
+            array = self._place(part)
+            reading.append(weakref.ref(array))
+            return array
+
+        batch = {name: _convert(value, place) for name, value in arrays.items()}
+        self._in_transfer.append(reading)
+        return batch
+
+    def _take(self, epoch: Iterator[dict[str, Any]]) -> Optional[dict[str, Any]]:
+        """The next batch's slot. Where too many are held, it is by transfers under way: waits for the oldest one."""
+        deadline = None
+        while True:
+            try:
+                return next(epoch, None)
+            except HoldLimit:
+                deadline = deadline or time.monotonic() + self._timeout
+                if time.monotonic() > deadline:
+                    raise
+            if self._in_transfer:
+                for reference in self._in_transfer.popleft():
+                    array = reference()
+                    if array is not None and not array.is_deleted():
+                        array.block_until_ready()
+            else:
+                # Their arrays are gone or were donated: nothing is left to wait on but the slots themselves.
+                time.sleep(_PAUSE_SECONDS)
+            # JAX lets a NumPy array go some time after its transfer, at the latest when Python collects garbage.
+            gc.collect(0)
+
+    def _place(self, array: Any) -> Any:
+        if isinstance(self.device, jax.sharding.Sharding) and not self.device.is_fully_addressable:
+            return jax.make_array_from_process_local_data(self.device, array)
+        return jax.device_put(array, self.device)
+
+    def _may_alias(self) -> bool:
+        """Whether JAX could make an array of host memory without a copy of it."""
+        if isinstance(self.device, jax.sharding.Sharding):
+            return self.device.memory_kind not in (None, "device") or any(
+                device.platform not in _ACCELERATORS for device in self.device.device_set
+            )
+        # As device_put does: a default device that the program has set goes first.
+        device = self.device or jax.config.jax_default_device or jax.default_backend()
+        return getattr(device, "platform", device) not in _ACCELERATORS
+
+
+def _convert(value: Any, place: Callable[[Any], Any]) -> Any:
+    if not isinstance(value, Ragged):
+        return place(value)
+    if value.values.size > numpy.iinfo(numpy.int32).max and not jax.config.jax_enable_x64:
+        raise ConfigError(
+            f"a ragged field's region has {value.values.size} elements, more than JAX's int32 offsets reach; set "
+            "jax_enable_x64, or lower max_bytes or batch.size"
+        )
+    return Ragged(place(value.values), place(value.offsets), place(value.lengths))
+
+
+def _copy_for_jax(array: Any) -> Any:
+    """A copy in the type that JAX gives it, aligned so that JAX takes it over and does not copy it again."""
+    dtype = jax.dtypes.canonicalize_dtype(array.dtype)
+    size_bytes = array.size * dtype.itemsize
+    memory = numpy.empty(size_bytes + _ALIGNMENT_BYTES, numpy.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT_BYTES
+    copy = memory[start : start + size_bytes].view(dtype).reshape(array.shape)
+    numpy.copyto(copy, array, casting="unsafe")
+    return copy

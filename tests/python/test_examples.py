@@ -1,0 +1,175 @@
+"""The examples for Lightning, Accelerate and Transformers: what a run trained on after a checkpoint, the run that goes
+on from that checkpoint trains on, batch for batch."""
+
+import functools
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import forebay
+import numpy
+import pytest
+
+torch = pytest.importorskip("torch")
+
+EXAMPLES = Path(__file__).parents[2] / "client-lib" / "python" / "examples"
+SAMPLES, BATCH_SIZE, EPOCHS = 36, 4, 3
+STEPS_AN_EPOCH = SAMPLES // BATCH_SIZE
+# Inside the first epoch, its last step, and inside the second one.
+SAVED_STEPS = [3, 9, 12]
+QUIET_LIGHTNING = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+
+
+@pytest.fixture(scope="module")
+def config_file(tmp_path_factory):
+    """Shuffled images whose every pixel is the sample's id, so that a model sees which ones it trains on."""
+    folder = tmp_path_factory.mktemp("labelled")
+    (folder / "data").mkdir()
+    for sample in range(SAMPLES):
+        image = numpy.full((3, 4, 4), sample, numpy.uint8)
+        numpy.savez(folder / "data" / f"{sample:02}.npz", image=image, label=numpy.int64(sample % 5))
+    file = folder / "train.toml"
+    file.write_text(
+        '[dataset]\nformat = "npz"\npath = "data"\n'
+        f"[order]\nseed = 11\nepochs = {EPOCHS}\n[batch]\nsize = {BATCH_SIZE}\n"
+        '[[stage]]\nname = "unpack"\nconcurrency = 1\noperations = []\n'
+        "[ring]\nslots = 6\nhold = 4\n"
+    )
+    return file
+
+
+@pytest.fixture(scope="module")
+def order(config_file):
+    """The ids of every step's batch, from the loader alone."""
+    with forebay.Loader(config_file) as loader:
+        steps = [batch["index"].tolist() for _ in range(EPOCHS) for batch in loader]
+    assert (
+        len(steps) == EPOCHS * STEPS_AN_EPOCH and steps[:STEPS_AN_EPOCH] != steps[STEPS_AN_EPOCH : 2 * STEPS_AN_EPOCH]
+    )
+    return steps
+
+
+def load_example(name):
+    specification = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+def watch(example, monkeypatch):
+    """The ids of each batch that the example's model is given, as they come."""
+    seen = []
+    forward = example.Classifier.forward
+
+    @functools.wraps(forward)
+    def watched(self, images=None, **arguments):
+        images = arguments.get("pixel_values") if images is None else images
+        seen.append(images[:, 0, 0, 0].tolist())
+        return forward(self, images, **{name: value for name, value in arguments.items() if name != "pixel_values"})
+
+    monkeypatch.setattr(example.Classifier, "forward", watched)
+    return seen
+
+
+def check(run, saved, seen, order):
+    """Runs to the end, then from each checkpoint."""
+    run(None)
+    assert seen == order
+    for step, checkpoint in saved.items():
+        seen.clear()
+        run(checkpoint)
+        assert seen == order[step:], f"from step {step}"
+
+
+def test_lightning_goes_on_inside_an_epoch(config_file, order, tmp_path, monkeypatch):
+    pytest.importorskip("pytorch_lightning")
+    example = load_example("train_lightning")
+    seen = watch(example, monkeypatch)
+
+    def run(resume):
+        arguments = [str(config_file), str(tmp_path), "--epochs", str(EPOCHS), "--save-every", "3", "--pixels", "48"]
+        example.main(
+            arguments + (["--resume", resume] if resume else []), accelerator="cpu", devices=1, **QUIET_LIGHTNING
+        )
+
+    check(run, {step: str(tmp_path / f"step={step}.ckpt") for step in SAVED_STEPS}, seen, order)
+
+
+def test_accelerate_goes_on_inside_an_epoch(config_file, order, tmp_path, monkeypatch):
+    pytest.importorskip("accelerate")
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    example = load_example("train_accelerate")
+    seen = watch(example, monkeypatch)
+
+    def run(resume):
+        arguments = [str(config_file), str(tmp_path), "--epochs", str(EPOCHS), "--save-every", "3", "--pixels", "48"]
+        example.main(arguments + (["--resume", resume] if resume else []))
+
+    check(run, {step: str(tmp_path / f"step-{step}") for step in SAVED_STEPS}, seen, order)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_transformers_goes_on_inside_an_epoch(config_file, order, tmp_path, monkeypatch, accumulate):
+    pytest.importorskip("transformers")
+    example = load_example("train_transformers")
+    seen = watch(example, monkeypatch)
+
+    def run(resume):
+        arguments = [str(config_file), str(tmp_path), "--epochs", str(EPOCHS), "--pixels", "48"]
+        arguments += ["--accumulate", str(accumulate), "--save-every", "3" if accumulate == 1 else "1"]
+        quiet = {"use_cpu": True, "report_to": [], "disable_tqdm": True}
+        example.main(arguments + (["--resume", resume] if resume else []), **quiet)
+
+    # Two batches a step: the ninth of an epoch is a step of its own.
+    steps = {3: 3, 9: 9, 12: 12} if accumulate == 1 else {4: 2, 9: 5, 13: 7}
+    saved = {batches: str(tmp_path / f"checkpoint-{step}") for batches, step in steps.items()}
+    check(run, saved, seen, order)
+
+    with pytest.raises(ValueError, match=r"epoch 0, sample \d+, and the Trainer would go on at epoch 0, sample \d+"):
+        accumulate = 3 - accumulate
+        run(saved[min(saved)])
+
+
+WATCHED = """
+    import json, os, sys
+    import test_examples
+
+    name, folder, *arguments = sys.argv[1:]
+    example = test_examples.load_example(name)
+    seen = []
+    forward = example.Classifier.forward
+    example.Classifier.forward = lambda self, images: seen.append(images[:, 0, 0, 0].tolist()) or forward(self, images)
+    options = {"accelerator": "cpu", "devices": 2, "strategy": "ddp", **test_examples.QUIET_LIGHTNING}
+    example.main(arguments, **(options if name == "train_lightning" else {}))
+    with open(os.path.join(folder, os.environ["RANK"] + ".json"), "w") as file:
+        json.dump(seen, file)
+"""
+
+
+@pytest.mark.parametrize("name", ["train_lightning", "train_accelerate"])
+def test_two_processes_go_on_from_where_one_stood(config_file, order, tmp_path, monkeypatch, name):
+    pytest.importorskip("pytorch_lightning" if name == "train_lightning" else "accelerate")
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    example = load_example(name)
+    # Four of nine batches: what is left of the epoch is two and a half global batches of two processes.
+    options = ["--epochs", "1", "--save-every", "4", "--pixels", "48"]
+    quiet = {"accelerator": "cpu", "devices": 1, **QUIET_LIGHTNING} if name == "train_lightning" else {}
+    example.main([str(config_file), str(tmp_path), *options], **quiet)
+    script = tmp_path / "watched.py"
+    script.write_text(textwrap.dedent(WATCHED))
+    saved = tmp_path / ("step=4.ckpt" if name == "train_lightning" else "step-4")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    arguments = [name, str(tmp_path), str(config_file), str(tmp_path / "on"), *options, "--resume", str(saved)]
+    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    done = subprocess.run([*command, *arguments], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    left = order[4:STEPS_AN_EPOCH]
+    # The rest under `last = "drop"`: the last batch is half of a global one.
+    assert [ranks[number % 2][number // 2] for number in range(4)] == left[:4]
+    assert len(ranks[0]) == len(ranks[1]) == 2
