@@ -19,7 +19,7 @@ from . import _forebay
 from ._exceptions import ConfigError, HoldLimit
 from ._ragged import Ragged
 
-__all__ = ["DeviceEpoch", "DeviceMemory", "DeviceTensors"]
+__all__ = ["DeviceEpoch", "DeviceMemory", "DeviceTensors", "check_options"]
 
 
 class DeviceMemory:
@@ -29,7 +29,7 @@ class DeviceMemory:
         if not torch.cuda.is_available():
             raise ConfigError(
                 f"device {str(device)!r}: PyTorch sees no CUDA device (torch.cuda.is_available() is False): install the "
-                'driver and a PyTorch with CUDA, or leave `device` out for tensors in the CPU\'s memory'
+                "driver and a PyTorch with CUDA, or leave `device` out for tensors in the CPU's memory"
             )
         count = torch.cuda.device_count()
         ordinal = torch.cuda.current_device() if device.index is None else device.index
@@ -64,6 +64,13 @@ class DeviceMemory:
             )
 
 
+def check_options(**options: int) -> None:
+    """Refuses numbers of batches below one, before anything is started."""
+    for name, value in options.items():
+        if value < 1:
+            raise ConfigError(f"{name} = {value}; at least 1 batch")
+
+
 class DeviceTensors:
     """What one batch looks like on the device, and the memory offered for the next ones."""
 
@@ -78,9 +85,6 @@ class DeviceTensors:
         device_hold: int,
         static: bool,
     ) -> None:
-        for name, value in (("ahead", ahead), ("device_hold", device_hold)):
-            if value < 1:
-                raise ConfigError(f"{name} = {value}; at least 1 batch")
         self._session = session
         self._memory = memory
         self._device_hold = device_hold

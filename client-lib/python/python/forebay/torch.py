@@ -63,6 +63,7 @@ class Loader(_loader.Loader):
         if self.device.type == "cuda":
             from . import _torch_device
 
+            _torch_device.check_options(ahead=ahead, device_hold=device_hold)
             memory = _torch_device.DeviceMemory(self.device)
             self.device = memory.device
             self._device_request = (memory.ordinal, pin, memory.side_stream)

@@ -1,0 +1,274 @@
+"""`forebay.torch.Loader(device="cuda:0")` over the stand-in for the driver's library (tests/gpu/stand_in_driver.c).
+
+PyTorch's own CUDA half needs a real driver, so its allocator and streams are played here: "device" memory is the CPU's, a
+stream is a handle of the stand-in's. What is shown: the native half and what stands between it and PyTorch. What is not:
+PyTorch's allocator, `record_stream`, graphs. `scripts/gpu-check` shows those where there is a GPU.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import forebay  # noqa: E402
+import forebay.torch  # noqa: E402
+
+SOURCE = Path(__file__).parents[1] / "gpu" / "stand_in_driver.c"
+
+# Plays PyTorch's half of a device. A stream's work is done when it is synchronised, as late as that.
+PLAY = """
+import ctypes, gc, json, sys
+import torch
+import forebay, forebay.torch
+from forebay import _torch_device
+
+driver = ctypes.CDLL("libcuda.so")
+
+class Stream:
+    def __init__(self):
+        made = ctypes.c_void_p()
+        assert driver.cuStreamCreate(ctypes.byref(made), 1) == 0
+        self.cuda_stream = made.value
+    def synchronize(self):
+        assert driver.cuStreamSynchronize(ctypes.c_void_p(self.cuda_stream)) == 0
+    def wait_stream(self, other):
+        other.synchronize()
+
+class Memory:
+    capturing = False
+    def __init__(self, device):
+        driver.cuInit(0)
+        driver.cuCtxSetCurrent(ctypes.c_void_p(1))
+        self.device, self.ordinal = torch.device("cpu"), 0
+        self._side, self.current, self.recorded, self.kept = Stream(), Stream(), 0, []
+        self.full = False
+        Memory.last = self
+    @property
+    def side_stream(self):
+        return self._side.cuda_stream
+    def current_stream(self):
+        return self.current
+    def allocate(self, wanted):
+        if self.full:
+            raise torch.OutOfMemoryError("the device is full")
+        return [self.memory(shape, dtype) for shape, dtype in wanted]
+    def memory(self, shape, dtype):
+        # Never freed, as PyTorch's allocator keeps a block until the side stream's work on it is done.
+        tensor = torch.empty(shape, dtype=dtype)
+        self.kept.append(bytearray(tensor.nbytes))
+        return torch.frombuffer(self.kept[-1], dtype=dtype).reshape(shape)
+    def refuse_capture(self):
+        pass
+
+_torch_device.DeviceMemory = Memory
+torch.Tensor.record_stream = lambda tensor, stream: setattr(Memory.last, "recorded", Memory.last.recorded + 1)
+
+def loader(**arguments):
+    return forebay.torch.Loader(json.loads(sys.argv[1]), device="cuda:0", **arguments)
+
+def content(batch):
+    Memory.last.current.synchronize()
+    def plain(value):
+        if isinstance(value, forebay.Ragged):
+            return [plain(value[row]) for row in range(len(value))]
+        return value.to(torch.float64).tolist()
+    return {name: plain(value) for name, value in batch.items()}
+"""
+
+
+@pytest.fixture(scope="session")
+def driver(tmp_path_factory):
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler for the stand-in driver")
+    folder = tmp_path_factory.mktemp("driver")
+    subprocess.run(
+        [compiler, "-std=gnu11", "-O1", "-fPIC", "-shared", "-o", folder / "libcuda.so", SOURCE, "-pthread"], check=True
+    )
+    return folder
+
+
+@pytest.fixture
+def play(driver):
+    """Runs a script in a process of its own, with the stand-in as the driver; gives what it prints as JSON."""
+
+    def run(config, script, **variables):
+        environment = {**os.environ, "LD_LIBRARY_PATH": str(driver), "FOREBAY_STAND_IN_DELAY_MS": "2", **variables}
+        finished = subprocess.run(
+            [sys.executable, "-c", PLAY + textwrap.dedent(script), json.dumps(config)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert finished.returncode == 0, finished.stderr
+        return json.loads(finished.stdout)
+
+    return run
+
+
+def on_host(config, epochs=1):
+    def plain(value):
+        if isinstance(value, forebay.Ragged):
+            return [plain(value[row]) for row in range(len(value))]
+        return value.to(torch.float64).tolist()
+
+    with forebay.torch.Loader(config) as loader:
+        return [{name: plain(value) for name, value in batch.items()} for _ in range(epochs) for batch in loader]
+
+
+def test_batches_are_the_hosts(config, play):
+    config = config(last="short", size=7)
+    seen = play(
+        config,
+        """
+        with loader(pin="register") as batches:
+            seen = [content(batch) for _ in range(2) for batch in batches]
+            stats = batches.stats()
+        print(json.dumps([seen, stats["upload"], stats["client"]["batches"], Memory.last.recorded]))
+        """,
+    )
+    assert seen[0] == on_host(config, epochs=2)
+    assert seen[1]["path"] == "registered" and seen[1]["batches"] == 12
+    # Each tensor of each batch was marked for the caller's stream.
+    assert seen[2] == 12 and seen[3] == 12 * len(seen[0][0])
+
+
+def test_rows_of_different_lengths_are_ragged_tensors(tmp_path, play):
+    for sample in range(20):
+        numpy.savez(tmp_path / f"{sample:02}.npz", tokens=numpy.arange(1 + sample % 5, dtype=numpy.int32) + sample)
+    config = {
+        "dataset": {"format": "npz", "path": str(tmp_path)},
+        "batch": {"size": 6, "last": "short"},
+        "order": {"epochs": 1},
+        "stage": [{"name": "unpack", "operations": []}],
+        "output": {"tokens": {"ragged": True, "max_bytes": "64B"}},
+        "ring": {"slots": 3, "hold": 1},
+    }
+    seen = play(config, "print(json.dumps([content(batch) for batch in loader(ahead=3)]))")
+    assert seen == on_host(config)
+
+
+def test_more_batches_than_device_hold_are_refused_until_one_goes(config, play):
+    seen = play(
+        config(),
+        """
+        batches = loader(device_hold=2)
+        epoch = iter(batches)
+        # A view of one field holds its batch.
+        held = [next(epoch)["array"][0:1], next(epoch)]
+        try:
+            next(epoch)
+            said = ""
+        except forebay.HoldLimit as error:
+            said = str(error)
+        del held[0]
+        print(json.dumps([said, content(next(epoch))["index"], content(held[0])["index"]]))
+        """,
+    )
+    host = on_host(config())
+    assert "2 batches are held on the device" in seen[0] and "`.clone()`" in seen[0]
+    assert seen[1] == host[2]["index"] and seen[2] == host[1]["index"]
+
+
+def test_static_gives_one_address_and_the_state_counts_what_was_given(config, play):
+    seen = play(
+        config(),
+        """
+        batches = loader(static=True, ahead=3)
+        addresses, seen = set(), []
+        for batch in batches:
+            addresses.add(batch["array"].data_ptr())
+            Memory.last.current.synchronize()
+            # The copy within the device is PyTorch's, which has no streams here: read again behind the copy from the host.
+            seen.append(batches.state_dict()["samples"])
+        print(json.dumps([len(addresses), seen]))
+        """,
+    )
+    assert seen == [1, [8, 16, 24, 32, 0]]
+
+
+def test_a_full_device_loses_no_batch(config, play):
+    seen = play(
+        config(),
+        """
+        batches = loader(ahead=1)
+        epoch = iter(batches)
+        seen = [content(next(epoch))["index"]]
+        Memory.last.full = True
+        try:
+            next(epoch)
+        except torch.OutOfMemoryError:
+            seen.append("full")
+        Memory.last.full = False
+        seen += [content(batch)["index"] for batch in epoch]
+        print(json.dumps(seen))
+        """,
+    )
+    host = [batch["index"] for batch in on_host(config())]
+    assert seen == [host[0], "full", *host[1:]]
+
+
+def test_an_epoch_left_early_a_state_and_a_jump(config, play):
+    seen = play(
+        config(),
+        """
+        batches = loader(ahead=3)
+        epoch = iter(batches)
+        seen = [content(next(epoch))["index"] for _ in range(2)]
+        state = batches.state_dict()
+        old = iter(batches)  # the second epoch
+        first = content(next(old))["index"]
+        batches.load_state_dict(state)
+        rest = [content(batch)["index"] for batch in batches]
+        print(json.dumps([seen, first, rest, batches.given_up, list(epoch), list(old)]))
+        """,
+    )
+    host = [batch["index"] for batch in on_host(config(), epochs=2)]
+    assert seen[:3] == [host[:2], host[5], host[2:5]]
+    # Three of the first epoch, four of the second; iterators that were begun before have ended.
+    assert seen[3:] == [7, [], []]
+
+
+def test_without_pytorchs_cuda_the_error_says_so(config):
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(forebay.ConfigError, match="PyTorch sees no CUDA device.*leave `device` out"):
+        forebay.torch.Loader(config(), device="cuda:0")
+    with pytest.raises(forebay.ConfigError, match="static=True is for a CUDA device"):
+        forebay.torch.Loader(config(), static=True)
+
+
+def test_a_refused_device_or_policy_starts_no_daemon(config, play):
+    seen = play(
+        config(),
+        """
+        said = []
+        for arguments in ({"pin": "glue"}, {"ahead": 0}):
+            try:
+                loader(**arguments)
+            except forebay.ConfigError as error:
+                said.append(str(error))
+        print(json.dumps(said))
+        """,
+    )
+    assert 'it is "auto", "register", "stage" or "off"' in seen[0] and seen[1] == "ahead = 0; at least 1 batch"
+    failed = play(
+        config(),
+        """
+        try:
+            loader()
+        except forebay.ConfigError as error:
+            print(json.dumps(str(error)))
+        """,
+        FOREBAY_STAND_IN_FAIL="cuDevicePrimaryCtxRetain=101",
+    )
+    assert failed.startswith("cuda:0: this process sees 2 devices")
