@@ -1,8 +1,8 @@
 """`forebay.torch.Loader(device="cuda:0")` over the stand-in for the driver's library (tests/gpu/stand_in_driver.c).
 
-PyTorch's own CUDA half needs a real driver, so its allocator and streams are played here: "device" memory is the CPU's, a
-stream is a handle of the stand-in's. What is shown: the native half and what stands between it and PyTorch. What is not:
-PyTorch's allocator, `record_stream`, graphs. `scripts/gpu-check` shows those where there is a GPU.
+PyTorch's own CUDA half needs a real driver, so its allocator and streams are played here: "device" memory is the CPU's,
+a stream is a handle of the stand-in's. What is shown: the native half and what stands between it and PyTorch. What is
+not: PyTorch's allocator, `record_stream`, graphs. `scripts/gpu-check` shows those where there is a GPU.
 """
 
 import json
@@ -188,7 +188,6 @@ def test_static_gives_one_address_and_the_state_counts_what_was_given(config, pl
         for batch in batches:
             addresses.add(batch["array"].data_ptr())
             Memory.last.current.synchronize()
-            # The copy within the device is PyTorch's, which has no streams here: read again behind the copy from the host.
             seen.append(batches.state_dict()["samples"])
         print(json.dumps([len(addresses), seen]))
         """,
@@ -241,7 +240,7 @@ def test_an_epoch_left_early_a_state_and_a_jump(config, play):
 def test_without_pytorchs_cuda_the_error_says_so(config):
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
-    with pytest.raises(forebay.ConfigError, match="PyTorch sees no CUDA device.*leave `device` out"):
+    with pytest.raises(forebay.ConfigError, match=r"PyTorch sees no CUDA device.*leave `device` out"):
         forebay.torch.Loader(config(), device="cuda:0")
     with pytest.raises(forebay.ConfigError, match="static=True is for a CUDA device"):
         forebay.torch.Loader(config(), static=True)

@@ -145,8 +145,8 @@ class Loader:
     def stats(self) -> dict[str, Any]:
         """The daemon's figures, as ``forebay stats --json`` prints them, and under ``client`` this loader's own.
 
-        Where batches are on a GPU, ``upload`` says how they get there: ``path`` is ``registered`` (straight from the pinned
-        ring), ``staged`` or ``pageable``, and ``reason`` why not the first.
+        Where batches are on a GPU, ``upload`` says how they get there: ``path`` is ``registered`` (straight from the
+        pinned ring), ``staged`` or ``pageable``, and ``reason`` why not the first.
         """
         text, client = self._session.stats()
         figures: dict[str, Any] = json.loads(text)

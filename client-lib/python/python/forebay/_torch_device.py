@@ -1,9 +1,9 @@
 """Batches on a CUDA device, in memory of PyTorch's own allocator.
 
 What the allocator does for every tensor is what makes reuse safe: a batch's memory is allocated on the side stream that
-copies are queued on, and marked by ``record_stream`` for the caller's stream, so it is given out again only when its last
-view is gone and the work that was queued on that stream until then is done; and so for every other stream that the user
-names by ``Tensor.record_stream``, as PyTorch asks for.
+copies are queued on, and marked by ``record_stream`` for the caller's stream, so it is given out again only when its
+last view is gone and the work that was queued on that stream until then is done; and so for every other stream that the
+user names by ``Tensor.record_stream``, as PyTorch asks for.
 
 The native half waits for nothing here: it queues the copies as batches come, ahead of the trainer.
 """
@@ -13,11 +13,14 @@ from collections.abc import Iterator
 from typing import Any, Callable
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
+from torch.multiprocessing import reductions
 
 from . import _forebay
 from ._exceptions import ConfigError, HoldLimit
 from ._ragged import Ragged
+
+# Tells whether the memory of a tensor and of all its views is gone. Not typed in PyTorch.
+_weak: Any = reductions.StorageWeakRef
 
 __all__ = ["DeviceEpoch", "DeviceMemory", "DeviceTensors", "check_options"]
 
@@ -28,8 +31,8 @@ class DeviceMemory:
     def __init__(self, device: torch.device) -> None:
         if not torch.cuda.is_available():
             raise ConfigError(
-                f"device {str(device)!r}: PyTorch sees no CUDA device (torch.cuda.is_available() is False): install the "
-                "driver and a PyTorch with CUDA, or leave `device` out for tensors in the CPU's memory"
+                f"device {str(device)!r}: PyTorch sees no CUDA device (torch.cuda.is_available() is False): install "
+                "the driver and a PyTorch with CUDA, or leave `device` out for tensors in the CPU's memory"
             )
         count = torch.cuda.device_count()
         ordinal = torch.cuda.current_device() if device.index is None else device.index
@@ -39,7 +42,7 @@ class DeviceMemory:
             )
         self.device = torch.device("cuda", ordinal)
         self.ordinal = ordinal
-        self._side = torch.cuda.Stream(self.device)
+        self._side: Any = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
 
     @property
     def side_stream(self) -> int:
@@ -88,7 +91,7 @@ class DeviceTensors:
         self._session = session
         self._memory = memory
         self._device_hold = device_hold
-        self._held: deque[list[StorageWeakRef]] = deque()
+        self._held: deque[list[Any]] = deque()
         self._to_offer = ahead
         self._wanted: list[tuple[list[int], Any]] = []
         self._makers: list[tuple[str, Callable[[list[Any], int, list[int]], Any]]] = []
@@ -152,7 +155,7 @@ class DeviceTensors:
                 static.copy_(tensor, non_blocking=True)
             tensors = self._static
         else:
-            self._held.append([StorageWeakRef(tensor.untyped_storage()) for tensor in tensors])
+            self._held.append([_weak(tensor.untyped_storage()) for tensor in tensors])
         return {name: make(tensors, rows, length_bytes) for name, make in self._makers}
 
 
