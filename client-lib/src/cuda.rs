@@ -32,6 +32,7 @@
 
 #![allow(unsafe_code)]
 
+mod device;
 mod device_loader;
 mod driver;
 mod finisher;
@@ -42,7 +43,8 @@ mod upload;
 mod uploader;
 
 pub use cudarc;
+pub use device::Device;
 pub use device_loader::{DeviceBatch, DeviceLoader, DeviceOptions};
 pub use pin::PinPolicy;
 pub use regions::{Part, Region};
-pub use upload::{Device, Upload, UploadStatistics, Uploaded};
+pub use upload::{Upload, UploadStatistics, Uploaded};

@@ -1,7 +1,7 @@
 //! The loader for Rust: batches in device memory of its own, as cudarc's slices.
 //!
 //! Who owns a destination: the pool while it is free, the upload from the offer to the hand-over, then the user's
-//! [`DeviceBatch`]. Its drop records an event on each stream that [`DeviceBatch::wait_on`] named, and the pool offers the
+//! [`DeviceBatch`]. Its drop records an event on each stream that [`DeviceBatch::used_on`] named, and the pool offers the
 //! memory again at once: the side stream waits for those events before it copies, the host never does.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,10 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use cudarc::driver::{CudaSlice, CudaStream, CudaView, DeviceRepr};
 use forebay_protocol::tensor::{DType, TensorSpec};
 
+use super::device::Device;
 use super::driver::{Event, Gpu};
 use super::pin::PinPolicy;
 use super::regions::{Part, Region};
-use super::upload::{Device, Upload, UploadStatistics, Uploaded};
+use super::upload::{Upload, UploadStatistics, Uploaded};
 use crate::builder::Builder;
 use crate::error::Error;
 use crate::loader::Loader;
@@ -139,13 +140,23 @@ impl DeviceLoader {
     /// # Errors
     /// As [`Loader::next_batch`]; [`Error::DeviceHoldLimit`] when too many batches are held; [`Error::Gpu`].
     pub fn next_batch(&mut self, stream: &Arc<CudaStream>) -> Result<Option<DeviceBatch>, Error> {
+        let Some(batch) = self.next_unordered()? else { return Ok(None) };
+        batch.used_on(stream)?;
+        Ok(Some(batch))
+    }
+
+    /// As [`next_batch`](Self::next_batch) for a stream that is not known yet: nothing waits for the copy before
+    /// [`DeviceBatch::used_on`] was called.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn next_unordered(&mut self) -> Result<Option<DeviceBatch>, Error> {
         self.offer()?;
         if !self.is_open {
             self.upload.begin_epoch()?;
             self.is_open = true;
         }
-        // SAFETY: a stream of cudarc's lives as long as its handle here; one of another device is refused by the driver.
-        let Some(uploaded) = (unsafe { self.upload.next(stream.cu_stream() as usize)? }) else {
+        let Some(uploaded) = self.upload.take(|_, _| Ok(()))? else {
             self.is_open = false;
             return Ok(None);
         };
@@ -162,7 +173,7 @@ impl DeviceLoader {
             offsets: Arc::clone(&self.offsets),
             regions: Arc::clone(self.upload.regions_shared()),
             uploaded,
-            streams: Mutex::new(vec![Arc::clone(stream)]),
+            users: Mutex::default(),
         }))
     }
 
@@ -255,7 +266,14 @@ pub struct DeviceBatch {
     offsets: Arc<[usize]>,
     regions: Arc<[Region]>,
     uploaded: Uploaded,
-    streams: Mutex<Vec<Arc<CudaStream>>>,
+    users: Mutex<Vec<User>>,
+}
+
+/// A stream that uses a batch.
+#[derive(Debug)]
+struct User {
+    handle: usize,
+    _stream: Option<Arc<CudaStream>>,
 }
 
 impl DeviceBatch {
@@ -283,10 +301,35 @@ impl DeviceBatch {
         &self.specs
     }
 
-    /// Names another stream that uses the batch: its memory is not written to again before what this stream was given up
-    /// to the batch's drop is done. The stream that [`DeviceLoader::next_batch`] was called with is named already.
-    pub fn used_on(&self, stream: &Arc<CudaStream>) {
-        self.streams.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(stream));
+    /// Lets a stream use the batch: it waits for the copy, and the memory is not written to again before what the stream was
+    /// given up to the batch's drop is done. [`DeviceLoader::next_batch`] has done it for its stream.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`].
+    pub fn used_on(&self, stream: &Arc<CudaStream>) -> Result<(), Error> {
+        let handle = stream.cu_stream() as usize;
+        self.add_user(User { handle, _stream: Some(Arc::clone(stream)) })
+    }
+
+    /// As [`used_on`](Self::used_on), for a stream of someone else's.
+    ///
+    /// # Safety
+    /// `handle` must be a stream of the device's primary context, or 0, 1 or 2, until the batch is dropped.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`].
+    pub unsafe fn used_on_handle(&self, handle: usize) -> Result<(), Error> {
+        self.add_user(User { handle, _stream: None })
+    }
+
+    fn add_user(&self, user: User) -> Result<(), Error> {
+        let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        if users.iter().all(|known| known.handle != user.handle) {
+            // SAFETY: the stream is held by the user, or the caller vouches for it.
+            unsafe { self.gpu.wait(user.handle, &self.uploaded.copied)? };
+            users.push(user);
+        }
+        Ok(())
     }
 
     /// A tensor's bytes on the device, rows in row-major order; of a ragged one the region that its rows lie in.
@@ -341,13 +384,12 @@ impl DeviceBatch {
 impl Drop for DeviceBatch {
     fn drop(&mut self) {
         let Some(mut block) = self.block.take() else { return };
-        let streams =
-            std::mem::take(self.streams.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let users = std::mem::take(self.users.get_mut().unwrap_or_else(PoisonError::into_inner));
         let mut is_ordered = true;
-        for stream in streams {
+        for user in users {
             let recorded = self.gpu.event().and_then(|event| {
-                // SAFETY: the stream is held here.
-                unsafe { event.record(stream.cu_stream() as usize)? };
+                // SAFETY: the stream is held here, or whoever named it vouches for it.
+                unsafe { event.record(user.handle)? };
                 Ok(event)
             });
             match recorded {

@@ -2,19 +2,21 @@
 //! to the thread that holds the loader.
 //!
 //! The loader runs ahead of the user by what is uploaded and not handed over yet. What counts for the user (position,
-//! batches given up, time waited) is therefore kept here, and a jump discards what was uploaded for the old place.
+//! batches given up, time waited) is therefore kept here, and a jump ([`jumps`]) discards what was uploaded for the old
+//! place.
+
+mod jumps;
 
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use cudarc::driver::CudaStream;
 use forebay_protocol::frames::Attached;
-use forebay_protocol::ids::Position;
 use forebay_protocol::publish::Descriptor;
 use forebay_protocol::tensor::TensorSpec;
 
+use super::device::Device;
 use super::driver::{Event, Gpu};
 use super::finisher::Finisher;
 use super::pin::{PinPolicy, Pinning};
@@ -27,43 +29,10 @@ use crate::loader::Loader;
 use crate::place::Place;
 use crate::rank::Placement;
 use crate::ring::Ring;
-use crate::state::State;
 use crate::statistics::WaitStatistics;
 
 /// How often a wait looks at the interrupt.
 const SLICE: Duration = Duration::from_millis(50);
-
-/// A CUDA device, opened: its primary context, which PyTorch and the CUDA runtime use too.
-#[derive(Debug, Clone)]
-pub struct Device(pub(crate) Arc<Gpu>);
-
-impl Device {
-    /// Opens the device of this number among those that the process sees (CUDA_VISIBLE_DEVICES, MIG). The calling thread's
-    /// current context stays what it was.
-    ///
-    /// # Errors
-    /// [`Error::Config`] without a driver or such a device, with the remedy; [`Error::Gpu`] when the driver fails.
-    pub fn open(ordinal: usize) -> Result<Self, Error> {
-        let opening = std::thread::Builder::new()
-            .name("forebay-open".into())
-            .spawn(move || Gpu::open(ordinal))
-            .map_err(|error| Error::Memory(format!("a thread to open the device: {error}")))?;
-        opening
-            .join()
-            .unwrap_or_else(|_| {
-                Err(Error::Gpu(format!(
-                    "cuda:{ordinal}: the driver's library lacks a function; update the driver"
-                )))
-            })
-            .map(Self)
-    }
-
-    /// Its number.
-    #[must_use]
-    pub fn ordinal(&self) -> usize {
-        self.0.ordinal()
-    }
-}
 
 /// A batch that was handed over: where its copies go, and what the caller's stream waits for already.
 #[derive(Debug)]
@@ -80,6 +49,8 @@ pub struct Uploaded {
     pub epoch: u64,
     /// Whether it was shown before and comes again for a measurement.
     pub is_replayed: bool,
+    /// The end of its copies.
+    pub(crate) copied: Arc<Event>,
 }
 
 /// What uploading did and cost up to now.
@@ -262,6 +233,15 @@ impl Upload {
     /// # Errors
     /// Those of [`Loader::next_batch`], and [`Error::Gpu`].
     pub unsafe fn next(&mut self, stream: usize) -> Result<Option<Uploaded>, Error> {
+        // SAFETY: the caller's.
+        self.take(|gpu, copied| unsafe { gpu.wait(stream, copied) })
+    }
+
+    /// As [`next`](Self::next), ordering the caller's work behind the copy in its own way.
+    pub(crate) fn take(
+        &mut self,
+        order: impl FnOnce(&Gpu, &Event) -> Result<(), Error>,
+    ) -> Result<Option<Uploaded>, Error> {
         self.check_process()?;
         if !self.is_open {
             return Ok(None);
@@ -271,14 +251,12 @@ impl Upload {
             self.place.enter_next_epoch(self.terms.batches_per_epoch);
             return Ok(None);
         };
-        // SAFETY: the caller's.
-        let waits = unsafe { self.gpu.wait(stream, &ready.copied) };
-        if let Err(error) = waits {
+        if let Err(error) = order(&self.gpu, &ready.copied) {
             // Not handed over: it comes again when the caller tries again.
             self.shared.lock().found.push_front(Found::Batch(ready));
             return Err(error);
         }
-        let Ready { destination, descriptor, .. } = *ready;
+        let Ready { destination, descriptor, copied } = *ready;
         if !descriptor.replayed {
             self.place.advance(descriptor.position_after, descriptor.substitutes);
         }
@@ -289,6 +267,7 @@ impl Upload {
             number: descriptor.sequence.0,
             epoch: descriptor.epoch,
             is_replayed: descriptor.replayed,
+            copied,
         }))
     }
 
@@ -357,122 +336,6 @@ impl Upload {
         }
     }
 
-    /// Lets the upload thread do something with the loader, and waits for it.
-    fn command<R: Send + 'static>(
-        &mut self,
-        work: impl FnOnce(&mut Loader) -> Result<R, Error> + Send + 'static,
-    ) -> Result<R, Error> {
-        self.check_process()?;
-        let (answer, answered) = sync_channel(1);
-        self.shared.interrupt_thread(|state| {
-            state.commands.push_back(Box::new(move |loader| {
-                let _ = answer.send(work(loader));
-            }));
-        });
-        loop {
-            match answered.recv_timeout(SLICE) {
-                Ok(result) => return result,
-                Err(RecvTimeoutError::Disconnected) => return Err(Error::Closed),
-                Err(RecvTimeoutError::Timeout) => {
-                    if self.interrupt.asks() {
-                        // The loader's wait ends with `Interrupted`, which is the answer.
-                        self.shared.interrupt_thread(|state| state.cancel = true);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Discards what was uploaded for the present place, moves the loader, and takes its place over.
-    fn jump(
-        &mut self,
-        work: impl FnOnce(&mut Loader) -> Result<(), Error> + Send + 'static,
-    ) -> Result<(), Error> {
-        self.check_process()?;
-        let shared = Arc::clone(&self.shared);
-        let was_open = self.is_open;
-        self.is_open = false;
-        let (result, discarded, given_up, place) = self.command(move |loader| {
-            // Here, between two batches: nothing is being uploaded.
-            let discarded = {
-                let mut state = shared.lock();
-                state.wants = false;
-                state.discard_found()
-            };
-            let before = loader.given_up();
-            let result = work(loader);
-            Ok((result, discarded, loader.given_up() - before, loader.place().clone()))
-        })?;
-        self.given_up += given_up + if was_open { discarded } else { 0 };
-        if discarded > 0 {
-            // The loader remembers batches as handed over that never were.
-            let (position, substitutes) = place.look_back(0)?;
-            self.place = Place::new(position, substitutes, place.batches_left());
-        } else {
-            self.place = place;
-        }
-        result
-    }
-
-    /// Begins the next epoch: as [`Loader::begin_epoch`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn begin_epoch(&mut self) -> Result<(), Error> {
-        self.jump(Loader::begin_epoch)?;
-        self.is_open = true;
-        self.shared.tell_thread(|state| state.wants = true);
-        Ok(())
-    }
-
-    /// Goes to a position: as [`Loader::seek`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn seek(&mut self, position: Position) -> Result<(), Error> {
-        self.jump(move |loader| loader.seek(position))
-    }
-
-    /// Does nothing when the epoch is the current or the loaded one, else goes to its start.
-    ///
-    /// # Errors
-    /// As [`seek`](Self::seek).
-    pub fn set_epoch(&mut self, epoch: u64) -> Result<(), Error> {
-        if self.state(0)?.position.epoch == epoch {
-            return Ok(());
-        }
-        self.seek(Position { epoch, samples: 0 })
-    }
-
-    /// The place in the stream as handed over to the user: as [`Loader::state`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn state(&self, held_back: usize) -> Result<State, Error> {
-        let (position, substitutes) = self.place.look_back(held_back)?;
-        Ok(State::of(&self.terms, position, substitutes))
-    }
-
-    /// Goes on where a saved state stands: as [`Loader::load_state`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn load_state(&mut self, state: &State, force: bool) -> Result<(), Error> {
-        if !force && let Some(differences) = state.differences(&self.terms) {
-            return Err(Error::StateMismatch(differences));
-        }
-        let state = state.clone();
-        self.jump(move |loader| loader.load_state(&state, force))
-    }
-
-    /// The daemon's figures: as [`Loader::stats`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn stats(&mut self) -> Result<String, Error> {
-        self.command(Loader::stats)
-    }
-
     /// What uploading did and cost.
     #[must_use]
     pub fn upload_statistics(&self) -> UploadStatistics {
@@ -485,14 +348,6 @@ impl Upload {
             bytes: state.counts.bytes,
             staging_time: state.staging.cpu_time(),
         }
-    }
-
-    /// How often a daemon was replaced that had died, and the private daemon's process.
-    ///
-    /// # Errors
-    /// [`Error::Closed`] when the session has ended.
-    pub fn daemon(&mut self) -> Result<(Option<u32>, u64), Error> {
-        self.command(|loader| Ok((loader.private_process(), loader.restarts())))
     }
 
     /// What waiting cost the trainer.

@@ -129,8 +129,7 @@ impl OnDevice {
             let place = self.draw(self.streams.len());
             let stream = Arc::clone(&self.streams[place]);
             if place > 0 {
-                stream.join(&current).expect("streams of one device");
-                batch.used_on(&stream);
+                batch.used_on(&stream)?;
             }
             seen.push((batch.number(), batch.epoch(), batch.rows(), read(&batch, &stream)));
             held.push_back(batch);

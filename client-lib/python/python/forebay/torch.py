@@ -4,9 +4,9 @@
 
     loader = forebay.torch.Loader("train.toml", device="cuda:0")
 
-On the CPU tensors are writable views of the slot, without a copy, and valid for as long as they are held. On a GPU they
-are copied there ahead of the trainer, on a stream of their own, and are ordinary tensors of PyTorch's allocator. A field
-in the layout ``NHWC`` comes as an NCHW-shaped tensor in channels_last memory format.
+On the CPU tensors are writable views of the slot, without a copy, and valid for as long as they are held. On a GPU
+they are copied there ahead of the trainer, on a stream of their own, and are ordinary tensors of PyTorch's allocator. A
+field in the layout ``NHWC`` comes as an NCHW-shaped tensor in channels_last memory format.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,11 +27,11 @@ class Loader(_loader.Loader):
 
     Args:
         device: where the tensors are: ``"cpu"`` or a CUDA device such as ``"cuda:0"``.
-        pin: on a GPU, how the ring's memory is made ready for the copy engine: ``"auto"`` pins it once in the background
-            and copies through pinned buffers until then and where the platform refuses it; ``"register"``, ``"stage"``
-            and ``"off"`` (not pinned at all) choose one way. ``stats()["upload"]`` says which one is in force.
+        pin: on a GPU, how the ring's memory is made ready for the copy engine: ``"auto"`` pins it once in the
+            background and copies through pinned buffers until then and where the platform refuses it; ``"register"``,
+            ``"stage"`` and ``"off"`` (not pinned at all) choose one way. ``stats()["upload"]`` says which is in force.
         ahead: on a GPU, how many batches are copied ahead of the trainer. Each takes a batch's memory there.
-        device_hold: on a GPU, how many batches may be held, the last one included, before :class:`HoldLimit` is raised.
+        device_hold: on a GPU, how many batches may be held, the last one included, before :class:`HoldLimit` comes.
         static: on a GPU, every batch comes into the same addresses, for CUDA graphs: ``next`` queues the copy into them
             on the caller's current stream, so a batch is valid until the next one is asked for.
 
