@@ -4,10 +4,19 @@ The tests want the package installed (`scripts/test` installs the wheel). FOREBA
 one that the package carries.
 """
 
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy
 import pytest
 
 SAMPLES = 40
+# Plays NVIDIA's driver; its head says what that shows.
+STAND_IN_DRIVER = Path(__file__).parents[1] / "gpu" / "stand_in_driver.c"
 
 
 @pytest.fixture(autouse=True)
@@ -47,3 +56,35 @@ def config(arrays_folder):
 def slow(config):
     """Makes a configuration whose first batch takes minutes."""
     return lambda: config([{"op": "delay", "milliseconds": 30000}])
+
+
+@pytest.fixture(scope="session")
+def driver(tmp_path_factory):
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler for the stand-in driver")
+    folder = tmp_path_factory.mktemp("driver")
+    subprocess.run(
+        [compiler, "-std=gnu11", "-O1", "-fPIC", "-shared", "-o", folder / "libcuda.so", STAND_IN_DRIVER, "-pthread"],
+        check=True,
+    )
+    return folder
+
+
+@pytest.fixture
+def run_on_device(driver):
+    """Runs a script in a process of its own, with the stand-in as the driver; gives what it prints as JSON."""
+
+    def run(script, config, **variables):
+        environment = {**os.environ, "LD_LIBRARY_PATH": str(driver), "FOREBAY_STAND_IN_DELAY_MS": "2", **variables}
+        finished = subprocess.run(
+            [sys.executable, "-c", script, json.dumps(config)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert finished.returncode == 0, finished.stderr
+        return json.loads(finished.stdout)
+
+    return run

@@ -5,13 +5,7 @@ a stream is a handle of the stand-in's. What is shown: the native half and what 
 not: PyTorch's allocator, `record_stream`, graphs. `scripts/gpu-check` shows those where there is a GPU.
 """
 
-import json
-import os
-import shutil
-import subprocess
-import sys
 import textwrap
-from pathlib import Path
 
 import numpy
 import pytest
@@ -20,8 +14,6 @@ torch = pytest.importorskip("torch")
 
 import forebay  # noqa: E402
 import forebay.torch  # noqa: E402
-
-SOURCE = Path(__file__).parents[1] / "gpu" / "stand_in_driver.c"
 
 # Plays PyTorch's half of a device. A stream's work is done when it is synchronised, as late as that.
 PLAY = """
@@ -84,35 +76,10 @@ def content(batch):
 """
 
 
-@pytest.fixture(scope="session")
-def driver(tmp_path_factory):
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler for the stand-in driver")
-    folder = tmp_path_factory.mktemp("driver")
-    subprocess.run(
-        [compiler, "-std=gnu11", "-O1", "-fPIC", "-shared", "-o", folder / "libcuda.so", SOURCE, "-pthread"], check=True
-    )
-    return folder
-
-
 @pytest.fixture
-def play(driver):
-    """Runs a script in a process of its own, with the stand-in as the driver; gives what it prints as JSON."""
-
-    def run(config, script, **variables):
-        environment = {**os.environ, "LD_LIBRARY_PATH": str(driver), "FOREBAY_STAND_IN_DELAY_MS": "2", **variables}
-        finished = subprocess.run(
-            [sys.executable, "-c", PLAY + textwrap.dedent(script), json.dumps(config)],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert finished.returncode == 0, finished.stderr
-        return json.loads(finished.stdout)
-
-    return run
+def play(run_on_device):
+    """Runs a script behind the play of PyTorch's half; gives what it prints as JSON."""
+    return lambda config, script, **variables: run_on_device(PLAY + textwrap.dedent(script), config, **variables)
 
 
 def on_host(config, epochs=1):

@@ -1,5 +1,5 @@
-//! Batches on a GPU for Python: the memory is offered by whoever owns it there (PyTorch's allocator), as objects that keep
-//! it and the addresses in it.
+//! Batches on a GPU for Python, in memory that is offered by whoever owns it there (PyTorch's allocator), as objects that
+//! keep it and the addresses in it; or in the client's own, as [`Array`]s.
 //!
 //! An offered object is kept here until its batch was handed over, or until the upload has ended and waited for its
 //! copies; so the memory never goes while something may be written to it.
@@ -7,33 +7,46 @@
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
-use forebay_client::cuda::{Device, Part, PinPolicy, Upload, Uploaded};
-use forebay_client::{Builder, Error};
+use forebay_client::cuda::{Device, DeviceOptions, Part, PinPolicy, Upload, Uploaded};
+use forebay_client::{Builder, DType, DeviceBatch, Error, Extent};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
+use crate::dlpack::Array;
 use crate::session::{Session, lock};
 use crate::source::Source;
 
-/// What was asked for.
+/// What was asked for, as Python gives it.
+#[derive(FromPyObject)]
 pub(crate) struct DeviceRequest {
-    pub(crate) ordinal: usize,
+    /// The device's number.
+    ordinal: usize,
     /// The policy's name.
-    pub(crate) pin: String,
-    /// The handle of the stream that copies are queued on.
-    pub(crate) side: usize,
+    pin: String,
+    /// The handle of the stream that copies are queued on, where memory is offered; else it is the client's own.
+    side: Option<usize>,
+    /// Of the client's own memory: batches ahead, and batches held.
+    pool: Option<(usize, usize)>,
 }
 
 impl DeviceRequest {
-    /// Attaches and begins to upload.
+    /// Attaches and begins to upload. Opens the device first: without one no daemon is started.
     pub(crate) fn attach(&self, builder: Builder) -> Result<Source, Error> {
         let pin = PinPolicy::from_name(&self.pin)?;
         let device = Device::open(self.ordinal)?;
+        if let Some((ahead, device_hold)) = self.pool {
+            let options = DeviceOptions { pin, ahead, device_hold };
+            return Ok(Source::Pool(builder.attach_to(&device, options)?));
+        }
         let loader = builder.unfinished(true).attach()?;
+        let Some(side) = self.side else {
+            return Ok(Source::Device(Upload::start(loader, &device, pin)?));
+        };
         // SAFETY: `forebay.torch` makes the stream, of this device and non-blocking, and keeps it beside the session.
-        let upload = unsafe { Upload::start_on_stream(loader, &device, pin, self.side)? };
+        let upload = unsafe { Upload::start_on_stream(loader, &device, pin, side)? };
         Ok(Source::Device(upload))
     }
 }
@@ -140,4 +153,57 @@ impl Session {
         let owner = owner.ok_or_else(|| PyValueError::new_err("a batch that nobody keeps"))?;
         Ok(Some((owner, uploaded.rows, uploaded.length_bytes)))
     }
+
+    /// The next batch of this iterator's epoch, as arrays in the client's own memory on the device.
+    pub(crate) fn take_arrays<'py>(
+        &self,
+        py: Python<'py>,
+        iteration: u64,
+    ) -> PyResult<Option<Bound<'py, PyDict>>> {
+        if !self.is_newest(iteration) {
+            return Ok(None);
+        }
+        let at_once = self.run_at_once(|source| {
+            let loader = source.pool()?;
+            if loader.is_ready() { loader.next_unordered().map(Some) } else { Ok(None) }
+        });
+        let next = match at_once {
+            Some(Ok(Some(next))) => next,
+            Some(Err(error)) => return Err(self.raise(py, &error)),
+            Some(Ok(None)) | None => self.run(py, |source| {
+                let loader = source.pool()?;
+                // Ended: the next epoch is begun by the next iterator.
+                if loader.upload().is_open() { loader.next_unordered() } else { Ok(None) }
+            })?,
+        };
+        next.map(|batch| to_arrays(py, batch)).transpose()
+    }
+}
+
+/// A batch's tensors as arrays that hold it.
+fn to_arrays(py: Python<'_>, batch: DeviceBatch) -> PyResult<Bound<'_, PyDict>> {
+    let missing = || PyValueError::new_err("a tensor that the batch does not have");
+    let batch = Arc::new(batch);
+    let ragged_class = py.import("forebay._ragged")?.getattr("Ragged")?;
+    let dict = PyDict::new(py);
+    for spec in batch.specs() {
+        let bytes = batch.bytes(&spec.name).ok_or_else(missing)?;
+        let at = DeviceBatch::address(&bytes);
+        if matches!(spec.extent, Extent::Ragged { .. }) {
+            let (offsets, lengths) = batch.table(&spec.name).ok_or_else(missing)?;
+            let elements = bytes.len() as u64 / spec.dtype.size_bytes();
+            // Offsets and lengths are far below 2^63, so u64 reads as i64.
+            let column = |view| {
+                Array::new(&batch, DeviceBatch::address(view), DType::I64, vec![batch.rows()])
+            };
+            let values = Array::new(&batch, at, spec.dtype, vec![elements]);
+            let ragged = ragged_class.call1((values, column(&offsets), column(&lengths)))?;
+            dict.set_item(&spec.name, ragged)?;
+        } else {
+            let mut shape = vec![batch.rows()];
+            shape.extend(&spec.row_shape);
+            dict.set_item(&spec.name, Array::new(&batch, at, spec.dtype, shape))?;
+        }
+    }
+    Ok(dict)
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
-use forebay_client::{Builder, Error, Loader, Next, State, Target};
+use forebay_client::{Error, Loader, Next, State, Target};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -49,14 +49,6 @@ fn signal_came(caught: &Caught) -> bool {
             true
         }
         None => true,
-    }
-}
-
-/// Opens the device first: without one no daemon is started.
-fn attach(builder: Builder, request: Option<DeviceRequest>) -> Result<Source, Error> {
-    match request {
-        None => Ok(Source::Host(builder.attach()?)),
-        Some(request) => request.attach(builder),
     }
 }
 
@@ -111,7 +103,7 @@ impl Session {
 
 #[pymethods]
 impl Session {
-    /// Attaches. `device` is (ordinal, pin policy, side stream's handle) for batches on a GPU. `kind` is `word` (file, socket or stream), `json` (a configuration's text) or `first` (a stream of
+    /// Attaches. `device` is a `DeviceRequest` for batches on a GPU. `kind` is `word` (file, socket or stream), `json` (a configuration's text) or `first` (a stream of
     /// `forebay run`); overrides are pairs of a dotted key and JSON text; rank pairs are (rank, world size).
     #[new]
     #[pyo3(signature = (kind, target, *, rank, distributed, state, force, timeout, overrides, program, device=None))]
@@ -127,7 +119,7 @@ impl Session {
         timeout: f64,
         overrides: Vec<(String, String)>,
         program: Option<std::path::PathBuf>,
-        device: Option<(usize, String, usize)>,
+        device: Option<DeviceRequest>,
     ) -> PyResult<Self> {
         let target = match kind {
             "json" => Target::json(target, None),
@@ -156,8 +148,11 @@ impl Session {
         if let Some(program) = program {
             builder = builder.program(program);
         }
-        let request = device.map(|(ordinal, pin, side)| DeviceRequest { ordinal, pin, side });
-        let source = py.detach(|| attach(builder, request)).map_err(|error| {
+        let attach = || match &device {
+            None => Ok(Source::Host(builder.attach()?)),
+            Some(request) => request.attach(builder),
+        };
+        let source = py.detach(attach).map_err(|error| {
             let interrupted = matches!(error, Error::Interrupted(_));
             let signal = interrupted.then(|| lock(&caught).take()).flatten();
             signal.unwrap_or_else(|| to_exception(py, &error))
@@ -202,6 +197,15 @@ impl Session {
         stream: usize,
     ) -> PyResult<Option<Given>> {
         self.take_on_device(py, iteration, stream)
+    }
+
+    /// The next batch of this iterator's epoch, as arrays on the device.
+    fn next_arrays<'py>(
+        &self,
+        py: Python<'py>,
+        iteration: u64,
+    ) -> PyResult<Option<Bound<'py, PyDict>>> {
+        self.take_arrays(py, iteration)
     }
 
     /// The state as JSON text.

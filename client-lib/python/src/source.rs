@@ -1,25 +1,45 @@
 //! Where a session's batches come: in this process's memory, or on a device. What both can do, under one name.
 
 use forebay_client::cuda::{Upload, UploadStatistics};
-use forebay_client::{Error, Loader, Placement, State, TensorSpec, WaitStatistics};
+use forebay_client::{DeviceLoader, Error, Loader, Placement, State, TensorSpec, WaitStatistics};
 use forebay_protocol::frames::Attached;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 /// An attached loader, or the upload that has it.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "there is one for each session")]
 pub(crate) enum Source {
     Host(Loader),
+    /// In memory that the caller offers.
     Device(Upload),
+    /// In the client's own memory on the device.
+    Pool(DeviceLoader),
 }
 
-/// Gives the same call to whichever it is.
-macro_rules! either {
+/// Asks whichever it is the same.
+macro_rules! ask {
     ($source:expr, $inner:ident => $call:expr) => {
         match $source {
             Source::Host($inner) => $call,
             Source::Device($inner) => $call,
+            Source::Pool(loader) => {
+                let $inner = loader.upload();
+                $call
+            }
+        }
+    };
+}
+
+/// Lets whichever it is do the same.
+macro_rules! tell {
+    ($source:expr, $inner:ident => $call:expr) => {
+        match $source {
+            Source::Host($inner) => $call,
+            Source::Device($inner) => $call,
+            Source::Pool(loader) => {
+                let $inner = loader.upload_mut();
+                $call
+            }
         }
     };
 }
@@ -29,7 +49,7 @@ impl Source {
     pub(crate) fn host(&mut self) -> Result<&mut Loader, Error> {
         match self {
             Self::Host(loader) => Ok(loader),
-            Self::Device(_) => Err(Error::Config("this session's batches are on a device".into())),
+            _ => Err(Error::Config("this session's batches are on a device".into())),
         }
     }
 
@@ -37,7 +57,24 @@ impl Source {
     pub(crate) fn device(&mut self) -> Result<&mut Upload, Error> {
         match self {
             Self::Device(upload) => Ok(upload),
-            Self::Host(_) => Err(Error::Config("this session has no device".into())),
+            _ => Err(Error::Config("this session has no memory on a device to be offered".into())),
+        }
+    }
+
+    /// The loader of a session in the client's own memory on a device.
+    pub(crate) fn pool(&mut self) -> Result<&mut DeviceLoader, Error> {
+        match self {
+            Self::Pool(loader) => Ok(loader),
+            _ => Err(Error::Config("this session has no memory of its own on a device".into())),
+        }
+    }
+
+    /// The upload of a session on a device.
+    fn upload(&self) -> Option<&Upload> {
+        match self {
+            Self::Host(_) => None,
+            Self::Device(upload) => Some(upload),
+            Self::Pool(loader) => Some(loader.upload()),
         }
     }
 
@@ -46,43 +83,44 @@ impl Source {
         match self {
             Self::Host(loader) => &loader.terms().tensors,
             Self::Device(upload) => upload.specs(),
+            Self::Pool(loader) => loader.upload().specs(),
         }
     }
 
     pub(crate) fn begin_epoch(&mut self) -> Result<(), Error> {
-        either!(self, inner => inner.begin_epoch())
+        tell!(self, inner => inner.begin_epoch())
     }
 
     pub(crate) fn state(&self, held_back: usize) -> Result<State, Error> {
-        either!(self, inner => inner.state(held_back))
+        ask!(self, inner => inner.state(held_back))
     }
 
     pub(crate) fn load_state(&mut self, state: &State, force: bool) -> Result<(), Error> {
-        either!(self, inner => inner.load_state(state, force))
+        tell!(self, inner => inner.load_state(state, force))
     }
 
     pub(crate) fn set_epoch(&mut self, epoch: u64) -> Result<(), Error> {
-        either!(self, inner => inner.set_epoch(epoch))
+        tell!(self, inner => inner.set_epoch(epoch))
     }
 
     pub(crate) fn stats(&mut self) -> Result<String, Error> {
-        either!(self, inner => inner.stats())
+        tell!(self, inner => inner.stats())
     }
 
     pub(crate) fn wait_statistics(&self) -> &WaitStatistics {
-        either!(self, inner => inner.wait_statistics())
+        ask!(self, inner => inner.wait_statistics())
     }
 
     pub(crate) fn terms(&self) -> &Attached {
-        either!(self, inner => inner.terms())
+        ask!(self, inner => inner.terms())
     }
 
     pub(crate) fn placement(&self) -> Placement {
-        either!(self, inner => inner.placement())
+        ask!(self, inner => inner.placement())
     }
 
     pub(crate) fn given_up(&self) -> u64 {
-        either!(self, inner => inner.given_up())
+        ask!(self, inner => inner.given_up())
     }
 
     /// The slots of the ring that this process holds.
@@ -90,6 +128,7 @@ impl Source {
         match self {
             Self::Host(loader) => loader.held(),
             Self::Device(upload) => upload.slots_in_flight(),
+            Self::Pool(loader) => loader.upload().slots_in_flight(),
         }
     }
 
@@ -98,14 +137,12 @@ impl Source {
         match self {
             Self::Host(loader) => Ok((loader.private_process(), loader.restarts())),
             Self::Device(upload) => upload.daemon(),
+            Self::Pool(loader) => loader.upload_mut().daemon(),
         }
     }
 
     pub(crate) fn upload_statistics(&self) -> Option<Figures> {
-        match self {
-            Self::Host(_) => None,
-            Self::Device(upload) => Some(Figures(upload.upload_statistics())),
-        }
+        self.upload().map(|upload| Figures(upload.upload_statistics()))
     }
 }
 

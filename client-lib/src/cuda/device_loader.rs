@@ -80,7 +80,6 @@ pub struct DeviceLoader {
     offsets: Arc<[usize]>,
     block_bytes: usize,
     next_token: u64,
-    is_open: bool,
 }
 
 fn lock(pool: &Mutex<Pool>) -> MutexGuard<'_, Pool> {
@@ -131,7 +130,7 @@ impl DeviceLoader {
         let pool = Arc::default();
         let block_bytes = end.max(256);
         let offsets = offsets.into();
-        Ok(Self { upload, options, pool, offsets, block_bytes, next_token: 0, is_open: false })
+        Ok(Self { upload, options, pool, offsets, block_bytes, next_token: 0 })
     }
 
     /// The next batch; `None` at the epoch's end, and the call after that begins the next one. `stream` waits for the
@@ -152,14 +151,10 @@ impl DeviceLoader {
     /// As there.
     pub fn next_unordered(&mut self) -> Result<Option<DeviceBatch>, Error> {
         self.offer()?;
-        if !self.is_open {
+        if !self.upload.is_open() {
             self.upload.begin_epoch()?;
-            self.is_open = true;
         }
-        let Some(uploaded) = self.upload.take(|_, _| Ok(()))? else {
-            self.is_open = false;
-            return Ok(None);
-        };
+        let Some(uploaded) = self.upload.take(|_, _| Ok(()))? else { return Ok(None) };
         let mut pool = lock(&self.pool);
         let place = pool.offered.iter().position(|(token, _)| *token == uploaded.token);
         let place = place.ok_or_else(|| Error::Protocol("a batch without a destination".into()))?;
@@ -175,6 +170,12 @@ impl DeviceLoader {
             uploaded,
             users: Mutex::default(),
         }))
+    }
+
+    /// Whether [`next_unordered`](Self::next_unordered) has something to tell without waiting.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.upload.is_open() && self.upload.is_ready()
     }
 
     /// Hands the upload as many destinations as it may be ahead by.
@@ -223,7 +224,6 @@ impl DeviceLoader {
     /// # Errors
     /// As there.
     pub fn load_state(&mut self, state: &State, force: bool) -> Result<(), Error> {
-        self.is_open = false;
         self.upload.load_state(state, force)
     }
 
@@ -232,9 +232,6 @@ impl DeviceLoader {
     /// # Errors
     /// As [`Loader::set_epoch`].
     pub fn set_epoch(&mut self, epoch: u64) -> Result<(), Error> {
-        if self.upload.state(0)?.position.epoch != epoch {
-            self.is_open = false;
-        }
         self.upload.set_epoch(epoch)
     }
 
@@ -244,8 +241,14 @@ impl DeviceLoader {
         self.upload.upload_statistics()
     }
 
-    /// The session behind it: figures, terms, waits.
-    pub fn upload(&mut self) -> &mut Upload {
+    /// The session behind it: terms, waits, figures.
+    #[must_use]
+    pub fn upload(&self) -> &Upload {
+        &self.upload
+    }
+
+    /// As [`upload`](Self::upload), to begin epochs or to ask the daemon.
+    pub fn upload_mut(&mut self) -> &mut Upload {
         &mut self.upload
     }
 }
@@ -277,6 +280,19 @@ struct User {
 }
 
 impl DeviceBatch {
+    /// The device's number.
+    #[must_use]
+    pub fn ordinal(&self) -> usize {
+        self.gpu.ordinal()
+    }
+
+    /// Where a view of it lies on the device.
+    #[must_use]
+    pub fn address<T>(view: &CudaView<'_, T>) -> u64 {
+        use cudarc::driver::{DevicePtr, DeviceSlice};
+        view.device_ptr(view.stream()).0
+    }
+
     /// The samples in the batch.
     #[must_use]
     pub fn rows(&self) -> u64 {

@@ -217,6 +217,12 @@ impl Upload {
         });
     }
 
+    /// Whether an epoch was begun and its end not told.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.is_open
+    }
+
     /// Whether [`next`](Self::next) has something to tell without waiting.
     #[must_use]
     pub fn is_ready(&self) -> bool {

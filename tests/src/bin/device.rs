@@ -236,7 +236,7 @@ fn on_device(verb: &str, value: &str, device: &mut OnDevice) -> Result<(), Error
             // The epoch's end is seen next.
             std::thread::sleep(std::time::Duration::from_millis(100));
         }
-        "begin" => device.loader.upload().begin_epoch()?,
+        "begin" => device.loader.upload_mut().begin_epoch()?,
         "load" => device.loader.load_state(&State::from_json(value)?, false)?,
         "set-epoch" => device.loader.set_epoch(number(value) as u64)?,
         "hold" => {
@@ -247,7 +247,7 @@ fn on_device(verb: &str, value: &str, device: &mut OnDevice) -> Result<(), Error
             }
         }
         "kill-daemon" => {
-            let (daemon, _) = device.loader.upload().daemon()?;
+            let (daemon, _) = device.loader.upload_mut().daemon()?;
             let daemon =
                 daemon.and_then(|daemon| i32::try_from(daemon).ok()).expect("a private daemon");
             kill(Pid::from_raw(daemon), Signal::SIGKILL).expect("it lives");

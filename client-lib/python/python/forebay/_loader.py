@@ -4,6 +4,7 @@ import json
 import logging
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional, Union
 
@@ -14,6 +15,18 @@ from ._ranks import ask_torch, compare_states
 _log = logging.getLogger("forebay")
 
 Target = Union[str, "os.PathLike[str]", Mapping[str, Any], None]
+
+
+@dataclass(frozen=True)
+class DeviceRequest:
+    """Which GPU batches come to, and how: read by the native half."""
+
+    ordinal: int
+    pin: str
+    # The handle of the stream that copies are queued on, where memory is offered.
+    side: Optional[int] = None
+    # Of the client's own memory: batches ahead, and batches that may be held.
+    pool: Optional[tuple[int, int]] = None
 
 
 class Loader:
@@ -38,8 +51,8 @@ class Loader:
     A loader is a context manager; left alone, it ends when its last reference goes.
     """
 
-    # Of a subclass whose batches are on a GPU: the device's number, how the ring is pinned, the side stream's handle.
-    _device_request: Optional[tuple[int, str, int]] = None
+    # Of a subclass whose batches are on a GPU.
+    _device_request: Optional[DeviceRequest] = None
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ The native half waits for nothing here: it queues the copies as batches come, ah
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 import torch
 from torch.multiprocessing import reductions
@@ -190,7 +190,7 @@ class DeviceEpoch(Iterator[dict[str, Any]]):
         self._iteration = iteration
 
     def __next__(self) -> dict[str, Any]:
-        batch: dict[str, Any] | None = self._tensors.take(self._iteration)
+        batch: Optional[dict[str, Any]] = self._tensors.take(self._iteration)
         if batch is None:
             raise StopIteration
         return batch

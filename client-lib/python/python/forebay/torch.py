@@ -35,8 +35,8 @@ class Loader(_loader.Loader):
         static: on a GPU, every batch comes into the same addresses, for CUDA graphs: ``next`` queues the copy into them
             on the caller's current stream, so a batch is valid until the next one is asked for.
 
-    On a GPU the caller's current stream waits for a batch's copy, the caller does not. A tensor's memory is used again when
-    it is gone and the work that was queued on that stream is done; whoever uses it on another stream says so by
+    On a GPU the caller's current stream waits for a batch's copy, the caller does not. A tensor's memory is used again
+    when it is gone and the work that was queued on that stream is done; whoever uses it on another stream says so by
     ``Tensor.record_stream``, as for any tensor of PyTorch.
     """
 
@@ -66,7 +66,7 @@ class Loader(_loader.Loader):
             _torch_device.check_options(ahead=ahead, device_hold=device_hold)
             memory = _torch_device.DeviceMemory(self.device)
             self.device = memory.device
-            self._device_request = (memory.ordinal, pin, memory.side_stream)
+            self._device_request = _loader.DeviceRequest(memory.ordinal, pin, side=memory.side_stream)
         elif self.device.type != "cpu":
             raise ConfigError(
                 f"device {str(device)!r}: tensors come in the CPU's memory or on a CUDA device; leave `device` out and "

@@ -1,0 +1,72 @@
+"""Batches on a GPU for whoever speaks DLPack: CuPy, JAX, and others.
+
+    import cupy, forebay.device
+
+    for batch in forebay.device.Loader("train.toml", device=0):
+        images = cupy.from_dlpack(batch["image"])
+
+Batches are copied ahead, on a stream of their own, into memory of the client's own. Nothing waits for a copy but the
+stream on which an array is used: DLPack's ``stream`` argument, or the legacy default stream for the CUDA array
+interface. For PyTorch :mod:`forebay.torch` gives tensors of PyTorch's own memory.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Optional
+
+from . import _loader
+from ._forebay import Array
+
+__all__ = ["Array", "Loader"]
+
+
+class Loader(_loader.Loader):
+    """As :class:`forebay.Loader`, with :class:`Array` values on a GPU.
+
+    An array speaks DLPack, versioned and legacy, and the CUDA array interface, and shows its batch's memory without a
+    copy. The memory is used again when every array of the batch, and everything made of one, is gone and the streams
+    that were named when it was made have done what they were given by then. A field in the layout ``NHWC`` has that
+    shape.
+
+    Args:
+        device: the GPU's number among those that the process sees (CUDA_VISIBLE_DEVICES).
+        pin: ``"auto"``, ``"register"``, ``"stage"`` or ``"off"``: see :class:`forebay.torch.Loader`.
+        ahead: how many batches are copied ahead. Each takes a batch's memory on the GPU.
+        device_hold: how many batches may be held, the last one included, before :class:`HoldLimit` comes.
+    """
+
+    def __init__(
+        self,
+        target: _loader.Target = None,
+        rank: Optional[int] = None,
+        world_size: Optional[int] = None,
+        state: Optional[Mapping[str, Any]] = None,
+        timeout: float = 300,
+        overrides: Optional[Mapping[str, Any]] = None,
+        *,
+        device: int = 0,
+        pin: str = "auto",
+        ahead: int = 2,
+        device_hold: int = 6,
+        force: bool = False,
+        compare_ranks: bool = True,
+    ) -> None:
+        self.device = device
+        self._device_request = _loader.DeviceRequest(device, pin, pool=(ahead, device_hold))
+        super().__init__(target, rank, world_size, state, timeout, overrides, force=force, compare_ranks=compare_ranks)
+
+    def _new_epoch(self) -> Iterator[dict[str, Any]]:
+        return _Epoch(self._session, self._session.begin_on_device())
+
+
+class _Epoch(Iterator[dict[str, Any]]):
+    """The batches of one epoch. Ends when a newer iterator is begun."""
+
+    def __init__(self, session: Any, iteration: int) -> None:
+        self._session = session
+        self._iteration = iteration
+
+    def __next__(self) -> dict[str, Any]:
+        batch: Optional[dict[str, Any]] = self._session.next_arrays(self._iteration)
+        if batch is None:
+            raise StopIteration
+        return batch
