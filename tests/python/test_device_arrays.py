@@ -23,7 +23,8 @@ python.PyCapsule_SetName.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 class Tensor(ctypes.Structure):
     _fields_ = [("data", ctypes.c_void_p), ("kind", ctypes.c_int32), ("ordinal", ctypes.c_int32),
-                ("rank", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+                ("rank", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8),
+                ("lanes", ctypes.c_uint16),
                 ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
                 ("byte_offset", ctypes.c_uint64)]
 
@@ -186,12 +187,12 @@ def test_states_and_epochs_are_as_on_the_host(config, play):
         rest = [read(batch["index"]) for batch in batches]
         again = [read(batch["index"]) for batch in batches]
         figures = batches.stats()
-        print(json.dumps([first + rest, again, list(epoch), figures["upload"]["path"], figures["client"]["held"]]))
+        print(json.dumps([first + rest, again, list(epoch), figures["upload"]["path"]]))
         """,
     )
     host = [batch["index"] for batch in on_host(config())]
     assert seen[0] == host and seen[1] == host
-    assert seen[2] == [] and seen[3] in ("registered", "staged") and seen[4] == 0
+    assert seen[2] == [] and seen[3] in ("registered", "staged")
 
 
 def test_without_a_driver_the_error_says_what_to_do(config):
