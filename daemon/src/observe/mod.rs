@@ -1,4 +1,4 @@
-//! What is measured: times and queues by the names of DESIGN's section 9, and the sentence that they add up to.
+//! What is measured: times and queues by the names of docs/design.md's section 10, and the sentence that they add up to.
 
 mod histogram;
 mod queue;
