@@ -5,7 +5,8 @@
 //! - `keep=N` holds up to so many batches at random, `streams=N` reads them on so many streams, by turns
 //! - `use=WORD` attaches and uploads; `host=WORD` attaches and reads in this process's memory
 //! - `epoch` takes a whole epoch, `take=N` so many batches of one
-//! - `state` prints the state (`state=N`: N batches before), `begin` begins the next epoch, `uploaded=N` waits for so many;
+//! - `state` prints the state (`state=N`: N batches before), `begin` begins the next epoch, `uploaded=N` waits for so many,
+//!   `pinned` until the ring is;
 //!   `load=JSON` goes on there, `set-epoch=N` goes to an epoch
 //! - `hold=N` takes so many batches and drops none; `kill-daemon` kills the private daemon; `stats` prints the upload's
 //!   figures; `context=N` makes another device's context this thread's own and checks that it stays so
@@ -236,6 +237,9 @@ fn on_device(verb: &str, value: &str, device: &mut OnDevice) -> Result<(), Error
             // The epoch's end is seen next.
             std::thread::sleep(std::time::Duration::from_millis(100));
         }
+        "pinned" => forebay_tests::wait_until("the ring is pinned", || {
+            device.loader.upload_statistics().path == "registered"
+        }),
         "begin" => device.loader.upload_mut().begin_epoch()?,
         "load" => device.loader.load_state(&State::from_json(value)?, false)?,
         "set-epoch" => device.loader.set_epoch(number(value) as u64)?,
