@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay_client::cuda::cudarc::driver::{
-    CudaContext, CudaEvent, CudaSlice, CudaStream, DevicePtr, PinnedHostSlice, result,
+    CudaContext, CudaEvent, CudaSlice, CudaStream, DevicePtr, result, sys,
 };
 use forebay_client::cuda::{Device, DeviceLoader, DeviceOptions};
 use forebay_client::{Batch, DeviceBatch, Loader};
@@ -76,10 +76,44 @@ fn latency(config: &str, takes: usize, pause_ms: usize) -> Answer<()> {
     Ok(())
 }
 
+/// Pinned memory, so that a copy to it waits for nobody. cudarc's own kind carries an event that is not needed here.
+struct Pinned {
+    start: *mut u8,
+    bytes: usize,
+}
+
+impl Pinned {
+    fn allocate(context: &Arc<CudaContext>, bytes: usize) -> Answer<Self> {
+        context.bind_to_thread()?;
+        // SAFETY: the context is this thread's; `drop` frees it.
+        let start = unsafe { result::malloc_host(bytes, sys::CU_MEMHOSTALLOC_PORTABLE)? }.cast();
+        // SAFETY: so many bytes were allocated just now.
+        unsafe { std::ptr::write_bytes(start, 0, bytes) };
+        Ok(Self { start, bytes })
+    }
+
+    fn all(&self) -> &[u8] {
+        // SAFETY: allocated and written to; no copy into it is under way where it is read.
+        unsafe { std::slice::from_raw_parts(self.start, self.bytes) }
+    }
+
+    fn all_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and borrowed alone.
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.bytes) }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // SAFETY: allocated by the driver, and every copy into it was waited for.
+        let _ = unsafe { result::free_host(self.start.cast()) };
+    }
+}
+
 /// What a batch held, on its way to pinned memory, and what it should hold.
 struct Read {
     step: usize,
-    memory: PinnedHostSlice<u8>,
+    memory: Pinned,
     bytes: usize,
     expected: Arc<Vec<u8>>,
     done: CudaEvent,
@@ -89,7 +123,7 @@ struct Read {
 struct Reader {
     context: Arc<CudaContext>,
     burden: (CudaSlice<u8>, CudaSlice<u8>),
-    free: Vec<PinnedHostSlice<u8>>,
+    free: Vec<Pinned>,
     under_way: VecDeque<Read>,
     compared: usize,
     wrong: Vec<usize>,
@@ -116,15 +150,10 @@ impl Reader {
             self.compare_oldest()?;
         }
         let mut memory = match self.free.pop() {
-            Some(memory) => memory,
-            // SAFETY: it is read only after a copy from the device has filled it.
-            None => unsafe { self.context.alloc_pinned_with_flags(expected.len(), 0)? },
+            Some(memory) if memory.bytes >= expected.len() => memory,
+            _ => Pinned::allocate(&self.context, expected.len())?,
         };
-        if memory.len() < expected.len() {
-            // SAFETY: as above.
-            memory = unsafe { self.context.alloc_pinned_with_flags(expected.len(), 0)? };
-        }
-        let target = memory.as_mut_slice()?;
+        let target = memory.all_mut();
         let mut end = 0;
         for spec in batch.specs() {
             let view = batch.bytes(&spec.name).ok_or("a tensor without bytes")?;
@@ -145,7 +174,7 @@ impl Reader {
         let Some(read) = self.under_way.pop_front() else { return Ok(()) };
         read.done.synchronize()?;
         self.compared += 1;
-        if read.memory.as_slice()?[..read.bytes] != read.expected[..] {
+        if read.memory.all()[..read.bytes] != read.expected[..] {
             self.wrong.push(read.step);
         }
         self.free.push(read.memory);
@@ -183,7 +212,9 @@ fn reuse(config: &str, steps: usize) -> Answer<()> {
     let options = DeviceOptions { device_hold: HOLD, ..DeviceOptions::default() };
     let mut loader = DeviceLoader::new(Loader::attach(config)?, &device, options)?;
     let mut host = Loader::attach(config)?;
-    let burden = (streams[0].alloc_zeros(BURDEN_BYTES)?, streams[0].alloc_zeros(BURDEN_BYTES)?);
+    // SAFETY: what the memory holds is copied about and never looked at.
+    let allocate = || unsafe { streams[0].alloc::<u8>(BURDEN_BYTES) };
+    let burden = (allocate()?, allocate()?);
     streams[0].synchronize()?;
     let mut reader = Reader {
         context: Arc::clone(&context),
