@@ -1,7 +1,7 @@
-"""Checks and measures Forebay on this machine's GPU. `scripts/gpu-check` starts it, with the package's folder on its path.
+"""Checks and measures Forebay on this machine's GPU. `scripts/gpu-check` starts it, with the package on its path.
 
-Each group of rows runs in a process of its own, since a CUDA error that a row causes leaves that process's device unusable, and
-a process that hangs can be ended. Rows come back as lines of JSON in a file.
+Each group of rows runs in a process of its own, since a CUDA error that a row causes leaves that process's device
+unusable, and a process that hangs can be ended. Rows come back as lines of JSON in a file.
 
 Status: 0 when no goal was missed and no row failed, 1 when one was, 2 without a GPU, 130 when interrupted.
 """
@@ -24,7 +24,7 @@ from rows import ERROR, Measurement, Row, exit_status, line, measure, say, summa
 
 GROUPS = ("correctness", "reuse", "transfer", "training")
 # Seconds after which a group is ended, and with --quick. Above what they take: a hang, no measure.
-LIMITS = {"correctness": (240, 150), "reuse": (300, 150), "transfer": (240, 150), "training": (240, 150)}
+LIMITS = {"correctness": (150, 90), "reuse": (180, 80), "transfer": (120, 80), "training": (180, 80)}
 NO_GPU = 2
 
 
@@ -33,7 +33,9 @@ def why_no_gpu() -> str:
     try:
         import torch
     except ImportError as error:
-        return f"{sys.executable} has no PyTorch ({error}); name a Python that has one: PYTHON=/path/to/python gpu-check"
+        return (
+            f"{sys.executable} has no PyTorch ({error}); name a Python that has one: PYTHON=/path/to/python gpu-check"
+        )
     if getattr(torch.version, "hip", None):
         return "this PyTorch is built for ROCm; Forebay copies to NVIDIA GPUs only"
     if torch.version.cuda is None:
@@ -186,7 +188,7 @@ def all_rows(arguments: argparse.Namespace) -> int:
     for key, value in about.items():
         print(f"- {key}: {value}")
     print(f"\n{summary(rows)}" + ("; interrupted" if was_interrupted else ""))
-    if not rows and arguments.only:
+    if not rows and arguments.only and not was_interrupted:
         print(f"no row's name holds `{arguments.only}`; groups are {', '.join(GROUPS)}")
     if arguments.json:
         found = {"about": about, "rows": [row.as_json() for row in rows], "interrupted": was_interrupted}

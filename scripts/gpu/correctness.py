@@ -1,5 +1,5 @@
-"""Are the batches on the device what they are on the CPU? All types, ragged rows, layouts, all ways of pinning, and what a
-GPU finishes against what the daemon would have written: equal to the bit.
+"""Are the batches on the device what they are on the CPU? All types, ragged rows, layouts, all ways of pinning, and
+what a GPU finishes against what the daemon would have written: equal to the bit.
 """
 
 from __future__ import annotations
@@ -140,7 +140,9 @@ def finished(place: Place) -> Outcome:
         what = f"{form['dtype']} {form['layout']}" + (" normalised" if "mean" in form else "")
         differences.compare(place, what, on_cpu, on_gpu)
     for pin in PINS[1:]:
-        differences.compare(place, f"{forms[1]['dtype']} {forms[1]['layout']}, pin={pin}", *_both(place, forms[1]), pin=pin)
+        differences.compare(
+            place, f"{forms[1]['dtype']} {forms[1]['layout']}, pin={pin}", *_both(place, forms[1]), pin=pin
+        )
     return differences.outcome()
 
 

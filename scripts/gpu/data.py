@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy
-
 from rows import say, toml
 
 Config = dict[str, Any]

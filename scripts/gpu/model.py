@@ -1,5 +1,5 @@
-"""ResNet-50 in plain PyTorch (He et al., "Deep Residual Learning for Image Recognition", 2015, with the stride in the 3×3
-convolution), so that no torchvision is needed. For its step time alone: it is not trained to anything."""
+"""ResNet-50 in plain PyTorch (He et al., "Deep Residual Learning for Image Recognition", 2015, with the stride in the
+3×3 convolution), so that no torchvision is needed. For its step time alone: it is not trained to anything."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ class Trainer:
 
     def __init__(self, device: str) -> None:
         """With weights drawn anew."""
-        self.model = resnet50().to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        model: Any = resnet50()
+        self.model = model.to(device=device, memory_format=torch.channels_last)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-4, momentum=0.9)
 
     def step(self, images: Any, labels: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +38,7 @@ def device_loader(place: Place, config: Any, **options: Any) -> Any:
     return forebay.torch.Loader(config, device=options.pop("device", place.device), **options)
 
 
-def endless(loader: Any) -> Iterator[Any]:
+def endless(loader: Any) -> Generator[Any, None, None]:
     """Batches over the epochs' ends. `yield from` keeps no batch, which a loop here would do."""
     while True:
         yield from loader
@@ -51,12 +51,18 @@ def upload_figures(loader: Any) -> dict[str, Any]:
 
 
 def until_pinned(loader: Any, batches: Iterator[Any], seconds: float = 15.0) -> str:
-    """Takes batches until the ring is pinned, or it is clear that it will not be; gives the path."""
+    """Takes batches until the ring is pinned, or it is clear that it will not be; gives the path.
+
+    Some are held at once then, so that PyTorch's allocator has room for all that come later: asking the driver for more
+    may wait for the device.
+    """
     end = time.monotonic() + seconds
     while True:
         next(batches)
         path = str(upload_figures(loader)["path"])
         if path != "staged" or time.monotonic() > end:
+            held = [next(batches) for _ in range(4)]
+            del held
             return path
         time.sleep(0.05)
 

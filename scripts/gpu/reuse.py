@@ -1,8 +1,8 @@
-"""Does a batch stay what it is while it is used? Thousands of steps in which memory is used again at random: streams change,
-some batches are dropped while the work that reads them has hardly begun, others are read again much later.
+"""Does a batch stay what it is while it is used? Thousands of steps in which memory is used again at random: streams
+change, some batches are dropped while the work that reads them has hardly begun, others are read again much later.
 
-The device itself compares: each image's checksum with the one of the sample that has to be there, known beforehand. So no step
-waits for the host, and a batch that is right but in the wrong place counts as wrong.
+The device itself compares: each image's checksum with the one of the sample that has to be there, known beforehand. So
+no step waits for the host, and a batch that is right but in the wrong place counts as wrong.
 """
 
 from __future__ import annotations

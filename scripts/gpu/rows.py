@@ -22,7 +22,7 @@ class NotMeasured(Exception):
 
 @dataclass
 class Outcome:
-    """What a measurement found: a value in words, whether it meets the goal (None: there is none), and what it rests on."""
+    """What a measurement found: a value in words, whether it meets the goal (None: there is none), and its grounds."""
 
     value: str
     met: bool | None = None

@@ -1,7 +1,7 @@
 """Reads the traces that torch.profiler writes (Chrome's format): who waited, what was copied, when a stream was idle.
 
-Pure: a trace is a list of dicts with times in microseconds. Events on the CPU have the thread as `tid`; a call of the CUDA
-runtime or driver carries the `correlation` that the kernel or the copy which it started carries too.
+Pure: a trace is a list of dicts with times in microseconds. Events on the CPU have the thread as `tid`; a call of the
+CUDA runtime or driver carries the `correlation` that the kernel or the copy which it started carries too.
 """
 
 from __future__ import annotations
@@ -108,7 +108,8 @@ def copies_to_device(events: Iterable[Event], at_least_bytes: int) -> list[Copy]
 def split_by_ranges(copies: Iterable[Copy], marked: Iterable[tuple[Any, Span]]) -> tuple[list[Copy], list[Copy]]:
     """The copies that began inside of the ranges, and the others. The host waits for a copy before its range ends."""
     spans = [span for _, span in marked]
-    inside, outside = [], []
+    inside: list[Copy] = []
+    outside: list[Copy] = []
     for copy in copies:
         is_inside = any(span.begin <= copy.span.begin < span.end for span in spans)
         (inside if is_inside else outside).append(copy)
@@ -143,8 +144,8 @@ def gaps(steps: Sequence[Span]) -> list[Span]:
 
 
 def idle_because_of_copies(steps: Sequence[Span], copies: Sequence[Copy]) -> list[float]:
-    """For each gap between steps the microseconds in which a copy ran that ended inside the gap, that is, that the next step
-    waited for. A copy for a later step may run on; it delays nobody."""
+    """For each gap between steps the microseconds in which a copy ran that ended inside the gap, that is, that the next
+    step waited for. A copy for a later step may run on; it delays nobody."""
     idle = []
     for gap in gaps(steps):
         ends = [copy for copy in copies if gap.begin < copy.span.end <= gap.end]

@@ -1,7 +1,7 @@
 """The time of a training step with batches from a loader, against batches that lie on the device already.
 
-All contestants read the same files and train the same network; they take turns, round by round, each with some steps before
-its clock starts, so that nobody lives on what it had prepared while others ran.
+All contestants read the same files and train the same network; they take turns, round by round, each with some steps
+before its clock starts, so that nobody lives on what it had prepared while others ran.
 """
 
 from __future__ import annotations
@@ -69,9 +69,7 @@ def rounds_of(
             feeds[name] = make()
         except Exception as error:
             failed[name] = f"{type(error).__name__}: {error}"[:200]
-    kept = [
-        (images.clone(), numbers % 1000) for images, numbers in (next(feeds["forebay"]) for _ in range(CACHED))
-    ]
+    kept = [(images.clone(), numbers % 1000) for images, numbers in (next(feeds["forebay"]) for _ in range(CACHED))]
 
     def cached() -> Iterator[Any]:
         while True:
@@ -113,7 +111,9 @@ def _check_memory() -> None:
 
     free, _ = torch.cuda.mem_get_info()
     if free < 24 << 30:
-        raise NotMeasured(f"ResNet-50 at {data.BATCH_ROWS} images wants 24 GiB of the device; {free >> 30} GiB are free")
+        raise NotMeasured(
+            f"ResNet-50 at {data.BATCH_ROWS} images wants 24 GiB of the device; {free >> 30} GiB are free"
+        )
 
 
 def step_time(place: Place) -> Outcome:
@@ -170,7 +170,9 @@ def rivals(place: Place) -> Outcome:
             parts.append(f"{name} not measured ({failed[name]})")
         else:
             parts.append(f"{name} {median([a / b for a, b in zip(seconds[name], seconds['cached'])]):.3f}")
-    note = f"of cached batches' {median(seconds['cached']) * 1e3:.1f} ms a step; {workers} workers; pinned, non_blocking"
+    note = (
+        f"of cached batches' {median(seconds['cached']) * 1e3:.1f} ms a step; {workers} workers; pinned, non_blocking"
+    )
     return Outcome(", ".join(parts), None, note, {"seconds": seconds, "failed": failed})
 
 
@@ -195,7 +197,9 @@ def _spdl(folder: Path, workers: int) -> Iterator[Any]:
         return images, torch.tensor([number for _, number in rows]).pin_memory()
 
     builder = PipelineBuilder().add_source(source()).pipe(read, concurrency=workers)
-    pipeline = builder.aggregate(data.BATCH_ROWS, drop_last=True).pipe(collate).add_sink(3).build(num_threads=workers + 1)
+    pipeline = (
+        builder.aggregate(data.BATCH_ROWS, drop_last=True).pipe(collate).add_sink(3).build(num_threads=workers + 1)
+    )
 
     def batches() -> Iterator[Any]:
         with pipeline.auto_stop():

@@ -45,7 +45,7 @@ def _speed(milliseconds: float) -> float:
 
 
 def bandwidth(place: Place) -> Outcome:
-    """Forebay's own copies, as the profiler saw the device make them, by turns with plain pinned ones of the same size."""
+    """Forebay's own copies, as the profiler saw the device make them, by turns with plain pinned ones of the size."""
     import torch
 
     rounds = place.many(40, 15)
@@ -114,7 +114,9 @@ def bandwidth_of_the_memory(place: Place) -> Outcome:
             runtime.cudaHostUnregister(image.data_ptr())
         del batch, image
     ratio = median(ratios)
-    note = f"{median(ring):.1f} of {median(pinned):.1f} GB/s" + ("" if is_whole else "; the copy is not what was copied")
+    note = f"{median(ring):.1f} of {median(pinned):.1f} GB/s" + (
+        "" if is_whole else "; the copy is not what was copied"
+    )
     return Outcome(f"{ratio:.3f}", ratio >= GOAL_BANDWIDTH and is_whole, note, {"ring": ring, "pinned": pinned})
 
 
@@ -149,7 +151,9 @@ def next_in_python(place: Place) -> Outcome:
         torch.cuda.synchronize()
         note = path_note(loader)
     middle, slow = median(times), percentile(times, 0.99)
-    note = f"median of {len(times)}; p99 {slow:.1f} µs; the drop {median(drops):.1f} µs; {waited} were waited for; {note}"
+    note = (
+        f"median of {len(times)}; p99 {slow:.1f} µs; the drop {median(drops):.1f} µs; {waited} were waited for; {note}"
+    )
     figures = {"median_microseconds": middle, "p99_microseconds": slow, "drop_microseconds": median(drops)}
     return Outcome(f"{middle:.1f} µs", middle <= GOAL_PYTHON_MICROSECONDS, note, figures)
 
@@ -286,8 +290,8 @@ def idle_between_steps(place: Place) -> Outcome:
     step = median([found.end - found.begin for found in fed]) / 1e3
     worst, total = max(idle), sum(idle)
     note = (
-        f"{len(idle)} gaps of {median(gap):.1f} µs (with a cached batch {median(gap_cached):.1f} µs); step {step:.1f} ms, "
-        f"copy {copy_ms:.2f} ms; worst {worst:.1f} µs; {waited} batches were waited for; {note}"
+        f"{len(idle)} gaps of {median(gap):.1f} µs (with a cached batch {median(gap_cached):.1f} µs); "
+        f"step {step:.1f} ms, copy {copy_ms:.2f} ms; worst {worst:.1f} µs; {waited} batches were waited for; {note}"
     )
     figures = {"idle_microseconds": idle, "gaps": gap, "gaps_cached": gap_cached, "step_ms": step, "copy_ms": copy_ms}
     return Outcome(f"{total / len(idle):.2f} µs a step", total == 0, note, figures)
