@@ -24,7 +24,7 @@ from rows import ERROR, Measurement, Row, exit_status, line, measure, say, summa
 
 GROUPS = ("correctness", "reuse", "transfer", "training")
 # Seconds after which a group is ended, and with --quick. Above what they take: a hang, no measure.
-LIMITS = {"correctness": (150, 90), "reuse": (180, 80), "transfer": (120, 80), "training": (180, 80)}
+LIMITS = {"correctness": (150, 90), "reuse": (180, 80), "transfer": (150, 80), "training": (180, 80)}
 NO_GPU = 2
 
 

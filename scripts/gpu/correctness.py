@@ -5,7 +5,7 @@ what a GPU finishes against what the daemon would have written: equal to the bit
 from __future__ import annotations
 
 import hashlib
-from itertools import zip_longest
+from itertools import count
 from typing import Any
 
 import data
@@ -58,7 +58,12 @@ class Differences:
         before = len(self.found)
         with forebay.torch.Loader(on_cpu) as host, device_loader(place, on_device, **options) as device:
             for epoch in range(2):
-                for number, (here, there) in enumerate(zip_longest(host, device)):
+                on_host, on_gpu = iter(host), iter(device)
+                for number in count():
+                    # Not by `zip`, which keeps the batch before: the rings here are as small as they can be.
+                    here, there = next(on_host, None), next(on_gpu, None)
+                    if here is None and there is None:
+                        break
                     self.batches += 1
                     where = f"{what}, epoch {epoch}, batch {number}"
                     if here is None or there is None:
@@ -70,6 +75,7 @@ class Differences:
                         self.found.append(f"{where}: {', '.join(wrong)}")
                     if any(self._is_elsewhere(field, options.get("device", place.device)) for field in there.values()):
                         self.found.append(f"{where}: a tensor is not on the device")
+                    del here, there
                 if host.state_dict() != device.state_dict():
                     self.found.append(f"{what}, epoch {epoch}: the states differ")
             note = path_note(device)

@@ -288,3 +288,26 @@ def test_a_pack_that_is_too_large_is_refused_and_names_the_largest_file():
     ):
         pack.archive(files, 1 << 20)
     assert pack.archive(files) == pack.archive(files)
+
+
+def test_batches_are_compared_over_the_smallest_rings(tmp_path, monkeypatch):
+    """Both loaders on the CPU here. `zip` kept a batch too many, and a ring that lets one be kept refused the next."""
+    pytest.importorskip("torch")
+    forebay_torch = pytest.importorskip("forebay.torch")
+    correctness, data = module("correctness"), module("data")
+    monkeypatch.setattr(correctness, "device_loader", lambda place, config, **_: forebay_torch.Loader(config))
+    monkeypatch.setattr(correctness, "path_note", lambda loader: "here")
+    place = module("place").Place("cpu", tmp_path, True, None)
+    outcome = correctness.types(place)
+    assert (outcome.value, outcome.met) == ("0 of 80 batches differ", True)
+    assert correctness.ragged(place).met
+
+    config = data.typed_config(tmp_path)
+    differences = correctness.Differences()
+    differences.compare(place, "seeds", config, {**config, "order": {"seed": 1, "epochs": 2}})
+    outcome = differences.outcome()
+    assert outcome.met is False
+    assert outcome.note.startswith("seeds, epoch 0, batch 0: as_bool, as_float16, ")
+    shorter = correctness.Differences()
+    shorter.compare(place, "sizes", config, {**config, "batch": {"size": 32, "last": "short"}})
+    assert any("only on the CPU" in text for text in shorter.found)
