@@ -299,7 +299,7 @@ def test_batches_are_compared_over_the_smallest_rings(tmp_path, monkeypatch):
     monkeypatch.setattr(correctness, "path_note", lambda loader: "here")
     place = module("place").Place("cpu", tmp_path, True, None)
     outcome = correctness.types(place)
-    assert (outcome.value, outcome.met) == ("0 of 80 batches differ", True)
+    assert (outcome.value, outcome.met) == ("0 differences in 80 batches", True)
     assert correctness.ragged(place).met
 
     config = data.typed_config(tmp_path)
