@@ -237,10 +237,7 @@ fn reuse(config: &str, steps: usize) -> Answer<()> {
         let batch = next_on_device(&mut loader, taker)?;
         let expected = Arc::new(bytes_of(&next_on_host(&mut host)?));
         let other = &streams[draw(STREAMS)];
-        if !Arc::ptr_eq(other, taker) {
-            other.join(taker)?;
-            batch.used_on(other);
-        }
+        batch.used_on(other)?;
         reader.read(step, &batch, &expected, other, draw(4))?;
         if draw(2) == 0 {
             held.push((step, batch, expected));
@@ -251,11 +248,7 @@ fn reuse(config: &str, steps: usize) -> Answer<()> {
         while held.len() >= HOLD - 1 || (!held.is_empty() && draw(3) == 0) {
             let (step, batch, expected) = held.swap_remove(draw(held.len()));
             let late = &streams[draw(STREAMS)];
-            // What any of the streams waited for, this one waits for too.
-            for stream in streams.iter().filter(|stream| !Arc::ptr_eq(stream, late)) {
-                late.join(stream)?;
-            }
-            batch.used_on(late);
+            batch.used_on(late)?;
             reader.read(step, &batch, &expected, late, draw(2))?;
         }
     }
