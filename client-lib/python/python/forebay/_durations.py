@@ -60,13 +60,12 @@ class Durations:
         }
 
 
-def median(values: Sequence[float]) -> float:
-    """The middle value, the mean of the two middle ones of an even number; 0 of none."""
+def middle_mean(values: Sequence[float]) -> float:
+    """The mean of the middle half, the interquartile mean: a quarter at either end may be anything. 0 of none."""
     ordered = sorted(values)
-    middle = len(ordered) // 2
-    if not ordered:
-        return 0.0
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+    quarter = len(ordered) // 4
+    middle = ordered[quarter : len(ordered) - quarter]
+    return sum(middle) / len(middle) if middle else 0.0
 
 
 def low_median(values: Sequence[float]) -> float:
@@ -76,11 +75,11 @@ def low_median(values: Sequence[float]) -> float:
 
 
 def typical(values: Sequence[float], blocks: int = 8) -> float:
-    """The median over blocks of a block's mean: robust like a median, and right where one value in a few is large."""
+    """The middle mean of blocks' means: leaves outliers out, and is right where one value in a few is large."""
     if len(values) < 2 * blocks:
         return sum(values) / len(values) if values else 0.0
     edges = [len(values) * block // blocks for block in range(blocks + 1)]
-    return median([sum(values[begin:end]) / (end - begin) for begin, end in zip(edges, edges[1:])])
+    return middle_mean([sum(values[begin:end]) / (end - begin) for begin, end in zip(edges, edges[1:])])
 
 
 def in_words(seconds: float) -> str:

@@ -1,9 +1,10 @@
 """Headspace: the share of a step that loading costs, measured by a run whose data are free for a while.
 
-The steps are timed in blocks. A step time is the median over blocks of the mean step of a block: a loader with several
-workers gives its batches in bursts, so a median of single steps would show the steps without a wait and forget the
-others, while a mean over all of them would count a checkpoint or a busy neighbour. A GPU is waited for at the edges of
-blocks alone, so within them the host runs ahead as it does in training.
+The steps are timed in blocks. A step time is the mean of the middle half of the blocks' means. A loader with several
+workers gives its batches in bursts: a median of single steps would show the steps without a wait and forget the others,
+and a median of blocks would choose between those with two bursts and those with three. A mean of all would count a
+checkpoint or a busy neighbour. A GPU is waited for at the edges of blocks alone, so within them the host runs ahead
+as it does in training.
 """
 
 import gc
@@ -14,7 +15,7 @@ from time import perf_counter
 from typing import Any, Callable, Optional
 
 from ._cache_loader import CacheLoader
-from ._durations import in_words, median
+from ._durations import in_words, middle_mean
 from ._exceptions import EpochsFinished
 from ._gpu import synchronise_all
 
@@ -29,7 +30,7 @@ _DRIFT = 0.05
 
 @dataclass(frozen=True)
 class Headspace:
-    """What :func:`forebay.headspace` found. All times are seconds a step, medians over blocks.
+    """What :func:`forebay.headspace` found. Times are seconds a step, each the mean of the middle half of blocks.
 
     Attributes:
         step_seconds: with data: over the steps before and after the replay.
@@ -203,11 +204,11 @@ class _Phase:
         return _Phase(self.step_means + other.step_means, self.wait_means + other.wait_means, self.steps + other.steps)
 
     def relative_spread(self) -> float:
-        """Half of what the middle half of the blocks spans, as a share of their median."""
+        """Half of what the middle half of the blocks spans, as a share of their mean."""
         ordered = sorted(self.step_means)
         quarter = len(ordered) // 4
         span = ordered[-1 - quarter] - ordered[quarter]
-        return span / 2 / max(median(ordered), 1e-12)
+        return span / 2 / max(middle_mean(ordered), 1e-12)
 
 
 def _measure(source: Iterator[Any], step: Callable[[Any], Any], count: int, left_out: int) -> _Phase:
@@ -279,14 +280,14 @@ def _judge(
     replay: _Phase,
     remaining_steps: Optional[float],
 ) -> Headspace:
-    step_seconds = median(with_data.step_means)
-    free_seconds = median(replay.step_means)
+    step_seconds = middle_mean(with_data.step_means)
+    free_seconds = middle_mean(replay.step_means)
     saved = max(step_seconds - free_seconds, 0.0)
     share = saved / step_seconds
     # Of the wait only what the step gains without it: what passes while the GPU works costs nothing.
-    waiting = min(max(median(with_data.wait_means) - median(replay.wait_means), 0.0), saved)
-    before_seconds = median(before.step_means)
-    after_seconds = None if later is None else median(later.step_means)
+    waiting = min(max(middle_mean(with_data.wait_means) - middle_mean(replay.wait_means), 0.0), saved)
+    before_seconds = middle_mean(before.step_means)
+    after_seconds = None if later is None else middle_mean(later.step_means)
     notes = []
     if after_seconds is not None and abs(after_seconds - before_seconds) > _DRIFT * step_seconds:
         notes.append(

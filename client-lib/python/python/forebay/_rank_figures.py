@@ -10,6 +10,9 @@ from typing import Any, Optional
 from ._durations import typical
 from ._step_timer import StepTimer
 
+# A slot is whole pages, so a smaller batch's bytes are mostly rounding.
+_BYTES_THAT_SPEAK = 64 * 1024
+
 
 @dataclass
 class StageFigures:
@@ -31,8 +34,9 @@ class RankFigures:
         has_barriers: whether the phases are free of waits for other ranks.
         waits_from_step: the number of the step that the first of `waits` belongs to.
         waits: of the last steps, one by one; empty where there was no timer.
-        batch_bytes: of a batch, in the mean; None where the loader does not say.
-        sample_bytes: of a sample.
+        batch_samples: of a full batch; None where the loader does not say.
+        batch_bytes: of a batch, in the mean, in whole pages.
+        sample_bytes: of a sample; None where batches are so small that their pages say nothing of it.
         stages: the daemon's; the first reads.
         limit: the daemon's verdict, in a word.
         limit_sentence: the same in words.
@@ -47,6 +51,7 @@ class RankFigures:
     has_barriers: bool = False
     waits_from_step: int = 0
     waits: list[float] = field(default_factory=list)
+    batch_samples: Optional[int] = None
     batch_bytes: Optional[float] = None
     sample_bytes: Optional[float] = None
     stages: list[StageFigures] = field(default_factory=list)
@@ -63,6 +68,7 @@ class RankFigures:
             "wait_seconds": self.wait_seconds,
             "phase_seconds": dict(self.phase_seconds),
             "has_barriers": self.has_barriers,
+            "batch_samples": self.batch_samples,
             "batch_bytes": self.batch_bytes,
             "stages": [
                 {"name": stage.name, "ave_time": stage.seconds, "concurrency": stage.concurrency}
@@ -115,9 +121,11 @@ def _add_loader(figures: RankFigures, loader: Any, stats: dict[str, Any]) -> Non
         figures.wait_seconds = client["wait_seconds"]["total"] / (batches - 1)
         if session is not None:
             figures.step_seconds = session["seconds"] / batches
+    figures.batch_samples = loader.batch_size
     if batches:
         figures.batch_bytes = client["bytes"] / batches
-        figures.sample_bytes = figures.batch_bytes / max(loader.batch_size, 1)
+        if figures.batch_bytes >= _BYTES_THAT_SPEAK:
+            figures.sample_bytes = figures.batch_bytes / max(loader.batch_size, 1)
     stages = next((stream["stages"] for stream in stats["streams"] if stream["name"] == loader.stream), stats["stages"])
     figures.stages = [
         StageFigures(stage["name"], stage["ave_time"], max(stage["concurrency"], 1))

@@ -92,6 +92,10 @@ class StepTimer:
     def __iter__(self) -> Iterator[Any]:
         return self.steps()
 
+    def __bool__(self) -> bool:
+        # `timer or …` asks whether there is one, not for the loader's length.
+        return True
+
     def __len__(self) -> int:
         return len(self.loader)  # type: ignore[arg-type]
 

@@ -220,7 +220,8 @@ def _waits_for_data(
 
 def _why_late(slowest: RankFigures, others: Sequence[RankFigures]) -> tuple[str, Optional[str], str]:
     """Cause, stage and words, from the loaders' figures against those of the ranks that are not late."""
-    size = _ratio(slowest.batch_bytes, [rank.batch_bytes for rank in others])
+    more_bytes = _ratio(slowest.batch_bytes, [rank.batch_bytes for rank in others])
+    more_samples = _ratio(slowest.batch_samples, [rank.batch_samples for rank in others])
     # A larger sample takes longer in every stage, and that is no slowness of the stage.
     fair = max(_ratio(slowest.sample_bytes, [rank.sample_bytes for rank in others]), 1.0)
     found: Optional[tuple[float, StageFigures, float]] = None
@@ -240,8 +241,9 @@ def _why_late(slowest: RankFigures, others: Sequence[RankFigures]) -> tuple[str,
             return "slow-storage", stage.name, why
         why = f"its stage `{stage.name}` is slow: {in_words(stage.seconds)} a sample, elsewhere {in_words(usual)}"
         return "slow-stage", stage.name, why
-    if size >= _LARGER_BATCH:
-        why = f"its batches are larger: {size:.1f} times the bytes of the others'; deal the data out evenly"
+    if max(more_bytes, more_samples) >= _LARGER_BATCH:
+        more = f"{more_samples:.1f} times the samples of the others', {more_bytes:.1f} times the bytes"
+        why = f"its batches are larger: {more}"
         return "larger-batches", None, why
     if slowest.limit_sentence is None:
         return "waits-for-data", None, "its loader gives no figures that would say why"
