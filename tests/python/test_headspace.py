@@ -160,8 +160,17 @@ class Clock:
         time.sleep(max(self.due - now, 0))
 
 
-STEP = 0.012
+STEP = 0.016
 NUMBERS = {"batches": 4, "after": 60, "steps": 60, "warm_up": 10}
+
+
+def measure(make_loader, step, **arguments):
+    """As a person would: what says of itself that the machine was too busy is measured again, twice at most."""
+    for _ in range(3):
+        result = forebay.headspace(make_loader, step, **NUMBERS, **arguments)
+        if result.uncertainty < 0.03:
+            break
+    return result
 
 
 @pytest.mark.parametrize("truth", [0.0, 0.05, 0.13, 0.45])
@@ -180,9 +189,9 @@ def test_the_estimate_is_within_three_points_of_the_truth(truth):
         trained.append(batch)
         clock.passes(STEP * (1 - truth))
 
-    result = forebay.headspace(make_loader, step, remaining_steps=300_000, **NUMBERS)
+    result = measure(make_loader, step, remaining_steps=225_000)
     assert abs(result.headspace - truth) < 0.03, str(result)
-    assert trained == [*range(60), *[0, 1, 2, 3] * 15, *range(60)]
+    assert trained[-180:] == [*range(60), *[0, 1, 2, 3] * 15, *range(60)]
     # It is waiting; what a step of the schedule is late by, the next wait makes up for.
     assert result.disturbance_seconds < 0.1 * STEP
     if truth > 0.1:
@@ -220,7 +229,7 @@ def test_a_loader_with_a_thread_of_its_own_costs_what_the_step_does_not_hide():
             thread.join()
 
     clock = Clock()
-    result = forebay.headspace(make_loader, lambda batch: clock.passes(0.012), **NUMBERS)
+    result = measure(make_loader, lambda batch: clock.passes(0.012))
     assert abs(result.headspace - 0.4) < 0.06, str(result)
     assert not [thread for thread in threading.enumerate() if "work" in thread.name]
 
@@ -238,7 +247,7 @@ def test_a_loader_that_slows_the_step_down_is_told_from_one_that_is_waited_for()
         finally:
             at_work.pop()
 
-    result = forebay.headspace(make_loader, lambda batch: clock.passes(0.013 if at_work else 0.009), **NUMBERS)
+    result = measure(make_loader, lambda batch: clock.passes(0.013 if at_work else 0.009))
     assert abs(result.headspace - 6 / 15) < 0.03, str(result)
     assert result.disturbance_seconds == pytest.approx(0.004, abs=0.0015)
     assert result.wait_seconds == pytest.approx(0.002, abs=0.0015)

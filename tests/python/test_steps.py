@@ -120,6 +120,27 @@ def test_memory_does_not_grow_with_the_steps():
     assert len(timer.recent) == 256 and len(timer.phases["phase"]._buckets) < 500
 
 
+def test_the_device_is_the_loaders_unless_it_is_named():
+    torch = pytest.importorskip("torch")
+
+    class OnDevice(list):
+        device = torch.device("cuda:1")
+
+    class OfJax(list):
+        class Device:
+            __module__ = "jaxlib"
+
+            def __str__(self):
+                return "cuda:0"
+
+        device = Device()
+
+    assert forebay.StepTimer(OnDevice())._cuda == torch.device("cuda:1")
+    assert forebay.StepTimer(OnDevice(), device="cpu")._cuda is None
+    assert forebay.StepTimer(device="cuda:0")._cuda == torch.device("cuda:0")
+    assert forebay.StepTimer(OfJax())._cuda is None and forebay.StepTimer([])._cuda is None
+
+
 class FakeCuda:
     """Events of a GPU that takes 3 ms a phase and reaches them when it is let."""
 

@@ -13,8 +13,12 @@ def synchronise_all() -> None:
 
 
 def cuda_device(device: Any) -> Optional[Any]:
-    """The device as ``torch.device`` if it is a CUDA one; None for anything else, and for None."""
-    if device is None or not str(device).startswith("cuda"):
+    """The device as ``torch.device`` if it is a CUDA one, by name or of PyTorch; None for anything else.
+
+    JAX's devices are called ``cuda:0`` too, and are not meant: their programs need not have PyTorch.
+    """
+    of_torch = isinstance(device, str) or type(device).__module__.partition(".")[0] == "torch"
+    if not of_torch or not str(device).startswith("cuda"):
         return None
     import torch
 

@@ -72,7 +72,8 @@ class Headspace:
         }[self.worth]
         text = (
             f"{opening}: a step takes {in_words(self.step_seconds)} and would take "
-            f"{in_words(self.step_seconds_without_loading)} if data were free, {_percent(self.headspace)} less"
+            f"{in_words(self.step_seconds_without_loading)} if data were free, {_percent(self.headspace)} less (± "
+            f"{_percent(self.uncertainty)})"
         )
         if self.hours_saved is not None and self.hours_remaining is not None:
             text += f", {_hours(self.hours_saved)} of the remaining {_hours(self.hours_remaining)} hours"
