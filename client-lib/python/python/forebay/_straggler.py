@@ -335,8 +335,9 @@ def _no_straggler(
         name
         for name in phases
         if not has_barriers
+        # Between the two ends of all ranks, which chance alone moves apart: twice what one rank's distance counts from.
         and max(rank.phase_seconds[name] for rank in figures) - min(rank.phase_seconds[name] for rank in figures)
-        >= matters
+        >= 2 * matters
     ]
     if unclear:
         return _nothing(
