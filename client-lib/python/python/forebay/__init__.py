@@ -13,6 +13,7 @@ A daemon beside the trainer reads, decodes, transforms and collates; this packag
 
 from typing import Any
 
+from ._cache_loader import CacheLoader
 from ._exceptions import (
     BadSample,
     ConfigError,
@@ -24,36 +25,53 @@ from ._exceptions import (
     Timeout,
 )
 from ._forebay import __version__
+from ._headspace import Headspace, headspace
 from ._loader import Loader
 from ._ragged import Ragged
+from ._step_timer import StepReport, StepTimer
+from ._straggler import StragglerReport, straggler_report
 
 __all__ = [
     "BadSample",
+    "CacheLoader",
     "ConfigError",
     "DaemonLost",
     "EpochsFinished",
     "Error",
+    "Headspace",
     "HoldLimit",
     "Loader",
     "Ragged",
     "StateMismatch",
+    "StepReport",
+    "StepTimer",
+    "StragglerReport",
     "Timeout",
     "__version__",
+    "headspace",
+    "straggler_report",
 ]
 
 
 # What users see is named by where they find it.
 for _public in (
     BadSample,
+    CacheLoader,
     ConfigError,
     DaemonLost,
     EpochsFinished,
     Error,
+    Headspace,
     HoldLimit,
     Loader,
     Ragged,
     StateMismatch,
+    StepReport,
+    StepTimer,
+    StragglerReport,
     Timeout,
+    headspace,
+    straggler_report,
 ):
     _public.__module__ = "forebay"
 del _public

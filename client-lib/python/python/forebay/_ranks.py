@@ -7,7 +7,8 @@ from typing import Any, Optional
 from ._exceptions import StateMismatch
 
 
-def _distributed() -> Optional[Any]:
+def initialised_distributed() -> Optional[Any]:
+    """The module torch.distributed, if it is initialised."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
@@ -16,7 +17,7 @@ def _distributed() -> Optional[Any]:
 
 def ask_torch() -> Optional[tuple[int, int]]:
     """Rank and world size, if torch.distributed is initialised."""
-    distributed = _distributed()
+    distributed = initialised_distributed()
     return None if distributed is None else (distributed.get_rank(), distributed.get_world_size())
 
 
@@ -28,7 +29,7 @@ def compare_states(state: Any, rank: int, world_size: int) -> None:
     Raises:
         StateMismatch: names the ranks and what they hold, on every rank.
     """
-    distributed = _distributed()
+    distributed = initialised_distributed()
     if distributed is None or world_size == 1:
         return
     if (distributed.get_rank(), distributed.get_world_size()) != (rank, world_size):
@@ -43,7 +44,7 @@ def compare_states(state: Any, rank: int, world_size: int) -> None:
     first = states[0]
     keys = sorted({key for held in states for key in held if held.get(key) != first.get(key)})
     described = "; ".join(
-        f"{_name_ranks(ranks)}: " + ", ".join(f"{key} {states[ranks[0]].get(key)}" for key in keys)
+        f"{name_ranks(ranks)}: " + ", ".join(f"{key} {states[ranks[0]].get(key)}" for key in keys)
         for ranks in groups.values()
     )
     raise StateMismatch(
@@ -52,7 +53,7 @@ def compare_states(state: Any, rank: int, world_size: int) -> None:
     )
 
 
-def _name_ranks(ranks: list[int]) -> str:
+def name_ranks(ranks: list[int]) -> str:
     """``rank 3``, ``ranks 0 to 6``, ``ranks 0, 2, 5 and 9 more``."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"

@@ -1,0 +1,172 @@
+"""Replays a loader's first batches, to show what training would cost if loading were free.
+
+It works for any iterable of batches. What it keeps are copies: a batch of Forebay's is a view of a slot, and a cache of
+views would keep the slots. It measures nothing; that is `_headspace`.
+"""
+
+from collections.abc import Iterable, Iterator
+from types import GeneratorType
+from typing import Any, Optional
+
+from ._ragged import Ragged
+
+_TENSOR_PROTOCOL = "__dlpack__"
+
+
+class CacheLoader:
+    """Wraps a loader: gives its batches for a while, then its first ones over and over, without loading.
+
+    Put it around your loader for a run of some hundred steps: the step time after ``return_caches_after`` batches is
+    the one that no faster loader can beat. Such a run trains on repeated batches, so throw its model away. The
+    semantics are those of SPDL's ``CacheDataLoader``.
+
+    Each iteration begins anew: with ``return_caches_after`` batches of the source (all of them, where it has fewer),
+    then the copies in their order, for ever or until ``stop_after``. An empty source gives nothing. Arrays, tensors and
+    ragged fields are copied before they are handed over, within dicts, lists and tuples too; anything else is kept as
+    it is. A step that changes a cached batch in place finds it changed when it comes again.
+
+    ``len`` and every other attribute are the source's.
+
+    Args:
+        iterable: the source.
+        num_caches: how many batches are kept, the first ones; in memory of their own.
+        return_caches_after: how many batches come from the source.
+        stop_after: how many batches an iteration gives in all; None: it does not end.
+        delete_src: lets go of the source's iterator when the cached batches begin, so that its workers end. The source
+            itself stays, for its attributes and the next iteration; a generator is closed.
+
+    Raises:
+        ValueError: ``num_caches`` is not positive, ``return_caches_after`` is less than it, or ``stop_after`` is less
+            than that.
+    """
+
+    def __init__(
+        self,
+        iterable: Iterable[Any],
+        num_caches: int = 10,
+        return_caches_after: int = 100,
+        stop_after: Optional[int] = None,
+        delete_src: bool = True,
+    ) -> None:
+        if num_caches <= 0:
+            raise ValueError(f"num_caches is {num_caches}; keep at least one batch")
+        if return_caches_after < num_caches:
+            raise ValueError(
+                f"return_caches_after is {return_caches_after}, less than the {num_caches} batches to keep "
+                "(num_caches); raise it or keep fewer"
+            )
+        if stop_after is not None and stop_after < return_caches_after:
+            raise ValueError(
+                f"stop_after is {stop_after}, so the cached batches, which begin after {return_caches_after} "
+                "(return_caches_after), would never come"
+            )
+        self._source = iterable
+        self._num_caches = num_caches
+        self._return_caches_after = return_caches_after
+        self._stop_after = stop_after
+        self._delete_src = delete_src
+
+    def __iter__(self) -> Iterator[Any]:
+        return _CacheIterator(
+            iter(self._source), self._num_caches, self._return_caches_after, self._stop_after, self._delete_src
+        )
+
+    def __len__(self) -> int:
+        """The source's length: what an iteration would give without this wrapper."""
+        return len(self._source)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        # Asked before __init__ was (by pickle and copy): there is no source yet.
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+        return getattr(self._source, name)
+
+    def __repr__(self) -> str:
+        return (
+            f"<forebay.CacheLoader of {self._source!r}: {self._num_caches} batches again and again after "
+            f"{self._return_caches_after}>"
+        )
+
+
+class _CacheIterator:
+    """One iteration. It holds no batch that it has handed over, only copies."""
+
+    def __init__(
+        self, source: Iterator[Any], num_caches: int, after: int, stop_after: Optional[int], delete_src: bool
+    ) -> None:
+        self._source: Optional[Iterator[Any]] = source
+        self._kept_source: Optional[Iterator[Any]] = None
+        self._num_caches = num_caches
+        self._after = after
+        self._stop_after = stop_after
+        self._delete_src = delete_src
+        self._cache: list[Any] = []
+        self._given = 0
+        self._replayed = 0
+
+    def __iter__(self) -> "_CacheIterator":
+        return self
+
+    def __next__(self) -> Any:
+        if self._given == self._stop_after:
+            self._leave_source()
+            raise StopIteration
+        if self._source is not None:
+            if self._given < self._after:
+                try:
+                    batch = next(self._source)
+                except StopIteration:
+                    pass
+                else:
+                    self._given += 1
+                    if len(self._cache) < self._num_caches:
+                        # Before the step sees it, which may change it in place.
+                        self._cache.append(copy_batch(batch))
+                    return batch
+            self._leave_source()
+        if not self._cache:
+            raise StopIteration
+        batch = self._cache[self._replayed % len(self._cache)]
+        self._replayed += 1
+        self._given += 1
+        return batch
+
+    def _leave_source(self) -> None:
+        if self._delete_src:
+            if isinstance(self._source, GeneratorType):
+                # Its frame holds what it iterates over, and the caller may hold the generator.
+                self._source.close()
+        elif self._source is not None:
+            self._kept_source = self._source
+        self._source = None
+
+
+def copy_batch(batch: Any) -> Any:
+    """The batch with every array, tensor and ragged field in memory of its own."""
+    if isinstance(batch, Ragged):
+        return batch.copy()
+    if hasattr(batch, _TENSOR_PROTOCOL):
+        if hasattr(batch, "clone"):
+            return _clone(batch)
+        if hasattr(batch, "copy"):  # NumPy, JAX, CuPy
+            return batch.copy()
+    if isinstance(batch, dict):
+        copied = batch.copy()
+        for key, value in batch.items():
+            copied[key] = copy_batch(value)
+        return copied
+    if isinstance(batch, tuple):
+        values = [copy_batch(value) for value in batch]
+        return type(batch)(*values) if hasattr(batch, "_fields") else tuple(values)
+    if isinstance(batch, list):
+        return [copy_batch(value) for value in batch]
+    return batch
+
+
+def _clone(tensor: Any) -> Any:
+    """A PyTorch tensor's copy. Pinned memory stays pinned: else the way to the GPU would take longer than before."""
+    if tensor.device.type == "cpu" and tensor.is_pinned():
+        import torch
+
+        return torch.empty_like(tensor, pin_memory=True).copy_(tensor)
+    return tensor.detach().clone()

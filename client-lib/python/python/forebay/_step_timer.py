@@ -1,0 +1,301 @@
+"""Where a training step's time goes: the wait for the batch, the trainer's own work, and the phases that it names.
+
+A timer belongs to one training thread of one rank; nothing here talks to other ranks but the barriers that were asked
+for. Who is slow among ranks is asked in `_straggler`.
+"""
+
+import json
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, Optional
+
+from ._durations import Durations, in_words
+from ._gpu import cuda_device
+from ._ranks import initialised_distributed
+
+# Steps whose times are kept one by one, for the comparison of ranks step by step.
+RECENT_STEPS = 256
+# Events of phases that a GPU has not reached yet. A host is some hundred launches ahead of its GPU at most; what is
+# more than this is dropped and counted.
+_PENDING_PHASES = 4096
+# From so many on, finished ones are looked for at every phase.
+_HARVEST_FROM = 64
+
+
+class StepTimer:
+    """Times a training loop: each wait for a batch, each step, and named phases within it.
+
+        timer = forebay.StepTimer(loader)
+        for batch in timer.steps():
+            with timer("forward"):
+                loss = model(batch)
+            with timer("backward"):
+                loss.backward()
+        print(timer.report())
+
+    A *wait* is one call of ``next``; a step's *work* is from there to the following call. The first wait is the
+    loader's start and is reported apart. Memory does not grow with the steps.
+
+    On a GPU the phases are timed by CUDA events on the current stream, and the host waits for nothing until the report;
+    waits and steps are on the host's clock there, which runs ahead of the GPU: over many steps their mean is right.
+
+    A phase with a collective in it (``backward`` under DDP, anything under FSDP) contains the wait for the slowest
+    rank. ``barriers=True`` separates the two: a barrier before each phase, so that no rank's phase begins with another
+    one's delay, and one after it, timed apart as the wait for other ranks. Barriers slow training down and, on a GPU,
+    make the host wait for it; use them for some hundred steps.
+
+    Args:
+        loader: what :meth:`steps` iterates when it is given nothing.
+        device: the phases' device; left out: the loader's `device`, if it has one, else the host's clock.
+        barriers: puts barriers of ``torch.distributed`` around the phases. Every rank runs the same phases then.
+        group: the process group of the barriers; left out: all ranks.
+    """
+
+    def __init__(
+        self,
+        loader: Optional[Iterable[Any]] = None,
+        device: Any = None,
+        barriers: bool = False,
+        group: Any = None,
+    ) -> None:
+        self.loader = loader
+        self.barriers = barriers
+        self.group = group
+        self._cuda = cuda_device(getattr(loader, "device", None) if device is None else device)
+        self._spare_events: list[Any] = []
+        self.first_wait_seconds: Optional[float] = None
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets all steps so far, for instance the warm-up. Every rank does it at the same step, or none."""
+        self.wait = Durations()
+        self.work = Durations()
+        self.step = Durations()
+        self.phases: dict[str, Durations] = {}
+        self.barrier_waits: dict[str, Durations] = {}
+        self.steps_done = 0
+        self.phases_dropped = 0
+        # Of the last steps, oldest first: wait and step.
+        self.recent: deque[tuple[float, float]] = deque(maxlen=RECENT_STEPS)
+        self._pending: deque[tuple[str, Any, Any]] = deque()
+
+    def steps(self, loader: Optional[Iterable[Any]] = None) -> Iterator[Any]:
+        """Iterates over the loader's batches and times each step. It keeps no batch."""
+        if loader is not None:
+            self.loader = loader
+        if self.loader is None:
+            raise TypeError("this timer has no loader: steps(loader), or StepTimer(loader)")
+        return _Steps(self, iter(self.loader))
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.steps()
+
+    def __bool__(self) -> bool:
+        # `timer or …` asks whether there is one, not for the loader's length.
+        return True
+
+    def __len__(self) -> int:
+        return len(self.loader)  # type: ignore[arg-type]
+
+    def __call__(self, phase: str) -> "_Phase":
+        """A context manager that times a phase of the step by that name. Phases may lie within each other."""
+        return _Phase(self, phase)
+
+    def report(self) -> "StepReport":
+        """The figures so far. Waits for the GPU first, where phases are timed on one."""
+        self._collect_all()
+        return StepReport(
+            steps=self.steps_done,
+            first_wait_seconds=self.first_wait_seconds,
+            wait=self.wait.to_dict(),
+            work=self.work.to_dict(),
+            step=self.step.to_dict(),
+            phases={name: durations.to_dict() for name, durations in self.phases.items()},
+            barrier_waits={name: durations.to_dict() for name, durations in self.barrier_waits.items()},
+            phases_dropped=self.phases_dropped,
+        )
+
+    # Below: what the iterator and the phases call.
+
+    def _step_ended(self, wait: Optional[float], work: float) -> None:
+        self.steps_done += 1
+        self.work.record(work)
+        if wait is not None:
+            self.step.record(wait + work)
+        self.recent.append((wait or 0.0, (wait or 0.0) + work))
+
+    def _waited(self, seconds: float) -> Optional[float]:
+        """The wait as a step's part: None for the loader's start."""
+        if self.first_wait_seconds is None:
+            self.first_wait_seconds = seconds
+            return None
+        self.wait.record(seconds)
+        return seconds
+
+    def _phase_ended(self, name: str, seconds: float) -> None:
+        durations = self.phases.get(name)
+        if durations is None:
+            durations = self.phases[name] = Durations()
+        durations.record(seconds)
+
+    def _barrier(self) -> float:
+        """Meets the other ranks; how long that took."""
+        distributed = initialised_distributed()
+        if distributed is None:
+            return 0.0
+        self._wait_for_device()
+        begun = perf_counter()
+        distributed.barrier(group=self.group)
+        # NCCL's barrier is work on the device.
+        self._wait_for_device()
+        return perf_counter() - begun
+
+    def _wait_for_device(self) -> None:
+        if self._cuda is not None:
+            import torch
+
+            torch.cuda.synchronize(self._cuda)
+
+    def _record_event(self) -> Any:
+        import torch
+
+        cuda: Any = torch.cuda
+        event = self._spare_events.pop() if self._spare_events else cuda.Event(enable_timing=True)
+        event.record(cuda.current_stream(self._cuda))
+        return event
+
+    def _phase_launched(self, name: str, begun: Any, ended: Any) -> None:
+        self._pending.append((name, begun, ended))
+        if len(self._pending) >= _HARVEST_FROM:
+            while self._pending and self._pending[0][2].query():
+                self._collect_oldest()
+        if len(self._pending) > _PENDING_PHASES:
+            self._pending.popleft()
+            self.phases_dropped += 1
+
+    def _collect_oldest(self) -> None:
+        name, begun, ended = self._pending.popleft()
+        self._phase_ended(name, begun.elapsed_time(ended) / 1e3)
+        self._spare_events += (begun, ended)
+
+    def _collect_all(self) -> None:
+        if self._pending:
+            self._wait_for_device()
+        while self._pending:
+            self._collect_oldest()
+
+
+class _Steps:
+    """One iteration of a timed loader."""
+
+    def __init__(self, timer: StepTimer, source: Iterator[Any]) -> None:
+        self._timer = timer
+        self._source = source
+        self._taken_at: Optional[float] = None
+        self._wait: Optional[float] = None
+
+    def __iter__(self) -> "_Steps":
+        return self
+
+    def __next__(self) -> Any:
+        asked = perf_counter()
+        if self._taken_at is not None:
+            self._timer._step_ended(self._wait, asked - self._taken_at)
+            self._taken_at = None
+        batch = next(self._source)
+        self._taken_at = perf_counter()
+        self._wait = self._timer._waited(self._taken_at - asked)
+        return batch
+
+
+class _Phase:
+    """Times what is under its `with`."""
+
+    def __init__(self, timer: StepTimer, name: str) -> None:
+        self._timer = timer
+        self._name = name
+        self._begun: Any = None
+
+    def __enter__(self) -> None:
+        timer = self._timer
+        if timer.barriers:
+            timer._barrier()
+        self._begun = perf_counter() if timer._cuda is None else timer._record_event()
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        timer = self._timer
+        if kind is not None:
+            # A phase that failed has no time, and the other ranks may not come to the barrier.
+            return
+        if timer._cuda is None:
+            timer._phase_ended(self._name, perf_counter() - self._begun)
+        else:
+            timer._phase_launched(self._name, self._begun, timer._record_event())
+        if timer.barriers:
+            waits = timer.barrier_waits.get(self._name)
+            if waits is None:
+                waits = timer.barrier_waits[self._name] = Durations()
+            waits.record(timer._barrier())
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What a :class:`forebay.StepTimer` counted. Times are in seconds.
+
+    Each set of figures has the keys count, total, mean, p50, p90 and p99; quantiles are right to 2.2 %.
+
+    Attributes:
+        steps: the steps that ended.
+        first_wait_seconds: the loader's start; None before the first batch.
+        wait: of the calls of ``next`` after it.
+        work: from one batch to the call for the next one.
+        step: both together.
+        phases: by the name of the phase.
+        barrier_waits: likewise: the wait for other ranks after it, with barriers.
+        phases_dropped: phases that were not counted, because a GPU was too far behind.
+    """
+
+    steps: int
+    first_wait_seconds: Optional[float]
+    wait: dict[str, Any]
+    work: dict[str, Any]
+    step: dict[str, Any]
+    phases: dict[str, dict[str, Any]]
+    barrier_waits: dict[str, dict[str, Any]]
+    phases_dropped: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain values."""
+        return {
+            "steps": self.steps,
+            "first_wait_seconds": self.first_wait_seconds,
+            "wait": self.wait,
+            "work": self.work,
+            "step": self.step,
+            "phases": self.phases,
+            "barrier_waits": self.barrier_waits,
+            "phases_dropped": self.phases_dropped,
+        }
+
+    def to_json(self) -> str:
+        """:meth:`to_dict` as one line of JSON."""
+        return json.dumps(self.to_dict())
+
+    def __str__(self) -> str:
+        rows = [("step", self.step), ("  wait", self.wait), ("  work", self.work)]
+        for name, figures in self.phases.items():
+            rows.append((f"    {name}", figures))
+            if name in self.barrier_waits:
+                rows.append(("      then other ranks", self.barrier_waits[name]))
+        width = max(len(name) for name, _ in rows)
+        lines = [f"{'':{width}}  {'count':>7}  {'mean':>8}  {'p50':>8}  {'p90':>8}  {'p99':>8}"]
+        for name, figures in rows:
+            cells = "  ".join(f"{in_words(figures[key]):>8}" for key in ("mean", "p50", "p90", "p99"))
+            lines.append(f"{name:{width}}  {figures['count']:>7}  {cells}")
+        if self.first_wait_seconds is not None:
+            lines.append(f"the first batch came after {in_words(self.first_wait_seconds)}")
+        if self.phases_dropped:
+            lines.append(f"{self.phases_dropped} phases were not counted: the GPU was too far behind")
+        return "\n".join(lines)

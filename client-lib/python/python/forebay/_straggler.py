@@ -1,0 +1,355 @@
+"""Which rank holds the others up, and why.
+
+Where ranks meet in a collective every step, they all take as long as the slowest one, and the step time says nothing of
+who that is. What tells them apart is what each measures before it meets the others:
+
+- The wait for data ends before the step's first collective. It is a rank's own: a rank that waits in an all-reduce for
+  another one has its next batch ready meanwhile and waits the less for data, never the more.
+- A phase without a collective is a rank's own too. A phase with one is long on every rank but the slow one, which comes
+  last and finds the others there. So a rank counts as slow in a phase only when it takes longer there than most ranks
+  do; where as many ranks are slow as are not, or there are two ranks, that cannot be told apart without barriers. That
+  most ranks are slow, and the few that seem to be only wait for them, is not excluded without barriers either.
+- The daemon's figures are of its own work and know no other rank.
+
+The judgement is a function of the figures of all ranks alone, so every rank comes to the same.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from ._durations import in_words, low_median, typical
+from ._rank_figures import RankFigures, StageFigures, collect
+from ._ranks import initialised_distributed, name_ranks
+
+# Of a step; less than this is not worth a name.
+_MATTERS = 0.05
+# A stage's time or a batch's size against the other ranks'.
+_SLOWER_STAGE = 1.3
+_LARGER_BATCH = 1.2
+# A rank holds the others up when it is among the slow ones in so many of the steps in which anyone is.
+_STEADY = 0.6
+
+
+@dataclass(frozen=True)
+class StragglerReport:
+    """What :func:`forebay.straggler_report` found; the same on every rank.
+
+    Attributes:
+        cause: ``"waits-for-data"``, ``"slow-stage"``, ``"slow-storage"``, ``"larger-batches"`` or ``"slow-compute"``
+            of the slow ranks; ``"everywhere"``: loading is too slow on all ranks; ``"none"``: no rank holds the others
+            up; ``"unknown"``: no rank waits for data, and more cannot be told without phases or barriers.
+        ranks: the slow ranks, the slowest first; empty where no rank is named.
+        stage: the daemon's stage or the trainer's phase that is slow, where it is one.
+        moves: whether the slowest rank is another one from step to step.
+        lost_seconds: of a step, what the cause costs all ranks.
+        sentence: all of it for a person.
+        figures: of all ranks, in order.
+    """
+
+    cause: str
+    ranks: tuple[int, ...]
+    stage: Optional[str]
+    moves: bool
+    lost_seconds: float
+    sentence: str
+    figures: tuple[RankFigures, ...]
+
+    @property
+    def rank(self) -> Optional[int]:
+        """The slowest rank; None where no rank is named."""
+        return self.ranks[0] if self.ranks else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain values."""
+        return {
+            "cause": self.cause,
+            "rank": self.rank,
+            "ranks": list(self.ranks),
+            "stage": self.stage,
+            "moves": self.moves,
+            "lost_seconds": self.lost_seconds,
+            "sentence": self.sentence,
+            "figures": [rank.to_dict() for rank in self.figures],
+        }
+
+    def to_json(self) -> str:
+        """:meth:`to_dict` as one line of JSON."""
+        return json.dumps(self.to_dict())
+
+    def __str__(self) -> str:
+        phases = list(dict.fromkeys(name for rank in self.figures for name in rank.phase_seconds))
+        stages = list(dict.fromkeys(stage.name for rank in self.figures for stage in rank.stages))
+        rows = [["rank", "step", "wait", *phases, *(f"[{name}]" for name in stages)]]
+        for rank in self.figures:
+            by_stage = {stage.name: stage.seconds for stage in rank.stages}
+            seconds = [rank.step_seconds, rank.wait_seconds]
+            cells = [*seconds, *map(rank.phase_seconds.get, phases), *map(by_stage.get, stages)]
+            rows.append([str(rank.rank), *("-" if cell is None else in_words(cell) for cell in cells)])
+        widths = [max(map(len, column)) for column in zip(*rows)]
+        lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in rows]
+        lines += [f"rank {rank.rank} has no figures of its loader: {rank.error}" for rank in self.figures if rank.error]
+        return "\n".join([*lines, self.sentence])
+
+
+def straggler_report(timer_or_loader: Any, group: Any = None) -> StragglerReport:
+    """Gathers all ranks' figures and names the slow rank and the cause. Collective: every rank calls it, or none.
+
+    Without ``torch.distributed`` there is one rank, and only its wait can be told.
+
+    Args:
+        timer_or_loader: this rank's :class:`forebay.StepTimer`, which knows its loader, or a Forebay loader. A timer
+            sees the steps one by one, so it also finds a straggler that moves; with phases it finds slow computing.
+        group: the process group whose ranks are compared; left out: all.
+    """
+    distributed = initialised_distributed()
+    if distributed is None:
+        return judge([collect(0, timer_or_loader)])
+    own = collect(distributed.get_rank(), timer_or_loader)
+    gathered: list[Any] = [None] * distributed.get_world_size(group)
+    distributed.all_gather_object(gathered, own, group=group)
+    return judge(gathered)
+
+
+def judge(figures: Sequence[RankFigures]) -> StragglerReport:
+    """The report on these ranks' figures."""
+    figures = tuple(sorted(figures, key=lambda rank: rank.rank))
+    step_seconds = low_median([rank.step_seconds for rank in figures])
+    if step_seconds <= 0:
+        return _nothing(figures, "unknown", "no steps were timed so far")
+    matters = _MATTERS * step_seconds
+    slow_phase = _find_slow_phase(figures, matters)
+    waits = [rank.wait_seconds for rank in figures]
+    usual_wait = low_median(waits)
+    late = sorted(
+        (rank for rank in figures if rank.wait_seconds - usual_wait >= matters), key=lambda rank: -rank.wait_seconds
+    )
+    steps = _waits_by_step(figures)
+    lost_to_data = typical([max(step) for step in steps]) if steps else max(waits)
+    late_excess = late[0].wait_seconds - usual_wait if late else 0.0
+
+    if slow_phase is not None and slow_phase.excess >= late_excess:
+        return _slow_compute(figures, slow_phase, step_seconds)
+    if late and _are_steady(late, figures, steps, matters):
+        return _waits_for_data(figures, late, usual_wait, step_seconds)
+    if lost_to_data >= matters and len(figures) > 1:
+        return _everywhere(figures, steps, usual_wait, lost_to_data, step_seconds, matters)
+    return _no_straggler(figures, max(waits), step_seconds, matters)
+
+
+@dataclass(frozen=True)
+class _SlowPhase:
+    name: str
+    ranks: list[int]
+    seconds: float
+    usual: float
+
+    @property
+    def excess(self) -> float:
+        return self.seconds - self.usual
+
+
+def _shared_phases(figures: Sequence[RankFigures]) -> list[str]:
+    return [name for name in figures[0].phase_seconds if all(name in rank.phase_seconds for rank in figures)]
+
+
+def _find_slow_phase(figures: Sequence[RankFigures], matters: float) -> Optional[_SlowPhase]:
+    """The phase in which a minority (with barriers: up to a half) takes longest beyond what is usual."""
+    has_barriers = all(rank.has_barriers for rank in figures)
+    found: Optional[_SlowPhase] = None
+    for name in _shared_phases(figures):
+        usual = low_median([rank.phase_seconds[name] for rank in figures])
+        slow = [rank for rank in figures if rank.phase_seconds[name] - usual >= matters]
+        slow.sort(key=lambda rank: -rank.phase_seconds[name])
+        if not slow or (2 * len(slow) >= len(figures) and not has_barriers):
+            continue
+        phase = _SlowPhase(name, [rank.rank for rank in slow], slow[0].phase_seconds[name], usual)
+        if found is None or phase.excess > found.excess:
+            found = phase
+    return found
+
+
+def _waits_by_step(figures: Sequence[RankFigures]) -> list[list[float]]:
+    """All ranks' waits, one list a step, of the steps that every rank has kept."""
+    first = max(rank.waits_from_step for rank in figures)
+    last = min(rank.waits_from_step + len(rank.waits) for rank in figures)
+    return [[rank.waits[step - rank.waits_from_step] for rank in figures] for step in range(first, last)]
+
+
+def _led(figures: Sequence[RankFigures], steps: list[list[float]], matters: float) -> dict[int, int]:
+    """By rank, in how many steps it waited longest for data, of those in which that cost anything."""
+    counts: dict[int, int] = {}
+    for step in steps:
+        longest = max(step)
+        if longest >= matters:
+            rank = figures[step.index(longest)].rank
+            counts[rank] = counts.get(rank, 0) + 1
+    return counts
+
+
+def _are_steady(
+    late: Sequence[RankFigures], figures: Sequence[RankFigures], steps: list[list[float]], matters: float
+) -> bool:
+    led = _led(figures, steps, matters)
+    by_late = sum(led.get(rank.rank, 0) for rank in late)
+    return by_late >= _STEADY * sum(led.values())
+
+
+def _waits_for_data(
+    figures: tuple[RankFigures, ...], late: Sequence[RankFigures], usual_wait: float, step_seconds: float
+) -> StragglerReport:
+    slowest = late[0]
+    ranks = [rank.rank for rank in late]
+    cause, stage, why = _why_late(slowest, [rank for rank in figures if rank.rank not in ranks])
+    who = f"{name_ranks(sorted(ranks))} {'is' if len(ranks) == 1 else 'are'} slow"
+    whose = "" if len(ranks) == 1 else f"rank {slowest.rank} "
+    return StragglerReport(
+        cause=cause,
+        ranks=tuple(ranks),
+        stage=stage,
+        moves=False,
+        lost_seconds=slowest.wait_seconds - usual_wait,
+        sentence=(
+            f"{who}: {whose or 'it '}waits {in_words(slowest.wait_seconds)} of a step of {in_words(step_seconds)} for "
+            f"data, most ranks {in_words(usual_wait)}; {why}"
+        ),
+        figures=figures,
+    )
+
+
+def _why_late(slowest: RankFigures, others: Sequence[RankFigures]) -> tuple[str, Optional[str], str]:
+    """Cause, stage and words, from the loaders' figures against those of the ranks that are not late."""
+    more_bytes = _ratio(slowest.batch_bytes, [rank.batch_bytes for rank in others])
+    more_samples = _ratio(slowest.batch_samples, [rank.batch_samples for rank in others])
+    # A larger sample takes longer in every stage, and that is no slowness of the stage.
+    fair = max(_ratio(slowest.sample_bytes, [rank.sample_bytes for rank in others]), 1.0)
+    found: Optional[tuple[float, StageFigures, float]] = None
+    for stage in slowest.stages:
+        same = [other.seconds for rank in others for other in rank.stages if other.name == stage.name]
+        usual = low_median(same) * fair
+        if not same or stage.seconds < _SLOWER_STAGE * usual:
+            continue
+        # What the slowness costs the stage's output, with so many samples at once.
+        excess = (stage.seconds - usual) / stage.concurrency
+        if found is None or excess > found[0]:
+            found = excess, stage, usual
+    if found is not None:
+        _, stage, usual = found
+        if stage is slowest.stages[0]:
+            why = f"its storage is slow: a read takes {in_words(stage.seconds)}, elsewhere {in_words(usual)}"
+            return "slow-storage", stage.name, why
+        why = f"its stage `{stage.name}` is slow: {in_words(stage.seconds)} a sample, elsewhere {in_words(usual)}"
+        return "slow-stage", stage.name, why
+    if max(more_bytes, more_samples) >= _LARGER_BATCH:
+        more = f"{more_samples:.1f} times the samples of the others', {more_bytes:.1f} times the bytes"
+        why = f"its batches are larger: {more}"
+        return "larger-batches", None, why
+    if slowest.limit_sentence is None:
+        return "waits-for-data", None, "its loader gives no figures that would say why"
+    why = f"its stages are as fast as elsewhere; its daemon says: {slowest.limit_sentence}"
+    return "waits-for-data", None, why
+
+
+def _ratio(value: Optional[float], others: Sequence[Optional[float]]) -> float:
+    """The value against the others' median; 1 where one of them is not known."""
+    known = [other for other in others if other]
+    return value / low_median(known) if value and known else 1.0
+
+
+def _slow_compute(figures: tuple[RankFigures, ...], phase: _SlowPhase, step_seconds: float) -> StragglerReport:
+    several = len(phase.ranks) > 1
+    doubt = (
+        ""
+        if all(rank.has_barriers for rank in figures)
+        else f"; if `{phase.name}` is where ranks wait for each other, StepTimer(barriers=True) makes sure"
+    )
+    return StragglerReport(
+        cause="slow-compute",
+        ranks=tuple(phase.ranks),
+        stage=phase.name,
+        moves=False,
+        lost_seconds=phase.excess,
+        sentence=(
+            f"{name_ranks(sorted(phase.ranks))} {'compute' if several else 'computes'} slowly: `{phase.name}` takes "
+            f"{'up to ' if several else ''}{in_words(phase.seconds)} there and {in_words(phase.usual)} on most ranks, "
+            f"of a step of {in_words(step_seconds)}; look for other work on that machine, clocks and temperature{doubt}"
+        ),
+        figures=figures,
+    )
+
+
+def _everywhere(
+    figures: tuple[RankFigures, ...],
+    steps: list[list[float]],
+    usual_wait: float,
+    lost: float,
+    step_seconds: float,
+    matters: float,
+) -> StragglerReport:
+    led = _led(figures, steps, matters)
+    # Where all ranks wait for as long in the same steps, the one that is longest by a hair says nothing.
+    moves = bool(steps) and usual_wait < 0.8 * lost
+    if moves:
+        most = sorted(led.items(), key=lambda item: (-item[1], item[0]))[:4]
+        shares = ", ".join(f"rank {rank} in {count / sum(led.values()):.0%}" for rank, count in most)
+        opening = f"the straggler moves from step to step ({shares} of the slow ones)"
+    else:
+        opening = f"all ranks wait for data, {in_words(usual_wait)} and more"
+    limits: dict[str, list[int]] = {}
+    for rank in figures:
+        if rank.limit not in (None, "none", "trainer"):
+            limits.setdefault(str(rank.limit), []).append(rank.rank)
+    named = "; ".join(f"the limit of {name_ranks(ranks)} is `{limit}`" for limit, ranks in limits.items())
+    return StragglerReport(
+        cause="everywhere",
+        ranks=(),
+        stage=None,
+        moves=moves,
+        lost_seconds=lost,
+        sentence=(
+            f"{opening}; in all, a step of {in_words(step_seconds)} loses {in_words(lost)}: loading is too slow on all "
+            f"ranks{'; ' + named if named else ''}"
+        ),
+        figures=figures,
+    )
+
+
+def _no_straggler(
+    figures: tuple[RankFigures, ...], longest_wait: float, step_seconds: float, matters: float
+) -> StragglerReport:
+    waits = f"{in_words(longest_wait)} of a step of {in_words(step_seconds)}"
+    if len(figures) == 1:
+        return _nothing(figures, "none", f"there is one rank, and it waits {waits} for data")
+    calm = f"no rank waits for data, at most {waits}"
+    phases = _shared_phases(figures)
+    if not phases:
+        return _nothing(
+            figures,
+            "unknown",
+            f"{calm}; whether one of them computes more slowly than the others cannot be told without phases: put "
+            '`with timer("forward"):` and so on around the parts of the step',
+        )
+    has_barriers = all(rank.has_barriers for rank in figures)
+    unclear = [
+        name
+        for name in phases
+        if not has_barriers
+        # Between the two ends of all ranks, which chance alone moves apart: twice what one rank's distance counts from.
+        and max(rank.phase_seconds[name] for rank in figures) - min(rank.phase_seconds[name] for rank in figures)
+        >= 2 * matters
+    ]
+    if unclear:
+        return _nothing(
+            figures,
+            "unknown",
+            f"{calm}; the ranks differ in {' and '.join(f'`{name}`' for name in unclear)}, and which of them compute "
+            "and which wait for the others there cannot be told without StepTimer(barriers=True)",
+        )
+    return _nothing(figures, "none", f"{calm}, and no phase takes one rank longer than the others: no rank is slow")
+
+
+def _nothing(figures: tuple[RankFigures, ...], cause: str, sentence: str) -> StragglerReport:
+    return StragglerReport(
+        cause=cause, ranks=(), stage=None, moves=False, lost_seconds=0.0, sentence=sentence, figures=figures
+    )
