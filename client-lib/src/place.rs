@@ -57,6 +57,11 @@ impl Place {
         }
     }
 
+    /// So many batches of the epoch are left: for who follows another place and did not hear the answer to a seek.
+    pub(crate) fn expect(&mut self, batches_left: u64) {
+        self.batches_left = batches_left;
+    }
+
     /// The iteration of an epoch is over.
     pub(crate) fn enter_next_epoch(&mut self, batches: u64) {
         let next = self.next_epoch();

@@ -115,6 +115,7 @@ fn an_epoch_left_at_its_last_batch_leaves_no_trace_of_what_was_uploaded_in_vain(
         "state",
         "state=1",
         "take=1",
+        "state",
         "stats",
     ];
     let device = lines(trainer(&place, &arguments));
@@ -123,6 +124,10 @@ fn an_epoch_left_at_its_last_batch_leaves_no_trace_of_what_was_uploaded_in_vain(
     assert_eq!((&state["epoch"], &state["samples"]), (&json!(1), &json!(0)), "{state}");
     assert!(device.iter().any(|line| line["refused"].is_string()), "{device:?}");
     assert_eq!(batches(&device)[10]["digest"], batches(&host)[12]["digest"]);
+    // Behind the first batch of an epoch that was begun by leaving another one early.
+    let state = device.iter().filter_map(|line| line["state"].as_str()).next_back().unwrap();
+    let state: serde_json::Value = serde_json::from_str(state).unwrap();
+    assert_eq!((&state["epoch"], &state["samples"]), (&json!(1), &json!(8)), "{state}");
     assert_eq!(device.last().unwrap()["given_up"], 2);
 }
 

@@ -275,6 +275,7 @@ CUresult cuCtxSynchronize(void) {
     pthread_mutex_unlock(&mutex);
     return OK;
 }
+CUresult cuThreadExchangeStreamCaptureMode(int *mode) { CALLED_IN_CONTEXT(*mode == 2 ? "relaxed" : "strict"); return OK; }
 CUresult cuStreamWaitEvent(void *handle, struct event *event, unsigned flags) {
     (void)flags;
     CALLED_IN_CONTEXT("");

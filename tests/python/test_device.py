@@ -25,9 +25,10 @@ from forebay import _torch_device
 driver = ctypes.CDLL("libcuda.so")
 
 class Stream:
-    def __init__(self):
-        made = ctypes.c_void_p()
-        assert driver.cuStreamCreate(ctypes.byref(made), 1) == 0
+    def __init__(self, handle=None):
+        made = ctypes.c_void_p(handle)
+        if handle is None:
+            assert driver.cuStreamCreate(ctypes.byref(made), 1) == 0
         self.cuda_stream = made.value
     def synchronize(self):
         assert driver.cuStreamSynchronize(ctypes.c_void_p(self.cuda_stream)) == 0
@@ -40,12 +41,12 @@ class Memory:
         driver.cuInit(0)
         driver.cuCtxSetCurrent(ctypes.c_void_p(1))
         self.device, self.ordinal = torch.device("cpu"), 0
-        self._side, self.current, self.recorded, self.kept = Stream(), Stream(), 0, []
+        self.current, self.recorded, self.kept = Stream(), 0, []
         self.full = False
         Memory.last = self
-    @property
-    def side_stream(self):
-        return self._side.cuda_stream
+    def use_side_stream(self, handle):
+        assert handle
+        self.side = Stream(handle)
     def current_stream(self):
         return self.current
     def allocate(self, wanted):
@@ -193,16 +194,18 @@ def test_an_epoch_left_early_a_state_and_a_jump(config, play):
         state = batches.state_dict()
         old = iter(batches)  # the second epoch
         first = content(next(old))["index"]
+        behind_the_break = batches.state_dict()
         stale = list(epoch)  # has ended, though an epoch is open
         batches.load_state_dict(state)
         rest = [content(batch)["index"] for batch in batches]
-        print(json.dumps([seen, first, rest, batches.given_up, stale, list(old)]))
+        print(json.dumps([seen, first, rest, batches.given_up, stale, list(old), behind_the_break]))
         """,
     )
     host = [batch["index"] for batch in on_host(config(), epochs=2)]
     assert seen[:3] == [host[:2], host[5], host[2:5]]
     # Three of the first epoch, four of the second; iterators that were begun before have ended.
-    assert seen[3:] == [7, [], []]
+    assert seen[3:6] == [7, [], []]
+    assert (seen[6]["epoch"], seen[6]["samples"]) == (1, 8)
 
 
 def test_without_pytorchs_cuda_the_error_says_so(config):

@@ -26,8 +26,6 @@ pub(crate) struct DeviceRequest {
     ordinal: usize,
     /// The policy's name.
     pin: String,
-    /// The handle of the stream that copies are queued on, where memory is offered; else it is the client's own.
-    side: Option<usize>,
     /// Of the client's own memory: batches ahead, and batches held.
     pool: Option<(usize, usize)>,
 }
@@ -42,12 +40,7 @@ impl DeviceRequest {
             return Ok(Source::Pool(builder.attach_to(&device, options)?));
         }
         let loader = builder.unfinished(true).attach()?;
-        let Some(side) = self.side else {
-            return Ok(Source::Device(Upload::start(loader, &device, pin)?));
-        };
-        // SAFETY: `forebay.torch` makes the stream, of this device and non-blocking, and keeps it beside the session.
-        let upload = unsafe { Upload::start_on_stream(loader, &device, pin, side)? };
-        Ok(Source::Device(upload))
+        Ok(Source::Device(Upload::start(loader, &device, pin)?))
     }
 }
 
@@ -68,6 +61,11 @@ impl Owners {
         lock(&self.0).1.remove(&token)
     }
 
+    /// How many are offered and not taken.
+    pub(crate) fn count(&self) -> usize {
+        lock(&self.0).1.len()
+    }
+
     /// Lets go of all of them: the upload has ended.
     pub(crate) fn clear(&self) {
         let owners = std::mem::take(&mut lock(&self.0).1);
@@ -82,6 +80,11 @@ pub(crate) type Piece = (usize, bool, usize, usize);
 pub(crate) type Given = (Py<PyAny>, u64, Vec<u64>);
 
 impl Session {
+    /// The handle of the stream that copies are queued on.
+    pub(crate) fn side_stream_handle(&self, py: Python<'_>) -> PyResult<usize> {
+        self.run(py, |source| Ok(source.device()?.side_stream().cu_stream() as usize))
+    }
+
     /// The pieces of a batch on the device.
     pub(crate) fn device_regions(&self, py: Python<'_>) -> PyResult<Vec<Piece>> {
         self.run(py, |source| {
@@ -142,10 +145,13 @@ impl Session {
         let next: Option<Uploaded> = match at_once {
             Some(Ok(Some(next))) => next,
             Some(Err(error)) => return Err(self.raise(py, &error)),
-            Some(Ok(None)) | None => self.run(py, |source| {
+            Some(Ok(None)) | None => self.in_slices(py, |source| {
                 let upload = source.device()?;
+                if !upload.wait()? {
+                    return Ok(None);
+                }
                 // SAFETY: as above.
-                unsafe { upload.next(stream) }
+                unsafe { upload.next(stream) }.map(Some)
             })?,
         };
         let Some(uploaded) = next else { return Ok(None) };
@@ -170,10 +176,15 @@ impl Session {
         let next = match at_once {
             Some(Ok(Some(next))) => next,
             Some(Err(error)) => return Err(self.raise(py, &error)),
-            Some(Ok(None)) | None => self.run(py, |source| {
+            Some(Ok(None)) | None => self.in_slices(py, |source| {
                 let loader = source.pool()?;
+                loader.offer()?;
                 // Ended: the next epoch is begun by the next iterator.
-                if loader.upload().is_open() { loader.next_unordered() } else { Ok(None) }
+                match (loader.upload_mut().wait()?, loader.upload().is_open()) {
+                    (false, _) => Ok(None),
+                    (true, false) => Ok(Some(None)),
+                    (true, true) => loader.next_unordered().map(Some),
+                }
             })?,
         };
         next.map(|batch| to_arrays(py, batch)).transpose()

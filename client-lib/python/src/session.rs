@@ -3,8 +3,9 @@
 //!
 //! The interpreter lock is never held while this side waits, neither for the daemon nor for the session's own lock: a
 //! ready batch is taken with a try of the lock; everything else detaches first. While waiting, signals are looked at
-//! every 50 ms, so that Ctrl-C ends a waiting `next`.
+//! every 50 ms, so that Ctrl-C ends a waiting `next`; while a `next` waits, by a thread that does not hold the session then.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
@@ -38,8 +39,16 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+thread_local! {
+    /// This thread looks at signals between the slices of its wait, when it does not hold the session.
+    static LOOKS_BETWEEN: Cell<bool> = const { Cell::new(false) };
+}
+
 /// Whether a signal handler raised something; keeps what it raised.
 fn signal_came(caught: &Caught) -> bool {
+    if LOOKS_BETWEEN.get() {
+        return false;
+    }
     // No interpreter any more: give the wait up.
     let raised = Python::try_attach(|py| py.check_signals());
     match raised {
@@ -72,7 +81,27 @@ impl Session {
             let mut guard = lock(&self.source);
             guard.as_mut().map_or(Err(Error::Closed), work)
         });
-        result.map_err(|error| self.raise(py, &error))
+        let result = result.map_err(|error| self.raise(py, &error))?;
+        // Raised by a handler just when the wait ended by itself.
+        lock(&self.caught).take().map_or(Ok(result), Err)
+    }
+
+    /// Runs something that waits, a slice at a time, until it gives something. Signals are looked at between the slices, so
+    /// that a handler may use the session: save its state, or close it.
+    pub(crate) fn in_slices<R: Send>(
+        &self,
+        py: Python<'_>,
+        mut slice: impl FnMut(&mut Source) -> Result<Option<R>, Error> + Send,
+    ) -> PyResult<R> {
+        loop {
+            LOOKS_BETWEEN.set(true);
+            let found = self.run(py, &mut slice);
+            LOOKS_BETWEEN.set(false);
+            match found? {
+                Some(found) => return Ok(found),
+                None => py.check_signals()?,
+            }
+        }
     }
 
     /// Runs something that does not wait, with the interpreter lock; `None` when another thread is at the session.
@@ -98,6 +127,16 @@ impl Session {
         self.run(py, Source::begin_epoch)?;
         // Relaxed: a number of its own; the interpreter orders who sees it.
         Ok(self.iteration.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // The end waits, for copies and for a private daemon: not with the interpreter's lock.
+        let mut source = self.source.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if source.is_some() {
+            Python::try_attach(|py| py.detach(|| drop(source.take())));
+        }
     }
 }
 
@@ -181,6 +220,16 @@ impl Session {
     /// table).
     fn regions(&self, py: Python<'_>) -> PyResult<Vec<Piece>> {
         self.device_regions(py)
+    }
+
+    /// The handle of the stream that copies are queued on.
+    fn side_stream(&self, py: Python<'_>) -> PyResult<usize> {
+        self.side_stream_handle(py)
+    }
+
+    /// How many offers were not taken yet.
+    fn offered(&self) -> usize {
+        self.owners.count()
     }
 
     /// Offers memory on the device for one batch: an address for each region, and what keeps them.
@@ -323,14 +372,14 @@ impl Epoch {
         let at_once = session.run_at_once(|source| source.host()?.try_next());
         let at_once = at_once.unwrap_or(Ok(Next::Waiting));
         let next = match at_once.map_err(|error| session.raise(py, &error))? {
-            Next::Waiting => session.run(py, |source| {
+            Next::Waiting => session.in_slices(py, |source| {
                 let loader = source.host()?;
-                loop {
-                    match loader.try_next()? {
-                        Next::Waiting => loader.wait()?,
-                        other => return Ok(other),
-                    }
+                let mut found = loader.try_next()?;
+                if matches!(found, Next::Waiting) {
+                    loader.wait()?;
+                    found = loader.try_next()?;
                 }
+                Ok(Some(found).filter(|found| !matches!(found, Next::Waiting)))
             })?,
             other => other,
         };

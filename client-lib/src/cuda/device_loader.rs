@@ -40,7 +40,7 @@ impl Default for DeviceOptions {
 #[derive(Debug)]
 struct Block {
     memory: Option<CudaSlice<u8>>,
-    after: Vec<Event>,
+    after: Vec<Arc<Event>>,
     gpu: Arc<Gpu>,
 }
 
@@ -139,9 +139,14 @@ impl DeviceLoader {
     /// # Errors
     /// As [`Loader::next_batch`]; [`Error::DeviceHoldLimit`] when too many batches are held; [`Error::Gpu`].
     pub fn next_batch(&mut self, stream: &Arc<CudaStream>) -> Result<Option<DeviceBatch>, Error> {
-        let Some(batch) = self.next_unordered()? else { return Ok(None) };
-        batch.used_on(stream)?;
-        Ok(Some(batch))
+        let user = User { handle: stream.cu_stream() as usize, _stream: Some(Arc::clone(stream)) };
+        let handle = user.handle;
+        // SAFETY: the stream is held here; one of another device is refused by the driver.
+        let batch = self.next_with(|gpu, copied| unsafe { gpu.wait(handle, copied) })?;
+        Ok(batch.map(|mut batch| {
+            batch.users.get_mut().unwrap_or_else(PoisonError::into_inner).push(user);
+            batch
+        }))
     }
 
     /// As [`next_batch`](Self::next_batch) for a stream that is not known yet: nothing waits for the copy before
@@ -150,15 +155,24 @@ impl DeviceLoader {
     /// # Errors
     /// As there.
     pub fn next_unordered(&mut self) -> Result<Option<DeviceBatch>, Error> {
+        self.next_with(|_, _| Ok(()))
+    }
+
+    fn next_with(
+        &mut self,
+        order: impl FnOnce(&Gpu, &Event) -> Result<(), Error>,
+    ) -> Result<Option<DeviceBatch>, Error> {
         self.offer()?;
         if !self.upload.is_open() {
             self.upload.begin_epoch()?;
         }
-        let Some(uploaded) = self.upload.take(|_, _| Ok(()))? else { return Ok(None) };
+        let Some(uploaded) = self.upload.take(order)? else { return Ok(None) };
         let mut pool = lock(&self.pool);
         let place = pool.offered.iter().position(|(token, _)| *token == uploaded.token);
         let place = place.ok_or_else(|| Error::Protocol("a batch without a destination".into()))?;
-        let (_, block) = pool.offered.swap_remove(place);
+        let (_, mut block) = pool.offered.swap_remove(place);
+        // The copy is behind them on the side stream, and so is whatever frees the memory.
+        block.after.clear();
         pool.held += 1;
         Ok(Some(DeviceBatch {
             block: Some(block),
@@ -178,21 +192,25 @@ impl DeviceLoader {
         self.upload.is_open() && self.upload.is_ready()
     }
 
-    /// Hands the upload as many destinations as it may be ahead by.
-    fn offer(&mut self) -> Result<(), Error> {
+    /// Hands the upload as many destinations as it may be ahead by. [`next_batch`](Self::next_batch) does it by itself.
+    ///
+    /// # Errors
+    /// [`Error::DeviceHoldLimit`], and [`Error::Gpu`] when the device's memory is full.
+    pub fn offer(&mut self) -> Result<(), Error> {
         let mut pool = lock(&self.pool);
         if pool.held >= self.options.device_hold {
             let (held, hold) = (pool.held, self.options.device_hold);
             return Err(Error::DeviceHoldLimit { held, hold });
         }
         while pool.offered.len() < self.options.ahead {
-            let mut block = match pool.free.pop() {
+            let block = match pool.free.pop() {
                 Some(block) => block,
                 None => self.allocate()?,
             };
             let start = block.memory.as_ref().map_or(0, address);
             let addresses = self.offsets.iter().map(|offset| start + *offset as u64).collect();
-            let after = std::mem::take(&mut block.after);
+            // Kept in the block, too: it may be freed before a copy comes.
+            let after = block.after.clone();
             let token = self.next_token;
             self.next_token += 1;
             pool.offered.push((token, block));
@@ -404,12 +422,14 @@ impl Drop for DeviceBatch {
         let mut is_ordered = true;
         for user in users {
             let recorded = self.gpu.event().and_then(|event| {
+                // The thread's default stream is another one on another thread; the legacy one waits for all of them.
+                let handle = if user.handle == 2 { 1 } else { user.handle };
                 // SAFETY: the stream is held here, or whoever named it vouches for it.
-                unsafe { event.record(user.handle)? };
+                unsafe { event.record(handle)? };
                 Ok(event)
             });
             match recorded {
-                Ok(event) => block.after.push(event),
+                Ok(event) => block.after.push(Arc::new(event)),
                 Err(_) => is_ordered = false,
             }
         }

@@ -23,6 +23,9 @@ pub(crate) struct Gpu {
     events: Mutex<Vec<RawEvent>>,
     /// The module of [`crate::finish::KERNELS`], loaded when it is first needed.
     module: Mutex<Option<Module>>,
+    /// Every side stream that was made; one that nobody else holds is given out again. Never destroyed: memory that was
+    /// allocated in a stream's order may outlive an upload.
+    side_streams: Mutex<Vec<Arc<CudaStream>>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -144,7 +147,13 @@ impl Gpu {
         // SAFETY: slices are made here alone, and their use on other streams is ordered by events of ours. With it on, the
         // first stream would be made with a wait for all work of the device.
         unsafe { context.disable_event_tracking() };
-        Ok(Arc::new(Self { context, ordinal, events: Mutex::default(), module: Mutex::default() }))
+        Ok(Arc::new(Self {
+            context,
+            ordinal,
+            events: Mutex::default(),
+            module: Mutex::default(),
+            side_streams: Mutex::default(),
+        }))
     }
 
     /// The device's number among those that this process sees.
@@ -179,20 +188,26 @@ impl Gpu {
         Ok(work())
     }
 
-    /// A stream that waits for no other one.
-    pub(crate) fn new_stream(&self) -> Result<Arc<CudaStream>, Error> {
+    /// A stream that waits for no other one, for an upload's copies. PyTorch's own would not do: it gives the same 32 to
+    /// everyone by turns, and somebody might capture or compute on ours.
+    pub(crate) fn side_stream(&self) -> Result<Arc<CudaStream>, Error> {
+        let mut made = self.side_streams.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(free) = made.iter().find(|stream| Arc::strong_count(stream) == 1) {
+            return Ok(Arc::clone(free));
+        }
         let _entered = self.enter()?;
-        self.context.new_stream().map_err(|error| self.failed("making a stream", error))
+        let stream = self.context.new_stream();
+        let stream = stream.map_err(|error| self.failed("making a stream", error))?;
+        made.push(Arc::clone(&stream));
+        Ok(stream)
     }
 
-    /// A stream that belongs to someone else.
-    ///
-    /// # Safety
-    /// The handle must be a stream of this device's primary context, or 0, 1 or 2 (the default streams), and stay one for
-    /// as long as the result lives.
-    pub(crate) unsafe fn borrow_stream(&self, handle: usize) -> Arc<CudaStream> {
-        // SAFETY: the caller's.
-        unsafe { self.context.wrap_borrowed_stream(handle as sys::CUstream) }
+    /// Lets the calling thread, one of ours, go on while another one captures a graph: what it does is no part of that.
+    /// Without this a capture in the default mode fails at our calls, and they at it.
+    pub(crate) fn stay_out_of_captures(&self) {
+        let mut mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: `mode` is a place for one value. A driver without the call has no captures to stay out of.
+        let _ = self.within(|| unsafe { sys::cuThreadExchangeStreamCaptureMode(&raw mut mode) });
     }
 
     /// An event to record.
@@ -216,7 +231,7 @@ impl Gpu {
     /// Makes a stream wait for an event: the host does not.
     ///
     /// # Safety
-    /// The stream must be one as in [`borrow_stream`](Self::borrow_stream), now.
+    /// The handle must be a stream of this device's primary context, or 0, 1 or 2 (the default streams).
     pub(crate) unsafe fn wait(&self, stream: usize, event: &Event) -> Result<(), Error> {
         let _entered = self.enter()?;
         // SAFETY: the caller's, and the event lives.

@@ -134,6 +134,7 @@ impl Pinning {
         if policy == PinPolicy::Auto {
             let (pinning, gpu, ring) = (Arc::clone(&pinning), Arc::clone(gpu), Arc::clone(ring));
             let registering = move || {
+                gpu.stay_out_of_captures();
                 let path = match register(&gpu, &ring) {
                     Ok(()) => Path::Registered,
                     Err(error) => Path::Staged(error.to_string()),
@@ -197,6 +198,16 @@ impl Staging {
         }
         self.made += 1;
         Buffer::ToMake
+    }
+
+    /// Whether no batch can be staged now.
+    pub(crate) fn is_used_up(&self) -> bool {
+        self.free.is_empty() && self.made == STAGING_BUFFERS
+    }
+
+    /// Whether copies from buffers are on their way.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.free.len() < self.made
     }
 
     /// The copy from it is done.

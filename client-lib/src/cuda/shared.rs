@@ -23,7 +23,7 @@ pub(crate) struct Destination {
     pub(crate) token: u64,
     pub(crate) addresses: Vec<u64>,
     /// What has to be done before it is written to: the work that used the batch which lay there before.
-    pub(crate) after: Vec<Event>,
+    pub(crate) after: Vec<Arc<Event>>,
 }
 
 /// A batch whose copies are queued.
@@ -31,6 +31,8 @@ pub(crate) struct Destination {
 pub(crate) struct Ready {
     pub(crate) destination: Destination,
     pub(crate) descriptor: Descriptor,
+    /// The batches of its epoch that come after it.
+    pub(crate) batches_left: u64,
     pub(crate) copied: Arc<Event>,
 }
 
@@ -153,8 +155,9 @@ impl Shared {
         state.stop || state.cancel || !state.commands.is_empty()
     }
 
-    /// Sleeps until there is something to do for the upload thread. `hold`: so many slots may wait for their copies.
-    pub(crate) fn next_step(&self, hold: u64) -> Step {
+    /// Sleeps until there is something to do for the upload thread. `hold`: so many slots may wait for their copies;
+    /// `is_staged`: a batch needs a staging buffer, too.
+    pub(crate) fn next_step(&self, hold: u64, is_staged: bool) -> Step {
         let mut state = self.lock();
         loop {
             if state.stop {
@@ -166,6 +169,7 @@ impl Shared {
             if state.wants
                 && state.broken.is_none()
                 && state.in_flight < hold
+                && !(is_staged && state.staging.is_used_up())
                 && let Some(destination) = state.destinations.pop_front()
             {
                 return Step::Take(destination);
@@ -183,6 +187,17 @@ impl Shared {
         self.news.wait_timeout(state, limit).unwrap_or_else(PoisonError::into_inner).0
     }
 
+    /// The upload thread has ended, in whatever way: nobody waits for it any more.
+    pub(crate) fn end(&self) {
+        let mut state = self.lock();
+        state.broken.get_or_insert(Error::Closed);
+        // With them go the senders of their answers.
+        let commands = std::mem::take(&mut state.commands);
+        drop(state);
+        drop(commands);
+        self.news.notify_all();
+    }
+
     /// Sleeps until a staging buffer may be free.
     pub(crate) fn wait_for_work<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         self.work.wait(state).unwrap_or_else(PoisonError::into_inner)
@@ -190,6 +205,11 @@ impl Shared {
 }
 
 impl State {
+    /// Whether the trainer has something to hear.
+    pub(crate) fn has_news(&self) -> bool {
+        !self.found.is_empty() || self.broken.is_some()
+    }
+
     /// Takes back what was uploaded and not handed over: the destinations are written to again in the stream's order.
     /// Gives the number of batches.
     pub(crate) fn discard_found(&mut self) -> u64 {

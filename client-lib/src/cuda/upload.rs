@@ -87,6 +87,7 @@ pub struct Upload {
     given_up: u64,
     /// An epoch was begun and its end not told.
     is_open: bool,
+    waiting_since: Option<Instant>,
     timeout: Duration,
     interrupt: UserInterrupt,
 }
@@ -111,36 +112,8 @@ impl Upload {
     ///
     /// # Errors
     /// [`Error::Gpu`] when the driver refuses a stream, or the registration under [`PinPolicy::Register`].
-    pub fn start(loader: Loader, device: &Device, pin: PinPolicy) -> Result<Self, Error> {
-        let side = device.0.new_stream()?;
-        Self::start_on(loader, device, pin, side)
-    }
-
-    /// As [`start`](Self::start), over a stream that belongs to someone else, such as PyTorch.
-    ///
-    /// # Safety
-    /// `side` must be a non-blocking stream of the device's primary context that lives longer than the upload, and all
-    /// destinations' memory must be ready for work queued on it.
-    ///
-    /// # Errors
-    /// As [`start`](Self::start).
-    pub unsafe fn start_on_stream(
-        loader: Loader,
-        device: &Device,
-        pin: PinPolicy,
-        side: usize,
-    ) -> Result<Self, Error> {
-        // SAFETY: the caller's.
-        let side = unsafe { device.0.borrow_stream(side) };
-        Self::start_on(loader, device, pin, side)
-    }
-
-    fn start_on(
-        mut loader: Loader,
-        device: &Device,
-        pin: PinPolicy,
-        side: Arc<CudaStream>,
-    ) -> Result<Self, Error> {
+    pub fn start(mut loader: Loader, device: &Device, pin: PinPolicy) -> Result<Self, Error> {
+        let side = device.0.side_stream()?;
         let gpu = Arc::clone(&device.0);
         let shared = Arc::new(Shared::new()?);
         let regions: Arc<[Region]> = regions_of(loader.terms())?.into();
@@ -166,6 +139,7 @@ impl Upload {
             statistics: WaitStatistics::default(),
             given_up: 0,
             is_open: false,
+            waiting_since: None,
             timeout: loader.timeout(),
             interrupt: UserInterrupt(interrupt),
         };
@@ -210,7 +184,7 @@ impl Upload {
     }
 
     /// As [`offer`](Self::offer), to be written to after these events.
-    pub(crate) fn offer_after(&self, token: u64, addresses: Vec<u64>, after: Vec<Event>) {
+    pub(crate) fn offer_after(&self, token: u64, addresses: Vec<u64>, after: Vec<Arc<Event>>) {
         debug_assert_eq!(addresses.len(), self.regions.len());
         self.shared.tell_thread(|state| {
             state.destinations.push_back(Destination { token, addresses, after });
@@ -226,8 +200,7 @@ impl Upload {
     /// Whether [`next`](Self::next) has something to tell without waiting.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        let state = self.shared.lock();
-        !self.is_open || !state.found.is_empty() || state.broken.is_some()
+        !self.is_open || self.shared.lock().has_news()
     }
 
     /// The next batch of the epoch begun; `None` at its end. The stream waits for the copy, this thread does not. Waits
@@ -262,8 +235,9 @@ impl Upload {
             self.shared.lock().found.push_front(Found::Batch(ready));
             return Err(error);
         }
-        let Ready { destination, descriptor, copied } = *ready;
+        let Ready { destination, descriptor, batches_left, copied } = *ready;
         if !descriptor.replayed {
+            self.place.expect(batches_left + 1);
             self.place.advance(descriptor.position_after, descriptor.substitutes);
         }
         Ok(Some(Uploaded {
@@ -290,56 +264,67 @@ impl Upload {
 
     /// Waits for the next batch or the epoch's end.
     fn take_found(&mut self) -> Result<Option<Box<Ready>>, Error> {
-        let mut begun: Option<Instant> = None;
-        let mut state = self.shared.lock();
         loop {
-            match state.found.pop_front() {
-                Some(Found::Batch(ready)) => {
-                    drop(state);
-                    let wait = begun.map(|begun| begun.elapsed());
+            let mut state = self.shared.lock();
+            let found = state.found.pop_front();
+            let broken = state.broken.clone();
+            drop(state);
+            match (found, broken) {
+                (Some(Found::Batch(ready)), _) => {
+                    let wait = self.waiting_since.take().map(|since| since.elapsed());
                     self.statistics.record(wait, ready.descriptor.payload_bytes);
                     if wait.is_some() {
                         self.ring.show_waited(self.statistics.after_start());
                     }
                     return Ok(Some(ready));
                 }
-                Some(Found::End) => return Ok(None),
-                Some(Found::Failed(error)) => return Err(error),
-                None => {}
-            }
-            if let Some(error) = &state.broken {
-                return Err(error.clone());
-            }
-            if !state.wants {
-                // An error was told; the caller tries again.
-                state.wants = true;
-                drop(state);
-                self.shared.tell_thread(|_| ());
-                state = self.shared.lock();
-                continue;
-            }
-            let begun = *begun.get_or_insert_with(Instant::now);
-            // The loader's own time-out comes as what it found; this one is for a device that does not answer.
-            if begun.elapsed() > self.timeout + Duration::from_secs(5) && state.in_flight > 0 {
-                return Err(Error::Timeout {
-                    waited: begun.elapsed(),
-                    waited_for: format!(
-                        "{} copies to cuda:{}",
-                        state.in_flight,
-                        self.gpu.ordinal()
-                    ),
-                    daemon_says: "the device does not complete them".into(),
-                });
-            }
-            state = self.shared.wait_for_news(state, SLICE);
-            if state.found.is_empty() && begun.elapsed() >= SLICE {
-                drop(state);
-                if self.interrupt.asks() {
-                    return Err(Error::Interrupted("the next batch on the device".into()));
+                (Some(Found::End), _) => {
+                    self.waiting_since = None;
+                    return Ok(None);
                 }
-                state = self.shared.lock();
+                (Some(Found::Failed(error)), _) | (None, Some(error)) => {
+                    self.waiting_since = None;
+                    return Err(error);
+                }
+                (None, None) => {}
+            }
+            if !self.wait()? && self.interrupt.asks() {
+                return Err(Error::Interrupted("the next batch on the device".into()));
             }
         }
+    }
+
+    /// Waits for one slice of 50 ms, or less when something comes: whether it did. To be called when
+    /// [`is_ready`](Self::is_ready) said no, by who has something to look at between the slices.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] when the device does not complete copies; the daemon's own time-out comes as what is found.
+    pub fn wait(&mut self) -> Result<bool, Error> {
+        self.check_process()?;
+        let mut state = self.shared.lock();
+        if !self.is_open || state.has_news() {
+            return Ok(true);
+        }
+        if !state.wants {
+            // An error was told; the caller tries again.
+            state.wants = true;
+            drop(state);
+            self.shared.tell_thread(|_| ());
+            state = self.shared.lock();
+        }
+        let begun = *self.waiting_since.get_or_insert_with(Instant::now);
+        let is_copying = state.in_flight > 0 || state.staging.is_busy();
+        if begun.elapsed() > self.timeout + Duration::from_secs(5) && is_copying {
+            drop(state);
+            self.waiting_since = None;
+            return Err(Error::Timeout {
+                waited: begun.elapsed(),
+                waited_for: format!("copies to cuda:{}", self.gpu.ordinal()),
+                daemon_says: "the device does not complete them".into(),
+            });
+        }
+        state = self.shared.wait_for_news(state, SLICE);
+        Ok(state.has_news())
     }
 
     /// What uploading did and cost.

@@ -42,16 +42,33 @@ pub(crate) struct Uploader {
     pub(crate) shared: Arc<Shared>,
 }
 
+/// Tells the trainer's side when the upload thread is gone, also by a panic.
+struct Ended(Arc<Shared>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
 impl Uploader {
     /// Starts both threads. The first one ends when it is told to stop, and with it the loader; it waits for the second.
     pub(crate) fn start(self) -> Result<JoinHandle<()>, Error> {
         // A ring has fewer slots, so nobody ever waits to send.
         let (to_reaper, copies) = sync_channel(usize::from(self.loader.terms().slots) + 2);
         let shared = Arc::clone(&self.shared);
-        let reaper = spawn("forebay-reaper", move || reap(&copies, &shared))?;
+        let gpu = Arc::clone(&self.gpu);
+        let reaper = spawn("forebay-reaper", move || {
+            gpu.stay_out_of_captures();
+            reap(&copies, &shared);
+        })?;
         spawn("forebay-upload", move || {
-            let Self { loader, .. } = self.run(to_reaper);
+            self.gpu.stay_out_of_captures();
+            let _ended = Ended(Arc::clone(&self.shared));
+            let Self { loader, finishers, gpu, .. } = self.run(to_reaper);
             let _ = reaper.join();
+            // Every copy is done, and the kernels behind them.
+            let _ = gpu.within(|| drop(finishers));
             // Last: every slot has come back, and nothing reads the ring any more.
             drop(loader);
         })
@@ -60,7 +77,8 @@ impl Uploader {
     fn run(mut self, to_reaper: SyncSender<Copying>) -> Self {
         let hold = u64::from(self.loader.terms().hold).max(1);
         loop {
-            match self.shared.next_step(hold) {
+            let is_staged = matches!(self.pinning.path(), Path::Staged(_));
+            match self.shared.next_step(hold, is_staged) {
                 Step::Stop => return self,
                 Step::Run(command) => {
                     command(&mut self.loader);
@@ -100,6 +118,7 @@ impl Uploader {
     ) {
         let descriptor = batch.lease.descriptor().clone();
         let bytes = descriptor.payload_bytes;
+        let batches_left = self.loader.place().batches_left();
         match self.queue(batch, &mut destination) {
             Ok(copying) => {
                 let copied = Arc::clone(&copying.copied);
@@ -110,6 +129,7 @@ impl Uploader {
                     state.found.push_back(Found::Batch(Box::new(Ready {
                         destination,
                         descriptor,
+                        batches_left,
                         copied,
                     })));
                 });
@@ -124,41 +144,50 @@ impl Uploader {
 
     /// Queues a batch's copies on the side stream, behind the work that used the destination before.
     fn queue(&self, batch: Batch, destination: &mut Destination) -> Result<Copying, Error> {
-        let queued = self.queue_copies(batch, destination);
-        if queued.is_err() {
-            // What was queued may still read the slot; if this fails too, the device reads nothing any more.
-            let _ = self.gpu.within(|| self.side.synchronize());
-        }
-        queued
-    }
-
-    fn queue_copies(&self, batch: Batch, destination: &mut Destination) -> Result<Copying, Error> {
-        let stream = self.side.cu_stream() as usize;
-        for used in destination.after.drain(..) {
-            // SAFETY: the side stream lives as long as this thread.
-            unsafe { self.gpu.wait(stream, &used)? };
-        }
-        let staged = match self.pinning.path() {
+        let buffer = match self.pinning.path() {
             Path::Staged(_) => self.staging_buffer(),
             Path::Refused(error) => return Err(error),
             Path::Registered | Path::Pageable(_) => None,
         };
-        let source = match staged {
-            Some(buffer) => Source::Buffer(self.copy_staged(&batch, destination, buffer)?),
-            None => {
-                for (place, region) in self.regions.iter().enumerate() {
-                    let (from, bytes) = region.source(&batch).ok_or(Error::Forked)?;
-                    // SAFETY: the region lies inside the slot, which the batch holds until the reaper has seen the event
-                    // recorded below.
-                    unsafe { self.queue_region(place, destination, from, bytes)? };
-                }
-                Source::Slot(batch)
-            }
+        let queued = match &buffer {
+            Some(buffer) => self.queue_staged(&batch, destination, buffer),
+            None => self.queue_slot(&batch, destination),
         };
-        let copied = self.gpu.event()?;
-        // SAFETY: as for the wait above.
-        unsafe { copied.record(stream)? };
+        let copied = queued.inspect_err(|_| {
+            // What was queued may still read slot or buffer, which go now; if this fails too, the device reads nothing.
+            let _ = self.gpu.within(|| self.side.synchronize());
+        })?;
+        let source = buffer.map_or_else(|| Source::Slot(batch), Source::Buffer);
         Ok(Copying { copied: Arc::new(copied), source })
+    }
+
+    /// Lets the side stream wait for the work that used a destination before.
+    fn wait_for_users(&self, destination: &mut Destination) -> Result<(), Error> {
+        for used in destination.after.drain(..) {
+            // SAFETY: the side stream lives as long as this thread.
+            unsafe { self.gpu.wait(self.side.cu_stream() as usize, &used)? };
+        }
+        Ok(())
+    }
+
+    /// Marks the end of a batch's copies.
+    fn mark(&self) -> Result<Event, Error> {
+        let copied = self.gpu.event()?;
+        // SAFETY: the side stream lives as long as this thread.
+        unsafe { copied.record(self.side.cu_stream() as usize)? };
+        Ok(copied)
+    }
+
+    /// Copies straight from the slot.
+    fn queue_slot(&self, batch: &Batch, destination: &mut Destination) -> Result<Event, Error> {
+        self.wait_for_users(destination)?;
+        for (place, region) in self.regions.iter().enumerate() {
+            let (from, bytes) = region.source(batch).ok_or(Error::Forked)?;
+            // SAFETY: the region lies inside the slot, which the batch holds until the reaper has seen the mark, or until
+            // the stream was synchronised after an error.
+            unsafe { self.queue_region(place, destination, from, bytes)? };
+        }
+        self.mark()
     }
 
     /// Queues a region's copy, and its last step where the device has to do that.
@@ -201,12 +230,12 @@ impl Uploader {
     }
 
     /// Copies by way of a staging buffer; the slot is free when this returns.
-    fn copy_staged(
+    fn queue_staged(
         &self,
         batch: &Batch,
-        destination: &Destination,
-        buffer: PinnedMemory,
-    ) -> Result<PinnedMemory, Error> {
+        destination: &mut Destination,
+        buffer: &PinnedMemory,
+    ) -> Result<Event, Error> {
         let begun = Instant::now();
         let mut places = Vec::with_capacity(self.regions.len());
         let mut end = 0;
@@ -226,11 +255,12 @@ impl Uploader {
             end = (end + bytes).next_multiple_of(256);
         }
         self.shared.lock().staging.filled_since(begun);
+        self.wait_for_users(destination)?;
         for (place, (from, bytes)) in places.into_iter().enumerate() {
-            // SAFETY: the buffer is kept until the reaper has seen the event that is recorded next.
+            // SAFETY: the buffer is kept until the reaper has seen the mark, or as long as the slot above.
             unsafe { self.queue_region(place, destination, from, bytes)? };
         }
-        Ok(buffer)
+        self.mark()
     }
 }
 

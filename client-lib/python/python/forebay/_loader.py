@@ -23,8 +23,6 @@ class DeviceRequest:
 
     ordinal: int
     pin: str
-    # The handle of the stream that copies are queued on, where memory is offered.
-    side: Optional[int] = None
     # Of the client's own memory: batches ahead, and batches that may be held.
     pool: Optional[tuple[int, int]] = None
 

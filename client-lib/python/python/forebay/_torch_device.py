@@ -42,12 +42,15 @@ class DeviceMemory:
             )
         self.device = torch.device("cuda", ordinal)
         self.ordinal = ordinal
-        self._side: Any = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        self.side: Any = None
 
-    @property
-    def side_stream(self) -> int:
-        """The handle of the stream that copies are queued on."""
-        return int(self._side.cuda_stream)
+    def use_side_stream(self, handle: int) -> None:
+        """Allocates for this stream from now on: the one that copies are queued on.
+
+        It is not one of PyTorch's own, which everybody is given by turns.
+        """
+        stream: Any = torch.cuda.ExternalStream
+        self.side = stream(handle, device=self.device)
 
     def current_stream(self) -> Any:
         """The stream that the caller's work is queued on."""
@@ -55,7 +58,8 @@ class DeviceMemory:
 
     def allocate(self, wanted: list[tuple[list[int], Any]]) -> list[Any]:
         """Tensors of these shapes and types, ready for work on the side stream."""
-        with torch.cuda.stream(self._side):
+        # Allocated ahead: what mode the caller is in now says nothing of the one that uses it.
+        with torch.inference_mode(False), torch.cuda.stream(self.side):
             return [torch.empty(shape, dtype=dtype, device=self.device) for shape, dtype in wanted]
 
     def refuse_capture(self) -> None:
@@ -90,15 +94,16 @@ class DeviceTensors:
     ) -> None:
         self._session = session
         self._memory = memory
+        memory.use_side_stream(session.side_stream())
         self._device_hold = device_hold
         self._held: deque[list[Any]] = deque()
-        self._to_offer = ahead
+        self._ahead = ahead
         self._wanted: list[tuple[list[int], Any]] = []
         self._makers: list[tuple[str, Callable[[list[Any], int, list[int]], Any]]] = []
         self._read_schema(tensors, batch_size)
         self._static = memory.allocate(self._wanted) if static else None
-        if self._static is not None:
-            memory.current_stream().wait_stream(memory._side)
+        # The stream that read the static tensors last.
+        self._reader: Any = memory.side
         self._offer()
 
     def _read_schema(self, tensors: list[tuple[str, str, list[int], bool, bool]], batch_size: int) -> None:
@@ -119,10 +124,10 @@ class DeviceTensors:
 
     def _offer(self) -> None:
         """Gives the upload memory for as many batches as it may be ahead. An error (no memory) loses nothing."""
-        while self._to_offer:
+        # Counted there and not here: an interrupt may come between a batch and any line of Python.
+        while self._session.offered() < self._ahead:
             tensors = self._memory.allocate(self._wanted)
             self._session.offer(tensors, [tensor.data_ptr() for tensor in tensors])
-            self._to_offer -= 1
 
     def _refuse_more(self) -> None:
         """Raises when as many batches are held as may be."""
@@ -146,13 +151,16 @@ class DeviceTensors:
         if taken is None:
             return None
         tensors, rows, length_bytes = taken
-        self._to_offer += 1
         for tensor in tensors:
             tensor.record_stream(stream)
         if self._static is not None:
             # On the caller's stream, which waits for the copy from the host: two copies on the device, one address.
+            if stream != self._reader:
+                stream.wait_stream(self._reader)
+                self._reader = stream
             for static, tensor in zip(self._static, tensors):
                 static.copy_(tensor, non_blocking=True)
+                static.record_stream(stream)
             tensors = self._static
         else:
             self._held.append([_weak(tensor.untyped_storage()) for tensor in tensors])

@@ -66,7 +66,7 @@ class Loader(_loader.Loader):
             _torch_device.check_options(ahead=ahead, device_hold=device_hold)
             memory = _torch_device.DeviceMemory(self.device)
             self.device = memory.device
-            self._device_request = _loader.DeviceRequest(memory.ordinal, pin, side=memory.side_stream)
+            self._device_request = _loader.DeviceRequest(memory.ordinal, pin)
         elif self.device.type != "cpu":
             raise ConfigError(
                 f"device {str(device)!r}: tensors come in the CPU's memory or on a CUDA device; leave `device` out and "

@@ -26,7 +26,11 @@ impl Upload {
         });
         loop {
             match answered.recv_timeout(SLICE) {
-                Ok(result) => return result,
+                Ok(result) => {
+                    // Asked for too late: the next wait is not meant.
+                    self.shared.lock().cancel = false;
+                    return result;
+                }
                 Err(RecvTimeoutError::Disconnected) => return Err(Error::Closed),
                 Err(RecvTimeoutError::Timeout) => {
                     if self.interrupt.asks() {
