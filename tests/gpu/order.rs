@@ -132,6 +132,18 @@ fn an_epoch_left_at_its_last_batch_leaves_no_trace_of_what_was_uploaded_in_vain(
 }
 
 #[test]
+fn memory_is_freed_behind_the_last_work_that_reads_it() {
+    let (place, config) = place();
+    let host = lines(trainer(&place, &[&format!("host={config}"), "take=9"]));
+    for count in [1, 2, 3, 9] {
+        let arguments = ["ahead=2".to_owned(), format!("use={config}"), format!("leave={count}")];
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let device = lines(trainer(&place, &arguments));
+        assert_eq!(batches(&device), batches(&host)[..count], "{count}");
+    }
+}
+
+#[test]
 fn a_field_that_the_device_finishes_is_what_the_daemon_would_have_made() {
     let place = forebay_tests::Place::new();
     data::images(&place.path("images"), 30, 3);

@@ -371,7 +371,10 @@ CUresult cuMemFreeAsync(uint64_t address, void *handle) {
     uint8_t *start = (uint8_t *)(uintptr_t)address;
     pthread_mutex_lock(&mutex);
     size_t bytes = take_out(&allocated, start);
-    if (bytes) queue(stream_of(handle), (struct work){.kind = FREE, .to = start, .bytes = bytes});
+    struct stream *stream = stream_of(handle);
+    if (bytes) queue(stream, (struct work){.kind = FREE, .to = start, .bytes = bytes});
+    /* As early as the rules allow: a free that comes before the memory's readers shows. */
+    while (stream->first) do_one(stream);
     pthread_mutex_unlock(&mutex);
     return bytes ? OK : INVALID_VALUE;
 }

@@ -281,6 +281,26 @@ def test_a_waiting_next_leaves_the_interpreter_to_others(slow):
         assert len(counted) > 20
 
 
+def test_a_signal_handler_may_use_the_loader_that_waits(slow):
+    loader = forebay.Loader(slow())
+    states = []
+
+    def handler(*_):
+        # As one that saves a checkpoint before the machine is taken away.
+        states.append(loader.state_dict())
+        loader.close()
+        raise TimeoutError("the machine goes")
+
+    before = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        with pytest.raises(TimeoutError, match="the machine goes"):
+            next(iter(loader))
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert (states[0]["epoch"], states[0]["samples"]) == (0, 0)
+
+
 def test_ctrl_c_interrupts_a_waiting_next(slow):
     script = textwrap.dedent("""
         import json, sys, forebay

@@ -8,6 +8,7 @@
 //! - `state` prints the state (`state=N`: N batches before), `begin` begins the next epoch, `uploaded=N` waits for so many,
 //!   `pinned` until the ring is;
 //!   `load=JSON` goes on there, `set-epoch=N` goes to an epoch
+//! - `leave=N` takes so many batches, drops them and the loader, and only then waits for the device to have read them
 //! - `hold=N` takes so many batches and drops none; `kill-daemon` kills the private daemon; `stats` prints the upload's
 //!   figures; `context=N` makes another device's context this thread's own and checks that it stays so
 //!
@@ -113,6 +114,24 @@ impl OnDevice {
         number_of(self.draw >> 33) % below.max(1)
     }
 
+    /// Takes batches, lets go of them and of the loader, and reads them only then.
+    fn leave(mut self, count: usize) -> Result<(), Error> {
+        let mut seen = Vec::new();
+        let current = Arc::clone(&self.streams[0]);
+        while seen.len() < count {
+            let Some(batch) = self.loader.next_batch(&current)? else { break };
+            seen.push((batch.number(), batch.epoch(), batch.rows(), read(&batch, &current)));
+        }
+        drop(self.loader);
+        current.synchronize().expect("the device works");
+        for (number, epoch, rows, tensors) in &seen {
+            say(
+                &json!({ "number": number, "epoch": epoch, "rows": rows, "digest": digest(tensors) }),
+            );
+        }
+        Ok(())
+    }
+
     fn take(&mut self, most: usize) -> Result<(), Error> {
         let mut seen: Vec<(u64, u64, u64, Vec<Tensor>)> = Vec::new();
         let mut held: VecDeque<DeviceBatch> = VecDeque::new();
@@ -121,7 +140,10 @@ impl OnDevice {
             if let Some(other) = &self.other {
                 other.bind_to_thread().expect("another device");
             }
-            let taken = self.loader.next_batch(&current)?;
+            let taken = self.loader.next_batch(&current).inspect_err(|_| {
+                // Copies to it are on their way still.
+                std::mem::forget(std::mem::take(&mut seen));
+            })?;
             if let Some(other) = &self.other {
                 let current = result::ctx::get_current().expect("a driver");
                 assert_eq!(current, Some(other.cu_ctx()), "the thread's context was changed");
@@ -214,6 +236,7 @@ fn play() -> Result<(), Error> {
                     (None, None) => panic!("`use` comes first"),
                 }
             }
+            "leave" => device.take().expect("`use` comes first").leave(number(value))?,
             _ => on_device(verb, value, device.as_mut().expect("`use` comes first"))?,
         }
     }
