@@ -68,6 +68,8 @@ static pthread_mutex_t mutex = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 static struct stream defaults[16][3];
 static struct stream *streams;
 static struct range *registered, *allocated;
+/* A wait for an event failed: the device does nothing any more. */
+static int is_lost;
 static __thread int stack[16];
 static __thread int depth;
 
@@ -177,7 +179,7 @@ static void do_one(struct stream *stream) {
     struct work *work = stream->first;
     stream->first = work->next;
     if (!stream->first) stream->last = NULL;
-    switch (work->kind) {
+    switch (is_lost && work->kind != WAIT ? RECORD : work->kind) {
     case COPY_IN:
         if (!work->own && !find(registered, work->from, work->bytes)) violated("memory was unregistered under a copy");
         memcpy(work->to, work->own ? work->own : work->from, work->bytes);
@@ -185,7 +187,9 @@ static void do_one(struct stream *stream) {
     case COPY_OUT:
     case COPY_OVER: memcpy(work->to, work->from, work->bytes); break;
     case WAIT: do_until(work->record); break;
-    case RECORD: work->record->is_done = 1; break;
+    case RECORD:
+        if (work->record) work->record->is_done = 1;
+        break;
     case FREE:
         memset(work->to, 0xDD, work->bytes);
         free(work->to);
@@ -307,7 +311,10 @@ CUresult cuEventRecord(struct event *event, void *handle) {
 }
 CUresult cuEventSynchronize(struct event *event) {
     const char *delay = getenv("FOREBAY_STAND_IN_DELAY_MS");
-    CALLED_IN_CONTEXT("");
+    CUresult failed = called(__func__, "");
+    if (failed) is_lost = 1;
+    if (failed) return failed;
+    if (!depth) return INVALID_CONTEXT;
     if (delay) usleep((useconds_t)atoi(delay) * 1000);
     pthread_mutex_lock(&mutex);
     if (event->latest) do_until(event->latest);
