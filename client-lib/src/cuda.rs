@@ -21,6 +21,7 @@
 //!    └──last view dropped: an event per stream that used it becomes `after`──── held ◄──trainer: next─┘
 //!                                                                  (the caller's stream waits for `copied`)
 //! ```
+//! A block keeps its `after` events until a copy into it is queued behind them: freed before that, it is freed behind them.
 //! Here the memory is [`DeviceLoader`]'s own pool. Under PyTorch its allocator does the same for every tensor: allocated
 //! on the side stream and marked by `record_stream`, a block is given out again when the events that the allocator records
 //! at the last view's end have completed.
