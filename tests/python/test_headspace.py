@@ -1,5 +1,6 @@
 """forebay.CacheLoader and forebay.headspace: copies, replay, and estimates of trainers whose headspace is known."""
 
+import functools
 import json
 import subprocess
 import sys
@@ -173,7 +174,23 @@ def measure(make_loader, step, **arguments):
     pytest.skip(f"this machine is too busy to tell: {result}")
 
 
+def settles(test):
+    """A burst of a busy machine may fall into one measurement; three wrong ones in a row are a fault of ours."""
+
+    @functools.wraps(test)
+    def repeated(*arguments, **named):
+        for _ in range(2):
+            try:
+                return test(*arguments, **named)
+            except AssertionError as error:
+                print(f"measured again: {error}")
+        return test(*arguments, **named)
+
+    return repeated
+
+
 @pytest.mark.parametrize("truth", [0.0, 0.05, 0.13, 0.45])
+@settles
 def test_the_estimate_is_within_three_points_of_the_truth(truth):
     clock = Clock()
 
@@ -201,6 +218,7 @@ def test_the_estimate_is_within_three_points_of_the_truth(truth):
         assert result.worth == "no" and "not worth the work" in result.sentence
 
 
+@settles
 def test_a_loader_with_a_thread_of_its_own_costs_what_the_step_does_not_hide():
     """Batches every 20 ms beside a step of 12 ms: 40 % are waiting."""
 
@@ -234,6 +252,7 @@ def test_a_loader_with_a_thread_of_its_own_costs_what_the_step_does_not_hide():
     assert not [thread for thread in threading.enumerate() if "work" in thread.name]
 
 
+@settles
 def test_a_loader_that_slows_the_step_down_is_told_from_one_that_is_waited_for():
     clock = Clock()
     at_work = []
@@ -254,6 +273,7 @@ def test_a_loader_that_slows_the_step_down_is_told_from_one_that_is_waited_for()
     assert "the loader slowing the step down" in result.sentence
 
 
+@settles
 def test_bursts_of_batches_count_by_their_mean():
     """Four batches at once, then a wait as long as four steps: the median step has no wait at all."""
     clock = Clock()
