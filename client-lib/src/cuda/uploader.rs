@@ -75,8 +75,9 @@ impl Uploader {
     }
 
     fn run(mut self, to_reaper: SyncSender<Copying>) -> Self {
-        let hold = u64::from(self.loader.terms().hold).max(1);
         loop {
+            // Asked each time: a daemon that came back may hold to other terms.
+            let hold = u64::from(self.loader.terms().hold).max(1);
             let is_staged = matches!(self.pinning.path(), Path::Staged(_));
             match self.shared.next_step(hold, is_staged) {
                 Step::Stop => return self,
