@@ -16,6 +16,16 @@
 //!   Goodbye                    ──►        (the session ends; its slots are free)
 //! ```
 //!
+//! From outside a session ([`crate::observing`]), on a connection that may be one of its own:
+//! ```text
+//!   Steps                      ──►
+//!                              ◄──  Steps
+//!   Replay                     ──►
+//!                              ◄──  Steps | Fault
+//!   Record                     ──►
+//!                              ◄──  Recorded (+ text) | Fault
+//! ```
+//!
 //! To a daemon that took the place of a dead one (docs/protocol.md, "Death of the daemon"):
 //! ```text
 //!   Hello (+ pidfd)            ──►
@@ -29,13 +39,15 @@
 use serde::{Deserialize, Serialize};
 
 use crate::ids::Position;
+use crate::observing::{Recording, ReplayRequest, SessionSteps};
 use crate::tensor::TensorSpec;
 
 /// The version of frames and rings that this crate speaks. History:
 /// - 1: the first.
 /// - 2: `Restart`, `Reattach` and `Kept`; `Attached` says who starts the daemon again.
 /// - 3: a tensor says what is left of it to the client's GPU (`TensorSpec::finish`).
-pub const PROTOCOL_VERSION: u32 = 3;
+/// - 4: `Steps`, `Replay` and `Record`.
+pub const PROTOCOL_VERSION: u32 = 4;
 /// What a configuration's fingerprint tells apart, in the order of its parts.
 pub const CONFIG_PARTS: [&str; 4] = ["order.seed", "order.shuffle", "operations", "output"];
 /// The bytes of each of [`CONFIG_PARTS`] in a configuration's fingerprint.
@@ -72,6 +84,12 @@ pub enum ClientFrame {
     Restart(Restart),
     /// Asks for a session that goes on in memory which the client kept; carries its data segment.
     Reattach(Reattach),
+    /// Asks how far every session's trainer is.
+    Steps,
+    /// Asks for something about a replay.
+    Replay(ReplayRequest),
+    /// Asks for a recording, which is answered when it is made.
+    Record(Recording),
 }
 
 /// What a private loader tells the daemon that takes a dead one's place.
@@ -189,6 +207,10 @@ pub enum DaemonFrame {
     Goodbye,
     /// What a private loader keeps for a restart; carries the resolved plan and, for a dataset that has one, the index.
     Kept,
+    /// Answers `Steps` and `Replay`.
+    Steps(Vec<SessionSteps>),
+    /// Answers `Record`; carries the descriptor of a file in memory.
+    Recorded,
 }
 
 /// A session's terms.

@@ -27,6 +27,7 @@ pub mod layout;
 pub mod lease;
 #[cfg(not(loom))]
 pub mod mapped_file;
+pub mod observing;
 pub mod pixel_values;
 pub mod publish;
 pub mod returns;

@@ -9,6 +9,7 @@ mod index;
 mod launch;
 mod logging;
 mod notify;
+mod observer;
 mod private;
 mod run;
 mod seclude;

@@ -1,22 +1,14 @@
 //! `forebay stats`: a running daemon's figures, for a person or as JSON.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
 use clap::Args;
-use forebay_protocol::frames::{ClientFrame, DaemonFrame, PROTOCOL_VERSION};
-use forebay_protocol::socket::{Connection, Incoming};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use super::observer::{Observer, the_socket};
 use super::table::{columns, percent, time};
 use crate::engine::in_words;
 use crate::observe::{DaemonReport, QuietItem, SessionReport, StageReport};
-use crate::publish::find_sockets;
-
-/// How long a daemon may take to answer.
-const ANSWER_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Arguments of `forebay stats`.
 #[derive(Debug, Args)]
@@ -31,65 +23,13 @@ pub(super) struct StatsArguments {
 
 /// `forebay stats`.
 pub(super) fn stats(arguments: &StatsArguments) -> anyhow::Result<ExitCode> {
-    let socket = match &arguments.socket {
-        Some(socket) => socket.clone(),
-        None => the_socket()?,
-    };
-    let text =
-        ask(&socket).with_context(|| format!("asking the daemon at {}", socket.display()))?;
+    let observer = Observer::connect(&the_socket(arguments.socket.as_deref())?)?;
     if arguments.json {
-        println!("{text}");
-        return Ok(ExitCode::SUCCESS);
+        println!("{}", observer.stats_text()?);
+    } else {
+        print!("{}", describe(&observer.stats()?));
     }
-    let report: DaemonReport =
-        serde_json::from_str(&text).context("the daemon is of another release")?;
-    print!("{}", describe(&report));
     Ok(ExitCode::SUCCESS)
-}
-
-fn the_socket() -> anyhow::Result<PathBuf> {
-    if let Some(socket) = std::env::var_os("FOREBAY_SOCKET").filter(|socket| !socket.is_empty()) {
-        return Ok(socket.into());
-    }
-    let mut found = find_sockets();
-    match found.len() {
-        0 => bail!("no daemon of this user listens at an automatic socket; name its socket"),
-        1 => Ok(found.remove(0)),
-        _ => {
-            let list: Vec<String> = found.iter().map(|path| path.display().to_string()).collect();
-            bail!("several daemons run; name one: {}", list.join(" "))
-        }
-    }
-}
-
-fn ask(socket: &Path) -> anyhow::Result<String> {
-    let connection = Connection::connect(socket)?;
-    let release = env!("CARGO_PKG_VERSION").to_owned();
-    connection.send(&ClientFrame::Hello { protocol: PROTOCOL_VERSION, release }, &[])?;
-    connection.send(&ClientFrame::Stats, &[])?;
-    let deadline = Instant::now() + ANSWER_DEADLINE;
-    let mut text = String::new();
-    loop {
-        match connection.receive::<DaemonFrame>()? {
-            Incoming::Frame(DaemonFrame::StatsPart { last, text: part }, _) => {
-                text.push_str(&part);
-                if last {
-                    return Ok(text);
-                }
-            }
-            Incoming::Frame(DaemonFrame::Fault(fault), _) => bail!(fault.message),
-            Incoming::Frame(..) | Incoming::Doorbell => {}
-            Incoming::Empty => {
-                let left = deadline.saturating_duration_since(Instant::now());
-                if left.is_zero() {
-                    bail!("no answer within {} s", ANSWER_DEADLINE.as_secs());
-                }
-                let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-                let descriptor = std::os::fd::AsFd::as_fd(&connection);
-                poll(&mut [PollFd::new(descriptor, PollFlags::POLLIN)], timeout)?;
-            }
-        }
-    }
 }
 
 fn describe(report: &DaemonReport) -> String {

@@ -79,6 +79,8 @@ pub(crate) struct Session {
     epoch_order: EpochOrder,
     /// Where the next batch begins.
     next: Position,
+    /// After the batch published last.
+    published_until: Position,
     seek_serial: u64,
     next_order: u64,
     slots: SlotTable,
@@ -170,6 +172,7 @@ impl Session {
             epoch_order: schedule.epoch(next.epoch),
             schedule,
             next,
+            published_until: next,
             seek_serial: serial,
             next_order: 0,
             slots: table,
@@ -306,6 +309,7 @@ impl Session {
         let empty_for = self.ring_empty_for();
         let rows = batch.planned.rows.len();
         let after = batch.planned.position_after;
+        self.published_until = after;
         self.slots.publish(batch.slot);
         self.publish.publish(&Descriptor {
             sequence: BatchNumber(self.publish.published()),
@@ -442,6 +446,7 @@ impl Session {
         self.fault = None;
         self.seek_serial = serial;
         self.next = target;
+        self.published_until = target;
         self.substitutes_epoch = target.epoch;
         self.substitutes = carried(position, target, substitutes);
         let batches_left = self.schedule.batches_left(target);

@@ -69,6 +69,17 @@ impl TimeHistogram {
         Duration::from_nanos(self.total_ns.load(Ordering::Relaxed))
     }
 
+    /// The buckets that are not empty: the longest time that falls into each, in seconds, and how many did.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a figure")]
+    pub fn counts(&self) -> Vec<(f64, u64)> {
+        let counted =
+            self.buckets.iter().enumerate().map(|(index, bucket)| {
+                (upper_ns(index) as f64 / 1e9, bucket.load(Ordering::Relaxed))
+            });
+        counted.filter(|(_, count)| *count > 0).collect()
+    }
+
     /// The mean in seconds; 0 without times.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a figure")]
@@ -81,24 +92,30 @@ impl TimeHistogram {
 
     /// The time in seconds that a share (0 to 1) of the times does not exceed; 0 without times.
     #[must_use]
-    #[expect(
-        clippy::cast_precision_loss,
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a figure"
-    )]
     pub fn percentile_seconds(&self, share: f64) -> f64 {
-        let count = self.count();
-        let wanted = ((count as f64 * share).ceil() as u64).max(1);
-        let mut seen = 0;
-        for (index, bucket) in self.buckets.iter().enumerate() {
-            seen += bucket.load(Ordering::Relaxed);
-            if seen >= wanted {
-                return upper_ns(index) as f64 / 1e9;
-            }
-        }
-        0.0
+        percentile_of(&self.counts(), share)
     }
+}
+
+/// The time in seconds that a share (0 to 1) of counted times does not exceed; 0 without times.
+#[must_use]
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a figure"
+)]
+pub fn percentile_of(counts: &[(f64, u64)], share: f64) -> f64 {
+    let count: u64 = counts.iter().map(|(_, count)| count).sum();
+    let wanted = ((count as f64 * share).ceil() as u64).max(1);
+    let mut seen = 0;
+    for (seconds, count) in counts {
+        seen += count;
+        if seen >= wanted {
+            return *seconds;
+        }
+    }
+    0.0
 }
 
 #[cfg(test)]

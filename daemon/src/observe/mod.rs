@@ -7,8 +7,9 @@ mod report;
 mod ring;
 mod stage;
 mod verdict;
+mod window;
 
-pub use histogram::TimeHistogram;
+pub use histogram::{TimeHistogram, percentile_of};
 pub use queue::{QueueFigures, QueueReport};
 pub use quiet::QuietItem;
 pub(crate) use report::EngineFigures;

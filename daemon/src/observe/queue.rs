@@ -22,6 +22,9 @@ pub struct QueueFigures {
 /// A queue's figures as reports carry them; times in seconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct QueueReport {
+    /// What the figures cover, in seconds.
+    #[serde(default)]
+    pub elapsed: f64,
     /// Items that went in.
     pub num_items: u64,
     /// Items a second since the start.
@@ -104,6 +107,7 @@ impl QueueFigures {
         let empty_ns = self.empty_ns_at(elapsed_ns);
         let items = self.items.load(Ordering::Relaxed);
         QueueReport {
+            elapsed: elapsed_ns as f64 / 1e9,
             num_items: items,
             qps: items as f64 * 1e9 / elapsed_ns as f64,
             ave_put_time: self.put.mean_seconds(),

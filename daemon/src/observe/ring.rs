@@ -29,6 +29,7 @@ impl RingFigures {
         let elapsed_seconds = elapsed.as_secs_f64().max(1e-9);
         let empty_seconds = (self.empty + empty_for).as_secs_f64().min(elapsed_seconds);
         QueueReport {
+            elapsed: elapsed_seconds,
             num_items: self.put.count(),
             qps: self.put.count() as f64 / elapsed_seconds,
             ave_put_time: self.put.mean_seconds(),

@@ -36,6 +36,9 @@ pub struct StageReport {
     pub p99_time: f64,
     /// The time of all tasks together.
     pub busy_seconds: f64,
+    /// How many tasks took how long: the longest time of each bucket in seconds, and the tasks in it.
+    #[serde(default)]
+    pub times: Vec<(f64, u64)>,
     /// The queue that the stage's results go to.
     pub queue: Option<super::QueueReport>,
 }
@@ -66,6 +69,7 @@ impl StageFigures {
             p90_time: self.times.percentile_seconds(0.9),
             p99_time: self.times.percentile_seconds(0.99),
             busy_seconds: self.times.total().as_secs_f64(),
+            times: self.times.counts(),
             queue: None,
         }
     }

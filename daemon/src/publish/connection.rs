@@ -255,6 +255,13 @@ impl Client {
                 }
                 None
             }
+            (ClientFrame::Steps, true) => {
+                let steps = self.host.engine().map(|engine| engine.borrow().steps());
+                send(socket, &DaemonFrame::Steps(steps.unwrap_or_default()), &[]).await?;
+                None
+            }
+            (ClientFrame::Replay(_), true) => Some(protocol_fault("no replay is offered yet")),
+            (ClientFrame::Record(_), true) => Some(protocol_fault("no recording is offered yet")),
             (ClientFrame::Goodbye, true) => return Ok(Next::Over),
         };
         match refusal {

@@ -10,6 +10,7 @@ use crate::frames::{
 };
 use crate::ids::Position;
 use crate::layout::SlotLayout;
+use crate::observing::{Recording, ReplayRequest, ReplayState, SessionSteps};
 use crate::pixel_values::Normalization;
 use crate::tensor::{DType, Extent, MAX_NAME_BYTES, MAX_TENSORS, TensorSpec};
 
@@ -55,7 +56,7 @@ fn attached() -> DaemonFrame {
 
 #[test]
 fn the_bytes_of_every_frame_are_pinned() {
-    assert_eq!(PROTOCOL_VERSION, 3, "a new version: pin its bytes beside the old ones' history");
+    assert_eq!(PROTOCOL_VERSION, 4, "a new version: pin its bytes beside the old ones' history");
     let client: Vec<(ClientFrame, &str)> = vec![
         (
             ClientFrame::Hello { protocol: 1, release: "0.1".into() },
@@ -114,6 +115,28 @@ fn the_bytes_of_every_frame_are_pinned() {
             "070000000001000000020000000300000000000000040000000000000005000000000000000600000000000000\
              010000000000000007000800000000000000",
         ),
+        (ClientFrame::Steps, "08000000"),
+        (
+            ClientFrame::Replay(ReplayRequest::Check { session: 1, batches: 2 }),
+            "090000000000000001000000000000000200",
+        ),
+        (
+            ClientFrame::Replay(ReplayRequest::Arm { session: 1, at: 2, batches: 3, steps: 4 }),
+            "09000000010000000100000000000000020000000000000003000400000000000000",
+        ),
+        (
+            ClientFrame::Replay(ReplayRequest::Commit { session: 1 }),
+            "09000000020000000100000000000000",
+        ),
+        (
+            ClientFrame::Replay(ReplayRequest::Cancel { session: 1 }),
+            "09000000030000000100000000000000",
+        ),
+        (ClientFrame::Record(Recording::Trace { milliseconds: 5 }), "0a0000000000000005000000"),
+        (
+            ClientFrame::Record(Recording::Profile { milliseconds: 5, hertz: 99 }),
+            "0a000000010000000500000063000000",
+        ),
     ];
     for (frame, golden) in client {
         let bytes = encode(&frame).unwrap();
@@ -158,11 +181,53 @@ fn the_bytes_of_every_frame_are_pinned() {
         ),
         (DaemonFrame::Goodbye, "05000000"),
         (DaemonFrame::Kept, "06000000"),
+        (
+            DaemonFrame::Steps(vec![SessionSteps {
+                session: 1,
+                stream: "s".into(),
+                rank: 2,
+                world_size: 3,
+                published: 4,
+                taken: 5,
+                taken_at_ns: 6,
+                waited_ns: 7,
+                position: Position { epoch: 8, samples: 9 },
+                batches_left: 10,
+                batches_per_epoch: 11,
+                epochs: None,
+                slots: 12,
+                hold: 13,
+                replay: ReplayState::Armed { at: 14, committed: true },
+            }]),
+            "0700000001000000000000000100000000000000010000000000000073020000000300000004000000000000000500000000\
+             00000006000000000000000700000000000000080000000000000009000000000000000a000000000000000b000000000000\
+             00000c000d00030000000e0000000000000001",
+        ),
+        (DaemonFrame::Recorded, "08000000"),
     ];
     for (frame, golden) in daemon {
         let bytes = encode(&frame).unwrap();
         assert_eq!(hex(&bytes), golden, "{frame:?}");
         assert_eq!(decode::<DaemonFrame>(&bytes).unwrap(), frame);
+    }
+}
+
+#[test]
+fn the_states_of_a_replay_are_pinned() {
+    let states = [
+        (ReplayState::Idle, "00000000"),
+        (ReplayState::Checking { left: 1 }, "010000000100"),
+        (ReplayState::Checked, "02000000"),
+        (ReplayState::Armed { at: 1, committed: false }, "03000000010000000000000000"),
+        (
+            ReplayState::Running { first: Some(1), replayed: 2 },
+            "040000000101000000000000000200000000000000",
+        ),
+        (ReplayState::Done { first: 1, replayed: 2 }, "0500000001000000000000000200000000000000"),
+        (ReplayState::Refused { reason: "x".into() }, "06000000010000000000000078"),
+    ];
+    for (state, golden) in states {
+        assert_eq!(hex(&encode(&state).unwrap()), golden, "{state:?}");
     }
 }
 

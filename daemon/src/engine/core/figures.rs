@@ -1,6 +1,7 @@
 //! What the engine tells of itself: every stream, every session, the CPU budget, and what keeps the daemon quiet.
 
 use forebay_protocol::huge_pages::HugePages;
+use forebay_protocol::observing::SessionSteps;
 
 use super::Engine;
 use crate::engine::quarantine::Quarantine;
@@ -11,6 +12,11 @@ use crate::observe::{
 };
 
 impl Engine {
+    /// How far every session's client is.
+    pub(crate) fn steps(&self) -> Vec<SessionSteps> {
+        self.sessions.values().map(Session::steps).collect()
+    }
+
     /// All figures.
     pub(crate) fn report(&self) -> DaemonReport {
         let streams = self

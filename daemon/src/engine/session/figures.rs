@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use forebay_protocol::ids::Position;
 use forebay_protocol::lease::SlotState;
+use forebay_protocol::observing::{ReplayState, SessionSteps};
 use nix::sys::socket::{getsockopt, sockopt};
 
 use super::Session;
@@ -31,6 +32,28 @@ impl Session {
     pub(crate) fn counts(&self) -> (u64, u64, Duration) {
         let waited = Duration::from_nanos(self.returns.claimed_waited_ns());
         (self.publish.published(), self.returns.claimed_taken(), waited)
+    }
+
+    /// How far the client is.
+    pub(crate) fn steps(&self) -> SessionSteps {
+        let config = &self.stream.config;
+        SessionSteps {
+            session: self.number,
+            stream: self.stream.name().to_owned(),
+            rank: self.rank,
+            world_size: self.world_size,
+            published: self.publish.published(),
+            taken: self.returns.claimed_taken(),
+            taken_at_ns: self.returns.claimed_taken_at_ns(),
+            waited_ns: self.returns.claimed_waited_ns(),
+            position: self.published_until,
+            batches_left: self.schedule.batches_left(self.published_until),
+            batches_per_epoch: self.schedule.batches_per_epoch(),
+            epochs: config.order.epochs,
+            slots: config.ring.slots,
+            hold: config.ring.hold,
+            replay: ReplayState::Idle,
+        }
     }
 
     /// The client's process as the kernel tells it; 0 where it cannot be seen from here.

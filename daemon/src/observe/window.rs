@@ -1,0 +1,131 @@
+//! What happened between two reports of one daemon. Figures are counted from the start on; what a person watches, and what
+//! is the limit now, are the last seconds.
+//!
+//! Means, rates and the percentiles of stages are those of the window. The percentiles of queues stay those since the
+//! start: a report does not carry their buckets.
+
+use super::histogram::percentile_of;
+use super::queue::QueueReport;
+use super::report::{DaemonReport, SessionReport};
+use super::stage::StageReport;
+
+impl DaemonReport {
+    /// This report's figures without those of an earlier one of the same daemon. Sessions, streams and stages that the
+    /// earlier one lacks are as they are; states (slots, memory, stalls) are this one's.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let mut window = self.clone();
+        if earlier.pid != self.pid {
+            return window;
+        }
+        window.cpu_seconds = (self.cpu_seconds - earlier.cpu_seconds).max(0.0);
+        window.cpu_budget.held_back_seconds =
+            (self.cpu_budget.held_back_seconds - earlier.cpu_budget.held_back_seconds).max(0.0);
+        subtract_stages(&mut window.stages, &earlier.stages);
+        for stream in &mut window.streams {
+            if let Some(before) = earlier.streams.iter().find(|one| one.name == stream.name) {
+                subtract_stages(&mut stream.stages, &before.stages);
+            }
+        }
+        for session in &mut window.sessions {
+            let same = |one: &&SessionReport| one.session == session.session;
+            if let Some(before) = earlier.sessions.iter().find(same) {
+                session.seconds -= before.seconds;
+                session.wait_seconds = (session.wait_seconds - before.wait_seconds).max(0.0);
+                session.batches_published -=
+                    before.batches_published.min(session.batches_published);
+                session.batches_taken -= before.batches_taken.min(session.batches_taken);
+            }
+        }
+        window
+    }
+}
+
+fn subtract_stages(stages: &mut [StageReport], earlier: &[StageReport]) {
+    for stage in stages {
+        if let Some(before) = earlier.iter().find(|one| one.name == stage.name) {
+            *stage = stage.since(before);
+        }
+    }
+}
+
+impl StageReport {
+    #[expect(clippy::cast_precision_loss, reason = "figures")]
+    fn since(&self, earlier: &Self) -> Self {
+        let before = |seconds: f64| {
+            let same = earlier.times.iter().find(|(upper, _)| *upper == seconds);
+            same.map_or(0, |(_, count)| *count)
+        };
+        let times: Vec<(f64, u64)> = self
+            .times
+            .iter()
+            .map(|(seconds, count)| (*seconds, count.saturating_sub(before(*seconds))))
+            .filter(|(_, count)| *count > 0)
+            .collect();
+        let count: u64 = times.iter().map(|(_, count)| count).sum();
+        let busy_seconds = (self.busy_seconds - earlier.busy_seconds).max(0.0);
+        let queue = match (&self.queue, &earlier.queue) {
+            (Some(queue), Some(before)) => Some(queue.since(before)),
+            (queue, _) => queue.clone(),
+        };
+        Self {
+            num_tasks: self.num_tasks.saturating_sub(earlier.num_tasks),
+            num_failures: self.num_failures.saturating_sub(earlier.num_failures),
+            ave_time: if count == 0 { 0.0 } else { busy_seconds / count as f64 },
+            p90_time: percentile_of(&times, 0.9),
+            p99_time: percentile_of(&times, 0.99),
+            busy_seconds,
+            times,
+            queue,
+            ..self.clone()
+        }
+    }
+}
+
+impl QueueReport {
+    /// A queue that began anew, with another session, is as it is.
+    #[expect(clippy::cast_precision_loss, reason = "figures")]
+    fn since(&self, earlier: &Self) -> Self {
+        if self.elapsed <= earlier.elapsed || self.num_items < earlier.num_items {
+            return self.clone();
+        }
+        let elapsed = self.elapsed - earlier.elapsed;
+        let items = self.num_items - earlier.num_items;
+        let mean = |now: f64, before: f64| {
+            let total = now * self.num_items as f64 - before * earlier.num_items as f64;
+            if items == 0 { 0.0 } else { (total / items as f64).max(0.0) }
+        };
+        let occupied =
+            self.occupancy_rate * self.elapsed - earlier.occupancy_rate * earlier.elapsed;
+        Self {
+            elapsed,
+            num_items: items,
+            qps: items as f64 / elapsed,
+            ave_put_time: mean(self.ave_put_time, earlier.ave_put_time),
+            ave_get_time: mean(self.ave_get_time, earlier.ave_get_time),
+            occupancy_rate: (occupied / elapsed).clamp(0.0, 1.0),
+            ..self.clone()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::observe::StageFigures;
+
+    #[test]
+    fn a_window_holds_what_came_between_the_reports() {
+        let figures = StageFigures::default();
+        (0..50).for_each(|_| figures.record(Duration::from_millis(1)));
+        let before = figures.report("decode", 2);
+        (0..10).for_each(|_| figures.record(Duration::from_millis(40)));
+        figures.record_failure();
+        let window = figures.report("decode", 2).since(&before);
+        assert_eq!((window.num_tasks, window.num_failures), (11, 1));
+        assert!((window.ave_time - 0.040).abs() < 1e-9, "{}", window.ave_time);
+        assert!((window.p90_time / 0.040 - 1.0).abs() < 0.07, "{}", window.p90_time);
+        assert!(window.times.len() == 1);
+    }
+}
