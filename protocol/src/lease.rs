@@ -4,9 +4,12 @@
 //! ```text
 //!   Free ──begin_fill──► Filling{g} ──publish──► Published{g} ──accept_return(g)──► Free
 //!                           └──abandon──► Free                   └──reclaim_all (client died)──► Free
+//!
+//!   for a replay:  Free ──keep──► Kept{g} ──show_again──► Published{g+1}
+//!                                    └──release──► Free
 //! ```
-//! Every move is made by the daemon's engine thread. The generation grows by one at each `begin_fill`, so a return word
-//! is good for exactly one lease.
+//! Every move is made by the daemon's engine thread. The generation grows by one at each `begin_fill` and `show_again`, so a
+//! return word is good for exactly one lease.
 
 use crate::frames::Leased;
 use crate::ids::{Generation, SlotIndex};
@@ -21,6 +24,8 @@ pub enum SlotState {
     Filling,
     /// Published: taken by the client or waiting for it.
     Published,
+    /// Given back, and kept as it is to be shown again.
+    Kept,
 }
 
 /// A return that the daemon does not accept. The session ends with this as its reason.
@@ -70,6 +75,12 @@ pub struct SlotTable {
 
 /// The bits of a generation that travel.
 const GENERATION_MASK: u64 = (1 << 48) - 1;
+
+impl Generation {
+    fn next(self) -> Self {
+        Self((self.0 + 1) & GENERATION_MASK)
+    }
+}
 
 /// Why a client's word on what it holds from a former life of its daemon is not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -145,7 +156,7 @@ impl SlotTable {
         let index = self.free.pop_front()?;
         let slot = &mut self.slots[usize::from(index.0)];
         slot.state = SlotState::Filling;
-        slot.generation = Generation((slot.generation.0 + 1) & GENERATION_MASK);
+        slot.generation = slot.generation.next();
         Some((index, slot.generation))
     }
 
@@ -192,6 +203,38 @@ impl SlotTable {
         slot.state = SlotState::Free;
         self.free.push_back(word.slot);
         Ok(word.slot)
+    }
+
+    /// A slot that was given back is kept as it is, instead of being filled anew. False: it is not free.
+    pub fn keep(&mut self, index: SlotIndex) -> bool {
+        let slot = &mut self.slots[usize::from(index.0)];
+        if slot.state != SlotState::Free {
+            return false;
+        }
+        slot.state = SlotState::Kept;
+        self.free.retain(|free| *free != index);
+        true
+    }
+
+    /// A kept slot goes to the client again, under a new generation.
+    ///
+    /// # Panics
+    /// When the slot is not kept: an error of the daemon's own.
+    pub fn show_again(&mut self, index: SlotIndex) -> Generation {
+        let slot = &mut self.slots[usize::from(index.0)];
+        assert_eq!(slot.state, SlotState::Kept, "showed a slot again that was not kept");
+        slot.state = SlotState::Published;
+        slot.generation = slot.generation.next();
+        slot.generation
+    }
+
+    /// A kept slot is free again. One that is not kept stays as it is.
+    pub fn release(&mut self, index: SlotIndex) {
+        let slot = &mut self.slots[usize::from(index.0)];
+        if slot.state == SlotState::Kept {
+            slot.state = SlotState::Free;
+            self.free.push_back(index);
+        }
     }
 
     /// Frees everything that the client held: it is dead.
@@ -250,13 +293,41 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_kept_slot_is_filled_by_nobody_and_shown_under_a_new_generation() {
+        let mut table = SlotTable::new(2);
+        let (slot, generation) = table.begin_fill().unwrap();
+        table.publish(slot);
+        assert!(!table.keep(slot), "the client has it");
+        table.accept_return(ReturnWord { slot, generation }).unwrap();
+        assert!(table.keep(slot));
+        assert_eq!(table.begin_fill().map(|(slot, _)| slot), Some(SlotIndex(1)));
+        assert_eq!(table.begin_fill(), None);
+        let again = table.show_again(slot);
+        assert_eq!(again, Generation(generation.0 + 1));
+        let old = table.accept_return(ReturnWord { slot, generation });
+        assert!(matches!(old, Err(LeaseViolation::WrongGeneration { .. })));
+        table.accept_return(ReturnWord { slot, generation: again }).unwrap();
+        assert!(table.keep(slot));
+        table.release(slot);
+        table.release(slot);
+        assert_eq!(table.begin_fill(), Some((slot, Generation(again.0 + 1))));
+    }
+
     proptest! {
         /// Whatever a client writes, a slot is in one state and the free list holds exactly the free ones.
         #[test]
         fn any_words_leave_the_table_consistent(words in prop::collection::vec(any::<u64>(), 0..200), slots in 1u16..9) {
             let mut table = SlotTable::new(slots);
             for word in words {
-                if word % 3 == 0 {
+                if word % 13 == 0 {
+                    let slot = SlotIndex((word / 13 % u64::from(slots)).try_into().unwrap());
+                    match table.slots[usize::from(slot.0)].state {
+                        SlotState::Kept if word % 2 == 0 => _ = table.show_again(slot),
+                        SlotState::Kept => table.release(slot),
+                        state => prop_assert_eq!(table.keep(slot), state == SlotState::Free),
+                    }
+                } else if word % 3 == 0 {
                     if let Some((slot, _)) = table.begin_fill() {
                         if word % 2 == 0 { table.publish(slot) } else { table.abandon(slot) }
                     }
@@ -268,7 +339,8 @@ mod tests {
                 }
                 let free = table.count(SlotState::Free);
                 prop_assert_eq!(table.free.len(), free);
-                prop_assert_eq!(free + table.count(SlotState::Published) + table.count(SlotState::Filling), usize::from(slots));
+                let held = [SlotState::Published, SlotState::Filling, SlotState::Kept].map(|state| table.count(state));
+                prop_assert_eq!(free + held.iter().sum::<usize>(), usize::from(slots));
             }
         }
     }

@@ -50,8 +50,8 @@ pub enum ReplayRequest {
         /// At least 1.
         batches: u16,
     },
-    /// From batch number `at` on, `batches` batches are kept and then shown again, `steps` times in all. It is given up
-    /// when this connection ends before `Commit`.
+    /// From batch number `at` on, `batches` batches are kept and then shown again, `steps` times in all. It ends with this
+    /// connection unless `Commit` follows.
     Arm {
         /// The session.
         session: u64,
@@ -62,7 +62,8 @@ pub enum ReplayRequest {
         /// The batches to show again; at least 1.
         steps: u64,
     },
-    /// What was armed takes place, whether or not this connection lasts.
+    /// What was armed takes place to its end, whether or not this connection lasts: for jobs of several ranks, each of
+    /// which has to be shown the same number of batches.
     Commit {
         /// The session.
         session: u64,

@@ -69,6 +69,16 @@ fn failed(call: &'static str, error: Errno) -> SocketError {
     }
 }
 
+/// A path that begins with `@` is the name of an abstract socket: no file, gone with the process that listens.
+fn address(path: &Path) -> Result<UnixAddr, SocketError> {
+    use std::os::unix::ffi::OsStrExt;
+    let address = match path.as_os_str().as_bytes() {
+        [b'@', name @ ..] => UnixAddr::new_abstract(name),
+        _ => UnixAddr::new(path),
+    };
+    address.map_err(|error| failed("socket path", error))
+}
+
 const FLAGS: SockFlag = SockFlag::SOCK_CLOEXEC.union(SockFlag::SOCK_NONBLOCK);
 
 impl Connection {
@@ -82,14 +92,14 @@ impl Connection {
         Ok((Self { descriptor: left }, Self { descriptor: right }))
     }
 
-    /// Connects to a listening daemon.
+    /// Connects to a listening daemon. A path that begins with `@` names an abstract socket.
     ///
     /// # Errors
     /// When nobody listens there or the path is too long (107 bytes).
     pub fn connect(path: &Path) -> Result<Self, SocketError> {
         let descriptor = socket(AddressFamily::Unix, SockType::SeqPacket, FLAGS, None)
             .map_err(|error| failed("socket", error))?;
-        let address = UnixAddr::new(path).map_err(|error| failed("socket path", error))?;
+        let address = address(path)?;
         connect(descriptor.as_raw_fd(), &address).map_err(|error| failed("connect", error))?;
         Ok(Self { descriptor })
     }
@@ -267,14 +277,14 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at a path that does not exist yet.
+    /// Listens at a path that does not exist yet. One that begins with `@` names an abstract socket, which has no file.
     ///
     /// # Errors
     /// `EADDRINUSE` when the path exists, `ENAMETOOLONG` or `EINVAL` when it is longer than 107 bytes.
     pub fn bind(path: &Path) -> Result<Self, SocketError> {
         let descriptor = socket(AddressFamily::Unix, SockType::SeqPacket, FLAGS, None)
             .map_err(|error| failed("socket", error))?;
-        let address = UnixAddr::new(path).map_err(|error| failed("socket path", error))?;
+        let address = address(path)?;
         bind(descriptor.as_raw_fd(), &address).map_err(|error| failed("bind", error))?;
         let backlog = Backlog::new(64).map_err(|error| failed("listen", error))?;
         listen(&descriptor, backlog).map_err(|error| failed("listen", error))?;

@@ -5,6 +5,7 @@ mod check;
 mod confine;
 mod demo;
 pub mod generate;
+mod headspace;
 mod index;
 mod launch;
 mod logging;
@@ -45,6 +46,8 @@ enum Command {
     Bench(bench::BenchArguments),
     /// Print a running daemon's figures.
     Stats(stats::StatsArguments),
+    /// Measure what a step would take if data were free, on a running trainer.
+    Headspace(headspace::HeadspaceArguments),
     /// Scan a dataset and save its index, so that later starts need not.
     Index(index::IndexArguments),
     /// The whole thing on generated data.
@@ -110,6 +113,7 @@ pub fn main() -> ExitCode {
         Command::Check(arguments) => check::check(&arguments),
         Command::Bench(arguments) => bench::bench(&arguments),
         Command::Stats(arguments) => stats::stats(&arguments),
+        Command::Headspace(arguments) => headspace::headspace(&arguments),
         Command::Index(arguments) => index::index(&arguments),
         Command::Demo(arguments) => demo::demo(&arguments),
         Command::Private => private::private(),

@@ -11,7 +11,7 @@ use forebay_protocol::socket::{Connection, Incoming};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::observe::DaemonReport;
-use crate::publish::find_sockets;
+use crate::publish::{credentials, find_sockets};
 
 /// How long a daemon may take to answer.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(10);
@@ -28,6 +28,12 @@ impl Observer {
     pub(super) fn connect(socket: &Path) -> anyhow::Result<Self> {
         let connect = || {
             let connection = Connection::connect(socket)?;
+            // Anybody can take an abstract name.
+            let owner = credentials(&connection)?.uid();
+            let own = nix::unistd::Uid::effective().as_raw();
+            if socket.as_os_str().as_encoded_bytes().starts_with(b"@") && owner != own {
+                bail!("it is not this user's: its process is of user {owner}");
+            }
             let release = env!("CARGO_PKG_VERSION").to_owned();
             connection.send(&ClientFrame::Hello { protocol: PROTOCOL_VERSION, release }, &[])?;
             anyhow::Ok(connection)

@@ -15,8 +15,11 @@ use super::launch::{Launch, Rings, runtime};
 use super::logging;
 use super::seclude::{Inherited, hear_all_signals, shut_out};
 use crate::config::{Config, ConfigError, Override};
-use crate::engine::LocalRank;
-use crate::publish::{Host, Keepsake, Opened, Opening, serve_connection};
+use crate::engine::{LocalRank, SharedEngine};
+use crate::publish::{
+    AccessRules, Host, Keepsake, Opened, Opening, accept_clients, listen_for_observers,
+    serve_connection,
+};
 
 /// `forebay private`.
 pub(super) fn private() -> anyhow::Result<ExitCode> {
@@ -94,13 +97,31 @@ async fn open(opening: Opening) -> Result<Opened, Fault> {
         .spawn(move || drop(sender.send(prepare())))
         .map_err(|error| internal(format!("cannot start a thread: {error}")))?;
     let launch = prepared.await.map_err(|error| internal(error.to_string()))??;
+    let name = launch.streams.first().map_or_else(String::new, |stream| stream.name().to_owned());
     let keepsake = launch.streams.first().map(|stream| Keepsake::of(stream)).transpose();
     let keepsake = keepsake.unwrap_or_else(|error| {
         tracing::warn!(%error, "the plan could not be kept; this daemon cannot be started again should it die");
         None
     });
     let engine = launch.start(None).map_err(|error| internal(super::whole_reason(&error)))?;
+    let_look_in(&name, &engine);
     Ok((engine, keepsake))
+}
+
+/// Lets `forebay stats`, `top` and their like find this daemon. It does its work without them too.
+fn let_look_in(name: &str, engine: &SharedEngine) {
+    match listen_for_observers(name) {
+        Ok((path, listener)) => {
+            tracing::info!(socket = %path.display(), "can be looked into");
+            let host = Rc::new(Host::observed(Rc::clone(engine)));
+            tokio::task::spawn_local(async move {
+                if let Err(error) = accept_clients(listener, AccessRules::default(), host).await {
+                    tracing::warn!(%error, "nobody can look into this daemon any more");
+                }
+            });
+        }
+        Err(error) => tracing::warn!(%error, "nobody can look into this daemon"),
+    }
 }
 
 fn read_config(start: &Start) -> Result<Config, ConfigError> {

@@ -24,7 +24,8 @@ pub use error::{ConfigError, Place};
 pub use model::{
     BadSampleBudget, BatchConfig, Concurrency, Config, Confinement, CpuConfig, CpuPolicy,
     DatasetConfig, ErrorsConfig, FetchConfig, FinishedOn, ImageLayout, KeyPlaces, Last, Limits,
-    ListenConfig, OnBadSample, OrderConfig, OutputConfig, RingConfig, SecurityConfig, StageConfig,
+    ListenConfig, OnBadSample, OrderConfig, OutputConfig, RingConfig, SecurityConfig,
+    SessionConfig, StageConfig,
 };
 pub use overrides::Override;
 pub use section::{FromValue, Section, nearest};

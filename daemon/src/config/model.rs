@@ -38,6 +38,8 @@ pub struct Config {
     pub cpu: CpuConfig,
     /// `[listen]`.
     pub listen: ListenConfig,
+    /// `[session]`.
+    pub session: SessionConfig,
     /// `[security]`.
     pub security: SecurityConfig,
     /// Where some keys stand, for messages about what is found later.
@@ -280,6 +282,13 @@ pub struct ListenConfig {
     pub group: Option<u32>,
     /// Sessions at once; default 4.
     pub max_sessions: u32,
+}
+
+/// `[session]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SessionConfig {
+    /// Whether `forebay headspace --replay` may show the trainer batches again; default true.
+    pub allow_headspace: bool,
 }
 
 /// How far the daemon gives up rights over files that it does not need, where the kernel has Landlock.

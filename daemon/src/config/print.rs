@@ -91,6 +91,7 @@ impl Config {
         }
         writeln!(out, "max_sessions = {}", listen.max_sessions)?;
 
+        writeln!(out, "\n[session]\nallow_headspace = {}", self.session.allow_headspace)?;
         writeln!(out, "\n[security]\nconfine = {}", quoted(self.security.confine.word()))
     }
 }

@@ -13,7 +13,7 @@ use super::expand::{Environment, expand_all};
 use super::model::{
     BadSampleBudget, BatchConfig, Config, Confinement, CpuConfig, CpuPolicy, DatasetConfig,
     ErrorsConfig, KeyPlaces, Last, Limits, ListenConfig, OnBadSample, OrderConfig, RingConfig,
-    SecurityConfig,
+    SecurityConfig, SessionConfig,
 };
 use super::output::read_output;
 use super::overrides::Override;
@@ -26,9 +26,9 @@ use super::values::{ByteSize, TimeSpan};
 use super::words::{AtLeastOne, Cores, CpuLimit, Niceness};
 
 /// The tables and keys of a configuration's first level.
-const ROOT_KEYS: [&str; 12] = [
+const ROOT_KEYS: [&str; 13] = [
     "preset", "dataset", "limits", "order", "batch", "stage", "output", "ring", "errors", "cpu",
-    "listen", "security",
+    "listen", "session", "security",
 ];
 
 /// What a dict without a name is called.
@@ -155,6 +155,7 @@ pub(super) fn resolve(
     let errors = read_errors(root.take_section("errors")?, origin.folder)?;
     let cpu = read_cpu(root.take_section("cpu")?)?;
     let listen = read_listen(root.take_section("listen")?, origin.folder)?;
+    let session = read_session(root.take_section("session")?)?;
     let security = read_security(root.take_section("security")?)?;
     root.finish()?;
     Ok(Config {
@@ -170,6 +171,7 @@ pub(super) fn resolve(
         errors,
         cpu,
         listen,
+        session,
         security,
         places,
     })
@@ -344,6 +346,12 @@ fn read_listen(mut section: Section, folder: &Path) -> Result<ListenConfig, Conf
     })?;
     section.finish()?;
     Ok(ListenConfig { socket, allow_uids, group, max_sessions })
+}
+
+fn read_session(mut section: Section) -> Result<SessionConfig, ConfigError> {
+    let allow_headspace = section.take_or("allow_headspace", true)?;
+    section.finish()?;
+    Ok(SessionConfig { allow_headspace })
 }
 
 fn read_security(mut section: Section) -> Result<SecurityConfig, ConfigError> {

@@ -24,6 +24,7 @@ mod cgroups;
 mod core;
 mod cores;
 mod cpu_budget;
+mod digest;
 mod fetch;
 mod gate;
 mod hand_over;

@@ -5,6 +5,7 @@
 
 mod figures;
 mod mending;
+mod replay;
 mod standing;
 mod takeover;
 mod terms;
@@ -23,13 +24,14 @@ use forebay_protocol::ids::{BatchNumber, Generation, Position, SampleId, SlotInd
 use forebay_protocol::lease::{SlotState, SlotTable};
 use forebay_protocol::publish::{Descriptor, PublishWriter};
 use forebay_protocol::returns::ReturnReader;
-use forebay_protocol::segment::{Access, Mapping, Segment};
+use forebay_protocol::segment::{Access, Mapping, Segment, SegmentError};
 use forebay_protocol::slots::split_rows;
 use forebay_protocol::socket::Connection;
 use forebay_protocol::sync::Ordering;
 use tokio::sync::mpsc;
 
 use self::mending::Substituted;
+use self::replay::Replay;
 pub(super) use self::standing::{FrontBatch, FullRing, WaitingRow};
 pub(crate) use self::takeover::Takeover;
 use self::terms::tensor_entries;
@@ -108,6 +110,7 @@ pub(crate) struct Session {
     pub(crate) huge_pages: HugePages,
     /// A complete batch waits for its ragged rows to be moved together.
     pub(crate) wake_workers: bool,
+    replay: Replay,
 }
 
 impl Session {
@@ -136,6 +139,12 @@ impl Session {
         let slots = config.ring.slots;
         let [data_bytes, publish_bytes, return_bytes] = ring_bytes(stream);
         let Takeover { data, table, serial, held } = Takeover::or_new(takeover, stream)?;
+        let kept = data.descriptor().try_clone_to_owned().map_err(|source| SegmentError::Call {
+            what: "data",
+            call: "dup",
+            source,
+        })?;
+        let replay = Replay::new(Arc::new(kept.into()));
         let publish = Segment::create("publish", publish_bytes)?;
         let returns = Segment::create("return", return_bytes)?;
         let rows = split_rows(data.map()?, &stream.layout, slots);
@@ -195,6 +204,7 @@ impl Session {
             ring_bytes: data_bytes + publish_bytes + return_bytes,
             huge_pages: data.huge_pages(),
             wake_workers: false,
+            replay,
         };
         Ok((session, SessionTerms { frame, segments: [data, publish, returns] }))
     }
@@ -204,6 +214,7 @@ impl Session {
         let admitted_before = self.admissions.len();
         loop {
             self.take_returns()?;
+            self.go_on_with_replay();
             self.reap_cancelled();
             self.mend_failed_rows();
             self.publish_complete();
@@ -223,6 +234,7 @@ impl Session {
             self.slots
                 .accept_return(word)
                 .map_err(|violation| SessionEnd::Violation(violation.to_string()))?;
+            self.replay_saw_return(word);
             any = true;
         }
         Ok(any)
@@ -286,6 +298,10 @@ impl Session {
             } else {
                 Vec::new()
             };
+            let (slot, generation) = (batch.slot, batch.generation);
+            if !self.replay_lets_publish(slot, generation) {
+                break;
+            }
             if let Some(batch) = self.open.pop_front() {
                 self.work.slots[usize::from(batch.slot.0)].close();
                 self.publish_batch(batch, &compacted);
@@ -311,7 +327,7 @@ impl Session {
         let after = batch.planned.position_after;
         self.published_until = after;
         self.slots.publish(batch.slot);
-        self.publish.publish(&Descriptor {
+        let descriptor = Descriptor {
             sequence: BatchNumber(self.publish.published()),
             slot: batch.slot,
             generation: batch.generation,
@@ -324,8 +340,14 @@ impl Session {
             last_of_epoch: batch.planned.last_of_rank,
             replayed: false,
             tensors: tensor_entries(&self.stream, rows, compacted),
-        });
+        };
+        self.publish.publish(&descriptor);
         self.figures.published(batch.held_up, empty_for);
+        self.replay_saw_published(&descriptor);
+        self.ring_if_asleep();
+    }
+
+    fn ring_if_asleep(&self) {
         if self.returns.client_sleeps() {
             // A client that is gone shows at the socket's reader.
             let _ = self.connection.ring();
@@ -443,6 +465,7 @@ impl Session {
             }
         };
         self.cancel_open();
+        self.abandon_replay();
         self.fault = None;
         self.seek_serial = serial;
         self.next = target;

@@ -23,6 +23,7 @@ use crate::config::{Config, CpuPolicy};
 use crate::dataset::testing::npy_bytes;
 use crate::order::{DrawKey, Draws, substitute};
 
+mod replays;
 mod schedules;
 mod stalls;
 

@@ -4,6 +4,7 @@
 //! `Restart` is allowed once, in Ready, and only to a private daemon; `Stats` in Ready and Attached. Anything else ends the
 //! connection with a fault.
 
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use std::time::Duration;
 use forebay_protocol::frames::{
     Attach, ClientFrame, DaemonFrame, Fault, FaultKind, PROTOCOL_VERSION,
 };
+use forebay_protocol::observing::ReplayRequest;
 use forebay_protocol::socket::{Connection, Incoming, SocketError};
 use forebay_protocol::wire::MAX_FRAME_BYTES;
 use tokio::io::Interest;
@@ -70,6 +72,7 @@ async fn converse(connection: Connection, host: Rc<Host>) -> Result<(), Cut> {
         greeted: false,
         session: None,
         pidfd: None,
+        asked_replay: BTreeSet::new(),
     };
     let ended = client.run(frames, pidfd).await;
     client.detach();
@@ -85,6 +88,8 @@ struct Client {
     session: Option<u64>,
     /// Sent with the Hello; watched beside what the kernel tells, which is nothing on older kernels and for a dead peer.
     pidfd: Option<OwnedFd>,
+    /// Sessions for which it asked for a replay that is not committed.
+    asked_replay: BTreeSet<u64>,
 }
 
 /// Whether the connection goes on.
@@ -260,7 +265,7 @@ impl Client {
                 send(socket, &DaemonFrame::Steps(steps.unwrap_or_default()), &[]).await?;
                 None
             }
-            (ClientFrame::Replay(_), true) => Some(protocol_fault("no replay is offered yet")),
+            (ClientFrame::Replay(request), true) => self.replay(&request, socket).await?,
             (ClientFrame::Record(_), true) => Some(protocol_fault("no recording is offered yet")),
             (ClientFrame::Goodbye, true) => return Ok(Next::Over),
         };
@@ -311,6 +316,11 @@ impl Client {
         let Some(engine) = self.host.engine() else {
             return Ok(Some(protocol_fault("Attach before Start")));
         };
+        if !self.host.takes_clients {
+            let message =
+                "this daemon is its loader's own; give the clients one of `forebay serve`";
+            return Ok(Some(Fault { kind: FaultKind::Config, message: message.to_owned() }));
+        }
         let attached = engine.borrow_mut().attach(
             request,
             brought,
@@ -329,6 +339,32 @@ impl Client {
         }
     }
 
+    /// Does what is asked about a replay. Gives what it is refused for.
+    async fn replay(
+        &mut self,
+        request: &ReplayRequest,
+        socket: &AsyncFd<Shared>,
+    ) -> Result<Option<Fault>, Cut> {
+        let Some(engine) = self.host.engine() else {
+            return Ok(Some(protocol_fault("Replay before Start")));
+        };
+        let asked = engine.borrow_mut().ask_replay(request);
+        if let Err(message) = asked {
+            return Ok(Some(Fault { kind: FaultKind::Config, message }));
+        }
+        match *request {
+            ReplayRequest::Check { session, .. } | ReplayRequest::Arm { session, .. } => {
+                self.asked_replay.insert(session);
+            }
+            ReplayRequest::Commit { session } | ReplayRequest::Cancel { session } => {
+                self.asked_replay.remove(&session);
+            }
+        }
+        let steps = engine.borrow().steps();
+        send(socket, &DaemonFrame::Steps(steps), &[]).await?;
+        Ok(None)
+    }
+
     async fn refuse(&self, socket: &AsyncFd<Shared>, fault: Fault) -> Result<Next, Cut> {
         tracing::warn!(kind = ?fault.kind, "refused: {}", fault.message);
         send(socket, &DaemonFrame::Fault(fault), &[]).await?;
@@ -336,7 +372,11 @@ impl Client {
     }
 
     fn detach(&mut self) {
-        if let (Some(engine), Some(number)) = (self.host.engine(), self.session.take()) {
+        let Some(engine) = self.host.engine() else { return };
+        for session in std::mem::take(&mut self.asked_replay) {
+            engine.borrow_mut().disarm_replay(session);
+        }
+        if let Some(number) = self.session.take() {
             engine.borrow_mut().detach(number, &SessionEnd::ClientLeft);
         }
     }

@@ -47,6 +47,8 @@ pub(crate) struct Host {
     /// Private daemons only.
     pub(super) opener: Option<Opener>,
     pub(super) revival: Revival,
+    /// Whether clients may attach; else they may only look.
+    pub(super) takes_clients: bool,
     pub(super) connections: Cell<usize>,
     pub(super) patience: Patience,
 }
@@ -56,7 +58,12 @@ impl Host {
     pub(crate) fn serving(engine: SharedEngine, revival: Revival) -> Self {
         let engine = RefCell::new(Some(engine));
         let (connections, patience) = (Cell::new(0), Patience::default());
-        Self { engine, opener: None, revival, connections, patience }
+        Self { engine, opener: None, revival, takes_clients: true, connections, patience }
+    }
+
+    /// A private daemon's for those who look into it.
+    pub(crate) fn observed(engine: SharedEngine) -> Self {
+        Self { takes_clients: false, ..Self::serving(engine, Revival::ByClient) }
     }
 
     /// A private daemon that is told by its first frame what to serve.
@@ -65,6 +72,7 @@ impl Host {
             engine: RefCell::new(None),
             opener: Some(opener),
             revival: Revival::ByClient,
+            takes_clients: true,
             connections: Cell::new(0),
             patience: Patience::default(),
         }

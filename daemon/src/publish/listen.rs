@@ -1,6 +1,9 @@
 //! The listening socket: where it lies, who swept what an earlier daemon left, and taking clients in.
 //!
-//! Beside each socket lies a lock file. The kernel releases its lock when the daemon dies, however it dies, so a socket
+//! A private daemon's clients come by another way. It listens under an abstract name besides, by which its figures can be
+//! asked for and nothing attached to: such a name is no file, so nothing of it is left however the daemon ends.
+//!
+//! Beside each socket file lies a lock file. The kernel releases its lock when the daemon dies, however it dies, so a socket
 //! whose lock is free is a leftover and is removed at the next start.
 
 use std::fs;
@@ -77,19 +80,45 @@ fn runtime_folder_path() -> PathBuf {
     }
 }
 
-/// The automatic sockets of this user on which a daemon listens.
+/// The automatic sockets of this user on which a daemon listens, those of private daemons (`@…`) among them.
 #[must_use]
 pub fn find_sockets() -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir(runtime_folder_path()) else {
-        return Vec::new();
-    };
+    let entries = fs::read_dir(runtime_folder_path());
     let mut sockets: Vec<PathBuf> = entries
+        .into_iter()
+        .flatten()
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|path| path.extension().is_some_and(|extension| extension == "sock"))
         .filter(|path| matches!(take_lock(path), Err(ListenError::Held(_))))
         .collect();
+    let names = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    sockets.extend(abstract_names(&names, &abstract_prefix()).into_iter().map(PathBuf::from));
     sockets.sort();
     sockets
+}
+
+/// What the abstract names of this user's private daemons begin with.
+fn abstract_prefix() -> String {
+    format!("@forebay-{}/", nix::unistd::Uid::effective())
+}
+
+/// The names in /proc/net/unix on which somebody listens and that begin with `prefix`.
+fn abstract_names(table: &str, prefix: &str) -> Vec<String> {
+    const LISTENING: &str = "00010000";
+    let lines = table.lines().map(|line| line.splitn(8, ' ').collect::<Vec<_>>());
+    lines
+        .filter(|fields| fields.get(3) == Some(&LISTENING))
+        .filter_map(|fields| Some((*fields.get(7)?).trim_start().to_owned()))
+        .filter(|name| name.starts_with(prefix))
+        .collect()
+}
+
+/// Listens for those who look into a private daemon that serves the stream `name`.
+pub(crate) fn listen_for_observers(name: &str) -> Result<(PathBuf, Listener), SocketError> {
+    // What the name is made of besides is short.
+    let name: String = name.chars().filter(|letter| letter.is_ascii_graphic()).take(60).collect();
+    let path = PathBuf::from(format!("{}{}-{name}", abstract_prefix(), std::process::id()));
+    Ok((path.clone(), Listener::bind(&path)?))
 }
 
 fn lock_path(socket: &Path) -> PathBuf {
@@ -219,5 +248,30 @@ pub(crate) async fn accept_clients(
             }
         }
         guard.clear_ready();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_this_user_on_which_somebody_listens_are_found() {
+        let table = "Num       RefCount Protocol Flags    Type St Inode Path\n\
+                     0000000000000000: 00000002 00000000 00010000 0005 01 17 @forebay-7/12-train\n\
+                     0000000000000000: 00000003 00000000 00000000 0005 03 18 @forebay-7/12-train\n\
+                     0000000000000000: 00000002 00000000 00010000 0005 01 19 @forebay-77/13-train\n\
+                     0000000000000000: 00000002 00000000 00010000 0001 01    20 @forebay-7/14-a\n\
+                     0000000000000000: 00000002 00000000 00010000 0001 01 21\n";
+        assert_eq!(abstract_names(table, "@forebay-7/")[..1], ["@forebay-7/12-train"]);
+    }
+
+    #[test]
+    fn a_private_daemons_name_is_found_and_goes_with_its_listener() {
+        let (path, listener) = listen_for_observers("tr ain\n").unwrap();
+        assert!(path.to_string_lossy().ends_with("-train"), "{}", path.display());
+        assert!(find_sockets().contains(&path));
+        drop(listener);
+        assert!(!find_sockets().contains(&path));
     }
 }

@@ -14,4 +14,5 @@ pub(crate) use connection::serve_connection;
 pub(crate) use host::{Host, Opened, Opening};
 pub(crate) use keepsake::Keepsake;
 pub use listen::{ListenError, find_sockets};
-pub(crate) use listen::{SocketPlace, accept_clients};
+pub(crate) use listen::{SocketPlace, accept_clients, listen_for_observers};
+pub(crate) use peer::credentials;

@@ -1,7 +1,9 @@
 //! What the engine tells of itself: every stream, every session, the CPU budget, and what keeps the daemon quiet.
 
+use std::sync::Arc;
+
 use forebay_protocol::huge_pages::HugePages;
-use forebay_protocol::observing::SessionSteps;
+use forebay_protocol::observing::{ReplayRequest, SessionSteps};
 
 use super::Engine;
 use crate::engine::quarantine::Quarantine;
@@ -15,6 +17,29 @@ impl Engine {
     /// How far every session's client is.
     pub(crate) fn steps(&self) -> Vec<SessionSteps> {
         self.sessions.values().map(Session::steps).collect()
+    }
+
+    /// Does what is asked about a session's replay; the reason where it cannot be done.
+    pub(crate) fn ask_replay(&mut self, request: &ReplayRequest) -> Result<(), String> {
+        let (ReplayRequest::Check { session: number, .. }
+        | ReplayRequest::Arm { session: number, .. }
+        | ReplayRequest::Commit { session: number }
+        | ReplayRequest::Cancel { session: number }) = *request;
+        let bell = Arc::clone(&self.bell);
+        let Some(session) = self.sessions.get_mut(&number) else {
+            return Err(format!("session {number} has ended"));
+        };
+        session.ask_replay(request, &bell)?;
+        self.advance(number);
+        Ok(())
+    }
+
+    /// The connection is gone that had asked for a replay.
+    pub(crate) fn disarm_replay(&mut self, number: u64) {
+        if let Some(session) = self.sessions.get_mut(&number) {
+            session.disarm_replay();
+        }
+        self.advance(number);
     }
 
     /// All figures.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use forebay_protocol::ids::Position;
 use forebay_protocol::lease::SlotState;
-use forebay_protocol::observing::{ReplayState, SessionSteps};
+use forebay_protocol::observing::SessionSteps;
 use nix::sys::socket::{getsockopt, sockopt};
 
 use super::Session;
@@ -52,7 +52,7 @@ impl Session {
             epochs: config.order.epochs,
             slots: config.ring.slots,
             hold: config.ring.hold,
-            replay: ReplayState::Idle,
+            replay: self.replay.state(),
         }
     }
 
@@ -64,7 +64,7 @@ impl Session {
 
     /// Whether anything is under way for the client.
     pub(crate) fn is_working(&self) -> bool {
-        !self.open.is_empty() || !self.cancelled.is_empty()
+        !self.open.is_empty() || !self.cancelled.is_empty() || self.replay.is_working()
     }
 
     /// Whether fewer batches are ready than half the ring's slots.

@@ -1,0 +1,250 @@
+//! Replays: how often which batches are shown again, what the stream loses by it (nothing), and what ends one early.
+
+use forebay_protocol::observing::{ReplayRequest, ReplayState};
+
+use super::*;
+use crate::config::Override;
+
+const BATCHES_PER_EPOCH: u64 = 32;
+
+/// A stream of 32 batches an epoch, of two samples each.
+fn stream_with(folder: &Path, keys: &[&str]) -> Arc<Stream> {
+    open_stream(folder, false, "[ring]\nslots = 6\n[[stage]]\nname = \"work\"\noperations = []\n");
+    let keys = keys.iter().chain(&["batch.size=2"]);
+    let overrides: Vec<_> = keys.map(|key| Override::from_argument(key).unwrap()).collect();
+    let config = Config::from_file(&folder.join("stream.toml"), &overrides).unwrap();
+    Arc::new(Stream::open(config, 3, &|_| std::ops::ControlFlow::Continue(())).unwrap())
+}
+
+impl Client {
+    fn ask(&self, request: ReplayRequest) -> Result<(), String> {
+        self.engine.borrow_mut().ask_replay(&request)
+    }
+
+    fn arm(&self, at: u64, batches: u16, steps: u64) -> Result<(), String> {
+        let session = self.number;
+        self.ask(ReplayRequest::Arm { session, at, batches, steps })?;
+        self.ask(ReplayRequest::Commit { session })
+    }
+
+    fn state(&self) -> ReplayState {
+        let steps = self.engine.borrow().steps();
+        steps.into_iter().find(|steps| steps.session == self.number).unwrap().replay
+    }
+
+    /// Takes, checks and gives back a batch.
+    async fn step(&mut self) -> Descriptor {
+        let batch = self.next().await;
+        self.check(&batch);
+        self.give_back(&batch);
+        batch
+    }
+
+    /// Changes a batch, as an operation in place would.
+    fn change(&self, batch: &Descriptor) {
+        let first = self.terms.slot_bytes * u64::from(batch.slot.0);
+        let word = self.data.word(usize::try_from(first / 8).unwrap());
+        word.fetch_add(1, forebay_protocol::sync::Ordering::Relaxed);
+    }
+
+    async fn until(&mut self, wanted: impl Fn(&ReplayState) -> bool) -> ReplayState {
+        while !wanted(&self.state()) {
+            self.step().await;
+        }
+        self.state()
+    }
+}
+
+/// Steps through an epoch and gives the position after each batch, and whether it was shown again.
+async fn epoch(client: &mut Client, steps: u64) -> Vec<(u64, bool)> {
+    let mut seen = Vec::new();
+    for _ in 0..steps {
+        let batch = client.step().await;
+        assert_eq!(batch.sequence.0, client.read - 1);
+        seen.push((batch.position_after.samples, batch.replayed));
+    }
+    seen
+}
+
+#[test]
+fn the_same_batches_come_again_as_often_as_asked_and_the_epoch_loses_nothing() {
+    on_engine_thread(|| async {
+        let folder = tempfile::tempdir().unwrap();
+        let engine = start(&stream_with(folder.path(), &[]), 1 << 20);
+        let mut client = Client::attach(&engine, false);
+        let at = client.publish.published() + 4;
+        client.arm(at, 3, 50).unwrap();
+        assert_eq!(client.state(), ReplayState::Armed { at, committed: true });
+        let seen = epoch(&mut client, BATCHES_PER_EPOCH + 50).await;
+        let fresh: Vec<u64> = seen.iter().filter(|(_, again)| !again).map(|(at, _)| *at).collect();
+        let whole: Vec<u64> = (1..=BATCHES_PER_EPOCH).map(|batch| batch * 2 % SAMPLES).collect();
+        assert_eq!(fresh, whole, "each batch of the epoch once and in order");
+        let first = usize::try_from(at + 3).unwrap();
+        let again = &seen[first..first + 50];
+        assert!(again.iter().all(|(_, again)| *again), "all replays lie together");
+        let kept: Vec<u64> = seen[first - 3..first].iter().map(|(at, _)| *at).collect();
+        assert!(again.iter().all(|(at, _)| kept.contains(at)), "{again:?} of {kept:?}");
+        for at in kept {
+            let times = again.iter().filter(|(shown, _)| *shown == at).count();
+            assert!((10..25).contains(&times), "the batch up to {at} came {times} times");
+        }
+        assert_eq!(client.state(), ReplayState::Done { first: first as u64, replayed: 50 });
+        epoch(&mut client, 3).await;
+    });
+}
+
+#[test]
+fn nothing_is_read_or_worked_while_batches_come_again() {
+    on_engine_thread(|| async {
+        let folder = tempfile::tempdir().unwrap();
+        let engine = start(&stream_with(folder.path(), &[]), 1 << 20);
+        let mut client = Client::attach(&engine, false);
+        client.arm(client.publish.published(), 2, 400).unwrap();
+        client
+            .until(|state| matches!(state, ReplayState::Running { replayed, .. } if *replayed > 40))
+            .await;
+        let rows = |engine: &SharedEngine| engine.borrow().report().stages[1].num_tasks;
+        let before = rows(&engine);
+        client
+            .until(
+                |state| matches!(state, ReplayState::Running { replayed, .. } if *replayed > 300),
+            )
+            .await;
+        assert_eq!(rows(&engine), before);
+        client.until(|state| matches!(state, ReplayState::Done { .. })).await;
+        epoch(&mut client, 20).await;
+        assert!(rows(&engine) > before);
+    });
+}
+
+#[test]
+fn a_trainer_that_changes_its_batches_is_noticed_before_any_comes_again() {
+    on_engine_thread(|| async {
+        let folder = tempfile::tempdir().unwrap();
+        let engine = start(&stream_with(folder.path(), &[]), 1 << 20);
+        let mut client = Client::attach(&engine, false);
+        let check = ReplayRequest::Check { session: client.number, batches: 4 };
+        client.ask(check.clone()).unwrap();
+        client.until(|state| *state == ReplayState::Checked).await;
+        client.ask(check).unwrap();
+        let mut taken = 0;
+        while !matches!(client.state(), ReplayState::Refused { .. }) {
+            let batch = client.next().await;
+            taken += 1;
+            if taken % 3 == 0 {
+                client.change(&batch);
+            }
+            client.give_back(&batch);
+        }
+        // The same without a check before.
+        client.arm(client.publish.published(), 2, 50).unwrap();
+        let mut again = 0;
+        while !matches!(client.state(), ReplayState::Refused { .. }) {
+            let batch = client.next().await;
+            again += u32::from(batch.replayed);
+            client.change(&batch);
+            client.give_back(&batch);
+        }
+        assert_eq!(again, 0);
+        let ReplayState::Refused { reason } = client.state() else { unreachable!() };
+        assert!(reason.contains("in place"), "{reason}");
+        epoch(&mut client, 20).await;
+    });
+}
+
+#[test]
+fn a_trainer_that_holds_all_kept_batches_gets_data_again() {
+    on_engine_thread(|| async {
+        let folder = tempfile::tempdir().unwrap();
+        let engine = start(&stream_with(folder.path(), &[]), 1 << 20);
+        let mut client = Client::attach(&engine, false);
+        client.arm(client.publish.published(), 2, 50).unwrap();
+        let mut held = VecDeque::new();
+        let mut fresh = Vec::new();
+        while !matches!(client.state(), ReplayState::Refused { .. }) {
+            let batch = client.next().await;
+            client.check(&batch);
+            if !batch.replayed {
+                fresh.push(batch.position_after.samples);
+            }
+            held.push_back(batch);
+            if held.len() == 4 {
+                client.give_back(&held.pop_front().unwrap());
+            }
+        }
+        let ReplayState::Refused { reason } = client.state() else { unreachable!() };
+        assert!(reason.contains("--batches"), "{reason}");
+        let whole: Vec<u64> = (1..=fresh.len() as u64).map(|batch| batch * 2).collect();
+        assert_eq!(fresh, whole);
+        for batch in held {
+            client.give_back(&batch);
+        }
+        epoch(&mut client, 8).await;
+    });
+}
+
+#[test]
+fn a_jump_ends_it_and_so_does_a_connection_that_ends_before_it_is_committed() {
+    on_engine_thread(|| async {
+        let folder = tempfile::tempdir().unwrap();
+        let engine = start(&stream_with(folder.path(), &[]), 1 << 20);
+        let mut client = Client::attach(&engine, false);
+        client.arm(client.publish.published(), 2, 1000).unwrap();
+        client.until(|state| matches!(state, ReplayState::Running { first: Some(_), .. })).await;
+        client.seek(20);
+        assert!(matches!(client.state(), ReplayState::Refused { .. }));
+        loop {
+            let batch = client.next().await;
+            let current = batch.seek_serial == client.serial;
+            client.give_back(&batch);
+            if current {
+                assert_eq!((batch.position_after.samples, batch.replayed), (22, false));
+                break;
+            }
+        }
+        let session = client.number;
+        let at = client.publish.published() + 8;
+        client.ask(ReplayRequest::Arm { session, at, batches: 2, steps: 5 }).unwrap();
+        engine.borrow_mut().disarm_replay(session);
+        assert_eq!(client.state(), ReplayState::Idle);
+        client.arm(at, 2, 5).unwrap();
+        engine.borrow_mut().disarm_replay(session);
+        client.until(|state| matches!(state, ReplayState::Done { replayed: 5, .. })).await;
+    });
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_the_reason() {
+    on_engine_thread(|| async {
+        let folder = tempfile::tempdir().unwrap();
+        let stream = stream_with(folder.path(), &["ring.hold=2", "listen.max_sessions=4"]);
+        let engine = start(&stream, 1 << 20);
+        let mut client = Client::attach(&engine, false);
+        for _ in 0..6 {
+            client.step().await;
+        }
+        let published = client.publish.published();
+        for (at, batches, steps, word) in [
+            (published, 0, 1, "ring.slots"),
+            (published, 7, 1, "ring.slots"),
+            (published, 2, 0, "at least"),
+            (published - 1, 2, 1, "published already"),
+            (4 * BATCHES_PER_EPOCH - 2, 2, 1, "one epoch"),
+        ] {
+            let reason = client.arm(at, batches, steps).unwrap_err();
+            assert!(reason.contains(word), "{reason}");
+        }
+        client.arm(published, 2, 5).unwrap();
+        assert!(client.arm(published, 2, 5).unwrap_err().contains("under way"));
+        let ranks = Client::attach_as(&engine, false, 1, 2);
+        let reason = ranks.arm(ranks.publish.published(), 3, 5).unwrap_err();
+        assert!(reason.contains("ring.hold + 2 = 4"), "{reason}");
+        ranks.arm(ranks.publish.published(), 4, 5).unwrap();
+
+        let other = tempfile::tempdir().unwrap();
+        let engine = start(&stream_with(other.path(), &["session.allow_headspace=false"]), 1 << 20);
+        let client = Client::attach(&engine, false);
+        let reason = client.arm(client.publish.published(), 2, 5).unwrap_err();
+        assert!(reason.contains("session.allow_headspace"), "{reason}");
+    });
+}
