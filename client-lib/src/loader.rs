@@ -74,6 +74,8 @@ pub struct Loader {
     /// An epoch was begun and has not ended.
     is_open: bool,
     given_up: u64,
+    /// The batch handed over last was shown again for a measurement.
+    replaying: bool,
     /// Batches read from the present ring, those returned unread included.
     read: u64,
     /// Batches read from the rings of daemons before.
@@ -133,6 +135,7 @@ impl Loader {
             seeking: false,
             is_open: false,
             given_up: 0,
+            replaying: false,
             read: 0,
             read_before: 0,
             waiting_since: None,
@@ -359,6 +362,13 @@ impl Loader {
     #[must_use]
     pub fn batches_per_epoch(&self) -> u64 {
         self.terms.batches_per_epoch
+    }
+
+    /// Whether the batch handed over last was shown again for a measurement (`forebay headspace --replay`): the position did
+    /// not move by it.
+    #[must_use]
+    pub fn replaying(&self) -> bool {
+        self.replaying
     }
 
     /// The batches that early ends of epochs gave up.

@@ -344,6 +344,11 @@ impl Session {
         self.run(py, |source| Ok(source.given_up()))
     }
 
+    /// Whether the batch given last was shown again for a measurement.
+    fn replaying(&self, py: Python<'_>) -> PyResult<bool> {
+        self.run(py, |source| Ok(source.replaying()))
+    }
+
     /// Ends the session. Arrays stay valid for as long as they are held.
     fn close(&self, py: Python<'_>) {
         py.detach(|| drop(lock(&self.source).take()));

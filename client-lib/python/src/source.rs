@@ -123,6 +123,10 @@ impl Source {
         ask!(self, inner => inner.given_up())
     }
 
+    pub(crate) fn replaying(&self) -> bool {
+        ask!(self, inner => inner.replaying())
+    }
+
     /// The slots of the ring that this process holds.
     pub(crate) fn held(&self) -> u64 {
         match self {

@@ -85,6 +85,8 @@ pub struct Upload {
     place: Place,
     statistics: WaitStatistics,
     given_up: u64,
+    /// The batch given last was shown again for a measurement.
+    replaying: bool,
     /// An epoch was begun and its end not told.
     is_open: bool,
     waiting_since: Option<Instant>,
@@ -138,6 +140,7 @@ impl Upload {
             place: loader.place().clone(),
             statistics: WaitStatistics::default(),
             given_up: 0,
+            replaying: false,
             is_open: false,
             waiting_since: None,
             timeout: loader.timeout(),
@@ -236,6 +239,7 @@ impl Upload {
             return Err(error);
         }
         let Ready { destination, descriptor, batches_left, copied } = *ready;
+        self.replaying = descriptor.replayed;
         if !descriptor.replayed {
             self.place.expect(batches_left + 1);
             self.place.advance(descriptor.position_after, descriptor.substitutes);
@@ -363,6 +367,12 @@ impl Upload {
     #[must_use]
     pub fn given_up(&self) -> u64 {
         self.given_up
+    }
+
+    /// As [`Loader::replaying`].
+    #[must_use]
+    pub fn replaying(&self) -> bool {
+        self.replaying
     }
 
     /// The slots of the ring whose copies have not completed.

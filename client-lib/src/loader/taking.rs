@@ -125,6 +125,7 @@ impl Loader {
 
     fn hand_over(&mut self, lease: Lease) -> Result<Batch, Error> {
         let descriptor = lease.descriptor();
+        self.replaying = descriptor.replayed;
         if !descriptor.replayed {
             let is_last = self.place.batches_left() == 1;
             if descriptor.epoch != self.place.epoch() || descriptor.last_of_epoch != is_last {

@@ -183,6 +183,15 @@ class Loader:
         return self._session.given_up()
 
     @property
+    def replaying(self) -> bool:
+        """Whether the batch returned last was one that the trainer had before (``forebay headspace --replay``).
+
+        Batches shown again for a measurement do not move the position: a script that counts its steps by itself, or
+        steps a learning-rate schedule, may leave them out.
+        """
+        return self._session.replaying()
+
+    @property
     def stream(self) -> str:
         """The stream's name."""
         return self._terms["stream"]
