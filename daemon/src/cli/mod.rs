@@ -4,6 +4,7 @@ mod bench;
 mod check;
 mod confine;
 mod demo;
+mod doctor;
 pub mod generate;
 mod headspace;
 mod index;
@@ -42,6 +43,8 @@ enum Command {
     Run(run::RunArguments),
     /// Validate a configuration and print the plan: samples, batches, tensors, memory, threads.
     Check(check::CheckArguments),
+    /// Look at the machine and a configuration, and say what to change, most useful first.
+    Doctor(doctor::DoctorArguments),
     /// Run daemon and client together and print figures, a stage table and a verdict.
     Bench(bench::BenchArguments),
     /// Print a running daemon's figures.
@@ -111,6 +114,7 @@ pub fn main() -> ExitCode {
         Command::Serve(arguments) => serve::serve(&arguments),
         Command::Run(arguments) => run::run(&arguments),
         Command::Check(arguments) => check::check(&arguments),
+        Command::Doctor(arguments) => doctor::doctor(&arguments),
         Command::Bench(arguments) => bench::bench(&arguments),
         Command::Stats(arguments) => stats::stats(&arguments),
         Command::Headspace(arguments) => headspace::headspace(&arguments),

@@ -51,6 +51,23 @@ pub(crate) struct CoreShare {
     pub(crate) narrowed: bool,
 }
 
+/// What this process may use, whatever a configuration says.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct GrantedCpu {
+    /// Cores in its affinity mask.
+    pub(crate) allowed_cores: u32,
+    /// CPU seconds a second by the tightest quota; without one as many as cores.
+    pub(crate) quota_cores: f64,
+}
+
+/// Asks the kernel.
+pub(crate) fn granted_cpu() -> GrantedCpu {
+    let allowed_cores = u32::try_from(allowed_cores().len()).unwrap_or(u32::MAX);
+    let quota = CpuGroup::own().and_then(|group| group.quota()).map(|(_, cores)| cores);
+    let quota_cores = quota.unwrap_or(f64::INFINITY).min(allowed_cores.into());
+    GrantedCpu { allowed_cores, quota_cores }
+}
+
 /// What the machine has, by who says so.
 #[derive(Debug, Clone)]
 struct Machine {

@@ -49,7 +49,7 @@ mod work;
 mod worker;
 
 pub(crate) use self::core::{Brought, Engine, SharedEngine, run_bell};
-pub(crate) use cores::{LocalRank, core_share};
+pub(crate) use cores::{LocalRank, core_share, granted_cpu};
 pub(crate) use memory::in_words;
 pub use memory::{MemoryError, MemoryPlan};
 pub(crate) use pool::PoolOptions;

@@ -12,7 +12,9 @@ use super::hand_over::StageGate;
 use super::quarantine::Quarantine;
 use super::tuning::StageCost;
 use crate::config::{Concurrency, Config, ConfigError, Last, Place};
-use crate::dataset::{self, Dataset, DatasetError, FolderIndex, IndexBytes, ProgressCallback};
+use crate::dataset::{
+    self, ByteRange, Dataset, DatasetError, FolderIndex, IndexBytes, ProgressCallback,
+};
 use crate::observe::{QueueFigures, StageFigures};
 use crate::operation::SamplePlan;
 use crate::storage::{LocalFiles, StorageError};
@@ -211,8 +213,13 @@ impl Stream {
 
     /// The file that a sample lies in, for messages.
     pub(crate) fn sample_path(&self, id: SampleId) -> PathBuf {
+        self.sample_place(id).0
+    }
+
+    /// The file that a sample lies in, and where in it.
+    pub(crate) fn sample_place(&self, id: SampleId) -> (PathBuf, ByteRange) {
         let mut relative = Vec::new();
-        self.dataset.locate(id, &mut relative);
-        self.storage.full_path(&relative)
+        let range = self.dataset.locate(id, &mut relative);
+        (self.storage.full_path(&relative), range)
     }
 }

@@ -1,7 +1,5 @@
 //! `forebay headspace` beside scripted trainers whose headspace is known: real daemons, real clients, real sleeps.
 
-#![forbid(unsafe_code)]
-
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

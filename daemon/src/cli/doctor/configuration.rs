@@ -1,0 +1,119 @@
+//! What the plan of a configuration says on this machine.
+
+use forebay_protocol::tensor::DType;
+
+use super::{Finding, Weight};
+use crate::cli::launch::Launch;
+use crate::config::{Concurrency, CpuPolicy};
+use crate::engine::in_words;
+
+/// Photographs larger than this are more than what a crop of 224 pixels needs.
+const LARGE_PICTURE_BYTES: u64 = 300 << 10;
+
+/// Everything that can be told without running it.
+pub(super) fn look(launch: &Launch, bytes_per_sample: u64) -> Vec<Finding> {
+    let mut found = vec![memory(launch), threads(launch)];
+    found.extend(policy(launch));
+    found.extend(output(launch));
+    found.extend(pictures(launch, bytes_per_sample));
+    found.extend(ring(launch));
+    found.extend(launch.quiet().into_iter().filter(|item| !item.in_force).map(|item| {
+        let remedy = item.remedy.unwrap_or_else(|| "nothing can be done here".to_owned());
+        let name = format!("{}: {}", item.name, item.state);
+        Finding::new(Weight::Costly, "quiet", name, remedy)
+    }));
+    found
+}
+
+fn memory(launch: &Launch) -> Finding {
+    let Some(plan) = launch.plans.first() else { return Finding::good("memory", "none") };
+    let (needed, ceiling) = (in_words(plan.total_bytes()), in_words(plan.ceiling_bytes));
+    let slots = launch.streams.first().map_or(0, |stream| stream.config().ring.slots);
+    Finding::good("memory", format!("{needed} of ring.memory = {ceiling}, with {slots} slots"))
+}
+
+fn threads(launch: &Launch) -> Finding {
+    let Some(stream) = launch.streams.first() else { return Finding::good("threads", "none") };
+    let cores = launch.cores.len();
+    for (stage, (name, limit)) in stream.config().stages.iter().zip(stream.stage_limits()) {
+        if matches!(stage.concurrency, Concurrency::Threads(_)) && (limit as usize) < cores {
+            return Finding::new(
+                Weight::Costly,
+                "threads",
+                format!("stage `{name}` may use {limit} threads, and {cores} cores are allowed"),
+                format!(
+                    "leave `concurrency` of `{name}` out: Forebay finds it, and does not starve the trainer"
+                ),
+            );
+        }
+    }
+    Finding::good("threads", format!("{} work threads on {cores} cores", launch.threads()))
+}
+
+fn policy(launch: &Launch) -> Option<Finding> {
+    let config = launch.streams.first()?.config();
+    (config.cpu.policy == CpuPolicy::Normal).then(|| {
+        Finding::new(
+            Weight::Minor,
+            "policy",
+            "cpu.policy is \"normal\": work threads compete with the trainer's on equal terms",
+            "cpu.policy = \"idle\", the default, where trainer and loader share cores",
+        )
+    })
+}
+
+/// Floats that the CPU makes and the bus carries.
+fn output(launch: &Launch) -> Option<Finding> {
+    let stream = launch.streams.first()?;
+    let floats = |tensor: &&forebay_protocol::tensor::TensorSpec| {
+        matches!(tensor.dtype, DType::F16 | DType::BF16 | DType::F32)
+            && tensor.row_shape.len() == 3
+            && tensor.finish.is_none()
+    };
+    let tensor = stream.tensors().iter().find(floats)?;
+    let times = tensor.dtype.size_bytes();
+    Some(Finding::new(
+        Weight::Minor,
+        "output",
+        format!(
+            "`{}` is made {} on the CPU: {times} bytes for each pixel value",
+            tensor.name,
+            tensor.dtype.name()
+        ),
+        format!(
+            "on a GPU: output.{}.on = \"gpu\" ships one byte and gives the same bits",
+            tensor.name
+        ),
+    ))
+}
+
+fn pictures(launch: &Launch, bytes_per_sample: u64) -> Option<Finding> {
+    let stream = launch.streams.first()?;
+    let config = stream.config();
+    let text = config.resolved_toml();
+    let decodes = text.contains("decode-image") && !text.contains("scaled");
+    (decodes && bytes_per_sample > LARGE_PICTURE_BYTES).then(|| {
+        Finding::new(
+            Weight::Costly,
+            "pictures",
+            format!("a file has {} on average; decoding costs about as much as its bytes", in_words(bytes_per_sample)),
+            "save smaller pictures (the cheapest speed-up there is), or { op = \"decode-image\", scaled = \"auto\" } \
+             where they are much larger than the crop",
+        )
+    })
+}
+
+fn ring(launch: &Launch) -> Option<Finding> {
+    let config = launch.streams.first()?.config();
+    (config.ring.slots < 4).then(|| {
+        Finding::new(
+            Weight::Minor,
+            "ring",
+            format!(
+                "{} slots: a batch that takes longer holds up the trainer at once",
+                config.ring.slots
+            ),
+            "ring.slots = 8, the default, where memory allows it",
+        )
+    })
+}
