@@ -23,7 +23,7 @@ class Chromium:
     def __init__(self, folder):
         to_browser, self.requests = os.pipe()
         self.answers, from_browser = os.pipe()
-        arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
+        arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"]
         arguments += ["--remote-debugging-pipe", f"--user-data-dir={folder}", "about:blank"]
         # It reads requests from descriptor 3 and answers at 4.
         shell = f'exec "$@" 3<&{to_browser} 4>&{from_browser}'

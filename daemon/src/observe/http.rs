@@ -30,12 +30,6 @@ use crate::config::{Config, MetricsFrom};
 
 /// Connections at once; further ones wait in the kernel's queue. A browser opens up to six, a scraper one.
 const MOST_CONNECTIONS: usize = 64;
-/// How long a client may take for a request's head, and how long a connection may lie idle.
-const HEAD_DEADLINE: Duration = Duration::from_secs(5);
-/// How long a connection lives, so that one whose client reads nothing goes. Clients connect again by themselves.
-const CONNECTION_LIFE: Duration = Duration::from_secs(60);
-/// How long what is under way at a connection's end may take.
-const LAST_ANSWER_DEADLINE: Duration = Duration::from_secs(5);
 /// The longest head of a request.
 const MOST_HEAD_BYTES: usize = 16 << 10;
 /// After an accept that failed, most likely for want of descriptors.
@@ -72,12 +66,31 @@ pub(crate) enum MetricsError {
     },
 }
 
+/// How long a client may keep a connection.
+#[derive(Debug, Clone, Copy)]
+struct Patience {
+    /// For a request's head, and idle between requests.
+    head: Duration,
+    /// In all, so that one whose client reads nothing goes. Clients connect again by themselves.
+    life: Duration,
+    /// Beyond that, for an answer that is under way.
+    last_answer: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        let seconds = Duration::from_secs;
+        Self { head: seconds(5), life: seconds(60), last_answer: seconds(5) }
+    }
+}
+
 /// A bound address that nobody serves yet.
 #[derive(Debug)]
 pub(crate) struct MetricsListener {
     listener: TcpListener,
     address: SocketAddr,
     from: MetricsFrom,
+    patience: Patience,
 }
 
 impl MetricsListener {
@@ -102,7 +115,12 @@ impl MetricsListener {
             let listener = TcpListener::bind(address)?;
             listener.set_nonblocking(true)?;
             let bound = listener.local_addr()?;
-            Ok(Self { listener, address: bound, from: first.listen.metrics_from })
+            Ok(Self {
+                listener,
+                address: bound,
+                from: first.listen.metrics_from,
+                patience: Patience::default(),
+            })
         };
         listen().map(Some).map_err(|source| MetricsError::Bind { address, source })
     }
@@ -123,16 +141,21 @@ impl MetricsListener {
             let _inside = runtime.enter();
             tokio::net::TcpListener::from_std(self.listener)?
         };
+        let patience = self.patience;
         let bound = (self.from == MetricsFrom::Loopback).then_some(self.address.ip());
         let router = answers::router(Arc::new(Asker::new(questions)), bound);
         std::thread::Builder::new()
             .name("forebay-http".to_owned())
-            .spawn(move || runtime.block_on(accept_for_ever(listener, router)))?;
+            .spawn(move || runtime.block_on(accept_for_ever(listener, router, patience)))?;
         Ok(asked)
     }
 }
 
-async fn accept_for_ever(listener: tokio::net::TcpListener, router: axum::Router) {
+async fn accept_for_ever(
+    listener: tokio::net::TcpListener,
+    router: axum::Router,
+    patience: Patience,
+) {
     let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
     loop {
         // Nobody closes it.
@@ -141,7 +164,7 @@ async fn accept_for_ever(listener: tokio::net::TcpListener, router: axum::Router
             Ok((stream, _)) => {
                 let router = router.clone();
                 tokio::spawn(async move {
-                    serve_connection(stream, router).await;
+                    serve_connection(stream, router, patience).await;
                     drop(place);
                 });
             }
@@ -154,19 +177,19 @@ async fn accept_for_ever(listener: tokio::net::TcpListener, router: axum::Router
 }
 
 /// Serves one connection until its client leaves, is too slow, or has had its time. None of it is worth a word in the log.
-async fn serve_connection(stream: TcpStream, router: axum::Router) {
+async fn serve_connection(stream: TcpStream, router: axum::Router, patience: Patience) {
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_DEADLINE)
+        .header_read_timeout(patience.head)
         .max_buf_size(MOST_HEAD_BYTES)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     tokio::pin!(connection);
     tokio::select! {
         _ = connection.as_mut() => return,
-        () = tokio::time::sleep(CONNECTION_LIFE) => {}
+        () = tokio::time::sleep(patience.life) => {}
     }
     connection.as_mut().graceful_shutdown();
-    let _ = tokio::time::timeout(LAST_ANSWER_DEADLINE, connection).await;
+    let _ = tokio::time::timeout(patience.last_answer, connection).await;
 }
 
 #[cfg(test)]

@@ -66,6 +66,15 @@ impl Family {
     }
 }
 
+#[cfg(test)]
+impl Family {
+    /// The labels' names over all samples.
+    pub(super) fn label_names(&self) -> impl Iterator<Item = &str> {
+        let parts = self.samples.iter().flat_map(|(_, labels, _)| labels.split(['{', ',', '}']));
+        parts.filter_map(|part| Some(part.split_once('=')?.0))
+    }
+}
+
 /// Writes families, and keeps counters from going down.
 ///
 /// Figures are read while they are counted, and some are a product of two of them, so a counter may come out a little

@@ -84,6 +84,9 @@ export function rate(value) {
   return value >= 10 ? value.toFixed(1) : value.toFixed(2);
 }
 
+// Of an axis' end, which is a round number.
+export const round = (value) => (value >= 1 ? value.toLocaleString("en") : String(Number(value.toPrecision(1))));
+
 export const percent = (share) => `${Math.round(share * 100)} %`;
 
 export function time(seconds) {

@@ -2,7 +2,7 @@
 // strangers' files: it only ever becomes text, never markup.
 
 import {
-  HISTORY_SECONDS, axisEnd, between, bytes, clock, earlierThan, percent, rate, time,
+  HISTORY_SECONDS, axisEnd, between, bytes, clock, earlierThan, percent, rate, round, time,
 } from "./figures.js";
 
 const PERIOD_MS = 500;
@@ -40,9 +40,9 @@ function meter(share, isOver = false) {
 
 // A line over the last minutes.
 class Chart {
-  constructor(id, title, unit, { end = null, write }) {
-    this.end = end;
-    this.write = write;
+  // `least`: the axis does not end below; `most`: nor above.
+  constructor(id, title, unit, { write, writeEnd = write, least = 0, most = Infinity }) {
+    Object.assign(this, { write, writeEnd, least, most });
     this.value = make("span");
     this.area = draw("path", "area");
     this.line = draw("path", "line");
@@ -62,7 +62,7 @@ class Chart {
   // Points are [seconds, value or null]; null leaves a gap.
   show(points, now) {
     const values = points.map(([, value]) => value).filter((value) => value !== null);
-    const end = this.end ?? axisEnd(Math.max(...values, 0));
+    const end = Math.min(Math.max(axisEnd(Math.max(...values, 0)), this.least), this.most);
     const place = ([seconds, value]) =>
       [100 * (1 - (now - seconds) / HISTORY_SECONDS), 100 * (1 - value / end)].map((part) => part.toFixed(2));
     const runs = [[]];
@@ -77,14 +77,14 @@ class Chart {
       "d", drawn.map((run) => `${path(run)}L${run[run.length - 1][0]} 100L${run[0][0]} 100Z`).join(""));
     const last = points[points.length - 1];
     say(this.value, !last || last[1] === null ? "–" : this.write(last[1]));
-    say(this.top, this.write(end));
+    say(this.top, this.writeEnd(end));
   }
 }
 
 const charts = {
-  samples: new Chart("samples", "Samples made", "a second", { write: rate }),
-  batches: new Chart("batches", "Batches taken", "a second", { write: rate }),
-  waits: new Chart("waits", "The trainer waits for data", "of its time", { end: 1, write: percent }),
+  samples: new Chart("samples", "Samples made", "a second", { write: rate, writeEnd: round }),
+  batches: new Chart("batches", "Batches taken", "a second", { write: rate, writeEnd: round }),
+  waits: new Chart("waits", "The trainer waits for data", "of its time", { write: percent, least: 0.1, most: 1 }),
 };
 
 const kept = { reports: [], points: new Map(), chosen: null };
@@ -175,7 +175,7 @@ function pipeline(report, window) {
   const waits = window.waitShare;
   const count = window.sessions.length;
   parts.push(make(
-    "li", limit === "trainer" ? "stage limit" : "stage",
+    "li", limit === "trainer" ? "stage trainer limit" : "stage trainer",
     make("p", "name", count > 1 ? `${count} trainers` : "trainer"),
     meter(waits === null ? 0 : 1 - waits),
     make("p", "", waits === null ? "none is attached" : `waits ${percent(waits)} of the time`),
@@ -240,7 +240,9 @@ function quiet(items) {
 function showBadSamples(sessions) {
   const all = sessions.flatMap((session) => session.substituted);
   const count = sessions.reduce((total, session) => total + session.samples_substituted, 0);
-  const recent = all.slice(-SHOWN_BAD_SAMPLES).reverse();
+  // The same file is bad in every epoch: it is shown once, as it was last.
+  const latest = new Map(all.map((one) => [one.path, one]));
+  const recent = [...latest.values()].sort((one, other) => other.epoch - one.epoch).slice(0, SHOWN_BAD_SAMPLES);
   say(at("bad-count"), count === 0 ? "" : `${count} since the clients attached; the last ones`);
   if (recent.length === 0) {
     at("bad").replaceChildren(make("li", "none", "None."));
