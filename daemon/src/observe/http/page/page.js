@@ -126,7 +126,7 @@ function show() {
   charts.waits.show(column(3), now);
   showStreams(names);
   say(at("process"), `${report.release} · process ${report.pid}`);
-  say(at("sentence"), sentence(report.verdict.sentence));
+  showVerdict(report.verdict.sentence);
   document.title = `${kept.chosen} · Forebay`;
   at("stalls").hidden = report.stalls.length === 0;
   at("stall-list").replaceChildren(...report.stalls.map((stall) => make("li", "", stall.sentence)));
@@ -137,7 +137,13 @@ function show() {
   showBadSamples(window.sessions);
 }
 
-const sentence = (text) => `${text.charAt(0).toUpperCase()}${text.slice(1)}.`;
+// Names stand between backquotes.
+function showVerdict(text) {
+  const whole = `${text.charAt(0).toUpperCase()}${text.slice(1)}.`;
+  const parts = whole.split("`").map((part, number) => (number % 2 === 1 ? make("code", "", part) : part));
+  // An unchanged sentence is left alone: screen readers read what changes.
+  if (at("sentence").textContent !== whole.replaceAll("`", "")) at("sentence").replaceChildren(...parts);
+}
 
 function showStreams(names) {
   if (at("streams").childElementCount !== names.length) {
