@@ -1,6 +1,8 @@
 """configs/deploy: the side-car's manifest holds together, and the unit is one that systemd takes."""
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -48,8 +50,12 @@ def test_the_side_car_and_its_trainer_fit_together(manifest):
     folder = mounts(daemon)["socket"]
     assert folder == mounts(trainer)["socket"] and socket.startswith(folder + "/")
     assert {"name": "FOREBAY_SOCKET", "value": socket} in trainer["env"]
-    for probe in ("startupProbe", "livenessProbe"):
-        assert daemon[probe]["exec"]["command"] == ["forebay", "stats", socket]
+    # The kubelet and the scraper ask where the daemon answers, and may.
+    [port] = daemon["ports"]
+    for probe, path in (("startupProbe", "/readyz"), ("livenessProbe", "/healthz")):
+        assert daemon[probe]["httpGet"] == {"path": path, "port": port["name"]}
+    [text] = config["data"].values()
+    assert f'metrics = "0.0.0.0:{port["containerPort"]}"\nmetrics_from = "anywhere"\n' in text
     # Every mount has its volume.
     volumes = {volume["name"] for volume in pod["volumes"]}
     assert volumes >= set(mounts(daemon)) | set(mounts(trainer))
@@ -80,6 +86,43 @@ def test_the_side_cars_memory_holds_the_ring(manifest, tmp_path):
     limits = pod["initContainers"][0]["resources"]
     assert limits["limits"]["memory"] == limits["requests"]["memory"]
     assert size(limits["limits"]["memory"]) >= size(ring) + size("512Mi")
+
+
+def test_the_dashboard_asks_for_documented_names_and_labels_only():
+    table = (FOLDER.parents[1] / "docs" / "metrics.md").read_text()
+    rows = re.findall(r"^\| `(forebay_\w+)` \| (\w+) \|([^|]*)\|", table, re.MULTILINE)
+    labels = {name: set(re.findall(r"`(\w+)`", cell)) for name, _, cell in rows}
+    for name, kind, _ in rows:
+        if kind == "histogram":
+            labels.update(
+                {f"{name}_bucket": labels[name] | {"le"}, f"{name}_sum": labels[name], f"{name}_count": labels[name]}
+            )
+    dashboard = json.loads((FOLDER / "grafana-forebay.json").read_text())
+    variables = {variable["name"] for variable in dashboard["templating"]["list"]}
+    assert variables == {"datasource", "stream", "rank"}
+    queries = [variable["definition"] for variable in dashboard["templating"]["list"] if variable["type"] == "query"]
+    queries += [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    legends = [target["legendFormat"] for panel in dashboard["panels"] for target in panel["targets"]]
+    asked = set()
+    for query, legend in zip(queries, ["", "", *legends]):
+        names = re.findall(r"\bforebay_\w+", query)
+        assert len(names) == 1, query
+        [name] = names
+        assert name in labels, f"{name} is not in docs/metrics.md"
+        asked.add(name)
+        used = re.findall(r"(\w+)=~?\"", query) + re.findall(r"{{(\w+)}}", legend)
+        assert set(used) <= labels[name] | {"instance"}, query
+        assert set(re.findall(r"\$(\w+)", query)) <= variables | {"__rate_interval"}, query
+    assert len(asked) > 12
+    # No panel lies on another.
+    cells = [
+        (x, y)
+        for place in (panel["gridPos"] for panel in dashboard["panels"])
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    assert len(cells) == len(set(cells)) and max(x for x, _ in cells) < 24
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
 
 
 def test_systemd_takes_the_unit(tmp_path):

@@ -16,6 +16,7 @@ use crate::engine::{
     plan_quiet, run_bell,
 };
 use crate::observe::QuietItem;
+use crate::observe::http::MetricsListener;
 
 /// Streams that are open and checked, and how to run them.
 #[derive(Debug)]
@@ -102,8 +103,12 @@ impl Launch {
     }
 
     /// Gives up rights that are not needed, but for the folder of the daemon's socket, and starts the engine. Called
-    /// inside a `LocalSet`, on a thread that stays at normal priority.
-    pub(super) fn start(self, run_folder: Option<&Path>) -> anyhow::Result<SharedEngine> {
+    /// inside a `LocalSet`, on a thread that stays at normal priority. `metrics`: where figures are served besides.
+    pub(super) fn start(
+        self,
+        run_folder: Option<&Path>,
+        metrics: Option<MetricsListener>,
+    ) -> anyhow::Result<SharedEngine> {
         let configs: Vec<&Config> = self.streams.iter().map(|stream| stream.config()).collect();
         for stream in &self.streams {
             stream.open_quarantine()?;
@@ -113,6 +118,10 @@ impl Launch {
         let fetch_bytes = self.plans.iter().map(|plan| plan.fetch_bytes).max().unwrap_or(0);
         let engine = Engine::start(self.streams, self.pool, fetch_bytes)
             .context("cannot start the engine")?;
+        if let Some(listener) = metrics {
+            serve_metrics(&engine, listener)
+                .context("cannot start the thread for listen.metrics")?;
+        }
         let bell = Arc::new(());
         let shared = std::rc::Rc::clone(&engine);
         tokio::task::spawn_local(async move {
@@ -123,6 +132,27 @@ impl Launch {
         });
         Ok(engine)
     }
+}
+
+/// Serves figures over HTTP from a thread with the rights that this one has left, and answers its questions here.
+fn serve_metrics(engine: &SharedEngine, listener: MetricsListener) -> std::io::Result<()> {
+    let address = listener.address();
+    let mut questions = listener.start()?;
+    engine.borrow_mut().metrics_address = Some(address);
+    tracing::info!("figures at http://{address}/ and http://{address}/metrics");
+    let engine = std::rc::Rc::clone(engine);
+    tokio::task::spawn_local(async move {
+        while let Some(question) = questions.recv().await {
+            // Whoever asked may have given up: then it costs nothing.
+            if !question.is_closed() {
+                let mut engine = engine.borrow_mut();
+                // Slots given back ring only by the half ring; a report shall not call them held.
+                engine.advance_all();
+                let _ = question.send(engine.report());
+            }
+        }
+    });
+    Ok(())
 }
 
 /// What a daemon opens for itself and a few clients; far more than a start takes.

@@ -16,6 +16,7 @@ use super::logging;
 use super::seclude::{Inherited, hear_all_signals, shut_out};
 use crate::config::{Config, ConfigError, Override};
 use crate::engine::{LocalRank, SharedEngine};
+use crate::observe::http::MetricsListener;
 use crate::publish::{
     AccessRules, Host, Keepsake, Opened, Opening, accept_clients, listen_for_observers,
     serve_connection,
@@ -90,20 +91,33 @@ async fn open(opening: Opening) -> Result<Opened, Fault> {
             }
             Opening::Restart(_, kept) => (Keepsake::open(kept)?, Rings::Kept),
         };
-        Launch::prepare(vec![config], local, rings)
+        let configs = vec![config];
+        let metrics = match (MetricsListener::bind(&configs), rings) {
+            (Ok(metrics), _) => metrics,
+            // A trainer in the middle of its run needs its batches more than their figures.
+            (Err(error), Rings::Kept) => {
+                tracing::warn!("{error}; this daemon goes on without");
+                None
+            }
+            (Err(error), Rings::New) => {
+                return Err(Fault { kind: FaultKind::Config, message: error.to_string() });
+            }
+        };
+        Ok((Launch::prepare(configs, local, rings)?, metrics))
     };
     std::thread::Builder::new()
         .name("forebay-open".to_owned())
         .spawn(move || drop(sender.send(prepare())))
         .map_err(|error| internal(format!("cannot start a thread: {error}")))?;
-    let launch = prepared.await.map_err(|error| internal(error.to_string()))??;
+    let (launch, metrics) = prepared.await.map_err(|error| internal(error.to_string()))??;
     let name = launch.streams.first().map_or_else(String::new, |stream| stream.name().to_owned());
     let keepsake = launch.streams.first().map(|stream| Keepsake::of(stream)).transpose();
     let keepsake = keepsake.unwrap_or_else(|error| {
         tracing::warn!(%error, "the plan could not be kept; this daemon cannot be started again should it die");
         None
     });
-    let engine = launch.start(None).map_err(|error| internal(super::whole_reason(&error)))?;
+    let engine =
+        launch.start(None, metrics).map_err(|error| internal(super::whole_reason(&error)))?;
     let_look_in(&name, &engine);
     Ok((engine, keepsake))
 }

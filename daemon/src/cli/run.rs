@@ -22,6 +22,7 @@ use super::seclude::{Inherited, shut_out};
 use super::serve::{access_rules, bind};
 use super::{ConfigArguments, logging};
 use crate::engine::LocalRank;
+use crate::observe::http::MetricsListener;
 use crate::publish::{Host, accept_clients};
 
 /// Arguments of `forebay run`.
@@ -58,6 +59,7 @@ pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
     let inherited = Inherited::look();
     shut_out();
     let configs = arguments.config.read()?;
+    let metrics = MetricsListener::bind(&configs)?;
     let launch = Launch::prepare(configs, LocalRank::from_environment(), Rings::New)
         .map_err(|fault| anyhow::anyhow!(fault.message))?;
     let mut place = bind(&launch, None)?;
@@ -82,7 +84,7 @@ pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
         forward_signals(signals, Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX)));
         let logging = logging::start("info");
         let rules = access_rules(&launch);
-        let engine = launch.start(place.path.parent())?;
+        let engine = launch.start(place.path.parent(), metrics)?;
         let host = Rc::new(Host::serving(Rc::clone(&engine), Revival::Never));
         if let Some(listener) = place.take_listener() {
             tokio::task::spawn_local(async move {

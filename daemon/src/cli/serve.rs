@@ -14,6 +14,7 @@ use super::notify::ServiceManager;
 use super::seclude::{Inherited, shut_out};
 use super::{ConfigArguments, logging};
 use crate::engine::LocalRank;
+use crate::observe::http::MetricsListener;
 use crate::publish::{AccessRules, Host, SocketPlace, accept_clients};
 
 /// Arguments of `forebay serve`.
@@ -33,6 +34,7 @@ pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
     let manager = ServiceManager::from_environment();
     let logging = logging::start("info");
     let configs = arguments.config.read()?;
+    let metrics = MetricsListener::bind(&configs)?;
     let launch = Launch::prepare(configs, LocalRank::from_environment(), Rings::New)
         .map_err(|fault| anyhow::anyhow!(fault.message))?;
     let mut place = bind(&launch, arguments.socket.clone())?;
@@ -44,7 +46,7 @@ pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
         let rules = access_rules(&launch);
         let names: Vec<String> = launch.streams.iter().map(|stream| stream.name().to_owned()).collect();
         tracing::info!(socket = %place.path.display(), streams = names.join(","), threads = launch.threads(), "serving");
-        let engine = launch.start(place.path.parent())?;
+        let engine = launch.start(place.path.parent(), metrics)?;
         let host = Rc::new(Host::serving(Rc::clone(&engine), Revival::BySupervisor));
         manager.tell_ready(&format!("serving {} at {}", names.join(", "), place.path.display()));
         if let Some(listener) = place.take_listener() {

@@ -16,9 +16,9 @@ fn every_mistake_names_place_key_and_remedy() {
         ),
         ("[ordr]\n", "train.toml:9: unknown key `ordr`", &["did you mean `order`?"]),
         (
-            "[listen]\nmetrics = \"x\"\n",
-            "train.toml:10: unknown key `listen.metrics`",
-            &["valid keys: socket"],
+            "[listen]\nmetric = \"x\"\n",
+            "train.toml:10: unknown key `listen.metric`",
+            &["did you mean `listen.metrics`?"],
         ),
         ("[order]\nseed = -1\n", "train.toml:10: `order.seed` must be a whole number", &["not -1"]),
         (
@@ -63,6 +63,26 @@ fn every_mistake_names_place_key_and_remedy() {
         (
             "[cpu]\npolicy = \"batch\"\nnice = 20\n",
             "train.toml:11: `cpu.nice` must be a whole number from 0 to 19",
+            &[],
+        ),
+        (
+            "[listen]\nmetrics = \"localhost\"\n",
+            "train.toml:10: `listen.metrics` must be an IP address and a port such as \"127.0.0.1:9464\"",
+            &["not \"localhost\""],
+        ),
+        (
+            "[listen]\nmetrics = \"0.0.0.0:9464\"\n",
+            "train.toml:10: `listen.metrics` is 0.0.0.0:9464, which other machines may reach",
+            &["set it to \"127.0.0.1:9464\"", "`listen.metrics_from` to \"anywhere\""],
+        ),
+        (
+            "[listen]\nmetrics = \"[::]:1\"\nmetrics_from = \"loopback\"\n",
+            "train.toml:10: `listen.metrics` is [::]:1, which other machines may reach",
+            &[],
+        ),
+        (
+            "[listen]\nmetrics_from = \"all\"\n",
+            "train.toml:10: `listen.metrics_from` must be \"loopback\" or \"anywhere\"",
             &[],
         ),
         (
@@ -315,7 +335,8 @@ fn every_key_takes_or_refuses_every_kind_of_value() {
         stage.copy.concurrency stage.copy.operations stage.fetch stage.fetch.concurrency output output.a \
         output.a.dtype output.a.layout output.a.mean output.a.std output.a.ragged output.a.max_bytes output.a.compact \
         ring ring.slots ring.hold ring.memory errors errors.on_bad_sample errors.budget cpu cpu.cores cpu.policy \
-        cpu.nice listen listen.socket listen.allow_uids listen.group listen.max_sessions preset";
+        cpu.nice listen listen.socket listen.allow_uids listen.group listen.max_sessions listen.metrics \
+        listen.metrics_from preset";
     let values = "0 1 -1 3 65535 65536 4294967295 4294967296 9223372036854775807 -9223372036854775808 0.0 0.5 -0.5 \
         1e308 inf nan true false \"\" \"auto\" \"x\" \"1%\" \"0-8191\" \"1s\" \"18446744073709551615B\" \
         \"18446744073709551616B\" \"99999999999999999999h\" \"${\" [] [1] [[]] [{}] {} {x=1} {name=\"copy\"}";

@@ -7,6 +7,7 @@
 mod error;
 mod expand;
 mod fingerprint;
+mod metrics_address;
 mod model;
 mod output;
 mod overrides;
@@ -24,7 +25,7 @@ pub use error::{ConfigError, Place};
 pub use model::{
     BadSampleBudget, BatchConfig, Concurrency, Config, Confinement, CpuConfig, CpuPolicy,
     DatasetConfig, ErrorsConfig, FetchConfig, FinishedOn, ImageLayout, KeyPlaces, Last, Limits,
-    ListenConfig, OnBadSample, OrderConfig, OutputConfig, RingConfig, SecurityConfig,
+    ListenConfig, MetricsFrom, OnBadSample, OrderConfig, OutputConfig, RingConfig, SecurityConfig,
     SessionConfig, StageConfig,
 };
 pub use overrides::Override;

@@ -1,6 +1,7 @@
 //! A stream's configuration, resolved: defaults filled in, paths absolute, units applied.
 
 use std::fs::File;
+use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -271,6 +272,15 @@ pub struct CpuConfig {
     pub nice: u8,
 }
 
+/// Who reads figures over HTTP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MetricsFrom {
+    /// Programs of this machine. The default.
+    Loopback,
+    /// Whoever reaches the address.
+    Anywhere,
+}
+
 /// `[listen]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListenConfig {
@@ -282,6 +292,10 @@ pub struct ListenConfig {
     pub group: Option<u32>,
     /// Sessions at once; default 4.
     pub max_sessions: u32,
+    /// Where figures are served over HTTP; port 0: any free one. `None`: nowhere.
+    pub metrics: Option<SocketAddr>,
+    /// Default loopback.
+    pub metrics_from: MetricsFrom,
 }
 
 /// `[session]`.

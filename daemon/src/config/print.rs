@@ -90,6 +90,10 @@ impl Config {
             writeln!(out, "group = {group}")?;
         }
         writeln!(out, "max_sessions = {}", listen.max_sessions)?;
+        if let Some(address) = listen.metrics {
+            writeln!(out, "metrics = \"{address}\"")?;
+        }
+        writeln!(out, "metrics_from = {}", quoted(listen.metrics_from.word()))?;
 
         writeln!(out, "\n[session]\nallow_headspace = {}", self.session.allow_headspace)?;
         writeln!(out, "\n[security]\nconfine = {}", quoted(self.security.confine.word()))

@@ -10,6 +10,7 @@ use nix::unistd::Group;
 
 use super::error::{ConfigError, Place};
 use super::expand::{Environment, expand_all};
+use super::metrics_address::read_metrics;
 use super::model::{
     BadSampleBudget, BatchConfig, Config, Confinement, CpuConfig, CpuPolicy, DatasetConfig,
     ErrorsConfig, KeyPlaces, Last, Limits, ListenConfig, OnBadSample, OrderConfig, RingConfig,
@@ -344,8 +345,9 @@ fn read_listen(mut section: Section, folder: &Path) -> Result<ListenConfig, Conf
     let max_sessions = u32::try_from(sessions.0).map_err(|_| {
         ConfigError::new(&place, format!("`listen.max_sessions`: {} is too many", sessions.0))
     })?;
+    let (metrics, metrics_from) = read_metrics(&mut section)?;
     section.finish()?;
-    Ok(ListenConfig { socket, allow_uids, group, max_sessions })
+    Ok(ListenConfig { socket, allow_uids, group, max_sessions, metrics, metrics_from })
 }
 
 fn read_session(mut section: Section) -> Result<SessionConfig, ConfigError> {

@@ -4,7 +4,7 @@ use forebay_protocol::tensor::DType;
 
 use super::model::{
     BadSampleBudget, Concurrency, Confinement, CpuPolicy, FinishedOn, ImageLayout, Last,
-    OnBadSample,
+    MetricsFrom, OnBadSample,
 };
 use super::section::FromValue;
 use super::value::Value;
@@ -46,6 +46,8 @@ words!(CpuPolicy, "\"idle\", \"batch\" or \"normal\"",
     "idle" => CpuPolicy::Idle, "batch" => CpuPolicy::Batch, "normal" => CpuPolicy::Normal);
 words!(Confinement, "\"auto\", \"strict\" or \"off\"",
     "auto" => Confinement::Auto, "strict" => Confinement::Strict, "off" => Confinement::Off);
+words!(MetricsFrom, "\"loopback\" or \"anywhere\"",
+    "loopback" => MetricsFrom::Loopback, "anywhere" => MetricsFrom::Anywhere);
 words!(ImageLayout, "\"NCHW\" or \"NHWC\"",
     "NCHW" => ImageLayout::Nchw, "NHWC" => ImageLayout::Nhwc);
 words!(FinishedOn, "\"cpu\" or \"gpu\"",

@@ -5,6 +5,7 @@ mod figures;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -65,6 +66,8 @@ pub(crate) struct Engine {
     /// By stream and lane: what it reads now.
     readings: Vec<Vec<Option<Arc<Reading>>>>,
     stalls: RefCell<StallWatch>,
+    /// Where figures are served over HTTP, by whoever does so.
+    pub(crate) metrics_address: Option<SocketAddr>,
 }
 
 impl Drop for Engine {
@@ -99,6 +102,7 @@ impl Engine {
             abandoned_reads: AbandonedCount::default(),
             readings: lanes.iter().map(|lanes| vec![None; *lanes as usize]).collect(),
             stalls: RefCell::default(),
+            metrics_address: None,
         }));
         engine.borrow_mut().keep_limit();
         for (stream, lanes) in lanes.into_iter().enumerate() {

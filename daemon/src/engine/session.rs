@@ -106,6 +106,7 @@ pub(crate) struct Session {
     /// Slots that the client held when it came; they come back as if they had been taken here.
     held_at_start: u64,
     pub(crate) substituted: VecDeque<Substituted>,
+    pub(crate) samples_substituted: u64,
     pub(crate) ring_bytes: u64,
     pub(crate) huge_pages: HugePages,
     /// A complete batch waits for its ragged rows to be moved together.
@@ -201,6 +202,7 @@ impl Session {
             starved_since: None,
             held_at_start: held,
             substituted: VecDeque::new(),
+            samples_substituted: 0,
             ring_bytes: data_bytes + publish_bytes + return_bytes,
             huge_pages: data.huge_pages(),
             wake_workers: false,
@@ -316,6 +318,7 @@ impl Session {
             (self.substitutes_epoch, self.substitutes) = (batch.planned.epoch, 0);
         }
         self.substitutes = self.substitutes.saturating_add(batch.substituted.len() as u64);
+        self.samples_substituted += batch.substituted.len() as u64;
         for substituted in batch.substituted {
             if self.substituted.len() == LISTED_SUBSTITUTES {
                 self.substituted.pop_front();

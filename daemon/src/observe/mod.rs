@@ -1,6 +1,7 @@
 //! What is measured: times and queues by the names of docs/design.md's section 10, and the sentence that they add up to.
 
 mod histogram;
+pub(crate) mod http;
 mod queue;
 mod quiet;
 mod report;

@@ -46,6 +46,9 @@ pub struct DaemonReport {
     pub streams: Vec<StreamReport>,
     /// Every attached client.
     pub sessions: Vec<SessionReport>,
+    /// The address with port at which figures are served over HTTP, if they are.
+    #[serde(default)]
+    pub metrics: Option<String>,
 }
 
 /// Something that has not moved for `errors.stall_after`.
@@ -87,6 +90,7 @@ pub(crate) struct EngineFigures {
     pub(crate) cpu_budget: CpuBudgetReport,
     pub(crate) stalls: Vec<StallReport>,
     pub(crate) quiet: Vec<QuietItem>,
+    pub(crate) metrics: Option<String>,
 }
 
 /// One stream's figures.
@@ -94,6 +98,9 @@ pub(crate) struct EngineFigures {
 pub struct StreamReport {
     /// Its name.
     pub name: String,
+    /// `ring.memory`: what the rings of its sessions, reads under way and scratch may take together.
+    #[serde(default)]
+    pub memory_budget_bytes: u64,
     /// Fetch first; each with the queue after it.
     pub stages: Vec<StageReport>,
     /// Where bad samples are listed, if anywhere.
@@ -140,7 +147,10 @@ pub struct SessionReport {
     pub slots_leased: u64,
     /// Data, publish and return.
     pub ring_bytes: u64,
-    /// Samples that took another one's place; the last hundred.
+    /// Samples that took another one's place since the client attached.
+    #[serde(default)]
+    pub samples_substituted: u64,
+    /// The last hundred of them.
     pub substituted: Vec<Substitution>,
 }
 
@@ -187,6 +197,7 @@ impl DaemonReport {
             stalls: figures.stalls,
             streams,
             sessions,
+            metrics: figures.metrics,
         }
     }
 }

@@ -66,6 +66,7 @@ impl Engine {
                 held_back_seconds: budget.held_back_in_all().as_secs_f64(),
             },
             stalls,
+            metrics: self.metrics_address.map(|address| address.to_string()),
             quiet: self.upkeep.quiet.report(
                 &self.pool,
                 self.upkeep.quota.as_ref(),
@@ -93,7 +94,8 @@ impl Engine {
                 Some(session.figures.report(session.started.elapsed(), session.ring_empty_for()));
         }
         let quarantine = stream.quarantine.get().map(Quarantine::report);
-        StreamReport { name: stream.name().to_owned(), stages, quarantine }
+        let memory_budget_bytes = stream.config.ring.memory_bytes;
+        StreamReport { name: stream.name().to_owned(), memory_budget_bytes, stages, quarantine }
     }
 }
 
@@ -115,6 +117,7 @@ fn report_session(session: &Session) -> SessionReport {
         slots_ready: ready,
         slots_leased: leased,
         ring_bytes: session.ring_bytes,
+        samples_substituted: session.samples_substituted,
         substituted: session
             .substituted
             .iter()

@@ -1,0 +1,71 @@
+//! Which names a request may call this daemon by.
+//!
+//! A web page of a stranger can make a browser on this machine ask a loopback port under the stranger's own name, once that
+//! name's address is changed to 127.0.0.1 (DNS rebinding), and then read the answer. Such a request names the stranger's
+//! host, so what names neither loopback nor the bound address is refused.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use axum::http::uri::Authority;
+
+/// Whether a `Host` header names loopback or the bound address, with any port: it may come through a tunnel.
+pub(super) fn names_this_machine(host: &str, bound: IpAddr) -> bool {
+    let Ok(authority) = host.parse::<Authority>() else { return false };
+    if host.contains('@') {
+        return false;
+    }
+    let name = authority.host();
+    let bracketed = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
+    let address = match bracketed {
+        Some(inner) => inner.parse::<Ipv6Addr>().ok().map(IpAddr::V6),
+        None => name.parse().ok(),
+    };
+    if let Some(address) = address {
+        let address = address.to_canonical();
+        return address.is_loopback() || address == bound.to_canonical();
+    }
+    let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
+    name == "localhost" || name.ends_with(".localhost")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_by_any_name_and_nothing_else() {
+        let bound: IpAddr = "127.0.0.1".parse().unwrap();
+        for own in [
+            "localhost",
+            "LocalHost:9464",
+            "localhost.:1",
+            "forebay.localhost",
+            "127.0.0.1",
+            "127.0.0.1:9464",
+            "127.8.8.8:1",
+            "[::1]:9464",
+            "[::1]",
+            "[::ffff:127.0.0.1]:2",
+        ] {
+            assert!(names_this_machine(own, bound), "{own}");
+        }
+        for other in [
+            "",
+            "example.org",
+            "localhost.example.org:9464",
+            "127.0.0.1.example.org",
+            "notlocalhost",
+            "10.0.0.1:9464",
+            "[2001:db8::1]",
+            "user@localhost",
+            "localhost/x",
+            "localhost example.org",
+            "0.0.0.0:9464",
+            "[::]",
+        ] {
+            assert!(!names_this_machine(other, bound), "{other}");
+        }
+        let bound: IpAddr = "::1".parse().unwrap();
+        assert!(names_this_machine("[::1]:1", bound) && !names_this_machine("[::2]:1", bound));
+    }
+}
