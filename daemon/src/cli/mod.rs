@@ -16,6 +16,7 @@ mod seclude;
 mod serve;
 mod stats;
 mod table;
+mod trace;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -45,6 +46,8 @@ enum Command {
     Bench(bench::BenchArguments),
     /// Print a running daemon's figures.
     Stats(stats::StatsArguments),
+    /// Record what every thread of a running daemon does, for Perfetto.
+    Trace(trace::TraceArguments),
     /// Scan a dataset and save its index, so that later starts need not.
     Index(index::IndexArguments),
     /// The whole thing on generated data.
@@ -110,6 +113,7 @@ pub fn main() -> ExitCode {
         Command::Check(arguments) => check::check(&arguments),
         Command::Bench(arguments) => bench::bench(&arguments),
         Command::Stats(arguments) => stats::stats(&arguments),
+        Command::Trace(arguments) => trace::trace(&arguments),
         Command::Index(arguments) => index::index(&arguments),
         Command::Demo(arguments) => demo::demo(&arguments),
         Command::Private => private::private(),

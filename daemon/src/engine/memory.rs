@@ -165,6 +165,37 @@ impl MemoryPlan {
     }
 }
 
+/// Holds a recording of the running daemon against what `ring.memory` of some stream leaves beside its plan, and against
+/// what the control group and the machine have left now.
+///
+/// # Errors
+/// The figures and the key to change.
+pub(super) fn check_recording(
+    plans: impl Iterator<Item = MemoryPlan>,
+    recording_bytes: u64,
+) -> Result<(), String> {
+    let left = |plan: &MemoryPlan| plan.ceiling_bytes.saturating_sub(plan.total_bytes());
+    let roomiest = plans.max_by_key(left);
+    if let Some(plan) = roomiest.filter(|plan| left(plan) < recording_bytes) {
+        return Err(format!(
+            "a recording takes up to {}; beside the {} that are planned, ring.memory ({}) leaves {}: raise it",
+            in_words(recording_bytes),
+            in_words(plan.total_bytes()),
+            in_words(plan.ceiling_bytes),
+            in_words(left(&plan)),
+        ));
+    }
+    let grants = Machine::default().grants();
+    match grants.into_iter().find(|(_, granted_bytes)| *granted_bytes < recording_bytes) {
+        Some((grantor, granted_bytes)) => Err(format!(
+            "a recording takes up to {}, and {grantor} grants {}: give more memory",
+            in_words(recording_bytes),
+            in_words(granted_bytes)
+        )),
+        None => Ok(()),
+    }
+}
+
 fn refuse_what_is_not_granted(
     place: String,
     needed_bytes: u64,

@@ -13,6 +13,7 @@ use super::quarantine::Quarantine;
 use super::tuning::StageCost;
 use crate::config::{Concurrency, Config, ConfigError, Last, Place};
 use crate::dataset::{self, Dataset, DatasetError, FolderIndex, IndexBytes, ProgressCallback};
+use crate::observe::recorder::Recorder;
 use crate::observe::{QueueFigures, StageFigures};
 use crate::operation::SamplePlan;
 use crate::storage::{LocalFiles, StorageError};
@@ -77,6 +78,8 @@ pub struct Stream {
     pub(crate) config_fingerprint: [u8; 32],
     /// Where bad samples are listed; set before the engine starts.
     pub(crate) quarantine: OnceLock<Quarantine>,
+    /// What records its batches: the engine's, set when that starts.
+    pub(crate) recorder: OnceLock<Arc<Recorder>>,
 }
 
 impl Stream {
@@ -141,6 +144,7 @@ impl Stream {
             dataset_fingerprint,
             config_fingerprint,
             quarantine: OnceLock::new(),
+            recorder: OnceLock::new(),
         })
     }
 

@@ -3,6 +3,7 @@
 mod histogram;
 mod queue;
 mod quiet;
+pub(crate) mod recorder;
 mod report;
 mod ring;
 mod stage;

@@ -4,7 +4,7 @@
 //! `Restart` is allowed once, in Ready, and only to a private daemon; `Stats` in Ready and Attached. Anything else ends the
 //! connection with a fault.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 
 use super::host::{Host, Opening};
 use super::peer;
-use crate::engine::{Brought, SessionEnd, watch};
+use crate::engine::{Brought, Recorded, SessionEnd, begin_recording, watch};
 
 /// Frames that wait to be sent to one client.
 const OUTBOX_FRAMES: usize = 64;
@@ -63,6 +63,7 @@ async fn converse(connection: Connection, host: Rc<Host>) -> Result<(), Cut> {
     host.connections.set(host.connections.get() + 1);
     let pidfd = peer::pidfd(&connection);
     let (outbox, frames) = mpsc::channel(OUTBOX_FRAMES);
+    let (recorded, recordings) = mpsc::channel(1);
     let mut client = Client {
         connection: Rc::new(connection),
         host: Rc::clone(&host),
@@ -70,8 +71,9 @@ async fn converse(connection: Connection, host: Rc<Host>) -> Result<(), Cut> {
         greeted: false,
         session: None,
         pidfd: None,
+        recorded,
     };
-    let ended = client.run(frames, pidfd).await;
+    let ended = client.run(frames, recordings, pidfd).await;
     client.detach();
     host.connections.set(host.connections.get() - 1);
     ended
@@ -85,6 +87,8 @@ struct Client {
     session: Option<u64>,
     /// Sent with the Hello; watched beside what the kernel tells, which is nothing on older kernels and for a dead peer.
     pidfd: Option<OwnedFd>,
+    /// Where what comes of a recording is awaited; it ends when nobody does.
+    recorded: mpsc::Sender<Recorded>,
 }
 
 /// Whether the connection goes on.
@@ -97,6 +101,7 @@ impl Client {
     async fn run(
         &mut self,
         mut frames: mpsc::Receiver<DaemonFrame>,
+        mut recordings: mpsc::Receiver<Recorded>,
         pidfd: Option<OwnedFd>,
     ) -> Result<(), Cut> {
         let connection = Rc::clone(&self.connection);
@@ -121,6 +126,11 @@ impl Client {
                         send(&socket, &frame, &[]).await?;
                     }
                 }
+                recorded = recordings.recv() => match recorded {
+                    Some(Ok(text)) => send(&socket, &DaemonFrame::Recorded, &[text.as_fd()]).await?,
+                    Some(Err(fault)) => send(&socket, &DaemonFrame::Fault(fault), &[]).await?,
+                    None => {}
+                },
                 guard = socket.readable() => {
                     let mut guard = guard.map_err(io_failed)?;
                     let mut is_drained = false;
@@ -261,7 +271,10 @@ impl Client {
                 None
             }
             (ClientFrame::Replay(_), true) => Some(protocol_fault("no replay is offered yet")),
-            (ClientFrame::Record(_), true) => Some(protocol_fault("no recording is offered yet")),
+            (ClientFrame::Record(wanted), true) => match self.host.engine() {
+                Some(engine) => begin_recording(&engine, wanted, self.recorded.clone()).err(),
+                None => Some(protocol_fault("Record before Start")),
+            },
             (ClientFrame::Goodbye, true) => return Ok(Next::Over),
         };
         match refusal {
@@ -406,9 +419,9 @@ struct Shared {
     patience: Duration,
 }
 
-impl std::os::fd::AsFd for Shared {
+impl AsFd for Shared {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        std::os::fd::AsFd::as_fd(&*self.connection)
+        (*self.connection).as_fd()
     }
 }
 
