@@ -4,6 +4,7 @@ mod bench;
 mod check;
 mod confine;
 mod demo;
+mod flame;
 pub mod generate;
 mod index;
 mod launch;
@@ -11,6 +12,7 @@ mod logging;
 mod notify;
 mod observer;
 mod private;
+mod profile;
 mod run;
 mod seclude;
 mod serve;
@@ -48,6 +50,8 @@ enum Command {
     Stats(stats::StatsArguments),
     /// Record what every thread of a running daemon does, for Perfetto.
     Trace(trace::TraceArguments),
+    /// Draw where the time of a running daemon's threads goes, as a flame graph.
+    Profile(profile::ProfileArguments),
     /// Scan a dataset and save its index, so that later starts need not.
     Index(index::IndexArguments),
     /// The whole thing on generated data.
@@ -113,6 +117,7 @@ pub fn main() -> ExitCode {
         Command::Check(arguments) => check::check(&arguments),
         Command::Bench(arguments) => bench::bench(&arguments),
         Command::Stats(arguments) => stats::stats(&arguments),
+        Command::Profile(arguments) => profile::profile(&arguments),
         Command::Trace(arguments) => trace::trace(&arguments),
         Command::Index(arguments) => index::index(&arguments),
         Command::Demo(arguments) => demo::demo(&arguments),

@@ -30,34 +30,45 @@ pub(super) struct TraceArguments {
     /// The file to write: open it at https://ui.perfetto.dev or chrome://tracing.
     #[arg(short, long, default_value = "trace.json", value_name = "FILE")]
     output: PathBuf,
-    /// A trace that PyTorch's profiler exported meanwhile; the file then holds both on one clock.
+    /// A trace that PyTorch's profiler exported; the file then holds both on one clock. It may be written while this
+    /// records.
     #[arg(long, value_name = "FILE")]
     merge: Option<PathBuf>,
+    /// A trace that was recorded before, to merge; no daemon is asked.
+    #[arg(long, value_name = "FILE", requires = "merge", conflicts_with_all = ["socket", "seconds"])]
+    recorded: Option<PathBuf>,
 }
 
 /// `forebay trace`.
 pub(super) fn trace(arguments: &TraceArguments) -> anyhow::Result<ExitCode> {
+    let path = &arguments.output;
+    let writing = || format!("{}: cannot write", path.display());
+    let ours = match &arguments.recorded {
+        Some(recorded) => read_trace(recorded)?,
+        None => {
+            let text = record(arguments)?;
+            // What was recorded is kept, whatever becomes of the other trace.
+            std::fs::write(path, &text).with_context(writing)?;
+            serde_json::from_slice(&text).context("the daemon's recording")?
+        }
+    };
+    let summary = summary(&ours, path);
+    if let Some(other) = &arguments.merge {
+        let both = merged(ours, read_trace(other)?);
+        let mut file = BufWriter::new(File::create(path).with_context(writing)?);
+        serde_json::to_writer(&mut file, &both).with_context(writing)?;
+        file.flush().with_context(writing)?;
+    }
+    println!("{summary}");
+    Ok(ExitCode::SUCCESS)
+}
+
+fn record(arguments: &TraceArguments) -> anyhow::Result<Vec<u8>> {
     let milliseconds = in_milliseconds(arguments.seconds)?;
-    // What cannot be merged is better known before the recording than after.
-    let other = arguments.merge.as_deref().map(read_trace).transpose()?;
     let observer = Observer::connect(&the_socket(arguments.socket.as_deref())?)?;
     let takes = Duration::from_millis(milliseconds.into());
     let recorded = observer.record(Recording::Trace { milliseconds }, takes)?;
-    let text = read_kept(recorded, MOST_TEXT_BYTES).context("the daemon's recording")?;
-    let trace: Value = serde_json::from_slice(&text).context("the daemon's recording")?;
-    let path = &arguments.output;
-    let writing = || format!("{}: cannot write", path.display());
-    let mut file = BufWriter::new(File::create(path).with_context(writing)?);
-    match other {
-        None => file.write_all(&text).with_context(writing)?,
-        Some(other) => {
-            serde_json::to_writer(&mut file, &merged(trace.clone(), other))
-                .with_context(writing)?;
-        }
-    }
-    file.flush().with_context(writing)?;
-    println!("{}", summary(&trace, path));
-    Ok(ExitCode::SUCCESS)
+    read_kept(recorded, MOST_TEXT_BYTES).context("the daemon's recording")
 }
 
 /// The length of a recording as it is asked for.

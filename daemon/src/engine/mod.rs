@@ -54,7 +54,7 @@ pub(crate) use memory::in_words;
 pub use memory::{MemoryError, MemoryPlan};
 pub(crate) use pool::PoolOptions;
 pub(crate) use quiet::plan_quiet;
-pub(crate) use recording::{MOST_SECONDS, Recorded, begin_recording};
+pub(crate) use recording::{MOST_HERTZ, MOST_SECONDS, Recorded, begin_recording};
 pub(crate) use session::SessionEnd;
 pub use stream::{Stream, StreamError};
 pub(crate) use watch::watch;

@@ -20,6 +20,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::core::{Engine, SharedEngine};
 use super::session::Pulse;
+use crate::observe::recorder::folded::{fold, write_folded};
 use crate::observe::recorder::text::{SessionNames, write_trace};
 use crate::observe::recorder::{Kind, Recorder, Recording, RecordingPermit, Sizes, Track, What};
 
@@ -28,6 +29,11 @@ pub(crate) type Recorded = Result<OwnedFd, Fault>;
 
 /// The longest recording.
 pub(crate) const MOST_SECONDS: u32 = 60;
+/// The most samples a second of a profile.
+pub(crate) const MOST_HERTZ: u32 = 1000;
+/// What a profile shows that was made of spans.
+const TIME_TITLE: &str =
+    "time on the clock by kind of thread, stage and operations, sleep included";
 /// How often the sessions are looked at. The runtime's timers are no finer.
 const LOOK_PERIOD: Duration = Duration::from_millis(1);
 
@@ -40,10 +46,16 @@ pub(crate) fn begin_recording(
     wanted: Wanted,
     done: mpsc::Sender<Recorded>,
 ) -> Result<(), Fault> {
-    let Wanted::Trace { milliseconds } = wanted else {
-        let message = "no profile is offered yet".to_owned();
-        return Err(Fault { kind: FaultKind::Protocol, message });
+    let (milliseconds, hertz) = match wanted {
+        Wanted::Trace { milliseconds } => (milliseconds, None),
+        Wanted::Profile { milliseconds, hertz } => (milliseconds, Some(hertz)),
     };
+    if let Some(hertz) = hertz.filter(|hertz| !(1..=MOST_HERTZ).contains(hertz)) {
+        let message = format!(
+            "a profile of {hertz} samples a second was asked for; it takes from 1 to {MOST_HERTZ}"
+        );
+        return Err(Fault { kind: FaultKind::Config, message });
+    }
     if !(1..=MOST_SECONDS * 1000).contains(&milliseconds) {
         let message = format!(
             "a recording of {milliseconds} ms was asked for; it takes from 1 ms to {MOST_SECONDS} s"
@@ -66,7 +78,7 @@ pub(crate) fn begin_recording(
         tokio::select! {
             biased;
             () = done.closed() => {}
-            recorded = record(engine, recorder, permit, sizes, length) => {
+            recorded = record(engine, recorder, permit, sizes, (length, hertz)) => {
                 let recorded = recorded.map_err(|error| Fault {
                     kind: FaultKind::Internal,
                     message: format!("the recording failed: {error}"),
@@ -84,7 +96,7 @@ async fn record(
     recorder: Arc<Recorder>,
     permit: RecordingPermit,
     sizes: Sizes,
-    length: Duration,
+    (length, hertz): (Duration, Option<u32>),
 ) -> io::Result<OwnedFd> {
     let memory = on_a_thread(move || Ok(Recording::allocate(sizes))).await?;
     let mut held = Held(Some((Arc::new(memory), permit)));
@@ -114,7 +126,11 @@ async fn record(
         let Some((memory, _)) = &held.0 else {
             return Err(io::Error::other("its memory is gone"));
         };
-        keep_written("forebay-trace", |writer| write_trace(memory, &scene, writer))
+        if hertz.is_none() {
+            return keep_written("forebay-trace", |writer| write_trace(memory, &scene, writer));
+        }
+        let stacks = fold(memory, &scene);
+        keep_written("forebay-profile", |writer| write_folded(&stacks, TIME_TITLE, "us", writer))
     })
     .await
 }

@@ -60,6 +60,9 @@ impl Engine {
         let streams = self.streams.iter().map(|stream| StreamNames {
             name: stream.name().to_owned(),
             stages: stream.stages.iter().map(|stage| stage.name.clone()).collect(),
+            operations: (0..stream.stages.len())
+                .map(|stage| stream.plan.operation_names_of_stage(stage).join(", "))
+                .collect(),
         });
         Scene {
             pid: std::process::id(),

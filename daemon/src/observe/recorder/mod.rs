@@ -6,6 +6,7 @@
 //!
 //! This module keeps and gives back; when to record is the engine's business, what becomes of it that of [`text`].
 
+pub(crate) mod folded;
 pub(crate) mod text;
 
 use std::sync::Arc;
@@ -294,6 +295,7 @@ impl Recording {
     }
 
     /// Who may have told something, in order.
+    #[cfg(test)]
     pub(crate) fn tracks(&self) -> &[Track] {
         &self.tracks
     }
@@ -462,8 +464,9 @@ mod tests {
             }
         });
         let mut events: Vec<Event> = recording.events().collect();
-        assert_eq!(events.len(), 2 * CHUNK_EVENTS);
-        assert_eq!(recording.dropped(), 20);
+        // How the two chunks are shared depends on who comes first.
+        assert!(events.len() > CHUNK_EVENTS && recording.dropped() >= 20, "{}", events.len());
+        assert_eq!(events.len() as u64 + recording.dropped(), 2 * (CHUNK_EVENTS as u64 + 10));
         events.sort_by_key(|event| event.track);
         for of_a_track in events.chunk_by(|one, next| one.track == next.track) {
             assert!(of_a_track.iter().enumerate().all(|(row, event)| event.what.row == row));

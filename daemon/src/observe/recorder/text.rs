@@ -41,6 +41,8 @@ pub(crate) struct Scene {
 pub(crate) struct StreamNames {
     pub(crate) name: String,
     pub(crate) stages: Vec<String>,
+    /// By stage.
+    pub(crate) operations: Vec<String>,
 }
 
 /// A session.

@@ -11,6 +11,7 @@ fn scene() -> Scene {
         streams: vec![StreamNames {
             name: "tr\"ain".to_owned(),
             stages: vec!["de\"code\n".to_owned(), "crop".to_owned()],
+            operations: vec![String::new(); 2],
         }],
         sessions: BTreeMap::from([(1, SessionNames { stream: 0, rank: 0, world_size: 2 })]),
     }
