@@ -29,6 +29,9 @@ pub(super) struct ProfileArguments {
     /// Samples a second of processor time, at most 1000.
     #[arg(long, default_value_t = 199)]
     hertz: u32,
+    /// Show the time on the clock by stage, sleep included, instead of samples of functions.
+    #[arg(long, conflicts_with = "hertz")]
+    clock: bool,
     /// The file to write, for a browser; with another ending than .svg the folded stacks as text.
     #[arg(short, long, default_value = "flame.svg", value_name = "FILE")]
     output: PathBuf,
@@ -37,8 +40,8 @@ pub(super) struct ProfileArguments {
 /// `forebay profile`.
 pub(super) fn profile(arguments: &ProfileArguments) -> anyhow::Result<ExitCode> {
     let milliseconds = in_milliseconds(arguments.seconds)?;
-    let hertz = arguments.hertz;
-    if !(1..=MOST_HERTZ).contains(&hertz) {
+    let hertz = if arguments.clock { 0 } else { arguments.hertz };
+    if !arguments.clock && !(1..=MOST_HERTZ).contains(&hertz) {
         bail!("--hertz {hertz}: from 1 to {MOST_HERTZ}");
     }
     let observer = Observer::connect(&the_socket(arguments.socket.as_deref())?)?;

@@ -323,6 +323,14 @@ impl Shared {
         self.groups.iter().flat_map(|group| &group.places)
     }
 
+    /// The kernel's numbers of all work threads that run, with their groups and numbers.
+    pub(crate) fn numbered_threads(&self) -> impl Iterator<Item = (u64, usize, usize)> {
+        self.groups.iter().enumerate().flat_map(|(group, threads)| {
+            let ids = threads.kernel_ids.iter().map(|id| id.load(Ordering::Relaxed)).enumerate();
+            ids.filter(|(_, id)| *id != 0).map(move |(number, id)| (id, group, number))
+        })
+    }
+
     /// How many threads each group has at most.
     pub(crate) fn group_sizes(&self) -> [usize; GROUPS] {
         self.groups.each_ref().map(|group| group.threads.len())

@@ -20,9 +20,10 @@ use tokio::time::MissedTickBehavior;
 
 use super::core::{Engine, SharedEngine};
 use super::session::Pulse;
-use crate::observe::recorder::folded::{fold, write_folded};
-use crate::observe::recorder::text::{SessionNames, write_trace};
+use crate::observe::recorder::folded::{fold, fold_samples, write_folded};
+use crate::observe::recorder::text::{Scene, SessionNames, write_trace};
 use crate::observe::recorder::{Kind, Recorder, Recording, RecordingPermit, Sizes, Track, What};
+use crate::observe::sampler::{Samples, Sampling};
 
 /// What comes of a recording: a file in memory.
 pub(crate) type Recorded = Result<OwnedFd, Fault>;
@@ -31,6 +32,9 @@ pub(crate) type Recorded = Result<OwnedFd, Fault>;
 pub(crate) const MOST_SECONDS: u32 = 60;
 /// The most samples a second of a profile.
 pub(crate) const MOST_HERTZ: u32 = 1000;
+/// What a profile shows that the kernel's samples make.
+const SAMPLES_TITLE: &str =
+    "processor time outside the kernel by kind of thread, stage, operations and function";
 /// What a profile shows that was made of spans.
 const TIME_TITLE: &str =
     "time on the clock by kind of thread, stage and operations, sleep included";
@@ -50,9 +54,9 @@ pub(crate) fn begin_recording(
         Wanted::Trace { milliseconds } => (milliseconds, None),
         Wanted::Profile { milliseconds, hertz } => (milliseconds, Some(hertz)),
     };
-    if let Some(hertz) = hertz.filter(|hertz| !(1..=MOST_HERTZ).contains(hertz)) {
+    if let Some(hertz) = hertz.filter(|hertz| *hertz > MOST_HERTZ) {
         let message = format!(
-            "a profile of {hertz} samples a second was asked for; it takes from 1 to {MOST_HERTZ}"
+            "a profile of {hertz} samples a second was asked for; it takes at most {MOST_HERTZ}"
         );
         return Err(Fault { kind: FaultKind::Config, message });
     }
@@ -105,6 +109,11 @@ async fn record(
     if let Some((memory, _)) = &held.0 {
         recorder.start(memory);
     }
+    let sampling = hertz.map(|hertz| match hertz {
+        // The time on the clock was asked for.
+        0 => Ok(None),
+        hertz => Sampling::start(hertz).map(Some),
+    });
     let end = tokio::time::sleep_until((begun + length).into());
     tokio::pin!(end);
     let mut looks = tokio::time::interval(LOOK_PERIOD);
@@ -126,13 +135,45 @@ async fn record(
         let Some((memory, _)) = &held.0 else {
             return Err(io::Error::other("its memory is gone"));
         };
-        if hertz.is_none() {
+        let Some(sampling) = sampling else {
             return keep_written("forebay-trace", |writer| write_trace(memory, &scene, writer));
-        }
-        let stacks = fold(memory, &scene);
-        keep_written("forebay-profile", |writer| write_folded(&stacks, TIME_TITLE, "us", writer))
+        };
+        let sampled = match sampling {
+            Ok(None) => Err(None),
+            Ok(Some(sampling)) => sampling.end().map_err(Some),
+            Err(error) => Err(Some(error.to_string())),
+        };
+        write_profile(sampled, memory, &scene)
     })
     .await
+}
+
+/// Writes what was sampled; where the kernel let nothing be, the time of the spans.
+fn write_profile(
+    sampled: Result<Samples, Option<String>>,
+    memory: &Recording,
+    scene: &Scene,
+) -> io::Result<OwnedFd> {
+    let (stacks, title, unit) = match &sampled {
+        Ok(found) => {
+            let (stacks, has_symbols) = fold_samples(found, memory, scene);
+            let stripped =
+                if has_symbols { "" } else { "; the program was stripped of its symbols" };
+            let lost = match found.dropped {
+                0 => String::new(),
+                dropped => format!("; {dropped} samples found no room"),
+            };
+            (stacks, format!("{SAMPLES_TITLE}{stripped}{lost}"), "samples")
+        }
+        Err(reason) => {
+            let reason = reason.as_ref().map_or_else(String::new, |reason| {
+                format!(" (the kernel gave no samples of functions: {reason})")
+            });
+            let title = format!("{TIME_TITLE}{reason}");
+            (fold(memory, scene), title, "us")
+        }
+    };
+    keep_written("forebay-profile", |writer| write_folded(&stacks, &title, unit, writer))
 }
 
 /// A recording's memory and the right to it. It goes on a thread of its own: giving memory back takes a while, and a work

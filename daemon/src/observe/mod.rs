@@ -6,7 +6,9 @@ mod quiet;
 pub(crate) mod recorder;
 mod report;
 mod ring;
+pub(crate) mod sampler;
 mod stage;
+pub(crate) mod symbols;
 mod verdict;
 mod window;
 

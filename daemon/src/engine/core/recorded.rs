@@ -8,7 +8,7 @@ use super::Engine;
 use crate::engine::memory::{MemoryPlan, check_recording};
 use crate::engine::session::Session;
 use crate::observe::recorder::text::{Scene, SessionNames, StreamNames};
-use crate::observe::recorder::{RECORDING_BYTES, Recorder, Sizes};
+use crate::observe::recorder::{RECORDING_BYTES, Recorder, Sizes, Track};
 
 impl Engine {
     /// What records.
@@ -69,6 +69,14 @@ impl Engine {
             unix_offset_ns,
             seconds: length.as_secs_f64(),
             streams: streams.collect(),
+            work_threads: self
+                .pool
+                .shared
+                .numbered_threads()
+                .filter_map(|(id, group, number)| {
+                    Some((u32::try_from(id).ok()?, Track::Work(group, number)))
+                })
+                .collect(),
             sessions,
         }
     }

@@ -8,6 +8,8 @@ use std::io::{self, Write};
 
 use super::text::Scene;
 use super::{Event, Kind, Recording, Track};
+use crate::observe::sampler::Samples;
+use crate::observe::symbols;
 
 /// Weights by stack; the frames of a stack are parted by `;`, the outermost first.
 pub(crate) type Folded = BTreeMap<String, u64>;
@@ -46,6 +48,47 @@ pub(crate) fn stack_of(event: &Event, scene: &Scene) -> Option<String> {
         Kind::Advance => format!("{class};{stream};advance session"),
         Kind::Batch | Kind::Ring | Kind::Step | Kind::Wait => return None,
     })
+}
+
+/// Samples of functions by stack: the kind of thread, the stage that the sample fell into, the function.
+pub(crate) fn fold_samples(
+    found: &Samples,
+    recording: &Recording,
+    scene: &Scene,
+) -> (Folded, bool) {
+    let mut spans: BTreeMap<Track, Vec<(u64, u64, usize)>> = BTreeMap::new();
+    let mut stacks: BTreeMap<String, usize> = BTreeMap::new();
+    for event in recording.events() {
+        // A wait lies within its read, and lanes are no threads of their own.
+        if let (Track::Work(..), Some(stack)) = (event.track, stack_of(&event, scene)) {
+            let next = stacks.len();
+            let stack = *stacks.entry(stack).or_insert(next);
+            spans.entry(event.track).or_default().push((event.start_ns, event.end_ns, stack));
+        }
+    }
+    let mut by_number: Vec<&str> = vec![""; stacks.len()];
+    stacks.iter().for_each(|(stack, number)| by_number[*number] = stack);
+    let (names, has_symbols) = symbols::names(found.samples.iter().map(|sample| sample.address));
+    let mut folded = Folded::new();
+    for sample in &found.samples {
+        let track = scene.work_threads.get(&sample.thread);
+        let span = track.and_then(|track| spans.get(track)).and_then(|spans| {
+            let after = spans.partition_point(|(start, ..)| *start <= sample.at_ns);
+            let (_, end, stack) = spans.get(after.checked_sub(1)?)?;
+            (*end >= sample.at_ns).then(|| by_number[*stack])
+        });
+        let class = || match (track, found.threads.get(&sample.thread)) {
+            (Some(track), _) => format!("{};between rows", class_of(*track)),
+            (None, _) if sample.thread == scene.pid => "engine".to_owned(),
+            (None, Some(name)) if name.starts_with("tokio") => "fetch".to_owned(),
+            (None, Some(name)) => frame(name),
+            (None, None) => "a thread that has ended".to_owned(),
+        };
+        let outer = span.map_or_else(class, str::to_owned);
+        let function = names.get(&sample.address).map_or("", String::as_str);
+        *folded.entry(format!("{outer};{}", frame(function))).or_default() += 1;
+    }
+    (folded, has_symbols)
 }
 
 /// A name as one frame.

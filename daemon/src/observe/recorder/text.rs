@@ -32,6 +32,8 @@ pub(crate) struct Scene {
     pub(crate) seconds: f64,
     /// By stream.
     pub(crate) streams: Vec<StreamNames>,
+    /// The work threads by the kernel's numbers.
+    pub(crate) work_threads: BTreeMap<u32, Track>,
     /// By session.
     pub(crate) sessions: BTreeMap<u64, SessionNames>,
 }

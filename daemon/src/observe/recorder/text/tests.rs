@@ -13,6 +13,7 @@ fn scene() -> Scene {
             stages: vec!["de\"code\n".to_owned(), "crop".to_owned()],
             operations: vec![String::new(); 2],
         }],
+        work_threads: BTreeMap::new(),
         sessions: BTreeMap::from([(1, SessionNames { stream: 0, rank: 0, world_size: 2 })]),
     }
 }
