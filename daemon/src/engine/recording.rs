@@ -1,7 +1,7 @@
 //! Recordings of the running daemon: when they begin and end, who asked, and the trainers' steps, which no thread of this
 //! process sees.
 //!
-//! A recording is a task of the engine thread that looks at every session a thousand times a second; the threads write
+//! A recording is a task of the engine thread that looks at every session each 1 to 5 ms; the threads write
 //! their own events ([`crate::observe::recorder`]). Its memory is got, written as text and given back on a thread of its
 //! own. It ends with its time, or when nobody waits for it any more.
 
@@ -16,7 +16,6 @@ use forebay_protocol::frames::{Fault, FaultKind};
 use forebay_protocol::kept::keep_written;
 use forebay_protocol::observing::Recording as Wanted;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::MissedTickBehavior;
 
 use super::core::{Engine, SharedEngine};
 use super::session::Pulse;
@@ -38,8 +37,11 @@ const SAMPLES_TITLE: &str =
 /// What a profile shows that was made of spans.
 const TIME_TITLE: &str =
     "time on the clock by kind of thread, stage and operations, sleep included";
-/// How often the sessions are looked at. The runtime's timers are no finer.
-const LOOK_PERIOD: Duration = Duration::from_millis(1);
+/// Between two looks at the sessions, where the trainers' steps are short and where they are long. The runtime's timers
+/// are no finer; a look costs some 10 µs.
+const LOOK_PERIODS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(5));
+/// Looks in the shortest step.
+const LOOKS_PER_STEP: u32 = 4;
 
 /// Begins a recording. What comes of it goes to `done`; when nobody listens there any more, it ends.
 ///
@@ -116,13 +118,12 @@ async fn record(
     });
     let end = tokio::time::sleep_until((begun + length).into());
     tokio::pin!(end);
-    let mut looks = tokio::time::interval(LOOK_PERIOD);
-    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
+        let next = trainers.look(&engine.borrow(), &recorder);
         tokio::select! {
             biased;
             () = &mut end => break,
-            _ = looks.tick() => trainers.look(&engine.borrow(), &recorder),
+            () = tokio::time::sleep(next) => {}
         }
     }
     recorder.stop();
@@ -235,7 +236,9 @@ struct Seen {
 }
 
 impl Trainers {
-    fn look(&mut self, engine: &Engine, recorder: &Recorder) {
+    /// Looks at every session; gives when to look again.
+    fn look(&mut self, engine: &Engine, recorder: &Recorder) -> Duration {
+        let (mut is_known, mut shortest_ns) = (true, u64::MAX);
         for session in engine.sessions() {
             let (number, pulse, now_ns) = (session.number, session.pulse(), monotonic_ns());
             let tell = |kind, start_ns, end_ns, batch, detail| {
@@ -248,13 +251,22 @@ impl Trainers {
                 let seen = Seen { pulse, step_ns: (at_ns, at_ns), waited_until_ns: at_ns };
                 self.seen.insert(number, seen);
                 tell(Kind::Ring, now_ns, now_ns, 0, packed(pulse.slots));
+                is_known = false;
                 continue;
             };
             if pulse.slots != seen.pulse.slots {
                 tell(Kind::Ring, now_ns, now_ns, 0, packed(pulse.slots));
             }
             seen.follow(pulse, now_ns, tell);
+            let (from_ns, until_ns) = seen.step_ns;
+            is_known &= from_ns < until_ns;
+            shortest_ns = shortest_ns.min(until_ns - from_ns);
         }
+        let (least, most) = LOOK_PERIODS;
+        if !is_known {
+            return least;
+        }
+        (Duration::from_nanos(shortest_ns) / LOOKS_PER_STEP).clamp(least, most)
     }
 }
 
