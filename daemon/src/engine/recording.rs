@@ -160,10 +160,13 @@ fn write_profile(
             let (stacks, has_symbols) = fold_samples(found, memory, scene);
             let stripped =
                 if has_symbols { "" } else { "; the program was stripped of its symbols" };
-            let lost = match found.dropped {
-                0 => String::new(),
-                dropped => format!("; {dropped} samples found no room"),
-            };
+            let mut lost = String::new();
+            if found.dropped > 0 {
+                lost.push_str(&format!("; {} samples found no room", found.dropped));
+            }
+            if found.refused > 0 {
+                lost.push_str(&format!("; {} threads were not sampled", found.refused));
+            }
             (stacks, format!("{SAMPLES_TITLE}{stripped}{lost}"), "samples")
         }
         Err(reason) => {

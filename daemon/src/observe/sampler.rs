@@ -18,7 +18,7 @@ use perf_event::{Builder, Clock, SampleFlag, Sampler};
 
 /// Samples at most; 24 bytes each.
 const MOST_SAMPLES: usize = 200_000;
-/// Threads that are sampled at most: each costs two descriptors' worth of kernel memory, three pages.
+/// Threads that are sampled at most: each costs a descriptor and three pages of the kernel's memory.
 const MOST_THREADS: usize = 256;
 /// The kernel's memory for the samples of a thread between two readings.
 const BUFFER_BYTES: usize = 8192;
@@ -46,6 +46,8 @@ pub(crate) struct Samples {
     pub(crate) threads: BTreeMap<u32, String>,
     /// Samples that found no room.
     pub(crate) dropped: u64,
+    /// Threads that the kernel lets nobody sample, while it does others.
+    pub(crate) refused: u64,
 }
 
 /// Sampling that is under way. It ends when this is dropped.
@@ -89,6 +91,10 @@ impl Drop for Sampling {
 
 fn sample(hertz: u32, is_over: &AtomicBool) -> Result<Samples, String> {
     let own = thread_number();
+    let most_threads = most_threads();
+    if most_threads == 0 {
+        return Err("too few descriptors are free; raise the limit of open files".to_owned());
+    }
     let mut samplers: BTreeMap<u32, Option<Sampler>> = BTreeMap::new();
     let mut found = Samples::default();
     let mut readings = 0;
@@ -100,7 +106,7 @@ fn sample(hertz: u32, is_over: &AtomicBool) -> Result<Samples, String> {
             for (thread, name) in threads {
                 if Some(thread) == own
                     || samplers.contains_key(&thread)
-                    || samplers.len() >= MOST_THREADS
+                    || samplers.len() >= most_threads
                 {
                     continue;
                 }
@@ -113,7 +119,10 @@ fn sample(hertz: u32, is_over: &AtomicBool) -> Result<Samples, String> {
                     Err(error) if error.raw_os_error() == Some(ESRCH) => {}
                     Err(error) if samplers.is_empty() => return Err(error.to_string()),
                     // The kernel grants a user only so much memory for this: the others are sampled.
-                    Err(_) => drop(samplers.insert(thread, None)),
+                    Err(_) => {
+                        samplers.insert(thread, None);
+                        found.refused += 1;
+                    }
                 }
             }
         }
@@ -132,6 +141,14 @@ fn sample(hertz: u32, is_over: &AtomicBool) -> Result<Samples, String> {
 }
 
 const ESRCH: i32 = nix::errno::Errno::ESRCH as i32;
+
+/// A quarter of the descriptors that are free: reads and clients shall find theirs.
+fn most_threads() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let used = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+    let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+    (limit.saturating_sub(used) / 4).min(MOST_THREADS)
+}
 
 fn thread_number() -> Option<u32> {
     u32::try_from(rustix::thread::gettid().as_raw_pid()).ok()
