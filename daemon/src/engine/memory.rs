@@ -350,6 +350,22 @@ mod tests {
     }
 
     #[test]
+    fn a_recording_needs_room_beside_the_plan_of_some_stream() {
+        let plan = |ceiling_bytes| MemoryPlan {
+            ring_bytes: 60 << 20,
+            fetch_bytes: 8 << 20,
+            scratch_bytes: 32 << 20,
+            ceiling_bytes,
+        };
+        let (small, roomy) = (plan(110 << 20), plan(116 << 20));
+        let message = check_recording([small].into_iter(), 16 << 20).unwrap_err();
+        for part in ["16 MiB", "100 MiB", "110 MiB", "10 MiB", "ring.memory"] {
+            assert!(message.contains(part), "{part} in {message}");
+        }
+        assert_eq!(check_recording([small, roomy].into_iter(), 16 << 20), Ok(()));
+    }
+
+    #[test]
     fn a_machine_without_memory_or_without_files_is_told_of_or_trusted() {
         let files = [("proc/meminfo", "MemAvailable: 1024 kB\n"), ("proc/self/cgroup", "0::/\n")];
         assert!(refusal(&files, (1 << 20) + 1).unwrap().contains("the machine grants 1 MiB"));

@@ -122,7 +122,9 @@ impl<'a, W: Write> Writer<'a, W> {
             most_bytes,
             bytes: 0,
             base_ns,
-            stages: stages.map(|stream| stream.stages.iter().map(quoted).collect()).collect(),
+            stages: stages
+                .map(|stream| stream.stages.iter().map(|name| quoted(name)).collect())
+                .collect(),
             not_written: 0,
             line: String::new(),
         }
@@ -330,8 +332,8 @@ impl<'a, W: Write> Writer<'a, W> {
     }
 }
 
-fn quoted(name: &String) -> String {
-    Value::from(name.as_str()).to_string()
+fn quoted(name: &str) -> String {
+    Value::from(name).to_string()
 }
 
 #[cfg(test)]
