@@ -46,15 +46,19 @@ def test_the_trainers_steps_lie_within_the_profilers_on_one_clock(program, socke
     torch = pytest.importorskip("torch")
     trace = [program, "trace", "--seconds", "0.6", "-o", tmp_path / "ours.json", socket]
     # The profiler takes its time to start.
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
-        with forebay.Loader(str(socket)) as loader, subprocess.Popen(trace) as recorder:
-            batches = iter(loader)
-            while recorder.poll() is None:
-                with torch.profiler.record_function("take"):
-                    next(batches)
-                with torch.profiler.record_function("train"):
-                    time.sleep(0.02)
-            assert recorder.returncode == 0
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with (
+        torch.profiler.profile(activities=activities) as profiler,
+        forebay.Loader(str(socket)) as loader,
+        subprocess.Popen(trace) as recorder,
+    ):
+        batches = iter(loader)
+        while recorder.poll() is None:
+            with torch.profiler.record_function("take"):
+                next(batches)
+            with torch.profiler.record_function("train"):
+                time.sleep(0.02)
+        assert recorder.returncode == 0
     profiler.export_chrome_trace(str(tmp_path / "torch.json"))
     merge = ["--recorded", tmp_path / "ours.json", "--merge", tmp_path / "torch.json", "-o", tmp_path / "both.json"]
     subprocess.run([program, "trace", *merge], check=True)
