@@ -52,6 +52,6 @@ pub use loader::{Loader, Next};
 pub use place::MAX_HELD_BACK;
 pub use rank::{Placement, RankSource};
 pub use state::State;
-pub use statistics::WaitStatistics;
+pub use statistics::{Times, WaitStatistics};
 pub use target::Target;
 pub use views::{Ragged, Tensor};

@@ -1,4 +1,4 @@
-//! What waiting for batches cost: count, total and a histogram with four buckets an octave.
+//! What waiting for batches cost, and other times: count, total and a histogram with four buckets an octave.
 //!
 //! A batch that was ready counts as a wait of zero, without a look at the clock.
 
@@ -119,6 +119,70 @@ impl WaitStatistics {
     }
 }
 
+/// Times of anything: how many, together, the longest, and how they are spread.
+#[derive(Debug, Clone)]
+pub struct Times {
+    count: u64,
+    total: Duration,
+    longest: Duration,
+    buckets: Box<[u64; BUCKETS]>,
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        let (count, total, longest) = (0, Duration::ZERO, Duration::ZERO);
+        Self { count, total, longest, buckets: Box::new([0; BUCKETS]) }
+    }
+}
+
+impl Times {
+    /// One more.
+    pub fn record(&mut self, time: Duration) {
+        self.count += 1;
+        self.total += time;
+        self.longest = self.longest.max(time);
+        self.buckets[bucket(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))] += 1;
+    }
+
+    /// How many there were.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// All together.
+    #[must_use]
+    pub fn total(&self) -> Duration {
+        self.total
+    }
+
+    /// The longest.
+    #[must_use]
+    pub fn longest(&self) -> Duration {
+        self.longest
+    }
+
+    /// The time that a share of them stayed within, too large by at most a quarter. `share` is between 0 and 1.
+    #[must_use]
+    pub fn quantile(&self, share: f64) -> Duration {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            clippy::cast_precision_loss,
+            reason = "a rank among counts that stay far below 2^53"
+        )]
+        let wanted = (share.clamp(0.0, 1.0) * self.count as f64).ceil() as u64;
+        let mut seen = 0;
+        for (index, count) in self.buckets.iter().enumerate() {
+            seen += count;
+            if seen >= wanted && seen > 0 {
+                return Duration::from_nanos(upper_end(index)).min(self.longest);
+            }
+        }
+        self.longest
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -140,6 +204,24 @@ mod tests {
         assert!(p99 >= Duration::from_millis(3) && p99 <= Duration::from_micros(3750));
         let top = waits.quantile(1.0);
         assert!(top >= Duration::from_secs(1) && top <= Duration::from_millis(1250));
+    }
+
+    #[test]
+    fn times_are_counted_and_bounded() {
+        let mut times = Times::default();
+        assert_eq!((times.quantile(0.99), times.longest()), (Duration::ZERO, Duration::ZERO));
+        for _ in 0..98 {
+            times.record(Duration::from_micros(3));
+        }
+        times.record(Duration::from_millis(5));
+        times.record(Duration::from_millis(6));
+        assert_eq!((times.count(), times.longest()), (100, Duration::from_millis(6)));
+        assert_eq!(times.total(), Duration::from_micros(98 * 3 + 11_000));
+        let half = times.quantile(0.5);
+        assert!(half >= Duration::from_micros(3) && half < Duration::from_micros(4), "{half:?}");
+        let p99 = times.quantile(0.99);
+        assert!(p99 >= Duration::from_millis(5) && p99 <= Duration::from_millis(6), "{p99:?}");
+        assert_eq!(times.quantile(1.0), Duration::from_millis(6));
     }
 
     #[test]

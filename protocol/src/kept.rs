@@ -4,7 +4,7 @@
 //! which hands it to the daemon that takes its place. The reader believes the seals, never the sender.
 
 use std::fs::File;
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, BufWriter, Read, Seek, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
@@ -15,9 +15,21 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 /// # Errors
 /// When the machine does not grant the memory.
 pub fn keep_bytes(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
+    keep_written(name, |file| file.write_all(bytes))
+}
+
+/// The same for bytes that are written one after the other.
+///
+/// # Errors
+/// Those of the writer, or when the machine does not grant the memory.
+pub fn keep_written(
+    name: &str,
+    write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+) -> io::Result<OwnedFd> {
     let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
-    let mut file = File::from(memfd_create(name, flags)?);
-    file.write_all(bytes)?;
+    let mut writer = BufWriter::new(File::from(memfd_create(name, flags)?));
+    write(&mut writer)?;
+    let mut file = writer.into_inner().map_err(io::IntoInnerError::into_error)?;
     file.rewind()?;
     fcntl(&file, FcntlArg::F_ADD_SEALS(all_seals()))?;
     Ok(file.into())

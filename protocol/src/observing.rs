@@ -127,7 +127,7 @@ pub enum Recording {
     Profile {
         /// For how long.
         milliseconds: u32,
-        /// Samples a second of processor time.
+        /// Samples a second of processor time; 0: the time on the clock by stage instead.
         hertz: u32,
     },
 }

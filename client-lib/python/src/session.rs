@@ -8,9 +8,9 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use forebay_client::{Error, Loader, Next, State, Target};
+use forebay_client::{Error, Loader, Next, State, Target, Times};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -33,6 +33,8 @@ pub(crate) struct Session {
     caught: Caught,
     /// Counts the iterators: only the newest one delivers.
     iteration: AtomicU64,
+    /// What each `next` that gave the interpreter lock up took to get it back. Used with that lock held.
+    regained: Mutex<Times>,
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -77,10 +79,26 @@ impl Session {
         py: Python<'_>,
         work: impl FnOnce(&mut Source) -> Result<R, Error> + Send,
     ) -> PyResult<R> {
-        let result = py.detach(|| {
+        self.run_timed(py, work).0
+    }
+
+    /// The same; gives besides how long it took, from the end of the work, to get the interpreter lock back.
+    fn run_timed<R: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut Source) -> Result<R, Error> + Send,
+    ) -> (PyResult<R>, Duration) {
+        let (result, ended) = py.detach(|| {
             let mut guard = lock(&self.source);
-            guard.as_mut().map_or(Err(Error::Closed), work)
+            let result = guard.as_mut().map_or(Err(Error::Closed), work);
+            drop(guard);
+            (result, Instant::now())
         });
+        let regained = ended.elapsed();
+        (self.raised(py, result), regained)
+    }
+
+    fn raised<R>(&self, py: Python<'_>, result: Result<R, Error>) -> PyResult<R> {
         let result = result.map_err(|error| self.raise(py, &error))?;
         // Raised by a handler just when the wait ended by itself.
         lock(&self.caught).take().map_or(Ok(result), Err)
@@ -93,12 +111,17 @@ impl Session {
         py: Python<'_>,
         mut slice: impl FnMut(&mut Source) -> Result<Option<R>, Error> + Send,
     ) -> PyResult<R> {
+        let mut in_all = Duration::ZERO;
         loop {
             LOOKS_BETWEEN.set(true);
-            let found = self.run(py, &mut slice);
+            let (found, regained) = self.run_timed(py, &mut slice);
             LOOKS_BETWEEN.set(false);
+            in_all += regained;
             match found? {
-                Some(found) => return Ok(found),
+                Some(found) => {
+                    lock(&self.regained).record(in_all);
+                    return Ok(found);
+                }
                 None => py.check_signals()?,
             }
         }
@@ -202,6 +225,7 @@ impl Session {
             owners: Owners::default(),
             caught,
             iteration: AtomicU64::new(0),
+            regained: Mutex::default(),
         })
     }
 
@@ -297,6 +321,14 @@ impl Session {
         wait.set_item("p50", waits.quantile(0.5).as_secs_f64())?;
         wait.set_item("p99", waits.quantile(0.99).as_secs_f64())?;
         client.set_item("wait_seconds", wait)?;
+        let regained = lock(&self.regained).clone();
+        let interpreter_lock = PyDict::new(py);
+        interpreter_lock.set_item("count", regained.count())?;
+        interpreter_lock.set_item("total", regained.total().as_secs_f64())?;
+        interpreter_lock.set_item("p50", regained.quantile(0.5).as_secs_f64())?;
+        interpreter_lock.set_item("p99", regained.quantile(0.99).as_secs_f64())?;
+        interpreter_lock.set_item("max", regained.longest().as_secs_f64())?;
+        client.set_item("interpreter_lock_seconds", interpreter_lock)?;
         if let Some(upload) = upload {
             client.set_item("upload", upload.to_dict(py)?)?;
         }

@@ -5,6 +5,7 @@ mod check;
 mod confine;
 mod demo;
 mod doctor;
+mod flame;
 pub mod generate;
 mod headspace;
 mod index;
@@ -13,11 +14,13 @@ mod logging;
 mod notify;
 mod observer;
 mod private;
+mod profile;
 mod run;
 mod seclude;
 mod serve;
 mod stats;
 mod table;
+mod trace;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -51,6 +54,10 @@ enum Command {
     Stats(stats::StatsArguments),
     /// Measure what a step would take if data were free, on a running trainer.
     Headspace(headspace::HeadspaceArguments),
+    /// Record what every thread of a running daemon does, for Perfetto.
+    Trace(trace::TraceArguments),
+    /// Draw where the time of a running daemon's threads goes, as a flame graph.
+    Profile(profile::ProfileArguments),
     /// Scan a dataset and save its index, so that later starts need not.
     Index(index::IndexArguments),
     /// The whole thing on generated data.
@@ -118,6 +125,8 @@ pub fn main() -> ExitCode {
         Command::Bench(arguments) => bench::bench(&arguments),
         Command::Stats(arguments) => stats::stats(&arguments),
         Command::Headspace(arguments) => headspace::headspace(&arguments),
+        Command::Profile(arguments) => profile::profile(&arguments),
+        Command::Trace(arguments) => trace::trace(&arguments),
         Command::Index(arguments) => index::index(&arguments),
         Command::Demo(arguments) => demo::demo(&arguments),
         Command::Private => private::private(),

@@ -1,6 +1,7 @@
 //! The engine: all sessions, the gate and the pool, on one thread.
 
 mod figures;
+mod recorded;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -105,6 +106,7 @@ impl Engine {
             metrics_address: None,
         }));
         engine.borrow_mut().keep_limit();
+        engine.borrow().show_recorder();
         for (stream, lanes) in lanes.into_iter().enumerate() {
             for lane in 0..lanes as usize {
                 tokio::task::spawn_local(run_lane(Rc::clone(&engine), stream, lane));
@@ -228,7 +230,11 @@ impl Engine {
         let Some(session) = self.sessions.get_mut(&number) else {
             return;
         };
+        let begun = self.pool.shared.recorder.is_on().then(Instant::now);
         let advanced = session.advance();
+        if let Some(begun) = begun {
+            self.pool.shared.recorder.advanced(number, begun);
+        }
         if std::mem::take(&mut session.wake_workers) {
             self.pool.shared.wake_one();
         }

@@ -20,6 +20,7 @@ use super::pool::Shared;
 use super::reading::{Abandoned, MOST_ABANDONED, Reading, RowToRead};
 use super::work::{RowFailure, SessionWork};
 use crate::dataset::ByteRange;
+use crate::observe::recorder::{Kind, Track, What};
 use crate::storage::StorageError;
 
 /// Rows that one trip to a blocking thread reads: amortises the hand-over, about 10 µs.
@@ -117,7 +118,8 @@ async fn read_watched(
         let (mut path, mut scratch) = (Vec::new(), Vec::new());
         // What was given up is somebody else's.
         while let Ok(Some(row)) = reading.current() {
-            if fetch(&reading, &row, &gate, &shared, &mut path, &mut scratch).is_err() {
+            let buffers = (&mut path, &mut scratch);
+            if fetch(&reading, &row, &gate, &shared, buffers, (stream, lane)).is_err() {
                 break;
             }
         }
@@ -176,12 +178,12 @@ fn fetch(
     row: &RowToRead,
     gate: &Arc<ByteGate>,
     shared: &Shared,
-    path: &mut Vec<u8>,
-    scratch: &mut Vec<u8>,
+    (path, scratch): (&mut Vec<u8>, &mut Vec<u8>),
+    lane: (usize, usize),
 ) -> Result<(), Abandoned> {
     let stream = &row.stream;
     let begun = Instant::now();
-    let mut held_up = Duration::ZERO;
+    let mut waited = None;
     if reading.is_cancelled() {
         if let Some((job, _)) = reading.finish(Duration::ZERO)?
             && job.session.slots[job.slot].finish_row(job.row, false)
@@ -196,13 +198,18 @@ fn fetch(
     if !read_straight(reading, row, path, range, scratch)? {
         // A panic ends the row, as it does in a work thread: a row that nobody finishes would keep its slot for ever.
         let read =
-            AssertUnwindSafe(|| read(reading, row, gate, shared, (path, range), &mut held_up));
+            AssertUnwindSafe(|| read(reading, row, gate, shared, (path, range), &mut waited));
         outcome = catch_unwind(read).unwrap_or(Ok(Err(RowFailure::Panic)))?.map(Some);
     }
-    let took = begun.elapsed().saturating_sub(held_up);
+    let whole = begun.elapsed();
+    let held_up = waited.map_or(Duration::ZERO, |(_, held_up)| held_up);
+    let took = whole.saturating_sub(held_up);
     let Some((job, permit)) = reading.finish(took)? else {
         return Ok(());
     };
+    if shared.recorder.is_on() {
+        record(&job, shared, lane, (begun, whole), waited, outcome.is_err());
+    }
     match outcome {
         Ok(buffer) => {
             let slot = &job.session.slots[job.slot];
@@ -228,7 +235,7 @@ fn read(
     gate: &Arc<ByteGate>,
     shared: &Shared,
     (path, range): (&[u8], ByteRange),
-    held_up: &mut Duration,
+    waited: &mut Option<(Instant, Duration)>,
 ) -> Result<Result<Vec<u8>, RowFailure>, Abandoned> {
     let stream = &row.stream;
     let limit_bytes = stream.config.dataset.limits.sample_bytes;
@@ -239,7 +246,7 @@ fn read(
             Ok(file) => file,
             Err(error) => return Ok(Err(error)),
         };
-        *held_up = reading.wait_for_bytes(|| gate.acquire(&row.age, file.length()));
+        *waited = Some(reading.wait_for_bytes(|| gate.acquire(&row.age, file.length())));
         reading.call("reading", || file.read_into(&mut buffer))
     };
     let mut result = attempt()?;
@@ -290,6 +297,33 @@ fn read_straight(
     // Closing may take as long as opening.
     reading.call("closing", || drop(file))?;
     Ok(is_read)
+}
+
+/// Bytes that were granted at once were not waited for.
+const LEAST_WAIT: Duration = Duration::from_micros(20);
+
+/// Tells a recording of a read, and of what it waited for.
+fn record(
+    job: &FetchJob,
+    shared: &Shared,
+    (stream, lane): (usize, usize),
+    (begun, took): (Instant, Duration),
+    waited: Option<(Instant, Duration)>,
+    has_failed: bool,
+) {
+    let track = Track::Lane(stream, lane);
+    let what = What {
+        kind: if has_failed { Kind::FailedFetch } else { Kind::Fetch },
+        session: job.session.number,
+        batch: job.order,
+        place: job.slot,
+        row: job.row,
+        detail: job.id.0,
+    };
+    shared.recorder.span(track, begun, took, what);
+    if let Some((since, held_up)) = waited.filter(|(_, held_up)| *held_up >= LEAST_WAIT) {
+        shared.recorder.span(track, since, held_up, What { kind: Kind::WaitForBytes, ..what });
+    }
 }
 
 /// A row has no data.

@@ -165,6 +165,37 @@ impl MemoryPlan {
     }
 }
 
+/// Holds a recording of the running daemon against what `ring.memory` of some stream leaves beside its plan, and against
+/// what the control group and the machine have left now.
+///
+/// # Errors
+/// The figures and the key to change.
+pub(super) fn check_recording(
+    plans: impl Iterator<Item = MemoryPlan>,
+    recording_bytes: u64,
+) -> Result<(), String> {
+    let left = |plan: &MemoryPlan| plan.ceiling_bytes.saturating_sub(plan.total_bytes());
+    let roomiest = plans.max_by_key(left);
+    if let Some(plan) = roomiest.filter(|plan| left(plan) < recording_bytes) {
+        return Err(format!(
+            "a recording takes up to {}; beside the {} that are planned, ring.memory ({}) leaves {}: raise it",
+            in_words(recording_bytes),
+            in_words(plan.total_bytes()),
+            in_words(plan.ceiling_bytes),
+            in_words(left(&plan)),
+        ));
+    }
+    let grants = Machine::default().grants();
+    match grants.into_iter().find(|(_, granted_bytes)| *granted_bytes < recording_bytes) {
+        Some((grantor, granted_bytes)) => Err(format!(
+            "a recording takes up to {}, and {grantor} grants {}: give more memory",
+            in_words(recording_bytes),
+            in_words(granted_bytes)
+        )),
+        None => Ok(()),
+    }
+}
+
 fn refuse_what_is_not_granted(
     place: String,
     needed_bytes: u64,
@@ -316,6 +347,22 @@ mod tests {
                 assert!(message.contains(part), "{part} in {message}");
             }
         }
+    }
+
+    #[test]
+    fn a_recording_needs_room_beside_the_plan_of_some_stream() {
+        let plan = |ceiling_bytes| MemoryPlan {
+            ring_bytes: 60 << 20,
+            fetch_bytes: 8 << 20,
+            scratch_bytes: 32 << 20,
+            ceiling_bytes,
+        };
+        let (small, roomy) = (plan(110 << 20), plan(116 << 20));
+        let message = check_recording([small].into_iter(), 16 << 20).unwrap_err();
+        for part in ["16 MiB", "100 MiB", "110 MiB", "10 MiB", "ring.memory"] {
+            assert!(message.contains(part), "{part} in {message}");
+        }
+        assert_eq!(check_recording([small, roomy].into_iter(), 16 << 20), Ok(()));
     }
 
     #[test]

@@ -30,6 +30,7 @@ use super::stream::Stage;
 use super::work::SessionWork;
 use super::worker::Worker;
 use crate::config::CpuPolicy;
+use crate::observe::recorder::Recorder;
 
 /// What the work threads share.
 #[derive(Debug)]
@@ -40,6 +41,7 @@ pub(crate) struct Shared {
     pub(crate) budget: CpuBudget,
     /// Rows finished so far: a sign of life.
     pub(crate) rows_finished: AtomicU64,
+    pub(crate) recorder: Arc<Recorder>,
     bell: Arc<Bell>,
     groups: [Group; GROUPS],
     /// Which of the two works. Set by the engine thread alone.
@@ -110,6 +112,7 @@ impl Pool {
             spare_buffers: SpareBuffers::default(),
             budget: CpuBudget::default(),
             rows_finished: AtomicU64::new(0),
+            recorder: Arc::default(),
             bell,
             groups: [group(most_threads), group(rescue_threads)],
             active: AtomicUsize::new(LOWERED),
@@ -318,6 +321,19 @@ impl Shared {
     /// What each thread does now.
     pub(crate) fn places(&self) -> impl Iterator<Item = &WorkerPlace> + Clone {
         self.groups.iter().flat_map(|group| &group.places)
+    }
+
+    /// The kernel's numbers of all work threads that run, with their groups and numbers.
+    pub(crate) fn numbered_threads(&self) -> impl Iterator<Item = (u64, usize, usize)> {
+        self.groups.iter().enumerate().flat_map(|(group, threads)| {
+            let ids = threads.kernel_ids.iter().map(|id| id.load(Ordering::Relaxed)).enumerate();
+            ids.filter(|(_, id)| *id != 0).map(move |(number, id)| (id, group, number))
+        })
+    }
+
+    /// How many threads each group has at most.
+    pub(crate) fn group_sizes(&self) -> [usize; GROUPS] {
+        self.groups.each_ref().map(|group| group.threads.len())
     }
 
     /// Makes the engine look.

@@ -148,8 +148,12 @@ impl Reading {
         Ok(state.jobs.front().is_some_and(work))
     }
 
-    /// Waits for bytes of the budget, and keeps their permit here: what is given up gives its bytes back.
-    pub(super) fn wait_for_bytes(&self, wait: impl FnOnce() -> Option<BytePermit>) -> Duration {
+    /// Waits for bytes of the budget, and keeps their permit here: what is given up gives its bytes back. Gives since when
+    /// and for how long it waited.
+    pub(super) fn wait_for_bytes(
+        &self,
+        wait: impl FnOnce() -> Option<BytePermit>,
+    ) -> (Instant, Duration) {
         let begun = Instant::now();
         {
             let mut state = self.state();
@@ -158,7 +162,7 @@ impl Reading {
         let permit = wait();
         let mut state = self.state();
         (state.doing, state.permit) = (Doing::Nothing, permit);
-        begun.elapsed()
+        (begun, begun.elapsed())
     }
 
     /// The row is to be tried again: gives its bytes back and counts the attempt.

@@ -5,6 +5,7 @@
 
 mod figures;
 mod mending;
+mod recorded;
 mod replay;
 mod standing;
 mod takeover;
@@ -31,6 +32,7 @@ use forebay_protocol::sync::Ordering;
 use tokio::sync::mpsc;
 
 use self::mending::Substituted;
+pub(super) use self::recorded::Pulse;
 use self::replay::Replay;
 pub(super) use self::standing::{FrontBatch, FullRing, WaitingRow};
 pub(crate) use self::takeover::Takeover;
@@ -61,6 +63,8 @@ struct OpenBatch {
     generation: Generation,
     planned: PlannedBatch,
     held_up: Duration,
+    /// Known while a recording is made.
+    opened_at: Option<Instant>,
     /// By row: the bad sample whose place it is, and the substitutes tried.
     replaced: BTreeMap<usize, (SampleId, u64)>,
     substituted: Vec<Substituted>,
@@ -178,7 +182,7 @@ impl Session {
             stream_number,
             rank: request.rank,
             world_size: request.world_size,
-            work: Arc::new(SessionWork::new(Arc::clone(stream), rows)),
+            work: Arc::new(SessionWork::new(number, Arc::clone(stream), rows)),
             epoch_order: schedule.epoch(next.epoch),
             schedule,
             next,
@@ -314,6 +318,7 @@ impl Session {
     }
 
     fn publish_batch(&mut self, batch: OpenBatch, compacted: &[u64]) {
+        self.record_batch(&batch);
         if batch.planned.epoch != self.substitutes_epoch {
             (self.substitutes_epoch, self.substitutes) = (batch.planned.epoch, 0);
         }
@@ -440,6 +445,7 @@ impl Session {
             generation,
             planned,
             held_up,
+            opened_at: self.opened_at(),
             replaced: BTreeMap::new(),
             substituted: Vec::new(),
             failed: None,

@@ -15,6 +15,7 @@ use crate::config::{Concurrency, Config, ConfigError, Last, Place};
 use crate::dataset::{
     self, ByteRange, Dataset, DatasetError, FolderIndex, IndexBytes, ProgressCallback,
 };
+use crate::observe::recorder::Recorder;
 use crate::observe::{QueueFigures, StageFigures};
 use crate::operation::SamplePlan;
 use crate::storage::{LocalFiles, StorageError};
@@ -79,6 +80,8 @@ pub struct Stream {
     pub(crate) config_fingerprint: [u8; 32],
     /// Where bad samples are listed; set before the engine starts.
     pub(crate) quarantine: OnceLock<Quarantine>,
+    /// What records its batches: the engine's, set when that starts.
+    pub(crate) recorder: OnceLock<Arc<Recorder>>,
 }
 
 impl Stream {
@@ -143,6 +146,7 @@ impl Stream {
             dataset_fingerprint,
             config_fingerprint,
             quarantine: OnceLock::new(),
+            recorder: OnceLock::new(),
         })
     }
 

@@ -284,7 +284,7 @@ fn a_given_up_compaction_does_not_reach_the_slots_next_batch() {
     let stream = open_stream(folder.path(), false, output);
     let data = Segment::create("data", stream.layout().slot_bytes()).unwrap();
     let rows = split_rows(data.map().unwrap(), &stream.layout, 1);
-    let work = SessionWork::new(Arc::clone(&stream), rows);
+    let work = SessionWork::new(1, Arc::clone(&stream), rows);
     let slot = &work.slots[0];
     slot.open(0, 8);
     assert!(slot.withdraw_compaction());
@@ -306,7 +306,7 @@ fn a_stage_full_of_starving_threads_has_room_for_the_other_group() {
     let stream = open_stream(folder.path(), false, stage);
     let data = Segment::create("data", stream.layout().slot_bytes()).unwrap();
     let rows = split_rows(data.map().unwrap(), &stream.layout, 1);
-    let work = SessionWork::new(Arc::clone(&stream), rows);
+    let work = SessionWork::new(1, Arc::clone(&stream), rows);
     work.slots[0].open(0, 8);
     (0..8).for_each(|row| work.slots[0].mark_ready(0, row));
     assert!(work.claim(0).is_some() && work.claim(0).is_some());

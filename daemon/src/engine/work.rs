@@ -70,6 +70,8 @@ const COMPACTION_DONE: u32 = 3;
 /// One session's slots.
 #[derive(Debug)]
 pub(crate) struct SessionWork {
+    /// The session's number.
+    pub(crate) number: u64,
     pub(crate) stream: Arc<Stream>,
     pub(crate) slots: Box<[SlotWork]>,
     /// The number of the batch that is published next: what is oldest to this session.
@@ -140,6 +142,12 @@ impl SlotWork {
     /// Closes the slot: complete or given up. Engine only.
     pub(crate) fn close(&self) {
         self.order.store(CLOSED, Ordering::Release);
+    }
+
+    /// The number of the batch that is made in it. For whoever holds one of its rows.
+    pub(crate) fn order(&self) -> u64 {
+        // Relaxed: set before any row was handed over.
+        self.order.load(Ordering::Relaxed)
     }
 
     /// Whether every row is finished.
@@ -270,10 +278,10 @@ impl SlotWork {
 }
 
 impl SessionWork {
-    pub(crate) fn new(stream: Arc<Stream>, rows: Vec<Vec<RowWriter>>) -> Self {
+    pub(crate) fn new(number: u64, stream: Arc<Stream>, rows: Vec<Vec<RowWriter>>) -> Self {
         let stages = stream.stages.len();
         let slots = rows.into_iter().map(|rows| SlotWork::new(rows, stages)).collect();
-        Self { stream, slots, next_to_publish: Arc::default() }
+        Self { number, stream, slots, next_to_publish: Arc::default() }
     }
 
     /// Whether every row of every batch is finished.

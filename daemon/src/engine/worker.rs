@@ -14,6 +14,7 @@ use super::meter::Meter;
 use super::pool::Shared;
 use super::stream::Stream;
 use super::work::{Claim, RowCell, RowClaim, RowFailure, SessionWork, SlotRow};
+use crate::observe::recorder::{Kind, Track, What};
 use crate::operation::WorkerScratch;
 
 /// See the module's head.
@@ -41,8 +42,15 @@ impl Worker {
                     match claim {
                         Claim::Row(claim) => self.work(&session, claim, start, start - idle_since),
                         Claim::Compaction { slot } => {
+                            let batch = session.slots[slot].order();
                             session.slots[slot].compact(&session.stream);
                             self.shared.ring();
+                            if self.shared.recorder.is_on() {
+                                let kind = Kind::Compaction;
+                                let session = session.number;
+                                let what = What { session, batch, place: slot, ..What::of(kind) };
+                                self.record(start, start.elapsed(), what);
+                            }
                         }
                     }
                     idle_since = Instant::now();
@@ -59,8 +67,12 @@ impl Worker {
         let begun = Instant::now();
         // The end of the pool unparks; nothing else does.
         thread::park_timeout(length);
+        let slept = begun.elapsed();
+        if self.shared.recorder.is_on() {
+            self.record(begun, slept, What::of(Kind::HeldBack));
+        }
         if self.shared.sessions.load().iter().any(|session| session.urgency().is_some()) {
-            self.shared.budget.held_back(begun.elapsed());
+            self.shared.budget.held_back(slept);
         }
         self.meter.skip();
     }
@@ -117,9 +129,17 @@ impl Worker {
             place.enter(session, claim, cell.task.id);
             let failure = self.run_stage(stream, claim.stage, &mut cell).err();
             self.shared.place(self.group, self.number).leave();
+            let took = start.elapsed();
             match &failure {
-                None => stage.figures.record(start.elapsed()),
+                None => stage.figures.record(took),
                 Some(_) => stage.figures.record_failure(),
+            }
+            if self.shared.recorder.is_on() {
+                let kind = if failure.is_some() { Kind::FailedStage } else { Kind::Stage };
+                let (session, batch) = (session.number, slot.order());
+                let RowClaim { stage: place, row, .. } = claim;
+                let detail = cell.task.id.0;
+                self.record(start, took, What { kind, session, batch, place, row, detail });
             }
             failure
         };
@@ -145,6 +165,10 @@ impl Worker {
             slot.mark_ready(claim.stage + 1, claim.row);
             self.shared.wake_for(&stream.stages[claim.stage + 1]);
         }
+    }
+
+    fn record(&self, start: Instant, took: Duration, what: What) {
+        self.shared.recorder.span(Track::Work(self.group, self.number), start, took, what);
     }
 
     /// Runs the operations; after the last stage the row also gets its id. A panic in a decoder ends the row, not the

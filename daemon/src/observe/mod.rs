@@ -4,9 +4,12 @@ mod histogram;
 pub(crate) mod http;
 mod queue;
 mod quiet;
+pub(crate) mod recorder;
 mod report;
 mod ring;
+pub(crate) mod sampler;
 mod stage;
+pub(crate) mod symbols;
 mod verdict;
 mod window;
 

@@ -5,7 +5,7 @@
 //! connection with a fault.
 
 use std::collections::BTreeSet;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 
 use super::host::{Host, Opening};
 use super::peer;
-use crate::engine::{Brought, SessionEnd, watch};
+use crate::engine::{Brought, Recorded, SessionEnd, begin_recording, watch};
 
 /// Frames that wait to be sent to one client.
 const OUTBOX_FRAMES: usize = 64;
@@ -65,6 +65,7 @@ async fn converse(connection: Connection, host: Rc<Host>) -> Result<(), Cut> {
     host.connections.set(host.connections.get() + 1);
     let pidfd = peer::pidfd(&connection);
     let (outbox, frames) = mpsc::channel(OUTBOX_FRAMES);
+    let (recorded, recordings) = mpsc::channel(1);
     let mut client = Client {
         connection: Rc::new(connection),
         host: Rc::clone(&host),
@@ -73,8 +74,9 @@ async fn converse(connection: Connection, host: Rc<Host>) -> Result<(), Cut> {
         session: None,
         pidfd: None,
         asked_replay: BTreeSet::new(),
+        recorded,
     };
-    let ended = client.run(frames, pidfd).await;
+    let ended = client.run(frames, recordings, pidfd).await;
     client.detach();
     host.connections.set(host.connections.get() - 1);
     ended
@@ -90,6 +92,8 @@ struct Client {
     pidfd: Option<OwnedFd>,
     /// Sessions for which it asked for a replay that is not committed.
     asked_replay: BTreeSet<u64>,
+    /// Where what comes of a recording is awaited; it ends when nobody does.
+    recorded: mpsc::Sender<Recorded>,
 }
 
 /// Whether the connection goes on.
@@ -102,6 +106,7 @@ impl Client {
     async fn run(
         &mut self,
         mut frames: mpsc::Receiver<DaemonFrame>,
+        mut recordings: mpsc::Receiver<Recorded>,
         pidfd: Option<OwnedFd>,
     ) -> Result<(), Cut> {
         let connection = Rc::clone(&self.connection);
@@ -126,6 +131,11 @@ impl Client {
                         send(&socket, &frame, &[]).await?;
                     }
                 }
+                recorded = recordings.recv() => match recorded {
+                    Some(Ok(text)) => send(&socket, &DaemonFrame::Recorded, &[text.as_fd()]).await?,
+                    Some(Err(fault)) => send(&socket, &DaemonFrame::Fault(fault), &[]).await?,
+                    None => {}
+                },
                 guard = socket.readable() => {
                     let mut guard = guard.map_err(io_failed)?;
                     let mut is_drained = false;
@@ -266,7 +276,10 @@ impl Client {
                 None
             }
             (ClientFrame::Replay(request), true) => self.replay(&request, socket).await?,
-            (ClientFrame::Record(_), true) => Some(protocol_fault("no recording is offered yet")),
+            (ClientFrame::Record(wanted), true) => match self.host.engine() {
+                Some(engine) => begin_recording(&engine, wanted, self.recorded.clone()).err(),
+                None => Some(protocol_fault("Record before Start")),
+            },
             (ClientFrame::Goodbye, true) => return Ok(Next::Over),
         };
         match refusal {
@@ -446,9 +459,9 @@ struct Shared {
     patience: Duration,
 }
 
-impl std::os::fd::AsFd for Shared {
+impl AsFd for Shared {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        std::os::fd::AsFd::as_fd(&*self.connection)
+        (*self.connection).as_fd()
     }
 }
 

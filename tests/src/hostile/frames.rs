@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use forebay_protocol::frames::{ClientFrame, ConfigSource, PROTOCOL_VERSION, Start};
 use forebay_protocol::ids::Position;
+use forebay_protocol::observing::Recording;
 use forebay_protocol::socket::Connection;
 use forebay_protocol::wire::encode;
 use nix::errno::Errno;
@@ -113,7 +114,7 @@ pub(super) fn lie(socket: &Path, operations: u64, mut noise: Noise) -> Tally {
 
 fn lie_of(noise: &mut Noise) -> ClientFrame {
     let position = Position { epoch: noise.next(), samples: noise.next() };
-    match noise.below(7) {
+    match noise.below(8) {
         0 => ClientFrame::Hello {
             protocol: PROTOCOL_VERSION.wrapping_sub(1 + u32::try_from(noise.below(3)).unwrap_or(0)),
             release: "x".repeat(usize::try_from(noise.below(60_000)).unwrap_or(0)),
@@ -137,6 +138,10 @@ fn lie_of(noise: &mut Noise) -> ClientFrame {
         3 => attach(noise),
         4 => ClientFrame::Seek { serial: noise.next(), position, substitutes: noise.next() },
         5 => ClientFrame::Stats,
+        6 => ClientFrame::Record(Recording::Trace {
+            milliseconds: u32::try_from(noise.below(1 << 32) >> noise.below(32))
+                .unwrap_or(u32::MAX),
+        }),
         _ => hello(),
     }
 }

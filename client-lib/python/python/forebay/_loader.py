@@ -158,6 +158,12 @@ class Loader:
 
         Where batches are on a GPU, ``upload`` says how they get there: ``path`` is ``registered`` (straight from the
         pinned ring), ``staged`` or ``pageable``, and ``reason`` why not the first.
+
+        ``client["interpreter_lock_seconds"]`` is what each ``next`` that had to wait took, after its wait, to get the
+        interpreter lock back: ``count``, ``total``, ``p50``, ``p99`` and ``max``. Beside idle threads it is some
+        microseconds. Whole milliseconds are the sign of an interpreter that is busy with other Python threads: each
+        holds the lock for up to ``sys.getswitchinterval()`` (5 ms) before it lets another one on. The loader cannot
+        make that shorter; less Python code in other threads does.
         """
         text, client = self._session.stats()
         figures: dict[str, Any] = json.loads(text)
