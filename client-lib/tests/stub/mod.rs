@@ -201,7 +201,12 @@ impl Session {
                 }
             }
             ClientFrame::Goodbye => self.report.goodbye = true,
-            ClientFrame::Start(_) | ClientFrame::Restart(_) | ClientFrame::Reattach(_) => {}
+            ClientFrame::Start(_)
+            | ClientFrame::Restart(_)
+            | ClientFrame::Reattach(_)
+            | ClientFrame::Steps
+            | ClientFrame::Replay(_)
+            | ClientFrame::Record(_) => {}
         }
     }
 
