@@ -40,6 +40,11 @@ impl Engine {
                 cores: budget.cores(),
                 held_back_seconds: budget.held_back_in_all().as_secs_f64(),
             },
+            granted_cores: self.pool.options.granted_cores,
+            memory_ceiling_bytes: self
+                .streams
+                .iter()
+                .fold(0, |sum, stream| stream.config.ring.memory_bytes.saturating_add(sum)),
             stalls,
             quiet: self.upkeep.quiet.report(
                 &self.pool,
@@ -68,7 +73,12 @@ impl Engine {
                 Some(session.figures.report(session.started.elapsed(), session.ring_empty_for()));
         }
         let quarantine = stream.quarantine.get().map(Quarantine::report);
-        StreamReport { name: stream.name().to_owned(), stages, quarantine }
+        StreamReport {
+            name: stream.name().to_owned(),
+            batch_size: stream.config.batch.size.get(),
+            stages,
+            quarantine,
+        }
     }
 }
 
