@@ -8,3 +8,4 @@ mod figures;
 mod holding;
 mod hostile;
 mod takeover;
+mod top;

@@ -5,6 +5,7 @@ mod check;
 mod confine;
 mod demo;
 pub mod generate;
+mod harmless;
 mod index;
 mod launch;
 mod logging;
@@ -16,6 +17,7 @@ mod seclude;
 mod serve;
 mod stats;
 mod table;
+mod top;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -45,6 +47,8 @@ enum Command {
     Bench(bench::BenchArguments),
     /// Print a running daemon's figures.
     Stats(stats::StatsArguments),
+    /// Watch a running daemon, or all of this host, live in the terminal.
+    Top(top::TopArguments),
     /// Scan a dataset and save its index, so that later starts need not.
     Index(index::IndexArguments),
     /// The whole thing on generated data.
@@ -110,6 +114,7 @@ pub fn main() -> ExitCode {
         Command::Check(arguments) => check::check(&arguments),
         Command::Bench(arguments) => bench::bench(&arguments),
         Command::Stats(arguments) => stats::stats(&arguments),
+        Command::Top(arguments) => top::top(&arguments),
         Command::Index(arguments) => index::index(&arguments),
         Command::Demo(arguments) => demo::demo(&arguments),
         Command::Private => private::private(),
