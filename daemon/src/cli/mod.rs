@@ -12,6 +12,7 @@ mod logging;
 mod notify;
 mod observer;
 mod private;
+mod report;
 mod run;
 mod seclude;
 mod serve;
