@@ -7,5 +7,7 @@ mod clients;
 mod figures;
 mod holding;
 mod hostile;
+mod measure_tmp;
+mod report;
 mod takeover;
 mod top;

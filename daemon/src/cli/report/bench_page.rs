@@ -2,10 +2,10 @@
 
 use super::super::bench::BenchReport;
 use super::super::table::{percent, time};
-use super::chart::{self, Bar, Course, Histogram, Series};
+use super::chart::{self, Course, Histogram, Series};
 use super::course::{Point, Recorder};
 use super::machine::machine;
-use super::markup::{escape, number};
+use super::markup::{escape, number, short_time};
 use super::page::{color, facts, grid, page, section, table, tiles};
 use super::pipeline::pipeline;
 use crate::engine::in_words;
@@ -62,15 +62,13 @@ fn wait_share(rates: &[Point], recorder: &Recorder) -> f64 {
 }
 
 fn key_figures(report: &BenchReport, wait_share: f64) -> String {
+    let usual_wait = format!("wait for a batch, p99 (p50 {})", short_time(report.wait_seconds.p50));
     tiles(&[
         (number(report.samples_per_second), "samples a second"),
         (percent(wait_share), "of the time the trainer waited"),
-        (
-            format!("{} / {}", time(report.wait_seconds.p50), time(report.wait_seconds.p99)),
-            "wait for a batch, p50 / p99",
-        ),
+        (short_time(report.wait_seconds.p99), &usual_wait),
         (number(report.cpu_seconds_per_1000_samples), "CPU seconds per 1,000 samples"),
-        (time(report.time_to_first_batch_seconds), "to the first batch"),
+        (short_time(report.time_to_first_batch_seconds), "to the first batch"),
         (in_words(report.peak_memory_bytes), "memory at the peak, ring included"),
     ])
 }
@@ -119,26 +117,7 @@ fn courses(stages: &[StageReport], rates: &[Point]) -> Vec<String> {
             None,
             vec![series("cores", color::CPU, &|point| Some(point.cpu_seconds))],
         ),
-        section("Occupancy as a whole", "", &occupancy_bars(stages)),
     ]
-}
-
-fn occupancy_bars(stages: &[StageReport]) -> String {
-    let bars: Vec<Bar> = stages
-        .iter()
-        .enumerate()
-        .filter_map(|(number, stage)| {
-            let share = stage.queue.as_ref()?.occupancy_rate;
-            let is_last = number + 1 == stages.len();
-            let name = if is_last { "ring".to_owned() } else { format!("after {}", stage.name) };
-            Some(Bar {
-                parts: vec![(name.clone(), share, color::stage(number))],
-                name,
-                value: percent(share),
-            })
-        })
-        .collect();
-    chart::bars("for how much of the time each queue had something to take", &bars, 1.0)
 }
 
 fn histograms(stages: &[StageReport]) -> Vec<String> {

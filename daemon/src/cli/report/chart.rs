@@ -8,7 +8,7 @@ use super::markup::{escape, number, short_time};
 const WIDTH: f64 = 560.0;
 const HEIGHT: f64 = 230.0;
 const LEFT: f64 = 62.0;
-const RIGHT: f64 = 14.0;
+const RIGHT: f64 = 24.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 42.0;
 

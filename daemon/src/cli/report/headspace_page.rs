@@ -76,11 +76,11 @@ pub(in crate::cli) fn headspace_page(bars: &HeadspaceBars) -> String {
     let machine = machine();
     let all = bars.details.iter().chain(&machine);
     let body = grid(&[section("A step", "", &steps), section("Step times", "", &blocks)])
-        + &section(
+        + &grid(&[section(
             "What was measured",
             "",
             &facts(all.map(|(name, value)| (name.as_str(), value.as_str()))),
-        );
+        )]);
     page("forebay headspace", &bars.sentence, &body)
 }
 

@@ -43,10 +43,10 @@ th, td { text-align: right; padding: 4px 8px; border-bottom: 1px solid #e8ebef; 
 th { color: #52606d; font-weight: 600 }
 th:first-child, td:first-child { text-align: left; padding-left: 0 }
 table.facts td { text-align: left; overflow-wrap: anywhere }
-table.facts td:first-child { color: #52606d; white-space: nowrap }
+table.facts td:first-child { color: #52606d; white-space: nowrap; width: 1%; padding-right: 18px }
 pre { margin: 0; font: 12.5px/1.45 ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace; white-space: pre-wrap; overflow-wrap: anywhere }
 svg.plot { width: 100%; height: auto; display: block }
-svg text { font: 12px system-ui, 'Segoe UI', Helvetica, Arial, 'DejaVu Sans', sans-serif; font-variant-numeric: tabular-nums; fill: #3e4c59 }
+svg text { font: 12px system-ui, 'Segoe UI', Helvetica, Arial, 'DejaVu Sans', sans-serif; font-variant-numeric: tabular-nums; fill: #3e4c59; paint-order: stroke; stroke: #fff; stroke-width: 3px; stroke-linejoin: round }
 svg text.label { fill: #52606d }
 svg text.name { font-weight: 600; font-size: 14px; fill: #1f2933 }
 svg .grid { stroke: #e4e7eb; stroke-width: 1 }

@@ -87,7 +87,7 @@ fn the_page_of_a_run_is_well_formed_and_has_every_plot() {
     }
     // Five lines over time: throughput, wait, two queues, processor time.
     assert_eq!(names.iter().filter(|name| *name == "polyline").count(), 5);
-    assert_eq!(page.matches("class=\"plot\"").count(), 8);
+    assert_eq!(page.matches("class=\"plot\"").count(), 7);
     for words in [
         "The stage `preprocess` is the limit",
         "size = 64",
@@ -162,7 +162,7 @@ fn the_page_of_a_headspace_has_its_bars_and_step_times() {
     blocks.extend((0..20u8).map(|number| block("during", 0.215 + f64::from(number % 4) * 0.002)));
     blocks.extend((0..10u8).map(|number| block("after", 0.252 + f64::from(number % 3) * 0.003)));
     let bars = HeadspaceBars {
-        step_seconds: 0.2525,
+        step_seconds: 0.253,
         step_seconds_without_loading: 0.218,
         waiting_seconds: 0.026,
         disturbing_seconds: 0.0085,
