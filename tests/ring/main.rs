@@ -7,7 +7,6 @@ mod clients;
 mod figures;
 mod holding;
 mod hostile;
-mod measure_tmp;
 mod report;
 mod takeover;
 mod top;

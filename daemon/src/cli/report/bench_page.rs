@@ -29,8 +29,9 @@ pub(in crate::cli) fn bench_page(what: &BenchPage<'_>) -> String {
     let wait_share = wait_share(&rates, what.recorder);
     let mut body = key_figures(report, wait_share);
     let note = "A bar between two boxes: for how much of the time the next one had something to take. Where it falls from \
-                high to low, the box before it is the limit.";
-    let picture = pipeline(&report.stages, session_seconds(what.recorder), wait_share);
+                high to low, the stage before it is the limit.";
+    let picture =
+        pipeline(&report.stages, session_seconds(what.recorder), wait_share, &report.verdict.limit);
     body.push_str(&grid(&[section("Pipeline", note, &picture)]));
     body.push_str(&grid(&courses(&report.stages, &rates)));
     body.push_str(&grid(&histograms(&report.stages)));

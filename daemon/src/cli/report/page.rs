@@ -53,6 +53,7 @@ svg .grid { stroke: #e4e7eb; stroke-width: 1 }
 svg .line { fill: none; stroke-width: 2; stroke-linejoin: round }
 svg .mark { stroke: #1f2933; stroke-width: 1; stroke-dasharray: 4 3 }
 svg .box { fill: #fff; stroke-width: 2 }
+svg .limit { stroke-width: 5 }
 svg .rest { fill: #e4e7eb }
 svg .arrow { fill: #7b8794 }
 .legend { margin: 6px 0 0; font-size: 13px; color: #3e4c59 }

@@ -5,12 +5,17 @@ use super::markup::{escape, number, short_time};
 use super::page::color;
 use crate::observe::StageReport;
 
-const BOX: f64 = 168.0;
+const BOX: f64 = 196.0;
 const LINK: f64 = 92.0;
 const HEIGHT: f64 = 112.0;
 
-/// Draws stages over so many seconds; the trainer waited for a share of them.
-pub(super) fn pipeline(stages: &[StageReport], seconds: f64, wait_share: f64) -> String {
+/// Draws stages over so many seconds; the trainer waited for a share of them. The box of the `limit` stands out.
+pub(super) fn pipeline(
+    stages: &[StageReport],
+    seconds: f64,
+    wait_share: f64,
+    limit: &str,
+) -> String {
     #[expect(clippy::cast_precision_loss, reason = "a few stages")]
     let width = (BOX + LINK) * stages.len() as f64 + BOX + 4.0;
     let mut svg = format!(
@@ -27,27 +32,30 @@ pub(super) fn pipeline(stages: &[StageReport], seconds: f64, wait_share: f64) ->
         );
         let times =
             format!("mean {}, p99 {}", short_time(stage.ave_time), short_time(stage.p99_time));
-        one_box(&mut svg, x, &stage.name, color::stage(place), [&busy, &times]);
+        let is_limit = limit == stage.name || (limit == "storage" && place == 0);
+        let class = if is_limit { "box limit" } else { "box" };
+        one_box(&mut svg, x, &stage.name, (class, color::stage(place)), [&busy, &times]);
         x += BOX;
         if let Some(queue) = &stage.queue {
             link(&mut svg, x, queue.occupancy_rate, color::stage(place));
         }
         x += LINK;
     }
+    let class = if limit == "trainer" { "box limit" } else { "box" };
     one_box(
         &mut svg,
         x,
         "trainer",
-        color::WAIT,
+        (class, color::WAIT),
         [&format!("waits {} of the time", percent(wait_share)), ""],
     );
     svg.push_str("</svg>\n");
     svg
 }
 
-fn one_box(svg: &mut String, x: f64, name: &str, color: &str, words: [&str; 2]) {
+fn one_box(svg: &mut String, x: f64, name: &str, (class, color): (&str, &str), words: [&str; 2]) {
     svg.push_str(&format!(
-        "<rect class=\"box\" x=\"{x}\" y=\"14\" width=\"{BOX}\" height=\"84\" rx=\"8\" stroke=\"{color}\"/>\n\
+        "<rect class=\"{class}\" x=\"{x}\" y=\"14\" width=\"{BOX}\" height=\"84\" rx=\"8\" stroke=\"{color}\"/>\n\
          <text class=\"name\" x=\"{0}\" y=\"40\">{1}</text>\n<text x=\"{0}\" y=\"62\">{2}</text>\n\
          <text x=\"{0}\" y=\"82\">{3}</text>\n",
         x + 12.0,
