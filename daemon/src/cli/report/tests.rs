@@ -95,6 +95,7 @@ fn the_page_of_a_run_is_well_formed_and_has_every_plot() {
         "640",
         "2.34",
         "kernel",
+        "class=\"box limit\"",
     ] {
         assert!(page.contains(words), "{words}");
     }
