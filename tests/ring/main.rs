@@ -7,5 +7,7 @@ mod clients;
 mod figures;
 mod holding;
 mod hostile;
+mod report;
 mod takeover;
+mod top;
 mod traces;

@@ -11,6 +11,7 @@ use forebay_protocol::frames::ConfigSource;
 use serde::{Deserialize, Serialize};
 
 use super::Settings;
+use super::report::{BenchPage, Recorder, ReportFile, bench_page};
 use super::stats::stage_table;
 use super::table::time;
 use crate::engine::in_words;
@@ -39,6 +40,9 @@ pub(super) struct BenchArguments {
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
+    /// Write a page for a browser as well: plots over time, times of the stages, configuration, machine and verdict.
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<std::path::PathBuf>,
 }
 
 /// Reads `EPOCH:SAMPLES`.
@@ -89,6 +93,8 @@ pub(super) struct BenchOptions<'a> {
     pub(super) digest: bool,
     /// Sees every batch, with the samples delivered before it.
     pub(super) each: &'a mut dyn FnMut(&Batch, u64),
+    /// Looks at the daemon's figures while it runs, if anyone does.
+    pub(super) recorder: Option<&'a mut Recorder>,
 }
 
 /// `forebay bench`.
@@ -96,6 +102,9 @@ pub(super) fn bench(arguments: &BenchArguments) -> anyhow::Result<ExitCode> {
     // Read here too, so that a mistake is reported as everywhere; `--set` is TOML, the wire carries JSON.
     let overrides = arguments.settings.overrides()?;
     let config = crate::config::Config::from_file(&arguments.config, &overrides)?;
+    // Before the long run: a place that cannot be written is told of at once.
+    let page = arguments.report.as_deref().map(ReportFile::create).transpose()?;
+    let mut recorder = Recorder::default();
     let shown = Instant::now();
     let mut last_shown = Duration::ZERO;
     let progress = std::io::IsTerminal::is_terminal(&std::io::stderr());
@@ -111,10 +120,21 @@ pub(super) fn bench(arguments: &BenchArguments) -> anyhow::Result<ExitCode> {
         position: arguments.position.unwrap_or_default(),
         digest: arguments.digest,
         each: &mut each,
+        recorder: page.is_some().then_some(&mut recorder),
     };
     let report = measure(&arguments.config, config.order.epochs, options)?;
     if progress {
         eprint!("\r\x1b[K");
+    }
+    if let Some(page) = page {
+        let command_line: Vec<String> = std::env::args().collect();
+        page.finish(&bench_page(&BenchPage {
+            name: &config.name,
+            report: &report,
+            recorder: &recorder,
+            config: &config.resolved_toml(),
+            command_line: &command_line.join(" "),
+        }))?;
     }
     if arguments.json {
         println!("{}", serde_json::to_string(&report)?);
@@ -129,7 +149,7 @@ pub(super) fn bench(arguments: &BenchArguments) -> anyhow::Result<ExitCode> {
 pub(super) fn measure(
     config: &Path,
     epochs: Option<u64>,
-    options: BenchOptions<'_>,
+    mut options: BenchOptions<'_>,
 ) -> anyhow::Result<BenchReport> {
     let absolute = std::path::absolute(config)?;
     let source = ConfigSource::File(absolute.display().to_string());
@@ -169,6 +189,9 @@ pub(super) fn measure(
                 if let Some(hasher) = &mut digest {
                     add_batch(hasher, &batch);
                 }
+                if let Some(recorder) = &mut options.recorder {
+                    recorder.look(&mut loader, samples, waits.total());
+                }
             }
             Ok(None) => {
                 epochs_done += 1;
@@ -181,6 +204,9 @@ pub(super) fn measure(
         }
     }
     let daemon: DaemonReport = serde_json::from_str(&loader.stats()?)?;
+    if let Some(recorder) = &mut options.recorder {
+        recorder.finish(&daemon, samples, waits.total());
+    }
     let seconds = (last - requested).as_secs_f64();
     let own_cpu = (all_cpu() - cpu_before).as_secs_f64();
     let own = ProcessFigures::now();

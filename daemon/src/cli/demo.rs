@@ -157,6 +157,7 @@ fn run_one(
             position: forebay_client::Position::default(),
             digest: true,
             each,
+            recorder: None,
         },
     )
 }

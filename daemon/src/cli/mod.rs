@@ -7,6 +7,7 @@ mod demo;
 mod doctor;
 mod flame;
 pub mod generate;
+mod harmless;
 mod headspace;
 mod index;
 mod launch;
@@ -15,11 +16,13 @@ mod notify;
 mod observer;
 mod private;
 mod profile;
+mod report;
 mod run;
 mod seclude;
 mod serve;
 mod stats;
 mod table;
+mod top;
 mod trace;
 
 use std::path::PathBuf;
@@ -58,6 +61,8 @@ enum Command {
     Trace(trace::TraceArguments),
     /// Draw where the time of a running daemon's threads goes, as a flame graph.
     Profile(profile::ProfileArguments),
+    /// Watch a running daemon, or all of this host, live in the terminal.
+    Top(top::TopArguments),
     /// Scan a dataset and save its index, so that later starts need not.
     Index(index::IndexArguments),
     /// The whole thing on generated data.
@@ -127,6 +132,7 @@ pub fn main() -> ExitCode {
         Command::Headspace(arguments) => headspace::headspace(&arguments),
         Command::Profile(arguments) => profile::profile(&arguments),
         Command::Trace(arguments) => trace::trace(&arguments),
+        Command::Top(arguments) => top::top(&arguments),
         Command::Index(arguments) => index::index(&arguments),
         Command::Demo(arguments) => demo::demo(&arguments),
         Command::Private => private::private(),

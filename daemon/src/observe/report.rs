@@ -34,6 +34,9 @@ pub struct DaemonReport {
     pub fetch_in_use_bytes: u64,
     /// The CPU budget: `cpu.limit`, or what a shared quota leaves.
     pub cpu_budget: CpuBudgetReport,
+    /// Cores that the work threads may use, less under a quota.
+    #[serde(default)]
+    pub granted_cores: f64,
     /// What keeps the daemon quiet beside the trainer, and what could not be had.
     pub quiet: Vec<QuietItem>,
     /// The stages of the first stream with a session, else of the first: the same as in `streams`.
@@ -88,6 +91,7 @@ pub(crate) struct EngineFigures {
     pub(crate) fetch_budget_bytes: u64,
     pub(crate) fetch_in_use_bytes: u64,
     pub(crate) cpu_budget: CpuBudgetReport,
+    pub(crate) granted_cores: f64,
     pub(crate) stalls: Vec<StallReport>,
     pub(crate) quiet: Vec<QuietItem>,
     pub(crate) metrics: Option<String>,
@@ -101,6 +105,9 @@ pub struct StreamReport {
     /// `ring.memory`: what the rings of its sessions, reads under way and scratch may take together.
     #[serde(default)]
     pub memory_budget_bytes: u64,
+    /// The samples of a full batch.
+    #[serde(default)]
+    pub batch_size: u32,
     /// Fetch first; each with the queue after it.
     pub stages: Vec<StageReport>,
     /// Where bad samples are listed, if anywhere.
@@ -191,6 +198,7 @@ impl DaemonReport {
             fetch_budget_bytes: figures.fetch_budget_bytes,
             fetch_in_use_bytes: figures.fetch_in_use_bytes,
             cpu_budget,
+            granted_cores: figures.granted_cores,
             quiet: figures.quiet,
             stages,
             verdict,

@@ -65,6 +65,7 @@ impl Engine {
                 cores: budget.cores(),
                 held_back_seconds: budget.held_back_in_all().as_secs_f64(),
             },
+            granted_cores: self.pool.options.granted_cores,
             stalls,
             metrics: self.metrics_address.map(|address| address.to_string()),
             quiet: self.upkeep.quiet.report(
@@ -94,8 +95,13 @@ impl Engine {
                 Some(session.figures.report(session.started.elapsed(), session.ring_empty_for()));
         }
         let quarantine = stream.quarantine.get().map(Quarantine::report);
-        let memory_budget_bytes = stream.config.ring.memory_bytes;
-        StreamReport { name: stream.name().to_owned(), memory_budget_bytes, stages, quarantine }
+        StreamReport {
+            name: stream.name().to_owned(),
+            batch_size: stream.config.batch.size.get(),
+            memory_budget_bytes: stream.config.ring.memory_bytes,
+            stages,
+            quarantine,
+        }
     }
 }
 

@@ -1,0 +1,119 @@
+//! The terminal while `top` has it: raw, on its other screen, without a cursor. Given back however `top` ends: by a key, a
+//! signal, an error or a panic. The last thing written is what leaves the other screen.
+
+use std::io::{self, Write as _};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use ratatui::Terminal;
+use ratatui::backend::CrosstermBackend;
+use ratatui::crossterm::cursor::{Hide, Show};
+use ratatui::crossterm::event::{self, Event};
+use ratatui::crossterm::execute;
+use ratatui::crossterm::terminal::{
+    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+};
+
+use super::app::{App, Next};
+use super::screen::draw;
+
+/// How long a key, an answer or a signal may lie before it is seen.
+const TURN: Duration = Duration::from_millis(100);
+/// Seconds that are counted on the screen go on without answers.
+const REDRAW: Duration = Duration::from_millis(500);
+
+/// The terminal while it is held. Dropping it gives it back.
+struct Held;
+
+impl Held {
+    fn take() -> anyhow::Result<Self> {
+        enable_raw_mode()
+            .context("the terminal cannot be made raw; forebay top --once needs none")?;
+        // From here on it is given back.
+        let held = Self;
+        execute!(io::stdout(), EnterAlternateScreen, Hide)
+            .context("cannot write to the terminal")?;
+        Ok(held)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        give_back();
+    }
+}
+
+fn give_back() {
+    // A terminal that is gone needs nothing.
+    let _ = disable_raw_mode();
+    let _ = execute!(io::stdout(), Show, LeaveAlternateScreen);
+    let _ = io::stdout().flush();
+}
+
+/// Gives the terminal back before a panic's message is written, and ends: a thread that is gone answers no more.
+fn give_back_at_a_panic() {
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        give_back();
+        before(panic);
+        std::process::exit(101);
+    }));
+}
+
+/// The signals that ask for the end, as something to be read. To be called before threads are started: they inherit it.
+pub(super) fn signals_that_end() -> anyhow::Result<SignalFd> {
+    let mut signals = SigSet::empty();
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT] {
+        signals.add(signal);
+    }
+    signals.thread_block().context("cannot hold signals back")?;
+    SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
+        .context("cannot read signals")
+}
+
+/// Shows the screen until a key or a signal ends it.
+pub(super) fn show(app: &mut App, signals: &SignalFd) -> anyhow::Result<()> {
+    give_back_at_a_panic();
+    let held = Held::take()?;
+    let outcome = turns(app, signals);
+    drop(held);
+    outcome
+}
+
+fn turns(app: &mut App, signals: &SignalFd) -> anyhow::Result<()> {
+    let lost = "cannot write to the terminal";
+    let mut terminal = Terminal::new(CrosstermBackend::new(io::stdout())).context(lost)?;
+    let mut drawn = Instant::now();
+    let mut is_new = true;
+    loop {
+        is_new |= app.take_in()?;
+        if is_new || drawn.elapsed() >= REDRAW {
+            let screen = app.screen();
+            terminal.draw(|frame| draw(frame, &screen)).context(lost)?;
+            (drawn, is_new) = (Instant::now(), false);
+        }
+        if signals.read_signal().context("cannot read signals")?.is_some() {
+            return Ok(());
+        }
+        // An interrupted wait is one that is over.
+        let has_event = match event::poll(TURN) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => false,
+            other => other.context("cannot read the terminal")?,
+        };
+        if !has_event {
+            continue;
+        }
+        match event::read().context("cannot read the terminal")? {
+            Event::Key(key) => {
+                if app.press(key) == Next::Quit {
+                    return Ok(());
+                }
+                is_new = true;
+            }
+            Event::Resize(..) => is_new = true,
+            _ => {}
+        }
+    }
+}
