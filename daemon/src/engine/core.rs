@@ -30,6 +30,7 @@ use super::stream::Stream;
 use super::upkeep::{self, SessionsSeen, Upkeep};
 use super::watch::watch;
 use super::work::SessionWork;
+use crate::observe::{History, WaitLog};
 
 /// The engine as its own thread's tasks share it.
 pub(crate) type SharedEngine = Rc<RefCell<Engine>>;
@@ -65,6 +66,8 @@ pub(crate) struct Engine {
     /// By stream and lane: what it reads now.
     readings: Vec<Vec<Option<Arc<Reading>>>>,
     stalls: RefCell<StallWatch>,
+    history: History,
+    wait_log: WaitLog,
 }
 
 impl Drop for Engine {
@@ -99,6 +102,8 @@ impl Engine {
             abandoned_reads: AbandonedCount::default(),
             readings: lanes.iter().map(|lanes| vec![None; *lanes as usize]).collect(),
             stalls: RefCell::default(),
+            history: History::default(),
+            wait_log: WaitLog::new(Instant::now()),
         }));
         engine.borrow_mut().keep_limit();
         for (stream, lanes) in lanes.into_iter().enumerate() {
@@ -216,6 +221,7 @@ impl Engine {
         );
         self.sessions.insert(number, session);
         self.show_sessions_to_threads();
+        self.note_moment();
         Ok((number, terms))
     }
 
@@ -225,6 +231,7 @@ impl Engine {
             return;
         };
         let advanced = session.advance();
+        let has_begun = session.has_just_begun();
         if std::mem::take(&mut session.wake_workers) {
             self.pool.shared.wake_one();
         }
@@ -234,7 +241,10 @@ impl Engine {
         match advanced {
             Ok(true) => self.fetch_notify[session.stream_number].notify_waiters(),
             Ok(false) => {}
-            Err(end) => self.detach(number, &end),
+            Err(end) => return self.detach(number, &end),
+        }
+        if has_begun {
+            self.note_moment();
         }
     }
 
@@ -342,6 +352,7 @@ impl Engine {
             rings_have_room: self.sessions.values().any(Session::has_room),
         };
         self.upkeep.look(&mut self.pool, &self.streams, seen);
+        self.watch_waits();
     }
 
     /// The limit holds from the first row on.
@@ -354,6 +365,9 @@ impl Engine {
         let runs = self.needs_clock();
         if runs && !self.clock_runs {
             self.upkeep.resume(&self.streams);
+            if self.history.is_due(Instant::now()) {
+                self.note_moment();
+            }
         }
         self.clock_runs = runs;
         runs

@@ -29,6 +29,7 @@ use forebay_protocol::socket::Connection;
 use forebay_protocol::sync::Ordering;
 use tokio::sync::mpsc;
 
+use self::figures::ClientWatch;
 use self::mending::Substituted;
 pub(super) use self::standing::{FrontBatch, FullRing, WaitingRow};
 pub(crate) use self::takeover::Takeover;
@@ -101,6 +102,7 @@ pub(crate) struct Session {
     pub(crate) started: Instant,
     started_ns: u64,
     starved_since: Option<Instant>,
+    client_watch: ClientWatch,
     /// Slots that the client held when it came; they come back as if they had been taken here.
     held_at_start: u64,
     pub(crate) substituted: VecDeque<Substituted>,
@@ -190,6 +192,7 @@ impl Session {
             started: Instant::now(),
             started_ns: monotonic_ns(),
             starved_since: None,
+            client_watch: ClientWatch::default(),
             held_at_start: held,
             substituted: VecDeque::new(),
             ring_bytes: data_bytes + publish_bytes + return_bytes,
