@@ -7,4 +7,5 @@ mod clients;
 mod figures;
 mod holding;
 mod hostile;
+mod profile;
 mod takeover;

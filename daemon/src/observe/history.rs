@@ -101,9 +101,7 @@ impl History {
 
     /// The moment that the session's window begins with.
     fn base(&self, now: &SessionReport, at: Instant) -> Option<&Moment> {
-        let distance = |moment: &&Moment| {
-            at.saturating_duration_since(moment.at).abs_diff(WINDOW)
-        };
+        let distance = |moment: &&Moment| at.saturating_duration_since(moment.at).abs_diff(WINDOW);
         let known = || self.moments.iter().filter(|moment| moment.session(now.session).is_some());
         let has_begun = |moment: &&Moment| {
             moment.session(now.session).is_some_and(|before| {
@@ -111,5 +109,78 @@ impl History {
             })
         };
         known().filter(has_begun).min_by_key(distance).or_else(|| known().min_by_key(distance))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::CpuBudgetReport;
+
+    fn figures(batches_taken: u64, seconds: f64, waited: f64) -> EngineFigures {
+        let session = serde_json::from_value(serde_json::json!({
+            "session": 1, "stream": "train", "rank": 0, "world_size": 1, "seconds": seconds,
+            "position": { "epoch": 0, "samples": 0 }, "batches_published": batches_taken,
+            "batches_taken": batches_taken, "wait_seconds": waited, "slots_free": 8, "slots_filling": 0,
+            "slots_ready": 0, "slots_leased": 0, "ring_bytes": 0, "substituted": [],
+        }));
+        EngineFigures {
+            streams: Vec::new(),
+            sessions: vec![session.unwrap()],
+            threads: 1,
+            rescue: false,
+            fetch_budget_bytes: 0,
+            fetch_in_use_bytes: 0,
+            cpu_budget: CpuBudgetReport::default(),
+            stalls: Vec::new(),
+            quiet: Vec::new(),
+        }
+    }
+
+    /// A trainer that waits for all of its first ten seconds and takes ten batches a second from then on.
+    fn at(second: u32) -> EngineFigures {
+        let taken = 1 + u64::from(second.saturating_sub(10)) * 10;
+        figures(if second < 10 { 0 } else { taken }, second.into(), second.min(10).into())
+    }
+
+    #[test]
+    fn a_verdict_speaks_of_the_last_minute_and_leaves_out_the_start() {
+        let start = Instant::now();
+        let time = |second: u32| start + Duration::from_secs(second.into());
+        let mut history = History::default();
+        let mut judged = Vec::new();
+        for second in 0..300 {
+            if history.is_due(time(second)) {
+                history.add(Moment::new(at(second), 0.0, time(second)));
+            }
+            let judgement = history.judge(&at(second), 0.0, time(second)).remove(0);
+            judged.push((judgement.verdict.seconds, judgement.wait_share));
+        }
+        assert_eq!(judged[9].1, 1.0, "nothing but the start");
+        assert_eq!(judged[12], (2.0, 0.0), "what came after it");
+        assert!(
+            judged[100..].iter().all(|(seconds, _)| (54.0..=66.0).contains(seconds)),
+            "{judged:?}"
+        );
+        assert!(history.moments.len() <= 9, "{}", history.moments.len());
+    }
+
+    #[test]
+    fn moments_are_few_however_often_clients_come() {
+        let mut history = History::default();
+        let now = Instant::now();
+        (0..100).for_each(|_| history.add(Moment::new(at(1), 0.0, now)));
+        assert_eq!(history.moments.len(), MOST_MOMENTS);
+    }
+
+    #[test]
+    fn after_a_long_rest_what_came_since_is_judged() {
+        let start = Instant::now();
+        let time = |second: u64| start + Duration::from_secs(second);
+        let mut history = History::default();
+        history.add(Moment::new(figures(5, 5.0, 0.0), 0.0, time(5)));
+        history.add(Moment::new(figures(6, 1000.0, 0.0), 0.0, time(1000)));
+        let judgement = history.judge(&figures(40, 1004.0, 3.0), 0.0, time(1004)).remove(0);
+        assert_eq!((judgement.verdict.seconds, judgement.wait_share), (4.0, 0.75));
     }
 }

@@ -33,8 +33,10 @@ const SURELY_ALL_BUSY: f64 = 0.95;
 const ROWS_WAIT: f64 = 0.5;
 /// Lanes take several rows at a time: half of them may be without one while storage is the limit.
 const READS_BUSY: f64 = 0.4;
-/// A ring that was full for this share of the time, while the client waited in the rest, evens out too little.
-const FULL_THAT_MATTERS: f64 = 0.05;
+/// A ring that was full for this share of the time, and for this part of the time that the client waited, evens out too
+/// little.
+const FULL_THAT_MATTERS: f64 = 0.1;
+const FULL_OF_WAIT: f64 = 0.25;
 /// Slow samples explain the wait when they took this share of it at least, all together.
 const TAIL_SHARE_OF_WAIT: f64 = 0.25;
 
@@ -158,7 +160,7 @@ fn find<'f, 'w>(facts: &'f Facts<'w>) -> Limit<'f, 'w> {
         return Limit::Tail(stage, tail);
     }
     let full = facts.window.session.put_wait_seconds / facts.seconds();
-    if full >= FULL_THAT_MATTERS {
+    if full >= FULL_THAT_MATTERS && full >= FULL_OF_WAIT * facts.wait_share {
         return Limit::RingFull { full };
     }
     let others: f64 =

@@ -48,8 +48,7 @@ impl Engine {
             self.note_moment();
         }
         if self.wait_log.is_due(now) {
-            let judgements =
-                self.history.judge(&self.figures(), cpu_time().as_secs_f64(), now);
+            let judgements = self.history.judge(&self.figures(), cpu_time().as_secs_f64(), now);
             self.wait_log.look(&judgements, now);
         }
     }

@@ -84,8 +84,7 @@ impl Case {
             self.batch, self.slots, self.keys
         );
         for (name, threads, operation, milliseconds) in self.stages {
-            let threads =
-                if *threads == 0 { "\"auto\"".to_owned() } else { threads.to_string() };
+            let threads = if *threads == 0 { "\"auto\"".to_owned() } else { threads.to_string() };
             // A name with a share in it is a slow sample in so many: "delay/100".
             let (operation, probability) = match operation.split_once('/') {
                 Some((operation, one_in)) => {

@@ -4,8 +4,9 @@ use super::Window;
 use crate::observe::histogram::percentile_of;
 use crate::observe::stage::StageReport;
 
-/// A sample that takes so many times the median is slow.
+/// A sample that takes so many times the median, and so many times the mean, is slow.
 const SLOW: f64 = 5.0;
+const SLOWER_THAN_MEAN: f64 = 2.0;
 /// More of them than this share are no few.
 const FEW: f64 = 0.1;
 
@@ -151,7 +152,8 @@ impl<'w> StageFacts<'w> {
         let times = &self.report.times;
         let all: u64 = times.iter().map(|(_, count)| count).sum();
         let median_seconds = percentile_of(times, 0.5);
-        let slow = || times.iter().filter(|(seconds, _)| *seconds > SLOW * median_seconds);
+        let from = (SLOW * median_seconds).max(SLOWER_THAN_MEAN * self.report.ave_time);
+        let slow = || times.iter().filter(|(seconds, _)| *seconds > from);
         let tasks: u64 = slow().map(|(_, count)| count).sum();
         if tasks == 0 || tasks as f64 > FEW * all as f64 {
             return None;

@@ -52,13 +52,15 @@ impl Facts<'_> {
                     percent(full),
                 ),
             ),
-            Limit::RingSmall { busiest } => ("ring".to_owned(), self.of_small_ring(busiest, &waits)),
+            Limit::RingSmall { busiest } => {
+                ("ring".to_owned(), self.of_small_ring(busiest, &waits))
+            }
         }
     }
 
     fn of_trainer(&self) -> String {
         format!(
-            "loading is not the limit: the trainer waited for data {} of the time; a faster loader saves no more than that",
+            "loading is not the limit: the trainer waited for data {} of the time",
             percent(self.wait_share)
         )
     }
@@ -146,10 +148,9 @@ impl Facts<'_> {
 
     /// What slow samples add to a stage that is the limit anyway.
     fn word_of_tail(&self, stage: &StageFacts<'_>) -> String {
-        let tail =
-            stage.tail().filter(|tail| {
-                tail.total_seconds >= TAIL_WORTH_A_WORD * stage.report.busy_seconds
-            });
+        let tail = stage
+            .tail()
+            .filter(|tail| tail.total_seconds >= TAIL_WORTH_A_WORD * stage.report.busy_seconds);
         tail.map_or_else(String::new, |tail| {
             format!(
                 "; one sample in {:.0} takes {} and the median {}: find them",

@@ -176,7 +176,7 @@ const SLEEPING: &[Case] = &[
     Case {
         name: "a stage, and a CPU budget that is not reached",
         stages: &[("work", 1, "delay", 4.0)],
-        limit_cores: Some(1.0),
+        limit_cores: Some(32.0),
         limit: "work",
         ..CASE
     },
