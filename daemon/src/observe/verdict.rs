@@ -1,11 +1,12 @@
 //! What the limit is, as one word and one sentence with numbers and a remedy.
 //!
 //! Judged for each session, from the sink upward, over a window of figures:
-//! 1. the client hardly waits: `trainer`;
+//! 1. the client hardly waits: `trainer`; what stands still while it waits is named without further rules;
 //! 2. work threads are kept back for the budget, or the quota's cores are all used: `cpu-budget`;
 //! 3. a stage whose threads are all busy: it (`storage` where that is `fetch`). With threads that all stages share, the
 //!    stage that takes most of them; with cores that are all used, the one that takes most of those;
-//! 4. a stage for which rows wait although its threads are not all busy: it, since they do not run;
+//! 4. a stage for which rows wait although its threads are not all busy, or whose tasks are kept off the cores: it, since
+//!    its threads do not run;
 //! 5. now nobody is busy: few slow samples that hold up their batches are the limit of their stage; else the ring, if
 //!    nothing was under way because all of its slots were full, or since its slots hold too few rows for all the threads.
 //!
@@ -37,8 +38,12 @@ const READS_BUSY: f64 = 0.4;
 /// little.
 const FULL_THAT_MATTERS: f64 = 0.1;
 const FULL_OF_WAIT: f64 = 0.25;
-/// Slow samples explain the wait when they took this share of it at least, all together.
-const TAIL_SHARE_OF_WAIT: f64 = 0.25;
+/// Slow samples, or tasks without a core, explain the wait when they took this share of it at least, all together.
+const EXPLAINS_WAIT: f64 = 0.25;
+/// Tasks that were ready without a core for this share of their time were kept off the cores.
+const KEPT_OFF: f64 = 0.15;
+/// From this share of its time on, a task sleeps rather than works.
+const MOSTLY_ASLEEP: f64 = 0.5;
 
 /// The limit and the sentence that says so.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -97,8 +102,10 @@ pub(crate) fn judge(window: Window<'_>) -> Judgement {
     let seconds = session.seconds;
     let wait_share =
         if seconds > 0.0 { (session.wait_seconds / seconds).clamp(0.0, 1.0) } else { 0.0 };
-    let (limit, sentence) = if session.batches_published < 2 || seconds <= 0.0 {
-        too_few(window, wait_share)
+    let (limit, sentence) = if let Some(stalled) = stalled(window, wait_share) {
+        stalled
+    } else if session.batches_published < 2 || seconds <= 0.0 {
+        ("none".to_owned(), "too few batches so far to tell what the limit is".to_owned())
     } else {
         let facts = Facts::of(window, wait_share);
         facts.in_words(find(&facts))
@@ -107,16 +114,13 @@ pub(crate) fn judge(window: Window<'_>) -> Judgement {
     Judgement { session: session.session, wait_share, verdict }
 }
 
-/// With hardly a batch there is no rate to judge; what stands still may be known all the same.
-fn too_few(window: Window<'_>, wait_share: f64) -> (String, String) {
-    let stall = window.stalls.iter().find(|stall| stall.session == window.session.session);
-    match stall.filter(|_| wait_share >= WAIT_SHARE_THAT_MATTERS) {
-        Some(stall) => {
-            let limit = if stall.stage == "fetch" { "storage" } else { &stall.stage };
-            (limit.to_owned(), stall.sentence.clone())
-        }
-        None => ("none".to_owned(), "too few batches so far to tell what the limit is".to_owned()),
-    }
+/// What stands still while the client waits is not in any rate: a task counts when it has ended.
+fn stalled(window: Window<'_>, wait_share: f64) -> Option<(String, String)> {
+    let holds_up =
+        |stall: &&StallReport| stall.session == window.session.session && stall.stage != "trainer";
+    let stall = window.stalls.iter().find(holds_up)?;
+    let limit = if stall.stage == "fetch" { "storage" } else { &stall.stage };
+    (wait_share >= WAIT_SHARE_THAT_MATTERS).then(|| (limit.to_owned(), stall.sentence.clone()))
 }
 
 fn find<'f, 'w>(facts: &'f Facts<'w>) -> Limit<'f, 'w> {
@@ -156,7 +160,10 @@ fn find<'f, 'w>(facts: &'f Facts<'w>) -> Limit<'f, 'w> {
     if let Some(stage) = starving {
         return Limit::Stage(stage);
     }
-    if let Some((stage, tail)) = facts.slow_samples(TAIL_SHARE_OF_WAIT) {
+    if let Some(stage) = facts.kept_off_cores() {
+        return Limit::Stage(stage);
+    }
+    if let Some((stage, tail)) = facts.slow_samples() {
         return Limit::Tail(stage, tail);
     }
     let full = facts.window.session.put_wait_seconds / facts.seconds();

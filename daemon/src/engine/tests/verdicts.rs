@@ -257,3 +257,29 @@ fn last_core() -> u32 {
     let last = (0..rustix::thread::CpuSet::MAX_CPU).rev().find(|core| allowed.is_set(*core));
     u32::try_from(last.unwrap()).unwrap()
 }
+
+/// One trainer works, the other takes whatever comes: each has a verdict of its own, and the daemon's is that of the one
+/// that waits.
+#[test]
+fn of_two_sessions_the_one_that_waits_is_told_of() {
+    on_engine_thread(|| async {
+        let folder = tempfile::tempdir().unwrap();
+        let case = Case { stages: &[("work", 1, "delay", 2.0)], ..CASE };
+        let engine = start(&case.stream(folder.path()), 1 << 20);
+        let script = Script { step_ms: 200, ..HUNGRY };
+        let mut works = Trainer::attach(&engine, script, 0, 2);
+        let mut waits = Trainer::attach(&engine, HUNGRY, 1, 2);
+        let time = Duration::from_millis(1500);
+        tokio::join!(works.train_for(time), waits.train_for(time));
+        let report = engine.borrow().report();
+        let of_session = |number: usize| report.sessions[number].verdict.clone().unwrap();
+        let limits = (of_session(0).limit, of_session(1).limit);
+        assert_eq!(limits, ("trainer".to_owned(), "work".to_owned()), "{:?}", report.sessions);
+        assert_eq!(report.verdict.limit, "work");
+        let sentence = &report.verdict.sentence;
+        assert!(
+            sentence.contains("of 2 sessions, session 2 (stream `stream`, rank 1"),
+            "{sentence}"
+        );
+    });
+}

@@ -1,6 +1,6 @@
 //! The numbers that a verdict is made of, worked out from a window of figures. No rule and no word lies here.
 
-use super::Window;
+use super::{EXPLAINS_WAIT, KEPT_OFF, MOSTLY_ASLEEP, Window};
 use crate::observe::histogram::percentile_of;
 use crate::observe::stage::StageReport;
 
@@ -98,18 +98,29 @@ impl<'w> Facts<'w> {
         last as f64 / self.window.session.batches_published.max(1) as f64
     }
 
-    /// The stage whose few slow samples outlast half a ring and so hold up their batches, where they explain so large a
-    /// share of the wait.
+    /// The stage whose tasks were ready without a core, where that explains the wait.
+    pub(super) fn kept_off_cores(&self) -> Option<&StageFacts<'w>> {
+        let ready_seconds = |stage: &&StageFacts<'w>| stage.ready_share * stage.report.busy_seconds;
+        let waited = self.window.session.wait_seconds;
+        self.own_stages()
+            .filter(|stage| stage.is_kept_off() && stage.asleep_share < MOSTLY_ASLEEP)
+            .filter(|stage| ready_seconds(stage) >= EXPLAINS_WAIT * waited)
+            .max_by(|one, other| ready_seconds(one).total_cmp(&ready_seconds(other)))
+    }
+
+    /// The stage whose few slow samples outlast half a ring and so hold up their batches, where they explain the wait.
     #[expect(clippy::cast_precision_loss, reason = "figures")]
-    pub(super) fn slow_samples(&self, share_of_wait: f64) -> Option<(&StageFacts<'w>, Tail)> {
+    pub(super) fn slow_samples(&self) -> Option<(&StageFacts<'w>, Tail)> {
         let session = self.window.session;
         let batch_seconds = self.seconds() / session.batches_published.max(1) as f64;
         let outlasted = 0.5 * self.slots() as f64 * batch_seconds;
         self.own_stages()
+            // Nor is it the samples' fault where tasks are kept off the cores.
+            .filter(|stage| !stage.is_kept_off())
             .filter_map(|stage| Some((stage, stage.tail()?)))
             .filter(|(_, tail)| {
                 tail.mean_seconds >= outlasted
-                    && tail.total_seconds >= share_of_wait * session.wait_seconds
+                    && tail.total_seconds >= EXPLAINS_WAIT * session.wait_seconds
             })
             .max_by(|(_, one), (_, other)| one.total_seconds.total_cmp(&other.total_seconds))
     }
@@ -144,6 +155,10 @@ impl<'w> StageFacts<'w> {
             ready_share,
             input_occupancy,
         }
+    }
+
+    pub(super) fn is_kept_off(&self) -> bool {
+        self.ready_share >= KEPT_OFF
     }
 
     /// Its few slow tasks, if it has any.

@@ -1,12 +1,10 @@
 //! A verdict in words: what the limit is, by which numbers, and which key to change.
 
 use super::facts::{Facts, StageFacts, Tail};
-use super::{ALL_BUSY, Limit};
+use super::{ALL_BUSY, Limit, MOSTLY_ASLEEP};
 
-/// From this share of its time on, a task sleeps rather than works.
-const MOSTLY: f64 = 0.5;
-/// Tasks that were ready without a core for this share of their time were kept off the cores.
-const KEPT_OFF: f64 = 0.15;
+/// With this share of the cores the daemon's own threads are what keeps them off.
+const OWN_SHARE: f64 = 0.7;
 /// Slow samples that take this share of a stage's time are worth a word.
 const TAIL_WORTH_A_WORD: f64 = 0.3;
 
@@ -116,8 +114,9 @@ impl Facts<'_> {
         let own_cores: f64 = self.stages.iter().map(|stage| stage.cores).sum();
         let threads_do_not_run =
             stage.utilisation < ALL_BUSY && stage.busy < 0.7 * f64::from(stage.report.concurrency);
-        let kept_off = stage.ready_share >= KEPT_OFF || threads_do_not_run;
-        if kept_off && own_cores < ALL_BUSY * granted {
+        let kept_off =
+            threads_do_not_run || (stage.is_kept_off() && stage.asleep_share < MOSTLY_ASLEEP);
+        if kept_off && own_cores < OWN_SHARE * granted {
             return format!(
                 "others use the cores: its tasks were ready without a core {} of their time and got {own_cores:.1} of \
                  {granted:.1} cores; give the daemon cores of its own (cpu.cores), or set cpu.policy = \"batch\" or \
@@ -126,7 +125,7 @@ impl Facts<'_> {
             );
         }
         let is_auto = stage.report.concurrency_reason.contains("thread");
-        if stage.asleep_share >= MOSTLY {
+        if stage.asleep_share >= MOSTLY_ASLEEP {
             let slept = percent(stage.asleep_share);
             return if is_auto {
                 format!(
@@ -140,7 +139,7 @@ impl Facts<'_> {
                 )
             };
         }
-        if !is_auto && own_cores < ALL_BUSY * granted {
+        if !is_auto && f64::from(stage.report.concurrency) < granted {
             return format!("raise its `concurrency` from {}", stage.report.concurrency);
         }
         "give the daemon more cores, or make the samples cheaper".to_owned()
@@ -148,9 +147,10 @@ impl Facts<'_> {
 
     /// What slow samples add to a stage that is the limit anyway.
     fn word_of_tail(&self, stage: &StageFacts<'_>) -> String {
-        let tail = stage
-            .tail()
-            .filter(|tail| tail.total_seconds >= TAIL_WORTH_A_WORD * stage.report.busy_seconds);
+        let tail = stage.tail().filter(|tail| {
+            !stage.is_kept_off()
+                && tail.total_seconds >= TAIL_WORTH_A_WORD * stage.report.busy_seconds
+        });
         tail.map_or_else(String::new, |tail| {
             format!(
                 "; one sample in {:.0} takes {} and the median {}: find them",

@@ -283,6 +283,11 @@ fn without_batches_nothing_is_judged_but_what_stands_still() {
         sentence: "sample 3 hangs".to_owned(),
     }];
     pipeline.is_limited_by("storage", &["sample 3 hangs"]);
+    // With batches too: what hangs is in no rate.
+    pipeline.batches = 100;
+    pipeline.is_limited_by("storage", &["sample 3 hangs"]);
+    pipeline.waited = 0.0;
+    pipeline.is_limited_by("trainer", &[]);
 }
 
 #[test]
