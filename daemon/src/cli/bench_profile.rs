@@ -17,6 +17,8 @@ const MOST_AT_ONCE: u32 = 32;
 const ENOUGH: f64 = 0.9;
 /// What the last doubling has to add for the stage to be said to scale still.
 const STILL_SCALES: f64 = 1.3;
+/// As many threads as cores that are without one for this share of their time are disturbed by others.
+const DISTURBED: f64 = 0.1;
 /// A stage that is on a core for less of its time than this sleeps or waits: more threads than cores help it.
 const MOSTLY_ON_A_CORE: f64 = 0.5;
 
@@ -53,8 +55,10 @@ struct RunProfile {
     /// Against one thread.
     speed_up: f64,
     cpu_seconds_per_sample: f64,
-    /// The share of the threads' time that they were on a core.
+    /// The share of the threads' time that they were on a core; the time in which they were ready and had none left out.
     on_a_core: f64,
+    /// The share of the threads' time that they were ready and had no core.
+    without_a_core: f64,
 }
 
 /// Runs and prints it.
@@ -100,7 +104,7 @@ pub(super) fn profile(config: Config, json: bool) -> anyhow::Result<ExitCode> {
     if shows {
         eprint!("\r\x1b[K");
     }
-    let sentence = conclusion(&stages, is_cached);
+    let sentence = conclusion(&stages, is_cached, granted);
     let report =
         ProfileReport { stream: stream.name().to_owned(), cores: granted, stages, sentence };
     if json {
@@ -132,8 +136,13 @@ fn rate(run: &AloneRun) -> f64 {
 }
 
 fn on_a_core(run: &AloneRun) -> f64 {
+    let time = run.seconds * f64::from(run.concurrency) - run.ready_seconds;
+    if time > 0.0 { (run.cpu_seconds / time).min(1.0) } else { 1.0 }
+}
+
+fn without_a_core(run: &AloneRun) -> f64 {
     let time = run.seconds * f64::from(run.concurrency);
-    if time > 0.0 { (run.cpu_seconds / time).min(1.0) } else { 0.0 }
+    if time > 0.0 { (run.ready_seconds / time).min(1.0) } else { 0.0 }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a figure")]
@@ -148,6 +157,7 @@ fn judge(name: &str, configured: Option<u32>, runs: Vec<AloneRun>, cores: f64) -
             speed_up: if first > 0.0 { rate(run) / first } else { 0.0 },
             cpu_seconds_per_sample: run.cpu_seconds / run.samples.max(1) as f64,
             on_a_core: on_a_core(run),
+            without_a_core: without_a_core(run),
         })
         .collect();
     let best = runs.iter().map(|run| run.samples_per_second).fold(0.0, f64::max);
@@ -186,7 +196,7 @@ fn sentence(name: &str, enough: Option<&RunProfile>, still_scales: bool, cores: 
 }
 
 /// The slowest stage, each at the concurrency that is enough for it.
-fn conclusion(stages: &[StageProfile], is_cached: bool) -> String {
+fn conclusion(stages: &[StageProfile], is_cached: bool, cores: f64) -> String {
     let rate_of = |stage: &StageProfile| {
         let enough = stage.runs.iter().find(|run| run.concurrency == stage.concurrency);
         enough.map_or(0.0, |run| run.samples_per_second)
@@ -199,6 +209,13 @@ fn conclusion(stages: &[StageProfile], is_cached: bool) -> String {
             rate_of(stage)
         )
     });
+    let is_disturbed =
+        |run: &RunProfile| f64::from(run.concurrency) <= cores && run.without_a_core >= DISTURBED;
+    if stages.iter().flat_map(|stage| &stage.runs).any(is_disturbed) {
+        sentence.push_str(
+            "; others used the cores meanwhile, so the figures are too low: run it again on an idle machine",
+        );
+    }
     if is_cached {
         sentence.push_str(
             "; the dataset is small, so that reads came out of the kernel's memory: from a cold disk they take longer",
@@ -247,6 +264,7 @@ mod tests {
             samples: 1000,
             seconds: 1000.0 / rate,
             cpu_seconds: 1000.0 * cpu_each,
+            ready_seconds: 0.0,
         };
         (0..).zip(rates).map(run).collect()
     }
@@ -273,8 +291,12 @@ mod tests {
             judge("fetch", Some(16), runs(&[500.0, 900.0, 1700.0], 1e-5), 2.0),
             judge("decode", None, runs(&[1000.0, 1200.0, 1200.0], 0.001), 2.0),
         ];
-        let told = conclusion(&stages, true);
+        let told = conclusion(&stages, true, 2.0);
         assert!(told.contains("`decode` is the slowest, with 1200 samples/s"), "{told}");
-        assert!(told.contains("kernel's memory"), "{told}");
+        assert!(told.contains("kernel's memory") && !told.contains("idle machine"), "{told}");
+        let mut disturbed = runs(&[1000.0], 0.0005);
+        disturbed[0].ready_seconds = 0.4;
+        let told = conclusion(&[judge("decode", None, disturbed, 2.0)], false, 2.0);
+        assert!(told.contains("run it again on an idle machine"), "{told}");
     }
 }

@@ -12,6 +12,7 @@ use forebay_protocol::ids::SampleId;
 use forebay_protocol::tensor::{Extent, TensorSpec};
 use nix::time::{ClockId, clock_gettime};
 
+use super::meter::ready_without_core;
 use super::stream::Stream;
 use crate::operation::{Row, SampleTask, WorkerScratch};
 use crate::order::DrawKey;
@@ -36,6 +37,9 @@ pub(crate) struct AloneRun {
     pub(crate) seconds: f64,
     /// Of all threads.
     pub(crate) cpu_seconds: f64,
+    /// How long threads were ready and had no core, all together: others used the cores, or there are more threads than
+    /// cores. 0 where the kernel does not say.
+    pub(crate) ready_seconds: f64,
 }
 
 /// A stream whose stages can be run by themselves.
@@ -248,6 +252,7 @@ struct Part {
     samples: u64,
     wall: Duration,
     cpu: Duration,
+    ready: Duration,
 }
 
 impl Part {
@@ -255,6 +260,7 @@ impl Part {
         self.samples += other.samples;
         self.wall += other.wall;
         self.cpu += other.cpu;
+        self.ready += other.ready;
     }
 
     fn into_run(self, concurrency: u32) -> AloneRun {
@@ -263,33 +269,37 @@ impl Part {
             samples: self.samples,
             seconds: self.wall.as_secs_f64(),
             cpu_seconds: self.cpu.as_secs_f64(),
+            ready_seconds: self.ready.as_secs_f64(),
         }
     }
 }
 
 /// Does the work on so many threads that begin together; each gives its count of samples.
 fn on_threads(threads: u32, work: impl Fn(usize) -> u64 + Sync) -> Part {
-    let barrier = Barrier::new(threads as usize + 1);
+    let barrier = Barrier::new(threads as usize);
     std::thread::scope(|scope| {
         let run = |number| {
             let (barrier, work) = (&barrier, &work);
             move || {
                 barrier.wait();
+                let (begun, ready) = (Instant::now(), ready_without_core().unwrap_or_default());
                 let samples = work(number);
-                (samples, Instant::now(), thread_cpu_time())
+                let ready = ready_without_core().unwrap_or_default().saturating_sub(ready);
+                (samples, begun, Instant::now(), thread_cpu_time(), ready)
             }
         };
         let threads: Vec<_> =
             (0..threads as usize).map(|number| scope.spawn(run(number))).collect();
-        barrier.wait();
-        let begun = Instant::now();
+        // A thread that panicked has said so on stderr; its samples are missing.
+        let ended: Vec<_> = threads.into_iter().filter_map(|thread| thread.join().ok()).collect();
+        let first = ended.iter().map(|(_, begun, ..)| *begun).min();
+        let last = ended.iter().map(|(_, _, ended, ..)| *ended).max();
         let mut all = Part::default();
-        for thread in threads {
-            // A thread that panicked has said so on stderr; its samples are missing.
-            let (samples, ended, cpu) = thread.join().unwrap_or((0, begun, Duration::ZERO));
+        all.wall = first.zip(last).map_or(Duration::ZERO, |(first, last)| last - first);
+        for (samples, _, _, cpu, ready) in ended {
             all.samples += samples;
-            all.wall = all.wall.max(ended.saturating_duration_since(begun));
             all.cpu += cpu;
+            all.ready += ready;
         }
         all
     })
