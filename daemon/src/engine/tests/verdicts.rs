@@ -1,8 +1,8 @@
 //! Scripted pipelines whose limit is known, and what the verdict says of them.
 //!
 //! Stages sleep (`delay`) or take CPU time (`spin`), storage is slowed by hand, and the trainer is a script. A case takes
-//! a second or so; those that sleep run side by side. What is compared is the limit's name and what the sentence has to say, never
-//! a time: beside busy neighbours everything takes longer, and the limit stays the same.
+//! a second or so; those that sleep run side by side. What is compared is the limit's name and what the sentence has to
+//! say, never a time: beside busy neighbours everything takes longer, and the limit stays the same.
 
 mod cases;
 
@@ -85,7 +85,7 @@ impl Case {
         );
         for (name, threads, operation, milliseconds) in self.stages {
             let threads = if *threads == 0 { "\"auto\"".to_owned() } else { threads.to_string() };
-            // A name with a share in it is a slow sample in so many: "delay/100".
+            // An operation with a number is for one sample in so many: "delay/100".
             let (operation, probability) = match operation.split_once('/') {
                 Some((operation, one_in)) => {
                     let probability = 1.0 / one_in.parse::<f64>().unwrap();
