@@ -50,7 +50,7 @@ fn stages_of_pictures_are_run_one_by_one_and_printed_for_a_person() {
     let place = Place::new();
     data::images(&place.path("images"), 40, 2);
     let text = format!(
-        "dataset = {{ path = {:?}, format = \"image-folder\" }}\nbatch.size = 8\n\
+        "dataset.path = {:?}\ndataset.format = \"image-folder\"\nbatch.size = 8\n\
          [[stage]]\nname = \"decode\"\noperations = [{{ op = \"decode-image\" }}]\n\
          [[stage]]\nname = \"crop\"\noperations = [{{ op = \"random-resized-crop\", size = 32 }}]\n",
         place.path("images").display()
@@ -72,7 +72,7 @@ fn stages_of_pictures_are_run_one_by_one_and_printed_for_a_person() {
 #[test]
 fn a_dataset_that_cannot_be_read_is_said_to_be_so() {
     let place = Place::new();
-    data::images(&place.path("images"), 6, 2);
+    data::images(&place.path("images"), 20, 2);
     let config = place.config("train.toml", &data::image_config(&place.path("images"), ""));
     let checked = program::run(place.forebay(&["check", "--plan-only"]).arg(&config));
     assert!(checked.status.success(), "{checked:?}");
