@@ -294,8 +294,8 @@ fn on_threads(threads: u32, work: impl Fn(usize) -> u64 + Sync) -> Part {
         let ended: Vec<_> = threads.into_iter().filter_map(|thread| thread.join().ok()).collect();
         let first = ended.iter().map(|(_, begun, ..)| *begun).min();
         let last = ended.iter().map(|(_, _, ended, ..)| *ended).max();
-        let mut all = Part::default();
-        all.wall = first.zip(last).map_or(Duration::ZERO, |(first, last)| last - first);
+        let wall = first.zip(last).map_or(Duration::ZERO, |(first, last)| last - first);
+        let mut all = Part { wall, ..Part::default() };
         for (samples, _, _, cpu, ready) in ended {
             all.samples += samples;
             all.cpu += cpu;

@@ -34,7 +34,7 @@ impl WaitLog {
 
     /// Looks once and writes what is to be told.
     pub(crate) fn look(&mut self, judgements: &[Judgement], now: Instant) {
-        for judgement in self.to_tell(judgements, now) {
+        for judgement in self.news_in(judgements, now) {
             let sentence = &judgement.verdict.sentence;
             if judgement.wait_share >= WARNING_SHARE {
                 tracing::warn!(session = judgement.session, "waiting for data: {sentence}");
@@ -84,7 +84,7 @@ mod tests {
         let mut log = WaitLog::new(start);
         assert!(!log.is_due(start + WINDOW / 2) && log.is_due(minute(1)));
         let mut told = |minutes: u32, limit: &str, wait_share: f64| {
-            log.to_tell(&[judgement(1, limit, wait_share)], minute(minutes)).len()
+            log.news_in(&[judgement(1, limit, wait_share)], minute(minutes)).len()
         };
         assert_eq!(told(1, "decode", 0.01), 0, "hardly a wait");
         assert_eq!(told(2, "trainer", 0.01), 0);
@@ -102,8 +102,8 @@ mod tests {
         let start = Instant::now();
         let mut log = WaitLog::new(start);
         let both = [judgement(1, "decode", 0.3), judgement(2, "decode", 0.3)];
-        assert_eq!(log.to_tell(&both, start).len(), 2);
-        assert_eq!(log.to_tell(&both[1..], start).len(), 0);
-        assert_eq!(log.to_tell(&both, start).len(), 1, "another session of the same number");
+        assert_eq!(log.news_in(&both, start).len(), 2);
+        assert_eq!(log.news_in(&both[1..], start).len(), 0);
+        assert_eq!(log.news_in(&both, start).len(), 1, "another session of the same number");
     }
 }
