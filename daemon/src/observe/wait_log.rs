@@ -44,7 +44,7 @@ impl WaitLog {
         }
     }
 
-    fn to_tell<'j>(&mut self, judgements: &'j [Judgement], now: Instant) -> Vec<&'j Judgement> {
+    fn news_in<'j>(&mut self, judgements: &'j [Judgement], now: Instant) -> Vec<&'j Judgement> {
         self.looked = now;
         self.told.retain(|session, _| judgements.iter().any(|one| one.session == *session));
         let waits = |one: &&Judgement| {
