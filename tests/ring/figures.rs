@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use forebay::observe::{DaemonReport, QueueReport};
 use forebay_client::Loader;
 use forebay_tests::taken::take_epoch;
-use forebay_tests::{Daemon, Place, data, program, wait_until};
+use forebay_tests::{Daemon, Place, data, program};
 use serde_json::Value;
 
 #[test]
@@ -66,8 +67,9 @@ fn stats_have_every_figure_and_print_for_a_person() {
     assert!(lost.status.code() == Some(1) && lost.stderr.contains("name its socket"), "{lost:?}");
 }
 
-/// The queue before the trainer and the verdict, after a trainer of 30 ms steps has met a stage of so many.
-fn trainer_of_30_ms(stage_milliseconds: u32) -> (f64, Value) {
+/// What a trainer of 30 ms steps meets behind a stage of so many milliseconds: batches of one sample, one thread. The
+/// figures are those of its steps 10 to 60.
+fn trainer_of_30_ms(stage_milliseconds: u32) -> DaemonReport {
     let place = Place::new();
     data::stack(&place.path("data"), 40);
     let text = data::stack_config(&place.path("data"), "").replace(
@@ -75,50 +77,65 @@ fn trainer_of_30_ms(stage_milliseconds: u32) -> (f64, Value) {
         &format!("concurrency = 1, operations = [{{ op = \"delay\", milliseconds = {stage_milliseconds} }}]"),
     );
     let config = place.config("train.toml", &text);
-    let daemon = Daemon::serve_with(&place, &[&config], &["--set", "batch.size=1"]);
+    // With three slots the daemon hears of each one that comes back; with more, of several at a time.
+    let set = ["--set", "batch.size=1", "--set", "ring.slots=3"];
+    let daemon = Daemon::serve_with(&place, &[&config], &set);
     let mut loader: Loader = daemon.loader(0, 1).attach().unwrap();
-    // The trainer comes with the ring as it stands in the long run.
-    if stage_milliseconds < 30 {
-        wait_until("the ring is full", || daemon.stats(&place)["sessions"][0]["slots_ready"] == 8);
-    }
+    let report = || serde_json::from_value::<DaemonReport>(daemon.stats(&place)).unwrap();
     let mut next = Instant::now();
-    for _ in 0..60 {
+    let mut begun = None;
+    for step in 0..60 {
         loop {
             // An epoch's end is no step.
             if loader.next_batch().unwrap().is_some() {
                 break;
             }
         }
+        if step == 10 {
+            begun = Some(report());
+        }
         // Steps of 30 ms; what a busy machine takes on top of one is no fault of the loader.
         next = (next + Duration::from_millis(30)).max(Instant::now() + Duration::from_millis(29));
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
     }
-    let stats = daemon.stats(&place);
-    let occupancy = stats["stages"][1]["queue"]["occupancy_rate"].as_f64().unwrap();
-    (occupancy, stats["verdict"].clone())
+    report().since(&begun.unwrap())
 }
 
 /// A busy machine stretches the steps of both sides, so one undisturbed run of a few is asked for.
-fn assert_some_run(stage_milliseconds: u32, is_expected: impl Fn(f64, &str) -> bool) {
+fn assert_some_run(stage_milliseconds: u32, is_expected: impl Fn(&QueueReport, &str) -> bool) {
     let mut seen = Vec::new();
-    for _ in 0..6 {
-        let (occupancy, verdict) = trainer_of_30_ms(stage_milliseconds);
-        let limit = verdict["limit"].as_str().unwrap();
-        assert!(verdict["sentence"].as_str().unwrap().len() > 20, "{verdict}");
-        if is_expected(occupancy, limit) {
+    for _ in 0..8 {
+        let report = trainer_of_30_ms(stage_milliseconds);
+        let ring = report.sessions[0].ring.clone().unwrap();
+        assert!(report.verdict.sentence.len() > 20, "{:?}", report.verdict);
+        if is_expected(&ring, &report.verdict.limit) {
             return;
         }
-        seen.push((occupancy, verdict));
+        seen.push((ring, report.verdict));
     }
-    panic!("a stage of {stage_milliseconds} ms: {seen:?}");
+    panic!("a stage of {stage_milliseconds} ms: {seen:#?}");
+}
+
+/// Within five in a hundred.
+fn is_about(found: f64, expected: f64) -> bool {
+    (found / expected - 1.0).abs() <= 0.05
 }
 
 #[test]
 fn a_stage_faster_than_the_trainer_leaves_the_trainer_as_the_limit() {
-    assert_some_run(25, |occupancy, limit| occupancy >= 0.9 && limit == "trainer");
+    assert_some_run(25, |ring, limit| {
+        is_about(ring.ave_put_time, 0.005)
+            && is_about(ring.occupancy_rate, 1.0)
+            && limit == "trainer"
+    });
 }
 
 #[test]
 fn a_stage_slower_than_the_trainer_is_named_as_the_limit() {
-    assert_some_run(35, |occupancy, limit| occupancy <= 0.2 && limit == "copy");
+    assert_some_run(35, |ring, limit| {
+        is_about(ring.ave_get_time, 0.035)
+            && is_about(ring.qps, 1.0 / 0.035)
+            && ring.occupancy_rate <= 0.05
+            && limit == "copy"
+    });
 }

@@ -7,6 +7,7 @@ mod clients;
 mod figures;
 mod holding;
 mod hostile;
+mod profile;
 mod report;
 mod takeover;
 mod top;

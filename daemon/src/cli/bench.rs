@@ -37,6 +37,9 @@ pub(super) struct BenchArguments {
     /// Digest every batch's names, types, shapes and bytes; what is left to a GPU is taken as it lies in the ring.
     #[arg(long)]
     digest: bool,
+    /// Run each stage by itself at several concurrencies, without daemon and ring, and show where it stops scaling.
+    #[arg(long, conflicts_with_all = ["batches", "position", "digest"])]
+    profile: bool,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -102,6 +105,9 @@ pub(super) fn bench(arguments: &BenchArguments) -> anyhow::Result<ExitCode> {
     // Read here too, so that a mistake is reported as everywhere; `--set` is TOML, the wire carries JSON.
     let overrides = arguments.settings.overrides()?;
     let config = crate::config::Config::from_file(&arguments.config, &overrides)?;
+    if arguments.profile {
+        return super::bench_profile::profile(config, arguments.json);
+    }
     // Before the long run: a place that cannot be written is told of at once.
     let page = arguments.report.as_deref().map(ReportFile::create).transpose()?;
     let mut recorder = Recorder::default();
@@ -170,6 +176,7 @@ pub(super) fn measure(
     let mut loader = builder.attach()?;
     let requested = Instant::now();
     let mut first_batch = Duration::ZERO;
+    let mut begun: Option<DaemonReport> = None;
     let (mut samples, mut batches, mut epochs_done) = (0u64, 0u64, 0u64);
     let mut last = requested;
     let mut digest = options.digest.then(blake3::Hasher::new);
@@ -182,6 +189,8 @@ pub(super) fn measure(
                 waits.record(last - asked);
                 if batches == 0 {
                     first_batch = start.elapsed();
+                    // The verdict leaves out the start; where these figures cannot be had, it does not.
+                    begun = loader.stats().ok().and_then(|text| serde_json::from_str(&text).ok());
                 }
                 (options.each)(&batch, samples);
                 samples += batch.rows();
@@ -207,6 +216,8 @@ pub(super) fn measure(
     if let Some(recorder) = &mut options.recorder {
         recorder.finish(&daemon, samples, waits.total());
     }
+    let since_begun = begun.map(|begun| daemon.since(&begun).verdict);
+    let verdict = since_begun.filter(|verdict| verdict.limit != "none");
     let seconds = (last - requested).as_secs_f64();
     let own_cpu = (all_cpu() - cpu_before).as_secs_f64();
     let own = ProcessFigures::now();
@@ -226,7 +237,7 @@ pub(super) fn measure(
         },
         digest: digest.map(|hasher| hasher.finalize().to_hex().to_string()),
         stages: daemon.stages,
-        verdict: daemon.verdict,
+        verdict: verdict.unwrap_or(daemon.verdict),
     })
 }
 

@@ -1,6 +1,7 @@
 //! What a person types. The commands read arguments and print; the work is in the other folders.
 
 mod bench;
+mod bench_profile;
 mod check;
 mod confine;
 mod demo;

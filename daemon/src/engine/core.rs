@@ -32,6 +32,7 @@ use super::stream::Stream;
 use super::upkeep::{self, SessionsSeen, Upkeep};
 use super::watch::watch;
 use super::work::SessionWork;
+use crate::observe::{History, WaitLog};
 
 /// The engine as its own thread's tasks share it.
 pub(crate) type SharedEngine = Rc<RefCell<Engine>>;
@@ -69,6 +70,8 @@ pub(crate) struct Engine {
     stalls: RefCell<StallWatch>,
     /// Where figures are served over HTTP, by whoever does so.
     pub(crate) metrics_address: Option<SocketAddr>,
+    history: History,
+    wait_log: WaitLog,
 }
 
 impl Drop for Engine {
@@ -104,6 +107,8 @@ impl Engine {
             readings: lanes.iter().map(|lanes| vec![None; *lanes as usize]).collect(),
             stalls: RefCell::default(),
             metrics_address: None,
+            history: History::default(),
+            wait_log: WaitLog::new(Instant::now()),
         }));
         engine.borrow_mut().keep_limit();
         engine.borrow().show_recorder();
@@ -222,6 +227,7 @@ impl Engine {
         );
         self.sessions.insert(number, session);
         self.show_sessions_to_threads();
+        self.note_moment();
         Ok((number, terms))
     }
 
@@ -235,6 +241,7 @@ impl Engine {
         if let Some(begun) = begun {
             self.pool.shared.recorder.advanced(number, begun);
         }
+        let has_begun = session.has_just_begun();
         if std::mem::take(&mut session.wake_workers) {
             self.pool.shared.wake_one();
         }
@@ -244,7 +251,10 @@ impl Engine {
         match advanced {
             Ok(true) => self.fetch_notify[session.stream_number].notify_waiters(),
             Ok(false) => {}
-            Err(end) => self.detach(number, &end),
+            Err(end) => return self.detach(number, &end),
+        }
+        if has_begun {
+            self.note_moment();
         }
     }
 
@@ -352,6 +362,7 @@ impl Engine {
             rings_have_room: self.sessions.values().any(Session::has_room),
         };
         self.upkeep.look(&mut self.pool, &self.streams, seen);
+        self.watch_waits();
     }
 
     /// The limit holds from the first row on.
@@ -364,6 +375,9 @@ impl Engine {
         let runs = self.needs_clock();
         if runs && !self.clock_runs {
             self.upkeep.resume(&self.streams);
+            if self.history.is_due(Instant::now()) {
+                self.note_moment();
+            }
         }
         self.clock_runs = runs;
         runs

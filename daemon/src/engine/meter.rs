@@ -124,8 +124,8 @@ impl Waits {
     }
 }
 
-/// "on-core-ns waiting-ns turns": the second.
-fn ready_without_core() -> Option<Duration> {
+/// How long this thread has been ready without a core. "on-core-ns waiting-ns turns": the second.
+pub(super) fn ready_without_core() -> Option<Duration> {
     let mut text = [0; 64];
     let length = File::open(TIMES).ok()?.read(&mut text).ok()?;
     let text = std::str::from_utf8(text.get(..length)?).ok()?;

@@ -19,6 +19,7 @@
 //! A batch is complete when its count of unfinished rows is zero; a failed row counts as finished until the engine
 //! admits a substitute for it.
 
+mod alone;
 mod bell;
 mod cgroups;
 mod core;
@@ -50,6 +51,7 @@ mod work;
 mod worker;
 
 pub(crate) use self::core::{Brought, Engine, SharedEngine, run_bell};
+pub(crate) use alone::{Alone, AloneRun};
 pub(crate) use cores::{LocalRank, core_share, granted_cpu};
 pub(crate) use memory::in_words;
 pub use memory::{MemoryError, MemoryPlan};

@@ -85,6 +85,19 @@ pub(crate) struct PoolOptions {
     pub(crate) refused_cores: Vec<u32>,
 }
 
+impl PoolOptions {
+    /// Whether a quota grants less than the cores that the threads may use.
+    pub(crate) fn is_under_quota(&self) -> bool {
+        let allowed = || rustix::thread::sched_getaffinity(None).map_or(0, |set| set.count());
+        let cores = if self.cores.is_empty() {
+            allowed()
+        } else {
+            u32::try_from(self.cores.len()).unwrap_or(0)
+        };
+        self.granted_cores + 0.01 < f64::from(cores)
+    }
+}
+
 /// The threads. They end when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Pool {

@@ -31,6 +31,7 @@ use forebay_protocol::socket::Connection;
 use forebay_protocol::sync::Ordering;
 use tokio::sync::mpsc;
 
+use self::figures::ClientWatch;
 use self::mending::Substituted;
 pub(super) use self::recorded::Pulse;
 use self::replay::Replay;
@@ -107,6 +108,7 @@ pub(crate) struct Session {
     pub(crate) started: Instant,
     started_ns: u64,
     starved_since: Option<Instant>,
+    client_watch: ClientWatch,
     /// Slots that the client held when it came; they come back as if they had been taken here.
     held_at_start: u64,
     pub(crate) substituted: VecDeque<Substituted>,
@@ -204,6 +206,7 @@ impl Session {
             started: Instant::now(),
             started_ns: monotonic_ns(),
             starved_since: None,
+            client_watch: ClientWatch::default(),
             held_at_start: held,
             substituted: VecDeque::new(),
             samples_substituted: 0,

@@ -26,6 +26,7 @@ use crate::order::{DrawKey, Draws, substitute};
 mod replays;
 mod schedules;
 mod stalls;
+mod verdicts;
 
 /// Hangs are found by this and by nothing else.
 const WATCHDOG: Duration = Duration::from_secs(60);

@@ -55,7 +55,8 @@ impl Upkeep {
             quiet: Quiet::new(),
             limit_cores,
             granted_cores,
-            others_used: Duration::ZERO,
+            // What was used before there was a budget is not charged: a scan of a large dataset would hold up the start.
+            others_used: cpu_time(),
             tuners: (0..streams).map(|_| Tuner::default()).collect(),
             tuned_at: Instant::now(),
             empty_before: vec![Vec::new(); streams],

@@ -1,6 +1,7 @@
 //! What is measured: times and queues by the names of docs/design.md's section 10, and the sentence that they add up to.
 
 mod histogram;
+mod history;
 pub(crate) mod http;
 mod queue;
 mod quiet;
@@ -11,9 +12,11 @@ pub(crate) mod sampler;
 mod stage;
 pub(crate) mod symbols;
 mod verdict;
+mod wait_log;
 mod window;
 
 pub use histogram::{TimeHistogram, percentile_of};
+pub(crate) use history::{History, Moment};
 pub use queue::{QueueFigures, QueueReport};
 pub use quiet::QuietItem;
 pub(crate) use report::EngineFigures;
@@ -24,3 +27,4 @@ pub use report::{
 pub use ring::RingFigures;
 pub use stage::{StageFigures, StageReport};
 pub use verdict::Verdict;
+pub(crate) use wait_log::WaitLog;

@@ -1,15 +1,17 @@
 //! Everything that `stats` tells, as one serialisable value.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_protocol::ids::Position;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 use serde::{Deserialize, Serialize};
 
+use super::history::History;
+use super::queue::QueueReport;
 use super::quiet::QuietItem;
 use super::stage::StageReport;
-use super::verdict::{Verdict, judge};
+use super::verdict::{Verdict, of_daemon};
 
 /// The daemon's figures. `stats --json` prints this.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -34,9 +36,6 @@ pub struct DaemonReport {
     pub fetch_in_use_bytes: u64,
     /// The CPU budget: `cpu.limit`, or what a shared quota leaves.
     pub cpu_budget: CpuBudgetReport,
-    /// Cores that the work threads may use, less under a quota.
-    #[serde(default)]
-    pub granted_cores: f64,
     /// What keeps the daemon quiet beside the trainer, and what could not be had.
     pub quiet: Vec<QuietItem>,
     /// The stages of the first stream with a session, else of the first: the same as in `streams`.
@@ -80,6 +79,12 @@ pub struct CpuBudgetReport {
     pub cores: Option<f64>,
     /// How long work threads have waited for it, all together.
     pub held_back_seconds: f64,
+    /// Cores that the daemon may use: its share of those that are allowed, or less under a control group's quota.
+    #[serde(default)]
+    pub granted_cores: f64,
+    /// Whether a quota of the daemon's own control group makes them fewer than its cores.
+    #[serde(default)]
+    pub is_quota: bool,
 }
 
 /// What the engine knows of itself.
@@ -91,7 +96,6 @@ pub(crate) struct EngineFigures {
     pub(crate) fetch_budget_bytes: u64,
     pub(crate) fetch_in_use_bytes: u64,
     pub(crate) cpu_budget: CpuBudgetReport,
-    pub(crate) granted_cores: f64,
     pub(crate) stalls: Vec<StallReport>,
     pub(crate) quiet: Vec<QuietItem>,
     pub(crate) metrics: Option<String>,
@@ -154,6 +158,15 @@ pub struct SessionReport {
     pub slots_leased: u64,
     /// Data, publish and return.
     pub ring_bytes: u64,
+    /// How long the next batch waited for a free slot with nothing else under way, in all.
+    #[serde(default)]
+    pub put_wait_seconds: f64,
+    /// The ring as a queue: what the daemon puts and the client gets.
+    #[serde(default)]
+    pub ring: Option<QueueReport>,
+    /// What limits this client.
+    #[serde(default)]
+    pub verdict: Option<Verdict>,
     /// Samples that took another one's place since the client attached.
     #[serde(default)]
     pub samples_substituted: u64,
@@ -177,16 +190,21 @@ pub struct Substitution {
 }
 
 impl DaemonReport {
-    pub(crate) fn new(figures: EngineFigures) -> Self {
-        let EngineFigures { streams, sessions, threads, cpu_budget, .. } = figures;
+    /// The figures as they are now; sessions are judged by their last minute.
+    pub(crate) fn new(figures: EngineFigures, history: &History) -> Self {
         let process = ProcessFigures::now();
+        let judgements = history.judge(&figures, process.cpu_seconds, Instant::now());
+        let EngineFigures { streams, mut sessions, threads, cpu_budget, .. } = figures;
         let shown = sessions.first().map(|session| session.stream.as_str());
         let stream = streams
             .iter()
             .find(|stream| Some(stream.name.as_str()) == shown)
             .or_else(|| streams.first());
         let stages = stream.map(|stream| stream.stages.clone()).unwrap_or_default();
-        let verdict = judge(&stages, sessions.first(), threads, process.cpu_seconds, cpu_budget);
+        let verdict = of_daemon(&judgements, &sessions);
+        for (session, judgement) in sessions.iter_mut().zip(judgements) {
+            session.verdict = Some(judgement.verdict);
+        }
         Self {
             release: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -198,7 +216,6 @@ impl DaemonReport {
             fetch_budget_bytes: figures.fetch_budget_bytes,
             fetch_in_use_bytes: figures.fetch_in_use_bytes,
             cpu_budget,
-            granted_cores: figures.granted_cores,
             quiet: figures.quiet,
             stages,
             verdict,

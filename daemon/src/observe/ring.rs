@@ -22,6 +22,12 @@ impl RingFigures {
         self.empty += empty_for;
     }
 
+    /// How long batches have waited for a free slot with nothing else under way, all together.
+    #[must_use]
+    pub fn put_wait(&self) -> Duration {
+        self.put.total()
+    }
+
     /// The figures after `elapsed`; `empty_for`: how long the ring has had nothing to take until now.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "figures")]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use forebay_protocol::sync::{AtomicU64, Ordering};
 use serde::{Deserialize, Serialize};
 
-use super::histogram::TimeHistogram;
+use super::histogram::{TimeHistogram, percentile_of};
 
 /// Counted by the threads that run the stage.
 #[derive(Debug, Default)]
@@ -39,6 +39,15 @@ pub struct StageReport {
     /// How many tasks took how long: the longest time of each bucket in seconds, and the tasks in it.
     #[serde(default)]
     pub times: Vec<(f64, u64)>,
+    /// Of how many tasks is known what their time went into; 0 for `fetch`.
+    #[serde(default)]
+    pub measured_tasks: u64,
+    /// Their time on a core.
+    #[serde(default)]
+    pub cpu_seconds: f64,
+    /// Their time asleep, in a `delay` or on a disk. What is left of a task's time it was ready and had no core.
+    #[serde(default)]
+    pub asleep_seconds: f64,
     /// The queue that the stage's results go to.
     pub queue: Option<super::QueueReport>,
 }
@@ -59,6 +68,7 @@ impl StageFigures {
     #[must_use]
     pub fn report(&self, name: &str, concurrency: u32) -> StageReport {
         let failures = self.failures.load(Ordering::Relaxed);
+        let times = self.times.counts();
         StageReport {
             name: name.to_owned(),
             concurrency,
@@ -66,10 +76,13 @@ impl StageFigures {
             num_tasks: self.times.count() + failures,
             num_failures: failures,
             ave_time: self.times.mean_seconds(),
-            p90_time: self.times.percentile_seconds(0.9),
-            p99_time: self.times.percentile_seconds(0.99),
+            p90_time: percentile_of(&times, 0.9),
+            p99_time: percentile_of(&times, 0.99),
             busy_seconds: self.times.total().as_secs_f64(),
-            times: self.times.counts(),
+            times,
+            measured_tasks: 0,
+            cpu_seconds: 0.0,
+            asleep_seconds: 0.0,
             queue: None,
         }
     }

@@ -6,12 +6,13 @@
 
 use super::histogram::percentile_of;
 use super::queue::QueueReport;
-use super::report::{DaemonReport, SessionReport};
+use super::report::{DaemonReport, SessionReport, StreamReport};
 use super::stage::StageReport;
+use super::verdict::{Judgement, Window, judge, of_daemon};
 
 impl DaemonReport {
     /// This report's figures without those of an earlier one of the same daemon. Sessions, streams and stages that the
-    /// earlier one lacks are as they are; states (slots, memory, stalls) are this one's.
+    /// earlier one lacks are as they are; states (slots, memory, stalls) are this one's. The verdicts are the window's.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let mut window = self.clone();
@@ -22,22 +23,55 @@ impl DaemonReport {
         window.cpu_budget.held_back_seconds =
             (self.cpu_budget.held_back_seconds - earlier.cpu_budget.held_back_seconds).max(0.0);
         subtract_stages(&mut window.stages, &earlier.stages);
-        for stream in &mut window.streams {
-            if let Some(before) = earlier.streams.iter().find(|one| one.name == stream.name) {
-                subtract_stages(&mut stream.stages, &before.stages);
-            }
-        }
+        subtract_streams(&mut window.streams, &earlier.streams);
         for session in &mut window.sessions {
             let same = |one: &&SessionReport| one.session == session.session;
             if let Some(before) = earlier.sessions.iter().find(same) {
-                session.seconds -= before.seconds;
-                session.wait_seconds = (session.wait_seconds - before.wait_seconds).max(0.0);
-                session.batches_published -=
-                    before.batches_published.min(session.batches_published);
-                session.batches_taken -= before.batches_taken.min(session.batches_taken);
+                subtract_session(session, before);
             }
         }
+        window.judge();
         window
+    }
+
+    /// Judges these figures as they are.
+    fn judge(&mut self) {
+        let judge_session = |session: &SessionReport| {
+            judge(Window {
+                session,
+                streams: &self.streams,
+                threads: self.threads,
+                cpu_seconds: self.cpu_seconds,
+                budget: self.cpu_budget,
+                stalls: &self.stalls,
+            })
+        };
+        let judgements: Vec<Judgement> = self.sessions.iter().map(judge_session).collect();
+        self.verdict = of_daemon(&judgements, &self.sessions);
+        for (session, judgement) in self.sessions.iter_mut().zip(judgements) {
+            session.verdict = Some(judgement.verdict);
+        }
+    }
+}
+
+/// Takes an earlier report's figures of the same streams off.
+pub(super) fn subtract_streams(streams: &mut [StreamReport], earlier: &[StreamReport]) {
+    for stream in streams {
+        if let Some(before) = earlier.iter().find(|one| one.name == stream.name) {
+            subtract_stages(&mut stream.stages, &before.stages);
+        }
+    }
+}
+
+/// Takes an earlier report's figures of the same session off.
+pub(super) fn subtract_session(session: &mut SessionReport, before: &SessionReport) {
+    session.seconds -= before.seconds;
+    session.wait_seconds = (session.wait_seconds - before.wait_seconds).max(0.0);
+    session.put_wait_seconds = (session.put_wait_seconds - before.put_wait_seconds).max(0.0);
+    session.batches_published -= before.batches_published.min(session.batches_published);
+    session.batches_taken -= before.batches_taken.min(session.batches_taken);
+    if let (Some(ring), Some(earlier)) = (&mut session.ring, &before.ring) {
+        *ring = ring.since(earlier);
     }
 }
 
@@ -76,6 +110,9 @@ impl StageReport {
             p99_time: percentile_of(&times, 0.99),
             busy_seconds,
             times,
+            measured_tasks: self.measured_tasks.saturating_sub(earlier.measured_tasks),
+            cpu_seconds: (self.cpu_seconds - earlier.cpu_seconds).max(0.0),
+            asleep_seconds: (self.asleep_seconds - earlier.asleep_seconds).max(0.0),
             queue,
             ..self.clone()
         }

@@ -63,6 +63,13 @@ impl SampleTask {
         self.carried.clear();
     }
 
+    /// The bytes that it holds: those fetched, and what a stage left for the next.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        let carried = self.carried.iter().map(plan::CarriedField::held_bytes);
+        self.bytes.len() + carried.sum::<usize>()
+    }
+
     /// Gives the fetched bytes' memory back; what else the task holds is let go.
     pub fn take_bytes(&mut self) -> Vec<u8> {
         self.carried.clear();

@@ -50,6 +50,18 @@ pub(super) enum CarriedField {
     Planned(PlannedImage, Option<Vec<u8>>),
 }
 
+impl CarriedField {
+    /// The bytes that it holds beside the fetched ones.
+    pub(super) fn held_bytes(&self) -> usize {
+        match self {
+            Self::Written | Self::WholeFile => 0,
+            Self::File(file) => file.len(),
+            Self::Image(image) => image.held_bytes(),
+            Self::Planned(_, file) => file.as_ref().map_or(0, Vec::len),
+        }
+    }
+}
+
 /// Lists that are empty between samples and kept for their memory.
 #[derive(Debug, Default)]
 pub(super) struct SampleLists {

@@ -19,6 +19,8 @@ const OPERATIONS: &[(&str, Compile)] = &[
     ("random-vertical-flip", operations::random_vertical_flip::compile),
     ("normalize", operations::normalize::compile),
     ("delay", operations::delay::compile),
+    #[cfg(test)]
+    ("spin", operations::spin::compile),
 ];
 
 /// Compiles one entry of a stage's `operations`.

@@ -11,4 +11,4 @@ mod stalling;
 pub use error::StorageError;
 pub use local::{LocalFiles, OpenFile};
 #[cfg(test)]
-pub(crate) use stalling::StalledFile;
+pub(crate) use stalling::{SlowFolder, StalledFile};

@@ -134,7 +134,7 @@ fn figures(window: &Window, history: &History, session: Option<&SessionReport>) 
             .map(|stage| stage_look(stage, per_second(stage.busy_seconds)))
             .collect(),
         cpu_cores: per_second(report.cpu_seconds),
-        cpu_budget_cores: report.cpu_budget.cores.unwrap_or(report.granted_cores),
+        cpu_budget_cores: report.cpu_budget.cores.unwrap_or(report.cpu_budget.granted_cores),
         resident_bytes: report.resident_bytes,
         memory_ceiling_bytes: report.streams.iter().map(|stream| stream.memory_budget_bytes).sum(),
         limit: report.verdict.limit.clone(),

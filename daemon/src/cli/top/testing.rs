@@ -56,8 +56,7 @@ impl Script {
             rescue: false,
             fetch_budget_bytes: 32 << 20,
             fetch_in_use_bytes: 1 << 20,
-            cpu_budget: CpuBudgetReport::default(),
-            granted_cores: 2.0,
+            cpu_budget: CpuBudgetReport { granted_cores: 2.0, ..CpuBudgetReport::default() },
             metrics: None,
             quiet: Vec::new(),
             stages: stages.clone(),
@@ -65,6 +64,7 @@ impl Script {
                 limit: self.limit.to_owned(),
                 sentence: "loading is not the limit: the trainer waited for data 1 % of the time"
                     .to_owned(),
+                seconds: 60.0,
             },
             stalls: Vec::new(),
             streams: vec![StreamReport {
@@ -94,6 +94,9 @@ impl Script {
             p90_time: task_seconds * 1.5,
             p99_time: task_seconds * 2.0,
             busy_seconds: tasks as f64 * task_seconds,
+            measured_tasks: tasks,
+            cpu_seconds: tasks as f64 * task_seconds,
+            asleep_seconds: 0.0,
             times: vec![(task_seconds * 2.0, tasks)],
             queue: Some(QueueReport {
                 elapsed: self.seconds,
@@ -126,6 +129,10 @@ impl Script {
             slots_ready: 3,
             slots_leased: 2,
             ring_bytes: 600 << 20,
+            put_wait_seconds: 0.0,
+            ring: None,
+            verdict: None,
+            samples_substituted: 0,
             substituted: Vec::new(),
         }
     }

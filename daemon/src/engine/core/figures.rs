@@ -1,6 +1,7 @@
 //! What the engine tells of itself: every stream, every session, the CPU budget, and what keeps the daemon quiet.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use forebay_protocol::huge_pages::HugePages;
 use forebay_protocol::observing::{ReplayRequest, SessionSteps};
@@ -10,7 +11,8 @@ use crate::engine::quarantine::Quarantine;
 use crate::engine::session::Session;
 use crate::engine::stream::Stream;
 use crate::observe::{
-    CpuBudgetReport, DaemonReport, EngineFigures, SessionReport, StreamReport, Substitution,
+    CpuBudgetReport, DaemonReport, EngineFigures, Moment, SessionReport, StreamReport,
+    Substitution, cpu_time,
 };
 
 impl Engine {
@@ -42,8 +44,41 @@ impl Engine {
         self.advance(number);
     }
 
-    /// All figures.
+    /// All figures; every session judged by its last minute.
     pub(crate) fn report(&self) -> DaemonReport {
+        self.watch_stalls();
+        let huge_pages = self
+            .sessions
+            .values()
+            .map(|session| session.huge_pages)
+            .fold(HugePages::default(), HugePages::and);
+        let quiet = self.upkeep.quiet.report(&self.pool, self.upkeep.quota.as_ref(), huge_pages);
+        DaemonReport::new(EngineFigures { quiet, ..self.figures() }, &self.history)
+    }
+
+    /// Remembers where the figures stand, for verdicts to come.
+    pub(super) fn note_moment(&mut self) {
+        let moment = Moment::new(self.figures(), cpu_time().as_secs_f64(), Instant::now());
+        self.history.add(moment);
+    }
+
+    /// What is done by the clock: moments, and what trainers wait for into the log.
+    pub(super) fn watch_waits(&mut self) {
+        for session in self.sessions.values_mut() {
+            session.look_at_client();
+        }
+        let now = Instant::now();
+        if self.history.is_due(now) {
+            self.note_moment();
+        }
+        if self.wait_log.is_due(now) {
+            let judgements = self.history.judge(&self.figures(), cpu_time().as_secs_f64(), now);
+            self.wait_log.look(&judgements, now);
+        }
+    }
+
+    /// The figures but for what keeps the daemon quiet.
+    fn figures(&self) -> EngineFigures {
         let streams = self
             .streams
             .iter()
@@ -52,9 +87,7 @@ impl Engine {
             .collect();
         let sessions = self.sessions.values().map(report_session).collect();
         let budget = &self.pool.shared.budget;
-        self.watch_stalls();
-        let stalls = self.stalls.borrow().stalls.clone();
-        DaemonReport::new(EngineFigures {
+        EngineFigures {
             streams,
             sessions,
             threads: self.pool.threads(),
@@ -64,19 +97,13 @@ impl Engine {
             cpu_budget: CpuBudgetReport {
                 cores: budget.cores(),
                 held_back_seconds: budget.held_back_in_all().as_secs_f64(),
+                granted_cores: self.pool.options.granted_cores,
+                is_quota: self.pool.options.is_under_quota(),
             },
-            granted_cores: self.pool.options.granted_cores,
-            stalls,
+            stalls: self.stalls.borrow().stalls.clone(),
             metrics: self.metrics_address.map(|address| address.to_string()),
-            quiet: self.upkeep.quiet.report(
-                &self.pool,
-                self.upkeep.quota.as_ref(),
-                self.sessions
-                    .values()
-                    .map(|session| session.huge_pages)
-                    .fold(HugePages::default(), HugePages::and),
-            ),
-        })
+            quiet: Vec::new(),
+        }
     }
 
     fn report_stream(&self, number: usize, stream: &Stream) -> StreamReport {
@@ -86,13 +113,16 @@ impl Engine {
                 before.queue = Some(stage.input.report());
             }
             let mut report = stage.figures.report(&stage.name, stage.gate.limit());
+            let cost = stage.cost.total();
+            report.measured_tasks = cost.rows;
+            report.cpu_seconds = cost.cpu.as_secs_f64();
+            report.asleep_seconds = cost.asleep.as_secs_f64();
             report.concurrency_reason = self.upkeep.why(number, stage_number).to_owned();
             stages.push(report);
         }
         let session = self.sessions.values().find(|session| session.stream.name() == stream.name());
         if let (Some(last), Some(session)) = (stages.last_mut(), session) {
-            last.queue =
-                Some(session.figures.report(session.started.elapsed(), session.ring_empty_for()));
+            last.queue = Some(session.ring_report());
         }
         let quarantine = stream.quarantine.get().map(Quarantine::report);
         StreamReport {
@@ -124,6 +154,9 @@ fn report_session(session: &Session) -> SessionReport {
         slots_leased: leased,
         ring_bytes: session.ring_bytes,
         samples_substituted: session.samples_substituted,
+        put_wait_seconds: session.put_wait().as_secs_f64(),
+        ring: Some(session.ring_report()),
+        verdict: None,
         substituted: session
             .substituted
             .iter()

@@ -122,6 +122,14 @@ impl<'a> PendingImage<'a> {
         }
     }
 
+    /// The bytes of its pixels, once they exist.
+    pub(crate) const fn held_bytes(&self) -> usize {
+        match &self.source {
+            Source::File { .. } => 0,
+            Source::Pixels(pixels) => pixels.len(),
+        }
+    }
+
     /// The size of the result so far.
     pub(crate) const fn size(&self) -> Size {
         self.geometry.canvas

@@ -9,3 +9,5 @@ pub(super) mod random_horizontal_flip;
 pub(super) mod random_resized_crop;
 pub(super) mod random_vertical_flip;
 pub(super) mod resize;
+#[cfg(test)]
+pub(super) mod spin;

@@ -1,0 +1,302 @@
+//! `forebay bench --profile`: each stage by itself at several concurrencies, and where it stops scaling.
+//!
+//! The runs are made by [`crate::engine::Alone`]; this file chooses the concurrencies, judges and prints. It changes no
+//! configuration.
+
+use std::process::ExitCode;
+
+use serde::Serialize;
+
+use super::table::{columns, time};
+use crate::config::{Concurrency, Config};
+use crate::engine::{Alone, AloneRun, LocalRank, Stream, core_share};
+
+/// The most reads at once that are tried, and the most threads of a stage that sleeps.
+const MOST_AT_ONCE: u32 = 32;
+/// A concurrency that gives this share of the best rate is enough.
+const ENOUGH: f64 = 0.9;
+/// What the last doubling has to add for the stage to be said to scale still.
+const STILL_SCALES: f64 = 1.3;
+/// As many threads as cores that are without one for this share of their time are disturbed by others.
+const DISTURBED: f64 = 0.1;
+/// A stage that is on a core for less of its time than this sleeps or waits: more threads than cores help it.
+const MOSTLY_ON_A_CORE: f64 = 0.5;
+
+/// What `--json` prints.
+#[derive(Debug, Serialize)]
+struct ProfileReport {
+    /// The stream.
+    stream: String,
+    /// Cores that the daemon may use.
+    cores: f64,
+    stages: Vec<StageProfile>,
+    /// Which stage is the slowest by itself, and what else is to be known.
+    sentence: String,
+}
+
+#[derive(Debug, Serialize)]
+struct StageProfile {
+    name: String,
+    /// As configured; none: `auto`.
+    configured: Option<u32>,
+    /// The least that gives nine tenths of the best rate.
+    concurrency: u32,
+    /// Whether the most that was tried is not enough to tell.
+    still_scales: bool,
+    runs: Vec<RunProfile>,
+    sentence: String,
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct RunProfile {
+    concurrency: u32,
+    samples: u64,
+    samples_per_second: f64,
+    /// Against one thread.
+    speed_up: f64,
+    cpu_seconds_per_sample: f64,
+    /// The share of the threads' time that they were on a core; the time in which they were ready and had none left out.
+    on_a_core: f64,
+    /// The share of the threads' time that they were ready and had no core.
+    without_a_core: f64,
+}
+
+/// Runs and prints it.
+pub(super) fn profile(config: Config, json: bool) -> anyhow::Result<ExitCode> {
+    let share = core_share(&config.cpu, LocalRank::from_environment());
+    let granted = share.granted_cores;
+    let stream = Stream::open(config, share.threads, &|_| std::ops::ControlFlow::Continue(()))?;
+    let shows = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    let show = |stage: &str, threads: u32| {
+        if shows {
+            eprint!("\r\x1b[K{stage}, {threads} at once ");
+        }
+    };
+    let mut alone = Alone::new(&stream, share.threads.max(1));
+    let fetch = &stream.config().fetch;
+    let configured = Some(fetch.concurrency.get());
+    let runs = doubling(
+        MOST_AT_ONCE,
+        |_| true,
+        |threads| {
+            show("fetch", threads);
+            alone.fetch(threads)
+        },
+    )?;
+    let mut stages = vec![judge("fetch", configured, runs, granted)];
+    let is_cached = alone.has_read_again();
+    alone.keep_inputs().map_err(anyhow::Error::msg)?;
+    for (number, stage) in stream.config().stages.iter().enumerate() {
+        let configured = match stage.concurrency {
+            Concurrency::Auto => None,
+            Concurrency::Threads(threads) => Some(threads.get()),
+        };
+        let twice_the_cores = (share.threads * 2).max(4);
+        let goes_on = |last: &AloneRun| {
+            last.concurrency < twice_the_cores || on_a_core(last) < MOSTLY_ON_A_CORE
+        };
+        let runs = doubling(MOST_AT_ONCE.max(twice_the_cores), goes_on, |threads| {
+            show(&stage.name, threads);
+            alone.work(number, threads)
+        })?;
+        stages.push(judge(&stage.name, configured, runs, granted));
+    }
+    if shows {
+        eprint!("\r\x1b[K");
+    }
+    let sentence = conclusion(&stages, is_cached, granted);
+    let report =
+        ProfileReport { stream: stream.name().to_owned(), cores: granted, stages, sentence };
+    if json {
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        print!("{}", describe(&report));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs at 1, 2, 4, … up to `most` and as long as it `goes_on`.
+fn doubling(
+    most: u32,
+    goes_on: impl Fn(&AloneRun) -> bool,
+    mut run: impl FnMut(u32) -> Result<AloneRun, String>,
+) -> anyhow::Result<Vec<AloneRun>> {
+    let mut runs: Vec<AloneRun> = Vec::new();
+    let mut threads = 1;
+    while threads <= most && runs.last().is_none_or(&goes_on) {
+        runs.push(run(threads).map_err(anyhow::Error::msg)?);
+        threads *= 2;
+    }
+    Ok(runs)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a figure")]
+fn rate(run: &AloneRun) -> f64 {
+    if run.seconds > 0.0 { run.samples as f64 / run.seconds } else { 0.0 }
+}
+
+fn on_a_core(run: &AloneRun) -> f64 {
+    let time = run.seconds * f64::from(run.concurrency) - run.ready_seconds;
+    if time > 0.0 { (run.cpu_seconds / time).min(1.0) } else { 1.0 }
+}
+
+fn without_a_core(run: &AloneRun) -> f64 {
+    let time = run.seconds * f64::from(run.concurrency);
+    if time > 0.0 { (run.ready_seconds / time).min(1.0) } else { 0.0 }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a figure")]
+fn judge(name: &str, configured: Option<u32>, runs: Vec<AloneRun>, cores: f64) -> StageProfile {
+    let first = runs.first().map_or(0.0, rate);
+    let runs: Vec<RunProfile> = runs
+        .iter()
+        .map(|run| RunProfile {
+            concurrency: run.concurrency,
+            samples: run.samples,
+            samples_per_second: rate(run),
+            speed_up: if first > 0.0 { rate(run) / first } else { 0.0 },
+            cpu_seconds_per_sample: run.cpu_seconds / run.samples.max(1) as f64,
+            on_a_core: on_a_core(run),
+            without_a_core: without_a_core(run),
+        })
+        .collect();
+    let best = runs.iter().map(|run| run.samples_per_second).fold(0.0, f64::max);
+    let enough = runs.iter().find(|run| run.samples_per_second >= ENOUGH * best);
+    let concurrency = enough.map_or(1, |run| run.concurrency);
+    let last_two = runs.len().checked_sub(2).and_then(|from| runs.get(from..));
+    let still_scales = last_two
+        .is_some_and(|two| two[1].samples_per_second >= STILL_SCALES * two[0].samples_per_second);
+    let sentence = sentence(name, enough, still_scales, cores);
+    StageProfile { name: name.to_owned(), configured, concurrency, still_scales, runs, sentence }
+}
+
+fn sentence(name: &str, enough: Option<&RunProfile>, still_scales: bool, cores: f64) -> String {
+    let Some(run) = enough else {
+        return format!("`{name}` was not run");
+    };
+    let threads = run.concurrency;
+    let gives = format!(
+        "`{name}` gives {:.0} samples/s at {threads} at once, {:.1} times one thread",
+        run.samples_per_second, run.speed_up
+    );
+    if still_scales {
+        return format!(
+            "{gives}, and still scales there, the most that was tried: set its `concurrency` to {threads} or more"
+        );
+    }
+    let why = if run.on_a_core >= MOSTLY_ON_A_CORE {
+        format!(
+            "it takes {} of CPU time a sample, and there are {cores:.1} cores",
+            time(run.cpu_seconds_per_sample)
+        )
+    } else {
+        format!("it waits {:.0} % of its time", (1.0 - run.on_a_core) * 100.0)
+    };
+    format!("{gives}, and more does not help: {why}; set its `concurrency` to {threads}")
+}
+
+/// The slowest stage, each at the concurrency that is enough for it.
+fn conclusion(stages: &[StageProfile], is_cached: bool, cores: f64) -> String {
+    let rate_of = |stage: &StageProfile| {
+        let enough = stage.runs.iter().find(|run| run.concurrency == stage.concurrency);
+        enough.map_or(0.0, |run| run.samples_per_second)
+    };
+    let slowest = stages.iter().min_by(|one, other| rate_of(one).total_cmp(&rate_of(other)));
+    let mut sentence = slowest.map_or_else(String::new, |stage| {
+        format!(
+            "by itself `{}` is the slowest, with {:.0} samples/s; together stages share the cores and give less",
+            stage.name,
+            rate_of(stage)
+        )
+    });
+    let is_disturbed =
+        |run: &RunProfile| f64::from(run.concurrency) <= cores && run.without_a_core >= DISTURBED;
+    if stages.iter().flat_map(|stage| &stage.runs).any(is_disturbed) {
+        sentence.push_str(
+            "; others used the cores meanwhile, so the figures are too low: run it again on an idle machine",
+        );
+    }
+    if is_cached {
+        sentence.push_str(
+            "; the dataset is small, so that reads came out of the kernel's memory: from a cold disk they take longer",
+        );
+    }
+    sentence
+}
+
+fn describe(report: &ProfileReport) -> String {
+    let mut text = format!(
+        "stream {}: each stage by itself, inputs in memory, output discarded; {:.1} cores\n",
+        report.stream, report.cores
+    );
+    for stage in &report.stages {
+        let configured =
+            stage.configured.map_or_else(|| "auto".to_owned(), |threads| threads.to_string());
+        text.push_str(&format!("\n{} (configured: {configured})\n", stage.name));
+        let rows: Vec<Vec<String>> = stage
+            .runs
+            .iter()
+            .map(|run| {
+                let is_enough = run.concurrency == stage.concurrency && !stage.still_scales;
+                vec![
+                    run.concurrency.to_string(),
+                    format!("{:.0}", run.samples_per_second),
+                    format!("{:.2}", run.speed_up),
+                    time(run.cpu_seconds_per_sample),
+                    if is_enough { "enough" } else { "" }.to_owned(),
+                ]
+            })
+            .collect();
+        text.push_str(&columns(&["at once", "samples/s", "speed-up", "CPU a sample", ""], &rows));
+        text.push_str(&format!("  {}\n", stage.sentence));
+    }
+    text.push_str(&format!("\n{}\n", report.sentence));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runs(rates: &[f64], cpu_each: f64) -> Vec<AloneRun> {
+        let run = |(power, rate): (u32, &f64)| AloneRun {
+            concurrency: 1 << power,
+            samples: 1000,
+            seconds: 1000.0 / rate,
+            cpu_seconds: 1000.0 * cpu_each,
+            ready_seconds: 0.0,
+        };
+        (0..).zip(rates).map(run).collect()
+    }
+
+    #[test]
+    fn the_least_concurrency_that_is_enough_is_named() {
+        let decode = judge("decode", Some(4), runs(&[1000.0, 1900.0, 1950.0], 0.001), 2.0);
+        assert_eq!((decode.concurrency, decode.still_scales), (2, false));
+        assert!(decode.sentence.contains("1.9 times one thread"), "{}", decode.sentence);
+        assert!(decode.sentence.contains("1.00 ms of CPU time a sample"), "{}", decode.sentence);
+        assert!(decode.sentence.ends_with("set its `concurrency` to 2"), "{}", decode.sentence);
+    }
+
+    #[test]
+    fn what_scales_to_the_end_is_said_to() {
+        let sleepy = judge("sleepy", None, runs(&[200.0, 400.0, 800.0, 1590.0], 1e-5), 2.0);
+        assert_eq!((sleepy.concurrency, sleepy.still_scales), (8, true));
+        assert!(sleepy.sentence.contains("8 or more"), "{}", sleepy.sentence);
+    }
+
+    #[test]
+    fn the_slowest_stage_is_told_at_its_own_best() {
+        let stages = [
+            judge("fetch", Some(16), runs(&[500.0, 900.0, 1700.0], 1e-5), 2.0),
+            judge("decode", None, runs(&[1000.0, 1200.0, 1200.0], 0.001), 2.0),
+        ];
+        let told = conclusion(&stages, true, 2.0);
+        assert!(told.contains("`decode` is the slowest, with 1200 samples/s"), "{told}");
+        assert!(told.contains("kernel's memory") && !told.contains("idle machine"), "{told}");
+        let mut disturbed = runs(&[1000.0], 0.0005);
+        disturbed[0].ready_seconds = 0.4;
+        let told = conclusion(&[judge("decode", None, disturbed, 2.0)], false, 2.0);
+        assert!(told.contains("run it again on an idle machine"), "{told}");
+    }
+}
