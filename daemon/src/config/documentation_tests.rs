@@ -24,7 +24,7 @@ fn asked() -> BTreeSet<String> {
     }));
     let ignored = [
         "stage", "output", "dataset", "limits", "order", "batch", "ring", "errors", "cpu",
-        "listen", "security",
+        "listen", "session", "security",
     ];
     asked_keys::take()
         .into_iter()

@@ -77,7 +77,13 @@ impl History {
             return Some(Window { figures: last.clone(), seconds });
         }
         let seconds = at.saturating_sub(*begin).as_secs_f64();
-        Some(Window { figures: last.since(first), seconds })
+        let mut figures = last.since(first);
+        // The daemon judges by its last minute, which tells more than these seconds.
+        figures.verdict = last.verdict.clone();
+        for (session, last) in figures.sessions.iter_mut().zip(&last.sessions) {
+            session.verdict.clone_from(&last.verdict);
+        }
+        Some(Window { figures, seconds })
     }
 
     /// How it went for a session.

@@ -124,6 +124,7 @@ fn figures(window: &Window, history: &History, session: Option<&SessionReport>) 
     let stream = session
         .and_then(|session| report.streams.iter().find(|stream| stream.name == session.stream));
     let stages = stream.map_or(&report.stages, |stream| &stream.stages);
+    let verdict = session.and_then(|session| session.verdict.as_ref()).unwrap_or(&report.verdict);
     let per_second =
         |seconds: f64| if window.seconds > 0.0 { seconds / window.seconds } else { 0.0 };
     Figures {
@@ -137,8 +138,8 @@ fn figures(window: &Window, history: &History, session: Option<&SessionReport>) 
         cpu_budget_cores: report.cpu_budget.cores.unwrap_or(report.cpu_budget.granted_cores),
         resident_bytes: report.resident_bytes,
         memory_ceiling_bytes: report.streams.iter().map(|stream| stream.memory_budget_bytes).sum(),
-        limit: report.verdict.limit.clone(),
-        verdict: report.verdict.sentence.clone(),
+        limit: verdict.limit.clone(),
+        verdict: verdict.sentence.clone(),
         notices: notices(report, session),
     }
 }

@@ -159,7 +159,7 @@ impl Session {
             }
             ReplayRequest::Arm { at, batches, steps, .. } => self.arm(at, batches, steps, bell),
             ReplayRequest::Commit { .. } => match &mut self.replay.phase {
-                Phase::Armed { committed, .. } => {
+                Phase::Armed { committed, .. } | Phase::Running(Running { committed, .. }) => {
                     *committed = true;
                     Ok(())
                 }
