@@ -148,7 +148,11 @@ fn a_private_loaders_daemon_is_found_and_watched_without_a_replay() {
         stats["pid"].as_u64().unwrap()
     );
     let trainer = Trainer::start(loader, LOADING / 4, 1);
-    let told = headspace(&place, &[Path::new(&socket)], &["--seconds", "1"]).json();
+    let page = place.path("page.html");
+    let arguments = ["--seconds", "1", "--report", page.to_str().unwrap()];
+    let told = headspace(&place, &[Path::new(&socket)], &arguments).json();
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.contains("<svg") && page.contains("waits for data"), "{page}");
     assert_eq!(told["replayed"], false);
     let share = told["headspace"].as_f64().unwrap();
     assert!(share > 0.4, "{told}");

@@ -4,6 +4,7 @@
 use serde::Serialize;
 
 use super::series::Stretch;
+use crate::cli::report::HeadspaceBars;
 use crate::cli::table::time;
 
 /// Below this share a faster loader is not worth the work (SPDL's optimization guide).
@@ -40,6 +41,9 @@ pub(super) struct Headspace {
     pub(super) replayed: bool,
     pub(super) notes: Vec<String>,
     pub(super) sentence: String,
+    /// For the page: in which part a block of steps lay, and its seconds a step.
+    #[serde(skip)]
+    pub(super) blocks: Vec<(String, f64)>,
 }
 
 /// Steps that count, warm-up left out.
@@ -100,6 +104,7 @@ impl Headspace {
         found.step_seconds_after = Some(after_seconds);
         found.uncertainty = uncertainty;
         found.replayed = true;
+        found.blocks = blocks_of(&[("before", before), ("during", free), ("after", after)]);
         found.notes = notes;
         found.sentence = found.say_replayed();
         found
@@ -112,6 +117,7 @@ impl Headspace {
         let measured = StepsMeasured { with_data: seen.steps, replayed: 0 };
         let mut found = Self::new(step_seconds, waiting, waiting, remaining, measured);
         found.uncertainty = seen.relative_spread();
+        found.blocks = blocks_of(&[("before", seen)]);
         found.notes.push(
             "seen from outside only: how far the loader's work slows the step itself is left out, and so is whether a \
              GPU works on during the wait; --replay measures both"
@@ -160,6 +166,7 @@ impl Headspace {
             replayed: false,
             notes: Vec::new(),
             sentence: String::new(),
+            blocks: Vec::new(),
         }
     }
 
@@ -192,6 +199,34 @@ impl Headspace {
             ));
         }
         text
+    }
+
+    /// As a page shows it.
+    pub(super) fn bars(&self) -> HeadspaceBars {
+        let detail = |name: &str, value: String| (name.to_owned(), value);
+        let steps = self.steps_measured;
+        let mut details = vec![
+            detail(
+                "headspace",
+                format!("{} (± {})", percent(self.headspace), percent(self.uncertainty)),
+            ),
+            detail("steps", format!("{} with data, {} replayed", steps.with_data, steps.replayed)),
+            detail("saved an epoch", format!("{} hours", in_hours(self.hours_saved_per_epoch))),
+        ];
+        if let (Some(saved), Some(all)) = (self.hours_saved, self.hours_remaining) {
+            let value = format!("{} of the remaining {} hours", in_hours(saved), in_hours(all));
+            details.push(detail("saved", value));
+        }
+        details.extend(self.notes.iter().map(|note| detail("note", note.clone())));
+        HeadspaceBars {
+            step_seconds: self.step_seconds,
+            step_seconds_without_loading: self.step_seconds_without_loading,
+            waiting_seconds: self.wait_seconds,
+            disturbing_seconds: self.disturbance_seconds,
+            blocks: self.blocks.clone(),
+            sentence: self.sentence.clone(),
+            details,
+        }
     }
 
     /// For a person.
@@ -231,6 +266,14 @@ impl Headspace {
         lines.extend(self.notes.iter().map(|note| format!("note: {note}")));
         lines.join("\n")
     }
+}
+
+fn blocks_of(parts: &[(&str, &Stretch)]) -> Vec<(String, f64)> {
+    let block = |name: &str, seconds: &f64| (name.to_owned(), *seconds);
+    let of_part = |(name, stretch): &(&str, &Stretch)| {
+        stretch.step_means.iter().map(|seconds| block(name, seconds)).collect::<Vec<_>>()
+    };
+    parts.iter().flat_map(of_part).collect()
 }
 
 fn percent(share: f64) -> String {

@@ -17,6 +17,7 @@ use self::estimate::{Headspace, Remaining};
 use self::ranks::{Rank, Ranks};
 use self::series::Stretch;
 use super::observer::the_socket;
+use super::report::{ReportFile, headspace_page};
 use crate::publish::find_sockets;
 
 /// Steps that tell something when a trainer is only watched.
@@ -59,6 +60,9 @@ pub(super) struct HeadspaceArguments {
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
+    /// Write a page for a browser as well, with the bars of a step and its parts.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
 }
 
 /// `forebay headspace`.
@@ -71,12 +75,17 @@ pub(super) fn headspace(arguments: &HeadspaceArguments) -> anyhow::Result<ExitCo
     if sockets.is_empty() {
         bail!("no daemon of this user runs on this machine");
     }
+    // Before the long run: a place that cannot be written is told of at once.
+    let page = arguments.report.as_deref().map(ReportFile::create).transpose()?;
     let mut ranks = Ranks::find(&sockets, arguments.stream.as_deref())?;
     let found = if arguments.replay {
         replay(&mut ranks, arguments)?
     } else {
         watch(&mut ranks, arguments)?
     };
+    if let Some(page) = page {
+        page.finish(&headspace_page(&found.bars()))?;
+    }
     if arguments.json {
         println!("{}", serde_json::to_string(&found)?);
     } else {

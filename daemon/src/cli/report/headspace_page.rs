@@ -7,7 +7,6 @@ use super::page::{color, facts, grid, page, section};
 
 /// What a headspace came to. Times in seconds a step.
 #[derive(Debug, Clone, Default)]
-#[allow(dead_code, reason = "for forebay headspace --report")]
 pub(in crate::cli) struct HeadspaceBars {
     /// A step with data.
     pub(in crate::cli) step_seconds: f64,
@@ -26,7 +25,6 @@ pub(in crate::cli) struct HeadspaceBars {
 }
 
 /// Makes the page.
-#[allow(dead_code, reason = "for forebay headspace --report")]
 pub(in crate::cli) fn headspace_page(bars: &HeadspaceBars) -> String {
     let part = |name: &str, seconds: f64, color| {
         (format!("{name}: {}", short_time(seconds)), seconds.max(0.0), color)

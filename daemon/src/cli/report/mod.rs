@@ -24,5 +24,4 @@ mod tests;
 pub(super) use bench_page::{BenchPage, bench_page};
 pub(super) use course::Recorder;
 pub(super) use file::ReportFile;
-#[allow(unused_imports, reason = "for forebay headspace --report")]
 pub(super) use headspace_page::{HeadspaceBars, headspace_page};
