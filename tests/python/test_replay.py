@@ -100,7 +100,8 @@ done = []
 
 def ask():
     socket = f"@forebay-{os.geteuid()}/{loader.daemon_pid}-{loader.stream}"
-    command = [sys.executable, "-m", "forebay", "headspace", "--replay", "--after", "20", "--steps", "20", "--json", socket]
+    words = ["headspace", "--replay", "--after", "20", "--steps", "20", "--json", socket]
+    command = [sys.executable, "-m", "forebay", *words]
     done.append(subprocess.run(command, capture_output=True, text=True, timeout=100))
 
 asking = threading.Thread(target=ask)

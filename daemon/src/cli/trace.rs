@@ -27,7 +27,7 @@ pub(super) struct TraceArguments {
     /// How long to record, at most 60.
     #[arg(long, default_value_t = 5.0, value_name = "SECONDS")]
     seconds: f64,
-    /// The file to write: open it at https://ui.perfetto.dev or chrome://tracing.
+    /// The file to write: open it at ui.perfetto.dev or chrome://tracing.
     #[arg(short, long, default_value = "trace.json", value_name = "FILE")]
     output: PathBuf,
     /// A trace that PyTorch's profiler exported; the file then holds both on one clock. It may be written while this

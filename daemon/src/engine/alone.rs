@@ -123,10 +123,11 @@ impl<'s> Alone<'s> {
     /// Runs a stage (counted from 0, without `fetch`) with so many threads over the inputs that were kept.
     ///
     /// # Errors
-    /// Not one input could be made: the last defect.
+    /// Not one sample came through: the last defect.
     pub(crate) fn work(&self, stage: usize, concurrency: u32) -> Result<AloneRun, String> {
         let begun = Instant::now();
         let mut all = Part::default();
+        let fault = Mutex::new(None);
         let scratches: Vec<Mutex<WorkerScratch>> =
             (0..concurrency).map(|_| Mutex::default()).collect();
         let mut wanted = (4 * concurrency as usize).max(16);
@@ -144,8 +145,12 @@ impl<'s> Alone<'s> {
                         break;
                     };
                     let mut task = input.lock().unwrap_or_else(PoisonError::into_inner);
-                    samples +=
-                        u64::from(self.run_stage(stage, &mut task, &mut row, &mut scratch).is_ok());
+                    match self.run_stage(stage, &mut task, &mut row, &mut scratch) {
+                        Ok(()) => samples += 1,
+                        Err(error) => {
+                            *fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                        }
+                    }
                 }
                 samples
             });
@@ -156,7 +161,10 @@ impl<'s> Alone<'s> {
             let rest = RUN_TIME.saturating_sub(all.wall).as_secs_f64();
             wanted = whole(rate * rest * 1.2).max(wanted);
         }
-        Ok(all.into_run(concurrency))
+        match fault.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some(error) if all.samples == 0 => Err(error),
+            _ => Ok(all.into_run(concurrency)),
+        }
     }
 
     /// At most so many inputs of a stage, as the stages before it leave them.
