@@ -200,7 +200,7 @@ fn a_killed_command_lets_the_trainer_have_its_data_again() {
     let trainer =
         Trainer::start(daemon.loader(0, 1).attach().unwrap(), Duration::from_millis(2), 0);
     let mut command = place
-        .forebay(&["headspace", "--replay", "--after", "20", "--steps", "1000000"])
+        .forebay(&["headspace", "--replay", "--after", "20", "--steps", "100000"])
         .arg(&daemon.socket)
         .spawn()
         .unwrap();

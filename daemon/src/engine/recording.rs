@@ -104,7 +104,8 @@ async fn record(
     sizes: Sizes,
     (length, hertz): (Duration, Option<u32>),
 ) -> io::Result<OwnedFd> {
-    let memory = on_a_thread(move || Ok(Recording::allocate(sizes))).await?;
+    // The permit goes along: whoever asked may leave meanwhile, and the memory counts until it is given back.
+    let (memory, permit) = on_a_thread(move || Ok((Recording::allocate(sizes), permit))).await?;
     let mut held = Held(Some((Arc::new(memory), permit)));
     let mut trainers = Trainers::default();
     let begun = Instant::now();

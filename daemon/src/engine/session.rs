@@ -252,6 +252,10 @@ impl Session {
 
     /// Sets the mark at which the client wakes the daemon. True: returns came in meanwhile.
     fn ask_to_be_woken(&mut self) -> Result<bool, SessionEnd> {
+        if self.replay_wants_returns() {
+            self.publish.ask_wake_at(self.returns.consumed() + 1);
+            return self.take_returns();
+        }
         let wants_slots = self.fault.is_none()
             && !self.schedule.finished(self.next)
             && self.slots.count(SlotState::Free) == 0;

@@ -16,7 +16,8 @@ impl DaemonReport {
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let mut window = self.clone();
-        if earlier.pid != self.pid {
+        // A daemon in a container often has its predecessor's number.
+        if earlier.pid != self.pid || earlier.cpu_seconds > self.cpu_seconds {
             return window;
         }
         window.cpu_seconds = (self.cpu_seconds - earlier.cpu_seconds).max(0.0);

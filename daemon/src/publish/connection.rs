@@ -73,6 +73,7 @@ async fn converse(connection: Connection, host: Rc<Host>) -> Result<(), Cut> {
         greeted: false,
         session: None,
         pidfd: None,
+        number: host.next_number(),
         asked_replay: BTreeSet::new(),
         recorded,
     };
@@ -90,7 +91,9 @@ struct Client {
     session: Option<u64>,
     /// Sent with the Hello; watched beside what the kernel tells, which is nothing on older kernels and for a dead peer.
     pidfd: Option<OwnedFd>,
-    /// Sessions for which it asked for a replay that is not committed.
+    /// This connection's number in the daemon.
+    number: u64,
+    /// Sessions for which it asked for a replay.
     asked_replay: BTreeSet<u64>,
     /// Where what comes of a recording is awaited; it ends when nobody does.
     recorded: mpsc::Sender<Recorded>,
@@ -361,17 +364,13 @@ impl Client {
         let Some(engine) = self.host.engine() else {
             return Ok(Some(protocol_fault("Replay before Start")));
         };
-        let asked = engine.borrow_mut().ask_replay(request);
+        let asked = engine.borrow_mut().ask_replay(request, self.number);
         if let Err(message) = asked {
             return Ok(Some(Fault { kind: FaultKind::Config, message }));
         }
-        match *request {
-            ReplayRequest::Check { session, .. } | ReplayRequest::Arm { session, .. } => {
-                self.asked_replay.insert(session);
-            }
-            ReplayRequest::Commit { session } | ReplayRequest::Cancel { session } => {
-                self.asked_replay.remove(&session);
-            }
+        if let ReplayRequest::Check { session, .. } | ReplayRequest::Arm { session, .. } = *request
+        {
+            self.asked_replay.insert(session);
         }
         let steps = engine.borrow().steps();
         send(socket, &DaemonFrame::Steps(steps), &[]).await?;
@@ -387,7 +386,7 @@ impl Client {
     fn detach(&mut self) {
         let Some(engine) = self.host.engine() else { return };
         for session in std::mem::take(&mut self.asked_replay) {
-            engine.borrow_mut().disarm_replay(session);
+            engine.borrow_mut().disarm_replay(session, self.number);
         }
         if let Some(number) = self.session.take() {
             engine.borrow_mut().detach(number, &SessionEnd::ClientLeft);

@@ -50,6 +50,7 @@ pub(crate) struct Host {
     /// Whether clients may attach; else they may only look.
     pub(super) takes_clients: bool,
     pub(super) connections: Cell<usize>,
+    numbers: Cell<u64>,
     pub(super) patience: Patience,
 }
 
@@ -58,7 +59,8 @@ impl Host {
     pub(crate) fn serving(engine: SharedEngine, revival: Revival) -> Self {
         let engine = RefCell::new(Some(engine));
         let (connections, patience) = (Cell::new(0), Patience::default());
-        Self { engine, opener: None, revival, takes_clients: true, connections, patience }
+        let numbers = Cell::new(0);
+        Self { engine, opener: None, revival, takes_clients: true, connections, numbers, patience }
     }
 
     /// A private daemon's for those who look into it.
@@ -74,8 +76,16 @@ impl Host {
             revival: Revival::ByClient,
             takes_clients: true,
             connections: Cell::new(0),
+            numbers: Cell::new(0),
             patience: Patience::default(),
         }
+    }
+
+    /// A number for a connection that no other one of this daemon has, of clients or of those who look in.
+    pub(super) fn next_number(&self) -> u64 {
+        self.numbers.set(self.numbers.get() + 1);
+        // Whoever looks into a private daemon comes by another host than its client.
+        self.numbers.get() << 1 | u64::from(self.takes_clients)
     }
 
     /// The engine, once there is one.

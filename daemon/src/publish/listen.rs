@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use forebay_protocol::socket::{Listener, SocketError};
+use forebay_protocol::socket::{Connection, Listener, SocketError};
 use tokio::io::Interest;
 
 use super::access::AccessRules;
@@ -92,9 +92,21 @@ pub fn find_sockets() -> Vec<PathBuf> {
         .filter(|path| matches!(take_lock(path), Err(ListenError::Held(_))))
         .collect();
     let names = fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    sockets.extend(abstract_names(&names, &abstract_prefix()).into_iter().map(PathBuf::from));
+    let abstract_sockets =
+        abstract_names(&names, &abstract_prefix()).into_iter().map(PathBuf::from);
+    // Anybody can take an abstract name.
+    sockets.extend(abstract_sockets.filter(|path| is_own(path)));
     sockets.sort();
     sockets
+}
+
+/// Whether it is a process of this user that listens.
+fn is_own(path: &Path) -> bool {
+    let own = nix::unistd::Uid::effective().as_raw();
+    let connection = Connection::connect(path).ok();
+    connection
+        .and_then(|connection| peer::credentials(&connection).ok())
+        .is_some_and(|peer| peer.uid() == own)
 }
 
 /// What the abstract names of this user's private daemons begin with.
@@ -105,10 +117,10 @@ fn abstract_prefix() -> String {
 /// The names in /proc/net/unix on which somebody listens and that begin with `prefix`.
 fn abstract_names(table: &str, prefix: &str) -> Vec<String> {
     const LISTENING: &str = "00010000";
-    let lines = table.lines().map(|line| line.splitn(8, ' ').collect::<Vec<_>>());
+    let lines = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     lines
         .filter(|fields| fields.get(3) == Some(&LISTENING))
-        .filter_map(|fields| Some((*fields.get(7)?).trim_start().to_owned()))
+        .filter_map(|fields| Some((*fields.get(7)?).to_owned()))
         .filter(|name| name.starts_with(prefix))
         .collect()
 }
@@ -263,7 +275,10 @@ mod tests {
                      0000000000000000: 00000002 00000000 00010000 0005 01 19 @forebay-77/13-train\n\
                      0000000000000000: 00000002 00000000 00010000 0001 01    20 @forebay-7/14-a\n\
                      0000000000000000: 00000002 00000000 00010000 0001 01 21\n";
-        assert_eq!(abstract_names(table, "@forebay-7/")[..1], ["@forebay-7/12-train"]);
+        assert_eq!(
+            abstract_names(table, "@forebay-7/"),
+            ["@forebay-7/12-train", "@forebay-7/14-a"]
+        );
     }
 
     #[test]

@@ -80,10 +80,14 @@ impl Headspace {
         let saved = (step_seconds - free_seconds).max(0.0);
         // Of the wait only what the step gains without it: what passes while the GPU works costs nothing.
         let waiting = (with_data.wait_seconds() - free.wait_seconds()).clamp(0.0, saved);
-        let (before_seconds, after_seconds) = (before.step_seconds(), after.step_seconds());
+        let before_seconds = before.step_seconds();
+        // The run may have come to its end with the replay.
+        let after_seconds = (!after.step_means.is_empty()).then(|| after.step_seconds());
         let uncertainty = with_data.relative_spread().max(free.relative_spread());
         let mut notes = Vec::new();
-        if (after_seconds - before_seconds).abs() > DRIFT * step_seconds {
+        if let Some(after_seconds) = after_seconds
+            && (after_seconds - before_seconds).abs() > DRIFT * step_seconds
+        {
             notes.push(format!(
                 "the step with data took {} before the replay and {} after it: something else changed meanwhile; measure \
                  again, or longer",
@@ -101,7 +105,7 @@ impl Headspace {
         let measured = StepsMeasured { with_data: with_data.steps, replayed: free.steps };
         let mut found = Self::new(step_seconds, saved, waiting, remaining, measured);
         found.step_seconds_before = before_seconds;
-        found.step_seconds_after = Some(after_seconds);
+        found.step_seconds_after = after_seconds;
         found.uncertainty = uncertainty;
         found.replayed = true;
         found.blocks = blocks_of(&[("before", before), ("during", free), ("after", after)]);

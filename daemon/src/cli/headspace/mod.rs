@@ -99,13 +99,16 @@ fn watch(ranks: &mut Ranks, arguments: &HeadspaceArguments) -> anyhow::Result<He
     let wanted = Duration::try_from_secs_f64(arguments.seconds)
         .map_err(|error| anyhow::anyhow!("--seconds {}: {error}", arguments.seconds))?;
     ranks.look()?;
-    let first = ranks.first().taken + 1;
+    let first: Vec<Begin> = ranks.all.iter().map(Begin::now).collect();
     let begun = Instant::now();
     let progress = Progress::new("watching");
-    let enough = |rank: &Rank| begun.elapsed() >= wanted && rank.now.taken >= first + FEWEST_STEPS;
-    ranks.look_until(enough, |now| progress.show(now.taken.saturating_sub(first), None))?;
+    let since = |rank: &Rank| rank.now.taken.saturating_sub(begin_of(rank, &first).taken + 1);
+    let enough = |rank: &Rank| begun.elapsed() >= wanted && since(rank) >= FEWEST_STEPS;
+    let shown = first[0].taken;
+    ranks.look_until(enough, |now| progress.show(now.taken.saturating_sub(shown), None))?;
     progress.end();
-    let seen = over_ranks(ranks, |rank| rank.series.stretch(first, u64::MAX));
+    let seen =
+        over_ranks(ranks, |rank| rank.series.stretch(begin_of(rank, &first).taken + 1, u64::MAX));
     Ok(Headspace::of_watching(&seen, remaining(ranks.first())))
 }
 
@@ -145,12 +148,14 @@ fn replay(ranks: &mut Ranks, arguments: &HeadspaceArguments) -> anyhow::Result<H
         |rank| !matches!(rank.now.replay, ReplayState::Armed { .. }),
         |now| progress.show(now.taken.saturating_sub(begin[0].taken), Some(after)),
     )?;
+    ranks.check_refusal()?;
     progress.end();
     let progress = Progress::new("replaying");
     let is_over = |rank: &Rank| match rank.now.replay {
         ReplayState::Done { first, replayed } => rank.now.taken >= first + replayed,
-        ReplayState::Refused { .. } => true,
-        _ => false,
+        // Given up, or taken from this command by a daemon that was started again.
+        ReplayState::Running { .. } => false,
+        _ => true,
     };
     ranks.look_until(is_over, |now| {
         if let ReplayState::Running { replayed, .. } = now.replay {
@@ -158,6 +163,9 @@ fn replay(ranks: &mut Ranks, arguments: &HeadspaceArguments) -> anyhow::Result<H
         }
     })?;
     ranks.check_refusal()?;
+    if ranks.all.iter().any(|rank| !matches!(rank.now.replay, ReplayState::Done { .. })) {
+        bail!("the replay ended before its time");
+    }
     progress.end();
 
     let progress = Progress::new("measuring with data again");
@@ -198,6 +206,12 @@ struct Begin {
     rank: u32,
     taken: u64,
     at: u64,
+}
+
+impl Begin {
+    fn now(rank: &Rank) -> Self {
+        Self { rank: rank.now.rank, taken: rank.now.taken, at: 0 }
+    }
 }
 
 fn begin_of(rank: &Rank, begin: &[Begin]) -> Begin {
@@ -241,6 +255,28 @@ fn arm(
             Begin { rank: rank.now.rank, taken, at }
         })
         .collect();
+    // What is left of the epoch where it begins, by the ranks' own numbers.
+    let places: Vec<i128> = ranks
+        .all
+        .iter()
+        .map(|rank| {
+            let ahead = i128::from(begin_of(rank, &begin).at) - i128::from(rank.now.published);
+            i128::from(rank.now.batches_left) - ahead
+        })
+        .collect();
+    if places.iter().any(|place| *place != places[0]) {
+        bail!(
+            "batch {} is another place of the stream on each rank: their sessions did not begin together; leave \
+             --at-batch out",
+            arguments.at_batch.unwrap_or(0)
+        );
+    }
+    if arguments.elsewhere {
+        eprintln!(
+            "forebay: the replay begins {} batches before the end of epoch {}; the other hosts must say the same",
+            places[0], job.position.epoch
+        );
+    }
     let steps = arguments.steps;
     ranks.ask(|now| {
         let at = begin.iter().find(|begin| begin.rank == now.rank).map_or(0, |begin| begin.at);
@@ -248,7 +284,12 @@ fn arm(
     })?;
     // One trainer alone gets data again as soon as this command ends; several count on each other.
     if job.world_size > 1 {
-        ranks.ask(|now| ReplayRequest::Commit { session: now.session })?;
+        let committed = ranks.ask(|now| ReplayRequest::Commit { session: now.session });
+        if let Err(error) = committed {
+            // None may replay alone. Those that are past it say so, and there is nothing more to be done.
+            ranks.ask_all(|now| ReplayRequest::Cancel { session: now.session });
+            return Err(error);
+        }
     }
     Ok(begin)
 }

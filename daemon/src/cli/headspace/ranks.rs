@@ -137,6 +137,13 @@ impl Ranks {
         Ok(())
     }
 
+    /// Asks the same of every rank, whatever some of them answer.
+    pub(super) fn ask_all(&self, request: impl Fn(&SessionSteps) -> ReplayRequest) {
+        for rank in &self.all {
+            let _ = rank.observer.replay(request(&rank.now));
+        }
+    }
+
     /// Fails with the reason of a rank whose replay was given up.
     pub(super) fn check_refusal(&self) -> anyhow::Result<()> {
         for rank in &self.all {

@@ -175,7 +175,7 @@ impl App {
     /// Lets a daemon take the place of one that is gone and served the same rank; forgets what has long been gone.
     fn put_in_place(&mut self) {
         let mut replaced = Vec::new();
-        for gone in self.watched.iter().filter(|one| one.lost.is_some()) {
+        for gone in self.watched.iter().filter(|one| one.lost.is_some() && !one.is_candidate) {
             let served = gone.identities();
             let successor = self.watched.iter().find(|one| {
                 one.lost.is_none()
@@ -192,6 +192,8 @@ impl App {
                 *chosen = Key { daemon: successor, session: None };
             }
         }
+        // One that is gone again is found again, should it come back.
+        self.watched.retain(|one| !(one.is_candidate && one.lost.is_some()));
         if self.wanted == Wanted::Automatic {
             let is_old = |one: &Watched| {
                 one.lost.as_ref().is_some_and(|(_, since)| since.elapsed() >= FORGOTTEN_AFTER)

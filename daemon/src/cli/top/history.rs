@@ -43,7 +43,7 @@ impl History {
     /// Adds a report that came at a time on a clock that begins anywhere. One of another process begins anew.
     pub(super) fn add(&mut self, at: Duration, report: DaemonReport) {
         let is_another = |(before, earlier): &(Duration, DaemonReport)| {
-            earlier.pid != report.pid || *before > at
+            earlier.pid != report.pid || earlier.cpu_seconds > report.cpu_seconds || *before > at
         };
         if self.reports.back().is_some_and(is_another) {
             *self = Self::default();

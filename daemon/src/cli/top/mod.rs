@@ -24,7 +24,7 @@ mod view;
 mod watch;
 
 use std::io::IsTerminal as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -76,17 +76,27 @@ pub(super) fn top(arguments: &TopArguments) -> anyhow::Result<ExitCode> {
     }
     let signals = terminal::signals_that_end()?;
     let mut app = App::new(wanted, arguments.every, arguments.all)?;
-    terminal::show(&mut app, &signals)?;
+    terminal::show(&mut app, signals)?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn wanted(arguments: &TopArguments) -> Wanted {
     let of_environment = std::env::var_os("FOREBAY_SOCKET").filter(|socket| !socket.is_empty());
     match of_environment {
-        _ if !arguments.sockets.is_empty() => Wanted::Named(arguments.sockets.clone()),
+        _ if !arguments.sockets.is_empty() => {
+            Wanted::Named(arguments.sockets.iter().map(|socket| whole(socket)).collect())
+        }
         Some(socket) if !arguments.all => Wanted::Named(vec![socket.into()]),
         _ => Wanted::Automatic,
     }
+}
+
+/// The whole path of a socket's file; an abstract name as it is.
+fn whole(socket: &Path) -> PathBuf {
+    if socket.as_os_str().as_encoded_bytes().starts_with(b"@") {
+        return socket.to_owned();
+    }
+    std::path::absolute(socket).unwrap_or_else(|_| socket.to_owned())
 }
 
 /// One screen: after every daemon has answered for a second, or did not in time.

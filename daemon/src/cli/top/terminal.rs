@@ -1,10 +1,15 @@
 //! The terminal while `top` has it: raw, on its other screen, without a cursor. Given back however `top` ends: by a key, a
-//! signal, an error or a panic. The last thing written is what leaves the other screen.
+//! signal, an error, a panic or its own end. The last thing written is what leaves the other screen.
+//!
+//! A thread of its own looks after signals and the terminal's end: crossterm reads a terminal that is gone for ever.
 
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
+use std::os::fd::AsFd as _;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use ratatui::Terminal;
@@ -21,6 +26,10 @@ use super::screen::draw;
 
 /// How long a key, an answer or a signal may lie before it is seen.
 const TURN: Duration = Duration::from_millis(100);
+/// So long the main thread has to end by itself.
+const GRACE: Duration = Duration::from_millis(500);
+/// Whether the end was asked for.
+static ENDS: AtomicBool = AtomicBool::new(false);
 /// Seconds that are counted on the screen go on without answers.
 const REDRAW: Duration = Duration::from_millis(500);
 
@@ -73,16 +82,47 @@ pub(super) fn signals_that_end() -> anyhow::Result<SignalFd> {
         .context("cannot read signals")
 }
 
+/// Ends the process at a signal, or when the terminal is gone.
+fn guard(signals: &SignalFd) {
+    let (input, output) = (io::stdin(), io::stdout());
+    loop {
+        // What is asked for in vain is told all the same: a hang-up.
+        let mut watched = vec![
+            PollFd::new(signals.as_fd(), PollFlags::POLLIN),
+            PollFd::new(output.as_fd(), PollFlags::empty()),
+        ];
+        if input.is_terminal() {
+            watched.push(PollFd::new(input.as_fd(), PollFlags::empty()));
+        }
+        let told = poll(&mut watched, PollTimeout::NONE);
+        let happened = watched.iter().any(|one| one.revents().is_some_and(|told| !told.is_empty()));
+        match told {
+            Err(nix::errno::Errno::EINTR) => {}
+            Ok(_) if !happened => {}
+            _ => break,
+        }
+    }
+    // Relaxed: nothing else is told by it.
+    ENDS.store(true, Ordering::Relaxed);
+    std::thread::sleep(GRACE);
+    give_back();
+    std::process::exit(0);
+}
+
 /// Shows the screen until a key or a signal ends it.
-pub(super) fn show(app: &mut App, signals: &SignalFd) -> anyhow::Result<()> {
+pub(super) fn show(app: &mut App, signals: SignalFd) -> anyhow::Result<()> {
     give_back_at_a_panic();
     let held = Held::take()?;
-    let outcome = turns(app, signals);
+    std::thread::Builder::new()
+        .name("forebay-guard".to_owned())
+        .spawn(move || guard(&signals))
+        .context("cannot start a thread")?;
+    let outcome = turns(app);
     drop(held);
     outcome
 }
 
-fn turns(app: &mut App, signals: &SignalFd) -> anyhow::Result<()> {
+fn turns(app: &mut App) -> anyhow::Result<()> {
     let lost = "cannot write to the terminal";
     let mut terminal = Terminal::new(CrosstermBackend::new(io::stdout())).context(lost)?;
     let mut drawn = Instant::now();
@@ -94,7 +134,7 @@ fn turns(app: &mut App, signals: &SignalFd) -> anyhow::Result<()> {
             terminal.draw(|frame| draw(frame, &screen)).context(lost)?;
             (drawn, is_new) = (Instant::now(), false);
         }
-        if signals.read_signal().context("cannot read signals")?.is_some() {
+        if ENDS.load(Ordering::Relaxed) {
             return Ok(());
         }
         // An interrupted wait is one that is over.

@@ -22,7 +22,7 @@ impl Engine {
     }
 
     /// Does what is asked about a session's replay; the reason where it cannot be done.
-    pub(crate) fn ask_replay(&mut self, request: &ReplayRequest) -> Result<(), String> {
+    pub(crate) fn ask_replay(&mut self, request: &ReplayRequest, owner: u64) -> Result<(), String> {
         let (ReplayRequest::Check { session: number, .. }
         | ReplayRequest::Arm { session: number, .. }
         | ReplayRequest::Commit { session: number }
@@ -31,15 +31,15 @@ impl Engine {
         let Some(session) = self.sessions.get_mut(&number) else {
             return Err(format!("session {number} has ended"));
         };
-        session.ask_replay(request, &bell)?;
+        session.ask_replay(request, owner, &bell)?;
         self.advance(number);
         Ok(())
     }
 
-    /// The connection is gone that had asked for a replay.
-    pub(crate) fn disarm_replay(&mut self, number: u64) {
+    /// The connection `owner` is gone, which had asked for a replay.
+    pub(crate) fn disarm_replay(&mut self, number: u64, owner: u64) {
         if let Some(session) = self.sessions.get_mut(&number) {
-            session.disarm_replay();
+            session.disarm_replay(owner);
         }
         self.advance(number);
     }

@@ -10,12 +10,17 @@
 //!                   Refused ◄── changed, starved, jumped ─────────────┤
 //!                                                                     └──shown `steps` times──► Done
 //! ```
-//! Checking, and what is not committed, end with the connection that asked. Checking is asked for first because a
+//! It belongs to the connection that asked for the check: others are refused until it has ended. Checking, and what is not
+//! committed, end with that connection; with several ranks what is not committed does not begin.
+//!
+//!  Checking is asked for first because a
 //! trainer that changes its batches in place would be trained on garbage; with several ranks it must be known of all of
 //! them before any begins, since each has to be shown the same number of batches (collectives would hang).
 //!
 //! A batch that is to be compared is digested before it is published and when it has come back; a slot that is being
 //! digested is kept from being filled. Batches behind the kept ones are made as slots allow, and published afterwards.
+
+mod requests;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -24,12 +29,11 @@ use std::time::{Duration, Instant};
 
 use forebay_protocol::ids::{BatchNumber, Generation, SlotIndex};
 use forebay_protocol::lease::SlotState;
-use forebay_protocol::observing::{ReplayRequest, ReplayState};
+use forebay_protocol::observing::ReplayState;
 use forebay_protocol::publish::Descriptor;
 use forebay_protocol::returns::ReturnWord;
 
 use super::Session;
-use crate::engine::bell::Bell;
 use crate::engine::digest::{Digested, Digester};
 
 /// A trainer that waits for so long while it holds every kept batch wants more of them at once than there are.
@@ -41,6 +45,8 @@ type Digest = [u8; 32];
 #[derive(Debug)]
 pub(in crate::engine) struct Replay {
     phase: Phase,
+    /// The connection that it belongs to.
+    owner: u64,
     data: Arc<File>,
     digester: Option<Digester>,
     /// Of complete batches that are about to be published, by slot.
@@ -62,6 +68,8 @@ enum Phase {
     Checking {
         to_publish: u16,
         left: u16,
+        /// A trainer that has not given all back when this batch is published keeps some: the others tell enough.
+        until: u64,
     },
     Checked,
     Armed {
@@ -95,7 +103,7 @@ impl Replay {
     /// No replay of a session whose batches lie in `data`.
     pub(super) fn new(data: Arc<File>) -> Self {
         let (fresh, published) = (BTreeMap::new(), BTreeMap::new());
-        Self { phase: Phase::Idle, data, digester: None, fresh, published }
+        Self { phase: Phase::Idle, owner: 0, data, digester: None, fresh, published }
     }
 
     /// Where it stands.
@@ -133,108 +141,6 @@ impl Replay {
 }
 
 impl Session {
-    /// Does what is asked; the reason where it cannot be done.
-    pub(in crate::engine) fn ask_replay(
-        &mut self,
-        request: &ReplayRequest,
-        bell: &Arc<Bell>,
-    ) -> Result<(), String> {
-        if !self.stream.config.session.allow_headspace {
-            return Err(format!(
-                "stream `{}` does not allow a replay: session.allow_headspace is false",
-                self.stream.name()
-            ));
-        }
-        let under_way = matches!(self.replay.phase, Phase::Armed { .. } | Phase::Running(_));
-        match *request {
-            ReplayRequest::Check { .. } | ReplayRequest::Arm { .. } if under_way => {
-                Err("a replay is under way in this session; wait for its end".to_owned())
-            }
-            ReplayRequest::Check { batches, .. } => {
-                self.let_replay_go(Phase::Idle);
-                self.start_digester(bell)?;
-                let left = batches.max(1);
-                self.replay.phase = Phase::Checking { to_publish: left, left };
-                Ok(())
-            }
-            ReplayRequest::Arm { at, batches, steps, .. } => self.arm(at, batches, steps, bell),
-            ReplayRequest::Commit { .. } => match &mut self.replay.phase {
-                Phase::Armed { committed, .. } | Phase::Running(Running { committed, .. }) => {
-                    *committed = true;
-                    Ok(())
-                }
-                _ => Err("no replay is armed in this session".to_owned()),
-            },
-            ReplayRequest::Cancel { .. } => {
-                if matches!(self.replay.phase, Phase::Running(_)) && self.world_size > 1 {
-                    return Err("the replay has begun, and the other ranks count on its steps; it ends by itself"
-                        .to_owned());
-                }
-                let reason = "it was cancelled".to_owned();
-                self.let_replay_go(if under_way { Phase::Refused(reason) } else { Phase::Idle });
-                Ok(())
-            }
-        }
-    }
-
-    fn arm(&mut self, at: u64, batches: u16, steps: u64, bell: &Arc<Bell>) -> Result<(), String> {
-        let (slots, hold) = (self.stream.config.ring.slots, self.stream.config.ring.hold);
-        if batches == 0 || batches > slots || steps == 0 {
-            return Err(format!(
-                "{batches} batches shown {steps} times: the batches are 1 to {slots} (ring.slots), the steps at least \
-                 1"
-            ));
-        }
-        if self.world_size > 1 && u32::from(batches) < u32::from(hold) + 2 {
-            return Err(format!(
-                "with several ranks at least ring.hold + 2 = {} batches are kept, so that no rank can end before the \
-                 others; {batches} were asked for",
-                u32::from(hold) + 2
-            ));
-        }
-        let published = self.publish.published();
-        if at < published {
-            return Err(format!("batch {at} is published already; the next one is {published}"));
-        }
-        let left = self.schedule.batches_left(self.published_until);
-        let per_epoch = self.schedule.batches_per_epoch().max(1);
-        let left_there = match (at - published).checked_sub(left) {
-            None => left - (at - published),
-            Some(past) => per_epoch - past % per_epoch,
-        };
-        if left_there <= u64::from(batches) {
-            return Err(format!(
-                "{batches} batches from {at} on do not lie within one epoch: {left_there} are left of it there"
-            ));
-        }
-        self.let_replay_go(Phase::Idle);
-        self.start_digester(bell)?;
-        self.replay.phase = Phase::Armed { at, batches, steps, committed: false };
-        Ok(())
-    }
-
-    fn start_digester(&mut self, bell: &Arc<Bell>) -> Result<(), String> {
-        let (slot_bytes, slots) = (self.stream.layout.slot_bytes(), self.stream.config.ring.slots);
-        let started = Digester::start(&self.replay.data, slot_bytes, slots, bell)
-            .map_err(|error| format!("cannot start a thread: {error}"))?;
-        self.replay.digester = Some(started);
-        Ok(())
-    }
-
-    /// The connection that asked is gone.
-    pub(in crate::engine) fn disarm_replay(&mut self) {
-        match &self.replay.phase {
-            Phase::Checking { .. } | Phase::Armed { committed: false, .. } => {
-                self.let_replay_go(Phase::Idle);
-            }
-            Phase::Running(Running { committed: false, .. }) => {
-                let reason = "the command that had asked for it has ended".to_owned();
-                self.let_replay_go(Phase::Refused(reason));
-            }
-            _ => {}
-        }
-    }
-
     /// Ends it, however far it is.
     fn let_replay_go(&mut self, phase: Phase) {
         if let Phase::Refused(reason) = &phase {
@@ -268,6 +174,12 @@ impl Session {
         if let Phase::Armed { at, batches, steps, committed } = self.replay.phase
             && published >= at
         {
+            if self.world_size > 1 && !committed {
+                let reason =
+                    "it was not committed in time, and the other ranks might not begin".to_owned();
+                self.let_replay_go(Phase::Refused(reason));
+                return true;
+            }
             tracing::info!(session = self.number, batches, steps, "a replay begins");
             let (first, replayed, starved_since) = (None, 0, None);
             let (kept, compared) = (BTreeMap::new(), Vec::new());
@@ -344,7 +256,17 @@ impl Session {
         while let Some(done) = self.replay.digester.as_ref().and_then(Digester::take) {
             self.take_digest(done);
         }
+        if let Phase::Checking { to_publish: 0, until, .. } = self.replay.phase
+            && self.publish.published() >= until
+        {
+            self.let_replay_go(Phase::Checked);
+        }
         self.look_for_starvation();
+    }
+
+    /// Whether each batch that comes back is to be seen at once: few go round, and they are shown again.
+    pub(super) fn replay_wants_returns(&self) -> bool {
+        matches!(self.replay.phase, Phase::Running(_))
     }
 
     fn take_digest(&mut self, done: Digested) {
@@ -428,19 +350,37 @@ impl Session {
     }
 
     fn look_for_starvation(&mut self) {
-        let is_starved = self.client_waits()
-            && self.slots.count(SlotState::Kept) == 0
-            && matches!(&self.replay.phase, Phase::Running(running) if running.first.is_some());
+        let nothing_kept_back = self.slots.count(SlotState::Kept) == 0;
+        // No slot is left for a batch that is still to be kept: the trainer keeps one from before.
+        let nothing_to_come = self.open.is_empty()
+            && self.cancelled.is_empty()
+            && self.slots.count(SlotState::Free) == 0;
+        let waits = self.client_waits();
+        let published = self.publish.published();
         let Phase::Running(running) = &mut self.replay.phase else { return };
+        let lacks_slots = running.first.is_none();
+        let is_starved = waits && if lacks_slots { nothing_to_come } else { nothing_kept_back };
         if !is_starved {
             running.starved_since = None;
-        } else if running.starved_since.get_or_insert_with(Instant::now).elapsed() >= STARVED_AFTER
-        {
-            let reason = format!(
-                "the trainer holds {} batches at once and wants another one; replay more of them (--batches)",
-                running.batches
-            );
-            self.let_replay_go(Phase::Refused(reason));
+            return;
         }
+        if running.starved_since.get_or_insert_with(Instant::now).elapsed() < STARVED_AFTER {
+            return;
+        }
+        running.starved_since = None;
+        if lacks_slots && !running.kept.is_empty() {
+            // Only the number of batches shown again is the same over the ranks.
+            running.batches = u16::try_from(running.kept.len()).unwrap_or(running.batches);
+            running.first = Some(published);
+            for (slot, digest) in std::mem::take(&mut running.compared) {
+                self.show_again(slot, digest);
+            }
+            return;
+        }
+        let reason = format!(
+            "the trainer holds {} batches at once and wants another one; replay more of them (--batches)",
+            running.kept.len()
+        );
+        self.let_replay_go(Phase::Refused(reason));
     }
 }

@@ -6,6 +6,8 @@ use super::*;
 use crate::config::Override;
 
 const BATCHES_PER_EPOCH: u64 = 32;
+/// The connection that asks.
+const OWNER: u64 = 7;
 
 /// A stream of 32 batches an epoch, of two samples each.
 fn stream_with(folder: &Path, keys: &[&str]) -> Arc<Stream> {
@@ -18,7 +20,7 @@ fn stream_with(folder: &Path, keys: &[&str]) -> Arc<Stream> {
 
 impl Client {
     fn ask(&self, request: ReplayRequest) -> Result<(), String> {
-        self.engine.borrow_mut().ask_replay(&request)
+        self.engine.borrow_mut().ask_replay(&request, OWNER)
     }
 
     fn arm(&self, at: u64, batches: u16, steps: u64) -> Result<(), String> {
@@ -207,10 +209,10 @@ fn a_jump_ends_it_and_so_does_a_connection_that_ends_before_it_is_committed() {
         let session = client.number;
         let at = client.publish.published() + 8;
         client.ask(ReplayRequest::Arm { session, at, batches: 2, steps: 5 }).unwrap();
-        engine.borrow_mut().disarm_replay(session);
+        engine.borrow_mut().disarm_replay(session, OWNER);
         assert_eq!(client.state(), ReplayState::Idle);
         client.arm(at, 2, 5).unwrap();
-        engine.borrow_mut().disarm_replay(session);
+        engine.borrow_mut().disarm_replay(session, OWNER);
         client.until(|state| matches!(state, ReplayState::Done { replayed: 5, .. })).await;
     });
 }
@@ -229,7 +231,7 @@ fn what_cannot_be_is_refused_with_the_reason() {
         for (at, batches, steps, word) in [
             (published, 0, 1, "ring.slots"),
             (published, 7, 1, "ring.slots"),
-            (published, 2, 0, "at least"),
+            (published, 2, 0, "the steps 1 to"),
             (published - 1, 2, 1, "published already"),
             (4 * BATCHES_PER_EPOCH - 2, 2, 1, "one epoch"),
         ] {
@@ -238,7 +240,21 @@ fn what_cannot_be_is_refused_with_the_reason() {
         }
         client.arm(published, 2, 5).unwrap();
         assert!(client.arm(published, 2, 5).unwrap_err().contains("under way"));
-        let ranks = Client::attach_as(&engine, false, 1, 2);
+        let mut ranks = Client::attach_as(&engine, false, 1, 2);
+        let reason = ranks.arm(ranks.publish.published(), 4, 5).unwrap_err();
+        assert!(reason.contains("checked"), "{reason}");
+        ranks.ask(ReplayRequest::Check { session: ranks.number, batches: 2 }).unwrap();
+        let session = ranks.number;
+        let other = ReplayRequest::Cancel { session };
+        let reason = engine.borrow_mut().ask_replay(&other, OWNER + 1).unwrap_err();
+        assert!(reason.contains("another command"), "{reason}");
+        // Without a look at what is in them: a last rank's batches are checked elsewhere.
+        while ranks.state() != ReplayState::Checked {
+            let batch = ranks.next().await;
+            ranks.give_back(&batch);
+        }
+        engine.borrow_mut().disarm_replay(session, OWNER + 1);
+        assert_eq!(ranks.state(), ReplayState::Checked);
         let reason = ranks.arm(ranks.publish.published(), 3, 5).unwrap_err();
         assert!(reason.contains("ring.hold + 2 = 4"), "{reason}");
         ranks.arm(ranks.publish.published(), 4, 5).unwrap();
@@ -248,5 +264,41 @@ fn what_cannot_be_is_refused_with_the_reason() {
         let client = Client::attach(&engine, false);
         let reason = client.arm(client.publish.published(), 2, 5).unwrap_err();
         assert!(reason.contains("session.allow_headspace"), "{reason}");
+    });
+}
+
+/// A batch that the trainer keeps from before takes a slot for good: the last of the kept ones never comes.
+#[test]
+fn a_trainer_that_keeps_a_batch_for_good_is_shown_as_many_batches_all_the_same() {
+    on_engine_thread(|| async {
+        let folder = tempfile::tempdir().unwrap();
+        let engine = start(&stream_with(folder.path(), &[]), 1 << 20);
+        let mut client = Client::attach(&engine, false);
+        let kept = client.next().await;
+        client.arm(client.publish.published(), 6, 40).unwrap();
+        let mut again = 0;
+        while again < 40 {
+            again += u32::from(client.step().await.replayed);
+        }
+        assert!(matches!(client.state(), ReplayState::Done { replayed: 40, .. }));
+        assert!(!client.step().await.replayed);
+        client.check(&kept);
+    });
+}
+
+/// It was told apart from one that changes its batches: nothing is known of what it keeps.
+#[test]
+fn a_check_ends_though_the_trainer_keeps_one_of_the_batches() {
+    on_engine_thread(|| async {
+        let folder = tempfile::tempdir().unwrap();
+        let engine = start(&stream_with(folder.path(), &[]), 1 << 20);
+        let mut client = Client::attach(&engine, false);
+        client.ask(ReplayRequest::Check { session: client.number, batches: 3 }).unwrap();
+        let published = client.publish.published();
+        while client.read <= published {
+            client.step().await;
+        }
+        let _kept = client.next().await;
+        client.until(|state| *state == ReplayState::Checked).await;
     });
 }
