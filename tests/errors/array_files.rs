@@ -129,6 +129,15 @@ fn an_array_file_that_vanished_ends_the_run_by_name_after_all_before_it_and_may_
     }
 }
 
+/// Ends a thread that looks at it.
+struct StopsWhenDropped<'a>(&'a AtomicBool);
+
+impl Drop for StopsWhenDropped<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn while_an_array_file_is_rewritten_in_place_no_batch_has_other_bytes_than_its_ids_say() {
     for container in BOTH {
@@ -156,6 +165,8 @@ fn while_an_array_file_is_rewritten_in_place_no_batch_has_other_bytes_than_its_i
                     }
                 }
             });
+            // A panic here would wait for the writer, and nobody would hear of it.
+            let _stops = StopsWhenDropped(&stop);
             for _ in 0..10 {
                 let mut loader = attach(&daemon);
                 loop {
@@ -175,7 +186,6 @@ fn while_an_array_file_is_rewritten_in_place_no_batch_has_other_bytes_than_its_i
                     }
                 }
             }
-            stop.store(true, Ordering::Relaxed);
         });
         std::fs::write(&files[5], &whole).unwrap();
         assert_eq!(ids(&take_epoch(&mut attach(&daemon))), (0..24).collect::<Vec<_>>());

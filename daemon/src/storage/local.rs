@@ -237,7 +237,8 @@ impl OpenFile<'_> {
             found,
         };
         loop {
-            let missing = wanted + probe - buffer.len();
+            // A buffer that was larger already may have taken more than that of a file that grew.
+            let missing = (wanted + probe).saturating_sub(buffer.len());
             if missing == 0 {
                 break;
             }
