@@ -69,6 +69,17 @@ fn a_file_that_changes_length_while_it_is_read_is_named_and_tried_again() {
     }
 }
 
+/// It held a larger sample before: what the file grew by fits.
+#[test]
+fn a_file_that_grew_is_noticed_in_a_buffer_with_room_for_all_of_it() {
+    let (folder, files) = folder_with("file", b"0123456789");
+    let file = files.open_file(b"file", WHOLE).unwrap();
+    fs::write(folder.path().join("file"), [7; 64]).unwrap();
+    let mut buffer = Vec::with_capacity(32);
+    let error = file.read_into(&mut buffer).unwrap_err();
+    assert!(matches!(&error, StorageError::Changed { found: "more", .. }), "{error}");
+}
+
 #[test]
 fn a_range_beyond_the_end_is_a_bad_sample() {
     let (_folder, files) = folder_with("file", b"0123456789");
