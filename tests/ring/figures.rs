@@ -105,8 +105,8 @@ fn trainer_of_30_ms(stage_milliseconds: u32, times: u32) -> DaemonReport {
     report().since(&begun.unwrap())
 }
 
-/// A busy machine stretches the steps of both sides by parts of a millisecond, so one undisturbed run of a few is asked
-/// for; where none is to be had, one that is five times as slow, of which that is a fifth.
+/// A busy machine stretches the steps of both sides, so one undisturbed run of a few is asked for; where none is to be had,
+/// one that is five times as slow.
 fn assert_some_run(stage_milliseconds: u32, is_expected: impl Fn(&QueueReport, &str, f64) -> bool) {
     let mut seen = Vec::new();
     for times in [1, 1, 1, 1, 5, 5, 5] {
@@ -129,7 +129,9 @@ fn is_about(found: f64, expected: f64) -> bool {
 #[test]
 fn a_stage_faster_than_the_trainer_leaves_the_trainer_as_the_limit() {
     assert_some_run(25, |ring, limit, times| {
-        is_about(ring.ave_put_time, 0.005 * times)
+        // What reading, waking up and publishing take (0.3 to 0.8 ms) is in neither, so it is held against the step.
+        let off = ring.ave_put_time - 0.005 * times;
+        off.abs() <= 0.05 * 0.030 * times
             && is_about(ring.occupancy_rate, 1.0)
             && limit == "trainer"
     });

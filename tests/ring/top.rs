@@ -80,7 +80,29 @@ fn top_without_a_daemon_says_what_to_name() {
     assert!(lost.status.code() == Some(1) && named, "{lost:?}");
 }
 
-/// A pseudo-terminal of 80×24 with a program in it.
+/// Both ends of a pseudo-terminal of 80×24: a person's, and a program's.
+fn open_terminal() -> (OwnedFd, OwnedFd) {
+    let keys = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+    grantpt(&keys).unwrap();
+    unlockpt(&keys).unwrap();
+    let name = ptsname(&keys, Vec::new()).unwrap();
+    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let screen = rustix::fs::open(name.as_c_str(), flags, Mode::empty()).unwrap();
+    let size = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
+    tcsetwinsize(&screen, size).unwrap();
+    (keys, screen)
+}
+
+/// Starts a program in a terminal.
+fn start_in(screen: &OwnedFd, place: &Place, arguments: &[&str]) -> Child {
+    let stdio = || Stdio::from(screen.try_clone().unwrap());
+    let mut command = place.forebay(arguments);
+    command.env("TERM", "xterm-256color").stdin(stdio()).stdout(stdio()).stderr(stdio());
+    // The command, which holds copies of the screen, goes here: a reader would not see its end.
+    command.spawn().unwrap()
+}
+
+/// A terminal with a program in it.
 struct Terminal {
     keys: File,
     screen: OwnedFd,
@@ -91,20 +113,8 @@ struct Terminal {
 
 impl Terminal {
     fn run(place: &Place, arguments: &[&str]) -> Self {
-        let keys = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
-        grantpt(&keys).unwrap();
-        unlockpt(&keys).unwrap();
-        let name = ptsname(&keys, Vec::new()).unwrap();
-        let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let screen = rustix::fs::open(name.as_c_str(), flags, Mode::empty()).unwrap();
-        let size = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
-        tcsetwinsize(&screen, size).unwrap();
-        let stdio = || Stdio::from(screen.try_clone().unwrap());
-        let mut command = place.forebay(arguments);
-        command.env("TERM", "xterm-256color").stdin(stdio()).stdout(stdio()).stderr(stdio());
-        let child = command.spawn().unwrap();
-        // The command holds copies of the screen: the reader would not see its end.
-        drop(command);
+        let (keys, screen) = open_terminal();
+        let child = start_in(&screen, place, arguments);
         let keys = File::from(keys);
         let mut output = keys.try_clone().unwrap();
         let written = Arc::new(Mutex::new(Vec::new()));
@@ -194,6 +204,26 @@ fn top_in_a_terminal_ends_by_a_key_or_a_signal_and_gives_it_back() {
     kill(Pid::from_raw(by_signal.child.id().cast_signed()), Signal::SIGTERM).unwrap();
     assert_given_back(by_signal);
     assert!(at_work.daemon.is_running());
+}
+
+/// No hang-up signal comes: the terminal is not the one of its session.
+#[test]
+fn top_ends_when_its_terminal_is_gone() {
+    let place = Place::new();
+    let at_work = AtWork::start(&place);
+    let (keys, screen) = open_terminal();
+    let socket = at_work.daemon.socket.to_str().unwrap();
+    let mut child = start_in(&screen, &place, &["top", socket, "--every", "0.1"]);
+    drop(screen);
+    let mut keys = File::from(keys);
+    let mut shown = Vec::new();
+    while !String::from_utf8_lossy(&shown).contains("samples/s") {
+        let mut bytes = [0; 4096];
+        let count = keys.read(&mut bytes).unwrap();
+        shown.extend_from_slice(&bytes[..count]);
+    }
+    drop(keys);
+    assert!(program::wait(&mut child).code().is_some());
 }
 
 #[test]

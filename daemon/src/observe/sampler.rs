@@ -206,18 +206,23 @@ mod tests {
     fn a_busy_thread_is_sampled_where_the_kernel_lets_it_or_the_reason_is_told() {
         let is_over = Arc::new(AtomicBool::new(false));
         let asked = Arc::clone(&is_over);
+        // It has its name only once it runs.
+        let (begun, has_begun) = std::sync::mpsc::sync_channel(1);
         let busy = std::thread::Builder::new()
             .name("busy-one".to_owned())
             .spawn(move || {
+                begun.send(()).unwrap();
                 let mut turns = 0_u64;
                 while !asked.load(Ordering::Relaxed) {
                     turns = std::hint::black_box(turns.wrapping_mul(31) + 1);
                 }
             })
             .unwrap();
-        let sampling = Sampling::start(500).unwrap();
+        has_begun.recv().unwrap();
         let begun = Instant::now();
-        std::thread::sleep(Duration::from_millis(400));
+        let sampling = Sampling::start(500).unwrap();
+        // Beside other tests it gets but a part of a core.
+        std::thread::sleep(Duration::from_millis(1200));
         let ended = sampling.end();
         is_over.store(true, Ordering::Relaxed);
         busy.join().unwrap();
