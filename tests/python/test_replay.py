@@ -93,7 +93,7 @@ def test_a_trainer_that_changes_its_batches_is_refused(endless):
 
 
 ON_DEVICE = """
-import json, os, subprocess, sys, threading
+import json, os, subprocess, sys, threading, time
 import forebay.device
 loader = forebay.device.Loader(json.loads(sys.argv[1]), device=0)
 done = []
@@ -111,6 +111,7 @@ while asking.is_alive():
     for batch in loader:
         again += loader.replaying
         del batch
+        time.sleep(0.004)
 asking.join()
 print(json.dumps([again, done[0].returncode, done[0].stderr]))
 """

@@ -11,6 +11,8 @@ use crate::cli::observer::Observer;
 
 /// How often a trainer is looked at: no answer costs the daemon more than a few microseconds.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// The same where several batches are taken meanwhile.
+const LOOK_OFTEN: Duration = Duration::from_millis(2);
 /// A trainer that takes nothing for so long is not measured.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -113,12 +115,13 @@ impl Ranks {
                 return Ok(());
             }
             let taken: u64 = self.all.iter().map(|rank| rank.now.taken).sum();
+            let is_fast = taken > moved.0 + 2 * self.all.len() as u64;
             if taken != moved.0 {
                 moved = (taken, Instant::now());
             } else if moved.1.elapsed() >= PATIENCE {
                 bail!("the trainer has taken no batch for {} s", PATIENCE.as_secs());
             }
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(if is_fast { LOOK_OFTEN } else { LOOK_EVERY });
         }
     }
 
