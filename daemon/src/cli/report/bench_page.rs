@@ -1,7 +1,8 @@
 //! The page of a measured run: `forebay bench --report`.
 
 use super::super::bench::BenchReport;
-use super::super::table::{percent, time};
+use super::super::stats::{STAGE_COLUMNS, stage_cells};
+use super::super::table::percent;
 use super::chart::{self, Course, Histogram, Series};
 use super::course::{Point, Recorder};
 use super::machine::machine;
@@ -137,36 +138,7 @@ fn histograms(stages: &[StageReport]) -> Vec<String> {
 }
 
 fn stage_table(stages: &[StageReport]) -> String {
-    let header = [
-        "stage",
-        "at once",
-        "tasks",
-        "failed",
-        "mean",
-        "p90",
-        "p99",
-        "put wait",
-        "get wait",
-        "occupancy",
-    ];
-    let row = |stage: &StageReport| {
-        let queue = stage.queue.as_ref();
-        let of_queue =
-            |value: Option<f64>, show: fn(f64) -> String| value.map_or_else(String::new, show);
-        vec![
-            stage.name.clone(),
-            stage.concurrency.to_string(),
-            stage.num_tasks.to_string(),
-            stage.num_failures.to_string(),
-            time(stage.ave_time),
-            time(stage.p90_time),
-            time(stage.p99_time),
-            of_queue(queue.map(|queue| queue.ave_put_time), time),
-            of_queue(queue.map(|queue| queue.ave_get_time), time),
-            of_queue(queue.map(|queue| queue.occupancy_rate), percent),
-        ]
-    };
-    table(&header, &stages.iter().map(row).collect::<Vec<_>>())
+    table(&STAGE_COLUMNS, &stages.iter().map(stage_cells).collect::<Vec<_>>())
 }
 
 fn run_facts(what: &BenchPage<'_>) -> String {
