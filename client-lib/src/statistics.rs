@@ -8,28 +8,14 @@ const STEPS_PER_OCTAVE: u32 = 4;
 const BUCKETS: usize = 64 * STEPS_PER_OCTAVE as usize;
 
 /// Waits of one client.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct WaitStatistics {
     batches: u64,
-    waited: u64,
-    total: Duration,
+    /// Of batches that were not ready.
+    waits: Times,
     /// The wait for the first batch: a start, not a limit.
     start_up: Duration,
     payload_bytes: u64,
-    buckets: Box<[u64; BUCKETS]>,
-}
-
-impl Default for WaitStatistics {
-    fn default() -> Self {
-        Self {
-            batches: 0,
-            waited: 0,
-            total: Duration::ZERO,
-            start_up: Duration::ZERO,
-            payload_bytes: 0,
-            buckets: Box::new([0; BUCKETS]),
-        }
-    }
 }
 
 /// The bucket of a time: the octave and the two bits below its leading one.
@@ -54,13 +40,10 @@ impl WaitStatistics {
         self.batches += 1;
         self.payload_bytes += payload_bytes;
         if let Some(wait) = wait {
-            self.waited += 1;
-            self.total += wait;
+            self.waits.record(wait);
             if self.batches == 1 {
                 self.start_up = wait;
             }
-            let nanoseconds = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
-            self.buckets[bucket(nanoseconds)] += 1;
         }
     }
 
@@ -73,19 +56,19 @@ impl WaitStatistics {
     /// The batches that were not ready when they were asked for.
     #[must_use]
     pub fn waited(&self) -> u64 {
-        self.waited
+        self.waits.count()
     }
 
     /// The time waited for all batches but the first, whose wait is the start-up.
     #[must_use]
     pub fn after_start(&self) -> Duration {
-        self.total - self.start_up
+        self.waits.total() - self.start_up
     }
 
     /// The time waited in all.
     #[must_use]
     pub fn total(&self) -> Duration {
-        self.total
+        self.waits.total()
     }
 
     /// The bytes of the batches handed over.
@@ -98,24 +81,7 @@ impl WaitStatistics {
     /// `share` is between 0 and 1.
     #[must_use]
     pub fn quantile(&self, share: f64) -> Duration {
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            clippy::cast_precision_loss,
-            reason = "a rank among counts that stay far below 2^53"
-        )]
-        let wanted = (share.clamp(0.0, 1.0) * self.batches as f64).ceil() as u64;
-        let mut seen = self.batches - self.waited;
-        if seen >= wanted {
-            return Duration::ZERO;
-        }
-        for (index, count) in self.buckets.iter().enumerate() {
-            seen += count;
-            if seen >= wanted {
-                return Duration::from_nanos(upper_end(index));
-            }
-        }
-        self.total
+        self.waits.quantile_among(self.batches, share)
     }
 }
 
@@ -165,14 +131,22 @@ impl Times {
     /// The time that a share of them stayed within, too large by at most a quarter. `share` is between 0 and 1.
     #[must_use]
     pub fn quantile(&self, share: f64) -> Duration {
+        self.quantile_among(self.count, share)
+    }
+
+    /// The same among `all`, of which those that were not recorded took no time.
+    fn quantile_among(&self, all: u64, share: f64) -> Duration {
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             clippy::cast_precision_loss,
             reason = "a rank among counts that stay far below 2^53"
         )]
-        let wanted = (share.clamp(0.0, 1.0) * self.count as f64).ceil() as u64;
-        let mut seen = 0;
+        let wanted = (share.clamp(0.0, 1.0) * all as f64).ceil() as u64;
+        let mut seen = all.saturating_sub(self.count);
+        if seen > 0 && seen >= wanted {
+            return Duration::ZERO;
+        }
         for (index, count) in self.buckets.iter().enumerate() {
             seen += count;
             if seen >= wanted && seen > 0 {
