@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# What all scripts share: the repository's root as working folder, where things are built, and how a script speaks.
+# What all scripts share: the repository's root as working folder, where things are built, how a script speaks, and how it
+# runs steps.
 # Sourced, never run. It installs nothing; that is scripts/setup's work.
 
 set -euo pipefail
@@ -35,4 +36,43 @@ fail() {
 # Prints the comment block at the head of the script that asks, as its help.
 print_help() {
     sed -n '2,/^$/ s/^# \{0,1\}//p' "$0"
+}
+
+# Begins a list of steps: a folder for their output, and the file of their times. A script that another one's steps run
+# adds to that one's file; the first prints it as a table at its end.
+begin_steps() {
+    step_logs="$target/$1-logs"
+    step_number=0
+    # A step that hangs ends with its name instead of taking the whole run's time.
+    step_limit_seconds="${FOREBAY_STEP_LIMIT_SECONDS:-2400}"
+    rm -rf "$step_logs"
+    mkdir -p "$step_logs"
+    if [ -z "${FOREBAY_STEP_TIMES:-}" ]; then
+        export FOREBAY_STEP_TIMES="$step_logs/times"
+        : >"$FOREBAY_STEP_TIMES"
+        trap print_step_times EXIT
+    fi
+}
+
+# step NAME COMMAND…: runs one step, shows its output and keeps it, and says how long it took.
+step() {
+    local name="$1" begun="$SECONDS" status=0 seconds
+    local limit=(timeout --foreground "$step_limit_seconds")
+    shift
+    # timeout starts programs alone.
+    ! declare -F "$1" >/dev/null || limit=()
+    step_number=$((step_number + 1))
+    printf '\n== %s\n' "$name"
+    ${limit[@]+"${limit[@]}"} "$@" 2>&1 | tee "$step_logs/$step_number" || status=$?
+    seconds=$((SECONDS - begun))
+    printf '== %s: %s seconds\n' "$name" "$seconds"
+    printf '%s\t%s\n' "$seconds" "$name" >>"$FOREBAY_STEP_TIMES"
+    [ "$status" != 124 ] || fail "FAILED: $name took longer than $step_limit_seconds seconds"
+    [ "$status" = 0 ] || fail "FAILED: $name (status $status)"
+}
+
+# What each step took, in seconds, and their sum.
+print_step_times() {
+    awk -F '\t' '{ printf "%6d  %s\n", $1, $2; sum += $1 } END { printf "%6d  seconds in all\n", sum }' \
+        "$FOREBAY_STEP_TIMES"
 }

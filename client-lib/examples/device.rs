@@ -76,7 +76,7 @@ fn latency(config: &str, takes: usize, pause_ms: usize) -> Answer<()> {
     Ok(())
 }
 
-/// Pinned memory, so that a copy to it waits for nobody. cudarc's own kind carries an event that is not needed here.
+/// Pinned memory, so that a copy to it is asynchronous. cudarc's type has an event that is not needed here.
 struct Pinned {
     start: *mut u8,
     bytes: usize,
@@ -119,7 +119,7 @@ struct Read {
     done: CudaEvent,
 }
 
-/// Where reads go and what came of them.
+/// Pending reads, and the results of the comparison.
 struct Reader {
     context: Arc<CudaContext>,
     burden: (CudaSlice<u8>, CudaSlice<u8>),
@@ -143,7 +143,7 @@ impl Reader {
         for _ in 0..burdens {
             let (from, _from) = self.burden.0.device_ptr(stream);
             let (to, _to) = self.burden.1.device_ptr(stream);
-            // SAFETY: both are of this length, and nobody reads what they hold.
+            // SAFETY: both have this length, and their content is not used.
             unsafe { result::memcpy_dtod_async(to, from, BURDEN_BYTES, stream.cu_stream())? };
         }
         while self.under_way.len() >= READS {

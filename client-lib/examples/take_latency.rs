@@ -4,7 +4,7 @@
 //! stream, with a pause before each take that lets the ring fill, as a training step does. Only batches that were ready
 //! count; for each the call of `next_batch` alone is timed, on one thread. Prints one JSON object.
 
-#[path = "../tests/stub/mod.rs"]
+#[path = "../tests/support/stub.rs"]
 mod stub;
 
 use std::time::{Duration, Instant};

@@ -3,6 +3,7 @@
 //! Only under the feature `wheel`, which pyproject.toml sets. maturin leaves programs beside an extension module out of
 //! the wheel, so the program is built here by a cargo of its own, in a target folder of its own, since the outer cargo
 //! holds the lock of the usual one; the files then travel as data of the package (`include` in pyproject.toml).
+//! `FOREBAY_WHEEL_PROGRAM` names one that is built already.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -25,7 +26,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     // A package without its files is built again.
     println!("cargo:rerun-if-changed={}", package.join("bin/forebay").display());
 
-    let program = build_program(&root)?;
+    println!("cargo:rerun-if-env-changed=FOREBAY_WHEEL_PROGRAM");
+    let program = match env::var_os("FOREBAY_WHEEL_PROGRAM") {
+        Some(built) => PathBuf::from(built),
+        None => build_program(&root)?,
+    };
     replace(&program, &package.join("bin"), "forebay")?;
     let licences = package.join("licenses");
     for licence in ["LICENSE-MIT", "LICENSE-APACHE"] {

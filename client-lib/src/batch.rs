@@ -1,4 +1,4 @@
-//! A batch that was handed over: a shared lease on its slot.
+//! A batch: a shared lease of its slot.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::ring::Lease;
 use crate::views::Tensor;
 
-/// A finished batch. Clones share the slot; dropping the last one gives it back to the daemon.
+/// A finished batch. Clones share the slot; dropping the last one returns it to the daemon.
 #[derive(Debug, Clone)]
 pub struct Batch {
     pub(crate) lease: Arc<Lease>,
@@ -18,25 +18,25 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// The samples in the batch, padding included.
+    /// The number of samples, padding included.
     #[must_use]
     pub fn rows(&self) -> u64 {
         self.lease.descriptor().rows
     }
 
-    /// The batch's number in the session, counted from 0 over seeks and epochs.
+    /// The batch's number in the session, counted from 0 across seeks and epochs.
     #[must_use]
     pub fn number(&self) -> u64 {
         self.lease.descriptor().sequence.0
     }
 
-    /// The epoch that it belongs to.
+    /// The batch's epoch.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.lease.descriptor().epoch
     }
 
-    /// The stream's position once this batch is consumed, as the daemon counts it.
+    /// The stream's position after this batch, as counted by the daemon.
     #[must_use]
     pub fn position_after(&self) -> Position {
         self.lease.descriptor().position_after
@@ -48,13 +48,13 @@ impl Batch {
         self.lease.descriptor().last_of_epoch
     }
 
-    /// Whether it was shown before and comes again for a measurement.
+    /// Whether it is a replay of an earlier batch, for a measurement.
     #[must_use]
     pub fn is_replayed(&self) -> bool {
         self.lease.descriptor().replayed
     }
 
-    /// The slot's bytes that hold data.
+    /// The number of bytes in the slot that hold data.
     #[must_use]
     pub fn payload_bytes(&self) -> u64 {
         self.lease.descriptor().payload_bytes
@@ -68,20 +68,20 @@ impl Batch {
 
     /// The tensors, in order.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = Tensor<'_>> {
-        (0..self.terms.tensors.len()).map(|index| Tensor::new(self, index))
+        (0..self.terms.tensors.len()).map(|index| Tensor::new(&self.lease, &self.terms, index))
     }
 
     /// The tensor of this name.
     #[must_use]
     pub fn tensor(&self, name: &str) -> Option<Tensor<'_>> {
         let index = self.terms.tensors.iter().position(|spec| spec.name == name)?;
-        Some(Tensor::new(self, index))
+        Some(Tensor::new(&self.lease, &self.terms, index))
     }
 
     /// The tensor of this name.
     ///
     /// # Errors
-    /// [`Error::NoSuchTensor`] with the names that there are.
+    /// [`Error::NoSuchTensor`] with the names of the batch's tensors.
     pub fn require(&self, name: &str) -> Result<Tensor<'_>, Error> {
         self.tensor(name).ok_or_else(|| {
             let names: Vec<&str> = self.specs().iter().map(|spec| spec.name.as_str()).collect();

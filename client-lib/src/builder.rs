@@ -1,25 +1,28 @@
-//! Where, as whom and from where on to attach.
+//! The settings of a loader, and the attach.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use forebay_protocol::frames::{Attach, Attached, ClientFrame, ConfigSource, Revival, Start};
+use forebay_protocol::frames::{Attach, Attached, ClientFrame, ConfigSource, RestartPolicy, Start};
 use forebay_protocol::ids::Position;
 use forebay_protocol::socket::Connection;
 
 use crate::error::Error;
-use crate::keeper::{Keeper, PrivateStart, ServedPlace, greet};
 use crate::link::{Interrupt, Link};
 use crate::loader::Loader;
 use crate::program::find_program;
 use crate::rank::{Placement, find_placement};
 use crate::state::State;
+use crate::supervisor::{LaunchSpec, Supervisor, greet};
 use crate::target::Target;
 
-/// The variable that names the daemon's socket, as `forebay run` sets it.
+/// The environment variable with the daemon's socket, which `forebay run` sets.
 pub const SOCKET_VARIABLE: &str = "FOREBAY_SOCKET";
 
-/// What a loader is made of. Every setting has a default.
+/// The environment variable that chooses [`Builder::named_segments`].
+const NAMED_SEGMENTS_VARIABLE: &str = "FOREBAY_NAMED_SEGMENTS";
+
+/// The settings of a loader. Each has a default.
 pub struct Builder {
     target: Target,
     rank: Option<(u32, u32)>,
@@ -31,6 +34,7 @@ pub struct Builder {
     overrides: Vec<(String, String)>,
     program: Option<PathBuf>,
     unfinished: bool,
+    named_segments: Option<bool>,
     interrupt: Option<Interrupt>,
 }
 
@@ -58,25 +62,26 @@ impl Builder {
             overrides: Vec::new(),
             program: None,
             unfinished: false,
+            named_segments: None,
             interrupt: None,
         }
     }
 
-    /// This process's rank and the world size; default: what the launcher says ([`crate::rank`]).
+    /// This process's rank and the world size; default: those of the launcher ([`crate::rank`]).
     #[must_use]
     pub fn rank(mut self, rank: u32, world_size: u32) -> Self {
         self.rank = Some((rank, world_size));
         self
     }
 
-    /// What an initialised `torch.distributed` says, for the order of sources in [`crate::rank`].
+    /// Rank and world size of an initialised `torch.distributed`; [`crate::rank`] has the precedence of the sources.
     #[must_use]
     pub fn distributed(mut self, rank: u32, world_size: u32) -> Self {
         self.distributed = Some((rank, world_size));
         self
     }
 
-    /// Goes on where a saved state stands; default: epoch 0, sample 0. `force`: also when it belongs to another stream.
+    /// Resumes from a saved state; default: epoch 0, sample 0. `force`: also when it belongs to another stream.
     #[must_use]
     pub fn state(mut self, state: State, force: bool) -> Self {
         self.state = Some(state);
@@ -84,71 +89,86 @@ impl Builder {
         self
     }
 
-    /// Begins at a position, whatever stream it came from; a state given besides holds instead. Default: the start.
+    /// Begins at a position, without a check of the stream. A saved state has precedence. Default: the start.
     #[must_use]
     pub fn position(mut self, position: Position) -> Self {
         self.position = position;
         self
     }
 
-    /// The longest time without any progress anywhere; default 300 s.
+    /// The maximum time without any progress; default 300 s.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Overrides a key of a private daemon's configuration: a dotted key and its value as JSON text.
+    /// Overrides a key of a private daemon's configuration: a dotted key, and its value as JSON text.
     #[must_use]
     pub fn override_key(mut self, key: impl Into<String>, json: impl Into<String>) -> Self {
         self.overrides.push((key.into(), json.into()));
         self
     }
 
-    /// Where a private daemon's program is looked for after FOREBAY_PROGRAM and before this executable's folder.
+    /// The private daemon's program, which is tried after FOREBAY_PROGRAM and before this executable's folder.
     #[must_use]
     pub fn program(mut self, path: impl Into<PathBuf>) -> Self {
         self.program = Some(path.into());
         self
     }
 
-    /// Takes fields that the configuration leaves to a GPU (`output.FIELD.on = "gpu"`) as they lie in the ring: uint8,
-    /// height × width × channels. Their [`TensorSpec::finish`](forebay_protocol::tensor::TensorSpec::finish) says what is
-    /// left to be done, and [`crate::finish`] does it. Default: such a stream is refused at the attach.
+    /// Accepts fields that the configuration leaves to a GPU (`output.FIELD.on = "gpu"`) as they are in the ring: uint8,
+    /// height × width × channels. Their [`TensorSpec::finish`](forebay_protocol::tensor::TensorSpec::finish) describes the
+    /// remaining conversion, and [`crate::finish`] implements it. Default: the attach refuses such a stream.
     #[must_use]
     pub fn unfinished(mut self, unfinished: bool) -> Self {
         self.unfinished = unfinished;
         self
     }
 
-    /// Asked about every 50 ms while waiting; true ends the wait with [`Error::Interrupted`], and the loader stays usable.
+    /// Maps the ring by names in /dev/shm, for a process that cannot receive descriptors, from a daemon of `forebay serve` or
+    /// `run` with `listen.named_segments = true`. Such a loader raises [`Error::DaemonLost`] when its daemon dies, and any
+    /// process of the user can open the ring while it attaches (docs/protocol.md, "Named segments"). Default: whether the
+    /// environment variable FOREBAY_NAMED_SEGMENTS is `1`.
     #[must_use]
-    pub fn interrupt(mut self, asked: impl FnMut() -> bool + Send + 'static) -> Self {
-        self.interrupt = Some(Box::new(asked));
+    pub fn named_segments(mut self, named: bool) -> Self {
+        self.named_segments = Some(named);
         self
     }
 
-    /// Attaches.
+    /// Called about every 50 ms while waiting; true ends the wait with [`Error::Interrupted`], and the loader stays usable.
+    #[must_use]
+    pub fn interrupt(mut self, interrupt: impl FnMut() -> bool + Send + 'static) -> Self {
+        self.interrupt = Some(Box::new(interrupt));
+        self
+    }
+
+    /// Attaches to the target.
     ///
     /// # Errors
-    /// What the target, the daemon or the saved state are refused for.
+    /// When the target, the daemon's stream or the saved state is refused.
     pub fn attach(mut self) -> Result<Loader, Error> {
         let variable = |name: &str| std::env::var(name).ok();
         let placement = find_placement(self.rank, self.distributed, &variable)?;
         let (mut link, stream, path) = self.connect(&placement)?;
         link.expect_welcome()?;
         let position = self.state.as_ref().map_or(self.position, |state| state.position);
-        link.send(
-            &ClientFrame::Attach(Attach {
-                stream: stream.clone(),
-                rank: placement.rank,
-                world_size: placement.world_size,
-                position,
-                substitutes: self.state.as_ref().map_or(0, |state| state.substitutes),
-            }),
-            &[],
-        )?;
-        let (terms, descriptors) = link.expect_attached()?;
+        let attach = Attach {
+            stream: stream.clone(),
+            rank: placement.rank,
+            world_size: placement.world_size,
+            position,
+            substitutes: self.state.as_ref().map_or(0, |state| state.substitutes),
+        };
+        // A private daemon is a child with a socketpair: it always passes descriptors.
+        let named = path.is_some()
+            && self.named_segments.unwrap_or_else(|| {
+                variable(NAMED_SEGMENTS_VARIABLE).is_some_and(|value| value == "1")
+            });
+        let request =
+            if named { ClientFrame::AttachNamed(attach) } else { ClientFrame::Attach(attach) };
+        link.send(&request, &[])?;
+        let (terms, segments) = link.expect_attached()?;
         if !self.unfinished {
             refuse_unfinished(&terms)?;
         }
@@ -158,16 +178,15 @@ impl Builder {
         {
             return Err(Error::StateMismatch(differences));
         }
-        if let (Some(path), Revival::BySupervisor) = (path, terms.revival) {
-            let place = ServedPlace { path: std::path::absolute(&path).unwrap_or(path) };
-            link.set_keeper(Keeper::served(place, link.connection())?);
+        if let (Some(path), RestartPolicy::BySupervisor) = (path, terms.restart_policy) {
+            let socket = std::path::absolute(&path).unwrap_or(path);
+            link.set_supervisor(Supervisor::served(socket, link.connection())?);
         }
         let substitutes = self.state.map_or(0, |state| state.substitutes);
-        Loader::new(link, *terms, descriptors, stream, placement, substitutes)
+        Loader::new(link, *terms, segments, stream, placement, substitutes)
     }
 
-    /// Connects and queues everything up to, and without, the attach. Gives the stream and, for a daemon that is not this
-    /// loader's own, its socket.
+    /// Connects and sends the frames before `Attach`. Returns the stream and, unless the daemon is private, its socket.
     fn connect(
         &mut self,
         placement: &Placement,
@@ -220,7 +239,7 @@ impl Builder {
             return Err(Error::Config(format!("the configuration `{path}`: {error}")));
         }
         let program = find_program(self.program.as_deref())?;
-        let start = PrivateStart {
+        let launch = LaunchSpec {
             program: std::path::absolute(&program).unwrap_or(program),
             local_world_size: placement.local_world_size,
             local_rank: placement.local_rank,
@@ -231,12 +250,28 @@ impl Builder {
             local_world_size: placement.local_world_size,
             local_rank: placement.local_rank,
         });
-        let (keeper, connection) = Keeper::private(start, &order)?;
-        Link::new(connection, Some(keeper), interrupt, self.timeout)
+        let (supervisor, connection) = Supervisor::private(launch, &order)?;
+        Link::new(connection, Some(supervisor), interrupt, self.timeout)
     }
 }
 
-/// Refuses a stream that leaves a field to a GPU, for a client that would hand it out as it is.
+impl Loader {
+    /// Attaches with default settings: see [`Loader::builder`].
+    ///
+    /// # Errors
+    /// As [`Builder::attach`].
+    pub fn attach(target: impl Into<Target>) -> Result<Self, Error> {
+        Self::builder(target).attach()
+    }
+
+    /// A builder for a loader that attaches to `target`.
+    #[must_use]
+    pub fn builder(target: impl Into<Target>) -> Builder {
+        Builder::new(target.into())
+    }
+}
+
+/// Refuses a stream that leaves a field to a GPU, for a loader without one.
 fn refuse_unfinished(terms: &Attached) -> Result<(), Error> {
     let Some((spec, finish)) =
         terms.tensors.iter().find_map(|spec| Some((spec, spec.finish.as_ref()?)))

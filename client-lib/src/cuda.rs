@@ -1,35 +1,35 @@
-//! Batches on the GPU: each slot's bytes are copied on a side stream, ahead of the trainer, and nobody waits for a copy
-//! who does not need it.
+//! Batches on the GPU: each slot's bytes are copied on a side stream, ahead of the trainer, without blocking other streams
+//! or threads.
 //!
-//! Threads: the **trainer's** takes batches ([`Upload::next`]); the **upload thread** holds the [`Loader`](crate::Loader),
-//! takes from the ring and queues copies; the **reaper** waits for each copy and lets its slot go; a fourth registers
+//! Threads: the **trainer's** takes batches ([`Upload::next`]); the **upload thread** owns the [`Loader`](crate::Loader),
+//! takes from the ring and queues copies; the **reaper** waits for each copy and releases its slot; a fourth registers
 //! the ring once and ends.
 //!
-//! A **slot**'s way, and who moves it:
+//! The states of a **slot** and their transitions:
 //! ```text
 //!   taken ──upload thread: copy queued, `copied` recorded──► copying ──reaper: `copied` completed──► returned
 //!     └──staged: upload thread copied it into pinned memory──────────────────────────────────────► returned
 //! ```
-//! A slot is never returned before `copied` has completed, and needs nobody's help to return then.
+//! A slot is never returned before `copied` has completed, and is then returned without the trainer's participation.
 //!
-//! A **destination**'s way:
+//! The states of a **destination**:
 //! ```text
 //!   free ──trainer: offer──► offered ──upload thread: side stream waits for `after`, copy queued──► filled
 //!    ▲                          ▲                                                                     │
-//!    │                          └──a jump discards it: the next copy is behind in the same stream─────┤
+//!    │                          └──a seek discards it: the next copy is ordered after it──────────────┤
 //!    │                                                                                                │
 //!    └──last view dropped: an event per stream that used it becomes `after`──── held ◄──trainer: next─┘
 //!                                                                  (the caller's stream waits for `copied`)
 //! ```
-//! A block keeps its `after` events until a copy into it is queued behind them: freed before that, it is freed behind them.
-//! Here the memory is [`DeviceLoader`]'s own pool. Under PyTorch its allocator does the same for every tensor: allocated
-//! on the side stream and marked by `record_stream`, a block is given out again when the events that the allocator records
-//! at the last view's end have completed.
+//! A block keeps its `after` events until a copy into it is queued behind them; when it is freed earlier, the free is
+//! ordered behind them too. This is [`DeviceLoader`]'s own pool. PyTorch's allocator does the same for every tensor:
+//! allocated on the side stream and marked by `record_stream`, a block is reused when the events that the allocator
+//! records at the last view's end have completed.
 //!
-//! **Errors.** What the loader says comes in the batches' order and the caller may try again. What the driver says ends
-//! the upload for good ([`Error::Gpu`](crate::Error::Gpu)), its slots return and the daemon goes on; the state says where
-//! to resume. **Order of the end:** the upload thread stops, the reaper has seen every copy, the loader goes, the ring
-//! unregisters and is then unmapped when the last lease has gone.
+//! **Errors.** The loader's errors are returned in order with the batches, and the caller may retry. A driver error ends
+//! the upload ([`Error::Gpu`](crate::Error::Gpu)): its slots are returned, the daemon continues, and the state says where
+//! to resume. **Shutdown:** the upload thread stops, the reaper waits for every copy, the loader is dropped, and the ring
+//! is unregistered and unmapped when the last lease has ended.
 
 #![allow(unsafe_code)]
 

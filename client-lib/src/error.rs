@@ -1,35 +1,35 @@
-//! What can go wrong for a client, by what its user can do about it. The Python exceptions follow these variants.
+//! The errors of a client, grouped by what its user can do about them. The Python exceptions follow these variants.
 
 use std::time::Duration;
 
 use forebay_protocol::frames::{Fault, FaultKind};
 
-/// Why a loader does not go on.
+/// An error of a loader.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A mistake in the configuration, the target, the rank or the request.
+    /// An error in the configuration, the target, the rank or the request.
     #[error("{0}")]
     Config(String),
-    /// A bad sample under `on_bad_sample = "fail"`, or past the budget.
+    /// A bad sample with `on_bad_sample = "fail"`, or more bad samples than allowed.
     #[error("{0}")]
     BadSample(String),
-    /// Reading the data failed after all retries, for a reason that may pass.
+    /// Reading the data failed after all retries, for a possibly transient reason.
     #[error("{0}")]
     Storage(String),
-    /// The machine does not grant what the session needs.
+    /// The machine lacks memory, descriptors or threads for the session.
     #[error("{0}")]
     Memory(String),
-    /// Another client holds this stream, rank and world size.
+    /// Another client is attached with this stream, rank and world size.
     #[error("{0}")]
     Taken(String),
-    /// Daemon and client are of different versions.
+    /// Daemon and client have different versions.
     #[error("{0}")]
     Version(String),
     /// The daemon is gone.
     #[error("{0}")]
     DaemonLost(String),
-    /// Nothing moved for the time allowed.
+    /// No progress within the time-out.
     #[error(
         "no progress for {} s while waiting for {waited_for}; {daemon_says}; raise `timeout` if that is to be expected",
         waited.as_secs_f64()
@@ -37,14 +37,14 @@ pub enum Error {
     Timeout {
         /// The time without any progress.
         waited: Duration,
-        /// For a person.
+        /// What was waited for, human-readable.
         waited_for: String,
-        /// What the daemon knows of it: stage, sample and file where it is a sample.
+        /// The daemon's explanation: the stage, and the sample and file that it waits for.
         daemon_says: String,
     },
-    /// More batches are held than the ring spares.
+    /// More batches are held than the ring allows.
     #[error(
-        "{held} batches are held and this ring lets {hold} be kept while the next is asked for (`ring.hold` = {hold}, \
+        "{held} batches are held and this ring allows {hold} while the next one is requested (`ring.hold` = {hold}, \
          `ring.slots` = {slots}); drop batches earlier, keep copies (`.copy()`), or raise both keys"
     )]
     HoldLimit {
@@ -55,10 +55,10 @@ pub enum Error {
         /// The slots of the ring.
         slots: u16,
     },
-    /// More batches are held on the GPU than were to be.
+    /// More batches are held on the GPU than allowed.
     #[error(
-        "{held} batches are held on the device and {hold} may be (`device_hold` = {hold}); drop batches earlier, keep \
-         copies (`.clone()`), or raise `device_hold`"
+        "{held} batches are held on the device and {hold} are allowed (`device_hold` = {hold}); drop batches earlier, \
+         keep copies (`.clone()`), or raise `device_hold`"
     )]
     DeviceHoldLimit {
         /// The batches held.
@@ -66,13 +66,13 @@ pub enum Error {
         /// The limit.
         hold: usize,
     },
-    /// The GPU's driver refused or failed.
+    /// A call of the GPU's driver failed.
     #[error("{0}")]
     Gpu(String),
     /// A saved state belongs to another stream.
     #[error("{0}")]
     StateMismatch(String),
-    /// All configured epochs were delivered.
+    /// All configured epochs are finished.
     #[error("all {epochs} epochs are finished (`order.epochs` = {epochs})")]
     EpochsFinished {
         /// The configured number.
@@ -83,16 +83,16 @@ pub enum Error {
         "this loader was attached before a fork and belongs to the parent process; attach in the child"
     )]
     Forked,
-    /// The interrupt that was set on the loader said so.
+    /// The loader's interrupt ended a wait.
     #[error("interrupted while waiting for {0}")]
     Interrupted(String),
     /// The loader was closed.
     #[error("the loader is closed")]
     Closed,
-    /// A tensor was asked for by a name or a type that the batch does not have.
+    /// A tensor was requested by a name or a type that the batch does not have.
     #[error("{0}")]
     NoSuchTensor(String),
-    /// What came over the border makes no sense: an error of the daemon, or of this client.
+    /// The daemon's frames or shared memory are invalid: a bug in the daemon or in this client.
     #[error("{0}")]
     Protocol(String),
 }

@@ -1,17 +1,17 @@
-//! Makes of a batch's bytes what the configuration left to the client (`output.FIELD.on = "gpu"`): look up each byte in a
-//! table, and lay the channels where they belong.
+//! The conversion that the configuration leaves to the client (`output.FIELD.on = "gpu"`): looks up each byte in a table
+//! and transposes the channels.
 //!
-//! [`FinishPlan`] is what that takes, checked against the tensor: the table, made by the code that the daemon itself writes
-//! rows with, and the sizes. [`finish_rows`] does it on the CPU, by definition: what a GPU makes is compared with it.
-//! [`KERNELS`] does it on a GPU. Neither computes a value, so all of them, and the daemon, agree to the bit.
+//! [`FinishPlan`] has the parameters, checked against the tensor: the table, computed by the code that the daemon writes
+//! rows with, and the sizes. [`finish_rows`] is the reference implementation on the CPU, [`KERNELS`] the one for a GPU.
+//! Neither computes a value, so the results of both, and of the daemon, are bit-identical.
 //!
-//! Nothing here knows of devices, streams or leases.
+//! Devices, streams and leases are not handled here.
 
 use forebay_protocol::tensor::{DType, TensorSpec};
 
 use crate::error::Error;
 
-/// The kernels in PTX, without a zero at its end. Their head has the parameters, and the same in CUDA C.
+/// The kernels in PTX, without a terminating zero. Its header documents the parameters and has the same in CUDA C.
 pub const KERNELS: &str = include_str!("cuda/finish.ptx");
 
 /// How one tensor is finished.
@@ -24,28 +24,28 @@ pub struct FinishPlan {
 }
 
 impl FinishPlan {
-    /// The plan for a tensor of a session's terms; `None` when nothing was left of it to be done.
+    /// The plan for a tensor of a session's terms; `None` when it needs no finishing.
     ///
     /// # Errors
-    /// [`Error::Protocol`] when what the daemon said of it does not fit together.
+    /// [`Error::Protocol`] when the daemon's description is inconsistent.
     pub fn of(raw: &TensorSpec) -> Result<Option<Self>, Error> {
         let Some(finish) = &raw.finish else {
             return Ok(None);
         };
-        let broken = |reason: String| Error::Protocol(format!("tensor `{}`: {reason}", raw.name));
-        let sides = finish.sides(raw).map_err(broken)?;
+        let invalid = |reason: String| Error::Protocol(format!("tensor `{}`: {reason}", raw.name));
+        let sides = raw.finish_sides(finish).map_err(invalid)?;
         let values = finish
             .values(sides.channels)
-            .ok_or_else(|| broken(format!("there is no table for {}", finish.dtype.name())))?;
+            .ok_or_else(|| invalid(format!("there is no table for {}", finish.dtype.name())))?;
         Ok(Some(Self {
-            finished: finish.finished(&raw.name),
+            finished: raw.finished(finish),
             pixels_per_row: sides.pixels_per_row,
             channels: sides.channels,
             table: values.table_bytes(sides.channels),
         }))
     }
 
-    /// The finished tensor: as the daemon would have announced it with `on = "cpu"`.
+    /// The finished tensor: as the daemon announces it with `on = "cpu"`.
     #[must_use]
     pub fn finished(&self) -> &TensorSpec {
         &self.finished
@@ -63,14 +63,14 @@ impl FinishPlan {
         self.channels.into()
     }
 
-    /// Whether a finished row lies as channels × height × width, else as height × width × channels.
+    /// Whether a finished row is channels × height × width, else height × width × channels.
     #[must_use]
     pub fn channels_first(&self) -> bool {
         !self.finished.channels_last
     }
 
-    /// The bits of every value: that of byte `v` in channel `c` is entry `c × 256 + v`, of
-    /// [`element_bytes`](Self::element_bytes), in the machine's byte order. 256 to 4,096 bytes.
+    /// The bits of every value: the value of byte `v` in channel `c` is entry `c × 256 + v`, of
+    /// [`element_bytes`](Self::element_bytes), in native byte order. 256 to 4,096 bytes.
     #[must_use]
     pub fn table(&self) -> &[u8] {
         &self.table
@@ -82,24 +82,24 @@ impl FinishPlan {
         match self.finished.dtype {
             DType::U8 => 1,
             DType::F16 | DType::BF16 => 2,
-            // The plan was refused for every other type.
+            // `of` refuses every other type.
             _ => 4,
         }
     }
 
-    /// The bytes of a row before: one for each channel of each pixel.
+    /// The size of a raw row: one byte for each channel of each pixel.
     #[must_use]
     pub fn raw_row_bytes(&self) -> u64 {
         u64::from(self.pixels_per_row) * u64::from(self.channels)
     }
 
-    /// The bytes of a row after.
+    /// The size of a finished row.
     #[must_use]
     pub fn finished_row_bytes(&self) -> u64 {
         self.raw_row_bytes() * self.element_bytes() as u64
     }
 
-    /// The entry of [`KERNELS`] that does this.
+    /// The entry point in [`KERNELS`] for this plan.
     #[must_use]
     pub fn kernel(&self) -> &'static str {
         match self.element_bytes() {
@@ -110,7 +110,7 @@ impl FinishPlan {
     }
 }
 
-/// Finishes rows on the CPU: `raw` as it lies in the slot, `out` as the daemon would have written it. Slow and plain.
+/// Finishes rows on the CPU: `raw` as in the slot, `out` as the daemon writes it with `on = "cpu"`. Not optimised.
 ///
 /// # Errors
 /// [`Error::Protocol`] when `raw` or `out` are not exactly `rows` rows long.
@@ -142,8 +142,8 @@ fn look_up<const BYTES: usize>(plan: &FinishPlan, raw: &[u8], out: &mut [u8]) {
     let (channels, pixels) = (usize::from(plan.channels), plan.pixels_per_row as usize);
     let table = plan.table.as_chunks::<BYTES>().0;
     let out = out.as_chunks_mut::<BYTES>().0;
-    for (place, byte) in raw.iter().enumerate() {
-        let (pixel, channel) = (place / channels, place % channels);
+    for (index, byte) in raw.iter().enumerate() {
+        let (pixel, channel) = (index / channels, index % channels);
         let (row, pixel) = (pixel / pixels, pixel % pixels);
         let to = if plan.channels_first() {
             (row * channels + channel) * pixels + pixel
@@ -174,7 +174,7 @@ mod tests {
         FinishPlan::of(&raw_spec(Some(finish))).unwrap().unwrap()
     }
 
-    /// Two rows whose bytes count up: 0, 1 is the first pixel.
+    /// Two rows of ascending bytes: 0, 1 is the first pixel.
     fn raw() -> Vec<u8> {
         (0..24).collect()
     }
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_says_what_a_kernel_needs() {
+    fn a_plan_has_the_kernels_parameters() {
         assert_eq!(FinishPlan::of(&raw_spec(None)), Ok(None));
         let mut unfit = raw_spec(Some(Finish::new(DType::F32, [2, 3, 2], false, None)));
         unfit.row_shape[0] = 3;
@@ -223,7 +223,7 @@ mod tests {
             assert_eq!((plan.raw_row_bytes(), plan.finished_row_bytes()), (12, 12 * bytes as u64));
             assert_eq!(plan.finished(), &TensorSpec::dense("image", dtype, &[2, 2, 3]));
         }
-        // cuModuleLoadData takes text that ends with a zero; what adds it must find none before.
+        // cuModuleLoadData takes zero-terminated text, so the text itself must not contain a zero.
         assert!(KERNELS.is_ascii() && !KERNELS.contains('\0'));
     }
 

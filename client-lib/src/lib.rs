@@ -1,4 +1,5 @@
-//! The Forebay client: attach to a daemon, take finished batches from shared memory, give them back by dropping them.
+//! The Forebay client: attaches to a daemon, takes finished batches from shared memory and returns them when they are
+//! dropped.
 //!
 //! ```no_run
 //! let mut loader = forebay_client::Loader::attach("train.toml")?;
@@ -9,18 +10,17 @@
 //! # Ok::<(), forebay_client::Error>(())
 //! ```
 //!
-//! - [`loader`]: epochs, positions and state over a session; [`builder`] says where and as whom to attach.
-//! - [`target`]: what can be attached to; [`program`]: the private daemon's process; [`rank`]: which rank this is.
-//! - `keeper`: sees to the next daemon when one dies; its head has the states of a client through that.
-//! - [`batch`] and [`views`]: a leased batch and its tensors. A batch is a reference-counted lease on a slot of the
-//!   ring; its last clone returns the slot. Slots return in any order.
-//! - [`finish`]: what the configuration leaves to the client's GPU, and the same on the CPU.
-//! - [`state`]: what a checkpoint keeps; [`statistics`]: what waiting cost.
+//! - [`loader`]: epochs, positions and state of a session; [`builder`]: the settings of a loader, and the attach.
+//! - [`target`]: the targets of an attach; [`program`]: the private daemon's process; [`rank`]: rank and world size.
+//! - `supervisor`: replaces a dead daemon; its documentation draws the states of a client.
+//! - [`batch`] and [`views`]: a leased batch and its tensors. A batch is a reference-counted lease of a slot of the ring;
+//!   dropping its last clone returns the slot. Slots return in any order.
+//! - [`finish`]: the conversion that is left to the client's GPU, with a CPU implementation.
+//! - [`state`]: a stream's state for a checkpoint; [`statistics`]: the client's waits.
+//! - [`cuda`]: copies batches to a GPU ahead of the trainer.
 //!
-//! - [`cuda`]: batches copied to a GPU ahead of the trainer.
-//!
-//! Without a GPU nothing here decodes, copies or starts a thread while batches flow; the one thread of a loader, its
-//! keeper's, sleeps as long as the daemon lives. `unsafe` lives in [`views`] and [`cuda`] alone.
+//! Without a GPU this crate does not decode, copy or start threads per batch; a loader's one thread, the supervisor's,
+//! sleeps as long as the daemon lives. `unsafe` is confined to [`views`] and [`cuda`].
 
 #![deny(unsafe_code)]
 
@@ -29,16 +29,16 @@ pub mod builder;
 pub mod cuda;
 pub mod error;
 pub mod finish;
-mod keeper;
 mod leases;
 mod link;
 pub mod loader;
-mod place;
 pub mod program;
 pub mod rank;
 mod ring;
 pub mod state;
 pub mod statistics;
+mod stream_cursor;
+mod supervisor;
 pub mod target;
 pub mod views;
 
@@ -49,9 +49,9 @@ pub use error::Error;
 pub use forebay_protocol::ids::Position;
 pub use forebay_protocol::tensor::{DType, Extent, TensorSpec};
 pub use loader::{Loader, Next};
-pub use place::MAX_HELD_BACK;
 pub use rank::{Placement, RankSource};
 pub use state::State;
-pub use statistics::{Times, WaitStatistics};
+pub use statistics::{DurationHistogram, WaitStatistics};
+pub use stream_cursor::MAX_HELD_BACK;
 pub use target::Target;
 pub use views::{Ragged, Tensor};

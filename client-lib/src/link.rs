@@ -1,9 +1,9 @@
-//! The control connection to a daemon: hand-shake, frames, waiting in slices, and how it ended.
+//! The control connection to a daemon: handshake, frames, waiting in slices, and the reason of its end.
 //!
-//! Waiting is cut into slices of 50 ms so that an interrupt (a signal handler of the host language) is heard. The first
-//! reason for the connection's end is kept; frames that arrived before it are still read, so a fault sent just before
-//! the daemon closed is told and not the closing. A daemon that is merely gone may come back ([`crate::keeper`]): then
-//! the link goes on over another connection.
+//! Waits are split into slices of 50 ms, after each of which the interrupt (a signal handler of the host language) is
+//! called. The first reason for the connection's end is kept; frames that arrived before are still read, so that a fault
+//! which the daemon sent just before closing is reported instead of the close. When a dead daemon is replaced
+//! ([`crate::supervisor`]), the link continues over another connection.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -16,34 +16,35 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{Shutdown, shutdown};
 
 use crate::error::Error;
-use crate::keeper::Keeper;
+use crate::ring::Segments;
+use crate::supervisor::Supervisor;
 
-/// How long one wait lasts before interrupts and deadlines are looked at.
+/// The duration of one wait, after which interrupts and deadlines are checked.
 const SLICE_MS: u8 = 50;
 
-/// Asked once a slice while waiting; true ends the wait with [`Error::Interrupted`].
+/// Called after each slice of a wait; true ends the wait with [`Error::Interrupted`].
 pub(crate) type Interrupt = Box<dyn FnMut() -> bool + Send>;
 
 /// How a connection ended.
 #[derive(Debug, Clone)]
 pub(crate) enum Ending {
-    /// The daemon is gone; what it said or did last.
+    /// The daemon is gone; the text says how it ended the connection.
     Gone(&'static str),
-    /// With a reason that a restart does not change.
+    /// With an error that a restart does not fix.
     Final(Error),
 }
 
-/// A connection, and after a daemon's death the next one.
+/// The connection to the daemon, and after its death to the next one.
 pub(crate) struct Link {
     connection: Arc<Connection>,
-    keeper: Option<Keeper>,
+    supervisor: Option<Supervisor>,
     fork_mark: Arc<ForkMark>,
     interrupt: Option<Interrupt>,
-    /// Readable when the interrupt shall be asked at once.
+    /// Readable when the interrupt is to be called at once.
     wake: Option<OwnedFd>,
     timeout: Duration,
     ending: Option<Ending>,
-    has_rung: bool,
+    doorbell_seen: bool,
 }
 
 impl std::fmt::Debug for Link {
@@ -51,7 +52,7 @@ impl std::fmt::Debug for Link {
         formatter
             .debug_struct("Link")
             .field("connection", &self.connection)
-            .field("keeper", &self.keeper)
+            .field("supervisor", &self.supervisor)
             .field("ending", &self.ending)
             .finish_non_exhaustive()
     }
@@ -60,21 +61,21 @@ impl std::fmt::Debug for Link {
 impl Link {
     pub(crate) fn new(
         connection: Connection,
-        keeper: Option<Keeper>,
+        supervisor: Option<Supervisor>,
         interrupt: Option<Interrupt>,
         timeout: Duration,
     ) -> Result<Self, Error> {
         let fork_mark = ForkMark::new()
-            .map_err(|error| Error::Memory(format!("marking this process failed: {error}")))?;
+            .map_err(|error| Error::Memory(format!("mapping the fork mark failed: {error}")))?;
         Ok(Self {
             connection: Arc::new(connection),
-            keeper,
+            supervisor,
             fork_mark: Arc::new(fork_mark),
             interrupt,
             wake: None,
             timeout,
             ending: None,
-            has_rung: false,
+            doorbell_seen: false,
         })
     }
 
@@ -90,16 +91,16 @@ impl Link {
         self.timeout
     }
 
-    /// What watches over the daemon; `None` where nobody starts it again.
-    pub(crate) fn keeper(&self) -> Option<&Keeper> {
-        self.keeper.as_ref()
+    /// The daemon's supervisor; `None` where a dead daemon is not replaced.
+    pub(crate) fn supervisor(&self) -> Option<&Supervisor> {
+        self.supervisor.as_ref()
     }
 
-    pub(crate) fn set_keeper(&mut self, keeper: Keeper) {
-        self.keeper = Some(keeper);
+    pub(crate) fn set_supervisor(&mut self, supervisor: Supervisor) {
+        self.supervisor = Some(supervisor);
     }
 
-    /// Goes on over another connection.
+    /// Continues over another connection.
     pub(crate) fn replace(&mut self, connection: Arc<Connection>) {
         self.connection = connection;
         self.ending = None;
@@ -109,12 +110,12 @@ impl Link {
         self.interrupt = interrupt;
     }
 
-    /// The interrupt, to be asked by someone else from now on.
+    /// Takes the interrupt: the caller calls it from now on.
     pub(crate) fn take_interrupt(&mut self) -> Option<Interrupt> {
         self.interrupt.take()
     }
 
-    /// Ends a slice early, and asks the interrupt, when this event descriptor becomes readable. It is read empty then.
+    /// Sets an eventfd that ends a slice early. It is drained when it becomes readable.
     pub(crate) fn set_wake(&mut self, wake: OwnedFd) {
         self.wake = Some(wake);
     }
@@ -129,21 +130,26 @@ impl Link {
         }
     }
 
-    /// Waits for the daemon's answer to an attach, and keeps what comes before it for a restart.
-    pub(crate) fn expect_attached(&mut self) -> Result<(Box<Attached>, Vec<OwnedFd>), Error> {
+    /// Waits for the daemon's answer to an attach, and saves the restart state that comes before it.
+    pub(crate) fn expect_attached(&mut self) -> Result<(Box<Attached>, Segments), Error> {
         loop {
             match self.next_frame("the daemon to open the stream")? {
-                (DaemonFrame::Attached(terms), descriptors) => return Ok((terms, descriptors)),
-                (DaemonFrame::Kept, descriptors) => self.keep(descriptors),
+                (DaemonFrame::Attached(terms), descriptors) => {
+                    return Ok((terms, Segments::Descriptors(descriptors)));
+                }
+                (DaemonFrame::AttachedNamed { terms, names }, _) => {
+                    return Ok((terms, Segments::Names(names)));
+                }
+                (DaemonFrame::Kept, descriptors) => self.save_restart_state(descriptors),
                 (other, _) => return Err(unexpected(&other, "Attached")),
             }
         }
     }
 
-    /// Keeps what the daemon sent for a restart.
-    pub(crate) fn keep(&self, descriptors: Vec<OwnedFd>) {
-        if let Some(keeper) = &self.keeper {
-            keeper.keep(descriptors);
+    /// Saves the descriptors that the daemon sent for a restart.
+    pub(crate) fn save_restart_state(&self, descriptors: Vec<OwnedFd>) {
+        if let Some(supervisor) = &self.supervisor {
+            supervisor.save_restart_state(descriptors);
         }
     }
 
@@ -164,60 +170,60 @@ impl Link {
                     self.check_deadline(begin, "room in the control socket")?;
                 }
                 Err(SocketError::Closed) => {
-                    // The daemon may have said why before it closed.
+                    // The daemon may have sent the reason before it closed.
                     while let Some(frame) = self.receive() {
                         drop(frame);
                     }
-                    return Err(self.end_words());
+                    return Err(self.ending_error());
                 }
                 Err(error) => return Err(Error::Protocol(error.to_string())),
             }
         }
     }
 
-    /// Waits for the next frame. A doorbell counts as progress: the daemon may ring while it scans.
+    /// Waits for the next frame. A doorbell counts as progress: the daemon rings it while it scans a dataset.
     pub(crate) fn next_frame(
         &mut self,
         waited_for: &str,
     ) -> Result<(DaemonFrame, Vec<OwnedFd>), Error> {
         let mut begin = Instant::now();
         loop {
-            match self.take() {
+            match self.receive_any() {
                 Some(Incoming::Frame(frame, descriptors)) => return Ok((frame, descriptors)),
                 Some(Incoming::Doorbell) => begin = Instant::now(),
                 Some(Incoming::Empty) => {
                     self.wait_slice(PollFlags::POLLIN, waited_for)?;
                     self.check_deadline(begin, waited_for)?;
                 }
-                None => return Err(self.end_words()),
+                None => return Err(self.ending_error()),
             }
         }
     }
 
-    /// The next frame that is there already; doorbells are swallowed.
+    /// The next available frame; doorbells are consumed.
     pub(crate) fn receive(&mut self) -> Option<(DaemonFrame, Vec<OwnedFd>)> {
         loop {
-            match self.take()? {
+            match self.receive_any()? {
                 Incoming::Frame(frame, descriptors) => return Some((frame, descriptors)),
-                Incoming::Doorbell => self.has_rung = true,
+                Incoming::Doorbell => self.doorbell_seen = true,
                 Incoming::Empty => return None,
             }
         }
     }
 
-    /// Whether the daemon has rung since the last question.
-    pub(crate) fn take_rings(&mut self) -> bool {
-        std::mem::take(&mut self.has_rung)
+    /// Whether the doorbell rang since the last call.
+    pub(crate) fn take_doorbells(&mut self) -> bool {
+        std::mem::take(&mut self.doorbell_seen)
     }
 
-    /// Takes what is there; `None` once the connection has ended. Faults and goodbyes become the ending.
-    fn take(&mut self) -> Option<Incoming<DaemonFrame>> {
+    /// Receives without waiting; `None` once the connection has ended. `Fault` and `Goodbye` end it.
+    fn receive_any(&mut self) -> Option<Incoming<DaemonFrame>> {
         if self.ending.is_some() {
             return None;
         }
         let ending = match self.connection.receive() {
             Ok(Incoming::Frame(DaemonFrame::Fault(fault), _)) => Ending::Final(fault.into()),
-            Ok(Incoming::Frame(DaemonFrame::Goodbye, _)) => Ending::Gone("it ended in good order"),
+            Ok(Incoming::Frame(DaemonFrame::Goodbye, _)) => Ending::Gone("it exited normally"),
             Ok(incoming) => return Some(incoming),
             Err(SocketError::Closed) => Ending::Gone("it closed the connection"),
             Err(error) => Ending::Final(Error::Protocol(error.to_string())),
@@ -226,42 +232,44 @@ impl Link {
         None
     }
 
-    /// Why the connection ended, if it has.
+    /// The reason of the connection's end, once it has ended.
     pub(crate) fn ending(&self) -> Option<&Ending> {
         self.ending.as_ref()
     }
 
-    /// The connection's end as an error. Waits a moment for a private daemon's exit status.
-    pub(crate) fn end_words(&self) -> Error {
+    /// The connection's end as an error. Waits up to a second for a private daemon's exit status.
+    pub(crate) fn ending_error(&self) -> Error {
         let how = match &self.ending {
             Some(Ending::Final(error)) => return error.clone(),
             Some(Ending::Gone(how)) => *how,
             None => "it closed the connection",
         };
-        let how = match &self.keeper {
-            Some(keeper) if keeper.process_id().is_some() => keeper.ending_words(),
+        let how = match &self.supervisor {
+            Some(supervisor) if supervisor.process_id().is_some() => {
+                supervisor.wait_for_exit_reason()
+            }
             _ => how.to_owned(),
         };
         Error::DaemonLost(format!("the daemon is gone: {how}"))
     }
 
-    /// Waits one slice for the socket, then asks the interrupt.
+    /// Waits one slice for the socket, then calls the interrupt.
     pub(crate) fn wait_slice(&mut self, events: PollFlags, waited_for: &str) -> Result<(), Error> {
         let connection = PollFd::new(self.connection.as_fd(), events);
-        // EINTR is a slice that ended early: the interrupt is asked next.
+        // EINTR ends the slice early: the interrupt is called next.
         if let Some(wake) = &self.wake {
             let mut watched = [connection, PollFd::new(wake.as_fd(), PollFlags::POLLIN)];
             let _ = poll(&mut watched, PollTimeout::from(SLICE_MS));
-            // An event descriptor gives its eight bytes once, and then nothing until the next wake-up.
+            // Resets the eventfd; it is non-blocking.
             let _ = nix::unistd::read(wake, &mut [0; 8]);
         } else {
             let _ = poll(&mut [connection], PollTimeout::from(SLICE_MS));
         }
-        self.ask_interrupt(waited_for)
+        self.check_interrupt(waited_for)
     }
 
-    /// Asks whether the wait shall end.
-    pub(crate) fn ask_interrupt(&mut self, waited_for: &str) -> Result<(), Error> {
+    /// Calls the interrupt; true from it ends the wait.
+    pub(crate) fn check_interrupt(&mut self, waited_for: &str) -> Result<(), Error> {
         if self.interrupt.as_mut().is_some_and(|interrupt| interrupt()) {
             return Err(Error::Interrupted(waited_for.to_owned()));
         }
@@ -281,17 +289,17 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         if !self.fork_mark.is_own_process() {
-            // The daemon is the parent's child, and the connection the parent's: only this copy of it is closed.
-            std::mem::forget(self.keeper.take());
+            // Daemon and connection belong to the parent process: only this copy of the descriptor is closed.
+            std::mem::forget(self.supervisor.take());
             return;
         }
         let _ = self.connection.send(&ClientFrame::Goodbye, &[]);
-        // Leases may keep the connection's descriptor; the daemon shall see the end now.
+        // Leases may keep the descriptor open; shutdown lets the daemon see the end now.
         let _ = shutdown(self.connection.as_raw_fd(), Shutdown::Both);
     }
 }
 
-/// Refuses a daemon of another version.
+/// Returns an error for a daemon of another version.
 pub(crate) fn check_version(protocol: u32, release: &str) -> Result<(), Error> {
     if protocol == PROTOCOL_VERSION {
         return Ok(());
@@ -308,5 +316,5 @@ pub(crate) fn unexpected(frame: &DaemonFrame, expected: &str) -> Error {
     if let Some((end, _)) = text.char_indices().nth(80) {
         text.truncate(end);
     }
-    Error::Protocol(format!("the daemon sent `{text}` where {expected} was due"))
+    Error::Protocol(format!("the daemon sent `{text}` instead of {expected}"))
 }

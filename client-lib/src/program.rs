@@ -1,8 +1,9 @@
-//! The private daemon's process: found, and started with one end of a socket pair as its standard input.
+//! The private daemon's process: its program is looked up, and started with one end of a socket pair as its standard
+//! input.
 //!
-//! The daemon ends by itself when the connection closes or its trainer dies (it holds a pidfd of it); who watches and
-//! reaps it is [`crate::keeper`]. Nothing runs between fork and exec in this process, and the daemon gets a process group of its own, so
-//! that a Ctrl-C at the terminal reaches the trainer alone.
+//! The daemon exits by itself when the connection closes or its trainer dies (it holds a pidfd of it); the supervisor
+//! watches and reaps it. Nothing runs between fork and exec in this process, and the daemon gets its own process group, so
+//! that Ctrl-C at the terminal reaches the trainer only.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -16,12 +17,12 @@ use crate::error::Error;
 /// The environment variable that names the program.
 pub const PROGRAM_VARIABLE: &str = "FOREBAY_PROGRAM";
 
-/// Finds the `forebay` program: FOREBAY_PROGRAM, `beside` (what a package carries), beside this process's executable,
-/// then PATH.
+/// Finds the `forebay` program: FOREBAY_PROGRAM, then `packaged` (a package's own copy), the folder of this process's
+/// executable, and PATH.
 ///
 /// # Errors
-/// [`Error::Config`] with the places that were looked at.
-pub fn find_program(beside: Option<&Path>) -> Result<PathBuf, Error> {
+/// [`Error::Config`] with the paths that were tried.
+pub fn find_program(packaged: Option<&Path>) -> Result<PathBuf, Error> {
     if let Some(named) = std::env::var_os(PROGRAM_VARIABLE).filter(|name| !name.is_empty()) {
         let named = PathBuf::from(named);
         return if named.is_file() {
@@ -33,19 +34,19 @@ pub fn find_program(beside: Option<&Path>) -> Result<PathBuf, Error> {
             )))
         };
     }
-    let mut places: Vec<PathBuf> = beside.map(Path::to_path_buf).into_iter().collect();
+    let mut candidates: Vec<PathBuf> = packaged.map(Path::to_path_buf).into_iter().collect();
     if let Some(folder) = std::env::current_exe().ok().as_deref().and_then(Path::parent) {
-        places.push(folder.join("forebay"));
+        candidates.push(folder.join("forebay"));
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
     let on_path = std::env::split_paths(&path).map(|folder| folder.join("forebay"));
-    if let Some(found) = places.iter().cloned().chain(on_path).find(|place| is_program(place)) {
+    if let Some(found) = candidates.iter().cloned().chain(on_path).find(|path| is_program(path)) {
         return Ok(found);
     }
-    let looked: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
+    let tried: Vec<String> = candidates.iter().map(|path| path.display().to_string()).collect();
     Err(Error::Config(format!(
         "the `forebay` program was not found at {} nor on PATH; install it, or name it in {PROGRAM_VARIABLE}",
-        looked.join(", ")
+        tried.join(", ")
     )))
 }
 
@@ -55,16 +56,21 @@ fn is_program(path: &Path) -> bool {
         .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
-/// A pidfd of this process, for the daemon to watch. `None` on a kernel that gives none.
+/// A pidfd of this process, for the daemon to watch. `None` on a kernel without pidfds.
 pub(crate) fn own_pidfd() -> Option<OwnedFd> {
     pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).ok()
 }
 
-/// A daemon that serves this process alone.
+/// A pidfd of another process. `None` on a kernel without pidfds, and when there is no such process.
+pub(crate) fn open_pidfd(process: i32) -> Option<OwnedFd> {
+    pidfd_open(Pid::from_raw(process)?, PidfdFlags::empty()).ok()
+}
+
+/// A daemon that serves only this process.
 #[derive(Debug)]
 pub(crate) struct PrivateDaemon {
     child: Child,
-    /// `None` on a kernel that gives none.
+    /// `None` on a kernel without pidfds.
     pidfd: Option<OwnedFd>,
 }
 
@@ -84,12 +90,12 @@ impl PrivateDaemon {
                     program.display()
                 ))
             })?;
-        // The process is our unreaped child, so the number is its own.
-        let pidfd = process(&child).and_then(|id| pidfd_open(id, PidfdFlags::empty()).ok());
+        // The process is an unreaped child, so its id cannot be reused.
+        let pidfd = i32::try_from(child.id()).ok().and_then(open_pidfd);
         Ok(Self { child, pidfd })
     }
 
-    /// The process's number.
+    /// The process id.
     pub(crate) fn process_id(&self) -> u32 {
         self.child.id()
     }
@@ -99,33 +105,27 @@ impl PrivateDaemon {
         self.pidfd.as_ref().map(AsFd::as_fd)
     }
 
-    /// Its standard error, once.
+    /// Takes its standard error; `None` after the first call.
     pub(crate) fn take_log(&mut self) -> Option<ChildStderr> {
         self.child.stderr.take()
     }
 
-    /// How the process ended, if it has; it is reaped then.
+    /// How the process ended, if it has; this reaps it.
     pub(crate) fn ended(&mut self) -> Option<String> {
         match self.child.try_wait() {
             Ok(None) => None,
             Ok(Some(status)) => Some(describe(status)),
-            Err(_) => {
-                Some("it ended, and its exit status went to another part of this program".into())
-            }
+            Err(_) => Some("it ended, and another part of this program reaped it".into()),
         }
     }
 
     /// Sends a signal.
     pub(crate) fn signal(&self, signal: Signal) {
-        if let Some(id) = process(&self.child) {
-            // As above: the number is its own until it is reaped.
+        if let Some(id) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            // As above: the id is not reused before the child is reaped.
             let _ = kill_process(id, signal);
         }
     }
-}
-
-fn process(child: &Child) -> Option<Pid> {
-    i32::try_from(child.id()).ok().and_then(Pid::from_raw)
 }
 
 fn describe(status: ExitStatus) -> String {

@@ -1,14 +1,14 @@
-//! Which rank of how many this process is, and who says so.
+//! This process's rank and world size, and their source.
 //!
-//! The order: the arguments, an initialised `torch.distributed` (the Python face asks it), RANK and WORLD_SIZE, Slurm
-//! inside a step, else rank 0 of 1. Arguments win without a word, since a data-parallel rank may rightly differ from the
-//! process's. All others that are present must agree: two launchers that contradict each other would deal samples twice.
+//! Precedence: the arguments, an initialised `torch.distributed` (queried by the Python face), RANK and WORLD_SIZE, Slurm
+//! inside a step, else rank 0 of 1. Arguments override silently, since a data-parallel rank may differ from the process's.
+//! All other sources that are present must agree: with contradicting ranks, samples would be dealt twice.
 
 use std::fmt;
 
 use crate::error::Error;
 
-/// Where rank and world size came from.
+/// The source of rank and world size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RankSource {
@@ -20,8 +20,8 @@ pub enum RankSource {
     Environment,
     /// SLURM_PROCID and SLURM_STEP_NUM_TASKS.
     Slurm,
-    /// Nobody said anything: rank 0 of 1.
-    Alone,
+    /// No source: rank 0 of 1.
+    SingleProcess,
 }
 
 impl fmt::Display for RankSource {
@@ -31,30 +31,31 @@ impl fmt::Display for RankSource {
             Self::TorchDistributed => "torch.distributed",
             Self::Environment => "RANK and WORLD_SIZE",
             Self::Slurm => "SLURM_PROCID and SLURM_STEP_NUM_TASKS",
-            Self::Alone => "no launcher",
+            Self::SingleProcess => "no launcher",
         })
     }
 }
 
-/// A process's place in its job.
+/// A process's rank in its job and on its host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Placement {
     /// Below `world_size`.
     pub rank: u32,
     /// At least 1.
     pub world_size: u32,
-    /// Who said so.
+    /// The source of rank and world size.
     pub source: RankSource,
-    /// The rank among those on this host.
+    /// The rank among the ranks on this host.
     pub local_rank: u32,
-    /// The ranks on this host.
+    /// The number of ranks on this host.
     pub local_world_size: u32,
 }
 
-/// Finds this process's place. `environment` looks a variable up; `arguments` and `distributed` are rank and world size.
+/// Finds this process's rank and world size. `environment` looks up a variable; `arguments` and `distributed` are pairs of
+/// rank and world size.
 ///
 /// # Errors
-/// [`Error::Config`] when sources disagree or say what cannot be.
+/// [`Error::Config`] when sources disagree or a value is invalid.
 pub fn find_placement(
     arguments: Option<(u32, u32)>,
     distributed: Option<(u32, u32)>,
@@ -91,19 +92,19 @@ pub fn find_placement(
             }
             *first
         }
-        (None, None) => (RankSource::Alone, (0, 1)),
+        (None, None) => (RankSource::SingleProcess, (0, 1)),
     };
     if rank >= world_size {
         return Err(Error::Config(format!(
             "rank {rank} of world size {world_size} (from {source}): a rank is counted from 0 and below the world size"
         )));
     }
-    let (local_rank, local_world_size) = find_local_place(environment)?;
+    let (local_rank, local_world_size) = find_local_rank(environment)?;
     Ok(Placement { rank, world_size, source, local_rank, local_world_size })
 }
 
-/// The rank on this host and the ranks on this host; 0 of 1 when nobody says.
-fn find_local_place(environment: &dyn Fn(&str) -> Option<String>) -> Result<(u32, u32), Error> {
+/// The rank on this host and the number of ranks on this host; 0 of 1 without a source.
+fn find_local_rank(environment: &dyn Fn(&str) -> Option<String>) -> Result<(u32, u32), Error> {
     if let (Some(rank), Some(size)) =
         (number(environment, "LOCAL_RANK")?, number(environment, "LOCAL_WORLD_SIZE")?)
     {
@@ -193,10 +194,10 @@ mod tests {
         [("RANK", "5"), ("WORLD_SIZE", "8"), ("LOCAL_RANK", "1"), ("LOCAL_WORLD_SIZE", "4")];
 
     #[test]
-    fn the_sources_stand_in_order() {
-        let alone = find(None, None, &[]).unwrap();
-        assert_eq!((alone.rank, alone.world_size), (0, 1));
-        assert_eq!(alone.source, RankSource::Alone);
+    fn sources_have_a_precedence() {
+        let single = find(None, None, &[]).unwrap();
+        assert_eq!((single.rank, single.world_size), (0, 1));
+        assert_eq!(single.source, RankSource::SingleProcess);
         let torchrun = find(None, None, &TORCHRUN).unwrap();
         assert_eq!((torchrun.rank, torchrun.world_size), (5, 8));
         assert_eq!((torchrun.local_rank, torchrun.local_world_size), (1, 4));
@@ -207,9 +208,9 @@ mod tests {
     }
 
     #[test]
-    fn slurm_counts_inside_a_step_only() {
+    fn slurm_is_a_source_inside_a_step_only() {
         let outside = [("SLURM_NTASKS", "4"), ("SLURM_PROCID", "0")];
-        assert_eq!(find(None, None, &outside).unwrap().source, RankSource::Alone);
+        assert_eq!(find(None, None, &outside).unwrap().source, RankSource::SingleProcess);
         let inside = [
             ("SLURM_STEP_NUM_TASKS", "7"),
             ("SLURM_PROCID", "6"),
@@ -217,9 +218,9 @@ mod tests {
             ("SLURM_STEP_TASKS_PER_NODE", "2(x2),3"),
             ("SLURM_NODEID", "2"),
         ];
-        let place = find(None, None, &inside).unwrap();
-        assert_eq!((place.rank, place.world_size, place.source), (6, 7, RankSource::Slurm));
-        assert_eq!((place.local_rank, place.local_world_size), (2, 3));
+        let found = find(None, None, &inside).unwrap();
+        assert_eq!((found.rank, found.world_size, found.source), (6, 7, RankSource::Slurm));
+        assert_eq!((found.local_rank, found.local_world_size), (2, 3));
         // torchrun under srun: two tasks, each of which started four ranks.
         let mut nested = TORCHRUN.to_vec();
         nested.extend([("SLURM_STEP_NUM_TASKS", "2"), ("SLURM_PROCID", "1")]);

@@ -1,13 +1,13 @@
 //! The client's side of a session's shared memory, and the lease on one of its slots.
 //!
-//! [`Ring`] owns the data segment, which outlives the daemon that made it, and knows which slots this process holds; the
-//! loader and every lease hold it together, so views stay valid after the loader is closed and after the daemon is gone.
-//! The two rings beside it are one daemon's ([`Wires`]) and are replaced with it. Only the loader reads the publish ring;
-//! any thread may drop a lease, so the writer of the return ring and the list of what is held stand behind a small lock
-//! that no one holds while it waits.
+//! [`Ring`] owns the data segment, which outlives the daemon that created it, and records which slots this process holds.
+//! The loader and every lease share it, so views stay valid after the loader is closed and after the daemon is gone. The
+//! publish and return rings belong to one daemon ([`DaemonRings`]) and are replaced with it. Only the loader reads the
+//! publish ring. Any thread may drop a lease, so the writer of the return ring and the list of held slots are guarded by a
+//! lock that is never held while waiting.
 //!
-//! After a fork the child's copies do nothing: [`ForkMark`] tells, without a system call. The data segment is not mapped
-//! there at all, so the child must not unmap it either: the addresses may be something else's by then.
+//! After a fork the child's copies do nothing: [`ForkMark`] detects that without a system call. The data segment is not
+//! mapped in the child, so the child must not unmap it either: the addresses may be in use for something else.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,9 @@ use forebay_protocol::frames::{Attached, Leased};
 use forebay_protocol::layout::SlotLayout;
 use forebay_protocol::publish::{Descriptor, PublishReader};
 use forebay_protocol::returns::{ReturnWord, ReturnWriter, return_words};
-use forebay_protocol::segment::{Access, ForkMark, Mapping, open_segment};
+use forebay_protocol::segment::{
+    Access, ForkMark, Mapping, named, open_named_segment, open_segment,
+};
 use forebay_protocol::socket::Connection;
 use forebay_protocol::sync::{AtomicU64, Ordering};
 use forebay_protocol::tensor::Extent;
@@ -25,22 +27,40 @@ use forebay_protocol::words::Words;
 use crate::error::Error;
 use crate::leases::{Leases, Returns};
 
-/// The rings of one daemon.
+/// The publish and return rings of one daemon.
 #[derive(Debug)]
-struct Wires {
+struct DaemonRings {
     returns: ReturnWriter<Mapping>,
     publish: Arc<PublishReader<Mapping>>,
     connection: Arc<Connection>,
 }
 
-impl Returns for Wires {
+impl Returns for DaemonRings {
     fn give_back(&mut self, word: ReturnWord) -> bool {
         self.returns.give_back(word, &self.publish)
     }
 
-    fn ring(&self) {
-        // A daemon that is gone is found out by the loader's next look at the socket.
+    fn ring_doorbell(&self) {
+        // The loader detects a daemon that is gone at its next receive.
         let _ = self.connection.ring();
+    }
+}
+
+/// The segments of a session as the daemon's answer carries them: data, publish and return.
+#[derive(Debug)]
+pub(crate) enum Segments {
+    /// Sealed memory without a name.
+    Descriptors(Vec<OwnedFd>),
+    /// Names in /dev/shm.
+    Names([String; 3]),
+}
+
+/// Removes the names, whether or not the segments could be mapped.
+struct NamesRemoved<'a>(&'a [String; 3]);
+
+impl Drop for NamesRemoved<'_> {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|name| named::unlink(name));
     }
 }
 
@@ -48,88 +68,117 @@ impl Returns for Wires {
 #[derive(Debug)]
 pub(crate) struct Ring {
     data: Option<Mapping>,
-    /// To be handed to the next daemon.
-    data_descriptor: OwnedFd,
-    leases: Mutex<Leases<Wires>>,
+    /// Sent to the next daemon; a named segment has none.
+    data_descriptor: Option<OwnedFd>,
+    leases: Mutex<Leases<DaemonRings>>,
     fork_mark: Arc<ForkMark>,
     layout: SlotLayout,
     slots: u16,
     held: AtomicU64,
-    /// What rests on the mapping and must go before it: a registration with a GPU's driver.
+    /// A registration of the mapping with a GPU's driver.
     registration: Mutex<Option<Box<dyn Registration>>>,
 }
 
-/// What rests on a ring's mapping; it is dropped before the memory is unmapped.
+/// A registration of a ring's mapping; it is dropped before the memory is unmapped.
 pub(crate) trait Registration: std::fmt::Debug + Send + Sync {}
 
-fn broken(error: impl std::fmt::Display) -> Error {
+fn protocol_error(error: impl std::fmt::Display) -> Error {
     Error::Protocol(error.to_string())
 }
 
-/// Checks and maps the rings that came with `Attached`.
-fn wires(
+/// Maps the publish and return rings by descriptor.
+fn map_rings(
     terms: &Attached,
     publish: &OwnedFd,
     returns: &OwnedFd,
+) -> Result<[Mapping; 2], Error> {
+    let publish = open_segment(publish.as_fd(), "publish", terms.publish_bytes, Access::ReadOnly);
+    let returns = open_segment(returns.as_fd(), "return", terms.return_bytes, Access::ReadWrite);
+    Ok([publish.map_err(protocol_error)?, returns.map_err(protocol_error)?])
+}
+
+/// Maps a segment by name.
+fn map_named(name: &str, what: &'static str, bytes: u64) -> Result<Mapping, Error> {
+    open_named_segment(name, what, bytes).map_err(|error| {
+        Error::Config(format!(
+            "the segment {name} of the daemon cannot be opened: {error}; named segments need the same /dev/shm and the \
+             same user on both sides"
+        ))
+    })
+}
+
+/// Checks the publish and return rings.
+fn open_rings(
+    terms: &Attached,
+    [publish, returns]: [Mapping; 2],
     connection: Arc<Connection>,
-) -> Result<Wires, Error> {
-    let publish = open_segment(publish.as_fd(), "publish", terms.publish_bytes, Access::ReadOnly)
-        .map_err(broken)?;
-    let returns = open_segment(returns.as_fd(), "return", terms.return_bytes, Access::ReadWrite)
-        .map_err(broken)?;
+) -> Result<DaemonRings, Error> {
     if returns.count() < return_words(terms.slots) {
-        return Err(broken("the return segment is too small for its ring"));
+        return Err(protocol_error("the return segment is too small for its ring"));
     }
     let publish = PublishReader::new(publish).map_err(|error| Error::Version(error.to_string()))?;
-    Ok(Wires {
+    Ok(DaemonRings {
         returns: ReturnWriter::new(returns, terms.slots),
         publish: Arc::new(publish),
         connection,
     })
 }
 
-/// What came with `Attached`: data, publish and return, in this order.
-fn three(descriptors: Vec<OwnedFd>) -> Result<[OwnedFd; 3], Error> {
+/// The descriptors of an `Attached` frame: data, publish and return, in this order.
+fn split_descriptors(descriptors: Vec<OwnedFd>) -> Result<[OwnedFd; 3], Error> {
     descriptors.try_into().map_err(|descriptors: Vec<OwnedFd>| {
         Error::Protocol(format!(
-            "the daemon sent {} descriptors with its answer instead of 3",
+            "the daemon's answer has {} descriptors instead of 3",
             descriptors.len()
         ))
     })
 }
 
 impl Ring {
-    /// Maps what came with `Attached`; gives the publish ring's reader too.
+    /// Maps the segments of an `Attached` frame; also returns the publish ring's reader.
     pub(crate) fn open(
         terms: &Attached,
-        descriptors: Vec<OwnedFd>,
+        segments: Segments,
         connection: Arc<Connection>,
         fork_mark: Arc<ForkMark>,
     ) -> Result<(Self, Arc<PublishReader<Mapping>>), Error> {
-        let [data_descriptor, publish, returns] = three(descriptors)?;
-        let layout = SlotLayout::new(&terms.tensors, terms.batch_size).map_err(broken)?;
+        let layout = SlotLayout::new(&terms.tensors, terms.batch_size).map_err(protocol_error)?;
         if layout.slot_bytes() != terms.slot_bytes || terms.slots == 0 {
             return Err(Error::Version(format!(
-                "the daemon says {} bytes a slot and {} slots, and this client computes {} bytes a slot; daemon and \
+                "the daemon has {} bytes per slot and {} slots, and this client computes {} bytes per slot; daemon and \
                  client differ in version",
                 terms.slot_bytes,
                 terms.slots,
                 layout.slot_bytes()
             )));
         }
-        let data_bytes = terms
-            .slot_bytes
-            .checked_mul(terms.slots.into())
-            .ok_or_else(|| broken("the data segment is larger than this machine can address"))?;
-        let data = open_segment(data_descriptor.as_fd(), "data", data_bytes, Access::ReadWrite)
-            .map_err(broken)?;
-        data.keep_from_children().map_err(broken)?;
-        let wires = wires(terms, &publish, &returns, connection)?;
-        let reader = Arc::clone(&wires.publish);
+        let data_bytes = terms.slot_bytes.checked_mul(terms.slots.into()).ok_or_else(|| {
+            protocol_error("the data segment is larger than this machine can address")
+        })?;
+        let (data, rings, data_descriptor) = match segments {
+            Segments::Descriptors(descriptors) => {
+                let [data, publish, returns] = split_descriptors(descriptors)?;
+                let mapping = open_segment(data.as_fd(), "data", data_bytes, Access::ReadWrite)
+                    .map_err(protocol_error)?;
+                (mapping, map_rings(terms, &publish, &returns)?, Some(data))
+            }
+            Segments::Names(names) => {
+                let _removed = NamesRemoved(&names);
+                let [data, publish, returns] = &names;
+                let rings = [
+                    map_named(publish, "publish", terms.publish_bytes)?,
+                    map_named(returns, "return", terms.return_bytes)?,
+                ];
+                (map_named(data, "data", data_bytes)?, rings, None)
+            }
+        };
+        data.exclude_from_fork().map_err(protocol_error)?;
+        let rings = open_rings(terms, rings, connection)?;
+        let reader = Arc::clone(&rings.publish);
         let ring = Self {
             data: Some(data),
             data_descriptor,
-            leases: Mutex::new(Leases::new(wires, terms.slots)),
+            leases: Mutex::new(Leases::new(rings, terms.slots)),
             fork_mark,
             layout,
             slots: terms.slots,
@@ -139,32 +188,32 @@ impl Ring {
         Ok((ring, reader))
     }
 
-    /// The segment that the next daemon takes over.
-    pub(crate) fn data_descriptor(&self) -> BorrowedFd<'_> {
-        self.data_descriptor.as_fd()
+    /// The data segment, for the next daemon; `None` for a named one.
+    pub(crate) fn data_descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.data_descriptor.as_ref().map(AsFd::as_fd)
     }
 
-    /// The daemon is gone: until another is told what is held, a lease that ends leaves its slot free for it.
+    /// The daemon is gone: until the held slots are announced to the next one, a lease that ends frees its slot for it.
     pub(crate) fn detach(&self) {
         self.lock().detach();
     }
 
-    /// What this process holds, for the next daemon. From now on leases that end are kept for its ring.
-    pub(crate) fn name_held(&self) -> Vec<Leased> {
-        self.lock().name_held()
+    /// The slots that this process holds, for the next daemon. Leases that end from now on are returned in its ring.
+    pub(crate) fn announce_held(&self) -> Vec<Leased> {
+        self.lock().announce_held()
     }
 
-    /// Goes on over the rings of the next daemon; gives the publish ring's reader.
+    /// Continues over the rings of the next daemon; returns the publish ring's reader.
     pub(crate) fn attach(
         &self,
         terms: &Attached,
         descriptors: Vec<OwnedFd>,
         connection: Arc<Connection>,
     ) -> Result<Arc<PublishReader<Mapping>>, Error> {
-        let [_data, publish, returns] = three(descriptors)?;
-        let wires = wires(terms, &publish, &returns, connection)?;
-        let reader = Arc::clone(&wires.publish);
-        self.lock().attach(wires);
+        let [_data, publish, returns] = split_descriptors(descriptors)?;
+        let rings = open_rings(terms, map_rings(terms, &publish, &returns)?, connection)?;
+        let reader = Arc::clone(&rings.publish);
+        self.lock().attach(rings);
         Ok(reader)
     }
 
@@ -174,7 +223,7 @@ impl Ring {
         Some((data.base(), data.bytes()))
     }
 
-    /// Keeps what rests on the mapping until just before it goes.
+    /// Keeps a registration until just before the memory is unmapped.
     pub(crate) fn keep_registration(&self, registration: Box<dyn Registration>) {
         *self.registration.lock().unwrap_or_else(PoisonError::into_inner) = Some(registration);
     }
@@ -187,46 +236,46 @@ impl Ring {
         &self.layout
     }
 
-    /// The batches that this process holds.
+    /// The number of batches that this process holds.
     pub(crate) fn held(&self) -> u64 {
         // Relaxed: a count; the memory behind a lease is ordered by the return ring.
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Says that this side is about to sleep, and rings when returns went without a doorbell.
+    /// Announces that the client is about to sleep, and rings the doorbell if slots were returned without one.
     pub(crate) fn announce_sleep(&self) {
-        self.with_wires(|wires| {
-            if wires.returns.announce_sleep() {
-                wires.ring();
+        self.with_rings(|rings| {
+            if rings.returns.announce_sleep() {
+                rings.ring_doorbell();
             }
         });
     }
 
     pub(crate) fn announce_wake(&self) {
-        self.with_wires(|wires| wires.returns.announce_wake());
+        self.with_rings(|rings| rings.returns.announce_wake());
     }
 
     pub(crate) fn show_taken(&self, taken: u64) {
         let now = forebay_protocol::clock::monotonic_ns();
-        self.with_wires(|wires| wires.returns.show_taken(taken, now));
+        self.with_rings(|rings| rings.returns.show_taken(taken, now));
     }
 
     pub(crate) fn show_waited(&self, total: std::time::Duration) {
         let nanoseconds = u64::try_from(total.as_nanos()).unwrap_or(u64::MAX);
-        self.with_wires(|wires| wires.returns.show_waited(nanoseconds));
+        self.with_rings(|rings| rings.returns.show_waited(nanoseconds));
     }
 
-    fn with_wires(&self, tell: impl FnOnce(&mut Wires)) {
-        if let Some(wires) = self.lock().returns() {
-            tell(wires);
+    fn with_rings(&self, work: impl FnOnce(&mut DaemonRings)) {
+        if let Some(rings) = self.lock().returns() {
+            work(rings);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Leases<Wires>> {
+    fn lock(&self) -> MutexGuard<'_, Leases<DaemonRings>> {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a lease of a descriptor that was read from the publish ring. A malformed one gives its slot up for good.
+    /// Begins the lease of a batch from its descriptor. The slot of a malformed descriptor is lost.
     pub(crate) fn lease(self: &Arc<Self>, descriptor: Descriptor) -> Result<Lease, Error> {
         self.check(&descriptor).map_err(|what| {
             Error::Protocol(format!(
@@ -245,7 +294,7 @@ impl Ring {
         Ok(Lease { ring: Arc::clone(self), descriptor })
     }
 
-    /// Compares a descriptor with the layout that both sides compute: after it every view lies inside its slot.
+    /// Checks a descriptor against the layout that both sides compute: every view then lies inside its slot.
     fn check(&self, batch: &Descriptor) -> Result<(), String> {
         let layout = &self.layout;
         if batch.slot.0 >= self.slots {
@@ -260,7 +309,7 @@ impl Ring {
         let expected = layout.tensors().iter().zip(layout.places());
         for (entry, (spec, place)) in batch.tensors.iter().zip(expected) {
             let ragged = matches!(spec.extent, Extent::Ragged { .. });
-            // A dense tensor's rows fill their pitch, so this is its exact length and a ragged one's greatest.
+            // A dense tensor's rows fill their pitch, so this is its exact length, and a ragged tensor's maximum.
             let room = batch.rows.checked_mul(place.row_pitch_bytes);
             let length_fits = match room {
                 Some(room) if ragged => {
@@ -272,7 +321,7 @@ impl Ring {
             let rank = usize::from(entry.rank);
             let elements = entry.length_bytes / spec.dtype.size_bytes();
             let shape_fits = entry.dims.get(..rank).is_some_and(|dims| match dims {
-                // A ragged tensor is described by the region that its rows lie in.
+                // The shape of a ragged tensor is that of the region of its rows.
                 [region] if ragged => *region == elements,
                 [rows, row_shape @ ..] if !ragged => {
                     *rows == batch.rows && *row_shape == spec.row_shape[..]
@@ -310,14 +359,14 @@ impl Drop for Ring {
         if self.is_own_process() {
             drop(registration);
         } else {
-            // Neither mapped nor registered in a forked child; unmapping would hit whatever lies there now.
+            // Neither mapped nor registered in a forked child; unmapping could hit other memory.
             std::mem::forget(registration);
             std::mem::forget(self.data.take());
         }
     }
 }
 
-/// The hold on one slot. Dropping it gives the slot back.
+/// The lease of one slot. Dropping it returns the slot.
 #[derive(Debug)]
 pub(crate) struct Lease {
     ring: Arc<Ring>,
@@ -329,7 +378,7 @@ impl Lease {
         &self.descriptor
     }
 
-    /// Counts the batch over all daemons of the session.
+    /// Adds the batches of previous daemons to the batch's number.
     pub(crate) fn add_to_number(&mut self, before: u64) {
         self.descriptor.sequence.0 += before;
     }
@@ -338,7 +387,7 @@ impl Lease {
         &self.ring
     }
 
-    /// The data segment and the slot's first byte in it.
+    /// The data segment and the slot's offset in it.
     pub(crate) fn slot(&self) -> Option<(&Mapping, usize)> {
         let data = self.ring.data.as_ref()?;
         let slot_bytes = usize::try_from(self.ring.layout.slot_bytes()).ok()?;

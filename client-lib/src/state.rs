@@ -1,7 +1,7 @@
-//! What a checkpoint keeps of a stream: one line of JSON, the same on every rank.
+//! A stream's state for a checkpoint: one line of JSON, the same on every rank.
 //!
-//! No rank, world size, time or host is in it, so that any world size can go on from it. The two fingerprints say which
-//! stream it belongs to; [`State::differences`] names what differs.
+//! It has no rank, world size, time or host, so that any world size can resume from it. Two fingerprints identify the
+//! stream; [`State::differences`] names what differs.
 
 use forebay_protocol::frames::{Attached, CONFIG_PART_BYTES, CONFIG_PARTS};
 use forebay_protocol::ids::Position;
@@ -9,19 +9,19 @@ use serde_json::{Map, Value};
 
 use crate::error::Error;
 
-/// The layout of the saved state that this release writes.
+/// The version of the state's layout that this release writes.
 pub const STATE_LAYOUT: u64 = 1;
 
-/// A place in a stream, and which stream that is.
+/// A position in a stream, and the stream's identity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct State {
     /// Epoch and samples over all ranks, as handed over to the user.
     pub position: Position,
     /// Substitutes in that epoch so far.
     pub substitutes: u64,
-    /// BLAKE3 of the data set, in hexadecimal digits.
+    /// BLAKE3 of the dataset, in hexadecimal digits.
     pub dataset: String,
-    /// What decides the stream's order and pixels, in hexadecimal digits, a part for each of [`CONFIG_PARTS`].
+    /// The fingerprint of the configuration's order and pixels, in hexadecimal digits, a part for each of [`CONFIG_PARTS`].
     pub config: String,
     /// The daemon's stream version.
     pub stream_version: u32,
@@ -54,12 +54,13 @@ impl State {
         Value::Object(map).to_string()
     }
 
-    /// From what [`to_json`](Self::to_json) wrote.
+    /// Parses the text that [`to_json`](Self::to_json) wrote.
     ///
     /// # Errors
     /// [`Error::StateMismatch`] when the text is not a state of a layout that this release reads.
     pub fn from_json(text: &str) -> Result<Self, Error> {
-        let wrong = |what: String| Error::StateMismatch(format!("this is no saved state: {what}"));
+        let wrong =
+            |what: String| Error::StateMismatch(format!("this is not a saved state: {what}"));
         let value: Value =
             serde_json::from_str(text).map_err(|error| wrong(format!("not JSON: {error}")))?;
         let number = |key: &str| {
@@ -73,7 +74,7 @@ impl State {
                 .get(key)
                 .and_then(Value::as_str)
                 .map(str::to_owned)
-                .ok_or_else(|| wrong(format!("`{key}` is not a text")))
+                .ok_or_else(|| wrong(format!("`{key}` is not a string")))
         };
         let layout = number("forebay")?;
         if layout != STATE_LAYOUT {
@@ -91,15 +92,15 @@ impl State {
         })
     }
 
-    /// What differs between this saved state and the session's stream, or `None` when they belong together.
+    /// The differences between this saved state and the session's stream; `None` when they match.
     #[must_use]
     pub fn differences(&self, terms: &Attached) -> Option<String> {
         let present = Self::of(terms, self.position, 0);
         let mut found = Vec::new();
         if self.dataset != present.dataset {
             found.push(format!(
-                "the data set differs (saved {}, present {}): files were added, removed or renamed, or the \
-                 class list changed",
+                "the dataset differs (saved {}, present {}): files were added, removed or renamed, or the class list \
+                 changed",
                 short(&self.dataset),
                 short(&present.dataset)
             ));
@@ -112,7 +113,7 @@ impl State {
         }
         if self.stream_version != present.stream_version {
             found.push(format!(
-                "the stream version differs (saved {}, present {}): this release makes other bytes or another order",
+                "the stream version differs (saved {}, present {}): this release produces other bytes or another order",
                 self.stream_version, present.stream_version
             ));
         }
@@ -120,8 +121,8 @@ impl State {
             return None;
         }
         Some(format!(
-            "the saved state does not belong to this stream: {}; give the same data and configuration, or `force` to go \
-             on at epoch {}, sample {} of the present stream all the same",
+            "the saved state does not belong to this stream: {}; use the same data and configuration, or `force` to \
+             continue at epoch {}, sample {} of the present stream",
             found.join("; "),
             self.position.epoch,
             self.position.samples
@@ -129,7 +130,7 @@ impl State {
     }
 }
 
-/// What differs between two configurations, by the parts of their fingerprints.
+/// The names of the fingerprint's parts in which two configurations differ.
 fn differing_parts(saved: &str, present: &str) -> String {
     let part = |text: &str, number: usize| {
         let digits = 2 * CONFIG_PART_BYTES;
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_survives_its_json_which_is_one_line() {
+    fn a_state_round_trips_through_one_line_of_json() {
         let text = state().to_json();
         assert!(!text.contains('\n') && text.starts_with("{\"forebay\":1,"));
         assert_eq!(State::from_json(&text).unwrap(), state());
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_state_is_refused_by_the_key() {
+    fn invalid_text_is_refused_with_the_key() {
         for (text, part) in [
             ("[]", "forebay"),
             ("{", "JSON"),

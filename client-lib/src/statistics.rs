@@ -1,24 +1,24 @@
-//! What waiting for batches cost, and other times: count, total and a histogram with four buckets an octave.
+//! Histograms of durations, with four buckets per octave, and the statistics of a client's waits.
 //!
-//! A batch that was ready counts as a wait of zero, without a look at the clock.
+//! A batch that was ready counts as a wait of zero, without reading the clock.
 
 use std::time::Duration;
 
 const STEPS_PER_OCTAVE: u32 = 4;
 const BUCKETS: usize = 64 * STEPS_PER_OCTAVE as usize;
 
-/// Waits of one client.
+/// The waits of one client.
 #[derive(Debug, Clone, Default)]
 pub struct WaitStatistics {
     batches: u64,
-    /// Of batches that were not ready.
-    waits: Times,
-    /// The wait for the first batch: a start, not a limit.
+    /// The waits for batches that were not ready.
+    waits: DurationHistogram,
+    /// The wait for the first batch: start-up time, not a bottleneck.
     start_up: Duration,
     payload_bytes: u64,
 }
 
-/// The bucket of a time: the octave and the two bits below its leading one.
+/// The bucket of a duration: the octave and the two bits below its leading one.
 fn bucket(nanoseconds: u64) -> usize {
     let value = nanoseconds.max(4);
     let octave = value.ilog2();
@@ -35,7 +35,7 @@ fn upper_end(bucket: usize) -> u64 {
 }
 
 impl WaitStatistics {
-    /// A batch was handed over; `wait` is `None` when it was ready.
+    /// Records a batch that is handed over; `wait` is `None` when it was ready.
     pub(crate) fn record(&mut self, wait: Option<Duration>, payload_bytes: u64) {
         self.batches += 1;
         self.payload_bytes += payload_bytes;
@@ -47,62 +47,62 @@ impl WaitStatistics {
         }
     }
 
-    /// The batches handed over.
+    /// The number of batches handed over.
     #[must_use]
     pub fn batches(&self) -> u64 {
         self.batches
     }
 
-    /// The batches that were not ready when they were asked for.
+    /// The number of batches that were not ready when requested.
     #[must_use]
     pub fn waited(&self) -> u64 {
         self.waits.count()
     }
 
-    /// The time waited for all batches but the first, whose wait is the start-up.
+    /// The total wait, except for the first batch, whose wait is start-up time.
     #[must_use]
     pub fn after_start(&self) -> Duration {
         self.waits.total() - self.start_up
     }
 
-    /// The time waited in all.
+    /// The total wait.
     #[must_use]
     pub fn total(&self) -> Duration {
         self.waits.total()
     }
 
-    /// The bytes of the batches handed over.
+    /// The total payload of the batches handed over.
     #[must_use]
     pub fn payload_bytes(&self) -> u64 {
         self.payload_bytes
     }
 
-    /// The wait that a share of all batches stayed within, too large by at most a quarter; ready batches waited zero.
-    /// `share` is between 0 and 1.
+    /// The quantile `share` (0 to 1) of the waits for all batches, too large by at most a quarter; ready batches count as
+    /// zero.
     #[must_use]
     pub fn quantile(&self, share: f64) -> Duration {
         self.waits.quantile_among(self.batches, share)
     }
 }
 
-/// Times of anything: how many, together, the longest, and how they are spread.
+/// A histogram of durations, with their count, total and maximum.
 #[derive(Debug, Clone)]
-pub struct Times {
+pub struct DurationHistogram {
     count: u64,
     total: Duration,
     longest: Duration,
     buckets: Box<[u64; BUCKETS]>,
 }
 
-impl Default for Times {
+impl Default for DurationHistogram {
     fn default() -> Self {
         let (count, total, longest) = (0, Duration::ZERO, Duration::ZERO);
         Self { count, total, longest, buckets: Box::new([0; BUCKETS]) }
     }
 }
 
-impl Times {
-    /// One more.
+impl DurationHistogram {
+    /// Adds a duration.
     pub fn record(&mut self, time: Duration) {
         self.count += 1;
         self.total += time;
@@ -110,31 +110,31 @@ impl Times {
         self.buckets[bucket(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))] += 1;
     }
 
-    /// How many there were.
+    /// The number of durations.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// All together.
+    /// Their sum.
     #[must_use]
     pub fn total(&self) -> Duration {
         self.total
     }
 
-    /// The longest.
+    /// The maximum.
     #[must_use]
     pub fn longest(&self) -> Duration {
         self.longest
     }
 
-    /// The time that a share of them stayed within, too large by at most a quarter. `share` is between 0 and 1.
+    /// The quantile `share` (0 to 1), too large by at most a quarter.
     #[must_use]
     pub fn quantile(&self, share: f64) -> Duration {
         self.quantile_among(self.count, share)
     }
 
-    /// The same among `all`, of which those that were not recorded took no time.
+    /// The quantile among `all` durations, of which those that were not recorded are zero.
     fn quantile_among(&self, all: u64, share: f64) -> Duration {
         #[expect(
             clippy::cast_possible_truncation,
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn times_are_counted_and_bounded() {
-        let mut times = Times::default();
+        let mut times = DurationHistogram::default();
         assert_eq!((times.quantile(0.99), times.longest()), (Duration::ZERO, Duration::ZERO));
         for _ in 0..98 {
             times.record(Duration::from_micros(3));

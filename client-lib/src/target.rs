@@ -1,23 +1,23 @@
-//! What a loader can attach to.
+//! The targets that a loader can attach to.
 
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use forebay_protocol::frames::ConfigSource;
 
-/// What a loader attaches to.
+/// The target of an attach.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
-    /// A configuration: a private daemon is started for it and ends with the loader.
+    /// A configuration: a private daemon is started for it and exits with the loader.
     Config(ConfigSource),
-    /// The socket of a running daemon, and the stream there; `None`: its first.
+    /// The socket of a running daemon, and one of its streams; `None`: the first.
     Socket(PathBuf, Option<String>),
-    /// A stream of the daemon whose socket `FOREBAY_SOCKET` names, as `forebay run` sets it; `None`: its first.
+    /// A stream of the daemon whose socket is in `FOREBAY_SOCKET`, which `forebay run` sets; `None`: the first.
     Stream(Option<String>),
 }
 
 impl Target {
-    /// A configuration given as JSON text. Relative paths in it start at `folder`, or at the working directory.
+    /// A configuration as JSON text. Relative paths in it start at `folder`, or at the working directory.
     #[must_use]
     pub fn json(text: impl Into<String>, folder: Option<&Path>) -> Self {
         let folder = match folder {
@@ -31,10 +31,10 @@ impl Target {
         })
     }
 
-    /// Tells what a word means: a path that ends in `.toml` or names a file is a configuration; a path that names a
-    /// socket or has a `/` is a socket; anything else is a stream's name.
+    /// Parses a target: a path that ends in `.toml` or names a file is a configuration; a path that names a socket or has a
+    /// `/` is a socket; anything else is a stream's name.
     #[must_use]
-    pub fn from_word(word: &str) -> Self {
+    pub fn parse(word: &str) -> Self {
         let path = Path::new(word);
         let kind = std::fs::metadata(path).map(|found| found.file_type()).ok();
         let is_socket = kind.is_some_and(|kind| kind.is_socket());
@@ -52,13 +52,13 @@ impl Target {
 
 impl From<&str> for Target {
     fn from(word: &str) -> Self {
-        Self::from_word(word)
+        Self::parse(word)
     }
 }
 
 impl From<String> for Target {
     fn from(word: String) -> Self {
-        Self::from_word(&word)
+        Self::parse(&word)
     }
 }
 
@@ -66,7 +66,7 @@ impl From<&Path> for Target {
     fn from(path: &Path) -> Self {
         // A bare name given as a path is a path, not a stream.
         let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
-        Self::from_word(&absolute.to_string_lossy())
+        Self::parse(&absolute.to_string_lossy())
     }
 }
 
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_told_apart_by_what_they_name() {
+    fn a_target_is_parsed_by_what_it_names() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("daemon.sock");
         let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();

@@ -1,31 +1,33 @@
 //! Views of a leased batch's tensors: bytes, typed slices, ragged rows. No copies.
 //!
-//! The one place of this crate with `unsafe`. What every block rests on:
-//! - the lease was checked against the stream's layout when it was made, so offset and length lie inside the slot and the
-//!   slot inside the mapping; the mapping lives as long as the lease;
-//! - the daemon does not write a slot between publish and return, and the return waits for the last clone of the batch;
-//! - this crate never writes into a slot. Who takes [`Tensor::pointer`] and writes (the Python face does, for writable
-//!   arrays) must not use slices of the same tensor meanwhile.
+//! Every `unsafe` block here relies on the following:
+//! - the descriptor was checked against the stream's layout when the lease began, so offset and length lie inside the slot
+//!   and the slot inside the mapping; the mapping lives as long as the lease;
+//! - the daemon does not write to a slot between publish and return, and a slot is returned after the batch's last clone is
+//!   dropped;
+//! - this crate never writes to a slot. A caller that writes through [`Tensor::pointer`] (the Python face does, for
+//!   writable arrays) must not use slices of the same tensor meanwhile.
 //!
-//! In a forked child the data segment is not mapped: a touch there ends the child.
+//! In a forked child the data segment is not mapped: an access there ends the child.
 
 #![allow(unsafe_code)]
 
+use forebay_protocol::frames::Attached;
 use forebay_protocol::publish::TensorEntry;
 use forebay_protocol::sync::Ordering;
 use forebay_protocol::tensor::{DType, Extent, TensorSpec};
 use forebay_protocol::words::Words;
 
-use crate::batch::Batch;
 use crate::error::Error;
+use crate::ring::Lease;
 
 mod sealed {
     pub trait Sealed {}
 }
 
-/// A type that tensors can be read as. Every bit pattern is a value of it.
+/// A type that tensors can be read as. Every bit pattern is a valid value.
 pub trait Element: sealed::Sealed + Copy + 'static {
-    /// The element types that it reads.
+    /// The element types that can be read as this type.
     const DTYPES: &'static [DType];
 }
 
@@ -38,7 +40,7 @@ macro_rules! element {
     )+};
 }
 
-// Half precision is read as bits, bool as bytes of 0 and 1: `&[bool]` would trust the bytes.
+// Half precision is read as bits, bool as bytes: a `&[bool]` with a byte other than 0 and 1 is undefined behaviour.
 element! {
     u8 => [U8, Bool], i8 => [I8], u16 => [U16, F16, BF16], i16 => [I16], u32 => [U32], i32 => [I32],
     u64 => [U64], i64 => [I64], f32 => [F32], f64 => [F64],
@@ -47,55 +49,56 @@ element! {
 /// One tensor of a batch.
 #[derive(Debug, Clone, Copy)]
 pub struct Tensor<'batch> {
-    batch: &'batch Batch,
+    lease: &'batch Lease,
+    terms: &'batch Attached,
     index: usize,
 }
 
 impl<'batch> Tensor<'batch> {
-    pub(crate) fn new(batch: &'batch Batch, index: usize) -> Self {
-        Self { batch, index }
+    pub(crate) fn new(lease: &'batch Lease, terms: &'batch Attached, index: usize) -> Self {
+        Self { lease, terms, index }
     }
 
     fn entry(&self) -> &'batch TensorEntry {
-        // The lease was checked to have as many entries as the schema has tensors.
-        &self.batch.lease.descriptor().tensors[self.index]
+        // The descriptor was checked to have as many entries as the schema has tensors.
+        &self.lease.descriptor().tensors[self.index]
     }
 
-    /// What the schema says of it.
+    /// The tensor's entry in the schema.
     #[must_use]
     pub fn spec(&self) -> &'batch TensorSpec {
-        &self.batch.terms.tensors[self.index]
+        &self.terms.tensors[self.index]
     }
 
-    /// Its name.
+    /// The tensor's name.
     #[must_use]
     pub fn name(&self) -> &'batch str {
         &self.spec().name
     }
 
-    /// The type of its elements.
+    /// The type of the elements.
     #[must_use]
     pub fn dtype(&self) -> DType {
         self.entry().dtype
     }
 
-    /// Its shape with the batch's own dimension first; of a ragged one the elements of the region that its rows lie in.
+    /// The shape, batch dimension first; for a ragged tensor, the number of elements in the region of its rows.
     #[must_use]
     pub fn shape(&self) -> &'batch [u64] {
         let entry = self.entry();
         &entry.dims[..usize::from(entry.rank)]
     }
 
-    /// Whether its rows differ in length; see [`ragged`](Self::ragged).
+    /// Whether the rows differ in length; see [`ragged`](Self::ragged).
     #[must_use]
     pub fn is_ragged(&self) -> bool {
         self.entry().ragged
     }
 
-    /// Its bytes: of a ragged tensor the whole region of its rows, gaps included.
+    /// The bytes; for a ragged tensor, the whole region of its rows, gaps included.
     #[must_use]
     pub fn bytes(&self) -> &'batch [u8] {
-        // SAFETY: see the module's head; u8 has no alignment and every byte is a value.
+        // SAFETY: see the module documentation; u8 needs no alignment and every byte is a valid value.
         unsafe { std::slice::from_raw_parts(self.pointer(), self.length_bytes()) }
     }
 
@@ -106,8 +109,8 @@ impl<'batch> Tensor<'batch> {
         usize::try_from(self.entry().length_bytes).unwrap_or(0)
     }
 
-    /// The first byte, for those who make views of their own; valid for [`length_bytes`](Self::length_bytes) as long as
-    /// the batch or a clone of it lives, aligned to 256 bytes. In an exclusive session the slot may be written to.
+    /// The address of the first byte, for other kinds of views; valid for [`length_bytes`](Self::length_bytes) as long as
+    /// the batch or a clone of it lives, aligned to 256 bytes. The slot may be written to.
     #[must_use]
     pub fn pointer(&self) -> *mut u8 {
         let entry = self.entry();
@@ -116,46 +119,46 @@ impl<'batch> Tensor<'batch> {
 
     /// The address of a byte of the slot.
     fn at(&self, offset_bytes: usize) -> *mut u8 {
-        match self.batch.lease.slot() {
-            // SAFETY: the lease was checked to lie inside the mapping, and with it every offset of its layout.
+        match self.lease.slot() {
+            // SAFETY: the slot was checked to lie inside the mapping, and with it every offset of its layout.
             Some((data, start)) => unsafe { data.base().add(start + offset_bytes) },
             // Only while the ring is being dropped, when no lease exists any more.
             None => std::ptr::NonNull::dangling().as_ptr(),
         }
     }
 
-    /// Its elements in row-major order. f16 and bf16 are read as `u16` bits, bool as `u8`.
+    /// The elements in row-major order. f16 and bf16 are read as `u16` bits, bool as `u8`.
     ///
     /// # Errors
-    /// [`Error::NoSuchTensor`] when the elements are of another type.
+    /// [`Error::NoSuchTensor`] when the elements have another type.
     pub fn as_slice<T: Element>(&self) -> Result<&'batch [T], Error> {
         cast(self.bytes(), self.dtype()).ok_or_else(|| self.wrong_type::<T>())
     }
 
     fn wrong_type<T>(&self) -> Error {
         Error::NoSuchTensor(format!(
-            "tensor `{}` is of type {}, which is not read as {}",
+            "tensor `{}` has type {}, which cannot be read as {}",
             self.name(),
             self.dtype().name(),
             std::any::type_name::<T>()
         ))
     }
 
-    /// Its rows, when they differ in length.
+    /// The rows of a ragged tensor; `None` for a dense one.
     #[must_use]
     pub fn ragged(&self) -> Option<Ragged<'batch>> {
         matches!(self.spec().extent, Extent::Ragged { .. }).then_some(Ragged { tensor: *self })
     }
 }
 
-/// Bytes as elements, when the type and the alignment fit.
+/// Bytes as elements, if type and alignment fit.
 fn cast<T: Element>(bytes: &[u8], dtype: DType) -> Option<&[T]> {
     let size = size_of::<T>();
     if !T::DTYPES.contains(&dtype) || !bytes.as_ptr().cast::<T>().is_aligned() {
         return None;
     }
-    // SAFETY: the bytes are valid for as long as the result is borrowed, aligned for T as just checked, and as many whole
-    // elements as fit are taken; `Element` is sealed and implemented only for types without invalid values.
+    // SAFETY: the bytes are valid as long as the result is borrowed, aligned for T as just checked, and the length is
+    // rounded down to whole elements; `Element` is sealed and implemented only for types without invalid values.
     Some(unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len() / size) })
 }
 
@@ -169,17 +172,17 @@ impl<'batch> Ragged<'batch> {
     /// The number of rows.
     #[must_use]
     pub fn len(&self) -> usize {
-        usize::try_from(self.tensor.batch.rows()).unwrap_or(0)
+        usize::try_from(self.tensor.lease.descriptor().rows).unwrap_or(0)
     }
 
-    /// Whether there are none.
+    /// Whether there are no rows.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The table's first word: u64 offsets, in elements from the tensor's start; and, `rows_of_layout` words later, u64
-    /// lengths, in elements. For those who make views of their own.
+    /// The address of the table, and its number of rows `n`: `n` u64 offsets, in elements from the tensor's start, then `n`
+    /// u64 lengths, in elements. For other kinds of views.
     #[must_use]
     pub fn table(&self) -> (*mut u64, usize) {
         let offset = self.tensor.entry().table_offset_bytes;
@@ -189,18 +192,18 @@ impl<'batch> Ragged<'batch> {
     }
 
     fn layout_rows(&self) -> usize {
-        self.tensor.batch.lease.ring().layout().rows() as usize
+        self.tensor.lease.ring().layout().rows() as usize
     }
 
     /// Offset and length of a row, in elements; `None` past the last row or when they do not lie inside the tensor.
-    fn place(&self, row: usize) -> Option<(usize, usize)> {
+    fn row_range(&self, row: usize) -> Option<(usize, usize)> {
         if row >= self.len() {
             return None;
         }
-        let (data, start) = self.tensor.batch.lease.slot()?;
+        let (data, start) = self.tensor.lease.slot()?;
         let table = usize::try_from(self.tensor.entry().table_offset_bytes).ok()?;
         let first = (start + table) / 8;
-        // Relaxed: the acquire load of the published count came first.
+        // Relaxed: ordered by the acquire load of the published count.
         let read = |word: usize| data.word(word).load(Ordering::Relaxed);
         let offset = usize::try_from(read(first + row)).ok()?;
         let length = usize::try_from(read(first + self.layout_rows() + row)).ok()?;
@@ -211,7 +214,7 @@ impl<'batch> Ragged<'batch> {
     #[must_use]
     pub fn row_bytes(&self, row: usize) -> Option<&'batch [u8]> {
         let size = usize::try_from(self.tensor.dtype().size_bytes()).ok()?;
-        let (offset, length) = self.place(row)?;
+        let (offset, length) = self.row_range(row)?;
         let start = offset.checked_mul(size)?;
         let end = start.checked_add(length.checked_mul(size)?)?;
         self.tensor.bytes().get(start..end)
@@ -220,7 +223,7 @@ impl<'batch> Ragged<'batch> {
     /// The elements of one row.
     ///
     /// # Errors
-    /// [`Error::NoSuchTensor`] past the last row or when the elements are of another type.
+    /// [`Error::NoSuchTensor`] past the last row or when the elements have another type.
     pub fn row<T: Element>(&self, row: usize) -> Result<&'batch [T], Error> {
         let bytes = self.row_bytes(row).ok_or_else(|| {
             Error::NoSuchTensor(format!(

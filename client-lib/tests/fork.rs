@@ -1,5 +1,6 @@
 //! What a fork leaves of a loader in the child. In a program of its own: the fork shall meet no other test's threads.
 
+#[path = "support/stub.rs"]
 mod stub;
 
 use forebay_client::{Error, Loader};

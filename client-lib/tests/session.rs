@@ -1,5 +1,6 @@
 //! The loader against a scripted daemon: epochs, holds, seeks, state, ends and broken descriptors.
 
+#[path = "support/stub.rs"]
 mod stub;
 
 use std::time::Duration;
@@ -114,7 +115,7 @@ fn an_epoch_left_early_is_given_up_and_counted() {
     loader.begin_epoch().unwrap();
     assert_eq!(loader.given_up(), 4);
     assert_eq!(epoch_of(&mut loader)[0], 1_000_000);
-    // Left after the last batch and before the end was told: nothing is given up, nothing asked for.
+    // Left after the last batch and before its `None`: nothing is given up and no seek is sent.
     for _ in 0..6 {
         loader.next_batch().unwrap().unwrap();
     }
@@ -158,7 +159,7 @@ fn a_state_goes_on_in_the_middle_at_attach_and_later() {
     drop(loader);
     let report = stub.finish();
     assert_eq!(report.attached_at, Some(state.position));
-    assert_eq!(report.seeks.len(), 1, "only the jump back was asked for");
+    assert_eq!(report.seeks.len(), 1, "only the seek back was sent");
 }
 
 #[test]
@@ -172,14 +173,16 @@ fn a_state_of_another_stream_is_refused_with_each_difference() {
     let Err(Error::StateMismatch(message)) = loader.load_state(&state, false) else {
         panic!("another data set was accepted");
     };
-    assert!(message.contains("data set") && message.contains("0000") && message.contains("dada"));
+    assert!(
+        message.contains("dataset differs") && message.contains("0000") && message.contains("dada")
+    );
     assert!(message.contains("saved 7, present 1") && !message.contains("configuration differs"));
     loader.load_state(&state, true).unwrap();
     assert_eq!(first_index(&loader.next_batch().unwrap().unwrap()), 4);
 }
 
 #[test]
-fn what_was_published_is_drained_before_the_end_is_told() {
+fn published_batches_are_handed_over_before_the_error() {
     let fault = Fault { kind: FaultKind::BadSample, message: "`a.jpg` is cut off".into() };
     let stub = Stub::start(Script { end_after: Some((4, Some(fault))), ..Script::default() });
     let mut loader = attach(&stub);
@@ -264,7 +267,7 @@ fn descriptors_that_leave_their_slot_are_refused() {
 }
 
 #[test]
-fn a_program_that_ends_at_once_is_told_with_its_status() {
+fn a_program_that_exits_at_once_is_reported_with_its_status() {
     let config = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
     let attach = |program: &str| Loader::builder(config.path()).program(program).attach();
     let Err(Error::DaemonLost(message)) = attach("/bin/false") else {

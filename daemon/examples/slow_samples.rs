@@ -16,9 +16,9 @@ use std::error::Error;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use forebay::cli::generate::{GenerateOptions, generate_images};
 use forebay_client::{Loader, Target};
 use forebay_protocol::frames::ConfigSource;
+use forebay_synth::{GenerateOptions, generate_images};
 use serde_json::{Value, json};
 
 const IMAGES: u64 = 512;

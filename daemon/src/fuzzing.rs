@@ -6,9 +6,9 @@
 use forebay_protocol::fuzzing::Target;
 use std::path::Path;
 
-use crate::config::Config;
-pub use crate::dataset::fuzzing::{index, npy, npz};
-pub use crate::operation::fuzzing::{exif, jpeg, jpeg_markers, png, webp};
+use forebay_config::Config;
+pub use forebay_pipeline::fuzzing::{exif, jpeg, jpeg_markers, png, webp};
+pub use forebay_source::dataset::fuzzing::{index, npy, npz};
 
 /// Every target's name, which is that of its folder in `fuzz/corpus`.
 pub const TARGETS: [(&str, Target); 9] = [

@@ -1,19 +1,7 @@
-//! The Forebay daemon: a folder is a step of the batch's way.
-//!
-//! [`config`] → [`order`] → [`storage`] and [`dataset`] → [`operation`] → `engine` → `publish`; [`observe`] measures all of
-//! them and [`cli`] is what a person types.
+//! The `forebay` program's commands. The parts that they start are crates of their own, in `crates/`.
 
 #![deny(unsafe_code)]
 
 pub mod cli;
-pub mod config;
-pub mod dataset;
-pub mod engine;
 #[doc(hidden)]
 pub mod fuzzing;
-mod lock_file;
-pub mod observe;
-pub mod operation;
-pub mod order;
-pub mod publish;
-pub mod storage;

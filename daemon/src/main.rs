@@ -1,4 +1,4 @@
-//! The `forebay` program. See [`forebay::cli`].
+//! The `forebay` program. See [`crate::cli`].
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,8 @@
-//! The one clock that daemon and client compare: CLOCK_MONOTONIC, which all processes of a machine share.
+//! The clock that daemon and client share: CLOCK_MONOTONIC, the same for all processes of a machine.
 
 use nix::time::{ClockId, clock_gettime};
 
-/// Nanoseconds since an arbitrary start, the same for every process of this machine.
+/// Nanoseconds since an arbitrary point in time, the same for every process of this machine.
 #[must_use]
 pub fn monotonic_ns() -> u64 {
     // The clock exists on every Linux; its numbers are not negative.

@@ -1,5 +1,4 @@
-//! The control frames. Nothing per batch goes through them but doorbells, which are frames of one byte
-//! ([`crate::wire::DOORBELL`]).
+//! The control frames. Per batch, only doorbells are sent this way: frames of one byte ([`crate::wire::DOORBELL`]).
 //!
 //! ```text
 //!   client                                daemon
@@ -16,7 +15,10 @@
 //!   Goodbye                    ──►        (the session ends; its slots are free)
 //! ```
 //!
-//! From outside a session ([`crate::observing`]), on a connection that may be one of its own:
+//! A client that cannot receive descriptors sends `AttachNamed` instead of `Attach`, and the answer `AttachedNamed` carries
+//! the names of the segments ([`crate::segment::named`]).
+//!
+//! Monitoring ([`crate::observing`]), which needs no session:
 //! ```text
 //!   Steps                      ──►
 //!                              ◄──  Steps
@@ -26,7 +28,7 @@
 //!                              ◄──  Recorded (+ text) | Fault
 //! ```
 //!
-//! To a daemon that took the place of a dead one (docs/protocol.md, "Death of the daemon"):
+//! After a daemon's death, to the daemon that replaces it (docs/protocol.md, "Death of the daemon"):
 //! ```text
 //!   Hello (+ pidfd)            ──►
 //!                              ◄──  Welcome | Fault
@@ -44,16 +46,17 @@ use crate::tensor::TensorSpec;
 
 /// The version of frames and rings that this crate speaks. History:
 /// - 1: the first.
-/// - 2: `Restart`, `Reattach` and `Kept`; `Attached` says who starts the daemon again.
-/// - 3: a tensor says what is left of it to the client's GPU (`TensorSpec::finish`).
+/// - 2: `Restart`, `Reattach` and `Kept`; `Attached` has the restart policy.
+/// - 3: a tensor describes what the client's GPU makes of it (`TensorSpec::finish`).
 /// - 4: `Steps`, `Replay` and `Record`.
-pub const PROTOCOL_VERSION: u32 = 4;
-/// What a configuration's fingerprint tells apart, in the order of its parts.
+/// - 5: `AttachNamed` and `AttachedNamed`.
+pub const PROTOCOL_VERSION: u32 = 5;
+/// The parts of a configuration's fingerprint, in order.
 pub const CONFIG_PARTS: [&str; 4] = ["order.seed", "order.shuffle", "operations", "output"];
-/// The bytes of each of [`CONFIG_PARTS`] in a configuration's fingerprint.
+/// The size of each of [`CONFIG_PARTS`] in a configuration's fingerprint.
 pub const CONFIG_PART_BYTES: usize = 8;
 
-/// What a client sends.
+/// A frame that a client sends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ClientFrame {
     /// The first frame of a connection. May carry a pidfd of the client.
@@ -63,50 +66,52 @@ pub enum ClientFrame {
         /// The client's release, for messages.
         release: String,
     },
-    /// A private loader says what the daemon shall serve.
+    /// Configures a private loader's daemon.
     Start(Start),
     /// Asks for a session.
     Attach(Attach),
-    /// Asks for another position. Batches that were made for an older serial are to be returned unread.
+    /// Requests another position. The client returns batches with an older serial unread.
     Seek {
-        /// Counted from 1 by the client.
+        /// Counted by the client, from 1.
         serial: u64,
-        /// Where to go on.
+        /// The new position.
         position: Position,
         /// Substitutes already counted in that epoch.
         substitutes: u64,
     },
-    /// Asks for figures.
+    /// Requests statistics.
     Stats,
-    /// The client ends the session in good order.
+    /// Ends the session.
     Goodbye,
-    /// A private loader starts a daemon in a dead one's place; carries what `Kept` gave it.
+    /// Configures the daemon that replaces a private loader's dead one; carries the descriptors of `Kept`.
     Restart(Restart),
-    /// Asks for a session that goes on in memory which the client kept; carries its data segment.
+    /// Requests a session that continues in the client's existing memory; carries its data segment.
     Reattach(Reattach),
-    /// Asks how far every session's trainer is.
+    /// Requests the progress of every session.
     Steps,
-    /// Asks for something about a replay.
+    /// Controls a replay.
     Replay(ReplayRequest),
-    /// Asks for a recording, which is answered when it is made.
+    /// Requests a recording; the answer comes when it is complete.
     Record(Recording),
+    /// As `Attach`, for a client that cannot receive descriptors: the segments get names.
+    AttachNamed(Attach),
 }
 
-/// What a private loader tells the daemon that takes a dead one's place.
+/// The parameters of [`ClientFrame::Restart`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Restart {
     /// As in [`Start`].
     pub local_world_size: u32,
     /// As in [`Start`].
     pub local_rank: u32,
-    /// How the daemon before ended, for the log.
+    /// How the previous daemon ended, for the log.
     pub reason: String,
 }
 
-/// A session that goes on after its daemon's death.
+/// The parameters of [`ClientFrame::Reattach`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reattach {
-    /// Who asks, and where to go on: after what the client took from the ring of the daemon before.
+    /// The session, starting after the last batch that the client took from the previous daemon's ring.
     pub attach: Attach,
     /// The client's last seek; batches are made under it.
     pub serial: u64,
@@ -123,21 +128,21 @@ pub struct Leased {
     pub generation: u64,
 }
 
-/// Who starts a daemon again when it has died.
+/// Who restarts a daemon after its death.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Revival {
-    /// The client, whose private daemon it is.
+pub enum RestartPolicy {
+    /// The client that owns this private daemon.
     ByClient,
-    /// Whoever watches over `forebay serve`, at the same socket.
+    /// The service manager of `forebay serve`, at the same socket.
     BySupervisor,
-    /// Nobody: the trainer ends with it, as under `forebay run`.
+    /// It is not restarted: the trainer ends with it, as under `forebay run`.
     Never,
 }
 
-/// What a private loader's daemon shall serve.
+/// The parameters of [`ClientFrame::Start`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Start {
-    /// Where the configuration comes from.
+    /// The configuration.
     pub config: ConfigSource,
     /// Keys and values that override it: a dotted key and JSON text.
     pub overrides: Vec<(String, String)>,
@@ -147,7 +152,7 @@ pub struct Start {
     pub local_rank: u32,
 }
 
-/// Where a configuration comes from.
+/// The source of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ConfigSource {
     /// A TOML file's path.
@@ -156,14 +161,14 @@ pub enum ConfigSource {
     Json {
         /// The stream's name.
         name: String,
-        /// Where relative paths start.
+        /// The base of relative paths.
         folder: String,
         /// The text.
         text: String,
     },
 }
 
-/// What a client asks for.
+/// The parameters of a session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attach {
     /// The stream's name; `None`: the daemon's first.
@@ -172,13 +177,13 @@ pub struct Attach {
     pub rank: u32,
     /// At least 1.
     pub world_size: u32,
-    /// Where to begin.
+    /// The position of the first batch.
     pub position: Position,
     /// Substitutes already counted in that epoch.
     pub substitutes: u64,
 }
 
-/// What a daemon sends.
+/// A frame that a daemon sends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DaemonFrame {
     /// Answers `Hello`.
@@ -194,23 +199,30 @@ pub enum DaemonFrame {
     Attached(Box<Attached>),
     /// Answers `Seek`.
     Positioned(Positioned),
-    /// A piece of the JSON text that answers `Stats`.
+    /// A part of the JSON text that answers `Stats`.
     StatsPart {
-        /// Whether no piece follows.
+        /// Whether this is the last part.
         last: bool,
-        /// UTF-8; pieces are cut at character borders.
+        /// UTF-8; cut at character boundaries.
         text: String,
     },
-    /// The request, or the session, ended with an error.
+    /// The request, or the session, failed.
     Fault(Fault),
-    /// The daemon ends in good order.
+    /// The daemon exits normally.
     Goodbye,
-    /// What a private loader keeps for a restart; carries the resolved plan and, for a dataset that has one, the index.
+    /// The restart state that a private loader keeps; carries the resolved plan and, for a dataset that has one, the index.
     Kept,
     /// Answers `Steps` and `Replay`.
     Steps(Vec<SessionSteps>),
     /// Answers `Record`; carries the descriptor of a file in memory.
     Recorded,
+    /// Answers `AttachNamed`.
+    AttachedNamed {
+        /// As in `Attached`.
+        terms: Box<Attached>,
+        /// Data, publish and return. The client removes the names once it has mapped the segments.
+        names: [String; 3],
+    },
 }
 
 /// A session's terms.
@@ -222,11 +234,11 @@ pub struct Attached {
     pub stream: String,
     /// The tensors of a batch.
     pub tensors: Vec<TensorSpec>,
-    /// The most samples of a batch.
+    /// The maximum number of samples in a batch.
     pub batch_size: u32,
     /// The slots of the ring.
     pub slots: u16,
-    /// The batches that the user may keep.
+    /// The number of batches that the user may hold.
     pub hold: u16,
     /// The size of a slot.
     pub slot_bytes: u64,
@@ -234,25 +246,25 @@ pub struct Attached {
     pub publish_bytes: u64,
     /// The size of the return segment.
     pub return_bytes: u64,
-    /// Where the stream begins: the position asked for, or the next epoch's start when nothing was left of its epoch.
+    /// The first position: the requested one, or the next epoch's start when no batch of its epoch is left.
     pub start: Positioned,
     /// This rank's batches of a full epoch.
     pub batches_per_epoch: u64,
-    /// The data set's samples.
+    /// The samples of the dataset.
     pub samples_per_epoch: u64,
     /// `None`: endless.
     pub epochs: Option<u64>,
-    /// BLAKE3 of what the samples are.
+    /// BLAKE3 of the dataset's sample table.
     pub dataset_fingerprint: [u8; 32],
     /// [`CONFIG_PART_BYTES`] of BLAKE3 for each of [`CONFIG_PARTS`].
     pub config_fingerprint: [u8; 32],
     /// Raised whenever order, draws or pixels change for the same input.
     pub stream_version: u32,
-    /// Who starts this daemon again when it has died.
-    pub revival: Revival,
+    /// Who restarts this daemon after its death.
+    pub restart_policy: RestartPolicy,
 }
 
-/// Where a stream stands.
+/// A stream's position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Positioned {
     /// The seek that this answers; 0 for the attach.
@@ -263,34 +275,34 @@ pub struct Positioned {
     pub batches_left: u64,
 }
 
-/// What went wrong, by the exception that it becomes.
+/// The kind of an error; it decides the client's exception.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FaultKind {
-    /// The two sides speak different versions.
+    /// Daemon and client have different protocol versions.
     Version,
-    /// A mistake in the configuration, the data set's folder or the request.
+    /// An error in the configuration, the dataset's folder or the request.
     Config,
-    /// A bad sample, under `on_bad_sample = "fail"` or past the budget.
+    /// A bad sample with `on_bad_sample = "fail"`, or more bad samples than allowed.
     BadSample,
-    /// Reading failed for a reason that may pass: time-outs, I/O errors, vanished files, after all retries.
+    /// Reading failed for a possibly transient reason (time-out, I/O error, missing file) after all retries.
     Storage,
-    /// The position asked for is not in the stream.
+    /// The requested position is not in the stream.
     Position,
-    /// Another client holds this stream, rank and world size.
+    /// Another client is attached with this stream, rank and world size.
     Taken,
-    /// The client broke the protocol.
+    /// The client violated the protocol.
     Protocol,
-    /// The machine does not grant what the session needs.
+    /// The machine lacks memory or descriptors for the session.
     Memory,
-    /// An error of the daemon's own.
+    /// An internal error of the daemon.
     Internal,
 }
 
-/// An error that crosses the border.
+/// An error that the daemon reports to a client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
-    /// What it becomes on the other side.
+    /// The kind of error.
     pub kind: FaultKind,
-    /// For a person: the values, the place and the remedy.
+    /// Human-readable: values, location and remedy.
     pub message: String,
 }

@@ -1,7 +1,7 @@
-//! What fuzzers run: one function for each parser of this crate that sees bytes of a peer.
+//! Fuzz targets: one function for each parser of this crate that reads a peer's bytes.
 //!
-//! No part of the protocol. `fuzz/` calls these with a fuzzer's bytes, the tests with the files of `fuzz/corpus`. A
-//! function here may end in any way but a panic; what it checks beside that, it asserts.
+//! Not part of the protocol. `fuzz/` calls these with a fuzzer's bytes, the tests with the files of `fuzz/corpus`. A
+//! target must not panic; further properties are asserted.
 
 use crate::frames::{ClientFrame, DaemonFrame};
 use crate::layout::SlotLayout;
@@ -13,10 +13,10 @@ use crate::tensor::TensorSpec;
 use crate::wire::{decode, encode};
 use crate::words::{HeapWords, Words};
 
-/// What a fuzzer gives its bytes to.
+/// A fuzz target.
 pub type Target = fn(&[u8]);
 
-/// Every target's name, which is that of its folder in `fuzz/corpus`.
+/// Every target with its name, which is also its folder in `fuzz/corpus`.
 pub const TARGETS: [(&str, Target); 4] = [
     ("frames", frames),
     ("publish_ring", publish_ring),
@@ -24,10 +24,10 @@ pub const TARGETS: [(&str, Target); 4] = [
     ("tensors", tensors),
 ];
 
-/// A control frame of either side; what can be read must be written as the same bytes.
+/// A control frame of either side. Bytes that decode must encode to the same bytes.
 ///
 /// # Panics
-/// When it is not.
+/// When they do not.
 pub fn frames(bytes: &[u8]) {
     if let Ok(frame) = decode::<ClientFrame>(bytes) {
         assert_eq!(encode(&frame).as_deref(), Ok(bytes), "{frame:?}");
@@ -44,7 +44,7 @@ pub fn tensors(bytes: &[u8]) {
     }
 }
 
-/// A publish segment that holds anything, read as a client reads it.
+/// A publish segment with arbitrary content, read as a client reads it.
 pub fn publish_ring(bytes: &[u8]) {
     let words = filled(publish_words(4, 2), bytes);
     let Ok(reader) = PublishReader::new(words) else {
@@ -57,10 +57,10 @@ pub fn publish_ring(bytes: &[u8]) {
     let _ = (reader.wake_at(), reader.progress());
 }
 
-/// A return segment that changes in any way while a daemon reads it; each step of the fuzzer's bytes is one write.
+/// A return segment that changes arbitrarily while a daemon reads it; each step of the fuzzer's bytes is one write.
 ///
 /// # Panics
-/// When slots are lost or won.
+/// When the number of slots changes.
 pub fn return_ring(bytes: &[u8]) {
     const SLOTS: u16 = 4;
     let words = std::sync::Arc::new(HeapWords::new(return_words(SLOTS)));
@@ -91,7 +91,7 @@ pub fn return_ring(bytes: &[u8]) {
 
 fn filled(count: usize, bytes: &[u8]) -> HeapWords {
     let words = HeapWords::new(count);
-    // The words that decide lie in the first page and behind it: both halves of the fuzzer's bytes get there.
+    // The header is in the first page and the entries follow it; the fuzzer's bytes reach both.
     let (head, entries) = bytes.split_at(bytes.len().min(256));
     for (index, chunk) in head.chunks(8).enumerate() {
         words.word(index).store(number(chunk), Ordering::Relaxed);
@@ -110,7 +110,7 @@ fn number(bytes: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    /// Replays what the fuzzers start from and what they have found.
+    /// Replays the seed corpus and the fuzzers' findings.
     #[test]
     fn no_file_of_the_corpus_makes_a_parser_panic() {
         let corpus = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus");

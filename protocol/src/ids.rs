@@ -1,16 +1,16 @@
-//! Newtypes for the numbers that cross the border between daemon and client.
+//! Newtypes for the numbers that daemon and client exchange.
 
 use serde::{Deserialize, Serialize};
 
-/// The place of a sample in its dataset, counted from 0.
+/// The index of a sample in its dataset, from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SampleId(pub u64);
 
-/// The place of a slot in its ring, counted from 0. A ring has at most 65,535 slots.
+/// The index of a slot in its ring, from 0. A ring has at most 65,535 slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SlotIndex(pub u16);
 
-/// How often a slot has been filled, counted from 1. Only the lower 48 bits travel.
+/// How often a slot has been filled, counted from 1. Only the lower 48 bits are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Generation(pub u64);
 
@@ -18,7 +18,7 @@ pub struct Generation(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct BatchNumber(pub u64);
 
-/// A place in a stream: the epoch and the samples that all ranks together have consumed in it.
+/// A position in a stream: the epoch, and the samples that all ranks together have consumed in it.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]

@@ -1,4 +1,4 @@
-//! Where each tensor lies in a slot: a pure function of schema and batch size.
+//! The offset of each tensor in a slot: a pure function of schema and batch size.
 
 use crate::tensor::{
     Extent, MAX_NAME_BYTES, MAX_RANK, MAX_TENSORS, PAGE_BYTES, TENSOR_ALIGNMENT_BYTES, TensorSpec,
@@ -21,10 +21,10 @@ pub enum LayoutError {
         /// Its dimensions, the batch's included.
         rank: usize,
     },
-    /// An empty or overlong name, or one that stands twice.
-    #[error("tensor name {0:?} is empty, longer than {MAX_NAME_BYTES} bytes, or stands twice")]
+    /// An empty, overlong or duplicate name.
+    #[error("tensor name {0:?} is empty, longer than {MAX_NAME_BYTES} bytes, or a duplicate")]
     Name(String),
-    /// What is left to the client's GPU does not fit the tensor.
+    /// The tensor's [`Finish`](crate::finish::Finish) does not fit it.
     #[error("tensor `{name}`: {reason}")]
     Finish {
         /// The tensor.
@@ -37,18 +37,18 @@ pub enum LayoutError {
     TooLarge(String),
 }
 
-/// Where one tensor lies.
+/// The location of one tensor in a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TensorPlace {
     /// From the slot's start to the first row.
     pub offset_bytes: u64,
     /// From one row to the next.
     pub row_pitch_bytes: u64,
-    /// From the slot's start to the table of a ragged tensor's offsets and lengths; 0 for a dense one.
+    /// From the slot's start to a ragged tensor's table of offsets and lengths; 0 for a dense tensor.
     pub table_offset_bytes: u64,
 }
 
-/// Where everything lies in a slot.
+/// The layout of a slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotLayout {
     tensors: Vec<TensorSpec>,
@@ -58,10 +58,10 @@ pub struct SlotLayout {
 }
 
 impl SlotLayout {
-    /// Lays a schema out for batches of up to `rows` samples.
+    /// The layout of a schema for batches of up to `rows` samples.
     ///
     /// # Errors
-    /// When the schema breaks a limit of [`crate::tensor`].
+    /// When the schema exceeds a limit of [`crate::tensor`].
     pub fn new(tensors: &[TensorSpec], rows: u32) -> Result<Self, LayoutError> {
         if tensors.len() > MAX_TENSORS {
             return Err(LayoutError::TooManyTensors(tensors.len()));
@@ -81,8 +81,8 @@ impl SlotLayout {
                 });
             }
             if let Some(finish) = &tensor.finish {
-                finish
-                    .sides(tensor)
+                tensor
+                    .finish_sides(finish)
                     .map_err(|reason| LayoutError::Finish { name: name.clone(), reason })?;
             }
             let place = place_after(end, tensor, rows)
@@ -104,13 +104,13 @@ impl SlotLayout {
         &self.tensors
     }
 
-    /// Where the tensors lie, in the same order.
+    /// The locations of the tensors, in the same order.
     #[must_use]
     pub fn places(&self) -> &[TensorPlace] {
         &self.places
     }
 
-    /// The most rows of a batch.
+    /// The maximum number of rows in a batch.
     #[must_use]
     pub fn rows(&self) -> u32 {
         self.rows

@@ -1,6 +1,6 @@
-//! Who holds which slot: the daemon's own record, on its heap. Shared memory carries requests, never truth.
+//! The state of each slot: the daemon's own record, on its heap. Shared memory carries requests, never ownership.
 //!
-//! States of a slot, and who moves it:
+//! States of a slot and their transitions:
 //! ```text
 //!   Free ──begin_fill──► Filling{g} ──publish──► Published{g} ──accept_return(g)──► Free
 //!                           └──abandon──► Free                   └──reclaim_all (client died)──► Free
@@ -8,8 +8,8 @@
 //!   for a replay:  Free ──keep──► Kept{g} ──show_again──► Published{g+1}
 //!                                    └──release──► Free
 //! ```
-//! Every move is made by the daemon's engine thread. The generation grows by one at each `begin_fill` and `show_again`, so a
-//! return word is good for exactly one lease.
+//! The daemon's engine thread makes every transition. The generation grows by one at each `begin_fill` and `show_again`, so
+//! a return word is valid for exactly one lease.
 
 use crate::frames::Leased;
 use crate::ids::{Generation, SlotIndex};
@@ -22,13 +22,13 @@ pub enum SlotState {
     Free,
     /// Being written by the daemon.
     Filling,
-    /// Published: taken by the client or waiting for it.
+    /// Published: held by the client or not yet taken.
     Published,
-    /// Given back, and kept as it is to be shown again.
+    /// Returned, and kept unchanged for a replay.
     Kept,
 }
 
-/// A return that the daemon does not accept. The session ends with this as its reason.
+/// A return that the daemon rejects. It ends the session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeaseViolation {
@@ -46,7 +46,7 @@ pub enum LeaseViolation {
         /// The slot in the word.
         slot: u16,
     },
-    /// The slot is held, but for another filling.
+    /// The slot is held, but with another generation.
     #[error(
         "the client returned generation {claimed} of slot {slot}, which is at generation {current}"
     )]
@@ -55,7 +55,7 @@ pub enum LeaseViolation {
         slot: u16,
         /// The generation in the word.
         claimed: u64,
-        /// The slot's own.
+        /// The slot's current generation.
         current: u64,
     },
 }
@@ -66,14 +66,14 @@ struct Slot {
     generation: Generation,
 }
 
-/// The slots of one ring. Free slots are handed out in the order in which they became free.
+/// The slots of one ring. Free slots are filled in the order in which they became free.
 #[derive(Debug)]
 pub struct SlotTable {
     slots: Vec<Slot>,
     free: std::collections::VecDeque<SlotIndex>,
 }
 
-/// The bits of a generation that travel.
+/// The bits of a generation that are sent.
 const GENERATION_MASK: u64 = (1 << 48) - 1;
 
 impl Generation {
@@ -82,7 +82,7 @@ impl Generation {
     }
 }
 
-/// Why a client's word on what it holds from a former life of its daemon is not taken.
+/// A wrong list of the slots that a client holds from a previous daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HeldViolation {
@@ -94,13 +94,13 @@ pub enum HeldViolation {
         /// The slots of the ring.
         slots: u16,
     },
-    /// The slot stands twice.
+    /// The slot is listed twice.
     #[error("the client claims to hold slot {slot} twice")]
     Twice {
         /// The slot claimed.
         slot: u16,
     },
-    /// No slot is filled so often.
+    /// The generation is out of range.
     #[error(
         "the client claims generation {generation} of slot {slot}; generations have 48 bits and start at 1"
     )]
@@ -113,7 +113,7 @@ pub enum HeldViolation {
 }
 
 impl SlotTable {
-    /// So many slots, all free.
+    /// A table of `slots` free slots.
     #[must_use]
     pub fn new(slots: u16) -> Self {
         Self {
@@ -122,11 +122,11 @@ impl SlotTable {
         }
     }
 
-    /// So many slots, of which the client holds some from a former life of its daemon. Their generations go on, so a
-    /// return is good for the lease that it was made for.
+    /// A table of `slots` slots, of which the client holds some from a previous daemon. Their generations continue, so a
+    /// return is valid for its own lease only.
     ///
     /// # Errors
-    /// When a slot claimed does not exist, stands twice, or has a generation that no daemon gives.
+    /// When a claimed slot does not exist, is listed twice, or has a generation out of range.
     pub fn with_held(slots: u16, held: &[Leased]) -> Result<Self, HeldViolation> {
         let mut table = Self::new(slots);
         for &Leased { slot, generation } in held {
@@ -163,25 +163,25 @@ impl SlotTable {
     /// The slot is complete and goes to the client.
     ///
     /// # Panics
-    /// When the slot is not being filled: an error of the daemon's own.
+    /// When the slot is not being filled: an internal error of the daemon.
     pub fn publish(&mut self, index: SlotIndex) {
         let slot = &mut self.slots[usize::from(index.0)];
         assert_eq!(slot.state, SlotState::Filling, "published a slot that was not being filled");
         slot.state = SlotState::Published;
     }
 
-    /// The slot's filling is given up.
+    /// Frees a slot whose filling was aborted.
     ///
     /// # Panics
-    /// When the slot is not being filled: an error of the daemon's own.
+    /// When the slot is not being filled: an internal error of the daemon.
     pub fn abandon(&mut self, index: SlotIndex) {
         let slot = &mut self.slots[usize::from(index.0)];
-        assert_eq!(slot.state, SlotState::Filling, "gave up a slot that was not being filled");
+        assert_eq!(slot.state, SlotState::Filling, "aborted a slot that was not being filled");
         slot.state = SlotState::Free;
         self.free.push_back(index);
     }
 
-    /// Judges a client's return word and frees the slot.
+    /// Checks a client's return word and frees the slot.
     ///
     /// # Errors
     /// When the word names a slot or a generation that the client does not hold. Nothing changes then.
@@ -205,7 +205,7 @@ impl SlotTable {
         Ok(word.slot)
     }
 
-    /// A slot that was given back is kept as it is, instead of being filled anew. False: it is not free.
+    /// Keeps a free slot unchanged for a replay. False: the slot is not free.
     pub fn keep(&mut self, index: SlotIndex) -> bool {
         let slot = &mut self.slots[usize::from(index.0)];
         if slot.state != SlotState::Free {
@@ -216,10 +216,10 @@ impl SlotTable {
         true
     }
 
-    /// A kept slot goes to the client again, under a new generation.
+    /// Publishes a kept slot again, under a new generation.
     ///
     /// # Panics
-    /// When the slot is not kept: an error of the daemon's own.
+    /// When the slot is not kept: an internal error of the daemon.
     pub fn show_again(&mut self, index: SlotIndex) -> Generation {
         let slot = &mut self.slots[usize::from(index.0)];
         assert_eq!(slot.state, SlotState::Kept, "showed a slot again that was not kept");
@@ -228,7 +228,7 @@ impl SlotTable {
         slot.generation
     }
 
-    /// A kept slot is free again. One that is not kept stays as it is.
+    /// Frees a kept slot. Any other slot is left unchanged.
     pub fn release(&mut self, index: SlotIndex) {
         let slot = &mut self.slots[usize::from(index.0)];
         if slot.state == SlotState::Kept {
@@ -237,7 +237,7 @@ impl SlotTable {
         }
     }
 
-    /// Frees everything that the client held: it is dead.
+    /// Frees all published slots after the client's death.
     pub fn reclaim_all(&mut self) {
         for (index, slot) in self.slots.iter_mut().enumerate() {
             if slot.state == SlotState::Published {
@@ -254,7 +254,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_return_is_good_once_and_for_its_own_generation_only() {
+    fn a_return_is_accepted_once_and_for_its_own_generation_only() {
         let mut table = SlotTable::new(2);
         let (slot, generation) = table.begin_fill().unwrap();
         let word = ReturnWord { slot, generation };
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_holds_from_a_former_life_is_judged_and_comes_back_once() {
+    fn slots_held_from_a_previous_daemon_are_checked_and_returned_once() {
         let held = [Leased { slot: 2, generation: 9 }, Leased { slot: 0, generation: 1 }];
         let mut table = SlotTable::with_held(3, &held).unwrap();
         assert_eq!(table.count(SlotState::Published), 2);
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kept_slot_is_filled_by_nobody_and_shown_under_a_new_generation() {
+    fn a_kept_slot_is_not_filled_and_is_shown_under_a_new_generation() {
         let mut table = SlotTable::new(2);
         let (slot, generation) = table.begin_fill().unwrap();
         table.publish(slot);
@@ -315,7 +315,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a client writes, a slot is in one state and the free list holds exactly the free ones.
+        /// For any words of a client, each slot is in one state and the free list holds exactly the free slots.
         #[test]
         fn any_words_leave_the_table_consistent(words in prop::collection::vec(any::<u64>(), 0..200), slots in 1u16..9) {
             let mut table = SlotTable::new(slots);

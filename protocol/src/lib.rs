@@ -1,18 +1,22 @@
-//! What a Forebay daemon and its clients must agree on, and nothing else.
+//! The protocol between a Forebay daemon and its clients: control frames and shared memory.
 //!
 //! - [`frames`] and [`wire`]: the control frames and their bytes; [`socket`] carries them with descriptors.
-//! - [`tensor`] and [`layout`]: the tensors of a batch and where they lie in a slot.
-//! - [`pixel_values`]: what a byte of an image becomes; [`finish`]: what of that is left to the client's GPU.
-//! - [`segment`]: sealed shared memory; [`slots`]: the rows of the data segment; [`kept`]: sealed bytes for a restart.
-//! - [`publish`] and [`returns`]: the two rings; [`lease`]: who holds which slot, in the daemon's heap.
+//! - [`tensor`] and [`layout`]: the tensors of a batch and their offsets in a slot.
+//! - [`pixel_values`]: the output values of an image's bytes; [`finish`]: the conversion that is left to the client's GPU.
+//! - [`segment`]: sealed shared memory; [`slots`]: the rows of the data segment; [`sealed`]: immutable bytes that processes
+//!   exchange.
+//! - [`publish`] and [`returns`]: the two rings; [`lease`]: the state of each slot, on the daemon's heap.
 //!
 //! The rings are generic over [`words::Words`], so the same code runs over shared memory, over the heap and under the
-//! model checker. Nothing here knows of data sets, threads or GPUs.
+//! model checker. Datasets, threads and GPUs are not handled here.
 
 #![deny(unsafe_code)]
 
 #[cfg(not(loom))]
+mod aligned_mapping;
+#[cfg(not(loom))]
 pub mod clock;
+mod dtype;
 pub mod finish;
 pub mod frames;
 #[cfg(not(loom))]
@@ -21,8 +25,6 @@ pub mod fuzzing;
 #[cfg(not(loom))]
 pub mod huge_pages;
 pub mod ids;
-#[cfg(not(loom))]
-pub mod kept;
 pub mod layout;
 pub mod lease;
 #[cfg(not(loom))]
@@ -36,6 +38,8 @@ pub mod tensor;
 pub mod wire;
 pub mod words;
 
+#[cfg(not(loom))]
+pub mod sealed;
 #[cfg(not(loom))]
 pub mod segment;
 #[cfg(not(loom))]

@@ -1,5 +1,5 @@
-//! The rings under the model checker: every interleaving within three pre-emptions and every
-//! reordering that the memory model allows.
+//! The rings under the model checker: every interleaving within three preemptions and every reordering that the memory
+//! model allows.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ fn model(test: impl Fn() + Sync + Send + 'static) {
     builder.check(test);
 }
 
-/// A published entry is whole when its count is seen, and so are the slot's bytes.
+/// When the count is seen, the published entry and the slot's bytes are complete.
 #[test]
 fn loom_a_seen_batch_is_whole() {
     model(|| {
@@ -58,8 +58,8 @@ fn loom_a_seen_batch_is_whole() {
     });
 }
 
-/// A returned word is whole when its count is seen, without the help of a fence on the daemon's side; and an entry is
-/// written anew only after the client has read it.
+/// When the count is seen, the returned word is complete, without a fence on the daemon's side; and an entry is
+/// overwritten only after the client has read it.
 #[test]
 fn loom_a_seen_return_is_whole() {
     model(|| {
@@ -83,7 +83,7 @@ fn loom_a_seen_return_is_whole() {
     });
 }
 
-/// Nobody sleeps over a batch: if the client found nothing after announcing its sleep, the daemon rings.
+/// No wake-up is lost on publish: if the client finds nothing after announcing its sleep, the daemon rings the doorbell.
 #[test]
 fn loom_no_wake_up_is_lost_on_publish() {
     model(|| {
@@ -100,11 +100,11 @@ fn loom_no_wake_up_is_lost_on_publish() {
         client.announce_sleep();
         let seen = reader.published() == 1;
         let rang = daemon.join().unwrap();
-        assert!(seen || rang, "the client sleeps and nobody rings");
+        assert!(seen || rang, "the client sleeps and the daemon does not ring");
     });
 }
 
-/// Nobody sleeps over a return: if the daemon found nothing after asking to be woken, the client rings.
+/// No wake-up is lost on return: if the daemon finds nothing after requesting a wake-up, the client rings the doorbell.
 #[test]
 fn loom_no_wake_up_is_lost_on_return() {
     model(|| {
@@ -119,7 +119,7 @@ fn loom_no_wake_up_is_lost_on_return() {
         writer.ask_wake_at(1);
         let found = returns.take_return().unwrap();
         let rang = trainer.join().unwrap();
-        assert!(found == Some(word) || rang, "the daemon sleeps and nobody rings");
+        assert!(found == Some(word) || rang, "the daemon sleeps and the client does not ring");
         if found.is_none() {
             assert_eq!(returns.take_return().unwrap(), Some(word));
         }

@@ -1,7 +1,7 @@
-//! A file of this host, mapped read-only and shared by all processes that map it.
+//! A file mapped read-only; all processes that map it share its pages.
 //!
-//! The mapping owns its pages' addresses, not the file: whoever writes such files must replace them by a rename and
-//! never change or shorten them in place. It checks nothing about the contents.
+//! The mapping owns its address range, not the file: a writer must replace such a file with a rename and never change or
+//! truncate it in place. The contents are not checked.
 
 #![allow(unsafe_code)]
 
@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Deref;
 
-/// The bytes of a mapped file. Dropping it unmaps and closes.
+/// The bytes of a mapped file. Dropping it unmaps and closes the file.
 #[derive(Debug)]
 pub struct MappedFile {
     mapping: memmap2::Mmap,
@@ -17,26 +17,25 @@ pub struct MappedFile {
 }
 
 impl MappedFile {
-    /// The file, for another process that maps the same.
+    /// The file, for another process that maps it too.
     #[must_use]
     pub fn file(&self) -> &File {
         &self.file
     }
 }
 
-/// Maps all of a file read-only. It stays open for [`MappedFile::file`].
+/// Maps a whole file read-only. It stays open for [`MappedFile::file`].
 ///
-/// Use it only for files that their writer replaces by a rename: where a mapped file is shortened in place, touching
-/// the lost pages kills the process (SIGBUS).
+/// Use it only for files that are replaced with a rename: when a mapped file is truncated in place, access to the lost
+/// pages raises SIGBUS.
 ///
 /// # Errors
-/// What the system says: an empty file, no regular file, no memory for the mapping.
+/// Those of `mmap`: an empty file, not a regular file, no memory for the mapping.
 pub fn map_file_read_only(file: File) -> io::Result<MappedFile> {
     // SAFETY: the mapping is private to this wrapper, read-only, and as long as the file is now. `Mmap` keeps the
-    // address range mapped until it is dropped, and slices borrow it. What remains is that the file's bytes must not
-    // change while they are borrowed; the contract above gives that to the writer, and every reader of such a file
-    // decodes plain bytes (no type has invalid values here), so a broken promise gives wrong bytes and no more, but
-    // for the SIGBUS named above.
+    // address range mapped until it is dropped, and slices borrow it. The file's bytes must not change while they are
+    // borrowed: the contract above requires that of the writer. Readers decode plain bytes (every bit pattern is valid),
+    // so a violation yields wrong bytes, or the SIGBUS named above.
     let mapping = unsafe { memmap2::MmapOptions::new().map(&file)? };
     Ok(MappedFile { mapping, file })
 }

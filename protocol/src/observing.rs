@@ -1,11 +1,11 @@
-//! What is asked of a running daemon from outside a session: step counts, a replay, a recording. Any connection that the
-//! daemon's rules admit may ask.
+//! Requests that need no session: step counts, a replay, a recording. Every connection that passes the daemon's access
+//! checks may send them.
 
 use serde::{Deserialize, Serialize};
 
 use crate::ids::Position;
 
-/// How far a session's trainer is; small enough to be asked for many times a second.
+/// The progress of a session; small enough to be requested many times a second.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionSteps {
     /// The session's number in the daemon.
@@ -18,13 +18,13 @@ pub struct SessionSteps {
     pub world_size: u32,
     /// The batches published so far; the next one has this number.
     pub published: u64,
-    /// The batches that the client says it took.
+    /// The batches taken, as reported by the client.
     pub taken: u64,
-    /// When it took the last of them, on the machine's monotonic clock.
+    /// The time of the last one, on the machine's monotonic clock.
     pub taken_at_ns: u64,
-    /// How long it has waited for batches after its first.
+    /// The client's total wait for batches after its first.
     pub waited_ns: u64,
-    /// Where the stream stands after the last batch published.
+    /// The stream's position after the last published batch.
     pub position: Position,
     /// This rank's batches left in that epoch.
     pub batches_left: u64,
@@ -34,100 +34,105 @@ pub struct SessionSteps {
     pub epochs: Option<u64>,
     /// The slots of the ring.
     pub slots: u16,
-    /// The batches that the user may keep.
+    /// The number of batches that the user may hold.
     pub hold: u16,
-    /// What a replay does.
+    /// The state of the replay.
     pub replay: ReplayState,
 }
 
-/// What to do about a replay. One runs at a time in a session.
+/// A request about a replay. A session runs one at a time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReplayRequest {
-    /// Looks whether the trainer gives batches back as they were published, over the next `batches` of them.
+    /// Checks over the next `batches` batches that the trainer returns them unchanged.
     Check {
         /// The session.
         session: u64,
         /// At least 1.
         batches: u16,
     },
-    /// From batch number `at` on, `batches` batches are kept and then shown again, `steps` times in all. It ends with this
-    /// connection unless `Commit` follows.
+    /// Keeps `batches` batches from batch number `at` on and then replays `steps` batches from them. The replay ends with
+    /// this connection unless `Commit` follows.
     Arm {
         /// The session.
         session: u64,
-        /// The number of the first batch that is kept; not published yet.
+        /// The number of the first kept batch; not published yet.
         at: u64,
         /// The batches to keep; at least 1, at most the ring's slots.
         batches: u16,
-        /// The batches to show again; at least 1.
+        /// The number of batches to replay; at least 1.
         steps: u64,
     },
-    /// What was armed takes place to its end, whether or not this connection lasts: for jobs of several ranks, each of
-    /// which has to be shown the same number of batches.
+    /// Runs the armed replay to its end even if this connection closes: for jobs of several ranks, which must replay the
+    /// same number of batches.
     Commit {
         /// The session.
         session: u64,
     },
-    /// What was armed or is under way ends; the stream goes on where it was.
+    /// Ends an armed or running replay; the stream continues where it was.
     Cancel {
         /// The session.
         session: u64,
     },
 }
 
-/// Where a session's replay stands.
+/// The state of a session's replay.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReplayState {
-    /// None was asked for.
+    /// No replay.
     Idle,
     /// Batches are compared with what was published.
     Checking {
         /// The batches still to compare.
         left: u16,
     },
-    /// The trainer gave back what was published.
+    /// The trainer returned the batches unchanged.
     Checked,
-    /// It begins at a batch to come.
+    /// It begins at a future batch.
     Armed {
         /// That batch's number.
         at: u64,
-        /// Whether it takes place without the connection that armed it.
+        /// Whether it survives the connection that armed it.
         committed: bool,
     },
-    /// Batches are kept or shown again.
+    /// Batches are being kept or replayed.
     Running {
-        /// The number of the first batch shown again; `None`: the last of the kept ones is not published yet.
+        /// The number of the first replayed batch; `None`: the last kept batch is not published yet.
         first: Option<u64>,
-        /// The batches shown again so far.
+        /// The batches replayed so far.
         replayed: u64,
     },
-    /// The stream goes on with data.
+    /// The replay has ended and the stream continues.
     Done {
-        /// The number of the first batch shown again.
+        /// The number of the first replayed batch.
         first: u64,
-        /// The batches shown again.
+        /// The batches replayed.
         replayed: u64,
     },
-    /// It was given up.
+    /// The replay was rejected or aborted.
     Refused {
-        /// Why, as a sentence with the remedy.
+        /// The reason, with the remedy.
         reason: String,
     },
 }
 
-/// What to record. The answer carries a descriptor of a file in memory with the text.
+/// The longest recording.
+pub const MAX_RECORDING_SECONDS: u32 = 60;
+/// The most samples a second of a profile.
+pub const MAX_PROFILE_HERTZ: u32 = 1000;
+
+/// The kind of recording. The answer carries the descriptor of an in-memory file with the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Recording {
-    /// What each thread does, as events of the Chrome trace format.
+    /// The activity of each thread, as events of the Chrome trace format.
     Trace {
-        /// For how long.
+        /// The duration.
         milliseconds: u32,
     },
-    /// Where the daemon's threads spend their processor time, as folded stacks.
+    /// A CPU profile of the daemon's threads, as folded stacks.
     Profile {
-        /// For how long.
+        /// The duration.
         milliseconds: u32,
-        /// Samples a second of processor time; 0: the time on the clock by stage instead.
+        /// Samples per second of CPU time; 0: wall-clock time by stage instead.
         hertz: u32,
     },
 }

@@ -1,23 +1,23 @@
-//! What a byte of a pixel becomes: itself, or a float from a table of 256 entries a channel.
+//! The output value of a pixel's byte: the byte itself, or a float from a table of 256 entries per channel.
 //!
-//! A table rather than arithmetic on each pixel: the same number on every machine and on a GPU, and as fast. The daemon
-//! writes rows by it; a client finishes by it what the daemon left as bytes ([`crate::finish`]). No other code computes
-//! these values. Nothing here knows of layouts or images.
+//! A table instead of arithmetic per pixel gives the same number on every machine and on a GPU, at the same speed. The
+//! daemon writes rows with it; a client finishes with it what the daemon left as bytes ([`crate::finish`]). No other code
+//! computes these values. Layouts and images are not handled here.
 
 use half::{bf16, f16};
 
-use crate::tensor::DType;
+use crate::dtype::DType;
 
-/// Means and standard deviations, one a channel, of values between 0 and 1.
+/// Means and standard deviations, one per channel, for values between 0 and 1.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Normalization {
-    /// One a channel.
+    /// One per channel.
     pub mean: Vec<f64>,
-    /// One a channel, above 0.
+    /// One per channel, above 0.
     pub std: Vec<f64>,
 }
 
-/// The value of each byte, in the machine's byte order; one table a channel.
+/// The value of each byte, in native byte order; one table per channel.
 #[derive(Debug)]
 pub enum PixelValues {
     /// The byte itself.
@@ -67,7 +67,7 @@ fn tables<const N: usize>(
 }
 
 impl PixelValues {
-    /// The values for a type; `None` when images cannot have it (all but uint8 and the floats).
+    /// The values for a type; `None` for a type that images cannot have (any but uint8 and the floats).
     #[must_use]
     pub fn new(dtype: DType, channels: u8, normalization: Option<&Normalization>) -> Option<Self> {
         match dtype {
@@ -88,8 +88,8 @@ impl PixelValues {
         }
     }
 
-    /// All values in one piece: that of byte `v` in channel `c` is entry `c × 256 + v`, of the element's size. Bytes have
-    /// a table too, in which each stands for itself.
+    /// All values as one table: the value of byte `v` in channel `c` is entry `c × 256 + v`, of the element's size. For
+    /// [`PixelValues::Bytes`] this is the identity table.
     #[must_use]
     pub fn table_bytes(&self, channels: u8) -> Vec<u8> {
         match self {

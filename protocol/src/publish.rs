@@ -1,11 +1,11 @@
 //! The publish ring: descriptors of finished batches, from the daemon to one client.
 //!
-//! One writer (the daemon), one reader (the client, which maps it read-only). Word 8 counts what was published; entry
-//! `k mod capacity` describes batch `k`. The ring has at least as many entries as there are slots and a slot is filled
-//! again only after the client returned it, so the writer never meets an entry that was not read and never waits.
+//! One writer (the daemon), one reader (the client, which maps it read-only). Word 8 counts the published batches; entry
+//! `k mod capacity` describes batch `k`. The ring has at least as many entries as there are slots and a slot is refilled
+//! only after the client returned it, so the writer never overwrites an unread entry and never waits.
 //!
-//! Who writes what: everything here is written by the daemon alone. The client's `sleeping` flag, which decides about a
-//! doorbell, lies in the return segment ([`crate::returns`]).
+//! The daemon writes all words of this segment. The client's `sleeping` flag, which decides whether a doorbell is sent, is
+//! in the return segment ([`crate::returns`]).
 
 use crate::ids::{BatchNumber, Generation, Position, SlotIndex};
 use crate::sync::{Ordering, fence};
@@ -32,12 +32,12 @@ const TENSOR_WORDS: usize = 12;
 const FLAG_LAST_OF_EPOCH: u64 = 1 << 16;
 const FLAG_REPLAYED: u64 = 1 << 17;
 
-/// One tensor of one batch, as it lies in the slot.
+/// One tensor of one batch in its slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TensorEntry {
     /// The type of the elements.
     pub dtype: DType,
-    /// Whether rows differ in length; then `table_offset_bytes` says where they lie.
+    /// Whether rows differ in length; their table is then at `table_offset_bytes`.
     pub ragged: bool,
     /// From the slot's start to the first row.
     pub offset_bytes: u64,
@@ -47,7 +47,7 @@ pub struct TensorEntry {
     pub table_offset_bytes: u64,
     /// The number of dimensions, the batch's own included; at most [`MAX_RANK`].
     pub rank: u8,
-    /// The shape; what is past `rank` is 0.
+    /// The shape; entries past `rank` are 0.
     pub dims: [u64; MAX_RANK],
 }
 
@@ -56,9 +56,9 @@ pub struct TensorEntry {
 pub struct Descriptor {
     /// Counted from 0 over the session.
     pub sequence: BatchNumber,
-    /// Where the batch lies.
+    /// The batch's slot.
     pub slot: SlotIndex,
-    /// To be sent back with the slot.
+    /// Sent back with the slot.
     pub generation: Generation,
     /// The bytes of the slot that hold data.
     pub payload_bytes: u64,
@@ -66,21 +66,21 @@ pub struct Descriptor {
     pub epoch: u64,
     /// The stream's position once this batch is consumed.
     pub position_after: Position,
-    /// The seek that this batch was made under, counted from 0.
+    /// The serial of the seek that this batch belongs to; 0 before the first.
     pub seek_serial: u64,
     /// The samples in the batch, padding included.
     pub rows: u64,
-    /// Substitutes in this epoch up to and with this batch.
+    /// Substitutes in this epoch, this batch's included.
     pub substitutes: u64,
     /// Whether it is this rank's last batch of the epoch.
     pub last_of_epoch: bool,
-    /// Whether it is shown again for a measurement.
+    /// Whether it is a replay of an earlier batch, for a measurement.
     pub replayed: bool,
     /// At most [`MAX_TENSORS`].
     pub tensors: Vec<TensorEntry>,
 }
 
-/// Why the client cannot use a publish segment.
+/// An unusable publish segment.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PublishError {
@@ -99,7 +99,7 @@ pub enum PublishError {
     },
 }
 
-/// The words that a ring of at least `slots` entries for `tensors` tensors needs.
+/// The size in words of a ring of at least `slots` entries for `tensors` tensors.
 #[must_use]
 pub fn publish_words(slots: u16, tensors: usize) -> usize {
     FIRST_ENTRY + capacity(slots) * entry_words(tensors)
@@ -113,7 +113,7 @@ fn entry_words(tensors: usize) -> usize {
     (ENTRY_HEADER_WORDS + tensors * TENSOR_WORDS).next_multiple_of(8)
 }
 
-/// The daemon's end. There is one per ring.
+/// The daemon's side. There is one per ring.
 #[derive(Debug)]
 pub struct PublishWriter<W> {
     words: W,
@@ -123,10 +123,10 @@ pub struct PublishWriter<W> {
 }
 
 impl<W: Words> PublishWriter<W> {
-    /// Writes the head of a fresh, zeroed segment of [`publish_words`] words.
+    /// Writes the header of a new, zeroed segment of [`publish_words`] words.
     pub fn new(words: W, slots: u16, tensors: usize) -> Self {
         let (capacity, entry_words) = (capacity(slots), entry_words(tensors));
-        // Relaxed: the client learns of the segment through a socket, which orders this.
+        // Relaxed: the client receives the segment through a socket, which orders this.
         words.word(WORD_CAPACITY).store(capacity as u64, Ordering::Relaxed);
         words.word(WORD_ENTRY_WORDS).store(entry_words as u64, Ordering::Relaxed);
         words.word(WORD_MAGIC).store(PUBLISH_MAGIC, Ordering::Relaxed);
@@ -138,9 +138,9 @@ impl<W: Words> PublishWriter<W> {
         self.published
     }
 
-    /// Publishes a batch. The caller has made sure that the entry is free: see the module's head.
+    /// Publishes a batch. The caller ensures that the entry is free: see the module documentation.
     ///
-    /// After it the caller asks [`crate::returns::ReturnReader::client_sleeps`] whether a doorbell is due.
+    /// Afterwards the caller checks `ReturnReader::client_sleeps` to decide whether to send a doorbell.
     pub fn publish(&mut self, batch: &Descriptor) {
         let index = usize::try_from(self.published % self.capacity as u64).unwrap_or(0);
         let base = FIRST_ENTRY + index * self.entry_words;
@@ -183,13 +183,13 @@ impl<W: Words> PublishWriter<W> {
         // Release: pairs with the acquire load in `PublishReader::published`; the entry and the slot's bytes come first.
         self.words.word(WORD_PUBLISHED).store(self.published, Ordering::Release);
         // SeqCst fence: pairs with the one in `ReturnWriter::announce_sleep`. Either the client sees this batch before it
-        // sleeps, or this side sees that it sleeps.
+        // sleeps, or this side sees the `sleeping` flag.
         fence(Ordering::SeqCst);
     }
 
-    /// Asks to be woken once the client has returned `returned` slots in all; `u64::MAX`: never.
+    /// Requests a doorbell once the client has returned `returned` slots in total; `u64::MAX`: never.
     ///
-    /// After it the caller must look at the return ring once more before it sleeps.
+    /// Afterwards the caller must check the return ring once more before it sleeps.
     pub fn ask_wake_at(&self, returned: u64) {
         // Relaxed: ordered by the fence.
         self.words.word(WORD_WAKE_AT).store(returned, Ordering::Relaxed);
@@ -198,14 +198,14 @@ impl<W: Words> PublishWriter<W> {
         fence(Ordering::SeqCst);
     }
 
-    /// Shows the client how far the daemon's work has come; any growing number.
+    /// Stores the daemon's progress for the client's time-outs; any growing number.
     pub fn show_progress(&self, count: u64) {
-        // Relaxed: a sign of life, nothing is ordered by it.
+        // Relaxed: a progress counter, nothing is ordered by it.
         self.words.word(WORD_PROGRESS).store(count, Ordering::Relaxed);
     }
 }
 
-/// The client's end. It trusts the daemon not to crash it, but checks what it reads all the same.
+/// The client's side. It trusts the daemon, but validates everything that it reads.
 #[derive(Debug)]
 pub struct PublishReader<W> {
     words: W,
@@ -214,12 +214,12 @@ pub struct PublishReader<W> {
 }
 
 impl<W: Words> PublishReader<W> {
-    /// Opens a segment that a daemon made.
+    /// Opens a segment that a daemon created.
     ///
     /// # Errors
-    /// When the head does not fit the segment's size.
+    /// When the header is invalid or does not fit the segment's size.
     pub fn new(words: W) -> Result<Self, PublishError> {
-        // Relaxed: the socket that brought the segment orders its head.
+        // Relaxed: the socket that carried the segment orders its header.
         let head = |word: usize| words.word(word).load(Ordering::Relaxed);
         let count = words.count();
         if count < FIRST_ENTRY || head(WORD_MAGIC) != PUBLISH_MAGIC {
@@ -253,19 +253,19 @@ impl<W: Words> PublishReader<W> {
 
     /// The number set by [`PublishWriter::show_progress`].
     pub fn progress(&self) -> u64 {
-        // Relaxed: a sign of life.
+        // Relaxed: a progress counter.
         self.words.word(WORD_PROGRESS).load(Ordering::Relaxed)
     }
 
     /// Reads the descriptor of batch `sequence`, which must be below [`published`](Self::published) and not yet returned.
     ///
     /// # Errors
-    /// When the words make no sense: the daemon is broken or of another version.
+    /// When the words are invalid: the daemon is broken or of another version.
     pub fn read(&self, sequence: u64) -> Result<Descriptor, PublishError> {
         let malformed = |what| PublishError::Malformed { sequence, what };
         let index = usize::try_from(sequence % self.capacity).unwrap_or(0);
         let base = FIRST_ENTRY + index * self.entry_words;
-        // Relaxed: the acquire load of the count came before.
+        // Relaxed: ordered by the acquire load of the count.
         let get = |word: usize| self.words.word(base + word).load(Ordering::Relaxed);
         if get(0) != sequence {
             return Err(malformed("sequence"));

@@ -1,8 +1,8 @@
-//! The return ring: slots that one client gives back to the daemon, and what it says of itself.
+//! The return ring: slots that one client returns to the daemon, and the client's counters.
 //!
-//! One writer (the client), one reader (the daemon, which trusts nothing it reads here). A return word is
+//! One writer (the client), one reader (the daemon, which validates everything it reads here). A return word is
 //! `generation << 16 | slot`. The ring has at least as many entries as there are slots, and each lease is returned once,
-//! so an honest client never waits to write. Each word is read once into a local.
+//! so a correct client never waits to write. Each word is read once into a local.
 
 use crate::ids::{Generation, SlotIndex};
 use crate::publish::PublishReader;
@@ -16,7 +16,7 @@ const WORD_TAKEN_AT: usize = 17;
 const WORD_WAITED: usize = 18;
 const FIRST_ENTRY: usize = 24;
 
-/// The words that a return ring for so many slots needs.
+/// The size in words of a return ring for `slots` slots.
 #[must_use]
 pub fn return_words(slots: u16) -> usize {
     FIRST_ENTRY + capacity(slots)
@@ -26,23 +26,23 @@ fn capacity(slots: u16) -> usize {
     usize::from(slots).next_power_of_two()
 }
 
-/// What a client asks for: this slot, filled for this time, is free again.
+/// A client's return of a slot with its generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReturnWord {
     /// The slot.
     pub slot: SlotIndex,
-    /// As the descriptor gave it; the lower 48 bits travel.
+    /// The generation in the batch's descriptor; the lower 48 bits are sent.
     pub generation: Generation,
 }
 
 impl ReturnWord {
-    /// As it travels.
+    /// The word in the ring.
     #[must_use]
     pub fn encode(self) -> u64 {
         self.generation.0 << 16 | u64::from(self.slot.0)
     }
 
-    /// From any word.
+    /// Decodes any word.
     #[must_use]
     pub fn decode(word: u64) -> Self {
         let [low, high, ..] = word.to_le_bytes();
@@ -53,7 +53,7 @@ impl ReturnWord {
     }
 }
 
-/// The client's end. One thread at a time: the client guards it with a lock of its own.
+/// The client's side. Used by one thread at a time: the client guards it with a lock.
 #[derive(Debug)]
 pub struct ReturnWriter<W> {
     words: W,
@@ -63,12 +63,12 @@ pub struct ReturnWriter<W> {
 }
 
 impl<W: Words> ReturnWriter<W> {
-    /// Over the return segment of a ring with so many slots.
+    /// Opens the return segment of a ring with `slots` slots.
     pub fn new(words: W, slots: u16) -> Self {
         Self { words, capacity: capacity(slots) as u64, returned: 0, rung_at: 0 }
     }
 
-    /// Gives a slot back. True: the daemon asked to be woken by now, so a doorbell is due.
+    /// Returns a slot. True: the daemon requested a wake-up for this count, and the caller must ring the doorbell.
     pub fn give_back<P: Words>(&mut self, word: ReturnWord, publish: &PublishReader<P>) -> bool {
         let entry = FIRST_ENTRY + usize::try_from(self.returned % self.capacity).unwrap_or(0);
         // Relaxed: ordered by the release store of the count.
@@ -86,8 +86,8 @@ impl<W: Words> ReturnWriter<W> {
         due
     }
 
-    /// Says that this side is about to sleep. The caller must look at the publish ring once more after it.
-    /// True: slots were given back without a doorbell; one is due now, lest both sides wait for each other.
+    /// Announces that the client is about to sleep. The caller must check the publish ring once more afterwards.
+    /// True: slots were returned without a doorbell; the caller must ring it now, or both sides could sleep.
     pub fn announce_sleep(&mut self) -> bool {
         // Relaxed: ordered by the fence.
         self.words.word(WORD_SLEEPING).store(1, Ordering::Relaxed);
@@ -98,13 +98,13 @@ impl<W: Words> ReturnWriter<W> {
         due
     }
 
-    /// Says that this side is awake.
+    /// Announces that the client is awake.
     pub fn announce_wake(&self) {
-        // Relaxed: a doorbell too many does no harm.
+        // Relaxed: a superfluous doorbell is harmless.
         self.words.word(WORD_SLEEPING).store(0, Ordering::Relaxed);
     }
 
-    /// Tells how many batches were taken from the ring, and when the last one was, in nanoseconds of
+    /// Stores the number of batches taken from the ring and the time of the last one, in nanoseconds of
     /// [`crate::clock::monotonic_ns`]: statistics.
     pub fn show_taken(&self, taken: u64, at_ns: u64) {
         // Relaxed: nothing is ordered by them.
@@ -112,24 +112,24 @@ impl<W: Words> ReturnWriter<W> {
         self.words.word(WORD_TAKEN_AT).store(at_ns, Ordering::Relaxed);
     }
 
-    /// Tells how long the client has waited for batches after its first, in nanoseconds: a statistic.
+    /// Stores the client's total wait for batches after its first, in nanoseconds: a statistic.
     pub fn show_waited(&self, waited_ns: u64) {
         // Relaxed: nothing is ordered by it.
         self.words.word(WORD_WAITED).store(waited_ns, Ordering::Relaxed);
     }
 }
 
-/// A client that breaks the rules of the ring. The session ends with this as its reason.
+/// A return count beyond the ring's capacity. It ends the session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the client claims {claimed} unread returns in a ring of {capacity}")]
 pub struct ReturnOverrun {
-    /// What the client's count says.
+    /// The unread returns by the client's count.
     pub claimed: u64,
-    /// What a ring can hold.
+    /// The ring's capacity.
     pub capacity: u64,
 }
 
-/// The daemon's end.
+/// The daemon's side.
 #[derive(Debug)]
 pub struct ReturnReader<W> {
     words: W,
@@ -138,15 +138,15 @@ pub struct ReturnReader<W> {
 }
 
 impl<W: Words> ReturnReader<W> {
-    /// Over the return segment of a ring with so many slots.
+    /// Opens the return segment of a ring with `slots` slots.
     pub fn new(words: W, slots: u16) -> Self {
         Self { words, capacity: capacity(slots) as u64, consumed: 0 }
     }
 
-    /// The next return that was not read yet. The word may be anything: [`crate::lease::SlotTable`] judges it.
+    /// The next unread return. The word is not validated here: `SlotTable::accept_return` does that.
     ///
     /// # Errors
-    /// When the client's count is beyond what a ring can hold.
+    /// When the client's count exceeds the ring's capacity.
     pub fn take_return(&mut self) -> Result<Option<ReturnWord>, ReturnOverrun> {
         // Acquire: pairs with the release store in `ReturnWriter::give_back`.
         let returned = self.words.word(WORD_RETURNED).load(Ordering::Acquire);
@@ -158,7 +158,7 @@ impl<W: Words> ReturnReader<W> {
             return Err(ReturnOverrun { claimed, capacity: self.capacity });
         }
         let entry = FIRST_ENTRY + usize::try_from(self.consumed % self.capacity).unwrap_or(0);
-        // Relaxed: the acquire load above came first.
+        // Relaxed: ordered by the acquire load above.
         let word = self.words.word(entry).load(Ordering::Relaxed);
         self.consumed += 1;
         Ok(Some(ReturnWord::decode(word)))
@@ -169,25 +169,25 @@ impl<W: Words> ReturnReader<W> {
         self.consumed
     }
 
-    /// Whether the client said that it sleeps. Asked after [`crate::publish::PublishWriter::publish`].
+    /// Whether the client sleeps. Read after [`crate::publish::PublishWriter::publish`].
     pub fn client_sleeps(&self) -> bool {
-        // Relaxed: the fence in `publish` came first.
+        // Relaxed: ordered by the fence in `publish`.
         self.words.word(WORD_SLEEPING).load(Ordering::Relaxed) != 0
     }
 
-    /// What the client says it has taken: a statistic, never ownership.
+    /// The batches taken, as reported by the client: a statistic, never ownership.
     pub fn claimed_taken(&self) -> u64 {
         // Relaxed: a statistic.
         self.words.word(WORD_TAKEN).load(Ordering::Relaxed)
     }
 
-    /// When the client says it took its last batch; 0 before the first: a statistic.
+    /// The time of the last batch taken, as reported by the client; 0 before the first: a statistic.
     pub fn claimed_taken_at_ns(&self) -> u64 {
         // Relaxed: a statistic.
         self.words.word(WORD_TAKEN_AT).load(Ordering::Relaxed)
     }
 
-    /// How long the client says it has waited for batches after its first: a statistic.
+    /// The total wait after the first batch, as reported by the client: a statistic.
     pub fn claimed_waited_ns(&self) -> u64 {
         // Relaxed: a statistic.
         self.words.word(WORD_WAITED).load(Ordering::Relaxed)

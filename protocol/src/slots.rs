@@ -1,9 +1,9 @@
 //! The data segment: slots of rows, written by the daemon's threads and read by one client.
 //!
 //! The daemon splits the whole segment once into [`RowWriter`]s. Each owns its row's bytes in every tensor and no two
-//! overlap, so threads write side by side without a lock. That a row is written only while its slot is being filled is
-//! the engine's rule ([`crate::lease`]); breaking it would give a torn batch, not an unsound daemon: the daemon never
-//! reads these bytes back to decide anything.
+//! overlap, so threads write in parallel without a lock. The engine ensures that a row is written only while its slot is
+//! being filled ([`crate::lease`]); a violation would tear a batch but not make the daemon unsound, because the daemon
+//! bases no decision on these bytes.
 
 #![allow(unsafe_code)]
 
@@ -26,16 +26,16 @@ pub struct RowWriter {
     ragged_elements: Vec<u64>,
 }
 
-/// Splits a data segment into its rows: first by slot, then by row.
+/// Splits a data segment into its rows: by slot, then by row.
 ///
 /// # Panics
-/// When the mapping is smaller than `slots` slots of the layout or not writable: an error of the daemon's own.
+/// When the mapping is smaller than `slots` slots of the layout or not writable: an internal error of the daemon.
 #[must_use]
 pub fn split_rows(memory: Mapping, layout: &Arc<SlotLayout>, slots: u16) -> Vec<Vec<RowWriter>> {
     let slot_bytes = to_usize(layout.slot_bytes());
     assert!(memory.access() == Access::ReadWrite, "the daemon's own mapping is writable");
     assert!(memory.bytes() / slot_bytes >= usize::from(slots), "the mapping holds every slot");
-    // The mapping is moved in and lives in the writers alone: nobody else can split it again.
+    // The mapping is moved into the writers, so it cannot be split a second time.
     let memory = Arc::new(memory);
     let is_ragged = |tensor: &TensorSpec| matches!(tensor.extent, Extent::Ragged { .. });
     let ragged_tensors =
@@ -66,7 +66,7 @@ impl RowWriter {
         &self.layout
     }
 
-    /// The row's bytes of a dense tensor, or all that a ragged tensor's row may use.
+    /// The row's bytes of a dense tensor, or the maximum range of a ragged tensor's row.
     ///
     /// # Panics
     /// When there is no such tensor.
@@ -82,8 +82,8 @@ impl RowWriter {
         // SAFETY: the range lies inside the mapping (`split_rows` checked slots × slot_bytes, and the layout keeps every
         // tensor inside its slot). `split_rows` made exactly one writer for each (slot, row), rows of a tensor lie a
         // pitch apart that is no smaller than a row, and `&mut self` is exclusive, so no other reference to these bytes
-        // exists in this process. A client that writes here at the same time breaks the protocol and tears its own
-        // batch; any byte is a valid u8 and the daemon decides nothing by them.
+        // exists in this process. A client that writes here at the same time violates the protocol and tears its own
+        // batch; any byte is a valid u8 and the daemon bases no decision on them.
         unsafe { std::slice::from_raw_parts_mut(self.memory.base().add(start), to_usize(length)) }
     }
 
@@ -94,7 +94,7 @@ impl RowWriter {
     pub fn set_ragged_length(&mut self, tensor: usize, elements: u64) {
         let place = self.layout.places()[tensor];
         let spec = &self.layout.tensors()[tensor];
-        // Not told by the table's place: that of a ragged tensor which stands first is 0.
+        // The table's offset does not tell: it is 0 for a ragged tensor that comes first.
         assert!(matches!(spec.extent, Extent::Ragged { .. }), "tensor {tensor} is dense");
         let size = spec.dtype.size_bytes();
         let first = (self.slot_offset + to_usize(place.table_offset_bytes)) / 8;
@@ -106,10 +106,10 @@ impl RowWriter {
         self.ragged_elements[tensor] = elements;
     }
 
-    /// Moves the rows of a ragged tensor together, in order, and gives the elements of all of them.
+    /// Compacts the rows of a ragged tensor, in order, and returns their total number of elements.
     ///
     /// # Panics
-    /// When the writers are not those of one slot's rows 0, 1, 2 …: an error of the daemon's own.
+    /// When the writers are not those of one slot's rows 0, 1, 2 …: an internal error of the daemon.
     pub fn compact(rows: &mut [&mut Self], tensor: usize) -> u64 {
         let Some(first) = rows.first() else { return 0 };
         let (slot_offset, layout) = (first.slot_offset, Arc::clone(&first.layout));
@@ -163,7 +163,7 @@ mod tests {
             for row in 0..5 {
                 let start = slot * to_usize(layout.slot_bytes()) + row * 21;
                 for byte in start..start + 21 {
-                    // SAFETY: inside the mapping; nobody writes any more.
+                    // SAFETY: inside the mapping; there is no writer any more.
                     let value = unsafe { client.base().add(byte).read() };
                     assert_eq!(usize::from(value), 1 + slot * 5 + row);
                 }
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ragged_tensor_may_stand_first() {
+    fn a_ragged_tensor_may_come_first() {
         let ragged = TensorSpec {
             extent: Extent::Ragged { max_row_bytes: 40, compact: false },
             ..TensorSpec::dense("ids", DType::I32, &[])
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn compact_rows_lie_together_in_order() {
+    fn compacted_rows_are_contiguous_and_in_order() {
         let text = TensorSpec {
             extent: Extent::Ragged { max_row_bytes: 300, compact: true },
             ..TensorSpec::dense("text", DType::U16, &[])
@@ -213,7 +213,7 @@ mod tests {
         let first = slot + to_usize(layout.places()[0].offset_bytes);
         let expected = [vec![1u8; 10], vec![3; 300], vec![4; 4]].concat();
         for (index, byte) in expected.into_iter().enumerate() {
-            // SAFETY: inside the mapping; nobody writes any more.
+            // SAFETY: inside the mapping; there is no writer any more.
             assert_eq!(unsafe { client.base().add(first + index).read() }, byte);
         }
         let table = (slot + to_usize(layout.places()[0].table_offset_bytes)) / 8;

@@ -1,6 +1,6 @@
-//! One SOCK_SEQPACKET connection: a datagram is a frame, in order, with descriptors beside it.
+//! A SOCK_SEQPACKET connection: each datagram is one frame, in order, with optional descriptors.
 //!
-//! Non-blocking on both sides; waiting is the business of whoever owns the connection.
+//! Non-blocking on both sides; the connection's owner waits for readiness.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -16,20 +16,20 @@ use serde::de::DeserializeOwned;
 
 use crate::wire::{DOORBELL, MAX_FRAME_BYTES, WireError, decode, encode};
 
-/// The most descriptors that a frame carries.
+/// The maximum number of descriptors of a frame.
 pub const MAX_DESCRIPTORS: usize = 4;
-/// The most that the kernel lets a datagram carry (SCM_MAX_FD). There is room for all of them: where the kernel has to
-/// cut, it leaves descriptors open here that nobody is told of.
+/// The kernel's maximum per datagram (SCM_MAX_FD). The receive buffer has room for all of them: when it is too small, the
+/// kernel leaves unreported descriptors open in this process.
 const KERNEL_MAX_DESCRIPTORS: usize = 253;
 
-/// Why a connection does not go on.
+/// A failed operation on a connection.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SocketError {
-    /// The other side closed it or died.
+    /// The peer closed the connection or died.
     #[error("the connection was closed by the other side")]
     Closed,
-    /// A frame that is none.
+    /// An invalid frame.
     #[error(transparent)]
     Wire(#[from] WireError),
     /// The kernel refused a call.
@@ -40,19 +40,19 @@ pub enum SocketError {
         /// The kernel's reason.
         source: io::Error,
     },
-    /// More descriptors or bytes than a frame may have.
-    #[error("a control frame came with more bytes or descriptors than one may carry")]
+    /// More descriptors or bytes than a frame's maximum.
+    #[error("a control frame has more bytes or descriptors than allowed")]
     Oversize,
 }
 
-/// What came in.
+/// The result of [`Connection::receive`].
 #[derive(Debug)]
 pub enum Incoming<F> {
     /// A frame and its descriptors.
     Frame(F, Vec<OwnedFd>),
     /// A doorbell.
     Doorbell,
-    /// Nothing now.
+    /// Nothing is available.
     Empty,
 }
 
@@ -69,7 +69,7 @@ fn failed(call: &'static str, error: Errno) -> SocketError {
     }
 }
 
-/// A path that begins with `@` is the name of an abstract socket: no file, gone with the process that listens.
+/// A path that begins with `@` names an abstract socket: no file, removed with the listening process.
 fn address(path: &Path) -> Result<UnixAddr, SocketError> {
     use std::os::unix::ffi::OsStrExt;
     let address = match path.as_os_str().as_bytes() {
@@ -82,10 +82,10 @@ fn address(path: &Path) -> Result<UnixAddr, SocketError> {
 const FLAGS: SockFlag = SockFlag::SOCK_CLOEXEC.union(SockFlag::SOCK_NONBLOCK);
 
 impl Connection {
-    /// Two ends of a fresh connection without a path.
+    /// A connected pair of sockets without a path.
     ///
     /// # Errors
-    /// When the kernel refuses, for example for want of descriptors.
+    /// When the kernel refuses, for example at the limit of descriptors.
     pub fn pair() -> Result<(Self, Self), SocketError> {
         let (left, right) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, FLAGS)
             .map_err(|error| failed("socketpair", error))?;
@@ -95,7 +95,7 @@ impl Connection {
     /// Connects to a listening daemon. A path that begins with `@` names an abstract socket.
     ///
     /// # Errors
-    /// When nobody listens there or the path is too long (107 bytes).
+    /// When no process listens there or the path is too long (107 bytes).
     pub fn connect(path: &Path) -> Result<Self, SocketError> {
         let descriptor = socket(AddressFamily::Unix, SockType::SeqPacket, FLAGS, None)
             .map_err(|error| failed("socket", error))?;
@@ -104,7 +104,7 @@ impl Connection {
         Ok(Self { descriptor })
     }
 
-    /// An end that was inherited or accepted. It becomes non-blocking and is closed on exec.
+    /// Wraps an inherited or accepted socket and sets it to non-blocking and close-on-exec.
     ///
     /// # Errors
     /// When the descriptor's flags cannot be changed.
@@ -116,7 +116,7 @@ impl Connection {
         Ok(Self { descriptor })
     }
 
-    /// Gives the descriptor up, for a child that inherits it.
+    /// Converts to the descriptor, for a child that inherits it.
     #[must_use]
     pub fn into_descriptor(self) -> OwnedFd {
         self.descriptor
@@ -125,7 +125,7 @@ impl Connection {
     /// Sends a frame.
     ///
     /// # Errors
-    /// [`SocketError::Call`] with `EAGAIN` when the socket is full; the frame was not sent then.
+    /// [`SocketError::Call`] with `EAGAIN` when the socket is full; the frame is not sent then.
     pub fn send<F: Serialize>(
         &self,
         frame: &F,
@@ -138,10 +138,10 @@ impl Connection {
         self.send_bytes(&bytes, control)
     }
 
-    /// Rings without waiting. A full socket means that a wake-up is under way already.
+    /// Sends a doorbell without waiting. A full socket is no error: a wake-up is then pending already.
     ///
     /// # Errors
-    /// When the other side is gone.
+    /// When the peer is gone.
     pub fn ring(&self) -> Result<(), SocketError> {
         match self.send_bytes(&[DOORBELL], &[]) {
             Err(SocketError::Call { source, .. }) if source.kind() == io::ErrorKind::WouldBlock => {
@@ -163,10 +163,10 @@ impl Connection {
         }
     }
 
-    /// Takes what is there, without waiting.
+    /// Receives the next frame, without waiting.
     ///
     /// # Errors
-    /// When the other side is gone or sent something that is no frame.
+    /// When the peer is gone or sent an invalid frame.
     pub fn receive<F: DeserializeOwned>(&self) -> Result<Incoming<F>, SocketError> {
         let mut bytes = [0u8; 4096];
         let mut long = Vec::new();
@@ -189,7 +189,7 @@ impl Connection {
         Ok(Incoming::Frame(decode(frame)?, descriptors))
     }
 
-    /// Peeks first when the buffer is the small one, so that a long frame is not cut.
+    /// Peeks first when the buffer is the small one, so that a long frame is not truncated.
     fn receive_into(&self, buffer: &mut [u8]) -> Result<Received, SocketError> {
         let small = buffer.len() < MAX_FRAME_BYTES;
         let raw = self.descriptor.as_raw_fd();
@@ -198,8 +198,8 @@ impl Connection {
             let mut probe = [0u8; 1];
             let mut looked = retry(|| nix::sys::socket::recv(raw, &mut probe, flags));
             if looked == Err(Errno::ECONNRESET) {
-                // The other side closed with frames of this side unread. The kernel says so once and before it hands out
-                // what the other side had sent, such as the reason.
+                // The peer closed with frames of this side unread. The kernel reports that once, before it delivers the
+                // frames that the peer had sent, such as the reason.
                 looked = retry(|| nix::sys::socket::recv(raw, &mut probe, flags));
             }
             match looked {
@@ -214,7 +214,7 @@ impl Connection {
         let mut slices = [io::IoSliceMut::new(buffer)];
         let message = match recvmsg::<()>(raw, &mut slices, Some(&mut space), flags) {
             Ok(message) => message,
-            // A reset that came since the look above: what was sent before it is there at the next call.
+            // A reset since the peek above: frames sent before it are delivered at the next call.
             Err(Errno::EAGAIN | Errno::EINTR | Errno::ECONNRESET) => return Ok(Received::Empty),
             Err(error) => return Err(failed("recvmsg", error)),
         };
@@ -254,7 +254,7 @@ fn retry<T>(mut call: impl FnMut() -> nix::Result<T>) -> nix::Result<T> {
 
 #[allow(unsafe_code)]
 fn own(descriptor: RawFd) -> OwnedFd {
-    // SAFETY: the kernel has just installed this descriptor for us and nobody else knows its number.
+    // SAFETY: the kernel has just installed this descriptor for this call, and nothing else uses its number.
     unsafe { OwnedFd::from_raw_fd(descriptor) }
 }
 
@@ -270,14 +270,14 @@ impl AsRawFd for Connection {
     }
 }
 
-/// A listening socket with a path. The path is not removed when it is dropped: its owner decides.
+/// A listening socket with a path. Dropping it does not remove the path: that is up to its owner.
 #[derive(Debug)]
 pub struct Listener {
     descriptor: OwnedFd,
 }
 
 impl Listener {
-    /// Listens at a path that does not exist yet. One that begins with `@` names an abstract socket, which has no file.
+    /// Listens at a path that does not exist yet. A path that begins with `@` names an abstract socket, which has no file.
     ///
     /// # Errors
     /// `EADDRINUSE` when the path exists, `ENAMETOOLONG` or `EINVAL` when it is longer than 107 bytes.
@@ -294,7 +294,7 @@ impl Listener {
     /// The next waiting connection, or `None`.
     ///
     /// # Errors
-    /// `EMFILE` and the like; the connection stays waiting.
+    /// `EMFILE` and similar; the connection stays in the backlog.
     pub fn accept(&self) -> Result<Option<Connection>, SocketError> {
         match retry(|| accept4(self.descriptor.as_raw_fd(), FLAGS)) {
             Ok(raw) => Ok(Some(Connection { descriptor: own(raw) })),
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_sent_just_before_the_end_is_read_though_the_other_side_left_frames_unread() {
+    fn a_frame_sent_before_the_close_is_read_though_the_peer_left_frames_unread() {
         let (daemon, client) = Connection::pair().unwrap();
         client.send(&ClientFrame::Stats, &[]).unwrap();
         daemon.send(&DaemonFrame::Goodbye, &[]).unwrap();
@@ -380,12 +380,12 @@ mod tests {
         client.send(&ClientFrame::Stats, &copies).unwrap();
         assert!(matches!(daemon.receive::<ClientFrame>(), Err(SocketError::Oversize)));
         drop(sent);
-        // Only now does no copy of the other end exist.
+        // Now no copy of the other end exists.
         assert!(matches!(watched.receive::<ClientFrame>(), Err(SocketError::Closed)));
     }
 
     #[test]
-    fn a_full_socket_swallows_doorbells() {
+    fn a_full_socket_drops_doorbells() {
         let (daemon, client) = Connection::pair().unwrap();
         for _ in 0..10_000 {
             daemon.ring().unwrap();
@@ -404,12 +404,12 @@ mod tests {
         own_map.word(1).store(5, Ordering::Relaxed);
         assert_eq!(reader.word(1).load(Ordering::Relaxed), 5);
         assert!(open_segment(segment.descriptor(), "publish", 8192, Access::ReadOnly).is_err());
-        // By other doors: the page's rights, the kernel's file of this process's memory, and a file opened anew.
+        // Other ways in: mprotect, /proc/self/mem, and reopening the file.
         let page = std::ptr::from_ref(reader.word(0)).cast_mut();
         let page = std::ptr::NonNull::new(page.cast()).unwrap();
         let both = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        #[expect(unsafe_code, reason = "asks for a right that must not be had")]
-        // SAFETY: the page is the reader's first. Were it granted, more could be written than before, and nothing is.
+        #[expect(unsafe_code, reason = "requests an access right that must be refused")]
+        // SAFETY: the page is the reader's first. Nothing is written even if the kernel granted the right.
         let granted = unsafe { mprotect(page, 4096, both) };
         assert_eq!(granted, Err(Errno::EACCES));
         let place = std::ptr::from_ref(reader.word(1)) as u64;

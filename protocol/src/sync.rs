@@ -1,4 +1,4 @@
-//! The one door to atomics: the standard library's, or loom's stand-ins under `--cfg loom`.
+//! The crate's only source of atomics: the standard library's, or loom's under `--cfg loom`.
 
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};

@@ -1,128 +1,35 @@
-//! Named tensors: their types, and where each lies inside a slot.
+//! Named tensors, and the check of what a tensor leaves to the client's GPU.
 //!
 //! A stream's schema is a list of [`TensorSpec`]s. Its [`SlotLayout`](crate::layout::SlotLayout) is a pure function of
 //! schema and batch size, so daemon and client compute the same one.
 
 use serde::{Deserialize, Serialize};
 
-use crate::finish::Finish;
+pub use crate::dtype::DType;
+use crate::finish::{Finish, FinishSides, MAX_CHANNELS};
 
-/// The most tensors that a batch may carry.
+/// The maximum number of tensors in a batch.
 pub const MAX_TENSORS: usize = 64;
-/// The most dimensions of a tensor, the batch's own included.
+/// The maximum number of dimensions of a tensor, the batch dimension included.
 pub const MAX_RANK: usize = 8;
-/// Each tensor starts at a multiple of this many bytes.
+/// The alignment of each tensor in its slot.
 pub const TENSOR_ALIGNMENT_BYTES: u64 = 256;
-/// A slot's size is a multiple of this many bytes.
+/// A slot's size is a multiple of this.
 pub const PAGE_BYTES: u64 = 4096;
-/// The longest name of a tensor, in bytes of UTF-8.
+/// The maximum length of a tensor's name, in bytes of UTF-8.
 pub const MAX_NAME_BYTES: usize = 64;
 
-/// The type of a tensor's elements. The discriminants travel in descriptors.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[repr(u8)]
-pub enum DType {
-    /// Unsigned 8-bit integer.
-    U8 = 0,
-    /// Signed 8-bit integer.
-    I8 = 1,
-    /// Unsigned 16-bit integer.
-    U16 = 2,
-    /// Signed 16-bit integer.
-    I16 = 3,
-    /// Signed 32-bit integer.
-    I32 = 4,
-    /// Signed 64-bit integer.
-    I64 = 5,
-    /// Unsigned 32-bit integer.
-    U32 = 6,
-    /// Unsigned 64-bit integer.
-    U64 = 7,
-    /// IEEE 754 half precision.
-    F16 = 8,
-    /// The upper half of a single-precision number.
-    BF16 = 9,
-    /// IEEE 754 single precision.
-    F32 = 10,
-    /// IEEE 754 double precision.
-    F64 = 11,
-    /// One byte, 0 or 1.
-    Bool = 12,
-}
-
-impl DType {
-    /// Every type, in the order of the discriminants.
-    pub const ALL: [Self; 13] = [
-        Self::U8,
-        Self::I8,
-        Self::U16,
-        Self::I16,
-        Self::I32,
-        Self::I64,
-        Self::U32,
-        Self::U64,
-        Self::F16,
-        Self::BF16,
-        Self::F32,
-        Self::F64,
-        Self::Bool,
-    ];
-
-    /// The size of one element in bytes.
-    #[must_use]
-    pub const fn size_bytes(self) -> u64 {
-        match self {
-            Self::U8 | Self::I8 | Self::Bool => 1,
-            Self::U16 | Self::I16 | Self::F16 | Self::BF16 => 2,
-            Self::I32 | Self::U32 | Self::F32 => 4,
-            Self::I64 | Self::U64 | Self::F64 => 8,
-        }
-    }
-
-    /// The name that configuration files and reports use, such as `float32`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::U8 => "uint8",
-            Self::I8 => "int8",
-            Self::U16 => "uint16",
-            Self::I16 => "int16",
-            Self::I32 => "int32",
-            Self::I64 => "int64",
-            Self::U32 => "uint32",
-            Self::U64 => "uint64",
-            Self::F16 => "float16",
-            Self::BF16 => "bfloat16",
-            Self::F32 => "float32",
-            Self::F64 => "float64",
-            Self::Bool => "bool",
-        }
-    }
-
-    /// The type with this [`name`](Self::name).
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|dtype| dtype.name() == name)
-    }
-
-    /// The type with this discriminant.
-    #[must_use]
-    pub fn from_code(code: u8) -> Option<Self> {
-        Self::ALL.get(usize::from(code)).copied()
-    }
-}
-
-/// How the rows of a tensor lie in memory.
+/// The memory layout of a tensor's rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Extent {
     /// Every row has the tensor's row shape; rows are contiguous.
     Dense,
-    /// Rows are one-dimensional and differ in length. They lie at a fixed pitch, described by a table of
-    /// (offset, length) in elements: first `rows` offsets, then `rows` lengths, each a u64.
+    /// Rows are one-dimensional and differ in length. They have a fixed pitch and a table in elements: first `rows`
+    /// offsets, then `rows` lengths, each a u64.
     Ragged {
-        /// The most bytes of a row: the pitch before rounding up to [`TENSOR_ALIGNMENT_BYTES`].
+        /// The maximum size of a row: the pitch before rounding up to [`TENSOR_ALIGNMENT_BYTES`].
         max_row_bytes: u64,
-        /// Whether the daemon moves the rows together after the last one is written.
+        /// Whether the daemon compacts the rows after the last one is written.
         compact: bool,
     },
 }
@@ -134,13 +41,13 @@ pub struct TensorSpec {
     pub name: String,
     /// The type of the elements.
     pub dtype: DType,
-    /// The shape of one row, as it lies in memory, without the batch's own dimension. Empty for ragged tensors.
+    /// The shape of one row in memory, without the batch dimension. Empty for ragged tensors.
     pub row_shape: Vec<u64>,
-    /// How the rows lie in memory.
+    /// The memory layout of the rows.
     pub extent: Extent,
-    /// Whether rows lie as height × width × channels and PyTorch should see an NCHW-shaped channels_last view.
+    /// Whether rows are height × width × channels in memory, so that PyTorch gets an NCHW-shaped channels_last view.
     pub channels_last: bool,
-    /// What a client's GPU is to make of it; `None`: the tensor is as the configuration wants it.
+    /// What a client's GPU makes of it; `None`: the tensor is complete as it lies in the slot.
     pub finish: Option<Finish>,
 }
 
@@ -158,7 +65,7 @@ impl TensorSpec {
         }
     }
 
-    /// The bytes from one row's start to the next one's, or `None` when the shape overflows.
+    /// The distance from one row's start to the next, or `None` when the shape overflows.
     #[must_use]
     pub fn row_pitch_bytes(&self) -> Option<u64> {
         match self.extent {
@@ -169,6 +76,132 @@ impl TensorSpec {
             Extent::Ragged { max_row_bytes, .. } => {
                 max_row_bytes.checked_next_multiple_of(TENSOR_ALIGNMENT_BYTES)
             }
+        }
+    }
+
+    /// This tensor after a GPU has finished it: as the daemon announces it with `on = "cpu"`.
+    #[must_use]
+    pub fn finished(&self, finish: &Finish) -> Self {
+        let channels_last = finish.channels_last;
+        Self { channels_last, ..Self::dense(&*self.name, finish.dtype, &finish.row_shape) }
+    }
+
+    /// Checks that `finish` fits this tensor: everything that a client computes with agrees.
+    ///
+    /// # Errors
+    /// What does not fit, for a message that names the tensor.
+    pub fn finish_sides(&self, finish: &Finish) -> Result<FinishSides, String> {
+        let [height, width, channels] = self.row_shape[..] else {
+            return Err(format!("its rows have {} dimensions instead of 3", self.row_shape.len()));
+        };
+        if self.dtype != DType::U8 || self.extent != Extent::Dense || !self.channels_last {
+            return Err("its rows are not bytes in height × width × channels".to_owned());
+        }
+        if !matches!(finish.dtype, DType::U8 | DType::F16 | DType::BF16 | DType::F32) {
+            return Err(format!("it cannot be finished to {}", finish.dtype.name()));
+        }
+        let sides = match (u8::try_from(channels), height.checked_mul(width)) {
+            (Ok(count @ 1..=4), Some(pixels @ 1..)) => {
+                u32::try_from(pixels).ok().map(|pixels_per_row| (pixels_per_row, count))
+            }
+            _ => None,
+        };
+        let Some((pixels_per_row, count)) = sides else {
+            return Err(format!(
+                "rows of {height} × {width} × {channels} cannot be finished: 1 to {MAX_CHANNELS} channels and at most \
+                 {} pixels are supported",
+                u32::MAX
+            ));
+        };
+        let shape = if finish.channels_last {
+            [height, width, channels]
+        } else {
+            [channels, height, width]
+        };
+        if finish.row_shape != shape {
+            return Err(format!(
+                "its finished rows are {:?} instead of {shape:?}",
+                finish.row_shape
+            ));
+        }
+        let normalized = finish.normalization.len();
+        if normalized != 0 && (finish.dtype == DType::U8 || normalized != usize::from(count)) {
+            return Err(format!(
+                "{normalized} means are given for {count} channels of {}",
+                finish.dtype.name()
+            ));
+        }
+        Ok(FinishSides { pixels_per_row, channels: count })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pixel_values::{Normalization, PixelValues};
+
+    fn raw(finish: Finish) -> TensorSpec {
+        TensorSpec {
+            channels_last: true,
+            finish: Some(finish),
+            ..TensorSpec::dense("image", DType::U8, &[5, 7, 3])
+        }
+    }
+
+    #[test]
+    fn a_finish_has_the_daemons_values() {
+        let by = Normalization { mean: vec![0.485, 0.456, 0.1], std: vec![0.229, 1e-9, 3.0] };
+        for dtype in [DType::U8, DType::F16, DType::BF16, DType::F32] {
+            for by in [None, Some(&by)] {
+                let finish = Finish::new(dtype, [5, 7, 3], false, by);
+                let expected = PixelValues::new(dtype, 3, by).unwrap().table_bytes(3);
+                assert_eq!(finish.values(3).unwrap().table_bytes(3), expected, "{dtype:?}");
+                assert_eq!(expected.len() as u64, 3 * 256 * dtype.size_bytes());
+            }
+        }
+        let finish = Finish::new(DType::F32, [5, 7, 3], false, None);
+        let sides = FinishSides { pixels_per_row: 35, channels: 3 };
+        assert_eq!(raw(finish.clone()).finish_sides(&finish), Ok(sides));
+        assert_eq!(
+            raw(finish.clone()).finished(&finish),
+            TensorSpec::dense("image", DType::F32, &[3, 5, 7])
+        );
+    }
+
+    #[test]
+    fn a_finish_that_does_not_fit_its_tensor_is_refused() {
+        let by = Normalization { mean: vec![0.5; 3], std: vec![0.5; 3] };
+        let good = Finish::new(DType::F16, [5, 7, 3], true, Some(&by));
+        assert!(raw(good.clone()).finish_sides(&good).is_ok());
+        let mut wrong: Vec<(Finish, TensorSpec, &str)> = Vec::new();
+        for (change, words) in [
+            ((|it| it.dtype = DType::F64) as fn(&mut Finish), "float64"),
+            (|it| it.dtype = DType::U8, "3 means"),
+            (|it| it.row_shape[0] = 6, "[6, 7, 3]"),
+            (|it| it.channels_last = false, "[3, 5, 7]"),
+            (|it| it.normalization.truncate(2), "2 means"),
+        ] {
+            let mut finish = good.clone();
+            change(&mut finish);
+            wrong.push((finish.clone(), raw(finish), words));
+        }
+        for (change, words) in [
+            ((|it| it.dtype = DType::I8) as fn(&mut TensorSpec), "not bytes"),
+            (|it| it.channels_last = false, "not bytes"),
+            (|it| it.extent = Extent::Ragged { max_row_bytes: 9, compact: false }, "not bytes"),
+            (|it| it.row_shape = vec![35, 3], "2 dimensions"),
+            (|it| it.row_shape = vec![0, 7, 3], "0 × 7"),
+            (|it| it.row_shape = vec![5, 7, 5], "channels"),
+            (|it| it.row_shape = vec![1 << 20, 1 << 20, 3], "pixels"),
+            (|it| it.row_shape = vec![u64::MAX, 2, 3], "pixels"),
+        ] {
+            let mut spec = raw(good.clone());
+            change(&mut spec);
+            wrong.push((good.clone(), spec, words));
+        }
+        for (finish, spec, words) in wrong {
+            let reason = spec.finish_sides(&finish).unwrap_err();
+            assert!(reason.contains(words), "{reason}");
         }
     }
 }

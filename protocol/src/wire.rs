@@ -1,27 +1,27 @@
-//! Frames as bytes: bincode with fixed-width little-endian integers, always with a limit.
+//! The encoding of frames: bincode with fixed-width little-endian integers and a size limit.
 //!
-//! This is the only file that names bincode. `docs/decisions/0001-bincode.md` says how to leave it.
+//! This is the only file that uses bincode. `docs/decisions/0001-bincode.md` describes how to replace it.
 
 use bincode::config::{Configuration, Fixint, Limit, LittleEndian};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// The largest frame in bytes.
+/// The maximum size of a frame.
 pub const MAX_FRAME_BYTES: usize = 65_536;
 
-/// The one-byte frame that wakes the other side. No bincode frame is one byte long: each begins with a u32.
+/// The one-byte frame that wakes the peer. No bincode frame is one byte long: each begins with a u32.
 pub const DOORBELL: u8 = 0x21;
 
-/// Why bytes are no frame, or a frame has no bytes.
+/// A frame that cannot be decoded or encoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
     /// The bytes are not a frame of this protocol version.
-    #[error("a control frame of {bytes} bytes cannot be read: {reason}")]
+    #[error("a control frame of {bytes} bytes cannot be decoded: {reason}")]
     Malformed {
         /// Its size.
         bytes: usize,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
     /// The frame is larger than [`MAX_FRAME_BYTES`].
@@ -36,7 +36,7 @@ fn configuration() -> Configuration<LittleEndian, Fixint, Limit<MAX_FRAME_BYTES>
         .with_limit::<MAX_FRAME_BYTES>()
 }
 
-/// A frame's bytes.
+/// Encodes a frame.
 ///
 /// # Errors
 /// When they exceed the limit.
@@ -49,10 +49,10 @@ pub fn encode<T: Serialize>(frame: &T) -> Result<Vec<u8>, WireError> {
     Ok(bytes)
 }
 
-/// The frame that the bytes are, all of them.
+/// Decodes a frame from exactly these bytes.
 ///
 /// # Errors
-/// When they are anything else.
+/// When they are not exactly one frame.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, WireError> {
     let malformed = |reason: String| WireError::Malformed { bytes: bytes.len(), reason };
     let (frame, read) = bincode::serde::decode_from_slice(bytes, configuration())

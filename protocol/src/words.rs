@@ -1,8 +1,8 @@
-//! Memory as 64-bit words: what the rings are written over.
+//! Memory as 64-bit words, over which the rings are generic.
 
 use crate::sync::AtomicU64;
 
-/// A fixed number of shared 64-bit words, all zero at first.
+/// A fixed number of shared 64-bit words, initially zero.
 pub trait Words: Send + Sync {
     /// The word at `index`.
     ///
@@ -14,12 +14,12 @@ pub trait Words: Send + Sync {
     fn count(&self) -> usize;
 }
 
-/// Words on the heap: for tests and models.
+/// Words on the heap, for tests and models.
 #[derive(Debug)]
 pub struct HeapWords(Vec<AtomicU64>);
 
 impl HeapWords {
-    /// So many words, all zero.
+    /// `count` words, all zero.
     #[must_use]
     pub fn new(count: usize) -> Self {
         Self((0..count).map(|_| AtomicU64::new(0)).collect())

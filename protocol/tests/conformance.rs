@@ -1,5 +1,5 @@
-//! One suite for every memory that the rings can lie in: heap words, sealed memfds and, under the feature `named-shm`,
-//! named segments. What holds over one must hold over all.
+//! One suite for every kind of memory that the rings support: heap words, sealed memfds and named
+//! segments.
 
 #![cfg(not(loom))]
 
@@ -12,7 +12,7 @@ use forebay_protocol::publish::{
     Descriptor, PublishError, PublishReader, PublishWriter, TensorEntry, publish_words,
 };
 use forebay_protocol::returns::{ReturnReader, ReturnWord, ReturnWriter, return_words};
-use forebay_protocol::segment::{Access, Mapping, Segment, open_segment};
+use forebay_protocol::segment::{Access, Mapping, Segment, open_named_segment, open_segment};
 use forebay_protocol::sync::Ordering;
 use forebay_protocol::tensor::{DType, MAX_RANK, MAX_TENSORS};
 use forebay_protocol::words::{HeapWords, Words};
@@ -20,7 +20,7 @@ use forebay_protocol::words::{HeapWords, Words};
 const SLOTS: u16 = 5;
 const TENSORS: usize = 2;
 
-/// A kind of memory: makes the two ends of one segment of so many words, all zero.
+/// A kind of memory: creates the two ends of one zeroed segment of `words` words.
 trait Memory {
     type End: Words + 'static;
 
@@ -56,19 +56,16 @@ impl Memory for Memfd {
 }
 
 /// A name in /dev/shm, opened twice.
-#[cfg(feature = "named-shm")]
 struct Named;
 
-#[cfg(feature = "named-shm")]
 impl Memory for Named {
     type End = Mapping;
 
     fn pair(words: usize, _client: Access) -> (Mapping, Mapping) {
         let bytes = words as u64 * 8;
-        let (daemon, name) =
-            forebay_protocol::segment::named::create("conformance", bytes).unwrap();
-        let client = forebay_protocol::segment::named::open(&name, "conformance", bytes);
-        (daemon, client.unwrap())
+        let named = Segment::create_named("conformance", bytes).unwrap();
+        let client = open_named_segment(named.name().unwrap(), "conformance", bytes);
+        (named.map().unwrap(), client.unwrap())
     }
 }
 
@@ -135,7 +132,7 @@ impl<W: Words> Rings<W> {
         self.return_writer.give_back(word, &self.publish_reader)
     }
 
-    /// What the daemon makes of the returns that are there.
+    /// The daemon's results for all available returns.
     fn accept(&mut self) -> Vec<Result<SlotIndex, LeaseViolation>> {
         let mut judged = Vec::new();
         while let Some(word) = self.return_reader.take_return().unwrap() {
@@ -177,7 +174,7 @@ fn a_full_ring_stops_the_daemon_and_one_return_wakes_it<M: Memory>() {
     let mut rings = rings::<M>();
     let batches: Vec<Descriptor> = std::iter::from_fn(|| rings.publish()).collect();
     assert_eq!(batches.len(), usize::from(SLOTS));
-    assert!(!rings.give_back(&batches[0]), "nobody asked to be woken");
+    assert!(!rings.give_back(&batches[0]), "no wake-up was requested");
     rings.publish_writer.ask_wake_at(2);
     assert!(rings.give_back(&batches[1]), "the second return is due");
     assert!(!rings.give_back(&batches[2]), "and rings once");
@@ -205,7 +202,7 @@ fn sleep_and_progress_are_seen_on_the_other_side<M: Memory>() {
     assert_eq!(rings.return_reader.claimed_waited_ns(), 9);
 }
 
-fn false_returns_are_judged_and_change_nothing<M: Memory>() {
+fn false_returns_are_rejected_and_change_nothing<M: Memory>() {
     let mut rings = rings::<M>();
     let batch = rings.publish().unwrap();
     let mut older = batch.clone();
@@ -233,7 +230,7 @@ fn a_count_beyond_the_ring_is_an_overrun<M: Memory>() {
     }
 }
 
-fn heads_and_descriptors_that_make_no_sense_are_refused<M: Memory>() {
+fn invalid_headers_and_descriptors_are_refused<M: Memory>() {
     let words = publish_words(SLOTS, TENSORS);
     let fresh = || {
         let (daemon, client) = M::pair(words, Access::ReadWrite);
@@ -336,12 +333,12 @@ macro_rules! suites {
             descriptors_arrive_whole_and_in_order_over_many_rounds,
             a_full_ring_stops_the_daemon_and_one_return_wakes_it,
             sleep_and_progress_are_seen_on_the_other_side,
-            false_returns_are_judged_and_change_nothing,
+            false_returns_are_rejected_and_change_nothing,
             a_count_beyond_the_ring_is_an_overrun,
-            heads_and_descriptors_that_make_no_sense_are_refused,
+            invalid_headers_and_descriptors_are_refused,
             two_threads_pass_every_batch_once,
         }
     )+};
 }
 
-suites! { heap: Heap, memfd: Memfd, #[cfg(feature = "named-shm")] named: Named }
+suites! { heap: Heap, memfd: Memfd, named: Named }

@@ -119,7 +119,8 @@ def build_forebay(into: Path) -> None:
     subprocess.run(["cargo", "build", "--quiet", "--release", "--package", "forebay"], cwd=ROOT, check=True)
     with tempfile.TemporaryDirectory() as folder:
         build = [str(FOREBAY_VENV / "bin" / "maturin"), "build", "--release", "--quiet", "--out", folder]
-        subprocess.run(build, cwd=ROOT / "client-lib" / "python", check=True)
+        built = {**os.environ, "FOREBAY_WHEEL_PROGRAM": str(PROGRAM)}
+        subprocess.run(build, cwd=ROOT / "client-lib" / "python", env=built, check=True)
         pip = [str(into / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         subprocess.run([*pip, "numpy"], check=True)
         wheels = [str(path) for path in Path(folder).glob("*.whl")]

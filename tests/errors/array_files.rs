@@ -6,19 +6,19 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use forebay::cli::generate::ArrayContainer;
 use forebay_client::{Batch, Error, Loader};
+use forebay_synth::ArrayContainer;
 use forebay_tests::taken::{ids, take_epoch};
-use forebay_tests::{Daemon, Place, data, program};
+use forebay_tests::{Daemon, TestDir, data, program};
 
 const SAMPLES: u64 = 24;
 
 /// A folder of files of a format, served in their order; the files by id.
-fn serve(container: ArrayContainer, keys: &str) -> (Place, Daemon, Vec<PathBuf>) {
-    let place = Place::new();
+fn serve(container: ArrayContainer, keys: &str) -> (TestDir, Daemon, Vec<PathBuf>) {
+    let dir = TestDir::new();
     let (folder, format) = match container {
-        ArrayContainer::NpzFiles => (place.path("npz-data"), "npz"),
-        _ => (place.path("npy-data"), "npy"),
+        ArrayContainer::NpzFiles => (dir.path("npz-data"), "npz"),
+        _ => (dir.path("npy-data"), "npy"),
     };
     data::arrays(&folder, container, SAMPLES);
     let mut files = files_in(&folder, format);
@@ -31,11 +31,11 @@ fn serve(container: ArrayContainer, keys: &str) -> (Place, Daemon, Vec<PathBuf>)
          [[stage]]\nname = \"copy\"\nconcurrency = 2\noperations = []\n",
         folder.display()
     );
-    let config = place.config("train.toml", &text);
+    let config = dir.config("train.toml", &text);
     // The index is known before anything changes.
-    assert!(program::run(place.forebay(&["index"]).arg(&config)).status.success());
-    let daemon = Daemon::serve(&place, &config);
-    (place, daemon, files)
+    assert!(program::run(dir.forebay(&["index"]).arg(&config)).status.success());
+    let daemon = Daemon::serve(&dir, &config);
+    (dir, daemon, files)
 }
 
 fn files_in(folder: &Path, extension: &str) -> Vec<PathBuf> {
@@ -74,7 +74,7 @@ fn a_folder_or_a_pipe_in_an_array_files_place_is_a_bad_sample_that_is_listed() {
     for container in BOTH {
         let keys =
             "errors = { on_bad_sample = \"substitute\", budget = 9, quarantine = \"bad.jsonl\" }";
-        let (place, daemon, files) = serve(container, keys);
+        let (dir, daemon, files) = serve(container, keys);
         // The second is of the batch after the first one's; the first sample of all gives the schema.
         let (folder, pipe) = (&files[3], &files[6]);
         std::fs::remove_file(folder).unwrap();
@@ -85,7 +85,7 @@ fn a_folder_or_a_pipe_in_an_array_files_place_is_a_bad_sample_that_is_listed() {
         let ids = ids(&batches);
         assert!(ids.len() as u64 == SAMPLES && !ids.contains(&3) && !ids.contains(&6), "{ids:?}");
         assert!(daemon.end(nix::sys::signal::Signal::SIGTERM).0.success());
-        let listed = std::fs::read_to_string(place.path("bad.jsonl")).unwrap();
+        let listed = std::fs::read_to_string(dir.path("bad.jsonl")).unwrap();
         for (path, what) in [(folder, "is a directory"), (pipe, "is a pipe")] {
             let line = listed.lines().find(|line| line.contains(path.to_str().unwrap()));
             assert!(line.is_some_and(|line| line.contains(what)), "{container:?}: {listed}");
@@ -112,9 +112,9 @@ fn an_array_file_that_may_not_be_read_ends_the_run_by_name() {
 #[test]
 fn an_array_file_that_vanished_ends_the_run_by_name_after_all_before_it_and_may_come_back() {
     for container in BOTH {
-        let (place, daemon, files) = serve(container, "errors.on_bad_sample = \"substitute\"");
+        let (dir, daemon, files) = serve(container, "errors.on_bad_sample = \"substitute\"");
         let expected = take_epoch(&mut attach(&daemon));
-        let hidden = place.path("hidden");
+        let hidden = dir.path("hidden");
         std::fs::rename(&files[9], &hidden).unwrap();
         let mut loader = attach(&daemon);
         for expected in &expected[..2] {

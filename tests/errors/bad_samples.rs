@@ -4,15 +4,15 @@ use std::path::{Path, PathBuf};
 
 use forebay_client::{Error, Loader};
 use forebay_tests::taken::{ids, take_epoch};
-use forebay_tests::{Daemon, Place, Taken, data, place, program};
+use forebay_tests::{Daemon, Taken, TestDir, data, program, test_dir};
 
 const IMAGES: u64 = 60;
 
 /// The file of a sample id: ids are places in the sorted list, pictures are dealt to the four classes in turn.
 fn file_of(images: &Path, id: u64) -> PathBuf {
     let per_class = IMAGES / 4;
-    let (class, place) = (id / per_class, id % per_class);
-    images.join(format!("class-{class:03}/{:08}.jpg", place * 4 + class))
+    let (class, dir) = (id / per_class, id % per_class);
+    images.join(format!("class-{class:03}/{:08}.jpg", dir * 4 + class))
 }
 
 fn break_file(path: &Path) {
@@ -20,8 +20,8 @@ fn break_file(path: &Path) {
     std::fs::write(path, &bytes[..bytes.len() / 2]).unwrap();
 }
 
-fn images(place: &Place) -> PathBuf {
-    let images = place.path("images");
+fn images(dir: &TestDir) -> PathBuf {
+    let images = dir.path("images");
     data::images(&images, IMAGES, 4);
     images
 }
@@ -40,10 +40,10 @@ fn until_error(loader: &mut Loader) -> (Vec<Taken>, Error) {
 
 #[test]
 fn under_fail_a_broken_file_is_named_after_all_batches_before_it() {
-    let place = Place::new();
-    let images = images(&place);
-    let config = place.config("train.toml", &data::image_config(&images, "order.epochs = 1"));
-    let mut whole = place::loader(config.as_path(), 0, 1).attach().unwrap();
+    let dir = TestDir::new();
+    let images = images(&dir);
+    let config = dir.config("train.toml", &data::image_config(&images, "order.epochs = 1"));
+    let mut whole = test_dir::loader(config.as_path(), 0, 1).attach().unwrap();
     let expected = take_epoch(&mut whole);
     drop(whole);
     // Two broken files of one batch and one of a later batch: always the first row is told.
@@ -53,7 +53,7 @@ fn under_fail_a_broken_file_is_named_after_all_batches_before_it() {
     }
     let named = file_of(&images, u64::try_from(first).unwrap());
     for round in 0..10 {
-        let mut loader = place::loader(config.as_path(), 0, 1)
+        let mut loader = test_dir::loader(config.as_path(), 0, 1)
             .override_key("stage.preprocess.concurrency", (1 + round % 8).to_string())
             .attach()
             .unwrap();
@@ -65,27 +65,27 @@ fn under_fail_a_broken_file_is_named_after_all_batches_before_it() {
             assert!(message.contains(part), "{message}");
         }
     }
-    let bench = program::run(place.forebay(&["bench"]).arg(&config));
+    let bench = program::run(dir.forebay(&["bench"]).arg(&config));
     assert_eq!(bench.status.code(), Some(1));
     assert!(bench.stderr.contains(named.to_str().unwrap()), "{bench:?}");
 }
 
 #[test]
 fn under_substitute_another_sample_stands_in_and_is_listed() {
-    let place = Place::new();
-    let images = images(&place);
+    let dir = TestDir::new();
+    let images = images(&dir);
     let keys = "order.epochs = 2\nerrors.on_bad_sample = \"substitute\"\nerrors.budget = 3\n\
                 batch.last = \"short\"";
-    let config = place.config("train.toml", &data::image_config(&images, keys));
-    let whole = take_epoch(&mut place::loader(config.as_path(), 0, 1).attach().unwrap());
+    let config = dir.config("train.toml", &data::image_config(&images, keys));
+    let whole = take_epoch(&mut test_dir::loader(config.as_path(), 0, 1).attach().unwrap());
     let broken = [7, 31, 44];
     for id in broken {
         break_file(&file_of(&images, id));
     }
-    let daemon = Daemon::serve(&place, &config);
+    let daemon = Daemon::serve(&dir, &config);
     let mut loader = daemon.loader(0, 1).attach().unwrap();
     let found = take_epoch(&mut loader);
-    let stats = daemon.stats(&place);
+    let stats = daemon.stats(&dir);
     let listed = stats["sessions"][0]["substituted"].as_array().unwrap();
     let mut places_taken = 0;
     for (position, (id, before)) in ids(&found).iter().zip(ids(&whole)).enumerate() {
@@ -107,7 +107,7 @@ fn under_substitute_another_sample_stands_in_and_is_listed() {
     assert_eq!(loader.state(0).unwrap().substitutes, 0, "a new epoch has a budget of its own");
     drop(loader);
     let digest = |threads: &str| {
-        let mut bench = place.forebay(&["bench", "--json", "--digest"]);
+        let mut bench = dir.forebay(&["bench", "--json", "--digest"]);
         bench.arg(&config).args(["--set", &format!("stage.preprocess.concurrency={threads}")]);
         program::run(&mut bench).json()["digest"].clone()
     };
@@ -115,23 +115,23 @@ fn under_substitute_another_sample_stands_in_and_is_listed() {
     for threads in ["1", "2", "4", "8"] {
         assert_eq!(digest(threads), expected, "{threads} threads");
     }
-    let shown = program::run(place.forebay(&["stats"]).arg(&daemon.socket));
+    let shown = program::run(dir.forebay(&["stats"]).arg(&daemon.socket));
     assert!(shown.status.success(), "{shown:?}");
 }
 
 #[test]
 fn more_bad_samples_than_the_budget_end_the_run_at_the_same_batch() {
-    let place = Place::new();
-    let images = images(&place);
+    let dir = TestDir::new();
+    let images = images(&dir);
     let keys = "order.epochs = 1\nerrors.on_bad_sample = \"substitute\"\nerrors.budget = 2";
-    let config = place.config("train.toml", &data::image_config(&images, keys));
-    let whole = take_epoch(&mut place::loader(config.as_path(), 0, 1).attach().unwrap());
+    let config = dir.config("train.toml", &data::image_config(&images, keys));
+    let whole = take_epoch(&mut test_dir::loader(config.as_path(), 0, 1).attach().unwrap());
     for batch in [1, 2, 4, 5] {
         break_file(&file_of(&images, u64::try_from(whole[batch].ids[2]).unwrap()));
     }
     let mut seen = None;
     for threads in ["1", "2", "8", "8"] {
-        let mut loader = place::loader(config.as_path(), 0, 1)
+        let mut loader = test_dir::loader(config.as_path(), 0, 1)
             .override_key("stage.preprocess.concurrency", threads)
             .attach()
             .unwrap();
@@ -143,12 +143,12 @@ fn more_bad_samples_than_the_budget_end_the_run_at_the_same_batch() {
         assert_eq!(batches[0], whole[0]);
     }
     // A state keeps the count: what was spent is spent.
-    let mut loader = place::loader(config.as_path(), 0, 1).attach().unwrap();
+    let mut loader = test_dir::loader(config.as_path(), 0, 1).attach().unwrap();
     let first: Vec<Taken> = forebay_tests::taken::take(&mut loader, 2);
     let state = loader.state(0).unwrap();
     assert!(state.substitutes >= 1, "{state:?}");
     drop(loader);
-    let mut loader = place::loader(config.as_path(), 0, 1).state(state, false).attach().unwrap();
+    let mut loader = test_dir::loader(config.as_path(), 0, 1).state(state, false).attach().unwrap();
     let (rest, error) = until_error(&mut loader);
     assert!(matches!(error, Error::BadSample(_)), "{error:?}");
     assert_eq!([first, rest].concat(), seen.unwrap());
@@ -156,15 +156,15 @@ fn more_bad_samples_than_the_budget_end_the_run_at_the_same_batch() {
 
 #[test]
 fn a_file_that_vanished_is_tried_again_and_then_ends_the_run_by_name() {
-    let place = Place::new();
-    let images = images(&place);
+    let dir = TestDir::new();
+    let images = images(&dir);
     // Also under `substitute`: whether a file is there depends on time.
     let keys = "order.epochs = 1\nerrors.on_bad_sample = \"substitute\"";
-    let config = place.config("train.toml", &data::image_config(&images, keys));
-    let daemon = Daemon::serve(&place, &config);
+    let config = dir.config("train.toml", &data::image_config(&images, keys));
+    let daemon = Daemon::serve(&dir, &config);
     let expected = take_epoch(&mut daemon.loader(0, 1).attach().unwrap());
     let path = file_of(&images, u64::try_from(expected[3].ids[5]).unwrap());
-    let hidden = place.path("hidden.jpg");
+    let hidden = dir.path("hidden.jpg");
     std::fs::rename(&path, &hidden).unwrap();
     let (batches, error) = until_error(&mut daemon.loader(0, 1).attach().unwrap());
     let Error::Storage(message) = error else { panic!("{error:?}") };

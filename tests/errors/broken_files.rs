@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use forebay_client::Error;
 use forebay_tests::corpus::{self, Corpus};
 use forebay_tests::taken::take_epoch;
-use forebay_tests::{Daemon, Place, data, program};
+use forebay_tests::{Daemon, TestDir, data, program};
 
 use super::corpus::lay_out;
 
@@ -20,9 +20,9 @@ const MOST_BYTES: u64 = 512 << 20;
 const MOST_ADDRESSES_KIB: u64 = 3 << 20;
 
 /// The configuration of a corpus laid out with good files; the broken names.
-fn served(place: &Place, corpus: &Corpus, errors: &str) -> std::path::PathBuf {
-    let mut dict = lay_out(&place.path(""), corpus);
-    let class = place.path(corpus.format).join("class");
+fn served(dir: &TestDir, corpus: &Corpus, errors: &str) -> std::path::PathBuf {
+    let mut dict = lay_out(&dir.path(""), corpus);
+    let class = dir.path(corpus.format).join("class");
     for number in 0..corpus.broken.len() * GOOD_FILES_EACH {
         std::fs::write(class.join(format!("0-{number:04}-{}", corpus.good.0)), &corpus.good.1)
             .unwrap();
@@ -37,19 +37,19 @@ fn served(place: &Place, corpus: &Corpus, errors: &str) -> std::path::PathBuf {
         corpus.format,
         stages[0]["operations"].to_string().replace("\":", "\" =")
     );
-    place.config("corpus.toml", &text)
+    dir.config("corpus.toml", &text)
 }
 
 #[test]
 fn the_whole_corpus_is_substituted_counted_and_listed_within_bounded_memory() {
     let mut counted = 0;
     for corpus in corpus::all() {
-        let place = Place::new();
+        let dir = TestDir::new();
         let errors = "errors = { on_bad_sample = \"substitute\", budget = 100000, quarantine = \"bad.jsonl\" }";
-        let config = served(&place, &corpus, errors);
+        let config = served(&dir, &corpus, errors);
         // Twice: what is listed is listed once, and the stream is the same.
         let digests = [(); 2].map(|()| {
-            let mut limited = place.command(Path::new("sh"));
+            let mut limited = dir.command(Path::new("sh"));
             limited.env("FOREBAY_LOG", "error");
             limited.args(["-c", &format!("ulimit -v {MOST_ADDRESSES_KIB}; exec \"$@\""), "sh"]);
             limited.arg(program::forebay()).args(["bench", "--json", "--digest"]).arg(&config);
@@ -61,7 +61,7 @@ fn the_whole_corpus_is_substituted_counted_and_listed_within_bounded_memory() {
             outcome["digest"].clone()
         });
         assert_eq!(digests[0], digests[1], "{}", corpus.format);
-        let text = std::fs::read_to_string(place.path("bad.jsonl")).unwrap();
+        let text = std::fs::read_to_string(dir.path("bad.jsonl")).unwrap();
         let mut listed = BTreeSet::new();
         for line in text.lines() {
             let line: serde_json::Value = serde_json::from_str(line).unwrap();
@@ -70,7 +70,7 @@ fn the_whole_corpus_is_substituted_counted_and_listed_within_bounded_memory() {
             assert!(line["substitute"].is_u64() && line["epoch"] == 0, "{line}");
             assert!(listed.insert(path), "listed twice: {line}");
         }
-        let class = place.path(corpus.format).join("class");
+        let class = dir.path(corpus.format).join("class");
         let broken: BTreeSet<_> =
             corpus.broken.iter().map(|broken| class.join(&broken.name)).collect();
         assert_eq!(listed, broken, "{}", corpus.format);
@@ -93,9 +93,9 @@ fn under_fail_the_first_broken_file_of_each_format_is_named_with_its_reason() {
                 .collect();
             assert_eq!(broken.len(), 1, "{} {way}", corpus.format);
             let one = Corpus { format: corpus.format, good: corpus.good.clone(), broken };
-            let place = Place::new();
-            let config = served(&place, &one, "errors.on_bad_sample = \"fail\"");
-            let outcome = program::run(place.forebay(&["bench"]).arg(&config));
+            let dir = TestDir::new();
+            let config = served(&dir, &one, "errors.on_bad_sample = \"fail\"");
+            let outcome = program::run(dir.forebay(&["bench"]).arg(&config));
             assert_eq!(outcome.status.code(), Some(1), "{outcome:?}");
             let name = &one.broken[0].name;
             assert!(
@@ -108,15 +108,15 @@ fn under_fail_the_first_broken_file_of_each_format_is_named_with_its_reason() {
 
 #[test]
 fn what_is_no_file_any_more_is_a_bad_sample_that_is_listed_with_what_it_is() {
-    let place = Place::new();
-    let images = place.path("images");
+    let dir = TestDir::new();
+    let images = dir.path("images");
     data::images(&images, 24, 2);
     let keys = "order = { epochs = 1, shuffle = false }\nbatch.last = \"short\"\n\
                 errors = { on_bad_sample = \"substitute\", budget = 9, quarantine = \"bad.jsonl\" }";
-    let config = place.config("train.toml", &data::image_config(&images, keys));
+    let config = dir.config("train.toml", &data::image_config(&images, keys));
     // The index is known; then a file becomes a folder, another a pipe, a third a link to itself.
-    assert!(program::run(place.forebay(&["index"]).arg(&config)).status.success());
-    let daemon = Daemon::serve(&place, &config);
+    assert!(program::run(dir.forebay(&["index"]).arg(&config)).status.success());
+    let daemon = Daemon::serve(&dir, &config);
     let file = |number: u32| images.join(format!("class-000/{:08}.jpg", number * 2));
     for number in [1, 2] {
         std::fs::remove_file(file(number)).unwrap();
@@ -125,10 +125,10 @@ fn what_is_no_file_any_more_is_a_bad_sample_that_is_listed_with_what_it_is() {
     nix::unistd::mkfifo(&file(2), nix::sys::stat::Mode::S_IRWXU).unwrap();
     let batches = take_epoch(&mut daemon.loader(0, 1).attach().unwrap());
     assert_eq!(forebay_tests::taken::ids(&batches).len(), 24);
-    let stats = daemon.stats(&place);
-    let quarantine = place.path("bad.jsonl");
+    let stats = daemon.stats(&dir);
+    let quarantine = dir.path("bad.jsonl");
     assert_eq!(stats["streams"][0]["quarantine"]["path"], quarantine.to_str().unwrap());
-    let shown = program::run(place.forebay(&["stats"]).arg(&daemon.socket)).stdout;
+    let shown = program::run(dir.forebay(&["stats"]).arg(&daemon.socket)).stdout;
     assert!(shown.contains(quarantine.to_str().unwrap()), "{shown}");
     assert!(daemon.end(nix::sys::signal::Signal::SIGTERM).0.success());
     let text = std::fs::read_to_string(quarantine).unwrap();
@@ -138,14 +138,14 @@ fn what_is_no_file_any_more_is_a_bad_sample_that_is_listed_with_what_it_is() {
 
 #[test]
 fn a_file_that_is_rewritten_while_it_is_served_ends_in_a_batch_or_in_an_error_that_names_it() {
-    let place = Place::new();
-    let images = place.path("images");
+    let dir = TestDir::new();
+    let images = dir.path("images");
     data::images(&images, 24, 2);
     let keys = "order.epochs = 3\nerrors = { on_bad_sample = \"substitute\", budget = 99 }";
-    let config = place.config("train.toml", &data::image_config(&images, keys));
+    let config = dir.config("train.toml", &data::image_config(&images, keys));
     let path = images.join("class-000/00000002.jpg");
     let whole = std::fs::read(&path).unwrap();
-    let daemon = Daemon::serve(&place, &config);
+    let daemon = Daemon::serve(&dir, &config);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {

@@ -3,11 +3,12 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-use forebay::config::Config;
-use forebay::dataset::{self, Dataset};
-use forebay::operation::{Row, SamplePlan, SampleTask, WorkerScratch};
-use forebay::order::DrawKey;
+use forebay_config::Config;
+use forebay_order::DrawKey;
+use forebay_pipeline::{Row, SamplePlan, SampleTask, WorkerScratch};
 use forebay_protocol::ids::SampleId;
+use forebay_source::dataset::{self, Dataset};
+use forebay_source::location::FileId;
 use forebay_tests::corpus::{self, Corpus, INFLATED_BYTES};
 
 /// What the whole corpus may take beside what the process had: far more than a broken file needs, far less than any of
@@ -51,7 +52,7 @@ pub(crate) fn lay_out(folder: &Path, corpus: &Corpus) -> serde_json::Value {
 }
 
 fn peak_bytes() -> u64 {
-    forebay::observe::ProcessFigures::now().peak_bytes
+    forebay_observe::ProcessMetrics::now().peak_bytes
 }
 
 #[test]
@@ -62,16 +63,15 @@ fn every_broken_file_is_refused_with_a_reason_and_without_a_panic_or_its_bombs_m
         let folder = tempfile::tempdir().unwrap();
         let dict = lay_out(folder.path(), &corpus);
         let config = Config::from_json("corpus", folder.path(), &dict, &[]).unwrap();
-        let dataset = dataset::open(&config.dataset, &dataset::no_progress).unwrap();
+        let dataset =
+            dataset::open(&config.dataset, dataset::OpenOptions::default()).unwrap().dataset;
         assert_eq!(dataset.sample_count(), corpus.broken.len() as u64 + 1);
         let plan = SamplePlan::compile(&config, dataset.as_ref()).unwrap();
         let mut scratch = WorkerScratch::default();
         let mut run = |id: u64| run_one(&plan, dataset.as_ref(), &mut scratch, folder.path(), id);
         assert_eq!(run(0), Ok(()), "the good file");
         for id in 1..dataset.sample_count() {
-            let mut path = Vec::new();
-            dataset.locate(SampleId(id), &mut path);
-            let path = String::from_utf8_lossy(&path).into_owned();
+            let path = String::from_utf8_lossy(&dataset.path(FileId(id))).into_owned();
             match run(id) {
                 Ok(()) => accepted.push(path),
                 Err(reason) => {
@@ -99,9 +99,7 @@ fn run_one(
     folder: &Path,
     id: u64,
 ) -> Result<(), String> {
-    let mut path = Vec::new();
-    dataset.locate(SampleId(id), &mut path);
-    let path = String::from_utf8(path).unwrap();
+    let path = String::from_utf8(dataset.path(FileId(id))).unwrap();
     // The dataset's folder is the only folder of `folder`.
     let root = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let bytes = root.map(|root| root.join(&path)).find_map(|file| std::fs::read(file).ok());

@@ -4,10 +4,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use forebay_tests::program::Finished;
-use forebay_tests::{Place, data, program};
+use forebay_tests::{TestDir, data, program};
 
-fn check(place: &Place, config: &Path) -> Finished {
-    program::run(place.forebay(&["check"]).arg(config))
+fn check(dir: &TestDir, config: &Path) -> Finished {
+    program::run(dir.forebay(&["check"]).arg(config))
 }
 
 /// The program refuses with status 1 and one message that has all parts; its standard output stays empty.
@@ -24,13 +24,13 @@ fn assert_refused(finished: &Finished, parts: &[&str]) {
 
 #[test]
 fn mistakes_in_a_configuration_name_file_line_and_key() {
-    let place = Place::new();
-    data::images(&place.path("images"), 8, 2);
+    let dir = TestDir::new();
+    data::images(&dir.path("images"), 8, 2);
     let good = format!(
         "preset = \"imagenet-train\"\n\n[dataset]\npath = {:?}\n\n[batch]\nsize = 4\n",
-        place.path("images").display()
+        dir.path("images").display()
     );
-    let path = place.path("train.toml");
+    let path = dir.path("train.toml");
     for (text, line, parts) in [
         (good.replace("size = 4", "sise = 4"), 7, vec!["batch.sise", "batch.size"]),
         (good.replace("size = 4", "size = 0"), 7, vec!["batch.size"]),
@@ -56,10 +56,10 @@ fn mistakes_in_a_configuration_name_file_line_and_key() {
         (
             format!("{good}[output.image]\ndtype = \"float64\"\non = \"gpu\"\n"),
             10,
-            vec!["output.image.on", "float64", "float32", "leave `on` out"],
+            vec!["output.image.on", "float64", "float32", "remove `on`"],
         ),
         (
-            good.replace(&format!("{:?}", place.path("images").display()), "\"${NO_SUCH_NAME}\""),
+            good.replace(&format!("{:?}", dir.path("images").display()), "\"${NO_SUCH_NAME}\""),
             4,
             vec!["NO_SUCH_NAME"],
         ),
@@ -68,78 +68,78 @@ fn mistakes_in_a_configuration_name_file_line_and_key() {
         let place_of_it = format!("train.toml:{line}");
         let mut expected = vec![place_of_it.as_str()];
         expected.extend(&parts);
-        assert_refused(&check(&place, &path), &expected);
+        assert_refused(&check(&dir, &path), &expected);
     }
     std::fs::write(&path, &good).unwrap();
-    let finished = check(&place, &path);
+    let finished = check(&dir, &path);
     assert!(
         finished.status.success() && finished.stdout.contains("[4, 3, 224, 224]"),
         "{finished:?}"
     );
-    let wrong = program::run(place.forebay(&["check", "--set", "batch.sizes=3"]).arg(&path));
+    let wrong = program::run(dir.forebay(&["check", "--set", "batch.sizes=3"]).arg(&path));
     assert_refused(&wrong, &["batch.sizes", "batch.size"]);
-    assert_refused(&check(&place, &place.path("absent.toml")), &["absent.toml"]);
+    assert_refused(&check(&dir, &dir.path("absent.toml")), &["absent.toml"]);
 }
 
 #[test]
 fn data_that_cannot_be_used_is_named() {
-    let place = Place::new();
-    let images = place.path("images");
+    let dir = TestDir::new();
+    let images = dir.path("images");
     data::images(&images, 8, 2);
-    let config = place.config("train.toml", &data::image_config(&images, ""));
-    assert!(check(&place, &config).status.success());
+    let config = dir.config("train.toml", &data::image_config(&images, ""));
+    assert!(check(&dir, &config).status.success());
     std::fs::create_dir(images.join("empty-class")).unwrap();
-    assert_refused(&check(&place, &config), &["empty-class", "remove the folder"]);
+    assert_refused(&check(&dir, &config), &["empty-class", "remove the folder"]);
     std::fs::remove_dir(images.join("empty-class")).unwrap();
-    let few = program::run(place.forebay(&["check", "--set", "batch.size=9"]).arg(&config));
+    let few = program::run(dir.forebay(&["check", "--set", "batch.size=9"]).arg(&config));
     assert_refused(&few, &["batch.size", "8"]);
     let first = images.join("class-000/00000000.jpg");
     let bytes = std::fs::read(&first).unwrap();
-    std::fs::rename(&images, place.path("moved")).unwrap();
-    assert_refused(&check(&place, &config), &["dataset.path", "images", "does not exist"]);
+    std::fs::rename(&images, dir.path("moved")).unwrap();
+    assert_refused(&check(&dir, &config), &["dataset.path", "images", "does not exist"]);
     std::fs::write(&images, &bytes).unwrap();
-    assert_refused(&check(&place, &config), &["dataset.path", "image-folder"]);
+    assert_refused(&check(&dir, &config), &["dataset.path", "image-folder"]);
     for (path, text) in
-        [(place.path("data/samples.npy"), "x = not an array"), (place.path("data/other.npy"), "")]
+        [(dir.path("data/samples.npy"), "x = not an array"), (dir.path("data/other.npy"), "")]
     {
-        std::fs::create_dir_all(place.path("data")).unwrap();
+        std::fs::create_dir_all(dir.path("data")).unwrap();
         std::fs::write(&path, text).unwrap();
-        let text = data::stack_config(&place.path("data"), "")
+        let text = data::stack_config(&dir.path("data"), "")
             .replace("samples.npy", path.file_name().unwrap().to_str().unwrap());
-        let config = place.config("array.toml", &text);
-        assert_refused(&check(&place, &config), &[path.to_str().unwrap()]);
+        let config = dir.config("array.toml", &text);
+        assert_refused(&check(&dir, &config), &[path.to_str().unwrap()]);
     }
 }
 
 #[test]
 fn a_folder_without_permission_is_named() {
-    let place = Place::new();
-    let images = place.path("images");
+    let dir = TestDir::new();
+    let images = dir.path("images");
     data::images(&images, 8, 2);
-    let config = place.config("train.toml", &data::image_config(&images, ""));
+    let config = dir.config("train.toml", &data::image_config(&images, ""));
     let locked = images.join("class-001");
     std::fs::set_permissions(&locked, std::fs::Permissions::from_mode(0o000)).unwrap();
     let readable = std::fs::read_dir(&locked).is_ok();
     if readable {
-        println!("skipped: this user (root?) may read a folder of mode 000");
+        forebay_tests::skipped("this user (root?) may read a folder of mode 000");
     } else {
-        assert_refused(&check(&place, &config), &["class-001", "permission"]);
+        assert_refused(&check(&dir, &config), &["class-001", "permission"]);
     }
     std::fs::set_permissions(&locked, std::fs::Permissions::from_mode(0o755)).unwrap();
 }
 
 #[test]
 fn a_plan_that_does_not_fit_names_the_key_to_change() {
-    let place = Place::new();
-    data::stack(&place.path("data"), 40);
-    let config = place.config("train.toml", &data::stack_config(&place.path("data"), ""));
+    let dir = TestDir::new();
+    data::stack(&dir.path("data"), 40);
+    let config = dir.config("train.toml", &data::stack_config(&dir.path("data"), ""));
     for command in ["check", "serve"] {
-        let mut refused = place.forebay(&[command]);
+        let mut refused = dir.forebay(&[command]);
         refused.arg(&config).args(["--set", "ring.memory=16MiB"]);
         let keys = ["ring.memory", "ring.slots", "batch.size", "16 MiB"];
         assert_refused(&program::run(&mut refused), &keys);
     }
-    let mut huge = place.forebay(&["check"]);
+    let mut huge = dir.forebay(&["check"]);
     huge.arg(&config).args(["--set", "ring.memory=900TiB", "--set", "batch.size=40"]);
     huge.args(["--set", "ring.slots=60000"]);
     let finished = program::run(&mut huge);
@@ -148,34 +148,34 @@ fn a_plan_that_does_not_fit_names_the_key_to_change() {
 
 #[test]
 fn a_socket_path_that_is_too_long_says_how_long_it_may_be() {
-    let place = Place::new();
-    data::stack(&place.path("data"), 40);
-    let config = place.config("train.toml", &data::stack_config(&place.path("data"), ""));
-    let socket = place.path(&format!("{}.sock", "s".repeat(120)));
-    let mut serve = place.forebay(&["serve"]);
+    let dir = TestDir::new();
+    data::stack(&dir.path("data"), 40);
+    let config = dir.config("train.toml", &data::stack_config(&dir.path("data"), ""));
+    let socket = dir.path(&format!("{}.sock", "s".repeat(120)));
+    let mut serve = dir.forebay(&["serve"]);
     serve.arg(&config).arg("--socket").arg(&socket);
     assert_refused(&program::run(&mut serve), &["107", "listen.socket"]);
-    let file = place.path("a-file");
+    let file = dir.path("a-file");
     std::fs::write(&file, "").unwrap();
-    let mut serve = place.forebay(&["serve"]);
+    let mut serve = dir.forebay(&["serve"]);
     serve.arg(&config).arg("--socket").arg(&file);
     assert_refused(&program::run(&mut serve), &["a-file", "no socket"]);
-    let mut serve = place.forebay(&["serve"]);
-    serve.arg(&config).arg("--socket").arg(place.path("nowhere/daemon.sock"));
+    let mut serve = dir.forebay(&["serve"]);
+    serve.arg(&config).arg("--socket").arg(dir.path("nowhere/daemon.sock"));
     assert_refused(&program::run(&mut serve), &["nowhere/daemon.sock"]);
 }
 
 #[test]
 fn two_streams_of_one_name_and_an_unknown_stream_are_refused() {
-    let place = Place::new();
-    data::stack(&place.path("data"), 40);
-    let text = data::stack_config(&place.path("data"), "");
-    let one = place.config("train.toml", &text);
-    std::fs::create_dir(place.path("other")).unwrap();
-    let two = place.config("other/train.toml", &text);
-    let both = program::run(place.forebay(&["check"]).args([&one, &two]));
+    let dir = TestDir::new();
+    data::stack(&dir.path("data"), 40);
+    let text = data::stack_config(&dir.path("data"), "");
+    let one = dir.config("train.toml", &text);
+    std::fs::create_dir(dir.path("other")).unwrap();
+    let two = dir.config("other/train.toml", &text);
+    let both = program::run(dir.forebay(&["check"]).args([&one, &two]));
     assert_refused(&both, &["`train`", "rename"]);
-    let daemon = forebay_tests::Daemon::serve(&place, &one);
+    let daemon = forebay_tests::Daemon::serve(&dir, &one);
     let error = daemon.loader_of("val").attach().unwrap_err().to_string();
     assert!(error.contains("`val`") && error.contains("train"), "{error}");
 }

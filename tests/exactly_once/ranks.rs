@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use forebay_client::Loader;
 use forebay_tests::taken::{sorted, take_epoch};
-use forebay_tests::{Daemon, Place, Taken, data, program};
+use forebay_tests::{Daemon, Taken, TestDir, data, program};
 
 const SAMPLES: u64 = 103;
 const BATCH: u64 = 4;
@@ -26,18 +26,18 @@ fn global_order(ranks: &[Vec<Taken>]) -> Vec<i64> {
         .collect()
 }
 
-fn serve(last: &str) -> (Place, Daemon) {
-    let place = Place::new();
-    data::stack(&place.path("data"), SAMPLES);
+fn serve(last: &str) -> (TestDir, Daemon) {
+    let dir = TestDir::new();
+    data::stack(&dir.path("data"), SAMPLES);
     let keys = format!("order.seed = 5\nbatch.last = \"{last}\"\nlisten.max_sessions = 8");
-    let config = place.config("train.toml", &data::stack_config(&place.path("data"), &keys));
-    let daemon = Daemon::serve(&place, &config);
-    (place, daemon)
+    let config = dir.config("train.toml", &data::stack_config(&dir.path("data"), &keys));
+    let daemon = Daemon::serve(&dir, &config);
+    (dir, daemon)
 }
 
 #[test]
 fn dropping_leaves_out_only_what_fills_no_global_batch() {
-    let (place, daemon) = serve("drop");
+    let (dir, daemon) = serve("drop");
     let alone = two_epochs(&daemon, 1);
     assert_ne!(
         global_order(&alone[0]),
@@ -55,9 +55,8 @@ fn dropping_leaves_out_only_what_fills_no_global_batch() {
             assert_eq!(ids[..ids.len().min(96)], global_order(&alone[epoch])[..ids.len().min(96)]);
         }
         let plan = program::run(
-            place
-                .forebay(&["check", "--plan-only", "--world-size", &world_size.to_string()])
-                .arg(place.path("train.toml")),
+            dir.forebay(&["check", "--plan-only", "--world-size", &world_size.to_string()])
+                .arg(dir.path("train.toml")),
         );
         let words: Vec<&str> = plan.stdout.split_whitespace().collect();
         let left_out = format!("left out {} samples", SAMPLES - whole);
@@ -108,11 +107,11 @@ fn padding_makes_ranks_equal_and_says_which_rows_it_is() {
 
 #[test]
 fn the_short_last_batch_has_its_own_shape() {
-    let place = Place::new();
-    data::images(&place.path("images"), 21, 3);
+    let dir = TestDir::new();
+    data::images(&dir.path("images"), 21, 3);
     let keys = "batch.last = \"short\"\norder.epochs = 1";
-    let config = place.config("train.toml", &data::image_config(&place.path("images"), keys));
-    let daemon = Daemon::serve(&place, &config);
+    let config = dir.config("train.toml", &data::image_config(&dir.path("images"), keys));
+    let daemon = Daemon::serve(&dir, &config);
     let mut loader = daemon.loader(0, 1).attach().unwrap();
     let mut rows = Vec::new();
     while let Some(batch) = loader.next_batch().unwrap() {

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 
 use forebay_tests::taken::sorted;
-use forebay_tests::{Daemon, Place, data, program};
+use forebay_tests::{Daemon, TestDir, data, program};
 use serde_json::Value;
 
 const TRAINER: &str = env!("CARGO_BIN_EXE_forebay-test-trainer");
@@ -21,16 +21,16 @@ fn ids(lines: &[Value], stream: &str, epoch: u64) -> Vec<i64> {
 
 #[test]
 fn a_script_alternates_train_and_val_on_one_daemon() {
-    let place = Place::new();
-    data::stack(&place.path("train-data"), 41);
-    data::stack(&place.path("val-data"), 18);
-    let train = place.config(
+    let dir = TestDir::new();
+    data::stack(&dir.path("train-data"), 41);
+    data::stack(&dir.path("val-data"), 18);
+    let train = dir.config(
         "train.toml",
-        &data::stack_config(&place.path("train-data"), "batch.last = \"short\"\norder.epochs = 3"),
+        &data::stack_config(&dir.path("train-data"), "batch.last = \"short\"\norder.epochs = 3"),
     );
     let keys = "batch.last = \"short\"\norder.shuffle = false";
-    let val = place.config("val.toml", &data::stack_config(&place.path("val-data"), keys));
-    let mut command = place.forebay(&["run"]);
+    let val = dir.config("val.toml", &data::stack_config(&dir.path("val-data"), keys));
+    let mut command = dir.forebay(&["run"]);
     command.args([&train, &val]).args(["--", TRAINER, "use=train", "use=val"]);
     // The second epoch of val is left early.
     command.args(["use=train", "epoch", "use=val", "epoch", "use=train", "epoch"]);
@@ -44,7 +44,7 @@ fn a_script_alternates_train_and_val_on_one_daemon() {
     assert_eq!(ids(&lines, "val", 0), (0..18).collect::<Vec<_>>());
     assert_eq!(ids(&lines, "val", 1), (0..8).collect::<Vec<_>>());
     assert_eq!(ids(&lines, "val", 2), (0..18).collect::<Vec<_>>());
-    assert!(place.runtime_files().is_empty(), "{:?}", place.runtime_files());
+    assert!(dir.runtime_files().is_empty(), "{:?}", dir.runtime_files());
 }
 
 /// Four trainers at once, each as a launcher would start it; the ids of two epochs over all of them.
@@ -83,19 +83,19 @@ fn as_rank(command: &mut std::process::Command, rank: u32) -> Child {
         .unwrap()
 }
 
-fn config(place: &Place) -> std::path::PathBuf {
-    data::stack(&place.path("data"), 75);
+fn config(dir: &TestDir) -> std::path::PathBuf {
+    data::stack(&dir.path("data"), 75);
     let keys = "batch.last = \"short\"\norder.epochs = 2";
-    place.config("train.toml", &data::stack_config(&place.path("data"), keys))
+    dir.config("train.toml", &data::stack_config(&dir.path("data"), keys))
 }
 
 #[test]
 fn four_processes_of_one_host_share_a_daemon() {
-    let place = Place::new();
-    let config = config(&place);
-    let daemon = Daemon::serve(&place, &config);
+    let dir = TestDir::new();
+    let config = config(&dir);
+    let daemon = Daemon::serve(&dir, &config);
     let start = |rank| {
-        let mut command = place.command(Path::new(TRAINER));
+        let mut command = dir.command(Path::new(TRAINER));
         command.args(["use=default", "epoch", "epoch"]).env("FOREBAY_SOCKET", &daemon.socket);
         as_rank(&mut command, rank)
     };
@@ -104,13 +104,13 @@ fn four_processes_of_one_host_share_a_daemon() {
 
 #[test]
 fn four_daemons_of_one_host_each_beside_its_rank() {
-    let place = Place::new();
-    let config = config(&place);
+    let dir = TestDir::new();
+    let config = config(&dir);
     let start = |rank| {
-        let mut command = place.forebay(&["run"]);
+        let mut command = dir.forebay(&["run"]);
         command.arg(&config).args(["--", TRAINER, "use=default", "epoch", "epoch"]);
         as_rank(&mut command, rank)
     };
     four_ranks(start, 75);
-    assert!(place.runtime_files().is_empty(), "{:?}", place.runtime_files());
+    assert!(dir.runtime_files().is_empty(), "{:?}", dir.runtime_files());
 }

@@ -6,7 +6,7 @@
 //!   daemon's connection:  Greeting ──Hello──► Ready ──Attach, Reattach──► Attached ──Goodbye, hang-up, fault──► over
 //!                         (the client moves all but the fault, which is the daemon's)
 //!   client and daemon:    Live ──the daemon dies──► Draining ──► Restarting ──► Reattaching ──► Live, or Lost
-//!                         (the loader's next call drains and reattaches; the keeper's thread starts or finds the daemon)
+//!                         (the loader's next call drains and reattaches; the supervisor's thread starts or finds the daemon)
 //!   position:             at a place ──next_batch──► epoch open ──its end is told, a jump──► at a place
 //!                         (the loader alone; a jump has a serial, and batches of older serials go back unread)
 //!   slot:                 free ──► filling ──► published ──taken──► leased ──the last clone is dropped──► free
@@ -27,7 +27,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use forebay_client::{Builder, Error, Position, State, Target};
-use forebay_tests::{Daemon, Place, data, is_running, place, wait_until};
+use forebay_tests::{Daemon, TestDir, data, is_running, test_dir, wait_until};
 use model::{BATCH, EPOCHS, MOST_RANKS, Model, Reference, SAMPLES};
 use nix::sys::signal::Signal;
 use proptest::prelude::*;
@@ -125,7 +125,7 @@ fn operations() -> impl Strategy<Value = Operation> {
 /// One life.
 struct World<'a> {
     setting: Setting,
-    place: Arc<Place>,
+    dir: Arc<TestDir>,
     config: PathBuf,
     reference: &'a Reference,
     /// The served daemon.
@@ -138,20 +138,20 @@ struct World<'a> {
     orphans: Vec<Held>,
 }
 
-fn serve(place: &Place, config: &Path, setting: Setting) -> Daemon {
+fn serve(dir: &TestDir, config: &Path, setting: Setting) -> Daemon {
     let (slots, hold) =
         (format!("ring.slots={}", setting.slots), format!("ring.hold={}", setting.hold));
-    Daemon::serve_with(place, &[config], &["--set", &slots, "--set", &hold])
+    Daemon::serve_with(dir, &[config], &["--set", &slots, "--set", &hold])
 }
 
 impl<'a> World<'a> {
-    fn new(setting: Setting, place: &Arc<Place>, config: &Path, reference: &'a Reference) -> Self {
+    fn new(setting: Setting, dir: &Arc<TestDir>, config: &Path, reference: &'a Reference) -> Self {
         let mut world = Self {
             setting,
-            place: Arc::clone(place),
+            dir: Arc::clone(dir),
             config: config.to_path_buf(),
             reference,
-            daemon: setting.is_served.then(|| serve(place, config, setting)),
+            daemon: setting.is_served.then(|| serve(dir, config, setting)),
             supervisor: None,
             sessions: Vec::new(),
             saved: Vec::new(),
@@ -174,10 +174,10 @@ impl<'a> World<'a> {
 
     fn builder(&self, rank: u32) -> Builder {
         if self.setting.is_served {
-            let socket = Target::Socket(self.place.path("daemon.sock"), None);
-            return place::loader(socket, rank, self.setting.world_size);
+            let socket = Target::Socket(self.dir.path("daemon.sock"), None);
+            return test_dir::loader(socket, rank, self.setting.world_size);
         }
-        place::loader(self.config.as_path(), rank, self.setting.world_size)
+        test_dir::loader(self.config.as_path(), rank, self.setting.world_size)
             .override_key("ring.slots", self.setting.slots.to_string())
             .override_key("ring.hold", self.setting.hold.to_string())
     }
@@ -225,12 +225,11 @@ impl<'a> World<'a> {
         session.kills += 1;
         let sleep = move || thread::sleep(Duration::from_micros(pause.unwrap_or(0)));
         if let Some(daemon) = self.daemon.take() {
-            let (place, config, setting) =
-                (Arc::clone(&self.place), self.config.clone(), self.setting);
+            let (dir, config, setting) = (Arc::clone(&self.dir), self.config.clone(), self.setting);
             self.supervisor = Some(thread::spawn(move || {
                 sleep();
                 let _ = daemon.end(Signal::SIGKILL);
-                serve(&place, &config, setting)
+                serve(&dir, &config, setting)
             }));
             return;
         }
@@ -380,11 +379,11 @@ fn descriptors() -> usize {
 #[test]
 #[ignore = "the test below runs it in a process of its own"]
 fn lives() {
-    let place = Arc::new(Place::new());
-    data::stack(&place.path("data"), SAMPLES);
+    let dir = Arc::new(TestDir::new());
+    data::stack(&dir.path("data"), SAMPLES);
     let keys = format!("batch.last = \"short\"\norder.seed = 23\norder.epochs = {EPOCHS}");
-    let config = place.config("train.toml", &data::stack_config(&place.path("data"), &keys));
-    let reference = Reference::of(&Daemon::serve(&place, &config));
+    let config = dir.config("train.toml", &data::stack_config(&dir.path("data"), &keys));
+    let reference = Reference::of(&Daemon::serve(&dir, &config));
     let mut runner = ProptestConfig {
         failure_persistence: None,
         max_shrink_time: MOST_SHRINKING_MS,
@@ -398,7 +397,7 @@ fn lives() {
     TestRunner::new(runner)
         .run(&(settings(), steps), |(setting, steps)| {
             let before = descriptors();
-            let mut world = World::new(setting, &place, &config, &reference);
+            let mut world = World::new(setting, &dir, &config, &reference);
             for (session, operation) in steps {
                 world.act(session.index(world.sessions.len()), operation);
                 world.look_at_all();

@@ -5,7 +5,7 @@
 use forebay_client::{Loader, State};
 use forebay_tests::kills::Random;
 use forebay_tests::taken::{ids, sorted, take, take_epoch};
-use forebay_tests::{Daemon, Place, data};
+use forebay_tests::{Daemon, TestDir, data};
 
 const SAMPLES: u64 = 997;
 /// The ranks, the most batches that each of them takes, less than an epoch in all, and the batch size, by its daemon.
@@ -16,17 +16,17 @@ const BATCH_SIZES: [u32; 3] = [4, 7, 1];
 fn an_epoch_is_whole_whatever_the_world_sizes_that_it_went_through() {
     let epochs =
         std::env::var("FOREBAY_TEST_WORLD_CHANGES").map_or(6, |text| text.parse().unwrap());
-    let place = Place::new();
-    data::stack(&place.path("data"), SAMPLES);
+    let dir = TestDir::new();
+    data::stack(&dir.path("data"), SAMPLES);
     let keys = "order.seed = 9\nbatch.last = \"short\"\nlisten.max_sessions = 9";
-    let text = data::stack_config(&place.path("data"), keys);
-    let places = BATCH_SIZES.map(|_| Place::new());
+    let text = data::stack_config(&dir.path("data"), keys);
+    let places = BATCH_SIZES.map(|_| TestDir::new());
     let daemons: Vec<Daemon> = BATCH_SIZES
         .iter()
         .zip(&places)
-        .map(|(size, place)| {
+        .map(|(size, dir)| {
             let text = text.replace("batch.size = 4", &format!("batch.size = {size}"));
-            Daemon::serve(place, &place.config("train.toml", &text))
+            Daemon::serve(dir, &dir.config("train.toml", &text))
         })
         .collect();
     let mut random = Random::new(7);

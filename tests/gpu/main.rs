@@ -13,7 +13,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use forebay_tests::program::{Finished, run};
-use forebay_tests::{Place, data};
+use forebay_tests::{TestDir, data};
 use serde_json::Value;
 
 const TRAINER: &str = env!("CARGO_BIN_EXE_forebay-test-device");
@@ -40,15 +40,15 @@ fn driver_folder() -> &'static Path {
 }
 
 /// A trainer's command, with the stand-in as the driver.
-fn trainer(place: &Place, arguments: &[&str]) -> Command {
-    let mut command = without_driver(place, arguments);
+fn trainer(dir: &TestDir, arguments: &[&str]) -> Command {
+    let mut command = without_driver(dir, arguments);
     command.env("LD_LIBRARY_PATH", driver_folder());
     command
 }
 
 /// A trainer's command on a machine without a driver.
-fn without_driver(place: &Place, arguments: &[&str]) -> Command {
-    let mut command = place.command(Path::new(TRAINER));
+fn without_driver(dir: &TestDir, arguments: &[&str]) -> Command {
+    let mut command = dir.command(Path::new(TRAINER));
     command.args(arguments).env_remove("LD_LIBRARY_PATH");
     command
 }
@@ -75,11 +75,11 @@ fn batches(lines: &[Value]) -> Vec<Value> {
 
 /// A folder with pictures and a configuration over them: three slots, so that each is filled again soon, and a short batch
 /// at the end of each epoch.
-fn place() -> (Place, String) {
-    let place = Place::new();
-    data::images(&place.path("images"), 90, 3);
+fn stream() -> (TestDir, String) {
+    let dir = TestDir::new();
+    data::images(&dir.path("images"), 90, 3);
     let keys = "order.epochs = 3\nring.slots = 3\nring.hold = 1\nbatch.last = \"short\"";
-    let config = place.config("train.toml", &data::image_config(&place.path("images"), keys));
+    let config = dir.config("train.toml", &data::image_config(&dir.path("images"), keys));
     let config = config.to_str().unwrap().to_owned();
-    (place, config)
+    (dir, config)
 }

@@ -3,15 +3,15 @@
 use forebay_tests::data;
 use serde_json::json;
 
-use crate::{batches, lines, place, trainer};
+use crate::{batches, lines, stream, trainer};
 
 /// A wait for a copy takes so long: time enough to fill a slot that was given back too early.
 const SLOW: (&str, &str) = ("FOREBAY_STAND_IN_DELAY_MS", "3");
 
 #[test]
 fn every_batch_is_the_hosts_by_every_way_of_pinning() {
-    let (place, config) = place();
-    let host = lines(trainer(&place, &[&format!("host={config}"), "epoch", "epoch"]));
+    let (dir, config) = stream();
+    let host = lines(trainer(&dir, &[&format!("host={config}"), "epoch", "epoch"]));
     assert_eq!(batches(&host).len(), 24);
     for (policy, path) in [
         ("auto", "registered"),
@@ -22,7 +22,7 @@ fn every_batch_is_the_hosts_by_every_way_of_pinning() {
         let pin = format!("pin={policy}");
         let pinned = if policy == "auto" { "pinned" } else { "stats" };
         let arguments = [&*pin, &format!("use={config}"), "epoch", pinned, "epoch", "stats"];
-        let mut command = trainer(&place, &arguments);
+        let mut command = trainer(&dir, &arguments);
         command.env(SLOW.0, SLOW.1);
         let device = lines(command);
         assert_eq!(batches(&device), batches(&host), "{policy}");
@@ -37,8 +37,8 @@ fn every_batch_is_the_hosts_by_every_way_of_pinning() {
 
 #[test]
 fn batches_kept_dropped_and_read_on_other_streams_stay_what_they_are() {
-    let (place, config) = place();
-    let host = lines(trainer(&place, &[&format!("host={config}"), "epoch", "epoch", "epoch"]));
+    let (dir, config) = stream();
+    let host = lines(trainer(&dir, &[&format!("host={config}"), "epoch", "epoch", "epoch"]));
     for (keep, streams, ahead) in [(0, 1, 1), (4, 1, 2), (0, 3, 3), (5, 4, 2)] {
         let arguments = [
             &*format!("keep={keep}"),
@@ -49,7 +49,7 @@ fn batches_kept_dropped_and_read_on_other_streams_stay_what_they_are() {
             "epoch",
             "epoch",
         ];
-        let mut command = trainer(&place, &arguments);
+        let mut command = trainer(&dir, &arguments);
         command.env(SLOW.0, "1");
         assert_eq!(batches(&lines(command)), batches(&host), "{arguments:?}");
     }
@@ -57,20 +57,20 @@ fn batches_kept_dropped_and_read_on_other_streams_stay_what_they_are() {
 
 #[test]
 fn rows_of_different_lengths_come_with_their_table() {
-    let place = forebay_tests::Place::new();
-    data::sentences(&place.path("sentences"), 60);
-    let config = place.config(
+    let dir = forebay_tests::TestDir::new();
+    data::sentences(&dir.path("sentences"), 60);
+    let config = dir.config(
         "text.toml",
         &format!(
             "dataset.path = {:?}\ndataset.format = \"npz\"\nbatch.size = 9\nbatch.last = \"short\"\n\
              stage = [{{ name = \"copy\", concurrency = 2, operations = [] }}]\nring.slots = 3\nring.hold = 1\n\
              output.tokens = {{ ragged = true, max_bytes = \"64B\" }}\n",
-            place.path("sentences").display()
+            dir.path("sentences").display()
         ),
     );
     let config = config.to_str().unwrap();
-    let host = lines(trainer(&place, &[&format!("host={config}"), "epoch"]));
-    let mut command = trainer(&place, &["keep=2", &format!("use={config}"), "epoch"]);
+    let host = lines(trainer(&dir, &[&format!("host={config}"), "epoch"]));
+    let mut command = trainer(&dir, &["keep=2", &format!("use={config}"), "epoch"]);
     command.env(SLOW.0, SLOW.1);
     assert_eq!(batches(&lines(command)), batches(&host));
     assert_eq!(batches(&host).len(), 7);
@@ -78,28 +78,28 @@ fn rows_of_different_lengths_come_with_their_table() {
 
 #[test]
 fn the_state_counts_what_was_handed_over_and_jumps_discard_the_rest() {
-    let (place, config) = place();
-    let host = lines(trainer(&place, &[&format!("host={config}"), "epoch", "epoch", "epoch"]));
+    let (dir, config) = stream();
+    let host = lines(trainer(&dir, &[&format!("host={config}"), "epoch", "epoch", "epoch"]));
     let host = batches(&host);
     let of_use = format!("use={config}");
     let arguments = ["ahead=3", &of_use, "take=5", "state", "stats", "take=100", "take=4", "stats"];
-    let device = lines(trainer(&place, &arguments));
+    let device = lines(trainer(&dir, &arguments));
     let state = device.iter().find_map(|line| line["state"].as_str()).unwrap().to_owned();
     // `take` begins no epoch anew while one is open: it goes on.
     let digests = |lines: &[serde_json::Value]| {
         lines.iter().map(|line| line["digest"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
     assert_eq!(digests(&batches(&device)), digests(&host[..16]));
-    let rest = lines(trainer(&place, &[&of_use, &format!("load={state}"), "take=100", "take=100"]));
+    let rest = lines(trainer(&dir, &[&of_use, &format!("load={state}"), "take=100", "take=100"]));
     assert_eq!(digests(&batches(&rest)), digests(&host[5..24]));
     // An epoch left in its middle, and the state inside the next one.
-    let left = lines(trainer(&place, &[&of_use, "take=3", "begin", "take=2", "state"]));
+    let left = lines(trainer(&dir, &[&of_use, "take=3", "begin", "take=2", "state"]));
     let state = left.iter().find_map(|line| line["state"].as_str()).unwrap();
     let state: serde_json::Value = serde_json::from_str(state).unwrap();
     assert_eq!((&state["epoch"], &state["samples"]), (&json!(1), &json!(16)), "{state}");
     // In the middle of an epoch to the start of the last one, and back.
     let there = lines(trainer(
-        &place,
+        &dir,
         &["ahead=3", &of_use, "take=3", "set-epoch=2", "take=2", "set-epoch=0", "take=3", "stats"],
     ));
     let expected = [&host[..3], &host[24..26], &host[..3]].concat();
@@ -109,8 +109,8 @@ fn the_state_counts_what_was_handed_over_and_jumps_discard_the_rest() {
 
 #[test]
 fn an_epoch_left_at_its_last_batch_leaves_no_trace_of_what_was_uploaded_in_vain() {
-    let (place, config) = place();
-    let host = lines(trainer(&place, &[&format!("host={config}"), "epoch", "epoch"]));
+    let (dir, config) = stream();
+    let host = lines(trainer(&dir, &[&format!("host={config}"), "epoch", "epoch"]));
     let arguments = [
         "ahead=3",
         &format!("use={config}"),
@@ -123,7 +123,7 @@ fn an_epoch_left_at_its_last_batch_leaves_no_trace_of_what_was_uploaded_in_vain(
         "state",
         "stats",
     ];
-    let device = lines(trainer(&place, &arguments));
+    let device = lines(trainer(&dir, &arguments));
     let state = device.iter().find_map(|line| line["state"].as_str()).unwrap();
     let state: serde_json::Value = serde_json::from_str(state).unwrap();
     assert_eq!((&state["epoch"], &state["samples"]), (&json!(1), &json!(0)), "{state}");
@@ -138,8 +138,8 @@ fn an_epoch_left_at_its_last_batch_leaves_no_trace_of_what_was_uploaded_in_vain(
 
 #[test]
 fn memory_is_freed_behind_the_last_work_that_reads_it() {
-    let (place, config) = place();
-    let host = lines(trainer(&place, &[&format!("host={config}"), "epoch"]));
+    let (dir, config) = stream();
+    let host = lines(trainer(&dir, &[&format!("host={config}"), "epoch"]));
     // The last one is the whole epoch: memory that was offered for batches which never came.
     for count in [1, 2, 3, 12] {
         let arguments = [
@@ -148,15 +148,15 @@ fn memory_is_freed_behind_the_last_work_that_reads_it() {
             format!("leave={}", count + count / 12),
         ];
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        let device = lines(trainer(&place, &arguments));
+        let device = lines(trainer(&dir, &arguments));
         assert_eq!(batches(&device), batches(&host)[..count], "{count}");
     }
 }
 
 #[test]
 fn a_field_that_the_device_finishes_is_what_the_daemon_would_have_made() {
-    let place = forebay_tests::Place::new();
-    data::images(&place.path("images"), 30, 3);
+    let dir = forebay_tests::TestDir::new();
+    data::images(&dir.path("images"), 30, 3);
     for (dtype, layout, norm) in [
         ("float32", "NCHW", ", mean = [0.485, 0.456, 0.406], std = [0.229, 0.224, 0.225]"),
         ("float16", "NCHW", ""),
@@ -169,13 +169,13 @@ fn a_field_that_the_device_finishes_is_what_the_daemon_would_have_made() {
                  output.image = {{ dtype = \"{dtype}\", layout = \"{layout}\", on = \"{on}\"{norm} }}"
             );
             let name = format!("{on}.toml");
-            let path = place.config(&name, &data::image_config(&place.path("images"), &keys));
+            let path = dir.config(&name, &data::image_config(&dir.path("images"), &keys));
             path.to_str().unwrap().to_owned()
         };
-        let host = lines(trainer(&place, &[&format!("host={}", config("cpu")), "epoch"]));
+        let host = lines(trainer(&dir, &[&format!("host={}", config("cpu")), "epoch"]));
         for policy in ["pin=register", "pin=stage"] {
             let arguments = [policy, "keep=2", &format!("use={}", config("gpu")), "epoch", "stats"];
-            let mut command = trainer(&place, &arguments);
+            let mut command = trainer(&dir, &arguments);
             command.env(SLOW.0, SLOW.1);
             let device = lines(command);
             assert_eq!(batches(&device), batches(&host), "{dtype} {layout} {policy}");
@@ -185,9 +185,9 @@ fn a_field_that_the_device_finishes_is_what_the_daemon_would_have_made() {
 
 #[test]
 fn a_daemon_that_is_killed_costs_no_batch_and_no_new_registration() {
-    let (place, config) = place();
-    let host = lines(trainer(&place, &[&format!("host={config}"), "epoch", "epoch"]));
-    let log = place.path("calls");
+    let (dir, config) = stream();
+    let host = lines(trainer(&dir, &[&format!("host={config}"), "epoch", "epoch"]));
+    let log = dir.path("calls");
     let arguments = [
         "pin=register",
         "keep=3",
@@ -200,7 +200,7 @@ fn a_daemon_that_is_killed_costs_no_batch_and_no_new_registration() {
         "epoch",
         "stats",
     ];
-    let mut command = trainer(&place, &arguments);
+    let mut command = trainer(&dir, &arguments);
     command.env(SLOW.0, SLOW.1).env("FOREBAY_STAND_IN_LOG", &log);
     let device = lines(command);
     let digests = |lines: &[serde_json::Value]| {
@@ -215,9 +215,9 @@ fn a_daemon_that_is_killed_costs_no_batch_and_no_new_registration() {
 
 #[test]
 fn another_devices_context_stays_the_trainers_own() {
-    let (place, config) = place();
-    let host = lines(trainer(&place, &[&format!("host={config}"), "epoch"]));
+    let (dir, config) = stream();
+    let host = lines(trainer(&dir, &[&format!("host={config}"), "epoch"]));
     let arguments = ["device=1", "context=0", "keep=2", &format!("use={config}"), "epoch"];
-    let device = lines(trainer(&place, &arguments));
+    let device = lines(trainer(&dir, &arguments));
     assert_eq!(batches(&device), batches(&host));
 }

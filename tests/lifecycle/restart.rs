@@ -6,24 +6,24 @@ use std::time::Duration;
 
 use forebay_client::{Batch, Error, Loader, Position};
 use forebay_tests::taken::{take, take_epoch};
-use forebay_tests::{Daemon, Place, Taken, data, place, program, wait_until};
+use forebay_tests::{Daemon, Taken, TestDir, data, program, test_dir, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-fn config(place: &Place, keys: &str) -> PathBuf {
-    data::stack(&place.path("data"), 40);
-    place.config("train.toml", &data::stack_config(&place.path("data"), keys))
+fn config(dir: &TestDir, keys: &str) -> PathBuf {
+    data::stack(&dir.path("data"), 40);
+    dir.config("train.toml", &data::stack_config(&dir.path("data"), keys))
 }
 
 /// Two epochs over sixty pictures in class folders, which need an index.
-fn pictures(place: &Place) -> PathBuf {
-    data::images(&place.path("images"), 60, 3);
+fn pictures(dir: &TestDir) -> PathBuf {
+    data::images(&dir.path("images"), 60, 3);
     let keys = "order.epochs = 2\nring.slots = 3";
-    place.config("train.toml", &data::image_config(&place.path("images"), keys))
+    dir.config("train.toml", &data::image_config(&dir.path("images"), keys))
 }
 
 fn private(config: &std::path::Path) -> Loader {
-    place::loader(config, 0, 1).attach().unwrap()
+    test_dir::loader(config, 0, 1).attach().unwrap()
 }
 
 /// Kills the loader's daemon; one that has just died of the kill before has a successor soon.
@@ -38,8 +38,8 @@ fn ids(batch: &Batch) -> Vec<i64> {
     batch.require("index").unwrap().as_slice::<i64>().unwrap().to_vec()
 }
 
-fn class_folders(place: &Place) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(place.path("images")).unwrap();
+fn class_folders(dir: &TestDir) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir.path("images")).unwrap();
     entries.map(|entry| entry.unwrap().path()).filter(|path| path.is_dir()).collect()
 }
 
@@ -57,8 +57,8 @@ fn memory_of(batch: &Batch) -> String {
 
 #[test]
 fn a_stream_goes_on_over_daemons_that_are_killed_and_held_batches_stay() {
-    let place = Place::new();
-    let config = config(&place, "ring.slots = 4\norder.epochs = 3");
+    let dir = TestDir::new();
+    let config = config(&dir, "ring.slots = 4\norder.epochs = 3");
     let mut loader = private(&config);
     let expected: Vec<Vec<Taken>> = (0..3).map(|_| take_epoch(&mut loader)).collect();
     drop(loader);
@@ -102,17 +102,17 @@ fn a_stream_goes_on_over_daemons_that_are_killed_and_held_batches_stay() {
 
 #[test]
 fn the_next_daemon_reads_no_configuration_and_scans_nothing() {
-    let place = Place::new();
-    let config = pictures(&place);
+    let dir = TestDir::new();
+    let config = pictures(&dir);
     let mut loader = private(&config);
     let expected = take_epoch(&mut loader);
     drop(loader);
     let mut loader = private(&config);
     let mut found = take(&mut loader, 1);
     std::fs::remove_file(&config).unwrap();
-    std::fs::remove_file(place.path("train.index")).unwrap();
+    std::fs::remove_file(dir.path("train.index")).unwrap();
     // A scan would find another dataset.
-    let [folder, ..] = &class_folders(&place)[..] else { panic!("there are classes") };
+    let [folder, ..] = &class_folders(&dir)[..] else { panic!("there are classes") };
     let image = std::fs::read_dir(folder).unwrap().next().unwrap().unwrap().path();
     std::fs::copy(&image, folder.join("000000-new.jpg")).unwrap();
     kill_daemon(&loader);
@@ -124,11 +124,11 @@ fn the_next_daemon_reads_no_configuration_and_scans_nothing() {
 /// Nobody does that who replaces files by a rename; whoever does kills the daemon (SIGBUS), and no more.
 #[test]
 fn an_index_that_is_cut_off_in_place_costs_a_daemon_and_no_batch() {
-    let place = Place::new();
-    let config = pictures(&place);
+    let dir = TestDir::new();
+    let config = pictures(&dir);
     let mut loader = private(&config);
     let expected = take_epoch(&mut loader);
-    let index = std::fs::File::options().write(true).open(place.path("train.index")).unwrap();
+    let index = std::fs::File::options().write(true).open(dir.path("train.index")).unwrap();
     index.set_len(0).unwrap();
     let second = take_epoch(&mut loader);
     assert_eq!(loader.restarts(), 1, "the daemon read no page of its index");
@@ -140,8 +140,8 @@ fn an_index_that_is_cut_off_in_place_costs_a_daemon_and_no_batch() {
 
 #[test]
 fn seeks_states_and_figures_are_answered_over_a_death() {
-    let place = Place::new();
-    let config = config(&place, "order.epochs = 9");
+    let dir = TestDir::new();
+    let config = config(&dir, "order.epochs = 9");
     let mut loader = private(&config);
     let mut expected = Vec::new();
     for _ in 0..3 {
@@ -169,9 +169,9 @@ fn seeks_states_and_figures_are_answered_over_a_death() {
 
 #[test]
 fn substitutes_are_counted_on_over_a_death() {
-    let place = Place::new();
-    data::images(&place.path("images"), 64, 4);
-    for folder in class_folders(&place) {
+    let dir = TestDir::new();
+    data::images(&dir.path("images"), 64, 4);
+    for folder in class_folders(&dir) {
         let mut files: Vec<_> =
             std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
         files.sort();
@@ -179,7 +179,7 @@ fn substitutes_are_counted_on_over_a_death() {
     }
     let keys = "order.epochs = 2\nring.slots = 3\nring.hold = 1\n\
                 errors.on_bad_sample = \"substitute\"\nerrors.budget = 4";
-    let config = place.config("train.toml", &data::image_config(&place.path("images"), keys));
+    let config = dir.config("train.toml", &data::image_config(&dir.path("images"), keys));
     let walk = |kills: bool| {
         let mut loader = private(&config);
         let mut states = Vec::new();
@@ -201,23 +201,22 @@ fn substitutes_are_counted_on_over_a_death() {
 
 #[test]
 fn a_daemon_that_does_not_come_back_is_lost_with_the_reason_and_its_last_words() {
-    let place = Place::new();
-    let config = config(&place, "ring.slots = 4");
-    let wrapper = place.path("program");
+    let dir = TestDir::new();
+    let config = config(&dir, "ring.slots = 4");
+    let wrapper = dir.path("program");
     let script = format!(
         "#!/bin/sh\nif [ -e {0} ]; then echo 'no luck today' >&2; exit 7; fi\nexec {1} \"$@\"\n",
-        place.path("broken").display(),
+        dir.path("broken").display(),
         program::forebay().display()
     );
     std::fs::write(&wrapper, script).unwrap();
     std::fs::set_permissions(&wrapper, std::fs::Permissions::from_mode(0o700)).unwrap();
     // A process of its own, whose environment names the wrapper.
-    let mut trainer =
-        place.command(std::path::Path::new(env!("CARGO_BIN_EXE_forebay-test-trainer")));
+    let mut trainer = dir.command(std::path::Path::new(env!("CARGO_BIN_EXE_forebay-test-trainer")));
     trainer.env("FOREBAY_PROGRAM", &wrapper).args([
         format!("use={}", config.display()).as_str(),
         "take=2",
-        &format!("touch={}", place.path("broken").display()),
+        &format!("touch={}", dir.path("broken").display()),
         "kill-daemon",
         "take=100",
     ]);
@@ -227,18 +226,18 @@ fn a_daemon_that_does_not_come_back_is_lost_with_the_reason_and_its_last_words()
     let last: serde_json::Value = serde_json::from_str(lines.last().unwrap()).unwrap();
     let error = last["error"].as_str().unwrap();
     assert!(error.contains("status 7") && error.contains("no luck today"), "{error}");
-    assert!(error.contains("started again 7 times"), "{error}");
+    assert!(error.contains("restarted 7 times"), "{error}");
 }
 
 #[test]
 fn a_client_goes_on_when_a_supervisor_starts_its_daemon_again() {
-    let place = Place::new();
-    let config = config(&place, "ring.slots = 4\norder.epochs = 6");
-    let daemon = Daemon::serve(&place, &config);
+    let dir = TestDir::new();
+    let config = config(&dir, "ring.slots = 4\norder.epochs = 6");
+    let daemon = Daemon::serve(&dir, &config);
     let mut reference = daemon.loader(0, 1).attach().unwrap();
     let expected: Vec<Vec<Taken>> = (0..6).map(|_| take_epoch(&mut reference)).collect();
     drop(reference);
-    wait_until("the place is free", || daemon.stats(&place)["sessions"][0].is_null());
+    wait_until("the place is free", || daemon.stats(&dir)["sessions"][0].is_null());
     let mut loader = daemon.loader(0, 1).attach().unwrap();
     let held = loader.next_batch().unwrap().unwrap();
     let held_ids = ids(&held);
@@ -251,7 +250,7 @@ fn a_client_goes_on_when_a_supervisor_starts_its_daemon_again() {
             // Nobody is there for a while.
             let supervisor = scope.spawn(|| {
                 std::thread::sleep(Duration::from_millis(150));
-                Daemon::serve(&place, &config)
+                Daemon::serve(&dir, &config)
             });
             found.extend(take_epoch(&mut loader));
             running = Some(supervisor.join().unwrap());
@@ -267,9 +266,9 @@ fn a_client_goes_on_when_a_supervisor_starts_its_daemon_again() {
 
 #[test]
 fn a_client_whose_supervisor_does_nothing_says_what_happened() {
-    let place = Place::new();
-    let config = config(&place, "ring.slots = 4");
-    let daemon = Daemon::serve(&place, &config);
+    let dir = TestDir::new();
+    let config = config(&dir, "ring.slots = 4");
+    let daemon = Daemon::serve(&dir, &config);
     let mut loader = daemon.loader(0, 1).timeout(Duration::from_millis(400)).attach().unwrap();
     let mut found = take(&mut loader, 1);
     let _ = daemon.end(Signal::SIGKILL);
@@ -286,7 +285,7 @@ fn a_client_whose_supervisor_does_nothing_says_what_happened() {
     }
     assert!(found.len() <= 5);
     // It is not too late: a daemon that comes after all goes on.
-    let daemon = Daemon::serve(&place, &config);
+    let daemon = Daemon::serve(&dir, &config);
     let next = loader.next_batch().unwrap().unwrap();
     assert_eq!(next.number(), found.len() as u64);
     drop(daemon);
@@ -294,17 +293,17 @@ fn a_client_whose_supervisor_does_nothing_says_what_happened() {
 
 #[test]
 fn a_daemon_that_came_back_over_something_else_is_refused() {
-    let place = Place::new();
-    let config = config(&place, "ring.slots = 4");
-    let daemon = Daemon::serve(&place, &config);
+    let dir = TestDir::new();
+    let config = config(&dir, "ring.slots = 4");
+    let daemon = Daemon::serve(&dir, &config);
     let mut loader = daemon.loader(0, 1).attach().unwrap();
     take(&mut loader, 1);
     let _ = daemon.end(Signal::SIGKILL);
-    let other = place.config(
+    let other = dir.config(
         "train.toml",
-        &data::stack_config(&place.path("data"), "ring.slots = 4\norder.seed = 5"),
+        &data::stack_config(&dir.path("data"), "ring.slots = 4\norder.seed = 5"),
     );
-    let daemon = Daemon::serve(&place, &other);
+    let daemon = Daemon::serve(&dir, &other);
     let error = loop {
         match loader.next_batch() {
             Ok(_) => {}

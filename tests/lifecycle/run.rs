@@ -4,21 +4,21 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use forebay_tests::{Place, data, is_running, program, wait_until};
+use forebay_tests::{TestDir, data, is_running, program, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 const TRAINER: &str = env!("CARGO_BIN_EXE_forebay-test-trainer");
 
-fn config(place: &Place) -> PathBuf {
-    data::stack(&place.path("data"), 40);
-    place.config("train.toml", &data::stack_config(&place.path("data"), ""))
+fn config(dir: &TestDir) -> PathBuf {
+    data::stack(&dir.path("data"), 40);
+    dir.config("train.toml", &data::stack_config(&dir.path("data"), ""))
 }
 
 /// `forebay run` beside a shell script.
-fn run_script(place: &Place, script: &str) -> Command {
-    let mut command = place.forebay(&["run"]);
-    command.arg(config(place)).args(["--", "sh", "-c", script]);
+fn run_script(dir: &TestDir, script: &str) -> Command {
+    let mut command = dir.forebay(&["run"]);
+    command.arg(config(dir)).args(["--", "sh", "-c", script]);
     command
 }
 
@@ -27,8 +27,8 @@ fn send(pid: u32, signal: Signal) {
 }
 
 /// Starts a script that tells its process number and waits for it.
-fn start(place: &Place, script: &str) -> (Child, u32) {
-    let mut child = run_script(place, &format!("echo $$; {script}"))
+fn start(dir: &TestDir, script: &str) -> (Child, u32) {
+    let mut child = run_script(dir, &format!("echo $$; {script}"))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
@@ -40,7 +40,7 @@ fn start(place: &Place, script: &str) -> (Child, u32) {
 
 #[test]
 fn the_exit_status_is_the_commands() {
-    let place = Place::new();
+    let dir = TestDir::new();
     for (script, code) in [
         ("exit 0", 0),
         ("exit 7", 7),
@@ -48,34 +48,33 @@ fn the_exit_status_is_the_commands() {
         ("kill -KILL $$", 128 + 9),
         ("kill -SEGV $$", 128 + 11),
     ] {
-        let finished = program::run(&mut run_script(&place, script));
+        let finished = program::run(&mut run_script(&dir, script));
         assert_eq!(finished.status.code(), Some(code), "{script}: {finished:?}");
     }
-    let mut missing = place.forebay(&["run"]);
-    missing.arg(config(&place)).args(["--", "no-such-program"]);
+    let mut missing = dir.forebay(&["run"]);
+    missing.arg(config(&dir)).args(["--", "no-such-program"]);
     let finished = program::run(&mut missing);
     assert_ne!(finished.status.code(), Some(0));
     assert!(finished.stderr.contains("no-such-program"), "{finished:?}");
-    let mut trainer = place.forebay(&["run"]);
-    trainer.arg(config(&place)).args(["--", TRAINER, "use=train", "take=2", "exit=5"]);
+    let mut trainer = dir.forebay(&["run"]);
+    trainer.arg(config(&dir)).args(["--", TRAINER, "use=train", "take=2", "exit=5"]);
     assert_eq!(program::run(&mut trainer).status.code(), Some(5));
-    assert!(place.runtime_files().is_empty(), "{:?}", place.runtime_files());
+    assert!(dir.runtime_files().is_empty(), "{:?}", dir.runtime_files());
 }
 
 #[test]
 fn the_command_finds_its_daemon_in_the_environment() {
-    let place = Place::new();
-    let finished =
-        program::run(&mut run_script(&place, "test -S \"$FOREBAY_SOCKET\" && echo there"));
+    let dir = TestDir::new();
+    let finished = program::run(&mut run_script(&dir, "test -S \"$FOREBAY_SOCKET\" && echo there"));
     assert_eq!(finished.stdout, "there\n", "{finished:?}");
     let forebay = program::forebay().display();
-    let asked = program::run(&mut run_script(&place, &format!("{forebay} stats --json")));
+    let asked = program::run(&mut run_script(&dir, &format!("{forebay} stats --json")));
     assert_eq!(asked.json()["streams"][0]["name"], "train");
 }
 
 #[test]
 fn signals_are_passed_on_to_the_command() {
-    let place = Place::new();
+    let dir = TestDir::new();
     // At once: the command has just begun when the signal comes.
     for _ in 0..5 {
         for (signal, name) in [
@@ -86,7 +85,7 @@ fn signals_are_passed_on_to_the_command() {
             (Signal::SIGUSR2, "USR2"),
         ] {
             let script = format!("trap 'exit 9' {name}; echo $$; while :; do sleep 0.02; done");
-            let mut child = run_script(&place, &script)
+            let mut child = run_script(&dir, &script)
                 .stdin(Stdio::null())
                 .stdout(Stdio::piped())
                 .stderr(Stdio::null())
@@ -99,35 +98,35 @@ fn signals_are_passed_on_to_the_command() {
             assert_eq!(status.code(), Some(9), "SIG{name}: {status}");
         }
     }
-    let (mut child, pid) = start(&place, "while :; do sleep 0.05; done");
+    let (mut child, pid) = start(&dir, "while :; do sleep 0.05; done");
     send(child.id(), Signal::SIGTERM);
     assert_eq!(program::wait(&mut child).code(), Some(128 + 15));
     assert!(!is_running(pid));
-    assert!(place.runtime_files().is_empty(), "{:?}", place.runtime_files());
+    assert!(dir.runtime_files().is_empty(), "{:?}", dir.runtime_files());
 }
 
 #[test]
 fn the_command_dies_with_a_killed_daemon_and_the_next_start_sweeps() {
-    let place = Place::new();
-    let (mut child, pid) = start(&place, "while :; do sleep 0.05; done");
+    let dir = TestDir::new();
+    let (mut child, pid) = start(&dir, "while :; do sleep 0.05; done");
     assert!(is_running(pid));
     child.kill().unwrap();
     program::wait(&mut child);
     wait_until("the command is dead", || !is_running(pid));
-    assert_eq!(place.runtime_files().len(), 2, "{:?}", place.runtime_files());
-    let finished = program::run(&mut run_script(&place, "exit 0"));
+    assert_eq!(dir.runtime_files().len(), 2, "{:?}", dir.runtime_files());
+    let finished = program::run(&mut run_script(&dir, "exit 0"));
     assert!(finished.status.success(), "{finished:?}");
-    assert!(place.runtime_files().is_empty(), "{:?}", place.runtime_files());
+    assert!(dir.runtime_files().is_empty(), "{:?}", dir.runtime_files());
 }
 
 #[test]
 fn a_mistake_in_the_configuration_starts_no_command() {
-    let place = Place::new();
-    let config = place.config("train.toml", &data::stack_config(&place.path("nowhere"), ""));
-    let mut command = place.forebay(&["run"]);
+    let dir = TestDir::new();
+    let config = dir.config("train.toml", &data::stack_config(&dir.path("nowhere"), ""));
+    let mut command = dir.forebay(&["run"]);
     command.arg(config).args(["--", "sh", "-c", "touch begun"]);
     let finished = program::run(&mut command);
     assert_eq!(finished.status.code(), Some(1));
-    assert!(!std::fs::exists(place.path("begun")).unwrap());
-    assert!(place.runtime_files().is_empty());
+    assert!(!std::fs::exists(dir.path("begun")).unwrap());
+    assert!(dir.runtime_files().is_empty());
 }

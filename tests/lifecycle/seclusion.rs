@@ -5,12 +5,12 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 
-use forebay_tests::{Place, data, is_running, place, program, wait_until};
+use forebay_tests::{TestDir, data, is_running, program, skipped, test_dir, wait_until};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
-fn config(place: &Place) -> std::path::PathBuf {
-    data::stack(&place.path("data"), 40);
-    place.config("train.toml", &data::stack_config(&place.path("data"), ""))
+fn config(dir: &TestDir) -> std::path::PathBuf {
+    data::stack(&dir.path("data"), 40);
+    dir.config("train.toml", &data::stack_config(&dir.path("data"), ""))
 }
 
 /// What a process has open.
@@ -21,8 +21,8 @@ fn open_files(process: u32) -> Vec<String> {
 }
 
 /// A file that every child inherits, as a GPU's devices may be.
-fn inheritable(place: &Place) -> std::fs::File {
-    let file = std::fs::File::create(place.path("gpu-device")).unwrap();
+fn inheritable(dir: &TestDir) -> std::fs::File {
+    let file = std::fs::File::create(dir.path("gpu-device")).unwrap();
     fcntl(&file, FcntlArg::F_SETFD(FdFlag::empty())).unwrap();
     file
 }
@@ -33,11 +33,11 @@ fn holds(process: u32) -> bool {
 
 #[test]
 fn a_daemon_holds_nothing_that_its_parent_left_open() {
-    let place = Place::new();
-    let config = config(&place);
-    let left_open = inheritable(&place);
+    let dir = TestDir::new();
+    let config = config(&dir);
+    let left_open = inheritable(&dir);
     // The environment of the test's own process says nothing of this; root may look into every process.
-    let mut loader = place::loader(config.as_path(), 0, 1).attach().unwrap();
+    let mut loader = test_dir::loader(config.as_path(), 0, 1).attach().unwrap();
     let private = loader.private_process().unwrap();
     if nix::unistd::Uid::effective().is_root() {
         assert!(!holds(private), "{:?}", open_files(private));
@@ -51,23 +51,23 @@ fn a_daemon_holds_nothing_that_its_parent_left_open() {
     if nix::unistd::Uid::effective().is_root() {
         assert!(!holds(second), "{:?}", open_files(second));
     }
-    let mut serve = place.forebay(&["serve"]);
-    serve.arg(&config).arg("--socket").arg(place.path("daemon.sock")).stderr(Stdio::null());
+    let mut serve = dir.forebay(&["serve"]);
+    serve.arg(&config).arg("--socket").arg(dir.path("daemon.sock")).stderr(Stdio::null());
     let mut serve = serve.spawn().unwrap();
-    wait_until("the daemon listens", || place.path("daemon.sock").exists());
+    wait_until("the daemon listens", || dir.path("daemon.sock").exists());
     assert!(!holds(serve.id()), "{:?}", open_files(serve.id()));
     serve.kill().unwrap();
     program::wait(&mut serve);
     // `run` leaves it to its command.
-    let mut run = place.forebay(&["run"]);
+    let mut run = dir.forebay(&["run"]);
     let number = left_open.as_raw_fd();
     let script = format!(
         "test -e /proc/$$/fd/{number} && touch {}; exec sleep 600",
-        place.path("seen").display()
+        dir.path("seen").display()
     );
     run.arg(&config).args(["--", "sh", "-c", &script]).stderr(Stdio::null());
     let mut run = run.spawn().unwrap();
-    wait_until("the command has it", || place.path("seen").exists());
+    wait_until("the command has it", || dir.path("seen").exists());
     wait_until("the daemon has it no more", || !holds(run.id()));
     run.kill().unwrap();
     program::wait(&mut run);
@@ -75,24 +75,24 @@ fn a_daemon_holds_nothing_that_its_parent_left_open() {
 
 #[test]
 fn no_process_of_the_same_user_can_look_into_a_daemon() {
-    let place = Place::new();
-    let config = config(&place);
+    let dir = TestDir::new();
+    let config = config(&dir);
     let is_root = nix::unistd::Uid::effective().is_root();
     // Root may look everywhere, so the daemon is another user's then.
     let user = if is_root { 65_533 } else { nix::unistd::Uid::effective().as_raw() };
-    let program_copy = place.path("forebay");
+    let program_copy = dir.path("forebay");
     std::fs::copy(program::forebay(), &program_copy).unwrap();
     let open = |path: &std::path::Path| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
     };
-    open(&place.path(""));
-    let socket = place.path("user/daemon.sock");
-    std::fs::create_dir(place.path("user")).unwrap();
+    open(&dir.path(""));
+    let socket = dir.path("user/daemon.sock");
+    std::fs::create_dir(dir.path("user")).unwrap();
     if is_root {
-        std::os::unix::fs::chown(place.path("user"), Some(user), Some(user)).unwrap();
+        std::os::unix::fs::chown(dir.path("user"), Some(user), Some(user)).unwrap();
     }
     for (dumpable, owner) in [("0", 0), ("1", user)] {
-        let mut serve = place.command(&program_copy);
+        let mut serve = dir.command(&program_copy);
         serve.arg("serve").arg(&config).arg("--socket").arg(&socket);
         serve.env("FOREBAY_DUMPABLE", dumpable).stderr(Stdio::null());
         if is_root {
@@ -105,7 +105,7 @@ fn no_process_of_the_same_user_can_look_into_a_daemon() {
         assert_eq!(std::fs::metadata(of_process("fd")).unwrap().uid(), owner, "{dumpable}");
         // What everybody may know stays known: a client reads a daemon's memory figures there.
         assert!(std::fs::read_to_string(of_process("status")).unwrap().contains("VmHWM"));
-        let mut stats = place.command(&program_copy);
+        let mut stats = dir.command(&program_copy);
         stats.args(["stats", "--json"]).arg(&socket);
         if is_root {
             stats.uid(user).gid(user);
@@ -123,26 +123,26 @@ fn no_process_of_the_same_user_can_look_into_a_daemon() {
 #[test]
 fn another_user_comes_in_only_where_the_configuration_names_him() {
     if !nix::unistd::Uid::effective().is_root() {
-        eprintln!("skipped: only root can be two users");
+        skipped("only root can be two users");
         return;
     }
-    let place = Place::new();
-    let config = config(&place);
+    let dir = TestDir::new();
+    let config = config(&dir);
     let stranger = 65_533;
-    let program_copy = place.path("forebay");
+    let program_copy = dir.path("forebay");
     std::fs::copy(program::forebay(), &program_copy).unwrap();
     let set_mode = |path: &std::path::Path, mode| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     };
-    set_mode(&place.path(""), 0o755);
-    let socket = place.path("daemon.sock");
+    set_mode(&dir.path(""), 0o755);
+    let socket = dir.path("daemon.sock");
     let ask = || {
-        let mut stats = place.command(&program_copy);
+        let mut stats = dir.command(&program_copy);
         stats.args(["stats", "--json"]).arg(&socket).uid(stranger).gid(stranger);
         program::run(&mut stats)
     };
     let start = |arguments: &[&str]| {
-        let mut serve = place.command(&program_copy);
+        let mut serve = dir.command(&program_copy);
         serve.arg("serve").arg(&config).arg("--socket").arg(&socket).args(arguments);
         let daemon = serve.stderr(Stdio::null()).spawn().unwrap();
         wait_until("the daemon listens", || {

@@ -7,20 +7,20 @@ use forebay_client::Error;
 use forebay_protocol::frames::{ClientFrame, DaemonFrame, PROTOCOL_VERSION};
 use forebay_protocol::socket::{Connection, Incoming};
 use forebay_tests::taken::take_epoch;
-use forebay_tests::{Daemon, Place, data, program, wait_until};
+use forebay_tests::{Daemon, TestDir, data, program, wait_until};
 use nix::sys::signal::Signal;
 
-fn config(place: &Place) -> std::path::PathBuf {
-    data::stack(&place.path("data"), 40);
-    place.config("train.toml", &data::stack_config(&place.path("data"), ""))
+fn config(dir: &TestDir) -> std::path::PathBuf {
+    data::stack(&dir.path("data"), 40);
+    dir.config("train.toml", &data::stack_config(&dir.path("data"), ""))
 }
 
 #[test]
 fn signals_end_the_daemon_cleanly_and_its_clients_hear_of_it() {
-    let place = Place::new();
-    let config = config(&place);
+    let dir = TestDir::new();
+    let config = config(&dir);
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
-        let daemon = Daemon::serve(&place, &config);
+        let daemon = Daemon::serve(&dir, &config);
         let socket = daemon.socket.clone();
         let mut lock = socket.clone().into_os_string();
         lock.push(".lock");
@@ -32,7 +32,7 @@ fn signals_end_the_daemon_cleanly_and_its_clients_hear_of_it() {
         let mut loader = daemon.loader(0, 1).timeout(patience).attach().unwrap();
         let first = loader.next_batch().unwrap().unwrap();
         wait_until("the ring is full", || {
-            let session = &daemon.stats(&place)["sessions"][0];
+            let session = &daemon.stats(&dir)["sessions"][0];
             session["slots_ready"].as_u64() == Some(7)
         });
         let (status, log) = daemon.end(signal);
@@ -45,35 +45,36 @@ fn signals_end_the_daemon_cleanly_and_its_clients_hear_of_it() {
         let Err(Error::DaemonLost(message)) = loader.next_batch() else {
             panic!("the daemon is gone");
         };
-        assert!(message.contains("good order"), "{message}");
+        assert!(message.contains("exited normally"), "{message}");
         drop(first);
     }
 }
 
 #[test]
 fn a_daemon_that_was_killed_leaves_a_socket_that_the_next_one_takes_over() {
-    let place = Place::new();
-    let config = config(&place);
-    let daemon = Daemon::serve(&place, &config);
+    let dir = TestDir::new();
+    let config = config(&dir);
+    let daemon = Daemon::serve(&dir, &config);
     let mut loader = daemon.loader(0, 1).attach().unwrap();
     assert_eq!(take_epoch(&mut loader).len(), 10);
     let socket = daemon.socket.clone();
     let (status, _) = daemon.end(Signal::SIGKILL);
     assert_eq!(status.code(), None);
     assert!(std::fs::exists(&socket).unwrap(), "nobody was left to remove it");
-    let refused = forebay_tests::place::loader(forebay_client::Target::Socket(socket, None), 0, 1);
+    let refused =
+        forebay_tests::test_dir::loader(forebay_client::Target::Socket(socket, None), 0, 1);
     let error = refused.attach().unwrap_err();
     assert!(matches!(error, Error::DaemonLost(_)), "{error}");
-    let daemon = Daemon::serve(&place, &config);
+    let daemon = Daemon::serve(&dir, &config);
     assert_eq!(take_epoch(&mut daemon.loader(0, 1).attach().unwrap()).len(), 10);
 }
 
 #[test]
 fn a_second_daemon_at_the_same_socket_is_refused_and_the_first_lives_on() {
-    let place = Place::new();
-    let config = config(&place);
-    let mut daemon = Daemon::serve(&place, &config);
-    let mut second = place.forebay(&["serve"]);
+    let dir = TestDir::new();
+    let config = config(&dir);
+    let mut daemon = Daemon::serve(&dir, &config);
+    let mut second = dir.forebay(&["serve"]);
     second.arg(&config).arg("--socket").arg(&daemon.socket);
     let refused = program::run(&mut second);
     assert_eq!(refused.status.code(), Some(1));
@@ -85,52 +86,56 @@ fn a_second_daemon_at_the_same_socket_is_refused_and_the_first_lives_on() {
 
 #[test]
 fn automatic_sockets_are_swept_at_the_next_start() {
-    let place = Place::new();
-    let config = config(&place);
+    let dir = TestDir::new();
+    let config = config(&dir);
     let start = || {
-        let mut serve = place.forebay(&["serve"]);
+        let mut serve = dir.forebay(&["serve"]);
         let child = serve.arg(&config).stderr(std::process::Stdio::null()).spawn().unwrap();
         let name = format!("{}-train.sock", child.id());
-        wait_until("the socket is there", || place.runtime_files().contains(&name));
+        wait_until("the socket is there", || dir.runtime_files().contains(&name));
         (child, name)
     };
     let (mut first, left) = start();
     first.kill().unwrap();
     program::wait(&mut first);
-    assert!(place.runtime_files().contains(&left));
+    assert!(dir.runtime_files().contains(&left));
     let (mut second, name) = start();
     let mut expected = vec![name.clone(), format!("{name}.lock")];
-    let mut found = place.runtime_files();
+    let mut found = dir.runtime_files();
     expected.sort();
     found.sort();
     assert_eq!(found, expected);
-    let mode = std::fs::metadata(place.runtime_folder()).unwrap().permissions().mode();
+    let mode = std::fs::metadata(dir.runtime_folder()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o700);
     // The only daemon of this user needs no name.
     wait_until("the daemon answers", || {
-        program::run(&mut place.forebay(&["stats", "--json"])).status.success()
+        program::run(&mut dir.forebay(&["stats", "--json"])).status.success()
     });
     let pid = nix::unistd::Pid::from_raw(i32::try_from(second.id()).unwrap());
     nix::sys::signal::kill(pid, Signal::SIGTERM).unwrap();
     assert_eq!(program::wait(&mut second).code(), Some(0));
-    assert!(place.runtime_files().is_empty(), "{:?}", place.runtime_files());
+    assert!(dir.runtime_files().is_empty(), "{:?}", dir.runtime_files());
 }
 
 #[test]
 fn a_confined_daemon_serves_the_same_and_leaves_nothing() {
-    let place = Place::new();
-    data::images(&place.path("images"), 40, 4);
-    let config = place.config("train.toml", &data::image_config(&place.path("images"), ""));
+    let dir = TestDir::new();
+    data::images(&dir.path("images"), 40, 4);
+    let config = dir.config("train.toml", &data::image_config(&dir.path("images"), ""));
     let mut epochs = Vec::new();
     for confine in ["off", "auto", "strict"] {
         let set = format!("security.confine={confine}");
-        let daemon = Daemon::serve_with(&place, &[&config], &["--set", &set]);
+        let daemon = Daemon::serve_with(&dir, &[&config], &["--set", &set]);
         epochs.push(take_epoch(&mut daemon.loader(0, 1).attach().unwrap()));
         let socket = daemon.socket.clone();
         let (status, log) = daemon.end(Signal::SIGTERM);
         assert_eq!(status.code(), Some(0), "{log}");
         assert!(!std::fs::exists(&socket).unwrap(), "{confine}");
-        assert!(log.contains("rights over files"), "{log}");
+        if log.contains("no Landlock") {
+            forebay_tests::skipped("this kernel has no Landlock: the daemon was not confined");
+        } else {
+            assert!(log.contains("cannot start programs") || confine == "off", "{log}");
+        }
     }
     assert!(epochs[0].len() == 5 && epochs[0] == epochs[1] && epochs[0] == epochs[2]);
 }
@@ -149,17 +154,17 @@ fn told_until(socket: &std::os::unix::net::UnixDatagram, word: &str) -> Vec<Stri
 
 #[test]
 fn a_service_manager_hears_that_it_is_ready_alive_and_ending() {
-    let place = Place::new();
-    let config = config(&place);
-    let manager = std::os::unix::net::UnixDatagram::bind(place.path("notify")).unwrap();
-    let mut serve = place.forebay(&["serve"]);
-    serve.arg(&config).arg("--socket").arg(place.path("daemon.sock"));
-    serve.env("NOTIFY_SOCKET", place.path("notify")).env("WATCHDOG_USEC", "40000");
+    let dir = TestDir::new();
+    let config = config(&dir);
+    let manager = std::os::unix::net::UnixDatagram::bind(dir.path("notify")).unwrap();
+    let mut serve = dir.forebay(&["serve"]);
+    serve.arg(&config).arg("--socket").arg(dir.path("daemon.sock"));
+    serve.env("NOTIFY_SOCKET", dir.path("notify")).env("WATCHDOG_USEC", "40000");
     let mut child = serve.stderr(std::process::Stdio::null()).spawn().unwrap();
     let told = told_until(&manager, "READY=1");
     assert!(told.last().unwrap().contains("daemon.sock"), "{told:?}");
     // Ready means that it can be attached to.
-    forebay_protocol::socket::Connection::connect(&place.path("daemon.sock")).unwrap();
+    forebay_protocol::socket::Connection::connect(&dir.path("daemon.sock")).unwrap();
     told_until(&manager, "WATCHDOG=1");
     told_until(&manager, "WATCHDOG=1");
     let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
@@ -167,9 +172,9 @@ fn a_service_manager_hears_that_it_is_ready_alive_and_ending() {
     told_until(&manager, "STOPPING=1");
     assert_eq!(program::wait(&mut child).code(), Some(0));
     // A watchdog that is meant for another process is not fed.
-    let mut serve = place.forebay(&["serve"]);
-    serve.arg(&config).arg("--socket").arg(place.path("daemon.sock"));
-    serve.env("NOTIFY_SOCKET", place.path("notify")).env("WATCHDOG_USEC", "1000");
+    let mut serve = dir.forebay(&["serve"]);
+    serve.arg(&config).arg("--socket").arg(dir.path("daemon.sock"));
+    serve.env("NOTIFY_SOCKET", dir.path("notify")).env("WATCHDOG_USEC", "1000");
     serve.env("WATCHDOG_PID", "1");
     let mut child = serve.stderr(std::process::Stdio::null()).spawn().unwrap();
     told_until(&manager, "READY=1");
@@ -181,11 +186,11 @@ fn a_service_manager_hears_that_it_is_ready_alive_and_ending() {
 
 #[test]
 fn too_low_a_limit_of_open_files_is_told_with_the_remedy_and_outlived() {
-    let place = Place::new();
-    let config = config(&place);
-    let socket = place.path("daemon.sock");
+    let dir = TestDir::new();
+    let config = config(&dir);
+    let socket = dir.path("daemon.sock");
     let limited = |files: u32| {
-        let mut command = place.command(std::path::Path::new("sh"));
+        let mut command = dir.command(std::path::Path::new("sh"));
         command.args(["-c", &format!("ulimit -n {files}; exec \"$@\""), "sh"]);
         command.arg(program::forebay()).arg("serve").arg(&config).arg("--socket").arg(&socket);
         command
@@ -193,7 +198,7 @@ fn too_low_a_limit_of_open_files_is_told_with_the_remedy_and_outlived() {
     for files in [8, 10, 12, 16, 63] {
         let refused = program::run(&mut limited(files));
         assert_eq!(refused.status.code(), Some(1), "{refused:?}");
-        let said = format!("may open {files} files");
+        let said = format!("limit of open files is {files}");
         assert!(
             refused.stderr.contains(&said) && refused.stderr.contains("ulimit -n"),
             "{refused:?}"
@@ -203,7 +208,7 @@ fn too_low_a_limit_of_open_files_is_told_with_the_remedy_and_outlived() {
     wait_until("the daemon listens", || Connection::connect(&socket).is_ok());
     let loader = || {
         let target = forebay_client::Target::Socket(socket.clone(), None);
-        forebay_tests::place::loader(target, 0, 1)
+        forebay_tests::test_dir::loader(target, 0, 1)
     };
     // Clients that are there, until there is no room for another one's memory.
     let mut crowd = Vec::new();
@@ -229,7 +234,7 @@ fn too_low_a_limit_of_open_files_is_told_with_the_remedy_and_outlived() {
     // Then none can be taken in at all.
     let waiting: Vec<_> = (0..8).map(|_| Connection::connect(&socket).unwrap()).collect();
     let mut log = std::io::BufReader::new(child.stderr.take().unwrap()).lines();
-    let told = log.find(|line| line.as_ref().unwrap().contains("cannot take a client in")).unwrap();
+    let told = log.find(|line| line.as_ref().unwrap().contains("cannot accept a client")).unwrap();
     assert!(told.as_ref().unwrap().contains("ulimit -n"), "{told:?}");
     std::thread::spawn(move || log.for_each(drop));
     drop((crowd, waiting));

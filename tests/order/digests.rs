@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use forebay_tests::{Place, data, program};
+use forebay_tests::{TestDir, data, program};
 
 /// The digest of a run with keys set, and the samples that went into it.
-fn digest(place: &Place, config: &Path, settings: &[&str]) -> (String, u64) {
-    let mut command = place.forebay(&["bench", "--json", "--digest"]);
+fn digest(dir: &TestDir, config: &Path, settings: &[&str]) -> (String, u64) {
+    let mut command = dir.forebay(&["bench", "--json", "--digest"]);
     command.arg(config);
     for setting in settings {
         command.args(["--set", setting]);
@@ -17,61 +17,61 @@ fn digest(place: &Place, config: &Path, settings: &[&str]) -> (String, u64) {
 
 #[test]
 fn digests_are_equal_for_every_number_of_threads_and_over_restarts() {
-    let place = Place::new();
-    data::images(&place.path("images"), 61, 4);
+    let dir = TestDir::new();
+    data::images(&dir.path("images"), 61, 4);
     let config =
-        place.config("train.toml", &data::image_config(&place.path("images"), "order.epochs = 2"));
-    let (expected, samples) = digest(&place, &config, &["stage.preprocess.concurrency=1"]);
+        dir.config("train.toml", &data::image_config(&dir.path("images"), "order.epochs = 2"));
+    let (expected, samples) = digest(&dir, &config, &["stage.preprocess.concurrency=1"]);
     assert_eq!(samples, 2 * 56);
     for threads in [1, 2, 4, 8] {
         let threads = format!("stage.preprocess.concurrency={threads}");
         for fetch in ["stage.fetch.concurrency=1", "stage.fetch.concurrency=16"] {
-            let (found, _) = digest(&place, &config, &[&threads, fetch]);
+            let (found, _) = digest(&dir, &config, &[&threads, fetch]);
             assert_eq!(found, expected, "{threads} {fetch}");
         }
     }
     // The ring and the scheduling class have no say either; the seed and the size of batches have.
     for settings in [["ring.slots=3", "ring.hold=1"], ["cpu.policy=batch", "ring.slots=16"]] {
-        assert_eq!(digest(&place, &config, &settings).0, expected, "{settings:?}");
+        assert_eq!(digest(&dir, &config, &settings).0, expected, "{settings:?}");
     }
     let threads = "stage.preprocess.concurrency=auto";
     for settings in [[threads, "cpu.limit=30%"], [threads, "ring.slots=3"]] {
-        assert_eq!(digest(&place, &config, &settings).0, expected, "{settings:?}");
+        assert_eq!(digest(&dir, &config, &settings).0, expected, "{settings:?}");
     }
     for setting in ["order.seed=1", "batch.size=7", "order.shuffle=false"] {
-        assert_ne!(digest(&place, &config, &[setting]).0, expected, "{setting}");
+        assert_ne!(digest(&dir, &config, &[setting]).0, expected, "{setting}");
     }
 }
 
 /// Long enough for the engine to raise the stage's threads, since its rows sleep.
 #[test]
 fn the_digest_is_the_same_while_the_engine_changes_the_threads() {
-    let place = Place::new();
-    data::stack(&place.path("data"), 64);
-    let text = data::stack_config(&place.path("data"), "order.epochs = 12").replace(
+    let dir = TestDir::new();
+    data::stack(&dir.path("data"), 64);
+    let text = data::stack_config(&dir.path("data"), "order.epochs = 12").replace(
         "concurrency = 2, operations = []",
         "operations = [{ op = \"delay\", milliseconds = 20, probability = 0.5 }]",
     );
-    let config = place.config("slow.toml", &text);
-    let mut command = place.forebay(&["bench", "--json", "--digest"]);
+    let config = dir.config("slow.toml", &text);
+    let mut command = dir.forebay(&["bench", "--json", "--digest"]);
     let report = program::run(command.arg(&config)).json();
     let stage = &report["stages"][1];
     assert!(stage["concurrency_reason"].as_str().unwrap().contains("asleep"), "{stage}");
     assert!(stage["concurrency"].as_u64().unwrap() > 2, "{stage}");
     for threads in 4..=8 {
         let threads = format!("stage.copy.concurrency={threads}");
-        let (found, _) = digest(&place, &config, &[&threads]);
+        let (found, _) = digest(&dir, &config, &[&threads]);
         assert_eq!(found, report["digest"].as_str().unwrap(), "{threads}");
     }
 }
 
 #[test]
 fn stages_make_the_same_bytes_as_one_stage() {
-    let place = Place::new();
-    let images = place.path("images");
+    let dir = TestDir::new();
+    let images = dir.path("images");
     data::images(&images, 40, 4);
-    let fused = place.config("fused.toml", &data::image_config(&images, "order.epochs = 1"));
-    let split = place.config(
+    let fused = dir.config("fused.toml", &data::image_config(&images, "order.epochs = 1"));
+    let split = dir.config(
         "split.toml",
         &format!(
             "dataset.path = {:?}\ndataset.format = \"image-folder\"\nbatch.size = 8\norder.epochs = 1\n\
@@ -82,8 +82,8 @@ fn stages_make_the_same_bytes_as_one_stage() {
             images.display()
         ),
     );
-    let expected = digest(&place, &fused, &[]);
-    assert_eq!(digest(&place, &split, &[]), expected);
+    let expected = digest(&dir, &fused, &[]);
+    assert_eq!(digest(&dir, &split, &[]), expected);
     let other = ["stage.decode.concurrency=4", "stage.flip.concurrency=1", "ring.slots=3"];
-    assert_eq!(digest(&place, &split, &other), expected);
+    assert_eq!(digest(&dir, &split, &other), expected);
 }

@@ -4,19 +4,19 @@ use std::path::Path;
 
 use forebay_client::finish::{FinishPlan, finish_rows};
 use forebay_client::{Batch, Builder, DType, Error, Loader};
-use forebay_tests::place::loader;
-use forebay_tests::{Place, data, program};
+use forebay_tests::test_dir::loader;
+use forebay_tests::{TestDir, data, program};
 
 /// Means and deviations that single precision does not hold exactly.
 const NORMALIZED: &str = ", mean = [0.485, 0.456, 0.406], std = [0.229, 0.224, 0.225]";
 
 /// A configuration of one epoch whose images are centred on larger black ones, and so have padding of zeros.
-fn config(place: &Place, keys: &str) -> std::path::PathBuf {
+fn config(dir: &TestDir, keys: &str) -> std::path::PathBuf {
     let text = data::image_config(
-        &place.path("images"),
+        &dir.path("images"),
         &format!("order.epochs = 1\noutput.image = {{ {keys} }}"),
     );
-    place.config(
+    dir.config(
         "train.toml",
         &text.replace("\"random-resized-crop\", size = 32", "\"center-crop\", size = [44, 50]"),
     )
@@ -59,8 +59,8 @@ fn rest(loader: &mut Loader) -> Vec<Content> {
 
 #[test]
 fn what_a_client_finishes_is_what_the_daemon_writes_to_the_bit() {
-    let place = Place::new();
-    data::images(&place.path("images"), 21, 3);
+    let dir = TestDir::new();
+    data::images(&dir.path("images"), 21, 3);
     let mut streams = vec![("dtype = \"uint8\"".to_owned(), DType::U8)];
     for dtype in [DType::F32, DType::F16, DType::BF16] {
         for layout in ["NCHW", "NHWC"] {
@@ -72,7 +72,7 @@ fn what_a_client_finishes_is_what_the_daemon_writes_to_the_bit() {
         }
     }
     for (keys, dtype) in streams {
-        let config = config(&place, &keys);
+        let config = config(&dir, &keys);
         let [on_cpu, on_gpu] =
             ["cpu", "gpu"].map(|on| rest(&mut built(&config, on).attach().unwrap()));
         assert_eq!((on_cpu.len(), on_cpu[0].dtype), (2, dtype), "{keys}");
@@ -82,9 +82,9 @@ fn what_a_client_finishes_is_what_the_daemon_writes_to_the_bit() {
 
 #[test]
 fn a_state_goes_over_from_a_gpu_to_a_cpu_and_back() {
-    let place = Place::new();
-    data::images(&place.path("images"), 33, 3);
-    let config = config(&place, &format!("dtype = \"float16\"{NORMALIZED}"));
+    let dir = TestDir::new();
+    data::images(&dir.path("images"), 33, 3);
+    let config = config(&dir, &format!("dtype = \"float16\"{NORMALIZED}"));
     let mut whole = built(&config, "cpu").attach().unwrap();
     let expected = rest(&mut whole);
     for (before, after) in [("gpu", "cpu"), ("cpu", "gpu")] {
@@ -101,9 +101,9 @@ fn a_state_goes_over_from_a_gpu_to_a_cpu_and_back() {
 /// The daemon that takes a dead one's place is given the plan as text.
 #[test]
 fn a_restarted_daemon_still_leaves_the_finish_to_the_client() {
-    let place = Place::new();
-    data::images(&place.path("images"), 33, 3);
-    let config = config(&place, "dtype = \"float32\"");
+    let dir = TestDir::new();
+    data::images(&dir.path("images"), 33, 3);
+    let config = config(&dir, "dtype = \"float32\"");
     let expected = rest(&mut built(&config, "cpu").attach().unwrap());
     let mut loader = built(&config, "gpu").attach().unwrap();
     let mut taken = vec![content(&loader.next_batch().unwrap().unwrap())];
@@ -115,9 +115,9 @@ fn a_restarted_daemon_still_leaves_the_finish_to_the_client() {
 
 #[test]
 fn a_client_without_a_gpu_is_refused_with_the_remedy_and_its_override_helps() {
-    let place = Place::new();
-    data::images(&place.path("images"), 8, 2);
-    let config = config(&place, "dtype = \"float32\", on = \"gpu\"");
+    let dir = TestDir::new();
+    data::images(&dir.path("images"), 8, 2);
+    let config = config(&dir, "dtype = \"float32\", on = \"gpu\"");
     let Err(Error::Config(message)) = loader(&*config, 0, 1).attach() else {
         panic!("bytes would be handed out where the configuration says float32");
     };
@@ -136,18 +136,18 @@ fn a_client_without_a_gpu_is_refused_with_the_remedy_and_its_override_helps() {
 
 #[test]
 fn check_shows_both_forms_and_bench_measures_what_lies_in_the_ring() {
-    let place = Place::new();
-    data::images(&place.path("images"), 8, 2);
+    let dir = TestDir::new();
+    data::images(&dir.path("images"), 8, 2);
     for (dtype, percent) in [("float32", 25), ("bfloat16", 50), ("uint8", 100)] {
-        let config = config(&place, &format!("dtype = {dtype:?}, on = \"gpu\""));
-        let plan = program::run(place.forebay(&["check"]).arg(&config)).stdout;
+        let config = config(&dir, &format!("dtype = {dtype:?}, on = \"gpu\""));
+        let plan = program::run(dir.forebay(&["check"]).arg(&config)).stdout;
         let line = format!(
             "uint8 [8, 44, 50, 3], finished on the GPU to {dtype} [8, 3, 44, 50]; 51.6 KiB a batch over the bus, \
              {percent} % of the finished bytes"
         );
         assert!(plan.contains(&line), "{plan}");
         assert!(plan.contains("on = \"gpu\""), "{plan}");
-        let report = program::run(place.forebay(&["bench", "--json"]).arg(&config)).json();
+        let report = program::run(dir.forebay(&["bench", "--json"]).arg(&config)).json();
         assert_eq!(report["samples"], 8, "{report}");
     }
 }

@@ -6,3 +6,4 @@
 mod digests;
 mod finish;
 mod places;
+mod releases;

@@ -1,17 +1,17 @@
 //! Coming into a stream anywhere: by state, by seek, by epoch, after a restart.
 
-use forebay::config::Config;
-use forebay::order::Schedule;
 use forebay_client::{Error, Loader, Position, State};
+use forebay_config::Config;
+use forebay_order::Schedule;
 use forebay_tests::taken::{digests, take, take_epoch};
-use forebay_tests::{Daemon, Place, Taken, data, place};
+use forebay_tests::{Daemon, Taken, TestDir, data, test_dir};
 use nix::sys::signal::Signal;
 
-fn images(keys: &str) -> (Place, std::path::PathBuf) {
-    let place = Place::new();
-    data::images(&place.path("images"), 50, 5);
-    let config = place.config("train.toml", &data::image_config(&place.path("images"), keys));
-    (place, config)
+fn images(keys: &str) -> (TestDir, std::path::PathBuf) {
+    let dir = TestDir::new();
+    data::images(&dir.path("images"), 50, 5);
+    let config = dir.config("train.toml", &data::image_config(&dir.path("images"), keys));
+    (dir, config)
 }
 
 /// Two whole epochs and the state before each batch.
@@ -30,8 +30,8 @@ fn two_epochs(loader: &mut Loader) -> (Vec<Taken>, Vec<State>) {
 
 #[test]
 fn every_batch_is_the_same_when_a_client_comes_in_just_there() {
-    let (place, config) = images("order.epochs = 2\nbatch.last = \"short\"");
-    let daemon = Daemon::serve(&place, &config);
+    let (dir, config) = images("order.epochs = 2\nbatch.last = \"short\"");
+    let daemon = Daemon::serve(&dir, &config);
     let mut loader = daemon.loader(0, 1).attach().unwrap();
     let (batches, states) = two_epochs(&mut loader);
     assert_eq!(batches.len(), 14);
@@ -52,9 +52,9 @@ fn every_batch_is_the_same_when_a_client_comes_in_just_there() {
 
 #[test]
 fn a_state_goes_on_after_a_restart_and_on_another_world_size() {
-    let (place, config) = images("order.epochs = 1\nbatch.last = \"short\"");
+    let (dir, config) = images("order.epochs = 1\nbatch.last = \"short\"");
     let small = ["--set", "batch.size=4"];
-    let daemon = Daemon::serve_with(&place, &[&config], &small);
+    let daemon = Daemon::serve_with(&dir, &[&config], &small);
     let mut ranks: Vec<Loader> =
         (0..2).map(|rank| daemon.loader(rank, 2).attach().unwrap()).collect();
     let mut before = Vec::new();
@@ -67,7 +67,7 @@ fn a_state_goes_on_after_a_restart_and_on_another_world_size() {
     drop(ranks);
     assert!(daemon.end(Signal::SIGKILL).0.code().is_none());
 
-    let daemon = Daemon::serve_with(&place, &[&config], &small);
+    let daemon = Daemon::serve_with(&dir, &[&config], &small);
     let mut ids: Vec<i64> = before.iter().flat_map(|batch| batch.ids.clone()).collect();
     for rank in 0..3 {
         let mut loader = daemon.loader(rank, 3).state(states[0].clone(), false).attach().unwrap();
@@ -79,14 +79,14 @@ fn a_state_goes_on_after_a_restart_and_on_another_world_size() {
 
 #[test]
 fn a_state_of_another_stream_is_refused_by_what_differs() {
-    let (place, config) = images("order.seed = 1");
-    let daemon = Daemon::serve(&place, &config);
+    let (dir, config) = images("order.seed = 1");
+    let daemon = Daemon::serve(&dir, &config);
     let mut loader = daemon.loader(0, 1).attach().unwrap();
     take(&mut loader, 2);
     let state = loader.state(0).unwrap();
     drop(loader);
     drop(daemon);
-    let daemon = Daemon::serve_with(&place, &[&config], &["--set", "order.seed=2"]);
+    let daemon = Daemon::serve_with(&dir, &[&config], &["--set", "order.seed=2"]);
     let Err(Error::StateMismatch(message)) =
         daemon.loader(0, 1).state(state.clone(), false).attach()
     else {
@@ -97,22 +97,22 @@ fn a_state_of_another_stream_is_refused_by_what_differs() {
         "{message}"
     );
     drop(daemon);
-    std::fs::remove_file(place.path("images/class-001/00000001.jpg")).unwrap();
-    let daemon = Daemon::serve(&place, &config);
+    std::fs::remove_file(dir.path("images/class-001/00000001.jpg")).unwrap();
+    let daemon = Daemon::serve(&dir, &config);
     let Err(Error::StateMismatch(message)) = daemon.loader(0, 1).state(state, false).attach()
     else {
         panic!("a state of other data is refused");
     };
     assert!(
-        message.contains("data set differs") && !message.contains("configuration differs"),
+        message.contains("dataset differs") && !message.contains("configuration differs"),
         "{message}"
     );
 }
 
 #[test]
 fn early_breaks_seeks_and_set_epoch_lead_to_the_same_batches() {
-    let (place, config) = images("order.epochs = 4");
-    let daemon = Daemon::serve(&place, &config);
+    let (dir, config) = images("order.epochs = 4");
+    let daemon = Daemon::serve(&dir, &config);
     let mut loader = daemon.loader(0, 1).attach().unwrap();
     let epochs: Vec<Vec<Taken>> = (0..4).map(|_| take_epoch(&mut loader)).collect();
     assert!(epochs.iter().all(|epoch| epoch.len() == 6));
@@ -142,8 +142,8 @@ fn early_breaks_seeks_and_set_epoch_lead_to_the_same_batches() {
 
 #[test]
 fn bad_samples_of_an_epoch_left_early_do_not_touch_the_next() {
-    let place = Place::new();
-    let images = place.path("images");
+    let dir = TestDir::new();
+    let images = dir.path("images");
     data::images(&images, 96, 4);
     // A third is broken, so that some row fails while its batch is being given up.
     for number in (2..96).step_by(3) {
@@ -152,8 +152,8 @@ fn bad_samples_of_an_epoch_left_early_do_not_touch_the_next() {
         std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
     }
     let keys = "order.epochs = 40\nerrors.on_bad_sample = \"substitute\"\nerrors.budget = 96";
-    let config = place.config("train.toml", &data::image_config(&images, keys));
-    let daemon = Daemon::serve(&place, &config);
+    let config = dir.config("train.toml", &data::image_config(&images, keys));
+    let daemon = Daemon::serve(&dir, &config);
     let mut calm = daemon.loader(0, 1).attach().unwrap();
     let expected: Vec<Vec<Taken>> = (0..40).map(|_| take_epoch(&mut calm)).collect();
     drop(calm);
@@ -168,16 +168,16 @@ fn bad_samples_of_an_epoch_left_early_do_not_touch_the_next() {
 
 #[test]
 fn ragged_rows_moved_together_survive_epochs_left_early() {
-    let place = Place::new();
-    data::sentences(&place.path("sentences"), 96);
+    let dir = TestDir::new();
+    data::sentences(&dir.path("sentences"), 96);
     let text = format!(
         "dataset.path = {:?}\ndataset.format = \"npz\"\nbatch.size = 4\norder.epochs = 150\n\
          stage = [{{ name = \"unpack\", concurrency = 2, operations = [] }}]\n\
          output.tokens = {{ ragged = true, max_bytes = \"1KiB\", compact = true }}\n",
-        place.path("sentences").display()
+        dir.path("sentences").display()
     );
-    let config = place.config("train.toml", &text);
-    let daemon = Daemon::serve(&place, &config);
+    let config = dir.config("train.toml", &text);
+    let daemon = Daemon::serve(&dir, &config);
     let mut calm = daemon.loader(0, 1).attach().unwrap();
     let expected: Vec<Vec<Taken>> = (0..150).map(|_| take_epoch(&mut calm)).collect();
     drop(calm);
@@ -192,11 +192,11 @@ fn ragged_rows_moved_together_survive_epochs_left_early() {
 /// index. The time is printed; `scripts/prove` judges it.
 #[test]
 fn the_middle_of_epoch_40_of_a_billion_samples_is_reached_at_once() {
-    let place = Place::new();
-    data::sparse_stack(&place.path("data"), 1_000_000_000);
-    let config = place.config("train.toml", &data::stack_config(&place.path("data"), ""));
+    let dir = TestDir::new();
+    data::sparse_stack(&dir.path("data"), 1_000_000_000);
+    let config = dir.config("train.toml", &data::stack_config(&dir.path("data"), ""));
     let outcome = |position: &str| {
-        let mut bench = place.forebay(&["bench", "--json", "--digest", "--batches", "2"]);
+        let mut bench = dir.forebay(&["bench", "--json", "--digest", "--batches", "2"]);
         forebay_tests::program::run(bench.args(["--position", position]).arg(&config)).json()
     };
     let there = outcome("40:500000000");
@@ -208,7 +208,7 @@ fn the_middle_of_epoch_40_of_a_billion_samples_is_reached_at_once() {
     });
     assert_eq!(there["samples"], 8);
     let position = Position { epoch: 40, samples: 500_000_000 };
-    let mut loader = place::loader(config.as_path(), 0, 1).attach().unwrap();
+    let mut loader = test_dir::loader(config.as_path(), 0, 1).attach().unwrap();
     loader.seek(position).unwrap();
     let found: Vec<i64> = take(&mut loader, 2).iter().flat_map(|batch| batch.ids.clone()).collect();
     let keys = Config::from_file(&config, &[]).unwrap();

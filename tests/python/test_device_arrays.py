@@ -201,7 +201,7 @@ def test_without_a_driver_the_error_says_what_to_do(config):
     try:
         loader = forebay.device.Loader(config())
     except forebay.ConfigError as error:
-        assert "no NVIDIA driver was found" in str(error) and "leave the device out" in str(error)
+        assert "no NVIDIA driver was found" in str(error) and "omit the device" in str(error)
     else:
         loader.close()
         pytest.skip("there is a GPU")

@@ -198,10 +198,10 @@ def test_a_state_of_another_stream_is_refused_by_name(config):
     with pytest.raises(forebay.StateMismatch, match=r"configuration differs in order\.seed;"):
         forebay.Loader(changed, state=state)
     with forebay.Loader(changed, state=state, force=True) as loader:
-        with pytest.raises(forebay.StateMismatch, match="data set differs") as caught:
+        with pytest.raises(forebay.StateMismatch, match="dataset differs") as caught:
             loader.load_state_dict({**state, "dataset": "00ff"})
         assert "00ff" in str(caught.value)
-        with pytest.raises(forebay.StateMismatch, match="no saved state"):
+        with pytest.raises(forebay.StateMismatch, match="not a saved state"):
             loader.load_state_dict({"epoch": 1})
 
 

@@ -78,7 +78,7 @@ def test_serve_and_run_serve_figures_too(config, tmp_path, command):
     daemon = subprocess.Popen([PROGRAM, *arguments], stderr=subprocess.PIPE, text=True)
     try:
         logged = []
-        while not (found := re.search(r"figures at http://(127\.0\.0\.1:\d+)/", logged[-1] if logged else "")):
+        while not (found := re.search(r"metrics at http://(127\.0\.0\.1:\d+)/", logged[-1] if logged else "")):
             line = daemon.stderr.readline()
             assert line, f"it ended: {logged}"
             logged.append(line)

@@ -1,4 +1,4 @@
-"""The daemon's page in a headless Chromium, beside a real daemon and a trainer. Skipped where there is no Chromium.
+"""The daemon's page and a report in a headless Chromium, with a real daemon and trainer. Skipped without Chromium.
 
 FOREBAY_SCREENSHOTS names a folder that then gets the page as it looked, for whoever wants to see it.
 """
@@ -6,6 +6,7 @@ FOREBAY_SCREENSHOTS names a folder that then gets the page as it looked, for who
 import contextlib
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import chromium
@@ -132,6 +133,35 @@ def test_the_browser_runs_and_loads_nothing_from_elsewhere_in_it(browser, loader
     assert browser.evaluate("document.title") != "owned"
 
 
+def test_a_report_draws_its_run(browser, folder, tmp_path_factory):
+    program = os.environ.get("FOREBAY_PROGRAM") or str(Path(forebay.__file__).with_name("bin") / "forebay")
+    page = tmp_path_factory.mktemp("report") / "out.html"
+    config = page.with_name("train<b>.toml")
+    (folder / HOSTILE).unlink()
+    config.write_text(
+        f'dataset = {{ format = "npy", path = "{folder}" }}\nbatch.size = 4\norder.epochs = 1\n'
+        '[[stage]]\nname = "work"\noperations = [{ op = "delay", milliseconds = 50 }]\n'
+    )
+    subprocess.run([program, "bench", config, "--report", page], check=True, capture_output=True)
+    for width, scheme in ((1280, "light"), (390, "dark")):
+        browser.look(width, 844, scheme)
+        browser.open(page.as_uri())
+        browser.wait_for("document.querySelector('.facts') !== null")
+        assert browser.evaluate("document.title") == "forebay bench: train<b>"
+        names = browser.evaluate("[...document.querySelectorAll('#pipeline .name')].map((name) => name.innerText)")
+        assert names == ["fetch", "work", "trainer"]
+        lines = browser.evaluate("[...document.querySelectorAll('.plot .line')].map((line) => line.getAttribute('d'))")
+        assert len(lines) == 5
+        assert all(lines)
+        # All tasks of a stage are in the bars of its histogram.
+        bars = "[...document.querySelectorAll('.bar.tone-1 title')].map((title) => parseInt(title.textContent))"
+        assert sum(browser.evaluate(bars)) == 40
+        assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        keep(browser, f"report-{width}-{scheme}")
+    assert browser.evaluate("performance.getEntriesByType('resource').length") == 0
+    assert browser.errors == []
+
+
 def test_windows_are_the_daemons_own(browser, loader):
     """Against a report of a real daemon, moved on by known figures."""
     address = loader.stats()["metrics"]
@@ -139,7 +169,7 @@ def test_windows_are_the_daemons_own(browser, loader):
     browser.open(f"http://{address}/")
     browser.wait_for("document.getElementById('state')?.className === 'live'")
     window = browser.evaluate("""(async () => {
-        const { between } = await import("/figures.js");
+        const { between } = await import("/metrics.js");
         const earlier = await (await fetch("/stats.json")).json();
         const later = structuredClone(earlier);
         for (const stage of later.streams[0].stages) {

@@ -89,7 +89,7 @@ def test_a_profile_is_a_picture_that_names_the_stages(program, socket, tmp_path,
     assert root.tag == f"{svg}svg"
     names = [title.text.split(":")[0] for title in root.iter(f"{svg}title")]
     assert {"all", "work"} <= set(names), names
-    by_clock = "time on the clock" in said
-    assert by_clock or "processor time" in said
+    by_clock = "wall-clock time" in said
+    assert by_clock or "user CPU time" in said
     if by_clock:
         assert {"train", "slow", "delay", "fetch", "read"} <= set(names), names

@@ -3,7 +3,7 @@
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use forebay_tests::{Daemon, Place, data, program, wait_until};
+use forebay_tests::{Daemon, TestDir, data, program, wait_until};
 
 /// Processes that keep some cores busy, until dropped.
 struct Spinners(Vec<Child>);
@@ -53,12 +53,12 @@ fn voluntary_switches(pid: u32) -> u64 {
 
 #[test]
 fn a_daemon_with_nothing_to_do_does_not_wake_up() {
-    let place = Place::new();
-    data::stack(&place.path("data"), 40);
-    let config = place.config("train.toml", &data::stack_config(&place.path("data"), ""));
-    let daemon = Daemon::serve_with(&place, &[&config], &["--set", "cpu.policy=idle"]);
+    let dir = TestDir::new();
+    data::stack(&dir.path("data"), 40);
+    let config = dir.config("train.toml", &data::stack_config(&dir.path("data"), ""));
+    let daemon = Daemon::serve_with(&dir, &[&config], &["--set", "cpu.policy=idle"]);
     let _loader = daemon.loader(0, 1).attach().unwrap();
-    wait_until("the ring is full", || daemon.stats(&place)["sessions"][0]["slots_ready"] == 8);
+    wait_until("the ring is full", || daemon.stats(&dir)["sessions"][0]["slots_ready"] == 8);
     // What is under way settles; a look at the figures is work too.
     std::thread::sleep(Duration::from_secs(1));
     let (before, ticks) = (voluntary_switches(daemon.pid()), daemon.cpu_ticks());
@@ -73,17 +73,17 @@ fn a_daemon_with_nothing_to_do_does_not_wake_up() {
 /// A stage that is full while rows wait for it and other threads have nothing to do.
 #[test]
 fn threads_that_wait_for_a_full_stage_sleep() {
-    let place = Place::new();
-    data::stack(&place.path("data"), 40);
-    let text = data::stack_config(&place.path("data"), "").replace(
+    let dir = TestDir::new();
+    data::stack(&dir.path("data"), 40);
+    let text = data::stack_config(&dir.path("data"), "").replace(
         "{ name = \"copy\", concurrency = 2, operations = [] }",
         "{ name = \"slow\", concurrency = 1, operations = [{ op = \"delay\", milliseconds = 2000 }] }, \
          { name = \"rest\", concurrency = 3, operations = [] }",
     );
-    let config = place.config("train.toml", &text);
-    let daemon = Daemon::serve(&place, &config);
+    let config = dir.config("train.toml", &text);
+    let daemon = Daemon::serve(&dir, &config);
     let _loader = daemon.loader(0, 1).attach().unwrap();
-    wait_until("rows wait", || daemon.stats(&place)["stages"][0]["num_tasks"] == 32);
+    wait_until("rows wait", || daemon.stats(&dir)["stages"][0]["num_tasks"] == 32);
     std::thread::sleep(Duration::from_millis(500));
     let (before, ticks) = (voluntary_switches(daemon.pid()), daemon.cpu_ticks());
     std::thread::sleep(Duration::from_secs(4));
@@ -101,12 +101,11 @@ fn batches_arrive_beside_four_foreign_spinners() {
     let allowed = (0..rustix::thread::CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core));
     let cores: Vec<String> = allowed.take(2).map(|core| core.to_string()).collect();
     let cores = cores.join(",");
-    let place = Place::new();
-    data::images(&place.path("images"), 61, 4);
-    let config = place.config("train.toml", &data::image_config(&place.path("images"), ""));
+    let dir = TestDir::new();
+    data::images(&dir.path("images"), 61, 4);
+    let config = dir.config("train.toml", &data::image_config(&dir.path("images"), ""));
     let set = format!("cpu.cores={cores:?}");
-    let daemon =
-        Daemon::serve_with(&place, &[&config], &["--set", "cpu.policy=idle", "--set", &set]);
+    let daemon = Daemon::serve_with(&dir, &[&config], &["--set", "cpu.policy=idle", "--set", &set]);
     let mut loader = daemon.loader(0, 1).attach().unwrap();
     let _ = loader.next_batch().unwrap();
     let spinners = Spinners::start(4, &cores);
@@ -115,10 +114,10 @@ fn batches_arrive_beside_four_foreign_spinners() {
     while batches < 20 || !has_taken_over {
         assert!(begun.elapsed() < Duration::from_secs(60), "{batches} batches, nobody took over");
         batches += u32::from(loader.next_batch().unwrap().is_some());
-        has_taken_over |= daemon.stats(&place)["rescue"] == true;
+        has_taken_over |= daemon.stats(&dir)["rescue"] == true;
     }
     drop(spinners);
-    let stats = daemon.stats(&place);
+    let stats = daemon.stats(&dir);
     let class = &stats["quiet"][0];
     assert_eq!((&class["name"], &class["in_force"]), (&"class".into(), &true.into()), "{stats}");
 }
@@ -126,16 +125,16 @@ fn batches_arrive_beside_four_foreign_spinners() {
 /// As many as there are cores, eight at most; beyond that they would have to share.
 #[test]
 fn the_ranks_of_a_host_get_disjoint_shares_of_its_cores() {
-    let place = Place::new();
-    data::stack(&place.path("data"), 40);
-    let config = place.config("train.toml", &data::stack_config(&place.path("data"), ""));
+    let dir = TestDir::new();
+    data::stack(&dir.path("data"), 40);
+    let config = dir.config("train.toml", &data::stack_config(&dir.path("data"), ""));
     let ranks = std::thread::available_parallelism().unwrap().get().min(8);
     for [local_rank, local_count] in
         [["LOCAL_RANK", "LOCAL_WORLD_SIZE"], ["SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"]]
     {
         let mut taken = std::collections::BTreeSet::new();
         for rank in 0..ranks {
-            let mut check = place.forebay(&["check", "--json"]);
+            let mut check = dir.forebay(&["check", "--json"]);
             check.env(local_rank, rank.to_string()).env(local_count, ranks.to_string());
             check.env("SLURM_STEP_NUM_TASKS", ranks.to_string());
             let json = program::run(check.arg(&config)).json();
@@ -178,14 +177,14 @@ fn classes(pid: u32) -> Vec<(String, String, String)> {
 /// Also those that are started later: a stage that sleeps gets more threads.
 #[test]
 fn work_threads_alone_are_lowered_and_a_private_daemon_stays_in_its_trainers_session() {
-    let place = Place::new();
-    data::stack(&place.path("data"), 40);
-    let text = data::stack_config(&place.path("data"), "").replace(
+    let dir = TestDir::new();
+    data::stack(&dir.path("data"), 40);
+    let text = data::stack_config(&dir.path("data"), "").replace(
         "concurrency = 2, operations = []",
         "operations = [{ op = \"delay\", milliseconds = 20 }]",
     );
-    let config = place.config("train.toml", &text);
-    let builder = forebay_tests::place::loader(config.as_path(), 0, 1);
+    let config = dir.config("train.toml", &text);
+    let builder = forebay_tests::test_dir::loader(config.as_path(), 0, 1);
     let mut loader = builder.override_key("cpu.policy", "\"idle\"").attach().unwrap();
     let daemon = loader.private_process().unwrap();
     let is_work = |name: &str| name.starts_with("forebay-work");
@@ -216,11 +215,11 @@ fn work_threads_alone_are_lowered_and_a_private_daemon_stays_in_its_trainers_ses
 
 #[test]
 fn the_daemon_keeps_to_its_cpu_limit_and_says_so() {
-    let place = Place::new();
-    data::images(&place.path("images"), 61, 4);
-    let config = place.config("train.toml", &data::image_config(&place.path("images"), ""));
+    let dir = TestDir::new();
+    data::images(&dir.path("images"), 61, 4);
+    let config = dir.config("train.toml", &data::image_config(&dir.path("images"), ""));
     let set = ["--set", "cpu.limit=10%"];
-    let daemon = Daemon::serve_with(&place, &[&config], &set);
+    let daemon = Daemon::serve_with(&dir, &[&config], &set);
     let cores = std::thread::available_parallelism().unwrap().get();
     let mut loader = daemon.loader(0, 1).attach().unwrap();
     let mut take = |seconds: u64| {
@@ -237,7 +236,7 @@ fn the_daemon_keeps_to_its_cpu_limit_and_says_so() {
     let allowed = 0.1 * f64::from(u32::try_from(cores).unwrap()) * begin.elapsed().as_secs_f64();
     let used = Duration::from_millis(ticks * 10).as_secs_f64();
     assert!(used <= 1.1 * allowed, "{used} of {allowed} CPU seconds");
-    let stats = daemon.stats(&place);
+    let stats = daemon.stats(&dir);
     assert_eq!(stats["verdict"]["limit"], "cpu-budget", "{}", stats["verdict"]);
     let limit = stats["quiet"].as_array().unwrap().iter().find(|item| item["name"] == "limit");
     assert!(limit.unwrap()["in_force"].as_bool().unwrap(), "{stats}");
@@ -246,20 +245,20 @@ fn the_daemon_keeps_to_its_cpu_limit_and_says_so() {
 /// The daemon in a session of its own beside a trainer in another: two scheduling groups.
 #[test]
 fn a_daemon_in_a_session_of_its_own_gives_its_group_the_least_weight() {
-    let place = Place::new();
-    data::stack(&place.path("data"), 40);
-    let config = place.config("train.toml", &data::stack_config(&place.path("data"), ""));
-    let socket = place.path("daemon.sock");
-    let forebay = place.forebay(&["serve"]);
-    let mut command = place.command(std::path::Path::new("setsid"));
+    let dir = TestDir::new();
+    data::stack(&dir.path("data"), 40);
+    let config = dir.config("train.toml", &data::stack_config(&dir.path("data"), ""));
+    let socket = dir.path("daemon.sock");
+    let forebay = dir.forebay(&["serve"]);
+    let mut command = dir.command(std::path::Path::new("setsid"));
     command.arg(forebay.get_program()).args(["serve", "--socket"]).arg(&socket).arg(&config);
     let daemon = Running(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
     wait_until("the daemon listens", || {
         forebay_protocol::socket::Connection::connect(&socket).is_ok()
     });
     let target = forebay_client::Target::Socket(socket.clone(), None);
-    let loader = forebay_tests::place::loader(target, 0, 1).attach().unwrap();
-    let stats = program::run(place.forebay(&["stats", "--json"]).arg(&socket)).json();
+    let loader = forebay_tests::test_dir::loader(target, 0, 1).attach().unwrap();
+    let stats = program::run(dir.forebay(&["stats", "--json"]).arg(&socket)).json();
     let group = &stats["quiet"][1];
     assert_eq!(group["name"], "group");
     let own = std::fs::read_to_string(format!("/proc/{}/autogroup", daemon.0.id()));
@@ -274,10 +273,10 @@ fn a_daemon_in_a_session_of_its_own_gives_its_group_the_least_weight() {
 
 #[test]
 fn check_says_what_will_be_in_force() {
-    let place = Place::new();
-    data::stack(&place.path("data"), 40);
-    let config = place.config("train.toml", &data::stack_config(&place.path("data"), ""));
-    let json = program::run(place.forebay(&["check", "--json"]).arg(&config)).json();
+    let dir = TestDir::new();
+    data::stack(&dir.path("data"), 40);
+    let config = dir.config("train.toml", &data::stack_config(&dir.path("data"), ""));
+    let json = program::run(dir.forebay(&["check", "--json"]).arg(&config)).json();
     let names: Vec<_> = json["quiet"]
         .as_array()
         .unwrap()
@@ -285,10 +284,10 @@ fn check_says_what_will_be_in_force() {
         .map(|item| item["name"].as_str().unwrap())
         .collect();
     assert_eq!(names, ["class", "group", "cores", "quota", "second-group", "huge-pages"]);
-    let text = program::run(place.forebay(&["check", "--plan-only"]).arg(&config)).stdout;
+    let text = program::run(dir.forebay(&["check", "--plan-only"]).arg(&config)).stdout;
     assert!(text.contains("quiet") && text.contains("work threads run on the cores"), "{text}");
     let far = ["check", "--json", "--set", "cpu.cores=\"0,900\""];
-    let json = program::run(place.forebay(&far).arg(&config)).json();
+    let json = program::run(dir.forebay(&far).arg(&config)).json();
     let cores = &json["quiet"][2];
     assert!(cores["in_force"] == false && cores["remedy"].is_string(), "{cores}");
     assert!(cores["state"].as_str().unwrap().contains("may not use 900"), "{cores}");

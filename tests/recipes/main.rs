@@ -5,8 +5,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use forebay::cli::generate::ArrayContainer;
-use forebay_tests::{Place, data, place, program};
+use forebay_synth::ArrayContainer;
+use forebay_tests::{TestDir, data, program, test_dir};
 
 /// The data that the examples name.
 fn lay_data_out(root: &Path) {
@@ -30,8 +30,8 @@ fn lay_data_out(root: &Path) {
 
 #[test]
 fn every_example_runs() {
-    let place = Place::new();
-    lay_data_out(&place.path("data"));
+    let dir = TestDir::new();
+    lay_data_out(&dir.path("data"));
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../configs");
     let mut names = BTreeSet::new();
     for entry in std::fs::read_dir(folder).unwrap() {
@@ -45,12 +45,12 @@ fn every_example_runs() {
     }
     assert!(names.len() >= 10, "{names:?}");
     for path in names {
-        let mut check = place.forebay(&["check", "--set", "batch.size=4"]);
-        let plan = program::run(check.arg(&path).env("FOREBAY_DATA", place.path("data")));
+        let mut check = dir.forebay(&["check", "--set", "batch.size=4"]);
+        let plan = program::run(check.arg(&path).env("FOREBAY_DATA", dir.path("data")));
         assert!(plan.status.success(), "{}: {plan:?}", path.display());
-        let mut bench = place.forebay(&["bench", "--json", "--digest", "--batches", "2"]);
+        let mut bench = dir.forebay(&["bench", "--json", "--digest", "--batches", "2"]);
         bench.arg(&path).args(["--set", "batch.size=4", "--set", "cpu.policy=normal"]);
-        let finished = program::run(bench.env("FOREBAY_DATA", place.path("data")));
+        let finished = program::run(bench.env("FOREBAY_DATA", dir.path("data")));
         assert!(finished.status.success(), "{}: {finished:?}", path.display());
         let report = finished.json();
         assert_eq!((&report["batches"], &report["samples"]), (&2.into(), &8.into()), "{report}");
@@ -73,16 +73,16 @@ fn every_example_runs() {
 
 #[test]
 fn ragged_rows_arrive_as_they_are() {
-    let place = Place::new();
-    data::sentences(&place.path("sentences"), 30);
+    let dir = TestDir::new();
+    data::sentences(&dir.path("sentences"), 30);
     let text = format!(
         "dataset.path = {:?}\ndataset.format = \"npz\"\nbatch.size = 4\norder.epochs = 1\n\
          batch.last = \"short\"\nstage = [{{ name = \"unpack\", operations = [] }}]\n\
          output.tokens = {{ ragged = true, max_bytes = \"1KiB\" }}\n",
-        place.path("sentences").display()
+        dir.path("sentences").display()
     );
-    let config = place.config("train.toml", &text);
-    let mut loader = place::loader(config.as_path(), 0, 1).attach().unwrap();
+    let config = dir.config("train.toml", &text);
+    let mut loader = test_dir::loader(config.as_path(), 0, 1).attach().unwrap();
     let mut seen = BTreeSet::new();
     while let Some(batch) = loader.next_batch().unwrap() {
         let ids = batch.require("index").unwrap().as_slice::<i64>().unwrap();
@@ -100,26 +100,26 @@ fn ragged_rows_arrive_as_they_are() {
 
 #[test]
 fn index_saves_what_later_starts_use() {
-    let place = Place::new();
-    data::images(&place.path("images"), 20, 4);
-    let config = place.config("train.toml", &data::image_config(&place.path("images"), ""));
-    let made = program::run(place.forebay(&["index"]).arg(&config));
+    let dir = TestDir::new();
+    data::images(&dir.path("images"), 20, 4);
+    let config = dir.config("train.toml", &data::image_config(&dir.path("images"), ""));
+    let made = program::run(dir.forebay(&["index"]).arg(&config));
     assert!(made.status.success(), "{made:?}");
     for part in ["20 samples", "4 classes", "train.index"] {
         assert!(made.stdout.contains(part), "{}", made.stdout);
     }
-    assert!(place.path("train.index").is_file());
-    let plan = program::run(place.forebay(&["check"]).arg(&config));
+    assert!(dir.path("train.index").is_file());
+    let plan = program::run(dir.forebay(&["check"]).arg(&config));
     assert!(plan.status.success() && plan.stdout.contains("20 an epoch"), "{plan:?}");
 }
 
 #[test]
 fn the_demo_runs_to_its_end() {
-    let place = Place::new();
-    let mut demo = place.forebay(&["demo", "--images", "130", "--classes", "4", "--data"]);
-    let finished = program::run(demo.arg(place.path("photos")));
+    let dir = TestDir::new();
+    let mut demo = dir.forebay(&["demo", "--images", "130", "--classes", "4", "--data"]);
+    let finished = program::run(demo.arg(dir.path("photos")));
     assert!(finished.status.success(), "{finished:?}");
-    for part in ["digest", "samples/s", "Your turn"] {
+    for part in ["digest", "samples/s", "Use it from Python"] {
         assert!(finished.stdout.contains(part), "{}", finished.stdout);
     }
 }

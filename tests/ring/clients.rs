@@ -8,24 +8,24 @@ use forebay_client::Error;
 use forebay_protocol::frames::{ClientFrame, DaemonFrame, FaultKind, PROTOCOL_VERSION};
 use forebay_protocol::socket::{Connection, Incoming, SocketError};
 use forebay_tests::taken::{take, take_epoch};
-use forebay_tests::{Daemon, Place, data, is_running, program, wait_until};
+use forebay_tests::{Daemon, TestDir, data, is_running, program, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
 const TRAINER: &str = env!("CARGO_BIN_EXE_forebay-test-trainer");
 
-fn serve(keys: &str) -> (Place, Daemon) {
-    let place = Place::new();
-    data::stack(&place.path("data"), 40);
-    let config = place.config("train.toml", &data::stack_config(&place.path("data"), keys));
-    let daemon = Daemon::serve(&place, &config);
-    (place, daemon)
+fn serve(keys: &str) -> (TestDir, Daemon) {
+    let dir = TestDir::new();
+    data::stack(&dir.path("data"), 40);
+    let config = dir.config("train.toml", &data::stack_config(&dir.path("data"), keys));
+    let daemon = Daemon::serve(&dir, &config);
+    (dir, daemon)
 }
 
 /// A trainer that has taken three batches, has done this and hangs; what it told last before.
-fn hanging_trainer(place: &Place, daemon: &Daemon, steps: &[&str]) -> (Child, Value) {
-    let mut child = place
+fn hanging_trainer(dir: &TestDir, daemon: &Daemon, steps: &[&str]) -> (Child, Value) {
+    let mut child = dir
         .command(Path::new(TRAINER))
         .args(["use=default", "take=3"])
         .args(steps)
@@ -45,13 +45,13 @@ fn hanging_trainer(place: &Place, daemon: &Daemon, steps: &[&str]) -> (Child, Va
 
 #[test]
 fn a_client_that_comes_and_goes_leaves_nothing_in_the_daemon() {
-    let place = Place::new();
-    data::stack(&place.path("data"), 40);
-    let keys = data::stack_config(&place.path("data"), "ring.slots = 4");
-    let config = place.config("train.toml", &keys);
+    let dir = TestDir::new();
+    data::stack(&dir.path("data"), 40);
+    let keys = data::stack_config(&dir.path("data"), "ring.slots = 4");
+    let config = dir.config("train.toml", &keys);
     // Few reads at once, so that the number of threads settles soon.
     let few = ["--set", "stage.fetch.concurrency=2"];
-    let daemon = Daemon::serve_with(&place, &[&config], &few);
+    let daemon = Daemon::serve_with(&dir, &[&config], &few);
     let come_and_go = |round: u32| {
         let mut loader = daemon.loader(0, 1).attach().unwrap();
         match round % 3 {
@@ -67,7 +67,7 @@ fn a_client_that_comes_and_goes_leaves_nothing_in_the_daemon() {
     };
     (0..6).for_each(come_and_go);
     wait_until("connections are closed", || {
-        daemon.stats(&place)["sessions"].as_array().unwrap().is_empty()
+        daemon.stats(&dir)["sessions"].as_array().unwrap().is_empty()
     });
     let (descriptors, threads) = (daemon.descriptors(), daemon.threads());
     (0..20).for_each(come_and_go);
@@ -103,10 +103,10 @@ fn more_clients_than_max_sessions_are_refused_by_the_key() {
 
 #[test]
 fn a_killed_client_makes_room_at_once() {
-    let (place, mut daemon) = serve("");
+    let (dir, mut daemon) = serve("");
     let expected = take_epoch(&mut daemon.loader(0, 1).attach().unwrap());
     for _ in 0..3 {
-        let (mut child, _) = hanging_trainer(&place, &daemon, &[]);
+        let (mut child, _) = hanging_trainer(&dir, &daemon, &[]);
         let refused = daemon.loader(0, 1).attach();
         assert!(matches!(refused, Err(Error::Taken(_))), "{refused:?}");
         child.kill().unwrap();
@@ -121,9 +121,9 @@ fn a_killed_client_makes_room_at_once() {
 
 #[test]
 fn a_killed_client_makes_room_though_children_of_it_still_have_its_socket() {
-    let (place, daemon) = serve("");
+    let (dir, daemon) = serve("");
     let expected = take_epoch(&mut daemon.loader(0, 1).attach().unwrap());
-    let (mut child, told) = hanging_trainer(&place, &daemon, &["children"]);
+    let (mut child, told) = hanging_trainer(&dir, &daemon, &["children"]);
     let children: Vec<u32> = serde_json::from_value(told["children"].clone()).unwrap();
     assert!(!children.is_empty(), "{told}");
     child.kill().unwrap();
@@ -138,12 +138,12 @@ fn a_killed_client_makes_room_though_children_of_it_still_have_its_socket() {
 
 #[test]
 fn a_trainer_that_takes_nothing_stops_the_daemon_at_the_rings_size() {
-    let (place, daemon) = serve("ring.slots = 5");
+    let (dir, daemon) = serve("ring.slots = 5");
     let mut loader = daemon.loader(0, 1).attach().unwrap();
-    let ready = || daemon.stats(&place)["sessions"][0]["slots_ready"].clone();
+    let ready = || daemon.stats(&dir)["sessions"][0]["slots_ready"].clone();
     wait_until("the ring is full", || ready() == 5);
     let tasks = || {
-        let stats = daemon.stats(&place);
+        let stats = daemon.stats(&dir);
         let stages = stats["stages"].as_array().unwrap();
         stages.iter().map(|stage| stage["num_tasks"].as_u64().unwrap()).collect::<Vec<_>>()
     };
@@ -153,7 +153,7 @@ fn a_trainer_that_takes_nothing_stops_the_daemon_at_the_rings_size() {
     assert_eq!(tasks(), done);
     // A tick is 10 ms; the daemon looks up four times a second and answered the questions above.
     assert!(daemon.cpu_ticks() - ticks <= 10, "{} ticks", daemon.cpu_ticks() - ticks);
-    let stats = daemon.stats(&place);
+    let stats = daemon.stats(&dir);
     assert_eq!(stats["sessions"][0]["batches_published"], 5);
     assert_eq!(take_epoch(&mut loader).len(), 10);
 }
@@ -249,7 +249,7 @@ fn of_a_thousand_connections_at_once_each_is_served_or_refused_with_the_reason()
                 Incoming::Frame(DaemonFrame::Welcome { .. }, _) => served += 1,
                 Incoming::Frame(DaemonFrame::Fault(fault), _) => {
                     assert!(fault.message.contains("256 connections"), "{}", fault.message);
-                    assert!(fault.message.contains("end clients"), "{}", fault.message);
+                    assert!(fault.message.contains("end unused clients"), "{}", fault.message);
                     refused += 1;
                 }
                 Incoming::Frame(other, _) => panic!("{other:?}"),

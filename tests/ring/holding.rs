@@ -2,14 +2,14 @@
 
 use forebay_client::{Batch, Error};
 use forebay_tests::taken::{ids, sorted, take_epoch};
-use forebay_tests::{Daemon, Place, Taken, data};
+use forebay_tests::{Daemon, Taken, TestDir, data};
 
-fn serve(keys: &str) -> (Place, Daemon) {
-    let place = Place::new();
-    data::images(&place.path("images"), 80, 4);
-    let config = place.config("train.toml", &data::image_config(&place.path("images"), keys));
-    let daemon = Daemon::serve(&place, &config);
-    (place, daemon)
+fn serve(keys: &str) -> (TestDir, Daemon) {
+    let dir = TestDir::new();
+    data::images(&dir.path("images"), 80, 4);
+    let config = dir.config("train.toml", &data::image_config(&dir.path("images"), keys));
+    let daemon = Daemon::serve(&dir, &config);
+    (dir, daemon)
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn beyond_the_hold_limit_an_error_says_what_to_do_and_dropping_one_mends_it() {
 
 #[test]
 fn clones_of_a_batch_hold_one_slot_until_the_last_is_gone() {
-    let (place, daemon) = serve("ring.slots = 4");
+    let (dir, daemon) = serve("ring.slots = 4");
     let mut loader = daemon.loader(0, 1).attach().unwrap();
     let batch = loader.next_batch().unwrap().unwrap();
     let clone = batch.clone();
@@ -85,7 +85,7 @@ fn clones_of_a_batch_hold_one_slot_until_the_last_is_gone() {
     drop(batch);
     assert_eq!(loader.held(), 1);
     forebay_tests::wait_until("the ring is full", || {
-        let stats = daemon.stats(&place);
+        let stats = daemon.stats(&dir);
         (&stats["sessions"][0]["slots_ready"], &stats["sessions"][0]["slots_leased"])
             == (&3.into(), &1.into())
     });
@@ -97,12 +97,12 @@ fn clones_of_a_batch_hold_one_slot_until_the_last_is_gone() {
 
 #[test]
 fn a_batch_that_was_given_back_is_not_reported_as_held() {
-    let (place, daemon) = serve("ring.slots = 4");
+    let (dir, daemon) = serve("ring.slots = 4");
     let mut loader = daemon.loader(0, 1).attach().unwrap();
     // One is fewer than the client rings for while others are ready.
     drop(loader.next_batch().unwrap());
     forebay_tests::wait_until("the ring is full again", || {
-        let session = &daemon.stats(&place)["sessions"][0];
+        let session = &daemon.stats(&dir)["sessions"][0];
         (&session["slots_ready"], &session["slots_leased"]) == (&4.into(), &0.into())
     });
 }

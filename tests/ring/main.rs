@@ -4,11 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod clients;
-mod figures;
 mod holding;
 mod hostile;
-mod profile;
-mod report;
+mod named;
 mod takeover;
-mod top;
-mod traces;

@@ -11,7 +11,7 @@ use forebay_protocol::ids::Position;
 use forebay_protocol::segment::{Access, Segment};
 use forebay_protocol::socket::{Connection, Incoming};
 use forebay_tests::taken::take_epoch;
-use forebay_tests::{DEADLINE, Daemon, Place, data, wait_until};
+use forebay_tests::{DEADLINE, Daemon, TestDir, data, wait_until};
 
 /// The descriptors and the leases that a client says it holds, and how the daemon has to refuse them.
 type Lie<'a> = (Vec<OwnedFd>, Vec<(u16, u64)>, FaultKind, &'a str);
@@ -79,11 +79,11 @@ fn reattach(leased: &[(u16, u64)]) -> ClientFrame {
 
 #[test]
 fn lies_about_memory_and_slots_are_refused_with_a_reason_and_other_sessions_go_on() {
-    let place = Place::new();
-    data::stack(&place.path("data"), 80);
+    let dir = TestDir::new();
+    data::stack(&dir.path("data"), 80);
     let keys = "ring.slots = 4\nlisten.max_sessions = 3";
-    let config = place.config("train.toml", &data::stack_config(&place.path("data"), keys));
-    let daemon = Daemon::serve(&place, &config);
+    let config = dir.config("train.toml", &data::stack_config(&dir.path("data"), keys));
+    let daemon = Daemon::serve(&dir, &config);
     let mut neighbour = daemon.loader(0, 2).attach().unwrap();
     let expected = take_epoch(&mut neighbour);
     // Memory of an honest session that has ended.
@@ -100,7 +100,7 @@ fn lies_about_memory_and_slots_are_refused_with_a_reason_and_other_sessions_go_o
         segment.descriptor().try_clone_to_owned().unwrap()
     };
     let file = {
-        let file = std::fs::File::create_new(place.path("file")).unwrap();
+        let file = std::fs::File::create_new(dir.path("file")).unwrap();
         file.set_len(bytes).unwrap();
         OwnedFd::from(file)
     };
@@ -126,7 +126,7 @@ fn lies_about_memory_and_slots_are_refused_with_a_reason_and_other_sessions_go_o
     ];
     for (descriptors, leased, kind, word) in lies {
         wait_until("the place is free", || {
-            daemon.stats(&place)["sessions"].as_array().unwrap().len() == 1
+            daemon.stats(&dir)["sessions"].as_array().unwrap().len() == 1
         });
         let raw = Raw::connect(&daemon);
         let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
@@ -146,7 +146,7 @@ fn lies_about_memory_and_slots_are_refused_with_a_reason_and_other_sessions_go_o
     let (terms, _) = raw.attached();
     assert_eq!((terms.start.serial, terms.start.position.samples), (4, 16));
     wait_until("the free slot is filled", || {
-        let stats = daemon.stats(&place);
+        let stats = daemon.stats(&dir);
         let session = &stats["sessions"][1];
         session["slots_ready"] == 1 && session["slots_leased"] == 3
     });

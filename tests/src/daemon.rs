@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::place::{self, Place};
+use crate::test_dir::{self, TestDir};
 use crate::{program, wait_until};
 
 /// The daemon. Dropping it kills it.
@@ -24,8 +24,8 @@ pub struct Daemon {
 impl Daemon {
     /// Starts it over one configuration and waits until it listens.
     #[must_use]
-    pub fn serve(place: &Place, config: &Path) -> Self {
-        Self::serve_with(place, &[config], &[])
+    pub fn serve(dir: &TestDir, config: &Path) -> Self {
+        Self::serve_with(dir, &[config], &[])
     }
 
     /// Starts it over several configurations with further arguments and waits until it listens.
@@ -33,9 +33,9 @@ impl Daemon {
     /// # Panics
     /// When it ends instead.
     #[must_use]
-    pub fn serve_with(place: &Place, configs: &[&Path], arguments: &[&str]) -> Self {
-        let socket = place.path("daemon.sock");
-        let mut child = place
+    pub fn serve_with(dir: &TestDir, configs: &[&Path], arguments: &[&str]) -> Self {
+        let socket = dir.path("daemon.sock");
+        let mut child = dir
             .forebay(&["serve"])
             .args(configs)
             .args(arguments)
@@ -65,13 +65,13 @@ impl Daemon {
     /// A client of its first stream.
     #[must_use]
     pub fn loader(&self, rank: u32, world_size: u32) -> Builder {
-        place::loader(Target::Socket(self.socket.clone(), None), rank, world_size)
+        test_dir::loader(Target::Socket(self.socket.clone(), None), rank, world_size)
     }
 
     /// A client of a stream.
     #[must_use]
     pub fn loader_of(&self, stream: &str) -> Builder {
-        place::loader(Target::Socket(self.socket.clone(), Some(stream.to_owned())), 0, 1)
+        test_dir::loader(Target::Socket(self.socket.clone(), Some(stream.to_owned())), 0, 1)
     }
 
     /// Its process's number.
@@ -82,8 +82,8 @@ impl Daemon {
 
     /// Its figures, as `forebay stats --json` prints them.
     #[must_use]
-    pub fn stats(&self, place: &Place) -> Value {
-        program::run(place.forebay(&["stats", "--json"]).arg(&self.socket)).json()
+    pub fn stats(&self, dir: &TestDir) -> Value {
+        program::run(dir.forebay(&["stats", "--json"]).arg(&self.socket)).json()
     }
 
     /// Its open descriptors.

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 
-use forebay::cli::generate::{
+use forebay_synth::{
     ArrayContainer, ArrayOptions, GenerateOptions, generate_arrays, generate_images,
 };
 

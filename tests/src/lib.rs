@@ -4,7 +4,7 @@
 //! through clients, its output, its exit status and what the kernel says of its process. Nothing here asserts how long
 //! something may take; every wait has a generous deadline ([`DEADLINE`]) past which it says what it waited for.
 //!
-//! - [`place`]: a folder with data, configurations, sockets and caches of its own; [`data`] fills it.
+//! - [`test_dir`]: a folder with data, configurations, sockets and caches of its own; [`data`] fills it.
 //! - [`program`]: finds the program, builds it where it is missing or old, and runs it.
 //! - [`daemon`]: a running `forebay serve`, its figures and its process.
 //! - [`corpus`]: broken files of every format.
@@ -21,15 +21,16 @@ pub mod daemon;
 pub mod data;
 pub mod hostile;
 pub mod kills;
-pub mod place;
 pub mod program;
 pub mod soak;
 pub mod taken;
+pub mod test_dir;
 
 pub use daemon::Daemon;
-pub use place::Place;
 pub use taken::Taken;
+pub use test_dir::TestDir;
 
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 /// How long anything may take before a test gives up: long enough for a busy machine.
@@ -45,6 +46,12 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
         assert!(begin.elapsed() < DEADLINE, "waited {} s until {what}", DEADLINE.as_secs());
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Says that the calling test cannot run here, and why: past the test runner, which shows nothing of a test that passes.
+/// `scripts/test` counts these lines.
+pub fn skipped(why: &str) {
+    let _ = writeln!(std::io::stderr(), "skipped: {why}");
 }
 
 /// Whether a process runs. A zombie has ended.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::{Daemon, Place, data, wait_until};
+use crate::{Daemon, TestDir, data, wait_until};
 
 /// What a soak showed. The halves are the second and the fourth quarter: the first is warm-up.
 #[derive(Debug, Clone)]
@@ -35,17 +35,17 @@ pub struct Soak {
 /// When the daemon dies or a trainer gets nothing.
 #[must_use]
 pub fn soak(trainer: &Path, duration: Duration) -> Soak {
-    let place = Place::new();
-    data::images(&place.path("images"), 400, 8);
-    let config = place.config("train.toml", &data::image_config(&place.path("images"), ""));
-    let mut daemon = Daemon::serve(&place, &config);
+    let dir = TestDir::new();
+    data::images(&dir.path("images"), 400, 8);
+    let config = dir.config("train.toml", &data::image_config(&dir.path("images"), ""));
+    let mut daemon = Daemon::serve(&dir, &config);
     let begin = Instant::now();
     let mut figures = Vec::new();
     let (mut killed, mut batches) = (0, 0);
     while begin.elapsed() < duration {
         // Trainers live for 5 to 35 batches of 8; each third one goes in good order.
         let takes = 5 + killed % 31;
-        let mut child = start_trainer(trainer, &place, &daemon, takes, killed % 3 == 2);
+        let mut child = start_trainer(trainer, &dir, &daemon, takes, killed % 3 == 2);
         batches += count_batches(&mut child, takes);
         let _ = child.kill();
         let _ = child.wait();
@@ -96,15 +96,14 @@ fn at_equal_threads(early: &[[u64; 3]], late: &[[u64; 3]]) -> ([u64; 2], u64) {
 
 fn start_trainer(
     trainer: &Path,
-    place: &Place,
+    dir: &TestDir,
     daemon: &Daemon,
     takes: u64,
     ends_well: bool,
 ) -> Child {
     let take = format!("take={takes}");
     let end = if ends_well { "exit=0" } else { "hang" };
-    place
-        .command(trainer)
+    dir.command(trainer)
         .args(["use=default", &take, end])
         .env("FOREBAY_SOCKET", &daemon.socket)
         .stdin(Stdio::null())

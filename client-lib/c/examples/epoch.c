@@ -4,14 +4,14 @@
  *     cc -std=c99 epoch.c $(pkg-config --cflags --libs forebay) -o epoch
  *     ./epoch train.toml
  *
- * The target is a configuration, a daemon's socket or a stream's name. A dataset without labels prints ids alone.
+ * The target is a configuration, a daemon's socket or a stream's name. Without labels it prints only ids.
  */
 #include <forebay.h>
 
 #include <inttypes.h>
 #include <stdio.h>
 
-/* Says what went wrong and ends the program. */
+/* Prints the error and exits. */
 static int fail(const char *what, int status)
 {
     fprintf(stderr, "%s: %s: %s\n", what, forebay_status_name(status), forebay_last_error());
@@ -28,7 +28,7 @@ static uint64_t add_to_checksum(uint64_t checksum, const void *data, uint64_t by
     return checksum;
 }
 
-/* A ragged tensor has gaps between its rows, whose bytes mean nothing. */
+/* A ragged tensor has gaps with undefined bytes between its rows. */
 static uint64_t add_tensor(uint64_t checksum, const forebay_tensor *tensor, uint64_t rows)
 {
     const unsigned char *data = (const unsigned char *)tensor->data;

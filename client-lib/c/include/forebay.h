@@ -19,31 +19,30 @@
  *         die(forebay_last_error());
  *     forebay_loader_close(loader);
  *
- * Results. Every function that can fail returns an int: FOREBAY_OK and other values of 0 or more when it did what it was
- * asked to, a negative FOREBAY_ERROR_ when not. forebay_last_error() then has a sentence with values, place and remedy. A
- * failed call changes no place for a result, but that a handle or text asked for is NULL. Nothing unwinds out of this
- * library, also where it has an error of its own (FOREBAY_ERROR_INTERNAL). Running out of heap memory ends the process.
+ * Results. Every function that can fail returns an int: FOREBAY_OK or another value of 0 or more on success, a negative
+ * FOREBAY_ERROR_ on failure. forebay_last_error() then has a message with values, location and remedy. A failed call writes
+ * no results, except that a requested handle or text is set to NULL. No panic unwinds out of this library: an internal error
+ * is FOREBAY_ERROR_INTERNAL. Running out of heap memory aborts the process.
  *
- * Ownership. What the caller gets and must give back: a loader (forebay_loader_close), a batch (forebay_batch_release), a
- * text (forebay_text_free). Each is given back once; NULL may be given back and nothing happens. Handles are looked up and
- * never followed: one that was given back before is FOREBAY_ERROR_ARGUMENT, not a crash. Other pointers must be NULL, which
- * is an error where the thing is needed, or point to what is said here. Strings that go in are UTF-8, end with a null byte
- * and are not kept.
+ * Ownership. The caller must release a loader (forebay_loader_close), a batch (forebay_batch_release) and a text
+ * (forebay_text_free), each once; releasing NULL is a no-op. Handles are looked up and never dereferenced: a released handle
+ * is FOREBAY_ERROR_ARGUMENT, not a crash. Other pointers must be NULL, which is an error for a required argument, or valid as
+ * documented here. Input strings are UTF-8, end with a null byte and are not kept.
  *
- * Batches. A batch is a lease on a slot of the ring; its tensors lie there, uncopied. It is valid until its last handle is
- * released, also after the loader was closed and after the daemon has died. Slots may be returned in any order; while more
- * than `hold` batches are kept, asking for the next is FOREBAY_ERROR_HOLD_LIMIT. The slot may be written to: nobody else
- * sees it.
+ * Batches. A batch is a lease of a slot of the ring; its tensors are in the slot, without a copy. It is valid until its last
+ * handle is released, also after the loader is closed and after the daemon has died. Slots may be returned in any order;
+ * while more than `hold` batches are held, requesting the next one is FOREBAY_ERROR_HOLD_LIMIT. The slot may be written to:
+ * no other process reads it.
  *
- * Threads. Every function may be called from every thread. Calls on one loader wait for each other, so a thread that waits
- * in forebay_loader_next keeps others out of that loader; forebay_loader_close ends its wait (FOREBAY_ERROR_CLOSED). Calls on
- * batches wait for no loader. No function may be called from a signal handler.
+ * Threads. Every function may be called from every thread. Calls on one loader are serialised, so a thread that waits in
+ * forebay_loader_next blocks other calls on that loader; forebay_loader_close ends its wait (FOREBAY_ERROR_CLOSED). Calls on
+ * batches never wait for a loader. No function may be called from a signal handler.
  *
- * Forks. Loaders, batches and texts belong to the process that got them. In a forked child every call on them is
- * FOREBAY_ERROR_FORKED and does nothing, and the memory of batches is not mapped: a touch ends the child. The child may open
- * loaders of its own.
+ * Forks. Loaders, batches and texts belong to the process that created them. In a forked child every call on them is
+ * FOREBAY_ERROR_FORKED and has no effect, and the memory of batches is not mapped: an access ends the child. The child may
+ * open its own loaders.
  *
- * Sizes. Structs begin with `size`, which the FOREBAY_..._INIT constants set; it tells whether header and library fit.
+ * Sizes. Structs begin with `size`, which the FOREBAY_..._INIT constants set; it tells whether header and library match.
  */
 #ifndef FOREBAY_H
 #define FOREBAY_H
@@ -70,24 +69,24 @@ typedef enum forebay_status {
     FOREBAY_OK = 0,
     FOREBAY_END = 1,                     /* the epoch has ended; no batch */
     FOREBAY_WAITING = 2,                 /* nothing is ready yet; no batch */
-    FOREBAY_ERROR_ARGUMENT = -1,         /* an argument is NULL, was given back before, or makes no sense */
-    FOREBAY_ERROR_CONFIG = -2,           /* a mistake in the configuration, the target, the rank or the request */
-    FOREBAY_ERROR_BAD_SAMPLE = -3,       /* a bad sample under on_bad_sample = "fail", or past the budget */
-    FOREBAY_ERROR_STORAGE = -4,          /* reading failed after all retries, for a reason that may pass */
-    FOREBAY_ERROR_MEMORY = -5,           /* the machine does not grant what the session needs */
+    FOREBAY_ERROR_ARGUMENT = -1,         /* an argument is NULL, a released handle, or invalid */
+    FOREBAY_ERROR_CONFIG = -2,           /* an error in the configuration, the target, the rank or the request */
+    FOREBAY_ERROR_BAD_SAMPLE = -3,       /* a bad sample with on_bad_sample = "fail", or more of them than allowed */
+    FOREBAY_ERROR_STORAGE = -4,          /* reading failed after all retries, for a possibly transient reason */
+    FOREBAY_ERROR_MEMORY = -5,           /* the machine lacks memory, descriptors or threads for the session */
     FOREBAY_ERROR_TAKEN = -6,            /* another client holds this stream, rank and world size */
     FOREBAY_ERROR_VERSION = -7,          /* daemon and library are of different versions */
     FOREBAY_ERROR_DAEMON_LOST = -8,      /* the daemon is gone, or none answers at the socket */
-    FOREBAY_ERROR_TIMEOUT = -9,          /* nothing moved anywhere for `timeout_seconds` */
-    FOREBAY_ERROR_HOLD_LIMIT = -10,      /* more batches are kept than the ring spares: release some */
+    FOREBAY_ERROR_TIMEOUT = -9,          /* no progress for `timeout_seconds` */
+    FOREBAY_ERROR_HOLD_LIMIT = -10,      /* more batches are held than the ring allows: release some */
     FOREBAY_ERROR_STATE_MISMATCH = -11,  /* a saved state belongs to another stream; each difference is named */
-    FOREBAY_ERROR_EPOCHS_FINISHED = -12, /* all configured epochs were delivered */
+    FOREBAY_ERROR_EPOCHS_FINISHED = -12, /* all configured epochs are finished */
     FOREBAY_ERROR_FORKED = -13,          /* the handle belongs to the parent of this process */
-    FOREBAY_ERROR_INTERRUPTED = -14,     /* the `interrupt` callback said so; the loader goes on at the next call */
+    FOREBAY_ERROR_INTERRUPTED = -14,     /* the `interrupt` callback ended a wait; the loader stays usable */
     FOREBAY_ERROR_CLOSED = -15,          /* another thread closed the loader meanwhile */
     FOREBAY_ERROR_NO_SUCH_TENSOR = -16,  /* the batch has no tensor of this name or number */
-    FOREBAY_ERROR_PROTOCOL = -17,        /* what the daemon sent makes no sense: an error of Forebay's */
-    FOREBAY_ERROR_INTERNAL = -18         /* an error of this library's own: please report it */
+    FOREBAY_ERROR_PROTOCOL = -17,        /* the daemon sent invalid data: a bug in Forebay */
+    FOREBAY_ERROR_INTERNAL = -18         /* an internal error of this library: please report it */
 } forebay_status;
 
 /* The text of this thread's last failed call; "" before the first. It is the library's, valid until a later call of this
@@ -105,20 +104,20 @@ int forebay_text_free(char *text);
 typedef struct forebay_loader forebay_loader;
 typedef struct forebay_batch forebay_batch;
 
-/* Lies over a key of the configuration: "batch.size" and "128", "dataset.path" and "\"/data\"". */
+/* Overrides a key of the configuration: "batch.size" and "128", "dataset.path" and "\"/data\"". */
 typedef struct forebay_override {
     const char *key;  /* with dots */
     const char *json; /* its value as JSON text */
 } forebay_override;
 
-/* What a loader is opened with. All that is NULL or 0 has the default said here. */
+/* The options of a loader. A field that is NULL or 0 has the documented default. */
 typedef struct forebay_options {
     size_t size; /* set by FOREBAY_OPTIONS_INIT */
 
-    /* What to attach to. A path that ends in ".toml" or names a plain file: a configuration, for which a private daemon is
-     * started that ends with the loader. A path of a socket, or any other with a '/': a running daemon. Any other word: a
-     * stream of the daemon that the variable FOREBAY_SOCKET names, as `forebay run` sets it. NULL: `json` if that is given,
-     * else `stream` of that daemon. */
+    /* The target. A path that ends in ".toml" or names a plain file: a configuration, for which a private daemon is started
+     * that exits with the loader. A path of a socket, or any other path with a '/': a running daemon. Any other word: a
+     * stream of the daemon whose socket is in FOREBAY_SOCKET, which `forebay run` sets. NULL: `json` if it is given, else
+     * `stream` of that daemon. */
     const char *target;
     const char *stream; /* the stream of a running daemon; NULL: its first, or the one that `target` names */
     const char *json;   /* a configuration as JSON text, instead of `target`: a private daemon, as for a file */
@@ -126,22 +125,23 @@ typedef struct forebay_options {
     const forebay_override *overrides; /* for a private daemon; NULL: none */
     size_t override_count;
 
-    const char *state; /* a saved state to go on from (forebay_loader_state); NULL: epoch 0, sample 0 */
-    int force;         /* not 0: go on also where the state belongs to another stream */
+    const char *state; /* a saved state to resume from (forebay_loader_state); NULL: epoch 0, sample 0 */
+    int force;         /* not 0: accept a state of another stream */
 
-    /* This process's rank, counted from 0, and the number of ranks. `world_size` 0: what the launcher says (RANK and
-     * WORLD_SIZE, or Slurm inside a step), else rank 0 of 1. */
+    /* This process's rank, counted from 0, and the number of ranks. `world_size` 0: the launcher's (RANK and WORLD_SIZE, or
+     * Slurm inside a step), else rank 0 of 1. */
     uint32_t rank;
     uint32_t world_size;
 
-    double timeout_seconds; /* the longest wait without any progress; 0: 300 */
-    const char *program;    /* where a private daemon's program is looked for, after the variable FOREBAY_PROGRAM and before
-                               the folder of this executable and PATH */
+    double timeout_seconds; /* the maximum wait without any progress; 0: 300 */
+    const char *program;    /* the private daemon's program, tried after the variable FOREBAY_PROGRAM and before the folder
+                               of this executable and PATH */
 
-    /* Called about every 50 ms by the thread that waits in a call on the loader, also while it is opened. Not 0 ends the
-     * wait with FOREBAY_ERROR_INTERRUPTED. It must return (no C++ exception, no longjmp) and must not use the loader. */
+    /* Called about every 50 ms by the thread that waits in a call on the loader, also while it is opened. A result other
+     * than 0 ends the wait with FOREBAY_ERROR_INTERRUPTED. It must return (no C++ exception, no longjmp) and must not use
+     * the loader. */
     int (*interrupt)(void *context);
-    void *interrupt_context; /* handed to `interrupt` */
+    void *interrupt_context; /* passed to `interrupt` */
 } forebay_options;
 
 #define FOREBAY_OPTIONS_INIT {sizeof(forebay_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
@@ -149,8 +149,8 @@ typedef struct forebay_options {
 /* Attaches; starts a private daemon first where the target is a configuration. *loader is a handle to be closed. */
 int forebay_loader_open(const forebay_options *options, forebay_loader **loader);
 
-/* Ends the session, and a private daemon. Waits for the call that another thread is in, and ends that one's wait. Batches
- * stay valid. */
+/* Ends the session and a private daemon. Ends the wait of another thread's call on the loader, and waits for its return.
+ * Batches stay valid. */
 int forebay_loader_close(forebay_loader *loader);
 
 /* ---- Taking batches -------------------------------------------------------------------------------------------------- */
@@ -164,32 +164,32 @@ int forebay_loader_next(forebay_loader *loader, forebay_batch **batch);
  * begins no epoch: forebay_loader_begin_epoch does, and without it this is FOREBAY_END. */
 int forebay_loader_try_next(forebay_loader *loader, forebay_batch **batch);
 
-/* After FOREBAY_WAITING: waits 50 ms, or less when something comes. FOREBAY_ERROR_TIMEOUT when nothing moved for too long. */
+/* After FOREBAY_WAITING: waits up to 50 ms, less if there is an event. FOREBAY_ERROR_TIMEOUT without progress. */
 int forebay_loader_wait(forebay_loader *loader);
 
-/* Begins the next epoch: the one that an opening, a seek or a loaded state stands in, else the one after the last. What is
- * left of an epoch that was begun is given up, and counted. */
+/* Begins the next epoch: that of the opening, seek or loaded state, else the one after the last epoch. The remaining batches
+ * of an unfinished epoch are given up, and counted. */
 int forebay_loader_begin_epoch(forebay_loader *loader);
 
-/* Goes to an epoch's start; does nothing when it is the current or the loaded one. */
+/* Seeks to an epoch's start, unless the position is in that epoch already. */
 int forebay_loader_set_epoch(forebay_loader *loader, uint64_t epoch);
 
-/* Goes to a position: an epoch, and the samples of it that all ranks together have passed. When the stream has no such
- * position (FOREBAY_ERROR_CONFIG) the session has ended. */
+/* Seeks to a position: an epoch, and the samples of it that all ranks together have consumed. A position that the stream
+ * does not have (FOREBAY_ERROR_CONFIG) ends the session. */
 int forebay_loader_seek(forebay_loader *loader, uint64_t epoch, uint64_t samples);
 
-/* ---- State and figures ----------------------------------------------------------------------------------------------- */
+/* ---- State and statistics -------------------------------------------------------------------------------------------- */
 
-/* The place in the stream as one line of JSON, the same on every rank and good for any number of ranks. It counts the
- * batches that forebay_loader_next gave, less the last `held_back` ones: for programs that read ahead. *json is a text to
- * be freed. */
+/* The stream's state as one line of JSON, the same on every rank and valid for any number of ranks. It counts the batches
+ * that forebay_loader_next returned, except the last `held_back` ones: for programs that read ahead. *json is a text to be
+ * freed. */
 int forebay_loader_state(forebay_loader *loader, size_t held_back, char **json);
 
-/* Goes on where a saved state stands. FOREBAY_ERROR_STATE_MISMATCH when it belongs to another stream, unless `force` is not
- * 0; nothing has changed then. */
+/* Resumes from a saved state. FOREBAY_ERROR_STATE_MISMATCH when it belongs to another stream, unless `force` is not 0; the
+ * loader is unchanged then. */
 int forebay_loader_load_state(forebay_loader *loader, const char *json, int force);
 
-/* The daemon's figures as JSON, as `forebay stats --json` prints them, and under "client" this loader's own. *json is a text
+/* The daemon's statistics as JSON, as `forebay stats --json` prints them, and this loader's under "client". *json is a text
  * to be freed. */
 int forebay_loader_stats(forebay_loader *loader, char **json);
 
@@ -198,16 +198,16 @@ typedef struct forebay_loader_info {
     uint64_t batches_per_epoch; /* of this rank, in a full epoch */
     uint64_t samples_per_epoch; /* of all ranks: the dataset's */
     uint64_t epochs;            /* configured; 0: endless */
-    uint64_t held;              /* batches that this process keeps now */
-    uint64_t given_up;          /* batches that early ends of epochs left behind */
-    uint64_t restarts;          /* how often a daemon that had died was replaced */
-    uint32_t batch_size;        /* the most rows of a batch */
+    uint64_t held;              /* batches that this process holds now */
+    uint64_t given_up;          /* batches given up by leaving epochs early */
+    uint64_t restarts;          /* how often a dead daemon was replaced */
+    uint32_t batch_size;        /* the maximum number of rows in a batch */
     uint32_t tensor_count;      /* of each batch */
     uint32_t slots;             /* of the ring */
-    uint32_t hold;              /* batches that may be kept while the next is asked for */
+    uint32_t hold;              /* batches that may be held while the next one is requested */
     uint32_t rank;
     uint32_t world_size;
-    uint32_t daemon_process; /* the private daemon's process id, another after a restart; 0: not private */
+    uint32_t daemon_process; /* the private daemon's process id, which changes with a restart; 0: not private */
 } forebay_loader_info;
 
 #define FOREBAY_LOADER_INFO_INIT {sizeof(forebay_loader_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
@@ -220,9 +220,9 @@ int forebay_loader_get_info(forebay_loader *loader, forebay_loader_info *info);
 typedef struct forebay_batch_info {
     size_t size;            /* set by FOREBAY_BATCH_INFO_INIT */
     uint64_t rows;          /* samples in the batch, padding included */
-    uint64_t number;        /* in the session, counted from 0 over seeks and epochs */
-    uint64_t epoch;         /* that it belongs to */
-    uint64_t epoch_after;   /* the stream's position once the batch is consumed: the epoch, */
+    uint64_t number;        /* in the session, counted from 0 across seeks and epochs */
+    uint64_t epoch;         /* the batch's epoch */
+    uint64_t epoch_after;   /* the stream's position after the batch: the epoch, */
     uint64_t samples_after; /* and the samples of it over all ranks */
     uint64_t payload_bytes; /* of the slot */
     uint32_t tensor_count;
@@ -237,7 +237,7 @@ int forebay_batch_get_info(const forebay_batch *batch, forebay_batch_info *info)
 /* A second handle to the same slot, to be released as well; the slot returns with the last one. */
 int forebay_batch_retain(const forebay_batch *batch, forebay_batch **second);
 
-/* Gives a handle back, on any thread, also after the loader was closed. */
+/* Releases a handle, on any thread, also after the loader was closed. */
 int forebay_batch_release(forebay_batch *batch);
 
 /* ---- Tensors --------------------------------------------------------------------------------------------------------- */
@@ -264,14 +264,14 @@ typedef enum forebay_dtype_code {
 /* One tensor of a batch. `data`, `offsets` and `lengths` are valid as long as the batch; the rest is the caller's copy.
  *
  * A dense tensor is contiguous, in row-major order: shape[0] is the batch's rows.
- * A ragged tensor, whose rows are one-dimensional and differ in length, has rank 1, and shape[0] elements in the region that
- * its rows lie in, gaps included. Row i begins offsets[i] elements after `data` and has lengths[i] elements; both arrays
- * have an entry for each row of the batch. */
+ * A ragged tensor, whose rows are one-dimensional and differ in length, has rank 1, and shape[0] elements in the region of
+ * its rows, gaps included. Row i begins offsets[i] elements after `data` and has lengths[i] elements; both arrays have an
+ * entry for each row of the batch. */
 typedef struct forebay_tensor {
     size_t size;                       /* set by FOREBAY_TENSOR_INIT */
     void *data;                        /* aligned to 256 bytes */
     uint64_t bytes;                    /* of the whole tensor, gaps included */
-    int64_t shape[FOREBAY_MAX_RANK];   /* as it lies in memory, the batch's rows first; 0 beyond `rank` */
+    int64_t shape[FOREBAY_MAX_RANK];   /* in memory order, the batch's rows first; 0 beyond `rank` */
     int64_t strides[FOREBAY_MAX_RANK]; /* in elements; 0 beyond `rank` */
     const uint64_t *offsets;           /* in elements; NULL: the tensor is dense */
     const uint64_t *lengths;           /* in elements; NULL: the tensor is dense */
@@ -283,8 +283,8 @@ typedef struct forebay_tensor {
 
 #define FOREBAY_TENSOR_INIT {sizeof(forebay_tensor), 0, 0, {0}, {0}, 0, 0, {0, 0, 0}, 0, 0, {0}}
 
-/* Fills *tensor with the tensor at a place, from 0 up to tensor_count. Names, types and places are the same for all batches
- * of a loader. */
+/* Fills *tensor with the tensor at an index below tensor_count. Names, types and indices are the same for all batches of a
+ * loader. */
 int forebay_batch_get_tensor(const forebay_batch *batch, uint32_t index, forebay_tensor *tensor);
 
 /* Fills *tensor with the tensor of a name. */

@@ -1,10 +1,9 @@
 //! The functions of the header on a batch and its tensors.
 //!
-//! No Rust reference to a slot's bytes is formed here: addresses go out, and what the caller does with them is between it
-//! and the slot.
+//! No Rust reference to a slot's bytes is formed here: the caller gets addresses and may write through them.
 //!
 //! # Safety
-//! Every function takes pointers as the header says: null, or valid for what it is used for. Handles need no promise.
+//! Pointers are as the header says: null, or valid for their use. Handles may have any value.
 
 #![allow(unsafe_code)]
 #![allow(
@@ -19,10 +18,10 @@ use forebay_protocol::tensor::{MAX_NAME_BYTES, MAX_RANK};
 
 use crate::options::check_size;
 use crate::registry;
-use crate::status::{Failure, Status, at_the_border};
+use crate::status::{Failure, Status, ffi_guard};
 use crate::text::{check_place, required};
 
-/// `forebay_batch` of the header: nothing lies at its address.
+/// `forebay_batch` of the header: an opaque handle, never dereferenced.
 #[derive(Debug)]
 #[repr(C)]
 pub struct BatchHandle {
@@ -133,11 +132,11 @@ fn describe(tensor: Tensor<'_>) -> Result<TensorInfo, Failure> {
     })
 }
 
-/// Writes a tensor's description to where the caller wants it.
+/// Writes a tensor's description to the caller's struct.
 ///
 /// # Safety
 /// `place` is null or may be read and written as the struct of the header.
-unsafe fn hand_out<'batch>(
+unsafe fn write_tensor<'batch>(
     place: *mut TensorInfo,
     find: impl FnOnce() -> Result<Tensor<'batch>, Failure>,
 ) -> Result<Status, Failure> {
@@ -157,7 +156,7 @@ pub unsafe extern "C" fn forebay_batch_get_info(
     batch: *const BatchHandle,
     info: *mut BatchInfo,
 ) -> c_int {
-    at_the_border(|| {
+    ffi_guard(|| {
         check_place("info", info)?;
         // SAFETY: checked to be neither null nor misaligned; the size is the first member. The rest is the caller's promise.
         let size = unsafe { info.cast::<usize>().read() };
@@ -189,11 +188,11 @@ pub unsafe extern "C" fn forebay_batch_get_tensor(
     index: u32,
     tensor: *mut TensorInfo,
 ) -> c_int {
-    at_the_border(|| {
+    ffi_guard(|| {
         let (_, batch) = registry::batch(batch.addr())?;
         let find = || at(&batch, index);
         // SAFETY: the caller's promise.
-        unsafe { hand_out(tensor, find) }
+        unsafe { write_tensor(tensor, find) }
     })
 }
 
@@ -202,7 +201,7 @@ fn at(batch: &Batch, index: u32) -> Result<Tensor<'_>, Failure> {
     let count = tensors.len();
     usize::try_from(index).ok().and_then(|index| tensors.nth(index)).ok_or_else(|| Failure {
         status: Status::NoSuchTensor,
-        message: format!("tensor {index} was asked for and the batch has {count}, counted from 0"),
+        message: format!("tensor {index} was requested and the batch has {count}, counted from 0"),
     })
 }
 
@@ -213,12 +212,12 @@ pub unsafe extern "C" fn forebay_batch_find_tensor(
     name: *const c_char,
     tensor: *mut TensorInfo,
 ) -> c_int {
-    at_the_border(|| {
+    ffi_guard(|| {
         let (_, batch) = registry::batch(batch.addr())?;
         // SAFETY: the caller's promise.
         let name = unsafe { required("name", name) }?;
         // SAFETY: the caller's promise.
-        unsafe { hand_out(tensor, || batch.require(name).map_err(Failure::from)) }
+        unsafe { write_tensor(tensor, || batch.require(name).map_err(Failure::from)) }
     })
 }
 
@@ -228,7 +227,7 @@ pub unsafe extern "C" fn forebay_batch_retain(
     batch: *const BatchHandle,
     second: *mut *mut BatchHandle,
 ) -> c_int {
-    at_the_border(|| {
+    ffi_guard(|| {
         check_place("second", second)?;
         // SAFETY: checked to be neither null nor misaligned, and the rest is the caller's promise.
         unsafe { second.write(std::ptr::null_mut()) };
@@ -240,10 +239,10 @@ pub unsafe extern "C" fn forebay_batch_retain(
     })
 }
 
-/// Gives a handle back: see the header.
+/// Releases a handle: see the header.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_batch_release(batch: *mut BatchHandle) -> c_int {
-    at_the_border(|| {
+    ffi_guard(|| {
         if !batch.is_null() {
             drop(registry::remove_batch(batch.addr())?);
         }

@@ -46,7 +46,7 @@ macro_rules! ask_struct {
             concat!("sizeof(((", $c, " *)0)->", stringify!($field), ")"),
             i64::try_from(size_of_field(|value: &$rust| &value.$field)).unwrap(),
         );)+
-        // Every field is asked for: this does not compile otherwise.
+        // Fails to compile unless every field is listed.
         let _ = |value: $rust| { let $rust { $($field: _),+ } = value; };
     };
 }

@@ -1,7 +1,7 @@
 //! The functions of the header on a loader.
 //!
 //! # Safety
-//! Every function takes pointers as the header says: null, or valid for what it is used for. Handles need no promise.
+//! Pointers are as the header says: null, or valid for their use. Handles may have any value.
 
 #![allow(unsafe_code)]
 #![allow(
@@ -19,10 +19,10 @@ use serde_json::{Value, json};
 use crate::batch::BatchHandle;
 use crate::options::{self, Options, check_size};
 use crate::registry::{self, Registry, Session};
-use crate::status::{Failure, Status, at_the_border};
+use crate::status::{Failure, Status, ffi_guard};
 use crate::text::{self, check_place};
 
-/// `forebay_loader` of the header: nothing lies at its address.
+/// `forebay_loader` of the header: an opaque handle, never dereferenced.
 #[derive(Debug)]
 #[repr(C)]
 pub struct LoaderHandle {
@@ -50,34 +50,34 @@ pub struct LoaderInfo {
     pub daemon_process: u32,
 }
 
-/// Runs something on a loader that gives nothing back.
-fn act(loader: *mut LoaderHandle, work: impl FnOnce(&mut Loader) -> Result<(), Error>) -> c_int {
-    at_the_border(|| {
+/// Calls a method of a loader that returns nothing.
+fn call(loader: *mut LoaderHandle, work: impl FnOnce(&mut Loader) -> Result<(), Error>) -> c_int {
+    ffi_guard(|| {
         registry::session(loader.addr())?.1.run(work)?;
         Ok(Status::Ok)
     })
 }
 
-/// Hands a text of a loader out.
+/// Calls a method of a loader and returns its text to the caller.
 ///
 /// # Safety
 /// `place` is null or may be written to.
-unsafe fn tell(
+unsafe fn call_for_text(
     loader: *mut LoaderHandle,
     place: *mut *mut c_char,
     work: impl FnOnce(&mut Loader) -> Result<String, Error>,
 ) -> c_int {
-    at_the_border(|| {
+    ffi_guard(|| {
         // SAFETY: the caller's promise.
         unsafe { clear(place, "text") }?;
         let (registry, session) = registry::session(loader.addr())?;
         let text = session.run(work)?;
         // SAFETY: the caller's promise.
-        unsafe { text::hand_out(registry, text, place) }
+        unsafe { text::write_text(registry, text, place) }
     })
 }
 
-/// Writes null to a place for a result, so that none is left from before when the call fails.
+/// Writes null to an output pointer, so that a failed call leaves no old value there.
 ///
 /// # Safety
 /// `place` is null or may be written to.
@@ -88,11 +88,11 @@ unsafe fn clear<T>(place: *mut *mut T, name: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Gives a batch a handle and hands it out.
+/// Creates a handle of a batch and writes it to the caller's pointer.
 ///
 /// # Safety
 /// `place` was checked and may be written to.
-unsafe fn hand_out(
+unsafe fn write_batch(
     registry: &Registry,
     batch: Option<Batch>,
     place: *mut *mut BatchHandle,
@@ -110,7 +110,7 @@ pub unsafe extern "C" fn forebay_loader_open(
     options: *const Options,
     loader: *mut *mut LoaderHandle,
 ) -> c_int {
-    at_the_border(|| {
+    ffi_guard(|| {
         // SAFETY: the caller's promise, here and below.
         unsafe { clear(loader, "loader") }?;
         let closing = Arc::new(AtomicBool::new(false));
@@ -127,7 +127,7 @@ pub unsafe extern "C" fn forebay_loader_open(
 /// Closes a loader: see the header.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_loader_close(loader: *mut LoaderHandle) -> c_int {
-    at_the_border(|| {
+    ffi_guard(|| {
         if !loader.is_null() {
             registry::remove_session(loader.addr())?.close();
         }
@@ -141,13 +141,13 @@ pub unsafe extern "C" fn forebay_loader_next(
     loader: *mut LoaderHandle,
     batch: *mut *mut BatchHandle,
 ) -> c_int {
-    at_the_border(|| {
+    ffi_guard(|| {
         // SAFETY: the caller's promise.
         unsafe { clear(batch, "batch") }?;
         let (registry, session) = registry::session(loader.addr())?;
         let next = session.run(Loader::next_batch)?;
         // SAFETY: as above; checked by `clear`.
-        Ok(unsafe { hand_out(registry, next, batch) })
+        Ok(unsafe { write_batch(registry, next, batch) })
     })
 }
 
@@ -157,7 +157,7 @@ pub unsafe extern "C" fn forebay_loader_try_next(
     loader: *mut LoaderHandle,
     batch: *mut *mut BatchHandle,
 ) -> c_int {
-    at_the_border(|| {
+    ffi_guard(|| {
         // SAFETY: the caller's promise.
         unsafe { clear(batch, "batch") }?;
         let (registry, session) = registry::session(loader.addr())?;
@@ -167,36 +167,36 @@ pub unsafe extern "C" fn forebay_loader_try_next(
             Some(Next::End) => None,
         };
         // SAFETY: as above; checked by `clear`.
-        Ok(unsafe { hand_out(registry, next, batch) })
+        Ok(unsafe { write_batch(registry, next, batch) })
     })
 }
 
-/// Waits a little: see the header.
+/// Waits for up to 50 ms: see the header.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_loader_wait(loader: *mut LoaderHandle) -> c_int {
-    act(loader, Loader::wait)
+    call(loader, Loader::wait)
 }
 
 /// Begins the next epoch: see the header.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_loader_begin_epoch(loader: *mut LoaderHandle) -> c_int {
-    act(loader, Loader::begin_epoch)
+    call(loader, Loader::begin_epoch)
 }
 
-/// Goes to an epoch: see the header.
+/// Seeks to an epoch: see the header.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_loader_set_epoch(loader: *mut LoaderHandle, epoch: u64) -> c_int {
-    act(loader, |loader| loader.set_epoch(epoch))
+    call(loader, |loader| loader.set_epoch(epoch))
 }
 
-/// Goes to a position: see the header.
+/// Seeks to a position: see the header.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_loader_seek(
     loader: *mut LoaderHandle,
     epoch: u64,
     samples: u64,
 ) -> c_int {
-    act(loader, |loader| loader.seek(Position { epoch, samples }))
+    call(loader, |loader| loader.seek(Position { epoch, samples }))
 }
 
 /// The state: see the header.
@@ -207,17 +207,17 @@ pub unsafe extern "C" fn forebay_loader_state(
     json: *mut *mut c_char,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { tell(loader, json, |loader| Ok(loader.state(held_back)?.to_json())) }
+    unsafe { call_for_text(loader, json, |loader| Ok(loader.state(held_back)?.to_json())) }
 }
 
-/// Goes on from a state: see the header.
+/// Resumes from a state: see the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_loader_load_state(
     loader: *mut LoaderHandle,
     json: *const c_char,
     force: c_int,
 ) -> c_int {
-    at_the_border(|| {
+    ffi_guard(|| {
         let (_, session) = registry::session(loader.addr())?;
         // SAFETY: the caller's promise.
         let state = State::from_json(unsafe { text::required("json", json) }?)?;
@@ -226,21 +226,22 @@ pub unsafe extern "C" fn forebay_loader_load_state(
     })
 }
 
-/// The figures: see the header.
+/// The statistics: see the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_loader_stats(
     loader: *mut LoaderHandle,
     json: *mut *mut c_char,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { tell(loader, json, figures) }
+    unsafe { call_for_text(loader, json, statistics) }
 }
 
-/// The daemon's figures, and under `client` this loader's own: the object that the Python face gives.
-fn figures(loader: &mut Loader) -> Result<String, Error> {
+/// The daemon's statistics, and under `client` this loader's: the same object as in Python.
+fn statistics(loader: &mut Loader) -> Result<String, Error> {
     let text = loader.stats()?;
-    let mut figures: Value = serde_json::from_str(&text)
-        .map_err(|error| Error::Protocol(format!("the daemon's figures are no JSON: {error}")))?;
+    let mut statistics: Value = serde_json::from_str(&text).map_err(|error| {
+        Error::Protocol(format!("the daemon's statistics are not JSON: {error}"))
+    })?;
     let waits = loader.wait_statistics();
     let own = json!({
         "batches": waits.batches(),
@@ -255,19 +256,19 @@ fn figures(loader: &mut Loader) -> Result<String, Error> {
             "p99": waits.quantile(0.99).as_secs_f64(),
         },
     });
-    if let Some(object) = figures.as_object_mut() {
+    if let Some(object) = statistics.as_object_mut() {
         object.insert("client".into(), own);
     }
-    Ok(figures.to_string())
+    Ok(statistics.to_string())
 }
 
-/// What a session is: see the header.
+/// The terms of a session: see the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_loader_get_info(
     loader: *mut LoaderHandle,
     info: *mut LoaderInfo,
 ) -> c_int {
-    at_the_border(|| {
+    ffi_guard(|| {
         check_place("info", info)?;
         // SAFETY: checked to be neither null nor misaligned; the size is the first member. The rest is the caller's promise.
         let size = unsafe { info.cast::<usize>().read() };

@@ -1,4 +1,4 @@
-//! What a loader is opened with: `forebay_options` of the header.
+//! The options of a loader: `forebay_options` of the header.
 
 #![allow(unsafe_code)]
 
@@ -14,7 +14,7 @@ use forebay_protocol::sync::{AtomicBool, Ordering};
 use crate::status::Failure;
 use crate::text::{check_place, optional, required};
 
-/// One key that overrides the configuration's.
+/// One override of a key of the configuration.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct Override {
@@ -24,7 +24,7 @@ pub struct Override {
     pub json: *const c_char,
 }
 
-/// What a loader is opened with; the header says what each field means.
+/// The options of a loader; the header documents each field.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 #[allow(missing_docs, reason = "documented where its users look, in forebay.h")]
@@ -46,11 +46,11 @@ pub struct Options {
     pub interrupt_context: *mut c_void,
 }
 
-/// The caller's context, on its way through threads.
+/// The caller's context pointer, which is sent between threads.
 struct Context(*mut c_void);
 
-// SAFETY: this library hands the pointer back and never follows it; the header says that the callback is called on
-// whatever thread waits.
+// SAFETY: this library passes the pointer back and never dereferences it; the header says that the callback is called on
+// the waiting thread.
 unsafe impl Send for Context {}
 
 impl Context {
@@ -59,14 +59,14 @@ impl Context {
     }
 }
 
-/// Checks the size that the caller wrote into a struct, which tells whether header and library fit together.
+/// Checks the size in the caller's struct, which tells whether header and library match.
 pub(crate) fn check_size<T>(name: &str, initialiser: &str, size: usize) -> Result<(), Failure> {
     if size == size_of::<T>() {
         return Ok(());
     }
     Err(Failure::argument(format!(
-        "`{name}->size` is {size} and this library, {}, has {}: begin with `{initialiser}`, or compile the program with the \
-         header of this release",
+        "`{name}->size` is {size} and this library, {}, has {}: initialise it with `{initialiser}`, or compile the program \
+         with the header of this release",
         env!("CARGO_PKG_VERSION"),
         size_of::<T>()
     )))
@@ -93,7 +93,7 @@ pub(crate) unsafe fn read(
         (0, 0) => {}
         (rank, 0) => {
             return Err(Failure::argument(format!(
-                "rank {rank} was given without `world_size`; give both, or leave both 0 for what the launcher says"
+                "rank {rank} was given without `world_size`; give both, or leave both 0 for the launcher's values"
             )));
         }
         (rank, world_size) => builder = builder.rank(rank, world_size),
@@ -112,7 +112,7 @@ pub(crate) unsafe fn read(
         check_place("overrides", options.overrides)?;
     }
     for index in 0..options.override_count {
-        // SAFETY: the caller's promise: so many overrides, each of two strings.
+        // SAFETY: the caller's promise: `override_count` overrides of two strings each.
         let (key, json) = unsafe {
             let entry = options.overrides.add(index).read();
             (required("overrides[].key", entry.key)?, required("overrides[].json", entry.json)?)
@@ -125,14 +125,15 @@ pub(crate) unsafe fn read(
         builder = builder.program(Path::new(OsStr::from_bytes(program.to_bytes())));
     }
     let closing = Arc::clone(closing);
-    let (asked, context) = (options.interrupt, Context(options.interrupt_context));
+    let (callback, context) = (options.interrupt, Context(options.interrupt_context));
     Ok(builder.interrupt(move || {
-        // Relaxed: a flag that carries nothing else.
-        closing.load(Ordering::Relaxed) || asked.is_some_and(|asked| asked(context.pointer()) != 0)
+        // Relaxed: an independent flag.
+        closing.load(Ordering::Relaxed)
+            || callback.is_some_and(|callback| callback(context.pointer()) != 0)
     }))
 }
 
-/// What the options say to attach to.
+/// The target of the attach.
 ///
 /// # Safety
 /// The strings are null or end with a null byte.
@@ -155,7 +156,7 @@ unsafe fn target(options: &Options) -> Result<Target, Failure> {
             "`folder` is where relative paths of `json` start, and `json` is null; paths of a file start at its folder",
         )),
         (None, stream, None, None) => Ok(Target::Stream(stream.map(str::to_owned))),
-        (Some(word), stream, None, None) => match (Target::from_word(word), stream) {
+        (Some(word), stream, None, None) => match (Target::parse(word), stream) {
             (target, None) => Ok(target),
             (Target::Socket(path, _), Some(stream)) => {
                 Ok(Target::Socket(path, Some(stream.to_owned())))

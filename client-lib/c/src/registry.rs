@@ -1,13 +1,13 @@
-//! What handles stand for.
+//! The objects behind handles.
 //!
-//! A handle is a number that is given once, dressed as a pointer at which nothing lies. It is looked up here and never
-//! followed, so that a handle that is null, was given back or is of the other kind is an error and nothing worse. Two tables
-//! own what the handles stand for, a third the texts that went out; each has a lock that is held for a look-up only. A
-//! loader has a lock of its own, held as long as a call on it takes.
+//! A handle is a unique number in a pointer type; no memory is at its address. It is looked up here and never dereferenced,
+//! so a handle that is null, released or of another kind is an error. Two tables own the objects, a third the texts that
+//! were returned; each has a lock that is held for a lookup only. A loader also has its own lock, held for the duration of
+//! a call.
 //!
-//! **After a fork** the child must not touch these locks: another thread may have held one at that moment. A
-//! [`ForkMark`] tells, before any lock, that a handle belongs to the parent. The child's first `forebay_loader_open` puts
-//! tables of its own in their place; the parent's are left as they are, so nothing in them is dropped there.
+//! **After a fork** the child must not take these locks: another thread may have held one at the fork. A [`ForkMark`]
+//! detects, before any lock, that a handle belongs to the parent. The child's first `forebay_loader_open` installs new
+//! tables; the parent's are leaked in the child, so nothing in them is dropped there.
 
 #![allow(unsafe_code)]
 
@@ -25,7 +25,7 @@ use crate::status::{Failure, Status};
 /// The tables of one process.
 pub(crate) struct Registry {
     mark: ForkMark,
-    /// Handles below were given before the fork that made this process; 0 where there was none.
+    /// Handles below this were created before the fork of this process; 0 without a fork.
     first_handle: usize,
     loaders: Mutex<HashMap<usize, Arc<Session>>>,
     batches: Mutex<HashMap<usize, Batch>>,
@@ -39,7 +39,7 @@ static CURRENT: AtomicPtr<Registry> = AtomicPtr::new(std::ptr::null_mut());
 static NEXT_HANDLE: AtomicUsize = AtomicUsize::new(HANDLE_STEP);
 const HANDLE_STEP: usize = 16;
 
-/// Locks a table. It is whole even when its lock is poisoned: every change is one call of the map.
+/// Locks a table. It is consistent even when the lock is poisoned: every change is a single map operation.
 fn table<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -64,9 +64,7 @@ impl Registry {
             }
             let mark = ForkMark::new().map_err(|error| Failure {
                 status: Status::Memory,
-                message: format!(
-                    "the kernel refuses a page that tells forks (MADV_WIPEONFORK): {error}"
-                ),
+                message: format!("mapping the fork mark failed (MADV_WIPEONFORK): {error}"),
             })?;
             let fresh = Box::into_raw(Box::new(Self {
                 mark,
@@ -79,7 +77,7 @@ impl Registry {
             let old = seen.map_or(std::ptr::null_mut(), |old| std::ptr::from_ref(old).cast_mut());
             // AcqRel: with the load in `stored`.
             if CURRENT.compare_exchange(old, fresh, Ordering::AcqRel, Ordering::Acquire).is_err() {
-                // SAFETY: made above and shown to nobody.
+                // SAFETY: allocated above and not shared.
                 drop(unsafe { Box::from_raw(fresh) });
             }
         }
@@ -184,7 +182,7 @@ impl Session {
         &self,
         work: impl FnOnce(&mut Loader) -> Result<R, Error>,
     ) -> Result<R, Failure> {
-        let mut guard = self.loader.lock().map_err(|_| given_up())?;
+        let mut guard = self.loader.lock().map_err(|_| poisoned())?;
         self.run_locked(&mut guard, work)
     }
 
@@ -196,7 +194,7 @@ impl Session {
         match self.loader.try_lock() {
             Ok(mut guard) => self.run_locked(&mut guard, work).map(Some),
             Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Poisoned(_)) => Err(given_up()),
+            Err(TryLockError::Poisoned(_)) => Err(poisoned()),
         }
     }
 
@@ -221,11 +219,11 @@ impl Session {
     }
 }
 
-/// A call panicked and may have left the loader half changed.
-fn given_up() -> Failure {
+/// A call panicked and may have left the loader in an inconsistent state.
+fn poisoned() -> Failure {
     Failure {
         status: Status::Internal,
-        message: "an earlier call on this loader met an error of Forebay's own; close it and open another, from its last \
+        message: "an earlier call on this loader failed with an internal error; close it and open another from its last \
                   saved state"
             .into(),
     }
@@ -236,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_never_given_is_refused() {
+    fn unknown_handles_are_refused() {
         Registry::for_opening().unwrap();
         for handle in [0, 1, usize::MAX - 15] {
             for failure in [

@@ -1,4 +1,4 @@
-//! Error codes, each thread's last error, and the border that no panic crosses.
+//! Error codes, each thread's last error, and the guard that stops panics.
 
 #![allow(unsafe_code)]
 
@@ -32,7 +32,7 @@ statuses! {
     End = 1, "FOREBAY_END", c"end";
     /// Nothing is ready.
     Waiting = 2, "FOREBAY_WAITING", c"waiting";
-    /// An argument is null, too old or makes no sense.
+    /// An argument is null, stale or invalid.
     Argument = -1, "FOREBAY_ERROR_ARGUMENT", c"argument";
     /// As [`Error::Config`].
     Config = -2, "FOREBAY_ERROR_CONFIG", c"config";
@@ -66,11 +66,11 @@ statuses! {
     NoSuchTensor = -16, "FOREBAY_ERROR_NO_SUCH_TENSOR", c"no-such-tensor";
     /// As [`Error::Protocol`].
     Protocol = -17, "FOREBAY_ERROR_PROTOCOL", c"protocol";
-    /// An error of Forebay's own.
+    /// An internal error.
     Internal = -18, "FOREBAY_ERROR_INTERNAL", c"internal";
 }
 
-/// Why a function did not do what it was asked to.
+/// The failure of a function.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) status: Status,
@@ -112,18 +112,18 @@ thread_local! {
     static LAST_ERROR: RefCell<CString> = RefCell::default();
 }
 
-/// Runs what a function of the header does. A failure becomes its code and this thread's last error; so does a panic.
-pub(crate) fn at_the_border(work: impl FnOnce() -> Result<Status, Failure>) -> c_int {
-    // A panic leaves no half-made state behind that is used again: a loader in whose call it happened is given up
-    // (`registry`), and the tables of handles change in single steps.
+/// Runs the body of a function of the header. A failure or a panic becomes an error code and this thread's last error.
+pub(crate) fn ffi_guard(work: impl FnOnce() -> Result<Status, Failure>) -> c_int {
+    // No inconsistent state is used after a panic: the loader is poisoned (`registry`), and the tables of handles change
+    // in single operations.
     let failure = match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(status)) => return status as c_int,
         Ok(Err(failure)) => failure,
         Err(panic) => describe_panic(panic),
     };
-    // A word with a null byte would be cut there.
+    // A null byte would truncate the message.
     let message = CString::new(failure.message.replace('\0', "\u{fffd}")).unwrap_or_default();
-    // Fails only while the thread ends; then nobody can ask any more.
+    // Fails only while the thread ends.
     let _ = LAST_ERROR.try_with(|last| last.replace(message));
     failure.status as c_int
 }
@@ -134,7 +134,7 @@ fn describe_panic(panic: Box<dyn std::any::Any + Send>) -> Failure {
         Err(panic) => match panic.downcast::<&'static str>() {
             Ok(words) => (*words).to_owned(),
             Err(panic) => {
-                // What it is nobody knows, and dropping it may panic again.
+                // Dropping an unknown payload may panic again.
                 std::mem::forget(panic);
                 "of an unknown kind".to_owned()
             }
@@ -142,7 +142,7 @@ fn describe_panic(panic: Box<dyn std::any::Any + Send>) -> Failure {
     };
     Failure {
         status: Status::Internal,
-        message: format!("an error of Forebay's own: {words}; please report it"),
+        message: format!("internal error: {words}; please report it"),
     }
 }
 
@@ -181,19 +181,19 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_ends_at_the_border_as_an_error() {
+    fn a_panic_becomes_an_error() {
         assert_eq!(last_error(), "");
-        let status = at_the_border(|| panic!("{} on purpose", "a panic"));
+        let status = ffi_guard(|| panic!("{} on purpose", "a panic"));
         assert_eq!(status, Status::Internal as c_int);
         assert!(last_error().contains("a panic on purpose; please report"), "{}", last_error());
-        let status = at_the_border(|| std::panic::panic_any(17));
+        let status = ffi_guard(|| std::panic::panic_any(17));
         assert_eq!(status, Status::Internal as c_int);
         assert!(last_error().contains("unknown kind"));
     }
 
     #[test]
     fn the_last_error_is_the_threads_own_and_survives_success() {
-        let fail = |words: &'static str| at_the_border(|| Err(Failure::argument(words)));
+        let fail = |words: &'static str| ffi_guard(|| Err(Failure::argument(words)));
         assert_eq!(fail("here"), Status::Argument as c_int);
         std::thread::spawn(move || {
             assert_eq!(last_error(), "");
@@ -202,7 +202,7 @@ mod tests {
         })
         .join()
         .unwrap();
-        assert_eq!(at_the_border(|| Ok(Status::Ok)), 0);
+        assert_eq!(ffi_guard(|| Ok(Status::Ok)), 0);
         assert_eq!(last_error(), "here");
     }
 }

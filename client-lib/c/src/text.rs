@@ -1,13 +1,13 @@
-//! Strings that come in, and texts that go out.
+//! Strings in both directions: arguments, and texts that the caller frees.
 
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int};
 
 use crate::registry::{self, Registry};
-use crate::status::{Failure, Status, at_the_border};
+use crate::status::{Failure, Status, ffi_guard};
 
-/// Reads a string that the caller may leave out.
+/// Reads an optional string.
 ///
 /// # Safety
 /// `text` is null, or points to bytes with a null byte at their end, which stay as they are for `'text`.
@@ -26,7 +26,7 @@ pub(crate) unsafe fn optional<'text>(
     Ok(Some(text))
 }
 
-/// Reads a string that must be there.
+/// Reads a required string.
 ///
 /// # Safety
 /// As [`optional`].
@@ -38,7 +38,7 @@ pub(crate) unsafe fn required<'text>(
     unsafe { optional(name, text) }?.ok_or_else(|| Failure::argument(format!("`{name}` is null")))
 }
 
-/// Checks a place that a result goes to.
+/// Checks an output pointer.
 pub(crate) fn check_place<T>(name: &str, place: *const T) -> Result<(), Failure> {
     if place.is_null() || !place.is_aligned() {
         return Err(Failure::argument(format!("`{name}` is null or not aligned for its type")));
@@ -46,11 +46,11 @@ pub(crate) fn check_place<T>(name: &str, place: *const T) -> Result<(), Failure>
     Ok(())
 }
 
-/// Hands a text out.
+/// Returns a text to the caller, who frees it.
 ///
 /// # Safety
 /// `place` is null or may be written to.
-pub(crate) unsafe fn hand_out(
+pub(crate) unsafe fn write_text(
     registry: &Registry,
     text: String,
     place: *mut *mut c_char,
@@ -58,7 +58,7 @@ pub(crate) unsafe fn hand_out(
     check_place("text", place)?;
     let text = CString::new(text).map_err(|_| Failure {
         status: Status::Protocol,
-        message: "the daemon's figures have a null byte".into(),
+        message: "the daemon's statistics contain a null byte".into(),
     })?;
     // SAFETY: checked to be neither null nor misaligned, and the rest is the caller's promise.
     unsafe { place.write(registry.add_text(text)) };
@@ -68,7 +68,7 @@ pub(crate) unsafe fn hand_out(
 /// Frees a text: see the header.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_text_free(text: *mut c_char) -> c_int {
-    at_the_border(|| {
+    ffi_guard(|| {
         if !text.is_null() {
             registry::remove_text(text.addr())?;
         }

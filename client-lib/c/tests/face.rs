@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use forebay_client::{Batch, Loader};
 use forebay_tests::program::{Finished, run};
 use forebay_tests::taken::{ids, take_epoch};
-use forebay_tests::{Daemon, Place, data, place};
+use forebay_tests::{Daemon, TestDir, data, test_dir};
 
 /// What every C file must pass.
 const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-pedantic"];
@@ -73,8 +73,8 @@ fn package_flags() -> Vec<String> {
 }
 
 /// Compiles a program against the shared library.
-fn compile(place: &Place, file: &str) -> PathBuf {
-    let program = place.path("shared");
+fn compile(dir: &TestDir, file: &str) -> PathBuf {
+    let program = dir.path("shared");
     let mut cc = Command::new("cc");
     cc.arg("-std=c99").args(WARNINGS).arg(source(file)).args(package_flags());
     done(cc.args(["-lpthread", "-o"]).arg(&program));
@@ -82,15 +82,15 @@ fn compile(place: &Place, file: &str) -> PathBuf {
 }
 
 /// Runs a C program against the shared library to its end.
-fn run_shared(place: &Place, program: &Path, arguments: &[&str]) -> Finished {
-    let mut command = place.command(program);
+fn run_shared(dir: &TestDir, program: &Path, arguments: &[&str]) -> Finished {
+    let mut command = dir.command(program);
     run(command.args(arguments).env("LD_LIBRARY_PATH", prefix().join("lib")))
 }
 
 /// Has the C program of the tests do something; gives what it printed.
-fn scenario(place: &Place, name: &str, target: &Path) -> String {
-    let program = compile(place, "tests/face.c");
-    let finished = run_shared(place, &program, &[name, target.to_str().unwrap()]);
+fn scenario(dir: &TestDir, name: &str, target: &Path) -> String {
+    let program = compile(dir, "tests/face.c");
+    let finished = run_shared(dir, &program, &[name, target.to_str().unwrap()]);
     assert!(finished.status.success(), "{name}: {finished:?}");
     finished.stdout
 }
@@ -100,15 +100,15 @@ fn numbers(text: &str) -> Vec<i64> {
 }
 
 /// Twelve batches of four arrays, twice, through four slots.
-fn small_stream(place: &Place) -> PathBuf {
-    let folder = place.path("data");
+fn small_stream(dir: &TestDir) -> PathBuf {
+    let folder = dir.path("data");
     data::stack(&folder, 48);
-    place.config("small.toml", &data::stack_config(&folder, "order.epochs = 2\nring.slots = 4"))
+    dir.config("small.toml", &data::stack_config(&folder, "order.epochs = 2\nring.slots = 4"))
 }
 
 /// The ids of so many epochs, from the Rust client.
 fn expected_ids(config: &Path, epochs: usize) -> Vec<i64> {
-    let mut loader = place::loader(config, 0, 1).attach().unwrap();
+    let mut loader = test_dir::loader(config, 0, 1).attach().unwrap();
     (0..epochs).flat_map(|_| ids(&take_epoch(&mut loader))).collect()
 }
 
@@ -145,41 +145,42 @@ fn expected_of_example(loader: &mut Loader) -> String {
 
 #[test]
 fn the_example_reads_an_epoch_linked_either_way() {
-    let place = Place::new();
-    data::images(&place.path("images"), 40, 4);
-    let images = place.config("images.toml", &data::image_config(&place.path("images"), ""));
-    data::sentences(&place.path("sentences"), 24);
+    let dir = TestDir::new();
+    data::images(&dir.path("images"), 40, 4);
+    let images = dir.config("images.toml", &data::image_config(&dir.path("images"), ""));
+    data::sentences(&dir.path("sentences"), 24);
     let text = format!(
         "dataset.path = {:?}\ndataset.format = \"npz\"\nbatch.size = 5\nbatch.last = \"short\"\n\
          output.tokens = {{ ragged = true, max_bytes = \"64B\" }}\nstage = [{{ name = \"copy\", operations = [] }}]\n",
-        place.path("sentences").display()
+        dir.path("sentences").display()
     );
-    let sentences = place.config("sentences.toml", &text);
-    let shared = compile(&place, "examples/epoch.c");
-    let fixed = place.path("static");
+    let sentences = dir.config("sentences.toml", &text);
+    let shared = compile(&dir, "examples/epoch.c");
+    let fixed = dir.path("static");
     let mut cc = Command::new("cc");
     cc.arg("-std=c99").args(WARNINGS).args(package_key("Cflags")).arg(source("examples/epoch.c"));
     cc.arg(prefix().join("lib/libforebay.a")).args(package_key("Libs.private"));
     done(cc.arg("-o").arg(&fixed));
 
     for config in [&images, &sentences] {
-        let expected = expected_of_example(&mut place::loader(&**config, 0, 1).attach().unwrap());
+        let expected =
+            expected_of_example(&mut test_dir::loader(&**config, 0, 1).attach().unwrap());
         // A daemon of its own.
-        let alone = run_shared(&place, &shared, &[config.to_str().unwrap()]);
+        let alone = run_shared(&dir, &shared, &[config.to_str().unwrap()]);
         assert_eq!(alone.stdout, expected, "{alone:?}");
         assert!(alone.status.success());
         // A daemon that runs, and the library inside the program.
-        let daemon = Daemon::serve(&place, config);
-        let served = run(place.command(&fixed).arg(&daemon.socket));
+        let daemon = Daemon::serve(&dir, config);
+        let served = run(dir.command(&fixed).arg(&daemon.socket));
         assert_eq!(served.stdout, expected, "{served:?}");
         drop(daemon);
-        std::fs::remove_file(place.path("daemon.sock")).unwrap();
+        std::fs::remove_file(dir.path("daemon.sock")).unwrap();
     }
 }
 
 #[test]
 fn the_header_is_clean_in_cpp_and_old_c() {
-    let place = Place::new();
+    let dir = TestDir::new();
     let text = "#include <forebay.h>\n#include <forebay.h>\nint main() { forebay_options options = FOREBAY_OPTIONS_INIT; \
                 forebay_tensor tensor = FOREBAY_TENSOR_INIT; forebay_loader_info info = FOREBAY_LOADER_INFO_INIT; \
                 forebay_batch_info batch = FOREBAY_BATCH_INFO_INIT; return options.force + (int)tensor.rank + \
@@ -192,11 +193,11 @@ fn the_header_is_clean_in_cpp_and_old_c() {
         if compiler == "c++" && !is_there(compiler) {
             continue;
         }
-        std::fs::write(place.path(name), text).unwrap();
+        std::fs::write(dir.path(name), text).unwrap();
         for standard in standards {
             let mut command = Command::new(compiler);
             command.arg(standard).args(WARNINGS).arg("-fsyntax-only").args(package_key("Cflags"));
-            done(command.arg(place.path(name)));
+            done(command.arg(dir.path(name)));
         }
     }
 }
@@ -223,10 +224,10 @@ fn the_shared_library_exports_what_the_header_declares_and_has_its_name() {
 
 #[test]
 fn a_state_goes_on_where_it_was_saved() {
-    let place = Place::new();
-    let config = small_stream(&place);
+    let dir = TestDir::new();
+    let config = small_stream(&dir);
     let expected = expected_ids(&config, 1);
-    let printed = numbers(&scenario(&place, "resume", &config));
+    let printed = numbers(&scenario(&dir, "resume", &config));
     assert_eq!(printed[..48], expected);
     // The rest once more, after the state was loaded.
     assert_eq!(printed[48..], expected[12..]);
@@ -234,10 +235,10 @@ fn a_state_goes_on_where_it_was_saved() {
 
 #[test]
 fn epochs_can_be_gone_through_by_hand() {
-    let place = Place::new();
-    let config = small_stream(&place);
+    let dir = TestDir::new();
+    let config = small_stream(&dir);
     let expected = expected_ids(&config, 2);
-    let text = scenario(&place, "epochs", &config);
+    let text = scenario(&dir, "epochs", &config);
     let printed = numbers(&text);
     assert_eq!(printed[..48], expected[..48]);
     assert_eq!(printed[48..], expected[52..]);
@@ -248,89 +249,89 @@ fn epochs_can_be_gone_through_by_hand() {
 
 #[test]
 fn wrong_arguments_are_errors_and_nothing_worse() {
-    let place = Place::new();
-    let config = small_stream(&place);
-    scenario(&place, "arguments", &config);
+    let dir = TestDir::new();
+    let config = small_stream(&dir);
+    scenario(&dir, "arguments", &config);
 }
 
 #[test]
 fn what_cannot_be_opened_is_refused_with_the_remedy() {
-    let place = Place::new();
-    let socket = scenario(&place, "refused", &place.path("absent.sock"));
+    let dir = TestDir::new();
+    let socket = scenario(&dir, "refused", &dir.path("absent.sock"));
     assert!(socket.starts_with("daemon-lost: no daemon answers at "), "{socket}");
     assert!(socket.contains("absent.sock"), "{socket}");
-    let wrong = place.config(
+    let wrong = dir.config(
         "wrong.toml",
         "dataset.path = \"/data\"\ndataset.format = \"npy\"\nbatch.siez = 4\n",
     );
-    let config = scenario(&place, "refused", &wrong);
+    let config = scenario(&dir, "refused", &wrong);
     assert!(config.starts_with("config: ") && config.contains("wrong.toml:5"), "{config}");
     assert!(config.contains("did you mean `batch.size`?"), "{config}");
-    let stream = scenario(&place, "refused", Path::new("train"));
+    let stream = scenario(&dir, "refused", Path::new("train"));
     assert!(stream.starts_with("config: ") && stream.contains("forebay run"), "{stream}");
 }
 
 #[test]
 fn a_configuration_can_be_text_with_keys_laid_over_it() {
-    let place = Place::new();
-    let config = small_stream(&place);
-    let mut loader = place::loader(&*config, 1, 2).attach().unwrap();
+    let dir = TestDir::new();
+    let config = small_stream(&dir);
+    let mut loader = test_dir::loader(&*config, 1, 2).attach().unwrap();
     let expected = ids(&take_epoch(&mut loader));
     let folder = config.parent().unwrap();
-    assert_eq!(numbers(&scenario(&place, "json", folder)), expected);
+    assert_eq!(numbers(&scenario(&dir, "json", folder)), expected);
 }
 
 #[test]
 fn a_running_daemons_streams_are_found_by_name() {
-    let place = Place::new();
-    let config = small_stream(&place);
+    let dir = TestDir::new();
+    let config = small_stream(&dir);
     let expected = expected_ids(&config, 1);
-    let daemon = Daemon::serve(&place, &config);
-    assert_eq!(numbers(&scenario(&place, "streams", &daemon.socket)), expected);
+    let daemon = Daemon::serve(&dir, &config);
+    assert_eq!(numbers(&scenario(&dir, "streams", &daemon.socket)), expected);
 }
 
 #[test]
 fn batches_are_released_on_other_threads() {
-    let place = Place::new();
-    let config = small_stream(&place);
+    let dir = TestDir::new();
+    let config = small_stream(&dir);
     let expected = expected_ids(&config, 1);
-    let daemon = Daemon::serve(&place, &config);
-    assert_eq!(numbers(&scenario(&place, "threads", &daemon.socket)), expected);
+    let daemon = Daemon::serve(&dir, &config);
+    assert_eq!(numbers(&scenario(&dir, "threads", &daemon.socket)), expected);
 }
 
 #[test]
 fn a_wait_is_ended_by_the_callback_and_by_a_close() {
-    let place = Place::new();
-    data::stack(&place.path("data"), 8);
+    let dir = TestDir::new();
+    data::stack(&dir.path("data"), 8);
     let text = format!(
         "dataset.path = {:?}\ndataset.format = \"npy\"\nbatch.size = 4\n\
          stage = [{{ name = \"slow\", operations = [{{ op = \"delay\", milliseconds = 600000 }}] }}]\n",
-        place.path("data/samples.npy").display()
+        dir.path("data/samples.npy").display()
     );
-    let config = place.config("slow.toml", &text);
-    scenario(&place, "waits", &config);
+    let config = dir.config("slow.toml", &text);
+    scenario(&dir, "waits", &config);
 }
 
 #[test]
 fn a_batch_outlives_its_loader() {
-    let place = Place::new();
-    let config = small_stream(&place);
+    let dir = TestDir::new();
+    let config = small_stream(&dir);
     let expected = expected_ids(&config, 1);
-    assert_eq!(numbers(&scenario(&place, "held", &config)), expected[..4]);
+    assert_eq!(numbers(&scenario(&dir, "held", &config)), expected[..4]);
 }
 
 #[test]
 fn an_epoch_goes_on_over_the_death_of_its_private_daemon() {
-    let place = Place::new();
-    let config = small_stream(&place);
+    let dir = TestDir::new();
+    let config = small_stream(&dir);
     let expected = expected_ids(&config, 1);
-    assert_eq!(numbers(&scenario(&place, "killed", &config)), expected);
+    assert_eq!(numbers(&scenario(&dir, "killed", &config)), expected);
 }
 
 #[test]
 fn a_forked_child_can_neither_take_nor_return_and_opens_its_own() {
-    let place = Place::new();
-    let config = small_stream(&place);
+    let dir = TestDir::new();
+    let config = small_stream(&dir);
     let expected = expected_ids(&config, 1);
-    assert_eq!(numbers(&scenario(&place, "forked", &config)), expected);
+    assert_eq!(numbers(&scenario(&dir, "forked", &config)), expected);
 }

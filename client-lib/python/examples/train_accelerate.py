@@ -3,9 +3,9 @@
     accelerate launch train_accelerate.py train.toml runs
     accelerate launch train_accelerate.py train.toml runs --resume runs/step-3000
 
-`register_for_checkpointing` puts the loader's state into `save_state` and `load_state`: a run goes on inside its epoch
-with exactly the batches that were left, also with another number of processes. The loader stays out of `prepare`: it
-deals the samples out by rank itself, and there is nothing to shard, dispatch or skip.
+`register_for_checkpointing` adds the loader's state to `save_state` and `load_state`: a run resumes inside its epoch at
+the next batch, also with another number of processes. Do not pass the loader to `prepare`: it divides the samples among
+ranks itself, so there is nothing to shard, dispatch or skip.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import torch
 
 
 class Classifier(torch.nn.Module):
-    """Stands in for your model: the class from pixels, linearly."""
+    """A placeholder for your model: a linear classifier over pixels."""
 
     def __init__(self, pixels, classes=1000):
         super().__init__()
@@ -28,7 +28,7 @@ class Classifier(torch.nn.Module):
 
 
 def train(accelerator, loader, model, folder, epochs, save_every, resume=None):
-    """Trains, with a checkpoint every so many steps."""
+    """Trains, with a checkpoint at a fixed interval of steps."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     model, optimizer = accelerator.prepare(model, optimizer)
     accelerator.register_for_checkpointing(loader)
@@ -37,7 +37,7 @@ def train(accelerator, loader, model, folder, epochs, save_every, resume=None):
     place = loader.state_dict()
     step = place["epoch"] * len(loader) + place["samples"] // (loader.batch_size * loader.world_size)
     for _ in range(place["epoch"], epochs):
-        # The first round of a resumed run gives what is left of its epoch.
+        # The first iteration of a resumed run delivers the rest of its epoch.
         for batch in loader:
             batch = accelerate.utils.send_to_device(batch, accelerator.device)
             loss = torch.nn.functional.cross_entropy(model(batch["image"]), batch["label"])

@@ -3,9 +3,9 @@
     python train_lightning.py train.toml runs
     python train_lightning.py train.toml runs --resume runs/step=3000.ckpt
 
-The loader goes to `fit` as it is. Lightning asks it for `state_dict` in every checkpoint and gives it back on resume,
-so a run goes on inside its epoch with exactly the batches that were left. `use_distributed_sampler=False`: over several
-processes Lightning would look for a sampler to replace; the loader deals the samples out by rank itself.
+Pass the loader to `fit`. Lightning calls its `state_dict` for every checkpoint and `load_state_dict` on resume, so a
+run resumes inside its epoch at the next batch. `use_distributed_sampler=False`: with several processes Lightning would
+otherwise try to replace a sampler; the loader divides the samples among ranks itself.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 
 
 class Classifier(pytorch_lightning.LightningModule):
-    """Stands in for your model: the class from pixels, linearly."""
+    """A placeholder for your model: a linear classifier over pixels."""
 
     def __init__(self, pixels, classes=1000):
         super().__init__()
@@ -34,8 +34,8 @@ class Classifier(pytorch_lightning.LightningModule):
 
 
 def train(loader, model, folder, epochs, save_every, resume=None, **options):
-    """Trains, with a checkpoint every so many steps; `options` go to Lightning's Trainer."""
-    # Checkpoints are written within the epoch, where the loader's place matters.
+    """Trains, with a checkpoint at a fixed interval of steps; `options` go to Lightning's Trainer."""
+    # Checkpoints are written inside the epoch, where the loader's position matters.
     checkpoints = ModelCheckpoint(dirpath=folder, filename="{step}", every_n_train_steps=save_every, save_top_k=-1)
     trainer = pytorch_lightning.Trainer(
         max_epochs=epochs,

@@ -3,12 +3,12 @@
     python train_transformers.py train.toml runs
     python train_transformers.py train.toml runs --resume runs/checkpoint-3000
 
-`ForebayTrainer` overrides `get_train_dataloader`, so what the Trainer would have Accelerate prepare (a sampler for each
-process, batches dealt out by the first one, `even_batches`) does not take place: the loader deals the samples out by
-rank itself. Batches are moved to the device by the Trainer, as always. The loader's state is kept beside the Trainer's
-own in each checkpoint; on resume the batches that the Trainer skips are counted off and never loaded.
+`ForebayTrainer` overrides `get_train_dataloader`, which bypasses Accelerate's preparation (a sampler for each
+process, dispatch of batches by the first one, `even_batches`): the loader divides the samples among ranks itself. The
+Trainer moves batches to the device as usual. Each checkpoint contains the loader's state in addition to the
+Trainer's; on resume the batches that the Trainer skips are counted but not loaded.
 
-The Trainer keeps the batches of one optimizer step while it asks for those of the next: `ring.hold` must be at least
+The Trainer keeps the batches of one optimizer step while it requests those of the next: `ring.hold` must be at least
 twice `gradient_accumulation_steps`.
 """
 
@@ -26,9 +26,9 @@ STATE_NAME = "forebay.json"
 
 
 class Batches(torch.utils.data.IterableDataset):
-    """The loader as the Trainer wants it: a data loader that is its own data set, whose items are batches."""
+    """Adapts the loader to the Trainer: a data loader that is also its dataset, with batches as items."""
 
-    # What Accelerate's `skip_first_batches` asks a data loader for when it makes one that skips.
+    # Attributes that Accelerate's `skip_first_batches` reads from a data loader.
     batch_size = None
     drop_last = False
     prefetch_factor = None
@@ -43,14 +43,14 @@ class Batches(torch.utils.data.IterableDataset):
         self.loader.set_epoch(epoch)
 
     def __iter__(self):
-        # In the epoch that a run resumes in, the Trainer drops as many items as it has trained on, unseen.
+        # In the epoch of a resume, the Trainer discards as many items as it has trained on, without reading them.
         taken = self.loader.state_dict()["samples"] // (self.loader.batch_size * self.loader.world_size)
         yield from itertools.repeat(None, taken)
         yield from map(self.to_inputs, self.loader)
 
 
 class KeepsPlace(transformers.TrainerCallback):
-    """Writes the loader's state into each checkpoint; it is the same on every rank."""
+    """Writes the loader's state, the same on every rank, into each checkpoint."""
 
     def __init__(self, loader):
         self.loader = loader
@@ -62,8 +62,8 @@ class KeepsPlace(transformers.TrainerCallback):
 
 
 class ForebayTrainer(transformers.Trainer):
-    """A Trainer over a loader, which must have all the epochs that are trained; `to_inputs` makes the model's arguments
-    of a batch."""
+    """A Trainer over a loader that has at least the trained epochs; `to_inputs` converts a batch to the model's
+    arguments."""
 
     def __init__(self, *arguments, loader, to_inputs, **options):
         super().__init__(*arguments, **options)
@@ -86,7 +86,7 @@ class ForebayTrainer(transformers.Trainer):
         return super().train(resume_from_checkpoint=resume_from_checkpoint, **options)
 
     def go_to(self, checkpoint):
-        """Brings the loader to a checkpoint's place, which must be where the Trainer believes that it is."""
+        """Moves the loader to a checkpoint's position, which must agree with the Trainer's."""
         loader, state = self.batches.loader, json.loads((checkpoint / STATE_NAME).read_text())
         steps = transformers.TrainerState.load_from_json(str(checkpoint / "trainer_state.json")).global_step
         batches_a_step = self.args.gradient_accumulation_steps
@@ -102,7 +102,7 @@ class ForebayTrainer(transformers.Trainer):
 
 
 class Classifier(torch.nn.Module):
-    """Stands in for your model: the class from pixels, linearly, and its loss."""
+    """A placeholder for your model: a linear classifier over pixels, with its loss."""
 
     def __init__(self, pixels, classes=1000):
         super().__init__()

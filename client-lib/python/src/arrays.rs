@@ -1,8 +1,8 @@
 //! The dict of NumPy arrays over a batch's slot. No copies: each array's base object is a [`Slot`], which holds the lease,
-//! so the slot returns to the daemon when the last array, or view of one, is gone.
+//! so the slot returns to the daemon when the last array, or view of one, is dropped.
 //!
-//! Arrays are writable. Nothing in this process reads the slot through a Rust reference while they exist: this module
-//! takes addresses from the client and never slices.
+//! Arrays are writable. No Rust reference to the slot's bytes exists meanwhile: this module takes addresses from the client
+//! and never slices.
 
 #![allow(unsafe_code)]
 
@@ -22,7 +22,7 @@ pub(crate) struct Slot {
     _batch: Batch,
 }
 
-/// What the arrays of one tensor have in common over all batches.
+/// The properties of one tensor's arrays, the same for all batches.
 struct Column {
     name: Py<PyString>,
     dtype: Py<PyArrayDescr>,
@@ -39,7 +39,7 @@ pub(crate) struct Collector {
 impl Collector {
     /// Looks up every type that the stream's tensors need.
     pub(crate) fn new(py: Python<'_>, tensors: &[TensorSpec]) -> PyResult<Self> {
-        // Tells a missing NumPy as an exception before its C interface is asked for.
+        // Raises an exception for a missing NumPy before its C API is used.
         py.import("numpy")?;
         let columns = tensors.iter().map(|spec| {
             Ok(Column {

@@ -1,8 +1,8 @@
-//! Batches on a GPU for Python, in memory that is offered by whoever owns it there (PyTorch's allocator), as objects that
-//! keep it and the addresses in it; or in the client's own, as [`Array`]s.
+//! Batches on a GPU for Python: in memory that the caller offers (from PyTorch's allocator), as the object that owns it
+//! and addresses in it; or in the client's own memory, as [`Array`]s.
 //!
-//! An offered object is kept here until its batch was handed over, or until the upload has ended and waited for its
-//! copies; so the memory never goes while something may be written to it.
+//! An offered object is kept here until its batch is handed over, or until the upload has ended and its copies are
+//! complete, so the memory is not freed while a copy may write to it.
 
 #![allow(unsafe_code)]
 
@@ -16,22 +16,22 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::dlpack::Array;
-use crate::session::{Session, lock};
+use crate::shared_source::{SharedSource, lock};
 use crate::source::Source;
 
-/// What was asked for, as Python gives it.
+/// The `device` argument of a session.
 #[derive(FromPyObject)]
 pub(crate) struct DeviceRequest {
-    /// The device's number.
+    /// The device's index.
     ordinal: usize,
     /// The policy's name.
     pin: String,
-    /// Of the client's own memory: batches ahead, and batches held.
+    /// For the client's own memory: (batches ahead, batches held).
     pool: Option<(usize, usize)>,
 }
 
 impl DeviceRequest {
-    /// Attaches and begins to upload. Opens the device first: without one no daemon is started.
+    /// Attaches and starts the upload. Opens the device first, so that no daemon is started without one.
     pub(crate) fn attach(&self, builder: Builder) -> Result<Source, Error> {
         let pin = PinPolicy::from_name(&self.pin)?;
         let device = Device::open(self.ordinal)?;
@@ -44,7 +44,7 @@ impl DeviceRequest {
     }
 }
 
-/// The objects that keep the memory which was offered, by the offers' numbers.
+/// The owners of offered memory, by token.
 #[derive(Debug, Default)]
 pub(crate) struct Owners(Mutex<(u64, HashMap<u64, Py<PyAny>>)>);
 
@@ -61,32 +61,32 @@ impl Owners {
         lock(&self.0).1.remove(&token)
     }
 
-    /// How many are offered and not taken.
+    /// The number of offers that are not taken.
     pub(crate) fn count(&self) -> usize {
         lock(&self.0).1.len()
     }
 
-    /// Lets go of all of them: the upload has ended.
+    /// Drops all of them after the upload has ended.
     pub(crate) fn clear(&self) {
         let owners = std::mem::take(&mut lock(&self.0).1);
         drop(owners);
     }
 }
 
-/// A region: its tensor, whether it is a ragged one's table, the bytes of a full batch, the rows of the table.
-pub(crate) type Piece = (usize, bool, usize, usize);
+/// A region: its tensor, whether it is a ragged tensor's table, the bytes of a full batch, the rows of the table.
+pub(crate) type RegionTuple = (usize, bool, usize, usize);
 
 /// A batch: its owner, its rows, and the bytes of each tensor.
-pub(crate) type Given = (Py<PyAny>, u64, Vec<u64>);
+pub(crate) type DeviceItem = (Py<PyAny>, u64, Vec<u64>);
 
-impl Session {
+impl SharedSource {
     /// The handle of the stream that copies are queued on.
     pub(crate) fn side_stream_handle(&self, py: Python<'_>) -> PyResult<usize> {
         self.run(py, |source| Ok(source.device()?.side_stream().cu_stream() as usize))
     }
 
-    /// The pieces of a batch on the device.
-    pub(crate) fn device_regions(&self, py: Python<'_>) -> PyResult<Vec<Piece>> {
+    /// The regions of a batch on the device.
+    pub(crate) fn device_regions(&self, py: Python<'_>) -> PyResult<Vec<RegionTuple>> {
         self.run(py, |source| {
             let regions = source.device()?.regions().iter();
             Ok(regions
@@ -98,46 +98,48 @@ impl Session {
         })
     }
 
-    /// Offers memory for one batch: an address for each region, and what keeps them.
+    /// Offers memory for one batch: an address for each region, and the object that owns them.
     pub(crate) fn offer_memory(
         &self,
         py: Python<'_>,
+        owners: &Owners,
         owner: Py<PyAny>,
         addresses: Vec<u64>,
     ) -> PyResult<()> {
-        let token = self.owners.add(owner);
+        let token = owners.add(owner);
         let offered = self.run(py, |source| {
             let upload = source.device()?;
             if addresses.len() != upload.regions().len() {
                 return Ok(false);
             }
             // SAFETY: `forebay.torch` allocates each region's bytes on the device, and the owner keeps them until the batch
-            // was handed over or the upload has ended.
+            // is handed over or the upload has ended.
             unsafe { upload.offer(token, addresses) };
             Ok(true)
         });
         match offered {
             Ok(true) => Ok(()),
             other => {
-                self.owners.take(token);
+                owners.take(token);
                 other?;
-                Err(PyValueError::new_err("as many addresses as there are regions"))
+                Err(PyValueError::new_err("one address for each region is required"))
             }
         }
     }
 
-    /// The next batch of this iterator's epoch: what keeps it, its rows, and the bytes of each tensor. The stream of this
+    /// The next batch of this iterator's epoch: its owner, its rows, and the bytes of each tensor. The stream with this
     /// handle waits for the copy.
     pub(crate) fn take_on_device(
         &self,
         py: Python<'_>,
+        owners: &Owners,
         iteration: u64,
         stream: usize,
-    ) -> PyResult<Option<Given>> {
+    ) -> PyResult<Option<DeviceItem>> {
         if !self.is_newest(iteration) {
             return Ok(None);
         }
-        let at_once = self.run_at_once(|source| {
+        let at_once = self.try_run(|source| {
             let upload = source.device()?;
             // SAFETY: `forebay.torch` gives its current stream's handle, of the upload's device.
             if upload.is_ready() { unsafe { upload.next(stream) }.map(Some) } else { Ok(None) }
@@ -145,7 +147,7 @@ impl Session {
         let next: Option<Uploaded> = match at_once {
             Some(Ok(Some(next))) => next,
             Some(Err(error)) => return Err(self.raise(py, &error)),
-            Some(Ok(None)) | None => self.in_slices(py, |source| {
+            Some(Ok(None)) | None => self.wait_in_slices(py, |source| {
                 let upload = source.device()?;
                 if !upload.wait()? {
                     return Ok(None);
@@ -155,8 +157,8 @@ impl Session {
             })?,
         };
         let Some(uploaded) = next else { return Ok(None) };
-        let owner = self.owners.take(uploaded.token);
-        let owner = owner.ok_or_else(|| PyValueError::new_err("a batch that nobody keeps"))?;
+        let owner = owners.take(uploaded.token);
+        let owner = owner.ok_or_else(|| PyValueError::new_err("a batch without an owner"))?;
         Ok(Some((owner, uploaded.rows, uploaded.length_bytes)))
     }
 
@@ -169,17 +171,17 @@ impl Session {
         if !self.is_newest(iteration) {
             return Ok(None);
         }
-        let at_once = self.run_at_once(|source| {
+        let at_once = self.try_run(|source| {
             let loader = source.pool()?;
             if loader.is_ready() { loader.next_unordered().map(Some) } else { Ok(None) }
         });
         let next = match at_once {
             Some(Ok(Some(next))) => next,
             Some(Err(error)) => return Err(self.raise(py, &error)),
-            Some(Ok(None)) | None => self.in_slices(py, |source| {
+            Some(Ok(None)) | None => self.wait_in_slices(py, |source| {
                 let loader = source.pool()?;
                 loader.offer()?;
-                // Ended: the next epoch is begun by the next iterator.
+                // The epoch has ended; the next iterator begins the next one.
                 match (loader.upload_mut().wait()?, loader.upload().is_open()) {
                     (false, _) => Ok(None),
                     (true, false) => Ok(Some(None)),

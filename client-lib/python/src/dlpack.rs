@@ -1,7 +1,7 @@
-//! Arrays on a GPU for whoever speaks DLPack (CuPy, JAX, PyTorch) or the CUDA array interface, without a copy.
+//! Arrays on a GPU for consumers of DLPack (CuPy, JAX, PyTorch) or the CUDA array interface, without a copy.
 //!
-//! An [`Array`] and every tensor made from it hold the batch: its memory is used again when the last of them is gone and
-//! the work is done of each stream that was named when they were made. Layouts: `dlpack.h` 1.0 and before
+//! An [`Array`] and every tensor made from it hold the batch: its memory is reused when the last of them is dropped and the
+//! work of each consumer's stream is complete. Layouts: `dlpack.h` 1.0 and earlier
 //! (<https://dmlc.github.io/dlpack/latest/c_api.html>); streams: the Python array API's `__dlpack__`.
 
 #![allow(unsafe_code)]
@@ -66,9 +66,9 @@ struct ManagedVersioned {
     tensor: Tensor,
 }
 
-/// What a consumer's tensor keeps: freed by its deleter, on any thread, without the interpreter.
+/// The allocation behind a consumer's tensor: freed by its deleter, on any thread, without the interpreter.
 #[repr(C)]
-struct Kept<M> {
+struct Exported<M> {
     // First, so that a pointer to it is one to the whole.
     _managed: M,
     shape: Vec<i64>,
@@ -76,18 +76,18 @@ struct Kept<M> {
     _batch: Arc<DeviceBatch>,
 }
 
-/// Frees what [`Array::export`] made.
+/// Frees the tensor that [`Array::export`] created.
 ///
 /// # Safety
 /// `managed` must come from there with the same type, and not be used afterwards.
 unsafe extern "C" fn free<M>(managed: *mut M) {
     if !managed.is_null() {
-        // SAFETY: it is the first field of a `Kept<M>` that was leaked from a box.
-        drop(unsafe { Box::from_raw(managed.cast::<Kept<M>>()) });
+        // SAFETY: it is the first field of an `Exported<M>` that was leaked from a box.
+        drop(unsafe { Box::from_raw(managed.cast::<Exported<M>>()) });
     }
 }
 
-/// Frees a capsule's tensor that nobody took: who takes it renames the capsule.
+/// Frees a capsule's unconsumed tensor: a consumer renames the capsule.
 ///
 /// # Safety
 /// `capsule` must be one that `export` made a tensor for.
@@ -121,7 +121,7 @@ fn codes(dtype: DType) -> (u8, char) {
     }
 }
 
-/// An array on a GPU, which lasts as long as it or anything made of it is held.
+/// An array on a GPU. Its memory lives as long as it, or a consumer's view of it.
 #[pyclass(frozen, module = "forebay._forebay")]
 pub(crate) struct Array {
     batch: Arc<DeviceBatch>,
@@ -151,7 +151,7 @@ impl Array {
         strides
     }
 
-    /// A leaked tensor; `wrap` puts it into the struct that the consumer asked for.
+    /// Allocates a tensor for a consumer; `wrap` puts it into the requested struct.
     fn export<M>(&self, wrap: impl FnOnce(Tensor) -> M) -> *mut c_void {
         let shape = self.shape.iter().map(|extent| i64::try_from(*extent).unwrap_or(i64::MAX));
         let (mut shape, mut strides): (Vec<i64>, _) = (shape.collect(), self.strides());
@@ -166,9 +166,10 @@ impl Array {
             strides: strides.as_mut_ptr(),
             byte_offset: 0,
         };
-        let kept = Kept { _managed: wrap(tensor), shape, strides, _batch: Arc::clone(&self.batch) };
-        debug_assert_eq!(kept.shape.len(), kept.strides.len());
-        Box::into_raw(Box::new(kept)).cast()
+        let batch = Arc::clone(&self.batch);
+        let exported = Exported { _managed: wrap(tensor), shape, strides, _batch: batch };
+        debug_assert_eq!(exported.shape.len(), exported.strides.len());
+        Box::into_raw(Box::new(exported)).cast()
     }
 
     fn use_on(&self, py: Python<'_>, handle: usize) -> PyResult<()> {
@@ -179,7 +180,7 @@ impl Array {
 
 #[pymethods]
 impl Array {
-    /// The extents; the batch's own comes first.
+    /// The shape; the batch dimension comes first.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, &self.shape)
@@ -207,13 +208,13 @@ impl Array {
         format!("<forebay.device.Array of {dtype} ({}) on cuda:{ordinal}>", shape.join(", "))
     }
 
-    /// DLPack's device: (2, the device's number).
+    /// DLPack's device: (2, the device's index).
     fn __dlpack_device__(&self) -> (i32, i32) {
         (CUDA_DEVICE, self.ordinal)
     }
 
-    /// A DLPack capsule. The stream (None or 1: the legacy default one; 2: the thread's; else a handle; -1: the caller sees
-    /// to the order itself) waits for the batch's copy.
+    /// A DLPack capsule. `stream` (None or 1: the legacy default stream; 2: the per-thread default stream; -1: the caller
+    /// synchronises; else a handle) waits for the batch's copy.
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
     fn __dlpack__(
         &self,
@@ -226,7 +227,7 @@ impl Array {
         let here = self.__dlpack_device__();
         if dl_device.is_some_and(|wanted| wanted != here) || copy == Some(true) {
             return Err(PyBufferError::new_err(format!(
-                "the array is on cuda:{} and is given as it lies there; copy it there, or use a loader without a device",
+                "the array is on cuda:{} and is exported without a copy; copy it there, or use a loader without a device",
                 self.ordinal
             )));
         }
@@ -235,8 +236,8 @@ impl Array {
             Some(handle) if handle > 0 => usize::try_from(handle).unwrap_or(LEGACY_STREAM),
             Some(other) => {
                 return Err(PyValueError::new_err(format!(
-                    "stream = {other}; a CUDA stream's handle is positive (1: the default stream), -1 leaves the order to \
-                     the caller"
+                    "stream = {other}; a CUDA stream's handle is positive (1: the default stream), and -1 means that the \
+                     caller synchronises"
                 )));
             }
         };

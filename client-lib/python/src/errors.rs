@@ -1,4 +1,4 @@
-//! Which Python exception each error of the client becomes. The classes are written in Python, `forebay/_exceptions.py`.
+//! The Python exception for each error of the client. The classes are defined in Python, `forebay/_exceptions.py`.
 
 use forebay_client::Error;
 use pyo3::exceptions::PyRuntimeError;
@@ -19,7 +19,7 @@ pub(crate) fn to_exception(py: Python<'_>, error: &Error) -> PyErr {
     let class = py.import("forebay._exceptions").and_then(|module| module.getattr(name));
     match class.and_then(|class| class.call1((error.to_string(),))) {
         Ok(exception) => PyErr::from_value(exception),
-        // The package's own module cannot be imported: say the error all the same.
+        // The package's module cannot be imported: report the error without it.
         Err(_) => PyRuntimeError::new_err(error.to_string()),
     }
 }

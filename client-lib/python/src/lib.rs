@@ -1,13 +1,13 @@
 //! The Python face of the Forebay client: the native half, `forebay._forebay`.
 //!
-//! - [`session`]: an attached loader behind a lock, and the iterator over one of its epochs.
-//! - [`source`]: where a session's batches come; [`device`]: what is more for those on a GPU.
-//! - [`arrays`]: the dict of NumPy arrays over a batch's slot; [`dlpack`]: arrays on a GPU. `unsafe` is in these two and in
-//!   [`device`] alone.
-//! - [`errors`]: which Python exception each error becomes.
+//! - [`session`]: the session class, and the iterator over one of its epochs.
+//! - [`shared_source`]: the session's source behind a lock; [`source`]: the kinds of sources; [`device`]: batches on a GPU.
+//! - [`arrays`]: the dict of NumPy arrays over a batch's slot; [`dlpack`]: arrays on a GPU. `unsafe` is confined to these
+//!   two and [`device`].
+//! - [`errors`]: the Python exception for each error.
 //!
-//! What a user sees and reads the documentation of (`forebay.Loader`, `forebay.Ragged`, `forebay.torch`) is written in
-//! Python, in `python/forebay`; per batch nothing of it runs.
+//! The public API (`forebay.Loader`, `forebay.Ragged`, `forebay.torch`) is written in Python, in `python/forebay`; none of
+//! it runs per batch.
 
 #![deny(unsafe_code)]
 
@@ -16,6 +16,7 @@ mod device;
 mod dlpack;
 mod errors;
 mod session;
+mod shared_source;
 mod source;
 
 use pyo3::prelude::*;

@@ -1,4 +1,4 @@
-//! Where a session's batches come: in this process's memory, or on a device. What both can do, under one name.
+//! The source of a session's batches: in this process's memory, or on a device, with a common interface.
 
 use forebay_client::cuda::{Upload, UploadStatistics};
 use forebay_client::{DeviceLoader, Error, Loader, Placement, State, TensorSpec, WaitStatistics};
@@ -6,18 +6,18 @@ use forebay_protocol::frames::Attached;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// An attached loader, or the upload that has it.
+/// An attached loader, or the upload that owns it.
 #[derive(Debug)]
 pub(crate) enum Source {
     Host(Loader),
-    /// In memory that the caller offers.
+    /// In device memory that the caller offers.
     Device(Upload),
     /// In the client's own memory on the device.
     Pool(DeviceLoader),
 }
 
-/// Asks whichever it is the same.
-macro_rules! ask {
+/// Calls a method by shared reference on any kind of source.
+macro_rules! with_ref {
     ($source:expr, $inner:ident => $call:expr) => {
         match $source {
             Source::Host($inner) => $call,
@@ -30,8 +30,8 @@ macro_rules! ask {
     };
 }
 
-/// Lets whichever it is do the same.
-macro_rules! tell {
+/// Calls a method by mutable reference on any kind of source.
+macro_rules! with_mut {
     ($source:expr, $inner:ident => $call:expr) => {
         match $source {
             Source::Host($inner) => $call,
@@ -57,7 +57,7 @@ impl Source {
     pub(crate) fn device(&mut self) -> Result<&mut Upload, Error> {
         match self {
             Self::Device(upload) => Ok(upload),
-            _ => Err(Error::Config("this session has no memory on a device to be offered".into())),
+            _ => Err(Error::Config("this session does not take offered device memory".into())),
         }
     }
 
@@ -65,7 +65,7 @@ impl Source {
     pub(crate) fn pool(&mut self) -> Result<&mut DeviceLoader, Error> {
         match self {
             Self::Pool(loader) => Ok(loader),
-            _ => Err(Error::Config("this session has no memory of its own on a device".into())),
+            _ => Err(Error::Config("this session has no device memory of its own".into())),
         }
     }
 
@@ -78,7 +78,7 @@ impl Source {
         }
     }
 
-    /// The tensors as the user gets them.
+    /// The schema of the batches that the user gets.
     pub(crate) fn specs(&self) -> &[TensorSpec] {
         match self {
             Self::Host(loader) => &loader.terms().tensors,
@@ -88,46 +88,46 @@ impl Source {
     }
 
     pub(crate) fn begin_epoch(&mut self) -> Result<(), Error> {
-        tell!(self, inner => inner.begin_epoch())
+        with_mut!(self, inner => inner.begin_epoch())
     }
 
     pub(crate) fn state(&self, held_back: usize) -> Result<State, Error> {
-        ask!(self, inner => inner.state(held_back))
+        with_ref!(self, inner => inner.state(held_back))
     }
 
     pub(crate) fn load_state(&mut self, state: &State, force: bool) -> Result<(), Error> {
-        tell!(self, inner => inner.load_state(state, force))
+        with_mut!(self, inner => inner.load_state(state, force))
     }
 
     pub(crate) fn set_epoch(&mut self, epoch: u64) -> Result<(), Error> {
-        tell!(self, inner => inner.set_epoch(epoch))
+        with_mut!(self, inner => inner.set_epoch(epoch))
     }
 
     pub(crate) fn stats(&mut self) -> Result<String, Error> {
-        tell!(self, inner => inner.stats())
+        with_mut!(self, inner => inner.stats())
     }
 
     pub(crate) fn wait_statistics(&self) -> &WaitStatistics {
-        ask!(self, inner => inner.wait_statistics())
+        with_ref!(self, inner => inner.wait_statistics())
     }
 
     pub(crate) fn terms(&self) -> &Attached {
-        ask!(self, inner => inner.terms())
+        with_ref!(self, inner => inner.terms())
     }
 
     pub(crate) fn placement(&self) -> Placement {
-        ask!(self, inner => inner.placement())
+        with_ref!(self, inner => inner.placement())
     }
 
     pub(crate) fn given_up(&self) -> u64 {
-        ask!(self, inner => inner.given_up())
+        with_ref!(self, inner => inner.given_up())
     }
 
     pub(crate) fn replaying(&self) -> bool {
-        ask!(self, inner => inner.replaying())
+        with_ref!(self, inner => inner.replaying())
     }
 
-    /// The slots of the ring that this process holds.
+    /// The number of slots that this process holds.
     pub(crate) fn held(&self) -> u64 {
         match self {
             Self::Host(loader) => loader.held(),
@@ -136,7 +136,7 @@ impl Source {
         }
     }
 
-    /// The private daemon's process, and how often a daemon was replaced.
+    /// The private daemon's process id, and how often a dead daemon was replaced.
     pub(crate) fn daemon(&mut self) -> Result<(Option<u32>, u64), Error> {
         match self {
             Self::Host(loader) => Ok((loader.private_process(), loader.restarts())),
@@ -145,15 +145,15 @@ impl Source {
         }
     }
 
-    pub(crate) fn upload_statistics(&self) -> Option<Figures> {
-        self.upload().map(|upload| Figures(upload.upload_statistics()))
+    pub(crate) fn upload_statistics(&self) -> Option<UploadMetrics> {
+        self.upload().map(|upload| UploadMetrics(upload.upload_statistics()))
     }
 }
 
-/// An upload's figures, for Python.
-pub(crate) struct Figures(UploadStatistics);
+/// The statistics of an upload, for Python.
+pub(crate) struct UploadMetrics(UploadStatistics);
 
-impl Figures {
+impl UploadMetrics {
     pub(crate) fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let dict = PyDict::new(py);
         dict.set_item("path", self.0.path)?;

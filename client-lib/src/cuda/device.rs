@@ -1,4 +1,4 @@
-//! Opening a device.
+//! Opens a device.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use crate::error::Error;
 pub struct Device(pub(crate) Arc<Gpu>);
 
 impl Device {
-    /// Opens the device of this number among those that the process sees (CUDA_VISIBLE_DEVICES, MIG). The calling thread's
-    /// current context stays what it was.
+    /// Opens a device by its index among those that are visible to the process (CUDA_VISIBLE_DEVICES, MIG). The calling
+    /// thread's current context does not change.
     ///
     /// # Errors
     /// [`Error::Config`] without a driver or such a device, with the remedy; [`Error::Gpu`] when the driver fails.
@@ -19,7 +19,9 @@ impl Device {
         let opening = std::thread::Builder::new()
             .name("forebay-open".into())
             .spawn(move || Gpu::open(ordinal))
-            .map_err(|error| Error::Memory(format!("a thread to open the device: {error}")))?;
+            .map_err(|error| {
+                Error::Memory(format!("starting a thread to open the device failed: {error}"))
+            })?;
         opening
             .join()
             .unwrap_or_else(|_| {
@@ -30,7 +32,7 @@ impl Device {
             .map(Self)
     }
 
-    /// Its number.
+    /// The device's index.
     #[must_use]
     pub fn ordinal(&self) -> usize {
         self.0.ordinal()

@@ -1,8 +1,8 @@
-//! The loader for Rust: batches in device memory of its own, as cudarc's slices.
+//! The device loader for Rust: batches in its own device memory, as cudarc's slices.
 //!
-//! Who owns a destination: the pool while it is free, the upload from the offer to the hand-over, then the user's
-//! [`DeviceBatch`]. Its drop records an event on each stream that [`DeviceBatch::used_on`] named, and the pool offers the
-//! memory again at once: the side stream waits for those events before it copies, the host never does.
+//! Ownership of a destination: the pool while it is free, the upload from the offer to the hand-over, then the user's
+//! [`DeviceBatch`]. Its drop records an event on each stream that was passed to [`DeviceBatch::used_on`], and the pool
+//! offers the memory again at once: the side stream, not the host, waits for those events before it copies.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -19,14 +19,14 @@ use crate::error::Error;
 use crate::loader::Loader;
 use crate::state::State;
 
-/// How batches come to the device.
+/// The settings of a device loader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceOptions {
-    /// How the ring is made ready for the copy engine; default [`PinPolicy::Auto`].
+    /// How the ring is prepared for the copy engine; default [`PinPolicy::Auto`].
     pub pin: PinPolicy,
-    /// Batches that are copied ahead of the user; default 2, at least 1.
+    /// The number of batches that are copied ahead of the user; default 2, at least 1.
     pub ahead: usize,
-    /// Batches that the user may hold; default 6, at least 1.
+    /// The number of batches that the user may hold; default 6, at least 1.
     pub device_hold: usize,
 }
 
@@ -36,7 +36,7 @@ impl Default for DeviceOptions {
     }
 }
 
-/// One batch's memory, with the events that must complete before it is written to again, or freed.
+/// The memory of one batch, with the events that must complete before it is written again or freed.
 #[derive(Debug)]
 struct Block {
     memory: Option<CudaSlice<u8>>,
@@ -51,32 +51,32 @@ impl Drop for Block {
         // SAFETY: the memory holds its stream.
         let is_ordered = self.after.iter().all(|used| unsafe { self.gpu.wait(side, used) }.is_ok());
         if is_ordered {
-            // In the side stream's order, behind the waits.
-            let _ = self.gpu.within(|| drop(memory));
+            // Stream-ordered, behind the waits.
+            let _ = self.gpu.with_context(|| drop(memory));
         } else {
-            // The device has failed: memory that may be in use still is not given to anyone.
+            // The device has failed: memory that may still be in use is leaked.
             std::mem::forget(memory);
         }
     }
 }
 
-/// The blocks that are nobody's, and the ones that the upload has.
+/// The free blocks, and those offered to the upload.
 #[derive(Debug, Default)]
 struct Pool {
     free: Vec<Block>,
     offered: Vec<(u64, Block)>,
-    /// With the user.
+    /// The number of blocks that the user holds.
     held: usize,
 }
 
-/// A session whose batches come in device memory. Made by [`Loader::to_device`].
+/// A session whose batches are in device memory. Created by [`Loader::to_device`].
 #[derive(Debug)]
 pub struct DeviceLoader {
     // First: its drop waits for the copies into the pool's memory.
     upload: Upload,
     options: DeviceOptions,
     pool: Arc<Mutex<Pool>>,
-    /// Where the regions lie in a block.
+    /// The offsets of the regions in a block.
     offsets: Arc<[usize]>,
     block_bytes: usize,
     next_token: u64,
@@ -87,8 +87,8 @@ fn lock(pool: &Mutex<Pool>) -> MutexGuard<'_, Pool> {
 }
 
 impl Loader {
-    /// Copies this session's batches to a device from now on, with every default. Where the device shall finish fields
-    /// (`on = "gpu"`), attach by [`Builder::attach_to`].
+    /// Copies this session's batches to a device from now on, with default settings. For a configuration with
+    /// `on = "gpu"`, use [`Builder::attach_to`].
     ///
     /// # Errors
     /// As [`Device::open`] and [`Upload::start`].
@@ -109,7 +109,7 @@ impl Builder {
 }
 
 impl DeviceLoader {
-    /// Begins to copy.
+    /// Starts copying.
     ///
     /// # Errors
     /// [`Error::Config`] for options out of range; else as [`Upload::start`].
@@ -133,8 +133,8 @@ impl DeviceLoader {
         Ok(Self { upload, options, pool, offsets, block_bytes, next_token: 0 })
     }
 
-    /// The next batch; `None` at the epoch's end, and the call after that begins the next one. `stream` waits for the
-    /// copy; this thread waits only while nothing is ready.
+    /// The next batch; `None` at the epoch's end, and the call after that begins the next epoch. `stream` waits for the
+    /// copy; this thread waits only while no batch is ready.
     ///
     /// # Errors
     /// As [`Loader::next_batch`]; [`Error::DeviceHoldLimit`] when too many batches are held; [`Error::Gpu`].
@@ -149,8 +149,8 @@ impl DeviceLoader {
         }))
     }
 
-    /// As [`next_batch`](Self::next_batch) for a stream that is not known yet: nothing waits for the copy before
-    /// [`DeviceBatch::used_on`] was called.
+    /// As [`next_batch`](Self::next_batch), without a stream: no stream waits for the copy until
+    /// [`DeviceBatch::used_on`] is called.
     ///
     /// # Errors
     /// As there.
@@ -168,10 +168,10 @@ impl DeviceLoader {
         }
         let Some(uploaded) = self.upload.take(order)? else { return Ok(None) };
         let mut pool = lock(&self.pool);
-        let place = pool.offered.iter().position(|(token, _)| *token == uploaded.token);
-        let place = place.ok_or_else(|| Error::Protocol("a batch without a destination".into()))?;
-        let (_, mut block) = pool.offered.swap_remove(place);
-        // The copy is behind them on the side stream, and so is whatever frees the memory.
+        let index = pool.offered.iter().position(|(token, _)| *token == uploaded.token);
+        let index = index.ok_or_else(|| Error::Protocol("a batch without a destination".into()))?;
+        let (_, mut block) = pool.offered.swap_remove(index);
+        // The copy is ordered behind them on the side stream, and so is a later free of the memory.
         block.after.clear();
         pool.held += 1;
         Ok(Some(DeviceBatch {
@@ -186,13 +186,13 @@ impl DeviceLoader {
         }))
     }
 
-    /// Whether [`next_unordered`](Self::next_unordered) has something to tell without waiting.
+    /// Whether [`next_unordered`](Self::next_unordered) returns without waiting.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.upload.is_open() && self.upload.is_ready()
     }
 
-    /// Hands the upload as many destinations as it may be ahead by. [`next_batch`](Self::next_batch) does it by itself.
+    /// Offers the upload `ahead` destinations. [`next_batch`](Self::next_batch) calls this itself.
     ///
     /// # Errors
     /// [`Error::DeviceHoldLimit`], and [`Error::Gpu`] when the device's memory is full.
@@ -209,7 +209,7 @@ impl DeviceLoader {
             };
             let start = block.memory.as_ref().map_or(0, address);
             let addresses = self.offsets.iter().map(|offset| start + *offset as u64).collect();
-            // Kept in the block, too: it may be freed before a copy comes.
+            // Kept in the block, too: it may be freed before a copy is queued.
             let after = block.after.clone();
             let token = self.next_token;
             self.next_token += 1;
@@ -222,14 +222,14 @@ impl DeviceLoader {
     fn allocate(&self) -> Result<Block, Error> {
         let gpu = self.upload.gpu();
         let side = self.upload.side_stream();
-        // SAFETY: the memory is written to by a copy before a view of it is given out. Allocated and freed in the order of
-        // the side stream, which waits for all other uses.
-        let memory = gpu.within(|| unsafe { side.alloc::<u8>(self.block_bytes) })?;
+        // SAFETY: a copy writes the memory before a view of it is returned. Allocation and free are ordered on the side
+        // stream, which waits for all other uses.
+        let memory = gpu.with_context(|| unsafe { side.alloc::<u8>(self.block_bytes) })?;
         let memory = memory.map_err(|error| gpu.failed("allocating memory for a batch", error))?;
         Ok(Block { memory: Some(memory), after: Vec::new(), gpu: Arc::clone(gpu) })
     }
 
-    /// The place in the stream: as [`Loader::state`].
+    /// The stream's state: as [`Loader::state`].
     ///
     /// # Errors
     /// As there.
@@ -237,7 +237,7 @@ impl DeviceLoader {
         self.upload.state(held_back)
     }
 
-    /// Goes on where a saved state stands: as [`Loader::load_state`].
+    /// Resumes from a saved state: as [`Loader::load_state`].
     ///
     /// # Errors
     /// As there.
@@ -245,7 +245,7 @@ impl DeviceLoader {
         self.upload.load_state(state, force)
     }
 
-    /// Does nothing when the epoch is the current or the loaded one, else goes to its start.
+    /// Seeks to the start of an epoch, unless the position is in that epoch already.
     ///
     /// # Errors
     /// As [`Loader::set_epoch`].
@@ -253,19 +253,19 @@ impl DeviceLoader {
         self.upload.set_epoch(epoch)
     }
 
-    /// What uploading did and cost.
+    /// Statistics of the upload.
     #[must_use]
     pub fn upload_statistics(&self) -> UploadStatistics {
         self.upload.upload_statistics()
     }
 
-    /// The session behind it: terms, waits, figures.
+    /// The session's upload: terms, waits, statistics.
     #[must_use]
     pub fn upload(&self) -> &Upload {
         &self.upload
     }
 
-    /// As [`upload`](Self::upload), to begin epochs or to ask the daemon.
+    /// As [`upload`](Self::upload), to begin epochs or to query the daemon.
     pub fn upload_mut(&mut self) -> &mut Upload {
         &mut self.upload
     }
@@ -273,11 +273,11 @@ impl DeviceLoader {
 
 fn address(memory: &CudaSlice<u8>) -> u64 {
     use cudarc::driver::DevicePtr;
-    // The guard would record a use for cudarc's own tracking, which is off.
+    // The guard would record a use for cudarc's event tracking, which is disabled.
     memory.device_ptr(memory.stream()).0
 }
 
-/// A batch on the device. Dropping it gives its memory back, behind the work of the streams that used it.
+/// A batch on the device. Dropping it returns its memory, ordered behind the work of the streams that used it.
 #[derive(Debug)]
 pub struct DeviceBatch {
     block: Option<Block>,
@@ -298,20 +298,20 @@ struct User {
 }
 
 impl DeviceBatch {
-    /// The device's number.
+    /// The device's index.
     #[must_use]
     pub fn ordinal(&self) -> usize {
         self.gpu.ordinal()
     }
 
-    /// Where a view of it lies on the device.
+    /// The device address of a view.
     #[must_use]
     pub fn address<T>(view: &CudaView<'_, T>) -> u64 {
         use cudarc::driver::{DevicePtr, DeviceSlice};
         view.device_ptr(view.stream()).0
     }
 
-    /// The samples in the batch.
+    /// The number of samples in the batch.
     #[must_use]
     pub fn rows(&self) -> u64 {
         self.uploaded.rows
@@ -323,7 +323,7 @@ impl DeviceBatch {
         self.uploaded.number
     }
 
-    /// The epoch that it belongs to.
+    /// The batch's epoch.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.uploaded.epoch
@@ -335,8 +335,9 @@ impl DeviceBatch {
         &self.specs
     }
 
-    /// Lets a stream use the batch: it waits for the copy, and the memory is not written to again before what the stream was
-    /// given up to the batch's drop is done. [`DeviceLoader::next_batch`] has done it for its stream.
+    /// Registers a stream that uses the batch: the stream waits for the copy, and the memory is not written again before
+    /// the work queued on the stream up to the batch's drop is complete. [`DeviceLoader::next_batch`] does this for its
+    /// stream.
     ///
     /// # Errors
     /// [`Error::Gpu`].
@@ -345,7 +346,7 @@ impl DeviceBatch {
         self.add_user(User { handle, _stream: Some(Arc::clone(stream)) })
     }
 
-    /// As [`used_on`](Self::used_on), for a stream of someone else's.
+    /// As [`used_on`](Self::used_on), for a raw stream handle.
     ///
     /// # Safety
     /// `handle` must be a stream of the device's primary context, or 0, 1 or 2, until the batch is dropped.
@@ -359,14 +360,14 @@ impl DeviceBatch {
     fn add_user(&self, user: User) -> Result<(), Error> {
         let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
         if users.iter().all(|known| known.handle != user.handle) {
-            // SAFETY: the stream is held by the user, or the caller vouches for it.
+            // SAFETY: `user` holds the stream, or the caller guarantees that it lives.
             unsafe { self.gpu.wait(user.handle, &self.uploaded.copied)? };
             users.push(user);
         }
         Ok(())
     }
 
-    /// A tensor's bytes on the device, rows in row-major order; of a ragged one the region that its rows lie in.
+    /// A tensor's bytes on the device, rows in row-major order; for a ragged tensor, the region of its rows.
     #[must_use]
     pub fn bytes(&self, name: &str) -> Option<CudaView<'_, u8>> {
         let index = self.specs.iter().position(|spec| spec.name == name)?;
@@ -409,9 +410,9 @@ impl DeviceBatch {
             )));
         };
         let elements = bytes.len() / size_of::<T>();
-        // SAFETY: the region starts at a multiple of 256 bytes and holds so many elements of this type.
+        // SAFETY: the region starts at a multiple of 256 bytes and holds this many elements of this type.
         unsafe { bytes.transmute(elements) }
-            .ok_or_else(|| Error::NoSuchTensor(format!("tensor `{name}` is not whole")))
+            .ok_or_else(|| Error::NoSuchTensor(format!("tensor `{name}` is incomplete")))
     }
 }
 
@@ -422,9 +423,9 @@ impl Drop for DeviceBatch {
         let mut is_ordered = true;
         for user in users {
             let recorded = self.gpu.event().and_then(|event| {
-                // The thread's default stream is another one on another thread; the legacy one waits for all of them.
+                // The per-thread default stream differs between threads; the legacy default stream waits for all of them.
                 let handle = if user.handle == 2 { 1 } else { user.handle };
-                // SAFETY: the stream is held here, or whoever named it vouches for it.
+                // SAFETY: `user` holds the stream, or the caller of `used_on_handle` guarantees that it lives.
                 unsafe { event.record(handle)? };
                 Ok(event)
             });
@@ -438,7 +439,7 @@ impl Drop for DeviceBatch {
         if is_ordered {
             pool.free.push(block);
         } else {
-            // The device has failed: memory that may be in use still is not used again.
+            // The device has failed: memory that may still be in use is leaked.
             std::mem::forget(block.memory.take());
         }
     }

@@ -1,12 +1,11 @@
-//! The driver's calls that an upload needs, each with its error in words. The one place of this folder that calls CUDA's
-//! own functions, beside [`super::device_loader`]'s views of device memory.
+//! The driver API calls of an upload, with errors that name the remedy. All calls of this folder into the driver are here,
+//! except the device loader's views of device memory.
 //!
-//! Owned here: the device's primary context (the one that PyTorch and the runtime use too, never reset), events with the
-//! list that spares making them anew, pinned staging memory. Not owned: streams of others and memory that was not
-//! allocated here.
+//! Owned here: the device's primary context (which PyTorch and the runtime use too; it is never reset), events with a free
+//! list, pinned staging memory. Not owned: the user's streams, and memory that was not allocated here.
 //!
-//! Nothing here changes the current context of a thread that is not ours for longer than a call: the runtime takes the
-//! current context for the current device, and a trainer on another device would go on on the wrong one.
+//! The current context of a foreign thread changes only for the duration of a call: the runtime derives the current device
+//! from the current context, and a trainer on another device would continue on the wrong one.
 
 use std::ffi::{CString, c_uint, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,16 +14,15 @@ use cudarc::driver::{CudaContext, CudaStream, DriverError, result, sys};
 
 use crate::error::Error;
 
-/// A device, opened.
+/// An open device.
 #[derive(Debug)]
 pub(crate) struct Gpu {
     context: Arc<CudaContext>,
     ordinal: usize,
     events: Mutex<Vec<RawEvent>>,
-    /// The module of [`crate::finish::KERNELS`], loaded when it is first needed.
+    /// The module of [`crate::finish::KERNELS`], loaded at first use.
     module: Mutex<Option<Module>>,
-    /// Every side stream that was made; one that nobody else holds is given out again. Never destroyed: memory that was
-    /// allocated in a stream's order may outlive an upload.
+    /// All side streams; unused ones are reused. Never destroyed: stream-ordered memory may outlive an upload.
     side_streams: Mutex<Vec<Arc<CudaStream>>>,
 }
 
@@ -43,11 +41,11 @@ unsafe impl Send for Kernel {}
 // SAFETY: as above.
 unsafe impl Sync for Kernel {}
 
-/// The threads of a block, and the most blocks: enough to fill a device; each thread goes on to further pixels.
+/// The threads per block, and the maximum number of blocks: enough to fill a device; each thread loops over pixels.
 const BLOCK_THREADS: u32 = 256;
-const MOST_BLOCKS: u64 = 2048;
+const MAX_BLOCKS: u64 = 2048;
 
-/// An event that nobody has recorded or waits for any more.
+/// An unused event.
 #[derive(Debug)]
 struct RawEvent(sys::CUevent);
 
@@ -56,7 +54,7 @@ unsafe impl Send for RawEvent {}
 // SAFETY: as above.
 unsafe impl Sync for RawEvent {}
 
-/// The device's context is the calling thread's current one until this is dropped.
+/// A guard: the device's context is the calling thread's current one until it is dropped.
 #[derive(Debug)]
 struct Entered {
     is_pushed: bool,
@@ -72,8 +70,8 @@ impl Drop for Entered {
     }
 }
 
-/// What could not be done, why, and what helps.
-fn in_words(ordinal: usize, doing: &str, error: DriverError) -> Error {
+/// The error of a driver call, with its remedy.
+fn gpu_error(ordinal: usize, doing: &str, error: DriverError) -> Error {
     use sys::cudaError_enum as E;
     let remedy = match error.0 {
         E::CUDA_ERROR_OUT_OF_MEMORY => {
@@ -86,49 +84,49 @@ fn in_words(ordinal: usize, doing: &str, error: DriverError) -> Error {
         | E::CUDA_ERROR_CONTEXT_IS_DESTROYED
         | E::CUDA_ERROR_ECC_UNCORRECTABLE
         | E::CUDA_ERROR_UNKNOWN => {
-            "the device's context is lost, which any kernel of this process may have caused: start the process anew \
-             (CUDA_LAUNCH_BLOCKING=1 names the kernel; `dmesg` a failed device)"
+            "the device's context is lost, which any kernel of this process may have caused: restart the process \
+             (CUDA_LAUNCH_BLOCKING=1 finds the kernel; `dmesg` shows a failed device)"
         }
         E::CUDA_ERROR_NOT_INITIALIZED => {
-            "CUDA does not work in a process that was forked after its parent had used it: start the process by `spawn`"
+            "CUDA does not work in a process that was forked after its parent had used it: start the process with `spawn`"
         }
-        _ => "what the driver says stands before this; `nvidia-smi` shows whether the device works",
+        _ => "`nvidia-smi` shows whether the device works",
     };
     let name = format!("{:?}", error.0);
     Error::Gpu(format!("cuda:{ordinal}: {doing} failed: {name}; {remedy}"))
 }
 
-/// Why there is no such device, and what helps.
-fn not_opened(ordinal: usize, error: DriverError) -> Error {
+/// The error of opening a device, with its remedy.
+fn open_error(ordinal: usize, error: DriverError) -> Error {
     use sys::cudaError_enum as E;
     let visible = std::env::var("CUDA_VISIBLE_DEVICES")
         .map_or_else(|_| "is not set".to_owned(), |value| format!("is {value:?}"));
     match error.0 {
         E::CUDA_ERROR_STUB_LIBRARY => Error::Config(format!(
-            "cuda:{ordinal}: the libcuda.so that was found is a toolkit's stub and no driver; take its folder out of \
-             LD_LIBRARY_PATH"
+            "cuda:{ordinal}: the libcuda.so that was found is a toolkit's stub and not the driver; remove its folder \
+             from LD_LIBRARY_PATH"
         )),
         E::CUDA_ERROR_NO_DEVICE | E::CUDA_ERROR_INVALID_DEVICE => {
             let count = CudaContext::device_count().unwrap_or(0);
             Error::Config(format!(
-                "cuda:{ordinal}: this process sees {count} device{} (CUDA_VISIBLE_DEVICES {visible}); name one of \
-                 them, or leave the device out for tensors in the CPU's memory",
+                "cuda:{ordinal}: this process sees {count} device{} (CUDA_VISIBLE_DEVICES {visible}); choose one of \
+                 them, or omit the device for tensors in CPU memory",
                 if count == 1 { "" } else { "s" }
             ))
         }
-        _ => in_words(ordinal, "opening the device", error),
+        _ => gpu_error(ordinal, "opening the device", error),
     }
 }
 
 impl Gpu {
-    /// Opens a device, and makes its context the calling thread's current one: for a thread of ours. Once opened it stays
-    /// so until the process ends, as the runtime does it too.
+    /// Opens a device and makes its context current on the calling thread, which must be a thread of this library. It stays
+    /// open until the process ends, as with the runtime API.
     pub(crate) fn open(ordinal: usize) -> Result<Arc<Self>, Error> {
         static OPENED: Mutex<Vec<Arc<Gpu>>> = Mutex::new(Vec::new());
         let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(gpu) = opened.iter().find(|gpu| gpu.ordinal == ordinal) {
             let bound = gpu.context.bind_to_thread();
-            return bound.map(|()| Arc::clone(gpu)).map_err(|error| not_opened(ordinal, error));
+            return bound.map(|()| Arc::clone(gpu)).map_err(|error| open_error(ordinal, error));
         }
         let gpu = Self::open_first(ordinal)?;
         opened.push(Arc::clone(&gpu));
@@ -139,13 +137,13 @@ impl Gpu {
         // SAFETY: loads the driver's library, whose initialisers every CUDA program runs.
         if !unsafe { sys::is_culib_present() } {
             return Err(Error::Config(format!(
-                "cuda:{ordinal}: no NVIDIA driver was found (libcuda.so.1); install it, or leave the device out for \
-                 tensors in the CPU's memory"
+                "cuda:{ordinal}: no NVIDIA driver was found (libcuda.so.1); install it, or omit the device for tensors \
+                 in CPU memory"
             )));
         }
-        let context = CudaContext::new(ordinal).map_err(|error| not_opened(ordinal, error))?;
-        // SAFETY: slices are made here alone, and their use on other streams is ordered by events of ours. With it on, the
-        // first stream would be made with a wait for all work of the device.
+        let context = CudaContext::new(ordinal).map_err(|error| open_error(ordinal, error))?;
+        // SAFETY: only this crate creates slices, and it orders their use on other streams with its own events. With
+        // tracking, the creation of the first stream would wait for all work of the device.
         unsafe { context.disable_event_tracking() };
         Ok(Arc::new(Self {
             context,
@@ -156,13 +154,13 @@ impl Gpu {
         }))
     }
 
-    /// The device's number among those that this process sees.
+    /// The device's index among those that are visible to this process.
     pub(crate) fn ordinal(&self) -> usize {
         self.ordinal
     }
 
     pub(crate) fn failed(&self, doing: &str, error: DriverError) -> Error {
-        in_words(self.ordinal, doing, error)
+        gpu_error(self.ordinal, doing, error)
     }
 
     fn check(&self, doing: &str, status: sys::CUresult) -> Result<(), Error> {
@@ -182,14 +180,14 @@ impl Gpu {
         Ok(Entered { is_pushed: true })
     }
 
-    /// Does something with the device's context as the current one.
-    pub(crate) fn within<R>(&self, work: impl FnOnce() -> R) -> Result<R, Error> {
+    /// Runs `work` with the device's context as the current one.
+    pub(crate) fn with_context<R>(&self, work: impl FnOnce() -> R) -> Result<R, Error> {
         let _entered = self.enter()?;
         Ok(work())
     }
 
-    /// A stream that waits for no other one, for an upload's copies. PyTorch's own would not do: it gives the same 32 to
-    /// everyone by turns, and somebody might capture or compute on ours.
+    /// A non-blocking stream for an upload's copies. PyTorch's stream pool is not suitable: it shares 32 streams round
+    /// robin, so that other code might capture or compute on the same stream.
     pub(crate) fn side_stream(&self) -> Result<Arc<CudaStream>, Error> {
         let mut made = self.side_streams.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(free) = made.iter().find(|stream| Arc::strong_count(stream) == 1) {
@@ -202,15 +200,16 @@ impl Gpu {
         Ok(stream)
     }
 
-    /// Lets the calling thread, one of ours, go on while another one captures a graph: what it does is no part of that.
-    /// Without this a capture in the default mode fails at our calls, and they at it.
-    pub(crate) fn stay_out_of_captures(&self) {
+    /// Sets the calling thread's capture mode to relaxed, so that its calls are allowed while another thread captures a
+    /// graph. Without this, the calls and a capture in the default mode make each other fail.
+    pub(crate) fn relax_capture_mode(&self) {
         let mut mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-        // SAFETY: `mode` is a place for one value. A driver without the call has no captures to stay out of.
-        let _ = self.within(|| unsafe { sys::cuThreadExchangeStreamCaptureMode(&raw mut mode) });
+        // SAFETY: `mode` is valid for one value. A driver without this call has no graph capture.
+        let _ =
+            self.with_context(|| unsafe { sys::cuThreadExchangeStreamCaptureMode(&raw mut mode) });
     }
 
-    /// An event to record.
+    /// A new or reused event.
     pub(crate) fn event(self: &Arc<Self>) -> Result<Event, Error> {
         let spare = self.events.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let raw = match spare {
@@ -220,7 +219,7 @@ impl Gpu {
                 let mut raw = std::ptr::null_mut();
                 let flags = sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC as c_uint
                     | sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as c_uint;
-                // SAFETY: `raw` is a place for one handle.
+                // SAFETY: `raw` is valid for one handle.
                 self.check("making an event", unsafe { sys::cuEventCreate(&raw mut raw, flags) })?;
                 RawEvent(raw)
             }
@@ -228,7 +227,7 @@ impl Gpu {
         Ok(Event { raw: Some(raw), gpu: Arc::clone(self) })
     }
 
-    /// Makes a stream wait for an event: the host does not.
+    /// Makes a stream, not the host, wait for an event.
     ///
     /// # Safety
     /// The handle must be a stream of this device's primary context, or 0, 1 or 2 (the default streams).
@@ -243,8 +242,8 @@ impl Gpu {
     /// Queues a copy from this process's memory to the device's.
     ///
     /// # Safety
-    /// `from` must be valid for `bytes` and `to` be so many bytes of device memory, both until an event that is recorded
-    /// on the stream afterwards has completed; nobody may write `from` or use `to` meanwhile.
+    /// `from` must be valid for `bytes` and `to` be that many bytes of device memory, both until an event that is recorded
+    /// on the stream afterwards has completed; `from` must not be written and `to` not used meanwhile.
     pub(crate) unsafe fn copy(
         &self,
         to: u64,
@@ -292,7 +291,7 @@ impl Gpu {
         stream: &CudaStream,
     ) -> Result<(), Error> {
         let _entered = self.enter()?;
-        let blocks = pixels.div_ceil(BLOCK_THREADS.into()).clamp(1, MOST_BLOCKS);
+        let blocks = pixels.div_ceil(BLOCK_THREADS.into()).clamp(1, MAX_BLOCKS);
         let blocks = u32::try_from(blocks).unwrap_or(1);
         let numbers = numbers.iter_mut().map(|number| std::ptr::from_mut(number).cast::<c_void>());
         let sizes = sizes.iter_mut().map(|size| std::ptr::from_mut(size).cast::<c_void>());
@@ -304,7 +303,7 @@ impl Gpu {
             .map_err(|error| self.failed("finishing a field", error))
     }
 
-    /// Pins memory for the copy engine, for all contexts of the process.
+    /// Pins memory for the copy engine, in all contexts of the process.
     ///
     /// # Safety
     /// The memory must be mapped, and stay so until [`unregister`](Self::unregister).
@@ -320,20 +319,20 @@ impl Gpu {
     /// Ends a registration.
     ///
     /// # Safety
-    /// The memory must have been registered by [`register`](Self::register), be mapped still, and no copy from it be on its
-    /// way.
+    /// The memory must have been registered by [`register`](Self::register) and still be mapped, without a pending copy
+    /// from it.
     pub(crate) unsafe fn unregister(&self, start: *mut u8) {
         if let Ok(_entered) = self.enter() {
-            // SAFETY: the caller's. An error leaves the pages pinned until the process ends: nothing else can be done.
+            // SAFETY: the caller's. After an error the pages stay pinned until the process ends.
             let _ = unsafe { sys::cuMemHostUnregister(start.cast()) };
         }
     }
 
-    /// Pinned memory of the driver's own.
+    /// Allocates pinned memory from the driver.
     pub(crate) fn allocate_pinned(self: &Arc<Self>, bytes: usize) -> Result<PinnedMemory, Error> {
         let _entered = self.enter()?;
         let mut start: *mut c_void = std::ptr::null_mut();
-        // SAFETY: `start` is a place for one pointer.
+        // SAFETY: `start` is valid for one pointer.
         self.check("allocating pinned memory", unsafe {
             sys::cuMemHostAlloc(&raw mut start, bytes, sys::CU_MEMHOSTALLOC_PORTABLE)
         })?;
@@ -341,8 +340,8 @@ impl Gpu {
     }
 }
 
-/// An event: a point in a stream's work. Dropped, it is recorded anew by someone else; a stream that waits for it waits for
-/// what was recorded when it was told to.
+/// An event: a point in a stream's work. After its drop it is reused; a stream that waits for it waits for the work
+/// recorded at the time of the call.
 #[derive(Debug)]
 pub(crate) struct Event {
     raw: Option<RawEvent>,
@@ -354,7 +353,7 @@ impl Event {
         self.raw.as_ref().map_or(std::ptr::null_mut(), |raw| raw.0)
     }
 
-    /// Marks what the stream was given up to now.
+    /// Records the event after the work queued on the stream so far.
     ///
     /// # Safety
     /// As [`Gpu::wait`].
@@ -366,7 +365,7 @@ impl Event {
         })
     }
 
-    /// Sleeps until what was marked is done.
+    /// Blocks until the recorded work is complete.
     pub(crate) fn synchronize(&self) -> Result<(), Error> {
         let _entered = self.gpu.enter()?;
         // SAFETY: the event lives.
@@ -382,7 +381,7 @@ impl Drop for Event {
     }
 }
 
-/// Pinned memory of the driver's own, to copy through.
+/// Pinned staging memory from the driver.
 #[derive(Debug)]
 pub(crate) struct PinnedMemory {
     start: *mut u8,
@@ -390,16 +389,16 @@ pub(crate) struct PinnedMemory {
     gpu: Arc<Gpu>,
 }
 
-// SAFETY: plain memory that this value alone owns.
+// SAFETY: plain memory that this value owns exclusively.
 unsafe impl Send for PinnedMemory {}
 
 impl PinnedMemory {
-    /// Its first byte.
+    /// The address of the first byte.
     pub(crate) fn start(&self) -> *mut u8 {
         self.start
     }
 
-    /// Its size.
+    /// The size.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -407,8 +406,8 @@ impl PinnedMemory {
 
 impl Drop for PinnedMemory {
     fn drop(&mut self) {
-        let _ = self.gpu.within(|| {
-            // SAFETY: it was allocated in `allocate_pinned`, and owners wait for copies from it.
+        let _ = self.gpu.with_context(|| {
+            // SAFETY: allocated in `allocate_pinned`, and its owners wait for copies from it.
             let _ = unsafe { sys::cuMemFreeHost(self.start.cast()) };
         });
     }

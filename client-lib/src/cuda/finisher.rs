@@ -1,8 +1,8 @@
-//! The last step of a field with `on = "gpu"`: its bytes are copied beside the destination, and a kernel on the side stream
-//! makes of them what the configuration says, in the destination.
+//! Finishes a field with `on = "gpu"`: its raw bytes are copied to an intermediate buffer, and a kernel on the side stream
+//! writes the finished field to the destination.
 //!
-//! The bytes lie in memory of this module's own, one batch's, used by one batch after the other in the stream's order. The
-//! values come from the table that the daemon would have used (see [`crate::finish`]), so they are the daemon's to the bit.
+//! The intermediate buffer holds one batch and is reused by each batch in stream order. The values come from the daemon's
+//! table (see [`crate::finish`]), so they are bit-identical to the daemon's.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::regions::Region;
 use crate::error::Error;
 use crate::finish::FinishPlan;
 
-/// What one field's last step needs on the device.
+/// The device memory and the kernel for one field.
 #[derive(Debug)]
 pub(crate) struct Finisher {
     gpu: Arc<Gpu>,
@@ -28,7 +28,7 @@ fn address(memory: &CudaSlice<u8>) -> u64 {
 }
 
 impl Finisher {
-    /// Makes everything ready for a region's field; `None` where nothing is left to be done.
+    /// The finisher of a region's field; `None` if the field needs no finishing.
     pub(crate) fn of(
         region: &Region,
         gpu: &Arc<Gpu>,
@@ -36,8 +36,8 @@ impl Finisher {
     ) -> Result<Option<Self>, Error> {
         let Some(plan) = &region.finish else { return Ok(None) };
         let kernel = gpu.kernel(plan.kernel())?;
-        let made = gpu.within(|| {
-            // SAFETY: both are written to in the side stream's order before the kernel reads them.
+        let made = gpu.with_context(|| {
+            // SAFETY: both are written before the kernel reads them, in the side stream's order.
             let raw = unsafe { side.alloc::<u8>(region.raw_bytes.max(1))? };
             Ok((raw, side.clone_htod(plan.table())?))
         })?;
@@ -46,15 +46,15 @@ impl Finisher {
         Ok(Some(Self { gpu: Arc::clone(gpu), plan: Arc::clone(plan), kernel, raw, table }))
     }
 
-    /// Where the bytes are to be copied to.
+    /// The address of the intermediate buffer.
     pub(crate) fn raw_address(&self) -> u64 {
         address(&self.raw)
     }
 
-    /// Queues the kernel, behind the copy of so many bytes.
+    /// Queues the kernel behind the copy of `raw_bytes`.
     ///
     /// # Safety
-    /// `to` must be device memory for the finished rows, which nobody uses before an event that is recorded next.
+    /// `to` must be device memory for the finished rows that is not used before an event that is recorded afterwards.
     pub(crate) unsafe fn queue(
         &self,
         to: u64,
@@ -71,8 +71,8 @@ impl Finisher {
             self.plan.channels(),
             u32::from(self.plan.channels_first()),
         ];
-        // SAFETY: these are the parameters that the kernels' head names; `raw` and `table` are as large as the plan says
-        // and live as long as this value, which outlives the stream's work: the reaper waits for it.
+        // SAFETY: these are the documented parameters of the kernels; `raw` and `table` have the plan's sizes and live as
+        // long as this value, which outlives the stream's work: the reaper waits for it.
         unsafe { self.gpu.launch(&self.kernel, pixels, numbers, sizes, side) }
     }
 }

@@ -1,30 +1,30 @@
-//! By which way a batch's bytes reach the copy engine: straight from the ring's pinned slots, through pinned memory of the
-//! driver's own, or from memory that is not pinned.
+//! The path of a batch's bytes to the copy engine: directly from the ring's pinned slots, through pinned staging buffers,
+//! or from pageable memory.
 //!
-//! The ring is registered once, on a thread of its own, since pinning runs at one or two GB/s; until that is done, and
-//! where the platform refuses it (confidential computing, a limit of locked memory), batches go through two staging
-//! buffers, which costs one copy by the CPU. The registration ends just before the ring is unmapped: the ring keeps it.
-//! A daemon that dies and comes back takes the same segment over, so nothing is registered anew.
+//! The ring is registered once, on its own thread, since pinning runs at one or two GB/s; until that is done, and where the
+//! platform refuses it (confidential computing, a limit of locked memory), batches go through two staging buffers at the
+//! cost of one copy by the CPU. The registration ends just before the ring is unmapped: the ring owns it. The daemon that
+//! replaces a dead one adopts the same segment, so it is not registered again.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::driver::{Gpu, PinnedMemory};
 use crate::error::Error;
-use crate::keeper::spawn;
 use crate::ring::{Registration, Ring};
+use crate::supervisor::spawn;
 
-/// How the ring's memory is made ready for the copy engine.
+/// How the ring's memory is prepared for the copy engine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum PinPolicy {
-    /// Registered, and staged where that is refused and until it is done. The default.
+    /// Register the ring; use staging buffers until that is done or where it is refused. The default.
     #[default]
     Auto,
-    /// Registered, or an error.
+    /// Register the ring, or fail.
     Register,
-    /// Through pinned staging buffers: for platforms where registering does harm.
+    /// Use pinned staging buffers: for platforms where registering is harmful.
     Stage,
-    /// Straight from memory that is not pinned: the driver copies it by itself, slowly and in step with the caller.
+    /// Copy from pageable memory: slow, and synchronous with the caller.
     Off,
 }
 
@@ -32,7 +32,7 @@ impl PinPolicy {
     /// The policy of this name: `auto`, `register`, `stage` or `off`.
     ///
     /// # Errors
-    /// [`Error::Config`] with the names that there are.
+    /// [`Error::Config`] with the valid names.
     pub fn from_name(name: &str) -> Result<Self, Error> {
         match name {
             "auto" => Ok(Self::Auto),
@@ -46,21 +46,21 @@ impl PinPolicy {
     }
 }
 
-/// The way that batches take at present.
+/// The present path of batches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Path {
-    /// From the ring's slots, which are pinned.
+    /// From the ring's pinned slots.
     Registered,
-    /// Through pinned memory; why not straight.
+    /// Through pinned staging buffers, with the reason.
     Staged(String),
-    /// From memory that is not pinned; why.
+    /// From pageable memory, with the reason.
     Pageable(String),
-    /// The policy allows no other way than the one that was refused.
+    /// Registering failed and the policy allows no other path.
     Refused(Error),
 }
 
 impl Path {
-    /// Its name in the statistics.
+    /// The path's name in the statistics.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Registered => "registered",
@@ -70,7 +70,7 @@ impl Path {
         }
     }
 
-    /// Why it is not the straight one.
+    /// Why the ring is not registered.
     pub(crate) fn reason(&self) -> &str {
         match self {
             Self::Registered | Self::Refused(_) => "",
@@ -86,22 +86,22 @@ struct RingRegistration {
     start: *mut u8,
 }
 
-// SAFETY: the pointer is an address for the driver alone, which may be called from any thread.
+// SAFETY: the pointer is only passed to the driver, which may be called from any thread.
 unsafe impl Send for RingRegistration {}
-// SAFETY: as above; nothing is changed through it.
+// SAFETY: as above; nothing is written through it.
 unsafe impl Sync for RingRegistration {}
 
 impl Registration for RingRegistration {}
 
 impl Drop for RingRegistration {
     fn drop(&mut self) {
-        // SAFETY: `register` was called with this address; the ring keeps this value until just before it unmaps, which it
-        // does when no lease exists, and a lease exists for each copy on its way.
+        // SAFETY: `register` was called with this address; the ring drops this value just before it unmaps, which it does
+        // when no lease exists, and a lease exists for each pending copy.
         unsafe { self.gpu.unregister(self.start) };
     }
 }
 
-/// What is known of the way, shared with the thread that registers.
+/// The present path, shared with the thread that registers.
 #[derive(Debug)]
 pub(crate) struct Pinning {
     path: Mutex<Path>,
@@ -112,7 +112,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Pinning {
-    /// Begins to make the ring ready.
+    /// Starts preparing the ring.
     pub(crate) fn begin(
         policy: PinPolicy,
         gpu: &Arc<Gpu>,
@@ -127,14 +127,15 @@ impl Pinning {
             }
         };
         if let Path::Refused(error) = first {
-            let text = format!("{error}; pin = \"auto\" copies through pinned buffers then");
+            let text =
+                format!("{error}; with pin = \"auto\" copies would go through pinned buffers");
             return Err(Error::Gpu(text));
         }
         let pinning = Arc::new(Self { path: Mutex::new(first) });
         if policy == PinPolicy::Auto {
             let (pinning, gpu, ring) = (Arc::clone(&pinning), Arc::clone(gpu), Arc::clone(ring));
             let registering = move || {
-                gpu.stay_out_of_captures();
+                gpu.relax_capture_mode();
                 let path = match register(&gpu, &ring) {
                     Ok(()) => Path::Registered,
                     Err(error) => Path::Staged(error.to_string()),
@@ -147,26 +148,26 @@ impl Pinning {
         Ok(pinning)
     }
 
-    /// The way at present.
+    /// The present path.
     pub(crate) fn path(&self) -> Path {
         lock(&self.path).clone()
     }
 
-    /// From now on straight from memory that is not pinned: no pinned memory is to be had.
-    pub(crate) fn give_up(&self, why: &Error) {
+    /// Switches to pageable memory: no pinned memory is available.
+    pub(crate) fn fall_back_to_pageable(&self, why: &Error) {
         *lock(&self.path) = Path::Pageable(why.to_string());
     }
 }
 
 fn register(gpu: &Arc<Gpu>, ring: &Arc<Ring>) -> Result<(), Error> {
     let (start, bytes) = ring.data().ok_or(Error::Forked)?;
-    // SAFETY: the segment is mapped for as long as the ring lives, and the registration below ends before.
+    // SAFETY: the segment is mapped as long as the ring lives, and the registration below ends before that.
     unsafe { gpu.register(start, bytes)? };
     ring.keep_registration(Box::new(RingRegistration { gpu: Arc::clone(gpu), start }));
     Ok(())
 }
 
-/// The staging buffers, made when they are first needed. Whoever copies from one owns it until the copy is done.
+/// The staging buffers, allocated at first use. A pending copy owns its buffer.
 #[derive(Debug, Default)]
 pub(crate) struct Staging {
     free: Vec<PinnedMemory>,
@@ -174,21 +175,21 @@ pub(crate) struct Staging {
     cpu_time: Duration,
 }
 
-/// So many batches may be on their way through pinned memory at a time.
+/// The maximum number of batches in staging buffers at a time.
 const STAGING_BUFFERS: usize = 2;
 
-/// What a look for a buffer found.
+/// The result of [`Staging::take`].
 #[derive(Debug)]
 pub(crate) enum Buffer {
     Free(PinnedMemory),
-    /// One more may be made; whoever is told this makes it, or says that it failed.
-    ToMake,
+    /// The caller must allocate one more.
+    Allocate,
     /// All are in use.
     None,
 }
 
 impl Staging {
-    /// A buffer, if there is one.
+    /// Takes a free buffer.
     pub(crate) fn take(&mut self) -> Buffer {
         if let Some(buffer) = self.free.pop() {
             return Buffer::Free(buffer);
@@ -197,30 +198,30 @@ impl Staging {
             return Buffer::None;
         }
         self.made += 1;
-        Buffer::ToMake
+        Buffer::Allocate
     }
 
-    /// Whether no batch can be staged now.
+    /// Whether all buffers are in use.
     pub(crate) fn is_used_up(&self) -> bool {
         self.free.is_empty() && self.made == STAGING_BUFFERS
     }
 
-    /// Whether copies from buffers are on their way.
+    /// Whether copies from buffers are pending.
     pub(crate) fn is_busy(&self) -> bool {
         self.free.len() < self.made
     }
 
-    /// The copy from it is done.
+    /// Returns a buffer after its copy.
     pub(crate) fn give_back(&mut self, buffer: PinnedMemory) {
         self.free.push(buffer);
     }
 
-    /// Notes what filling a buffer cost, begun at this moment.
+    /// Adds the CPU time of filling a buffer, which began at `begun`.
     pub(crate) fn filled_since(&mut self, begun: Instant) {
         self.cpu_time += begun.elapsed();
     }
 
-    /// What the CPU's copies cost up to now.
+    /// The CPU time of all copies into buffers.
     pub(crate) fn cpu_time(&self) -> Duration {
         self.cpu_time
     }

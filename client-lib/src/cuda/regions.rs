@@ -1,6 +1,6 @@
-//! The pieces of a slot that are copied one by one: a tensor's rows, and of a ragged tensor also its table.
+//! The regions of a slot that are copied: each tensor's rows, and a ragged tensor's table.
 //!
-//! Each has room on the device for a full batch; what is copied is what the batch has.
+//! On the device each region has room for a full batch; only the batch's actual bytes are copied.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::batch::Batch;
 use crate::error::Error;
 use crate::finish::FinishPlan;
 
-/// What a region holds.
+/// The kind of a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
     /// The rows of a tensor.
@@ -20,24 +20,24 @@ pub enum Part {
     Table,
 }
 
-/// One piece of a batch on the device.
+/// One region of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Region {
-    /// The tensor's place in the schema.
+    /// The tensor's index in the schema.
     pub tensor: usize,
-    /// What of it.
+    /// The kind of region.
     pub part: Part,
-    /// The room that a full batch needs on the device.
+    /// The size of a full batch on the device.
     pub bytes: usize,
-    /// What a full batch has of it in the slot: less where the device finishes the field.
+    /// The size of a full batch in the slot: smaller where the device finishes the field.
     pub raw_bytes: usize,
-    /// Of a table: the words of its offsets.
+    /// For a table: the number of its offsets.
     pub table_rows: usize,
-    /// What the device makes of it.
+    /// How the device finishes the field.
     pub(crate) finish: Option<Arc<FinishPlan>>,
 }
 
-/// The regions of a session's batches, in the order of the tensors; a ragged tensor's table comes after its rows.
+/// The regions of a session's batches, in the order of the tensors; a ragged tensor's table follows its rows.
 pub(crate) fn regions_of(terms: &Attached) -> Result<Vec<Region>, Error> {
     let too_large = || Error::Protocol("a batch is larger than this machine can address".into());
     let table_rows = usize::try_from(terms.batch_size).map_err(|_| too_large())?;
@@ -65,7 +65,7 @@ pub(crate) fn regions_of(terms: &Attached) -> Result<Vec<Region>, Error> {
     Ok(regions)
 }
 
-/// The tensors as they are on the device.
+/// The schema on the device.
 pub(crate) fn finished_specs(terms: &Attached, regions: &[Region]) -> Vec<TensorSpec> {
     let mut specs = terms.tensors.clone();
     for region in regions {
@@ -77,7 +77,7 @@ pub(crate) fn finished_specs(terms: &Attached, regions: &[Region]) -> Vec<Tensor
 }
 
 impl Region {
-    /// Where it lies in a batch's slot: the first byte, and as many as the batch has.
+    /// The address of the region in a batch's slot, and the number of bytes that the batch has.
     pub(crate) fn source(&self, batch: &Batch) -> Option<(*const u8, usize)> {
         let tensor = batch.tensors().nth(self.tensor)?;
         match self.part {

@@ -1,11 +1,10 @@
-//! The trainer's side of an upload: hands destinations in, takes batches out, and sends everything else about the stream
-//! to the thread that holds the loader.
+//! The trainer's side of an upload: offers destinations, takes batches, and sends all other calls to the upload thread,
+//! which owns the loader.
 //!
-//! The loader runs ahead of the user by what is uploaded and not handed over yet. What counts for the user (position,
-//! batches given up, time waited) is therefore kept here, and a jump ([`jumps`]) discards what was uploaded for the old
-//! place.
+//! The loader is ahead of the user by the batches that are uploaded and not handed over yet. The user's position, batches
+//! given up and waits are therefore kept here, and a seek ([`commands`]) discards batches uploaded for the old position.
 
-mod jumps;
+mod commands;
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -21,50 +20,50 @@ use super::driver::{Event, Gpu};
 use super::finisher::Finisher;
 use super::pin::{PinPolicy, Pinning};
 use super::regions::{Region, finished_specs, regions_of};
-use super::shared::{Destination, Found, Ready, Shared};
+use super::shared::{Destination, Outcome, Ready, Shared};
 use super::uploader::Uploader;
 use crate::error::Error;
 use crate::link::Interrupt;
 use crate::loader::Loader;
-use crate::place::Place;
 use crate::rank::Placement;
 use crate::ring::Ring;
 use crate::statistics::WaitStatistics;
+use crate::stream_cursor::StreamCursor;
 
-/// How often a wait looks at the interrupt.
+/// How often a wait calls the interrupt.
 const SLICE: Duration = Duration::from_millis(50);
 
-/// A batch that was handed over: where its copies go, and what the caller's stream waits for already.
+/// A batch that is handed over, with its destination; the caller's stream already waits for its copies.
 #[derive(Debug)]
 pub struct Uploaded {
-    /// The destination's name, as it was offered.
+    /// The destination's token, as it was offered.
     pub token: u64,
-    /// The samples in it.
+    /// The number of samples.
     pub rows: u64,
-    /// Of each tensor the bytes that it has on the device, in the order of the schema.
+    /// The size of each tensor on the device, in the order of the schema.
     pub length_bytes: Vec<u64>,
     /// Its number in the session.
     pub number: u64,
-    /// The epoch that it belongs to.
+    /// The batch's epoch.
     pub epoch: u64,
-    /// Whether it was shown before and comes again for a measurement.
+    /// Whether it is a replay of an earlier batch, for a measurement.
     pub is_replayed: bool,
-    /// The end of its copies.
+    /// Recorded after its copies.
     pub(crate) copied: Arc<Event>,
 }
 
-/// What uploading did and cost up to now.
+/// Statistics of an upload.
 #[derive(Debug, Clone)]
 pub struct UploadStatistics {
     /// `registered`, `staged`, `pageable` or `refused`.
     pub path: &'static str,
     /// Why it is not `registered`.
     pub reason: String,
-    /// The batches whose copies were queued.
+    /// The number of batches whose copies were queued.
     pub batches: u64,
-    /// Their bytes.
+    /// Their total size.
     pub bytes: u64,
-    /// What copying into staging buffers cost the CPU.
+    /// The CPU time of copies into staging buffers.
     pub staging_time: Duration,
 }
 
@@ -79,22 +78,22 @@ pub struct Upload {
     thread: Option<JoinHandle<()>>,
     ring: Arc<Ring>,
     terms: Arc<Attached>,
-    /// The tensors as they are on the device.
+    /// The schema on the device.
     specs: Arc<[TensorSpec]>,
     placement: Placement,
-    place: Place,
+    cursor: StreamCursor,
     statistics: WaitStatistics,
     given_up: u64,
-    /// The batch given last was shown again for a measurement.
+    /// The last batch handed over was a replay for a measurement.
     replaying: bool,
-    /// An epoch was begun and its end not told.
+    /// An epoch has begun and its end was not returned yet.
     is_open: bool,
     waiting_since: Option<Instant>,
     timeout: Duration,
     interrupt: UserInterrupt,
 }
 
-/// The user's interrupt; it has no name to print.
+/// The user's interrupt, with a `Debug` implementation.
 struct UserInterrupt(Option<Interrupt>);
 
 impl std::fmt::Debug for UserInterrupt {
@@ -104,13 +103,13 @@ impl std::fmt::Debug for UserInterrupt {
 }
 
 impl UserInterrupt {
-    fn asks(&mut self) -> bool {
+    fn is_raised(&mut self) -> bool {
         self.0.as_mut().is_some_and(|interrupt| interrupt())
     }
 }
 
 impl Upload {
-    /// Begins to copy a loader's batches over a stream of their own.
+    /// Starts copying a loader's batches on a side stream.
     ///
     /// # Errors
     /// [`Error::Gpu`] when the driver refuses a stream, or the registration under [`PinPolicy::Register`].
@@ -125,7 +124,8 @@ impl Upload {
         let ring = Arc::clone(loader.ring());
         let pinning = Pinning::begin(pin, &gpu, &ring)?;
         let asked = Arc::clone(&shared);
-        let interrupt = loader.read_ahead(move || asked.is_wanted(), shared.wake_descriptor()?);
+        let interrupt =
+            loader.read_ahead(move || asked.should_interrupt(), shared.wake_descriptor()?);
         let mut upload = Self {
             shared: Arc::clone(&shared),
             gpu: Arc::clone(&gpu),
@@ -137,7 +137,7 @@ impl Upload {
             terms: Arc::new(loader.terms().clone()),
             specs,
             placement: loader.placement(),
-            place: loader.place().clone(),
+            cursor: loader.cursor().clone(),
             statistics: WaitStatistics::default(),
             given_up: 0,
             replaying: false,
@@ -151,13 +151,13 @@ impl Upload {
         Ok(upload)
     }
 
-    /// The pieces of a batch, in the order of a destination's addresses.
+    /// The regions of a batch, in the order of a destination's addresses.
     #[must_use]
     pub fn regions(&self) -> &[Region] {
         &self.regions
     }
 
-    /// The tensors as they are on the device: those that it finishes as they are then.
+    /// The schema on the device, with finished tensors.
     #[must_use]
     pub fn specs(&self) -> &Arc<[TensorSpec]> {
         &self.specs
@@ -177,37 +177,37 @@ impl Upload {
         &self.gpu
     }
 
-    /// Hands in where a batch may go: an address for each region, with room for a full batch.
+    /// Offers a destination: an address for each region, with room for a full batch.
     ///
     /// # Safety
-    /// Each address must be device memory of its region's size that nobody else uses, before the batch of this token was
-    /// handed over or the upload has ended: [`Upload`]'s drop waits for the copies on their way.
+    /// Each address must be device memory of its region's size that is not used otherwise until the batch with this token
+    /// is handed over or the upload has ended: [`Upload`]'s drop waits for pending copies.
     pub unsafe fn offer(&self, token: u64, addresses: Vec<u64>) {
         self.offer_after(token, addresses, Vec::new());
     }
 
-    /// As [`offer`](Self::offer), to be written to after these events.
+    /// As [`offer`](Self::offer); the memory is written after these events.
     pub(crate) fn offer_after(&self, token: u64, addresses: Vec<u64>, after: Vec<Arc<Event>>) {
         debug_assert_eq!(addresses.len(), self.regions.len());
-        self.shared.tell_thread(|state| {
+        self.shared.notify_uploader(|state| {
             state.destinations.push_back(Destination { token, addresses, after });
         });
     }
 
-    /// Whether an epoch was begun and its end not told.
+    /// Whether an epoch has begun and its end was not returned yet.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.is_open
     }
 
-    /// Whether [`next`](Self::next) has something to tell without waiting.
+    /// Whether [`next`](Self::next) returns without waiting.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        !self.is_open || self.shared.lock().has_news()
+        !self.is_open || self.shared.lock().has_outcome()
     }
 
-    /// The next batch of the epoch begun; `None` at its end. The stream waits for the copy, this thread does not. Waits
-    /// only while no batch is ready, whether for the daemon or for a destination's work.
+    /// The next batch of the current epoch; `None` at its end. The stream waits for the copy, this thread does not. Blocks
+    /// only while no batch is ready, because of the daemon or of work that uses a destination.
     ///
     /// # Safety
     /// `stream` must be a stream of the device's primary context, or 0, 1 or 2.
@@ -219,7 +219,7 @@ impl Upload {
         self.take(|gpu, copied| unsafe { gpu.wait(stream, copied) })
     }
 
-    /// As [`next`](Self::next), ordering the caller's work behind the copy in its own way.
+    /// As [`next`](Self::next); `order` orders the caller's work behind the copy.
     pub(crate) fn take(
         &mut self,
         order: impl FnOnce(&Gpu, &Event) -> Result<(), Error>,
@@ -228,21 +228,21 @@ impl Upload {
         if !self.is_open {
             return Ok(None);
         }
-        let Some(ready) = self.take_found()? else {
+        let Some(ready) = self.take_outcome()? else {
             self.is_open = false;
-            self.place.enter_next_epoch(self.terms.batches_per_epoch);
+            self.cursor.enter_next_epoch(self.terms.batches_per_epoch);
             return Ok(None);
         };
         if let Err(error) = order(&self.gpu, &ready.copied) {
-            // Not handed over: it comes again when the caller tries again.
-            self.shared.lock().found.push_front(Found::Batch(ready));
+            // Not handed over: a retry returns it again.
+            self.shared.lock().outcomes.push_front(Outcome::Batch(ready));
             return Err(error);
         }
         let Ready { destination, descriptor, batches_left, copied } = *ready;
         self.replaying = descriptor.replayed;
         if !descriptor.replayed {
-            self.place.expect(batches_left + 1);
-            self.place.advance(descriptor.position_after, descriptor.substitutes);
+            self.cursor.set_batches_left(batches_left + 1);
+            self.cursor.advance(descriptor.position_after, descriptor.substitutes);
         }
         Ok(Some(Uploaded {
             token: destination.token,
@@ -267,14 +267,14 @@ impl Upload {
     }
 
     /// Waits for the next batch or the epoch's end.
-    fn take_found(&mut self) -> Result<Option<Box<Ready>>, Error> {
+    fn take_outcome(&mut self) -> Result<Option<Box<Ready>>, Error> {
         loop {
             let mut state = self.shared.lock();
-            let found = state.found.pop_front();
-            let broken = state.broken.clone();
+            let found = state.outcomes.pop_front();
+            let broken = state.failure.clone();
             drop(state);
             match (found, broken) {
-                (Some(Found::Batch(ready)), _) => {
+                (Some(Outcome::Batch(ready)), _) => {
                     let wait = self.waiting_since.take().map(|since| since.elapsed());
                     self.statistics.record(wait, ready.descriptor.payload_bytes);
                     if wait.is_some() {
@@ -282,38 +282,38 @@ impl Upload {
                     }
                     return Ok(Some(ready));
                 }
-                (Some(Found::End), _) => {
+                (Some(Outcome::End), _) => {
                     self.waiting_since = None;
                     return Ok(None);
                 }
-                (Some(Found::Failed(error)), _) | (None, Some(error)) => {
+                (Some(Outcome::Failed(error)), _) | (None, Some(error)) => {
                     self.waiting_since = None;
                     return Err(error);
                 }
                 (None, None) => {}
             }
-            if !self.wait()? && self.interrupt.asks() {
+            if !self.wait()? && self.interrupt.is_raised() {
                 return Err(Error::Interrupted("the next batch on the device".into()));
             }
         }
     }
 
-    /// Waits for one slice of 50 ms, or less when something comes: whether it did. To be called when
-    /// [`is_ready`](Self::is_ready) said no, by who has something to look at between the slices.
+    /// Waits for up to 50 ms and returns whether [`next`](Self::next) is ready: for callers that poll something else
+    /// between the slices.
     ///
     /// # Errors
-    /// [`Error::Timeout`] when the device does not complete copies; the daemon's own time-out comes as what is found.
+    /// [`Error::Timeout`] when the device does not complete copies; the loader's time-out is returned by `next`.
     pub fn wait(&mut self) -> Result<bool, Error> {
         self.check_process()?;
         let mut state = self.shared.lock();
-        if !self.is_open || state.has_news() {
+        if !self.is_open || state.has_outcome() {
             return Ok(true);
         }
-        if !state.wants {
-            // An error was told; the caller tries again.
-            state.wants = true;
+        if !state.is_epoch_open {
+            // The caller retries after an error.
+            state.is_epoch_open = true;
             drop(state);
-            self.shared.tell_thread(|_| ());
+            self.shared.notify_uploader(|_| ());
             state = self.shared.lock();
         }
         let begun = *self.waiting_since.get_or_insert_with(Instant::now);
@@ -327,11 +327,11 @@ impl Upload {
                 daemon_says: "the device does not complete them".into(),
             });
         }
-        state = self.shared.wait_for_news(state, SLICE);
-        Ok(state.has_news())
+        state = self.shared.wait_for_outcome(state, SLICE);
+        Ok(state.has_outcome())
     }
 
-    /// What uploading did and cost.
+    /// Statistics of the upload.
     #[must_use]
     pub fn upload_statistics(&self) -> UploadStatistics {
         let path = self.pinning.path();
@@ -345,7 +345,7 @@ impl Upload {
         }
     }
 
-    /// What waiting cost the trainer.
+    /// Statistics of the trainer's waits.
     #[must_use]
     pub fn wait_statistics(&self) -> &WaitStatistics {
         &self.statistics
@@ -357,13 +357,13 @@ impl Upload {
         &self.terms
     }
 
-    /// Which rank of how many this is.
+    /// This process's rank and world size.
     #[must_use]
     pub fn placement(&self) -> Placement {
         self.placement
     }
 
-    /// The batches that early ends of epochs gave up.
+    /// The number of batches given up by leaving epochs early.
     #[must_use]
     pub fn given_up(&self) -> u64 {
         self.given_up
@@ -375,7 +375,7 @@ impl Upload {
         self.replaying
     }
 
-    /// The slots of the ring whose copies have not completed.
+    /// The number of slots with pending copies.
     #[must_use]
     pub fn slots_in_flight(&self) -> u64 {
         self.shared.lock().in_flight
@@ -393,7 +393,7 @@ impl Drop for Upload {
             std::mem::forget(self.thread.take());
             return;
         }
-        self.shared.interrupt_thread(|state| state.stop = true);
+        self.shared.interrupt_uploader(|state| state.stop = true);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -1,9 +1,9 @@
-//! From a dead daemon to the next one, as the loader sees it; [`crate::keeper`] has the states.
+//! The loader's part in the recovery from a daemon's death; [`crate::supervisor`] draws the states.
 //!
-//! Nothing here waits: each call of the loader does what can be done now. What the dead daemon had published is taken out
-//! of its ring first, whole; its slots count as held until the user has had the batches. The next daemon is told what is
-//! held and begins behind it, so no batch is made twice and none is left out. A seek that was not answered is asked again
-//! by the attach itself.
+//! Nothing here waits: each call of the loader does what can be done now. All batches that the dead daemon had published
+//! are taken out of its ring first; their slots count as held until the user has dropped the batches. The next daemon gets
+//! the list of held slots and begins after the last batch taken, so no batch is repeated or skipped. The reattach also
+//! carries a seek that was not answered.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,51 +13,41 @@ use forebay_protocol::socket::SocketError;
 use nix::poll::PollFlags;
 
 use super::Loader;
+use super::phase::Phase;
 use crate::error::Error;
-use crate::keeper::{Found, Keeper};
 use crate::link::{Ending, check_version, unexpected};
 use crate::state::State;
+use crate::supervisor::{NextDaemon, Supervisor};
 
-/// How long one wait for the keeper lasts.
+/// The duration of one wait for the supervisor.
 const SLICE: Duration = Duration::from_millis(50);
 
-/// Where a loader stands with its daemon.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Phase {
-    /// Attached.
-    Live,
-    /// Without a daemon; what the last one had published is handed over meanwhile.
-    Draining,
-    /// The next one was asked for the session.
-    Reattaching,
-}
-
 impl Loader {
-    /// Whether somebody starts the daemon again.
-    pub(super) fn comes_back(&self) -> bool {
-        self.link.keeper().is_some() && !matches!(self.link.ending(), Some(Ending::Final(_)))
+    /// Whether a dead daemon is replaced.
+    pub(super) fn is_restartable(&self) -> bool {
+        self.link.supervisor().is_some() && !matches!(self.link.ending(), Some(Ending::Final(_)))
     }
 
-    /// Moves on between the phases as far as that goes without waiting.
-    pub(super) fn tend(&mut self) -> Result<(), Error> {
+    /// Advances through the phases as far as possible without waiting.
+    pub(super) fn advance_recovery(&mut self) -> Result<(), Error> {
         match self.phase {
-            Phase::Live if self.link.keeper().is_some_and(Keeper::is_down) => {
+            Phase::Live if self.link.supervisor().is_some_and(Supervisor::is_down) => {
                 self.read_frames()?;
-                if self.comes_back() {
-                    self.lose_daemon()?;
-                    return self.look_for_daemon();
+                if self.is_restartable() {
+                    self.on_daemon_lost()?;
+                    return self.try_reattach();
                 }
                 Ok(())
             }
             Phase::Live => Ok(()),
-            Phase::Draining => self.look_for_daemon(),
-            Phase::Reattaching => self.look_for_session(),
+            Phase::Draining => self.try_reattach(),
+            Phase::Reattaching => self.poll_reattach(),
         }
     }
 
-    /// Whether a daemon has the session now.
+    /// Whether the session is attached to a daemon now.
     pub(super) fn is_attached(&mut self) -> Result<bool, Error> {
-        self.tend()?;
+        self.advance_recovery()?;
         if let Some(error) = &self.lost {
             return Err(error.clone());
         }
@@ -65,20 +55,20 @@ impl Loader {
             && let Some(ending) = self.link.ending()
         {
             match ending {
-                Ending::Gone(_) if self.comes_back() => self.lose_daemon()?,
-                _ => return Err(self.link.end_words()),
+                Ending::Gone(_) if self.is_restartable() => self.on_daemon_lost()?,
+                _ => return Err(self.link.ending_error()),
             }
         }
         Ok(self.phase == Phase::Live)
     }
 
-    /// The daemon is gone: takes out what it had published.
-    pub(super) fn lose_daemon(&mut self) -> Result<(), Error> {
+    /// The daemon is gone: takes all batches that it had published.
+    pub(super) fn on_daemon_lost(&mut self) -> Result<(), Error> {
         if self.phase == Phase::Live {
-            while let Some(descriptor) = self.look_into_ring()? {
+            while let Some(descriptor) = self.peek_ring()? {
                 let is_current = descriptor.seek_serial == self.serial && !self.seeking;
                 if !is_current {
-                    // Unread, and so not held: its slot is free for the next daemon.
+                    // Not taken and so not held: its slot is free for the next daemon.
                     self.read += 1;
                     continue;
                 }
@@ -88,8 +78,8 @@ impl Loader {
         }
         self.ring.detach();
         self.phase = Phase::Draining;
-        if let Some(keeper) = self.link.keeper() {
-            keeper.notice(match self.link.ending() {
+        if let Some(supervisor) = self.link.supervisor() {
+            supervisor.report_loss(match self.link.ending() {
                 Some(Ending::Gone(how)) => Some(how),
                 _ => None,
             });
@@ -97,16 +87,16 @@ impl Loader {
         Ok(())
     }
 
-    /// Asks the next daemon for the session, if it is there.
-    fn look_for_daemon(&mut self) -> Result<(), Error> {
-        let Some(keeper) = self.link.keeper() else { return Ok(()) };
-        let connection = match keeper.find() {
-            Found::Waiting => return Ok(()),
-            Found::Lost(error) => {
+    /// Requests the session from the next daemon, if it is ready.
+    fn try_reattach(&mut self) -> Result<(), Error> {
+        let Some(supervisor) = self.link.supervisor() else { return Ok(()) };
+        let connection = match supervisor.next_daemon() {
+            NextDaemon::Pending => return Ok(()),
+            NextDaemon::Lost(error) => {
                 self.lost.get_or_insert(error);
                 return Ok(());
             }
-            Found::Daemon(connection) => connection,
+            NextDaemon::Ready(connection) => connection,
         };
         self.link.replace(Arc::clone(&connection));
         self.phase = Phase::Reattaching;
@@ -120,54 +110,55 @@ impl Loader {
                 substitutes,
             },
             serial: self.serial,
-            leased: self.ring.name_held(),
+            leased: self.ring.announce_held(),
         });
-        match connection.send(&request, &[self.ring.data_descriptor()]) {
-            // A daemon that is gone again is found out by the next look.
+        let data: Vec<_> = self.ring.data_descriptor().into_iter().collect();
+        match connection.send(&request, &data) {
+            // The next receive detects a daemon that is gone again.
             Ok(()) | Err(SocketError::Closed) => Ok(()),
-            Err(error) => self.give_up(Error::Protocol(error.to_string())),
+            Err(error) => self.fail(Error::Protocol(error.to_string())),
         }
     }
 
-    /// Reads what the next daemon answers.
-    fn look_for_session(&mut self) -> Result<(), Error> {
+    /// Reads the next daemon's answer.
+    fn poll_reattach(&mut self) -> Result<(), Error> {
         while let Some((frame, descriptors)) = self.link.receive() {
             match frame {
                 DaemonFrame::Welcome { protocol, release, .. } => {
                     if let Err(error) = check_version(protocol, &release) {
-                        return self.give_up(error);
+                        return self.fail(error);
                     }
                 }
-                DaemonFrame::Kept => self.link.keep(descriptors),
+                DaemonFrame::Kept => self.link.save_restart_state(descriptors),
                 DaemonFrame::Attached(terms) => {
-                    return match self.judge(&terms) {
-                        Ok(()) => self.go_on(*terms, descriptors),
-                        Err(error) => self.give_up(error),
+                    return match self.check_terms(&terms) {
+                        Ok(()) => self.resume(*terms, descriptors),
+                        Err(error) => self.fail(error),
                     };
                 }
-                other => return self.give_up(unexpected(&other, "Attached")),
+                other => return self.fail(unexpected(&other, "Attached")),
             }
         }
         match self.link.ending().cloned() {
             None => Ok(()),
-            Some(Ending::Gone(_)) => self.lose_daemon(),
-            // The session before may not be cleared away yet, or memory be given back.
+            Some(Ending::Gone(_)) => self.on_daemon_lost(),
+            // The previous session may not be cleaned up yet, or its memory not be freed.
             Some(Ending::Final(Error::Taken(reason) | Error::Memory(reason))) => {
-                if let Some(keeper) = self.link.keeper() {
-                    keeper.try_again(reason);
+                if let Some(supervisor) = self.link.supervisor() {
+                    supervisor.retry(reason);
                 }
-                self.lose_daemon()
+                self.on_daemon_lost()
             }
-            Some(Ending::Final(error)) => self.give_up(error),
+            Some(Ending::Final(error)) => self.fail(error),
         }
     }
 
-    /// Whether the next daemon serves what the one before did.
-    fn judge(&self, terms: &Attached) -> Result<(), Error> {
+    /// Checks that the next daemon serves the same stream as the previous one.
+    fn check_terms(&self, terms: &Attached) -> Result<(), Error> {
         let state = State::of(&self.terms, self.taken().0, 0);
         if let Some(differences) = state.differences(terms) {
             return Err(Error::StateMismatch(format!(
-                "the daemon was started again over something else: {differences}"
+                "the daemon was restarted with another stream: {differences}"
             )));
         }
         let expected = Attached {
@@ -175,7 +166,7 @@ impl Loader {
             start: terms.start,
             publish_bytes: terms.publish_bytes,
             return_bytes: terms.return_bytes,
-            revival: terms.revival,
+            restart_policy: terms.restart_policy,
             hold: terms.hold,
             ..(*self.terms).clone()
         };
@@ -183,7 +174,7 @@ impl Loader {
             return Ok(());
         }
         Err(Error::Config(format!(
-            "the daemon was started again with another configuration: batches of {} in {} slots of {} bytes became batches \
+            "the daemon was restarted with another configuration: batches of {} in {} slots of {} bytes became batches \
              of {} in {} slots of {} bytes, or their tensors changed; make a new loader from the last state",
             self.terms.batch_size,
             self.terms.slots,
@@ -194,65 +185,65 @@ impl Loader {
         )))
     }
 
-    fn go_on(
+    fn resume(
         &mut self,
         terms: Attached,
         descriptors: Vec<std::os::fd::OwnedFd>,
     ) -> Result<(), Error> {
         let connection = Arc::clone(self.link.connection());
         self.publish = self.ring.attach(&terms, descriptors, connection)?;
-        if let Some(keeper) = self.link.keeper() {
-            keeper.attached(Arc::clone(&self.publish));
+        if let Some(supervisor) = self.link.supervisor() {
+            supervisor.on_attached(Arc::clone(&self.publish));
         }
         self.read_before += self.read;
         self.read = 0;
         let start = terms.start;
         self.terms = Arc::new(terms);
         self.phase = Phase::Live;
-        // The attach answers a seek that the daemon before did not.
-        self.accept_position(start);
+        // The attach answers a seek that the previous daemon did not answer.
+        self.handle_positioned(start);
         Ok(())
     }
 
-    /// Ends the session for a reason that no restart changes; what was drained is handed over before it is told.
-    fn give_up(&mut self, error: Error) -> Result<(), Error> {
+    /// Ends the session with an error that a restart does not fix; drained batches are handed over before it is returned.
+    fn fail(&mut self, error: Error) -> Result<(), Error> {
         self.lost = Some(error);
         self.ring.detach();
         self.phase = Phase::Draining;
-        if let Some(keeper) = self.link.keeper() {
-            keeper.give_up();
+        if let Some(supervisor) = self.link.supervisor() {
+            supervisor.stop();
         }
         Ok(())
     }
 
-    /// Waits one slice for the keeper or the next daemon.
+    /// Waits one slice for the supervisor or the next daemon.
     pub(super) fn wait_for_daemon(&mut self, waited_for: &str) -> Result<(), Error> {
         if self.phase == Phase::Reattaching {
             self.link.wait_slice(PollFlags::POLLIN, waited_for)?;
-            if self.link.take_rings() {
-                // It scans or opens: a sign of life.
+            if self.link.take_doorbells() {
+                // A daemon that scans its dataset rings the doorbell: that is progress.
                 self.last_progress.1 = Instant::now();
             }
             return Ok(());
         }
-        if let Some(keeper) = self.link.keeper() {
-            keeper.wait(SLICE);
+        if let Some(supervisor) = self.link.supervisor() {
+            supervisor.wait(SLICE);
         }
-        self.link.ask_interrupt(waited_for)
+        self.link.check_interrupt(waited_for)
     }
 
-    /// The error of a wait that took too long.
-    pub(super) fn out_of_time(&mut self, waited: Duration, waited_for: String) -> Error {
+    /// The error for a wait that exceeded the time-out.
+    pub(super) fn timeout_error(&mut self, waited: Duration, waited_for: String) -> Error {
         if self.phase == Phase::Live {
-            return self.timed_out(waited, waited_for);
+            return self.stall_error(waited, waited_for);
         }
-        let Some(keeper) = self.link.keeper() else {
+        let Some(supervisor) = self.link.supervisor() else {
             let daemon_says = "the daemon is gone".to_owned();
             return Error::Timeout { waited, waited_for, daemon_says };
         };
         Error::DaemonLost(format!(
-            "the daemon is gone ({}) and none took its place within {} s; start it again, or raise `timeout`",
-            keeper.ended_words(),
+            "the daemon is gone ({}) and none replaced it within {} s; restart it, or raise `timeout`",
+            supervisor.exit_reason(),
             waited.as_secs_f64().round()
         ))
     }

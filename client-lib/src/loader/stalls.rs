@@ -1,4 +1,4 @@
-//! What the daemon says of a stall, for the message of a time-out.
+//! The daemon's explanation of a stall, for the time-out error.
 
 use std::time::{Duration, Instant};
 
@@ -9,18 +9,18 @@ use serde_json::Value;
 use super::Loader;
 use crate::error::Error;
 
-/// How long the daemon may take for its answer; it has had its time already.
+/// How long the daemon may take to answer, after the time-out.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(2);
 
 impl Loader {
-    /// The error for a wait without progress, with what the daemon knows of this session's stall.
-    pub(super) fn timed_out(&mut self, waited: Duration, waited_for: String) -> Error {
+    /// The error for a wait without progress, with the daemon's explanation of this session's stall.
+    pub(super) fn stall_error(&mut self, waited: Duration, waited_for: String) -> Error {
         let daemon_says = match self.short_stats() {
             Ok(Some(text)) => describe(&text, self.terms.session),
             Ok(None) => {
-                format!("the daemon has not answered for {} s either", ANSWER_DEADLINE.as_secs())
+                format!("the daemon did not answer within {} s either", ANSWER_DEADLINE.as_secs())
             }
-            Err(error) => format!("the daemon could not be asked: {error}"),
+            Err(error) => format!("asking the daemon failed: {error}"),
         };
         Error::Timeout { waited, waited_for, daemon_says }
     }
@@ -37,15 +37,15 @@ impl Loader {
                         return Ok(Some(text));
                     }
                 }
-                Some((other, _)) => self.accept(&other)?,
-                None => self.link.wait_slice(PollFlags::POLLIN, "the daemon's figures")?,
+                Some((other, _)) => self.handle_frame(&other)?,
+                None => self.link.wait_slice(PollFlags::POLLIN, "the daemon's statistics")?,
             }
         }
         Ok(None)
     }
 }
 
-/// The sentences about a session, else what the daemon takes for the limit.
+/// The sentences about this session's stalls; without any, the daemon's verdict on the bottleneck.
 fn describe(stats: &str, session: u64) -> String {
     let stats: Value = serde_json::from_str(stats).unwrap_or(Value::Null);
     let stalls = stats["stalls"].as_array().map_or(&[][..], Vec::as_slice);
@@ -66,7 +66,7 @@ mod tests {
     use super::describe;
 
     #[test]
-    fn only_the_own_sessions_stalls_are_told() {
+    fn only_this_sessions_stalls_are_reported() {
         let stats = r#"{"stalls": [{"session": 1, "sentence": "a"}, {"session": 2, "sentence": "b"},
             {"session": 1, "sentence": "c"}], "verdict": {"sentence": "v"}}"#;
         assert_eq!(describe(stats, 1), "the daemon says: a; c");

@@ -8,16 +8,15 @@ use anyhow::Context as _;
 use clap::Args;
 use forebay_client::{Batch, Error, Loader, Position, Target};
 use forebay_protocol::frames::ConfigSource;
-use serde::{Deserialize, Serialize};
 
-use super::Settings;
-use super::report::{BenchPage, Recorder, ReportFile, bench_page};
-use super::stats::stage_table;
-use super::table::time;
-use crate::engine::in_words;
-use crate::observe::{
-    DaemonReport, ProcessFigures, StageReport, TimeHistogram, Verdict, cpu_time,
-    ended_children_cpu_time,
+use super::config_arguments::Settings;
+use forebay_inspect::bench_report::{BenchReport, WaitSeconds};
+use forebay_inspect::report::{ReportFile, TimeSeries, bench_page};
+use forebay_inspect::stats::stage_table;
+use forebay_inspect::table::time;
+use forebay_observe::format_bytes;
+use forebay_observe::{
+    DaemonReport, ProcessMetrics, TimeHistogram, cpu_time, ended_children_cpu_time,
 };
 
 /// Arguments of `forebay bench`.
@@ -28,22 +27,22 @@ pub(super) struct BenchArguments {
     config: std::path::PathBuf,
     #[command(flatten)]
     settings: Settings,
-    /// Take so many batches; left out: the configured epochs, or one where they are endless.
+    /// Number of batches; default: the configured epochs, or one epoch if endless.
     #[arg(long, value_name = "N")]
     batches: Option<u64>,
-    /// Begin at a position, as a state names it: the epoch, and the samples consumed in it.
+    /// Start at a position: the epoch, and the samples consumed in it.
     #[arg(long, value_name = "EPOCH:SAMPLES", value_parser = parse_position)]
     position: Option<Position>,
-    /// Digest every batch's names, types, shapes and bytes; what is left to a GPU is taken as it lies in the ring.
+    /// Print a digest of all batches (names, types, shapes, bytes); fields with on = "gpu" are digested before finishing.
     #[arg(long)]
     digest: bool,
-    /// Run each stage by itself at several concurrencies, without daemon and ring, and show where it stops scaling.
+    /// Run each stage separately at several concurrencies, without daemon and ring, and show where it stops scaling.
     #[arg(long, conflicts_with_all = ["batches", "position", "digest"])]
     profile: bool,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
-    /// Write a page for a browser as well: plots over time, times of the stages, configuration, machine and verdict.
+    /// Also write an HTML page: charts over time, time distributions of the stages, configuration, machine and bottleneck.
     #[arg(long, value_name = "FILE.html")]
     report: Option<std::path::PathBuf>,
 }
@@ -59,34 +58,6 @@ fn parse_position(text: &str) -> Result<Position, String> {
     Ok(Position { epoch, samples })
 }
 
-/// What `--json` prints.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct BenchReport {
-    pub(super) samples: u64,
-    pub(super) batches: u64,
-    /// From the first request to the last batch.
-    pub(super) seconds: f64,
-    pub(super) samples_per_second: f64,
-    /// Daemon and client.
-    pub(super) cpu_seconds_per_1000_samples: f64,
-    /// From before the daemon's start.
-    pub(super) time_to_first_batch_seconds: f64,
-    /// Daemon and client; the ring once.
-    pub(super) peak_memory_bytes: u64,
-    pub(super) wait_seconds: WaitSeconds,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) digest: Option<String>,
-    pub(super) stages: Vec<StageReport>,
-    pub(super) verdict: Verdict,
-}
-
-/// The client's wait for a batch.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub(super) struct WaitSeconds {
-    pub(super) p50: f64,
-    pub(super) p99: f64,
-}
-
 /// What a measured run is to do.
 pub(super) struct BenchOptions<'a> {
     /// JSON values by dotted key.
@@ -96,21 +67,21 @@ pub(super) struct BenchOptions<'a> {
     pub(super) digest: bool,
     /// Sees every batch, with the samples delivered before it.
     pub(super) each: &'a mut dyn FnMut(&Batch, u64),
-    /// Looks at the daemon's figures while it runs, if anyone does.
-    pub(super) recorder: Option<&'a mut Recorder>,
+    /// Gets the daemon's counters over time.
+    pub(super) series: Option<&'a mut TimeSeries>,
 }
 
 /// `forebay bench`.
 pub(super) fn bench(arguments: &BenchArguments) -> anyhow::Result<ExitCode> {
     // Read here too, so that a mistake is reported as everywhere; `--set` is TOML, the wire carries JSON.
     let overrides = arguments.settings.overrides()?;
-    let config = crate::config::Config::from_file(&arguments.config, &overrides)?;
+    let config = forebay_config::Config::from_file(&arguments.config, &overrides)?;
     if arguments.profile {
         return super::bench_profile::profile(config, arguments.json);
     }
-    // Before the long run: a place that cannot be written is told of at once.
+    // Before the long run, so that an unwritable path fails early.
     let page = arguments.report.as_deref().map(ReportFile::create).transpose()?;
-    let mut recorder = Recorder::default();
+    let mut series = TimeSeries::default();
     let shown = Instant::now();
     let mut last_shown = Duration::ZERO;
     let progress = std::io::IsTerminal::is_terminal(&std::io::stderr());
@@ -121,26 +92,19 @@ pub(super) fn bench(arguments: &BenchArguments) -> anyhow::Result<ExitCode> {
         }
     };
     let options = BenchOptions {
-        overrides: overrides.iter().filter_map(crate::config::Override::as_json).collect(),
+        overrides: overrides.iter().filter_map(forebay_config::Override::as_json).collect(),
         batches: arguments.batches,
         position: arguments.position.unwrap_or_default(),
         digest: arguments.digest,
         each: &mut each,
-        recorder: page.is_some().then_some(&mut recorder),
+        series: page.is_some().then_some(&mut series),
     };
     let report = measure(&arguments.config, config.order.epochs, options)?;
     if progress {
         eprint!("\r\x1b[K");
     }
     if let Some(page) = page {
-        let command_line: Vec<String> = std::env::args().collect();
-        page.finish(&bench_page(&BenchPage {
-            name: &config.name,
-            report: &report,
-            recorder: &recorder,
-            config: &config.resolved_toml(),
-            command_line: &command_line.join(" "),
-        }))?;
+        page.finish(&bench_page(&config.name, &report, &series, &config.resolved_toml()))?;
     }
     if arguments.json {
         println!("{}", serde_json::to_string(&report)?);
@@ -198,8 +162,8 @@ pub(super) fn measure(
                 if let Some(hasher) = &mut digest {
                     add_batch(hasher, &batch);
                 }
-                if let Some(recorder) = &mut options.recorder {
-                    recorder.look(&mut loader, samples, waits.total());
+                if let Some(series) = &mut options.series {
+                    series.sample(&mut loader, samples, waits.total());
                 }
             }
             Ok(None) => {
@@ -213,15 +177,15 @@ pub(super) fn measure(
         }
     }
     let daemon: DaemonReport = serde_json::from_str(&loader.stats()?)?;
-    if let Some(recorder) = &mut options.recorder {
-        recorder.finish(&daemon, samples, waits.total());
+    if let Some(series) = &mut options.series {
+        series.finish(&daemon, samples, waits.total());
     }
     let since_begun = begun.map(|begun| daemon.since(&begun).verdict);
     let verdict = since_begun.filter(|verdict| verdict.limit != "none");
     let seconds = (last - requested).as_secs_f64();
     let own_cpu = (all_cpu() - cpu_before).as_secs_f64();
-    let own = ProcessFigures::now();
-    let daemon_peak = loader.private_process().map_or(0, ProcessFigures::peak_of);
+    let own = ProcessMetrics::now();
+    let daemon_peak = loader.private_process().map_or(0, ProcessMetrics::peak_of);
     Ok(BenchReport {
         samples,
         batches,
@@ -274,7 +238,7 @@ pub(super) fn describe(report: &BenchReport) -> String {
         report.seconds,
         report.samples_per_second,
         report.cpu_seconds_per_1000_samples,
-        in_words(report.peak_memory_bytes),
+        format_bytes(report.peak_memory_bytes),
         time(report.time_to_first_batch_seconds),
         time(report.wait_seconds.p50),
         time(report.wait_seconds.p99),

@@ -1,18 +1,20 @@
 //! `forebay bench --profile`: each stage by itself at several concurrencies, and where it stops scaling.
 //!
-//! The runs are made by [`crate::engine::Alone`]; this file chooses the concurrencies, judges and prints. It changes no
+//! The runs are made by [`forebay_engine::StageBenchmark`]; this file chooses the concurrencies, judges and prints. It changes no
 //! configuration.
 
 use std::process::ExitCode;
 
 use serde::Serialize;
 
-use super::table::{columns, time};
-use crate::config::{Concurrency, Config};
-use crate::engine::{Alone, AloneRun, LocalRank, Stream, core_share};
+use forebay_config::{Concurrency, Config};
+use forebay_engine::{LocalRank, StageBenchmark, StageRun, Stream, core_share};
+use forebay_inspect::table::{columns, time};
+use forebay_observe::Clock;
+use forebay_source::dataset::OpenOptions;
 
 /// The most reads at once that are tried, and the most threads of a stage that sleeps.
-const MOST_AT_ONCE: u32 = 32;
+const MAX_AT_ONCE: u32 = 32;
 /// A concurrency that gives this share of the best rate is enough.
 const ENOUGH: f64 = 0.9;
 /// What the last doubling has to add for the stage to be said to scale still.
@@ -65,18 +67,18 @@ struct RunProfile {
 pub(super) fn profile(config: Config, json: bool) -> anyhow::Result<ExitCode> {
     let share = core_share(&config.cpu, LocalRank::from_environment());
     let granted = share.granted_cores;
-    let stream = Stream::open(config, share.threads, &|_| std::ops::ControlFlow::Continue(()))?;
+    let stream = Stream::open(config, share.threads, OpenOptions::default(), Clock::system())?;
     let shows = std::io::IsTerminal::is_terminal(&std::io::stderr());
     let show = |stage: &str, threads: u32| {
         if shows {
             eprint!("\r\x1b[K{stage}, {threads} at once ");
         }
     };
-    let mut alone = Alone::new(&stream, share.threads.max(1));
+    let mut alone = StageBenchmark::new(&stream, share.threads.max(1));
     let fetch = &stream.config().fetch;
     let configured = Some(fetch.concurrency.get());
     let runs = doubling(
-        MOST_AT_ONCE,
+        MAX_AT_ONCE,
         |_| true,
         |threads| {
             show("fetch", threads);
@@ -92,10 +94,10 @@ pub(super) fn profile(config: Config, json: bool) -> anyhow::Result<ExitCode> {
             Concurrency::Threads(threads) => Some(threads.get()),
         };
         let twice_the_cores = (share.threads * 2).max(4);
-        let goes_on = |last: &AloneRun| {
+        let goes_on = |last: &StageRun| {
             last.concurrency < twice_the_cores || on_a_core(last) < MOSTLY_ON_A_CORE
         };
-        let runs = doubling(MOST_AT_ONCE.max(twice_the_cores), goes_on, |threads| {
+        let runs = doubling(MAX_AT_ONCE.max(twice_the_cores), goes_on, |threads| {
             show(&stage.name, threads);
             alone.work(number, threads)
         })?;
@@ -118,10 +120,10 @@ pub(super) fn profile(config: Config, json: bool) -> anyhow::Result<ExitCode> {
 /// Runs at 1, 2, 4, … up to `most` and as long as it `goes_on`.
 fn doubling(
     most: u32,
-    goes_on: impl Fn(&AloneRun) -> bool,
-    mut run: impl FnMut(u32) -> Result<AloneRun, String>,
-) -> anyhow::Result<Vec<AloneRun>> {
-    let mut runs: Vec<AloneRun> = Vec::new();
+    goes_on: impl Fn(&StageRun) -> bool,
+    mut run: impl FnMut(u32) -> Result<StageRun, String>,
+) -> anyhow::Result<Vec<StageRun>> {
+    let mut runs: Vec<StageRun> = Vec::new();
     let mut threads = 1;
     while threads <= most && runs.last().is_none_or(&goes_on) {
         runs.push(run(threads).map_err(anyhow::Error::msg)?);
@@ -131,22 +133,22 @@ fn doubling(
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a figure")]
-fn rate(run: &AloneRun) -> f64 {
+fn rate(run: &StageRun) -> f64 {
     if run.seconds > 0.0 { run.samples as f64 / run.seconds } else { 0.0 }
 }
 
-fn on_a_core(run: &AloneRun) -> f64 {
+fn on_a_core(run: &StageRun) -> f64 {
     let time = run.seconds * f64::from(run.concurrency) - run.ready_seconds;
     if time > 0.0 { (run.cpu_seconds / time).min(1.0) } else { 1.0 }
 }
 
-fn without_a_core(run: &AloneRun) -> f64 {
+fn without_a_core(run: &StageRun) -> f64 {
     let time = run.seconds * f64::from(run.concurrency);
     if time > 0.0 { (run.ready_seconds / time).min(1.0) } else { 0.0 }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a figure")]
-fn judge(name: &str, configured: Option<u32>, runs: Vec<AloneRun>, cores: f64) -> StageProfile {
+fn judge(name: &str, configured: Option<u32>, runs: Vec<StageRun>, cores: f64) -> StageProfile {
     let first = runs.first().map_or(0.0, rate);
     let runs: Vec<RunProfile> = runs
         .iter()
@@ -181,7 +183,7 @@ fn sentence(name: &str, enough: Option<&RunProfile>, still_scales: bool, cores: 
     );
     if still_scales {
         return format!(
-            "{gives}, and still scales there, the most that was tried: set its `concurrency` to {threads} or more"
+            "{gives}, the highest concurrency tried, and still scales: set its `concurrency` to {threads} or more"
         );
     }
     let why = if run.on_a_core >= MOSTLY_ON_A_CORE {
@@ -192,7 +194,7 @@ fn sentence(name: &str, enough: Option<&RunProfile>, still_scales: bool, cores: 
     } else {
         format!("it waits {:.0} % of its time", (1.0 - run.on_a_core) * 100.0)
     };
-    format!("{gives}, and more does not help: {why}; set its `concurrency` to {threads}")
+    format!("{gives}; higher concurrency does not help: {why}; set its `concurrency` to {threads}")
 }
 
 /// The slowest stage, each at the concurrency that is enough for it.
@@ -204,7 +206,7 @@ fn conclusion(stages: &[StageProfile], is_cached: bool, cores: f64) -> String {
     let slowest = stages.iter().min_by(|one, other| rate_of(one).total_cmp(&rate_of(other)));
     let mut sentence = slowest.map_or_else(String::new, |stage| {
         format!(
-            "by itself `{}` is the slowest, with {:.0} samples/s; together stages share the cores and give less",
+            "the slowest stage is `{}`, with {:.0} samples/s; running together, stages share the cores and are slower",
             stage.name,
             rate_of(stage)
         )
@@ -213,13 +215,11 @@ fn conclusion(stages: &[StageProfile], is_cached: bool, cores: f64) -> String {
         |run: &RunProfile| f64::from(run.concurrency) <= cores && run.without_a_core >= DISTURBED;
     if stages.iter().flat_map(|stage| &stage.runs).any(is_disturbed) {
         sentence.push_str(
-            "; others used the cores meanwhile, so the figures are too low: run it again on an idle machine",
+            "; other processes used the cores, so the figures are too low; repeat on an idle machine",
         );
     }
     if is_cached {
-        sentence.push_str(
-            "; the dataset is small, so that reads came out of the kernel's memory: from a cold disk they take longer",
-        );
+        sentence.push_str("; the dataset fits the page cache; reads from a cold disk take longer");
     }
     sentence
 }
@@ -258,8 +258,8 @@ fn describe(report: &ProfileReport) -> String {
 mod tests {
     use super::*;
 
-    fn runs(rates: &[f64], cpu_each: f64) -> Vec<AloneRun> {
-        let run = |(power, rate): (u32, &f64)| AloneRun {
+    fn runs(rates: &[f64], cpu_each: f64) -> Vec<StageRun> {
+        let run = |(power, rate): (u32, &f64)| StageRun {
             concurrency: 1 << power,
             samples: 1000,
             seconds: 1000.0 / rate,
@@ -292,11 +292,11 @@ mod tests {
             judge("decode", None, runs(&[1000.0, 1200.0, 1200.0], 0.001), 2.0),
         ];
         let told = conclusion(&stages, true, 2.0);
-        assert!(told.contains("`decode` is the slowest, with 1200 samples/s"), "{told}");
-        assert!(told.contains("kernel's memory") && !told.contains("idle machine"), "{told}");
+        assert!(told.contains("the slowest stage is `decode`, with 1200 samples/s"), "{told}");
+        assert!(told.contains("page cache") && !told.contains("idle machine"), "{told}");
         let mut disturbed = runs(&[1000.0], 0.0005);
         disturbed[0].ready_seconds = 0.4;
         let told = conclusion(&[judge("decode", None, disturbed, 2.0)], false, 2.0);
-        assert!(told.contains("run it again on an idle machine"), "{told}");
+        assert!(told.contains("repeat on an idle machine"), "{told}");
     }
 }

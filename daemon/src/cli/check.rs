@@ -1,35 +1,46 @@
-//! `forebay check`: the resolved configuration and the plan that it makes on this machine.
+//! `forebay check`: the resolved configuration and the plan that it makes on this machine; the schema of the keys.
 
 use std::process::ExitCode;
 
 use clap::Args;
 use forebay_protocol::tensor::{Extent, TensorSpec};
 
+use super::config_arguments::ConfigArguments;
 use super::launch::{Launch, Rings};
-use super::stats::quiet_lines;
-use super::{ConfigArguments, logging};
-use crate::config::Last;
-use crate::engine::{LocalRank, MemoryPlan, Stream, in_words};
-use crate::order::Schedule;
+use super::logging;
+use forebay_config::{Last, Reference};
+use forebay_engine::{LocalRank, MemoryPlan, Stream};
+use forebay_inspect::stats::isolation_lines;
+use forebay_observe::format_bytes;
+use forebay_order::Schedule;
+use forebay_pipeline::operation_tables;
+use forebay_source::dataset::format_tables;
 
 /// Arguments of `forebay check`.
 #[derive(Debug, Args)]
 pub(super) struct CheckArguments {
     #[command(flatten)]
     config: ConfigArguments,
-    /// The ranks to plan for.
+    /// World size to plan for.
     #[arg(long, default_value_t = 1)]
     world_size: u32,
     /// Print only the plan, not the resolved configuration.
     #[arg(long)]
     plan_only: bool,
-    /// Print one JSON object: streams with their stages and memory, and what will keep the daemon quiet.
+    /// Print a JSON schema of configuration files, for editors.
+    #[arg(long, exclusive = true)]
+    schema: bool,
+    /// Print one JSON object: streams with their stages and memory, and the CPU isolation that will be in effect.
     #[arg(long)]
     json: bool,
 }
 
 /// `forebay check`.
 pub(super) fn check(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
+    if arguments.schema {
+        println!("{:#}", reference().schema());
+        return Ok(ExitCode::SUCCESS);
+    }
     let _logging = logging::start("warn");
     let configs = arguments.config.read()?;
     if !arguments.plan_only && !arguments.json {
@@ -77,9 +88,9 @@ fn tensor_line(tensor: &TensorSpec, rows: u64) -> String {
         let shape: Vec<String> = dims.map(|dim| dim.to_string()).collect();
         format!("{} [{}]", tensor.dtype.name(), shape.join(", "))
     };
-    let bytes = in_words(tensor.row_pitch_bytes().unwrap_or(0) * rows);
+    let bytes = format_bytes(tensor.row_pitch_bytes().unwrap_or(0) * rows);
     if let Extent::Ragged { max_row_bytes, .. } = tensor.extent {
-        let most = in_words(max_row_bytes);
+        let most = format_bytes(max_row_bytes);
         return format!("{} ragged, rows up to {most}, {bytes} a batch", tensor.dtype.name());
     }
     let Some(finish) = &tensor.finish else {
@@ -90,7 +101,7 @@ fn tensor_line(tensor: &TensorSpec, rows: u64) -> String {
     format!(
         "{}, finished on the GPU to {}; {bytes} a batch over the bus, {percent} % of the finished bytes",
         dense(tensor),
-        dense(&finish.finished(tensor.name.as_str()))
+        dense(&tensor.finished(finish))
     )
 }
 
@@ -103,7 +114,7 @@ fn describe(
     let config = stream.config();
     let schedule =
         Schedule::new(stream.sample_count(), &config.order, &config.batch, 0, world_size)
-            .map_err(|error| anyhow::anyhow!("{}: {error}", config.places.batch_size))?;
+            .map_err(|error| anyhow::anyhow!("{}: {error}", config.location(&["batch", "size"])))?;
     let mut lines = vec![format!("# the plan of stream {}", stream.name())];
     let mut line = |name: &str, value: String| lines.push(format!("  {name:<20}{value}"));
     let epochs =
@@ -151,17 +162,25 @@ fn describe(
         "memory",
         format!(
             "{} of {}: ring {} ({} slots of {}), fetch {}, scratch {}",
-            in_words(plan.total_bytes()),
-            in_words(plan.ceiling_bytes),
-            in_words(plan.ring_bytes),
+            format_bytes(plan.total_bytes()),
+            format_bytes(plan.ceiling_bytes),
+            format_bytes(plan.ring_bytes),
             config.ring.slots,
-            in_words(stream.layout().slot_bytes()),
-            in_words(plan.fetch_bytes),
-            in_words(plan.scratch_bytes)
+            format_bytes(stream.layout().slot_bytes()),
+            format_bytes(plan.fetch_bytes),
+            format_bytes(plan.scratch_bytes)
         ),
     );
     lines.push("  quiet".to_owned());
-    lines.extend(quiet_lines(&launch.quiet()).map(|item| format!("  {item}")));
+    lines.extend(isolation_lines(&launch.quiet()).map(|item| format!("  {item}")));
     lines.push(String::new());
     Ok(lines.join("\n"))
 }
+
+/// All keys: the configuration's own, those of formats, and the arguments of operations.
+fn reference() -> Reference {
+    Reference { formats: format_tables().collect(), operations: operation_tables().collect() }
+}
+
+#[cfg(test)]
+mod tests;

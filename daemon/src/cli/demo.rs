@@ -8,14 +8,15 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use clap::Args;
 
-use super::bench::{BenchOptions, BenchReport, describe, measure};
-use super::generate::{GenerateOptions, generate_images};
-use crate::engine::in_words;
+use super::bench::{BenchOptions, describe, measure};
+use forebay_inspect::bench_report::BenchReport;
+use forebay_observe::format_bytes;
+use forebay_synth::{GenerateOptions, generate_images};
 
 /// Arguments of `forebay demo`.
 #[derive(Debug, Args)]
 pub(super) struct DemoArguments {
-    /// Where the data goes; left out: a folder in the user's cache. A finished set is used again.
+    /// Folder for the data; default: in the user's cache. An existing complete set is reused.
     #[arg(long, value_name = "FOLDER")]
     data: Option<PathBuf>,
     /// Images to generate.
@@ -58,8 +59,8 @@ pub(super) fn demo(arguments: &DemoArguments) -> anyhow::Result<ExitCode> {
     println!("\nThe configuration, {}:\n\n{}", config.display(), indented(&text));
     run_all(&config)?;
     println!(
-        "\nYour turn. In Python:\n\n    import forebay\n    loader = forebay.Loader({:?})\n    for batch in loader: ...   \
-         # batch[\"image\"], batch[\"label\"], batch[\"index\"]\n\nOr look at the plan:  forebay check {}",
+        "\nUse it from Python:\n\n    import forebay\n    loader = forebay.Loader({:?})\n    for batch in loader: ...   \
+         # batch[\"image\"], batch[\"label\"], batch[\"index\"]\n\nOr print the plan:  forebay check {}",
         config.display().to_string(),
         config.display()
     );
@@ -94,7 +95,7 @@ fn make_data(folder: &Path, arguments: &DemoArguments) -> anyhow::Result<()> {
         "  {} {how} in {:.1} s, {}",
         report.samples,
         report.elapsed.as_secs_f64(),
-        in_words(report.bytes)
+        format_bytes(report.bytes)
     );
     Ok(())
 }
@@ -114,10 +115,10 @@ fn run_all(config: &Path) -> anyhow::Result<()> {
     })?;
     println!("{}", indented(&describe(&fast)));
     if repeated > 0 {
-        bail!("{repeated} samples came twice; this must not happen");
+        bail!("bug: {repeated} samples came twice");
     }
     println!(
-        "   Every sample came at most once an epoch ({} and {} ids), in an order that depends on the seed alone.",
+        "   No sample repeated within an epoch ({} and {} ids); the order depends only on the seed.",
         seen[0].len(),
         seen[1].len()
     );
@@ -126,7 +127,7 @@ fn run_all(config: &Path) -> anyhow::Result<()> {
     println!("   {:>6.0} samples/s  digest {}", fast.samples_per_second, short(&fast));
     println!("   {:>6.0} samples/s  digest {}", slow.samples_per_second, short(&slow));
     if fast.digest != slow.digest {
-        bail!("the digests differ; this must not happen");
+        bail!("bug: the digests differ");
     }
     println!("\n3. A trainer whose step takes 100 ms: is loading its limit?\n");
     let step = Duration::from_millis(100);
@@ -157,7 +158,7 @@ fn run_one(
             position: forebay_client::Position::default(),
             digest: true,
             each,
-            recorder: None,
+            series: None,
         },
     )
 }

@@ -4,9 +4,10 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::{ConfigArguments, logging};
-use crate::dataset::build_index;
-use crate::engine::in_words;
+use super::config_arguments::ConfigArguments;
+use super::logging;
+use forebay_observe::format_bytes;
+use forebay_source::dataset::build_index;
 
 /// Arguments of `forebay index`.
 #[derive(Debug, Args)]
@@ -39,14 +40,14 @@ pub(super) fn index(arguments: &IndexArguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn describe(name: &str, report: &crate::dataset::IndexReport) -> String {
+fn describe(name: &str, report: &forebay_source::dataset::IndexReport) -> String {
     let place =
         report.path.as_ref().map_or("not saved".to_owned(), |path| path.display().to_string());
     format!(
         "{name}: {} samples in {} classes, {} in {:.2} s: {place}",
         report.samples,
         report.classes,
-        in_words(report.bytes),
+        format_bytes(report.bytes),
         report.seconds
     )
 }

@@ -1,5 +1,6 @@
-//! From configurations to a running engine: what `serve`, `run` and a private daemon have in common.
+//! From configurations to a running engine, for `serve`, `run` and a private daemon.
 
+use std::fs::File;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -7,16 +8,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use forebay_protocol::frames::{Fault, FaultKind};
+use forebay_protocol::segment::named;
 
 use super::confine::confine;
-use crate::config::Config;
-use crate::dataset::ScanProgress;
-use crate::engine::{
+use forebay_config::Config;
+use forebay_engine::{
     Engine, LocalRank, MemoryError, MemoryPlan, PoolOptions, SharedEngine, Stream, core_share,
-    plan_quiet, run_bell,
+    plan_cpu_isolation, run_on_wake,
 };
-use crate::observe::QuietItem;
-use crate::observe::http::MetricsListener;
+use forebay_inspect::http::MetricsListener;
+use forebay_observe::{Clock, IsolationItem};
+use forebay_source::dataset::{OpenOptions, ScanProgress};
 
 /// Streams that are open and checked, and how to run them.
 #[derive(Debug)]
@@ -28,12 +30,13 @@ pub(super) struct Launch {
 }
 
 /// Whether the rings are still to be made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Rings {
     /// The machine must have room for them.
     New,
-    /// They lie in the memory that a client kept from the daemon before: they are not counted twice.
-    Kept,
+    /// They lie in the memory that a client kept from the daemon before, perhaps with its index: they are not counted
+    /// twice.
+    Kept(Option<File>),
 }
 
 impl Launch {
@@ -51,21 +54,26 @@ impl Launch {
         };
         let cpu = first.cpu.clone();
         let share = core_share(&cpu, local);
+        let previous_index = match &rings {
+            Rings::Kept(index) => index.as_ref(),
+            Rings::New => None,
+        };
         let mut streams = Vec::new();
         let mut plans = Vec::new();
         for config in configs {
             let progress = ScanNotice::new(&config.name);
-            let stream = Stream::open(config, share.threads, &|seen| progress.show(seen))
+            let options = OpenOptions { progress: &|seen| progress.show(seen), previous_index };
+            let stream = Stream::open(config, share.threads, options, Clock::system())
                 .map_err(|error| config_fault(error.to_string()))?;
             let threads = stream.thread_count();
             let plan = MemoryPlan::of(&stream, threads);
-            if rings == Rings::New {
+            if matches!(rings, Rings::New) {
                 plan.check_ceiling(&stream, threads).map_err(memory_fault)?;
             }
             streams.push(Arc::new(stream));
             plans.push(plan);
         }
-        if let (Rings::New, Some(first)) = (rings, streams.first()) {
+        if let (Rings::New, Some(first)) = (&rings, streams.first()) {
             let needed = MemoryPlan::together(&plans);
             needed.check_machine(first, local.count).map_err(memory_fault)?;
         }
@@ -75,13 +83,13 @@ impl Launch {
             .iter()
             .zip(&plans)
             .map(|(stream, plan)| plan.thread_bounds(stream, threads, cores));
-        let (rescue_threads, most_threads) = bounds
+        let (fallback_threads, max_threads) = bounds
             .reduce(|one, other| (one.0.min(other.0), one.1.min(other.1)))
             .unwrap_or((threads, threads));
         let pool = PoolOptions {
             threads,
-            most_threads,
-            rescue_threads,
+            max_threads,
+            fallback_threads,
             granted_cores: share.granted_cores,
             limit_cores: cpu.limit.map(|share_of_cores| share_of_cores * share.granted_cores),
             policy: cpu.policy,
@@ -93,8 +101,8 @@ impl Launch {
     }
 
     /// What will keep the daemon quiet, as far as it is known without a trainer.
-    pub(super) fn quiet(&self) -> Vec<QuietItem> {
-        plan_quiet(&self.pool)
+    pub(super) fn quiet(&self) -> Vec<IsolationItem> {
+        plan_cpu_isolation(&self.pool)
     }
 
     /// The work threads.
@@ -113,21 +121,25 @@ impl Launch {
         for stream in &self.streams {
             stream.open_quarantine()?;
         }
+        if configs.iter().any(|config| config.listen.named_segments) {
+            let swept = named::sweep();
+            if swept > 0 {
+                tracing::info!(swept, "removed named segments of dead daemons");
+            }
+        }
         let confinement = confine(&configs, run_folder);
-        tracing::info!(confinement, "rights over files");
+        tracing::info!(confinement, "file access");
         let fetch_bytes = self.plans.iter().map(|plan| plan.fetch_bytes).max().unwrap_or(0);
-        let engine = Engine::start(self.streams, self.pool, fetch_bytes)
+        let engine = Engine::start(self.streams, self.pool, fetch_bytes, Clock::system())
             .context("cannot start the engine")?;
         if let Some(listener) = metrics {
             serve_metrics(&engine, listener)
                 .context("cannot start the thread for listen.metrics")?;
         }
-        let bell = Arc::new(());
         let shared = std::rc::Rc::clone(&engine);
         tokio::task::spawn_local(async move {
-            let _keep = bell;
-            if let Err(error) = run_bell(shared).await {
-                tracing::error!(%error, "the engine's bell failed");
+            if let Err(error) = run_on_wake(shared).await {
+                tracing::error!(%error, "the engine's waker failed");
             }
         });
         Ok(engine)
@@ -139,7 +151,7 @@ fn serve_metrics(engine: &SharedEngine, listener: MetricsListener) -> std::io::R
     let address = listener.address();
     let mut questions = listener.start()?;
     engine.borrow_mut().metrics_address = Some(address);
-    tracing::info!("figures at http://{address}/ and http://{address}/metrics");
+    tracing::info!("metrics at http://{address}/ and http://{address}/metrics");
     let engine = std::rc::Rc::clone(engine);
     tokio::task::spawn_local(async move {
         while let Some(question) = questions.recv().await {
@@ -156,16 +168,15 @@ fn serve_metrics(engine: &SharedEngine, listener: MetricsListener) -> std::io::R
 }
 
 /// What a daemon opens for itself and a few clients; far more than a start takes.
-const LEAST_OPEN_FILES: u64 = 64;
+const MIN_OPEN_FILES: u64 = 64;
 
 /// The runtime of a daemon: one thread for all control, and blocking threads for storage.
 pub(super) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     // Looked at first: what fails for want of descriptors later says so in words of its own, or panics (tokio's signals).
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    if let Some(limit) = limit.filter(|limit| *limit < LEAST_OPEN_FILES) {
+    if let Some(limit) = limit.filter(|limit| *limit < MIN_OPEN_FILES) {
         anyhow::bail!(
-            "this process may open {limit} files at once, and a daemon needs at least {LEAST_OPEN_FILES}; raise the limit \
-             of open files (ulimit -n)"
+            "the limit of open files is {limit}; a daemon needs at least {MIN_OPEN_FILES}; raise it (ulimit -n)"
         );
     }
     tokio::runtime::Builder::new_current_thread()
@@ -199,7 +210,7 @@ impl ScanNotice {
                 samples = progress.samples,
                 folders = progress.directories,
                 seconds = self.start.elapsed().as_secs(),
-                "scanning the dataset; its index is saved for the next start"
+                "scanning the dataset; the next start reads the saved index"
             );
         }
         ControlFlow::Continue(())

@@ -5,16 +5,16 @@ use std::io::IsTerminal;
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 
-/// Lines that may wait to be written; what comes on top is dropped and counted.
+/// Lines that may be buffered; further lines are dropped and counted.
 const BUFFERED_LINES: usize = 4096;
 
-/// Logging as long as it lives. Dropping it writes what waits and tells how much was lost.
+/// Keeps logging active. Dropping it writes what is buffered and the number of lost lines.
 pub(super) struct Logging {
     guard: Option<WorkerGuard>,
     lost: tracing_appender::non_blocking::ErrorCounter,
 }
 
-/// Starts logging. `FOREBAY_LOG` filters (`debug`, `warn,forebay::engine=trace`); else `default` holds.
+/// Starts logging. `FOREBAY_LOG` filters (`debug`, `warn,forebay_engine=trace`); else `default` holds.
 pub(super) fn start(default: &str) -> Logging {
     let (writer, guard) = NonBlockingBuilder::default()
         .lossy(true)
@@ -48,8 +48,8 @@ impl Drop for Logging {
     }
 }
 
-/// Whether a line can be written without waiting. Lines get lost where nobody reads them, and a daemon whose trainer is
-/// gone shall not wait for that reader for ever.
+/// Whether a line can be written without blocking: a daemon whose trainer is gone must not wait for ever for a reader of
+/// its stderr.
 fn stderr_has_room() -> bool {
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
     let stderr = std::io::stderr();

@@ -1,7 +1,7 @@
-//! Tells the service manager how the daemon is: ready, alive, ending (systemd's `sd_notify`, over `$NOTIFY_SOCKET`).
+//! Notifies the service manager: ready, alive, stopping (systemd's `sd_notify`, over `$NOTIFY_SOCKET`).
 //!
 //! The pings for `WatchdogSec=` come from the thread that all control runs on: a daemon whose engine hangs stops pinging
-//! and is started again. Without the variable all of this is silent. The protocol is a datagram of `KEY=VALUE` lines
+//! and is restarted. Without the variable nothing is sent. The protocol is a datagram of `KEY=VALUE` lines
 //! (sd_notify(3)).
 
 use std::os::linux::net::SocketAddrExt;
@@ -13,18 +13,18 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(super) struct ServiceManager {
     socket: Option<UnixDatagram>,
-    /// How often it wants to hear from this process at least.
+    /// Maximum interval between keep-alives.
     watchdog: Option<Duration>,
 }
 
 impl ServiceManager {
-    /// What the environment says. A socket that does not answer is as good as none.
+    /// From the environment. A socket that cannot be connected to counts as none.
     pub(super) fn from_environment() -> Self {
         let address = std::env::var_os("NOTIFY_SOCKET").and_then(|path| address(path.as_bytes()));
         let socket = address.and_then(|address| {
             let socket = UnixDatagram::unbound().ok()?;
             socket.connect_addr(&address).ok()?;
-            // A manager that reads nothing shall not hold the engine up.
+            // A manager that does not read must not block the engine.
             socket.set_nonblocking(true).ok()?;
             Some(socket)
         });
@@ -38,17 +38,17 @@ impl ServiceManager {
     }
 
     /// The daemon listens.
-    pub(super) fn tell_ready(&self, status: &str) {
-        self.tell(&format!("READY=1\nSTATUS={status}\nMAINPID={}", std::process::id()));
+    pub(super) fn notify_ready(&self, status: &str) {
+        self.send(&format!("READY=1\nSTATUS={status}\nMAINPID={}", std::process::id()));
     }
 
-    /// The daemon ends in good order.
-    pub(super) fn tell_stopping(&self) {
-        self.tell("STOPPING=1");
+    /// The daemon shuts down.
+    pub(super) fn notify_stopping(&self) {
+        self.send("STOPPING=1");
     }
 
-    /// Says that the daemon is alive, for ever. To be run on the thread whose life it is about.
-    pub(super) async fn keep_telling_alive(&self) {
+    /// Sends keep-alives for ever. Runs on the thread that they vouch for.
+    pub(super) async fn keep_alive(&self) {
         let Some(watchdog) = self.watchdog.filter(|_| self.socket.is_some()) else {
             return std::future::pending().await;
         };
@@ -57,13 +57,13 @@ impl ServiceManager {
         clock.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             clock.tick().await;
-            self.tell("WATCHDOG=1");
+            self.send("WATCHDOG=1");
         }
     }
 
-    fn tell(&self, text: &str) {
+    fn send(&self, text: &str) {
         if let Some(socket) = &self.socket {
-            // A manager that is gone or busy misses a word; nothing here depends on it.
+            // A manager that is gone or busy misses a message; nothing depends on it.
             let _ = socket.send(text.as_bytes());
         }
     }

@@ -11,31 +11,32 @@ use forebay_protocol::frames::{ConfigSource, Fault, FaultKind, Start};
 use forebay_protocol::socket::Connection;
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::harden::{Inherited, disable_dumping, unblock_signals};
 use super::launch::{Launch, Rings, runtime};
 use super::logging;
-use super::seclude::{Inherited, hear_all_signals, shut_out};
-use crate::config::{Config, ConfigError, Override};
-use crate::engine::{LocalRank, SharedEngine};
-use crate::observe::http::MetricsListener;
-use crate::publish::{
-    AccessRules, Host, Keepsake, Opened, Opening, accept_clients, listen_for_observers,
+use forebay_config::{Config, ConfigError, Override};
+use forebay_control::{
+    AccessRules, Host, Opened, Opening, RestartState, accept_clients, listen_for_observers,
     serve_connection,
 };
+use forebay_engine::{LocalRank, SharedEngine};
+use forebay_inspect::error_text::whole_reason;
+use forebay_inspect::http::MetricsListener;
 
 /// `forebay private`.
 pub(super) fn private() -> anyhow::Result<ExitCode> {
-    Inherited::look().close();
-    shut_out();
-    hear_all_signals();
+    Inherited::find().close();
+    disable_dumping();
+    unblock_signals();
     let logging = logging::start("warn");
     let descriptor = std::io::stdin().as_fd().try_clone_to_owned().context("no standard input")?;
     let connection = Connection::from_descriptor(descriptor).context(
-        "the standard input is no loader's socket; this command is for the client library",
+        "standard input is not a loader's socket; only the client library runs this command",
     )?;
     let runtime = runtime()?;
     let local = tokio::task::LocalSet::new();
     let outcome = local.block_on(&runtime, serve_one(connection));
-    // Reads that hang in storage do not keep a daemon alive whose trainer is gone.
+    // Reads that hang in storage must not keep a daemon alive whose trainer is gone.
     runtime.shutdown_timeout(Duration::from_millis(200));
     drop(logging);
     outcome?;
@@ -73,7 +74,7 @@ async fn open(opening: Opening) -> Result<Opened, Fault> {
     if let Opening::Restart(restart, _) = &opening {
         tracing::warn!(
             process = std::process::id(),
-            "the loader's daemon died: {}; this one goes on in its place",
+            "the previous daemon died: {}; this daemon resumes its sessions",
             restart.reason
         );
     }
@@ -89,14 +90,17 @@ async fn open(opening: Opening) -> Result<Opened, Fault> {
                 })?;
                 (config, Rings::New)
             }
-            Opening::Restart(_, kept) => (Keepsake::open(kept)?, Rings::Kept),
+            Opening::Restart(_, kept) => {
+                let (config, index) = RestartState::open(kept)?;
+                (config, Rings::Kept(index))
+            }
         };
         let configs = vec![config];
-        let metrics = match (MetricsListener::bind(&configs), rings) {
+        let metrics = match (MetricsListener::bind(&configs), &rings) {
             (Ok(metrics), _) => metrics,
-            // A trainer in the middle of its run needs its batches more than their figures.
-            (Err(error), Rings::Kept) => {
-                tracing::warn!("{error}; this daemon goes on without");
+            // A running trainer needs its batches more than their metrics.
+            (Err(error), Rings::Kept(_)) => {
+                tracing::warn!("{error}; this daemon runs without listen.metrics");
                 None
             }
             (Err(error), Rings::New) => {
@@ -111,30 +115,31 @@ async fn open(opening: Opening) -> Result<Opened, Fault> {
         .map_err(|error| internal(format!("cannot start a thread: {error}")))?;
     let (launch, metrics) = prepared.await.map_err(|error| internal(error.to_string()))??;
     let name = launch.streams.first().map_or_else(String::new, |stream| stream.name().to_owned());
-    let keepsake = launch.streams.first().map(|stream| Keepsake::of(stream)).transpose();
-    let keepsake = keepsake.unwrap_or_else(|error| {
-        tracing::warn!(%error, "the plan could not be kept; this daemon cannot be started again should it die");
+    let restart_state = launch.streams.first().map(|stream| RestartState::of(stream)).transpose();
+    let restart_state = restart_state.unwrap_or_else(|error| {
+        tracing::warn!(%error, "cannot save the plan for a restart; if this daemon dies, the loader fails with DaemonLost");
         None
     });
-    let engine =
-        launch.start(None, metrics).map_err(|error| internal(super::whole_reason(&error)))?;
-    let_look_in(&name, &engine);
-    Ok((engine, keepsake))
+    let engine = launch.start(None, metrics).map_err(|error| internal(whole_reason(&error)))?;
+    serve_observers(&name, &engine);
+    Ok((engine, restart_state))
 }
 
-/// Lets `forebay stats`, `top` and their like find this daemon. It does its work without them too.
-fn let_look_in(name: &str, engine: &SharedEngine) {
+/// Listens for `forebay stats`, `top` and others. Failing to is not an error.
+fn serve_observers(name: &str, engine: &SharedEngine) {
     match listen_for_observers(name) {
         Ok((path, listener)) => {
-            tracing::info!(socket = %path.display(), "can be looked into");
+            tracing::info!(socket = %path.display(), "observable");
             let host = Rc::new(Host::observed(Rc::clone(engine)));
             tokio::task::spawn_local(async move {
                 if let Err(error) = accept_clients(listener, AccessRules::default(), host).await {
-                    tracing::warn!(%error, "nobody can look into this daemon any more");
+                    tracing::warn!(%error, "the observation socket failed; `forebay stats` and `top` no longer reach this daemon");
                 }
             });
         }
-        Err(error) => tracing::warn!(%error, "nobody can look into this daemon"),
+        Err(error) => {
+            tracing::warn!(%error, "cannot listen for `forebay stats` and `top`; this daemon cannot be observed")
+        }
     }
 }
 

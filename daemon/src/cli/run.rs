@@ -12,18 +12,19 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
-use forebay_protocol::frames::Revival;
+use forebay_protocol::frames::RestartPolicy;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::config_arguments::ConfigArguments;
+use super::harden::{Inherited, disable_dumping};
 use super::launch::{Launch, Rings, runtime};
-use super::seclude::{Inherited, shut_out};
+use super::logging;
 use super::serve::{access_rules, bind};
-use super::{ConfigArguments, logging};
-use crate::engine::LocalRank;
-use crate::observe::http::MetricsListener;
-use crate::publish::{Host, accept_clients};
+use forebay_control::{Host, accept_clients};
+use forebay_engine::LocalRank;
+use forebay_inspect::http::MetricsListener;
 
 /// Arguments of `forebay run`.
 #[derive(Debug, Args)]
@@ -56,8 +57,8 @@ pub(super) fn guarded(arguments: &GuardedArguments) -> anyhow::Result<ExitCode> 
 
 /// `forebay run`.
 pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
-    let inherited = Inherited::look();
-    shut_out();
+    let inherited = Inherited::find();
+    disable_dumping();
     let configs = arguments.config.read()?;
     let metrics = MetricsListener::bind(&configs)?;
     let launch = Launch::prepare(configs, LocalRank::from_environment(), Rings::New)
@@ -74,22 +75,22 @@ pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
     let runtime = runtime()?;
     let local = tokio::task::LocalSet::new();
     let (status, logging) = local.block_on(&runtime, async {
-        // Heard from before the command's start on: a signal that comes in between would end this process, and the
-        // command would be killed instead of told.
-        let signals = hear_signals()?;
+        // Before the command starts: a signal in between would end this process, and so kill the command instead of
+        // reaching it.
+        let signals = listen_for_signals()?;
         let mut ended = signal(SignalKind::child())?;
         let mut child = command.spawn().context("cannot start the command")?;
-        // They were for the command; here they would only be kept from closing.
+        // Only the command needs them; here they would stay open.
         inherited.close();
         forward_signals(signals, Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX)));
         let logging = logging::start("info");
         let rules = access_rules(&launch);
         let engine = launch.start(place.path.parent(), metrics)?;
-        let host = Rc::new(Host::serving(Rc::clone(&engine), Revival::Never));
+        let host = Rc::new(Host::serving(Rc::clone(&engine), RestartPolicy::Never));
         if let Some(listener) = place.take_listener() {
             tokio::task::spawn_local(async move {
                 if let Err(error) = accept_clients(listener, rules, host).await {
-                    tracing::error!(%error, "no further clients can be taken in");
+                    tracing::error!(%error, "the daemon can accept no further clients");
                 }
             });
         }
@@ -98,7 +99,7 @@ pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
                 engine.borrow().finish_lists();
                 return anyhow::Ok((status, logging));
             }
-            // Heard from before the start on: a signal that came between the two calls is still told here.
+            // The stream was created before the start, so a signal between the two calls is not lost.
             ended.recv().await;
         }
     })?;
@@ -109,8 +110,8 @@ pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
     std::process::exit(code);
 }
 
-/// Starts to hear the signals that are for the command.
-fn hear_signals() -> anyhow::Result<Vec<(tokio::signal::unix::Signal, Signal)>> {
+/// Starts to receive the signals that are for the command.
+fn listen_for_signals() -> anyhow::Result<Vec<(tokio::signal::unix::Signal, Signal)>> {
     let kinds = [
         (SignalKind::terminate(), Signal::SIGTERM),
         (SignalKind::interrupt(), Signal::SIGINT),

@@ -6,31 +6,32 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use clap::Args;
-use forebay_protocol::frames::Revival;
+use forebay_protocol::frames::RestartPolicy;
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::config_arguments::ConfigArguments;
+use super::harden::{Inherited, disable_dumping};
 use super::launch::{Launch, Rings, runtime};
+use super::logging;
 use super::notify::ServiceManager;
-use super::seclude::{Inherited, shut_out};
-use super::{ConfigArguments, logging};
-use crate::engine::LocalRank;
-use crate::observe::http::MetricsListener;
-use crate::publish::{AccessRules, Host, SocketPlace, accept_clients};
+use forebay_control::{AccessRules, Host, SocketPlace, accept_clients};
+use forebay_engine::LocalRank;
+use forebay_inspect::http::MetricsListener;
 
 /// Arguments of `forebay serve`.
 #[derive(Debug, Args)]
 pub(super) struct ServeArguments {
     #[command(flatten)]
     config: ConfigArguments,
-    /// Listen here instead of where the first configuration says.
+    /// Socket path; overrides listen.socket of the first configuration.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 }
 
 /// `forebay serve`.
 pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
-    Inherited::look().close();
-    shut_out();
+    Inherited::find().close();
+    disable_dumping();
     let manager = ServiceManager::from_environment();
     let logging = logging::start("info");
     let configs = arguments.config.read()?;
@@ -47,17 +48,17 @@ pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
         let names: Vec<String> = launch.streams.iter().map(|stream| stream.name().to_owned()).collect();
         tracing::info!(socket = %place.path.display(), streams = names.join(","), threads = launch.threads(), "serving");
         let engine = launch.start(place.path.parent(), metrics)?;
-        let host = Rc::new(Host::serving(Rc::clone(&engine), Revival::BySupervisor));
-        manager.tell_ready(&format!("serving {} at {}", names.join(", "), place.path.display()));
+        let host = Rc::new(Host::serving(Rc::clone(&engine), RestartPolicy::BySupervisor));
+        manager.notify_ready(&format!("serving {} at {}", names.join(", "), place.path.display()));
         if let Some(listener) = place.take_listener() {
             tokio::select! {
-                () = manager.keep_telling_alive() => {}
+                () = manager.keep_alive() => {}
                 accepted = accept_clients(listener, rules, host) => accepted?,
                 _ = interrupt.recv() => tracing::info!("interrupted; ending"),
                 _ = terminate.recv() => tracing::info!("terminated; ending"),
             }
         }
-        manager.tell_stopping();
+        manager.notify_stopping();
         engine.borrow_mut().say_goodbye();
         engine.borrow().finish_lists();
         // The last frames go out.

@@ -1,4 +1,4 @@
-//! Golden bytes: what is on the wire changes only together with the protocol version.
+//! Golden bytes: the encoding changes only together with the protocol version.
 
 use proptest::prelude::*;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::finish::Finish;
 use crate::frames::{
     Attach, Attached, ClientFrame, ConfigSource, DaemonFrame, Fault, FaultKind, Leased,
-    PROTOCOL_VERSION, Positioned, Reattach, Restart, Revival, Start,
+    PROTOCOL_VERSION, Positioned, Reattach, Restart, RestartPolicy, Start,
 };
 use crate::ids::Position;
 use crate::layout::SlotLayout;
@@ -50,7 +50,7 @@ fn attached() -> DaemonFrame {
         dataset_fingerprint: [0xaa; 32],
         config_fingerprint: [0xbb; 32],
         stream_version: 1,
-        revival: Revival::BySupervisor,
+        restart_policy: RestartPolicy::BySupervisor,
     }))
 }
 
@@ -231,7 +231,7 @@ fn the_states_of_a_replay_are_pinned() {
     }
 }
 
-/// As many tensors as a batch may have, each with the longest name and all that is left to a GPU.
+/// The maximum number of tensors, each with the longest name and the largest `Finish`.
 #[test]
 fn the_largest_schema_fits_a_frame() {
     let by = Normalization { mean: vec![0.5; 4], std: vec![0.25; 4] };

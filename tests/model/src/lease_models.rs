@@ -31,22 +31,22 @@ fn memory() -> Memory {
     PlainArc::new(std::array::from_fn(|_| SlotBytes(UnsafeCell::new(()))))
 }
 
-fn look_at(memory: &Memory, slot: SlotIndex) {
+fn access(memory: &Memory, slot: SlotIndex) {
     memory[usize::from(slot.0)].0.with(|_| ());
 }
 
-/// The client's end of one daemon's rings; doorbells are not what is modelled here.
-struct Wires {
+/// The client's end of one daemon's rings; doorbells are not modelled here.
+struct DaemonRings {
     returns: ReturnWriter<PlainArc<HeapWords>>,
     publish: PublishReader<PlainArc<HeapWords>>,
 }
 
-impl Returns for Wires {
+impl Returns for DaemonRings {
     fn give_back(&mut self, word: ReturnWord) -> bool {
         self.returns.give_back(word, &self.publish)
     }
 
-    fn ring(&self) {}
+    fn ring_doorbell(&self) {}
 }
 
 /// A daemon: its table of slots and its ends of the rings.
@@ -59,7 +59,7 @@ struct Daemon {
 }
 
 impl Daemon {
-    fn start(table: SlotTable, memory: &Memory) -> (Self, Wires) {
+    fn start(table: SlotTable, memory: &Memory) -> (Self, DaemonRings) {
         let published = PlainArc::new(HeapWords::new(publish_words(SLOTS, 0)));
         let returned = PlainArc::new(HeapWords::new(return_words(SLOTS)));
         let daemon = Self {
@@ -70,15 +70,15 @@ impl Daemon {
             published: 0,
         };
         let publish = PublishReader::new(published).unwrap();
-        (daemon, Wires { returns: ReturnWriter::new(returned, SLOTS), publish })
+        (daemon, DaemonRings { returns: ReturnWriter::new(returned, SLOTS), publish })
     }
 
     /// A first daemon, which has filled all slots, and a client that has taken both.
-    fn with_a_client(memory: &Memory) -> (Self, Arc<Mutex<Leases<Wires>>>, [Arc<Lease>; 2]) {
-        let (mut daemon, wires) = Self::start(SlotTable::new(SLOTS), memory);
+    fn with_a_client(memory: &Memory) -> (Self, Arc<Mutex<Leases<DaemonRings>>>, [Arc<Lease>; 2]) {
+        let (mut daemon, rings) = Self::start(SlotTable::new(SLOTS), memory);
         daemon.turn();
-        let taken = [0, 1].map(|sequence| wires.publish.read(sequence).unwrap());
-        let leases = Arc::new(Mutex::new(Leases::new(wires, SLOTS)));
+        let taken = [0, 1].map(|sequence| rings.publish.read(sequence).unwrap());
+        let leases = Arc::new(Mutex::new(Leases::new(rings, SLOTS)));
         let held = taken.map(|batch| Lease::begin(&leases, memory, &batch));
         (daemon, leases, held)
     }
@@ -116,14 +116,18 @@ fn descriptor(sequence: u64, slot: SlotIndex, generation: Generation) -> Descrip
 
 /// One batch in the trainer's hands: its last clone gives the slot back, on whatever thread that is.
 struct Lease {
-    leases: Arc<Mutex<Leases<Wires>>>,
+    leases: Arc<Mutex<Leases<DaemonRings>>>,
     memory: Memory,
     slot: SlotIndex,
     generation: Generation,
 }
 
 impl Lease {
-    fn begin(leases: &Arc<Mutex<Leases<Wires>>>, memory: &Memory, batch: &Descriptor) -> Arc<Self> {
+    fn begin(
+        leases: &Arc<Mutex<Leases<DaemonRings>>>,
+        memory: &Memory,
+        batch: &Descriptor,
+    ) -> Arc<Self> {
         assert!(leases.lock().unwrap().begin(batch.slot, batch.generation), "held already");
         Arc::new(Self {
             leases: Arc::clone(leases),
@@ -134,7 +138,7 @@ impl Lease {
     }
 
     fn read(&self) {
-        look_at(&self.memory, self.slot);
+        access(&self.memory, self.slot);
     }
 }
 
@@ -150,9 +154,9 @@ fn model(preemptions: usize, test: impl Fn() + Sync + Send + 'static) {
     builder.check(test);
 }
 
-/// Two threads hold one batch and another batch is held too: no slot is written before its last reader is done.
+/// Two threads hold one batch and a third holds another: no slot is written before its last reader is done.
 #[test]
-fn loom_a_slot_is_filled_anew_only_after_its_last_view_is_gone() {
+fn loom_a_slot_is_refilled_only_after_its_last_view_is_dropped() {
     model(3, || {
         let memory = memory();
         let (mut daemon, _leases, [shared, other]) = Daemon::with_a_client(&memory);
@@ -175,8 +179,8 @@ fn loom_a_slot_is_filled_anew_only_after_its_last_view_is_gone() {
     });
 }
 
-/// The daemon dies while a thread of the trainer lets go of one batch and another batch is kept: the next daemon fills
-/// what is free, never what is held, and gets each named slot back exactly once.
+/// The daemon dies while a thread of the trainer drops one batch and another batch is held: the next daemon fills free
+/// slots only and gets each announced slot back exactly once.
 #[test]
 fn loom_the_next_daemon_finds_every_slot_either_free_or_held() {
     model(3, || {
@@ -189,43 +193,43 @@ fn loom_the_next_daemon_finds_every_slot_either_free_or_held() {
         });
         // The loader, as in its recovery.
         leases.lock().unwrap().detach();
-        let held = leases.lock().unwrap().name_held();
-        assert!(held.iter().any(|held| held.slot == kept.slot.0), "what is held was not named");
-        let (mut daemon, wires) =
+        let held = leases.lock().unwrap().announce_held();
+        assert!(held.iter().any(|held| held.slot == kept.slot.0), "what is held was not announced");
+        let (mut daemon, rings) =
             Daemon::start(SlotTable::with_held(SLOTS, &held).unwrap(), &memory);
         let filling = thread::spawn(move || {
             daemon.turn();
             daemon
         });
-        leases.lock().unwrap().attach(wires);
+        leases.lock().unwrap().attach(rings);
         kept.read();
         other_thread.join().unwrap();
         let mut daemon = filling.join().unwrap();
         daemon.turn();
         assert_eq!(daemon.table.count(SlotState::Free), 0);
-        assert_eq!(daemon.published, 1, "the slot that was let go was not filled once");
+        assert_eq!(daemon.published, 1, "the dropped slot was not filled once");
         kept.read();
         drop(kept);
         daemon.turn();
-        assert_eq!(daemon.published, 2, "the slot that was kept did not come back");
+        assert_eq!(daemon.published, 2, "the held slot did not come back");
     });
 }
 
-/// The next daemon dies too, before its rings came: what was let go meanwhile is free for the one after it.
+/// The next daemon dies too, before its rings arrive: slots dropped meanwhile are free for the one after it.
 #[test]
-fn loom_a_slot_let_go_between_two_daemons_is_not_lost() {
+fn loom_a_slot_dropped_between_two_daemons_is_not_lost() {
     model(3, || {
         let memory = memory();
         let (daemon, leases, [going, gone]) = Daemon::with_a_client(&memory);
         drop((daemon, gone));
         let other_thread = thread::spawn(move || drop(going));
         leases.lock().unwrap().detach();
-        let _to_one_that_dies = leases.lock().unwrap().name_held();
+        let _to_one_that_dies = leases.lock().unwrap().announce_held();
         leases.lock().unwrap().detach();
-        let held = leases.lock().unwrap().name_held();
-        let (mut daemon, wires) =
+        let held = leases.lock().unwrap().announce_held();
+        let (mut daemon, rings) =
             Daemon::start(SlotTable::with_held(SLOTS, &held).unwrap(), &memory);
-        leases.lock().unwrap().attach(wires);
+        leases.lock().unwrap().attach(rings);
         daemon.turn();
         other_thread.join().unwrap();
         daemon.turn();

@@ -7,14 +7,14 @@
 #![deny(unsafe_code)]
 
 #[allow(dead_code, reason = "the daemon uses all of it")]
-#[path = "../../../daemon/src/engine/hand_over.rs"]
-mod hand_over;
+#[path = "../../../daemon/crates/engine/src/work_parking.rs"]
+mod work_parking;
 
 #[allow(dead_code, reason = "the client uses all of it")]
 #[path = "../../../client-lib/src/leases.rs"]
 mod leases;
 
 #[cfg(all(test, loom))]
-mod hand_over_models;
-#[cfg(all(test, loom))]
 mod lease_models;
+#[cfg(all(test, loom))]
+mod work_parking_models;

@@ -219,15 +219,14 @@ fn play() -> Result<(), Error> {
             "context" => other = Some(CudaContext::new(number(value)).expect("another device")),
             "use" => {
                 let opened = Device::open(ordinal)?;
-                let loader =
-                    Loader::builder(Target::from_word(value)).attach_to(&opened, options)?;
+                let loader = Loader::builder(Target::parse(value)).attach_to(&opened, options)?;
                 let context = CudaContext::new(ordinal).expect("opened before");
                 let streams =
                     (0..streams).map(|_| context.new_stream().expect("a stream")).collect();
                 let other = other.clone();
                 device = Some(OnDevice { loader, streams, keep, draw: 17, other });
             }
-            "host" => host = Some(Loader::attach(Target::from_word(value))?),
+            "host" => host = Some(Loader::attach(Target::parse(value))?),
             "epoch" | "take" => {
                 let most = if verb == "epoch" { usize::MAX } else { number(value) };
                 match (&mut device, &mut host) {

@@ -75,7 +75,7 @@ fn play() -> Result<(), Error> {
 }
 
 fn attach(word: &str, state: Option<State>) -> Result<Loader, Error> {
-    let target = if word == "default" { Target::Stream(None) } else { Target::from_word(word) };
+    let target = if word == "default" { Target::Stream(None) } else { Target::parse(word) };
     let mut builder = Loader::builder(target).timeout(DEADLINE);
     if let Some(state) = state {
         builder = builder.state(state, false);

@@ -6,8 +6,8 @@ use zip::CompressionMethod::{self, Deflated, Stored};
 use zip::write::SimpleFileOptions;
 
 use super::arrays::{self, array};
+use super::broken_file::{BrokenFile, INFLATED_BYTES, broken_in_any_format, misnamed};
 use super::bytes::{crc32, find, with};
-use super::{BrokenFile, INFLATED_BYTES, broken_in_any_format, misnamed};
 
 fn flags() -> Vec<u8> {
     array("'|b1'", "False", "(4,)", &[0, 1, 0, 1])

@@ -1,6 +1,6 @@
 //! Broken `.npy` files. The good one is float32 of shape (3, 4).
 
-use super::{BrokenFile, broken_in_any_format, misnamed};
+use super::broken_file::{BrokenFile, broken_in_any_format, misnamed};
 
 /// A file of version 1.0 with any header text.
 fn file(header: &str, elements: &[u8]) -> Vec<u8> {

@@ -1,7 +1,7 @@
 //! Broken JPEG files.
 
+use super::broken_file::{BrokenFile, broken_in_any_format, misnamed, seed};
 use super::bytes::{find, with, without};
-use super::{BrokenFile, broken_in_any_format, misnamed, seed};
 
 const GOOD: [&str; 9] =
     ["baseline", "444", "422", "grey", "progressive", "cmyk", "restart", "exif", "optimised"];

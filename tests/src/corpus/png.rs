@@ -1,7 +1,7 @@
 //! Broken PNG files.
 
+use super::broken_file::{BrokenFile, broken_in_any_format, misnamed, picture};
 use super::bytes::{crc32, with, zlib_stored};
-use super::{BrokenFile, broken_in_any_format, misnamed, picture};
 
 const GOOD: [&str; 9] =
     ["RGB", "L", "RGBA", "LA", "palette", "bilevel", "grey16", "transparent", "interlaced"];

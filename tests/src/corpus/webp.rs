@@ -1,7 +1,7 @@
 //! Broken WebP files.
 
+use super::broken_file::{BrokenFile, broken_in_any_format, misnamed, picture};
 use super::bytes::{find, with};
-use super::{BrokenFile, broken_in_any_format, misnamed, picture};
 
 const GOOD: [&str; 5] = ["lossy", "lossless", "alpha", "exif", "palette"];
 

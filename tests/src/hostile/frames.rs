@@ -13,7 +13,7 @@ use forebay_protocol::wire::encode;
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 
-use super::{Answer, Noise, Tally, attach, connect, hear, hear_out, hello};
+use super::conversation::{Answer, Noise, Tally, attach, connect, hear, hear_out, hello};
 
 /// Connections that the crowd opens before it lets go.
 const CROWD: usize = 1000;

@@ -13,7 +13,7 @@ use forebay_protocol::socket::Connection;
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, FcntlArg, OFlag, SealFlag, fallocate, fcntl};
 
-use super::{Answer, Noise, Tally, attach, connect, hear, hear_out, hello};
+use super::conversation::{Answer, Noise, Tally, attach, connect, hear, hear_out, hello};
 
 const NAME: &str = "scribbler";
 /// Writes in one session, if it is not cut off before.

@@ -7,7 +7,7 @@ use forebay_client::Loader;
 
 use super::{Tally, attack};
 use crate::taken::take_epoch;
-use crate::{Daemon, Place, Taken, data, wait_until};
+use crate::{Daemon, Taken, TestDir, data, wait_until};
 
 /// What a trial showed.
 #[derive(Debug, Clone)]
@@ -33,11 +33,11 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// When the daemon dies, the honest trainer gets an error or other bytes than in peace, or an attacker succeeds.
 #[must_use]
 pub fn trial(operations: u64, seed: u64) -> Trial {
-    let place = Place::new();
-    data::stack(&place.path("data"), SAMPLES);
-    let config = place.config("train.toml", &data::stack_config(&place.path("data"), ""));
+    let dir = TestDir::new();
+    data::stack(&dir.path("data"), SAMPLES);
+    let config = dir.config("train.toml", &data::stack_config(&dir.path("data"), ""));
     let few = ["--set", "stage.fetch.concurrency=2", "--set", "order.seed=5"];
-    let mut daemon = Daemon::serve_with(&place, &[&config], &few);
+    let mut daemon = Daemon::serve_with(&dir, &[&config], &few);
     // One session before the count: some descriptors are opened at first use.
     drop(take_epoch(&mut daemon.loader(0, 1).attach().unwrap()));
     wait_until("the session has ended", || daemon.mapped_segments() == 0);

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::reference::Reference;
 use super::report::{Before, is_nothing, percentiles};
 use super::{Plan, Random};
-use crate::{Place, Taken, place};
+use crate::{Taken, TestDir, test_dir};
 
 /// The longest pause between getting over a kill and the next one.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -80,12 +80,12 @@ fn is_child(process: u32) -> bool {
 /// When the loader has an error.
 #[must_use]
 pub fn run(plan: Plan) -> Value {
-    let place = Place::new();
-    let mut reference = Reference::new(&place);
+    let dir = TestDir::new();
+    let mut reference = Reference::new(&dir);
     let _ = reference.epoch(0).len();
-    let before = Before::now(&place);
+    let before = Before::now(&dir);
     let board = Arc::new(Board::default());
-    let mut loader = place::loader(reference.config.as_path(), 0, 1).attach().unwrap();
+    let mut loader = test_dir::loader(reference.config.as_path(), 0, 1).attach().unwrap();
     let killer = std::thread::spawn({
         let board = Arc::clone(&board);
         move || kill_at_random(&board, plan)
@@ -135,7 +135,7 @@ pub fn run(plan: Plan) -> Value {
     let restarts = loader.restarts();
     drop(loader);
     drop(reference);
-    let left = before.left(&place);
+    let left = before.left(&dir);
     json!({
         "mode": "daemon", "kills": board.kills.load(Ordering::SeqCst), "seed": plan.seed, "restarts": restarts,
         "epochs": epoch, "batches": batches, "mismatches": mismatches,

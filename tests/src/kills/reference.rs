@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use forebay_client::Loader;
 
-use crate::{Place, Taken, data, place};
+use crate::{Taken, TestDir, data, test_dir};
 
 /// Samples of the data set; the last global batch of an epoch is short.
 const SAMPLES: u64 = 202;
@@ -25,14 +25,14 @@ impl Reference {
     /// # Panics
     /// When they cannot be written or served.
     #[must_use]
-    pub fn new(place: &Place) -> Self {
-        let images = place.path("images");
+    pub fn new(dir: &TestDir) -> Self {
+        let images = dir.path("images");
         data::images(&images, SAMPLES, 4);
         std::fs::write(images.join("class-001/00000005.jpg"), "no image").unwrap();
         let keys = "ring.slots = 4\nbatch.last = \"short\"\norder.seed = 11\nerrors.on_bad_sample = \"substitute\"";
         let text = data::image_config(&images, keys).replace("batch.size = 8", "batch.size = 4");
-        let config = place.config("train.toml", &text);
-        let loader = place::loader(config.as_path(), 0, 1)
+        let config = dir.config("train.toml", &text);
+        let loader = test_dir::loader(config.as_path(), 0, 1)
             .timeout(std::time::Duration::from_secs(8))
             .attach()
             .unwrap();

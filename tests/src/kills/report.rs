@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::Place;
+use crate::TestDir;
 
 /// What was there before, to tell what is left.
 #[derive(Debug)]
@@ -22,14 +22,14 @@ fn names(folder: &Path) -> BTreeSet<String> {
 }
 
 /// All files of a place but its sockets.
-fn files(place: &Place) -> BTreeSet<PathBuf> {
-    let (mut found, mut folders) = (BTreeSet::new(), vec![place.path("")]);
+fn files(dir: &TestDir) -> BTreeSet<PathBuf> {
+    let (mut found, mut folders) = (BTreeSet::new(), vec![dir.path("")]);
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
             let path = entry.path();
             match entry.file_type() {
                 Ok(kind) if kind.is_dir() => folders.push(path),
-                _ if path.starts_with(place.runtime_folder()) => {}
+                _ if path.starts_with(dir.runtime_folder()) => {}
                 _ => drop(found.insert(path)),
             }
         }
@@ -44,20 +44,20 @@ fn own_descriptors() -> usize {
 impl Before {
     /// As it is now.
     #[must_use]
-    pub fn now(place: &Place) -> Self {
+    pub fn now(dir: &TestDir) -> Self {
         Self {
             shared_memory: names(Path::new("/dev/shm")),
-            files: files(place),
+            files: files(dir),
             descriptors: own_descriptors(),
         }
     }
 
     /// What is there now that was not, once processes that are ending have had a while.
     #[must_use]
-    pub fn left(&self, place: &Place) -> Value {
+    pub fn left(&self, dir: &TestDir) -> Value {
         let mut left = json!(null);
         for _ in 0..500 {
-            let processes = processes_of(place);
+            let processes = processes_of(dir);
             let shared_memory = names(Path::new("/dev/shm"));
             let shared_memory: Vec<&String> = shared_memory
                 .difference(&self.shared_memory)
@@ -66,8 +66,8 @@ impl Before {
             left = json!({
                 "processes": processes.len(),
                 "shared_memory_names": shared_memory.len(),
-                "sockets": place.runtime_files().len(),
-                "files": files(place).difference(&self.files).count(),
+                "sockets": dir.runtime_files().len(),
+                "files": files(dir).difference(&self.files).count(),
                 "descriptors": own_descriptors().saturating_sub(self.descriptors),
             });
             if is_nothing(&left) {
@@ -87,8 +87,8 @@ pub fn is_nothing(left: &Value) -> bool {
 
 /// The processes that were started in a place, this one left out.
 #[must_use]
-pub fn processes_of(place: &Place) -> Vec<String> {
-    let needle = place.path("run").display().to_string();
+pub fn processes_of(dir: &TestDir) -> Vec<String> {
+    let needle = dir.path("run").display().to_string();
     let own = std::process::id().to_string();
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -110,10 +110,10 @@ pub fn percentiles(times: &mut [Duration]) -> Value {
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             clippy::cast_precision_loss,
-            reason = "a place in a list of at most some thousands"
+            reason = "a rank in a list of at most some thousands"
         )]
-        let place = ((times.len() as f64 * share).ceil() as usize).saturating_sub(1);
-        times.get(place).map(Duration::as_secs_f64)
+        let rank = ((times.len() as f64 * share).ceil() as usize).saturating_sub(1);
+        times.get(rank).map(Duration::as_secs_f64)
     };
     json!({ "count": times.len(), "p50": at(0.5), "p99": at(0.99), "max": at(1.0) })
 }

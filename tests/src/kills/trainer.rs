@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::reference::Reference;
 use super::report::{Before, is_nothing, percentiles, processes_of};
 use super::{Plan, Random};
-use crate::{Place, program, wait_until};
+use crate::{TestDir, program, wait_until};
 
 /// The longest time that a trainer lives after its first batch.
 const LIFE: Duration = Duration::from_millis(25);
@@ -62,10 +62,10 @@ struct Checked {
 /// When a trainer cannot be started or ends by itself.
 #[must_use]
 pub fn run(victim: Victim, trainer: &Path, plan: Plan) -> Value {
-    let place = Place::new();
-    let mut reference = Reference::new(&place);
+    let dir = TestDir::new();
+    let mut reference = Reference::new(&dir);
     let _ = reference.epoch(0).len();
-    let before = Before::now(&place);
+    let before = Before::now(&dir);
     let mut random = Random::new(plan.seed);
     let mut checked =
         Checked { batches: 0, repeated: 0, mismatches: 0, checkpoint: None, to_end: Vec::new() };
@@ -74,19 +74,18 @@ pub fn run(victim: Victim, trainer: &Path, plan: Plan) -> Value {
         if random.below(8) == 0 {
             reference.forget_index();
         }
-        let command =
-            command(&place, &reference.config, trainer, runs, checked.checkpoint.as_ref());
-        let (lines, to_end) = live_and_die(command, victim, &place, &mut random);
+        let command = command(&dir, &reference.config, trainer, runs, checked.checkpoint.as_ref());
+        let (lines, to_end) = live_and_die(command, victim, &dir, &mut random);
         checked.to_end.push(to_end);
         check(&lines, runs, &mut reference, &mut checked);
     }
     // A socket's file goes with the next start, when all that knew of it died at once, and half an index with the next scan.
     reference.forget_index();
     drop(reference);
-    let config = place.path("train.toml");
-    let mut last = place.forebay(&["run"]);
+    let config = dir.path("train.toml");
+    let mut last = dir.forebay(&["run"]);
     assert!(program::run(last.arg(config).args(["--", "true"])).status.success());
-    let left = before.left(&place);
+    let left = before.left(&dir);
     json!({
         "mode": victim.name(), "kills": plan.kills, "seed": plan.seed, "batches": checked.batches,
         "repeated_since_checkpoint": checked.repeated, "mismatches": checked.mismatches,
@@ -96,18 +95,18 @@ pub fn run(victim: Victim, trainer: &Path, plan: Plan) -> Value {
 }
 
 fn command(
-    place: &Place,
+    dir: &TestDir,
     config: &Path,
     trainer: &Path,
     runs: bool,
     checkpoint: Option<&(String, u64, usize)>,
 ) -> Command {
     let mut command = if runs {
-        let mut command = place.forebay(&["run"]);
+        let mut command = dir.forebay(&["run"]);
         command.arg(config).arg("--").arg(trainer);
         command
     } else {
-        place.command(trainer)
+        dir.command(trainer)
     };
     if let Some((state, ..)) = checkpoint {
         command.arg(format!("state={state}"));
@@ -125,7 +124,7 @@ fn command(
 fn live_and_die(
     mut command: Command,
     victim: Victim,
-    place: &Place,
+    dir: &TestDir,
     random: &mut Random,
 ) -> (Vec<Value>, Duration) {
     let mut child = command.spawn().unwrap();
@@ -141,7 +140,7 @@ fn live_and_die(
     } else {
         std::thread::sleep(random.pause(BLIND_LIFE));
     }
-    let others = if victim == Victim::All { processes_of(place) } else { Vec::new() };
+    let others = if victim == Victim::All { processes_of(dir) } else { Vec::new() };
     let killed = Instant::now();
     kill_all(&mut child, &others);
     program::wait(&mut child);
@@ -150,7 +149,7 @@ fn live_and_die(
     }
     // The trainer's daemon ends by itself; the reference's has the same environment as this process.
     let own = |process: &String| process.parse().is_ok_and(crate::is_running);
-    wait_until("nothing of the trainer runs any more", || !processes_of(place).iter().any(own));
+    wait_until("nothing of the trainer runs any more", || !processes_of(dir).iter().any(own));
     (lines, killed.elapsed())
 }
 
@@ -173,8 +172,8 @@ fn read_line(output: &mut impl BufRead) -> Option<Value> {
 
 /// Compares the batches of one trainer's life, from its checkpoint on. `runs`: its daemon may have died before it.
 fn check(lines: &[Value], runs: bool, reference: &mut Reference, checked: &mut Checked) {
-    let (mut epoch, mut place) = match &checked.checkpoint {
-        Some((_, epoch, place)) => (*epoch, *place),
+    let (mut epoch, mut batch) = match &checked.checkpoint {
+        Some((_, epoch, batch)) => (*epoch, *batch),
         None => (0, 0),
     };
     for line in lines {
@@ -186,26 +185,26 @@ fn check(lines: &[Value], runs: bool, reference: &mut Reference, checked: &mut C
         let Some(digest) = line.get("digest").and_then(Value::as_str) else { continue };
         let expected = reference.epoch(epoch);
         let is_right = line["epoch"] == epoch
-            && expected.get(place).is_some_and(|expected| {
+            && expected.get(batch).is_some_and(|expected| {
                 expected.digest == digest && line["ids"] == json!(expected.ids)
             });
         if !is_right {
             checked.mismatches += 1;
-            eprintln!("batch {place} of epoch {epoch} differs from the undisturbed one: {line}");
+            eprintln!("batch {batch} of epoch {epoch} differs from the undisturbed one: {line}");
         }
         checked.batches += 1;
-        place += 1;
-        if place == expected.len() {
-            (epoch, place) = (epoch + 1, 0);
+        batch += 1;
+        if batch == expected.len() {
+            (epoch, batch) = (epoch + 1, 0);
         }
         // Not each line is a checkpoint: what comes after the last one is delivered again.
-        if place % 3 == 0 {
+        if batch % 3 == 0 {
             let state = line["state"].as_str().unwrap().to_owned();
-            checked.checkpoint = Some((state, epoch, place));
+            checked.checkpoint = Some((state, epoch, batch));
         }
     }
-    let (at_epoch, at_place) = checked.checkpoint.as_ref().map_or((0, 0), |c| (c.1, c.2));
-    if (at_epoch, at_place) != (epoch, place) {
+    let (at_epoch, at_batch) = checked.checkpoint.as_ref().map_or((0, 0), |c| (c.1, c.2));
+    if (at_epoch, at_batch) != (epoch, batch) {
         checked.repeated += 1;
     }
 }

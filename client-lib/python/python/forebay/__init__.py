@@ -8,7 +8,7 @@
             train(batch["image"], batch["label"])
 
 A daemon beside the trainer reads, decodes, transforms and collates; this package maps its finished batches.
-``forebay.torch.Loader`` gives tensors instead of arrays, ``forebay.jax.Loader`` JAX's arrays on its devices.
+``forebay.torch.Loader`` returns tensors instead of arrays, ``forebay.jax.Loader`` JAX arrays on JAX's devices.
 """
 
 from typing import Any
@@ -53,7 +53,7 @@ __all__ = [
 ]
 
 
-# What users see is named by where they find it.
+# Public names report the package as their module.
 for _public in (
     BadSample,
     CacheLoader,
@@ -78,7 +78,7 @@ del _public
 
 
 def __getattr__(name: str) -> Any:
-    # forebay.torch without an import of its own, and without importing PyTorch (or JAX) for those who do not ask.
+    # Imports forebay.torch and forebay.jax at first use, so that PyTorch or JAX is imported only then.
     if name in ("jax", "torch"):
         import importlib
 

@@ -1,7 +1,7 @@
-"""Replays a loader's first batches, to show what training would cost if loading were free.
+"""Replays a loader's first batches, to run training as if loading were free.
 
-It works for any iterable of batches. What it keeps are copies: a batch of Forebay's is a view of a slot, and a cache of
-views would keep the slots. It measures nothing; that is `_headspace`.
+It works for any iterable of batches. It keeps copies: a Forebay batch is a view of a slot, and a cache of views would
+hold the slots. Measuring is done by `_headspace`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,25 +14,25 @@ _TENSOR_PROTOCOL = "__dlpack__"
 
 
 class CacheLoader:
-    """Wraps a loader: gives its batches for a while, then its first ones over and over, without loading.
+    """Wraps a loader: yields its batches first, then repeats its first batches without loading.
 
-    Put it around your loader for a run of some hundred steps: the step time after ``return_caches_after`` batches is
-    the one that no faster loader can beat. Such a run trains on repeated batches, so throw its model away. The
-    semantics are those of SPDL's ``CacheDataLoader``.
+    Wrap your loader with it for some hundred steps: the step time after ``return_caches_after`` batches is the lower
+    bound for any loader. Such a run trains on repeated batches, so discard its model. The semantics are those of SPDL's
+    ``CacheDataLoader``.
 
-    Each iteration begins anew: with ``return_caches_after`` batches of the source (all of them, where it has fewer),
-    then the copies in their order, for ever or until ``stop_after``. An empty source gives nothing. Arrays, tensors and
-    ragged fields are copied before they are handed over, within dicts, lists and tuples too; anything else is kept as
-    it is. A step that changes a cached batch in place finds it changed when it comes again.
+    Each iteration starts over: ``return_caches_after`` batches of the source (all of them, if it has fewer), then the
+    copies in order, without end or until ``stop_after``. An empty source yields nothing. Arrays, tensors and ragged
+    fields are copied before they are returned, within dicts, lists and tuples too; other values are kept as they are. A
+    cached batch that a step changes in place stays changed when it is repeated.
 
     ``len`` and every other attribute are the source's.
 
     Args:
         iterable: the source.
-        num_caches: how many batches are kept, the first ones; in memory of their own.
-        return_caches_after: how many batches come from the source.
-        stop_after: how many batches an iteration gives in all; None: it does not end.
-        delete_src: lets go of the source's iterator when the cached batches begin, so that its workers end. The source
+        num_caches: the number of batches that are kept as copies, the first ones.
+        return_caches_after: the number of batches from the source.
+        stop_after: the total number of batches of an iteration; None: unlimited.
+        delete_src: drops the source's iterator when the cached batches begin, so that its workers end. The source
             itself stays, for its attributes and the next iteration; a generator is closed.
 
     Raises:

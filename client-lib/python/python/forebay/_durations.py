@@ -1,15 +1,15 @@
-"""How long something took, over many times: a histogram of bounded size, and a typical value of a series."""
+"""A histogram of durations with bounded size, and robust means of a series."""
 
 import math
 from collections.abc import Sequence
 from typing import Any
 
 _BUCKETS_PER_OCTAVE = 16
-_LEAST_SECONDS = 1e-9
+_MIN_SECONDS = 1e-9
 
 
 class Durations:
-    """Counts durations in sixteen buckets an octave, so that quantiles are right to 2.2 % in a few kilobytes.
+    """Counts durations in sixteen buckets per octave: quantiles are accurate to 2.2 % in a few kilobytes.
 
     Count, total, least and greatest are exact.
     """
@@ -24,9 +24,9 @@ class Durations:
         self.greatest = 0.0
 
     def record(self, seconds: float) -> None:
-        """Counts one duration. Negative ones, which a clock that was set can give, count as zero."""
+        """Counts one duration. A negative one, possible after a change of the clock, counts as zero."""
         seconds = max(seconds, 0.0)
-        bucket = math.floor(math.log2(max(seconds, _LEAST_SECONDS)) * _BUCKETS_PER_OCTAVE)
+        bucket = math.floor(math.log2(max(seconds, _MIN_SECONDS)) * _BUCKETS_PER_OCTAVE)
         self._buckets[bucket] = self._buckets.get(bucket, 0) + 1
         self.count += 1
         self.total += seconds
@@ -34,11 +34,11 @@ class Durations:
         self.greatest = max(self.greatest, seconds)
 
     def mean(self) -> float:
-        """The mean in seconds; 0 of none."""
+        """The mean in seconds; 0 without values."""
         return self.total / self.count if self.count else 0.0
 
     def quantile(self, share: float) -> float:
-        """What `share` of them took at most, in seconds; 0 of none."""
+        """The quantile `share` (0 to 1) in seconds; 0 without values."""
         rank = max(1, math.ceil(share * self.count))
         seen = 0
         for bucket in sorted(self._buckets):
@@ -49,7 +49,7 @@ class Durations:
         return 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Count and total, and mean, p50, p90 and p99; in seconds."""
+        """Count, and total, mean, p50, p90 and p99 in seconds."""
         return {
             "count": self.count,
             "total": self.total,
@@ -61,7 +61,7 @@ class Durations:
 
 
 def middle_mean(values: Sequence[float]) -> float:
-    """The mean of the middle half, the interquartile mean: a quarter at either end may be anything. 0 of none."""
+    """The interquartile mean: the mean without the lowest and the highest quarter. 0 without values."""
     ordered = sorted(values)
     quarter = len(ordered) // 4
     middle = ordered[quarter : len(ordered) - quarter]
@@ -69,13 +69,13 @@ def middle_mean(values: Sequence[float]) -> float:
 
 
 def low_median(values: Sequence[float]) -> float:
-    """The middle value, the lower of the two middle ones of an even number; 0 of none."""
+    """The median; the lower of the two middle values if their number is even; 0 without values."""
     ordered = sorted(values)
     return ordered[(len(ordered) - 1) // 2] if ordered else 0.0
 
 
 def typical(values: Sequence[float], blocks: int = 8) -> float:
-    """The middle mean of blocks' means: leaves outliers out, and is right where one value in a few is large."""
+    """The interquartile mean of the means of blocks: robust against outliers, and accurate for bursty values."""
     if len(values) < 2 * blocks:
         return sum(values) / len(values) if values else 0.0
     edges = [len(values) * block // blocks for block in range(blocks + 1)]
@@ -83,7 +83,7 @@ def typical(values: Sequence[float], blocks: int = 8) -> float:
 
 
 def in_words(seconds: float) -> str:
-    """With the unit that suits: ``412 µs``, ``12.3 ms``, ``2.06 s``."""
+    """A duration with a suitable unit: ``412 µs``, ``12.3 ms``, ``2.06 s``."""
     if seconds < 0.9995e-3:
         return f"{seconds * 1e6:.0f} µs"
     if seconds < 0.9995:

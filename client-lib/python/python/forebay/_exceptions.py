@@ -1,34 +1,34 @@
-"""What can go wrong, by what you can do about it."""
+"""The exceptions, grouped by what a user can do about them."""
 
 
 class Error(Exception):
-    """The base of every exception of Forebay. Raised itself for storage that failed after all retries, for memory that
-    the machine does not grant, and for daemons and clients of different versions."""
+    """The base class of Forebay's exceptions. Raised itself for storage that failed after all retries, for missing
+    memory, and for daemons and clients of different versions."""
 
 
 class ConfigError(Error):
-    """A mistake in the configuration, the data set's folder, the target, the rank or an argument."""
+    """An error in the configuration, the dataset's folder, the target, the rank or an argument."""
 
 
 class BadSample(Error):
-    """A sample that cannot be used, under ``on_bad_sample = "fail"`` or past the budget. Names file and reason."""
+    """A bad sample with ``on_bad_sample = "fail"``, or more bad samples than allowed. Names file and reason."""
 
 
 class DaemonLost(Error):
-    """The daemon is gone. What it had published before was delivered first; arrays that you hold stay valid."""
+    """The daemon is gone. Batches that it had published were handed over first; arrays stay valid."""
 
 
 class Timeout(Error, TimeoutError):
-    """Nothing moved anywhere for ``timeout`` seconds. Says what was waited for."""
+    """No progress for ``timeout`` seconds. Says what was waited for."""
 
 
 class HoldLimit(Error):
-    """More batches are held than ``ring.hold`` lets be kept. Drop them earlier, or keep copies (``array.copy()``)."""
+    """More batches are held than ``ring.hold`` allows. Drop them earlier, or keep copies (``array.copy()``)."""
 
 
 class StateMismatch(Error):
-    """A saved state belongs to another stream. Names each difference; ``force=True`` goes on all the same."""
+    """A saved state belongs to another stream. Names each difference; ``force=True`` accepts it."""
 
 
 class EpochsFinished(Error):
-    """All configured epochs (``order.epochs``) were delivered."""
+    """All configured epochs (``order.epochs``) are finished."""

@@ -10,7 +10,7 @@ as it does in training.
 import gc
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from time import perf_counter
 from typing import Any, Callable, Optional
 
@@ -88,17 +88,7 @@ class Headspace:
     def to_dict(self) -> dict[str, Any]:
         """Every figure and the sentence, as plain values."""
         return {
-            "step_seconds": self.step_seconds,
-            "step_seconds_without_loading": self.step_seconds_without_loading,
-            "headspace": self.headspace,
-            "hours_saved": self.hours_saved,
-            "hours_remaining": self.hours_remaining,
-            "worth": self.worth,
-            "wait_seconds": self.wait_seconds,
-            "disturbance_seconds": self.disturbance_seconds,
-            "step_seconds_before": self.step_seconds_before,
-            "step_seconds_after": self.step_seconds_after,
-            "uncertainty": self.uncertainty,
+            **asdict(self),
             "steps_measured": {"with_data": self.steps_measured[0], "replayed": self.steps_measured[1]},
             "notes": list(self.notes),
             "sentence": self.sentence,
@@ -293,7 +283,7 @@ def _judge(
     if after_seconds is not None and abs(after_seconds - before_seconds) > _DRIFT * step_seconds:
         notes.append(
             f"the step with data took {in_words(before_seconds)} before the replay and {in_words(after_seconds)} after "
-            "it: something else changed meanwhile; measure again, or longer"
+            "it: another change affected the measurement; measure again, or longer"
         )
     uncertainty = max(with_data.relative_spread(), replay.relative_spread())
     if uncertainty > _DRIFT:

@@ -1,4 +1,4 @@
-"""The loader that users see. What runs per batch is native; this is what runs per call and per epoch."""
+"""The public loader class. Code that runs per batch is native; this module runs per call and per epoch."""
 
 import json
 import logging
@@ -19,37 +19,39 @@ Target = Union[str, "os.PathLike[str]", Mapping[str, Any], None]
 
 @dataclass(frozen=True)
 class DeviceRequest:
-    """Which GPU batches come to, and how: read by the native half."""
+    """The GPU of a loader and its settings: read by the native module."""
 
     ordinal: int
     pin: str
-    # Of the client's own memory: batches ahead, and batches that may be held.
+    # For the client's own memory: (batches ahead, batches that may be held).
     pool: Optional[tuple[int, int]] = None
 
 
 class Loader:
     """Batches from a Forebay daemon, as dicts of writable NumPy arrays over shared memory.
 
-    Iterating gives one epoch; the next ``for`` gives the next one. An array is valid for as long as it is held, and its
-    batch's slot is not filled again before. Up to ``ring.hold`` batches may be kept while the next is asked for; keep
-    more as copies. The memory is not shared with forked children: a view touched in one ends that child; attach there.
+    Each ``for`` loop iterates over one epoch. An array is valid as long as it is referenced, and its batch's slot is
+    not refilled before. Up to ``ring.hold`` batches may be held while the next one is requested; copy them to hold
+    more. The memory is not mapped in forked children, where an access to an array ends the child: attach a new loader
+    there.
 
     Args:
-        target: a configuration file (``.toml``) or a dict of its keys: a daemon of this loader's own is started and
-            ends with it; or a daemon's socket; or the name of a stream under ``forebay run``; left out: its first one.
-        rank: this process's rank; left out: an initialised ``torch.distributed``, RANK and WORLD_SIZE, or Slurm says.
-        world_size: how many ranks share the data; goes with ``rank``.
-        state: what :meth:`state_dict` gave: goes on there.
-        timeout: seconds without progress anywhere before :class:`Timeout` is raised.
+        target: a configuration file (``.toml``) or a dict of its keys, for which a private daemon is started that exits
+            with the loader; or a daemon's socket; or the name of a stream under ``forebay run``. Default: the first
+            stream of ``forebay run``.
+        rank: this process's rank. Default: from an initialised ``torch.distributed``, RANK and WORLD_SIZE, or Slurm.
+        world_size: the number of ranks that share the data; required with ``rank``.
+        state: a :meth:`state_dict` to resume from.
+        timeout: seconds without progress after which :class:`Timeout` is raised.
         overrides: keys of the configuration, such as ``{"batch.size": 128}``.
-        force: takes ``state`` also when it belongs to another stream.
-        compare_ranks: where ``torch.distributed`` is initialised and its ranks share this data, a given ``state`` is
-            compared over all of them; every rank makes its loader then. False leaves that out.
+        force: accepts a ``state`` of another stream.
+        compare_ranks: where ``torch.distributed`` is initialised and its ranks share this data, ``state`` is compared
+            across all ranks, so every rank must construct its loader. False skips the comparison.
 
-    A loader is a context manager; left alone, it ends when its last reference goes.
+    A loader is a context manager; without ``with`` it is closed when its last reference is dropped.
     """
 
-    # Of a subclass whose batches are on a GPU.
+    # Set by a subclass whose batches are on a GPU.
     _device_request: Optional[DeviceRequest] = None
 
     def __init__(
@@ -78,7 +80,7 @@ class Loader:
             device=self._device_request,
         )
         self._terms = self._session.terms()
-        # The newest iterator, and the state that it was begun at.
+        # The newest iterator, and the state at its start.
         self._newest: Optional[tuple[Iterator[dict[str, Any]], str]] = None
         _log.info(
             "rank %d of %d, from %s; stream %s",
@@ -95,10 +97,10 @@ class Loader:
                 raise
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Begins the next epoch: after an attach, a loaded state or :meth:`set_epoch` the one that they stand in.
+        """Begins the next epoch: after an attach, a loaded state or :meth:`set_epoch`, the epoch of that position.
 
-        A new iterator ends the old one; what it had left is given up and counted in :attr:`given_up`. An epoch of
-        which no batch was taken is given again: asking for an iterator alone costs nothing.
+        A new iterator ends the old one, whose remaining batches are given up and counted in :attr:`given_up`. An epoch
+        of which no batch was taken is returned again: creating an iterator alone has no effect.
 
         Raises:
             EpochsFinished: after the last configured epoch.
@@ -107,7 +109,7 @@ class Loader:
 
     def _begin(self) -> Iterator[dict[str, Any]]:
         if self._newest is not None and self._session.state(0) == self._newest[1]:
-            # Nothing was taken from it. Lightning calls `iter` once only to see whether that works.
+            # No batch was taken from it. Lightning calls `iter` once only to check that it works.
             return self._newest[0]
         epoch = self._new_epoch()
         self._newest = epoch, self._session.state(0)
@@ -121,10 +123,10 @@ class Loader:
         return self._terms["batches_per_epoch"]
 
     def state_dict(self, held_back: int = 0) -> dict[str, Any]:
-        """Where the stream stands after what was handed over: a plain dict for JSON, the same on every rank.
+        """The stream's state after the last batch handed over: a JSON-serialisable dict, the same on every rank.
 
         Args:
-            held_back: for wrappers that read so many batches ahead of what was trained on.
+            held_back: the number of batches that a wrapper has read ahead of training; they are excluded.
         """
         state: dict[str, Any] = json.loads(self._session.state(held_back))
         return state
@@ -132,14 +134,14 @@ class Loader:
     def load_state_dict(
         self, state_dict: Mapping[str, Any], *, force: bool = False, compare_ranks: bool = True
     ) -> None:
-        """Goes on where a state stands, at any world size. The next iteration continues inside its epoch.
+        """Resumes from a state, at any world size. The next iteration continues inside its epoch.
 
-        Where ``torch.distributed`` is initialised and its ranks share this data, all of them must load the same state:
-        it is compared before anything changes, so every rank calls this (``compare_ranks=False`` leaves that out).
+        Where ``torch.distributed`` is initialised and its ranks share this data, all ranks must load the same state: it
+        is compared before anything changes, so every rank must call this (``compare_ranks=False`` skips that).
 
         Raises:
-            StateMismatch: the state belongs to another stream (names each difference), unless ``force``; or the ranks
-                were given different ones (names the ranks).
+            StateMismatch: the state belongs to another stream (each difference is named), unless ``force``; or the
+                ranks were given different states (the ranks are named).
         """
         text = _to_json("state", dict(state_dict))
         if compare_ranks:
@@ -148,22 +150,21 @@ class Loader:
         self._session.load_state(text, force)
 
     def set_epoch(self, epoch: int) -> None:
-        """Does nothing when this is the current or the loaded epoch, else goes to its start."""
+        """Seeks to the start of an epoch, unless the position is in that epoch already."""
         self._session.set_epoch(epoch)
         if self._newest is not None and self._session.state(0) != self._newest[1]:
             self._newest = None
 
     def stats(self) -> dict[str, Any]:
-        """The daemon's figures, as ``forebay stats --json`` prints them, and under ``client`` this loader's own.
+        """The daemon's statistics, as ``forebay stats --json`` prints them, and this loader's under ``client``.
 
-        Where batches are on a GPU, ``upload`` says how they get there: ``path`` is ``registered`` (straight from the
-        pinned ring), ``staged`` or ``pageable``, and ``reason`` why not the first.
+        For batches on a GPU, ``upload`` describes the copies: ``path`` is ``registered`` (directly from the pinned
+        ring), ``staged`` or ``pageable``, and ``reason`` is why it is not ``registered``.
 
-        ``client["interpreter_lock_seconds"]`` is what each ``next`` that had to wait took, after its wait, to get the
-        interpreter lock back: ``count``, ``total``, ``p50``, ``p99`` and ``max``. Beside idle threads it is some
-        microseconds. Whole milliseconds are the sign of an interpreter that is busy with other Python threads: each
-        holds the lock for up to ``sys.getswitchinterval()`` (5 ms) before it lets another one on. The loader cannot
-        make that shorter; less Python code in other threads does.
+        ``client["interpreter_lock_seconds"]`` is the time that each ``next`` which had to wait took, after its wait, to
+        reacquire the interpreter lock (GIL): ``count``, ``total``, ``p50``, ``p99`` and ``max``. With idle threads it
+        is some microseconds. Milliseconds mean that other Python threads are busy: each holds the GIL for up to
+        ``sys.getswitchinterval()`` (5 ms). The loader cannot shorten that; run less Python code in other threads.
         """
         text, client = self._session.stats()
         figures: dict[str, Any] = json.loads(text)
@@ -173,7 +174,7 @@ class Loader:
         return figures
 
     def close(self) -> None:
-        """Ends the session, and a daemon of its own. Arrays stay valid for as long as they are held."""
+        """Ends the session and a private daemon. Arrays stay valid as long as they are referenced."""
         self._newest = None
         self._session.close()
 
@@ -185,15 +186,15 @@ class Loader:
 
     @property
     def given_up(self) -> int:
-        """The batches that early ends of epochs left behind."""
+        """The number of batches given up by leaving epochs early."""
         return self._session.given_up()
 
     @property
     def replaying(self) -> bool:
-        """Whether the batch returned last was one that the trainer had before (``forebay headspace --replay``).
+        """Whether the last batch was a replay of an earlier one (``forebay headspace --replay``).
 
-        Batches shown again for a measurement do not move the position: a script that counts its steps by itself, or
-        steps a learning-rate schedule, may leave them out.
+        Replayed batches do not advance the position: a script that counts steps itself, or steps a learning-rate
+        schedule, can skip them.
         """
         return self._session.replaying()
 
@@ -209,22 +210,22 @@ class Loader:
 
     @property
     def world_size(self) -> int:
-        """How many ranks share the data."""
+        """The number of ranks that share the data."""
         return self._terms["world_size"]
 
     @property
     def rank_source(self) -> str:
-        """Who said which rank this is."""
+        """The source of rank and world size."""
         return self._terms["rank_source"]
 
     @property
     def batch_size(self) -> int:
-        """The samples of a full batch."""
+        """The number of samples in a full batch."""
         return self._terms["batch_size"]
 
     @property
     def hold(self) -> int:
-        """How many batches may be kept while the next is asked for."""
+        """The number of batches that may be held while the next one is requested."""
         return self._terms["hold"]
 
     @property
@@ -234,12 +235,12 @@ class Loader:
 
     @property
     def daemon_pid(self) -> Optional[int]:
-        """The process of this loader's own daemon, another one after a restart; None when it is another's."""
+        """The private daemon's process id, which changes with a restart; None for a served daemon."""
         return self._session.daemon()[0]
 
     @property
     def restarts(self) -> int:
-        """How often a daemon that had died was replaced by another one, without a sample lost or repeated."""
+        """How often a dead daemon was replaced, without a lost or repeated sample."""
         return self._session.daemon()[1]
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Rows that differ in length."""
+"""Fields whose rows differ in length."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,13 +7,13 @@ from typing import Any
 class Ragged:
     """A field whose rows are one-dimensional and differ in length.
 
-    Row ``i`` is ``values[offsets[i] : offsets[i] + lengths[i]]``; ``ragged[i]`` gives it, as a view. Rows need not lie
-    close together: what is between them in ``values`` is not data.
+    Row ``i`` is ``values[offsets[i] : offsets[i] + lengths[i]]``; ``ragged[i]`` returns it as a view. Rows need not be
+    contiguous: elements of ``values`` between them are not data.
 
     Attributes:
-        values: one-dimensional, the region that the rows lie in.
-        offsets: int64, where each row starts in ``values``.
-        lengths: int64, how many elements each row has.
+        values: one-dimensional, the region of the rows.
+        offsets: int64, the start of each row in ``values``.
+        lengths: int64, the number of elements of each row.
     """
 
     __slots__ = ("lengths", "offsets", "values")
@@ -35,7 +35,7 @@ class Ragged:
             yield self[row]
 
     def copy(self) -> "Ragged":
-        """A copy in memory of its own, with the rows close together."""
+        """A copy with contiguous rows."""
         lengths = self.lengths + 0
         ends = lengths.cumsum(0)
         if hasattr(self.values, "at"):  # JAX, which has a `clone` as well

@@ -1,4 +1,4 @@
-"""What torch.distributed says, where the program has imported and initialised it. It is never imported here."""
+"""Rank and world size from torch.distributed, if the program has initialised it. It is never imported here."""
 
 import json
 import sys
@@ -22,12 +22,12 @@ def ask_torch() -> Optional[tuple[int, int]]:
 
 
 def compare_states(state: Any, rank: int, world_size: int) -> None:
-    """Checks that every rank loads the same state. Collective: every rank comes here, or none.
+    """Checks that every rank loads the same state. A collective: all ranks must call it.
 
-    Does nothing for a loader that does not share its data over the ranks of torch.distributed.
+    Does nothing for a loader whose ranks are not those of torch.distributed.
 
     Raises:
-        StateMismatch: names the ranks and what they hold, on every rank.
+        StateMismatch: on every rank, with the ranks and their differing values.
     """
     distributed = initialised_distributed()
     if distributed is None or world_size == 1:

@@ -7,7 +7,7 @@ for. Who is slow among ranks is asked in `_straggler`.
 import json
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from time import perf_counter
 from typing import Any, Optional
 
@@ -268,16 +268,7 @@ class StepReport:
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain values."""
-        return {
-            "steps": self.steps,
-            "first_wait_seconds": self.first_wait_seconds,
-            "wait": self.wait,
-            "work": self.work,
-            "step": self.step,
-            "phases": self.phases,
-            "barrier_waits": self.barrier_waits,
-            "phases_dropped": self.phases_dropped,
-        }
+        return asdict(self)
 
     def to_json(self) -> str:
         """:meth:`to_dict` as one line of JSON."""

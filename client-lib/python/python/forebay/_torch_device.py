@@ -1,11 +1,11 @@
 """Batches on a CUDA device, in memory of PyTorch's own allocator.
 
-What the allocator does for every tensor is what makes reuse safe: a batch's memory is allocated on the side stream that
-copies are queued on, and marked by ``record_stream`` for the caller's stream, so it is given out again only when its
-last view is gone and the work that was queued on that stream until then is done; and so for every other stream that the
-user names by ``Tensor.record_stream``, as PyTorch asks for.
+The allocator's stream semantics make reuse safe: a batch's memory is allocated on the side stream of the copies and
+marked with ``record_stream`` for the caller's stream, so it is reused only when its last view is dropped and the work
+queued on that stream until then is complete. The same holds for every other stream on which the user calls
+``Tensor.record_stream``, as PyTorch requires.
 
-The native half waits for nothing here: it queues the copies as batches come, ahead of the trainer.
+The native module queues the copies as batches arrive, ahead of the trainer, and does not block here.
 """
 
 from collections import deque
@@ -19,20 +19,20 @@ from . import _forebay
 from ._exceptions import ConfigError, HoldLimit
 from ._ragged import Ragged
 
-# Tells whether the memory of a tensor and of all its views is gone. Not typed in PyTorch.
+# A weak reference to the storage of a tensor and all its views. Not typed in PyTorch.
 _weak: Any = reductions.StorageWeakRef
 
 __all__ = ["DeviceEpoch", "DeviceMemory", "DeviceTensors", "check_options"]
 
 
 class DeviceMemory:
-    """The memory and the streams of one CUDA device, as PyTorch has them."""
+    """PyTorch's memory and streams of one CUDA device."""
 
     def __init__(self, device: torch.device) -> None:
         if not torch.cuda.is_available():
             raise ConfigError(
                 f"device {str(device)!r}: PyTorch sees no CUDA device (torch.cuda.is_available() is False): install "
-                "the driver and a PyTorch with CUDA, or leave `device` out for tensors in the CPU's memory"
+                "the driver and a PyTorch with CUDA, or omit `device` for tensors in CPU memory"
             )
         count = torch.cuda.device_count()
         ordinal = torch.cuda.current_device() if device.index is None else device.index
@@ -45,41 +45,41 @@ class DeviceMemory:
         self.side: Any = None
 
     def use_side_stream(self, handle: int) -> None:
-        """Allocates for this stream from now on: the one that copies are queued on.
+        """Sets the stream of the copies, on which memory is allocated.
 
-        It is not one of PyTorch's own, which everybody is given by turns.
+        It is not from PyTorch's stream pool, which is shared round robin.
         """
         stream: Any = torch.cuda.ExternalStream
         self.side = stream(handle, device=self.device)
 
     def current_stream(self) -> Any:
-        """The stream that the caller's work is queued on."""
+        """The caller's current stream."""
         return torch.cuda.current_stream(self.device)
 
     def allocate(self, wanted: list[tuple[list[int], Any]]) -> list[Any]:
         """Tensors of these shapes and types, ready for work on the side stream."""
-        # Allocated ahead: what mode the caller is in now says nothing of the one that uses it.
+        # Allocated ahead: the caller's inference mode now may differ from the mode at the tensor's use.
         with torch.inference_mode(False), torch.cuda.stream(self.side):
             return [torch.empty(shape, dtype=dtype, device=self.device) for shape, dtype in wanted]
 
     def refuse_capture(self) -> None:
-        """Raises while the caller's stream is being captured: a graph would replay one batch's copy for ever."""
+        """Raises while the caller's stream is being captured: the graph would replay one batch's copy."""
         if torch.cuda.is_current_stream_capturing():
             raise ConfigError(
-                "a batch was asked for while a CUDA graph is captured; take it before, with `static=True`, and capture "
-                "the step alone: the next batch then comes into the same addresses"
+                "a batch was requested while a CUDA graph is captured; take it before, with `static=True`, and capture "
+                "only the step: later batches have the same addresses"
             )
 
 
 def check_options(**options: int) -> None:
-    """Refuses numbers of batches below one, before anything is started."""
+    """Refuses numbers of batches below one."""
     for name, value in options.items():
         if value < 1:
             raise ConfigError(f"{name} = {value}; at least 1 batch")
 
 
 class DeviceTensors:
-    """What one batch looks like on the device, and the memory offered for the next ones."""
+    """The tensors of a batch on the device, and the memory offered for the next batches."""
 
     def __init__(
         self,
@@ -123,21 +123,21 @@ class DeviceTensors:
                 self._makers.append((name, _dense(place, batch_size, channels_last and len(row_shape) == 3)))
 
     def _offer(self) -> None:
-        """Gives the upload memory for as many batches as it may be ahead. An error (no memory) loses nothing."""
-        # Counted there and not here: an interrupt may come between a batch and any line of Python.
+        """Offers the upload memory for ``ahead`` batches. An error (no memory) loses nothing."""
+        # Counted by the session: an interrupt may come between a batch and any line of Python.
         while self._session.offered() < self._ahead:
             tensors = self._memory.allocate(self._wanted)
             self._session.offer(tensors, [tensor.data_ptr() for tensor in tensors])
 
     def _refuse_more(self) -> None:
-        """Raises when as many batches are held as may be."""
+        """Raises when ``device_hold`` batches are held."""
         if len(self._held) < self._device_hold:
             return
         self._held = deque(refs for refs in self._held if not all(ref.expired() for ref in refs))
         if len(self._held) >= self._device_hold:
             raise HoldLimit(
-                f"{len(self._held)} batches are held on the device and {self._device_hold} may be (`device_hold` = "
-                f"{self._device_hold}); drop batches earlier, keep copies (`.clone()`), or raise `device_hold`"
+                f"{len(self._held)} batches are held on the device and {self._device_hold} are allowed (`device_hold` "
+                f"= {self._device_hold}); drop batches earlier, keep copies (`.clone()`), or raise `device_hold`"
             )
 
     def take(self, iteration: int) -> Any:
@@ -154,7 +154,7 @@ class DeviceTensors:
         for tensor in tensors:
             tensor.record_stream(stream)
         if self._static is not None:
-            # On the caller's stream, which waits for the copy from the host: two copies on the device, one address.
+            # On the caller's stream, which waits for the copy from the host: a second copy, to fixed addresses.
             if stream != self._reader:
                 stream.wait_stream(self._reader)
                 self._reader = stream
@@ -191,7 +191,7 @@ def _ragged(index: int, place: int, table_rows: int, itemsize: int) -> Callable[
 
 
 class DeviceEpoch(Iterator[dict[str, Any]]):
-    """The batches of one epoch on the device. Ends when a newer iterator is begun."""
+    """The iterator over the batches of one epoch on the device. Ends when a newer one begins."""
 
     def __init__(self, tensors: DeviceTensors, iteration: int) -> None:
         self._tensors = tensors

@@ -1,13 +1,13 @@
-"""Batches on a GPU for whoever speaks DLPack: CuPy, JAX, and others.
+"""Batches on a GPU for libraries that support DLPack: CuPy, JAX and others.
 
     import cupy, forebay.device
 
     for batch in forebay.device.Loader("train.toml", device=0):
         images = cupy.from_dlpack(batch["image"])
 
-Batches are copied ahead, on a stream of their own, into memory of the client's own. Nothing waits for a copy but the
-stream on which an array is used: DLPack's ``stream`` argument, or the legacy default stream for the CUDA array
-interface. For PyTorch :mod:`forebay.torch` gives tensors of PyTorch's own memory.
+Batches are copied ahead on a side stream into the client's own memory. Only the stream on which an array is used waits
+for its copy: DLPack's ``stream`` argument, or the legacy default stream for the CUDA array interface. For PyTorch,
+:mod:`forebay.torch` returns tensors in PyTorch's memory.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,16 +22,15 @@ __all__ = ["Array", "Loader"]
 class Loader(_loader.Loader):
     """As :class:`forebay.Loader`, with :class:`Array` values on a GPU.
 
-    An array speaks DLPack, versioned and legacy, and the CUDA array interface, and shows its batch's memory without a
-    copy. The memory is used again when every array of the batch, and everything made of one, is gone and the streams
-    that were named when it was made have done what they were given by then. A field in the layout ``NHWC`` has that
-    shape.
+    An array supports DLPack, versioned and legacy, and the CUDA array interface, and shares its batch's memory without
+    a copy. The memory is reused when every array of the batch and every consumer's view of it is dropped, and the work
+    queued until then on the consumers' streams is complete. A field in the layout ``NHWC`` has that shape.
 
     Args:
-        device: the GPU's number among those that the process sees (CUDA_VISIBLE_DEVICES).
+        device: the GPU's index among those visible to the process (CUDA_VISIBLE_DEVICES).
         pin: ``"auto"``, ``"register"``, ``"stage"`` or ``"off"``: see :class:`forebay.torch.Loader`.
-        ahead: how many batches are copied ahead. Each takes a batch's memory on the GPU.
-        device_hold: how many batches may be held, the last one included, before :class:`HoldLimit` comes.
+        ahead: the number of batches that are copied ahead. Each takes a batch's memory on the GPU.
+        device_hold: the number of batches that may be held, the last one included, before :class:`HoldLimit` is raised.
     """
 
     def __init__(
@@ -59,7 +58,7 @@ class Loader(_loader.Loader):
 
 
 class _Epoch(Iterator[dict[str, Any]]):
-    """The batches of one epoch. Ends when a newer iterator is begun."""
+    """The iterator over the batches of one epoch. Ends when a newer one begins."""
 
     def __init__(self, session: Any, iteration: int) -> None:
         self._session = session

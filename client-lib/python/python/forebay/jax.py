@@ -1,16 +1,16 @@
-"""The loader for JAX: the same batches as ``jax.Array`` objects, on the devices of your choice.
+"""The loader for JAX: batches of ``jax.Array`` objects, on the devices of your choice.
 
     import forebay.jax
 
     loader = forebay.jax.Loader("train.toml", device=jax.devices()[0])
 
-Who owns what: a ``jax.Array`` never changes, and a slot is filled again, so no array of this module stands on a slot's
-memory. On the CPU JAX would make one of an aligned NumPy array without a copy, whatever ``may_alias`` says
+Ownership: a ``jax.Array`` is immutable and a slot is refilled, so no array of this module aliases a slot's memory. On
+the CPU, JAX creates an array from an aligned NumPy array without a copy, regardless of ``may_alias``
 (jax-ml/jax#37830): there each field is copied once, and the slot is free when the batch is handed over. For an
-accelerator JAX reads the slot itself and keeps the NumPy array until the transfer is done (``HandleNumpyArray`` in
-jaxlib's ``py_values.cc``) and JAX next lets such references go (``python_ref_manager.h``): then the slot returns.
+accelerator, JAX reads the slot itself and holds the NumPy array until the transfer is complete (``HandleNumpyArray`` in
+jaxlib's ``py_values.cc``) and JAX next releases such references (``python_ref_manager.h``): then the slot returns.
 
-What it does not do: it has no transfer engine of its own, and does not pin the ring for JAX.
+The module has no transfer engine of its own, and does not pin the ring for JAX.
 """
 
 import gc
@@ -32,27 +32,27 @@ __all__ = ["Loader"]
 # Not by an import statement: JAX's types differ too much from version to version to be checked against.
 jax: Any = import_module("jax")
 
-# Devices with memory of their own, by JAX's platform names. On any other one, JAX may take host memory over as it is.
+# Devices with separate memory, by JAX's platform names. On any other device, JAX may alias host memory.
 _ACCELERATORS = frozenset(("cuda", "gpu", "rocm", "tpu"))
-# What XLA wants of host memory that it takes over without a copy, on the CPU.
+# The alignment of host memory that XLA aliases on the CPU.
 _ALIGNMENT_BYTES = 64
 _PAUSE_SECONDS = 0.001
 
 
 class Loader(_loader.Loader):
-    """As :class:`forebay.Loader`, with ``jax.Array`` values, put as ``jax.device_put`` puts them.
+    """As :class:`forebay.Loader`, with ``jax.Array`` values, placed as by ``jax.device_put``.
 
-    Arrays are valid for as long as they are held and take no slot: batches may be kept without regard to ``ring.hold``.
-    JAX's rules for types hold: without ``jax_enable_x64`` the int64 fields (``label``, ``index``) arrive as int32, cut
-    to their lower bits, and float64 as float32. Images of layout ``NHWC`` keep that shape. A ragged field is a
-    :class:`forebay.Ragged` of JAX arrays; taking a row of it waits for its offset on the host.
+    Arrays are valid as long as they are referenced and hold no slot: ``ring.hold`` does not limit them. JAX's type
+    rules apply: without ``jax_enable_x64``, int64 fields (``label``, ``index``) become int32, truncated to their lower
+    bits, and float64 becomes float32. Images of layout ``NHWC`` keep that shape. A ragged field is a
+    :class:`forebay.Ragged` of JAX arrays; indexing a row waits for its offset on the host.
 
     Args:
         device: None (JAX's default device, not committed to it), a ``jax.Device``, or a ``jax.sharding.Sharding`` for
             every field. Where a sharding spans other processes' devices too, this rank's rows are its process's part
             of a global array (``jax.make_array_from_process_local_data``).
-        rank: left out: where JAX runs in several processes, this one's index among them; else as in
-            :class:`forebay.Loader`. Saved states are not compared over JAX's processes: load the same one on each.
+        rank: default: ``jax.process_index()`` where JAX runs in several processes, else as in
+            :class:`forebay.Loader`. Saved states are not compared across JAX's processes: load the same one on each.
     """
 
     def __init__(
@@ -89,8 +89,8 @@ class Loader(_loader.Loader):
             )
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        # Begun here and not at the first `next`, so that iter() raises EpochsFinished itself. Such an iterator keeps no
-        # batch, and goes on after an exception.
+        # The epoch begins here and not at the first `next`, so that iter() itself raises EpochsFinished. Such an
+        # iterator holds no batch, and continues after an exception.
         epoch = self._begin()
         return iter(lambda: self._next_batch(epoch), None)
 

@@ -1,12 +1,12 @@
-"""The loader for PyTorch: the same batches as ``torch.Tensor`` objects, in the CPU's memory or on a GPU.
+"""The loader for PyTorch: batches of ``torch.Tensor`` objects, in CPU memory or on a GPU.
 
     import forebay.torch
 
     loader = forebay.torch.Loader("train.toml", device="cuda:0")
 
-On the CPU tensors are writable views of the slot, without a copy, and valid for as long as they are held. On a GPU
-they are copied there ahead of the trainer, on a stream of their own, and are ordinary tensors of PyTorch's allocator. A
-field in the layout ``NHWC`` comes as an NCHW-shaped tensor in channels_last memory format.
+On the CPU, tensors are writable views of the slot, without a copy, and valid as long as they are referenced. For a GPU,
+batches are copied ahead of the trainer on a side stream into ordinary tensors of PyTorch's allocator. A field in the
+layout ``NHWC`` is an NCHW-shaped tensor in channels_last memory format.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,17 +26,18 @@ class Loader(_loader.Loader):
     """As :class:`forebay.Loader`, with ``torch.Tensor`` values.
 
     Args:
-        device: where the tensors are: ``"cpu"`` or a CUDA device such as ``"cuda:0"``.
-        pin: on a GPU, how the ring's memory is made ready for the copy engine: ``"auto"`` pins it once in the
-            background and copies through pinned buffers until then and where the platform refuses it; ``"register"``,
-            ``"stage"`` and ``"off"`` (not pinned at all) choose one way. ``stats()["upload"]`` says which is in force.
-        ahead: on a GPU, how many batches are copied ahead of the trainer. Each takes a batch's memory there.
-        device_hold: on a GPU, how many batches may be held, the last one included, before :class:`HoldLimit` comes.
-        static: on a GPU, every batch comes into the same addresses, for CUDA graphs: ``next`` queues the copy into them
-            on the caller's current stream, so a batch is valid until the next one is asked for.
+        device: the device of the tensors: ``"cpu"`` or a CUDA device such as ``"cuda:0"``.
+        pin: on a GPU, how the ring's memory is prepared for the copy engine: ``"auto"`` pins it once in the background
+            and copies through pinned buffers until then and where the platform refuses it; ``"register"``, ``"stage"``
+            and ``"off"`` (pageable memory) force one path. ``stats()["upload"]`` says which path is in use.
+        ahead: on a GPU, the number of batches that are copied ahead of the trainer. Each takes a batch's memory there.
+        device_hold: on a GPU, the number of batches that may be held, the last one included, before
+            :class:`HoldLimit` is raised.
+        static: on a GPU, all batches have the same addresses, for CUDA graphs: ``next`` queues the copy to them on the
+            caller's current stream, so a batch is valid until the next one is requested.
 
-    On a GPU the caller's current stream waits for a batch's copy, the caller does not. A tensor's memory is used again
-    when it is gone and the work that was queued on that stream is done; whoever uses it on another stream says so by
+    On a GPU the caller's current stream waits for a batch's copy, the caller does not. A tensor's memory is reused when
+    it is dropped and the work queued on that stream is complete; for use on another stream call
     ``Tensor.record_stream``, as for any tensor of PyTorch.
     """
 
@@ -69,8 +70,8 @@ class Loader(_loader.Loader):
             self._device_request = _loader.DeviceRequest(memory.ordinal, pin)
         elif self.device.type != "cpu":
             raise ConfigError(
-                f"device {str(device)!r}: tensors come in the CPU's memory or on a CUDA device; leave `device` out and "
-                "copy each batch yourself, with `tensor.to(device)`"
+                f"device {str(device)!r}: supported are CPU memory and CUDA devices; omit `device` and copy each batch "
+                "with `tensor.to(device)`"
             )
         elif static:
             raise ConfigError("static=True is for a CUDA device; on the CPU tensors are views of the ring's slots")
@@ -92,10 +93,10 @@ class Loader(_loader.Loader):
         }
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        # Begun here and not at the first `next`, so that iter() raises EpochsFinished itself.
+        # The epoch begins here and not at the first `next`, so that iter() itself raises EpochsFinished.
         if self._on_device is not None:
             return self._begin()
-        # `map` keeps no batch.
+        # `map` holds no reference to a batch.
         return map(self._convert, self._begin())
 
     def _new_epoch(self) -> Iterator[dict[str, Any]]:
@@ -112,7 +113,7 @@ class Loader(_loader.Loader):
 def _converter(dtype: str, ragged: bool, channels_last: bool) -> Callable[[Any], Any]:
     convert: Callable[[Any], Any] = torch.from_numpy
     if dtype == "bfloat16":
-        # torch.from_numpy does not know ml_dtypes' type: the same bits as int16, then seen as bfloat16.
+        # torch.from_numpy does not support ml_dtypes' bfloat16: convert the bits as int16, then view as bfloat16.
         def convert(array: Any) -> Any:
             return torch.from_numpy(array.view(numpy.int16)).view(torch.bfloat16)
 
@@ -128,5 +129,5 @@ def _converter(dtype: str, ragged: bool, channels_last: bool) -> Callable[[Any],
 
 
 def _to_channels_last(rows: Any) -> Any:
-    """(rows, height, width, channels) seen as (rows, channels, height, width)."""
+    """A view of (rows, height, width, channels) as (rows, channels, height, width)."""
     return rows.permute(0, 3, 1, 2) if rows.dim() == 4 else rows

@@ -2,23 +2,23 @@
 
 use forebay_protocol::tensor::DType;
 
-use super::{Finding, Weight};
+use super::finding::{Finding, Weight};
 use crate::cli::launch::Launch;
-use crate::config::{Concurrency, CpuPolicy};
-use crate::engine::in_words;
+use forebay_config::{Concurrency, CpuPolicy};
+use forebay_observe::format_bytes;
 
 /// Photographs larger than this are more than what a crop of 224 pixels needs.
 const LARGE_PICTURE_BYTES: u64 = 300 << 10;
 
 /// Everything that can be told without running it.
-pub(super) fn look(launch: &Launch, bytes_per_sample: u64) -> Vec<Finding> {
+pub(super) fn findings(launch: &Launch, bytes_per_sample: u64) -> Vec<Finding> {
     let mut found = vec![memory(launch), threads(launch)];
     found.extend(policy(launch));
     found.extend(output(launch));
     found.extend(pictures(launch, bytes_per_sample));
     found.extend(ring(launch));
     found.extend(launch.quiet().into_iter().filter(|item| !item.in_force).map(|item| {
-        let remedy = item.remedy.unwrap_or_else(|| "nothing can be done here".to_owned());
+        let remedy = item.remedy.unwrap_or_else(|| "no remedy".to_owned());
         let name = format!("{}: {}", item.name, item.state);
         Finding::new(Weight::Costly, "quiet", name, remedy)
     }));
@@ -27,7 +27,7 @@ pub(super) fn look(launch: &Launch, bytes_per_sample: u64) -> Vec<Finding> {
 
 fn memory(launch: &Launch) -> Finding {
     let Some(plan) = launch.plans.first() else { return Finding::good("memory", "none") };
-    let (needed, ceiling) = (in_words(plan.total_bytes()), in_words(plan.ceiling_bytes));
+    let (needed, ceiling) = (format_bytes(plan.total_bytes()), format_bytes(plan.ceiling_bytes));
     let slots = launch.streams.first().map_or(0, |stream| stream.config().ring.slots);
     Finding::good("memory", format!("{needed} of ring.memory = {ceiling}, with {slots} slots"))
 }
@@ -40,9 +40,11 @@ fn threads(launch: &Launch) -> Finding {
             return Finding::new(
                 Weight::Costly,
                 "threads",
-                format!("stage `{name}` may use {limit} threads, and {cores} cores are allowed"),
                 format!(
-                    "leave `concurrency` of `{name}` out: Forebay finds it, and does not starve the trainer"
+                    "stage `{name}` is limited to {limit} threads, and {cores} cores are allowed"
+                ),
+                format!(
+                    "remove `concurrency` of `{name}`: \"auto\" chooses it without starving the trainer"
                 ),
             );
         }
@@ -76,12 +78,12 @@ fn output(launch: &Launch) -> Option<Finding> {
         Weight::Minor,
         "output",
         format!(
-            "`{}` is made {} on the CPU: {times} bytes for each pixel value",
+            "`{}` is converted to {} on the CPU: {times} bytes for each value",
             tensor.name,
             tensor.dtype.name()
         ),
         format!(
-            "on a GPU: output.{}.on = \"gpu\" ships one byte and gives the same bits",
+            "with a GPU, set output.{}.on = \"gpu\": one byte for each value over the bus, identical results",
             tensor.name
         ),
     ))
@@ -96,7 +98,7 @@ fn pictures(launch: &Launch, bytes_per_sample: u64) -> Option<Finding> {
         Finding::new(
             Weight::Costly,
             "pictures",
-            format!("a file has {} on average; decoding costs about as much as its bytes", in_words(bytes_per_sample)),
+            format!("a file has {} on average; decoding costs about as much as its bytes", format_bytes(bytes_per_sample)),
             "save smaller pictures (the cheapest speed-up there is), or { op = \"decode-image\", scaled = \"auto\" } \
              where they are much larger than the crop",
         )
@@ -109,10 +111,7 @@ fn ring(launch: &Launch) -> Option<Finding> {
         Finding::new(
             Weight::Minor,
             "ring",
-            format!(
-                "{} slots: a batch that takes longer holds up the trainer at once",
-                config.ring.slots
-            ),
+            format!("{} slots: one slow batch makes the trainer wait", config.ring.slots),
             "ring.slots = 8, the default, where memory allows it",
         )
     })

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use forebay_protocol::segment::Segment;
 use rustix::process::{Resource, getrlimit};
 
-use super::{Finding, Weight};
-use crate::cli::observer::Observer;
-use crate::engine::{granted_cpu, in_words};
-use crate::publish::find_sockets;
+use super::finding::{Finding, Weight};
+use forebay_engine::granted_cpu;
+use forebay_host::sockets::find_sockets;
+use forebay_inspect::observer::Observer;
+use forebay_observe::format_bytes;
 
 /// A segment of so many bytes shows whether huge pages can be had.
 const TRIAL_BYTES: u64 = 8 << 20;
@@ -20,7 +21,7 @@ const OLDEST_KERNEL: (u32, u32) = (5, 10);
 const SLOW_CLOCK: Duration = Duration::from_nanos(200);
 
 /// Everything.
-pub(super) fn look() -> Vec<Finding> {
+pub(super) fn findings() -> Vec<Finding> {
     let looked =
         [kernel(), cores(), load(), shared_memory(), memory_lock(), open_files(), clock(), gpu()];
     looked.into_iter().chain(other_loaders()).collect()
@@ -54,8 +55,7 @@ fn cores() -> Finding {
                 "{allowed} cores, and a quota of {:.2} that trainer and loader share",
                 granted.quota_cores
             ),
-            "raise the control group's cpu.max (Kubernetes: the CPU limit; Slurm: --cpus-per-task); under a quota a busy \
-             loader makes the trainer stand still until the next period",
+            "raise the control group's cpu.max (Kubernetes: the CPU limit; Slurm: --cpus-per-task); under a shared quota a busy loader can stop the trainer until the next period",
         );
     }
     if allowed < 2 {
@@ -77,11 +77,8 @@ fn load() -> Finding {
         return Finding::new(
             Weight::Minor,
             "load",
-            format!(
-                "{load:.1} threads wanted to run over the last minute, on {allowed:.0} allowed cores"
-            ),
-            "if that is not your own trainer: cores of its own (cpu.cores), or less beside it; measurements made now say \
-             little",
+            format!("load average {load:.1} over the last minute, with {allowed:.0} allowed cores"),
+            "if this is not your trainer, reserve cores (cpu.cores) or stop the other load; measurements made now are unreliable",
         );
     }
     Finding::good("load", format!("{load:.1} over the last minute"))
@@ -114,7 +111,7 @@ fn shared_memory() -> Finding {
 
 fn memory_lock() -> Finding {
     let limit = getrlimit(Resource::Memlock).current;
-    let words = limit.map_or_else(|| "unlimited".to_owned(), in_words);
+    let words = limit.map_or_else(|| "unlimited".to_owned(), format_bytes);
     match limit {
         Some(bytes)
             if bytes < 64 << 20 && has_gpu() && !nix::unistd::Uid::effective().is_root() =>
@@ -123,8 +120,7 @@ fn memory_lock() -> Finding {
                 Weight::Minor,
                 "pinned memory",
                 format!(
-                    "RLIMIT_MEMLOCK is {words}: where the driver counts it, the ring cannot be pinned and batches are \
-                         copied once more"
+                    "RLIMIT_MEMLOCK is {words}: if the driver enforces it, the ring cannot be pinned and each batch is copied once more"
                 ),
                 "ulimit -l unlimited (systemd: LimitMEMLOCK=infinity; Docker: --ulimit memlock=-1)",
             )
@@ -240,8 +236,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_machine_can_be_looked_at() {
-        let findings = look();
+    fn this_machine_has_findings() {
+        let findings = findings();
         assert!(findings.len() >= 9);
         for name in ["kernel", "cores", "shared memory", "clock", "GPU"] {
             assert!(findings.iter().any(|finding| finding.name == name), "{name}");

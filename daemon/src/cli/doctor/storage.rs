@@ -1,5 +1,5 @@
-//! How fast samples can be read: some of them at random, from the disk where the kernel can be asked to forget them, by one
-//! thread and by as many as the configuration allows.
+//! Measures random reads of samples, with one thread, the configured number and twice that. The page cache of a file is
+//! dropped first where the kernel allows it.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 use forebay_protocol::ids::SampleId;
 use rustix::fs::{Advice, fadvise};
 
-use super::{Finding, Weight};
-use crate::engine::{Stream, in_words};
-use crate::observe::TimeHistogram;
+use super::finding::{Finding, Weight};
+use forebay_engine::Stream;
+use forebay_observe::TimeHistogram;
+use forebay_observe::format_bytes;
 
-/// What reading showed.
+/// Results.
 #[derive(Debug, Default)]
 pub(super) struct Reading {
     pub(super) findings: Vec<Finding>,
@@ -21,11 +22,11 @@ pub(super) struct Reading {
     pub(super) bytes_per_sample: u64,
 }
 
-/// Twice as many reads at once are worth having from this gain on.
+/// The gain from which twice the concurrency is recommended.
 const WORTHWHILE: f64 = 1.2;
 
-/// Reads for so long at each concurrency.
-pub(super) fn look(stream: &Stream, seconds: f64) -> Reading {
+/// Reads for `seconds` at each concurrency.
+pub(super) fn measure(stream: &Stream, seconds: f64) -> Reading {
     let Ok(time) = Duration::try_from_secs_f64(seconds) else { return Reading::default() };
     if time.is_zero() {
         return Reading::default();
@@ -36,18 +37,17 @@ pub(super) fn look(stream: &Stream, seconds: f64) -> Reading {
         [1, configured, configured * 2].map(|at_once| read(stream, at_once, time, &turn)).into();
     let [one, now, twice] = &rates[..] else { return Reading::default() };
     let Some(bytes_per_sample) = now.bytes.checked_div(now.samples) else {
-        let reason = "no sample could be read; `forebay bench` says why".to_owned();
-        let finding =
-            Finding::new(Weight::Broken, "storage", reason, "see that the files can be read");
+        let reason = "cannot read any sample; `forebay bench` prints the error".to_owned();
+        let finding = Finding::new(Weight::Broken, "storage", reason, "make the files readable");
         return Reading { findings: vec![finding], bytes_per_sample: 0 };
     };
     let state = format!(
         "a read of {} takes {:.2} ms; one at a time gives {:.0} samples/s, {configured} at once {:.0} ({}/s)",
-        in_words(bytes_per_sample),
+        format_bytes(bytes_per_sample),
         one.mean_seconds * 1e3,
         one.per_second(),
         now.per_second(),
-        in_words(now.bytes_per_second())
+        format_bytes(now.bytes_per_second())
     );
     let finding = if twice.per_second() > now.per_second() * WORTHWHILE {
         Finding::new(
@@ -126,7 +126,7 @@ fn read_one(stream: &Stream, id: SampleId, buffer: &mut Vec<u8>) -> std::io::Res
         Some(length) => length,
         None => file.metadata()?.len().saturating_sub(range.offset),
     };
-    // What lies in the page cache says nothing of the disk. A file system that cannot forget is measured as it is.
+    // Cached data says nothing of the disk. Where the cache cannot be dropped, it is measured too.
     let _ = fadvise(&file, range.offset, std::num::NonZeroU64::new(length), Advice::DontNeed);
     buffer.resize(usize::try_from(length).unwrap_or(0), 0);
     file.read_exact_at(buffer, range.offset)?;

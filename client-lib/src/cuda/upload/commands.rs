@@ -1,0 +1,142 @@
+//! Calls that the upload thread makes on the loader for the user, between two batches: epochs, seeks, states, statistics.
+
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+
+use forebay_protocol::ids::Position;
+
+use super::{SLICE, Upload};
+use crate::error::Error;
+use crate::loader::Loader;
+use crate::state::State;
+use crate::stream_cursor::StreamCursor;
+
+impl Upload {
+    /// Runs `work` on the upload thread with the loader, and waits for its result.
+    fn command<R: Send + 'static>(
+        &mut self,
+        work: impl FnOnce(&mut Loader) -> Result<R, Error> + Send + 'static,
+    ) -> Result<R, Error> {
+        self.check_process()?;
+        let (answer, answered) = sync_channel(1);
+        self.shared.interrupt_uploader(|state| {
+            state.commands.push_back(Box::new(move |loader| {
+                let _ = answer.send(work(loader));
+            }));
+        });
+        loop {
+            match answered.recv_timeout(SLICE) {
+                Ok(result) => {
+                    // A late interrupt must not end the next command's wait.
+                    self.shared.lock().cancel = false;
+                    return result;
+                }
+                Err(RecvTimeoutError::Disconnected) => return Err(Error::Closed),
+                Err(RecvTimeoutError::Timeout) => {
+                    if self.interrupt.is_raised() {
+                        // The loader's wait then ends with `Interrupted`, which becomes the result.
+                        self.shared.interrupt_uploader(|state| state.cancel = true);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Discards batches uploaded for the present position, moves the loader, and copies its cursor.
+    fn move_loader(
+        &mut self,
+        work: impl FnOnce(&mut Loader) -> Result<(), Error> + Send + 'static,
+    ) -> Result<(), Error> {
+        self.check_process()?;
+        let shared = Arc::clone(&self.shared);
+        let was_open = self.is_open;
+        self.is_open = false;
+        let (result, discarded, given_up, cursor) = self.command(move |loader| {
+            // Between two batches: nothing is being uploaded.
+            let discarded = {
+                let mut state = shared.lock();
+                state.is_epoch_open = false;
+                state.discard_outcomes()
+            };
+            let before = loader.given_up();
+            let result = work(loader);
+            Ok((result, discarded, loader.given_up() - before, loader.cursor().clone()))
+        })?;
+        self.given_up += given_up + if was_open { discarded } else { 0 };
+        if discarded > 0 {
+            // The loader's history has batches that were never handed over to the user.
+            let (position, substitutes) = cursor.lookback(0)?;
+            self.cursor = StreamCursor::new(position, substitutes, cursor.batches_left());
+        } else {
+            self.cursor = cursor;
+        }
+        result
+    }
+
+    /// Begins the next epoch: as [`Loader::begin_epoch`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn begin_epoch(&mut self) -> Result<(), Error> {
+        self.move_loader(Loader::begin_epoch)?;
+        self.is_open = true;
+        self.shared.notify_uploader(|state| state.is_epoch_open = true);
+        Ok(())
+    }
+
+    /// Seeks to a position: as [`Loader::seek`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn seek(&mut self, position: Position) -> Result<(), Error> {
+        self.move_loader(move |loader| loader.seek(position))
+    }
+
+    /// Seeks to the start of an epoch, unless the position is in that epoch already.
+    ///
+    /// # Errors
+    /// As [`seek`](Self::seek).
+    pub fn set_epoch(&mut self, epoch: u64) -> Result<(), Error> {
+        if self.state(0)?.position.epoch == epoch {
+            return Ok(());
+        }
+        self.seek(Position { epoch, samples: 0 })
+    }
+
+    /// The stream's state as handed over to the user: as [`Loader::state`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn state(&self, held_back: usize) -> Result<State, Error> {
+        let (position, substitutes) = self.cursor.lookback(held_back)?;
+        Ok(State::of(&self.terms, position, substitutes))
+    }
+
+    /// Resumes from a saved state: as [`Loader::load_state`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn load_state(&mut self, state: &State, force: bool) -> Result<(), Error> {
+        if !force && let Some(differences) = state.differences(&self.terms) {
+            return Err(Error::StateMismatch(differences));
+        }
+        let state = state.clone();
+        self.move_loader(move |loader| loader.load_state(&state, force))
+    }
+
+    /// The daemon's statistics: as [`Loader::stats`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn stats(&mut self) -> Result<String, Error> {
+        self.command(Loader::stats)
+    }
+
+    /// The private daemon's process id, and how often a dead daemon was replaced.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] when the session has ended.
+    pub fn daemon(&mut self) -> Result<(Option<u32>, u64), Error> {
+        self.command(|loader| Ok((loader.private_process(), loader.restarts())))
+    }
+}

@@ -1,0 +1,312 @@
+//! From a file, a dict and overrides to a [`Config`], and back to TOML.
+//!
+//! The order is: the preset, the user's keys over it, the overrides over both, then variables, then meaning. Whether
+//! files exist, and whether operations fit the dataset, is not checked here; nor are the keys of formats and operations,
+//! which those read themselves.
+
+use std::path::Path;
+
+use crate::error::{ConfigError, SourceLocation};
+use crate::expand::{Environment, expand_all};
+use crate::model::{
+    BatchConfig, CpuConfig, DatasetConfig, ErrorsConfig, Limits, ListenConfig, OrderConfig,
+    RingConfig, SecurityConfig, SessionConfig, TopLevel,
+};
+use crate::output::{OutputConfig, read_output};
+use crate::overrides::Override;
+use crate::parse::{from_json, parse_toml};
+use crate::presets::{merge, preset_tree};
+use crate::section::{Section, unknown_key};
+use crate::stages::{FetchConfig, StageConfig, read_stages};
+use crate::table::{Keys, Table};
+use crate::value::{Located, Value, toml_key};
+
+/// All tables of keys, in the order of the reference.
+pub(crate) const TABLES: [Table; 14] = [
+    TopLevel::TABLE,
+    DatasetConfig::TABLE,
+    Limits::TABLE,
+    OrderConfig::TABLE,
+    BatchConfig::TABLE,
+    StageConfig::TABLE,
+    FetchConfig::TABLE,
+    OutputConfig::TABLE,
+    RingConfig::TABLE,
+    ErrorsConfig::TABLE,
+    CpuConfig::TABLE,
+    ListenConfig::TABLE,
+    SessionConfig::TABLE,
+    SecurityConfig::TABLE,
+];
+
+/// The tables and keys of the first level.
+const ROOT_KEYS: [&str; 13] = [
+    "preset", "dataset", "limits", "order", "batch", "stage", "output", "ring", "errors", "cpu",
+    "listen", "session", "security",
+];
+
+/// What a dict without a name is called.
+const NAME_OF_A_DICT: &str = "stream";
+
+/// What one configuration file describes: defaults filled in, paths absolute, units applied.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The stream's name: the file's stem, or `stream` for a dict.
+    pub name: String,
+    /// What messages call the configuration's source.
+    pub source: String,
+    /// `[dataset]`.
+    pub dataset: DatasetConfig,
+    /// `[order]`.
+    pub order: OrderConfig,
+    /// `[batch]`.
+    pub batch: BatchConfig,
+    /// The `[[stage]]` named `fetch`.
+    pub fetch: FetchConfig,
+    /// Every other `[[stage]]`, in order; at least one.
+    pub stages: Vec<StageConfig>,
+    /// `[output]`, in the order written.
+    pub output: Vec<OutputConfig>,
+    /// `[ring]`.
+    pub ring: RingConfig,
+    /// `[errors]`.
+    pub errors: ErrorsConfig,
+    /// `[cpu]`.
+    pub cpu: CpuConfig,
+    /// `[listen]`.
+    pub listen: ListenConfig,
+    /// `[session]`.
+    pub session: SessionConfig,
+    /// `[security]`.
+    pub security: SecurityConfig,
+    /// What was read, for the locations of keys.
+    tree: Located,
+}
+
+/// Where a configuration comes from.
+pub(super) struct Origin<'a> {
+    /// The stream's name.
+    pub(super) name: String,
+    /// What messages call it.
+    pub(super) source: String,
+    /// Where relative paths start; absolute.
+    pub(super) folder: &'a Path,
+}
+
+impl Config {
+    /// Reads a TOML file. Relative paths in it and in the overrides start at the file's folder.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or at the first mistake in it or in an override: names location, key, what was
+    /// expected and the nearest valid key.
+    pub fn from_file(path: &Path, overrides: &[Override]) -> Result<Self, ConfigError> {
+        let source = path.display().to_string();
+        let unreadable = |reason: String| {
+            let location = SourceLocation { source: source.as_str().into(), line: 0 };
+            ConfigError::new(&location, format!("cannot read the configuration: {reason}"))
+        };
+        let bytes = std::fs::read(path).map_err(|error| unreadable(error.to_string()))?;
+        let text = String::from_utf8(bytes).map_err(|error| unreadable(error.to_string()))?;
+        let absolute = std::path::absolute(path).map_err(|error| unreadable(error.to_string()))?;
+        let folder = absolute.parent().unwrap_or(Path::new("/"));
+        let stem = path.file_stem().map(|stem| stem.to_string_lossy());
+        let name = stem.map_or_else(|| NAME_OF_A_DICT.to_owned(), std::borrow::Cow::into_owned);
+        let tree = parse_toml(&source, &text)?;
+        let environment = |name: &str| std::env::var_os(name);
+        resolve(Origin { name, source: source.clone(), folder }, tree, overrides, &environment)
+    }
+
+    /// Reads the text of a file called `name` in `folder`, as [`from_file`](Self::from_file) does, with no variable set.
+    ///
+    /// # Errors
+    /// As [`from_file`](Self::from_file).
+    pub fn from_text(name: &str, folder: &Path, text: &str) -> Result<Self, ConfigError> {
+        let origin = Origin { name: name.to_owned(), source: name.to_owned(), folder };
+        resolve(origin, parse_toml(name, text)?, &[], &|_| None)
+    }
+
+    /// Reads what [`resolved_toml`](Self::resolved_toml) wrote. Messages name `source`, as those of the daemon before did.
+    ///
+    /// # Errors
+    /// As [`from_file`](Self::from_file).
+    pub fn from_resolved(name: &str, source: &str, text: &str) -> Result<Self, ConfigError> {
+        let (name, source, folder) = (name.to_owned(), source.to_owned(), Path::new("/"));
+        let tree = parse_toml(&source, text)?;
+        resolve(Origin { name, source, folder }, tree, &[], &|_| None)
+    }
+
+    /// Reads a dict that stands for a file. `name` becomes the stream's name (empty: `stream`); relative paths start
+    /// at `base_folder`.
+    ///
+    /// # Errors
+    /// As [`from_file`](Self::from_file), without lines.
+    pub fn from_json(
+        name: &str,
+        base_folder: &Path,
+        dict: &serde_json::Value,
+        overrides: &[Override],
+    ) -> Result<Self, ConfigError> {
+        let location = SourceLocation { source: "the dict".into(), line: 0 };
+        let folder = std::path::absolute(base_folder)
+            .map_err(|error| ConfigError::new(&location, format!("no base folder: {error}")))?;
+        let name = if name.is_empty() { NAME_OF_A_DICT } else { name }.to_owned();
+        let tree = match from_json(&location, dict)? {
+            Some(tree) if matches!(tree.value, Value::Table(_)) => tree,
+            _ => return Err(ConfigError::new(&location, "must be a dict of tables")),
+        };
+        let origin = Origin { name, source: location.source.to_string(), folder: &folder };
+        resolve(origin, tree, overrides, &|name| std::env::var_os(name))
+    }
+
+    /// Where the key at a path such as `["batch", "size"]` stands, or the nearest table above it.
+    #[must_use]
+    pub fn location(&self, path: &[&str]) -> SourceLocation {
+        let mut located = &self.tree;
+        for key in path {
+            match located.get(key) {
+                Some(below) => located = below,
+                None => break,
+            }
+        }
+        located.location.clone()
+    }
+
+    /// The configuration as TOML in which every key has its value; keys whose default is absence are left out.
+    /// Reading it gives the same configuration.
+    #[must_use]
+    pub fn resolved_toml(&self) -> String {
+        let mut text = Text(String::new());
+        text.section("[dataset]", &self.dataset);
+        for (key, located) in self.dataset.own.entries() {
+            text.line(&toml_key(key), &located.value);
+        }
+        text.section("\n[limits]", &self.dataset.limits);
+        text.section("\n[order]", &self.order);
+        text.section("\n[batch]", &self.batch);
+        text.section("\n[[stage]]", &self.fetch);
+        for stage in &self.stages {
+            text.section("\n[[stage]]", stage);
+        }
+        if !self.output.is_empty() {
+            text.0.push_str("\n[output]\n");
+        }
+        for field in &self.output {
+            text.line(&toml_key(&field.field), &without_defaults(field));
+        }
+        text.section("\n[ring]", &self.ring);
+        text.section("\n[errors]", &self.errors);
+        text.section("\n[cpu]", &self.cpu);
+        text.section("\n[listen]", &self.listen);
+        text.section("\n[session]", &self.session);
+        text.section("\n[security]", &self.security);
+        text.0
+    }
+}
+
+/// A resolved configuration while it is written.
+struct Text(String);
+
+impl Text {
+    fn section(&mut self, head: &str, keys: &impl Keys) {
+        self.0.push_str(head);
+        self.0.push('\n');
+        for (key, value) in keys.entries() {
+            self.line(key, &value);
+        }
+    }
+
+    /// Tables in an array have lines of their own.
+    fn line(&mut self, key: &str, value: &Value) {
+        let text = match value {
+            Value::Array(items)
+                if items.iter().any(|item| matches!(item.value, Value::Table(_))) =>
+            {
+                let lines = items.iter().map(|item| format!("  {},\n", item.value.to_toml()));
+                format!("[\n{}]", lines.collect::<String>())
+            }
+            _ => value.to_toml(),
+        };
+        self.0.push_str(&format!("{key} = {text}\n"));
+    }
+}
+
+/// A table of the keys that differ from their defaults, some of which have no meaning for every field.
+fn without_defaults<T: Keys>(keys: &T) -> Value {
+    let default = |name: &str| T::TABLE.keys.iter().find(|key| key.name == name)?.default_value();
+    let entries =
+        keys.entries().into_iter().filter(|(key, value)| default(key).as_ref() != Some(value));
+    Value::Table(entries.map(|(key, value)| (key.to_owned(), value.into())).collect())
+}
+
+/// Everything after parsing.
+pub(super) fn resolve(
+    origin: Origin<'_>,
+    tree: Located,
+    overrides: &[Override],
+    environment: Environment<'_>,
+) -> Result<Config, ConfigError> {
+    let tree = merge_all(tree, overrides, environment)?;
+    refuse_unknown_root_keys(&tree)?;
+    let mut root = Section::new("", tree.clone(), origin.folder)?;
+    let limits = root.table()?;
+    let mut own = root.take_section("dataset")?;
+    let mut dataset = DatasetConfig::take(&mut own)?;
+    (dataset.limits, dataset.own) = (limits, own);
+    let (order, batch) = (root.table()?, root.table()?);
+    let (fetch, stages) = read_stages(&mut root)?;
+    let output = read_output(&mut root)?;
+    Ok(Config {
+        name: origin.name,
+        source: origin.source,
+        dataset,
+        order,
+        batch,
+        fetch,
+        stages,
+        output,
+        ring: root.table()?,
+        errors: root.table()?,
+        cpu: root.table()?,
+        listen: root.table()?,
+        session: root.table()?,
+        security: root.table()?,
+        tree,
+    })
+}
+
+/// Preset, user's tree, overrides and variables.
+fn merge_all(
+    mut tree: Located,
+    overrides: &[Override],
+    environment: Environment<'_>,
+) -> Result<Located, ConfigError> {
+    let overridden_preset = overrides.iter().rev().find_map(Override::preset);
+    let preset = match overridden_preset {
+        Some(preset) => preset.cloned(),
+        None => tree.get("preset").cloned(),
+    };
+    if let Some(mut name) = preset {
+        expand_all(&mut name, "preset", environment)?;
+        let mut base = preset_tree(&name)?;
+        merge(&mut base, tree);
+        tree = base;
+    }
+    for each in overrides {
+        each.apply(&mut tree)?;
+    }
+    expand_all(&mut tree, "", environment)?;
+    Ok(tree)
+}
+
+/// Before anything is read: a misspelt table would otherwise show as a missing key.
+fn refuse_unknown_root_keys(tree: &Located) -> Result<(), ConfigError> {
+    let Value::Table(entries) = &tree.value else {
+        return Ok(());
+    };
+    match entries.iter().find(|(key, _)| !ROOT_KEYS.contains(&key.as_str())) {
+        Some((key, located)) => {
+            Err(unknown_key(key, key, &located.location, ROOT_KEYS.into_iter(), str::to_owned))
+        }
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,171 @@
+//! `${NAME}` and `${NAME:-default}` in strings.
+//!
+//! Only what is left after presets and overrides is expanded, so a variable that an override made unneeded may be
+//! unset. The default is taken when the variable is unset or empty, as in a shell. `$${` stands for `${`.
+
+use std::ffi::OsString;
+
+use super::error::{ConfigError, SourceLocation};
+use super::value::{Located, Value};
+
+/// Gives an environment variable's value.
+pub(super) type Environment<'a> = &'a dyn Fn(&str) -> Option<OsString>;
+
+/// Expands every string below a value that stands at `path`.
+///
+/// # Errors
+/// A variable that is unset and has no default, is no UTF-8, or whose braces are not closed: names key and variable.
+pub(super) fn expand_all(
+    located: &mut Located,
+    path: &str,
+    environment: Environment<'_>,
+) -> Result<(), ConfigError> {
+    match &mut located.value {
+        Value::String(text) if text.contains("${") => {
+            *text = expand(text, path, &located.location, environment)?;
+        }
+        Value::Array(items) => {
+            for item in items {
+                expand_all(item, path, environment)?;
+            }
+        }
+        Value::Table(entries) => {
+            for (key, value) in entries {
+                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                expand_all(value, &path, environment)?;
+            }
+        }
+        Value::Bool(_) | Value::Integer(_) | Value::Float(_) | Value::String(_) => {}
+    }
+    Ok(())
+}
+
+fn expand(
+    text: &str,
+    path: &str,
+    location: &SourceLocation,
+    environment: Environment<'_>,
+) -> Result<String, ConfigError> {
+    let mut expanded = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find("${") {
+        if rest[..at].ends_with('$') {
+            expanded.push_str(&rest[..at - 1]);
+            expanded.push_str("${");
+            rest = &rest[at + 2..];
+            continue;
+        }
+        expanded.push_str(&rest[..at]);
+        let Some((reference, after)) = rest[at + 2..].split_once('}') else {
+            return Err(ConfigError::new(
+                location,
+                format!("`{path}`: `${{` without a closing `}}` (write `$${{` for the characters)"),
+            ));
+        };
+        expanded.push_str(&look_up(reference, path, location, environment)?);
+        rest = after;
+    }
+    expanded.push_str(rest);
+    Ok(expanded)
+}
+
+fn look_up(
+    reference: &str,
+    path: &str,
+    location: &SourceLocation,
+    environment: Environment<'_>,
+) -> Result<String, ConfigError> {
+    let (name, default) = match reference.split_once(":-") {
+        Some((name, default)) => (name, Some(default)),
+        None => (reference, None),
+    };
+    let is_name = !name.starts_with(|c: char| c.is_ascii_digit())
+        && !name.is_empty()
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    if !is_name {
+        return Err(ConfigError::new(
+            location,
+            format!("`{path}`: `${{{reference}}}` must be `${{NAME}}` or `${{NAME:-default}}`"),
+        ));
+    }
+    match (environment(name), default) {
+        (Some(value), Some(default)) if value.is_empty() => Ok(default.to_owned()),
+        (Some(value), _) => value.into_string().map_err(|_| {
+            ConfigError::new(
+                location,
+                format!("`{path}`: the environment variable {name} is not UTF-8"),
+            )
+        }),
+        (None, Some(default)) => Ok(default.to_owned()),
+        (None, None) => Err(ConfigError::new(
+            location,
+            format!(
+                "`{path}`: the environment variable {name} is not set; set it, or write `${{{name}:-default}}`"
+            ),
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn expanded(text: &str) -> Result<String, String> {
+        let location = SourceLocation { source: "c.toml".into(), line: 4 };
+        let mut tree = Located {
+            value: Value::Table(vec![(
+                "dataset".into(),
+                Located {
+                    value: Value::Array(vec![Located {
+                        value: Value::String(text.into()),
+                        location: location.clone(),
+                    }]),
+                    location: location.clone(),
+                },
+            )]),
+            location,
+        };
+        let environment = |name: &str| match name {
+            "DATA" => Some(OsString::from("/data")),
+            "EMPTY" => Some(OsString::new()),
+            _ => None,
+        };
+        expand_all(&mut tree, "", &environment).map_err(|error| error.to_string())?;
+        let Value::Table(entries) = tree.value else { panic!("a table") };
+        match &entries[0].1.value {
+            Value::Array(items) => match &items[0].value {
+                Value::String(text) => Ok(text.clone()),
+                _ => panic!("a string"),
+            },
+            _ => panic!("an array"),
+        }
+    }
+
+    #[test]
+    fn variables_expand_with_defaults() {
+        for (text, expected) in [
+            ("${DATA}/train", "/data/train"),
+            ("${DATA:-/other}/x/${DATA}", "/data/x//data"),
+            ("${UNSET:-/other}/x", "/other/x"),
+            ("${UNSET:-}x", "x"),
+            ("${EMPTY:-/other}", "/other"),
+            ("${EMPTY}", ""),
+            ("$${DATA} $DATA $", "${DATA} $DATA $"),
+        ] {
+            assert_eq!(expanded(text).as_deref(), Ok(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_unset_variable_is_named_with_its_key_and_line() {
+        let error = expanded("${NOPE}/x").unwrap_err();
+        assert!(
+            error.starts_with("c.toml:4: `dataset`: the environment variable NOPE is not set"),
+            "{error}"
+        );
+        for text in ["${DATA", "${}", "${A B}", "${1X}"] {
+            let error = expanded(text).unwrap_err();
+            assert!(error.starts_with("c.toml:4: `dataset`"), "{error}");
+        }
+    }
+}

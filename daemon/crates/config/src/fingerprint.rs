@@ -1,0 +1,164 @@
+//! The digests by which a saved state recognises the configuration it belongs to.
+
+use forebay_protocol::frames::{CONFIG_PART_BYTES, CONFIG_PARTS};
+
+use super::config::Config;
+use super::value::Value;
+
+impl Config {
+    /// What decides the bytes of a sample at a place in an epoch, beside data and stream version: eight bytes of BLAKE3
+    /// for each of [`CONFIG_PARTS`]: the seed, the shuffle, all operations in order, and the output. So a client can say
+    /// which of them differs. The order of keys within a table does not count, nor how operations are split into stages:
+    /// draws are keyed by an operation's place over all stages.
+    ///
+    /// Left out is what a continued run may change: batch size, `last`, epochs, world, threads, memory, paths, hosts, and
+    /// who finishes an image: the bytes are the same.
+    #[must_use]
+    pub fn fingerprint(&self) -> [u8; 32] {
+        let mut hashers: [_; CONFIG_PARTS.len()] = CONFIG_PARTS.map(blake3::Hasher::new_derive_key);
+        let [seed, shuffle, operations, output] = &mut hashers;
+        seed.update(&self.order.seed.to_le_bytes());
+        shuffle.update(&[u8::from(self.order.shuffle)]);
+        for operation in self.stages.iter().flat_map(|stage| &stage.operations) {
+            update_with_value(operations, &operation.value);
+        }
+        let mut fields: Vec<_> = self.output.iter().collect();
+        fields.sort_by(|left, right| left.field.cmp(&right.field));
+        for field in fields {
+            update_with_text(output, &field.field);
+            update_with_text(output, field.dtype.map_or("", |dtype| dtype.name()));
+            update_with_text(output, field.layout.map_or("", |layout| layout.word()));
+            for values in [&field.mean, &field.std] {
+                let values = values.as_deref().unwrap_or_default();
+                output.update(&(values.len() as u64).to_le_bytes());
+                for value in values {
+                    output.update(&value.to_bits().to_le_bytes());
+                }
+            }
+            // How far apart ragged rows lie is no part of their bytes.
+            output.update(&[u8::from(field.ragged)]);
+        }
+        let mut parts = [0; 32];
+        for (part, hasher) in parts.chunks_exact_mut(CONFIG_PART_BYTES).zip(&hashers) {
+            part.copy_from_slice(&hasher.finalize().as_bytes()[..CONFIG_PART_BYTES]);
+        }
+        parts
+    }
+}
+
+/// A string with its length before it, so that neighbours cannot run together.
+fn update_with_text(hasher: &mut blake3::Hasher, text: &str) {
+    hasher.update(&(text.len() as u64).to_le_bytes());
+    hasher.update(text.as_bytes());
+}
+
+/// A value with its kind before it; a whole number counts as the float of the same value.
+fn update_with_value(hasher: &mut blake3::Hasher, value: &Value) {
+    match value {
+        Value::Bool(value) => {
+            hasher.update(&[b'b', u8::from(*value)]);
+        }
+        #[expect(clippy::cast_precision_loss, reason = "only told apart, not computed with")]
+        Value::Integer(value) => {
+            hasher.update(b"n");
+            hasher.update(&(*value as f64).to_bits().to_le_bytes());
+        }
+        Value::Float(value) => {
+            hasher.update(b"n");
+            hasher.update(&value.to_bits().to_le_bytes());
+        }
+        Value::String(text) => {
+            hasher.update(b"s");
+            update_with_text(hasher, text);
+        }
+        Value::Array(items) => {
+            hasher.update(b"a");
+            hasher.update(&(items.len() as u64).to_le_bytes());
+            for item in items {
+                update_with_value(hasher, &item.value);
+            }
+        }
+        Value::Table(entries) => {
+            hasher.update(b"t");
+            hasher.update(&(entries.len() as u64).to_le_bytes());
+            let mut entries: Vec<_> = entries.iter().collect();
+            entries.sort_by(|(left, _), (right, _)| left.cmp(right));
+            for (key, located) in entries {
+                update_with_text(hasher, key);
+                update_with_value(hasher, &located.value);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_protocol::frames::{CONFIG_PART_BYTES, CONFIG_PARTS};
+
+    use std::path::Path;
+
+    use crate::{Config, Override};
+
+    fn fingerprint(arguments: &[&str]) -> [u8; 32] {
+        let dict = serde_json::json!({
+            "preset": "imagenet-train",
+            "dataset": { "path": "images" },
+            "batch": { "size": 4 },
+        });
+        let overrides: Vec<Override> =
+            arguments.iter().map(|argument| Override::from_argument(argument).unwrap()).collect();
+        let config = Config::from_json("x", Path::new("/base"), &dict, &overrides).unwrap();
+        config.fingerprint()
+    }
+
+    #[test]
+    fn what_changes_bytes_changes_its_own_part_of_the_fingerprint() {
+        let base = fingerprint(&[]);
+        for (argument, part) in [
+            ("order.seed=1", "order.seed"),
+            ("order.shuffle=false", "order.shuffle"),
+            ("stage.preprocess.operations.random-resized-crop.size=225", "operations"),
+            ("stage.preprocess.operations.random-horizontal-flip.probability=0.4", "operations"),
+            ("stage.preprocess.operations=[]", "operations"),
+            ("output.image.dtype=float32", "output"),
+            ("output.image.layout=NHWC", "output"),
+            ("output={ label = { dtype = \"int32\" } }", "output"),
+        ] {
+            let changed = fingerprint(&[argument]);
+            let pairs = changed.chunks(CONFIG_PART_BYTES).zip(base.chunks(CONFIG_PART_BYTES));
+            let differing = CONFIG_PARTS.iter().zip(pairs).filter(|(_, (one, other))| one != other);
+            let names: Vec<_> = differing.map(|(name, _)| *name).collect();
+            assert_eq!(names, [part], "{argument}");
+        }
+    }
+
+    #[test]
+    fn what_a_continued_run_may_change_does_not() {
+        let base = fingerprint(&[]);
+        for argument in [
+            "batch.size=5",
+            "batch.last=pad",
+            "order.epochs=7",
+            "dataset.path=/elsewhere",
+            "stage.preprocess.concurrency=3",
+            "ring.slots=4",
+            "output.image.on=gpu",
+            "output.image.on=cpu",
+            "stage.preprocess.operations.random-resized-crop={ size = 224.0 }",
+            "stage=[{ name = \"a\", operations = [{ op = \"decode-image\" }] }, { name = \"b\", operations = [{ size = 224, op = \"random-resized-crop\" }, { op = \"random-horizontal-flip\", probability = 0.5 }] }]",
+        ] {
+            assert_eq!(fingerprint(&[argument]), base, "{argument}");
+        }
+    }
+
+    /// Another digest for the same configuration refuses every state that was saved before.
+    #[test]
+    fn the_fingerprint_is_pinned() {
+        let found = blake3::Hash::from_bytes(fingerprint(&[])).to_hex();
+        assert_eq!(
+            found.as_str(),
+            "cf19ef978abc293ac25a688adf68e6be25d410dd0d4c99adf0bc6b9b7485dba5",
+            "states saved before would be refused"
+        );
+    }
+}

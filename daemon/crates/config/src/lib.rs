@@ -1,0 +1,54 @@
+//! From a TOML file, a dict and overrides to a resolved [`Config`].
+//!
+//! `parse` makes a tree of values that know their lines, `presets` and `overrides` merge trees, `expand` fills in
+//! environment variables, and `config` reads the result by tables of keys ([`keys!`]). From the same tables come the
+//! resolved configuration, docs/config.md and the JSON schema (`reference`). A format and an operation own the tables
+//! of their keys; this crate knows none of them.
+
+#![forbid(unsafe_code)]
+
+mod config;
+mod error;
+mod expand;
+mod fingerprint;
+mod kind;
+mod model;
+mod output;
+mod overrides;
+mod parse;
+mod presets;
+mod reference;
+mod section;
+mod single_keys;
+mod stages;
+mod table;
+mod value;
+
+pub use config::Config;
+pub use error::{ConfigError, SourceLocation};
+pub use kind::{AtLeastOne, ByteSize, Kind, LocalPath, SomeBytes, TimeSpan};
+pub use model::{
+    BatchConfig, Confinement, CpuConfig, CpuPolicy, DatasetConfig, ErrorsConfig, Last, Limits,
+    ListenConfig, MetricsFrom, OnBadSample, OrderConfig, RingConfig, SecurityConfig, SessionConfig,
+};
+pub use output::{FinishedOn, ImageLayout, OutputConfig};
+pub use overrides::Override;
+pub use reference::Reference;
+pub use section::{Section, nearest};
+pub use single_keys::{BadSampleBudget, Concurrency};
+pub use stages::{FetchConfig, StageConfig};
+pub use table::{Key, KeyDefault, Keys, Out, Table};
+pub use value::{Located, Value};
+
+#[doc(hidden)]
+pub use serde_json::{Value as Json, json};
+
+#[cfg(test)]
+mod mistake_tests;
+#[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
+pub mod plain_config;
+#[cfg(test)]
+mod resolve_tests;
+#[cfg(test)]
+mod testing;

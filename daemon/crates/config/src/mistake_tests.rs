@@ -1,0 +1,277 @@
+//! The mistakes that users make, and what the messages about them say.
+
+use proptest::prelude::*;
+
+use super::Override;
+use super::config::TABLES;
+use super::testing::{FOUR_LINES, NUMPY, numpy, read, read_with, set};
+
+/// Lines after the eight of `numpy`, ` | ` between them; then the line, how the message starts, and what it also says.
+const MISTAKES: &str = r#"
+[order] | sede = 1
+    => 10: unknown key `order.sede` … did you mean `order.seed`?
+[ordr]
+    => 9: unknown key `ordr` … did you mean `order`?
+[listen] | metric = "x"
+    => 10: unknown key `listen.metric` … did you mean `listen.metrics`?
+[order] | seed = -1
+    => 10: `order.seed` must be a whole number … not -1
+[order] | shuffle = 1
+    => 10: `order.shuffle` must be true or false, not 1
+[order] | epochs = 0
+    => 10: `order.epochs` must be a whole number from 1, not 0
+[ring] | slots = 2
+    => 10: `ring.slots` must be a whole number from 3 to 65535, not 2
+[ring] | slots = 4 | hold = 4
+    => 11: `ring.hold` must be 1 to 3 … which is 4 … raise `ring.slots`
+[ring] | hold = 0
+    => 10: `ring.hold` must be 1 to 7
+[ring] | memory = "2 gigs"
+    => 10: `ring.memory` must be a size such as … "2 gigs"
+[ring] | memory = 0
+    => 10: `ring.memory` must be above 0
+[errors] | budget = 0.1
+    => 10: `errors.budget` must be a share … "0.1%" … not 0.1
+[errors] | on_bad_sample = "skip"
+    => 10: `errors.on_bad_sample` must be "fail" or "substitute" … "skip"
+[cpu] | cores = "8-"
+    => 10: `cpu.cores` must be "auto", or cores
+[cpu] | nice = 5
+    => 10: `cpu.nice` has no effect with policy = "idle" … cpu.policy
+[cpu] | policy = "batch" | nice = 20
+    => 11: `cpu.nice` must be a whole number from 0 to 19
+[listen] | metrics = "localhost"
+    => 10: `listen.metrics` must be an IP address and a port such as "127.0.0.1:9464" … not "localhost"
+[listen] | metrics = "0.0.0.0:9464"
+    => 10: `listen.metrics` is 0.0.0.0:9464, which other machines may reach … set it to "127.0.0.1:9464" … `listen.metrics_from` to "anywhere"
+[listen] | metrics = "[::]:1" | metrics_from = "loopback"
+    => 10: `listen.metrics` is [::]:1, which other machines may reach
+[listen] | metrics_from = "all"
+    => 10: `listen.metrics_from` must be "loopback" or "anywhere"
+[listen] | max_sessions = 0
+    => 10: `listen.max_sessions` must be a whole number from 1
+[listen] | group = "no such group"
+    => 10: `listen.group`: this machine has no group
+[[stage]] | name = "copy" | operations = []
+    => 9: two stages are called `copy` … train.toml:6
+[[stage]] | name = "fetch" | operations = []
+    => 11: `stage.fetch.operations` … `concurrency` alone
+[[stage]] | name = "fetch" | concurency = 2
+    => 11: unknown key `stage.fetch.concurency` … did you mean `stage.fetch.concurrency`?
+[[stage]] | name = "fetch" | concurrency = "auto"
+    => 11: `stage.fetch.concurrency` must be a whole number from 1
+[[stage]] | operations = []
+    => 9: `stage.name` is required
+[[stage]] | name = "b"
+    => 9: `stage.b.operations` is required: an array of tables
+[[stage]] | name = "b" | operation = []
+    => 11: unknown key `stage.b.operation` … did you mean `stage.b.operations`?
+[[stage]] | name = "b" | operations = ["resize"]
+    => 11: `stage.b.operations` must be an array of tables
+[[stage]] | name = "ring" | operations = []
+    => 10: `stage.name`: the verdict uses `ring`
+[[stage]] | name = "two words"
+    => 10: `stage.name` must be
+[output] | index = {}
+    => 10: `output.index`: the field `index` is made by Forebay
+[output] | a = { dtype = "float" }
+    => 10: `output.a.dtype` must be a type: uint8 … float32 … "float"
+[output.a] | dtype = "float32" | on = "cuda"
+    => 11: `output.a.on` must be "cpu" or "gpu", not "cuda"
+[output.a] | ragged = true | max_bytes = "1KiB" | on = "gpu"
+    => 12: `output.a.on`: only images are finished on the GPU … leave `on` out
+[output] | a = 3
+    => 10: `output.a` must be a table
+[output] | a = { mean = [0.5, "x"] }
+    => 10: `output.a.mean` must be an array of numbers, not [0.5, "x"]
+[[stage]] | name = "fetch" | threads = 2
+    => 11: unknown key `stage.fetch.threads`; valid keys: name, concurrency
+[output] | a = { mean = [0.5] }
+    => 10: `output.a`: mean stands without std … both or none
+[output] | a = { std = [0.5] }
+    => 10: `output.a`: std stands without mean
+[output] | a = { mean = [0.5, 0.5], std = [1.0] }
+    => 10: `output.a`: mean has 2 values and std has 1
+[output] | a = { mean = [0.5], std = [0] }
+    => 10: `output.a.std` must be above 0
+[output] | a = { mean = [0.5], std = [1], dtype = "uint8" }
+    => 10: `output.a`: mean and std need a float dtype
+[output] | a = { ragged = true }
+    => 10: `output.a`: a ragged field needs `max_bytes` … 4MiB
+[output] | a = { max_bytes = 5 }
+    => 10: `output.a`: `max_bytes` and `compact` are for ragged … `ragged = true`
+[output] | a = { ragged = true, max_bytes = 5, layout = "NCHW" }
+    => 10: `output.a`: layout, mean and std are for images
+preset = 3
+    => 9: unknown key `stage.copy.preset`
+"#;
+
+#[test]
+fn every_mistake_names_place_key_and_remedy() {
+    let mut lines = MISTAKES.trim().lines();
+    while let (Some(more), Some(expected)) = (lines.next(), lines.next()) {
+        let error =
+            read(&numpy(&format!("{}\n", more.replace(" | ", "\n")))).expect_err(more).to_string();
+        let mut parts = expected.trim_start_matches("    => ").split(" … ");
+        let start = format!("train.toml:{}", parts.next().unwrap());
+        assert!(error.starts_with(&start), "{more}\n  gives: {error}\n  not:   {start}");
+        for part in parts {
+            assert!(error.contains(part), "{part} is not in: {error}");
+        }
+        assert!(!error.contains('\n'), "{error}");
+    }
+}
+
+#[test]
+fn what_must_be_there_is_asked_for() {
+    for (text, start) in [
+        ("", "train.toml:1: `dataset.path` is required: a local path"),
+        ("[dataset]\nformat = \"npy\"\n", "train.toml:1: `dataset.path` is required"),
+        ("dataset.path = \"x\"\n", "train.toml:1: `dataset.format` is required"),
+        (
+            "[dataset]\npath = \"x\"\nformat = \"npy\"\n",
+            "train.toml:1: `batch.size` is required: a whole number from 1",
+        ),
+        (
+            "[dataset]\npath = \"x\"\nformat = \"npy\"\n\n[batch]\n",
+            "train.toml:5: `batch.size` is required",
+        ),
+        (
+            "[dataset]\npath = \"x\"\nformat = \"npy\"\n[batch]\nsze = 3\n",
+            "train.toml:5: unknown key `batch.sze`; did you mean `batch.size`?",
+        ),
+        (
+            "[dataset]\npath = \"x\"\nformat = \"npy\"\n[batch]\nsize = 3\n",
+            "train.toml:1: `stage` is required: a `[[stage]]`",
+        ),
+        (
+            "preset = \"imagenet_train\"\n",
+            "train.toml:1: `preset`: unknown preset `imagenet_train`; did you mean `imagenet-train`?",
+        ),
+        (
+            "preset = \"coco\"\n",
+            "train.toml:1: `preset`: unknown preset `coco`; there are `imagenet-train`, `imagenet-eval`",
+        ),
+        ("preset = 3\n", "train.toml:1: `preset` must be one of"),
+        ("dataset = 3\n", "train.toml:1: `dataset` must be a table, not a whole number"),
+        (
+            "[dataset]\npath = \"s3://bucket/x\"\n",
+            "train.toml:2: `dataset.path` must be a local path (no URL",
+        ),
+        ("[dataset]\npath = \"~/x\"\n", "train.toml:2: `dataset.path` must be a local path"),
+        (
+            "[dataset]\npath = \"${NOWHERE}\"\n",
+            "train.toml:2: `dataset.path`: the environment variable NOWHERE is not set",
+        ),
+        (
+            "stage = 3\ndataset.path = \"x\"\ndataset.format = \"npy\"\nbatch.size = 2\n",
+            "train.toml:1: `stage` must be an array of tables",
+        ),
+    ] {
+        let error = read(text).expect_err(text).to_string();
+        assert!(error.starts_with(start), "{text}\n  gives: {error}\n  not:   {start}");
+    }
+    assert!(read(NUMPY).is_err(), "`none` is a word of the verdict");
+}
+
+#[test]
+fn mistakes_in_overrides_say_that_they_are_there() {
+    for (argument, start) in [
+        ("batch.sise=3", "--set: unknown key `batch.sise`; did you mean `batch.size`?"),
+        ("batch.size=many", "--set: `batch.size` must be a whole number from 1"),
+        ("batch.size.x=3", "--set: `batch.size.x`: `batch.size` is a whole number"),
+        (
+            "stage.decode.concurrency=3",
+            "--set: `stage.decode.concurrency`: `stage` has no element `decode`; it has `preprocess`",
+        ),
+        ("rnig.slots=4", "--set: unknown key `rnig`; did you mean `ring`?"),
+        ("preset=x", "--set: `preset`: unknown preset `x`"),
+    ] {
+        let error = read_with(FOUR_LINES, &set(&[argument])).unwrap_err().to_string();
+        assert!(error.starts_with(start), "{argument}\n  gives: {error}\n  not:   {start}");
+    }
+    for argument in ["batch.size", "=3", "a..b=3", "batch.size=[1", "a\"b=3"] {
+        assert!(Override::from_argument(argument).is_err(), "{argument}");
+    }
+    assert!(Override::from_json(&serde_json::json!(3)).is_err());
+}
+
+#[test]
+fn a_socket_path_that_is_too_long_is_refused_with_its_length() {
+    let long = format!("[listen]\nsocket = \"/{}\"\n", "s".repeat(107));
+    let error = read(&numpy(&long)).unwrap_err().to_string();
+    assert!(error.starts_with("train.toml:10: `listen.socket` has 108 bytes"), "{error}");
+    let fits = format!("[listen]\nsocket = \"/{}\"\n", "s".repeat(106));
+    assert!(read(&numpy(&fits)).is_ok());
+}
+
+const ALPHABET: &[u8] = b"[]{}=.\"'#, \n0-9eE$:+abstru\xc3\xa4\x00";
+
+proptest! {
+    /// A file may be anything; the answer is a configuration or a message on one line.
+    #[test]
+    fn no_file_makes_the_program_panic(
+        edits in prop::collection::vec((any::<prop::sample::Index>(), 0usize..4, 0usize..ALPHABET.len()), 1..12),
+    ) {
+        let mut text = format!("{}[output]\na = {{ ragged = true, max_bytes = \"5KiB\" }}\n[cpu]\ncores = \"1-3\"\n", numpy(""))
+            .into_bytes();
+        for (at, length, with) in edits {
+            let at = at.index(text.len());
+            let end = (at + length).min(text.len());
+            text.splice(at..end, [ALPHABET[with]]);
+        }
+        let text = String::from_utf8_lossy(&text);
+        match read(&text) {
+            Ok(config) => prop_assert!(read(&config.resolved_toml()).is_ok()),
+            Err(error) => prop_assert!(error.to_string().starts_with("train.toml:"), "{error}"),
+        }
+    }
+}
+
+/// Every key with values of every kind and at every edge: a message that names the key, or a configuration that
+/// prints itself.
+#[test]
+fn every_key_takes_or_refuses_every_kind_of_value() {
+    let tables = [
+        "dataset",
+        "order",
+        "batch",
+        "stage",
+        "stage.copy",
+        "stage.fetch",
+        "output",
+        "output.a",
+        "ring",
+        "cpu",
+    ];
+    let keys = TABLES.iter().flat_map(|table| {
+        let path = table.path.replace("output.FIELD", "output.a").replace("stage", "stage.copy");
+        let path = path.replace("stage.copy.fetch", "stage.fetch");
+        table
+            .keys
+            .iter()
+            .map(move |key| format!("{path}.{}", key.name).trim_start_matches('.').to_owned())
+    });
+    let keys: Vec<String> = keys.chain(tables.map(str::to_owned)).collect();
+    assert!(keys.len() > 50, "{keys:?}");
+    let values = "0 1 -1 3 65535 65536 4294967295 4294967296 9223372036854775807 -9223372036854775808 0.0 0.5 -0.5 \
+        1e308 inf nan true false \"\" \"auto\" \"x\" \"1%\" \"0-8191\" \"1s\" \"18446744073709551615B\" \
+        \"18446744073709551616B\" \"99999999999999999999h\" \"${\" [] [1] [[]] [{}] {} {x=1} {name=\"copy\"}";
+    for key in &keys {
+        for value in values.split_whitespace() {
+            let arguments = Override::from_toml(key, value).unwrap();
+            match read_with(&numpy(""), &[arguments]) {
+                Ok(config) => {
+                    let printed = config.resolved_toml();
+                    let again = read(&printed).unwrap_or_else(|error| panic!("{error}\n{printed}"));
+                    assert_eq!(again.resolved_toml(), printed, "{key}={value}");
+                }
+                Err(error) => {
+                    let table = key.split('.').next().unwrap_or(key);
+                    let message = error.to_string();
+                    assert!(message.contains(table), "{key}={value}: {message}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! Every key of the configuration but those of stages, output fields, formats and operations: name, kind, unit, default
+//! and words in one place. Checks of one key against another stand behind its table.
+
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::error::ConfigError;
+use crate::kind::{
+    AtLeastOne, ByteSize, HeldSlots, LocalPath, Niceness, Sessions, Slots, SomeBytes, TimeSpan,
+};
+use crate::section::Section;
+use crate::single_keys::{Address, BadSampleBudget, Cores, CpuLimit, Group, Preset, SocketPath};
+use crate::{keys, words};
+
+/// The longest path that a Unix socket's address holds (108 bytes with the closing zero).
+const MAX_SOCKET_PATH_BYTES: usize = 107;
+const GIBIBYTE: u64 = 1 << 30;
+/// Where Pillow raises its `DecompressionBombError`: twice its `MAX_IMAGE_PIXELS`.
+const MAX_PIXELS: u64 = 2 * 89_478_485;
+
+keys! {
+    /// Keys outside of every table.
+    pub(crate) struct TopLevel = "" {
+        /// where the configuration starts from; see [Presets](#presets)
+        pub(crate) preset: Preset, "", absent("none");
+    }
+}
+
+keys! {
+    /// What the samples are.
+    pub struct DatasetConfig = "dataset" {
+        /// the folder of samples; for `npy` also one file whose first axis is the samples
+        pub path: LocalPath, "", required;
+        /// how the samples are stored: `image-folder`, `npy` or `npz`
+        pub format: String, "", required("the preset's, else required");
+        /// a file that lists the samples to use, one path a line, relative to `dataset.path`
+        pub ids: LocalPath, "", absent("all samples");
+        /// use only the first so many samples
+        pub limit: AtLeastOne, "samples", absent("all");
+        /// where the scanned list of files is saved
+        pub index: LocalPath, "", absent("the user's cache folder");
+        /// a call to the storage that takes longer is given up and made again, four times in all
+        pub read_timeout: TimeSpan, "", default(Duration::from_secs(60));
+    }
+    with {
+        /// `[limits]`.
+        pub limits: Limits,
+        /// The keys that this crate does not know: the format's own.
+        pub own: Section,
+    }
+}
+
+impl DatasetConfig {
+    /// The files beside the data that the configuration names; the format's keys must be resolved.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        let own = self.own.entries().iter().filter_map(|(_, located)| located.value.as_text());
+        let own = own.filter(|text| text.starts_with('/')).map(Path::new);
+        [&self.ids, &self.index].into_iter().flatten().map(PathBuf::as_path).chain(own)
+    }
+}
+
+keys! {
+    /// What one sample may take.
+    #[derive(Copy, Eq)]
+    pub struct Limits = "limits" {
+        /// what is read of a file for one sample
+        pub sample_bytes: ByteSize, "bytes", default(GIBIBYTE);
+        /// of an image as it is stored, and as `resize` by the shorter side makes it; Pillow has the same limit
+        pub pixels: AtLeastOne, "pixels", default(MAX_PIXELS);
+        /// all deflated members of one `.npz` file together, inflated
+        pub inflated_bytes: ByteSize, "bytes", default(GIBIBYTE);
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { sample_bytes: GIBIBYTE, pixels: MAX_PIXELS, inflated_bytes: GIBIBYTE }
+    }
+}
+
+keys! {
+    /// Which sample comes when.
+    pub struct OrderConfig = "order" {
+        /// keys the order of every epoch and all random operations
+        pub seed: u64, "", default(0);
+        /// an exact, global shuffle, another one each epoch; `false`: the dataset's own order
+        pub shuffle: bool, "", default(true, "`true` (`imagenet-eval`: `false`)");
+        /// the stream ends after so many
+        pub epochs: AtLeastOne, "epochs", absent("endless");
+    }
+}
+
+words! {
+    /// What becomes of an epoch's samples that fill no whole global batch.
+    pub enum Last {
+        /// They are left out, and counted.
+        Drop = "drop",
+        /// They are dealt to the ranks in contiguous parts that differ by at most one.
+        Short = "short",
+        /// The batch is filled up from the epoch's start.
+        Pad = "pad",
+    }
+}
+
+keys! {
+    /// How samples are grouped.
+    pub struct BatchConfig = "batch" {
+        /// a global batch is this times the world size
+        pub size: NonZeroU32, "samples per rank", required;
+        /// what becomes of an epoch's samples that fill no global batch; see below
+        pub last: Last, "", default(Last::Drop, "`\"drop\"` (`imagenet-eval`: `\"short\"`)");
+    }
+}
+
+keys! {
+    /// The batches in shared memory.
+    pub struct RingConfig = "ring", check check_ring {
+        /// batches in shared memory, for each session
+        pub slots: Slots, "batches", default(8);
+        /// of these the user may keep at once
+        pub hold: HeldSlots, "batches", default(0, "slots − 2");
+        /// ceiling for the rings of all sessions, reads under way and scratch together
+        pub memory: SomeBytes, "bytes", default(2 * GIBIBYTE);
+    }
+}
+
+fn check_ring(ring: &mut RingConfig, section: &Section) -> Result<(), ConfigError> {
+    let RingConfig { slots, hold, .. } = *ring;
+    if section.location_of("hold").is_none() {
+        ring.hold = slots - 2;
+    } else if !(1..slots).contains(&hold) {
+        let message = format!(
+            "`ring.hold` must be 1 to {} (one less than `ring.slots`, which is {slots}), not {hold}; raise `ring.slots` to hold more",
+            slots - 1
+        );
+        return Err(section.error_at("hold", message));
+    }
+    Ok(())
+}
+
+words! {
+    /// What a bad sample leads to.
+    pub enum OnBadSample {
+        /// The stream ends with an error that names the sample.
+        Fail = "fail",
+        /// Another sample takes its place and it is listed.
+        Substitute = "substitute",
+    }
+}
+
+keys! {
+    /// What follows from samples that cannot be used, and from what does not move.
+    pub struct ErrorsConfig = "errors" {
+        /// `"fail"`: the stream ends and names the sample; `"substitute"`: another sample takes its place, and it is
+        /// listed
+        pub on_bad_sample: OnBadSample, "", default(OnBadSample::Fail);
+        /// more substitutes than this (at least one is allowed by a percentage) end the stream
+        pub budget: BadSampleBudget, "of an epoch's samples", default(BadSampleBudget::Share(0.001));
+        /// a file to which each substituted sample is added as a line of JSON; see below
+        pub quarantine: LocalPath, "", absent("none");
+        /// a sample, a read or a trainer that has not moved for so long is named in the log, in `forebay stats` and in
+        /// the client's time-out
+        pub stall_after: TimeSpan, "", default(Duration::from_secs(30));
+    }
+}
+
+words! {
+    /// The scheduling class of the work threads.
+    pub enum CpuPolicy {
+        /// `SCHED_IDLE`: run when nothing else wants to.
+        Idle = "idle",
+        /// `SCHED_BATCH`, with `nice`.
+        Batch = "batch",
+        /// `SCHED_OTHER`, with `nice`.
+        Normal = "normal",
+    }
+}
+
+keys! {
+    /// The cores that the daemon uses, and how.
+    pub struct CpuConfig = "cpu", check check_cpu {
+        /// cores such as `"8-15"` or `"0,2,4-7"`; `"auto"`: this rank's share of the allowed cores
+        pub cores: Cores, "", default(None);
+        /// what the whole daemon may use, for example `"40%"` of two cores: 0.8 CPU seconds a second; kept by the daemon
+        /// itself over windows of about 100 ms
+        pub limit: CpuLimit, "of the allowed cores' time", absent("none");
+        /// scheduling class of the work threads; `"idle"`: they run only where nothing else is ready to
+        pub policy: CpuPolicy, "", default(CpuPolicy::Idle);
+        /// with `"batch"` or `"normal"`
+        pub nice: Niceness, "", default(0);
+    }
+}
+
+fn check_cpu(cpu: &mut CpuConfig, section: &Section) -> Result<(), ConfigError> {
+    if cpu.nice > 0 && cpu.policy == CpuPolicy::Idle {
+        return Err(section.error_at(
+            "nice",
+            "`cpu.nice` has no effect with policy = \"idle\", which is below every nice level; set `cpu.policy` to \"batch\" or \"normal\"",
+        ));
+    }
+    Ok(())
+}
+
+words! {
+    /// Who may read metrics over HTTP.
+    pub enum MetricsFrom {
+        /// Programs of this machine.
+        Loopback = "loopback",
+        /// All who reach the address.
+        Anywhere = "anywhere",
+    }
+}
+
+keys! {
+    /// Where the daemon listens, and to whom.
+    pub struct ListenConfig = "listen", check check_listen {
+        /// the socket's path, at most 107 bytes, used as given with mode 0600 (0660 with `group`, 0666 with
+        /// `allow_uids`: the daemon asks the kernel who connects); `"auto"`: in a private run-time folder
+        pub socket: SocketPath, "", default(None);
+        /// users who may connect besides the daemon's own
+        pub allow_uids: Vec<u32>, "user ids", default(Vec::new());
+        /// a group whose members may connect
+        pub group: Group, "group name or id", absent("none");
+        /// clients at once; one whose ring does not fit `ring.memory` beside the others' is refused
+        pub max_sessions: Sessions, "sessions", default(4);
+        /// offers rings under names in `/dev/shm` to clients that cannot receive descriptors and ask for them; see
+        /// [protocol.md](protocol.md#named-segments) for what they give up
+        pub named_segments: bool, "", default(false);
+        /// figures over HTTP: `/metrics` for Prometheus, a live page at `/`, `/healthz` and `/readyz`; port 0 is any
+        /// free one, which the log and `forebay stats --json` name; see [metrics.md](metrics.md)
+        pub metrics: Address, "", absent("none");
+        /// who may read them: `"loopback"`: programs of this machine, so `listen.metrics` must be a loopback address;
+        /// `"anywhere"`: all who reach the address, without a password
+        pub metrics_from: MetricsFrom, "", default(MetricsFrom::Loopback);
+    }
+}
+
+fn check_listen(listen: &mut ListenConfig, section: &Section) -> Result<(), ConfigError> {
+    if let Some(path) = &listen.socket
+        && path.as_os_str().len() > MAX_SOCKET_PATH_BYTES
+    {
+        let message = format!(
+            "`listen.socket` has {} bytes as an absolute path, and the system takes at most {MAX_SOCKET_PATH_BYTES}; choose a shorter path, or \"auto\": {}",
+            path.as_os_str().len(),
+            path.display()
+        );
+        return Err(section.error_at("socket", message));
+    }
+    // Metrics have file names in them, so an address that other machines reach is named as such.
+    if let Some(address) = listen.metrics
+        && listen.metrics_from == MetricsFrom::Loopback
+        && !address.ip().to_canonical().is_loopback()
+    {
+        let message = format!(
+            "`listen.metrics` is {address}, which other machines may reach; set it to \"127.0.0.1:{}\", or \
+             `listen.metrics_from` to \"anywhere\" if all who reach it may read figures and file names",
+            address.port()
+        );
+        return Err(section.error_at("metrics", message));
+    }
+    Ok(())
+}
+
+keys! {
+    /// What attached clients may be asked for.
+    #[derive(Copy, Eq)]
+    pub struct SessionConfig = "session" {
+        /// whether `forebay headspace --replay` may show the trainer batches again for a while
+        pub allow_headspace: bool, "", default(true);
+    }
+}
+
+words! {
+    /// How far the daemon gives up rights over files that it does not need, where the kernel has Landlock.
+    pub enum Confinement {
+        /// It can no longer write, make or remove files but its own, nor start programs.
+        Auto = "auto",
+        /// Nor read any but its dataset, the system's libraries and what the kernel exports.
+        Strict = "strict",
+        /// Not at all.
+        Off = "off",
+    }
+}
+
+keys! {
+    /// What the daemon gives up once it has started.
+    #[derive(Eq)]
+    pub struct SecurityConfig = "security" {
+        /// where the kernel has Landlock, the daemon at work gives up rights over files: `"auto"`: it writes its
+        /// run-time folder only and starts no program; `"strict"`: it also reads nothing but its dataset, the system's
+        /// folders and what the kernel exports (symbolic links that lead out of the dataset then fail); `"off"`: it
+        /// keeps all
+        pub confine: Confinement, "", default(Confinement::Auto);
+    }
+}

@@ -1,0 +1,233 @@
+//! Keys set from outside the file: `--set batch.size=128`, `Loader(…, overrides={"batch.size": 128})`.
+//!
+//! A key is a path with dots. A step into an array is an element's place, or its `name` or `op`:
+//! `stage.preprocess.concurrency`, `stage.preprocess.operations.random-resized-crop.size`. A part with dots of its own
+//! stands in quotes: `output."a.b".dtype`.
+
+use super::error::{ConfigError, SourceLocation};
+use super::parse::{from_json, parse_toml_value};
+use super::presets::merge_values;
+use super::value::{Located, Value};
+
+/// One key and its new value.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Override {
+    path: Vec<String>,
+    /// `None` takes the key away, so that its default holds.
+    value: Option<Located>,
+    location: SourceLocation,
+}
+
+impl Override {
+    /// Reads the argument of `--set`: `KEY=VALUE` with a TOML value, or a bare word that stands for a string.
+    ///
+    /// # Errors
+    /// When there is no `=`, the key has an empty part, or the value starts like TOML and is none.
+    pub fn from_argument(argument: &str) -> Result<Self, ConfigError> {
+        let location = SourceLocation { source: "--set".into(), line: 0 };
+        match argument.split_once('=') {
+            Some((key, text)) => Self::from_toml(key, text),
+            None => Err(ConfigError::new(
+                &location,
+                format!("`{argument}` must be KEY=VALUE, such as batch.size=128"),
+            )),
+        }
+    }
+
+    /// A key with dots and the text of a TOML value, as given to `--set`.
+    ///
+    /// # Errors
+    /// When the key has an empty part, or the value starts like TOML and is none.
+    pub fn from_toml(key: &str, text: &str) -> Result<Self, ConfigError> {
+        let location = SourceLocation { source: "--set".into(), line: 0 };
+        Ok(Self {
+            path: split_key(&location, key)?,
+            value: Some(parse_toml_value(&location, text)?),
+            location,
+        })
+    }
+
+    /// The key with its dots and the value as JSON text, as a control frame carries it; `None` for a key taken away.
+    #[must_use]
+    pub fn as_json(&self) -> Option<(String, String)> {
+        let value = self.value.as_ref()?;
+        let key: Vec<String> = self
+            .path
+            .iter()
+            .map(|part| if part.contains('.') { format!("{part:?}") } else { part.clone() })
+            .collect();
+        Some((key.join("."), value.value.to_json().to_string()))
+    }
+
+    /// Reads a dict of overrides: keys with dots, or dicts within dicts. `None` (null) takes a key away.
+    ///
+    /// # Errors
+    /// When it is no dict, a key has an empty part, or a number does not fit.
+    pub fn from_json(overrides: &serde_json::Value) -> Result<Vec<Self>, ConfigError> {
+        let location = SourceLocation { source: "overrides".into(), line: 0 };
+        let serde_json::Value::Object(entries) = overrides else {
+            return Err(ConfigError::new(
+                &location,
+                "must be a dict such as {\"batch.size\": 128}",
+            ));
+        };
+        let mut all = Vec::new();
+        for (key, value) in entries {
+            let path = split_key(&location, key)?;
+            collect_leaves(&location, path, value, &mut all)?;
+        }
+        Ok(all)
+    }
+
+    /// Sets the key in a tree, making the tables on the way.
+    ///
+    /// # Errors
+    /// When a step goes through something that is neither a table nor an array, or to no element of an array.
+    pub(super) fn apply(&self, root: &mut Located) -> Result<(), ConfigError> {
+        self.apply_from(root, 0)
+    }
+
+    /// The value for `preset`, which must be known before the others are applied.
+    pub(super) fn preset(&self) -> Option<Option<&Located>> {
+        (self.path == ["preset"]).then_some(self.value.as_ref())
+    }
+
+    fn error(&self, message: &str) -> ConfigError {
+        ConfigError::new(&self.location, format!("`{}`: {message}", self.path.join(".")))
+    }
+
+    fn apply_from(&self, located: &mut Located, depth: usize) -> Result<(), ConfigError> {
+        let step = &self.path[depth];
+        let is_last = depth + 1 == self.path.len();
+        let parent = self.path[..depth].join(".");
+        match &mut located.value {
+            Value::Table(entries) => {
+                let index = entries.iter().position(|(name, _)| name == step);
+                match (index, &self.value, is_last) {
+                    (Some(index), None, true) => {
+                        entries.remove(index);
+                    }
+                    (None, None, _) => {}
+                    (Some(index), Some(value), true) => {
+                        merge_values(&mut entries[index].1, value.clone(), false);
+                    }
+                    (None, Some(value), true) => entries.push((step.clone(), value.clone())),
+                    (Some(index), _, false) => {
+                        self.apply_from(&mut entries[index].1, depth + 1)?;
+                    }
+                    (None, Some(_), false) => {
+                        let mut below = self.container(depth == 0 && step == "stage");
+                        self.apply_from(&mut below, depth + 1)?;
+                        entries.push((step.clone(), below));
+                    }
+                }
+                Ok(())
+            }
+            Value::Array(items) => {
+                let index = match find_element(items, step) {
+                    Ok(index) => index,
+                    // The fetch stage exists without being written.
+                    Err(_) if parent == "stage" && step == "fetch" => {
+                        items.push(self.named_table(step));
+                        items.len() - 1
+                    }
+                    Err(reason) => return Err(self.error(&format!("`{parent}` {reason}"))),
+                };
+                match (&self.value, is_last) {
+                    (Some(value), true) => merge_values(&mut items[index], value.clone(), false),
+                    (None, true) => {
+                        items.remove(index);
+                    }
+                    (_, false) => self.apply_from(&mut items[index], depth + 1)?,
+                }
+                Ok(())
+            }
+            other => {
+                let kind = other.kind();
+                Err(self.error(&format!("`{parent}` is {kind}, so nothing can be set in it")))
+            }
+        }
+    }
+
+    fn container(&self, is_array: bool) -> Located {
+        Located {
+            value: if is_array { Value::Array(Vec::new()) } else { Value::Table(Vec::new()) },
+            location: self.location.clone(),
+        }
+    }
+
+    fn named_table(&self, name: &str) -> Located {
+        let name =
+            Located { value: Value::String(name.to_owned()), location: self.location.clone() };
+        Located {
+            value: Value::Table(vec![("name".to_owned(), name)]),
+            location: self.location.clone(),
+        }
+    }
+}
+
+/// The element that a step means: its `name` or `op`, or its place counted from 0.
+fn find_element(items: &[Located], step: &str) -> Result<usize, String> {
+    let label = |item: &Located| {
+        ["name", "op"].iter().find_map(|key| match &item.get(key)?.value {
+            Value::String(label) => Some(label.clone()),
+            _ => None,
+        })
+    };
+    let labels: Vec<String> = items.iter().filter_map(label).collect();
+    let mut matches =
+        items.iter().enumerate().filter(|(_, item)| label(item).as_deref() == Some(step));
+    match (matches.next(), matches.next()) {
+        (Some((index, _)), None) => Ok(index),
+        (Some(_), Some(_)) => {
+            Err(format!("has several elements `{step}`; give the place, counted from 0"))
+        }
+        (None, _) => match step.parse::<usize>() {
+            Ok(index) if index < items.len() => Ok(index),
+            _ if labels.is_empty() => Err(format!("has {} elements", items.len())),
+            _ => Err(format!("has no element `{step}`; it has `{}`", labels.join("`, `"))),
+        },
+    }
+}
+
+fn collect_leaves(
+    location: &SourceLocation,
+    path: Vec<String>,
+    value: &serde_json::Value,
+    all: &mut Vec<Override>,
+) -> Result<(), ConfigError> {
+    if let serde_json::Value::Object(entries) = value {
+        for (key, value) in entries {
+            let mut path = path.clone();
+            path.push(key.clone());
+            collect_leaves(location, path, value, all)?;
+        }
+        return Ok(());
+    }
+    all.push(Override { path, value: from_json(location, value)?, location: location.clone() });
+    Ok(())
+}
+
+/// Splits `a."b.c".d` at the dots outside quotes.
+fn split_key(location: &SourceLocation, key: &str) -> Result<Vec<String>, ConfigError> {
+    let mut parts = vec![String::new()];
+    let mut quoted = false;
+    for character in key.trim().chars() {
+        match character {
+            '"' => quoted = !quoted,
+            '.' if !quoted => parts.push(String::new()),
+            _ => {
+                if let Some(part) = parts.last_mut() {
+                    part.push(character);
+                }
+            }
+        }
+    }
+    if quoted || parts.iter().any(String::is_empty) {
+        return Err(ConfigError::new(
+            location,
+            format!("`{key}` is no key; write it as batch.size"),
+        ));
+    }
+    Ok(parts)
+}

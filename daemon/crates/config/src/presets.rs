@@ -1,0 +1,151 @@
+//! Named starting points, and how a user's keys are laid over one.
+//!
+//! A preset is TOML like the user's own, so it can do nothing that a file cannot.
+
+use super::error::ConfigError;
+use super::parse::parse_toml;
+use super::section::nearest;
+use super::value::{Located, Value};
+
+/// The presets' names and texts.
+pub(super) const PRESETS: [(&str, &str); 2] =
+    [("imagenet-train", IMAGENET_TRAIN), ("imagenet-eval", IMAGENET_EVAL)];
+
+/// What torchvision's reference training of ResNet-50 does to an image, with the cast to float left to the GPU.
+const IMAGENET_TRAIN: &str = r#"
+[dataset]
+format = "image-folder"
+
+[[stage]]
+name = "preprocess"
+operations = [
+  { op = "decode-image" },
+  { op = "random-resized-crop", size = 224 },
+  { op = "random-horizontal-flip", probability = 0.5 },
+]
+
+[output]
+image = { dtype = "uint8", layout = "NCHW" }
+"#;
+
+/// What torchvision's reference evaluation does: every image once, in order.
+const IMAGENET_EVAL: &str = r#"
+[dataset]
+format = "image-folder"
+
+[order]
+shuffle = false
+
+[batch]
+last = "short"
+
+[[stage]]
+name = "preprocess"
+operations = [
+  { op = "decode-image" },
+  { op = "resize", size = 256 },
+  { op = "center-crop", size = 224 },
+]
+
+[output]
+image = { dtype = "uint8", layout = "NCHW" }
+"#;
+
+/// The tree of the preset that `name` asks for.
+///
+/// # Errors
+/// When there is none of that name: lists all.
+pub(super) fn preset_tree(name: &Located) -> Result<Located, ConfigError> {
+    let names = || PRESETS.iter().map(|(name, _)| *name);
+    let listed = || names().collect::<Vec<_>>().join("`, `");
+    let Value::String(wanted) = &name.value else {
+        return Err(ConfigError::new(
+            &name.location,
+            format!("`preset` must be one of `{}`, not {}", listed(), name.value.kind()),
+        ));
+    };
+    match PRESETS.iter().find(|(name, _)| name == wanted) {
+        Some((name, text)) => parse_toml(&format!("preset {name}"), text),
+        None => {
+            let hint = match nearest(wanted, names()) {
+                Some(name) => format!("did you mean `{name}`?"),
+                None => format!("there are `{}`", listed()),
+            };
+            Err(ConfigError::new(
+                &name.location,
+                format!("`preset`: unknown preset `{wanted}`; {hint}"),
+            ))
+        }
+    }
+}
+
+/// Lays the user's tree over a preset's. Tables are merged key by key, and any other value replaces the preset's.
+///
+/// Stages are merged by name. A user who writes a CPU stage that the preset does not have describes the work anew:
+/// the preset's stages are then gone.
+pub(super) fn merge(preset: &mut Located, user: Located) {
+    let keeps_stages = user.get("stage").is_none_or(|stages| {
+        let known = preset.get("stage").map(names_of).unwrap_or_default();
+        names_of(stages).iter().all(|name| name == "fetch" || known.contains(name))
+    });
+    if !keeps_stages && let Value::Table(entries) = &mut preset.value {
+        entries.retain(|(key, _)| key != "stage");
+    }
+    merge_values(preset, user, true);
+}
+
+/// Merges `over` into `base`; with `by_name` also arrays whose tables all have names.
+pub(super) fn merge_values(base: &mut Located, over: Located, by_name: bool) {
+    match (&mut base.value, over.value) {
+        (Value::Table(entries), Value::Table(over_entries)) => {
+            base.location = over.location;
+            for (key, value) in over_entries {
+                match entries.iter_mut().find(|(name, _)| *name == key) {
+                    Some((_, existing)) => merge_values(existing, value, by_name),
+                    None => entries.push((key, value)),
+                }
+            }
+        }
+        (Value::Array(items), Value::Array(over_items))
+            if by_name && all_named(items) && all_named(&over_items) =>
+        {
+            base.location = over.location;
+            // A name that comes twice in one file must stay twice, to be refused.
+            let preset_names: Vec<String> = items.iter().filter_map(name_of).collect();
+            let mut merged = Vec::new();
+            for item in over_items {
+                let name = name_of(&item);
+                let known = preset_names.iter().position(|n| Some(n) == name.as_ref());
+                match known {
+                    Some(index) if !merged.contains(&index) => {
+                        merged.push(index);
+                        merge_values(&mut items[index], item, by_name);
+                    }
+                    _ => items.push(item),
+                }
+            }
+        }
+        (_, value) => {
+            *base = Located { value, location: over.location };
+        }
+    }
+}
+
+/// The `name` of a table.
+fn name_of(located: &Located) -> Option<String> {
+    match &located.get("name")?.value {
+        Value::String(name) => Some(name.clone()),
+        _ => None,
+    }
+}
+
+fn names_of(array: &Located) -> Vec<String> {
+    match &array.value {
+        Value::Array(items) => items.iter().filter_map(name_of).collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn all_named(items: &[Located]) -> bool {
+    !items.is_empty() && items.iter().all(|item| name_of(item).is_some())
+}

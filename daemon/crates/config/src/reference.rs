@@ -1,0 +1,171 @@
+//! What is written about the keys: the tables of docs/config.md, and a JSON schema for editors.
+//!
+//! Both walk the tables of this crate and those that formats and operations own. The text between the tables is written
+//! by hand.
+
+use serde_json::{Map, Value as Json, json};
+
+use crate::config::TABLES;
+use crate::table::{Key, KeyDefault, Table};
+
+/// The tables that stand outside of this crate.
+#[derive(Debug)]
+pub struct Reference {
+    /// Names of formats with their own keys of `[dataset]`.
+    pub formats: Vec<(&'static str, Table)>,
+    /// The arguments of operations; the path is the operation's name.
+    pub operations: Vec<Table>,
+}
+
+impl Reference {
+    /// A document with its tables made anew. A table stands below a line such as `<!-- keys: ring -->`; there are also
+    /// `<!-- keys: formats -->` and `<!-- keys: operations -->`.
+    ///
+    /// # Errors
+    /// A table that has no such line, by the line that is missing.
+    pub fn markdown(&self, document: &str) -> Result<String, String> {
+        let mut parts =
+            vec![("formats", self.format_rows()), ("operations", self.operation_rows())];
+        for table in TABLES {
+            let name = if table.path.is_empty() { "top level" } else { table.path };
+            let rows = table.keys.iter().map(|key| row(&path_of(&table, key), key, key.words));
+            parts.push((name, format!("{HEAD}{}", rows.collect::<String>())));
+        }
+        let mut text = document.to_owned();
+        for (name, rows) in parts {
+            let marker = format!("<!-- keys: {name} -->\n");
+            let Some((before, after)) = text.split_once(&marker) else {
+                return Err(marker);
+            };
+            let after: String =
+                after.split_inclusive('\n').skip_while(|line| line.starts_with('|')).collect();
+            text = format!("{before}{marker}{rows}{after}");
+        }
+        Ok(text)
+    }
+
+    /// One row for each key, which several formats may have.
+    fn format_rows(&self) -> String {
+        let mut rows: Vec<(String, &Key, Vec<String>)> = Vec::new();
+        for (format, table) in &self.formats {
+            for key in table.keys {
+                let path = path_of(table, key);
+                let name = format!("`{format}`");
+                match rows
+                    .iter_mut()
+                    .find(|(known, other, _)| *known == path && other.words == key.words)
+                {
+                    Some((_, _, formats)) => formats.push(name),
+                    None => rows.push((path, key, vec![name])),
+                }
+            }
+        }
+        let rows = rows.iter().map(|(path, key, formats)| {
+            row(path, key, &format!("{}: {}", formats.join(", "), key.words))
+        });
+        format!("{HEAD}{}", rows.collect::<String>())
+    }
+
+    fn operation_rows(&self) -> String {
+        let mut text =
+            "| `op` | argument | type | default | meaning |\n|---|---|---|---|---|\n".to_owned();
+        for table in &self.operations {
+            text.push_str(&format!("| `{}` | | | | {} |\n", table.path, table.words));
+            for key in table.keys {
+                let (name, default) = (key.name, key.default_words());
+                text.push_str(&format!(
+                    "| | `{name}` | {} | {default} | {} |\n",
+                    key.kind, key.words
+                ));
+            }
+        }
+        text
+    }
+
+    /// A JSON schema (draft 7) of the configuration file.
+    #[must_use]
+    pub fn schema(&self) -> Json {
+        let mut sections = Map::new();
+        for table in TABLES {
+            let mut keys = properties(&table);
+            match table.path {
+                "" => sections.append(&mut keys),
+                "stage" => {
+                    let stage = json!({ "type": "array", "items": object(&table, keys) });
+                    sections.insert("stage".to_owned(), stage);
+                }
+                // Has no key that other stages have not.
+                "stage.fetch" => {}
+                "output.FIELD" => {
+                    let field = object(&table, keys);
+                    let output = json!({ "type": "object", "additionalProperties": field });
+                    sections.insert("output".to_owned(), output);
+                }
+                path => {
+                    if path == "dataset" {
+                        let own = self.formats.iter().map(|(_, table)| properties(table));
+                        keys.extend(own.flatten());
+                        keys["format"]["enum"] =
+                            self.formats.iter().map(|(name, _)| *name).collect();
+                    }
+                    sections.insert(path.to_owned(), object(&table, keys));
+                }
+            }
+        }
+        let operations: Vec<Json> = self.operations.iter().map(operation).collect();
+        json!({
+            "$schema": "http://json-schema.org/draft-07/schema#",
+            "title": "A stream of Forebay",
+            "type": "object",
+            "properties": sections,
+            "additionalProperties": false,
+            "definitions": { "operation": { "oneOf": operations } },
+        })
+    }
+}
+
+const HEAD: &str = "| key | type | unit | default | meaning |\n|---|---|---|---|---|\n";
+
+fn path_of(table: &Table, key: &Key) -> String {
+    if table.path.is_empty() { key.name.to_owned() } else { format!("{}.{}", table.path, key.name) }
+}
+
+fn row(path: &str, key: &Key, words: &str) -> String {
+    let unit = if key.unit.is_empty() { String::new() } else { format!("{} ", key.unit) };
+    format!("| `{path}` | {} | {unit}| {} | {words} |\n", key.kind, key.default_words())
+}
+
+fn properties(table: &Table) -> Map<String, Json> {
+    let property = |key: &Key| {
+        let mut schema = (key.schema)();
+        schema["description"] = key.words.into();
+        if let Some(default) = key
+            .default_value()
+            .filter(|_| !matches!(key.default, KeyDefault::Value(_, words) if !words.is_empty()))
+        {
+            schema["default"] = default.to_json();
+        }
+        (key.name.to_owned(), schema)
+    };
+    table.keys.iter().map(property).collect()
+}
+
+/// Nothing is required here: a preset or an override may have it.
+fn object(table: &Table, properties: Map<String, Json>) -> Json {
+    json!({
+        "description": table.words,
+        "type": "object",
+        "properties": properties,
+        "additionalProperties": false,
+    })
+}
+
+fn operation(table: &Table) -> Json {
+    let mut keys = properties(table);
+    keys.insert("op".to_owned(), json!({ "const": table.path }));
+    let required = table.keys.iter().filter(|key| matches!(key.default, KeyDefault::Required(_)));
+    let names: Vec<&str> = std::iter::once("op").chain(required.map(|key| key.name)).collect();
+    let mut schema = object(table, keys);
+    schema["required"] = json!(names);
+    schema
+}

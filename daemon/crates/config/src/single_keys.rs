@@ -1,0 +1,177 @@
+//! The kinds that one key alone takes.
+
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+
+use nix::unistd;
+
+use crate::kind::{LocalPath, read_percent, write_percent};
+use crate::kinds;
+use crate::presets::PRESETS;
+use crate::value::Value;
+
+/// The word for what Forebay chooses itself.
+const AUTO: &str = "auto";
+
+/// The most cores that a list may name: Linux' own limit on x86-64 is 8,192.
+const MAX_CORE: u32 = 8_191;
+
+/// How many threads a stage may use at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Concurrency {
+    /// The cores that the daemon may use.
+    Auto,
+    /// So many.
+    Threads(NonZeroU32),
+}
+
+/// How many substitutes an epoch may have.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum BadSampleBudget {
+    /// A share of the epoch's samples, 0 to 1; at least one sample.
+    Share(f64),
+    /// So many samples.
+    Count(u64),
+}
+
+kinds! {
+    Concurrency as Concurrency: "\"auto\" or a number of threads from 1", type "\"auto\" or a whole number from 1";
+    read(value) {
+        match value.as_text() {
+            Some(AUTO) => Some(Concurrency::Auto),
+            _ => NonZeroU32::read(value).map(Concurrency::Threads),
+        }
+    }
+    write(out) {
+        match out {
+            Concurrency::Auto => Value::String(AUTO.to_owned()),
+            Concurrency::Threads(threads) => NonZeroU32::write(threads),
+        }
+    }
+    schema { "anyOf": [{ "const": AUTO }, (NonZeroU32::schema())] }
+
+    BadSampleBudget as BadSampleBudget: "a share of the epoch's samples such as \"0.1%\" (0% to 100%), or a count", type "a percentage in quotes, or a count";
+    read(value) {
+        let count = u64::read(value).map(BadSampleBudget::Count);
+        count.or_else(|| read_percent(value).map(BadSampleBudget::Share))
+    }
+    write(out) {
+        match out {
+            BadSampleBudget::Share(share) => write_percent(*share),
+            BadSampleBudget::Count(count) => u64::write(count),
+        }
+    }
+    schema { "anyOf": [(CpuLimit::schema()), (u64::schema())] }
+
+    /// A preset's name. Which there are is checked when it is laid under the file.
+    [pub(crate)] Preset as String: "a preset's name";
+    read(value) { String::read(value) }
+    write(out) { String::write(out) }
+    schema { "enum": (PRESETS.map(|(name, _)| name)) }
+
+    /// A percentage above 0 as a share.
+    [pub] CpuLimit as f64: "a percentage of the allowed cores such as \"40%\" (above 0%, at most 100%)", type "a percentage in quotes";
+    read(value) { read_percent(value).filter(|share| *share > 0.0) }
+    write(out) { write_percent(*out) }
+    schema { "type": "string", "pattern": r"^[0-9.]+ *%$" }
+
+    /// `"auto"` (`None`), or cores such as `"8-15"` or `"0,2,4-7"`, sorted.
+    [pub] Cores as Option<Vec<u32>>: "\"auto\", or cores such as \"8-15\" or \"0,2,4-7\", each once", type "\"auto\" or a list in quotes";
+    read(value) {
+        let text = value.as_text()?;
+        if text == AUTO {
+            return Some(None);
+        }
+        let mut cores = Vec::new();
+        for part in text.split(',') {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let first: u32 = first.trim().parse().ok()?;
+            let last: u32 = last.trim().parse().ok()?;
+            if first > last || last > MAX_CORE {
+                return None;
+            }
+            cores.extend(first..=last);
+        }
+        cores.sort_unstable();
+        cores.windows(2).all(|pair| pair[0] != pair[1]).then_some(Some(cores))
+    }
+    write(out) {
+        let listed = |cores: &Vec<u32>| cores.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+        Value::String(out.as_ref().map_or_else(|| AUTO.to_owned(), listed))
+    }
+    schema { "type": "string", "pattern": "^(auto|[0-9, -]+)$" }
+
+    /// `"auto"` (`None`), or the path of a Unix socket.
+    [pub] SocketPath as Option<PathBuf>: LocalPath::EXPECTED, type "\"auto\" or a path";
+    read(value) {
+        let path = LocalPath::read(value)?;
+        Some((path != Path::new(AUTO)).then_some(path))
+    }
+    write(out) { out.as_ref().map_or_else(|| Value::String(AUTO.to_owned()), LocalPath::write) }
+    resolve(out, folder) { out.map(|path| LocalPath::resolve(path, folder)) }
+    schema { "type": "string" }
+
+    /// A group by name or number. The name is looked up on this machine.
+    [pub] Group as u32: "a group's name or number";
+    read(value) {
+        let named = || unistd::Group::from_name(value.as_text()?).ok()?;
+        u32::read(value).or_else(|| named().map(|group| group.gid.as_raw()))
+    }
+    write(out) { u32::write(out) }
+    refusal(value) {
+        let name = value.as_text()?;
+        Some(match unistd::Group::from_name(name) {
+            Err(error) => format!(": cannot look up the group `{name}`: {error}"),
+            Ok(_) => format!(": this machine has no group `{name}`"),
+        })
+    }
+    schema { "anyOf": [{ "type": "string" }, (u32::schema())] }
+
+    /// An IP address with a port. No host names: what they stand for may change under the daemon.
+    [pub] Address as SocketAddr: "an IP address and a port such as \"127.0.0.1:9464\" (port 0: any free one)", type "an IP address and port in quotes";
+    read(value) { value.as_text()?.parse().ok() }
+    write(out) { Value::String(out.to_string()) }
+    schema { "type": "string" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kind::Kind;
+
+    fn text(text: &str) -> Value {
+        Value::String(text.to_owned())
+    }
+
+    #[test]
+    fn budgets_are_shares_or_counts() {
+        let budget = BadSampleBudget::read;
+        assert_eq!(budget(&text("50%")), Some(BadSampleBudget::Share(0.5)));
+        assert_eq!(budget(&Value::Integer(3)), Some(BadSampleBudget::Count(3)));
+        for wrong in
+            [text("101%"), text("0.1"), text("nan%"), Value::Float(0.1), Value::Integer(-1)]
+        {
+            assert_eq!(budget(&wrong), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_limit_is_a_percentage_above_nothing() {
+        assert_eq!(CpuLimit::read(&text("40%")), Some(0.4));
+        assert_eq!(CpuLimit::read(&text("12.5 %")), Some(0.125));
+        for wrong in [text("0%"), text("101%"), text("nan%"), text("40"), Value::Float(0.4)] {
+            assert_eq!(CpuLimit::read(&wrong), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn cores_are_listed_once_each() {
+        let cores = |written| Cores::read(&text(written));
+        assert_eq!(cores("auto"), Some(None));
+        assert_eq!(cores("4-6, 0"), Some(Some(vec![0, 4, 5, 6])));
+        for wrong in ["", "a", "5-4", "1,1", "0-4,3", "-1", "0-99999999"] {
+            assert_eq!(cores(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! `[[stage]]`: the fetch stage and the CPU stages.
+
+use std::num::NonZeroU32;
+
+use crate::error::{ConfigError, SourceLocation};
+use crate::kind::Kind;
+use crate::section::Section;
+use crate::single_keys::Concurrency;
+use crate::table::Keys;
+use crate::value::{Located, Value};
+use crate::{keys, kinds};
+
+/// The stage that reads files; it exists without being written.
+const FETCH: &str = "fetch";
+
+const FETCH_READS: NonZeroU32 = NonZeroU32::new(16).unwrap();
+
+/// What the verdict calls other limits than a stage.
+const WORDS_OF_THE_VERDICT: [&str; 5] = ["storage", "ring", "cpu-budget", "trainer", "none"];
+
+/// The longest name that the tables of `stats` have room for.
+const MAX_NAME_BYTES: usize = 32;
+
+keys! {
+    /// A CPU stage.
+    pub struct StageConfig = "stage" {
+        /// unique; `fetch` is the stage that reads files
+        pub name: StageName, "", required;
+        /// threads at once; `"auto"`: found at run time, from the number of allowed cores upward where threads block;
+        /// `forebay stats` says why
+        pub concurrency: Concurrency, "threads", default(Concurrency::Auto);
+        /// each with `op` and its arguments; `[]` for none
+        pub operations: Operations, "", required;
+    }
+}
+
+keys! {
+    /// The stage of the name `fetch`, which reads files.
+    pub struct FetchConfig = "stage.fetch" {
+        /// `fetch`
+        pub name: StageName, "", required;
+        /// reads under way at once
+        pub concurrency: NonZeroU32, "reads", default(FETCH_READS);
+    }
+}
+
+kinds! {
+    /// A name that messages, metrics and the verdict can use.
+    [pub] StageName as String: "1 to 32 letters, digits, `-` or `_`";
+    read(value) {
+        let name = value.as_text()?;
+        let is_word = !name.is_empty()
+            && name.len() <= MAX_NAME_BYTES
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
+        (is_word && !WORDS_OF_THE_VERDICT.contains(&name)).then(|| name.to_owned())
+    }
+    write(out) { String::write(out) }
+    refusal(value) {
+        let name = value.as_text().filter(|name| WORDS_OF_THE_VERDICT.contains(name))?;
+        Some(format!(": the verdict uses `{name}` for another limit; choose another name"))
+    }
+    schema { "type": "string", "pattern": "^[A-Za-z0-9_-]{1,32}$" }
+
+    /// An array of tables, which the registry of operations reads.
+    [pub] Operations as Vec<Located>: "an array of tables such as [{ op = \"decode-image\" }], or [] for none", type "an array of tables";
+    read(value) {
+        match value {
+            Value::Array(items) if items.iter().all(|item| matches!(item.value, Value::Table(_))) => {
+                Some(items.clone())
+            }
+            _ => None,
+        }
+    }
+    write(out) { Value::Array(out.clone()) }
+    schema { "type": "array", "items": { "$ref": "#/definitions/operation" } }
+}
+
+/// Reads all stages out of the root.
+///
+/// # Errors
+/// No CPU stage, a name that is missing, taken or reserved, an unknown key, operations that are no tables.
+pub(super) fn read_stages(
+    root: &mut Section,
+) -> Result<(FetchConfig, Vec<StageConfig>), ConfigError> {
+    let mut fetch = None;
+    let mut stages: Vec<StageConfig> = Vec::new();
+    let mut names: Vec<(String, SourceLocation)> = Vec::new();
+    for table in tables(root.take_located("stage"))? {
+        let location = table.location.clone();
+        let name = table.get("name").and_then(|name| StageName::read(&name.value));
+        let path = name.as_ref().map_or("stage".to_owned(), |name| format!("stage.{name}"));
+        if let Some((name, earlier)) = names.iter().find(|(taken, _)| Some(taken) == name.as_ref())
+        {
+            let message =
+                format!("two stages are called `{name}`; the other one stands at {earlier}");
+            return Err(ConfigError::new(&location, message));
+        }
+        let is_fetch = name.as_deref() == Some(FETCH);
+        if let (true, Some(operations)) = (is_fetch, table.get("operations")) {
+            return Err(ConfigError::new(
+                &operations.location,
+                "`stage.fetch.operations`: the stage `fetch` only reads files and takes `concurrency` alone; give the operations to a stage of another name",
+            ));
+        }
+        names.extend(name.map(|name| (name, location)));
+        let mut section = root.nested(path, table)?;
+        if is_fetch {
+            fetch = Some(FetchConfig::read(&mut section)?);
+        } else {
+            stages.push(StageConfig::read(&mut section)?);
+        }
+    }
+    if stages.is_empty() {
+        return Err(root.error(
+            "`stage` is required: a `[[stage]]` with `name` and `operations` (`operations = []` for none), or a `preset`",
+        ));
+    }
+    let fetch = match fetch {
+        Some(fetch) => fetch,
+        None => {
+            let name = ("name".to_owned(), Value::String(FETCH.to_owned()).into());
+            FetchConfig::read(&mut root.nested("stage.fetch", Value::Table(vec![name]).into())?)?
+        }
+    };
+    Ok((fetch, stages))
+}
+
+fn tables(stages: Option<Located>) -> Result<Vec<Located>, ConfigError> {
+    let Some(Located { value, location }) = stages else { return Ok(Vec::new()) };
+    let Value::Array(items) = value else {
+        let kind = value.kind();
+        let message =
+            format!("`stage` must be an array of tables, written `[[stage]]`, not {kind}");
+        return Err(ConfigError::new(&location, message));
+    };
+    Ok(items)
+}

@@ -1,0 +1,486 @@
+//! One client's connection, from its `Hello` to its end.
+//!
+//! States: Greeting ─Hello─► Ready ─Attach, Reattach─► Attached ─Goodbye, hang-up, death or fault─► over. `Start` or
+//! `Restart` is allowed once, in Ready, and only to a private daemon; `Stats` in Ready and Attached. Anything else ends the
+//! connection with a fault.
+
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::time::Duration;
+
+use forebay_protocol::frames::{
+    Attach, ClientFrame, DaemonFrame, Fault, FaultKind, PROTOCOL_VERSION,
+};
+use forebay_protocol::observing::ReplayRequest;
+use forebay_protocol::socket::{Connection, Incoming, SocketError};
+use forebay_protocol::wire::MAX_FRAME_BYTES;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::mpsc;
+
+use super::host::{Host, Opening};
+use super::peer;
+use forebay_engine::{
+    ReattachState, Recorded, SessionEnd, SessionMemory, SessionTerms, begin_recording, watch,
+};
+
+/// Frames that wait to be sent to one client.
+const OUTBOX_FRAMES: usize = 64;
+/// Connections at once over all streams, those of `stats` included; each costs two descriptors.
+const MAX_CONNECTIONS: usize = 256;
+/// Messages of one client that are read before the others have their turn.
+const MESSAGES_PER_TURN: usize = 64;
+
+/// How often a daemon that is opening its streams shows that it lives.
+const SIGN_OF_LIFE: Duration = Duration::from_millis(500);
+
+/// Why a connection ended, where the client did not just leave.
+#[derive(Debug, thiserror::Error)]
+enum Cut {
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    #[error("the client sent nothing for {0:?} after connecting")]
+    SaysNothing(Duration),
+    #[error("the client did not read its socket for {0:?}")]
+    ReadsNothing(Duration),
+}
+
+/// Serves one client until it is gone.
+pub async fn serve_connection(connection: Connection, host: Rc<Host>) {
+    if let Err(error) = converse(connection, host).await {
+        tracing::warn!(%error, "a connection ended");
+    }
+}
+
+async fn converse(connection: Connection, host: Rc<Host>) -> Result<(), Cut> {
+    if host.connections.get() >= MAX_CONNECTIONS {
+        tracing::warn!(connections = MAX_CONNECTIONS, "refused a connection: too many connections");
+        let message =
+            format!("{MAX_CONNECTIONS} connections are open, the maximum; end unused clients");
+        // A client that does not read it is told nothing.
+        let _ =
+            connection.send(&DaemonFrame::Fault(Fault { kind: FaultKind::Memory, message }), &[]);
+        return Ok(());
+    }
+    host.connections.set(host.connections.get() + 1);
+    let pidfd = peer::pidfd(&connection);
+    let (outbox, frames) = mpsc::channel(OUTBOX_FRAMES);
+    let (recorded, recordings) = mpsc::channel(1);
+    let mut client = Client {
+        connection: Rc::new(connection),
+        host: Rc::clone(&host),
+        outbox,
+        greeted: false,
+        session: None,
+        terms: None,
+        pidfd: None,
+        number: host.next_number(),
+        replay_requests: BTreeSet::new(),
+        recorded,
+    };
+    let ended = client.run(frames, recordings, pidfd).await;
+    client.detach();
+    host.connections.set(host.connections.get() - 1);
+    ended
+}
+
+struct Client {
+    connection: Rc<Connection>,
+    host: Rc<Host>,
+    outbox: mpsc::Sender<DaemonFrame>,
+    greeted: bool,
+    session: Option<u64>,
+    /// Keeps the segments' names, if they have any.
+    terms: Option<SessionTerms>,
+    /// Sent with the Hello; watched beside what the kernel tells, which is nothing on older kernels and for a dead peer.
+    pidfd: Option<OwnedFd>,
+    /// This connection's number in the daemon.
+    number: u64,
+    /// Sessions for which it asked for a replay.
+    replay_requests: BTreeSet<u64>,
+    /// Where what comes of a recording is awaited; it ends when nobody does.
+    recorded: mpsc::Sender<Recorded>,
+}
+
+/// Whether the connection goes on.
+enum Next {
+    Continue,
+    Over,
+}
+
+impl Client {
+    async fn run(
+        &mut self,
+        mut frames: mpsc::Receiver<DaemonFrame>,
+        mut recordings: mpsc::Receiver<Recorded>,
+        pidfd: Option<OwnedFd>,
+    ) -> Result<(), Cut> {
+        let connection = Rc::clone(&self.connection);
+        let io_failed = |source: std::io::Error| SocketError::Call { call: "epoll", source };
+        let patience = self.host.patience;
+        let shared = Shared { connection: Rc::clone(&connection), patience: patience.sending };
+        let socket = watch(shared, Interest::READABLE | Interest::WRITABLE).map_err(io_failed)?;
+        let death = peer::death(pidfd);
+        tokio::pin!(death);
+        let announced_death = peer::death(None);
+        tokio::pin!(announced_death);
+        let greeting = tokio::time::sleep(patience.greeting);
+        tokio::pin!(greeting);
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut death => return Ok(()),
+                () = &mut announced_death => return Ok(()),
+                () = &mut greeting, if !self.greeted => return Err(Cut::SaysNothing(patience.greeting)),
+                frame = frames.recv() => {
+                    if let Some(frame) = frame {
+                        send(&socket, &frame, &[]).await?;
+                    }
+                }
+                recorded = recordings.recv() => match recorded {
+                    Some(Ok(text)) => send(&socket, &DaemonFrame::Recorded, &[text.as_fd()]).await?,
+                    Some(Err(fault)) => send(&socket, &DaemonFrame::Fault(fault), &[]).await?,
+                    None => {}
+                },
+                guard = socket.readable() => {
+                    let mut guard = guard.map_err(io_failed)?;
+                    let mut is_drained = false;
+                    let mut rang = false;
+                    for _ in 0..MESSAGES_PER_TURN {
+                        match connection.receive::<ClientFrame>() {
+                            Ok(Incoming::Frame(frame, descriptors)) => {
+                                // A request may take long, such as the scan of a dataset; nobody waits for it then.
+                                let next = tokio::select! {
+                                    biased;
+                                    () = &mut death => return Ok(()),
+                                    () = &mut announced_death => return Ok(()),
+                                    next = self.handle(frame, descriptors, &socket) => next?,
+                                };
+                                if let Some(pidfd) = self.pidfd.take() {
+                                    announced_death.set(peer::death(Some(pidfd)));
+                                }
+                                match next {
+                                    Next::Continue => break,
+                                    Next::Over => {
+                                        while let Ok(frame) = frames.try_recv() {
+                                            send(&socket, &frame, &[]).await?;
+                                        }
+                                        return Ok(());
+                                    }
+                                }
+                            }
+                            Ok(Incoming::Doorbell) => rang = true,
+                            Ok(Incoming::Empty) => {
+                                is_drained = true;
+                                break;
+                            }
+                            Err(SocketError::Closed) => return Ok(()),
+                            Err(error) => {
+                                let fault = Fault { kind: FaultKind::Protocol, message: error.to_string() };
+                                send(&socket, &DaemonFrame::Fault(fault), &[]).await?;
+                                return Err(error.into());
+                            }
+                        }
+                    }
+                    if rang {
+                        self.doorbell();
+                    }
+                    if is_drained {
+                        guard.clear_ready();
+                    } else {
+                        // More waits; a client that never stops shall not keep the engine from the others.
+                        drop(guard);
+                        tokio::task::yield_now().await;
+                    }
+                }
+            }
+            if self.session.is_some_and(|number| !self.session_lives(number)) {
+                // The engine cut the client off; its last frames still go out.
+                while let Ok(frame) = frames.try_recv() {
+                    send(&socket, &frame, &[]).await?;
+                }
+                return Ok(());
+            }
+        }
+    }
+
+    fn session_lives(&self, number: u64) -> bool {
+        self.host.engine().is_some_and(|engine| engine.borrow().has_session(number))
+    }
+
+    fn doorbell(&self) {
+        if let (Some(engine), Some(session)) = (self.host.engine(), self.session) {
+            engine.borrow_mut().advance(session);
+        }
+    }
+
+    async fn handle(
+        &mut self,
+        frame: ClientFrame,
+        mut descriptors: Vec<OwnedFd>,
+        socket: &AsyncFd<Shared>,
+    ) -> Result<Next, Cut> {
+        let refusal = match (frame, self.greeted) {
+            (ClientFrame::Hello { protocol, release }, false) => {
+                self.greeted = true;
+                self.pidfd = descriptors.pop().filter(peer::is_pidfd);
+                if protocol != PROTOCOL_VERSION {
+                    Some(version_fault(protocol, &release))
+                } else {
+                    let streams = self.host.engine().map_or_else(Vec::new, |engine| {
+                        engine
+                            .borrow()
+                            .streams()
+                            .iter()
+                            .map(|stream| stream.name().to_owned())
+                            .collect()
+                    });
+                    let release = env!("CARGO_PKG_VERSION").to_owned();
+                    let welcome =
+                        DaemonFrame::Welcome { protocol: PROTOCOL_VERSION, release, streams };
+                    send(socket, &welcome, &[]).await?;
+                    None
+                }
+            }
+            (_, false) => Some(protocol_fault("the first frame must be Hello")),
+            (ClientFrame::Hello { .. }, true) => Some(protocol_fault("a second Hello")),
+            (ClientFrame::Start(start), true) => self.open(Opening::Start(start), socket).await?,
+            (ClientFrame::Restart(restart), true) => {
+                self.open(Opening::Restart(restart, descriptors), socket).await?
+            }
+            (ClientFrame::Attach(request), true) => {
+                self.attach(&request, SessionMemory::Sealed, socket).await?
+            }
+            (ClientFrame::AttachNamed(request), true) => {
+                self.attach(&request, SessionMemory::Named, socket).await?
+            }
+            (ClientFrame::Reattach(request), true) => {
+                let (serial, leased) = (request.serial, request.leased);
+                let state = ReattachState { data: descriptors, serial, leased };
+                let memory = SessionMemory::Reattached(state);
+                self.attach(&request.attach, memory, socket).await?
+            }
+            (ClientFrame::Seek { serial, position, substitutes }, true) => {
+                match (self.host.engine(), self.session) {
+                    (Some(engine), Some(number)) => {
+                        engine.borrow_mut().seek(number, serial, position, substitutes);
+                        None
+                    }
+                    _ => Some(protocol_fault("Seek before Attach")),
+                }
+            }
+            (ClientFrame::Stats, true) => {
+                let report = self.host.engine().map(|engine| {
+                    let mut engine = engine.borrow_mut();
+                    // Slots given back ring only by the half ring; a report shall not call them held.
+                    engine.advance_all();
+                    engine.report()
+                });
+                let text = serde_json::to_string(&report).unwrap_or_default();
+                for part in in_parts(&text) {
+                    send(socket, &part, &[]).await?;
+                }
+                None
+            }
+            (ClientFrame::Steps, true) => {
+                let steps = self.host.engine().map(|engine| engine.borrow().steps());
+                send(socket, &DaemonFrame::Steps(steps.unwrap_or_default()), &[]).await?;
+                None
+            }
+            (ClientFrame::Replay(request), true) => self.replay(&request, socket).await?,
+            (ClientFrame::Record(wanted), true) => match self.host.engine() {
+                Some(engine) => begin_recording(&engine, wanted, self.recorded.clone()).err(),
+                None => Some(protocol_fault("Record before Start")),
+            },
+            (ClientFrame::Goodbye, true) => return Ok(Next::Over),
+        };
+        match refusal {
+            None => Ok(Next::Continue),
+            Some(fault) => self.refuse(socket, fault).await,
+        }
+    }
+
+    /// Opens the streams; a long scan rings now and then, so that the client sees that the daemon lives and this side
+    /// that the client does. Gives what it is refused for.
+    async fn open(&self, opening: Opening, socket: &AsyncFd<Shared>) -> Result<Option<Fault>, Cut> {
+        let opener = match &self.host.opener {
+            Some(opener) if self.host.engine().is_none() => opener,
+            _ => {
+                return Ok(Some(protocol_fault("Start and Restart are for private daemons, once")));
+            }
+        };
+        let mut opening = opener(opening);
+        let opened = loop {
+            tokio::select! {
+                opened = &mut opening => break opened,
+                () = tokio::time::sleep(SIGN_OF_LIFE) => self.connection.ring()?,
+            }
+        };
+        match opened {
+            Ok((engine, restart_state)) => {
+                *self.host.engine.borrow_mut() = Some(engine);
+                if let Some(restart_state) = restart_state {
+                    send(socket, &DaemonFrame::Kept, &restart_state.descriptors()).await?;
+                }
+                Ok(None)
+            }
+            Err(fault) => Ok(Some(fault)),
+        }
+    }
+
+    /// Opens the session. Gives what it is refused for.
+    async fn attach(
+        &mut self,
+        request: &Attach,
+        memory: SessionMemory,
+        socket: &AsyncFd<Shared>,
+    ) -> Result<Option<Fault>, Cut> {
+        if self.session.is_some() {
+            return Ok(Some(protocol_fault("a second Attach on one connection")));
+        }
+        let Some(engine) = self.host.engine() else {
+            return Ok(Some(protocol_fault("Attach before Start")));
+        };
+        if !self.host.takes_clients {
+            let message =
+                "this daemon is private to its loader; use `forebay serve` for several clients";
+            return Ok(Some(Fault { kind: FaultKind::Config, message: message.to_owned() }));
+        }
+        let attached = engine.borrow_mut().attach(
+            request,
+            memory,
+            self.host.restart_policy,
+            Rc::clone(&self.connection),
+            self.outbox.clone(),
+        );
+        match attached {
+            Ok((number, terms)) => {
+                self.session = Some(number);
+                send(socket, &terms.frame, &terms.descriptors()).await?;
+                // Names last until the client has opened them.
+                self.terms = terms.has_names().then_some(terms);
+                engine.borrow_mut().advance(number);
+                Ok(None)
+            }
+            Err(fault) => Ok(Some(fault)),
+        }
+    }
+
+    /// Does what is asked about a replay. Gives what it is refused for.
+    async fn replay(
+        &mut self,
+        request: &ReplayRequest,
+        socket: &AsyncFd<Shared>,
+    ) -> Result<Option<Fault>, Cut> {
+        let Some(engine) = self.host.engine() else {
+            return Ok(Some(protocol_fault("Replay before Start")));
+        };
+        let asked = engine.borrow_mut().request_replay(request, self.number);
+        if let Err(message) = asked {
+            return Ok(Some(Fault { kind: FaultKind::Config, message }));
+        }
+        if let ReplayRequest::Check { session, .. } | ReplayRequest::Arm { session, .. } = *request
+        {
+            self.replay_requests.insert(session);
+        }
+        let steps = engine.borrow().steps();
+        send(socket, &DaemonFrame::Steps(steps), &[]).await?;
+        Ok(None)
+    }
+
+    async fn refuse(&self, socket: &AsyncFd<Shared>, fault: Fault) -> Result<Next, Cut> {
+        tracing::warn!(kind = ?fault.kind, "refused: {}", fault.message);
+        send(socket, &DaemonFrame::Fault(fault), &[]).await?;
+        Ok(Next::Over)
+    }
+
+    fn detach(&mut self) {
+        let Some(engine) = self.host.engine() else { return };
+        for session in std::mem::take(&mut self.replay_requests) {
+            engine.borrow_mut().on_replay_disconnect(session, self.number);
+        }
+        if let Some(number) = self.session.take() {
+            engine.borrow_mut().detach(number, &SessionEnd::ClientLeft);
+        }
+    }
+}
+
+fn protocol_fault(message: &str) -> Fault {
+    Fault { kind: FaultKind::Protocol, message: message.to_owned() }
+}
+
+fn version_fault(theirs: u32, release: &str) -> Fault {
+    let message = format!(
+        "the client (release {release}) speaks protocol {theirs}, this daemon (release {}) speaks {PROTOCOL_VERSION}; \
+         install the same release on both sides",
+        env!("CARGO_PKG_VERSION")
+    );
+    Fault { kind: FaultKind::Version, message }
+}
+
+/// Cuts a text into frames at character borders.
+fn in_parts(text: &str) -> Vec<DaemonFrame> {
+    const PART_BYTES: usize = MAX_FRAME_BYTES - 64;
+    let mut parts = Vec::new();
+    let mut rest = text;
+    loop {
+        let mut cut = rest.len().min(PART_BYTES);
+        while !rest.is_char_boundary(cut) {
+            cut -= 1;
+        }
+        let (part, after) = rest.split_at(cut);
+        rest = after;
+        parts.push(DaemonFrame::StatsPart { last: rest.is_empty(), text: part.to_owned() });
+        if rest.is_empty() {
+            return parts;
+        }
+    }
+}
+
+/// Sends a frame, waiting for room in the socket up to a deadline.
+async fn send(
+    socket: &AsyncFd<Shared>,
+    frame: &DaemonFrame,
+    descriptors: &[std::os::fd::BorrowedFd<'_>],
+) -> Result<(), Cut> {
+    let Shared { connection, patience } = socket.get_ref();
+    loop {
+        match connection.send(frame, descriptors) {
+            Err(SocketError::Call { source, .. })
+                if source.kind() == std::io::ErrorKind::WouldBlock =>
+            {
+                match tokio::time::timeout(*patience, socket.writable()).await {
+                    Ok(Ok(mut guard)) => guard.clear_ready(),
+                    Ok(Err(source)) => {
+                        return Err(SocketError::Call { call: "epoll", source }.into());
+                    }
+                    Err(_) => return Err(Cut::ReadsNothing(*patience)),
+                }
+            }
+            other => return Ok(other?),
+        }
+    }
+}
+
+/// A connection that the runtime watches and the engine rings.
+struct Shared {
+    connection: Rc<Connection>,
+    /// How long the client may leave the socket full.
+    patience: Duration,
+}
+
+impl AsFd for Shared {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        (*self.connection).as_fd()
+    }
+}
+
+impl std::os::fd::AsRawFd for Shared {
+    fn as_raw_fd(&self) -> std::os::fd::RawFd {
+        std::os::fd::AsRawFd::as_raw_fd(&*self.connection)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,19 @@
+//! The daemon's side of the control socket: who may connect, what they may ask, and when a daemon ends.
+//!
+//! All of it runs on the engine thread. Nothing per batch passes here but doorbells.
+
+#![forbid(unsafe_code)]
+
+mod access;
+mod connection;
+mod host;
+mod listen;
+mod peer;
+mod restart_state;
+
+pub use access::AccessRules;
+pub use connection::serve_connection;
+pub use host::{Host, Opened, Opening};
+pub use listen::ListenError;
+pub use listen::{SocketPlace, accept_clients, listen_for_observers};
+pub use restart_state::RestartState;

@@ -1,0 +1,222 @@
+//! The listening socket: where it lies, who swept what an earlier daemon left, and taking clients in.
+//!
+//! A private daemon's clients come by another way. It listens under an abstract name besides, by which its figures can be
+//! asked for and nothing attached to: such a name is no file, so nothing of it is left however the daemon ends.
+//!
+//! Beside each socket file lies a lock file. The kernel releases its lock when the daemon dies, however it dies, so a socket
+//! whose lock is free is a leftover and is removed at the next start.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use forebay_protocol::socket::{Listener, SocketError};
+use tokio::io::Interest;
+
+use super::access::AccessRules;
+use super::connection::serve_connection;
+use super::host::Host;
+use forebay_engine::watch;
+use forebay_host::lock_file::LockFile;
+use forebay_host::sockets::{abstract_prefix, credentials, lock_path, runtime_folder_path};
+
+/// Why a daemon cannot listen.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ListenError {
+    /// Another daemon is there.
+    #[error("another daemon listens at {}; stop it or set listen.socket", .0.display())]
+    Held(PathBuf),
+    /// There is something else.
+    #[error("{} exists and is no socket; remove it or set listen.socket", .0.display())]
+    NotASocket(PathBuf),
+    /// A Unix socket's path has room for 107 bytes.
+    #[error("the socket path {} is {} bytes long; at most 107 are possible: set listen.socket to a shorter one", path.display(), path.as_os_str().len())]
+    TooLong {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The system refused.
+    #[error("cannot listen at {}: {source}", path.display())]
+    System {
+        /// The path.
+        path: PathBuf,
+        /// Its reason.
+        source: io::Error,
+    },
+}
+
+/// A listening socket and its lock. Both files go when it is dropped.
+#[derive(Debug)]
+pub struct SocketPlace {
+    /// Where it lies.
+    pub path: PathBuf,
+    listener: Option<Listener>,
+    // Let go after the socket is gone.
+    _lock: LockFile,
+}
+
+/// The folder of automatic sockets: `$XDG_RUNTIME_DIR/forebay`, else `/tmp/forebay-UID`; 0700.
+pub(crate) fn runtime_folder() -> Result<PathBuf, ListenError> {
+    let folder = runtime_folder_path();
+    let failed = |source| ListenError::System { path: folder.clone(), source };
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(failed)?;
+    let status = fs::symlink_metadata(&folder).map_err(failed)?;
+    let own =
+        std::os::unix::fs::MetadataExt::uid(&status) == nix::unistd::Uid::effective().as_raw();
+    if !status.is_dir() || !own {
+        return Err(failed(io::Error::other("it belongs to another user")));
+    }
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).map_err(failed)?;
+    Ok(folder)
+}
+
+/// Listens for those who look into a private daemon that serves the stream `name`.
+pub fn listen_for_observers(name: &str) -> Result<(PathBuf, Listener), SocketError> {
+    // What the name is made of besides is short.
+    let name: String = name.chars().filter(|letter| letter.is_ascii_graphic()).take(60).collect();
+    let path = PathBuf::from(format!("{}{}-{name}", abstract_prefix(), std::process::id()));
+    Ok((path.clone(), Listener::bind(&path)?))
+}
+
+fn take_lock(socket: &Path) -> Result<LockFile, ListenError> {
+    let path = lock_path(socket);
+    match LockFile::try_take(&path) {
+        Ok(Some(lock)) => Ok(lock),
+        Ok(None) => Err(ListenError::Held(socket.to_owned())),
+        Err(source) => Err(ListenError::System { path, source }),
+    }
+}
+
+/// Removes what dead daemons left in the run-time folder.
+fn sweep(folder: &Path) {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return;
+    };
+    for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+        if path.extension().is_none_or(|extension| extension != "lock") {
+            continue;
+        }
+        // Held until the socket is gone: else the next daemon's could be the one that is removed.
+        if let Ok(Some(_lock)) = LockFile::try_take(&path) {
+            let _ = fs::remove_file(path.with_extension(""));
+        }
+    }
+}
+
+impl SocketPlace {
+    /// Listens at an explicit path, or under a name of its own in the run-time folder. The file's mode lets reach it
+    /// whomever the rules may admit; they are what decides.
+    pub fn bind(
+        explicit: Option<&Path>,
+        name: &str,
+        rules: &AccessRules,
+    ) -> Result<Self, ListenError> {
+        let path = match explicit {
+            Some(path) => path.to_owned(),
+            None => {
+                let folder = runtime_folder()?;
+                sweep(&folder);
+                folder.join(format!("{}-{name}.sock", std::process::id()))
+            }
+        };
+        if path.as_os_str().len() > 107 {
+            return Err(ListenError::TooLong { path });
+        }
+        let lock = take_lock(&path)?;
+        let failed = |source| ListenError::System { path: path.clone(), source };
+        match fs::symlink_metadata(&path) {
+            Ok(status) if std::os::unix::fs::FileTypeExt::is_socket(&status.file_type()) => {
+                fs::remove_file(&path).map_err(failed)?;
+            }
+            Ok(_) => return Err(ListenError::NotASocket(path)),
+            Err(_) => {}
+        }
+        let listener = Listener::bind(&path).map_err(|error| match error {
+            SocketError::Call { source, .. } => failed(source),
+            other => failed(io::Error::other(other.to_string())),
+        })?;
+        let mode = match (rules.allow_uids.is_empty(), rules.group) {
+            (true, None) => 0o600,
+            (true, Some(_)) => 0o660,
+            (false, _) => 0o666,
+        };
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).map_err(failed)?;
+        if rules.group.is_some() {
+            std::os::unix::fs::chown(&path, None, rules.group).map_err(failed)?;
+        }
+        Ok(Self { path, listener: Some(listener), _lock: lock })
+    }
+
+    /// Gives the listener to whoever accepts; the files stay this one's.
+    pub fn take_listener(&mut self) -> Option<Listener> {
+        self.listener.take()
+    }
+}
+
+impl Drop for SocketPlace {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Takes clients in for ever.
+pub async fn accept_clients(
+    listener: Listener,
+    rules: AccessRules,
+    host: Rc<Host>,
+) -> io::Result<()> {
+    let listener = watch(listener, Interest::READABLE)?;
+    loop {
+        let mut guard = listener.readable().await?;
+        loop {
+            match listener.get_ref().accept() {
+                Ok(Some(connection)) => {
+                    match credentials(&connection) {
+                        Ok(credentials) if rules.admit(&credentials) => {
+                            let served = serve_connection(connection, Rc::clone(&host));
+                            tokio::task::spawn_local(served);
+                        }
+                        Ok(credentials) => {
+                            tracing::warn!(
+                                uid = credentials.uid(),
+                                pid = credentials.pid(),
+                                "refused a user that is not allowed"
+                            );
+                        }
+                        Err(error) => {
+                            tracing::warn!(%error, "refused a client without credentials");
+                        }
+                    }
+                    // Whoever connects without end shall not keep the engine from its clients.
+                    tokio::task::yield_now().await;
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    // Most likely out of descriptors: the client waits in the queue until some are free.
+                    tracing::error!(%error, "cannot accept a client; raise the limit of open files (ulimit -n)");
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                }
+            }
+        }
+        guard.clear_ready();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_host::sockets::find_sockets;
+
+    #[test]
+    fn a_private_daemons_name_is_found_and_goes_with_its_listener() {
+        let (path, listener) = listen_for_observers("tr ain\n").unwrap();
+        assert!(path.to_string_lossy().ends_with("-train"), "{}", path.display());
+        assert!(find_sockets().contains(&path));
+        drop(listener);
+        assert!(!find_sockets().contains(&path));
+    }
+}

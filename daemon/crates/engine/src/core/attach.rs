@@ -1,0 +1,147 @@
+//! Attaching a client: finding its stream, refusing what does not fit, opening its session.
+
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use forebay_protocol::frames::{Attach, DaemonFrame, Fault, FaultKind, Leased, RestartPolicy};
+use forebay_protocol::socket::Connection;
+use tokio::sync::mpsc;
+
+use super::Engine;
+use crate::memory::MemoryPlan;
+use crate::session::{Session, SessionFault, SessionTerms, Takeover};
+use forebay_observe::format_bytes;
+
+/// What a client kept from the previous daemon.
+#[derive(Debug)]
+pub struct ReattachState {
+    /// The data segment: one descriptor if the client keeps to the protocol.
+    pub data: Vec<OwnedFd>,
+    /// Its last seek.
+    pub serial: u64,
+    /// The slots that it claims to hold.
+    pub leased: Vec<Leased>,
+}
+
+/// The memory of a new session.
+#[derive(Debug)]
+pub enum SessionMemory {
+    /// Sealed, without a name; passed as descriptors.
+    Sealed,
+    /// With names in /dev/shm.
+    Named,
+    /// That of the client's previous daemon.
+    Reattached(ReattachState),
+}
+
+impl Engine {
+    /// Opens a session for a client, which may bring the memory of its previous daemon.
+    pub fn attach(
+        &mut self,
+        request: &Attach,
+        memory: SessionMemory,
+        restart_policy: RestartPolicy,
+        connection: Rc<Connection>,
+        outbox: mpsc::Sender<DaemonFrame>,
+    ) -> Result<(u64, SessionTerms), Fault> {
+        let refuse = |kind, message: String| Err(Fault { kind, message });
+        let names: Vec<&str> = self.streams.iter().map(|stream| stream.name()).collect();
+        let found = match &request.stream {
+            None => (!self.streams.is_empty()).then_some(0),
+            Some(name) => names.iter().position(|known| known == name),
+        };
+        let Some(stream_number) = found else {
+            let wanted = request.stream.as_deref().unwrap_or("");
+            let message =
+                format!("no stream `{wanted}` here; this daemon serves: {}", names.join(", "));
+            return refuse(FaultKind::Config, message);
+        };
+        let stream = Arc::clone(&self.streams[stream_number]);
+        let of_stream =
+            || self.sessions.values().filter(|session| session.stream_number == stream_number);
+        let same = of_stream().find(|session| {
+            session.rank == request.rank && session.world_size == request.world_size
+        });
+        if let Some(session) = same {
+            let message = format!(
+                "rank {} of {} of stream `{}` is in use by another client (session {}); end that client first",
+                request.rank,
+                request.world_size,
+                stream.name(),
+                session.number
+            );
+            return refuse(FaultKind::Taken, message);
+        }
+        let most = stream.config.listen.max_sessions;
+        if of_stream().count() >= most as usize {
+            let message = format!(
+                "stream `{}` already has {most} sessions; raise listen.max_sessions",
+                stream.name()
+            );
+            return refuse(FaultKind::Memory, message);
+        }
+        let plan = MemoryPlan::of(&stream, self.pool.options.threads);
+        let rings: u64 = of_stream().map(|session| session.ring.memory.bytes).sum();
+        let needed = rings + plan.total_bytes();
+        if needed > plan.ceiling_bytes {
+            let message = format!(
+                "a new ring of {} plus existing rings ({}), fetch buffers ({}) and scratch memory ({}) needs {}, but \
+                 ring.memory is {}; raise it, or lower ring.slots or batch.size",
+                format_bytes(plan.ring_bytes),
+                format_bytes(rings),
+                format_bytes(plan.fetch_bytes),
+                format_bytes(plan.scratch_bytes),
+                format_bytes(needed),
+                format_bytes(plan.ceiling_bytes)
+            );
+            return refuse(FaultKind::Memory, message);
+        }
+        if matches!(memory, SessionMemory::Named) && !stream.config.listen.named_segments {
+            let message = format!(
+                "the client asks for named segments, which stream `{}` does not offer; set listen.named_segments = true",
+                stream.name()
+            );
+            return refuse(FaultKind::Config, message);
+        }
+        // The client's own ring is allocated already.
+        if !matches!(memory, SessionMemory::Reattached(_))
+            && let Err(error) = plan.check_attach(&stream)
+        {
+            return refuse(FaultKind::Memory, error.to_string());
+        }
+        let number = self.next_session;
+        let fresh = |named| Takeover::fresh(&stream, named).map_err(|SessionFault(fault)| fault);
+        let takeover = match memory {
+            SessionMemory::Sealed => fresh(false)?,
+            SessionMemory::Named => fresh(true)?,
+            SessionMemory::Reattached(ReattachState { data, serial, leased }) => {
+                Takeover::of_client(&stream, data, serial, &leased)?
+            }
+        };
+        let (session, terms) = Session::new(
+            number,
+            &stream,
+            stream_number,
+            request,
+            takeover,
+            restart_policy,
+            connection,
+            outbox,
+        )
+        .map_err(|SessionFault(fault)| fault)?;
+        self.next_session += 1;
+        self.tick.on_attach(session.ring.client_pid(), &mut self.pool);
+        tracing::info!(
+            session = number,
+            stream = stream.name(),
+            rank = session.rank,
+            world_size = session.world_size,
+            "client attached"
+        );
+        self.sessions.insert(number, session);
+        self.share_sessions();
+        self.note_moment();
+        Ok((number, terms))
+    }
+}

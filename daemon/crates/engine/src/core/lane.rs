@@ -1,0 +1,168 @@
+//! A fetch lane: the engine thread's side of one read at a time.
+//!
+//! A lane takes a few rows from the most urgent session, in (batch, row) order, and has a blocking thread of the runtime
+//! read them ([`fetch_rows`]): more rows at a time while reads are quick. It starts when the byte budget has room. A call
+//! that outlasts `dataset.read_timeout` is abandoned together with its thread ([`crate::reading`]) and repeated on another
+//! thread.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Engine, SharedEngine};
+use crate::fetch::{RETRY_AFTER, fail, fetch_rows};
+use crate::gate::Promise;
+use crate::reading::{MAX_ABANDONED, Reading};
+use crate::work::{FetchJob, RowFailure};
+use forebay_source::storage::StorageError;
+
+/// Rows for one task of a blocking thread: amortises starting the task, about 10 µs.
+const CHUNK_ROWS: usize = 4;
+/// The same while reads are quick, as from the page cache: each task disturbs the work threads.
+const QUICK_CHUNK_ROWS: usize = 16;
+/// The mean time of a quick read.
+const QUICK: Duration = Duration::from_micros(250);
+
+/// Checks for a hanging read, for each time-out.
+const CHECKS_PER_TIMEOUT: u32 = 4;
+const MAX_CHECK_PERIOD: Duration = Duration::from_secs(1);
+
+/// Runs one lane of a stream until the engine ends.
+pub(super) async fn run_lane(engine: SharedEngine, stream: usize, lane: usize) {
+    let work_to_do = Rc::clone(&engine.borrow().fetch_notify[stream]);
+    let limit = engine.borrow().streams[stream].config.dataset.read_timeout;
+    let mut rows = CHUNK_ROWS;
+    loop {
+        if !engine.borrow().has_fetch_jobs(stream) {
+            work_to_do.notified().await;
+            continue;
+        }
+        let started = engine.borrow().gate.start();
+        let promise = match started {
+            Ok(promise) => promise,
+            Err(_rest) => {
+                work_to_do.notified().await;
+                continue;
+            }
+        };
+        let jobs: VecDeque<FetchJob> = engine.borrow_mut().take_fetch_jobs(stream, rows).into();
+        let mut left = Some((jobs, Some(promise)));
+        while let Some((jobs, promise)) = left.filter(|(jobs, _)| !jobs.is_empty()) {
+            let count = u32::try_from(jobs.len()).unwrap_or(u32::MAX);
+            left = match read_watched(&engine, (stream, lane), jobs, promise, limit).await {
+                Read::All { took } => {
+                    rows = if took < QUICK * count { QUICK_CHUNK_ROWS } else { CHUNK_ROWS };
+                    None
+                }
+                Read::Ended => None,
+                Read::Hung(rest) => {
+                    rows = CHUNK_ROWS;
+                    Some((after_hanging(&engine, rest, limit).await, None))
+                }
+            };
+        }
+        engine.borrow_mut().readings[stream][lane] = None;
+    }
+}
+
+/// How reading some rows ended.
+enum Read {
+    /// All rows were handed on or failed; the time taken, waits for bytes left out.
+    All { took: Duration },
+    /// The thread panicked, and all sessions were ended.
+    Ended,
+    /// A call hangs; the rows left, the hanging one first.
+    Hung(VecDeque<FetchJob>),
+}
+
+/// Reads rows on a blocking thread.
+async fn read_watched(
+    engine: &SharedEngine,
+    (stream, lane): (usize, usize),
+    jobs: VecDeque<FetchJob>,
+    promise: Option<Promise>,
+    limit: Duration,
+) -> Read {
+    let (gate, shared, reading) = {
+        let mut engine = engine.borrow_mut();
+        let reading = Arc::new(Reading::new(
+            jobs,
+            promise,
+            engine.abandoned_reads.clone(),
+            engine.clock.clone(),
+        ));
+        engine.readings[stream][lane] = Some(Arc::clone(&reading));
+        (Arc::clone(&engine.gate), Arc::clone(&engine.pool.shared), reading)
+    };
+    let watched = Arc::clone(&reading);
+    let mut read = tokio::task::spawn_blocking(move || {
+        fetch_rows(&reading, &gate, &shared, (stream, lane));
+    });
+    let check_period = (limit / CHECKS_PER_TIMEOUT).min(MAX_CHECK_PERIOD);
+    loop {
+        match tokio::time::timeout(check_period, &mut read).await {
+            Ok(Ok(())) => return Read::All { took: watched.took() },
+            // A panic in a read fails its row only; this one was in code that hands rows on.
+            Ok(Err(_)) => {
+                tracing::error!("a fetch thread panicked; all sessions end");
+                engine
+                    .borrow_mut()
+                    .end_all("a fetch thread panicked: this is a bug in forebay; please report it");
+                return Read::Ended;
+            }
+            Err(_) => {
+                if let Some(hung) = watched.abandon_overdue(limit) {
+                    return Read::Hung(hung);
+                }
+            }
+        }
+    }
+}
+
+/// Retries the first row, which hung, after a pause and behind the others, or fails it.
+async fn after_hanging(
+    engine: &SharedEngine,
+    mut jobs: VecDeque<FetchJob>,
+    limit: Duration,
+) -> VecDeque<FetchJob> {
+    let Some(job) = jobs.pop_front() else {
+        return jobs;
+    };
+    let abandoned = engine.borrow().abandoned_reads.get();
+    let path = job.session.stream.sample_path(job.id);
+    let error = StorageError::TimedOut { path, limit, attempts: job.attempts, abandoned };
+    let pause = RETRY_AFTER.get(job.attempts as usize - 1).filter(|_| abandoned < MAX_ABANDONED);
+    match pause {
+        Some(pause) => {
+            tracing::warn!(%error, retry_in_ms = pause.as_millis(), "reading a sample hangs");
+            tokio::time::sleep(*pause).await;
+            jobs.push_back(job);
+        }
+        None => {
+            let shared = Arc::clone(&engine.borrow().pool.shared);
+            fail(&job, RowFailure::Storage(error.to_string()), &shared);
+        }
+    }
+    jobs
+}
+
+impl Engine {
+    /// Whether there are rows for a lane of a stream.
+    fn has_fetch_jobs(&self, stream: usize) -> bool {
+        let mut sessions = self.sessions.values();
+        sessions
+            .any(|session| session.stream_number == stream && session.admission_urgency().is_some())
+    }
+
+    /// The next rows that a lane of a stream fetches: from the session whose next row is most urgent.
+    fn take_fetch_jobs(&mut self, stream: usize, count: usize) -> Vec<FetchJob> {
+        self.sessions
+            .values_mut()
+            .filter(|session| session.stream_number == stream)
+            .filter_map(|session| session.admission_urgency().map(|urgency| (urgency, session)))
+            .min_by_key(|(urgency, _)| *urgency)
+            .map(|(_, session)| session.take_admissions(count))
+            .unwrap_or_default()
+    }
+}

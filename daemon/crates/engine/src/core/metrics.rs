@@ -1,0 +1,177 @@
+//! The engine's report: every stream, every session, the CPU budget and the state of CPU isolation. Also replay requests
+//! of those that measure.
+
+use std::sync::Arc;
+
+use forebay_protocol::huge_pages::HugePages;
+use forebay_protocol::observing::{ReplayRequest, SessionSteps};
+
+use super::Engine;
+use crate::quarantine::Quarantine;
+use crate::session::Session;
+use crate::stream::Stream;
+use forebay_observe::{
+    CpuBudgetReport, DaemonReport, EngineMetrics, Moment, SessionReport, StreamReport,
+    Substitution, cpu_time,
+};
+
+impl Engine {
+    /// The progress of every session's client.
+    pub fn steps(&self) -> Vec<SessionSteps> {
+        self.sessions.values().map(Session::steps).collect()
+    }
+
+    /// Carries out a request for a session's replay.
+    ///
+    /// # Errors
+    /// The reason why it cannot be done.
+    pub fn request_replay(&mut self, request: &ReplayRequest, owner: u64) -> Result<(), String> {
+        let (ReplayRequest::Check { session: number, .. }
+        | ReplayRequest::Arm { session: number, .. }
+        | ReplayRequest::Commit { session: number }
+        | ReplayRequest::Cancel { session: number }) = *request;
+        let waker = Arc::clone(&self.waker);
+        let Some(session) = self.sessions.get_mut(&number) else {
+            return Err(format!("session {number} has ended"));
+        };
+        session.request_replay(request, owner, &waker)?;
+        self.advance(number);
+        Ok(())
+    }
+
+    /// The connection `owner`, which requested a replay, has closed.
+    pub fn on_replay_disconnect(&mut self, number: u64, owner: u64) {
+        if let Some(session) = self.sessions.get_mut(&number) {
+            session.on_disconnect(owner);
+        }
+        self.advance(number);
+    }
+
+    /// All metrics, with a verdict on the last minute of every session.
+    pub fn report(&self) -> DaemonReport {
+        self.watch_stalls();
+        let huge_pages = self
+            .sessions
+            .values()
+            .map(|session| session.ring.memory.huge_pages)
+            .fold(HugePages::default(), HugePages::and);
+        let cpu_isolation =
+            self.tick.quiet.report(&self.pool, self.tick.quota.as_ref(), huge_pages);
+        self.history.report(EngineMetrics { cpu_isolation, ..self.metrics() }, self.clock.now())
+    }
+
+    /// Adds the metrics to the history that verdicts use.
+    pub(super) fn note_moment(&mut self) {
+        let moment = Moment::new(self.metrics(), cpu_time().as_secs_f64(), self.clock.now());
+        self.history.add(moment);
+    }
+
+    /// At each tick: the history, and the log of what trainers wait for.
+    pub(super) fn watch_waits(&mut self) {
+        for session in self.sessions.values_mut() {
+            session.observe_client();
+        }
+        let now = self.clock.now();
+        if self.history.is_due(now) {
+            self.note_moment();
+        }
+        if self.wait_log.is_due(now) {
+            let judgements = self.history.judge(&self.metrics(), cpu_time().as_secs_f64(), now);
+            self.wait_log.log(&judgements, now);
+        }
+    }
+
+    /// The metrics without CPU isolation.
+    fn metrics(&self) -> EngineMetrics {
+        let streams = self
+            .streams
+            .iter()
+            .enumerate()
+            .map(|(number, stream)| self.report_stream(number, stream))
+            .collect();
+        let sessions = self.sessions.values().map(report_session).collect();
+        let budget = &self.pool.shared.budget;
+        EngineMetrics {
+            streams,
+            sessions,
+            threads: self.pool.threads(),
+            rescue: self.pool.shared.is_fallback_active(),
+            fetch_budget_bytes: self.gate.budget(),
+            fetch_in_use_bytes: self.gate.in_use(),
+            cpu_budget: CpuBudgetReport {
+                cores: budget.cores(),
+                held_back_seconds: budget.held_back_in_all().as_secs_f64(),
+                granted_cores: self.pool.options.granted_cores,
+                is_quota: self.pool.options.is_under_quota(),
+            },
+            stalls: self.stalls.borrow().stalls.clone(),
+            metrics: self.metrics_address.map(|address| address.to_string()),
+            cpu_isolation: Vec::new(),
+        }
+    }
+
+    fn report_stream(&self, number: usize, stream: &Stream) -> StreamReport {
+        let mut stages = vec![stream.fetch.report("fetch", stream.config.fetch.concurrency.get())];
+        for (stage_number, stage) in stream.stages.iter().enumerate() {
+            if let Some(before) = stages.last_mut() {
+                before.queue = Some(stage.input.report());
+            }
+            let mut report = stage.figures.report(&stage.name, stage.gate.limit());
+            let cost = stage.cost.total();
+            report.measured_tasks = cost.rows;
+            report.cpu_seconds = cost.cpu.as_secs_f64();
+            report.asleep_seconds = cost.asleep.as_secs_f64();
+            report.concurrency_reason = self.tick.why(number, stage_number).to_owned();
+            stages.push(report);
+        }
+        let session = self.sessions.values().find(|session| session.stream.name() == stream.name());
+        if let (Some(last), Some(session)) = (stages.last_mut(), session) {
+            last.queue = Some(session.ring.report());
+        }
+        let quarantine = stream.quarantine.get().map(Quarantine::report);
+        StreamReport {
+            name: stream.name().to_owned(),
+            batch_size: stream.config.batch.size.get(),
+            memory_budget_bytes: stream.config.ring.memory,
+            stages,
+            quarantine,
+        }
+    }
+}
+
+fn report_session(session: &Session) -> SessionReport {
+    let [free, filling, ready, leased] = session.ring.slots_by_state();
+    let (batches_published, batches_taken, waited) = session.counts();
+    SessionReport {
+        session: session.number,
+        stream: session.stream.name().to_owned(),
+        rank: session.rank,
+        world_size: session.world_size,
+        seconds: session.ring.elapsed().as_secs_f64(),
+        position: session.position(),
+        batches_published,
+        batches_taken,
+        wait_seconds: waited.as_secs_f64(),
+        slots_free: free,
+        slots_filling: filling,
+        slots_ready: ready,
+        slots_leased: leased,
+        ring_bytes: session.ring.memory.bytes,
+        samples_substituted: session.substitutes.total,
+        put_wait_seconds: session.ring.put_wait().as_secs_f64(),
+        ring: Some(session.ring.report()),
+        verdict: None,
+        substituted: session
+            .substitutes
+            .listed
+            .iter()
+            .map(|one| Substitution {
+                epoch: one.epoch,
+                sample: one.bad.0,
+                substitute: one.substitute.0,
+                path: one.path.clone(),
+                reason: one.reason.clone(),
+            })
+            .collect(),
+    }
+}

@@ -1,0 +1,121 @@
+//! Starting the engine: its threads, its fetch lanes and the loop that advances it.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use tokio::io::Interest;
+use tokio::sync::Notify;
+
+use super::lane::run_lane;
+use super::{Engine, SharedEngine};
+use crate::gate::ByteGate;
+use crate::pool::{Pool, PoolOptions};
+use crate::reading::AbandonedCount;
+use crate::stream::Stream;
+use crate::tick::{self, Tick};
+use crate::waker::Waker;
+use crate::watch::watch;
+use forebay_observe::{Clock, History, WaitLog};
+
+impl Engine {
+    /// Starts the work threads and the fetch lanes; `clock` is that of the streams. Called inside the engine thread's
+    /// `LocalSet`.
+    pub fn start(
+        streams: Vec<Arc<Stream>>,
+        pool: PoolOptions,
+        fetch_bytes: u64,
+        clock: Clock,
+    ) -> io::Result<SharedEngine> {
+        let waker = Arc::new(Waker::new()?);
+        let lanes: Vec<u32> =
+            streams.iter().map(|stream| stream.config.fetch.concurrency.get()).collect();
+        let tick = Tick::new(streams.len(), pool.granted_cores, pool.limit_cores, clock.now());
+        let engine = Rc::new(RefCell::new(Self {
+            fetch_notify: streams.iter().map(|_| Rc::new(Notify::new())).collect(),
+            streams,
+            sessions: BTreeMap::new(),
+            ending: Vec::new(),
+            next_session: 1,
+            gate: Arc::new(ByteGate::new(fetch_bytes, Arc::clone(&waker))),
+            pool: Pool::start(pool, Arc::clone(&waker), clock.clone())?,
+            waker,
+            tick,
+            ticks: false,
+            ticks_wanted: Rc::default(),
+            abandoned_reads: AbandonedCount::default(),
+            readings: lanes.iter().map(|lanes| vec![None; *lanes as usize]).collect(),
+            stalls: RefCell::default(),
+            metrics_address: None,
+            history: History::default(),
+            wait_log: WaitLog::new(clock.now()),
+            clock,
+        }));
+        {
+            let engine = engine.borrow();
+            // The limit holds from the first row on.
+            engine.pool.shared.budget.set_cores(engine.pool.options.limit_cores);
+            engine.share_recorder();
+        }
+        for (stream, lanes) in lanes.into_iter().enumerate() {
+            for lane in 0..lanes as usize {
+                tokio::task::spawn_local(run_lane(Rc::clone(&engine), stream, lane));
+            }
+        }
+        Ok(engine)
+    }
+}
+
+/// Advances the engine whenever its waker wakes it, and four times a second while work is under way: for the periodic
+/// work, and so that waiting clients see a sign of life.
+pub async fn run_on_wake(engine: SharedEngine) -> io::Result<()> {
+    let waker = Arc::clone(&engine.borrow().waker);
+    let readable = watch(WakerDescriptor(Arc::clone(&waker)), Interest::READABLE)?;
+    let wanted = Rc::clone(&engine.borrow().ticks_wanted);
+    let mut clock = tokio::time::interval(tick::PERIOD);
+    clock.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut ran = false;
+    loop {
+        let runs = engine.borrow_mut().set_ticks();
+        if runs && !ran {
+            clock.reset();
+        }
+        ran = runs;
+        if !runs {
+            // The last check before ticks stop.
+            engine.borrow().watch_stalls();
+        }
+        let next_check = engine.borrow().next_trainer_check().filter(|_| !runs);
+        let check = tokio::time::sleep(next_check.unwrap_or_default());
+        tokio::select! {
+            guard = readable.readable() => {
+                waker.drain();
+                guard?.clear_ready();
+            }
+            () = wanted.notified(), if !runs => continue,
+            _ = clock.tick(), if runs => {
+                engine.borrow_mut().on_tick();
+                engine.borrow().watch_stalls();
+            }
+            // Slots returned without a doorbell are taken below: they are no stall.
+            () = check, if next_check.is_some() => {}
+        }
+        engine.borrow_mut().advance_all();
+    }
+}
+
+struct WakerDescriptor(Arc<Waker>);
+
+impl std::os::fd::AsRawFd for WakerDescriptor {
+    fn as_raw_fd(&self) -> std::os::fd::RawFd {
+        std::os::fd::AsFd::as_fd(&self.0).as_raw_fd()
+    }
+}
+
+impl std::os::fd::AsFd for WakerDescriptor {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

@@ -1,0 +1,325 @@
+//! Which cores the work threads may use: this rank's share of what the machine grants.
+
+use std::fs;
+use std::path::Path;
+
+use super::cgroups::CpuGroup;
+use forebay_config::CpuConfig;
+
+/// This rank among those of the same job on this host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LocalRank {
+    /// The rank of the client.
+    pub rank: u32,
+    /// The local ranks.
+    pub count: u32,
+}
+
+impl LocalRank {
+    /// The only rank on this host.
+    pub const ALONE: Self = Self { rank: 0, count: 1 };
+
+    /// From LOCAL_RANK and LOCAL_WORLD_SIZE, else inside a Slurm step from SLURM_LOCALID and the step's tasks on this
+    /// node, else alone.
+    pub fn from_environment() -> Self {
+        let number = |name: &str| std::env::var(name).ok()?.parse::<u32>().ok();
+        let torchrun = number("LOCAL_RANK").zip(number("LOCAL_WORLD_SIZE"));
+        let slurm = || {
+            number("SLURM_STEP_NUM_TASKS")?;
+            // "2(x3),1": so many tasks on so many nodes; without the node's own count the first one is near enough.
+            let tasks = std::env::var("SLURM_STEP_TASKS_PER_NODE").ok()?;
+            let count = tasks.split(['(', ',']).next()?.parse().ok()?;
+            number("SLURM_LOCALID").zip(Some(count))
+        };
+        match torchrun.or_else(slurm) {
+            Some((rank, count)) if rank < count => Self { rank, count },
+            _ => Self::ALONE,
+        }
+    }
+}
+
+/// What the machine grants and this rank takes of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CoreShare {
+    /// The cores to run on, ascending.
+    pub cores: Vec<u32>,
+    /// Cores that the configuration asks for and this process may not use.
+    pub refused: Vec<u32>,
+    /// Work threads of an `auto` stage at the start: the cores, or fewer under a CPU quota.
+    pub threads: u32,
+    /// CPU seconds a second that the cores and the quota grant.
+    pub granted_cores: f64,
+    /// Whether the threads are to be kept on these cores because there are others.
+    pub narrowed: bool,
+}
+
+/// What this process may use, whatever a configuration says.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GrantedCpu {
+    /// Cores in its affinity mask.
+    pub allowed_cores: u32,
+    /// CPU seconds a second by the tightest quota; without one as many as cores.
+    pub quota_cores: f64,
+}
+
+/// Asks the kernel.
+pub fn granted_cpu() -> GrantedCpu {
+    let allowed_cores = u32::try_from(allowed_cores().len()).unwrap_or(u32::MAX);
+    let quota = CpuGroup::own().and_then(|group| group.quota()).map(|(_, cores)| cores);
+    let quota_cores = quota.unwrap_or(f64::INFINITY).min(allowed_cores.into());
+    GrantedCpu { allowed_cores, quota_cores }
+}
+
+/// What the machine has, by who says so.
+#[derive(Debug, Clone)]
+struct Machine {
+    /// By this process's affinity mask.
+    allowed: Vec<u32>,
+    /// The cores that its cpuset (else the machine) has: a narrower mask was set for this process on purpose.
+    granted: usize,
+    /// CPUs by the tightest quota.
+    quota: Option<f64>,
+    /// Cores by memory node; empty where the kernel does not tell.
+    nodes: Vec<Vec<u32>>,
+}
+
+/// The share by configuration, affinity mask, CPU quota, memory nodes and local ranks.
+pub fn core_share(config: &CpuConfig, local: LocalRank) -> CoreShare {
+    let machine = Machine {
+        allowed: allowed_cores(),
+        granted: cpuset_cores().unwrap_or_else(online_cores),
+        quota: CpuGroup::own().and_then(|group| group.quota()).map(|(_, cpus)| cpus),
+        nodes: memory_nodes(),
+    };
+    share_of(&machine, config.cores.as_deref(), local)
+}
+
+fn share_of(machine: &Machine, configured: Option<&[u32]>, local: LocalRank) -> CoreShare {
+    let allowed = &machine.allowed;
+    let asked = configured.unwrap_or_default().iter().copied();
+    let refused = asked.filter(|core| !allowed.contains(core)).collect();
+    let cores = match configured {
+        Some(configured) => {
+            configured.iter().copied().filter(|core| allowed.contains(core)).collect()
+        }
+        // A mask narrower than what is granted says what this rank's share is already.
+        None if local.count > 1 && allowed.len() == machine.granted => {
+            part_by_node(allowed, &machine.nodes, local)
+        }
+        None => allowed.clone(),
+    };
+    let cores: Vec<u32> = if cores.is_empty() { allowed.clone() } else { cores };
+    let count = u32::try_from(cores.len()).unwrap_or(u32::MAX);
+    let quota = machine.quota.map(|cpus| cpus / f64::from(local.count));
+    let granted_cores = quota.map_or(f64::from(count), |cpus| cpus.min(f64::from(count)));
+    CoreShare {
+        threads: whole_cpus(granted_cores).min(count).max(1),
+        granted_cores,
+        narrowed: cores.len() < allowed.len(),
+        cores,
+        refused,
+    }
+}
+
+/// This rank's part, within one memory node where that is possible: each node gets ranks in proportion to its cores.
+fn part_by_node(allowed: &[u32], nodes: &[Vec<u32>], local: LocalRank) -> Vec<u32> {
+    let of_node = |node: &Vec<u32>| -> Vec<u32> {
+        node.iter().copied().filter(|core| allowed.contains(core)).collect()
+    };
+    let nodes: Vec<Vec<u32>> =
+        nodes.iter().map(of_node).filter(|cores| !cores.is_empty()).collect();
+    let known: usize = nodes.iter().map(Vec::len).sum();
+    let count = local.count as usize;
+    if nodes.len() < 2 || known != allowed.len() || count < nodes.len() || count > known {
+        return part(allowed, local.rank as usize, count);
+    }
+    // Ranks up to the end of each node, rounded; no node without a rank and none with more ranks than cores.
+    let (mut first_rank, mut cores_before) = (0, 0);
+    for (number, node) in nodes.iter().enumerate() {
+        cores_before += node.len();
+        let nodes_after = nodes.len() - number - 1;
+        let proportional = (cores_before * count + known / 2) / known;
+        let end =
+            proportional.max(first_rank + 1).min(count - nodes_after).min(first_rank + node.len());
+        let end = if nodes_after == 0 { count } else { end };
+        if end - first_rank > node.len() {
+            return part(allowed, local.rank as usize, count);
+        }
+        if (local.rank as usize) < end {
+            return part(node, local.rank as usize - first_rank, end - first_rank);
+        }
+        first_rank = end;
+    }
+    part(allowed, local.rank as usize, count)
+}
+
+/// Part `rank` of `count` parts that differ by at most one; a core of its own as long as there are enough.
+fn part(cores: &[u32], rank: usize, count: usize) -> Vec<u32> {
+    if cores.len() < count {
+        return cores.get(rank % cores.len().max(1)).copied().into_iter().collect();
+    }
+    let bound = |part: usize| part * cores.len() / count;
+    cores[bound(rank)..bound(rank + 1)].to_vec()
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a small positive number"
+)]
+fn whole_cpus(cpus: f64) -> u32 {
+    cpus.ceil().clamp(1.0, 65_536.0) as u32
+}
+
+/// The cores of this process's affinity mask.
+pub(crate) fn allowed_cores() -> Vec<u32> {
+    cores_of(None).unwrap_or_else(|| vec![0])
+}
+
+/// The cores of another process's affinity mask.
+pub(crate) fn cores_of(process: Option<u32>) -> Option<Vec<u32>> {
+    let pid = match process {
+        Some(pid) => Some(rustix::thread::Pid::from_raw(i32::try_from(pid).ok()?)?),
+        None => None,
+    };
+    let set = rustix::thread::sched_getaffinity(pid).ok()?;
+    let cores = (0..rustix::thread::CpuSet::MAX_CPU).filter(|core| set.is_set(*core));
+    Some(cores.filter_map(|core| u32::try_from(core).ok()).collect())
+}
+
+/// The number of cores that are switched on.
+fn online_cores() -> usize {
+    read_list(Path::new("/sys/devices/system/cpu/online")).map_or(0, |cores| cores.len())
+}
+
+/// The number of cores that this process's cpuset has, version 1 or 2.
+fn cpuset_cores() -> Option<usize> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let path = |wanted: &dyn Fn(&str) -> bool| {
+        groups.lines().find_map(|line| {
+            let mut parts = line.splitn(3, ':').skip(1);
+            let (names, path) = (parts.next()?, parts.next()?);
+            wanted(names).then(|| path.trim_start_matches('/').to_owned())
+        })
+    };
+    let legacy = path(&|names| names.split(',').any(|name| name == "cpuset"))
+        .map(|path| Path::new("/sys/fs/cgroup/cpuset").join(path).join("cpuset.effective_cpus"));
+    let unified = path(&str::is_empty)
+        .map(|path| Path::new("/sys/fs/cgroup").join(path).join("cpuset.cpus.effective"));
+    [legacy, unified].into_iter().flatten().find_map(|file| read_list(&file)).map(|list| list.len())
+}
+
+/// The cores of each memory node.
+fn memory_nodes() -> Vec<Vec<u32>> {
+    let folder = Path::new("/sys/devices/system/node");
+    let numbers = read_list(&folder.join("online")).unwrap_or_default();
+    let nodes =
+        numbers.iter().filter_map(|node| read_list(&folder.join(format!("node{node}/cpulist"))));
+    nodes.collect()
+}
+
+/// A file with a list such as `0-3,8`. `None`: there is none, or it is empty.
+fn read_list(file: &Path) -> Option<Vec<u32>> {
+    let text = fs::read_to_string(file).ok()?;
+    let mut numbers = Vec::new();
+    for range in text.trim().split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        numbers.extend(first.parse::<u32>().ok()?..=last.parse::<u32>().ok()?);
+    }
+    Some(numbers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine(cores: u32) -> Machine {
+        let allowed: Vec<u32> = (0..cores).collect();
+        Machine { granted: allowed.len(), allowed, quota: None, nodes: Vec::new() }
+    }
+
+    /// The shares of eight ranks, one after the other.
+    fn eight_shares(machine: &Machine) -> Vec<CoreShare> {
+        (0..8).map(|rank| share_of(machine, None, LocalRank { rank, count: 8 })).collect()
+    }
+
+    fn all_cores(shares: &[CoreShare]) -> Vec<u32> {
+        let mut cores: Vec<u32> = shares.iter().flat_map(|share| share.cores.clone()).collect();
+        cores.sort_unstable();
+        cores
+    }
+
+    #[test]
+    fn eight_ranks_get_eight_disjoint_shares() {
+        let shares = eight_shares(&machine(20));
+        assert!(shares.iter().all(|share| share.narrowed && (2..=3).contains(&share.threads)));
+        assert_eq!(all_cores(&shares), machine(20).allowed);
+    }
+
+    #[test]
+    fn a_rank_stays_within_a_memory_node() {
+        // Numbered as x86 does: each node has the first threads of its cores and their siblings.
+        let nodes = vec![
+            (0..16).chain(32..48).collect::<Vec<u32>>(),
+            (16..32).chain(48..64).collect::<Vec<u32>>(),
+        ];
+        let numa = Machine { nodes: nodes.clone(), ..machine(64) };
+        let shares = eight_shares(&numa);
+        assert_eq!(all_cores(&shares), numa.allowed);
+        for share in &shares {
+            let within = |node: &Vec<u32>| share.cores.iter().all(|core| node.contains(core));
+            assert!(share.threads == 8 && nodes.iter().any(within), "{share:?}");
+        }
+        // Nodes of 12 and 4 cores, of which the mask takes two away: six ranks and two.
+        let mut uneven =
+            Machine { nodes: vec![(0..12).collect(), (12..16).collect()], ..machine(16) };
+        uneven.allowed.retain(|core| ![3, 15].contains(core));
+        uneven.granted = 14;
+        let shares = eight_shares(&uneven);
+        assert_eq!(all_cores(&shares), uneven.allowed);
+        let crossing = shares.iter().filter(|share| {
+            share.cores.iter().any(|core| *core < 12) && share.cores.iter().any(|core| *core >= 12)
+        });
+        assert_eq!(crossing.count(), 0, "{shares:?}");
+    }
+
+    #[test]
+    fn a_narrow_mask_is_the_share_already() {
+        let bound = Machine { allowed: vec![4, 5], granted: 64, ..machine(2) };
+        let share = share_of(&bound, None, LocalRank { rank: 2, count: 8 });
+        assert_eq!((share.cores, share.threads, share.narrowed), (vec![4, 5], 2, false));
+    }
+
+    #[test]
+    fn a_mask_as_wide_as_the_cpuset_is_shared_out() {
+        // A container has 16 of the machine's 64 cores; no rank of it is bound.
+        let container = Machine { allowed: (8..24).collect(), granted: 16, ..machine(16) };
+        let shares = eight_shares(&container);
+        assert_eq!(all_cores(&shares), container.allowed);
+        assert!(shares.iter().all(|share| share.threads == 2));
+    }
+
+    #[test]
+    fn a_quota_limits_threads_and_is_shared_by_the_ranks() {
+        let limited = Machine { quota: Some(1.5), ..machine(4) };
+        let share = share_of(&limited, None, LocalRank::ALONE);
+        assert_eq!((share.threads, share.granted_cores), (2, 1.5));
+        let eight = Machine { quota: Some(4.0), ..machine(32) };
+        let shares = eight_shares(&eight);
+        assert_eq!(all_cores(&shares), eight.allowed);
+        assert!(shares.iter().all(|share| share.threads == 1 && share.granted_cores == 0.5));
+    }
+
+    #[test]
+    fn configured_cores_are_kept_within_the_mask() {
+        let share = share_of(&machine(4), Some(&[2, 3, 9]), LocalRank::ALONE);
+        assert_eq!((share.cores, share.threads, share.narrowed), (vec![2, 3], 2, true));
+        assert_eq!(share.refused, [9]);
+    }
+
+    #[test]
+    fn more_ranks_than_cores_share_them() {
+        let share = share_of(&machine(2), None, LocalRank { rank: 3, count: 4 });
+        assert_eq!(share.cores, [1]);
+    }
+}

@@ -1,0 +1,201 @@
+//! Reads the bytes of admitted rows: what a fetch thread does.
+//!
+//! A fetch thread reads the rows of one [`Reading`] one after another. Bytes of the budget are granted between opening a
+//! file and reading it. An array that needs no work is read directly into its row and takes no bytes of the budget, but
+//! only from the page cache: a read that may hang must not write into a row. Which rows are read, and what happens to a
+//! read that hangs, is decided on the engine thread (`core/lane.rs`).
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::gate::ByteGate;
+use super::pool::Shared;
+use super::reading::{Abandoned, Reading, RowToRead};
+use super::stream::ReadScratch;
+use super::work::{FetchJob, RowFailure};
+use forebay_observe::recorder::{Kind, Track, What};
+use forebay_source::storage::StorageError;
+
+/// Waits before the first, second and third retry of a read that failed with a transient error.
+pub(super) const RETRY_AFTER: [Duration; 3] =
+    [Duration::from_millis(100), Duration::from_millis(400), Duration::from_millis(1600)];
+
+/// Reads all rows of a reading; stops where the engine thread has abandoned it. `lane`: the stream and the lane.
+pub(super) fn fetch_rows(
+    reading: &Reading,
+    gate: &Arc<ByteGate>,
+    shared: &Shared,
+    lane: (usize, usize),
+) {
+    let mut scratch = ReadScratch::default();
+    while let Ok(Some(row)) = reading.current() {
+        if fetch(reading, &row, gate, shared, &mut scratch, lane).is_err() {
+            break;
+        }
+    }
+}
+
+/// Reads one row's bytes and hands the row to the work threads.
+fn fetch(
+    reading: &Reading,
+    row: &RowToRead,
+    gate: &Arc<ByteGate>,
+    shared: &Shared,
+    scratch: &mut ReadScratch,
+    lane: (usize, usize),
+) -> Result<(), Abandoned> {
+    let stream = &row.stream;
+    let begun = stream.clock.now();
+    let mut waited = None;
+    if reading.is_cancelled() {
+        if let Some((job, _)) = reading.finish(Duration::ZERO)?
+            && job.session.slots[job.slot].finish_row(job.row, false)
+        {
+            shared.wake_engine();
+        }
+        return Ok(());
+    }
+    let mut outcome = Ok(None);
+    if !read_direct(reading, row, scratch)? {
+        // A panic ends the row, as it does in a work thread: a row that is never finished would keep its slot for ever.
+        let read = AssertUnwindSafe(|| read(reading, row, gate, shared, scratch, &mut waited));
+        outcome = catch_unwind(read).unwrap_or(Ok(Err(RowFailure::Panic)))?.map(Some);
+    }
+    let whole = stream.clock.elapsed(begun);
+    let held_up = waited.map_or(Duration::ZERO, |(_, held_up)| held_up);
+    let took = whole.saturating_sub(held_up);
+    let Some((job, permit)) = reading.finish(took)? else {
+        return Ok(());
+    };
+    if shared.recorder.is_on() {
+        record(&job, shared, lane, (begun, whole), waited, outcome.is_err());
+    }
+    match outcome {
+        Ok(buffer) => {
+            let slot = &job.session.slots[job.slot];
+            stream.fetch.record(took);
+            if let Some(buffer) = buffer {
+                let mut cell = slot.cell(job.row);
+                (cell.task.bytes, cell.task.in_place) = (buffer, None);
+                cell.task.part_ends.clone_from(&scratch.part_ends);
+                cell.permit = permit;
+            }
+            stream.stages[0].input.put(held_up);
+            slot.mark_ready(0, job.row);
+            shared.wake_for(&stream.stages[0]);
+        }
+        Err(failure) => fail(&job, failure, shared),
+    }
+    Ok(())
+}
+
+/// Reads one row's bytes, with retries.
+fn read(
+    reading: &Reading,
+    row: &RowToRead,
+    gate: &Arc<ByteGate>,
+    shared: &Shared,
+    scratch: &mut ReadScratch,
+    waited: &mut Option<(Instant, Duration)>,
+) -> Result<Result<Vec<u8>, RowFailure>, Abandoned> {
+    let stream = &row.stream;
+    let mut buffer = shared.spare_buffers.take();
+    let mut attempt = || -> Result<Result<(), StorageError>, Abandoned> {
+        let length = match reading.call("opening", || stream.open_sample(row.id, scratch))? {
+            Ok(length) => length,
+            Err(error) => return Ok(Err(error)),
+        };
+        *waited = Some(reading.wait_for_bytes(|| gate.acquire(&row.age, length)));
+        reading.call("reading", || stream.read_sample(scratch, &mut buffer))
+    };
+    let mut result = attempt()?;
+    for pause in RETRY_AFTER.iter().skip(row.attempts as usize) {
+        match &result {
+            Err(error) if error.is_transient() && !reading.is_cancelled() => {
+                tracing::warn!(%error, retry_in_ms = pause.as_millis(), "reading a sample failed");
+                reading.try_again();
+                std::thread::sleep(*pause);
+                result = attempt()?;
+            }
+            _ => break,
+        }
+    }
+    Ok(match result {
+        Ok(()) => Ok(buffer),
+        Err(error) if error.is_bad_sample() => Err(RowFailure::Defect(error.to_string())),
+        Err(error) => Err(RowFailure::Storage(error.to_string())),
+    })
+}
+
+/// Reads an array that needs no work directly into its row. False: there is none, the file is not as expected, or its
+/// bytes would have to be waited for; it is then read in the ordinary way, which tells what it is.
+fn read_direct(
+    reading: &Reading,
+    row: &RowToRead,
+    scratch: &mut ReadScratch,
+) -> Result<bool, Abandoned> {
+    let stream = &row.stream;
+    let dataset = stream.dataset.as_ref();
+    let (Some(direct), Some(tensor)) = (dataset.direct_read(), stream.plan.direct_tensor(dataset))
+    else {
+        return Ok(false);
+    };
+    let ReadScratch { locations, before, .. } = scratch;
+    locations.clear();
+    dataset.locate(row.id, locations);
+    let &mut [location] = locations.as_mut_slice() else {
+        return Ok(false);
+    };
+    let open = || stream.storage.open_direct(dataset, location);
+    let Some(file) = reading.call("opening", open)? else {
+        return Ok(false);
+    };
+    let is_read = reading.without_waiting(|job| {
+        let mut cell = job.session.slots[job.slot].cell(job.row);
+        let row = cell.writer.bytes_mut(tensor);
+        let is_read =
+            row.len() as u64 == direct.elements_bytes && file.read(&direct.before, row, before);
+        cell.task.in_place = is_read.then_some(tensor);
+        is_read
+    })?;
+    // Closing may take as long as opening.
+    reading.call("closing", || drop(file))?;
+    Ok(is_read)
+}
+
+/// A shorter wait for bytes is not recorded.
+const MIN_WAIT: Duration = Duration::from_micros(20);
+
+/// Records a read and its wait for bytes.
+fn record(
+    job: &FetchJob,
+    shared: &Shared,
+    (stream, lane): (usize, usize),
+    (begun, took): (Instant, Duration),
+    waited: Option<(Instant, Duration)>,
+    has_failed: bool,
+) {
+    let track = Track::Lane(stream, lane);
+    let what = What {
+        kind: if has_failed { Kind::FailedFetch } else { Kind::Fetch },
+        session: job.session.number,
+        batch: job.order,
+        place: job.slot,
+        row: job.row,
+        detail: job.id.0,
+    };
+    shared.recorder.span(track, begun, took, what);
+    if let Some((since, held_up)) = waited.filter(|(_, held_up)| *held_up >= MIN_WAIT) {
+        shared.recorder.span(track, since, held_up, What { kind: Kind::WaitForBytes, ..what });
+    }
+}
+
+/// Marks a row as failed: it has no data.
+pub(super) fn fail(job: &FetchJob, failure: RowFailure, shared: &Shared) {
+    let slot = &job.session.slots[job.slot];
+    job.session.stream.fetch.record_failure();
+    slot.cell(job.row).failure = Some(failure);
+    slot.finish_row(job.row, true);
+    shared.wake_engine();
+}

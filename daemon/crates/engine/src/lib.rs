@@ -1,0 +1,60 @@
+//! Fetches and works the samples of every session's open batches and publishes them in order.
+//!
+//! Who runs where:
+//! ```text
+//!   engine thread    normal class; owns every session, slot table and ring; never touches a pixel    session, core
+//!   fetch threads    normal class; block in storage, take bytes from the gate                         fetch, gate
+//!   work threads     lowered class; run a stage on one row at a time                                  pool, work
+//! ```
+//! Work threads share no blocking lock with the others. They take rows from bitmaps ([`work`], [`work_parking`]), give bytes
+//! back to an atomic count ([`gate`]) and tell the engine through an eventfd ([`waker`]) that a batch is complete, a row failed or a
+//! waiter for bytes can go on.
+//!
+//! A row's states, and who moves it (the row's cell changes hands with the state, so its mutex is never contended):
+//! ```text
+//!   Closed ─engine: open_batch─► Admitted ─fetch thread─► Ready(0) ─work thread─► Running(0) ─► Ready(1) … ─► Done
+//!                                   ▲  └────────── storage failed ──────────┐          └─ defect ─┐
+//!                                   └───── engine: substitute, front of the queue ◄── Failed ◄────┘
+//! ```
+//! A batch is complete when its count of unfinished rows is zero; a failed row counts as finished until the engine
+//! admits a substitute for it.
+
+#![forbid(unsafe_code)]
+
+mod core;
+mod cpu;
+mod fetch;
+mod gate;
+mod memory;
+mod meter;
+mod pool;
+mod quarantine;
+mod reading;
+mod recording;
+mod session;
+mod spare_buffers;
+mod stage_benchmark;
+mod stage_cost;
+mod stall;
+mod stream;
+#[cfg(test)]
+mod tests;
+mod tick;
+mod tuning;
+mod waker;
+mod watch;
+mod work;
+mod work_parking;
+mod worker;
+mod worker_place;
+
+pub use self::core::{Engine, ReattachState, SessionMemory, SharedEngine, run_on_wake};
+pub use cpu::cores::{LocalRank, core_share, granted_cpu};
+pub use cpu::isolation::plan_cpu_isolation;
+pub use memory::{MemoryError, MemoryPlan};
+pub use pool::PoolOptions;
+pub use recording::{Recorded, begin_recording};
+pub use session::{SessionEnd, SessionTerms};
+pub use stage_benchmark::{StageBenchmark, StageRun};
+pub use stream::{Stream, StreamError};
+pub use watch::watch;

@@ -1,0 +1,375 @@
+//! One attached client: its place in the order, its ring, its open batches. Owned by the engine thread alone.
+//!
+//! [`Session::advance`] does all that can be done now and may be called at any time: it takes the client's returns, deals
+//! with failed rows, publishes complete batches in order and opens new batches while slots are free.
+
+mod batches;
+mod client_watch;
+mod metrics;
+mod opening;
+mod order_cursor;
+mod progress;
+mod recording;
+mod replay;
+mod ring;
+mod substitutes;
+mod substitution;
+mod takeover;
+mod terms;
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use forebay_protocol::frames::{
+    Attach, Attached, DaemonFrame, Fault, FaultKind, Positioned, RestartPolicy,
+};
+use forebay_protocol::ids::{BatchNumber, Position};
+use forebay_protocol::lease::SlotState;
+use forebay_protocol::observing::ReplayRequest;
+use forebay_protocol::publish::{Descriptor, PublishWriter};
+use forebay_protocol::returns::ReturnReader;
+use forebay_protocol::segment::{Access, SegmentError};
+use forebay_protocol::slots::split_rows;
+use forebay_protocol::socket::Connection;
+use forebay_protocol::sync::Ordering;
+use tokio::sync::mpsc;
+
+use self::batches::{Batches, OpenBatch};
+use self::client_watch::ClientWatch;
+use self::order_cursor::OrderCursor;
+pub(super) use self::progress::{FrontBatch, FullRing, WaitingRow};
+pub(super) use self::recording::ClientCounters;
+use self::replay::{Replay, ReplaySession};
+use self::ring::{Ring, RingMemory};
+use self::substitutes::Substitutes;
+pub(crate) use self::takeover::Takeover;
+use self::takeover::create_segment;
+pub use self::terms::SessionEnd;
+pub use self::terms::SessionTerms;
+use self::terms::tensor_entries;
+pub(super) use self::terms::{SessionFault, ring_bytes};
+use super::stream::Stream;
+use super::waker::Waker;
+use super::work::{FetchJob, RowFailure, SessionWork};
+use forebay_order::{STREAM_VERSION, Schedule};
+
+/// See the module's head.
+#[derive(Debug)]
+pub struct Session {
+    pub number: u64,
+    pub stream: Arc<Stream>,
+    pub stream_number: usize,
+    pub rank: u32,
+    pub world_size: u32,
+    pub work: Arc<SessionWork>,
+    order: OrderCursor,
+    pub(crate) ring: Ring,
+    batches: Batches,
+    pub(crate) substitutes: Substitutes,
+    client_watch: ClientWatch,
+    outbox: mpsc::Sender<DaemonFrame>,
+    /// Set once nothing more can be published.
+    fault: Option<Fault>,
+    /// A complete batch waits for a work thread to finish it.
+    pub wake_workers: bool,
+    replay: Replay,
+}
+
+impl Session {
+    /// Makes the rings, over the client's memory if it brings some, and takes the position. Nothing is fetched before the
+    /// first [`advance`](Self::advance).
+    #[expect(clippy::too_many_arguments, reason = "what a session is made of, named one by one")]
+    pub fn new(
+        number: u64,
+        stream: &Arc<Stream>,
+        stream_number: usize,
+        request: &Attach,
+        takeover: Takeover,
+        restart_policy: RestartPolicy,
+        connection: Rc<Connection>,
+        outbox: mpsc::Sender<DaemonFrame>,
+    ) -> Result<(Self, SessionTerms), SessionFault> {
+        let config = &stream.config;
+        let schedule = Schedule::new(
+            stream.sample_count(),
+            &config.order,
+            &config.batch,
+            request.rank,
+            request.world_size,
+        )?;
+        let next = schedule.normalise(request.position)?;
+        let slots = config.ring.slots;
+        let [data_bytes, publish_bytes, return_bytes] = ring_bytes(stream);
+        let Takeover { data, table, serial, held, named } = takeover;
+        let kept = data.descriptor().try_clone_to_owned().map_err(|source| SegmentError::Call {
+            what: "data",
+            call: "dup",
+            source,
+        })?;
+        let replay = Replay::new(ReplaySession {
+            number,
+            world_size: request.world_size,
+            hold: config.ring.hold,
+            slot_bytes: stream.layout.slot_bytes(),
+            data: Arc::new(kept.into()),
+        });
+        let publish = create_segment(named, "publish", publish_bytes)?;
+        let returns = create_segment(named, "return", return_bytes)?;
+        let rows = split_rows(data.map()?, &stream.layout, slots);
+        let writer = PublishWriter::new(Arc::new(publish.map()?), slots, stream.tensors().len());
+        let reader = ReturnReader::new(Arc::new(returns.map()?), slots);
+        publish.seal(Access::ReadOnly)?;
+        returns.seal(Access::ReadWrite)?;
+        let terms = Attached {
+            session: number,
+            stream: config.name.clone(),
+            tensors: stream.tensors().to_vec(),
+            batch_size: config.batch.size.get(),
+            slots,
+            hold: config.ring.hold,
+            slot_bytes: stream.layout.slot_bytes(),
+            publish_bytes,
+            return_bytes,
+            start: Positioned { serial, position: next, batches_left: schedule.batches_left(next) },
+            batches_per_epoch: schedule.batches_per_epoch(),
+            samples_per_epoch: stream.sample_count(),
+            epochs: config.order.epochs,
+            dataset_fingerprint: stream.dataset_fingerprint,
+            config_fingerprint: stream.config_fingerprint,
+            stream_version: STREAM_VERSION,
+            // Named memory cannot be passed to another daemon.
+            restart_policy: if named { RestartPolicy::Never } else { restart_policy },
+        };
+        let memory = RingMemory {
+            bytes: data_bytes + publish_bytes + return_bytes,
+            huge_pages: data.huge_pages(),
+        };
+        let session = Self {
+            number,
+            stream: Arc::clone(stream),
+            stream_number,
+            rank: request.rank,
+            world_size: request.world_size,
+            work: Arc::new(SessionWork::new(number, Arc::clone(stream), rows)),
+            order: OrderCursor::new(schedule, next, serial),
+            ring: Ring::new(
+                (table, slots, held),
+                writer,
+                reader,
+                connection,
+                memory,
+                stream.clock.clone(),
+            ),
+            batches: Batches::default(),
+            substitutes: Substitutes::new(request.position, next, request.substitutes),
+            client_watch: ClientWatch::default(),
+            outbox,
+            fault: None,
+            wake_workers: false,
+            replay,
+        };
+        Ok((session, SessionTerms::new(terms, [data, publish, returns])))
+    }
+
+    /// Does all that can be done now. True: there are rows to fetch.
+    pub fn advance(&mut self) -> Result<bool, SessionEnd> {
+        loop {
+            self.take_returns()?;
+            self.replay.advance(self.batches.is_idle(), &mut self.ring);
+            self.batches.reap_cancelled(&self.work, &mut self.ring);
+            self.substitute_failed_rows();
+            self.publish_complete();
+            self.open_batches();
+            if !self.request_wake()? {
+                break;
+            }
+        }
+        Ok(!self.batches.admissions.is_empty())
+    }
+
+    fn take_returns(&mut self) -> Result<bool, SessionEnd> {
+        let mut any = false;
+        while let Some(word) = self.ring.take_return()? {
+            self.replay.on_return(word, &mut self.ring);
+            any = true;
+        }
+        Ok(any)
+    }
+
+    /// Sets the mark at which the client wakes the daemon. True: returns came in meanwhile.
+    fn request_wake(&mut self) -> Result<bool, SessionEnd> {
+        if self.replay.is_working() {
+            self.ring.wake_at_next_return();
+        } else if self.fault.is_none()
+            && !self.order.is_finished()
+            && self.ring.count(SlotState::Free) == 0
+        {
+            self.ring.wake_at_half_returned();
+        } else {
+            self.ring.wake_never();
+            return Ok(false);
+        }
+        self.take_returns()
+    }
+
+    /// Publishes complete batches in order; a batch with a failed row ends the stream at its place.
+    fn publish_complete(&mut self) {
+        while self.fault.is_none() {
+            let Some(batch) = self.batches.open.front() else {
+                break;
+            };
+            let slot = &self.work.slots[usize::from(batch.slot.0)];
+            // A row may have failed since failed rows were substituted; it wakes the engine again.
+            if !slot.is_complete() || slot.has_failed() {
+                break;
+            }
+            if let Some((_, fault)) = &batch.failed {
+                let fault = fault.clone();
+                return self.end_with(fault);
+            }
+            let (epoch, substituted) = (batch.planned.epoch, &batch.substituted);
+            let allowed = self.substitutes_allowed();
+            if let Some(fault) = self.substitutes.over_budget(epoch, substituted, allowed) {
+                return self.end_with(fault);
+            }
+            let compacted = if self.stream.finishes_batches {
+                match slot.finished() {
+                    Some(Ok(elements)) => elements,
+                    Some(Err(failure)) => {
+                        let fault = batch_fault(batch.order, failure);
+                        return self.end_with(fault);
+                    }
+                    None => {
+                        self.wake_workers = true;
+                        break;
+                    }
+                }
+            } else {
+                Vec::new()
+            };
+            if !self.replay.before_publish(batch.slot, batch.generation, &mut self.ring) {
+                break;
+            }
+            if let Some(batch) = self.batches.open.pop_front() {
+                self.work.slots[usize::from(batch.slot.0)].close();
+                self.publish_batch(batch, &compacted);
+            }
+        }
+        let next = self.batches.open.front().map_or(self.batches.next_order, |batch| batch.order);
+        self.work.next_to_publish.store(next, Ordering::Relaxed);
+    }
+
+    fn publish_batch(&mut self, batch: OpenBatch, compacted: &[u64]) {
+        self.record_batch(&batch);
+        let planned = &batch.planned;
+        self.substitutes.publish(planned.epoch, batch.substituted);
+        let rows = planned.rows.len();
+        let after = planned.position_after;
+        self.order.published(after);
+        let descriptor = Descriptor {
+            sequence: BatchNumber(self.ring.published()),
+            slot: batch.slot,
+            generation: batch.generation,
+            payload_bytes: self.stream.layout.slot_bytes(),
+            epoch: planned.epoch,
+            position_after: after,
+            seek_serial: self.order.seek_serial(),
+            rows: rows.into(),
+            substitutes: self.substitutes.carried(after),
+            last_of_epoch: planned.last_of_rank,
+            replayed: false,
+            tensors: tensor_entries(&self.stream, rows, compacted),
+        };
+        self.ring.publish(&descriptor, batch.held_up);
+        self.replay.on_published(&descriptor, &mut self.ring);
+    }
+
+    fn end_with(&mut self, fault: Fault) {
+        tracing::error!(session = self.number, "{}", fault.message);
+        self.send(DaemonFrame::Fault(fault.clone()));
+        self.fault = Some(fault);
+        self.batches.cancel_open(&self.work);
+    }
+
+    /// Sends a frame; it is dropped if the client lets its socket fill up.
+    pub fn send(&self, frame: DaemonFrame) {
+        if self.outbox.try_send(frame).is_err() {
+            tracing::warn!(
+                session = self.number,
+                "the client does not read its socket; a frame was dropped"
+            );
+        }
+    }
+
+    /// Moves to another position. The client returns what was published for the former one.
+    pub fn seek(&mut self, serial: u64, position: Position, substitutes: u64) {
+        let target = match self.order.schedule().normalise(position) {
+            Ok(target) => target,
+            Err(error) => {
+                let fault = Fault { kind: FaultKind::Position, message: error.to_string() };
+                return self.send(DaemonFrame::Fault(fault));
+            }
+        };
+        self.batches.cancel_open(&self.work);
+        self.replay.on_seek(&mut self.ring);
+        self.fault = None;
+        self.order.seek(serial, target);
+        self.substitutes.seek(position, target, substitutes);
+        let (batches_left, _) = self.order.batches_left();
+        self.send(DaemonFrame::Positioned(Positioned { serial, position: target, batches_left }));
+    }
+
+    /// Carries out a request for a replay; an error says why it cannot be done.
+    pub(crate) fn request_replay(
+        &mut self,
+        request: &ReplayRequest,
+        owner: u64,
+        waker: &Arc<Waker>,
+    ) -> Result<(), String> {
+        if !self.stream.config.session.allow_headspace {
+            return Err(format!(
+                "stream `{}` does not allow a replay: session.allow_headspace is false",
+                self.stream.name()
+            ));
+        }
+        let epoch = self.order.batches_left();
+        self.replay.request(request, owner, epoch, &mut self.ring, waker)
+    }
+
+    /// A connection that requested a replay has closed.
+    pub fn on_disconnect(&mut self, owner: u64) {
+        self.replay.on_disconnect(owner, &mut self.ring);
+    }
+
+    /// The next rows to fetch, at most `count`.
+    pub(crate) fn take_admissions(&mut self, count: usize) -> Vec<FetchJob> {
+        self.batches.take_admissions(count)
+    }
+
+    /// Batches between the next row to fetch and the next batch to publish.
+    pub fn admission_urgency(&self) -> Option<u64> {
+        self.batches.urgency(&self.work)
+    }
+
+    /// The session is over: nothing is written any more.
+    pub fn end(&mut self) {
+        self.batches.cancel_open(&self.work);
+    }
+}
+
+/// Why the session ends when a batch cannot be finished.
+fn batch_fault(order: u64, failure: RowFailure) -> Fault {
+    match failure {
+        RowFailure::Defect(reason) | RowFailure::Storage(reason) => Fault {
+            kind: FaultKind::BadSample,
+            message: format!("batch {order} of this session: batch operation {reason}"),
+        },
+        RowFailure::Panic => Fault {
+            kind: FaultKind::Internal,
+            message: format!(
+                "a batch operation panicked on batch {order} of this session; this is a bug in forebay, please report \
+                 it; see stderr for details"
+            ),
+        },
+    }
+}

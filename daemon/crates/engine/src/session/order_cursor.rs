@@ -1,0 +1,90 @@
+//! Where a session is in its order: which batch comes next, and what was published last.
+
+use forebay_protocol::ids::{Position, SampleId};
+
+use forebay_order::{EpochOrder, PlannedBatch, PlannedRow, Schedule};
+
+/// See the module's head.
+#[derive(Debug)]
+pub(super) struct OrderCursor {
+    schedule: Schedule,
+    epoch_order: EpochOrder,
+    next: Position,
+    published_until: Position,
+    /// The client's last seek.
+    seek_serial: u64,
+}
+
+impl OrderCursor {
+    /// At a position that the schedule has normalised.
+    pub(super) fn new(schedule: Schedule, next: Position, seek_serial: u64) -> Self {
+        let epoch_order = schedule.epoch(next.epoch);
+        Self { schedule, epoch_order, next, published_until: next, seek_serial }
+    }
+
+    /// Moves to a position that the schedule has normalised.
+    pub(super) fn seek(&mut self, serial: u64, target: Position) {
+        (self.seek_serial, self.next, self.published_until) = (serial, target, target);
+    }
+
+    pub(super) fn schedule(&self) -> &Schedule {
+        &self.schedule
+    }
+
+    pub(super) fn seek_serial(&self) -> u64 {
+        self.seek_serial
+    }
+
+    /// Where the next batch to be opened begins.
+    pub(super) fn next(&self) -> Position {
+        self.next
+    }
+
+    /// After the batch published last.
+    pub(super) fn published_until(&self) -> Position {
+        self.published_until
+    }
+
+    /// A batch was published.
+    pub(super) fn published(&mut self, position_after: Position) {
+        self.published_until = position_after;
+    }
+
+    pub(super) fn is_finished(&self) -> bool {
+        self.schedule.finished(self.next)
+    }
+
+    /// The next batch to open that has rows for this rank.
+    pub(super) fn peek(&mut self) -> Option<PlannedBatch> {
+        loop {
+            let planned = self.schedule.batch_at(self.next)?;
+            if !planned.rows.is_empty() {
+                return Some(planned);
+            }
+            self.next = planned.position_after;
+        }
+    }
+
+    /// The batch was opened: gives its rows.
+    pub(super) fn open<'a>(
+        &'a mut self,
+        planned: &'a PlannedBatch,
+    ) -> impl Iterator<Item = PlannedRow> + 'a {
+        self.next = planned.position_after;
+        if self.epoch_order.epoch() != planned.epoch {
+            self.epoch_order = self.schedule.epoch(planned.epoch);
+        }
+        planned.rows.iter(&self.epoch_order)
+    }
+
+    /// The sample that the order has for a row.
+    pub(super) fn sample(&self, planned: &PlannedBatch, row: usize) -> Option<SampleId> {
+        let order = self.schedule.epoch(planned.epoch);
+        planned.rows.iter(&order).nth(row).map(|planned| planned.sample)
+    }
+
+    /// Batches left in the epoch after the one published last, and in a whole epoch.
+    pub(super) fn batches_left(&self) -> (u64, u64) {
+        (self.schedule.batches_left(self.published_until), self.schedule.batches_per_epoch())
+    }
+}

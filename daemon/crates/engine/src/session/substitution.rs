@@ -1,0 +1,136 @@
+//! A row that has no data gets a substitute, or ends the stream at its place.
+
+use std::sync::Arc;
+
+use forebay_protocol::frames::{Fault, FaultKind};
+
+use super::Session;
+use super::batches::OpenBatch;
+use super::substitutes::Substituted;
+use crate::quarantine::BadSample;
+use crate::work::{FetchJob, RowFailure};
+use forebay_config::{BadSampleBudget, OnBadSample};
+use forebay_order::{DrawKey, substitute};
+
+impl Session {
+    /// Gives failed rows a substitute, or records the failure with its batch.
+    pub(super) fn substitute_failed_rows(&mut self) {
+        for index in 0..self.batches.open.len() {
+            let slot_number = usize::from(self.batches.open[index].slot.0);
+            while let Some(row) = self.work.slots[slot_number].take_failed() {
+                self.substitute_row(index, slot_number, row);
+            }
+        }
+    }
+
+    fn substitute_row(&mut self, index: usize, slot_number: usize, row: usize) {
+        let stream = Arc::clone(&self.stream);
+        let work = Arc::clone(&self.work);
+        let batch = &mut self.batches.open[index];
+        let slot = &work.slots[slot_number];
+        let mut cell = slot.cell(row);
+        let failed_id = cell.task.id;
+        let path = stream.sample_path(failed_id).display().to_string();
+        let Some(failure) = cell.failure.take() else {
+            return;
+        };
+        let reason = match failure {
+            RowFailure::Storage(message) => {
+                return batch.fail(row, Fault { kind: FaultKind::Storage, message });
+            }
+            RowFailure::Panic => {
+                let message = format!(
+                    "an operation panicked on sample {} ({path}); this is a bug in forebay, please report it with the \
+                     file; see stderr for details",
+                    failed_id.0
+                );
+                return batch.fail(row, Fault { kind: FaultKind::Internal, message });
+            }
+            RowFailure::Defect(reason) => reason,
+        };
+        let described =
+            if reason.contains(&path) { reason.clone() } else { format!("{path}: {reason}") };
+        if stream.config.errors.on_bad_sample == OnBadSample::Fail {
+            let message = format!(
+                "bad sample {} in epoch {}: {described}; repair or remove the file, or set \
+                 errors.on_bad_sample = \"substitute\"",
+                failed_id.0, batch.planned.epoch
+            );
+            return batch.fail(row, Fault { kind: FaultKind::BadSample, message });
+        }
+        let (bad, attempt) = batch.replaced.get(&row).copied().unwrap_or((failed_id, 0));
+        let seed = stream.config.order.seed;
+        let Some(id) = substitute(stream.sample_count(), seed, batch.planned.epoch, bad, attempt)
+        else {
+            let message = format!(
+                "no substitute found for bad sample {} in epoch {}: all {attempt} drawn samples are bad; the last: {described}",
+                bad.0, batch.planned.epoch
+            );
+            return batch.fail(row, Fault { kind: FaultKind::BadSample, message });
+        };
+        batch.replaced.insert(row, (bad, attempt + 1));
+        tracing::warn!(
+            sample = failed_id.0,
+            substitute = id.0,
+            reason = described,
+            "bad sample substituted"
+        );
+        if let Some(quarantine) = stream.quarantine.get() {
+            let (_, range) = stream.sample_place(failed_id);
+            quarantine.list(BadSample {
+                epoch: batch.planned.epoch,
+                sample: failed_id.0,
+                path: path.clone(),
+                offset: range.length.map(|_| range.offset),
+                reason: reason.clone(),
+                substitute: id.0,
+            });
+        }
+        batch.substituted.retain(|earlier| earlier.bad != bad);
+        batch.substituted.push(Substituted {
+            epoch: batch.planned.epoch,
+            bad,
+            substitute: id,
+            path: stream.sample_path(bad).display().to_string(),
+            reason,
+        });
+        cell.task.reset(id, DrawKey { seed, epoch: batch.planned.epoch, sample: id.0 });
+        let order = batch.order;
+        drop(cell);
+        slot.reopen_row();
+        self.batches.admissions.push_front(FetchJob {
+            session: work,
+            slot: slot_number,
+            row,
+            order,
+            id,
+            attempts: 0,
+        });
+    }
+
+    /// What the budget allows this rank in an epoch.
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a share of a count"
+    )]
+    pub(super) fn substitutes_allowed(&self) -> u64 {
+        match self.stream.config.errors.budget {
+            BadSampleBudget::Count(count) => count,
+            BadSampleBudget::Share(share) => {
+                let samples = self.order.schedule().samples() / u64::from(self.world_size);
+                ((samples as f64 * share) as u64).max(1)
+            }
+        }
+    }
+}
+
+impl OpenBatch {
+    /// Keeps the failure of the lowest row, in whatever order failures are found.
+    fn fail(&mut self, row: usize, fault: Fault) {
+        if self.failed.as_ref().is_none_or(|(lowest, _)| row < *lowest) {
+            self.failed = Some((row, fault));
+        }
+    }
+}

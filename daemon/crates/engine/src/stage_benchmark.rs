@@ -1,0 +1,368 @@
+//! Runs one stage of a stream by itself, at a concurrency of its own: inputs are there, output is discarded.
+//!
+//! No daemon, no ring, no queue and no other stage takes part, so what is measured is how the stage's own work scales with
+//! threads on this machine. Threads have the ordinary scheduling class and no affinity. Inputs of a stage are made by the
+//! stages before it, off the clock, some hundred at a time and within a bound of bytes.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Barrier, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use forebay_protocol::ids::SampleId;
+use forebay_protocol::tensor::{Extent, TensorSpec};
+use nix::time::{ClockId, clock_gettime};
+
+use super::meter::ready_without_core;
+use super::stream::{ReadScratch, Stream};
+use forebay_order::DrawKey;
+use forebay_pipeline::{Row, SampleTask, WorkerScratch};
+
+/// A run is on the clock for so long, where inputs can be had.
+const RUN_TIME: Duration = Duration::from_millis(400);
+/// A run with its inputs takes at most so long.
+const LONGEST_RUN: Duration = Duration::from_secs(3);
+/// Samples that are kept fetched, and inputs that are made at a time.
+const MAX_INPUTS: usize = 512;
+/// Bytes of either.
+const MAX_BYTES: usize = 256 << 20;
+
+/// What a stage did at one concurrency.
+#[derive(Debug, Clone, Copy)]
+pub struct StageRun {
+    /// Threads.
+    pub concurrency: u32,
+    /// Samples that were done; what failed is not counted.
+    pub samples: u64,
+    /// From the first's begin to the last's end, without the time in which inputs were made.
+    pub seconds: f64,
+    /// Of all threads.
+    pub cpu_seconds: f64,
+    /// How long threads were ready and had no core, all together: others used the cores, or there are more threads than
+    /// cores. 0 where the kernel does not say.
+    pub ready_seconds: f64,
+}
+
+/// A stream whose stages can be run by themselves.
+#[derive(Debug)]
+pub struct StageBenchmark<'s> {
+    stream: &'s Stream,
+    /// Threads that make inputs.
+    threads: u32,
+    /// The samples that were read so far, counted over all runs.
+    read: AtomicU64,
+    fetched: Vec<(SampleId, Vec<u8>, Vec<usize>)>,
+}
+
+impl<'s> StageBenchmark<'s> {
+    /// Nothing is read yet.
+    pub const fn new(stream: &'s Stream, threads: u32) -> Self {
+        Self { stream, threads, read: AtomicU64::new(0), fetched: Vec::new() }
+    }
+
+    /// Whether samples were read that had been read before: they may come out of the kernel's memory.
+    pub fn has_read_again(&self) -> bool {
+        self.read.load(Ordering::Relaxed) > self.stream.sample_count()
+    }
+
+    /// Reads samples with so many threads, each another one as long as the dataset has them.
+    ///
+    /// # Errors
+    /// Not one sample could be read: why not.
+    pub fn fetch(&self, concurrency: u32) -> Result<StageRun, String> {
+        let end = Instant::now() + RUN_TIME;
+        let fault = Mutex::new(None);
+        let part = on_threads(concurrency, |_| {
+            let (mut scratch, mut buffer) = (ReadScratch::default(), Vec::new());
+            let mut samples = 0;
+            while Instant::now() < end {
+                match self.read_next(&mut scratch, &mut buffer) {
+                    Ok(_) => samples += 1,
+                    Err(error) => {
+                        *fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                        // What cannot be read at all ends at once.
+                        if samples == 0 {
+                            break;
+                        }
+                    }
+                }
+            }
+            samples
+        });
+        match fault.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some(error) if part.samples == 0 => Err(error),
+            _ => Ok(part.into_run(concurrency)),
+        }
+    }
+
+    /// Keeps some hundred samples' bytes for the stages.
+    ///
+    /// # Errors
+    /// Not one sample could be read: why not.
+    pub fn keep_inputs(&mut self) -> Result<(), String> {
+        let (mut scratch, mut buffer) = (ReadScratch::default(), Vec::new());
+        let (mut bytes, mut fault) = (0, None);
+        let wanted = self.stream.sample_count().min(MAX_INPUTS as u64);
+        for _ in 0..wanted {
+            match self.read_next(&mut scratch, &mut buffer) {
+                Ok(id) => {
+                    bytes += buffer.len();
+                    self.fetched.push((id, buffer.clone(), scratch.part_ends.clone()));
+                }
+                Err(error) => fault = Some(error),
+            }
+            if bytes > MAX_BYTES {
+                break;
+            }
+        }
+        match fault {
+            Some(error) if self.fetched.is_empty() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Runs a stage (counted from 0, without `fetch`) with so many threads over the inputs that were kept.
+    ///
+    /// # Errors
+    /// Not one sample came through: the last defect.
+    pub fn work(&self, stage: usize, concurrency: u32) -> Result<StageRun, String> {
+        let begun = Instant::now();
+        let mut all = Part::default();
+        let fault = Mutex::new(None);
+        let scratches: Vec<Mutex<WorkerScratch>> =
+            (0..concurrency).map(|_| Mutex::default()).collect();
+        let mut wanted = (4 * concurrency as usize).max(16);
+        while all.wall < RUN_TIME && begun.elapsed() < LONGEST_RUN {
+            let inputs = self.inputs(stage, wanted)?;
+            let next = AtomicUsize::new(0);
+            let left = RUN_TIME.saturating_sub(all.wall);
+            let end = Instant::now() + left;
+            let part = on_threads(concurrency, |thread| {
+                let mut scratch = scratches[thread].lock().unwrap_or_else(PoisonError::into_inner);
+                let mut row = DiscardedRow::of(self.stream.tensors());
+                let mut samples = 0;
+                while Instant::now() < end {
+                    let Some(input) = inputs.get(next.fetch_add(1, Ordering::Relaxed)) else {
+                        break;
+                    };
+                    let mut task = input.lock().unwrap_or_else(PoisonError::into_inner);
+                    match self.run_stage(stage, &mut task, &mut row, &mut scratch) {
+                        Ok(()) => samples += 1,
+                        Err(error) => {
+                            *fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                        }
+                    }
+                }
+                samples
+            });
+            // As many as will take the rest of the time, and a few for luck.
+            let rate = f64::from(u32::try_from(part.samples).unwrap_or(u32::MAX))
+                / part.wall.as_secs_f64().max(1e-9);
+            all.add(part);
+            let rest = RUN_TIME.saturating_sub(all.wall).as_secs_f64();
+            wanted = whole(rate * rest * 1.2).max(wanted);
+        }
+        match fault.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some(error) if all.samples == 0 => Err(error),
+            _ => Ok(all.into_run(concurrency)),
+        }
+    }
+
+    /// At most so many inputs of a stage, as the stages before it leave them.
+    fn inputs(&self, stage: usize, wanted: usize) -> Result<Vec<Mutex<SampleTask>>, String> {
+        let made = Mutex::new(Vec::new());
+        let fault = Mutex::new(None);
+        let (next, bytes) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let wanted = wanted.min(MAX_INPUTS);
+        on_threads(self.threads, |_| {
+            let mut scratch = WorkerScratch::default();
+            let mut row = DiscardedRow::of(self.stream.tensors());
+            while bytes.load(Ordering::Relaxed) < MAX_BYTES {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= wanted || self.fetched.is_empty() {
+                    break;
+                }
+                let (id, fetched, part_ends) = &self.fetched[number % self.fetched.len()];
+                let seed = self.stream.config.order.seed;
+                let key = DrawKey { seed, epoch: 0, sample: id.0 };
+                let mut task = SampleTask::new(*id, key, fetched.clone());
+                task.part_ends.clone_from(part_ends);
+                let dataset = self.stream.dataset.as_ref();
+                // What a daemon read directly into its row.
+                task.in_place = self.stream.plan.direct_tensor(dataset);
+                let before = (0..stage)
+                    .try_for_each(|stage| self.run_stage(stage, &mut task, &mut row, &mut scratch));
+                match before {
+                    Ok(()) => {
+                        bytes.fetch_add(task.held_bytes(), Ordering::Relaxed);
+                        made.lock().unwrap_or_else(PoisonError::into_inner).push(Mutex::new(task));
+                    }
+                    Err(error) => {
+                        *fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                    }
+                }
+            }
+            0
+        });
+        let made = made.into_inner().unwrap_or_else(PoisonError::into_inner);
+        match fault.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some(error) if made.is_empty() => Err(error),
+            _ => Ok(made),
+        }
+    }
+
+    fn run_stage(
+        &self,
+        stage: usize,
+        task: &mut SampleTask,
+        row: &mut DiscardedRow,
+        scratch: &mut WorkerScratch,
+    ) -> Result<(), String> {
+        let Stream { plan, dataset, .. } = self.stream;
+        plan.run(stage, task, dataset.as_ref(), row, scratch)
+            .map_err(|defect| format!("{}: {defect}", self.stream.sample_path(task.id).display()))
+    }
+
+    /// Reads the next sample; the steps go through all of them before one comes again.
+    fn read_next(
+        &self,
+        scratch: &mut ReadScratch,
+        buffer: &mut Vec<u8>,
+    ) -> Result<SampleId, String> {
+        let count = self.stream.sample_count().max(1);
+        let number = self.read.fetch_add(1, Ordering::Relaxed);
+        let id = SampleId(spread(number, count));
+        self.stream
+            .open_sample(id, scratch)
+            .and_then(|_| self.stream.read_sample(scratch, buffer))
+            .map_err(|error| error.to_string())?;
+        Ok(id)
+    }
+}
+
+/// The place of the n-th step through `count` places, each once in `count` steps and far from the one before, so that
+/// neighbours on a disk are not read one after another.
+fn spread(number: u64, count: u64) -> u64 {
+    let golden = u128::from(count) * 618 / 1000;
+    let is_coprime = |step: &u64| {
+        let (mut one, mut other) = (*step, count);
+        while other != 0 {
+            (one, other) = (other, one % other);
+        }
+        one == 1
+    };
+    let first = u64::try_from(golden).unwrap_or(1).max(1);
+    let step = (first..=count.max(first)).find(is_coprime).unwrap_or(1);
+    let place = u128::from(number) * u128::from(step) % u128::from(count);
+    u64::try_from(place).unwrap_or(0)
+}
+
+/// What some threads did together.
+#[derive(Debug, Default)]
+struct Part {
+    samples: u64,
+    wall: Duration,
+    cpu: Duration,
+    ready: Duration,
+}
+
+impl Part {
+    fn add(&mut self, other: Self) {
+        self.samples += other.samples;
+        self.wall += other.wall;
+        self.cpu += other.cpu;
+        self.ready += other.ready;
+    }
+
+    fn into_run(self, concurrency: u32) -> StageRun {
+        StageRun {
+            concurrency,
+            samples: self.samples,
+            seconds: self.wall.as_secs_f64(),
+            cpu_seconds: self.cpu.as_secs_f64(),
+            ready_seconds: self.ready.as_secs_f64(),
+        }
+    }
+}
+
+/// Does the work on so many threads that begin together; each gives its count of samples.
+fn on_threads(threads: u32, work: impl Fn(usize) -> u64 + Sync) -> Part {
+    let barrier = Barrier::new(threads as usize);
+    std::thread::scope(|scope| {
+        let run = |number| {
+            let (barrier, work) = (&barrier, &work);
+            move || {
+                barrier.wait();
+                let (begun, ready) = (Instant::now(), ready_without_core().unwrap_or_default());
+                let samples = work(number);
+                let ready = ready_without_core().unwrap_or_default().saturating_sub(ready);
+                (samples, begun, Instant::now(), thread_cpu_time(), ready)
+            }
+        };
+        let threads: Vec<_> =
+            (0..threads as usize).map(|number| scope.spawn(run(number))).collect();
+        // A thread that panicked has said so on stderr; its samples are missing.
+        let ended: Vec<_> = threads.into_iter().filter_map(|thread| thread.join().ok()).collect();
+        let first = ended.iter().map(|(_, begun, ..)| *begun).min();
+        let last = ended.iter().map(|(_, _, ended, ..)| *ended).max();
+        let wall = first.zip(last).map_or(Duration::ZERO, |(first, last)| last - first);
+        let mut all = Part { wall, ..Part::default() };
+        for (samples, _, _, cpu, ready) in ended {
+            all.samples += samples;
+            all.cpu += cpu;
+            all.ready += ready;
+        }
+        all
+    })
+}
+
+fn thread_cpu_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a small positive number"
+)]
+fn whole(number: f64) -> usize {
+    number.clamp(0.0, 1e6) as usize
+}
+
+/// A row that nobody reads.
+#[derive(Debug)]
+struct DiscardedRow(Vec<Vec<u8>>);
+
+impl DiscardedRow {
+    fn of(tensors: &[TensorSpec]) -> Self {
+        let bytes = |tensor: &TensorSpec| match tensor.extent {
+            Extent::Dense => tensor.row_pitch_bytes().unwrap_or(0),
+            Extent::Ragged { max_row_bytes, .. } => max_row_bytes,
+        };
+        let row = |tensor| vec![0; usize::try_from(bytes(tensor)).unwrap_or(0)];
+        Self(tensors.iter().map(row).collect())
+    }
+}
+
+impl Row for DiscardedRow {
+    fn dense(&mut self, tensor: usize) -> &mut [u8] {
+        &mut self.0[tensor]
+    }
+
+    fn ragged(&mut self, tensor: usize, bytes: u64) -> Option<&mut [u8]> {
+        self.0[tensor].get_mut(..usize::try_from(bytes).ok()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::spread;
+
+    #[test]
+    fn all_places_are_visited_before_one_comes_again() {
+        for count in [1, 2, 3, 6, 10, 64, 97, 1000] {
+            let mut seen: Vec<u64> = (0..count).map(|number| spread(number, count)).collect();
+            seen.sort_unstable();
+            assert_eq!(seen, (0..count).collect::<Vec<_>>(), "{count}");
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! A stream: one resolved configuration with its dataset, its plan and its stages' figures. Shared by all threads.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use forebay_protocol::ids::SampleId;
+use forebay_protocol::layout::{LayoutError, SlotLayout};
+use forebay_protocol::tensor::{DType, Extent, TensorSpec};
+
+use super::quarantine::Quarantine;
+use super::stage_cost::StageCost;
+use super::work_parking::StageGate;
+use forebay_config::{Concurrency, Config, ConfigError, Last, SourceLocation};
+use forebay_observe::recorder::Recorder;
+use forebay_observe::{Clock, QueueMetrics, StageMetrics};
+use forebay_pipeline::SamplePlan;
+use forebay_pipeline::batch::BatchOperation;
+use forebay_source::dataset::{
+    self, Dataset, DatasetError, FolderIndex, IndexBytes, OpenOptions, Opened,
+};
+use forebay_source::location::{ByteRange, Location};
+use forebay_source::storage::{self, Storage, StorageError};
+
+/// Why a stream cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StreamError {
+    /// A mistake in the configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The dataset cannot be used.
+    #[error("{location}: {error}")]
+    Dataset {
+        /// Where the key stands.
+        location: SourceLocation,
+        /// Why.
+        error: DatasetError,
+    },
+    /// A batch cannot be laid out.
+    #[error("{source_name}: a batch cannot be laid out: {error}")]
+    Layout {
+        /// The configuration.
+        source_name: String,
+        /// Why.
+        error: LayoutError,
+    },
+}
+
+/// A CPU stage as the threads see it.
+#[derive(Debug)]
+pub(crate) struct Stage {
+    pub name: String,
+    /// How many threads may be in it, and are.
+    pub(crate) gate: StageGate,
+    /// Whether the engine finds the number of threads.
+    pub is_auto: bool,
+    pub cost: StageCost,
+    pub figures: StageMetrics,
+    /// The rows that wait for this stage.
+    pub input: QueueMetrics,
+}
+
+/// What a thread needs to read one sample after another.
+#[derive(Debug, Default)]
+pub(crate) struct ReadScratch {
+    pub locations: Vec<Location>,
+    opened: Vec<storage::Opened>,
+    /// Where the bytes of each location end; empty where there is one.
+    pub part_ends: Vec<usize>,
+    /// What stands before the elements of an array that is read directly.
+    pub before: Vec<u8>,
+}
+
+/// What one configuration describes, ready to be served.
+#[derive(Debug)]
+pub struct Stream {
+    pub(crate) config: Config,
+    pub(crate) dataset: Arc<dyn Dataset>,
+    pub(crate) storage: Arc<dyn Storage>,
+    pub(crate) plan: SamplePlan,
+    pub(crate) layout: Arc<SlotLayout>,
+    pub(crate) index_tensor: usize,
+    pub(crate) valid_tensor: Option<usize>,
+    /// Whether a work thread finishes a complete batch before it is published: batch operations, or ragged rows to move
+    /// together.
+    pub finishes_batches: bool,
+    pub(crate) stages: Vec<Stage>,
+    pub(crate) clock: Clock,
+    pub(crate) fetch: StageMetrics,
+    pub(crate) dataset_fingerprint: [u8; 32],
+    pub(crate) config_fingerprint: [u8; 32],
+    /// Where bad samples are listed; set before the engine starts.
+    pub quarantine: OnceLock<Quarantine>,
+    /// What records its batches: the engine's, set when that starts.
+    pub recorder: OnceLock<Arc<Recorder>>,
+}
+
+impl Stream {
+    /// Opens the dataset and compiles the operations. Blocks; `threads` is what an `auto` stage gets; `clock`
+    /// measures the times of its rows.
+    ///
+    /// # Errors
+    /// Names the file, the line and the key, or the path that is wrong.
+    pub fn open(
+        config: Config,
+        threads: u32,
+        options: OpenOptions<'_>,
+        clock: Clock,
+    ) -> Result<Self, StreamError> {
+        Self::open_with(config, threads, options, clock, Vec::new())
+    }
+
+    /// As [`open`](Self::open), with operations on complete batches.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and an operation that does not fit the tensors.
+    pub fn open_with(
+        mut config: Config,
+        threads: u32,
+        options: OpenOptions<'_>,
+        clock: Clock,
+        batch_operations: Vec<Box<dyn BatchOperation>>,
+    ) -> Result<Self, StreamError> {
+        dataset::resolve_keys(&mut config.dataset)?;
+        let opened = dataset::open(&config.dataset, options).map_err(|error| {
+            let key = match error {
+                DatasetError::UnknownFormat { .. } => "format",
+                _ => "path",
+            };
+            StreamError::Dataset { location: config.location(&["dataset", key]), error }
+        })?;
+        let Opened { dataset, storage, .. } = opened;
+        let plan = batch_operations.into_iter().try_fold(
+            SamplePlan::compile(&config, dataset.as_ref())?,
+            SamplePlan::with_batch_operation,
+        )?;
+        let mut tensors = plan.tensors().to_vec();
+        let index_tensor = tensors.len();
+        tensors.push(TensorSpec::dense("index", DType::I64, &[]));
+        let valid_tensor = (config.batch.last == Last::Pad).then(|| {
+            tensors.push(TensorSpec::dense("valid", DType::Bool, &[]));
+            index_tensor + 1
+        });
+        let finishes_batches = plan.has_batch_operations()
+            || tensors
+                .iter()
+                .any(|tensor| matches!(tensor.extent, Extent::Ragged { compact: true, .. }));
+        let layout = SlotLayout::new(&tensors, config.batch.size.get())
+            .map_err(|error| StreamError::Layout { source_name: config.source.clone(), error })?;
+        let stages = config
+            .stages
+            .iter()
+            .map(|stage| Stage {
+                name: stage.name.clone(),
+                is_auto: stage.concurrency == Concurrency::Auto,
+                cost: StageCost::default(),
+                gate: StageGate::new(match stage.concurrency {
+                    Concurrency::Auto => threads,
+                    Concurrency::Threads(count) => count.get(),
+                }),
+                figures: StageMetrics::default(),
+                input: QueueMetrics::new(clock.clone()),
+            })
+            .collect();
+        let config_fingerprint = config.fingerprint();
+        let dataset_fingerprint = dataset.fingerprint();
+        Ok(Self {
+            config,
+            dataset,
+            storage,
+            plan,
+            layout: Arc::new(layout),
+            index_tensor,
+            valid_tensor,
+            finishes_batches,
+            stages,
+            clock,
+            fetch: StageMetrics::default(),
+            dataset_fingerprint,
+            config_fingerprint,
+            quarantine: OnceLock::new(),
+            recorder: OnceLock::new(),
+        })
+    }
+
+    /// The stream's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    /// The resolved configuration.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The tensors of a batch, `index` and `valid` included.
+    #[must_use]
+    pub fn tensors(&self) -> &[TensorSpec] {
+        self.layout.tensors()
+    }
+
+    /// Where the tensors lie in a slot.
+    #[must_use]
+    pub fn layout(&self) -> &SlotLayout {
+        &self.layout
+    }
+
+    /// The number of samples.
+    #[must_use]
+    pub fn sample_count(&self) -> u64 {
+        self.dataset.sample_count()
+    }
+
+    /// The index of the dataset's folders, where it has one.
+    #[must_use]
+    pub fn index(&self) -> Option<&IndexBytes> {
+        self.dataset.index().map(FolderIndex::bytes)
+    }
+
+    /// The work threads that it starts with: those of the stages with a number, and the cores for all `auto` stages
+    /// together.
+    #[must_use]
+    pub fn thread_count(&self) -> u32 {
+        let fixed = self.stages.iter().filter(|stage| !stage.is_auto);
+        let auto = self.stages.iter().filter(|stage| stage.is_auto).map(|stage| stage.gate.limit());
+        fixed.map(|stage| stage.gate.limit()).sum::<u32>() + auto.max().unwrap_or(0)
+    }
+
+    /// A stage's name and its most threads at once.
+    pub fn stage_limits(&self) -> impl Iterator<Item = (&str, u32)> {
+        self.stages.iter().map(|stage| (stage.name.as_str(), stage.gate.limit()))
+    }
+
+    /// Opens the file that bad samples are listed in, if there is to be one.
+    pub fn open_quarantine(&self) -> io::Result<()> {
+        let Some(path) = &self.config.errors.quarantine else {
+            return Ok(());
+        };
+        let quarantine = Quarantine::open(path).map_err(|error| {
+            let message =
+                format!("errors.quarantine {} cannot be written: {error}", path.display());
+            io::Error::new(error.kind(), message)
+        })?;
+        // A stream is started once.
+        let _ = self.quarantine.set(quarantine);
+        Ok(())
+    }
+
+    /// The first file that a sample lies in, for messages.
+    pub fn sample_path(&self, id: SampleId) -> PathBuf {
+        self.sample_place(id).0
+    }
+
+    /// The first file that a sample lies in, and where in it.
+    pub fn sample_place(&self, id: SampleId) -> (PathBuf, ByteRange) {
+        let mut locations = Vec::new();
+        self.dataset.locate(id, &mut locations);
+        locations.first().map_or((PathBuf::new(), ByteRange::WHOLE), |first| {
+            (self.storage.full_path(&self.dataset.path(first.file)), first.range)
+        })
+    }
+
+    /// Opens all that a sample's bytes lie in; how many they are.
+    pub(crate) fn open_sample(
+        &self,
+        id: SampleId,
+        scratch: &mut ReadScratch,
+    ) -> Result<u64, StorageError> {
+        let ReadScratch { locations, opened, .. } = scratch;
+        locations.clear();
+        self.dataset.locate(id, locations);
+        let limit_bytes = self.config.dataset.limits.sample_bytes;
+        self.storage.open_all(self.dataset.as_ref(), locations, limit_bytes, opened)
+    }
+
+    /// Reads what [`open_sample`](Self::open_sample) has opened.
+    pub(crate) fn read_sample(
+        &self,
+        scratch: &mut ReadScratch,
+        buffer: &mut Vec<u8>,
+    ) -> Result<(), StorageError> {
+        let ReadScratch { opened, part_ends, .. } = scratch;
+        self.storage.read_all(self.dataset.as_ref(), opened, buffer, part_ends)
+    }
+}

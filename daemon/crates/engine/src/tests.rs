@@ -1,0 +1,482 @@
+//! The engine with its threads over real segments. A test stands in for the client: it takes, checks and returns.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_protocol::frames::{Attach, Attached, DaemonFrame, RestartPolicy};
+use forebay_protocol::ids::{Position, SampleId};
+use forebay_protocol::publish::{Descriptor, PublishReader};
+use forebay_protocol::returns::{ReturnWord, ReturnWriter};
+use forebay_protocol::segment::{Access, Mapping, Segment, open_segment};
+use forebay_protocol::slots::split_rows;
+use forebay_protocol::socket::Connection;
+use forebay_protocol::words::Words;
+use tokio::sync::mpsc;
+
+use super::work::{Claim, SessionWork};
+use super::*;
+use forebay_config::{Config, CpuPolicy};
+use forebay_observe::Clock;
+use forebay_order::{DrawKey, Draws, substitute};
+use forebay_pipeline::batch::BatchOperation;
+use forebay_source::dataset::OpenOptions;
+use forebay_source::dataset::testing::npy_bytes;
+
+mod batches;
+mod replays;
+mod schedules;
+mod stalls;
+mod verdicts;
+
+/// Hangs are found by this and by nothing else.
+const WATCHDOG: Duration = Duration::from_secs(60);
+const SAMPLES: u64 = 64;
+const ROUNDS: u32 = 4000;
+
+/// Every fifth sample is no array.
+fn is_bad(sample: u64) -> bool {
+    sample % 5 == 1
+}
+
+/// A folder of arrays of four numbers, each the sample's own, and a stream over it.
+fn open_stream(folder: &Path, bad_samples: bool, more: &str) -> Arc<Stream> {
+    open_stream_with(folder, bad_samples, more, Vec::new())
+}
+
+fn open_stream_with(
+    folder: &Path,
+    bad_samples: bool,
+    more: &str,
+    operations: Vec<Box<dyn BatchOperation>>,
+) -> Arc<Stream> {
+    let data = folder.join("data");
+    std::fs::create_dir_all(&data).unwrap();
+    for sample in 0..SAMPLES {
+        let elements: Vec<u8> = (0..4).flat_map(|_| sample.to_le_bytes()).collect();
+        let mut bytes = npy_bytes("<i8", false, "(4,)", &elements);
+        if sample % 7 == 3 {
+            // Not to be read directly into the row: its bytes have to be turned round first.
+            let elements: Vec<u8> = (0..4).flat_map(|_| sample.to_be_bytes()).collect();
+            bytes = npy_bytes(">i8", false, "(4,)", &elements);
+        }
+        if bad_samples && is_bad(sample) {
+            bytes[0] = 0;
+        }
+        std::fs::write(data.join(format!("{sample:03}.npy")), bytes).unwrap();
+    }
+    let text = format!(
+        "[dataset]\nformat = \"npy\"\npath = \"data\"\nindex = \"index\"\n[order]\nshuffle = false\n[batch]\nsize = 8\n\
+         [errors]\non_bad_sample = \"substitute\"\nbudget = 1000000\n{more}"
+    );
+    let path = folder.join("stream.toml");
+    std::fs::write(&path, text).unwrap();
+    let config = Config::from_file(&path, &[]).unwrap();
+    Arc::new(
+        Stream::open_with(config, 3, OpenOptions::default(), Clock::system(), operations).unwrap(),
+    )
+}
+
+fn start(stream: &Arc<Stream>, fetch_bytes: u64) -> SharedEngine {
+    start_under(stream, fetch_bytes, CpuPolicy::Normal)
+}
+
+fn start_under(stream: &Arc<Stream>, fetch_bytes: u64, policy: CpuPolicy) -> SharedEngine {
+    start_on(3, stream, fetch_bytes, policy)
+}
+
+fn start_on(
+    threads: u32,
+    stream: &Arc<Stream>,
+    fetch_bytes: u64,
+    policy: CpuPolicy,
+) -> SharedEngine {
+    let pool = PoolOptions {
+        threads,
+        max_threads: 6,
+        fallback_threads: 3,
+        policy,
+        nice: 0,
+        granted_cores: 3.0,
+        limit_cores: None,
+        cores: Vec::new(),
+        refused_cores: Vec::new(),
+    };
+    let engine =
+        Engine::start(vec![Arc::clone(stream)], pool, fetch_bytes, stream.clock.clone()).unwrap();
+    let shared = Rc::clone(&engine);
+    tokio::task::spawn_local(async move { run_on_wake(shared).await });
+    engine
+}
+
+/// Runs a test on an engine thread of its own, under the watchdog.
+fn on_engine_thread<F: Future<Output = ()>>(test: impl FnOnce() -> F) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let local = tokio::task::LocalSet::new();
+    let outcome = local.block_on(&runtime, async { tokio::time::timeout(WATCHDOG, test()).await });
+    // Threads of a test that hung shall not keep it from failing.
+    runtime.shutdown_background();
+    if outcome.is_err() {
+        std::mem::forget(local);
+        panic!("the engine made no progress for {WATCHDOG:?}");
+    }
+}
+
+struct Client {
+    engine: SharedEngine,
+    number: u64,
+    terms: Box<Attached>,
+    data: Mapping,
+    publish: PublishReader<Mapping>,
+    returns: ReturnWriter<Mapping>,
+    read: u64,
+    serial: u64,
+    bad_samples: bool,
+    frames: mpsc::Receiver<DaemonFrame>,
+    /// What keeps the engine's doorbells from failing.
+    _peer: Connection,
+}
+
+impl Client {
+    fn attach(engine: &SharedEngine, bad_samples: bool) -> Self {
+        Self::attach_as(engine, bad_samples, 0, 1)
+    }
+
+    /// As the last rank of a world: what [`check`](Self::check) expects of a batch is then the same.
+    fn attach_as(engine: &SharedEngine, bad_samples: bool, rank: u32, world_size: u32) -> Self {
+        let request = Attach {
+            stream: None,
+            rank,
+            world_size,
+            position: Position::default(),
+            substitutes: 0,
+        };
+        let (connection, peer) = Connection::pair().unwrap();
+        let (outbox, frames) = mpsc::channel(64);
+        let (number, terms) = engine
+            .borrow_mut()
+            .attach(
+                &request,
+                SessionMemory::Sealed,
+                RestartPolicy::Never,
+                Rc::new(connection),
+                outbox,
+            )
+            .unwrap();
+        let DaemonFrame::Attached(attached) = &terms.frame else {
+            panic!("the terms of a session")
+        };
+        let [data, publish, returns] = terms.descriptors()[..] else { panic!("three segments") };
+        let slots = attached.slots;
+        let data_bytes = attached.slot_bytes * u64::from(slots);
+        let client = Self {
+            engine: Rc::clone(engine),
+            number,
+            terms: attached.clone(),
+            data: open_segment(data, "data", data_bytes, Access::ReadWrite).unwrap(),
+            publish: PublishReader::new(
+                open_segment(publish, "publish", attached.publish_bytes, Access::ReadOnly).unwrap(),
+            )
+            .unwrap(),
+            returns: ReturnWriter::new(
+                open_segment(returns, "return", attached.return_bytes, Access::ReadWrite).unwrap(),
+                slots,
+            ),
+            read: 0,
+            serial: 0,
+            bad_samples,
+            frames,
+            _peer: peer,
+        };
+        engine.borrow_mut().advance(number);
+        client
+    }
+
+    /// The next batch, whatever seek it was made for.
+    async fn next(&mut self) -> Descriptor {
+        // A client that runs out of batches tells of the slots that it has given back since it was last asked to.
+        if self.publish.published() == self.read && self.returns.announce_sleep() {
+            self.engine.borrow_mut().advance(self.number);
+        }
+        while self.publish.published() == self.read {
+            tokio::task::yield_now().await;
+            if let Ok(DaemonFrame::Fault(fault)) = self.frames.try_recv() {
+                panic!("the session ended: {}", fault.message);
+            }
+        }
+        self.returns.announce_wake();
+        self.read += 1;
+        // By this the engine knows how many slots still go round.
+        self.returns.show_taken(self.read, forebay_protocol::clock::monotonic_ns());
+        self.publish.read(self.read - 1).unwrap()
+    }
+
+    fn give_back(&mut self, batch: &Descriptor) {
+        let word = ReturnWord { slot: batch.slot, generation: batch.generation };
+        if self.returns.give_back(word, &self.publish) {
+            self.engine.borrow_mut().advance(self.number);
+        }
+    }
+
+    fn seek(&mut self, samples: u64) {
+        self.serial += 1;
+        self.engine.borrow_mut().seek(self.number, self.serial, Position { epoch: 0, samples }, 0);
+    }
+
+    /// Compares a batch with what the order says of it, substitutes included.
+    fn check(&self, batch: &Descriptor) {
+        let start = match batch.position_after.samples {
+            0 => SAMPLES - batch.rows,
+            samples => samples - batch.rows,
+        };
+        let base = self.terms.slot_bytes * u64::from(batch.slot.0);
+        let word = |byte: u64| {
+            let word = self.data.word(usize::try_from((base + byte) / 8).unwrap());
+            word.load(forebay_protocol::sync::Ordering::Relaxed)
+        };
+        let (array, index) = (&batch.tensors[0], &batch.tensors[1]);
+        if array.ragged {
+            assert_eq!(array.length_bytes, 32 * batch.rows, "the bytes of rows that lie together");
+        }
+        for row in 0..batch.rows {
+            let wanted = start + row;
+            let mut expected = wanted;
+            let mut attempt = 0;
+            while self.bad_samples && is_bad(expected) {
+                let bad = SampleId(wanted);
+                expected = substitute(SAMPLES, 0, batch.epoch, bad, attempt).unwrap().0;
+                attempt += 1;
+            }
+            let place = format!("row {row} of the batch at {start} of epoch {}", batch.epoch);
+            assert_eq!(word(index.offset_bytes + 8 * row), expected, "index in {place}");
+            // Dense rows of 32 bytes lie together too.
+            let first = array.offset_bytes + 32 * row;
+            for byte in [first, first + 24] {
+                assert_eq!(word(byte), expected, "data in {place}");
+            }
+            if array.ragged {
+                let table = array.table_offset_bytes + 8 * row;
+                assert_eq!(word(table), 4 * row, "offset of {place}");
+            }
+        }
+    }
+}
+
+/// A session that ends while its rows hold the whole byte budget and every lane waits for bytes must not take the
+/// budget with it.
+#[test]
+fn an_ended_session_gives_its_bytes_back() {
+    on_engine_thread(|| async {
+        let folder = tempfile::tempdir().unwrap();
+        // Another type than the files': what is read directly into its row takes no bytes of the budget.
+        let stages = "[[stage]]\nname = \"work\"\nconcurrency = 1\noperations = [{ op = \"delay\", milliseconds = 2 }]\n\
+                      [output]\narray = { dtype = \"uint64\" }\n";
+        let stream = open_stream(folder.path(), false, stages);
+        // A sample has 160 bytes: room for two.
+        let engine = start(&stream, 320);
+        for _ in 0..3 {
+            let mut client = Client::attach(&engine, false);
+            let batch = client.next().await;
+            client.check(&batch);
+            while engine.borrow().gate.in_use() < 320 {
+                tokio::task::yield_now().await;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            engine.borrow_mut().detach(client.number, &SessionEnd::ClientLeft);
+        }
+        while engine.borrow().gate.in_use() > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+}
+
+/// Bad samples, seeks, batches kept and returned out of order, two stages with limits and a tight byte budget: each
+/// row that is delivered is the one that the order names.
+#[test]
+fn no_row_is_torn_stale_or_another_ones_under_seeks_and_substitutes() {
+    take_and_seek("");
+}
+
+/// The same while work threads move ragged rows together, also of batches that are given up meanwhile.
+#[test]
+fn no_row_is_torn_or_stale_when_ragged_rows_are_compacted_under_seeks() {
+    take_and_seek("[output]\narray = { ragged = true, max_bytes = \"512B\", compact = true }\n");
+}
+
+/// A slot whose rows are being moved together is not free, and a wish that nobody has heard yet is taken back: else the
+/// slot's next batch would be moved while it is written.
+#[test]
+fn a_given_up_compaction_does_not_reach_the_slots_next_batch() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = "[[stage]]\nname = \"work\"\noperations = []\n\
+                  [output]\narray = { ragged = true, max_bytes = \"512B\", compact = true }\n";
+    let stream = open_stream(folder.path(), false, output);
+    let data = Segment::create("data", stream.layout().slot_bytes()).unwrap();
+    let rows = split_rows(data.map().unwrap(), &stream.layout, 1);
+    let work = SessionWork::new(1, Arc::clone(&stream), rows);
+    let slot = &work.slots[0];
+    slot.open(0, 8);
+    assert!(slot.withdraw_finishing());
+    assert!(slot.finished().is_none());
+    assert!(slot.withdraw_finishing());
+    assert!(work.claim(0).is_none(), "the wish was taken back");
+    assert!(slot.finished().is_none());
+    assert!(matches!(work.claim(0), Some(Claim::Batch { slot: 0 })));
+    assert!(!slot.withdraw_finishing(), "a thread is at it");
+    slot.finish(&stream);
+    assert!(slot.withdraw_finishing());
+}
+
+/// Lowered threads that starve do so in the middle of a row, with every place of its stage taken.
+#[test]
+fn a_stage_full_of_starving_threads_has_room_for_the_other_group() {
+    let folder = tempfile::tempdir().unwrap();
+    let stage = "[[stage]]\nname = \"work\"\nconcurrency = 2\noperations = []\n";
+    let stream = open_stream(folder.path(), false, stage);
+    let data = Segment::create("data", stream.layout().slot_bytes()).unwrap();
+    let rows = split_rows(data.map().unwrap(), &stream.layout, 1);
+    let work = SessionWork::new(1, Arc::clone(&stream), rows);
+    work.slots[0].open(0, 8);
+    (0..8).for_each(|row| work.slots[0].mark_ready(0, row));
+    assert!(work.claim(0).is_some() && work.claim(0).is_some());
+    assert!(work.claim(0).is_none(), "two at once");
+    assert!(work.claim(1).is_some() && work.claim(1).is_some());
+    assert!(work.claim(1).is_none(), "two at once");
+}
+
+/// Rows wait that no thread of the lowered group takes, and nothing else happens any more: the switch itself must wake
+/// the second group.
+#[test]
+fn the_second_group_is_woken_when_its_turn_comes() {
+    on_engine_thread(|| async {
+        let folder = tempfile::tempdir().unwrap();
+        let stage =
+            "[[stage]]\nname = \"work\"\nconcurrency = 1\noperations = []\n[ring]\nslots = 4\n";
+        let stream = open_stream(folder.path(), false, stage);
+        // A lowered thread that starves in the middle of a row, as far as anyone can see.
+        assert!(stream.stages[0].gate.enter(0));
+        let engine = start_under(&stream, 1 << 20, CpuPolicy::Idle);
+        let pool = engine.borrow().pool_shared();
+        let mut client = Client::attach(&engine, false);
+        while stream.stages[0].input.report().num_items < 4 * 8 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        // Whoever made the last row ready has looked for a sleeper by now.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(client.publish.published(), 0);
+        pool.set_fallback(true);
+        let batch = client.next().await;
+        client.check(&batch);
+    });
+}
+
+/// A stage for one thread beside others that sleep: whoever leaves it sees to the rows that it leaves behind.
+#[test]
+fn no_row_is_left_at_a_full_stage() {
+    on_engine_thread(|| async {
+        let folder = tempfile::tempdir().unwrap();
+        let stages = "[[stage]]\nname = \"one\"\nconcurrency = 1\noperations = []\n\
+                      [[stage]]\nname = \"two\"\nconcurrency = 1\noperations = []\n\
+                      [[stage]]\nname = \"three\"\nconcurrency = 1\noperations = []\n";
+        let stream = open_stream(folder.path(), false, stages);
+        let engine = start(&stream, 1600);
+        let mut client = Client::attach(&engine, false);
+        for _ in 0..ROUNDS / 4 {
+            let batch = client.next().await;
+            client.check(&batch);
+            client.give_back(&batch);
+        }
+    });
+}
+
+/// While one row of a batch sleeps, the rows of all other slots are worked and none of them is published before it.
+#[test]
+fn a_slow_sample_holds_up_its_own_batch_alone() {
+    on_engine_thread(|| async {
+        let folder = tempfile::tempdir().unwrap();
+        let stage = "[[stage]]\nname = \"work\"\nconcurrency = 3\n\
+                     operations = [{ op = \"delay\", milliseconds = 3000, probability = 0.02 }]\n[ring]\nslots = 4\n";
+        let stream = open_stream(folder.path(), false, stage);
+        let engine = start(&stream, 1 << 20);
+        let pool = engine.borrow().pool_shared();
+        let mut client = Client::attach(&engine, false);
+        let finished = || pool.rows_finished.load(forebay_protocol::sync::Ordering::Relaxed);
+        // The draws are the seed's: in some window of four batches exactly one row is slow.
+        let mut is_hidden = false;
+        for _ in 0..16 {
+            let begun = finished();
+            let published = client.publish.published();
+            tokio::time::sleep(Duration::from_millis(1500)).await;
+            let behind = client.publish.published() - published;
+            is_hidden |= finished() - begun >= 8 && behind == 0;
+            if is_hidden {
+                break;
+            }
+            let batch = client.next().await;
+            client.check(&batch);
+            client.give_back(&batch);
+        }
+        assert!(is_hidden, "no batch was filled behind a slow one");
+    });
+}
+
+/// The two groups of threads take turns at any moment: no row is lost and no wake-up goes to the wrong group for good.
+#[test]
+fn no_batch_is_lost_while_the_groups_of_threads_take_turns() {
+    on_engine_thread(|| async {
+        let folder = tempfile::tempdir().unwrap();
+        let stage = "[[stage]]\nname = \"work\"\noperations = []\n[ring]\nslots = 4\n";
+        let stream = open_stream(folder.path(), false, stage);
+        let engine = start_under(&stream, 1600, CpuPolicy::Idle);
+        let pool = engine.borrow().pool_shared();
+        assert!(pool.has_fallback());
+        let mut client = Client::attach(&engine, false);
+        let mut draws = Draws::new(DrawKey { seed: 2, epoch: 0, sample: 0 }, 0);
+        for _ in 0..ROUNDS / 4 {
+            if draws.below(2) == 0 {
+                pool.set_fallback(!pool.is_fallback_active());
+            }
+            for _ in 0..draws.below(4) {
+                tokio::task::yield_now().await;
+            }
+            let batch = client.next().await;
+            client.check(&batch);
+            client.give_back(&batch);
+        }
+    });
+}
+
+fn take_and_seek(output: &str) {
+    on_engine_thread(|| async {
+        let folder = tempfile::tempdir().unwrap();
+        let stages = "[[stage]]\nname = \"first\"\nconcurrency = 1\noperations = []\n\
+                      [[stage]]\nname = \"second\"\nconcurrency = 2\noperations = []\n\
+                      [ring]\nslots = 5\n";
+        let stream = open_stream(folder.path(), true, &format!("{stages}{output}"));
+        let engine = start(&stream, 1600);
+        let mut client = Client::attach(&engine, true);
+        let mut draws = Draws::new(DrawKey { seed: 1, epoch: 0, sample: 0 }, 0);
+        let mut held = VecDeque::new();
+        for _ in 0..ROUNDS {
+            let batch = client.next().await;
+            if batch.seek_serial == client.serial {
+                client.check(&batch);
+            }
+            held.push_back(batch);
+            while held.len() > 3 || (!held.is_empty() && draws.below(3) > 0) {
+                let place = if draws.below(2) == 0 { 0 } else { held.len() - 1 };
+                let batch = held.remove(place).unwrap();
+                client.give_back(&batch);
+            }
+            if draws.below(8) == 0 {
+                for _ in 0..draws.below(40) {
+                    tokio::task::yield_now().await;
+                }
+                client.seek(draws.below(SAMPLES / 8) * 8);
+            }
+        }
+    });
+}

@@ -1,0 +1,136 @@
+//! Operations on complete batches: in order, exact for any number of threads; one that fails ends the stream.
+
+use super::*;
+use forebay_config::ConfigError;
+use forebay_pipeline::batch::BatchRow;
+use forebay_protocol::tensor::{DType, TensorSpec};
+use forebay_source::dataset::Defect;
+
+/// Adds a field with the sum of the batch's first elements.
+#[derive(Debug)]
+struct Sum;
+
+/// Makes 10 · sum + the row's number of it.
+#[derive(Debug)]
+struct Number;
+
+/// Fails on a batch, or panics.
+#[derive(Debug)]
+struct Failing {
+    panics: bool,
+}
+
+const STAGE: &str = "[[stage]]\nname = \"work\"\noperations = []\n";
+
+fn word(row: &mut BatchRow<'_>, tensor: usize) -> u64 {
+    u64::from_ne_bytes(*row.row.dense(tensor).first_chunk().unwrap())
+}
+
+impl BatchOperation for Sum {
+    fn name(&self) -> &'static str {
+        "sum"
+    }
+
+    fn declare(&mut self, tensors: &mut Vec<TensorSpec>) -> Result<(), ConfigError> {
+        tensors.push(TensorSpec::dense("sum", DType::U64, &[]));
+        Ok(())
+    }
+
+    fn run(&self, rows: &mut [BatchRow<'_>], _operation: u64) -> Result<(), Defect> {
+        let sum: u64 = rows.iter_mut().map(|row| word(row, 0)).sum();
+        rows.iter_mut().for_each(|row| row.row.dense(1).copy_from_slice(&sum.to_ne_bytes()));
+        Ok(())
+    }
+}
+
+impl BatchOperation for Number {
+    fn name(&self) -> &'static str {
+        "number"
+    }
+
+    fn declare(&mut self, _tensors: &mut Vec<TensorSpec>) -> Result<(), ConfigError> {
+        Ok(())
+    }
+
+    fn run(&self, rows: &mut [BatchRow<'_>], _operation: u64) -> Result<(), Defect> {
+        for (number, row) in (0..).zip(rows) {
+            let value = 10 * word(row, 1) + number;
+            row.row.dense(1).copy_from_slice(&value.to_ne_bytes());
+        }
+        Ok(())
+    }
+}
+
+impl BatchOperation for Failing {
+    fn name(&self) -> &'static str {
+        "failing"
+    }
+
+    fn declare(&mut self, _tensors: &mut Vec<TensorSpec>) -> Result<(), ConfigError> {
+        Ok(())
+    }
+
+    fn run(&self, rows: &mut [BatchRow<'_>], _operation: u64) -> Result<(), Defect> {
+        assert!(!self.panics, "a test's operation panics");
+        Err(Defect(format!("{} rows", rows.len())))
+    }
+}
+
+#[test]
+fn batch_operations_run_in_order_and_once_on_any_number_of_threads() {
+    for threads in [1, 4] {
+        on_engine_thread(|| async move {
+            let folder = tempfile::tempdir().unwrap();
+            let stream = open_stream_with(
+                folder.path(),
+                false,
+                STAGE,
+                vec![Box::new(Sum), Box::new(Number)],
+            );
+            let engine = start_on(threads, &stream, 1 << 20, CpuPolicy::Normal);
+            let mut client = Client::attach(&engine, false);
+            // Every slot is used several times.
+            for batch in 0..4 * SAMPLES / 8 {
+                let taken = client.next().await;
+                let base = client.terms.slot_bytes * u64::from(taken.slot.0);
+                let start = batch * 8 % SAMPLES;
+                let sum: u64 = (start..start + 8).sum();
+                for row in 0..8 {
+                    let at = (base + taken.tensors[1].offset_bytes) / 8 + row;
+                    let value = client.data.word(usize::try_from(at).unwrap());
+                    let value = value.load(forebay_protocol::sync::Ordering::Relaxed);
+                    assert_eq!(value, 10 * sum + row, "row {row} of batch {batch}");
+                }
+                client.give_back(&taken);
+            }
+        });
+    }
+}
+
+#[test]
+fn a_batch_operation_that_fails_ends_the_stream_with_its_name() {
+    for (panics, expected) in [
+        (false, "batch operation `failing`: 8 rows"),
+        (true, "a batch operation panicked on batch 0"),
+    ] {
+        on_engine_thread(|| async move {
+            let folder = tempfile::tempdir().unwrap();
+            let stream = open_stream_with(
+                folder.path(),
+                false,
+                STAGE,
+                vec![Box::new(Sum), Box::new(Failing { panics })],
+            );
+            let engine = start_on(2, &stream, 1 << 20, CpuPolicy::Normal);
+            let mut client = Client::attach(&engine, false);
+            let fault = loop {
+                if let Ok(DaemonFrame::Fault(fault)) = client.frames.try_recv() {
+                    break fault;
+                }
+                tokio::task::yield_now().await;
+            };
+            assert!(fault.message.contains(expected), "{}", fault.message);
+            engine.borrow_mut().detach(client.number, &SessionEnd::ClientLeft);
+        });
+    }
+}

@@ -1,0 +1,148 @@
+//! The byte budget beside everything that can be in its way: samples of all sizes, bad samples, batches kept, seeks, a
+//! second client that stops taking, stages and lanes of all widths. Whatever the schedule, the first client gets its
+//! batches, each row the one that the order names, and all bytes come back.
+//!
+//! `PROPTEST_CASES=100000` runs as many schedules; left out, some hundreds.
+
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+
+use super::*;
+
+/// A schedule ends after so many batches of the first client: enough for every slot to come round.
+const BATCHES: u32 = 10;
+const SCHEDULES: u32 = 300;
+
+#[derive(Debug, Clone)]
+struct Plan {
+    /// From a fraction of the smallest sample to more than all slots need.
+    fetch_bytes: u64,
+    bad_samples: bool,
+    lanes: u32,
+    slots: u32,
+    /// Threads of each stage; 0: auto.
+    stages: Vec<u32>,
+    /// One row in a hundred sleeps.
+    sleeps: bool,
+    /// The most batches that the first client keeps.
+    kept: u32,
+    /// Batches that the second client takes before it stops; `None`: there is none.
+    idle_client: Option<u32>,
+    seed: u64,
+}
+
+fn plans() -> impl Strategy<Value = Plan> {
+    let budget = prop_oneof![1..2_000_u64, 2_000..40_000_u64, Just(1 << 20)];
+    let engine = (budget, 1..8_u32, 3..8_u32, prop::collection::vec(0..4_u32, 1..4));
+    let client = (any::<bool>(), prop::bool::weighted(0.1), 0..6_u32, prop::option::of(0..3_u32));
+    (engine, client, any::<u64>()).prop_map(|(engine, client, seed)| {
+        let (fetch_bytes, lanes, slots, stages) = engine;
+        let (bad_samples, sleeps, kept, idle_client) = client;
+        let kept = kept.min(slots - 2);
+        Plan { fetch_bytes, bad_samples, lanes, slots, stages, sleeps, kept, idle_client, seed }
+    })
+}
+
+/// Arrays of four numbers in files of 160 bytes to 10 kB: their headers are padded, as the format allows.
+fn write_samples(folder: &Path, bad_samples: bool) {
+    std::fs::create_dir_all(folder).unwrap();
+    for sample in 0..SAMPLES {
+        // Of the other byte order: not read directly into the row, which takes no bytes of the budget.
+        let elements: Vec<u8> = (0..4).flat_map(|_| sample.to_be_bytes()).collect();
+        let text = "{'descr': '>i8', 'fortran_order': False, 'shape': (4,), }";
+        let length: u16 = match sample % 8 {
+            0 => 9_900,
+            1 => 4_000,
+            _ => 118 + u16::try_from(sample).unwrap() * 16,
+        };
+        let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+        bytes.extend(length.to_le_bytes());
+        bytes.extend(format!("{text:<width$}\n", width = usize::from(length) - 1).into_bytes());
+        bytes.extend(elements);
+        if bad_samples && is_bad(sample) {
+            bytes[0] = 0;
+        }
+        std::fs::write(folder.join(format!("{sample:03}.npy")), bytes).unwrap();
+    }
+}
+
+fn open(folder: &Path, plan: &Plan) -> Arc<Stream> {
+    let data = if plan.bad_samples { "bad" } else { "good" };
+    let mut text = format!(
+        "[dataset]\nformat = \"npy\"\npath = \"{data}\"\nindex = \"index-{data}\"\n[order]\nshuffle = false\n\
+         [batch]\nsize = 8\n[errors]\non_bad_sample = \"substitute\"\nbudget = 1000000\n\
+         [listen]\nmax_sessions = 2\n[ring]\nslots = {}\n[[stage]]\nname = \"fetch\"\nconcurrency = {}\n",
+        plan.slots, plan.lanes
+    );
+    for (number, threads) in plan.stages.iter().enumerate() {
+        let concurrency = if *threads == 0 { "\"auto\"".into() } else { threads.to_string() };
+        let delay = "{ op = \"delay\", milliseconds = 1, probability = 0.01 }";
+        let operations = if plan.sleeps { delay } else { "" };
+        text += &format!(
+            "[[stage]]\nname = \"s{number}\"\nconcurrency = {concurrency}\noperations = [{operations}]\n"
+        );
+    }
+    let path = folder.join("stream.toml");
+    std::fs::write(&path, text).unwrap();
+    let config = Config::from_file(&path, &[]).unwrap();
+    Arc::new(Stream::open(config, 3, OpenOptions::default(), Clock::system()).unwrap())
+}
+
+async fn run(stream: Arc<Stream>, plan: Plan) {
+    let engine = start(&stream, plan.fetch_bytes);
+    let work = tokio::time::timeout(WATCHDOG / 2, take(&engine, plan));
+    if work.await.is_err() {
+        panic!("the engine stands still: {:?}", engine.borrow());
+    }
+}
+
+async fn take(engine: &SharedEngine, plan: Plan) {
+    let mut draws = Draws::new(DrawKey { seed: plan.seed, epoch: 0, sample: 0 }, 0);
+    let mut client = Client::attach(engine, plan.bad_samples);
+    let mut idle = plan.idle_client.map(|_| Client::attach_as(engine, plan.bad_samples, 1, 2));
+    let mut held = VecDeque::new();
+    for taken in 0..BATCHES {
+        if let Some(idle) = idle.as_mut().filter(|_| plan.idle_client > Some(taken)) {
+            let batch = idle.next().await;
+            idle.check(&batch);
+        }
+        let batch = client.next().await;
+        if batch.seek_serial == client.serial {
+            client.check(&batch);
+        }
+        held.push_back(batch);
+        while held.len() > plan.kept as usize {
+            let place = usize::try_from(draws.below(held.len() as u64)).unwrap();
+            client.give_back(&held.remove(place).unwrap());
+        }
+        if draws.below(10) == 0 {
+            client.seek(draws.below(SAMPLES / 8) * 8);
+        }
+    }
+    for client in idle.iter().chain([&client]) {
+        engine.borrow_mut().detach(client.number, &SessionEnd::ClientLeft);
+    }
+    while engine.borrow().gate.in_use() > 0 {
+        tokio::time::sleep(Duration::from_micros(200)).await;
+    }
+}
+
+#[test]
+fn no_schedule_of_sizes_failures_holds_and_threads_locks_up_the_byte_budget() {
+    let folder = tempfile::tempdir().unwrap();
+    write_samples(&folder.path().join("good"), false);
+    write_samples(&folder.path().join("bad"), true);
+    let mut config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
+    if std::env::var_os("PROPTEST_CASES").is_none() {
+        config.cases = SCHEDULES;
+    }
+    let cases = config.cases;
+    TestRunner::new(config)
+        .run(&plans(), |plan| {
+            let stream = open(folder.path(), &plan);
+            on_engine_thread(|| run(stream, plan));
+            Ok(())
+        })
+        .unwrap();
+    println!("{cases} schedules ended");
+}

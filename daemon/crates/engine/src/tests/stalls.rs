@@ -1,0 +1,190 @@
+//! Reads that hang, and the watchdog's sentences. The tests advance the clock; pauses before retries are real.
+
+use super::*;
+use forebay_config::Override;
+use forebay_observe::StallReport;
+use forebay_protocol::frames::FaultKind;
+use forebay_source::storage::StalledFile;
+
+/// A stream over good samples with other keys; its folder's `data` holds `NNN.npy`.
+fn stream_with(folder: &Path, keys: &[&str]) -> Arc<Stream> {
+    open_stream(folder, false, "[ring]\nslots = 3\n[[stage]]\nname = \"work\"\noperations = []\n");
+    let overrides: Vec<_> = keys.iter().map(|key| Override::from_argument(key).unwrap()).collect();
+    let config = Config::from_file(&folder.join("stream.toml"), &overrides).unwrap();
+    Arc::new(Stream::open(config, 3, OpenOptions::default(), Clock::manual()).unwrap())
+}
+
+fn file(folder: &Path, sample: u64) -> std::path::PathBuf {
+    folder.join(format!("data/{sample:03}.npy"))
+}
+
+/// The fault that ends the session.
+async fn fault(client: &mut Client) -> forebay_protocol::frames::Fault {
+    loop {
+        if let Some(DaemonFrame::Fault(fault)) = client.frames.recv().await {
+            return fault;
+        }
+    }
+}
+
+async fn pause() {
+    tokio::time::sleep(Duration::from_millis(1)).await;
+}
+
+/// Lets time pass until the watchdog reports what is wanted.
+async fn stall(engine: &SharedEngine, wanted: impl Fn(&StallReport) -> bool) -> StallReport {
+    loop {
+        let stalls = engine.borrow().report().stalls;
+        if let Some(found) = stalls.into_iter().find(&wanted) {
+            return found;
+        }
+        engine.borrow().clock.advance(STALL_AFTER);
+        pause().await;
+    }
+}
+
+const STALL_AFTER: Duration = Duration::from_millis(500);
+const READ_TIMEOUT: Duration = Duration::from_millis(50);
+
+/// Lets the read time-out pass, once no read is in a call but those of hung samples.
+async fn let_reads_time_out(engine: &SharedEngine, hung: &[u64]) {
+    loop {
+        let reads = engine.borrow().samples_in_a_call();
+        if !reads.is_empty() && reads.iter().all(|sample| hung.contains(&sample.0)) {
+            return engine.borrow().clock.advance(READ_TIMEOUT);
+        }
+        pause().await;
+    }
+}
+
+#[test]
+fn a_read_that_never_returns_is_given_up_tried_again_and_then_ends_the_stream_by_name() {
+    on_engine_thread(|| async {
+        let folder = tempfile::tempdir().unwrap();
+        let stream = stream_with(folder.path(), &["dataset.read_timeout=50ms"]);
+        let engine = start(&stream, 1 << 20);
+        let stalled = StalledFile::new(file(folder.path(), 11));
+        let mut client = Client::attach(&engine, false);
+        let first = client.next().await;
+        client.check(&first);
+        for attempt in 0..4 {
+            while engine.borrow().abandoned_reads.get() != attempt {
+                pause().await;
+            }
+            let_reads_time_out(&engine, &[11]).await;
+        }
+        let fault = fault(&mut client).await;
+        assert_eq!(fault.kind, FaultKind::Storage);
+        for part in ["011.npy", "0.05 s", "4 attempts", "dataset.read_timeout"] {
+            assert!(fault.message.contains(part), "{}", fault.message);
+        }
+        assert_eq!(engine.borrow().abandoned_reads.get(), 4);
+        assert_eq!(engine.borrow().gate.in_use(), 0, "what was given up holds no bytes");
+        engine.borrow_mut().detach(client.number, &SessionEnd::ClientLeft);
+        // The storage answers again: the threads end, and another session reads everything.
+        drop(stalled);
+        let mut client = Client::attach(&engine, false);
+        for _ in 0..SAMPLES / 8 {
+            let batch = client.next().await;
+            client.check(&batch);
+            client.give_back(&batch);
+        }
+        while engine.borrow().abandoned_reads.get() > 0 {
+            pause().await;
+        }
+    });
+}
+
+#[test]
+fn a_storage_that_answers_late_costs_time_and_no_sample() {
+    on_engine_thread(|| async {
+        let folder = tempfile::tempdir().unwrap();
+        let stream = stream_with(folder.path(), &["dataset.read_timeout=50ms"]);
+        // Less than two samples' bytes: a read that was given up must not keep them.
+        let engine = start(&stream, 200);
+        let hung = [3, 4, 12, 40];
+        let mut stalled: Vec<_> =
+            hung.iter().map(|sample| StalledFile::new(file(folder.path(), *sample))).collect();
+        let mut client = Client::attach(&engine, false);
+        for batch in 0..SAMPLES / 8 {
+            while let Some(one) = stalled.pop() {
+                while engine.borrow().abandoned_reads.get() == 0 {
+                    let_reads_time_out(&engine, &hung).await;
+                    pause().await;
+                }
+                drop(one);
+            }
+            let published = client.next().await;
+            assert_eq!(published.position_after.samples % SAMPLES, (batch + 1) * 8 % SAMPLES);
+            client.check(&published);
+            client.give_back(&published);
+        }
+    });
+}
+
+#[test]
+fn the_watchdog_names_a_read_that_hangs_and_forgets_it_afterwards() {
+    on_engine_thread(|| async {
+        let folder = tempfile::tempdir().unwrap();
+        let stream = stream_with(folder.path(), &["errors.stall_after=500ms"]);
+        let engine = start(&stream, 1 << 20);
+        let path = file(folder.path(), 5);
+        let stalled = StalledFile::new(path.clone());
+        let mut client = Client::attach(&engine, false);
+        let found = stall(&engine, |stall| stall.sample == Some(5)).await;
+        assert_eq!((found.session, found.stage.as_str()), (client.number, "fetch"));
+        assert_eq!(found.path.as_deref(), path.to_str());
+        for part in [
+            "sample 5 (",
+            "005.npy) of stream `stream` has been in stage `fetch`",
+            "attempt 1 of 4",
+        ] {
+            assert!(found.sentence.contains(part), "{}", found.sentence);
+        }
+        drop(stalled);
+        let batch = client.next().await;
+        client.check(&batch);
+        for _ in 0..2 {
+            let batch = client.next().await;
+            client.give_back(&batch);
+        }
+        engine.borrow_mut().detach(client.number, &SessionEnd::ClientLeft);
+        while !engine.borrow().report().stalls.is_empty() {
+            pause().await;
+        }
+    });
+}
+
+#[test]
+fn the_watchdog_names_the_sample_that_an_operation_holds() {
+    on_engine_thread(|| async {
+        let folder = tempfile::tempdir().unwrap();
+        let operations = "stage.work.operations=[{ op = \"delay\", milliseconds = 2000 }]";
+        let keys = [operations, "errors.stall_after=500ms", "batch.size=1"];
+        let stream = stream_with(folder.path(), &keys);
+        let engine = start(&stream, 1 << 20);
+        let mut client = Client::attach(&engine, false);
+        let found = stall(&engine, |stall| stall.sentence.contains("its operations")).await;
+        assert!(found.sample.is_some_and(|sample| sample < 3), "{found:?}");
+        assert!(found.path.is_some_and(|path| path.ends_with(".npy")));
+        assert!(found.seconds >= 0.5 && found.sentence.contains("in stage `work`"));
+        client.next().await;
+    });
+}
+
+#[test]
+fn the_watchdog_names_a_trainer_that_takes_nothing() {
+    on_engine_thread(|| async {
+        let folder = tempfile::tempdir().unwrap();
+        let stream = stream_with(folder.path(), &["errors.stall_after=500ms"]);
+        let engine = start(&stream, 1 << 20);
+        let mut client = Client::attach(&engine, false);
+        let found = stall(&engine, |stall| stall.stage == "trainer").await;
+        assert_eq!(found.sample, None);
+        assert!(found.sentence.contains("3 batches are ready and it holds 0"), "{found:?}");
+        let batch = client.next().await;
+        client.give_back(&batch);
+        let batch = client.next().await;
+        client.check(&batch);
+    });
+}

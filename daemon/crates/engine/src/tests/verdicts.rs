@@ -1,0 +1,321 @@
+//! Scripted pipelines with a known limit: that the metrics which the engine measures lead to the right verdict. The rules
+//! themselves are tested in `observe/verdict`, on given metrics; here each case stands for one source of metrics.
+//!
+//! Stages sleep (`delay`) or take CPU time (`spin`), storage is slowed, and the trainer is a script. Compared are the
+//! limit's name and words of the sentence, never a time: on a busy machine everything takes longer, and the limit is the
+//! same.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use forebay_protocol::clock::monotonic_ns;
+
+use super::*;
+use forebay_observe::DaemonReport;
+use forebay_source::storage::SlowFolder;
+
+/// What a scripted trainer does with batches.
+#[derive(Debug, Clone, Copy)]
+struct Script {
+    /// The time of a step, after `burst` batches each.
+    step_ms: u64,
+    burst: u64,
+    /// Batches that it holds.
+    holds: usize,
+}
+
+/// Takes each batch at once.
+const HUNGRY: Script = Script { step_ms: 0, burst: 1, holds: 0 };
+
+/// One pipeline.
+#[derive(Debug, Clone)]
+struct Case {
+    name: &'static str,
+    /// Stages as `(name, threads, operation, milliseconds)`.
+    stages: &'static [(&'static str, u32, &'static str, f64)],
+    /// Further keys, in TOML.
+    keys: &'static str,
+    batch: u32,
+    slots: u32,
+    /// A read's milliseconds, and one in how many reads takes them.
+    slow_reads: Option<(u64, u64)>,
+    script: Script,
+    limit_cores: Option<f64>,
+    milliseconds: u64,
+    limit: &'static str,
+    says: &'static [&'static str],
+}
+
+/// What most cases have in common.
+const CASE: Case = Case {
+    name: "",
+    stages: &[("work", 2, "delay", 1.0)],
+    keys: "",
+    batch: 8,
+    slots: 4,
+    slow_reads: None,
+    script: HUNGRY,
+    limit_cores: None,
+    milliseconds: 1200,
+    limit: "",
+    says: &[],
+};
+
+impl Case {
+    fn stream(&self, folder: &Path) -> Arc<Stream> {
+        let data = folder.join("data");
+        std::fs::create_dir_all(&data).unwrap();
+        for sample in 0..SAMPLES {
+            let elements: Vec<u8> = (0..4).flat_map(|_| sample.to_le_bytes()).collect();
+            let bytes = npy_bytes("<i8", false, "(4,)", &elements);
+            std::fs::write(data.join(format!("{sample:03}.npy")), bytes).unwrap();
+        }
+        let mut text = format!(
+            "dataset = {{ format = \"npy\", path = \"data\", index = \"index\" }}\nbatch.size = {}\nring.slots = {}\n{}\n",
+            self.batch, self.slots, self.keys
+        );
+        for (name, threads, operation, milliseconds) in self.stages {
+            // An operation with a number is for one sample in so many: "delay/100".
+            let (operation, probability) = match operation.split_once('/') {
+                Some((operation, one_in)) => {
+                    let probability = 1.0 / one_in.parse::<f64>().unwrap();
+                    (operation, format!(", probability = {probability}"))
+                }
+                None => (*operation, String::new()),
+            };
+            text.push_str(&format!(
+                "[[stage]]\nname = {name:?}\nconcurrency = {threads}\noperations = [{{ op = {operation:?}, milliseconds = \
+                 {milliseconds:?}{probability} }}]\n"
+            ));
+        }
+        let path = folder.join("stream.toml");
+        std::fs::write(&path, text).unwrap();
+        let config = Config::from_file(&path, &[]).unwrap();
+        Arc::new(Stream::open(config, 2, OpenOptions::default(), Clock::system()).unwrap())
+    }
+
+    /// Runs it; the report at its end.
+    fn run(&self) -> DaemonReport {
+        let report = Rc::new(std::cell::RefCell::new(None));
+        let shared = Rc::clone(&report);
+        let folder = tempfile::tempdir().unwrap();
+        let slow = self.slow_reads.map(|(milliseconds, one_in)| {
+            SlowFolder::new(folder.path().join("data"), Duration::from_millis(milliseconds), one_in)
+        });
+        on_engine_thread(|| async {
+            let stream = self.stream(folder.path());
+            let threads = stream.thread_count();
+            let pool = PoolOptions {
+                threads,
+                max_threads: threads * 2,
+                fallback_threads: threads,
+                policy: CpuPolicy::Normal,
+                nice: 0,
+                // So many that cores are never short.
+                granted_cores: 64.0,
+                limit_cores: self.limit_cores,
+                cores: Vec::new(),
+                refused_cores: Vec::new(),
+            };
+            let engine = Engine::start(vec![stream], pool, 1 << 20, Clock::system()).unwrap();
+            let driven = Rc::clone(&engine);
+            tokio::task::spawn_local(async move { run_on_wake(driven).await });
+            let mut trainer = Trainer::attach(&engine, self.script, 0, 1);
+            trainer.train_for(Duration::from_millis(self.milliseconds)).await;
+            let found = engine.borrow().report();
+            *shared.borrow_mut() = Some(found);
+        });
+        drop(slow);
+        report.take().unwrap()
+    }
+
+    /// What is wrong with the verdict, if anything.
+    fn judge(&self) -> Result<(), String> {
+        let report = self.run();
+        let verdict = &report.verdict;
+        let lacks = self.says.iter().find(|words| !verdict.sentence.contains(**words));
+        if verdict.limit == self.limit && lacks.is_none() {
+            return Ok(());
+        }
+        let stages: Vec<String> = report.stages.iter().map(|stage| format!("{stage:?}")).collect();
+        Err(format!(
+            "{}: `{}` is the limit, not `{}`; {}\n  lacks: {lacks:?}\n  {:?}\n  {}\n",
+            self.name,
+            self.limit,
+            verdict.limit,
+            verdict.sentence,
+            report.sessions,
+            stages.join("\n  "),
+        ))
+    }
+}
+
+/// A client that trains by a script.
+struct Trainer {
+    client: Client,
+    script: Script,
+    held: VecDeque<Descriptor>,
+    waited_ns: u64,
+}
+
+impl Trainer {
+    fn attach(engine: &SharedEngine, script: Script, rank: u32, world_size: u32) -> Self {
+        let client = Client::attach_as(engine, false, rank, world_size);
+        Self { client, script, held: VecDeque::new(), waited_ns: 0 }
+    }
+
+    async fn train_for(&mut self, time: Duration) {
+        let begun = Instant::now();
+        while begun.elapsed() < time {
+            self.train_once().await;
+        }
+    }
+
+    async fn train_once(&mut self) {
+        for _ in 0..self.script.burst {
+            let batch = self.take().await;
+            self.held.push_back(batch);
+            while self.held.len() > self.script.holds {
+                if let Some(oldest) = self.held.pop_front() {
+                    self.client.give_back(&oldest);
+                }
+            }
+        }
+        if self.script.step_ms > 0 {
+            tokio::time::sleep(Duration::from_millis(self.script.step_ms)).await;
+        }
+    }
+
+    /// As a client does: it sleeps over an empty ring, and tells how long it waited.
+    async fn take(&mut self) -> Descriptor {
+        let client = &mut self.client;
+        let asked = monotonic_ns();
+        if client.publish.published() == client.read {
+            if client.returns.announce_sleep() {
+                client.engine.borrow_mut().advance(client.number);
+            }
+            while client.publish.published() == client.read {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            client.returns.announce_wake();
+            self.waited_ns += monotonic_ns() - asked;
+            client.returns.show_waited(self.waited_ns);
+        }
+        client.read += 1;
+        client.returns.show_taken(client.read, monotonic_ns());
+        client.publish.read(client.read - 1).unwrap()
+    }
+}
+
+/// One case for each source of the metrics that a verdict is made of.
+const CASES: &[Case] = &[
+    Case {
+        name: "time asleep and busy threads: the first of three stages",
+        stages: &[("a", 1, "delay", 6.0), ("b", 1, "delay", 2.0), ("c", 1, "delay", 2.0)],
+        limit: "a",
+        says: &["the stage `a`", "of 1 threads are busy", "raise its `concurrency` from 1"],
+        ..CASE
+    },
+    Case {
+        name: "the client's waits: a trainer that holds batches",
+        slots: 6,
+        script: Script { step_ms: 40, holds: 3, ..HUNGRY },
+        limit: "trainer",
+        says: &["loading is not the limit", "%"],
+        ..CASE
+    },
+    Case {
+        name: "reads: storage before two stages",
+        stages: &[("a", 2, "delay", 2.0), ("b", 2, "delay", 3.0)],
+        keys: "[[stage]]\nname = \"fetch\"\nconcurrency = 2\n",
+        slow_reads: Some((8, 1)),
+        limit: "storage",
+        says: &["2 at once", "raise `concurrency` of the stage `fetch` from 2"],
+        ..CASE
+    },
+    Case {
+        name: "leased slots: a ring whose slots the trainer holds",
+        stages: &[("work", 6, "delay", 15.0)],
+        batch: 1,
+        slots: 8,
+        script: Script { holds: 6, ..HUNGRY },
+        limit: "ring",
+        says: &["(the trainer holds", "keep fewer batches"],
+        ..CASE
+    },
+    Case {
+        // Ten batches take 100 ms, and the trainer needs 200 ms for them: it waits all the same.
+        name: "waits for slots: a ring too small for a trainer that takes batches in bursts",
+        stages: &[("work", 1, "delay", 10.0)],
+        batch: 1,
+        slots: 3,
+        script: Script { step_ms: 200, burst: 10, ..HUNGRY },
+        limit: "ring",
+        says: &["slots were full", "in bursts", "raise ring.slots"],
+        ..CASE
+    },
+    Case {
+        name: "the spread of times: one slow sample in a hundred",
+        stages: &[("first", 4, "delay", 1.0), ("second", 4, "delay/100", 250.0)],
+        milliseconds: 2500,
+        limit: "second",
+        says: &["slow samples hold up their batches", "p99", "raise ring.slots"],
+        ..CASE
+    },
+    Case {
+        name: "time held back: the CPU budget",
+        stages: &[("work", 2, "spin", 1.0)],
+        limit_cores: Some(0.1),
+        limit: "cpu-budget",
+        says: &["budget of 0.10 cores", "raise cpu.limit"],
+        ..CASE
+    },
+];
+
+/// A case that fails runs again: something else may have used the machine in the middle of it.
+const ATTEMPTS: usize = 3;
+
+#[test]
+fn the_limit_follows_from_what_the_engine_measures() {
+    let attempt = |case: &Case| {
+        let mut wrong = String::new();
+        for _ in 0..ATTEMPTS {
+            match case.judge() {
+                Ok(()) => return None,
+                Err(words) => wrong.push_str(&words),
+            }
+        }
+        Some(wrong)
+    };
+    let wrong: Vec<String> = std::thread::scope(|scope| {
+        let runs: Vec<_> = CASES.iter().map(|case| scope.spawn(|| attempt(case))).collect();
+        runs.into_iter().filter_map(|run| run.join().unwrap()).collect()
+    });
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), CASES.len(), wrong.join("\n"));
+}
+
+/// One trainer computes, the other takes each batch at once: each session has its verdict, and the daemon's is that of
+/// the one that waits.
+#[test]
+fn of_two_sessions_the_verdict_is_that_of_the_one_that_waits() {
+    on_engine_thread(|| async {
+        let folder = tempfile::tempdir().unwrap();
+        let case = Case { stages: &[("work", 1, "delay", 2.0)], ..CASE };
+        let engine = start(&case.stream(folder.path()), 1 << 20);
+        let script = Script { step_ms: 200, ..HUNGRY };
+        let mut works = Trainer::attach(&engine, script, 0, 2);
+        let mut waits = Trainer::attach(&engine, HUNGRY, 1, 2);
+        let time = Duration::from_millis(1500);
+        tokio::join!(works.train_for(time), waits.train_for(time));
+        let report = engine.borrow().report();
+        let of_session = |number: usize| report.sessions[number].verdict.clone().unwrap();
+        let limits = (of_session(0).limit, of_session(1).limit);
+        assert_eq!(limits, ("trainer".to_owned(), "work".to_owned()), "{:?}", report.sessions);
+        assert_eq!(report.verdict.limit, "work");
+        let sentence = &report.verdict.sentence;
+        assert!(
+            sentence.contains("of 2 sessions, session 2 (stream `stream`, rank 1"),
+            "{sentence}"
+        );
+    });
+}

@@ -1,0 +1,185 @@
+//! The engine's periodic work, four times a second while work is under way: detects starving threads, tunes the threads
+//! of `auto` stages, charges the CPU budget, leaves a shared quota to the trainer.
+//!
+//! Owned by the engine thread. There are no ticks while every ring is full and nothing is under way.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::cpu::isolation::CpuIsolation;
+use super::cpu::quota::QuotaWatch;
+use super::cpu::starvation::StarvationWatch;
+use super::pool::Pool;
+use super::stream::Stream;
+use super::tuning::{Resources, StageSeen, Tuner};
+use forebay_observe::cpu_time;
+
+/// The time between ticks.
+pub(super) const PERIOD: Duration = Duration::from_millis(250);
+/// The time between changes to the threads of `auto` stages.
+const TUNING_PERIOD: Duration = Duration::from_millis(450);
+
+/// The state of the sessions at a tick.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SessionsSeen {
+    /// Some client sleeps over an empty ring.
+    pub(super) client_waits: bool,
+    /// Some ring has fewer batches ready than half its slots.
+    pub(super) rings_have_room: bool,
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub(super) struct Tick {
+    starvation: StarvationWatch,
+    pub(super) quota: Option<QuotaWatch>,
+    pub(super) quiet: CpuIsolation,
+    /// Cores by `cpu.limit`, if it is set.
+    limit_cores: Option<f64>,
+    /// Cores that the daemon may use without a limit.
+    granted_cores: f64,
+    /// The CPU time of all but the work threads at the last look.
+    others_used: Duration,
+    /// By stream.
+    tuners: Vec<Tuner>,
+    tuned_at: Instant,
+    /// Time that each stage's queue was empty at the last look, by stream.
+    empty_before: Vec<Vec<Duration>>,
+}
+
+impl Tick {
+    pub(super) fn new(
+        streams: usize,
+        granted_cores: f64,
+        limit_cores: Option<f64>,
+        now: Instant,
+    ) -> Self {
+        Self {
+            starvation: StarvationWatch::new(now),
+            quota: None,
+            quiet: CpuIsolation::new(),
+            limit_cores,
+            granted_cores,
+            // What was used before there was a budget is not charged: a scan of a large dataset would hold up the start.
+            others_used: cpu_time(),
+            tuners: (0..streams).map(|_| Tuner::default()).collect(),
+            tuned_at: now,
+            empty_before: vec![Vec::new(); streams],
+        }
+    }
+
+    /// Ticks start again: the pause is not measured.
+    pub(super) fn resume(&mut self, streams: &[Arc<Stream>], now: Instant) {
+        if let Some(quota) = &mut self.quota {
+            quota.resume();
+        }
+        self.note_tuning(streams, now);
+    }
+
+    /// A client has attached.
+    pub(super) fn on_attach(&mut self, trainer: u32, pool: &mut Pool) {
+        let quota = self.quiet.on_attach(trainer, pool);
+        self.quota = quota.or(self.quota.take());
+    }
+
+    /// No client left: drop the quota.
+    pub(super) fn on_last_detach(&mut self) {
+        self.quota = None;
+    }
+
+    /// One tick.
+    pub(super) fn run(
+        &mut self,
+        pool: &mut Pool,
+        streams: &[Arc<Stream>],
+        seen: SessionsSeen,
+        now: Instant,
+    ) {
+        self.starvation.update(&pool.shared, seen.client_waits, now);
+        self.quiet.follow_fallback(pool.shared.is_fallback_active());
+        self.charge_budget(pool, now);
+        if now.saturating_duration_since(self.tuned_at) >= TUNING_PERIOD
+            && streams.iter().any(|stream| stream.stages.iter().any(|stage| stage.is_auto))
+        {
+            self.tune(pool, streams, seen.rings_have_room, now);
+        }
+    }
+
+    /// Why a stage of a stream has the threads that it has.
+    pub(super) fn why(&self, stream: usize, stage: usize) -> &str {
+        self.tuners.get(stream).map_or("", |tuner| tuner.why(stage))
+    }
+
+    /// Charges the CPU time of threads that are not work threads, and follows the quota.
+    fn charge_budget(&mut self, pool: &Pool, now: Instant) {
+        let budget = &pool.shared.budget;
+        let process = cpu_time();
+        let others_used = process.saturating_sub(budget.used());
+        budget.charge(others_used.saturating_sub(self.others_used));
+        self.others_used = others_used;
+        let left = self.quota.as_mut().map(|quota| quota.update(process, now));
+        let cores = match (self.limit_cores, left) {
+            (Some(limit), Some(left)) => Some(limit.min(left)),
+            (limit, left) => limit.or(left),
+        };
+        if cores != budget.cores() {
+            budget.set_cores(cores);
+        }
+    }
+
+    fn tune(
+        &mut self,
+        pool: &mut Pool,
+        streams: &[Arc<Stream>],
+        rings_have_room: bool,
+        now: Instant,
+    ) {
+        let elapsed = now.saturating_duration_since(self.tuned_at);
+        let empty_before = self.note_tuning(streams, now);
+        let granted = self.granted_cores;
+        let resources = Resources {
+            cores: pool.shared.budget.cores().map_or(granted, |limit| limit.min(granted)),
+            max_threads: pool.options.max_threads,
+            rings_have_room,
+        };
+        for (number, stream) in streams.iter().enumerate() {
+            let seen: Vec<StageSeen> = stream
+                .stages
+                .iter()
+                .enumerate()
+                .map(|(stage_number, stage)| {
+                    let before = empty_before[number].get(stage_number).copied();
+                    let empty = stage.input.empty_time().saturating_sub(before.unwrap_or_default());
+                    StageSeen {
+                        limit: stage.gate.limit(),
+                        is_auto: stage.is_auto,
+                        total: stage.cost.total(),
+                        occupancy: 1.0 - empty.as_secs_f64() / elapsed.as_secs_f64().max(1e-9),
+                    }
+                })
+                .collect();
+            let limits = self.tuners[number].update(&seen, resources);
+            let mut raised = 0;
+            for (stage, limit) in stream.stages.iter().zip(&limits) {
+                raised += limit.saturating_sub(stage.gate.limit());
+                stage.gate.set_limit(*limit);
+            }
+            if raised > 0 {
+                if let Err(error) = pool.grow(limits.iter().sum()) {
+                    tracing::warn!(%error, "cannot start another work thread");
+                }
+                (0..raised).for_each(|_| pool.shared.wake_one());
+            }
+        }
+    }
+
+    /// Stores the queues' empty times; gives the former ones.
+    fn note_tuning(&mut self, streams: &[Arc<Stream>], now: Instant) -> Vec<Vec<Duration>> {
+        self.tuned_at = now;
+        let empty = streams
+            .iter()
+            .map(|stream| stream.stages.iter().map(|stage| stage.input.empty_time()).collect())
+            .collect();
+        std::mem::replace(&mut self.empty_before, empty)
+    }
+}

@@ -1,0 +1,416 @@
+//! What the engine, the fetch threads and the work threads share of one session: slots, rows and which rows are ready.
+//!
+//! See the states in [`super`]. Each row's cell has a mutex for the compiler's sake; it is handed over together with the
+//! row's state, so it is never contended and nobody blocks on it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use forebay_protocol::ids::SampleId;
+use forebay_protocol::slots::RowWriter;
+use forebay_protocol::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use forebay_protocol::tensor::{Extent, TensorSpec};
+
+use super::gate::BytePermit;
+use super::stream::Stream;
+use super::work_parking::BitSet;
+use forebay_order::DrawKey;
+use forebay_pipeline::batch::BatchRow;
+use forebay_pipeline::{Row, SampleTask};
+
+/// No batch is open in the slot.
+const CLOSED: u64 = u64::MAX;
+
+/// Why a row has no data.
+#[derive(Debug, Clone)]
+pub enum RowFailure {
+    /// The sample's bytes are defective.
+    Defect(String),
+    /// The bytes could not be had, after all retries.
+    Storage(String),
+    /// An operation panicked: an error of the daemon's own. The panic's message is on stderr.
+    Panic,
+}
+
+/// What belongs to one row of a slot.
+#[derive(Debug)]
+pub struct RowCell {
+    pub writer: RowWriter,
+    pub task: SampleTask,
+    pub valid: bool,
+    pub permit: Option<BytePermit>,
+    pub failure: Option<RowFailure>,
+}
+
+/// One slot and the batch that is being made in it.
+#[derive(Debug)]
+pub struct SlotWork {
+    /// The number of the batch in the session, or `CLOSED`.
+    order: AtomicU64,
+    /// Set when the batch is not wanted any more; its rows end without work.
+    cancelled: AtomicBool,
+    /// The rows of the batch.
+    open_rows: AtomicU32,
+    /// Rows that are not finished.
+    pending: AtomicU32,
+    /// A bit for each row that failed and that the engine has not looked at.
+    failed: BitSet,
+    /// For each stage, a bit for each row that waits for it.
+    ready: Box<[BitSet]>,
+    rows: Box<[Mutex<RowCell>]>,
+    /// Whether the complete batch is to be finished, is being, or has been.
+    finishing: AtomicU32,
+    /// What that gave. Handed over like a cell.
+    finished: Mutex<Finished>,
+}
+
+/// What finishing a batch gives: the elements of each tensor whose ragged rows were moved together, or why a batch
+/// operation failed.
+pub(crate) type Finished = Result<Vec<u64>, RowFailure>;
+
+const FINISHING_NONE: u32 = 0;
+const FINISHING_WANTED: u32 = 1;
+const FINISHING_RUNNING: u32 = 2;
+const FINISHING_DONE: u32 = 3;
+
+/// One session's slots.
+#[derive(Debug)]
+pub struct SessionWork {
+    /// The session's number.
+    pub number: u64,
+    pub stream: Arc<Stream>,
+    pub slots: Box<[SlotWork]>,
+    /// The number of the batch that is published next: what is oldest to this session.
+    pub next_to_publish: Arc<AtomicU64>,
+}
+
+/// One row to fetch.
+#[derive(Debug, Clone)]
+pub(crate) struct FetchJob {
+    pub session: Arc<SessionWork>,
+    pub slot: usize,
+    pub row: usize,
+    /// The number of the batch in its session.
+    pub order: u64,
+    pub id: SampleId,
+    /// Attempts that have failed.
+    pub attempts: u32,
+}
+
+/// A stage to run on a row.
+#[derive(Debug, Clone, Copy)]
+pub struct RowClaim {
+    pub slot: usize,
+    pub row: usize,
+    pub stage: usize,
+}
+
+/// What a work thread has claimed.
+#[derive(Debug, Clone, Copy)]
+pub enum Claim {
+    /// A row; its stage is entered.
+    Row(RowClaim),
+    /// A complete batch to finish.
+    Batch { slot: usize },
+}
+
+impl SlotWork {
+    fn new(rows: Vec<RowWriter>, stages: usize) -> Self {
+        Self {
+            order: AtomicU64::new(CLOSED),
+            cancelled: AtomicBool::new(false),
+            open_rows: AtomicU32::new(0),
+            pending: AtomicU32::new(0),
+            failed: BitSet::new(rows.len()),
+            ready: (0..stages).map(|_| BitSet::new(rows.len())).collect(),
+            finishing: AtomicU32::new(FINISHING_NONE),
+            finished: Mutex::new(Ok(Vec::new())),
+            rows: rows
+                .into_iter()
+                .map(|writer| {
+                    let key = DrawKey { seed: 0, epoch: 0, sample: 0 };
+                    Mutex::new(RowCell {
+                        writer,
+                        task: SampleTask::new(SampleId(0), key, Vec::new()),
+                        valid: true,
+                        permit: None,
+                        failure: None,
+                    })
+                })
+                .collect(),
+        }
+    }
+
+    /// The row's cell. Only whoever the row's state names calls this; see the module's head.
+    pub fn cell(&self, row: usize) -> MutexGuard<'_, RowCell> {
+        self.rows[row].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens the slot for a batch of so many rows. Engine only.
+    pub fn open(&self, order: u64, rows: u32) {
+        self.cancelled.store(false, Ordering::Relaxed);
+        // Every row of the batch before is finished. One that failed after its batch was given up was not looked at.
+        self.failed.clear();
+        self.finishing.store(FINISHING_NONE, Ordering::Relaxed);
+        self.open_rows.store(rows, Ordering::Relaxed);
+        self.pending.store(rows, Ordering::Relaxed);
+        // Release: pairs with the acquire load in `claim`.
+        self.order.store(order, Ordering::Release);
+    }
+
+    /// Closes the slot: complete or given up. Engine only.
+    pub fn close(&self) {
+        self.order.store(CLOSED, Ordering::Release);
+    }
+
+    /// The number of the batch that is made in it. For whoever holds one of its rows.
+    pub fn order(&self) -> u64 {
+        // Relaxed: set before any row was handed over.
+        self.order.load(Ordering::Relaxed)
+    }
+
+    /// Whether every row is finished.
+    pub fn is_complete(&self) -> bool {
+        // Acquire: pairs with the release in `finish_rows`; the rows' bytes come first.
+        self.pending.load(Ordering::Acquire) == 0
+    }
+
+    /// A row is finished, with data or without. True: the engine should look, since it was the last or it failed.
+    pub fn finish_row(&self, row: usize, failed: bool) -> bool {
+        if failed {
+            // The reason in the cell comes first. Before the count, so that whoever sees the batch complete sees the
+            // failure too.
+            self.failed.add(row);
+        }
+        // AcqRel: releases this row's bytes, and the last one to finish has seen the others'.
+        let last = self.pending.fetch_sub(1, Ordering::AcqRel) == 1;
+        last || failed
+    }
+
+    /// The rows that are not finished.
+    pub fn unfinished(&self) -> u32 {
+        // Relaxed: a look, for the watchdog.
+        self.pending.load(Ordering::Relaxed)
+    }
+
+    /// A row that waits for a stage, and which, if there is one.
+    pub fn ready_row(&self) -> Option<(usize, usize)> {
+        self.ready.iter().enumerate().find_map(|(stage, rows)| Some((stage, rows.first()?)))
+    }
+
+    /// A failed row gets another sample. Engine only.
+    pub fn reopen_row(&self) {
+        self.pending.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Asks for a complete batch to be finished; what that gave once it is. Engine only.
+    pub fn finished(&self) -> Option<Finished> {
+        // Release, and acquire on the answer: pair with `claim_finishing` and `finish`.
+        let asked = self.finishing.compare_exchange(
+            FINISHING_NONE,
+            FINISHING_WANTED,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        );
+        (asked == Err(FINISHING_DONE))
+            .then(|| self.finished.lock().unwrap_or_else(PoisonError::into_inner).clone())
+    }
+
+    /// Withdraws a request to finish the batch. False: a work thread has begun, holds the rows' cells, and wakes the
+    /// engine when it is done. Engine only.
+    pub fn withdraw_finishing(&self) -> bool {
+        // Acquire: pairs with the release in `finish`.
+        self.finishing.compare_exchange(
+            FINISHING_WANTED,
+            FINISHING_NONE,
+            Ordering::Acquire,
+            Ordering::Acquire,
+        ) != Err(FINISHING_RUNNING)
+    }
+
+    fn claim_finishing(&self) -> bool {
+        self.finishing.load(Ordering::Relaxed) == FINISHING_WANTED
+            && self
+                .finishing
+                .compare_exchange(
+                    FINISHING_WANTED,
+                    FINISHING_RUNNING,
+                    Ordering::AcqRel,
+                    Ordering::Relaxed,
+                )
+                .is_ok()
+    }
+
+    /// Finishes a complete batch: runs the batch operations, then moves ragged rows together.
+    pub fn finish(&self, stream: &Stream) {
+        // Relaxed: written before the batch was opened.
+        let rows = self.open_rows.load(Ordering::Relaxed) as usize;
+        let mut cells: Vec<_> = (0..rows).map(|row| self.cell(row)).collect();
+        let operations = if stream.plan.has_batch_operations() {
+            run_batch_operations(stream, &mut cells)
+        } else {
+            Ok(())
+        };
+        let finished = operations.map(|()| {
+            let mut writers: Vec<&mut RowWriter> =
+                cells.iter_mut().map(|cell| &mut cell.writer).collect();
+            let compacted = |(tensor, spec): (usize, &TensorSpec)| match spec.extent {
+                Extent::Ragged { compact: true, .. } => RowWriter::compact(&mut writers, tensor),
+                _ => 0,
+            };
+            stream.tensors().iter().enumerate().map(compacted).collect()
+        });
+        *self.finished.lock().unwrap_or_else(PoisonError::into_inner) = finished;
+        self.finishing.store(FINISHING_DONE, Ordering::Release);
+    }
+
+    pub fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Release);
+    }
+
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Acquire)
+    }
+
+    /// The next failed row that was not looked at. Engine only.
+    pub fn take_failed(&self) -> Option<usize> {
+        self.failed.take_first()
+    }
+
+    /// Whether a failed row was not looked at.
+    pub fn has_failed(&self) -> bool {
+        // Whoever saw the batch complete has acquired the bits that were set before.
+        self.failed.any()
+    }
+
+    /// A row waits for a stage from now on; its cell comes first.
+    pub fn mark_ready(&self, stage: usize, row: usize) {
+        self.ready[stage].add(row);
+    }
+
+    fn has_ready(&self, stage: usize) -> bool {
+        self.ready[stage].any()
+    }
+
+    /// Claims the first row that waits for a stage.
+    fn take_ready(&self, stage: usize) -> Option<usize> {
+        self.ready[stage].take_first()
+    }
+}
+
+impl SessionWork {
+    pub fn new(number: u64, stream: Arc<Stream>, rows: Vec<Vec<RowWriter>>) -> Self {
+        let stages = stream.stages.len();
+        let slots = rows.into_iter().map(|rows| SlotWork::new(rows, stages)).collect();
+        Self { number, stream, slots, next_to_publish: Arc::default() }
+    }
+
+    /// Whether every row of every batch is finished.
+    pub fn is_finished(&self) -> bool {
+        self.slots.iter().all(SlotWork::is_complete)
+    }
+
+    /// How far the session's most urgent ready row is from being published, if there is one.
+    pub fn urgency(&self) -> Option<u64> {
+        let next = self.next_to_publish.load(Ordering::Relaxed);
+        self.slots
+            .iter()
+            .filter(|slot| self.has_work(slot))
+            .map(|slot| slot.order.load(Ordering::Acquire).saturating_sub(next))
+            .min()
+    }
+
+    /// Claims a row of the oldest batch that has one for a stage with room; later stages first within a batch. The
+    /// stage is entered for a thread of the group.
+    pub fn claim(&self, group: usize) -> Option<Claim> {
+        if let Some(slot) = self.slots.iter().position(SlotWork::claim_finishing) {
+            return Some(Claim::Batch { slot });
+        }
+        let mut after = None;
+        loop {
+            let (order, slot) = self.oldest_after(after)?;
+            for stage in (0..self.stream.stages.len()).rev() {
+                if !self.slots[slot].has_ready(stage)
+                    || !self.stream.stages[stage].gate.enter(group)
+                {
+                    continue;
+                }
+                if let Some(row) = self.slots[slot].take_ready(stage) {
+                    return Some(Claim::Row(RowClaim { slot, row, stage }));
+                }
+                self.stream.stages[stage].gate.leave(group);
+            }
+            after = Some(order);
+        }
+    }
+
+    /// Whether [`claim`](Self::claim) would find something for the group now.
+    pub fn has_claimable(&self, group: usize) -> bool {
+        self.slots.iter().any(|slot| {
+            // Relaxed: a look; callers that must not miss a row have passed a fence.
+            slot.finishing.load(Ordering::Relaxed) == FINISHING_WANTED
+                || (slot.order.load(Ordering::Relaxed) != CLOSED
+                    && self.stream.stages.iter().enumerate().any(|(number, stage)| {
+                        slot.has_ready(number) && stage.gate.has_room(group)
+                    }))
+        })
+    }
+
+    fn has_work(&self, slot: &SlotWork) -> bool {
+        slot.finishing.load(Ordering::Relaxed) == FINISHING_WANTED
+            || (0..self.stream.stages.len()).any(|stage| slot.has_ready(stage))
+    }
+
+    /// The open slot of the least order above `after` that has a ready row.
+    fn oldest_after(&self, after: Option<u64>) -> Option<(u64, usize)> {
+        self.slots
+            .iter()
+            .enumerate()
+            .map(|(index, slot)| (slot.order.load(Ordering::Acquire), index))
+            .filter(|(order, index)| {
+                *order != CLOSED
+                    && after.is_none_or(|after| *order > after)
+                    && (0..self.stream.stages.len())
+                        .any(|stage| self.slots[*index].has_ready(stage))
+            })
+            .min()
+    }
+}
+
+/// A panic in an operation ends the stream, not the thread.
+fn run_batch_operations(
+    stream: &Stream,
+    cells: &mut [MutexGuard<'_, RowCell>],
+) -> Result<(), RowFailure> {
+    let run = AssertUnwindSafe(|| {
+        let keys: Vec<DrawKey> = cells.iter().map(|cell| cell.task.key).collect();
+        let mut rows: Vec<SlotRow<'_>> =
+            cells.iter_mut().map(|cell| SlotRow(&mut cell.writer)).collect();
+        let mut rows: Vec<BatchRow<'_>> =
+            rows.iter_mut().zip(keys).map(|(row, key)| BatchRow { key, row }).collect();
+        stream.plan.run_on_batch(&mut rows)
+    });
+    match catch_unwind(run) {
+        Ok(outcome) => outcome.map_err(|defect| RowFailure::Defect(defect.0)),
+        Err(_) => Err(RowFailure::Panic),
+    }
+}
+
+/// A row's writer as the operations see it.
+pub(crate) struct SlotRow<'a>(pub &'a mut RowWriter);
+
+impl Row for SlotRow<'_> {
+    fn dense(&mut self, tensor: usize) -> &mut [u8] {
+        self.0.bytes_mut(tensor)
+    }
+
+    fn ragged(&mut self, tensor: usize, bytes: u64) -> Option<&mut [u8]> {
+        let size = self.0.layout().tensors()[tensor].dtype.size_bytes();
+        let length = usize::try_from(bytes).ok()?;
+        if length > self.0.bytes_mut(tensor).len() {
+            return None;
+        }
+        self.0.set_ragged_length(tensor, bytes / size);
+        Some(&mut self.0.bytes_mut(tensor)[..length])
+    }
+}

@@ -1,0 +1,205 @@
+//! One work thread: claims rows, runs their stages, hands them on, and sleeps when there is nothing to claim.
+//!
+//! A thread's states are in [`super::work_parking`]. Besides, it sleeps for the CPU budget before it claims, with no row, no
+//! place in a stage and no bit among the sleepers: nobody waits for it then.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use forebay_protocol::sync::Ordering;
+
+use super::meter::Meter;
+use super::pool::Shared;
+use super::stream::Stream;
+use super::work::{Claim, RowCell, RowClaim, RowFailure, SessionWork, SlotRow};
+use forebay_observe::recorder::{Kind, Track, What};
+use forebay_pipeline::WorkerScratch;
+
+/// See the module's head.
+pub(super) struct Worker {
+    shared: Arc<Shared>,
+    group: usize,
+    number: usize,
+    scratch: WorkerScratch,
+    meter: Meter,
+}
+
+impl Worker {
+    pub(super) fn new(shared: Arc<Shared>, group: usize, number: usize) -> Self {
+        let meter = Meter::start(shared.clock.now());
+        Self { shared, group, number, scratch: WorkerScratch::default(), meter }
+    }
+
+    /// Works until the pool ends.
+    pub(super) fn run(mut self) {
+        let mut idle_since = self.shared.clock.now();
+        while !self.shared.is_ending() {
+            self.sleep_for_the_budget();
+            match self.find() {
+                Some((session, claim)) => {
+                    let start = self.shared.clock.now();
+                    match claim {
+                        Claim::Row(claim) => self.work(&session, claim, start, start - idle_since),
+                        Claim::Batch { slot } => {
+                            let batch = session.slots[slot].order();
+                            session.slots[slot].finish(&session.stream);
+                            self.shared.wake_engine();
+                            if self.shared.recorder.is_on() {
+                                let kind = Kind::Compaction;
+                                let session = session.number;
+                                let what = What { session, batch, place: slot, ..What::of(kind) };
+                                self.record(start, self.shared.clock.elapsed(start), what);
+                            }
+                        }
+                    }
+                    idle_since = self.shared.clock.now();
+                }
+                None => self.sleep(),
+            }
+        }
+    }
+
+    fn sleep_for_the_budget(&mut self) {
+        let Some(length) = self.shared.budget.must_sleep() else {
+            return;
+        };
+        let begun = self.shared.clock.now();
+        // The end of the pool unparks; nothing else does.
+        thread::park_timeout(length);
+        let slept = self.shared.clock.elapsed(begun);
+        if self.shared.recorder.is_on() {
+            self.record(begun, slept, What::of(Kind::HeldBack));
+        }
+        if self.shared.sessions.load().iter().any(|session| session.urgency().is_some()) {
+            self.shared.budget.held_back(slept);
+        }
+        self.meter.skip();
+    }
+
+    /// The most urgent ready row over all sessions.
+    fn find(&self) -> Option<(Arc<SessionWork>, Claim)> {
+        if !self.shared.is_active(self.group) {
+            return None;
+        }
+        let sessions = self.shared.sessions.load();
+        if let [session] = sessions.as_slice() {
+            return session.claim(self.group).map(|claim| (Arc::clone(session), claim));
+        }
+        let mut by_urgency: Vec<_> = sessions
+            .iter()
+            .filter_map(|session| session.urgency().map(|urgency| (urgency, session)))
+            .collect();
+        by_urgency.sort_by_key(|(urgency, _)| *urgency);
+        by_urgency.into_iter().find_map(|(_, session)| {
+            session.claim(self.group).map(|claim| (Arc::clone(session), claim))
+        })
+    }
+
+    /// Sleeps until there may be something to claim.
+    fn sleep(&mut self) {
+        if !self.shared.is_active(self.group) {
+            // The other group's turn: what this thread keeps for itself is memory that is not planned twice.
+            self.scratch = WorkerScratch::default();
+        }
+        let shared = &self.shared;
+        let something = || {
+            shared.is_ending() || (shared.is_active(self.group) && shared.has_claimable(self.group))
+        };
+        let picked = shared.sleep_unless(self.group, self.number, something);
+        if picked && !shared.is_active(self.group) {
+            // A wake-up for a row that this group may not take any more.
+            shared.wake_one();
+        }
+        self.meter.skip();
+    }
+
+    /// Runs one stage on one row and hands the row on.
+    fn work(&mut self, session: &SessionWork, claim: RowClaim, start: Instant, waited: Duration) {
+        let stream = &session.stream;
+        let stage = &stream.stages[claim.stage];
+        let slot = &session.slots[claim.slot];
+        stage.input.get(waited);
+        self.meter.enter(stage, start, &self.shared.budget);
+        let mut cell = slot.cell(claim.row);
+        let failure = if slot.is_cancelled() {
+            None
+        } else {
+            let place = self.shared.place(self.group, self.number);
+            place.enter(session, claim, cell.task.id, self.shared.ns_of(start));
+            let failure = self.run_stage(stream, claim.stage, &mut cell).err();
+            self.shared.place(self.group, self.number).leave();
+            let took = self.shared.clock.elapsed(start);
+            match &failure {
+                None => stage.figures.record(took),
+                Some(_) => stage.figures.record_failure(),
+            }
+            if self.shared.recorder.is_on() {
+                let kind = if failure.is_some() { Kind::FailedStage } else { Kind::Stage };
+                let (session, batch) = (session.number, slot.order());
+                let RowClaim { stage: place, row, .. } = claim;
+                let detail = cell.task.id.0;
+                self.record(start, took, What { kind, session, batch, place, row, detail });
+            }
+            failure
+        };
+        let failed = failure.is_some();
+        let is_last = claim.stage + 1 == stream.stages.len();
+        let finished = is_last || failed || slot.is_cancelled();
+        if finished {
+            cell.failure = failure;
+            self.shared.spare_buffers.give(cell.task.take_bytes());
+            cell.permit = None;
+        }
+        drop(cell);
+        self.meter.leave(stage, (start, self.shared.clock.now()), &self.shared.budget);
+        stage.gate.leave(self.group);
+        if finished {
+            // Relaxed: a sign of life.
+            self.shared.rows_finished.fetch_add(1, Ordering::Relaxed);
+            if slot.finish_row(claim.row, failed) {
+                self.shared.wake_engine();
+            }
+        } else {
+            stream.stages[claim.stage + 1].input.put(Duration::ZERO);
+            slot.mark_ready(claim.stage + 1, claim.row);
+            self.shared.wake_for(&stream.stages[claim.stage + 1]);
+        }
+    }
+
+    fn record(&self, start: Instant, took: Duration, what: What) {
+        self.shared.recorder.span(Track::Work(self.group, self.number), start, took, what);
+    }
+
+    /// Runs the operations; after the last stage the row also gets its id. A panic in a decoder ends the row, not the
+    /// thread: it becomes the stream's fault with the sample's name.
+    fn run_stage(
+        &mut self,
+        stream: &Stream,
+        stage: usize,
+        cell: &mut RowCell,
+    ) -> Result<(), RowFailure> {
+        let scratch = &mut self.scratch;
+        let run = catch_unwind(AssertUnwindSafe(|| {
+            let mut row = SlotRow(&mut cell.writer);
+            stream.plan.run(stage, &mut cell.task, stream.dataset.as_ref(), &mut row, scratch)
+        }));
+        match run {
+            Ok(Ok(())) => {}
+            Ok(Err(defect)) => return Err(RowFailure::Defect(defect.0)),
+            Err(_) => {
+                self.scratch = WorkerScratch::default();
+                return Err(RowFailure::Panic);
+            }
+        }
+        if stage + 1 == stream.stages.len() {
+            let id = i64::try_from(cell.task.id.0).unwrap_or(i64::MAX);
+            cell.writer.bytes_mut(stream.index_tensor).copy_from_slice(&id.to_ne_bytes());
+            if let Some(tensor) = stream.valid_tensor {
+                cell.writer.bytes_mut(tensor)[0] = cell.valid.into();
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,118 @@
+//! A lock that lies beside what it guards: one holder at a time over all processes.
+//!
+//! The kernel lets go when the holder dies, however it dies; a lock file that nobody holds is a leftover. The holder
+//! removes the file before it lets go, so whoever had opened it before may get the lock on a name that is gone, beside
+//! which another process locks a new file: a lock counts only on the file that still lies there.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::io::Errno;
+
+/// A lock that is held. Dropping it removes the file, then lets go.
+#[derive(Debug)]
+pub struct LockFile {
+    // Closed after `drop`, and with it the lock ends.
+    file: File,
+    path: PathBuf,
+}
+
+impl LockFile {
+    /// Takes the lock; none if another process, or another holder in this one, has it.
+    ///
+    /// # Errors
+    /// What the system says, as where the folder cannot be written, its file system has no locks, or a link lies there:
+    /// a lock behind a link never lies where it was looked for.
+    pub fn try_take(path: &Path) -> io::Result<Option<Self>> {
+        loop {
+            let file = OpenOptions::new()
+                .create(true)
+                .truncate(false)
+                .write(true)
+                .mode(0o600)
+                .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+                .open(path)?;
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) if lies_at(&file, path) => {
+                    return Ok(Some(Self { file, path: path.to_owned() }));
+                }
+                Ok(()) | Err(Errno::INTR) => {}
+                Err(Errno::WOULDBLOCK) => return Ok(None),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+}
+
+impl Drop for LockFile {
+    fn drop(&mut self) {
+        // Another's file, should somebody have removed this one's.
+        if lies_at(&self.file, &self.path) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn lies_at(file: &File, path: &Path) -> bool {
+    match (file.metadata(), fs::symlink_metadata(path)) {
+        (Ok(held), Ok(named)) => (held.dev(), held.ino()) == (named.dev(), named.ino()),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn a_lock_counts_only_on_the_file_that_lies_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.lock");
+        let lock = LockFile::try_take(&path).unwrap().unwrap();
+        assert!(LockFile::try_take(&path).unwrap().is_none());
+        fs::remove_file(&path).unwrap();
+        let next = LockFile::try_take(&path).unwrap().unwrap();
+        drop(lock);
+        assert!(lies_at(&next.file, &path), "the first holder removed the second one's file");
+        drop(next);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn holders_that_come_and_go_at_one_place_are_never_two() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.lock");
+        let inside = AtomicU32::new(0);
+        let come_and_go = || {
+            for _ in 0..2000 {
+                let Some(lock) = LockFile::try_take(&path).unwrap() else { continue };
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two hold the place");
+                std::hint::spin_loop();
+                inside.fetch_sub(1, Ordering::SeqCst);
+                drop(lock);
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(come_and_go);
+            }
+        });
+    }
+
+    #[test]
+    fn where_no_file_can_be_made_or_a_link_lies_the_system_says_why() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = LockFile::try_take(&folder.path().join("none/a.lock")).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        let (file, link) = (folder.path().join("file"), folder.path().join("a.lock"));
+        fs::write(&file, "").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let error = LockFile::try_take(&link).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(Errno::LOOP.raw_os_error()));
+    }
+}

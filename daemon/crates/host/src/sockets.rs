@@ -1,0 +1,102 @@
+//! Where the daemons of this user listen, and which of them live.
+//!
+//! The socket of `serve` or `run` is a file with a lock file beside it; that of a private daemon an abstract name, which is
+//! no file. Making and removing them is `control`'s part.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use forebay_protocol::socket::Connection;
+use nix::sys::socket::{UnixCredentials, getsockopt, sockopt};
+
+use crate::lock_file::LockFile;
+
+/// Process, user and group of whoever connected, from the kernel.
+///
+/// # Errors
+/// What the kernel says.
+pub fn credentials(connection: &Connection) -> nix::Result<UnixCredentials> {
+    getsockopt(connection, sockopt::PeerCredentials)
+}
+
+/// The folder of automatic sockets: `$XDG_RUNTIME_DIR/forebay`, else `/tmp/forebay-UID`.
+#[must_use]
+pub fn runtime_folder_path() -> PathBuf {
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(folder) if !folder.is_empty() => PathBuf::from(folder).join("forebay"),
+        _ => std::env::temp_dir().join(format!("forebay-{}", nix::unistd::Uid::effective())),
+    }
+}
+
+/// The lock file of a socket: it is held while the daemon lives.
+#[must_use]
+pub fn lock_path(socket: &Path) -> PathBuf {
+    let mut path = socket.as_os_str().to_owned();
+    path.push(".lock");
+    PathBuf::from(path)
+}
+
+/// The automatic sockets of this user on which a daemon listens, those of private daemons (`@…`) among them.
+#[must_use]
+pub fn find_sockets() -> Vec<PathBuf> {
+    let entries = fs::read_dir(runtime_folder_path());
+    let mut sockets: Vec<PathBuf> = entries
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "sock"))
+        .filter(|path| matches!(LockFile::try_take(&lock_path(path)), Ok(None)))
+        .collect();
+    let names = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let abstract_sockets =
+        abstract_names(&names, &abstract_prefix()).into_iter().map(PathBuf::from);
+    // Anybody can take an abstract name.
+    sockets.extend(abstract_sockets.filter(|path| is_own(path)));
+    sockets.sort();
+    sockets
+}
+
+/// Whether it is a process of this user that listens.
+fn is_own(path: &Path) -> bool {
+    let own = nix::unistd::Uid::effective().as_raw();
+    let connection = Connection::connect(path).ok();
+    connection
+        .and_then(|connection| credentials(&connection).ok())
+        .is_some_and(|peer| peer.uid() == own)
+}
+
+/// The beginning of the abstract names of this user's private daemons begin with.
+#[must_use]
+pub fn abstract_prefix() -> String {
+    format!("@forebay-{}/", nix::unistd::Uid::effective())
+}
+
+/// The names in /proc/net/unix on which somebody listens and that begin with `prefix`.
+fn abstract_names(table: &str, prefix: &str) -> Vec<String> {
+    const LISTENING: &str = "00010000";
+    let lines = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    lines
+        .filter(|fields| fields.get(3) == Some(&LISTENING))
+        .filter_map(|fields| Some((*fields.get(7)?).to_owned()))
+        .filter(|name| name.starts_with(prefix))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_this_user_on_which_somebody_listens_are_found() {
+        let table = "Num       RefCount Protocol Flags    Type St Inode Path\n\
+                     0000000000000000: 00000002 00000000 00010000 0005 01 17 @forebay-7/12-train\n\
+                     0000000000000000: 00000003 00000000 00000000 0005 03 18 @forebay-7/12-train\n\
+                     0000000000000000: 00000002 00000000 00010000 0005 01 19 @forebay-77/13-train\n\
+                     0000000000000000: 00000002 00000000 00010000 0001 01    20 @forebay-7/14-a\n\
+                     0000000000000000: 00000002 00000000 00010000 0001 01 21\n";
+        assert_eq!(
+            abstract_names(table, "@forebay-7/"),
+            ["@forebay-7/12-train", "@forebay-7/14-a"]
+        );
+    }
+}

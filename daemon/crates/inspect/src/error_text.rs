@@ -1,0 +1,30 @@
+//! What a person reads of an error.
+
+/// An error with its causes, each said once: many an error's own words end in its cause's.
+#[must_use]
+pub fn whole_reason(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1) {
+        let cause = cause.to_string();
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_that_was_said_is_not_said_again() {
+        let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
+        let error = anyhow::Error::new(full).context("/data/0.jpg: cannot write: no storage space");
+        assert_eq!(whole_reason(&error), "/data/0.jpg: cannot write: no storage space");
+        assert_eq!(
+            whole_reason(&error.context("the demonstration's data")),
+            "the demonstration's data: /data/0.jpg: cannot write: no storage space"
+        );
+    }
+}

@@ -1,0 +1,380 @@
+//! `forebay headspace`: what a step would take if data were free, measured on a running trainer from outside.
+
+mod estimate;
+mod ranks;
+mod series;
+
+use std::io::IsTerminal as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+use clap::Args;
+use forebay_protocol::observing::{ReplayRequest, ReplayState, SessionSteps};
+
+use self::estimate::{Headspace, Remaining};
+use self::ranks::{Rank, Ranks};
+use self::series::Stretch;
+use super::observer::the_socket;
+use super::report::{ReportFile, headspace_page};
+use forebay_host::sockets::find_sockets;
+
+/// Steps that tell something when a trainer is only watched.
+const MIN_STEPS: u64 = 10;
+
+/// Arguments of `forebay headspace`.
+#[derive(Debug, Args)]
+pub struct HeadspaceArguments {
+    /// The daemons' sockets, one for each rank; default: FOREBAY_SOCKET, else the only daemon of this user.
+    #[arg(value_name = "SOCKET")]
+    sockets: Vec<PathBuf>,
+    /// Use every daemon of this user on this machine.
+    #[arg(long, conflicts_with = "sockets")]
+    all: bool,
+    /// The stream, if several are in use.
+    #[arg(long, value_name = "NAME")]
+    stream: Option<String>,
+    /// Replay a few batches to the trainer for a while without loading. The trainer trains on them; the epoch then continues without loss.
+    #[arg(long)]
+    replay: bool,
+    /// Steps to measure before the replay, and again after it.
+    #[arg(long, value_name = "STEPS", default_value_t = 100, requires = "replay")]
+    after: u64,
+    /// Number of batches to replay; default: ring.slots - ring.hold, with several ranks ring.hold + 2.
+    #[arg(long, value_name = "N", requires = "replay")]
+    batches: Option<u16>,
+    /// Steps to replay.
+    #[arg(long, value_name = "STEPS", default_value_t = 200, requires = "replay")]
+    steps: u64,
+    /// Number of the first replayed batch in its session; default: after --after steps.
+    #[arg(long, value_name = "BATCH", requires = "replay")]
+    at_batch: Option<u64>,
+    /// The job's other ranks run on other hosts; run this command there with the same --at-batch.
+    #[arg(long, requires = "at_batch")]
+    elsewhere: bool,
+    /// How long to observe without --replay.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, conflicts_with = "replay")]
+    seconds: f64,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+    /// Also write an HTML page: a step and its parts, and step times over the measurement.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+}
+
+/// `forebay headspace`.
+pub fn headspace(arguments: &HeadspaceArguments) -> anyhow::Result<ExitCode> {
+    let sockets = match (&arguments.sockets[..], arguments.all) {
+        ([], false) => vec![the_socket(None)?],
+        ([], true) => find_sockets(),
+        (named, _) => named.to_vec(),
+    };
+    if sockets.is_empty() {
+        bail!("no daemon of this user runs on this machine");
+    }
+    // Before the long run: a place that cannot be written is told of at once.
+    let page = arguments.report.as_deref().map(ReportFile::create).transpose()?;
+    let mut ranks = Ranks::find(&sockets, arguments.stream.as_deref())?;
+    let found = if arguments.replay {
+        replay(&mut ranks, arguments)?
+    } else {
+        watch(&mut ranks, arguments)?
+    };
+    if let Some(page) = page {
+        page.finish(&headspace_page(serde_json::to_value(&found)?, &found.blocks))?;
+    }
+    if arguments.json {
+        println!("{}", serde_json::to_string(&found)?);
+    } else {
+        println!("{}", found.describe());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Without touching anything.
+fn watch(ranks: &mut Ranks, arguments: &HeadspaceArguments) -> anyhow::Result<Headspace> {
+    let wanted = Duration::try_from_secs_f64(arguments.seconds)
+        .map_err(|error| anyhow::anyhow!("--seconds {}: {error}", arguments.seconds))?;
+    ranks.poll()?;
+    let first: Vec<Begin> = ranks.all.iter().map(Begin::now).collect();
+    let begun = Instant::now();
+    let progress = Progress::new("watching");
+    let since = |rank: &Rank| rank.now.taken.saturating_sub(begin_of(rank, &first).taken + 1);
+    let enough = |rank: &Rank| begun.elapsed() >= wanted && since(rank) >= MIN_STEPS;
+    let shown = first[0].taken;
+    ranks.poll_until(enough, |now| progress.show(now.taken.saturating_sub(shown), None))?;
+    progress.end();
+    let seen =
+        over_ranks(ranks, |rank| rank.series.stretch(begin_of(rank, &first).taken + 1, u64::MAX));
+    Ok(Headspace::of_watching(&seen, remaining(ranks.first())))
+}
+
+/// By showing batches again.
+fn replay(ranks: &mut Ranks, arguments: &HeadspaceArguments) -> anyhow::Result<Headspace> {
+    let job = ranks.first().clone();
+    if !arguments.elsewhere {
+        ranks.are_whole_job()?;
+    }
+    let (after, steps) = (arguments.after, arguments.steps);
+    let usual = if job.world_size == 1 { job.slots - job.hold } else { job.hold + 2 };
+    let batches = arguments.batches.unwrap_or(usual);
+    let warm_up = |count: u64| (count / 5).max(u64::from(batches) + 2);
+    for (name, count) in [("--after", after), ("--steps", steps)] {
+        if count < warm_up(count) + MIN_STEPS {
+            bail!(
+                "{name} {count} is too small: {} are warm-up, at least {MIN_STEPS} more are needed",
+                warm_up(count)
+            );
+        }
+    }
+    eprintln!("forebay: the trainer will train {steps} steps on {batches} repeated batches");
+    let progress = Progress::new("checking that the trainer does not modify its batches");
+    ranks.ask(|now| ReplayRequest::Check { session: now.session, batches })?;
+    ranks.poll_until(
+        |rank| !matches!(rank.now.replay, ReplayState::Checking { .. }),
+        |now| progress.show(now.taken, None),
+    )?;
+    ranks.check_refusal()?;
+    progress.end();
+
+    let begin = arm(ranks, arguments, batches)?;
+    let progress = Progress::new("measuring with data");
+    ranks.poll_until(
+        |rank| !matches!(rank.now.replay, ReplayState::Armed { .. }),
+        |now| progress.show(now.taken.saturating_sub(begin[0].taken), Some(after)),
+    )?;
+    ranks.check_refusal()?;
+    progress.end();
+    let progress = Progress::new("replaying");
+    let is_over = |rank: &Rank| match rank.now.replay {
+        ReplayState::Done { first, replayed } => rank.now.taken >= first + replayed,
+        // Given up, or taken from this command by a daemon that was started again.
+        ReplayState::Running { .. } => false,
+        _ => true,
+    };
+    ranks.poll_until(is_over, |now| {
+        if let ReplayState::Running { replayed, .. } = now.replay {
+            progress.show(replayed, Some(steps));
+        }
+    })?;
+    ranks.check_refusal()?;
+    if ranks.all.iter().any(|rank| !matches!(rank.now.replay, ReplayState::Done { .. })) {
+        bail!("the replay ended early");
+    }
+    progress.end();
+
+    let progress = Progress::new("measuring with data again");
+    let wanted = after - warm_up(after);
+    let settled = |rank: &Rank| settled_at(rank, &begin, after, warm_up(after));
+    let enough =
+        |rank: &Rank| settled(rank).is_some_and(|settled| rank.now.taken >= settled + wanted);
+    let ended = ranks.poll_until(enough, |now| progress.show(now.taken, None));
+    progress.end();
+    if let Err(error) = ended {
+        // The run may have come to its end: what was seen until then counts.
+        tracing::debug!(%error, "the measurement after the replay is not complete");
+    }
+
+    let before = over_ranks(ranks, |rank| {
+        let Begin { taken, at, .. } = begin_of(rank, &begin);
+        rank.series.stretch(taken + 1, at)
+    });
+    let free = over_ranks(ranks, |rank| {
+        let (first, last) = shown(rank);
+        rank.series.stretch(first + warm_up(steps), last)
+    });
+    let after = over_ranks(ranks, |rank| {
+        settled(rank)
+            .map_or_else(Stretch::default, |settled| rank.series.stretch(settled, settled + wanted))
+    });
+    if free.step_means.is_empty() || before.step_means.is_empty() {
+        bail!(
+            "too few steps were observed: the trainer is faster than the sampling; raise --after and --steps"
+        );
+    }
+    Ok(Headspace::of_replay(&before, &free, &after, remaining(ranks.first())))
+}
+
+/// Where the measurement of a rank began, and where its replay begins.
+#[derive(Debug, Clone, Copy)]
+struct Begin {
+    rank: u32,
+    taken: u64,
+    at: u64,
+}
+
+impl Begin {
+    fn now(rank: &Rank) -> Self {
+        Self { rank: rank.now.rank, taken: rank.now.taken, at: 0 }
+    }
+}
+
+fn begin_of(rank: &Rank, begin: &[Begin]) -> Begin {
+    let found = begin.iter().find(|begin| begin.rank == rank.now.rank);
+    found.copied().unwrap_or(Begin { rank: rank.now.rank, taken: 0, at: 0 })
+}
+
+/// The first and the last take of batches that were shown again.
+fn shown(rank: &Rank) -> (u64, u64) {
+    match rank.now.replay {
+        ReplayState::Done { first, replayed } => (first, first + replayed),
+        _ => (0, 0),
+    }
+}
+
+/// Arms every rank at the same place of the stream, and only then lets it take place.
+fn arm(
+    ranks: &mut Ranks,
+    arguments: &HeadspaceArguments,
+    batches: u16,
+) -> anyhow::Result<Vec<Begin>> {
+    let job = ranks.first().clone();
+    // Batches left in the epoch count the same on every rank, whatever its session's numbers.
+    let left = ranks.all.iter().map(|rank| rank.now.batches_left).min().unwrap_or(0);
+    if ranks.all.iter().any(|rank| rank.now.position.epoch != job.position.epoch) {
+        bail!("the ranks are in different epochs; try again in a moment");
+    }
+    let ahead = arguments.after + u64::from(job.slots);
+    let ahead = within_an_epoch(ahead, left, job.batches_per_epoch, batches.into()).ok_or_else(|| {
+        anyhow::anyhow!(
+            "an epoch has {} batches; the {batches} replayed ones must fit in one epoch; lower --batches",
+            job.batches_per_epoch
+        )
+    })?;
+    let begin: Vec<Begin> = ranks
+        .all
+        .iter()
+        .map(|rank| {
+            let SessionSteps { published, batches_left, taken, .. } = rank.now;
+            let at = arguments.at_batch.unwrap_or(published + ahead + batches_left - left);
+            Begin { rank: rank.now.rank, taken, at }
+        })
+        .collect();
+    // What is left of the epoch where it begins, by the ranks' own numbers.
+    let places: Vec<i128> = ranks
+        .all
+        .iter()
+        .map(|rank| {
+            let ahead = i128::from(begin_of(rank, &begin).at) - i128::from(rank.now.published);
+            i128::from(rank.now.batches_left) - ahead
+        })
+        .collect();
+    if places.iter().any(|place| *place != places[0]) {
+        bail!(
+            "batch {} is at a different position on each rank, because the sessions did not start together; omit --at-batch",
+            arguments.at_batch.unwrap_or(0)
+        );
+    }
+    if arguments.elsewhere {
+        eprintln!(
+            "forebay: the replay starts {} batches before the end of epoch {}; the output on the other hosts must match",
+            places[0], job.position.epoch
+        );
+    }
+    let steps = arguments.steps;
+    ranks.ask(|now| {
+        let at = begin.iter().find(|begin| begin.rank == now.rank).map_or(0, |begin| begin.at);
+        ReplayRequest::Arm { session: now.session, at, batches, steps }
+    })?;
+    // One trainer alone gets data again as soon as this command ends; several count on each other.
+    if job.world_size > 1 {
+        let committed = ranks.ask(|now| ReplayRequest::Commit { session: now.session });
+        if let Err(error) = committed {
+            // None may replay alone. Those that are past it say so, and there is nothing more to be done.
+            ranks.ask_all(|now| ReplayRequest::Cancel { session: now.session });
+            return Err(error);
+        }
+    }
+    Ok(begin)
+}
+
+/// How many batches ahead the kept ones begin: `ahead`, or the next epoch's start where too few are left of that one. None
+/// where no epoch is long enough.
+fn within_an_epoch(ahead: u64, left: u64, batches_per_epoch: u64, kept: u64) -> Option<u64> {
+    if batches_per_epoch <= kept {
+        return None;
+    }
+    let left_there = match ahead.checked_sub(left) {
+        None => left - ahead,
+        Some(past) => batches_per_epoch - past % batches_per_epoch,
+    };
+    Some(if left_there > kept { ahead } else { ahead + left_there })
+}
+
+/// The take from which on the loader gives what it can again: what it had made meanwhile is used up, or it is the faster
+/// one anyway. None: not yet.
+#[expect(clippy::cast_precision_loss, reason = "a count of batches")]
+fn settled_at(rank: &Rank, begin: &[Begin], after: u64, warm_up: u64) -> Option<u64> {
+    let Begin { taken, at, .. } = begin_of(rank, begin);
+    let (_, last) = shown(rank);
+    let usual = rank.series.mean_ready(taken, at);
+    let earliest = last + warm_up;
+    (earliest..=rank.now.taken.min(earliest + 3 * after)).find(|take| {
+        *take == earliest + 3 * after
+            || rank.series.seen_at(*take).is_some_and(|ready| ready as f64 <= usual + 0.5)
+    })
+}
+
+/// With collectives all ranks' steps are as long as the slowest's; of the waits the longest counts.
+fn over_ranks(ranks: &Ranks, stretch: impl Fn(&Rank) -> Stretch) -> Stretch {
+    let stretches = ranks.all.iter().map(stretch);
+    stretches
+        .reduce(|one, other| if other.wait_seconds() > one.wait_seconds() { other } else { one })
+        .unwrap_or_default()
+}
+
+fn remaining(now: &SessionSteps) -> Remaining {
+    let whole = |epochs: u64| {
+        let left = epochs.saturating_sub(now.position.epoch + 1);
+        left * now.batches_per_epoch + now.batches_left
+    };
+    Remaining { steps: now.epochs.map(whole), steps_per_epoch: now.batches_per_epoch }
+}
+
+/// What is being done, on stderr: a line, and a count behind it where it is a terminal.
+struct Progress {
+    what: &'static str,
+    counts: bool,
+}
+
+impl Progress {
+    fn new(what: &'static str) -> Self {
+        let counts = std::io::stderr().is_terminal();
+        if !counts {
+            eprintln!("forebay: {what}");
+        }
+        Self { what, counts }
+    }
+
+    fn show(&self, done: u64, of: Option<u64>) {
+        if self.counts {
+            let of = of.map_or_else(String::new, |of| format!(" of {of}"));
+            eprint!("\r\x1b[Kforebay: {}: {done}{of}", self.what);
+        }
+    }
+
+    fn end(&self) {
+        if self.counts {
+            eprintln!("\r\x1b[Kforebay: {}: done", self.what);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::within_an_epoch;
+
+    #[test]
+    fn what_is_kept_lies_within_an_epoch() {
+        assert_eq!(within_an_epoch(10, 50, 100, 3), Some(10));
+        assert_eq!(within_an_epoch(46, 50, 100, 3), Some(46));
+        assert_eq!(within_an_epoch(47, 50, 100, 3), Some(50));
+        assert_eq!(within_an_epoch(50, 50, 100, 3), Some(50));
+        assert_eq!(within_an_epoch(148, 50, 100, 3), Some(150));
+        assert_eq!(within_an_epoch(10, 2, 4, 3), Some(10));
+        assert_eq!(within_an_epoch(11, 2, 4, 3), Some(14));
+        assert_eq!(within_an_epoch(10, 2, 3, 3), None);
+    }
+}

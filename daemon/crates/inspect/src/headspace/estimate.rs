@@ -1,0 +1,301 @@
+//! From steps with and without data to the share that could be saved, in figures and in a sentence. The same figures, names
+//! and bounds as `forebay.headspace` in Python.
+
+use serde::Serialize;
+
+use super::series::Stretch;
+use crate::table::time;
+
+/// Below this share a faster loader is not worth the work (SPDL's optimization guide).
+const NOT_WORTH_BELOW: f64 = 0.05;
+/// Above this one it is.
+const WORTH_ABOVE: f64 = 0.10;
+/// A difference of step times before and after that the result should not hide.
+const DRIFT: f64 = 0.05;
+
+/// What `--json` prints. Times are seconds a step.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Headspace {
+    pub step_seconds: f64,
+    pub step_seconds_without_loading: f64,
+    /// The share of the step that free data would save, 0 to 1.
+    pub headspace: f64,
+    /// Over the epochs that are left; none where the stream is endless.
+    pub hours_saved: Option<f64>,
+    pub hours_remaining: Option<f64>,
+    /// The same over one epoch.
+    pub hours_saved_per_epoch: f64,
+    /// `no` below 5 %, `yes` above 10 %, between them `maybe`.
+    pub worth: &'static str,
+    /// How much of the difference is waiting for a batch.
+    pub wait_seconds: f64,
+    /// The rest of it: the step itself is slower while the loader works.
+    pub disturbance_seconds: f64,
+    pub step_seconds_before: f64,
+    pub step_seconds_after: Option<f64>,
+    /// Of the headspace, as a share.
+    pub uncertainty: f64,
+    pub steps_measured: StepsMeasured,
+    /// Whether batches were shown again; else it is what can be seen from outside.
+    pub replayed: bool,
+    pub notes: Vec<String>,
+    pub sentence: String,
+    /// For the report: each block of steps with its phase (`before`, `during` or `after`) and seconds per step.
+    #[serde(skip)]
+    pub blocks: Vec<(String, f64)>,
+}
+
+/// Steps that count, warm-up left out.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(super) struct StepsMeasured {
+    pub with_data: u64,
+    pub replayed: u64,
+}
+
+/// What is left of the run, in steps.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Remaining {
+    /// None: endless.
+    pub steps: Option<u64>,
+    pub steps_per_epoch: u64,
+}
+
+#[expect(clippy::cast_precision_loss, reason = "figures")]
+fn hours(seconds_per_step: f64, steps: u64) -> f64 {
+    seconds_per_step * steps as f64 / 3600.0
+}
+
+impl Headspace {
+    /// Of a trainer that was shown batches again between two stretches with data.
+    pub(super) fn of_replay(
+        before: &Stretch,
+        free: &Stretch,
+        after: &Stretch,
+        remaining: Remaining,
+    ) -> Self {
+        let with_data = before.joined(after);
+        let step_seconds = with_data.step_seconds();
+        let free_seconds = free.step_seconds();
+        let saved = (step_seconds - free_seconds).max(0.0);
+        // Of the wait only what the step gains without it: what passes while the GPU works costs nothing.
+        let waiting = (with_data.wait_seconds() - free.wait_seconds()).clamp(0.0, saved);
+        let before_seconds = before.step_seconds();
+        // The run may have come to its end with the replay.
+        let after_seconds = (!after.step_means.is_empty()).then(|| after.step_seconds());
+        let uncertainty = with_data.relative_spread().max(free.relative_spread());
+        let mut notes = Vec::new();
+        if let Some(after_seconds) = after_seconds
+            && (after_seconds - before_seconds).abs() > DRIFT * step_seconds
+        {
+            notes.push(format!(
+                "the step with data took {} before the replay and {} after it: another change affected the measurement; measure again, or longer",
+                time(before_seconds),
+                time(after_seconds)
+            ));
+        }
+        if uncertainty > DRIFT {
+            notes.push(format!(
+                "step times vary by {}, as much as the result; raise --after and --steps, or stop other work on the machine",
+                percent(uncertainty)
+            ));
+        }
+        let measured = StepsMeasured { with_data: with_data.steps, replayed: free.steps };
+        let mut found = Self::new(step_seconds, saved, waiting, remaining, measured);
+        found.step_seconds_before = before_seconds;
+        found.step_seconds_after = after_seconds;
+        found.uncertainty = uncertainty;
+        found.replayed = true;
+        found.blocks = blocks_of(&[("before", before), ("during", free), ("after", after)]);
+        found.notes = notes;
+        found.sentence = found.say_replayed();
+        found
+    }
+
+    /// Of a trainer that was only watched.
+    pub(super) fn of_watching(seen: &Stretch, remaining: Remaining) -> Self {
+        let step_seconds = seen.step_seconds();
+        let waiting = seen.wait_seconds().clamp(0.0, step_seconds);
+        let measured = StepsMeasured { with_data: seen.steps, replayed: 0 };
+        let mut found = Self::new(step_seconds, waiting, waiting, remaining, measured);
+        found.uncertainty = seen.relative_spread();
+        found.blocks = blocks_of(&[("before", seen)]);
+        found.notes.push(
+            "measured from outside: excludes how much the loader slows the step, and GPU work during the wait; --replay measures both"
+                .to_owned(),
+        );
+        found.sentence = format!(
+            "a step takes {}, and {} of it ({}) is waiting for the next batch: {}",
+            time(step_seconds),
+            time(waiting),
+            percent(found.headspace),
+            match found.worth {
+                "no" => "measured from outside, loading is not the limit",
+                "maybe" => "faster loading might be worth the work",
+                _ => "faster loading is likely to be worth the work",
+            }
+        );
+        found
+    }
+
+    fn new(
+        step_seconds: f64,
+        saved: f64,
+        waiting: f64,
+        remaining: Remaining,
+        steps_measured: StepsMeasured,
+    ) -> Self {
+        let headspace = saved / step_seconds.max(1e-12);
+        Self {
+            step_seconds,
+            step_seconds_without_loading: step_seconds - saved,
+            headspace,
+            hours_saved: remaining.steps.map(|steps| hours(saved, steps)),
+            hours_remaining: remaining.steps.map(|steps| hours(step_seconds, steps)),
+            hours_saved_per_epoch: hours(saved, remaining.steps_per_epoch),
+            worth: match headspace {
+                share if share < NOT_WORTH_BELOW => "no",
+                share if share > WORTH_ABOVE => "yes",
+                _ => "maybe",
+            },
+            wait_seconds: waiting,
+            disturbance_seconds: saved - waiting,
+            step_seconds_before: step_seconds,
+            step_seconds_after: None,
+            uncertainty: 0.0,
+            steps_measured,
+            replayed: false,
+            notes: Vec::new(),
+            sentence: String::new(),
+            blocks: Vec::new(),
+        }
+    }
+
+    fn say_replayed(&self) -> String {
+        let opening = match self.worth {
+            "no" => "making loading faster is not worth the work",
+            "maybe" => "making loading faster may be worth the work",
+            _ => "making loading faster is worth the work",
+        };
+        let mut text = format!(
+            "{opening}: a step takes {} and would take {} if data were free, {} less (± {})",
+            time(self.step_seconds),
+            time(self.step_seconds_without_loading),
+            percent(self.headspace),
+            percent(self.uncertainty)
+        );
+        if let (Some(saved), Some(all)) = (self.hours_saved, self.hours_remaining) {
+            text.push_str(&format!(
+                ", {} of the remaining {} hours",
+                in_hours(saved),
+                in_hours(all)
+            ));
+        }
+        if self.worth != "no" {
+            text.push_str(&format!(
+                "; of the {}, {} are waiting for the next batch and {} the loader slowing the step down",
+                time(self.wait_seconds + self.disturbance_seconds),
+                time(self.wait_seconds),
+                time(self.disturbance_seconds)
+            ));
+        }
+        text
+    }
+
+    /// For a person.
+    pub(super) fn describe(&self) -> String {
+        let mut lines = vec![format!(
+            "step time with data      {:>9}   ({} steps)",
+            time(self.step_seconds),
+            self.steps_measured.with_data
+        )];
+        if self.replayed {
+            lines.push(format!(
+                "step time, data free     {:>9}   ({} steps, replayed)",
+                time(self.step_seconds_without_loading),
+                self.steps_measured.replayed
+            ));
+            lines.push(format!(
+                "headspace                {:>9}   (± {})",
+                percent(self.headspace),
+                percent(self.uncertainty)
+            ));
+            lines.push(format!("  waiting for batches    {:>9}", time(self.wait_seconds)));
+            lines.push(format!("  loader slows the step  {:>9}", time(self.disturbance_seconds)));
+        } else {
+            lines.push(format!(
+                "  waiting for batches    {:>9}   ({})",
+                time(self.wait_seconds),
+                percent(self.headspace)
+            ));
+        }
+        lines.push(match (self.hours_saved, self.hours_remaining) {
+            (Some(saved), Some(all)) => {
+                format!("hours saved              {:>9}   (of {})", in_hours(saved), in_hours(all))
+            }
+            _ => format!("hours saved an epoch     {:>9}", in_hours(self.hours_saved_per_epoch)),
+        });
+        lines.push(self.sentence.clone());
+        lines.extend(self.notes.iter().map(|note| format!("note: {note}")));
+        lines.join("\n")
+    }
+}
+
+fn blocks_of(parts: &[(&str, &Stretch)]) -> Vec<(String, f64)> {
+    let block = |name: &str, seconds: &f64| (name.to_owned(), *seconds);
+    let of_part = |(name, stretch): &(&str, &Stretch)| {
+        stretch.step_means.iter().map(|seconds| block(name, seconds)).collect::<Vec<_>>()
+    };
+    parts.iter().flat_map(of_part).collect()
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
+
+fn in_hours(hours: f64) -> String {
+    if hours < 1.0 { format!("{hours:.2}") } else { format!("{hours:.1}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stretch(step: f64, wait: f64) -> Stretch {
+        Stretch { step_means: vec![step; 5], wait_means: vec![wait; 5], steps: 100 }
+    }
+
+    const REMAINING: Remaining = Remaining { steps: Some(36_000), steps_per_epoch: 3600 };
+
+    #[test]
+    fn the_guides_example_is_worth_the_work() {
+        let (before, free) = (stretch(0.2067, 0.020), stretch(0.1759, 0.0));
+        let found = Headspace::of_replay(&before, &free, &stretch(0.2067, 0.020), REMAINING);
+        assert!((found.headspace - 0.149).abs() < 1e-3, "{}", found.headspace);
+        assert_eq!(found.worth, "yes");
+        assert!((found.wait_seconds - 0.020).abs() < 1e-9);
+        assert!((found.disturbance_seconds - 0.0108).abs() < 1e-9);
+        assert!((found.hours_saved.unwrap() - 0.308).abs() < 1e-6);
+        assert!(found.sentence.contains("14.9 % less"), "{}", found.sentence);
+        assert!(found.notes.is_empty());
+    }
+
+    #[test]
+    fn no_gain_is_no_headspace_and_a_drift_is_noted() {
+        let found = Headspace::of_replay(
+            &stretch(0.10, 0.0),
+            &stretch(0.11, 0.0),
+            &stretch(0.12, 0.0),
+            REMAINING,
+        );
+        assert_eq!((found.headspace, found.worth), (0.0, "no"));
+        assert!(found.notes[0].contains("another change affected"), "{:?}", found.notes);
+    }
+
+    #[test]
+    fn what_is_seen_from_outside_says_what_it_leaves_out() {
+        let found = Headspace::of_watching(&stretch(0.1, 0.03), REMAINING);
+        assert!((found.headspace - 0.3).abs() < 1e-9 && !found.replayed);
+        assert!(found.notes[0].contains("--replay"));
+        assert!(found.describe().contains("30.0 %"), "{}", found.describe());
+    }
+}

@@ -1,0 +1,195 @@
+//! Figures over HTTP (`listen.metrics`): Prometheus' text, two probes and a page that draws them live.
+//!
+//! A thread of its own at normal class serves them, `forebay-http`, with its own runtime: what clients send, and how slowly
+//! they read, is nothing to the engine. It asks the engine for a report through a channel of one question at a time, and
+//! keeps the answer a moment for whoever asks next. It reads no request's body and changes nothing in the daemon.
+//!
+//! The address is bound before the daemon gives up rights and opens its streams, so that a taken port is told at once;
+//! the thread starts after, with the rights that are left. It ends with the process.
+
+mod answers;
+mod asking;
+mod exposition;
+mod hosts;
+mod metrics;
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::TcpStream;
+use tokio::sync::{Semaphore, mpsc};
+
+use self::asking::Asker;
+pub use self::asking::Question;
+use forebay_config::{Config, MetricsFrom};
+
+/// Connections at once; further ones wait in the kernel's queue. A browser opens up to six, a scraper one.
+const MAX_CONNECTIONS: usize = 64;
+/// The longest head of a request.
+const MAX_HEAD_BYTES: usize = 16 << 10;
+/// After an accept that failed, most likely for want of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+
+/// Why figures cannot be served.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MetricsError {
+    /// Streams of one daemon name different addresses.
+    #[error(
+        "{first_source} has listen.metrics = \"{first}\" and {other_source} has \"{other}\", but a daemon has one metrics address; set it in one file only"
+    )]
+    Two {
+        /// Of the first stream that names one.
+        first_source: String,
+        /// Its address.
+        first: SocketAddr,
+        /// Of the next that names another.
+        other_source: String,
+        /// Its address.
+        other: SocketAddr,
+    },
+    /// The system refused.
+    #[error(
+        "cannot serve figures at listen.metrics = \"{address}\": {source}; choose another port, or port 0 for any free one"
+    )]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
+
+/// How long a client may keep a connection.
+#[derive(Debug, Clone, Copy)]
+struct Patience {
+    /// For a request's head, and idle between requests.
+    head: Duration,
+    /// In all, so that one whose client reads nothing goes. Clients connect again by themselves.
+    life: Duration,
+    /// Beyond that, for an answer that is under way.
+    last_answer: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        let seconds = Duration::from_secs;
+        Self { head: seconds(5), life: seconds(60), last_answer: seconds(5) }
+    }
+}
+
+/// A bound address that nobody serves yet.
+#[derive(Debug)]
+pub struct MetricsListener {
+    listener: TcpListener,
+    address: SocketAddr,
+    from: MetricsFrom,
+    patience: Patience,
+}
+
+impl MetricsListener {
+    /// Binds what the first stream with `listen.metrics` names; `None` where none does.
+    ///
+    /// # Errors
+    /// When two streams name different addresses, and when the system does not grant it.
+    pub fn bind(configs: &[Config]) -> Result<Option<Self>, MetricsError> {
+        let mut named = configs
+            .iter()
+            .filter_map(|config| config.listen.metrics.map(|address| (config, address)));
+        let Some((first, address)) = named.next() else { return Ok(None) };
+        if let Some((other, other_address)) = named.find(|(_, other)| *other != address) {
+            return Err(MetricsError::Two {
+                first_source: first.source.clone(),
+                first: address,
+                other_source: other.source.clone(),
+                other: other_address,
+            });
+        }
+        let listen = || {
+            let listener = TcpListener::bind(address)?;
+            listener.set_nonblocking(true)?;
+            let bound = listener.local_addr()?;
+            Ok(Self {
+                listener,
+                address: bound,
+                from: first.listen.metrics_from,
+                patience: Patience::default(),
+            })
+        };
+        listen().map(Some).map_err(|source| MetricsError::Bind { address, source })
+    }
+
+    /// The address with the port that the kernel chose.
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Starts the thread. What it asks comes out of the receiver, for the engine's thread.
+    ///
+    /// # Errors
+    /// When the system does not grant a thread or its descriptors.
+    pub fn start(self) -> io::Result<mpsc::Receiver<Question>> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (questions, asked) = mpsc::channel(1);
+        let listener = {
+            let _inside = runtime.enter();
+            tokio::net::TcpListener::from_std(self.listener)?
+        };
+        let patience = self.patience;
+        let bound = (self.from == MetricsFrom::Loopback).then_some(self.address.ip());
+        let router = answers::router(Arc::new(Asker::new(questions)), bound);
+        std::thread::Builder::new()
+            .name("forebay-http".to_owned())
+            .spawn(move || runtime.block_on(accept_for_ever(listener, router, patience)))?;
+        Ok(asked)
+    }
+}
+
+async fn accept_for_ever(
+    listener: tokio::net::TcpListener,
+    router: axum::Router,
+    patience: Patience,
+) {
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        // Nobody closes it.
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let router = router.clone();
+                tokio::spawn(async move {
+                    serve_connection(stream, router, patience).await;
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept an HTTP connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Serves one connection until its client leaves, is too slow, or has had its time. None of it is worth a word in the log.
+async fn serve_connection(stream: TcpStream, router: axum::Router, patience: Patience) {
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(patience.head)
+        .max_buf_size(MAX_HEAD_BYTES)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    tokio::pin!(connection);
+    tokio::select! {
+        _ = connection.as_mut() => return,
+        () = tokio::time::sleep(patience.life) => {}
+    }
+    connection.as_mut().graceful_shutdown();
+    let _ = tokio::time::timeout(patience.last_answer, connection).await;
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,160 @@
+//! Prometheus' text format: families of samples, and how they are written.
+//!
+//! <https://prometheus.io/docs/instrumenting/exposition_formats/>, version 0.0.4. By hand, since the figures are counted
+//! elsewhere already: `docs/decisions/0019-prometheus-text-by-hand.md`.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
+/// What a family's samples are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Never goes down while the daemon lives.
+    Counter,
+    /// A state.
+    Gauge,
+    /// Cumulative buckets, their sum and their count.
+    Histogram,
+}
+
+impl Kind {
+    pub(super) const fn word(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
+        }
+    }
+}
+
+/// Names and values of a sample's labels.
+pub(super) type Labels<'a> = Vec<(&'static str, &'a str)>;
+
+/// One name with its samples. A family without samples still has its two lines of words.
+#[derive(Debug)]
+pub(super) struct Family {
+    pub name: &'static str,
+    pub kind: Kind,
+    help: &'static str,
+    /// What follows the name, the labels as they are written, and the value.
+    samples: Vec<(&'static str, String, f64)>,
+}
+
+impl Family {
+    pub(super) const fn new(name: &'static str, kind: Kind, help: &'static str) -> Self {
+        Self { name, kind, help, samples: Vec::new() }
+    }
+
+    pub(super) fn add(&mut self, labels: &Labels<'_>, value: f64) {
+        self.samples.push(("", written(labels, None), value));
+    }
+
+    /// Adds a histogram: how many values are at most each bound, then the count and the sum of all.
+    pub(super) fn add_histogram(
+        &mut self,
+        labels: &Labels<'_>,
+        buckets: impl Iterator<Item = (f64, f64)>,
+        count: f64,
+        sum: f64,
+    ) {
+        for (bound, at_most) in buckets.chain([(f64::INFINITY, count)]) {
+            let bound = number(bound);
+            self.samples.push(("_bucket", written(labels, Some(&bound)), at_most));
+        }
+        self.samples.push(("_sum", written(labels, None), sum));
+        self.samples.push(("_count", written(labels, None), count));
+    }
+}
+
+#[cfg(test)]
+impl Family {
+    /// The labels' names over all samples.
+    pub(crate) fn label_names(&self) -> impl Iterator<Item = &str> {
+        let parts = self.samples.iter().flat_map(|(_, labels, _)| labels.split(['{', ',', '}']));
+        parts.filter_map(|part| Some(part.split_once('=')?.0))
+    }
+}
+
+/// Writes families, and keeps counters from going down.
+///
+/// Figures are read while they are counted, and some are a product of two of them, so a counter may come out a little
+/// less than before. A scraper takes that for a restart and counts everything again: what was once told stays told.
+#[derive(Debug, Default)]
+pub(super) struct Writer {
+    /// The last values of the counters that there are now.
+    told: HashMap<String, f64>,
+}
+
+impl Writer {
+    pub(super) fn write(&mut self, families: &[Family]) -> String {
+        let mut text = String::new();
+        let mut told = HashMap::with_capacity(self.told.len());
+        for family in families {
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "# HELP {} {}", family.name, family.help);
+            let _ = writeln!(text, "# TYPE {} {}", family.name, family.kind.word());
+            for (suffix, labels, value) in &family.samples {
+                let series = format!("{}{suffix}{labels}", family.name);
+                let mut value = *value;
+                if family.kind != Kind::Gauge {
+                    value = value.max(self.told.get(&series).copied().unwrap_or(0.0));
+                }
+                let _ = writeln!(text, "{series} {}", number(value));
+                if family.kind != Kind::Gauge {
+                    told.insert(series, value);
+                }
+            }
+        }
+        // Series that are gone are forgotten with this.
+        self.told = told;
+        text
+    }
+}
+
+fn written(labels: &Labels<'_>, bound: Option<&str>) -> String {
+    let all = labels.iter().copied().chain(bound.map(|bound| ("le", bound)));
+    let parts: Vec<String> =
+        all.map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
+    if parts.is_empty() { String::new() } else { format!("{{{}}}", parts.join(",")) }
+}
+
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+fn number(value: f64) -> String {
+    if value == f64::INFINITY { "+Inf".to_owned() } else { format!("{value}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_never_goes_down_and_a_series_that_is_gone_is_forgotten() {
+        let family = |kind, values: &[(&str, f64)]| {
+            let mut family = Family::new("x_total", kind, "Words.");
+            for (label, value) in values {
+                family.add(&vec![("a", *label)], *value);
+            }
+            [family]
+        };
+        let mut writer = Writer::default();
+        let mut told = |kind, values: &[(&str, f64)]| {
+            let text = writer.write(&family(kind, values));
+            text.lines().skip(2).map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(told(Kind::Counter, &[("1", 5.0), ("2", 7.0)])[0], "x_total{a=\"1\"} 5");
+        assert_eq!(told(Kind::Counter, &[("1", 4.5)]), ["x_total{a=\"1\"} 5"]);
+        assert_eq!(told(Kind::Counter, &[("2", 6.0)]), ["x_total{a=\"2\"} 6"]);
+        assert_eq!(told(Kind::Gauge, &[("2", 1.0)]), ["x_total{a=\"2\"} 1"]);
+    }
+
+    #[test]
+    fn labels_cannot_break_out_of_their_quotes() {
+        let mut family = Family::new("x", Kind::Gauge, "Words.");
+        family.add(&vec![("a", "\"} 1\nx{b=\"\\")], 0.5);
+        let text = Writer::default().write(&[family]);
+        assert_eq!(text, "# HELP x Words.\n# TYPE x gauge\nx{a=\"\\\"} 1\\nx{b=\\\"\\\\\"} 0.5\n");
+    }
+}

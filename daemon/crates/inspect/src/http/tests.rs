@@ -1,0 +1,348 @@
+//! The server over real sockets, with a stand-in for the engine; and its names against docs/metrics.md.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::metrics::families;
+use super::*;
+use forebay_observe::DaemonReport;
+
+/// Of a daemon with something in each family.
+fn report() -> DaemonReport {
+    let queue = json!({
+        "elapsed": 10.0, "num_items": 20, "qps": 2.0, "occupancy_rate": 0.5, "ave_put_time": 0.1, "p90_put_time": 0.1,
+        "p99_put_time": 0.1, "ave_get_time": 0.2, "p90_get_time": 0.2, "p99_get_time": 0.2,
+    });
+    let stage = |name: &str| {
+        json!({
+            "name": name, "concurrency": 2, "num_tasks": 7, "num_failures": 1, "ave_time": 0.1, "p90_time": 0.2,
+            "p99_time": 0.3, "busy_seconds": 0.6, "times": [[0.000_016_383, 1], [0.1, 4], [200.0, 1]], "queue": queue,
+        })
+    };
+    serde_json::from_value(json!({
+        "release": "1.2.3", "pid": 1, "cpu_seconds": 1.5, "resident_bytes": 9, "private_bytes": 8, "threads": 2,
+        "rescue": false, "fetch_budget_bytes": 7, "fetch_in_use_bytes": 6,
+        "cpu_budget": { "cores": 0.5, "held_back_seconds": 0.25 },
+        "quiet": [{ "name": "class", "in_force": true, "state": "idle" }],
+        "stages": [], "verdict": { "limit": "storage", "sentence": "storage is the limit" },
+        "stalls": [{
+            "session": 1, "stream": "train", "stage": "fetch", "sample": 3, "path": "/a", "seconds": 31.0,
+            "sentence": "a read of /a has not moved for 31 s",
+        }],
+        "streams": [{
+            "name": "train", "memory_budget_bytes": 5, "stages": [stage("fetch"), stage("work")],
+            "quarantine": { "path": "/q", "samples_lost": 2 },
+        }],
+        "sessions": [{
+            "session": 1, "stream": "train", "rank": 3, "world_size": 4, "seconds": 5.0,
+            "position": { "epoch": 1, "samples": 64 }, "batches_published": 9, "batches_taken": 8, "wait_seconds": 0.5,
+            "slots_free": 1, "slots_filling": 2, "slots_ready": 3, "slots_leased": 2, "ring_bytes": 4,
+            "samples_substituted": 1, "substituted": [],
+        }],
+    }))
+    .unwrap()
+}
+
+/// Answers every question with one report; counts them.
+struct StandIn {
+    address: SocketAddr,
+    asked: Arc<AtomicUsize>,
+}
+
+fn config(keys: serde_json::Value) -> Config {
+    let dict = json!({
+        "dataset": { "path": "/data", "format": "npy" }, "batch": { "size": 2 },
+        "stage": [{ "name": "copy", "operations": [] }], "listen": keys,
+    });
+    Config::from_json("test", Path::new("/"), &dict, &[]).unwrap()
+}
+
+fn bind(keys: serde_json::Value) -> MetricsListener {
+    MetricsListener::bind(&[config(keys)]).unwrap().unwrap()
+}
+
+fn serve(listener: MetricsListener, report: Option<DaemonReport>) -> StandIn {
+    let (address, asked) = (listener.address(), Arc::new(AtomicUsize::new(0)));
+    let mut questions = listener.start().unwrap();
+    let counter = Arc::clone(&asked);
+    std::thread::spawn(move || {
+        let mut unanswered = Vec::new();
+        while let Some(question) = questions.blocking_recv() {
+            counter.fetch_add(1, Ordering::SeqCst);
+            match &report {
+                Some(report) => drop(question.send(report.clone())),
+                None => unanswered.push(question),
+            }
+        }
+    });
+    StandIn { address, asked }
+}
+
+fn serve_loopback(report: Option<DaemonReport>) -> StandIn {
+    serve(bind(json!({ "metrics": "127.0.0.1:0" })), report)
+}
+
+/// The answer to a request's head, to its end.
+fn ask(address: SocketAddr, head: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+fn get(address: SocketAddr, path: &str) -> (u16, String) {
+    let answer = ask(
+        address,
+        &format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"),
+    );
+    let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, answer.split_once("\r\n\r\n").unwrap().1.to_owned())
+}
+
+#[test]
+fn every_path_answers_with_the_headers_that_keep_a_browser_in() {
+    let daemon = serve_loopback(Some(report()));
+    for path in [
+        "/",
+        "/page.css",
+        "/page.js",
+        "/metrics.js",
+        "/parts.js",
+        "/icon.svg",
+        "/metrics",
+        "/stats.json",
+        "/healthz",
+    ] {
+        let head = format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n");
+        let answer = ask(daemon.address, &head);
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{path}: {answer}");
+        assert!(
+            answer.contains("content-security-policy: default-src 'none'; "),
+            "{path}: {answer}"
+        );
+        assert!(answer.contains("x-content-type-options: nosniff"), "{path}: {answer}");
+        let (headers, body) = answer.split_once("\r\n\r\n").unwrap();
+        let empty = ask(daemon.address, &head.replace("GET", "HEAD"));
+        let length = |headers: &str| {
+            let line = headers.lines().find_map(|line| line.strip_prefix("content-length: "));
+            line.map(str::to_owned)
+        };
+        assert!(
+            empty.ends_with("\r\n\r\n") && length(&empty) == length(headers),
+            "{path}: {empty}"
+        );
+        assert!(!body.is_empty());
+        let posted = ask(daemon.address, &head.replace("GET", "POST"));
+        assert!(posted.starts_with("HTTP/1.1 405 "), "{path}: {posted}");
+    }
+    let (status, text) = get(daemon.address, "/stats.json");
+    let read: DaemonReport = serde_json::from_str(&text).unwrap();
+    assert_eq!((status, read.sessions[0].rank), (200, 3));
+    assert_eq!(get(daemon.address, "/nothing").0, 404);
+    assert_eq!(get(daemon.address, "/../etc/passwd").0, 404);
+}
+
+#[test]
+fn the_page_asks_for_nothing_from_elsewhere_and_has_no_markup_from_text() {
+    let daemon = serve_loopback(Some(report()));
+    for path in ["/", "/page.css", "/page.js", "/metrics.js", "/parts.js", "/icon.svg"] {
+        let text = get(daemon.address, path).1.replace("http://www.w3.org/2000/svg", "");
+        for forbidden in [
+            "http:",
+            "https:",
+            "url(",
+            "@import",
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "eval(",
+        ] {
+            assert!(!text.contains(forbidden), "{path} has {forbidden}");
+        }
+    }
+}
+
+#[test]
+fn requests_by_another_hosts_name_are_refused_unless_anyone_may_ask() {
+    let by_name = |address, host: &str| {
+        ask(
+            address,
+            &format!("GET /stats.json HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"),
+        )
+    };
+    let daemon = serve_loopback(Some(report()));
+    let refused = by_name(daemon.address, "example.org");
+    assert!(refused.starts_with("HTTP/1.1 421 ") && !refused.contains("train"), "{refused}");
+    assert!(by_name(daemon.address, "localhost:9").starts_with("HTTP/1.1 200 "));
+    let twice = "localhost\r\nHost: example.org";
+    assert!(!by_name(daemon.address, twice).starts_with("HTTP/1.1 200 "));
+    assert!(
+        ask(daemon.address, "GET http://example.org/stats.json HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            .starts_with("HTTP/1.1 421 ")
+    );
+    let open = bind(json!({ "metrics": "127.0.0.1:0", "metrics_from": "anywhere" }));
+    let daemon = serve(open, Some(report()));
+    assert!(by_name(daemon.address, "node7.example.org:9464").starts_with("HTTP/1.1 200 "));
+}
+
+#[test]
+fn probes_tell_a_stalled_daemon_from_a_stalled_trainer_and_from_a_dead_engine() {
+    let mut stalled = report();
+    let daemon = serve_loopback(Some(stalled.clone()));
+    assert_eq!(get(daemon.address, "/healthz"), (200, "ok\n".to_owned()));
+    let said = "a read of /a has not moved for 31 s\n".to_owned();
+    assert_eq!(get(daemon.address, "/readyz"), (503, said));
+    stalled.stalls[0].stage = "trainer".to_owned();
+    assert_eq!(get(serve_loopback(Some(stalled)).address, "/readyz").0, 200);
+    let hung = serve_loopback(None);
+    for path in ["/healthz", "/readyz", "/metrics", "/stats.json"] {
+        let (status, text) = get(hung.address, path);
+        assert_eq!(
+            (status, text.as_str()),
+            (503, "the engine did not answer within 1 s\n"),
+            "{path}"
+        );
+    }
+    // The page itself is in the program, and says that nothing comes.
+    assert_eq!(get(hung.address, "/").0, 200);
+}
+
+#[test]
+fn many_who_ask_at_once_cost_the_engine_one_question() {
+    let daemon = serve_loopback(Some(report()));
+    let request = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let last = request.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n");
+    // One connection's requests are answered one after the other, as fast as can be.
+    let answers = ask(daemon.address, &(request.repeat(200) + &last));
+    assert_eq!(answers.matches("HTTP/1.1 200 OK").count(), 201);
+    assert!(daemon.asked.load(Ordering::SeqCst) < 200);
+}
+
+#[test]
+fn clients_that_say_nothing_or_too_much_go_and_keep_nobody_out() {
+    let mut listener = bind(json!({ "metrics": "127.0.0.1:0" }));
+    listener.patience.head = Duration::from_millis(300);
+    let daemon = serve(listener, Some(report()));
+    let connect = || {
+        let stream = TcpStream::connect(daemon.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream
+    };
+    let mut silent: Vec<TcpStream> = (0..MAX_CONNECTIONS).map(|_| connect()).collect();
+    // Waits in the queue until one of them is gone.
+    assert_eq!(get(daemon.address, "/healthz").0, 200);
+    for stream in &mut silent {
+        assert_eq!(stream.read(&mut [0; 64]).unwrap_or(0), 0, "it was closed");
+    }
+    let mut endless = connect();
+    let head = format!("GET / HTTP/1.1\r\nHost: localhost\r\nX: {}", "x".repeat(1 << 20));
+    let mut answer = Vec::new();
+    // The rest of it may find the connection closed.
+    let _ = endless.write_all(head.as_bytes());
+    let _ = endless.read_to_end(&mut answer);
+    assert!(!String::from_utf8_lossy(&answer).contains(" 200 "));
+}
+
+#[test]
+fn a_connection_that_has_had_its_time_ends_also_when_its_client_reads_nothing() {
+    let mut listener = bind(json!({ "metrics": "127.0.0.1:0" }));
+    listener.patience.life = Duration::from_millis(300);
+    listener.patience.last_answer = Duration::from_millis(100);
+    let daemon = serve(listener, Some(report()));
+    let mut stream = TcpStream::connect(daemon.address).unwrap();
+    stream.set_write_timeout(Some(Duration::from_secs(60))).unwrap();
+    // Asks for ever and reads nothing: the write fails once the other side is gone.
+    let request = b"GET /page.js HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let begun = std::time::Instant::now();
+    while stream.write_all(request).is_ok() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "the connection lives on");
+    }
+}
+
+#[test]
+fn a_taken_port_and_two_addresses_are_named_with_a_remedy() {
+    assert!(MetricsListener::bind(&[config(json!({}))]).unwrap().is_none());
+    let first = bind(json!({ "metrics": "127.0.0.1:0" }));
+    let taken = first.address().to_string();
+    let error =
+        MetricsListener::bind(&[config(json!({ "metrics": taken }))]).unwrap_err().to_string();
+    assert!(error.contains(&taken) && error.contains("choose another port, or port 0"), "{error}");
+    let on = |address: &str| config(json!({ "metrics": address }));
+    let none = config(json!({}));
+    assert!(
+        MetricsListener::bind(&[none, on("127.0.0.1:0"), on("127.0.0.1:0")]).unwrap().is_some()
+    );
+    let two = [on("127.0.0.1:0"), on("127.0.0.1:1")];
+    let error = MetricsListener::bind(&two).unwrap_err().to_string();
+    assert!(error.contains("127.0.0.1:0") && error.contains("127.0.0.1:1"), "{error}");
+}
+
+/// Name to kind and label names.
+type Names = BTreeMap<String, (String, BTreeSet<String>)>;
+
+fn documented() -> Names {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/metrics.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let rows = text.lines().filter(|line| line.starts_with("| `forebay_"));
+    rows.map(|row| {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let labels = cells[3].split(',').map(|label| label.trim().trim_matches('`').to_owned());
+        let labels = labels.filter(|label| !label.is_empty()).collect();
+        (cells[1].trim_matches('`').to_owned(), (cells[2].to_owned(), labels))
+    })
+    .collect()
+}
+
+#[test]
+fn the_reference_lists_every_name_with_its_kind_and_labels_and_no_other() {
+    let report = report();
+    let families = families(&report);
+    let exported: Names = families
+        .iter()
+        .map(|family| {
+            let labels = family.label_names().filter(|label| *label != "le").map(str::to_owned);
+            (family.name.to_owned(), (family.kind.word().to_owned(), labels.collect()))
+        })
+        .collect();
+    assert_eq!(exported.len(), families.len(), "a name stands twice");
+    assert_eq!(exported, documented());
+    for family in &families {
+        assert_eq!(
+            family.name.ends_with("_total"),
+            family.kind == super::exposition::Kind::Counter
+        );
+    }
+}
+
+#[test]
+fn buckets_are_cumulative_and_end_in_all_of_them() {
+    let daemon = serve_loopback(Some(report()));
+    let (status, text) = get(daemon.address, "/metrics");
+    assert_eq!(status, 200);
+    let bucket = |bound: &str| {
+        let name = "forebay_stage_task_seconds_bucket{stream=\"train\",stage=\"work\",le=\"";
+        let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name}{bound}\"}} ")));
+        line.unwrap_or_else(|| panic!("no bucket {bound} in {text}")).parse::<u64>().unwrap()
+    };
+    assert_eq!(bucket("0.000016384"), 1);
+    assert_eq!(bucket("0.067108864"), 1);
+    assert_eq!(bucket("0.134217728"), 5);
+    assert_eq!(bucket("68.719476736"), 5);
+    assert_eq!(bucket("+Inf"), 6);
+    assert!(text.contains("forebay_stage_task_seconds_count{stream=\"train\",stage=\"work\"} 6\n"));
+    assert!(text.contains(
+        "forebay_queue_occupied_seconds_total{stream=\"train\",stage=\"fetch\",session=\"\"} 5\n"
+    ));
+    assert!(text.contains(
+        "forebay_session_slots{stream=\"train\",session=\"1\",rank=\"3\",state=\"ready\"} 3\n"
+    ));
+}

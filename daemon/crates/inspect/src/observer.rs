@@ -1,0 +1,151 @@
+//! A connection to a running daemon, for commands that observe it.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use forebay_protocol::frames::{ClientFrame, DaemonFrame, PROTOCOL_VERSION};
+use forebay_protocol::observing::{Recording, ReplayRequest, SessionSteps};
+use forebay_protocol::socket::{Connection, Incoming};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use forebay_host::sockets::{credentials, find_sockets};
+use forebay_observe::DaemonReport;
+
+/// How long a daemon may take to answer.
+const ANSWER_DEADLINE: Duration = Duration::from_secs(10);
+
+/// One connection; its questions are answered in turn.
+#[derive(Debug)]
+pub struct Observer {
+    connection: Connection,
+    socket: PathBuf,
+}
+
+impl Observer {
+    /// Connects to the daemon at `socket`.
+    pub fn connect(socket: &Path) -> anyhow::Result<Self> {
+        let connect = || {
+            let connection = Connection::connect(socket)?;
+            // Anybody can take an abstract name.
+            let owner = credentials(&connection)?.uid();
+            let own = nix::unistd::Uid::effective().as_raw();
+            if socket.as_os_str().as_encoded_bytes().starts_with(b"@") && owner != own {
+                bail!("it belongs to another user ({owner})");
+            }
+            let release = env!("CARGO_PKG_VERSION").to_owned();
+            connection.send(&ClientFrame::Hello { protocol: PROTOCOL_VERSION, release }, &[])?;
+            anyhow::Ok(connection)
+        };
+        let connection = connect().with_context(|| asking(socket))?;
+        Ok(Self { connection, socket: socket.to_owned() })
+    }
+
+    /// The daemon's figures as the JSON text that `stats --json` prints.
+    pub fn stats_text(&self) -> anyhow::Result<String> {
+        let mut text = String::new();
+        self.ask(&ClientFrame::Stats, ANSWER_DEADLINE, |frame, _| match frame {
+            DaemonFrame::StatsPart { last, text: part } => {
+                text.push_str(&part);
+                last.then_some(())
+            }
+            _ => None,
+        })?;
+        Ok(text)
+    }
+
+    /// The daemon's figures.
+    pub fn stats(&self) -> anyhow::Result<DaemonReport> {
+        serde_json::from_str(&self.stats_text()?).context("the daemon is another release")
+    }
+
+    /// How far every session's trainer is.
+    pub fn steps(&self) -> anyhow::Result<Vec<SessionSteps>> {
+        self.ask(&ClientFrame::Steps, ANSWER_DEADLINE, steps_in)
+    }
+
+    /// Asks for something about a replay; gives how far every session's trainer is then.
+    pub fn replay(&self, request: ReplayRequest) -> anyhow::Result<Vec<SessionSteps>> {
+        self.ask(&ClientFrame::Replay(request), ANSWER_DEADLINE, steps_in)
+    }
+
+    /// Has a recording made that takes so long, and gives the file in memory that holds it.
+    pub fn record(&self, recording: Recording, takes: Duration) -> anyhow::Result<OwnedFd> {
+        let question = ClientFrame::Record(recording);
+        self.ask(&question, takes + ANSWER_DEADLINE, |frame, mut descriptors| match frame {
+            DaemonFrame::Recorded => descriptors.pop(),
+            _ => None,
+        })
+    }
+
+    /// Sends a question and hands frames on until they make up the answer.
+    fn ask<T>(
+        &self,
+        question: &ClientFrame,
+        patience: Duration,
+        answer: impl FnMut(DaemonFrame, Vec<OwnedFd>) -> Option<T>,
+    ) -> anyhow::Result<T> {
+        self.converse(question, patience, answer).with_context(|| asking(&self.socket))
+    }
+
+    fn converse<T>(
+        &self,
+        question: &ClientFrame,
+        patience: Duration,
+        mut answer: impl FnMut(DaemonFrame, Vec<OwnedFd>) -> Option<T>,
+    ) -> anyhow::Result<T> {
+        self.connection.send(question, &[])?;
+        let deadline = Instant::now() + patience;
+        loop {
+            match self.connection.receive::<DaemonFrame>()? {
+                Incoming::Frame(DaemonFrame::Fault(fault), _) => bail!(fault.message),
+                Incoming::Frame(frame, descriptors) => {
+                    if let Some(answer) = answer(frame, descriptors) {
+                        return Ok(answer);
+                    }
+                }
+                Incoming::Doorbell => {}
+                Incoming::Empty => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        bail!("no answer within {} s", patience.as_secs());
+                    }
+                    let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+                    let descriptor = self.connection.as_fd();
+                    poll(&mut [PollFd::new(descriptor, PollFlags::POLLIN)], timeout)?;
+                }
+            }
+        }
+    }
+}
+
+fn steps_in(frame: DaemonFrame, _: Vec<OwnedFd>) -> Option<Vec<SessionSteps>> {
+    match frame {
+        DaemonFrame::Steps(steps) => Some(steps),
+        _ => None,
+    }
+}
+
+fn asking(socket: &Path) -> String {
+    format!("asking the daemon at {}", socket.display())
+}
+
+/// The daemon that is meant: the one named, else that of FOREBAY_SOCKET, else the only one of this user.
+pub fn the_socket(named: Option<&Path>) -> anyhow::Result<PathBuf> {
+    if let Some(socket) = named {
+        return Ok(socket.to_owned());
+    }
+    if let Some(socket) = std::env::var_os("FOREBAY_SOCKET").filter(|socket| !socket.is_empty()) {
+        return Ok(socket.into());
+    }
+    let mut found = find_sockets();
+    match found.len() {
+        0 => bail!("no running daemon of this user was found; give its socket"),
+        1 => Ok(found.remove(0)),
+        _ => {
+            let list: Vec<String> = found.iter().map(|path| path.display().to_string()).collect();
+            bail!("several daemons run; name one: {}", list.join(" "))
+        }
+    }
+}

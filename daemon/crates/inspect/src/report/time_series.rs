@@ -1,0 +1,154 @@
+//! The daemon's counters over a measured run, five times a second; a long run is thinned out.
+
+use std::time::{Duration, Instant};
+
+use forebay_client::Loader;
+use forebay_observe::DaemonReport;
+use serde::Serialize;
+
+/// Between two points at first; doubles each time the points are thinned out.
+const INTERVAL: Duration = Duration::from_millis(200);
+/// Points kept.
+const MAX_POINTS: usize = 600;
+
+/// Counters since the start, so that removing a point loses only detail. [`TimeSeries::rates`] gives them per second.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub(super) struct Point {
+    seconds: f64,
+    samples: f64,
+    waited_seconds: f64,
+    cpu_seconds: f64,
+    /// For each stage, how long the queue after it was not empty.
+    occupied_seconds: Vec<f64>,
+}
+
+/// The points of a run.
+#[derive(Debug)]
+pub struct TimeSeries {
+    start: Option<Instant>,
+    interval: Duration,
+    points: Vec<Point>,
+    last: Option<DaemonReport>,
+}
+
+impl Default for TimeSeries {
+    fn default() -> Self {
+        Self { start: None, interval: INTERVAL, points: Vec::new(), last: None }
+    }
+}
+
+impl TimeSeries {
+    /// Call after each batch: adds a point if one is due.
+    pub fn sample(&mut self, loader: &mut Loader, samples: u64, waited: Duration) {
+        let start = *self.start.get_or_insert_with(Instant::now);
+        let seconds = start.elapsed().as_secs_f64();
+        let last = self.points.last().map_or(f64::MIN, |point| point.seconds);
+        if seconds - last < self.interval.as_secs_f64() {
+            return;
+        }
+        // A daemon that is restarting answers again at the next point.
+        let report = loader.stats().ok().and_then(|text| serde_json::from_str(&text).ok());
+        if let Some(report) = report {
+            self.add(seconds, samples, waited, &report);
+        }
+    }
+
+    /// Adds the last point.
+    pub fn finish(&mut self, report: &DaemonReport, samples: u64, waited: Duration) {
+        if let Some(start) = self.start {
+            self.add(start.elapsed().as_secs_f64(), samples, waited, report);
+        }
+        self.last = Some(report.clone());
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "figures")]
+    fn add(&mut self, seconds: f64, samples: u64, waited: Duration, report: &DaemonReport) {
+        let occupied = report.stages.iter().map(|stage| {
+            stage.queue.as_ref().map_or(0.0, |queue| queue.occupancy_rate * queue.elapsed)
+        });
+        self.points.push(Point {
+            seconds,
+            samples: samples as f64,
+            waited_seconds: waited.as_secs_f64(),
+            cpu_seconds: report.cpu_seconds,
+            occupied_seconds: occupied.collect(),
+        });
+        if self.points.len() > MAX_POINTS {
+            let mut is_kept = false;
+            self.points.retain(|_| {
+                is_kept = !is_kept;
+                is_kept
+            });
+            self.interval *= 2;
+        }
+    }
+
+    /// The daemon's last report.
+    pub(super) fn last(&self) -> Option<&DaemonReport> {
+        self.last.as_ref()
+    }
+
+    /// Between each two points, the change per second, at the time of the second one.
+    pub(super) fn rates(&self) -> Vec<Point> {
+        let between =
+            self.points.windows(2).filter(|pair| pair[1].seconds - pair[0].seconds > 0.02);
+        between.map(|pair| pair[1].rates_since(&pair[0])).collect()
+    }
+}
+
+impl Point {
+    fn rates_since(&self, before: &Self) -> Self {
+        let seconds = self.seconds - before.seconds;
+        // A restarted daemon counts from 0.
+        let rate = |now: f64, before: f64| ((now - before) / seconds).max(0.0);
+        let queues = self.occupied_seconds.iter().zip(&before.occupied_seconds);
+        Self {
+            seconds: self.seconds,
+            samples: rate(self.samples, before.samples),
+            waited_seconds: rate(self.waited_seconds, before.waited_seconds).min(1.0),
+            cpu_seconds: rate(self.cpu_seconds, before.cpu_seconds),
+            occupied_seconds: queues.map(|(now, before)| rate(*now, *before).min(1.0)).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_stay_right_when_points_are_thinned_out() {
+        let report = serde_json::json!({
+            "release": "0", "pid": 1, "cpu_seconds": 0.0, "resident_bytes": 1, "private_bytes": 1, "threads": 4,
+            "rescue": false, "fetch_budget_bytes": 1, "fetch_in_use_bytes": 0, "quiet": [], "stalls": [], "streams": [],
+            "cpu_budget": { "cores": null, "held_back_seconds": 0.0 }, "sessions": [],
+            "verdict": { "limit": "none", "sentence": "" },
+            "stages": [{
+                "name": "fetch", "concurrency": 4, "num_tasks": 0, "num_failures": 0, "ave_time": 0.0, "p90_time": 0.0,
+                "p99_time": 0.0, "busy_seconds": 0.0, "times": [],
+                "queue": { "elapsed": 0.0, "num_items": 0, "qps": 0.0, "ave_put_time": 0.0, "p90_put_time": 0.0,
+                    "p99_put_time": 0.0, "ave_get_time": 0.0, "p90_get_time": 0.0, "p99_get_time": 0.0,
+                    "occupancy_rate": 0.9 },
+            }],
+        });
+        let mut report: DaemonReport = serde_json::from_value(report).unwrap();
+        let mut series = TimeSeries::default();
+        for number in 0..2000_u32 {
+            let seconds = f64::from(number) * 0.2;
+            report.cpu_seconds = seconds * 1.5;
+            report.stages[0].queue.as_mut().unwrap().elapsed = seconds;
+            let waited = Duration::from_secs_f64(seconds * 0.25);
+            series.add(seconds, u64::from(number) * 100, waited, &report);
+        }
+        let rates = series.rates();
+        assert!((300..=MAX_POINTS).contains(&rates.len()), "{}", rates.len());
+        for rate in rates {
+            assert!(
+                (rate.samples - 500.0).abs() < 1e-3 && (rate.waited_seconds - 0.25).abs() < 1e-6,
+                "{rate:?}"
+            );
+            assert!((rate.cpu_seconds - 1.5).abs() < 1e-6, "{rate:?}");
+            assert!((rate.occupied_seconds[0] - 0.9).abs() < 1e-6, "{rate:?}");
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! `forebay stats`: a running daemon's statistics, as text or JSON.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::observer::{Observer, the_socket};
+use super::table::{columns, percent, time};
+use forebay_observe::format_bytes;
+use forebay_observe::{DaemonReport, IsolationItem, SessionReport, StageReport};
+
+/// Arguments of `forebay stats`.
+#[derive(Debug, Args)]
+pub struct StatsArguments {
+    /// The daemon's socket; default: FOREBAY_SOCKET, else the only daemon of this user.
+    #[arg(value_name = "SOCKET")]
+    socket: Option<PathBuf>,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// `forebay stats`.
+pub fn stats(arguments: &StatsArguments) -> anyhow::Result<ExitCode> {
+    let observer = Observer::connect(&the_socket(arguments.socket.as_deref())?)?;
+    if arguments.json {
+        println!("{}", observer.stats_text()?);
+    } else {
+        print!("{}", describe(&observer.stats()?));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn describe(report: &DaemonReport) -> String {
+    let mut text = format!(
+        "forebay {}, process {}: {} work threads, {:.1} s of CPU, {} resident ({} without rings)\n",
+        report.release,
+        report.pid,
+        report.threads,
+        report.cpu_seconds,
+        format_bytes(report.resident_bytes),
+        format_bytes(report.private_bytes),
+    );
+    for stream in &report.streams {
+        text.push_str(&format!("\nstream {}\n{}", stream.name, stage_table(&stream.stages)));
+        if let Some(list) = &stream.quarantine {
+            text.push_str(&format!("bad samples are listed in {}", list.path));
+            if list.samples_lost > 0 {
+                text.push_str(&format!(" ({} could not be)", list.samples_lost));
+            }
+            text.push('\n');
+        }
+        for stage in stream.stages.iter().filter(|stage| !stage.concurrency_reason.is_empty()) {
+            text.push_str(&format!("  {}: {}\n", stage.name, stage.concurrency_reason));
+        }
+    }
+    for session in &report.sessions {
+        text.push_str(&describe_session(session));
+    }
+    text.push_str("\nquiet\n");
+    for line in isolation_lines(&report.cpu_isolation) {
+        text.push_str(&format!("  {line}\n"));
+    }
+    for stall in &report.stalls {
+        text.push_str(&format!("\nstalled: {}\n", stall.sentence));
+    }
+    text.push_str(&format!("\n{}\n", report.verdict.sentence));
+    text
+}
+
+/// A line for each measure of CPU isolation; `!` marks those not in effect.
+pub fn isolation_lines(items: &[IsolationItem]) -> impl Iterator<Item = String> {
+    items.iter().map(|item| {
+        let mark = if item.in_force { ' ' } else { '!' };
+        let remedy = item.remedy.as_ref().map_or(String::new(), |remedy| format!("; {remedy}"));
+        format!("{mark} {:<14}{}{remedy}", item.name, item.state)
+    })
+}
+
+fn describe_session(session: &SessionReport) -> String {
+    let mut text = format!(
+        "\nsession {}: {} as rank {} of {}, {} batches taken of {} published; the trainer waited {} of {}\n  \
+         slots: {} free, {} filling, {} ready, {} leased\n",
+        session.session,
+        session.stream,
+        session.rank,
+        session.world_size,
+        session.batches_taken,
+        session.batches_published,
+        time(session.wait_seconds),
+        time(session.seconds),
+        session.slots_free,
+        session.slots_filling,
+        session.slots_ready,
+        session.slots_leased,
+    );
+    for one in &session.substituted {
+        text.push_str(&format!(
+            "  epoch {}: sample {} replaces bad sample {} ({}: {})\n",
+            one.epoch, one.substitute, one.sample, one.path, one.reason
+        ));
+    }
+    text
+}
+
+/// The columns of a table of stages.
+pub const STAGE_COLUMNS: [&str; 10] = [
+    "stage",
+    "at once",
+    "tasks",
+    "failed",
+    "mean",
+    "p90",
+    "p99",
+    "put wait",
+    "get wait",
+    "occupancy",
+];
+
+/// The cells of a stage and the queue after it, in the order of [`STAGE_COLUMNS`].
+pub fn stage_cells(stage: &StageReport) -> Vec<String> {
+    let queue = stage.queue.as_ref();
+    let shown = |value: Option<f64>, show: fn(f64) -> String| value.map_or_else(String::new, show);
+    vec![
+        stage.name.clone(),
+        stage.concurrency.to_string(),
+        stage.num_tasks.to_string(),
+        stage.num_failures.to_string(),
+        time(stage.ave_time),
+        time(stage.p90_time),
+        time(stage.p99_time),
+        shown(queue.map(|queue| queue.ave_put_time), time),
+        shown(queue.map(|queue| queue.ave_get_time), time),
+        shown(queue.map(|queue| queue.occupancy_rate), percent),
+    ]
+}
+
+/// The stages with the queue after each.
+pub fn stage_table(stages: &[StageReport]) -> String {
+    columns(&STAGE_COLUMNS, &stages.iter().map(stage_cells).collect::<Vec<_>>())
+}

@@ -1,0 +1,119 @@
+//! The stages as a picture: a box each, the queue after it as a bar, the trainer at the end. Where the boxes do not fit
+//! beside each other, a line each.
+
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Style, Stylize as _};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::Block;
+
+use super::super::table::{percent, time};
+use super::page::Page;
+use super::parts::{bar, cut, left};
+use super::snapshot::{Figures, StageSnapshot};
+
+/// A queue between two boxes.
+const LINK_COLUMNS: u16 = 9;
+/// The cells of a queue's bar.
+const BAR_CELLS: usize = 6;
+const MIN_BOX_COLUMNS: u16 = 16;
+const MAX_BOX_COLUMNS: u16 = 34;
+const BOX_ROWS: u16 = 5;
+
+/// Draws the stages and the trainer.
+pub(super) fn draw(page: &mut Page<'_, '_>, figures: &Figures) {
+    let boxes = u16::try_from(figures.stages.len() + 1).unwrap_or(u16::MAX);
+    let width = u16::try_from(page.width()).unwrap_or(u16::MAX);
+    let links = LINK_COLUMNS.saturating_mul(boxes - 1);
+    let box_columns = (width.saturating_sub(links.saturating_add(2)) / boxes).min(MAX_BOX_COLUMNS);
+    if box_columns >= MIN_BOX_COLUMNS && page.room() > BOX_ROWS + 6 {
+        in_boxes(page, figures, box_columns);
+    } else {
+        in_lines(page, figures);
+    }
+}
+
+/// Whether the verdict names this stage.
+fn is_limit(figures: &Figures, name: &str) -> bool {
+    figures.limit == name || (figures.limit == "storage" && name == "fetch")
+}
+
+fn occupancy_color(share: f64) -> Color {
+    match share {
+        ..0.2 => Color::Red,
+        ..0.5 => Color::Yellow,
+        _ => Color::Green,
+    }
+}
+
+fn stage_words(stage: &StageSnapshot) -> [String; 3] {
+    [
+        format!("{:.1} of {} busy", stage.busy, stage.concurrency),
+        format!("mean {}", time(stage.mean_seconds)),
+        format!("p99 {}", time(stage.p99_seconds)),
+    ]
+}
+
+fn trainer_words(figures: &Figures) -> [String; 3] {
+    let Some(session) = &figures.session else {
+        return ["not attached".to_owned(), String::new(), String::new()];
+    };
+    let step = session
+        .step_seconds
+        .map_or("takes nothing".to_owned(), |step| format!("step {}", time(step)));
+    let ready = format!("{} ready for it", session.slots[0]);
+    [format!("waits {}", percent(session.wait_share)), step, ready]
+}
+
+fn in_boxes(page: &mut Page<'_, '_>, figures: &Figures, columns: u16) {
+    let area = page.rows(BOX_ROWS);
+    let mut x = area.x + 1;
+    let one_box = |page: &mut Page<'_, '_>, x: u16, name: &str, words: [String; 3]| {
+        let place = Rect { x, width: columns, ..area };
+        let mut block =
+            Block::bordered().title(format!(" {} ", cut(name, usize::from(columns) - 4)));
+        if is_limit(figures, name) {
+            block = block.border_style(Style::new().fg(Color::Yellow).bold());
+        }
+        let inner = block.inner(place);
+        page.frame().render_widget(block, place);
+        for (row, text) in (0..).zip(words) {
+            let line = Rect { y: inner.y + row, height: 1, ..inner };
+            page.frame().render_widget(Line::from(format!(" {text}")), line);
+        }
+    };
+    for stage in &figures.stages {
+        one_box(page, x, &stage.name, stage_words(stage));
+        x += columns;
+        let share = stage.occupancy.unwrap_or(0.0);
+        let mut spans = vec![Span::raw(" ")];
+        spans.extend(bar(share, BAR_CELLS, occupancy_color(share)));
+        spans.push(Span::raw("▸"));
+        let link = Rect { x, y: area.y + 2, width: LINK_COLUMNS, height: 1 };
+        page.frame().render_widget(Line::from(spans), link);
+        let below = Rect { y: area.y + 3, ..link };
+        let words = stage.occupancy.map_or(String::new(), percent);
+        page.frame().render_widget(Line::from(format!(" {words:>5}")).dim(), below);
+        x += LINK_COLUMNS;
+    }
+    one_box(page, x, "trainer", trainer_words(figures));
+}
+
+fn in_lines(page: &mut Page<'_, '_>, figures: &Figures) {
+    let name_columns = page.width().saturating_sub(64).clamp(8, 24);
+    let name_span = |name: &str| {
+        let span = Span::raw(format!(" {} ", left(name, name_columns)));
+        if is_limit(figures, name) { span.fg(Color::Yellow).bold() } else { span }
+    };
+    for stage in &figures.stages {
+        let [busy, mean, p99] = stage_words(stage);
+        let mut spans =
+            vec![name_span(&stage.name), Span::raw(format!("{busy:<16}{mean:<16}{p99:<15}▸ "))];
+        if let Some(share) = stage.occupancy {
+            spans.extend(bar(share, BAR_CELLS, occupancy_color(share)));
+            spans.push(Span::raw(format!(" {:>5}", percent(share))));
+        }
+        page.line(Line::from(spans));
+    }
+    let [wait, step, _] = trainer_words(figures);
+    page.line(Line::from(vec![name_span("trainer"), Span::raw(format!("{wait:<16}{step}"))]));
+}

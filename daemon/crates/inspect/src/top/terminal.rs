@@ -1,0 +1,159 @@
+//! The terminal while `top` has it: raw, on its other screen, without a cursor. Given back however `top` ends: by a key, a
+//! signal, an error, a panic or its own end. The last thing written is what leaves the other screen.
+//!
+//! A separate thread handles signals and hang-up: crossterm keeps reading from a closed terminal.
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::os::fd::AsFd as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use ratatui::Terminal;
+use ratatui::backend::CrosstermBackend;
+use ratatui::crossterm::cursor::{Hide, Show};
+use ratatui::crossterm::event::{self, Event};
+use ratatui::crossterm::execute;
+use ratatui::crossterm::terminal::{
+    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+};
+
+use super::app::{App, Next};
+use super::screen::draw;
+
+/// How long a key, an answer or a signal may lie before it is seen.
+const TURN: Duration = Duration::from_millis(100);
+/// So long the main thread has to end by itself.
+const GRACE: Duration = Duration::from_millis(500);
+/// Whether the end was asked for.
+static ENDS: AtomicBool = AtomicBool::new(false);
+/// Seconds that are counted on the screen go on without answers.
+const REDRAW: Duration = Duration::from_millis(500);
+
+/// The terminal while it is held. Dropping it gives it back.
+struct Held;
+
+impl Held {
+    fn take() -> anyhow::Result<Self> {
+        enable_raw_mode()
+            .context("the terminal cannot be made raw; forebay top --once needs none")?;
+        // From here on it is given back.
+        let held = Self;
+        execute!(io::stdout(), EnterAlternateScreen, Hide)
+            .context("cannot write to the terminal")?;
+        Ok(held)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        give_back();
+    }
+}
+
+fn give_back() {
+    // A terminal that is gone needs nothing.
+    let _ = disable_raw_mode();
+    let _ = execute!(io::stdout(), Show, LeaveAlternateScreen);
+    let _ = io::stdout().flush();
+}
+
+/// Gives the terminal back before a panic's message is written, and ends: a thread that is gone answers no more.
+fn give_back_at_a_panic() {
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        give_back();
+        before(panic);
+        std::process::exit(101);
+    }));
+}
+
+/// The signals that ask for the end, as something to be read. To be called before threads are started: they inherit it.
+pub(super) fn signals_that_end() -> anyhow::Result<SignalFd> {
+    let mut signals = SigSet::empty();
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT] {
+        signals.add(signal);
+    }
+    signals.thread_block().context("cannot hold signals back")?;
+    SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
+        .context("cannot read signals")
+}
+
+/// Ends the process at a signal, or when the terminal is gone.
+fn guard(signals: &SignalFd) {
+    let (input, output) = (io::stdin(), io::stdout());
+    loop {
+        // What is asked for in vain is told all the same: a hang-up.
+        let mut watched = vec![
+            PollFd::new(signals.as_fd(), PollFlags::POLLIN),
+            PollFd::new(output.as_fd(), PollFlags::empty()),
+        ];
+        if input.is_terminal() {
+            watched.push(PollFd::new(input.as_fd(), PollFlags::empty()));
+        }
+        let told = poll(&mut watched, PollTimeout::NONE);
+        let happened = watched.iter().any(|one| one.revents().is_some_and(|told| !told.is_empty()));
+        match told {
+            Err(nix::errno::Errno::EINTR) => {}
+            Ok(_) if !happened => {}
+            _ => break,
+        }
+    }
+    // Relaxed: nothing else is told by it.
+    ENDS.store(true, Ordering::Relaxed);
+    std::thread::sleep(GRACE);
+    give_back();
+    std::process::exit(0);
+}
+
+/// Shows the screen until a key or a signal ends it.
+pub(super) fn show(app: &mut App, signals: SignalFd) -> anyhow::Result<()> {
+    give_back_at_a_panic();
+    let held = Held::take()?;
+    std::thread::Builder::new()
+        .name("forebay-guard".to_owned())
+        .spawn(move || guard(&signals))
+        .context("cannot start a thread")?;
+    let outcome = turns(app);
+    drop(held);
+    outcome
+}
+
+fn turns(app: &mut App) -> anyhow::Result<()> {
+    let lost = "cannot write to the terminal";
+    let mut terminal = Terminal::new(CrosstermBackend::new(io::stdout())).context(lost)?;
+    let mut drawn = Instant::now();
+    let mut is_new = true;
+    loop {
+        is_new |= app.take_in()?;
+        if is_new || drawn.elapsed() >= REDRAW {
+            let screen = app.screen();
+            terminal.draw(|frame| draw(frame, &screen)).context(lost)?;
+            (drawn, is_new) = (Instant::now(), false);
+        }
+        if ENDS.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        // An interrupted wait is one that is over.
+        let has_event = match event::poll(TURN) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => false,
+            other => other.context("cannot read the terminal")?,
+        };
+        if !has_event {
+            continue;
+        }
+        match event::read().context("cannot read the terminal")? {
+            Event::Key(key) => {
+                if app.press(key) == Next::Quit {
+                    return Ok(());
+                }
+                is_new = true;
+            }
+            Event::Resize(..) => is_new = true,
+            _ => {}
+        }
+    }
+}

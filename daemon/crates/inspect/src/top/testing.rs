@@ -1,0 +1,173 @@
+//! Reports of a made-up daemon, for the tests: what a daemon would say so many seconds after its start.
+
+use std::time::Duration;
+
+use forebay_protocol::ids::Position;
+
+use super::history::History;
+use super::snapshot::Snapshot;
+use forebay_observe::{
+    CpuBudgetReport, DaemonReport, QueueReport, SessionReport, StageReport, StreamReport, Verdict,
+};
+
+/// What the daemon is and has done so far.
+#[derive(Debug, Clone)]
+pub(crate) struct Script {
+    pub pid: u32,
+    pub rank: u32,
+    pub world_size: u32,
+    pub seconds: f64,
+    /// Batches of 64 samples that the trainer took.
+    pub batches: u64,
+    pub waited: f64,
+    pub has_session: bool,
+    /// Names, tasks at once, seconds a task and occupancy of the queue after it.
+    pub stages: Vec<(&'static str, u32, f64, f64)>,
+    pub limit: &'static str,
+}
+
+impl Default for Script {
+    fn default() -> Self {
+        Self {
+            pid: 4242,
+            rank: 0,
+            world_size: 1,
+            seconds: 0.0,
+            batches: 0,
+            waited: 0.0,
+            has_session: true,
+            stages: vec![("fetch", 16, 0.002, 0.97), ("preprocess", 2, 0.0003, 0.88)],
+            limit: "trainer",
+        }
+    }
+}
+
+impl Script {
+    /// The report at this time.
+    pub(crate) fn report(&self) -> DaemonReport {
+        let stages: Vec<StageReport> = self.stages.iter().map(|stage| self.stage(stage)).collect();
+        DaemonReport {
+            release: "0.1.0".to_owned(),
+            pid: self.pid,
+            cpu_seconds: 1.5 * self.seconds,
+            resident_bytes: 700 << 20,
+            private_bytes: 90 << 20,
+            threads: 2,
+            rescue: false,
+            fetch_budget_bytes: 32 << 20,
+            fetch_in_use_bytes: 1 << 20,
+            cpu_budget: CpuBudgetReport { granted_cores: 2.0, ..CpuBudgetReport::default() },
+            metrics: None,
+            cpu_isolation: Vec::new(),
+            stages: stages.clone(),
+            verdict: Verdict {
+                limit: self.limit.to_owned(),
+                sentence: "loading is not the limit: the trainer waited for data 1 % of the time"
+                    .to_owned(),
+                seconds: 60.0,
+            },
+            stalls: Vec::new(),
+            streams: vec![StreamReport {
+                name: "train".to_owned(),
+                batch_size: 64,
+                memory_budget_bytes: 2 << 30,
+                stages,
+                quarantine: None,
+            }],
+            sessions: if self.has_session { vec![self.session()] } else { Vec::new() },
+        }
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "figures")]
+    fn stage(
+        &self,
+        (name, concurrency, task_seconds, occupancy): &(&str, u32, f64, f64),
+    ) -> StageReport {
+        let tasks = self.batches * 64;
+        StageReport {
+            name: (*name).to_owned(),
+            concurrency: *concurrency,
+            concurrency_reason: String::new(),
+            num_tasks: tasks,
+            num_failures: 0,
+            ave_time: *task_seconds,
+            p90_time: task_seconds * 1.5,
+            p99_time: task_seconds * 2.0,
+            busy_seconds: tasks as f64 * task_seconds,
+            measured_tasks: tasks,
+            cpu_seconds: tasks as f64 * task_seconds,
+            asleep_seconds: 0.0,
+            times: vec![(task_seconds * 2.0, tasks)],
+            queue: Some(QueueReport {
+                elapsed: self.seconds,
+                num_items: tasks,
+                qps: 0.0,
+                ave_put_time: 0.0,
+                p90_put_time: 0.0,
+                p99_put_time: 0.0,
+                ave_get_time: 0.0,
+                p90_get_time: 0.0,
+                p99_get_time: 0.0,
+                occupancy_rate: *occupancy,
+            }),
+        }
+    }
+
+    fn session(&self) -> SessionReport {
+        SessionReport {
+            session: 1,
+            stream: "train".to_owned(),
+            rank: self.rank,
+            world_size: self.world_size,
+            seconds: self.seconds,
+            position: Position { epoch: 3, samples: self.batches * 64 },
+            batches_published: self.batches + 5,
+            batches_taken: self.batches,
+            wait_seconds: self.waited,
+            slots_free: 1,
+            slots_filling: 2,
+            slots_ready: 3,
+            slots_leased: 2,
+            ring_bytes: 600 << 20,
+            put_wait_seconds: 0.0,
+            ring: None,
+            verdict: None,
+            samples_substituted: 0,
+            substituted: Vec::new(),
+        }
+    }
+
+    /// The snapshots after this script has run at an even pace until now, asked twice a second; `change` changes the last
+    /// report.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "made-up figures")]
+    #[expect(clippy::cast_precision_loss, reason = "made-up figures")]
+    pub(crate) fn snapshots(
+        &self,
+        daemon: usize,
+        lost: Option<&(String, f64)>,
+        change: impl Fn(&mut DaemonReport),
+    ) -> Vec<Snapshot> {
+        let mut history = History::default();
+        let ticks = (self.seconds * 2.0) as u64;
+        for tick in 0..=ticks {
+            let share = tick as f64 / ticks as f64;
+            // A wave, so that the courses have a shape; none at the end.
+            let wave = 1.0 + 0.02 * (share * 40.0).sin() * (1.0 - share);
+            let script = Self {
+                seconds: self.seconds * share,
+                batches: (self.batches as f64 * share * wave) as u64,
+                waited: self.waited * share * wave,
+                ..self.clone()
+            };
+            let mut report = script.report();
+            change(&mut report);
+            history.add(Duration::from_millis(500 * tick), report);
+        }
+        Snapshot::of(
+            daemon,
+            &format!("/run/user/1000/forebay/{}-train.sock", self.pid),
+            &history,
+            lost,
+        )
+    }
+}

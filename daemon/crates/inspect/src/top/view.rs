@@ -1,0 +1,265 @@
+//! The screen of one daemon and one of its sessions. 80×24 holds all of it; a larger one has higher courses and more
+//! room for what a person should know, a smaller one keeps what matters most.
+
+use ratatui::Frame;
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Style, Stylize as _};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{RenderDirection, Sparkline};
+
+use super::super::table::percent;
+use super::page::{Page, footed};
+use super::parts::{
+    bar, cpu_words, cut, grouped, label, left, memory_share, memory_words, right, ring_cells,
+    ring_legend, styled, wrap,
+};
+use super::pipeline;
+use super::snapshot::{Figures, Notice, NoticeKind, SessionSnapshot, Snapshot};
+
+/// Below these the small screen is drawn.
+const MIN_COLUMNS: u16 = 60;
+const MIN_ROWS: u16 = 18;
+/// A verdict takes at most so many lines on a small screen.
+const VERDICT_LINES: usize = 4;
+
+/// Draws one snapshot; `place` says which of how many it is.
+pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot, place: (usize, usize)) {
+    let [body, foot] = footed(area);
+    let mut page = Page::new(frame, body);
+    let is_small = area.width < MIN_COLUMNS || area.height < MIN_ROWS;
+    title(&mut page, snapshot, place);
+    lost(&mut page, snapshot);
+    match &snapshot.figures {
+        None if snapshot.lost.is_none() => page.line(" waiting for the daemon's first answer"),
+        None => {}
+        Some(figures) if is_small => small(&mut page, figures),
+        Some(figures) => full(&mut page, figures),
+    }
+    footer(frame, foot, place.1 > 1);
+}
+
+fn title(page: &mut Page<'_, '_>, snapshot: &Snapshot, (number, count): (usize, usize)) {
+    let mut text = " forebay".to_owned();
+    match snapshot.session() {
+        Some(session) => text.push_str(&format!(
+            "  {}, rank {} of {}, epoch {}",
+            session.stream, session.rank, session.world_size, session.epoch
+        )),
+        None => text.push_str(&format!("  {}", snapshot.socket)),
+    }
+    let mut end = String::from(" ");
+    if let Some(figures) = snapshot.figures.as_ref().filter(|_| page.width() >= MIN_COLUMNS.into())
+    {
+        end.push_str(&format!("process {} ", figures.pid));
+    }
+    if count > 1 {
+        end.push_str(&format!(" {}/{count} ", number + 1));
+    }
+    let room = page.width();
+    let text = left(&text, room.saturating_sub(end.len()));
+    page.line(styled(cut(&format!("{text}{end}"), room), Style::new().reversed()));
+}
+
+fn lost(page: &mut Page<'_, '_>, snapshot: &Snapshot) {
+    if let Some((reason, seconds)) = &snapshot.lost {
+        let text = format!("no answer for {seconds:.0} s, retrying: {reason}");
+        for line in wrap(&text, page.width().saturating_sub(2)).into_iter().take(3) {
+            page.line(styled(format!(" {line}"), Style::new().fg(Color::Red).bold()));
+        }
+        if snapshot.figures.is_some() {
+            page.line(Line::from(" last figures:").dim());
+        }
+    }
+}
+
+fn full(page: &mut Page<'_, '_>, figures: &Figures) {
+    // Courses grow with the screen: a row more for each six.
+    let course_rows = (1 + page.room().saturating_sub(23) / 6).min(6);
+    match &figures.session {
+        Some(session) => courses(page, session, course_rows),
+        None => page.line(" no trainer attached"),
+    }
+    page.blank();
+    pipeline::draw(page, figures);
+    if page.room() >= 14 {
+        page.blank();
+    }
+    if let Some(session) = &figures.session {
+        ring(page, session);
+    }
+    use_of_budgets(page, figures);
+    page.blank();
+    verdict(page, figures);
+    page.blank();
+    notices(page, &figures.notices);
+}
+
+/// Throughput and wait: the figure now, and how it went; the newest to the right.
+fn courses(page: &mut Page<'_, '_>, session: &SessionSnapshot, rows: u16) {
+    let points = &session.samples_per_second_course;
+    let greatest = points.iter().copied().fold(0.0, f64::max);
+    let words = [
+        format!("{} now", grouped(session.samples_per_second)),
+        format!("{} at most", grouped(greatest)),
+    ];
+    course(page, rows, "samples/s", &words, (points, greatest), Color::Cyan);
+    let words = [format!("{} now", percent(session.wait_share)), "full height 100 %".to_owned()];
+    course(page, rows, "wait", &words, (&session.wait_share_course, 1.0), Color::Red);
+}
+
+/// A course with its legend before it; the second line of that where there is one.
+fn course(
+    page: &mut Page<'_, '_>,
+    rows: u16,
+    name: &str,
+    [now, scale]: &[String; 2],
+    (points, greatest): (&[f64], f64),
+    color: Color,
+) {
+    const LEGEND: u16 = 26;
+    let area = page.rows(rows);
+    let mut legend = Page::new(page.frame(), Rect { width: area.width.min(LEGEND), ..area });
+    legend.line(Line::from(vec![label(name), Span::from(right(now, 13)).bold()]));
+    legend.line(Line::from(right(scale, 24)).dim());
+    let area = Rect {
+        x: area.x + LEGEND.min(area.width),
+        width: area.width.saturating_sub(LEGEND + 1),
+        ..area
+    };
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 1000")]
+    let heights: Vec<u64> = points
+        .iter()
+        .rev()
+        .map(|point| if greatest > 0.0 { (point / greatest * 1000.0) as u64 } else { 0 })
+        .collect();
+    let course = Sparkline::default()
+        .data(heights)
+        .max(1000)
+        .direction(RenderDirection::RightToLeft)
+        .style(Style::new().fg(color));
+    page.frame().render_widget(course, area);
+}
+
+fn ring(page: &mut Page<'_, '_>, session: &SessionSnapshot) {
+    let legend = ring_legend(session.slots);
+    let taken: usize = legend.iter().map(Span::width).sum();
+    let mut spans = vec![label("ring")];
+    spans.extend(ring_cells(session.slots, page.width().saturating_sub(taken + 12)));
+    spans.extend(legend);
+    page.line(Line::from(spans));
+}
+
+/// CPU and memory.
+fn use_of_budgets(page: &mut Page<'_, '_>, figures: &Figures) {
+    let cpu = cpu_words(figures.cpu_cores, figures.cpu_budget_cores);
+    let share = if figures.cpu_budget_cores > 0.0 {
+        figures.cpu_cores / figures.cpu_budget_cores
+    } else {
+        0.0
+    };
+    let mut spans = vec![label("CPU")];
+    spans.extend(bar(share, 8, budget_color(share)));
+    spans.push(Span::raw(format!(" {}", left(&cpu, 19))));
+    let memory = memory_words(figures.resident_bytes, figures.memory_ceiling_bytes);
+    let share = memory_share(figures.resident_bytes, figures.memory_ceiling_bytes);
+    spans.push(Span::from(" memory ").dim());
+    spans.extend(bar(share, 8, budget_color(share)));
+    spans.push(Span::raw(format!(" {memory}")));
+    page.line(Line::from(spans));
+}
+
+fn budget_color(share: f64) -> Color {
+    if share > 0.95 { Color::Yellow } else { Color::Cyan }
+}
+
+fn verdict(page: &mut Page<'_, '_>, figures: &Figures) {
+    let room = usize::from(page.room()).saturating_sub(2).clamp(1, VERDICT_LINES);
+    let lines = wrap(&figures.verdict, page.width().saturating_sub(2));
+    let is_long = lines.len() > room;
+    for (number, line) in lines.into_iter().take(room).enumerate() {
+        let more = if is_long && number + 1 == room { "…" } else { "" };
+        page.line(styled(format!(" {line}{more}"), Style::new().bold()));
+    }
+}
+
+fn notices(page: &mut Page<'_, '_>, notices: &[Notice]) {
+    if notices.is_empty() {
+        page.line(Line::from(" no stalls, no bad samples, CPU isolation fully in effect").dim());
+        return;
+    }
+    let room = usize::from(page.room());
+    let cells = page.width().saturating_sub(2);
+    let whole: Vec<Vec<String>> =
+        notices.iter().map(|notice| wrap(&notice_words(notice), cells)).collect();
+    let fit = whole.iter().map(Vec::len).sum::<usize>() <= room;
+    let shown = if fit || notices.len() <= room { notices.len() } else { room.saturating_sub(1) };
+    for (notice, lines) in notices.iter().zip(&whole).take(shown) {
+        let style = Style::new().fg(match notice.kind {
+            NoticeKind::Stall => Color::Red,
+            NoticeKind::NotQuiet => Color::Yellow,
+            NoticeKind::BadSample => Color::Magenta,
+        });
+        if fit {
+            lines.iter().for_each(|line| page.line(styled(format!(" {line}"), style)));
+        } else {
+            page.line(styled(format!(" {}", cut(&notice_words(notice), cells)), style));
+        }
+    }
+    if shown < notices.len() {
+        let left_out = notices.len() - shown;
+        page.line(Line::from(format!(" and {left_out} more; forebay stats shows all")).dim());
+    }
+}
+
+fn notice_words(notice: &Notice) -> String {
+    match notice.kind {
+        NoticeKind::Stall => format!("stalled: {}", notice.sentence),
+        NoticeKind::NotQuiet => format!("not in effect: {}", notice.sentence),
+        NoticeKind::BadSample => format!("bad: {}", notice.sentence),
+    }
+}
+
+/// What matters most, a line each, as far as there is room.
+fn small(page: &mut Page<'_, '_>, figures: &Figures) {
+    let cells = page.width().saturating_sub(1);
+    if let Some(session) = &figures.session {
+        let rate = grouped(session.samples_per_second);
+        page.line(format!(" {rate} samples/s, waits {}", percent(session.wait_share)));
+        let mut spans = vec![Span::raw(" ")];
+        spans.extend(ring_cells(session.slots, cells.saturating_sub(12)));
+        spans.push(Span::raw(format!(" {} ready", session.slots[0])));
+        page.line(Line::from(spans));
+    } else {
+        page.line(" no trainer attached");
+    }
+    page.line(format!(" limit: {}", figures.limit));
+    for stage in &figures.stages {
+        let occupancy =
+            stage.occupancy.map_or(String::new(), |share| format!(" ▸ {}", percent(share)));
+        page.line(format!(
+            " {} {:.1} of {} busy{occupancy}",
+            cut(&stage.name, 12),
+            stage.busy,
+            stage.concurrency
+        ));
+    }
+    page.line(format!(" {}", cpu_words(figures.cpu_cores, figures.cpu_budget_cores)));
+    page.line(format!(" {}", memory_words(figures.resident_bytes, figures.memory_ceiling_bytes)));
+    if page.room() > 1 {
+        verdict(page, figures);
+        let stalls = figures.notices.iter().filter(|notice| notice.kind == NoticeKind::Stall);
+        for notice in stalls {
+            let line = cut(&notice_words(notice), cells);
+            page.line(styled(format!(" {line}"), Style::new().fg(Color::Red)));
+        }
+    }
+}
+
+/// The keys, as many as there is room for.
+fn footer(frame: &mut Frame<'_>, area: Rect, has_others: bool) {
+    let mut text = " q quit   ? help".to_owned();
+    if has_others {
+        text.push_str("   tab next   a all");
+    }
+    frame.render_widget(Line::from(cut(&text, area.width.into())).dim(), area);
+}

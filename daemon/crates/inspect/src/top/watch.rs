@@ -1,0 +1,111 @@
+//! Asks daemons for their figures, each on a thread of its own: one that does not answer holds up neither the screen nor
+//! the others. A connection is kept as long as it lasts; one that broke is made anew at the next question.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+
+use super::super::observer::Observer;
+use super::super::sanitize::{sanitize, sanitize_json};
+use crate::error_text::whole_reason;
+use forebay_host::sockets::find_sockets;
+use forebay_observe::DaemonReport;
+
+/// The interval of searches for sockets and of connecting to a lost daemon.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// Answers that the screen has not fetched yet.
+const WAITING_ANSWERS: usize = 4;
+
+/// What a daemon answered, or why it did not; its strings are sanitized.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub at: Instant,
+    pub report: Result<Box<DaemonReport>, String>,
+}
+
+/// Watches a daemon until the receiver is dropped.
+pub(super) fn watch(socket: &Path, every: Duration) -> anyhow::Result<Receiver<Answer>> {
+    let (answers, received) = sync_channel(WAITING_ANSWERS);
+    let socket = socket.to_owned();
+    std::thread::Builder::new()
+        .name("forebay-watch".to_owned())
+        .spawn(move || ask_for_ever(&socket, every, &answers))
+        .context("cannot start a thread")?;
+    Ok(received)
+}
+
+fn ask_for_ever(socket: &Path, every: Duration, answers: &SyncSender<Answer>) {
+    let mut observer = None;
+    let mut next = Instant::now();
+    loop {
+        let report = ask(socket, &mut observer);
+        let pause = if report.is_ok() { every } else { every.max(RETRY_INTERVAL) };
+        if answers.send(Answer { at: Instant::now(), report }).is_err() {
+            return;
+        }
+        // At fixed intervals; missed ones are skipped.
+        next = (next + pause).max(Instant::now());
+        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+    }
+}
+
+/// Asks once over the connection at hand, which is given up when it fails.
+fn ask(socket: &Path, observer: &mut Option<Observer>) -> Result<Box<DaemonReport>, String> {
+    let answer = (|| {
+        let asked = match observer.take() {
+            Some(asked) => asked,
+            None => Observer::connect(socket)?,
+        };
+        let report = read(&asked.stats_text()?)?;
+        *observer = Some(asked);
+        anyhow::Ok(Box::new(report))
+    })();
+    answer.map_err(|error| sanitize(&whole_reason(&error)))
+}
+
+/// Reads a daemon's answer. Every string in it is sanitized first.
+pub(super) fn read(text: &str) -> anyhow::Result<DaemonReport> {
+    let other_release = "the daemon is another release";
+    let json = serde_json::from_str(text).context(other_release)?;
+    anyhow::ensure!(!matches!(json, serde_json::Value::Null), "the daemon has no stream yet");
+    serde_json::from_value(sanitize_json(json)).context(other_release)
+}
+
+/// Searches the automatic sockets of this user on a separate thread, since reading a directory can hang.
+pub(super) fn search_sockets() -> anyhow::Result<Receiver<Vec<PathBuf>>> {
+    let (found, received) = sync_channel(1);
+    std::thread::Builder::new()
+        .name("forebay-snapshot".to_owned())
+        .spawn(move || {
+            while found.send(find_sockets()).is_ok() {
+                std::thread::sleep(RETRY_INTERVAL);
+            }
+        })
+        .context("cannot start a thread")?;
+    Ok(received)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::Script;
+    use super::*;
+
+    #[test]
+    fn texts_of_a_daemon_are_sanitized_before_anything_sees_them() {
+        let mut report = Script::default().report();
+        report.verdict.sentence = "snapshot \u{1b}[2J here".to_owned();
+        report.sessions[0].stream = "\u{1b}]0;owned\u{7}".to_owned();
+        let read = read(&serde_json::to_string(&report).unwrap()).unwrap();
+        assert_eq!(read.verdict.sentence, "snapshot \\x1b[2J here");
+        assert_eq!(read.sessions[0].stream, "\\x1b]0;owned\\x07");
+    }
+
+    #[test]
+    fn a_daemon_without_streams_and_other_releases_are_told_apart() {
+        assert!(read("null").unwrap_err().to_string().contains("no stream yet"));
+        assert!(read("{}").unwrap_err().to_string().contains("another release"));
+        assert!(read("").is_err());
+    }
+}

@@ -1,0 +1,215 @@
+//! The metrics of the last minute: the limit now, not the mean since the start.
+//!
+//! The engine adds a [`Moment`] every ten seconds while it works, and when a client attaches or takes its first batch. An
+//! idle daemon adds none and so is not woken. A session is judged by the metrics since the moment nearest to a minute
+//! ago; the start of a session, up to its first batch, is left out once batches follow it.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use super::process::ProcessMetrics;
+use super::report::{DaemonReport, EngineMetrics, SessionReport, StreamReport};
+use super::verdict::{Judgement, Window, judge, of_daemon};
+use super::window::{subtract_session, subtract_streams};
+
+/// What a verdict judges.
+pub(crate) const WINDOW: Duration = Duration::from_secs(60);
+/// Between two moments.
+const STEP: Duration = Duration::from_secs(10);
+/// Moments kept: those of a minute, and some that clients add.
+const MAX_MOMENTS: usize = 16;
+
+/// The figures at one moment.
+#[derive(Debug)]
+pub struct Moment {
+    at: Instant,
+    cpu_seconds: f64,
+    held_back_seconds: f64,
+    streams: Vec<StreamReport>,
+    sessions: Vec<SessionReport>,
+}
+
+/// See the module's head.
+#[derive(Debug, Default)]
+pub struct History {
+    moments: VecDeque<Moment>,
+}
+
+impl Moment {
+    /// These figures, as of `at`.
+    pub fn new(figures: EngineMetrics, cpu_seconds: f64, at: Instant) -> Self {
+        let EngineMetrics { streams, mut sessions, cpu_budget, .. } = figures;
+        // Lists for a person; a moment is for numbers.
+        sessions.iter_mut().for_each(|session| session.substituted.clear());
+        let held_back_seconds = cpu_budget.held_back_seconds;
+        Self { at, cpu_seconds, held_back_seconds, streams, sessions }
+    }
+
+    fn session(&self, number: u64) -> Option<&SessionReport> {
+        self.sessions.iter().find(|session| session.session == number)
+    }
+}
+
+impl History {
+    /// Whether the last moment lies back so long that another one is due.
+    pub fn is_due(&self, now: Instant) -> bool {
+        self.moments.back().is_none_or(|last| now.saturating_duration_since(last.at) >= STEP)
+    }
+
+    /// Adds a moment; those that are no longer needed go.
+    pub fn add(&mut self, moment: Moment) {
+        let age = |one: &Moment| moment.at.saturating_duration_since(one.at);
+        while self.moments.len() >= MAX_MOMENTS
+            || self.moments.get(1).is_some_and(|second| age(second) > WINDOW + STEP)
+        {
+            self.moments.pop_front();
+        }
+        self.moments.push_back(moment);
+    }
+
+    /// Judges every session by its last minute.
+    pub fn judge(&self, now: &EngineMetrics, cpu_seconds: f64, at: Instant) -> Vec<Judgement> {
+        let judge_session = |session: &SessionReport| {
+            let base = self.base(session, at);
+            let (mut streams, mut session) = (now.streams.clone(), session.clone());
+            let (mut cpu_seconds, mut budget) = (cpu_seconds, now.cpu_budget);
+            if let Some(base) = base {
+                subtract_streams(&mut streams, &base.streams);
+                if let Some(before) = base.session(session.session) {
+                    subtract_session(&mut session, before);
+                }
+                cpu_seconds = (cpu_seconds - base.cpu_seconds).max(0.0);
+                budget.held_back_seconds =
+                    (budget.held_back_seconds - base.held_back_seconds).max(0.0);
+            }
+            judge(Window {
+                session: &session,
+                streams: &streams,
+                threads: now.threads,
+                cpu_seconds,
+                budget,
+                stalls: &now.stalls,
+            })
+        };
+        now.sessions.iter().map(judge_session).collect()
+    }
+
+    /// The daemon's report at `at`; every session is judged by its last minute.
+    pub fn report(&self, metrics: EngineMetrics, at: Instant) -> DaemonReport {
+        let process = ProcessMetrics::now();
+        let judgements = self.judge(&metrics, process.cpu_seconds, at);
+        let EngineMetrics { streams, mut sessions, .. } = metrics;
+        let shown = sessions.first().map(|session| session.stream.as_str());
+        let stream = streams.iter().find(|stream| Some(stream.name.as_str()) == shown);
+        let stages = stream.or(streams.first()).map(|stream| stream.stages.clone());
+        let verdict = of_daemon(&judgements, &sessions);
+        for (session, judgement) in sessions.iter_mut().zip(judgements) {
+            session.verdict = Some(judgement.verdict);
+        }
+        DaemonReport {
+            release: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            cpu_seconds: process.cpu_seconds,
+            resident_bytes: process.resident_bytes,
+            private_bytes: process.resident_bytes.saturating_sub(process.shared_bytes),
+            threads: metrics.threads,
+            rescue: metrics.rescue,
+            fetch_budget_bytes: metrics.fetch_budget_bytes,
+            fetch_in_use_bytes: metrics.fetch_in_use_bytes,
+            cpu_budget: metrics.cpu_budget,
+            cpu_isolation: metrics.cpu_isolation,
+            stages: stages.unwrap_or_default(),
+            verdict,
+            stalls: metrics.stalls,
+            streams,
+            sessions,
+            metrics: metrics.metrics,
+        }
+    }
+
+    /// The moment that the session's window begins with.
+    fn base(&self, now: &SessionReport, at: Instant) -> Option<&Moment> {
+        let distance = |moment: &&Moment| at.saturating_duration_since(moment.at).abs_diff(WINDOW);
+        let known = || self.moments.iter().filter(|moment| moment.session(now.session).is_some());
+        let has_begun = |moment: &&Moment| {
+            moment.session(now.session).is_some_and(|before| {
+                before.batches_taken > 0 && before.batches_taken + 2 <= now.batches_taken
+            })
+        };
+        known().filter(has_begun).min_by_key(distance).or_else(|| known().min_by_key(distance))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::CpuBudgetReport;
+
+    fn figures(batches_taken: u64, seconds: f64, waited: f64) -> EngineMetrics {
+        let session = serde_json::from_value(serde_json::json!({
+            "session": 1, "stream": "train", "rank": 0, "world_size": 1, "seconds": seconds,
+            "position": { "epoch": 0, "samples": 0 }, "batches_published": batches_taken,
+            "batches_taken": batches_taken, "wait_seconds": waited, "slots_free": 8, "slots_filling": 0,
+            "slots_ready": 0, "slots_leased": 0, "ring_bytes": 0, "substituted": [],
+        }));
+        EngineMetrics {
+            streams: Vec::new(),
+            sessions: vec![session.unwrap()],
+            threads: 1,
+            rescue: false,
+            fetch_budget_bytes: 0,
+            fetch_in_use_bytes: 0,
+            cpu_budget: CpuBudgetReport::default(),
+            stalls: Vec::new(),
+            cpu_isolation: Vec::new(),
+            metrics: None,
+        }
+    }
+
+    /// A trainer that waits for all of its first ten seconds and takes ten batches a second from then on.
+    fn at(second: u32) -> EngineMetrics {
+        let taken = 1 + u64::from(second.saturating_sub(10)) * 10;
+        figures(if second < 10 { 0 } else { taken }, second.into(), second.min(10).into())
+    }
+
+    #[test]
+    fn a_verdict_speaks_of_the_last_minute_and_leaves_out_the_start() {
+        let start = Instant::now();
+        let time = |second: u32| start + Duration::from_secs(second.into());
+        let mut history = History::default();
+        let mut judged = Vec::new();
+        for second in 0..300 {
+            if history.is_due(time(second)) {
+                history.add(Moment::new(at(second), 0.0, time(second)));
+            }
+            let judgement = history.judge(&at(second), 0.0, time(second)).remove(0);
+            judged.push((judgement.verdict.seconds, judgement.wait_share));
+        }
+        assert_eq!(judged[9].1, 1.0, "nothing but the start");
+        assert_eq!(judged[12], (2.0, 0.0), "what came after it");
+        assert!(
+            judged[100..].iter().all(|(seconds, _)| (54.0..=66.0).contains(seconds)),
+            "{judged:?}"
+        );
+        assert!(history.moments.len() <= 9, "{}", history.moments.len());
+    }
+
+    #[test]
+    fn moments_are_few_however_often_clients_come() {
+        let mut history = History::default();
+        let now = Instant::now();
+        (0..100).for_each(|_| history.add(Moment::new(at(1), 0.0, now)));
+        assert_eq!(history.moments.len(), MAX_MOMENTS);
+    }
+
+    #[test]
+    fn after_a_long_rest_what_came_since_is_judged() {
+        let start = Instant::now();
+        let time = |second: u64| start + Duration::from_secs(second);
+        let mut history = History::default();
+        history.add(Moment::new(figures(5, 5.0, 0.0), 0.0, time(5)));
+        history.add(Moment::new(figures(6, 1000.0, 0.0), 0.0, time(1000)));
+        let judgement = history.judge(&figures(40, 1004.0, 3.0), 0.0, time(1004)).remove(0);
+        assert_eq!((judgement.verdict.seconds, judgement.wait_share), (4.0, 0.75));
+    }
+}

@@ -1,0 +1,33 @@
+//! What is measured: the clock, the metrics by the names of docs/design.md's section 10, the verdict, the recorder.
+
+#![forbid(unsafe_code)]
+
+mod clock;
+mod cpu_isolation;
+mod histogram;
+mod history;
+mod process;
+mod queue;
+pub mod recorder;
+mod report;
+pub mod sampler;
+mod stage;
+pub mod symbols;
+mod units;
+mod verdict;
+mod wait_log;
+mod window;
+
+pub use clock::Clock;
+pub use cpu_isolation::IsolationItem;
+pub use histogram::{TimeHistogram, percentile_of};
+pub use history::{History, Moment};
+pub use process::{ProcessMetrics, cpu_time, ended_children_cpu_time};
+pub use queue::{QueueMetrics, QueueReport, RingMetrics};
+pub use report::{
+    CpuBudgetReport, DaemonReport, EngineMetrics, QuarantineReport, SessionReport, StallReport,
+    StreamReport, Substitution, Verdict,
+};
+pub use stage::{StageMetrics, StageReport};
+pub use units::format_bytes;
+pub use wait_log::WaitLog;

@@ -1,0 +1,341 @@
+//! Exports a recording in the Chrome trace event format of Perfetto, chrome://tracing and PyTorch's profiler.
+//!
+//! Times are microseconds since `baseTimeNanoseconds` of the Unix epoch, as in PyTorch's traces and with the same base, so
+//! that one file can hold the events of both. docs/tracing.md describes the tracks.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Write};
+
+use serde_json::{Value, json};
+
+use super::{EVENT_WORDS, Event, Kind, MAX_EVENTS, RECORDING_BYTES, Recording, Track};
+
+/// The maximum size of the text: what the events leave.
+const MAX_TEXT_BYTES: u64 = RECORDING_BYTES - (MAX_EVENTS * EVENT_WORDS * 8) as u64;
+/// Kept for the end of the text.
+const END_BYTES: u64 = 64 << 10;
+
+/// Bases are multiples of this, three months, as in Kineto, the library of PyTorch's profiler.
+const BASE_PERIOD_NS: u64 = 7_889_238 * 1_000_000_000;
+
+/// Processes of sessions have numbers above those of all real ones (`pid_max` is at most 2^22).
+const FIRST_SESSION_PROCESS: u64 = 1_000_000_000;
+
+/// The names behind the numbers in events.
+#[derive(Debug, Clone, Default)]
+pub struct Scene {
+    /// The daemon's process.
+    pub pid: u32,
+    /// Added to a monotonic time, gives the time since the Unix epoch.
+    pub unix_offset_ns: u64,
+    /// The length of the recording.
+    pub seconds: f64,
+    /// By stream.
+    pub streams: Vec<StreamNames>,
+    /// The work threads by the kernel's numbers.
+    pub work_threads: BTreeMap<u32, Track>,
+    /// By session.
+    pub sessions: BTreeMap<u64, SessionNames>,
+}
+
+/// A stream and its stages.
+#[derive(Debug, Clone)]
+pub struct StreamNames {
+    /// The stream's name.
+    pub name: String,
+    /// The stages' names, in order.
+    pub stages: Vec<String>,
+    /// By stage.
+    pub operations: Vec<String>,
+}
+
+/// A session.
+#[derive(Debug, Clone, Copy)]
+pub struct SessionNames {
+    /// The number of the stream.
+    pub stream: usize,
+    /// The rank of the client.
+    pub rank: u32,
+    /// The ranks in all.
+    pub world_size: u32,
+}
+
+impl Scene {
+    /// The stream of a session.
+    pub fn stream_of(&self, session: u64) -> Option<&StreamNames> {
+        self.streams.get(self.sessions.get(&session)?.stream)
+    }
+
+    /// The name of a stage.
+    pub fn stage_name(&self, session: u64, stage: usize) -> String {
+        let known = self.stream_of(session).and_then(|stream| stream.stages.get(stage));
+        known.map_or_else(|| format!("stage {stage}"), Clone::clone)
+    }
+
+    /// The name of a thread and its place among the threads.
+    fn thread(&self, track: Track) -> (u64, String) {
+        match track {
+            Track::Engine => (1, "engine".to_owned()),
+            Track::Work(group, number) => {
+                let name = if group == 0 { "work" } else { "rescue" };
+                (10_000 * (1 + group as u64) + number as u64, format!("{name} {number}"))
+            }
+            Track::Lane(stream, lane) => {
+                let name = self.streams.get(stream).map_or("", |stream| stream.name.as_str());
+                (100_000 * (1 + stream as u64) + lane as u64, format!("fetch {lane} ({name})"))
+            }
+        }
+    }
+}
+
+/// Tracks of a session that are no threads of the daemon.
+const STEPS: u64 = 1;
+const WAITS: u64 = 2;
+const FIRST_SLOT: u64 = 10;
+
+/// Writes the recording.
+///
+/// # Errors
+/// Those of the writer.
+pub fn write_trace(recording: &Recording, scene: &Scene, writer: impl Write) -> io::Result<()> {
+    Writer::new(scene, writer, MAX_TEXT_BYTES).write(recording)
+}
+
+struct Writer<'a, W: Write> {
+    scene: &'a Scene,
+    writer: W,
+    max_bytes: u64,
+    bytes: u64,
+    base_ns: u64,
+    /// Names as JSON, by stream and stage.
+    stages: Vec<Vec<String>>,
+    not_written: u64,
+    line: String,
+}
+
+impl<'a, W: Write> Writer<'a, W> {
+    fn new(scene: &'a Scene, writer: W, max_bytes: u64) -> Self {
+        let stages = scene.streams.iter();
+        let base_ns = scene.unix_offset_ns - scene.unix_offset_ns % BASE_PERIOD_NS;
+        Self {
+            scene,
+            writer,
+            max_bytes,
+            bytes: 0,
+            base_ns,
+            stages: stages
+                .map(|stream| stream.stages.iter().map(|name| quoted(name)).collect())
+                .collect(),
+            not_written: 0,
+            line: String::new(),
+        }
+    }
+
+    fn write(mut self, recording: &Recording) -> io::Result<()> {
+        // The clock may have crossed a base since the machine came up.
+        let now_ns = self.scene.unix_offset_ns.saturating_add(recording.begun_ns());
+        self.base_ns = now_ns - now_ns % BASE_PERIOD_NS;
+        let head = format!(
+            "{{\"schemaVersion\":1,\"displayTimeUnit\":\"ms\",\"baseTimeNanoseconds\":{},\"traceEvents\":[\n",
+            self.base_ns
+        );
+        self.put(&head)?;
+        let mut tracks = BTreeSet::from([Track::Engine]);
+        let mut slots = BTreeSet::new();
+        let mut sessions: BTreeSet<u64> = self.scene.sessions.keys().copied().collect();
+        for event in recording.events() {
+            tracks.insert(event.track);
+            if event.what.kind == Kind::Batch {
+                slots.insert((event.what.session, event.what.place));
+            }
+            if event.what.session != 0 {
+                sessions.insert(event.what.session);
+            }
+        }
+        let names = self.metadata(&tracks, &sessions, &slots);
+        for (number, name) in names.iter().enumerate() {
+            let separator = if number == 0 { "" } else { ",\n" };
+            self.put(&format!("{separator}{name}"))?;
+        }
+        let mut written = 0_u64;
+        for event in recording.events() {
+            if self.bytes + END_BYTES > self.max_bytes {
+                self.not_written += 1;
+                continue;
+            }
+            self.event(&event)?;
+            written += 1;
+        }
+        let other = json!({
+            "forebay": env!("CARGO_PKG_VERSION"),
+            "pid": self.scene.pid,
+            "clock": "CLOCK_MONOTONIC",
+            "monotonic_to_unix_ns": self.scene.unix_offset_ns,
+            "began_monotonic_ns": recording.begun_ns(),
+            "seconds": self.scene.seconds,
+            "events": written,
+            "events_dropped": recording.dropped() + self.not_written,
+        });
+        self.put(&format!("\n],\"otherData\":{other}}}\n"))?;
+        self.writer.flush()
+    }
+
+    fn put(&mut self, text: &str) -> io::Result<()> {
+        self.bytes += text.len() as u64;
+        self.writer.write_all(text.as_bytes())
+    }
+
+    /// Processes, threads and their order.
+    fn metadata(
+        &self,
+        tracks: &BTreeSet<Track>,
+        sessions: &BTreeSet<u64>,
+        slots: &BTreeSet<(u64, usize)>,
+    ) -> Vec<Value> {
+        let mut all = Vec::new();
+        let mut name = |what: &str, pid: u64, tid: u64, key: &str, value: Value| {
+            all.push(json!({
+                "ph": "M", "name": what, "pid": pid, "tid": tid, "ts": 0, "args": { key: value },
+            }));
+        };
+        let pid = u64::from(self.scene.pid);
+        name("process_name", pid, 0, "name", format!("forebay daemon {pid}").into());
+        for track in tracks {
+            let (tid, thread) = self.scene.thread(*track);
+            name("thread_name", pid, tid, "name", thread.into());
+            name("thread_sort_index", pid, tid, "sort_index", tid.into());
+        }
+        for session in sessions {
+            let process = FIRST_SESSION_PROCESS + session;
+            let of = self.scene.sessions.get(session).map_or_else(String::new, |names| {
+                let stream = self.scene.stream_of(*session).map_or("", |stream| &stream.name);
+                format!(": {stream}, rank {} of {}", names.rank, names.world_size)
+            });
+            name(
+                "process_name",
+                process,
+                0,
+                "name",
+                format!("forebay session {session}{of}").into(),
+            );
+            for (tid, thread) in [(STEPS, "trainer: steps"), (WAITS, "trainer: waits for data")] {
+                name("thread_name", process, tid, "name", thread.into());
+                name("thread_sort_index", process, tid, "sort_index", tid.into());
+            }
+        }
+        for (session, slot) in slots {
+            let (process, tid) = (FIRST_SESSION_PROCESS + session, FIRST_SLOT + *slot as u64);
+            name("thread_name", process, tid, "name", format!("slot {slot}: being filled").into());
+            name("thread_sort_index", process, tid, "sort_index", tid.into());
+        }
+        all
+    }
+
+    fn event(&mut self, event: &Event) -> io::Result<()> {
+        use std::fmt::Write as _;
+        let what = &event.what;
+        let of_session = FIRST_SESSION_PROCESS + what.session;
+        let (pid, tid) = match what.kind {
+            Kind::Batch => (of_session, FIRST_SLOT + what.place as u64),
+            Kind::Ring => (of_session, 0),
+            Kind::Step => (of_session, STEPS),
+            Kind::Wait => (of_session, WAITS),
+            _ => (self.scene.pid.into(), self.scene.thread(event.track).0),
+        };
+        let mut line = std::mem::take(&mut self.line);
+        line.clear();
+        // Writing to a string cannot fail.
+        let _ = write!(
+            line,
+            ",\n{{\"ph\":\"{}\",\"name\":",
+            if what.kind == Kind::Ring { 'C' } else { 'X' }
+        );
+        let name = match what.kind {
+            Kind::Stage | Kind::FailedStage => "",
+            Kind::Compaction => "compact",
+            Kind::HeldBack => "throttled by cpu.limit",
+            Kind::Fetch | Kind::FailedFetch => "fetch",
+            Kind::WaitForBytes => "wait for bytes",
+            Kind::Advance => "advance session",
+            Kind::Batch => "batch",
+            Kind::Ring => "ring slots",
+            Kind::Step => "step",
+            Kind::Wait => "wait",
+        };
+        let _ = match what.kind {
+            Kind::Stage | Kind::FailedStage => {
+                let stream = self.scene.sessions.get(&what.session).map(|names| names.stream);
+                let known = stream.and_then(|stream| self.stages.get(stream)?.get(what.place));
+                match known {
+                    Some(name) => write!(line, "{name}"),
+                    None => write!(line, "\"stage {}\"", what.place),
+                }
+            }
+            Kind::Batch => write!(line, "\"batch {}\"", what.batch),
+            _ => write!(line, "\"{name}\""),
+        };
+        let ts_ns =
+            self.scene.unix_offset_ns.saturating_add(event.start_ns).saturating_sub(self.base_ns);
+        let _ = write!(
+            line,
+            ",\"pid\":{pid},\"tid\":{tid},\"ts\":{}.{:03}",
+            ts_ns / 1000,
+            ts_ns % 1000
+        );
+        if what.kind != Kind::Ring {
+            let length_ns = event.end_ns.saturating_sub(event.start_ns);
+            let _ = write!(line, ",\"dur\":{}.{:03}", length_ns / 1000, length_ns % 1000);
+        }
+        let (session, batch, row, detail) = (what.session, what.batch, what.row, what.detail);
+        let _ = match what.kind {
+            Kind::Stage
+            | Kind::FailedStage
+            | Kind::Fetch
+            | Kind::FailedFetch
+            | Kind::WaitForBytes => {
+                let _ = write!(
+                    line,
+                    ",\"args\":{{\"sample\":{detail},\"batch\":{batch},\"row\":{row},\"session\":{session}"
+                );
+                if matches!(what.kind, Kind::FailedStage | Kind::FailedFetch) {
+                    line.push_str(",\"failed\":true");
+                }
+                write!(line, "}}}}")
+            }
+            Kind::Compaction => {
+                write!(line, ",\"args\":{{\"batch\":{batch},\"session\":{session}}}}}")
+            }
+            Kind::Batch => write!(
+                line,
+                ",\"args\":{{\"batch\":{batch},\"published_as\":{detail},\"rows\":{row},\"slot\":{}}}}}",
+                what.place
+            ),
+            Kind::Ring => {
+                let count = |shift: u32| detail >> shift & 0xffff;
+                write!(
+                    line,
+                    ",\"args\":{{\"free\":{},\"filling\":{},\"ready\":{},\"leased\":{}}}}}",
+                    count(0),
+                    count(16),
+                    count(32),
+                    count(48)
+                )
+            }
+            Kind::Step | Kind::Wait => {
+                write!(line, ",\"args\":{{\"taken\":{batch},\"batches\":{detail}}}}}")
+            }
+            Kind::Advance => write!(line, ",\"args\":{{\"session\":{session}}}}}"),
+            Kind::HeldBack => write!(line, "}}"),
+        };
+        let put = self.put(&line);
+        self.line = line;
+        put
+    }
+}
+
+fn quoted(name: &str) -> String {
+    Value::from(name).to_string()
+}
+
+#[cfg(test)]
+mod tests;

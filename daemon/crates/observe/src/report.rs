@@ -1,0 +1,208 @@
+//! The report that `stats` prints, as one serialisable value. Data only: [`super::History::report`] makes one, and
+//! [`super::window`] subtracts one from another.
+
+use forebay_protocol::ids::Position;
+use serde::{Deserialize, Serialize};
+
+use super::cpu_isolation::IsolationItem;
+use super::queue::QueueReport;
+use super::stage::StageReport;
+
+/// The daemon's figures. `stats --json` prints this.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct DaemonReport {
+    /// The release.
+    pub release: String,
+    /// The process id.
+    pub pid: u32,
+    /// User and system time so far.
+    pub cpu_seconds: f64,
+    /// Resident memory, the rings included.
+    pub resident_bytes: u64,
+    /// Resident memory that is no shared segment.
+    pub private_bytes: u64,
+    /// The work threads.
+    pub threads: u32,
+    /// Whether the threads of the next scheduling class work, because the lowered ones starve.
+    pub rescue: bool,
+    /// What samples may hold between fetch and work.
+    pub fetch_budget_bytes: u64,
+    /// What they hold.
+    pub fetch_in_use_bytes: u64,
+    /// The CPU budget: `cpu.limit`, or what a shared quota leaves.
+    pub cpu_budget: CpuBudgetReport,
+    /// The measures that isolate the trainer from the daemon, the unavailable ones included.
+    #[serde(rename = "quiet")]
+    pub cpu_isolation: Vec<IsolationItem>,
+    /// The stages of the first stream with a session, else of the first: the same as in `streams`.
+    pub stages: Vec<StageReport>,
+    /// What the limit is.
+    pub verdict: Verdict,
+    /// What does not move. Empty where everything does.
+    pub stalls: Vec<StallReport>,
+    /// Every stream.
+    pub streams: Vec<StreamReport>,
+    /// Every attached client.
+    pub sessions: Vec<SessionReport>,
+    /// The address with port at which figures are served over HTTP, if they are.
+    #[serde(default)]
+    pub metrics: Option<String>,
+}
+
+/// The limit and the sentence that says so.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// A stage's name, `storage`, `ring`, `cpu-budget`, `trainer` or `none`.
+    pub limit: String,
+    /// For a person.
+    pub sentence: String,
+    /// The time that it judges, up to now.
+    #[serde(default)]
+    pub seconds: f64,
+}
+
+/// Something that has not moved for `errors.stall_after`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct StallReport {
+    /// The session that it holds up.
+    pub session: u64,
+    /// The session's stream.
+    pub stream: String,
+    /// The stage's name, or `trainer`.
+    pub stage: String,
+    /// The sample's id, where it is one.
+    pub sample: Option<u64>,
+    /// The sample's file.
+    pub path: Option<String>,
+    /// For how long.
+    pub seconds: f64,
+    /// All of it, for a person.
+    pub sentence: String,
+}
+
+/// How much CPU time the daemon may use.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct CpuBudgetReport {
+    /// CPU seconds a second; none: no limit.
+    pub cores: Option<f64>,
+    /// How long work threads have waited for it, all together.
+    pub held_back_seconds: f64,
+    /// Cores that the daemon may use: its share of those that are allowed, or less under a control group's quota.
+    #[serde(default)]
+    pub granted_cores: f64,
+    /// Whether a quota of the daemon's own control group makes them fewer than its cores.
+    #[serde(default)]
+    pub is_quota: bool,
+}
+
+/// What the engine knows of itself.
+pub struct EngineMetrics {
+    /// Every stream.
+    pub streams: Vec<StreamReport>,
+    /// Every session.
+    pub sessions: Vec<SessionReport>,
+    /// The work threads.
+    pub threads: u32,
+    /// Whether the fallback group works at the moment.
+    pub rescue: bool,
+    /// The bytes that fetched samples may take.
+    pub fetch_budget_bytes: u64,
+    /// The bytes that they take now.
+    pub fetch_in_use_bytes: u64,
+    /// What `cpu.limit` allows and what was used.
+    pub cpu_budget: CpuBudgetReport,
+    /// What does not move.
+    pub stalls: Vec<StallReport>,
+    /// The measures that isolate the trainer from the daemon.
+    pub cpu_isolation: Vec<IsolationItem>,
+    /// The address of `listen.metrics`.
+    pub metrics: Option<String>,
+}
+
+/// One stream's figures.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct StreamReport {
+    /// Its name.
+    pub name: String,
+    /// `ring.memory`: what the rings of its sessions, reads under way and scratch may take together.
+    #[serde(default)]
+    pub memory_budget_bytes: u64,
+    /// The samples of a full batch.
+    #[serde(default)]
+    pub batch_size: u32,
+    /// Fetch first; each with the queue after it.
+    pub stages: Vec<StageReport>,
+    /// Where bad samples are listed, if anywhere.
+    pub quarantine: Option<QuarantineReport>,
+}
+
+/// The file that lists a stream's bad samples.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct QuarantineReport {
+    /// The file.
+    pub path: String,
+    /// Samples that could not be listed there.
+    pub samples_lost: u64,
+}
+
+/// One client's figures.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SessionReport {
+    /// Its number in the daemon.
+    pub session: u64,
+    /// The stream.
+    pub stream: String,
+    /// Its rank.
+    pub rank: u32,
+    /// The ranks of the job.
+    pub world_size: u32,
+    /// Since it attached.
+    pub seconds: f64,
+    /// Where the next batch to be opened begins.
+    pub position: Position,
+    /// Batches in the ring so far.
+    pub batches_published: u64,
+    /// Batches that the client says it took.
+    pub batches_taken: u64,
+    /// The client's wait in all, by its word.
+    pub wait_seconds: f64,
+    /// Slots by state.
+    pub slots_free: u64,
+    /// Being written.
+    pub slots_filling: u64,
+    /// Published and not taken.
+    pub slots_ready: u64,
+    /// Taken and not returned.
+    pub slots_leased: u64,
+    /// Data, publish and return.
+    pub ring_bytes: u64,
+    /// How long the next batch waited for a free slot with nothing else under way, in all.
+    #[serde(default)]
+    pub put_wait_seconds: f64,
+    /// The ring as a queue: what the daemon puts and the client gets.
+    #[serde(default)]
+    pub ring: Option<QueueReport>,
+    /// What limits this client.
+    #[serde(default)]
+    pub verdict: Option<Verdict>,
+    /// Samples that took another one's place since the client attached.
+    #[serde(default)]
+    pub samples_substituted: u64,
+    /// The last hundred of them.
+    pub substituted: Vec<Substitution>,
+}
+
+/// A sample that took another one's place.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Substitution {
+    /// In which epoch.
+    pub epoch: u64,
+    /// The bad sample's id.
+    pub sample: u64,
+    /// The id of the sample in its place.
+    pub substitute: u64,
+    /// The bad sample's file.
+    pub path: String,
+    /// What is wrong with it.
+    pub reason: String,
+}

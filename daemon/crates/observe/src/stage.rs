@@ -1,0 +1,89 @@
+//! The metrics of one stage: the times of its tasks.
+
+use std::time::Duration;
+
+use forebay_protocol::sync::{AtomicU64, Ordering};
+use serde::{Deserialize, Serialize};
+
+use super::histogram::{TimeHistogram, percentile_of};
+
+/// Counted by the threads that run the stage.
+#[derive(Debug, Default)]
+pub struct StageMetrics {
+    times: TimeHistogram,
+    failures: AtomicU64,
+}
+
+/// A stage's metrics in reports; times in seconds, of tasks that succeeded.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StageReport {
+    /// The stage's name.
+    pub name: String,
+    /// The maximum of tasks at once.
+    pub concurrency: u32,
+    /// How `concurrency` was chosen, as a sentence; empty for `fetch`.
+    #[serde(default)]
+    pub concurrency_reason: String,
+    /// Tasks that ended, failed ones included.
+    pub num_tasks: u64,
+    /// Tasks that failed.
+    pub num_failures: u64,
+    /// The mean.
+    pub ave_time: f64,
+    /// The 90th percentile.
+    pub p90_time: f64,
+    /// The 99th percentile.
+    pub p99_time: f64,
+    /// The sum over all tasks.
+    pub busy_seconds: f64,
+    /// The histogram: the upper bound of each bucket in seconds, and the tasks in it.
+    #[serde(default)]
+    pub times: Vec<(f64, u64)>,
+    /// Tasks whose CPU time and sleep were measured; 0 for `fetch`.
+    #[serde(default)]
+    pub measured_tasks: u64,
+    /// The CPU time of those tasks.
+    #[serde(default)]
+    pub cpu_seconds: f64,
+    /// The time that those tasks slept, in a `delay` or on a disk. In the rest of their time they were ready without a core.
+    #[serde(default)]
+    pub asleep_seconds: f64,
+    /// The queue that the stage's results go to.
+    pub queue: Option<super::QueueReport>,
+}
+
+impl StageMetrics {
+    /// A task succeeded.
+    pub fn record(&self, time: Duration) {
+        self.times.record(time);
+    }
+
+    /// A task failed.
+    pub fn record_failure(&self) {
+        // Relaxed: a metric.
+        self.failures.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The metrics so far.
+    #[must_use]
+    pub fn report(&self, name: &str, concurrency: u32) -> StageReport {
+        let failures = self.failures.load(Ordering::Relaxed);
+        let times = self.times.counts();
+        StageReport {
+            name: name.to_owned(),
+            concurrency,
+            concurrency_reason: String::new(),
+            num_tasks: self.times.count() + failures,
+            num_failures: failures,
+            ave_time: self.times.mean_seconds(),
+            p90_time: percentile_of(&times, 0.9),
+            p99_time: percentile_of(&times, 0.99),
+            busy_seconds: self.times.total().as_secs_f64(),
+            times,
+            measured_tasks: 0,
+            cpu_seconds: 0.0,
+            asleep_seconds: 0.0,
+            queue: None,
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! The verdict: the limit of a session, as one word and one sentence with numbers and a remedy.
+//!
+//! Each session is judged over a window of metrics, from the sink upward:
+//! 1. the client hardly waits: `trainer`. A stalled sample while it waits is the limit without further rules;
+//! 2. work threads are throttled by the budget, or all cores of the quota are used: `cpu-budget`;
+//! 3. a stage whose threads are all busy (`storage` for `fetch`). Where all stages share saturated threads or cores, the
+//!    stage that uses most of them;
+//! 4. a stage whose threads do not run: rows wait for it although not all threads are busy, or its tasks are kept off the
+//!    cores;
+//! 5. nothing is busy: a stage whose few slow samples hold up their batches, else the ring: all of its slots were full,
+//!    or they hold too few rows for the threads.
+//!
+//! [`facts`] computes the numbers, [`thresholds`] bounds them, [`sentences`] words the result. [`super::history`] chooses
+//! the window.
+
+mod facts;
+mod sentences;
+#[cfg(test)]
+mod tests;
+mod thresholds;
+
+use self::facts::Facts;
+pub(crate) use self::facts::Window;
+use self::sentences::Limit;
+pub(crate) use self::thresholds::WAIT_SHARE_THAT_MATTERS;
+use self::thresholds::{
+    ALL_BUSY, FULL_OF_WAIT, FULL_THAT_MATTERS, HELD_BACK_THAT_MATTERS, READS_BUSY, ROWS_WAIT,
+    SURELY_ALL_BUSY,
+};
+use super::report::{SessionReport, StallReport, Verdict};
+
+/// A session's verdict.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Judgement {
+    pub session: u64,
+    pub wait_share: f64,
+    pub verdict: Verdict,
+}
+
+/// Judges one session.
+pub(crate) fn judge(window: Window<'_>) -> Judgement {
+    let session = window.session;
+    let seconds = session.seconds;
+    let wait_share =
+        if seconds > 0.0 { (session.wait_seconds / seconds).clamp(0.0, 1.0) } else { 0.0 };
+    let (limit, sentence) = if let Some(stalled) = stalled(window, wait_share) {
+        stalled
+    } else if session.batches_published < 2 || seconds <= 0.0 {
+        ("none".to_owned(), "not enough batches yet to determine the limit".to_owned())
+    } else {
+        let facts = Facts::of(window, wait_share);
+        facts.sentences(find(&facts))
+    };
+    let verdict = Verdict { limit, sentence, seconds };
+    Judgement { session: session.session, wait_share, verdict }
+}
+
+/// The stalled sample that holds the session up. No rate shows it: a task is counted when it ends.
+fn stalled(window: Window<'_>, wait_share: f64) -> Option<(String, String)> {
+    let holds_up =
+        |stall: &&StallReport| stall.session == window.session.session && stall.stage != "trainer";
+    let stall = window.stalls.iter().find(holds_up)?;
+    let limit = if stall.stage == "fetch" { "storage" } else { &stall.stage };
+    (wait_share >= WAIT_SHARE_THAT_MATTERS).then(|| (limit.to_owned(), stall.sentence.clone()))
+}
+
+fn find<'f, 'w>(facts: &'f Facts<'w>) -> Limit<'f, 'w> {
+    if facts.wait_share < WAIT_SHARE_THAT_MATTERS {
+        return Limit::Trainer;
+    }
+    let busiest = facts.own_stages().max_by(|one, other| {
+        // Of two that are as busy, the later one: what comes before it may only be waiting for it.
+        one.utilisation.total_cmp(&other.utilisation)
+    });
+    let utilisation = busiest.map_or(0.0, |stage| stage.utilisation);
+    if facts.held_back >= HELD_BACK_THAT_MATTERS
+        && utilisation < SURELY_ALL_BUSY
+        && let Some(cores) = facts.window.budget.cores
+    {
+        return Limit::Budget { cores, held_back: facts.held_back };
+    }
+    if facts.window.budget.is_quota && facts.used_cores() >= ALL_BUSY * facts.granted_cores() {
+        return Limit::Quota;
+    }
+    if let Some(stage) = busiest.filter(|stage| stage.utilisation >= ALL_BUSY) {
+        return Limit::Stage(stage);
+    }
+    // Of all streams: they share threads and cores.
+    let works = || facts.stages.iter().filter(|stage| !stage.is_fetch);
+    let busy: f64 = works().map(|stage| stage.busy).sum();
+    if busy >= ALL_BUSY * f64::from(facts.window.threads.max(1)) {
+        let most = works().max_by(|one, other| one.busy.total_cmp(&other.busy));
+        return most.map_or(Limit::Trainer, Limit::Stage);
+    }
+    let cores: f64 = works().map(|stage| stage.cores).sum();
+    if facts.granted_cores() > 0.0 && cores >= ALL_BUSY * facts.granted_cores() {
+        let most = works().max_by(|one, other| one.cores.total_cmp(&other.cores));
+        return most.map_or(Limit::Trainer, Limit::Stage);
+    }
+    let starving = facts.own_stages().rev().find(|stage| stage.input_occupancy >= ROWS_WAIT);
+    if let Some(stage) = starving {
+        return Limit::Stage(stage);
+    }
+    if let Some(stage) = facts.kept_off_cores() {
+        return Limit::Stage(stage);
+    }
+    if let Some((stage, tail)) = facts.slow_samples() {
+        return Limit::Tail(stage, tail);
+    }
+    let full = facts.window.session.put_wait_seconds / facts.seconds();
+    if full >= FULL_THAT_MATTERS && full >= FULL_OF_WAIT * facts.wait_share {
+        return Limit::RingFull { full };
+    }
+    let others: f64 =
+        facts.own_stages().filter(|stage| !stage.is_fetch).map(|stage| stage.busy).sum();
+    let reads = facts.own_stages().find(|stage| stage.is_fetch);
+    if let Some(reads) = reads.filter(|reads| {
+        reads.busy > others
+            && (reads.utilisation >= READS_BUSY
+                || facts.used_cores() >= ALL_BUSY * facts.granted_cores())
+    }) {
+        return Limit::Stage(reads);
+    }
+    Limit::RingSmall { busiest }
+}
+
+/// The daemon's verdict: that of the session that waits most, named where there are several.
+pub(crate) fn of_daemon(judgements: &[Judgement], sessions: &[SessionReport]) -> Verdict {
+    let is_known = |one: &Judgement| one.verdict.limit != "none";
+    let most = judgements.iter().reduce(|most, next| {
+        let key = |one: &Judgement| (is_known(one), one.wait_share);
+        if key(next) > key(most) { next } else { most }
+    });
+    let Some(most) = most else {
+        let sentence = "no client is attached".to_owned();
+        return Verdict { limit: "none".to_owned(), sentence, seconds: 0.0 };
+    };
+    let mut verdict = most.verdict.clone();
+    let session = sessions.iter().find(|session| session.session == most.session);
+    if let (Some(session), true) = (session, judgements.len() > 1) {
+        verdict.sentence = format!(
+            "of {} sessions, session {} (stream `{}`, rank {} of {}) waits most: {}",
+            judgements.len(),
+            session.session,
+            session.stream,
+            session.rank,
+            session.world_size,
+            verdict.sentence
+        );
+    }
+    verdict
+}

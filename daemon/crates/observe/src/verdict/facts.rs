@@ -1,0 +1,192 @@
+//! The numbers behind a verdict, computed from a window of metrics. The rules and the sentences are elsewhere.
+
+use super::thresholds::{EXPLAINS_WAIT, FEW, KEPT_OFF, MOSTLY_ASLEEP, SLOW, SLOWER_THAN_MEAN};
+use crate::histogram::percentile_of;
+use crate::report::{CpuBudgetReport, SessionReport, StallReport, StreamReport};
+use crate::stage::StageReport;
+
+/// The metrics of one session's window.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Window<'a> {
+    pub session: &'a SessionReport,
+    pub streams: &'a [StreamReport],
+    pub threads: u32,
+    /// Of the whole process.
+    pub cpu_seconds: f64,
+    pub budget: CpuBudgetReport,
+    pub stalls: &'a [StallReport],
+}
+
+/// The numbers of one session's window.
+#[derive(Debug)]
+pub(super) struct Facts<'w> {
+    pub(super) window: Window<'w>,
+    pub(super) wait_share: f64,
+    /// The share of their time that work threads were throttled by the budget.
+    pub(super) held_back: f64,
+    /// Of all streams, in their order; `fetch` comes first in each.
+    pub(super) stages: Vec<StageFacts<'w>>,
+}
+
+/// The numbers of one stage.
+#[derive(Debug)]
+pub(super) struct StageFacts<'w> {
+    pub(super) stream: &'w str,
+    pub(super) report: &'w StageReport,
+    pub(super) is_fetch: bool,
+    /// Threads in it at a time, on average.
+    pub(super) busy: f64,
+    /// `busy` by concurrency.
+    pub(super) utilisation: f64,
+    /// Cores that its tasks used.
+    pub(super) cores: f64,
+    /// The shares of a task's time asleep and ready without a core; in the rest it runs.
+    pub(super) asleep_share: f64,
+    pub(super) ready_share: f64,
+    /// The share of the time in which rows waited for it.
+    pub(super) input_occupancy: f64,
+}
+
+/// A few tasks that take far longer than the others.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Tail {
+    /// One of so many is slow.
+    pub(super) one_in: f64,
+    pub(super) median_seconds: f64,
+    /// The mean of the slow ones.
+    pub(super) mean_seconds: f64,
+    pub(super) total_seconds: f64,
+}
+
+impl<'w> Facts<'w> {
+    pub(super) fn of(window: Window<'w>, wait_share: f64) -> Self {
+        let seconds = window.session.seconds;
+        let mut stages = Vec::new();
+        for stream in window.streams {
+            let mut input_occupancy = 0.0;
+            for (number, report) in stream.stages.iter().enumerate() {
+                stages.push(StageFacts::of(&stream.name, number, report, seconds, input_occupancy));
+                input_occupancy = report.queue.as_ref().map_or(0.0, |queue| queue.occupancy_rate);
+            }
+        }
+        let threads = f64::from(window.threads.max(1));
+        let held_back = window.budget.held_back_seconds / (seconds * threads);
+        Self { window, wait_share, held_back, stages }
+    }
+
+    pub(super) fn seconds(&self) -> f64 {
+        self.window.session.seconds
+    }
+
+    /// The session's own stages, `fetch` first.
+    pub(super) fn own_stages(&self) -> impl DoubleEndedIterator<Item = &StageFacts<'w>> {
+        let own = self.window.session.stream.as_str();
+        self.stages.iter().filter(move |stage| stage.stream == own)
+    }
+
+    /// Cores that the whole daemon used.
+    pub(super) fn used_cores(&self) -> f64 {
+        self.window.cpu_seconds / self.seconds()
+    }
+
+    pub(super) fn granted_cores(&self) -> f64 {
+        self.window.budget.granted_cores
+    }
+
+    pub(super) fn slots(&self) -> u64 {
+        let session = self.window.session;
+        session.slots_free + session.slots_filling + session.slots_ready + session.slots_leased
+    }
+
+    /// The rows of a batch, on average.
+    #[expect(clippy::cast_precision_loss, reason = "metrics")]
+    pub(super) fn rows_of_a_batch(&self) -> f64 {
+        let last = self.own_stages().next_back().map_or(0, |stage| stage.report.num_tasks);
+        last as f64 / self.window.session.batches_published.max(1) as f64
+    }
+
+    /// The stage whose tasks were ready without a core, where that explains the wait.
+    pub(super) fn kept_off_cores(&self) -> Option<&StageFacts<'w>> {
+        let ready_seconds = |stage: &&StageFacts<'w>| stage.ready_share * stage.report.busy_seconds;
+        let waited = self.window.session.wait_seconds;
+        self.own_stages()
+            .filter(|stage| stage.is_kept_off() && stage.asleep_share < MOSTLY_ASLEEP)
+            .filter(|stage| ready_seconds(stage) >= EXPLAINS_WAIT * waited)
+            .max_by(|one, other| ready_seconds(one).total_cmp(&ready_seconds(other)))
+    }
+
+    /// The stage whose few slow samples outlast half a ring and so hold up their batches, where they explain the wait.
+    #[expect(clippy::cast_precision_loss, reason = "metrics")]
+    pub(super) fn slow_samples(&self) -> Option<(&StageFacts<'w>, Tail)> {
+        let session = self.window.session;
+        let batch_seconds = self.seconds() / session.batches_published.max(1) as f64;
+        let outlasted = 0.5 * self.slots() as f64 * batch_seconds;
+        self.own_stages()
+            // Tasks that are kept off the cores are slow for that reason.
+            .filter(|stage| !stage.is_kept_off())
+            .filter_map(|stage| Some((stage, stage.tail()?)))
+            .filter(|(_, tail)| {
+                tail.mean_seconds >= outlasted
+                    && tail.total_seconds >= EXPLAINS_WAIT * session.wait_seconds
+            })
+            .max_by(|(_, one), (_, other)| one.total_seconds.total_cmp(&other.total_seconds))
+    }
+}
+
+impl<'w> StageFacts<'w> {
+    #[expect(clippy::cast_precision_loss, reason = "metrics")]
+    fn of(
+        stream: &'w str,
+        number: usize,
+        report: &'w StageReport,
+        seconds: f64,
+        input_occupancy: f64,
+    ) -> Self {
+        let busy = report.busy_seconds / seconds;
+        // Part of the tasks is measured; the others are assumed to be alike.
+        let measured = report.ave_time * report.measured_tasks as f64;
+        let share = |seconds: f64| {
+            if measured > 0.0 { (seconds / measured).clamp(0.0, 1.0) } else { 0.0 }
+        };
+        let (cpu_share, asleep_share) = (share(report.cpu_seconds), share(report.asleep_seconds));
+        let ready_share =
+            if measured > 0.0 { (1.0 - cpu_share - asleep_share).max(0.0) } else { 0.0 };
+        Self {
+            stream,
+            report,
+            is_fetch: number == 0,
+            busy,
+            utilisation: busy / f64::from(report.concurrency.max(1)),
+            cores: busy * cpu_share,
+            asleep_share,
+            ready_share,
+            input_occupancy,
+        }
+    }
+
+    pub(super) fn is_kept_off(&self) -> bool {
+        self.ready_share >= KEPT_OFF
+    }
+
+    /// Its few slow tasks, if it has any.
+    #[expect(clippy::cast_precision_loss, reason = "metrics")]
+    pub(super) fn tail(&self) -> Option<Tail> {
+        let times = &self.report.times;
+        let all: u64 = times.iter().map(|(_, count)| count).sum();
+        let median_seconds = percentile_of(times, 0.5);
+        let from = (SLOW * median_seconds).max(SLOWER_THAN_MEAN * self.report.ave_time);
+        let slow = || times.iter().filter(|(seconds, _)| *seconds > from);
+        let tasks: u64 = slow().map(|(_, count)| count).sum();
+        if tasks == 0 || tasks as f64 > FEW * all as f64 {
+            return None;
+        }
+        // The upper bound of each bucket: at most 6 % too much.
+        let total_seconds: f64 = slow().map(|(seconds, count)| seconds * *count as f64).sum();
+        Some(Tail {
+            one_in: all as f64 / tasks as f64,
+            median_seconds,
+            mean_seconds: total_seconds / tasks as f64,
+            total_seconds,
+        })
+    }
+}

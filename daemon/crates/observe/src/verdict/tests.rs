@@ -1,0 +1,472 @@
+//! The rules and their thresholds on given metrics: ten seconds, 4 threads, 4 cores, 8 slots of 10 rows, unless a test
+//! says otherwise. That measured metrics lead to the same is shown once, in the engine's tests.
+
+use super::*;
+use crate::{CpuBudgetReport, QueueReport, StageReport, StreamReport};
+
+const SECONDS: f64 = 10.0;
+
+fn queue(occupancy_rate: f64) -> Option<QueueReport> {
+    Some(QueueReport {
+        elapsed: SECONDS,
+        num_items: 1000,
+        qps: 100.0,
+        ave_put_time: 0.0,
+        p90_put_time: 0.0,
+        p99_put_time: 0.0,
+        ave_get_time: 0.0,
+        p90_get_time: 0.0,
+        p99_get_time: 0.0,
+        occupancy_rate,
+    })
+}
+
+/// A stage whose tasks take these times, of which they are on a core and asleep for such shares.
+fn stage(
+    name: &str,
+    concurrency: u32,
+    times: &[(f64, u64)],
+    [on_a_core, asleep]: [f64; 2],
+    occupancy_after: f64,
+) -> StageReport {
+    let num_tasks: u64 = times.iter().map(|(_, count)| count).sum();
+    #[expect(clippy::cast_precision_loss, reason = "a small count")]
+    let busy_seconds: f64 = times.iter().map(|(seconds, count)| seconds * *count as f64).sum();
+    #[expect(clippy::cast_precision_loss, reason = "a small count")]
+    let ave_time = busy_seconds / num_tasks as f64;
+    let is_fetch = name == "fetch";
+    StageReport {
+        name: name.to_owned(),
+        concurrency,
+        concurrency_reason: "as configured".to_owned(),
+        num_tasks,
+        num_failures: 0,
+        ave_time,
+        p90_time: ave_time,
+        p99_time: ave_time,
+        busy_seconds,
+        times: times.to_vec(),
+        measured_tasks: if is_fetch { 0 } else { num_tasks },
+        cpu_seconds: if is_fetch { 0.0 } else { busy_seconds * on_a_core },
+        asleep_seconds: if is_fetch { 0.0 } else { busy_seconds * asleep },
+        queue: queue(occupancy_after),
+    }
+}
+
+const ON_A_CORE: [f64; 2] = [1.0, 0.0];
+const ASLEEP: [f64; 2] = [0.0, 1.0];
+
+fn quick_fetch(occupancy_after: f64) -> StageReport {
+    stage("fetch", 16, &[(0.0001, 1000)], ASLEEP, occupancy_after)
+}
+
+/// What a test changes.
+struct Pipeline {
+    stages: Vec<StageReport>,
+    others: Vec<StageReport>,
+    waited: f64,
+    put_wait: f64,
+    batches: u64,
+    held: u64,
+    threads: u32,
+    cpu_seconds: f64,
+    budget: CpuBudgetReport,
+    stalls: Vec<StallReport>,
+}
+
+impl Pipeline {
+    fn of(stages: Vec<StageReport>) -> Self {
+        Self {
+            stages,
+            others: Vec::new(),
+            waited: 5.0,
+            put_wait: 0.0,
+            batches: 100,
+            held: 1,
+            threads: 4,
+            cpu_seconds: 1.0,
+            budget: CpuBudgetReport {
+                cores: None,
+                held_back_seconds: 0.0,
+                granted_cores: 4.0,
+                is_quota: false,
+            },
+            stalls: Vec::new(),
+        }
+    }
+
+    fn session(&self, session: u64, stream: &str) -> SessionReport {
+        serde_json::from_value(serde_json::json!({
+            "session": session, "stream": stream, "rank": 0, "world_size": 1, "seconds": SECONDS,
+            "position": { "epoch": 0, "samples": 0 }, "batches_published": self.batches,
+            "batches_taken": self.batches, "wait_seconds": self.waited, "slots_free": 0,
+            "slots_filling": 8 - self.held, "slots_ready": 0, "slots_leased": self.held, "ring_bytes": 0,
+            "put_wait_seconds": self.put_wait, "substituted": [],
+        }))
+        .unwrap()
+    }
+
+    fn judge(&self) -> Judgement {
+        let stream = |name: &str, stages: &[StageReport]| StreamReport {
+            name: name.to_owned(),
+            batch_size: 1,
+            memory_budget_bytes: 0,
+            stages: stages.to_vec(),
+            quarantine: None,
+        };
+        judge(Window {
+            session: &self.session(1, "train"),
+            streams: &[stream("train", &self.stages), stream("val", &self.others)],
+            threads: self.threads,
+            cpu_seconds: self.cpu_seconds,
+            budget: self.budget,
+            stalls: &self.stalls,
+        })
+    }
+
+    /// Panics unless this is the limit, and the sentence says all of it.
+    fn is_limited_by(&self, limit: &str, says: &[&str]) {
+        let Verdict { limit: found, sentence, seconds } = self.judge().verdict;
+        assert!(found == limit && seconds == SECONDS, "{found}: {sentence}");
+        for words in says {
+            assert!(sentence.contains(words), "{sentence} lacks {words}");
+        }
+    }
+}
+
+#[test]
+fn a_trainer_that_hardly_waits_is_the_limit_whatever_the_stages_do() {
+    let busy = stage("work", 4, &[(0.04, 1000)], ON_A_CORE, 1.0);
+    let mut pipeline = Pipeline::of(vec![quick_fetch(1.0), busy]);
+    pipeline.waited = 0.1;
+    pipeline.is_limited_by("trainer", &["waited for data 1 % of the time"]);
+}
+
+#[test]
+fn a_stage_on_all_cores_needs_cores_and_one_that_sleeps_needs_threads() {
+    let busy = stage("work", 4, &[(0.04, 1000)], ON_A_CORE, 0.0);
+    let mut pipeline = Pipeline::of(vec![quick_fetch(1.0), busy]);
+    pipeline.cpu_seconds = 40.0;
+    pipeline.is_limited_by(
+        "work",
+        &["a sample takes 40.00 ms, so 4.0 of 4 threads are busy", "waits 50 %", "more cores"],
+    );
+    let sleeps = stage("work", 4, &[(0.04, 1000)], ASLEEP, 0.0);
+    Pipeline::of(vec![quick_fetch(1.0), sleeps])
+        .is_limited_by("work", &["100 % of that is sleep: raise its `concurrency` from 4"]);
+    let one_thread = stage("work", 1, &[(0.01, 1000)], ON_A_CORE, 0.0);
+    Pipeline::of(vec![quick_fetch(1.0), one_thread])
+        .is_limited_by("work", &["raise its `concurrency` from 1"]);
+}
+
+#[test]
+fn of_two_stages_the_one_whose_threads_are_busy_is_named() {
+    let quick = || stage("quick", 1, &[(0.003, 1000)], ASLEEP, 0.9);
+    let slow = || stage("slow", 2, &[(0.0195, 1000)], ASLEEP, 0.1);
+    Pipeline::of(vec![quick_fetch(0.9), quick(), slow()]).is_limited_by("slow", &[]);
+    Pipeline::of(vec![quick_fetch(0.9), slow(), quick()]).is_limited_by("slow", &[]);
+    Pipeline::of(vec![quick_fetch(0.9), quick(), slow(), quick()]).is_limited_by("slow", &[]);
+    // Longer rows, but threads enough for them.
+    let long = stage("long", 6, &[(0.0297, 1000)], ASLEEP, 0.9);
+    let short = stage("short", 1, &[(0.0099, 1000)], ASLEEP, 0.1);
+    Pipeline::of(vec![quick_fetch(0.9), long, short]).is_limited_by("short", &["of 1 threads"]);
+}
+
+#[test]
+fn stages_that_share_their_threads_are_weighed_by_what_they_take() {
+    let light = stage("light", 4, &[(0.008, 1000)], ON_A_CORE, 0.2);
+    let heavy = stage("heavy", 4, &[(0.03, 1000)], ON_A_CORE, 0.0);
+    Pipeline::of(vec![quick_fetch(1.0), light, heavy]).is_limited_by("heavy", &[]);
+}
+
+#[test]
+fn a_stage_of_another_stream_is_named_with_its_stream() {
+    let mut pipeline =
+        Pipeline::of(vec![quick_fetch(0.9), stage("work", 4, &[(0.002, 1000)], ON_A_CORE, 0.0)]);
+    pipeline.others = vec![quick_fetch(0.9), stage("other", 4, &[(0.037, 1000)], ON_A_CORE, 0.0)];
+    // Its own utilisation alone says so: 3.7 of 4 threads.
+    pipeline.is_limited_by("other", &["the stage `other` of the stream `val`"]);
+}
+
+#[test]
+fn rows_that_wait_while_threads_do_not_run_are_kept_off_the_cores() {
+    // Half of a task's time it was ready without a core, and the threads seldom had a task at all.
+    let starved = stage("work", 4, &[(0.02, 1000)], [0.5, 0.0], 0.0);
+    let mut pipeline = Pipeline::of(vec![quick_fetch(0.9), starved]);
+    pipeline.is_limited_by(
+        "work",
+        &[
+            "other processes use the cores",
+            "waited for a core 50 %",
+            "1.0 of 4.0 cores",
+            "cpu.cores",
+        ],
+    );
+    // All four in a task, and none gets more than half a core.
+    pipeline.stages[1] = stage("work", 4, &[(0.04, 1000)], [0.5, 0.0], 0.0);
+    pipeline.is_limited_by("work", &["other processes use the cores", "2.0 of 4.0 cores"]);
+}
+
+#[test]
+fn a_budget_that_keeps_threads_back_is_the_limit_and_one_that_does_not_is_not() {
+    let mut pipeline =
+        Pipeline::of(vec![quick_fetch(0.9), stage("work", 4, &[(0.01, 1000)], ON_A_CORE, 0.0)]);
+    pipeline.budget.cores = Some(1.0);
+    pipeline.budget.held_back_seconds = 20.0;
+    pipeline.cpu_seconds = 10.0;
+    pipeline.is_limited_by(
+        "cpu-budget",
+        &["budget of 1.00 cores", "50 % of the time", "raise cpu.limit", "used 1.00 cores"],
+    );
+    // Threads of another stage are kept back; the one that is short has no time for it.
+    pipeline.stages.push(stage("slow", 1, &[(0.00995, 1000)], ASLEEP, 0.0));
+    pipeline.is_limited_by("slow", &[]);
+    // Two stages share the budget.
+    pipeline.stages[2] = stage("second", 4, &[(0.005, 1000)], ON_A_CORE, 0.0);
+    pipeline.is_limited_by("cpu-budget", &[]);
+    // A budget far above what is used.
+    (pipeline.budget.cores, pipeline.budget.held_back_seconds) = (Some(32.0), 0.0);
+    pipeline.stages[2] = stage("slow", 1, &[(0.00995, 1000)], ASLEEP, 0.0);
+    pipeline.is_limited_by("slow", &[]);
+}
+
+#[test]
+fn a_quota_of_the_daemons_own_group_is_a_budget() {
+    let mut pipeline =
+        Pipeline::of(vec![quick_fetch(0.9), stage("work", 2, &[(0.02, 1000)], ON_A_CORE, 0.0)]);
+    (pipeline.budget.granted_cores, pipeline.budget.is_quota) = (1.5, true);
+    pipeline.cpu_seconds = 14.8;
+    pipeline.is_limited_by("cpu-budget", &["1.48 of 1.50 granted cores", "cpu.max"]);
+}
+
+#[test]
+fn reads_that_take_all_lanes_are_the_limit_and_half_of_them_too() {
+    let work = || stage("work", 4, &[(0.001, 1000)], ON_A_CORE, 0.0);
+    let reads = |lanes| stage("fetch", lanes, &[(0.02, 1000)], ASLEEP, 0.1);
+    Pipeline::of(vec![reads(2), work()]).is_limited_by(
+        "storage",
+        &["a read takes 20.00 ms and 2 at once give 100 samples/s", "`fetch` from 2"],
+    );
+    Pipeline::of(vec![reads(4), work()])
+        .is_limited_by("storage", &["2.0 of 4 at once", "ring.slots or batch.size"]);
+    Pipeline::of(vec![reads(2), work(), work()]).is_limited_by("storage", &[]);
+    // Reads take longer than rows, but enough are under way at once.
+    let slow_work = stage("work", 1, &[(0.0099, 1000)], ASLEEP, 0.0);
+    let reads = stage("fetch", 8, &[(0.02, 1000)], ASLEEP, 0.9);
+    Pipeline::of(vec![reads, slow_work]).is_limited_by("work", &[]);
+}
+
+#[test]
+fn idle_threads_and_a_full_ring_need_slots() {
+    let idle = || stage("work", 8, &[(0.02, 1000)], ASLEEP, 0.0);
+    let mut pipeline = Pipeline::of(vec![quick_fetch(0.0), idle()]);
+    pipeline.held = 6;
+    pipeline.is_limited_by(
+        "ring",
+        &[
+            "8 slots of 10 samples (the trainer holds 6)",
+            "2.0 of 8 threads of `work`",
+            "raise ring.slots",
+        ],
+    );
+    pipeline.stages.push(stage("second", 8, &[(0.02, 1000)], ASLEEP, 0.0));
+    pipeline.is_limited_by("ring", &["raise ring.slots"]);
+    pipeline.put_wait = 4.0;
+    pipeline
+        .is_limited_by("ring", &["were full 40 % of the time", "in bursts", "raise ring.slots"]);
+}
+
+#[test]
+fn slow_samples_are_the_limit_where_they_outlast_the_ring() {
+    // 10 of 1000 take 5 s together, and the trainer waits 5 s; a batch takes 100 ms.
+    let mut pipeline = Pipeline::of(vec![
+        quick_fetch(0.0),
+        stage("work", 8, &[(0.001, 990), (0.5, 10)], ASLEEP, 0.0),
+    ]);
+    pipeline.is_limited_by(
+        "work",
+        &["one in 100 takes 500.00 ms, the median 1.00 ms", "the 8 slots", "errors.quarantine"],
+    );
+    pipeline.stages.insert(1, stage("first", 4, &[(0.001, 1000)], ASLEEP, 0.0));
+    pipeline.is_limited_by("work", &["one in 100 takes 500.00 ms"]);
+    pipeline.stages.remove(1);
+    pipeline.stages[1] = stage("work", 8, &[(0.001, 990), (0.2, 10)], ASLEEP, 0.0);
+    pipeline.is_limited_by("ring", &[]);
+    // Where they keep all threads busy, threads are what is short.
+    pipeline.stages[1] = stage("work", 1, &[(0.001, 990), (0.9, 10)], ASLEEP, 0.0);
+    pipeline
+        .is_limited_by("work", &["raise its `concurrency`", "one sample in 100 takes 900.00 ms"]);
+    let reads = stage("fetch", 16, &[(0.001, 990), (0.5, 10)], ASLEEP, 0.0);
+    let idle = stage("work", 4, &[(0.001, 1000)], ASLEEP, 0.0);
+    Pipeline::of(vec![reads, idle])
+        .is_limited_by("storage", &["slow reads hold up", "use steadier storage"]);
+}
+
+#[test]
+fn without_batches_nothing_is_judged_but_what_stands_still() {
+    let mut pipeline = Pipeline::of(vec![quick_fetch(0.0)]);
+    pipeline.batches = 1;
+    pipeline.waited = 9.0;
+    pipeline.is_limited_by("none", &["not enough batches yet"]);
+    pipeline.stalls = vec![StallReport {
+        session: 1,
+        stream: "train".to_owned(),
+        stage: "fetch".to_owned(),
+        sample: Some(3),
+        path: None,
+        seconds: 8.0,
+        sentence: "sample 3 hangs".to_owned(),
+    }];
+    pipeline.is_limited_by("storage", &["sample 3 hangs"]);
+    // With batches too: what hangs is in no rate.
+    pipeline.batches = 100;
+    pipeline.is_limited_by("storage", &["sample 3 hangs"]);
+    pipeline.waited = 0.0;
+    pipeline.is_limited_by("trainer", &[]);
+}
+
+#[test]
+fn of_several_sessions_the_one_that_waits_most_speaks_for_the_daemon() {
+    let pipeline = Pipeline::of(vec![quick_fetch(0.0)]);
+    let sessions = [pipeline.session(1, "train"), pipeline.session(2, "val")];
+    let judgement = |session: u64, limit: &str, wait_share: f64| Judgement {
+        session,
+        wait_share,
+        verdict: Verdict {
+            limit: limit.to_owned(),
+            sentence: format!("it is {limit}"),
+            seconds: 9.0,
+        },
+    };
+    let both = [judgement(1, "trainer", 0.01), judgement(2, "decode", 0.4)];
+    let verdict = of_daemon(&both, &sessions);
+    assert_eq!(verdict.limit, "decode");
+    let words = "of 2 sessions, session 2 (stream `val`, rank 0 of 1) waits most: it is decode";
+    assert_eq!(verdict.sentence, words);
+    // One that has only just come says nothing yet.
+    let early = [judgement(1, "decode", 0.4), judgement(2, "none", 1.0)];
+    assert_eq!(of_daemon(&early, &sessions).limit, "decode");
+    assert_eq!(of_daemon(&both[..1], &sessions[..1]).sentence, "it is trainer");
+    assert_eq!(of_daemon(&[], &[]).limit, "none");
+}
+
+/// A pipeline in which nothing is busy: the ring is the limit.
+fn idle() -> Pipeline {
+    with(stage("work", 8, &[(0.001, 1000)], ASLEEP, 0.0))
+}
+
+fn with(work: StageReport) -> Pipeline {
+    Pipeline::of(vec![quick_fetch(0.0), work])
+}
+
+/// A stage with so many threads busy on average.
+fn busy(name: &str, concurrency: u32, threads: f64, shares: [f64; 2]) -> StageReport {
+    stage(name, concurrency, &[(threads * SECONDS / 1000.0, 1000)], shares, 0.0)
+}
+
+/// The limit, and words of its sentence, one percent below a threshold and one percent above it.
+fn changes(at: f64, limits: [(&str, &str); 2], pipeline: impl Fn(f64) -> Pipeline) {
+    for (value, (limit, words)) in [0.99 * at, 1.01 * at].into_iter().zip(limits) {
+        pipeline(value).is_limited_by(limit, &[words]);
+    }
+}
+
+const RING: (&str, &str) = ("ring", "too few samples in flight");
+const WORK: (&str, &str) = ("work", "the stage `work` is the limit");
+
+#[test]
+fn thresholds_of_the_trainer_and_of_budgets() {
+    changes(0.2, [("trainer", "2 %"), RING], |waited| Pipeline { waited, ..idle() });
+    let budget = |pipeline: Pipeline, held_back_seconds| Pipeline {
+        budget: CpuBudgetReport { cores: Some(1.0), held_back_seconds, ..pipeline.budget },
+        ..pipeline
+    };
+    let of_budget = ("cpu-budget", "budget of 1.00 cores");
+    changes(4.0, [RING, of_budget], |seconds| budget(idle(), seconds));
+    changes(0.95, [of_budget, WORK], |threads| {
+        budget(with(busy("work", 1, threads, ASLEEP)), 20.0)
+    });
+    changes(12.75, [RING, ("cpu-budget", "of 1.50 granted cores")], |cpu_seconds| Pipeline {
+        cpu_seconds,
+        budget: CpuBudgetReport { granted_cores: 1.5, is_quota: true, ..idle().budget },
+        ..idle()
+    });
+}
+
+#[test]
+fn thresholds_of_busy_threads_and_cores() {
+    changes(0.85, [RING, WORK], |threads| with(busy("work", 1, threads, ASLEEP)));
+    // 3.4 of the 4 threads that two stages share.
+    changes(2.4, [RING, ("heavy", "")], |threads| {
+        let (light, heavy) = (busy("light", 8, 1.0, ASLEEP), busy("heavy", 8, threads, ASLEEP));
+        Pipeline::of(vec![quick_fetch(0.0), light, heavy])
+    });
+    // 3.4 of the 4 cores, with threads to spare.
+    changes(3.4, [RING, WORK], |cores| Pipeline {
+        threads: 16,
+        ..with(busy("work", 8, cores, ON_A_CORE))
+    });
+    changes(0.5, [RING, WORK], |occupancy| {
+        Pipeline::of(vec![quick_fetch(occupancy), idle().stages.remove(1)])
+    });
+}
+
+#[test]
+fn thresholds_of_tasks_kept_off_the_cores() {
+    let kept_off =
+        |threads, ready, asleep| with(busy("work", 8, threads, [1.0 - ready - asleep, asleep]));
+    changes(0.15, [RING, WORK], |ready| kept_off(2.0, ready, 0.0));
+    changes(0.5, [WORK, RING], |asleep| kept_off(2.0, 0.3, asleep));
+    // One second without a core explains a quarter of the wait.
+    changes(4.0, [WORK, RING], |waited| Pipeline { waited, ..kept_off(0.5, 0.2, 0.0) });
+    // The daemon's threads compete with each other rather than with other processes.
+    let remedies = [("work", "give the daemon more cores"), ("work", "other processes use")];
+    changes(3.8, remedies, |granted_cores| {
+        let pipeline = with(busy("work", 4, 3.8, [0.7, 0.0]));
+        Pipeline { budget: CpuBudgetReport { granted_cores, ..pipeline.budget }, ..pipeline }
+    });
+}
+
+#[test]
+fn thresholds_of_slow_samples() {
+    let slow =
+        |seconds, tasks| with(stage("work", 8, &[(0.001, 990), (seconds, tasks)], ASLEEP, 0.0));
+    let tail = ("work", "slow samples hold up their batches");
+    // Half a ring, at ten batches a second.
+    changes(0.4, [RING, tail], |seconds| slow(seconds, 10));
+    // Two seconds explain a quarter of the wait.
+    changes(8.0, [tail, RING], |waited| Pipeline { waited, ..slow(0.5, 4) });
+    for (tasks, (limit, words)) in [(110, tail), (111, RING)] {
+        let pipeline = Pipeline { threads: 64, ..slow(0.5, tasks) };
+        pipeline.is_limited_by(limit, &[words]);
+    }
+    // 30 % of a stage's time is mentioned.
+    let full = |seconds| with(stage("work", 1, &[(0.008, 990), (seconds, 10)], ASLEEP, 0.0));
+    let sentence = |seconds: f64| full(seconds).judge().verdict.sentence;
+    let words = "one sample in 100 takes";
+    assert!(!sentence(0.335).contains(words) && sentence(0.344).contains(words));
+}
+
+#[test]
+fn thresholds_of_the_ring_and_of_reads() {
+    let full = ("ring", "in bursts");
+    changes(1.0, [RING, full], |put_wait| Pipeline { put_wait, waited: 2.0, ..idle() });
+    changes(2.0, [RING, full], |put_wait| Pipeline { put_wait, waited: 8.0, ..idle() });
+    let reads = |lanes, threads, work| {
+        Pipeline::of(vec![busy("fetch", lanes, threads, ASLEEP), busy("work", 8, work, ASLEEP)])
+    };
+    let storage = ("storage", "so that more samples are read at once");
+    changes(1.6, [RING, storage], |threads| reads(4, threads, 0.1));
+    changes(2.0, [storage, RING], |work| reads(4, 2.0, work));
+    changes(34.0, [RING, ("storage", "give the daemon more cores")], |cpu_seconds| Pipeline {
+        cpu_seconds,
+        ..reads(16, 0.5, 0.1)
+    });
+}
+
+#[test]
+fn a_stage_that_sleeps_with_auto_threads_needs_a_number_or_memory() {
+    let mut sleeps = busy("work", 4, 4.0, ASLEEP);
+    sleeps.concurrency_reason = "4 threads: a row takes 1 ms of sleep".to_owned();
+    with(sleeps).is_limited_by("work", &["set its `concurrency` above 4, or raise ring.memory"]);
+}

@@ -1,0 +1,34 @@
+//! The thresholds of the rules in [`super`]; shares of the time unless the comment says otherwise.
+
+/// Below this share of the time spent waiting, loading is not the trainer's limit.
+pub(crate) const WAIT_SHARE_THAT_MATTERS: f64 = 0.02;
+/// The CPU budget is the limit when work threads are throttled for this share.
+pub(super) const HELD_BACK_THAT_MATTERS: f64 = 0.1;
+/// Threads that are busy for this share are saturated.
+pub(super) const ALL_BUSY: f64 = 0.85;
+/// A stage that is busy for this share is limited by its threads, whatever else is short.
+pub(super) const SURELY_ALL_BUSY: f64 = 0.95;
+/// Rows wait in a queue that is occupied for this share.
+pub(super) const ROWS_WAIT: f64 = 0.5;
+/// Fetch lanes take several rows at a time, so half of them may idle while storage is the limit.
+pub(super) const READS_BUSY: f64 = 0.4;
+/// A ring that is full for this share ...
+pub(super) const FULL_THAT_MATTERS: f64 = 0.1;
+/// ... and for this part of the client's wait is too small to even out bursts.
+pub(super) const FULL_OF_WAIT: f64 = 0.25;
+/// Slow samples, or tasks without a core, explain the wait when their sum is this part of it.
+pub(super) const EXPLAINS_WAIT: f64 = 0.25;
+/// Tasks that were ready without a core for this share of their time were kept off the cores.
+pub(super) const KEPT_OFF: f64 = 0.15;
+/// A task that sleeps for this share of its time needs threads rather than cores.
+pub(super) const MOSTLY_ASLEEP: f64 = 0.5;
+/// A slow sample takes more than so many times the median ...
+pub(super) const SLOW: f64 = 5.0;
+/// ... and so many times the mean.
+pub(super) const SLOWER_THAN_MEAN: f64 = 2.0;
+/// A larger part of the samples is not a tail.
+pub(super) const FEW: f64 = 0.1;
+/// From this part of the granted cores on, the daemon's own threads compete with each other.
+pub(super) const OWN_SHARE: f64 = 0.7;
+/// Slow samples that take this part of a stage's time are mentioned.
+pub(super) const TAIL_WORTH_A_WORD: f64 = 0.3;

@@ -1,0 +1,169 @@
+//! The difference of two reports of one daemon. Metrics are counted from the start; what a person watches, and the limit
+//! now, are those of the last seconds.
+//!
+//! Means, rates and the percentiles of stages are those of the window. The percentiles of queues remain those since the
+//! start: a report does not carry their buckets.
+
+use super::histogram::percentile_of;
+use super::queue::QueueReport;
+use super::report::{DaemonReport, SessionReport, StreamReport};
+use super::stage::StageReport;
+use super::verdict::{Judgement, Window, judge, of_daemon};
+
+impl DaemonReport {
+    /// This report's metrics minus those of an earlier one of the same daemon. Sessions, streams and stages that the
+    /// earlier one lacks are as they are; states (slots, memory, stalls) are this one's. The verdicts are the window's.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let mut window = self.clone();
+        // A daemon in a container often has its predecessor's number.
+        if earlier.pid != self.pid || earlier.cpu_seconds > self.cpu_seconds {
+            return window;
+        }
+        window.cpu_seconds = (self.cpu_seconds - earlier.cpu_seconds).max(0.0);
+        window.cpu_budget.held_back_seconds =
+            (self.cpu_budget.held_back_seconds - earlier.cpu_budget.held_back_seconds).max(0.0);
+        subtract_stages(&mut window.stages, &earlier.stages);
+        subtract_streams(&mut window.streams, &earlier.streams);
+        for session in &mut window.sessions {
+            let same = |one: &&SessionReport| one.session == session.session;
+            if let Some(before) = earlier.sessions.iter().find(same) {
+                subtract_session(session, before);
+            }
+        }
+        window.judge();
+        window
+    }
+
+    /// Judges the metrics of this report.
+    fn judge(&mut self) {
+        let judge_session = |session: &SessionReport| {
+            judge(Window {
+                session,
+                streams: &self.streams,
+                threads: self.threads,
+                cpu_seconds: self.cpu_seconds,
+                budget: self.cpu_budget,
+                stalls: &self.stalls,
+            })
+        };
+        let judgements: Vec<Judgement> = self.sessions.iter().map(judge_session).collect();
+        self.verdict = of_daemon(&judgements, &self.sessions);
+        for (session, judgement) in self.sessions.iter_mut().zip(judgements) {
+            session.verdict = Some(judgement.verdict);
+        }
+    }
+}
+
+/// Subtracts an earlier report's metrics of the same streams.
+pub(super) fn subtract_streams(streams: &mut [StreamReport], earlier: &[StreamReport]) {
+    for stream in streams {
+        if let Some(before) = earlier.iter().find(|one| one.name == stream.name) {
+            subtract_stages(&mut stream.stages, &before.stages);
+        }
+    }
+}
+
+/// Subtracts an earlier report's metrics of the same session.
+pub(super) fn subtract_session(session: &mut SessionReport, before: &SessionReport) {
+    session.seconds -= before.seconds;
+    session.wait_seconds = (session.wait_seconds - before.wait_seconds).max(0.0);
+    session.put_wait_seconds = (session.put_wait_seconds - before.put_wait_seconds).max(0.0);
+    session.batches_published -= before.batches_published.min(session.batches_published);
+    session.batches_taken -= before.batches_taken.min(session.batches_taken);
+    if let (Some(ring), Some(earlier)) = (&mut session.ring, &before.ring) {
+        *ring = ring.since(earlier);
+    }
+}
+
+fn subtract_stages(stages: &mut [StageReport], earlier: &[StageReport]) {
+    for stage in stages {
+        if let Some(before) = earlier.iter().find(|one| one.name == stage.name) {
+            *stage = stage.since(before);
+        }
+    }
+}
+
+impl StageReport {
+    #[expect(clippy::cast_precision_loss, reason = "metrics")]
+    fn since(&self, earlier: &Self) -> Self {
+        let before = |seconds: f64| {
+            let same = earlier.times.iter().find(|(upper, _)| *upper == seconds);
+            same.map_or(0, |(_, count)| *count)
+        };
+        let times: Vec<(f64, u64)> = self
+            .times
+            .iter()
+            .map(|(seconds, count)| (*seconds, count.saturating_sub(before(*seconds))))
+            .filter(|(_, count)| *count > 0)
+            .collect();
+        let count: u64 = times.iter().map(|(_, count)| count).sum();
+        let busy_seconds = (self.busy_seconds - earlier.busy_seconds).max(0.0);
+        let queue = match (&self.queue, &earlier.queue) {
+            (Some(queue), Some(before)) => Some(queue.since(before)),
+            (queue, _) => queue.clone(),
+        };
+        Self {
+            num_tasks: self.num_tasks.saturating_sub(earlier.num_tasks),
+            num_failures: self.num_failures.saturating_sub(earlier.num_failures),
+            ave_time: if count == 0 { 0.0 } else { busy_seconds / count as f64 },
+            p90_time: percentile_of(&times, 0.9),
+            p99_time: percentile_of(&times, 0.99),
+            busy_seconds,
+            times,
+            measured_tasks: self.measured_tasks.saturating_sub(earlier.measured_tasks),
+            cpu_seconds: (self.cpu_seconds - earlier.cpu_seconds).max(0.0),
+            asleep_seconds: (self.asleep_seconds - earlier.asleep_seconds).max(0.0),
+            queue,
+            ..self.clone()
+        }
+    }
+}
+
+impl QueueReport {
+    /// A queue that was replaced, by another session, is not subtracted from.
+    #[expect(clippy::cast_precision_loss, reason = "metrics")]
+    fn since(&self, earlier: &Self) -> Self {
+        if self.elapsed <= earlier.elapsed || self.num_items < earlier.num_items {
+            return self.clone();
+        }
+        let elapsed = self.elapsed - earlier.elapsed;
+        let items = self.num_items - earlier.num_items;
+        let mean = |now: f64, before: f64| {
+            let total = now * self.num_items as f64 - before * earlier.num_items as f64;
+            if items == 0 { 0.0 } else { (total / items as f64).max(0.0) }
+        };
+        let occupied =
+            self.occupancy_rate * self.elapsed - earlier.occupancy_rate * earlier.elapsed;
+        Self {
+            elapsed,
+            num_items: items,
+            qps: items as f64 / elapsed,
+            ave_put_time: mean(self.ave_put_time, earlier.ave_put_time),
+            ave_get_time: mean(self.ave_get_time, earlier.ave_get_time),
+            occupancy_rate: (occupied / elapsed).clamp(0.0, 1.0),
+            ..self.clone()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::StageMetrics;
+
+    #[test]
+    fn a_window_holds_what_came_between_the_reports() {
+        let metrics = StageMetrics::default();
+        (0..50).for_each(|_| metrics.record(Duration::from_millis(1)));
+        let before = metrics.report("decode", 2);
+        (0..10).for_each(|_| metrics.record(Duration::from_millis(40)));
+        metrics.record_failure();
+        let window = metrics.report("decode", 2).since(&before);
+        assert_eq!((window.num_tasks, window.num_failures), (11, 1));
+        assert!((window.ave_time - 0.040).abs() < 1e-9, "{}", window.ave_time);
+        assert!((window.p90_time / 0.040 - 1.0).abs() < 0.07, "{}", window.p90_time);
+        assert!(window.times.len() == 1);
+    }
+}

@@ -1,0 +1,77 @@
+//! Digests of what the order gave when [`STREAM_VERSION`] was last raised.
+//!
+//! A state that a trainer saved names the stream version; if the same version gave another order, resuming would
+//! repeat and omit samples without a word. So a change of any digest here must raise the version.
+
+use std::num::NonZeroU32;
+
+use forebay_protocol::ids::SampleId;
+
+use super::*;
+use forebay_config::{BatchConfig, Last, OrderConfig};
+
+/// BLAKE3 over little-endian words, in short.
+fn digest(words: impl Iterator<Item = u64>) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for word in words {
+        hasher.update(&word.to_le_bytes());
+    }
+    hasher.finalize().to_hex()[..32].to_owned()
+}
+
+fn assert_pinned(what: &str, found: &str, pinned: &str) {
+    assert_eq!(
+        found, pinned,
+        "{what} changed for the same input: raise STREAM_VERSION (now {STREAM_VERSION}), then pin the new digests"
+    );
+}
+
+#[test]
+fn orders_are_pinned() {
+    let cases = [
+        (1_000, 0, 0, "5a6e4ffe919f190ce911c191c85c1f4d"),
+        (50_000, 17, 3, "1cbe8e086954b1629c7e9f21c683415d"),
+        (65_536, 17, 0, "5c978e8748e7062e12762ac47e5c24a8"),
+        (65_537, 17, 0, "a1a8b20234f0e929e48a0c16e639a2a0"),
+        (1_281_167, 17, 89, "24be05aeb6b10b51ec4c2cc80c99e74a"),
+        (1_000_000_000, u64::MAX, 1, "d893d6c4a8f4816e19b268918943c1cd"),
+    ];
+    for (samples, seed, epoch, pinned) in cases {
+        let order = OrderConfig { seed, shuffle: true, epochs: None };
+        let batch = BatchConfig { size: NonZeroU32::MIN, last: Last::Drop };
+        let order = Schedule::new(samples, &order, &batch, 0, 1).unwrap().epoch(epoch);
+        let ids = (0..samples.min(10_000)).map(|position| order.sample_at(position).0);
+        let what = format!("the order of {samples} samples, seed {seed}, epoch {epoch}");
+        assert_pinned(&what, &digest(ids), pinned);
+    }
+}
+
+#[test]
+fn draws_are_pinned() {
+    let key = |seed, epoch, sample| DrawKey { seed, epoch, sample };
+    for (key, operation, pinned) in [
+        (key(0, 0, 0), 0, "633e21e356c9603c4c7a2d89a81c840a"),
+        (key(17, 3, 1_281_166), 2, "c2c72e737d19f713c6988cdffd6b8a3e"),
+    ] {
+        let mut draws = Draws::new(key, operation);
+        let mut words = Vec::new();
+        for bound in 1..=2_500 {
+            words.extend([
+                draws.next_u64(),
+                draws.uniform().to_bits(),
+                draws.below(bound),
+                draws.below(u64::MAX - bound),
+            ]);
+        }
+        assert_pinned("the draws", &digest(words.into_iter()), pinned);
+    }
+}
+
+#[test]
+fn substitutes_are_pinned() {
+    let ids = (0..10_000).map(|bad| {
+        let attempt = bad % SUBSTITUTE_DRAWS;
+        substitute(1_281_167, 17, 3, SampleId(bad), attempt).map_or(u64::MAX, |other| other.0)
+    });
+    assert_pinned("the substitutes", &digest(ids), "2b9e370eda49ea431f8f8b440bb52e33");
+}

@@ -1,0 +1,33 @@
+//! Turns a position into sample ids: a pure function, in constant time and memory.
+//!
+//! [`Schedule`] cuts an epoch's positions into batches and deals them to ranks; [`EpochOrder`] maps a position to a
+//! sample id; [`substitute()`] finds another sample for a bad one; [`Draws`] feeds the augmentations. Nothing here
+//! reads a clock, a thread count or a file, and nothing remembers what was delivered.
+
+#![forbid(unsafe_code)]
+
+mod draw;
+mod error;
+mod permutation;
+mod schedule;
+mod substitute;
+
+#[cfg(test)]
+mod golden_tests;
+
+pub use draw::{DrawKey, Draws};
+pub use error::OrderError;
+pub use schedule::{EpochOrder, PlannedBatch, PlannedRow, Rows, Schedule};
+pub use substitute::{SUBSTITUTE_DRAWS, substitute};
+
+/// Raised whenever order, draws or pixels change for the same input: a state that was saved under another version is
+/// refused. The golden digests beside this module (order and draws) and in the operations (pixels) force it.
+pub const STREAM_VERSION: u32 = 1;
+
+/// What draws are for besides the operations of a stream, which count from 0.
+mod purpose {
+    /// The round keys or the table of an epoch's permutation.
+    pub(super) const PERMUTATION: u64 = u64::MAX;
+    /// The first of sixteen, one an attempt.
+    pub(super) const SUBSTITUTE_FIRST: u64 = u64::MAX - 16;
+}

@@ -1,0 +1,382 @@
+//! Cuts the positions of an epoch into global batches and deals each to the ranks.
+//!
+//! A global batch is world size × batch size consecutive positions; rank *r* takes rows [*r·B*, (*r+1*)·*B*). The order
+//! of an epoch knows neither batch nor world size, so a position that was reached with one of them can be continued
+//! with another: batches are then cut from that position onward. Only what is left at the epoch's end, less than a
+//! global batch, is treated by `batch.last`.
+//!
+//! A schedule is immutable and remembers no position; the session does.
+
+use forebay_protocol::ids::{Position, SampleId};
+
+use super::error::{MAX_EPOCH, OrderError};
+use super::permutation::Permutation;
+use forebay_config::{BatchConfig, Last, OrderConfig};
+
+/// The batches of one rank of one stream.
+#[derive(Debug, Clone)]
+pub struct Schedule {
+    samples: u64,
+    order: OrderConfig,
+    last: Last,
+    batch_size: u32,
+    rank: u32,
+    world_size: u32,
+    /// Batch size × world size.
+    global_batch: u64,
+}
+
+/// One batch of one rank, as the schedule has it; nothing is fetched yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PlannedBatch {
+    /// The epoch it belongs to.
+    pub epoch: u64,
+    /// What it consists of. Empty when this rank's share of a short global batch is: nothing is delivered then, and
+    /// the epoch goes on at [`position_after`](Self::position_after).
+    pub rows: Rows,
+    /// The stream's position once every rank has consumed its part: (epoch + 1, 0) after the epoch's last global
+    /// batch, the same on every rank.
+    pub position_after: Position,
+    /// Whether no rank has a later batch in this epoch.
+    pub last_of_epoch: bool,
+    /// Whether this rank has no rows in a later batch of this epoch. Differs from
+    /// [`last_of_epoch`](Self::last_of_epoch) only just before a short global batch of fewer samples than ranks.
+    pub last_of_rank: bool,
+}
+
+/// The rows of a batch: consecutive positions, then padding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rows {
+    first_position: u64,
+    valid: u32,
+    padding: u32,
+    /// Padding repeats the epoch's positions from this one on, around its end.
+    first_padding_position: u64,
+    samples: u64,
+}
+
+/// One row of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PlannedRow {
+    /// The place in the epoch, below its samples; of padding: the place that it repeats.
+    pub position: u64,
+    /// The sample at that place.
+    pub sample: SampleId,
+    /// False for padding.
+    pub valid: bool,
+}
+
+/// The order of one epoch. Cheap to clone; holds at most 128 KiB, however many samples there are.
+#[derive(Debug, Clone)]
+pub struct EpochOrder {
+    epoch: u64,
+    samples: u64,
+    /// `None` without shuffle.
+    permutation: Option<Permutation>,
+}
+
+impl Schedule {
+    /// The schedule of one rank over a dataset of `samples` samples.
+    ///
+    /// # Errors
+    /// When the rank is not below the world size, or when some rank would have no batch in an epoch: names the
+    /// sample count, the batch size, the world size and the key to change.
+    pub fn new(
+        samples: u64,
+        order: &OrderConfig,
+        batch: &BatchConfig,
+        rank: u32,
+        world_size: u32,
+    ) -> Result<Self, OrderError> {
+        if rank >= world_size {
+            return Err(OrderError::NoSuchRank { rank, world_size });
+        }
+        if samples == 0 {
+            return Err(OrderError::NoSamples);
+        }
+        if i64::try_from(samples).is_err() {
+            return Err(OrderError::TooManySamples { samples });
+        }
+        let batch_size = batch.size.get();
+        let global_batch = u64::from(batch_size) * u64::from(world_size);
+        match batch.last {
+            Last::Drop if samples < global_batch => Err(OrderError::NoWholeBatch {
+                samples,
+                needed: global_batch,
+                batch_size,
+                world_size,
+            }),
+            Last::Short if samples < u64::from(world_size) => {
+                Err(OrderError::FewerSamplesThanRanks { samples, batch_size, world_size })
+            }
+            Last::Drop | Last::Short | Last::Pad => Ok(Self {
+                samples,
+                order: order.clone(),
+                last: batch.last,
+                batch_size,
+                rank,
+                world_size,
+                global_batch,
+            }),
+        }
+    }
+
+    /// The samples of an epoch, those left out included.
+    #[must_use]
+    pub const fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    /// The order of an epoch. Costs up to a millisecond (a table is drawn up to 65,536 samples), so keep it for as
+    /// long as the epoch lasts.
+    #[must_use]
+    pub fn epoch(&self, epoch: u64) -> EpochOrder {
+        EpochOrder {
+            epoch,
+            samples: self.samples,
+            permutation: self
+                .order
+                .shuffle
+                .then(|| Permutation::new(self.samples, self.order.seed, epoch)),
+        }
+    }
+
+    /// The same place written in the one way that a state has it: where the rest of the epoch yields no batch for
+    /// any rank, it is the next epoch's start.
+    ///
+    /// # Errors
+    /// When the position lies behind its epoch's end, which only another dataset explains.
+    pub const fn normalise(&self, position: Position) -> Result<Position, OrderError> {
+        if position.epoch >= MAX_EPOCH {
+            return Err(OrderError::EpochTooLarge { epoch: position.epoch });
+        }
+        if position.samples > self.samples {
+            return Err(OrderError::BehindTheEpoch {
+                consumed: position.samples,
+                epoch: position.epoch,
+                samples: self.samples,
+            });
+        }
+        Ok(self.step_over_end(position))
+    }
+
+    /// Whether the configured epochs end at or before this position.
+    #[must_use]
+    pub const fn finished(&self, position: Position) -> bool {
+        match self.order.epochs {
+            Some(epochs) => self.step_over_end(position).epoch >= epochs,
+            None => position.epoch >= MAX_EPOCH,
+        }
+    }
+
+    /// The batches of a full epoch for this rank.
+    #[must_use]
+    pub const fn batches_per_epoch(&self) -> u64 {
+        self.batches_from(0)
+    }
+
+    /// The batches of a full epoch for the rank with the fewest and for the one with the most. They differ where
+    /// `last = "short"` leaves fewer samples than ranks; a collective step then waits for ranks that have ended.
+    #[must_use]
+    pub const fn batches_per_epoch_over_ranks(&self) -> (u64, u64) {
+        let (whole, rest) = (self.samples / self.global_batch, self.samples % self.global_batch);
+        match self.last {
+            Last::Drop => (whole, whole),
+            Last::Short => {
+                (whole + (rest >= self.world_size as u64) as u64, whole + (rest > 0) as u64)
+            }
+            Last::Pad => (whole + (rest > 0) as u64, whole + (rest > 0) as u64),
+        }
+    }
+
+    /// The batches for this rank from a position to the end of its epoch; 0 when the stream is finished.
+    #[must_use]
+    pub const fn batches_left(&self, position: Position) -> u64 {
+        if self.finished(position) {
+            return 0;
+        }
+        self.batches_from(position.samples)
+    }
+
+    /// The samples that `last = "drop"` leaves out of a full epoch.
+    #[must_use]
+    pub const fn samples_left_out_per_epoch(&self) -> u64 {
+        self.samples_left_out_from(0)
+    }
+
+    /// The samples that `last = "drop"` leaves out of an epoch that is continued after `consumed` of its samples.
+    #[must_use]
+    pub const fn samples_left_out_from(&self, consumed: u64) -> u64 {
+        match self.last {
+            Last::Drop => self.samples.saturating_sub(consumed) % self.global_batch,
+            Last::Short | Last::Pad => 0,
+        }
+    }
+
+    /// The rows that `last = "pad"` repeats in a full epoch, over all ranks.
+    #[must_use]
+    pub const fn padding_per_epoch(&self) -> u64 {
+        match self.last {
+            Last::Pad => (self.global_batch - self.samples % self.global_batch) % self.global_batch,
+            Last::Drop | Last::Short => 0,
+        }
+    }
+
+    /// The batch that starts at a position; `None` when the stream is finished. A position behind its epoch's end
+    /// reads as the next epoch's start; [`normalise`](Self::normalise) refuses it.
+    #[must_use]
+    pub const fn batch_at(&self, position: Position) -> Option<PlannedBatch> {
+        if self.finished(position) {
+            return None;
+        }
+        let start = self.step_over_end(position);
+        let left = self.samples - start.samples;
+        let consumed = if left < self.global_batch { left } else { self.global_batch };
+        let position_after =
+            self.step_over_end(Position { epoch: start.epoch, samples: start.samples + consumed });
+        let last_of_epoch = position_after.epoch != start.epoch;
+        Some(PlannedBatch {
+            epoch: start.epoch,
+            rows: self.rows_at(start.samples, consumed),
+            position_after,
+            last_of_epoch,
+            last_of_rank: last_of_epoch || self.batches_from(position_after.samples) == 0,
+        })
+    }
+
+    /// This rank's part of the global batch of `consumed` samples that starts at `start`.
+    const fn rows_at(&self, start: u64, consumed: u64) -> Rows {
+        let (offset, valid, padding) = if consumed == self.global_batch {
+            (self.rank as u64 * self.batch_size as u64, self.batch_size, 0)
+        } else if matches!(self.last, Last::Pad) {
+            let offset = self.rank as u64 * self.batch_size as u64;
+            let valid = clamp_to_batch(consumed.saturating_sub(offset), self.batch_size);
+            (offset, valid, self.batch_size - valid)
+        } else {
+            let (offset, valid) = self.share_of(consumed);
+            (offset, valid, 0)
+        };
+        Rows {
+            first_position: start + if offset < consumed { offset } else { consumed },
+            valid,
+            padding,
+            // The padding of all ranks is one run of rows: this rank's begins after those of the ranks before it.
+            first_padding_position: offset.saturating_sub(consumed) % self.samples,
+            samples: self.samples,
+        }
+    }
+
+    /// Where this rank's contiguous part of so many samples begins, and how long it is. The first ranks get the
+    /// longer parts.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "a share of less than a global batch is at most the batch size"
+    )]
+    const fn share_of(&self, samples: u64) -> (u64, u32) {
+        let (rank, world_size) = (self.rank as u64, self.world_size as u64);
+        let (base, longer) = (samples / world_size, samples % world_size);
+        let ranks_with_longer_part = if rank < longer { rank } else { longer };
+        (rank * base + ranks_with_longer_part, (base + (rank < longer) as u64) as u32)
+    }
+
+    const fn batches_from(&self, start: u64) -> u64 {
+        let left = self.samples.saturating_sub(start);
+        let (whole, rest) = (left / self.global_batch, left % self.global_batch);
+        let rest_gives_a_batch = match self.last {
+            Last::Drop => false,
+            Last::Short => self.share_of(rest).1 > 0,
+            Last::Pad => rest > 0,
+        };
+        whole + rest_gives_a_batch as u64
+    }
+
+    /// Moves to the next epoch's start where the rest yields no batch for any rank.
+    const fn step_over_end(&self, position: Position) -> Position {
+        let left = self.samples.saturating_sub(position.samples);
+        let least = match self.last {
+            Last::Drop => self.global_batch,
+            Last::Short | Last::Pad => 1,
+        };
+        if left >= least {
+            return position;
+        }
+        Position { epoch: position.epoch.saturating_add(1), samples: 0 }
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "bounded by the batch size just before")]
+const fn clamp_to_batch(samples: u64, batch_size: u32) -> u32 {
+    if samples < batch_size as u64 { samples as u32 } else { batch_size }
+}
+
+impl Rows {
+    /// The rows of the batch, padding included.
+    #[must_use]
+    pub const fn len(&self) -> u32 {
+        self.valid + self.padding
+    }
+
+    /// Whether the batch has no rows for this rank.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The rows that are no padding; they come first.
+    #[must_use]
+    pub const fn valid(&self) -> u32 {
+        self.valid
+    }
+
+    /// The rows that repeat other samples; they come last.
+    #[must_use]
+    pub const fn padding(&self) -> u32 {
+        self.padding
+    }
+
+    /// One row, of the epoch that the batch belongs to.
+    ///
+    /// # Panics
+    /// When the row is not below [`len`](Self::len).
+    #[must_use]
+    pub fn row(&self, row: u32, order: &EpochOrder) -> PlannedRow {
+        assert!(row < self.len(), "row {row} of {}", self.len());
+        let valid = row < self.valid;
+        let position = if valid {
+            self.first_position + u64::from(row)
+        } else {
+            (self.first_padding_position + u64::from(row - self.valid)) % self.samples
+        };
+        PlannedRow { position, sample: order.sample_at(position), valid }
+    }
+
+    /// All rows in order.
+    pub fn iter<'a>(&'a self, order: &'a EpochOrder) -> impl Iterator<Item = PlannedRow> + 'a {
+        (0..self.len()).map(|row| self.row(row, order))
+    }
+}
+
+impl EpochOrder {
+    /// Which epoch's order it is.
+    #[must_use]
+    pub const fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The sample at a place in the epoch, counted from 0. Constant time; allocates nothing.
+    ///
+    /// # Panics
+    /// When the place is not below the epoch's samples.
+    #[must_use]
+    pub fn sample_at(&self, position: u64) -> SampleId {
+        assert!(position < self.samples, "position {position} of {}", self.samples);
+        SampleId(match &self.permutation {
+            Some(permutation) => permutation.at(position),
+            None => position,
+        })
+    }
+}
+
+#[cfg(test)]
+#[path = "schedule_tests.rs"]
+mod tests;

@@ -1,0 +1,120 @@
+//! Runs a configuration's operations on image files and writes the rows, one after another, without a daemon.
+//!
+//! `apply_operations CONFIG.toml SEED EPOCH OUT [--repeat N] FILE…`: the TOML holds `[[stage]]` and `[output]` alone;
+//! the sample id of a file is its place in the list. A file that is refused gives no row and one line on standard
+//! output, `FILE: reason`. With `--repeat`, the work is done N times on one thread and the mean of
+//! the images' best times is printed.
+
+use std::error::Error;
+use std::io::Write as _;
+use std::time::{Duration, Instant};
+
+use forebay_order::DrawKey;
+use forebay_pipeline::{Row, SamplePlan, SampleTask, WorkerScratch};
+use forebay_protocol::ids::SampleId;
+use forebay_source::dataset::{Dataset, Defect, Field, FieldKind, FieldValue};
+use forebay_source::location::{FileId, FileTable, Location, SampleBytes};
+
+/// Files with the single field `image`.
+#[derive(Debug)]
+struct Files {
+    fields: [Field; 1],
+    count: u64,
+}
+
+impl FileTable for Files {
+    fn append_path(&self, _file: FileId, _path: &mut Vec<u8>) {}
+}
+
+impl Dataset for Files {
+    fn sample_count(&self) -> u64 {
+        self.count
+    }
+
+    fn fields(&self) -> &[Field] {
+        &self.fields
+    }
+
+    fn locate(&self, _id: SampleId, locations: &mut Vec<Location>) {
+        locations.push(Location::whole(FileId(0)));
+    }
+
+    fn read<'a>(
+        &'a self,
+        _id: SampleId,
+        bytes: SampleBytes<'a>,
+        values: &mut Vec<FieldValue<'a>>,
+    ) -> Result<(), Defect> {
+        values.push(FieldValue::EncodedImage(bytes.all()));
+        Ok(())
+    }
+
+    fn fingerprint(&self) -> [u8; 32] {
+        [0; 32]
+    }
+}
+
+struct OneRow(Vec<u8>);
+
+impl Row for OneRow {
+    fn dense(&mut self, _tensor: usize) -> &mut [u8] {
+        &mut self.0
+    }
+
+    fn ragged(&mut self, _tensor: usize, bytes: u64) -> Option<&mut [u8]> {
+        self.0.resize(usize::try_from(bytes).ok()?, 0);
+        Some(&mut self.0)
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let mut next = || arguments.next().ok_or("CONFIG SEED EPOCH OUT [--repeat N] FILE…");
+    let (config, seed, epoch, out) = (next()?, next()?, next()?, next()?);
+    let (seed, epoch) = (seed.parse()?, epoch.parse()?);
+    let mut files: Vec<String> = arguments.collect();
+    let mut repeats = 0;
+    if files.first().is_some_and(|first| first == "--repeat") {
+        repeats = files.get(1).ok_or("--repeat N")?.parse()?;
+        files.drain(..2);
+    }
+    let config = forebay_config::plain_config::plain_config(&std::fs::read_to_string(config)?);
+    let dataset = Files {
+        fields: [Field { name: "image".to_owned(), kind: FieldKind::EncodedImage }],
+        count: files.len() as u64,
+    };
+    let plan = SamplePlan::compile(&config, &dataset)?;
+    let row_bytes = plan.tensors()[0].row_pitch_bytes().ok_or("a row that large")?;
+    let mut row = OneRow(vec![0; usize::try_from(row_bytes)?]);
+    let mut scratch = WorkerScratch::default();
+    let mut rows = std::io::BufWriter::new(std::fs::File::create(out)?);
+    let mut tasks = Vec::new();
+    for (id, file) in (0..).zip(&files) {
+        let key = DrawKey { seed, epoch, sample: id };
+        tasks.push(SampleTask::new(SampleId(id), key, std::fs::read(file)?));
+    }
+    let mut run = |task: &mut SampleTask, row: &mut OneRow| {
+        (0..config.stages.len())
+            .try_for_each(|stage| plan.run(stage, task, &dataset, row, &mut scratch))
+    };
+    for (task, file) in tasks.iter_mut().zip(&files) {
+        match run(task, &mut row) {
+            Ok(()) => rows.write_all(&row.0)?,
+            Err(defect) => println!("{file}: {defect}"),
+        }
+    }
+    if repeats > 0 {
+        // The best time of each image: other work on the machine disturbs some repeats of some images.
+        let mut best = vec![Duration::MAX; tasks.len()];
+        for _ in 0..repeats {
+            for (task, best) in tasks.iter_mut().zip(&mut best) {
+                let start = Instant::now();
+                let _ = run(task, &mut row);
+                *best = start.elapsed().min(*best);
+            }
+        }
+        let each = best.iter().sum::<Duration>().as_secs_f64() / tasks.len() as f64;
+        println!("best of {repeats}: {:.1} µs an image, {:.0} images/s", each * 1e6, 1.0 / each);
+    }
+    Ok(())
+}

@@ -1,0 +1,181 @@
+//! Writes an array's elements into a row: native byte order, C order, the output's type. Bulk copies where possible.
+
+mod cast;
+
+use std::borrow::Cow;
+
+use forebay_protocol::tensor::DType;
+
+use super::buffers::prepare;
+use cast::cast;
+use forebay_source::dataset::{ArrayValue, Defect};
+
+/// The first sample's type and shape, which every sample must have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ArrayType {
+    pub dtype: DType,
+    pub shape: Vec<u64>,
+}
+
+impl std::fmt::Display for ArrayType {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{} {:?}", self.dtype.name(), self.shape)
+    }
+}
+
+/// An array in memory that operations may change: native byte order, C order.
+#[derive(Debug)]
+pub(crate) struct ArrayBuffer {
+    pub dtype: DType,
+    pub shape: Vec<u64>,
+    /// Exactly the elements.
+    pub bytes: Vec<u8>,
+}
+
+impl Default for ArrayBuffer {
+    fn default() -> Self {
+        Self { dtype: DType::U8, shape: Vec::new(), bytes: Vec::new() }
+    }
+}
+
+impl ArrayBuffer {
+    pub(crate) fn value(&self) -> ArrayValue<'_> {
+        ArrayValue {
+            dtype: self.dtype,
+            shape: Cow::Borrowed(&self.shape),
+            fortran_order: false,
+            big_endian: cfg!(target_endian = "big"),
+            bytes: Cow::Borrowed(&self.bytes),
+        }
+    }
+}
+
+/// Checks that an array has the type that all must have.
+///
+/// # Errors
+/// Names both types.
+pub(crate) fn check_type(
+    name: &str,
+    value: &ArrayValue<'_>,
+    expected: &ArrayType,
+) -> Result<(), Defect> {
+    if value.dtype == expected.dtype && *value.shape == *expected.shape {
+        return Ok(());
+    }
+    let found = ArrayType { dtype: value.dtype, shape: value.shape.to_vec() };
+    Err(Defect(format!("`{name}` is {found}, and the first sample's is {expected}")))
+}
+
+/// Writes all elements as `target`. `scratch` is used where they have to be reordered and cast.
+///
+/// # Errors
+/// The array has not the bytes that its shape needs.
+///
+/// # Panics
+/// When `row` has not exactly the bytes of the result.
+pub(crate) fn write_array(
+    name: &str,
+    value: &ArrayValue<'_>,
+    target: DType,
+    scratch: &mut Vec<u8>,
+    row: &mut [u8],
+) -> Result<(), Defect> {
+    let element_bytes = usize::try_from(value.dtype.size_bytes()).unwrap_or(1);
+    let expected = value
+        .shape
+        .iter()
+        .try_fold(value.dtype.size_bytes(), |bytes, side| bytes.checked_mul(*side));
+    if expected != Some(value.bytes.len() as u64) {
+        return Err(Defect(format!(
+            "`{name}` has {} bytes, and {} of shape {:?} needs {}",
+            value.bytes.len(),
+            value.dtype.name(),
+            value.shape,
+            expected.map_or_else(|| "more than fit".to_owned(), |bytes| bytes.to_string())
+        )));
+    }
+    let is_swapped = element_bytes > 1 && value.big_endian != cfg!(target_endian = "big");
+    let is_transposed =
+        value.fortran_order && value.shape.iter().filter(|side| **side > 1).count() > 1;
+    if !is_swapped && !is_transposed {
+        cast(value.dtype, &value.bytes, target, row);
+        return Ok(());
+    }
+    if value.dtype == target {
+        reorder(value, element_bytes, is_swapped, is_transposed, row);
+        return Ok(());
+    }
+    let plain = prepare(scratch, value.bytes.len());
+    reorder(value, element_bytes, is_swapped, is_transposed, plain);
+    cast(value.dtype, plain, target, row);
+    Ok(())
+}
+
+fn reorder(
+    value: &ArrayValue<'_>,
+    element_bytes: usize,
+    is_swapped: bool,
+    is_transposed: bool,
+    to: &mut [u8],
+) {
+    match element_bytes {
+        1 => reorder_elements::<1>(value, is_swapped, is_transposed, to),
+        2 => reorder_elements::<2>(value, is_swapped, is_transposed, to),
+        4 => reorder_elements::<4>(value, is_swapped, is_transposed, to),
+        _ => reorder_elements::<8>(value, is_swapped, is_transposed, to),
+    }
+}
+
+fn reorder_elements<const N: usize>(
+    value: &ArrayValue<'_>,
+    is_swapped: bool,
+    is_transposed: bool,
+    to: &mut [u8],
+) {
+    let from = value.bytes.as_chunks::<N>().0;
+    let to = to.as_chunks_mut::<N>().0;
+    let native = |mut element: [u8; N]| {
+        if is_swapped {
+            element.reverse();
+        }
+        element
+    };
+    if !is_transposed {
+        for (to, from) in to.iter_mut().zip(from) {
+            *to = native(*from);
+        }
+        return;
+    }
+    // Walks the result in C order; the source lies with the first axis fastest.
+    let sides: Vec<usize> =
+        value.shape.iter().map(|side| usize::try_from(*side).unwrap_or(0)).collect();
+    let Some((last, leading)) = sides.split_last() else {
+        return;
+    };
+    if *last == 0 {
+        return;
+    }
+    let last_stride: usize = leading.iter().product();
+    let mut index = vec![0; leading.len()];
+    for line in to.chunks_exact_mut(*last) {
+        let mut stride = 1;
+        let mut start = 0;
+        for (place, side) in index.iter().zip(leading) {
+            start += place * stride;
+            stride *= side;
+        }
+        for (to, from) in line.iter_mut().zip(from[start..].iter().step_by(last_stride)) {
+            *to = native(*from);
+        }
+        for (place, side) in index.iter_mut().zip(leading).rev() {
+            *place += 1;
+            if *place < *side {
+                break;
+            }
+            *place = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,231 @@
+//! What an operation is: how it is compiled against the fields before it, and how it is run on one sample.
+//!
+//! Fields have numbers: the dataset's come first, those that operations add follow. A field keeps its number, and a
+//! dropped one leaves its place empty. When it is compiled, an operation changes what [`FieldTypes`] says of a field,
+//! adds fields or drops them; when it is run, it does the same to [`Sample::fields`]. One that works on several fields
+//! takes their numbers and applies what it draws to each. Operations on a whole batch are [`crate::batch`]'s.
+
+use std::fmt::Debug;
+
+use super::field::{FieldInProgress, Tools};
+use super::image::{ImageTools, Normalization, PendingImage};
+use super::size::Size;
+use forebay_config::{ConfigError, Limits, Section, SourceLocation, nearest};
+use forebay_order::Draws;
+use forebay_source::dataset::{Defect, FieldKind};
+
+/// Something that is done to each sample. Shared by all work threads.
+pub(crate) trait Operation: Debug + Send + Sync {
+    /// Does it to one sample. The draws are this operation's own for this sample.
+    ///
+    /// # Errors
+    /// The sample is bad.
+    fn run(&self, sample: &mut Sample<'_, '_>, draws: &mut Draws) -> Result<(), Defect>;
+}
+
+/// A sample while operations run on it.
+#[derive(Debug)]
+pub(crate) struct Sample<'s, 'a> {
+    /// By number. A field that a later operation adds is [`FieldInProgress::Absent`].
+    pub fields: &'s mut [FieldInProgress<'a>],
+    /// The work thread's.
+    pub tools: &'s mut Tools,
+}
+
+impl<'a> Sample<'_, 'a> {
+    /// The image in a field, and the tools to work on it.
+    ///
+    /// # Errors
+    /// When there is none, which compiling excludes.
+    pub(crate) fn image(
+        &mut self,
+        field: usize,
+    ) -> Result<(&mut PendingImage<'a>, &mut ImageTools), Defect> {
+        match self.fields.get_mut(field) {
+            Some(FieldInProgress::Image(image)) => Ok((image, &mut self.tools.image)),
+            _ => Err(Defect("an operation found no decoded image".to_owned())),
+        }
+    }
+}
+
+/// What is known of an image that a field holds at some point of the plan.
+#[derive(Debug, Clone)]
+pub(crate) struct ImageType {
+    /// 1, 3 or 4.
+    pub channels: u8,
+    /// Where all images have the same.
+    pub size: Option<Size>,
+    /// Set by `normalize`.
+    pub normalization: Option<Normalization>,
+    /// Where `decode-image` stands.
+    pub location: SourceLocation,
+}
+
+/// What a field holds at some point of the plan.
+#[derive(Debug, Clone)]
+pub(crate) enum FieldType {
+    /// As the dataset gives it.
+    Raw(FieldKind),
+    /// A decoded image.
+    Image(ImageType),
+}
+
+/// What is known of a field at some point of the plan.
+#[derive(Debug)]
+pub(crate) struct FieldPlan {
+    pub name: String,
+    pub kind: FieldType,
+    /// The last stage with an operation on it, at whose end its row is written; without one that is the first stage.
+    pub last_stage: Option<usize>,
+    /// Set by an operation after which no operation finds it and no tensor holds it.
+    pub is_dropped: bool,
+}
+
+/// The fields before the next operation; an operation changes them when it is compiled.
+#[derive(Debug)]
+pub(crate) struct FieldTypes {
+    /// By number.
+    pub fields: Vec<FieldPlan>,
+    /// The stage that is being compiled.
+    pub stage: usize,
+    /// What one sample may take.
+    pub limits: Limits,
+}
+
+impl FieldTypes {
+    /// The fields that are not dropped.
+    pub(crate) fn present(&self) -> impl Iterator<Item = (usize, &FieldPlan)> {
+        self.fields.iter().enumerate().filter(|(_, field)| !field.is_dropped)
+    }
+
+    /// Their names.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.present().map(|(_, field)| field.name.as_str())
+    }
+
+    /// What a name that no field has may have meant.
+    pub(crate) fn hint(&self, wanted: &str) -> String {
+        nearest(wanted, self.names()).map_or_else(
+            || format!("the fields are: {}", self.names().collect::<Vec<_>>().join(", ")),
+            |name| format!("did you mean `{name}`?"),
+        )
+    }
+
+    /// Adds a field and gives its number.
+    ///
+    /// # Errors
+    /// There is one of that name.
+    pub(crate) fn add(&mut self, name: &str, kind: FieldType) -> Result<usize, String> {
+        if self.names().any(|other| other == name) {
+            return Err(format!("there is a field `{name}` already"));
+        }
+        let name = name.to_owned();
+        self.fields.push(FieldPlan { name, kind, last_stage: None, is_dropped: false });
+        Ok(self.fields.len() - 1)
+    }
+
+    /// The number of the field that the argument `field` names, by default the only one that is `what` (such as
+    /// "image"). The operation works on it in this stage.
+    ///
+    /// # Errors
+    /// There is no such field, none of that kind, or more than one.
+    pub(crate) fn find(
+        &mut self,
+        operation: &str,
+        arguments: &Section,
+        field: Option<String>,
+        what: &str,
+        is_fit: impl Fn(&FieldType) -> bool,
+    ) -> Result<usize, ConfigError> {
+        let found = if let Some(wanted) = field {
+            let fail = |message: String| Err(arguments.error_at("field", message));
+            match self.present().find(|(_, field)| field.name == wanted) {
+                Some((index, field)) if is_fit(&field.kind) => index,
+                Some(_) => {
+                    return fail(format!(
+                        "`{operation}` needs an {what}, but field `{wanted}` is not one"
+                    ));
+                }
+                None => {
+                    let (path, hint) = (arguments.key_path("field"), self.hint(&wanted));
+                    return fail(format!(
+                        "`{path}` names no field of the dataset: {wanted:?}; {hint}"
+                    ));
+                }
+            }
+        } else {
+            let mut fit = self.present().filter(|(_, field)| is_fit(&field.kind));
+            match (fit.next(), fit.next()) {
+                (Some((index, _)), None) => index,
+                (None, _) => {
+                    return Err(arguments.error(format!(
+                        "`{operation}` needs an {what}, and the dataset has none (its fields: {})",
+                        self.names().collect::<Vec<_>>().join(", ")
+                    )));
+                }
+                (Some((_, first)), Some((_, second))) => {
+                    let (first, second) = (&first.name, &second.name);
+                    return Err(arguments.error(format!(
+                        "`{operation}` needs `field`: the dataset has several {what}s (`{first}`, `{second}`, …); add \
+                         `field = \"{first}\"`"
+                    )));
+                }
+            }
+        };
+        self.fields[found].last_stage = Some(self.stage);
+        Ok(found)
+    }
+
+    /// As [`find`](Self::find), for an image file or a decoded image.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub(crate) fn image_field(
+        &mut self,
+        operation: &str,
+        arguments: &Section,
+        field: Option<String>,
+    ) -> Result<usize, ConfigError> {
+        self.find(operation, arguments, field, "image", |kind| {
+            matches!(kind, FieldType::Image(_) | FieldType::Raw(FieldKind::EncodedImage))
+        })
+    }
+
+    /// The decoded image in the field that the argument `field` names.
+    ///
+    /// # Errors
+    /// As [`image_field`](Self::image_field), and when the image is not decoded.
+    pub(crate) fn decoded_image(
+        &mut self,
+        operation: &str,
+        arguments: &Section,
+        field: Option<String>,
+    ) -> Result<(usize, &mut ImageType), ConfigError> {
+        let index = self.image_field(operation, arguments, field)?;
+        match &mut self.fields[index].kind {
+            FieldType::Image(image) => Ok((index, image)),
+            FieldType::Raw(_) => Err(arguments.error(format!(
+                "`{operation}` needs a decoded image; put `decode-image` before it"
+            ))),
+        }
+    }
+
+    /// Like [`decoded_image`](Self::decoded_image), for an operation that computes pixels anew.
+    ///
+    /// # Errors
+    /// As [`decoded_image`](Self::decoded_image), and when the image is normalised already.
+    pub(crate) fn image_of_bytes(
+        &mut self,
+        operation: &str,
+        arguments: &Section,
+        field: Option<String>,
+    ) -> Result<(usize, &mut ImageType), ConfigError> {
+        let (index, image) = self.decoded_image(operation, arguments, field)?;
+        if image.normalization.is_some() {
+            return Err(
+                arguments.error(format!("`{operation}` works on bytes; put it before `normalize`"))
+            );
+        }
+        Ok((index, image))
+    }
+}

@@ -1,0 +1,199 @@
+//! From an image file to pixels: finds the format by the file's first bytes, reads the header, decodes.
+//!
+//! Pixels are 8-bit, height × width × channels, as Pillow's `open(…).convert("RGB")` (or `"L"`, `"RGBA"`) gives them.
+//! A format is one file here and one line in [`Format::of`].
+
+pub(crate) mod colour;
+pub(crate) mod exif;
+mod png;
+mod webp;
+
+use super::buffers::prepare;
+use super::jpeg::{self, JpegDecoder, JpegHeader};
+use super::reduction::Reduction;
+use super::size::{Rectangle, Size};
+use exif::Orientation;
+use forebay_source::dataset::Defect;
+
+/// A format that is known by its first bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Format {
+    Jpeg,
+    Png,
+    WebP,
+}
+
+/// What a format's decoder wants to know of the file again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Coding {
+    Jpeg(JpegHeader),
+    Png,
+    WebP,
+}
+
+impl Format {
+    fn of(file: &[u8]) -> Option<Self> {
+        match file {
+            [0xff, 0xd8, 0xff, ..] => Some(Self::Jpeg),
+            [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Some(Self::Png),
+            [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Some(Self::WebP),
+            _ => None,
+        }
+    }
+}
+
+/// What is known of an image before its pixels are decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ImageHeader {
+    coding: Coding,
+    /// As stored.
+    stored: Size,
+    /// What turns the stored image into the one that is meant; `AsStored` when that was not asked for.
+    orientation: Orientation,
+}
+
+impl ImageHeader {
+    /// The size of the decoded image, its orientation applied.
+    pub(crate) const fn size(&self) -> Size {
+        if self.orientation.swaps_sides() {
+            Size { width: self.stored.height, height: self.stored.width }
+        } else {
+            self.stored
+        }
+    }
+
+    /// The reduction, or none where the decoder has none or its pixels would no longer lie on the turned image's.
+    pub(crate) fn reducible(&self, reduction: Reduction) -> Reduction {
+        let can = matches!(self.coding, Coding::Jpeg(header) if header.block_width.is_some())
+            && (self.orientation == Orientation::AsStored || reduction.divides(self.stored));
+        if can { reduction } else { Reduction::NONE }
+    }
+}
+
+/// A work thread's decoders and their scratch memory.
+#[derive(Debug, Default)]
+pub(crate) struct Decoders {
+    jpeg: JpegDecoder,
+    /// What a file holds before its colours or its orientation are converted.
+    unconverted: Vec<u8>,
+}
+
+impl Decoders {
+    /// Images decoded in spite of a warning.
+    pub(crate) const fn warnings(&self) -> u64 {
+        self.jpeg.warnings
+    }
+
+    /// Gives back what an unusually large image took.
+    pub(crate) fn trim(&mut self, limit_bytes: usize) {
+        self.jpeg.trim(limit_bytes);
+        if self.unconverted.capacity() > limit_bytes {
+            self.unconverted = Vec::new();
+        }
+    }
+
+    /// Reads the header of a file of any known format.
+    ///
+    /// # Errors
+    /// The format is unknown, the header is defective, or the image has no pixels or more than `most_pixels`.
+    pub(crate) fn read_header(
+        &mut self,
+        file: &[u8],
+        apply_orientation: bool,
+        most_pixels: u64,
+    ) -> Result<ImageHeader, Defect> {
+        let Some(format) = Format::of(file) else {
+            return Err(Defect(unknown_format(file)));
+        };
+        let (coding, (stored, tag)) = match format {
+            Format::Jpeg => {
+                let header = jpeg::read_header(file)?;
+                (Coding::Jpeg(header), (header.size, header.orientation))
+            }
+            Format::Png => (Coding::Png, png::read_header(file, apply_orientation)?),
+            Format::WebP => (Coding::WebP, webp::read_header(file, apply_orientation)?),
+        };
+        let pixels = u64::from(stored.width) * u64::from(stored.height);
+        if pixels == 0 {
+            return Err(Defect(format!(
+                "the image has no pixels ({}x{})",
+                stored.width, stored.height
+            )));
+        }
+        if pixels > most_pixels {
+            return Err(Defect(format!(
+                "the image has {pixels} pixels ({}x{}), more than limits.pixels ({most_pixels})",
+                stored.width, stored.height
+            )));
+        }
+        let orientation =
+            if apply_orientation { Orientation::from_tag(tag) } else { Orientation::AsStored };
+        Ok(ImageHeader { coding, stored, orientation })
+    }
+
+    /// Decodes at least `needed` of the image into `pixels` (rows without gaps) and returns the part decoded. Both count
+    /// in pixels of the image made smaller by `reduction`, which must be one that [`ImageHeader::reducible`] gave.
+    ///
+    /// # Errors
+    /// The file is defective, also where only a part not needed is.
+    ///
+    /// # Panics
+    /// When `needed` is empty or does not lie in the image.
+    pub(crate) fn decode(
+        &mut self,
+        file: &[u8],
+        header: &ImageHeader,
+        reduction: Reduction,
+        channels: u8,
+        needed: Rectangle,
+        pixels: &mut Vec<u8>,
+    ) -> Result<Rectangle, Defect> {
+        if header.orientation != Orientation::AsStored {
+            let mut stored = std::mem::take(&mut self.unconverted);
+            let upright = ImageHeader { orientation: Orientation::AsStored, ..*header };
+            let size = reduction.size(header.stored);
+            let whole = Rectangle::whole(size);
+            let decoded = self.decode(file, &upright, reduction, channels, whole, &mut stored);
+            if decoded.is_ok() {
+                let bytes = stored_bytes(size, channels);
+                let turned = prepare(pixels, bytes);
+                header.orientation.apply(&stored[..bytes], size, channels, turned);
+            }
+            self.unconverted = stored;
+            return decoded.map(|_| Rectangle::whole(reduction.size(header.size())));
+        }
+        match header.coding {
+            Coding::Jpeg(jpeg) => {
+                self.jpeg.decode(file, &jpeg, reduction, channels, needed, pixels)
+            }
+            Coding::Png => {
+                png::decode(file, header.stored, channels, &mut self.unconverted, pixels)?;
+                Ok(Rectangle::whole(header.stored))
+            }
+            Coding::WebP => {
+                webp::decode(file, header.stored, channels, &mut self.unconverted, pixels)?;
+                Ok(Rectangle::whole(header.stored))
+            }
+        }
+    }
+}
+
+const fn stored_bytes(size: Size, channels: u8) -> usize {
+    size.width as usize * size.height as usize * channels as usize
+}
+
+fn unknown_format(file: &[u8]) -> String {
+    use std::fmt::Write as _;
+    if file.is_empty() {
+        return "the image file is empty".to_owned();
+    }
+    let mut message = "not a JPEG, PNG or WebP file: it begins with".to_owned();
+    for byte in file.iter().take(8) {
+        // Writing to a string cannot fail.
+        let _ = write!(message, " {byte:02x}");
+    }
+    message
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,167 @@
+//! The orientation tag of an EXIF block, and what it does to an image.
+//!
+//! Reads TIFF 6.0's first directory and nothing else. A block that is not well formed means no orientation.
+
+use crate::size::Size;
+
+/// How the stored image has to be turned: EXIF 2.3, tag 0x0112, in the words of Pillow's `ImageOps.exif_transpose`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Orientation {
+    /// 1.
+    AsStored,
+    /// 2: left to right.
+    Mirrored,
+    /// 3.
+    Turned180,
+    /// 4: top to bottom.
+    Flipped,
+    /// 5: across the main diagonal.
+    Transposed,
+    /// 6: clockwise by a quarter.
+    TurnedClockwise,
+    /// 7: across the other diagonal.
+    Transversed,
+    /// 8: counter-clockwise by a quarter.
+    TurnedCounterClockwise,
+}
+
+impl Orientation {
+    /// The meaning of the tag; any other value than 2 to 8 means nothing.
+    pub(crate) const fn from_tag(tag: u8) -> Self {
+        match tag {
+            2 => Self::Mirrored,
+            3 => Self::Turned180,
+            4 => Self::Flipped,
+            5 => Self::Transposed,
+            6 => Self::TurnedClockwise,
+            7 => Self::Transversed,
+            8 => Self::TurnedCounterClockwise,
+            _ => Self::AsStored,
+        }
+    }
+
+    /// Whether width and height change places.
+    pub(crate) const fn swaps_sides(self) -> bool {
+        matches!(
+            self,
+            Self::Transposed
+                | Self::TurnedClockwise
+                | Self::Transversed
+                | Self::TurnedCounterClockwise
+        )
+    }
+
+    /// Writes the turned image. Both buffers hold exactly the image.
+    pub(crate) fn apply(self, stored: &[u8], size: Size, channels: u8, turned: &mut [u8]) {
+        let (width, height) = (size.width as usize, size.height as usize);
+        let channels = usize::from(channels);
+        let out_width = if self.swaps_sides() { height } else { width };
+        for (row, line) in turned.chunks_exact_mut(out_width * channels).enumerate() {
+            for (column, pixel) in line.chunks_exact_mut(channels).enumerate() {
+                let (x, y) = match self {
+                    Self::AsStored => (column, row),
+                    Self::Mirrored => (width - 1 - column, row),
+                    Self::Turned180 => (width - 1 - column, height - 1 - row),
+                    Self::Flipped => (column, height - 1 - row),
+                    Self::Transposed => (row, column),
+                    Self::TurnedClockwise => (row, height - 1 - column),
+                    Self::Transversed => (width - 1 - row, height - 1 - column),
+                    Self::TurnedCounterClockwise => (width - 1 - row, column),
+                };
+                let from = (y * width + x) * channels;
+                pixel.copy_from_slice(&stored[from..from + channels]);
+            }
+        }
+    }
+}
+
+/// The orientation tag in a TIFF block, 1 to 8; 1 when there is none.
+pub(crate) fn orientation(tiff: &[u8]) -> u8 {
+    find(tiff).filter(|tag| (1..=8).contains(tag)).unwrap_or(1)
+}
+
+fn find(tiff: &[u8]) -> Option<u8> {
+    let big_endian = match tiff.get(..4)? {
+        b"MM\0\x2a" => true,
+        b"II\x2a\0" => false,
+        _ => return None,
+    };
+    let short = |at: usize| {
+        let bytes = [*tiff.get(at)?, *tiff.get(at + 1)?];
+        Some(if big_endian { u16::from_be_bytes(bytes) } else { u16::from_le_bytes(bytes) })
+    };
+    let long = |at: usize| {
+        let (first, second) = (u32::from(short(at)?), u32::from(short(at + 2)?));
+        Some(if big_endian { first << 16 | second } else { second << 16 | first })
+    };
+    let directory = usize::try_from(long(4)?).ok()?;
+    let entries = usize::from(short(directory)?);
+    (0..entries).find_map(|entry| {
+        let at = directory.checked_add(2)?.checked_add(entry * 12)?;
+        let is_orientation = short(at)? == 0x0112 && short(at + 2)? == 3;
+        is_orientation.then(|| short(at + 8)).flatten().and_then(|tag| u8::try_from(tag).ok())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(big_endian: bool, tag: u16, value: u16) -> Vec<u8> {
+        let short = |v: u16| {
+            if big_endian { v.to_be_bytes() } else { v.to_le_bytes() }
+        };
+        let long = |v: u32| {
+            if big_endian { v.to_be_bytes() } else { v.to_le_bytes() }
+        };
+        let mut block = if big_endian { b"MM".to_vec() } else { b"II".to_vec() };
+        block.extend(short(42));
+        block.extend(long(8));
+        block.extend(short(2));
+        for (tag, value) in [(0x0100, 7), (tag, value)] {
+            block.extend(short(tag));
+            block.extend(short(3));
+            block.extend(long(1));
+            block.extend(short(value));
+            block.extend(short(0));
+        }
+        block
+    }
+
+    #[test]
+    fn the_tag_is_found_in_both_byte_orders() {
+        for big_endian in [false, true] {
+            let found = block(big_endian, 0x0112, 6);
+            assert_eq!(orientation(&found), 6);
+            assert_eq!(orientation(&block(big_endian, 0x0112, 9)), 1);
+            assert_eq!(orientation(&block(big_endian, 0x0113, 6)), 1);
+            for length in 0..found.len() {
+                let _ = orientation(&found[..length]);
+            }
+        }
+        assert_eq!(orientation(&[0xff; 40]), 1);
+    }
+
+    #[test]
+    fn each_orientation_moves_the_corners() {
+        // 1 2 3
+        // 4 5 6
+        let stored = [1, 2, 3, 4, 5, 6];
+        let expected: [[u8; 6]; 8] = [
+            [1, 2, 3, 4, 5, 6],
+            [3, 2, 1, 6, 5, 4],
+            [6, 5, 4, 3, 2, 1],
+            [4, 5, 6, 1, 2, 3],
+            [1, 4, 2, 5, 3, 6],
+            [4, 1, 5, 2, 6, 3],
+            [6, 3, 5, 2, 4, 1],
+            [3, 6, 2, 5, 1, 4],
+        ];
+        for (tag, expected) in (1..=8).zip(expected) {
+            let mut turned = [0; 6];
+            let size = Size { width: 3, height: 2 };
+            Orientation::from_tag(tag).apply(&stored, size, 1, &mut turned);
+            assert_eq!(turned, expected, "{tag}");
+        }
+    }
+}

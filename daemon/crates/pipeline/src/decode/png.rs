@@ -1,0 +1,119 @@
+//! PNG through zune-png (pure Rust): 1 to 16 bits, palette, grey, alpha, interlaced; of an animation the first frame.
+//!
+//! Every checksum is verified and the end chunk must be there. Pillow stops when it has the pixels, so it takes a file
+//! that lacks a part of its last bytes (image data's checksum, end chunk) or has a wrong checksum there; this does not.
+//! Nor does it take a header with an unknown compression or interlacing, or an interlaced image that lacks rows.
+
+use zune_core::bit_depth::{BitDepth, ByteEndian};
+use zune_core::bytestream::ZCursor;
+use zune_core::options::DecoderOptions;
+use zune_png::PngDecoder;
+
+use super::{colour, exif};
+use crate::buffers::prepare;
+use crate::size::Size;
+use forebay_source::dataset::Defect;
+
+fn defect(reason: impl std::fmt::Debug) -> Defect {
+    // zune-png's reasons are written for a terminal, over several lines.
+    let reason = format!("{reason:?}");
+    let words: Vec<&str> = reason.split_whitespace().collect();
+    Defect(format!("cannot decode the PNG file: {}", words.join(" ")))
+}
+
+fn decoder(file: &[u8], size: Size) -> PngDecoder<ZCursor<&[u8]>> {
+    let options = DecoderOptions::default()
+        .set_max_width(size.width as usize)
+        .set_max_height(size.height as usize)
+        .set_strict_mode(true)
+        .set_byte_endian(ByteEndian::BE)
+        .png_set_add_alpha_channel(false)
+        .png_set_strip_to_8bit(false)
+        .png_set_decode_animated(false);
+    PngDecoder::new_with_options(ZCursor::new(file), options)
+}
+
+/// The size and the EXIF orientation (1 unless asked for).
+pub(super) fn read_header(file: &[u8], wants_orientation: bool) -> Result<(Size, u8), Defect> {
+    let Some((size, tag)) = file.get(16..24).map(|sides| {
+        let side = |at: usize| {
+            u32::from_be_bytes([sides[at], sides[at + 1], sides[at + 2], sides[at + 3]])
+        };
+        (Size { width: side(0), height: side(4) }, 1)
+    }) else {
+        return Err(Defect("image file is truncated: the PNG header does not end".to_owned()));
+    };
+    if &file[12..16] != b"IHDR" {
+        return Err(Defect("the PNG file does not begin with its header".to_owned()));
+    }
+    // zune-png does not look at it.
+    if let Some(method @ 1..) = file.get(27) {
+        return Err(Defect(format!("unknown PNG filter method {method}")));
+    }
+    Ok((size, if wants_orientation { orientation(file) } else { tag }))
+}
+
+/// Walks the chunks to `eXIf`.
+fn orientation(file: &[u8]) -> u8 {
+    let mut at = 8_usize;
+    while let Some(head) = file.get(at..at.saturating_add(8)) {
+        let length = u32::from_be_bytes([head[0], head[1], head[2], head[3]]) as usize;
+        let body = at + 8;
+        if &head[4..8] == b"eXIf" {
+            return file.get(body..body.saturating_add(length)).map_or(1, exif::orientation);
+        }
+        at = body.saturating_add(length).saturating_add(4);
+    }
+    1
+}
+
+/// Decodes the image, converted to 1, 3 or 4 channels of 8 bits.
+pub(super) fn decode(
+    file: &[u8],
+    size: Size,
+    channels: u8,
+    unconverted: &mut Vec<u8>,
+    pixels: &mut Vec<u8>,
+) -> Result<(), Defect> {
+    let mut decoder = decoder(file, size);
+    decoder.decode_headers().map_err(defect)?;
+    let (Some(colours), Some(depth), Some(bytes), Some(dimensions)) =
+        (decoder.colorspace(), decoder.depth(), decoder.output_buffer_size(), decoder.dimensions())
+    else {
+        return Err(defect("no header"));
+    };
+    if dimensions != (size.width as usize, size.height as usize) {
+        return Err(defect("two headers"));
+    }
+    let count = size.width as usize * size.height as usize;
+    let from_channels =
+        u8::try_from(colours.num_components()).map_err(|_| defect("its channels"))?;
+    let sample_bytes = if depth == BitDepth::Sixteen { 2 } else { 1 };
+    if bytes != count * usize::from(from_channels) * sample_bytes {
+        return Err(defect(format!("{bytes} bytes for {count} pixels")));
+    }
+    let out = prepare(pixels, count * usize::from(channels));
+    if sample_bytes == 1 && from_channels == channels {
+        return decoder.decode_into(out).map_err(defect);
+    }
+    let from = prepare(unconverted, bytes);
+    decoder.decode_into(from).map_err(defect)?;
+    let mut from_bytes = bytes;
+    if sample_bytes == 2 {
+        from_bytes = bytes / 2;
+        // Pillow keeps 16-bit grey as it is and clips it on conversion; of other colours it reads the high bytes.
+        let clips = matches!(from_channels, 1);
+        for at in 0..from_bytes {
+            let (high, low) = (from[2 * at], from[2 * at + 1]);
+            from[at] = if !clips {
+                high
+            } else if high > 0 {
+                255
+            } else {
+                low
+            };
+        }
+    }
+    colour::convert(from_channels, &from[..from_bytes], channels, out);
+    Ok(())
+}

@@ -1,0 +1,56 @@
+//! Formats by content, limits, orientation.
+
+use super::*;
+use crate::test_images::{gradient, jpeg, with_orientation};
+use forebay_config::Limits;
+
+const MOST_PIXELS: u64 = 178_956_970;
+
+#[test]
+fn the_default_limit_is_pillows() {
+    assert_eq!(Limits::default().pixels, MOST_PIXELS);
+}
+
+#[test]
+fn an_unknown_file_shows_its_first_bytes() {
+    let mut decoders = Decoders::default();
+    let refused = decoders.read_header(b"BM\x01\x02", false, MOST_PIXELS).unwrap_err();
+    assert_eq!(refused.0, "not a JPEG, PNG or WebP file: it begins with 42 4d 01 02");
+    assert_eq!(
+        decoders.read_header(b"", false, MOST_PIXELS).unwrap_err().0,
+        "the image file is empty"
+    );
+}
+
+#[test]
+fn too_many_pixels_are_refused_from_the_header() {
+    let mut file = jpeg(&gradient(16, 16, 3), 16, 16, 3);
+    let frame = file.windows(2).position(|marker| marker == [0xff, 0xc0]).unwrap();
+    file[frame + 5..frame + 9].copy_from_slice(&[0xff, 0xff, 0xff, 0xff]);
+    let refused = Decoders::default().read_header(&file, false, MOST_PIXELS).unwrap_err();
+    assert_eq!(
+        refused.0,
+        "the image has 4294836225 pixels (65535x65535), more than limits.pixels (178956970)"
+    );
+    file[frame + 5..frame + 9].copy_from_slice(&[0, 0, 0, 9]);
+    let refused = Decoders::default().read_header(&file, false, MOST_PIXELS).unwrap_err();
+    assert_eq!(refused.0, "the image has no pixels (9x0)");
+}
+
+#[test]
+fn orientation_is_applied_only_on_request() {
+    let file = with_orientation(&jpeg(&gradient(24, 16, 3), 24, 16, 3), 6);
+    let mut decoders = Decoders::default();
+    let as_stored = decoders.read_header(&file, false, MOST_PIXELS).unwrap();
+    assert_eq!(as_stored.size(), Size { width: 24, height: 16 });
+    let turned = decoders.read_header(&file, true, MOST_PIXELS).unwrap();
+    assert_eq!(turned.size(), Size { width: 16, height: 24 });
+    let (mut before, mut after) = (Vec::new(), Vec::new());
+    let whole = Rectangle::whole(as_stored.size());
+    decoders.decode(&file, &as_stored, Reduction::NONE, 3, whole, &mut before).unwrap();
+    let corner = Rectangle { left: 0, top: 0, width: 1, height: 1 };
+    let area = decoders.decode(&file, &turned, Reduction::NONE, 3, corner, &mut after).unwrap();
+    assert_eq!(area, Rectangle::whole(turned.size()));
+    // Clockwise: the lower left corner comes to the upper left.
+    assert_eq!(after[..3], before[15 * 24 * 3..15 * 24 * 3 + 3]);
+}

@@ -1,0 +1,68 @@
+//! WebP through image-webp (pure Rust): lossy, lossless, with alpha; of an animation the first frame.
+
+use std::io::Cursor;
+
+use image_webp::WebPDecoder;
+
+use super::{colour, exif};
+use crate::buffers::prepare;
+use crate::size::Size;
+use forebay_source::dataset::Defect;
+
+fn defect(reason: impl std::fmt::Display) -> Defect {
+    Defect(format!("cannot decode the WebP file: {reason}"))
+}
+
+/// The size and the EXIF orientation (1 unless asked for).
+pub(super) fn read_header(file: &[u8], wants_orientation: bool) -> Result<(Size, u8), Defect> {
+    // image-webp reads what it needs; libwebp wants all that the container announces.
+    let announced = file
+        .get(4..8)
+        .map_or(0, |size| u64::from(u32::from_le_bytes([size[0], size[1], size[2], size[3]])) + 8);
+    if announced > file.len() as u64 {
+        return Err(Defect(format!(
+            "image file is truncated: {} of {announced} bytes of WebP",
+            file.len()
+        )));
+    }
+    let first_chunk = file
+        .get(16..20)
+        .map_or(0, |size| 20 + u64::from(u32::from_le_bytes([size[0], size[1], size[2], size[3]])));
+    if first_chunk > announced {
+        return Err(Defect(format!(
+            "the first chunk of the WebP file ends at byte {first_chunk} of {announced}"
+        )));
+    }
+    let mut decoder = WebPDecoder::new(Cursor::new(file)).map_err(defect)?;
+    let (width, height) = decoder.dimensions();
+    let mut tag = 1;
+    if wants_orientation && let Ok(Some(block)) = decoder.exif_metadata() {
+        tag = exif::orientation(block.strip_prefix(b"Exif\0\0").unwrap_or(&block));
+    }
+    Ok((Size { width, height }, tag))
+}
+
+/// Decodes the image, converted to 1, 3 or 4 channels.
+pub(super) fn decode(
+    file: &[u8],
+    size: Size,
+    channels: u8,
+    unconverted: &mut Vec<u8>,
+    pixels: &mut Vec<u8>,
+) -> Result<(), Defect> {
+    let mut decoder = WebPDecoder::new(Cursor::new(file)).map_err(defect)?;
+    let count = size.width as usize * size.height as usize;
+    let from_channels = if decoder.has_alpha() { 4 } else { 3 };
+    let bytes = count * usize::from(from_channels);
+    if decoder.output_buffer_size() != Some(bytes) {
+        return Err(defect("two headers"));
+    }
+    let out = prepare(pixels, count * usize::from(channels));
+    if from_channels == channels {
+        return decoder.read_image(out).map_err(defect);
+    }
+    let from = prepare(unconverted, bytes);
+    decoder.read_image(from).map_err(defect)?;
+    colour::convert(from_channels, from, channels, out);
+    Ok(())
+}

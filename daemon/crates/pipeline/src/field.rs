@@ -1,0 +1,249 @@
+//! One field of one sample: while a stage's operations run on it, and between two stages.
+//!
+//! A value borrows from the fetched bytes or from the dataset as long as no operation changes it. Between two stages it
+//! borrows from nothing: what lies in the fetched bytes is kept as a range of them, the rest in buffers that are reused.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use forebay_protocol::tensor::DType;
+use forebay_source::dataset::{ArrayValue, Defect, FieldValue};
+
+use super::array::{ArrayBuffer, write_array};
+use super::buffers::KEPT_BYTES;
+use super::image::{ImageTools, PendingImage, PlannedImage};
+
+/// Spare array buffers that a work thread keeps.
+const KEPT_ARRAYS: usize = 8;
+
+/// A work thread's tools and scratch memory.
+#[derive(Debug, Default)]
+pub(crate) struct Tools {
+    /// Decoders, resizer, buffers for pixels.
+    pub image: ImageTools,
+    /// Elements in native byte order and C order, before they are cast.
+    pub reordered: Vec<u8>,
+    arrays: Vec<ArrayBuffer>,
+}
+
+/// One field of a sample while operations run on it.
+#[derive(Debug)]
+pub(crate) enum FieldInProgress<'a> {
+    /// Nothing: its row is written, it was dropped, or the operation that adds it has not run.
+    Absent,
+    /// In its row: read there directly.
+    InPlace,
+    /// An image's file.
+    File(&'a [u8]),
+    /// Bytes or text.
+    Bytes(Cow<'a, [u8]>),
+    /// A single number, in native byte order.
+    Number(DType, [u8; 8]),
+    /// An array as it lies in the file.
+    Array(ArrayValue<'a>),
+    /// An array that operations may change.
+    Buffer(ArrayBuffer),
+    /// An image.
+    Image(PendingImage<'a>),
+}
+
+/// A field between two stages.
+#[derive(Debug)]
+pub(crate) enum CarriedField {
+    /// As [`FieldInProgress::Absent`].
+    Absent,
+    /// An image's file.
+    File(CarriedBytes),
+    /// Bytes or text.
+    Bytes(CarriedBytes),
+    /// An array.
+    Buffer(ArrayBuffer),
+    /// Decoded.
+    Image(PendingImage<'static>),
+    /// An image that is not decoded before its first resampling is known, and its file.
+    Planned(PlannedImage, CarriedBytes),
+}
+
+/// Bytes between two stages.
+#[derive(Debug)]
+pub(crate) enum CarriedBytes {
+    /// A part of the fetched bytes, which stay.
+    Fetched(Range<usize>),
+    /// Unpacked from them, or the dataset's.
+    Own(Vec<u8>),
+}
+
+impl CarriedBytes {
+    fn of(part: Cow<'_, [u8]>, fetched: &[u8]) -> Self {
+        let Cow::Borrowed(part) = part else {
+            return Self::Own(part.into_owned());
+        };
+        let start = part.as_ptr().addr().wrapping_sub(fetched.as_ptr().addr());
+        match start.checked_add(part.len()) {
+            Some(end) if end <= fetched.len() => Self::Fetched(start..end),
+            _ => Self::Own(part.to_vec()),
+        }
+    }
+
+    fn get<'a>(&'a self, fetched: &'a [u8]) -> &'a [u8] {
+        match self {
+            Self::Fetched(range) => &fetched[range.clone()],
+            Self::Own(bytes) => bytes,
+        }
+    }
+
+    const fn held_bytes(&self) -> usize {
+        match self {
+            Self::Fetched(_) => 0,
+            Self::Own(bytes) => bytes.len(),
+        }
+    }
+}
+
+impl<'a> From<FieldValue<'a>> for FieldInProgress<'a> {
+    fn from(value: FieldValue<'a>) -> Self {
+        match value {
+            FieldValue::EncodedImage(file) => Self::File(file),
+            FieldValue::Bytes(bytes) => Self::Bytes(bytes),
+            FieldValue::Text(Cow::Borrowed(text)) => Self::Bytes(text.as_bytes().into()),
+            FieldValue::Text(Cow::Owned(text)) => Self::Bytes(text.into_bytes().into()),
+            FieldValue::Array(array) => Self::Array(array),
+            FieldValue::Integer(value) => Self::Number(DType::I64, value.to_ne_bytes()),
+            FieldValue::Float(value) => Self::Number(DType::F64, value.to_ne_bytes()),
+            FieldValue::InPlace => Self::InPlace,
+        }
+    }
+}
+
+impl<'a> FieldInProgress<'a> {
+    /// A field as the stage before left it.
+    pub(crate) fn pick_up(carried: &'a mut CarriedField, fetched: &'a [u8]) -> Self {
+        match carried {
+            CarriedField::Absent => Self::Absent,
+            CarriedField::File(file) => Self::File(file.get(fetched)),
+            CarriedField::Bytes(bytes) => Self::Bytes(bytes.get(fetched).into()),
+            CarriedField::Planned(planned, file) => {
+                Self::Image(planned.with_file(file.get(fetched)))
+            }
+            CarriedField::Buffer(_) | CarriedField::Image(_) => {
+                match std::mem::replace(carried, CarriedField::Absent) {
+                    CarriedField::Buffer(array) => Self::Buffer(array),
+                    CarriedField::Image(image) => Self::Image(image),
+                    _ => Self::Absent,
+                }
+            }
+        }
+    }
+
+    /// The array or number, to be changed in place.
+    ///
+    /// # Errors
+    /// There is none, or it has not the bytes that its shape needs.
+    pub(crate) fn array(&mut self, tools: &mut Tools) -> Result<&mut ArrayBuffer, Defect> {
+        if let Some(value) = self.array_value() {
+            let mut buffer = tools.arrays.pop().unwrap_or_default();
+            buffer.dtype = value.dtype;
+            buffer.shape.clear();
+            buffer.shape.extend_from_slice(&value.shape);
+            buffer.bytes.resize(value.bytes.len(), 0);
+            write_array("array", &value, value.dtype, &mut tools.reordered, &mut buffer.bytes)?;
+            *self = Self::Buffer(buffer);
+        }
+        match self {
+            Self::Buffer(buffer) => Ok(buffer),
+            _ => Err(Defect("an operation found no array".to_owned())),
+        }
+    }
+
+    /// The array or number, if it is one that no operation has changed.
+    fn array_value(&self) -> Option<ArrayValue<'_>> {
+        Some(match self {
+            Self::Number(dtype, bytes) => ArrayValue {
+                dtype: *dtype,
+                shape: Cow::Borrowed(&[]),
+                fortran_order: false,
+                big_endian: cfg!(target_endian = "big"),
+                bytes: Cow::Borrowed(bytes),
+            },
+            Self::Array(array) => ArrayValue {
+                shape: Cow::Borrowed(&array.shape),
+                bytes: Cow::Borrowed(&array.bytes),
+                ..*array
+            },
+            _ => return None,
+        })
+    }
+
+    /// The array or number, to be written.
+    pub(crate) fn elements(&self) -> Option<ArrayValue<'_>> {
+        match self {
+            Self::Buffer(buffer) => Some(buffer.value()),
+            _ => self.array_value(),
+        }
+    }
+
+    /// Leaves it for the next stage.
+    ///
+    /// # Errors
+    /// The file or the array is defective.
+    pub(crate) fn carry(
+        mut self,
+        fetched: &[u8],
+        tools: &mut Tools,
+    ) -> Result<CarriedField, Defect> {
+        if self.array_value().is_some() {
+            self.array(tools)?;
+        }
+        Ok(match self {
+            Self::File(file) => CarriedField::File(CarriedBytes::of(file.into(), fetched)),
+            Self::Bytes(bytes) => CarriedField::Bytes(CarriedBytes::of(bytes, fetched)),
+            Self::Buffer(array) => CarriedField::Buffer(array),
+            Self::Image(image) => match image.planned() {
+                Some((planned, file)) => {
+                    CarriedField::Planned(planned, CarriedBytes::of(file.into(), fetched))
+                }
+                None => CarriedField::Image(image.detach(&mut tools.image)?),
+            },
+            Self::Absent | Self::InPlace | Self::Number(..) | Self::Array(_) => {
+                CarriedField::Absent
+            }
+        })
+    }
+
+    /// What it holds, for messages.
+    pub(crate) const fn describe(&self) -> &'static str {
+        match self {
+            Self::Absent => "nothing",
+            Self::InPlace => "an array in its row",
+            Self::File(_) => "an image file",
+            Self::Bytes(_) => "bytes",
+            Self::Number(..) | Self::Array(_) | Self::Buffer(_) => "an array",
+            Self::Image(_) => "a decoded image",
+        }
+    }
+
+    /// Gives its memory back to the thread's tools.
+    pub(crate) fn recycle(self, tools: &mut Tools) {
+        match self {
+            Self::Image(image) => image.recycle(&mut tools.image),
+            Self::Buffer(array)
+                if tools.arrays.len() < KEPT_ARRAYS && array.bytes.capacity() <= KEPT_BYTES =>
+            {
+                tools.arrays.push(array);
+            }
+            _ => {}
+        }
+    }
+}
+
+impl CarriedField {
+    /// The bytes that it holds beside the fetched ones.
+    pub(crate) fn held_bytes(&self) -> usize {
+        match self {
+            Self::Absent => 0,
+            Self::File(bytes) | Self::Bytes(bytes) | Self::Planned(_, bytes) => bytes.held_bytes(),
+            Self::Buffer(array) => array.bytes.len(),
+            Self::Image(image) => image.held_bytes(),
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! The fuzzers' way to the image decoders. See `forebay::fuzzing`.
+
+use std::cell::RefCell;
+
+use super::decode::{self, Decoders};
+use super::jpeg;
+use super::reduction::REDUCTIONS;
+use super::size::Rectangle;
+
+/// The most pixels that a target decodes: enough for every path, and quick.
+const MOST_PIXELS: u64 = 1 << 16;
+
+thread_local! {
+    /// One decoder for one file after another, as a work thread has it: what a file leaves behind is found too.
+    static DECODERS: RefCell<(Decoders, Vec<u8>)> = RefCell::default();
+}
+
+/// A JPEG file: its first bytes choose channels and region, the rest is decoded.
+pub fn jpeg(bytes: &[u8]) {
+    decode(b"\xff\xd8\xff", bytes);
+}
+
+/// A PNG file, once as it is and once with its checksums set right, which would hide the rest from a fuzzer.
+pub fn png(bytes: &[u8]) {
+    decode(PNG, bytes);
+    let mut mended = bytes.to_vec();
+    set_checksums_right(&mut mended);
+    decode(PNG, &mended);
+}
+
+/// A WebP file, with the container's length set right.
+pub fn webp(bytes: &[u8]) {
+    decode(b"RIFF", bytes);
+    let mut mended = bytes.to_vec();
+    if let Some(length) = mended.len().checked_sub(CHOICES + 8)
+        && let Some(field) = mended.get_mut(CHOICES + 4..CHOICES + 8)
+    {
+        field.copy_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_le_bytes());
+    }
+    decode(b"RIFF", &mended);
+}
+
+/// The markers of a JPEG file, without its pixels.
+pub fn jpeg_markers(bytes: &[u8]) {
+    let _ = jpeg::read_header(bytes);
+    let _ = jpeg::ending(bytes);
+}
+
+/// An EXIF block.
+///
+/// # Panics
+/// When it gives an orientation that there is not.
+pub fn exif(bytes: &[u8]) {
+    assert!((1..=8).contains(&decode::exif::orientation(bytes)));
+}
+
+const PNG: &[u8] = b"\x89PNG\r\n\x1a\n";
+/// The bytes before the file: channels and orientation, then the region's corner and size in 256ths.
+const CHOICES: usize = 5;
+
+fn decode(magic: &[u8], bytes: &[u8]) {
+    let Some((choices, file)) = bytes.split_at_checked(CHOICES) else {
+        return;
+    };
+    if !file.starts_with(magic) {
+        return;
+    }
+    DECODERS.with_borrow_mut(|(decoders, pixels)| {
+        let Ok(header) = decoders.read_header(file, choices[0] & 4 != 0, MOST_PIXELS) else {
+            return;
+        };
+        let reduction = header.reducible(REDUCTIONS[usize::from(choices[0] >> 3 & 3)]);
+        let size = reduction.size(header.size());
+        let channels = [1, 3, 4, 3][usize::from(choices[0] & 3)];
+        let part = |whole: u32, share: u8| whole * u32::from(share) / 256;
+        let (left, top) = (part(size.width, choices[1]), part(size.height, choices[2]));
+        let needed = Rectangle {
+            left,
+            top,
+            width: 1 + part(size.width - left - 1, choices[3]),
+            height: 1 + part(size.height - top - 1, choices[4]),
+        };
+        if let Ok(area) = decoders.decode(file, &header, reduction, channels, needed, pixels) {
+            let holds = area.left <= needed.left
+                && area.top <= needed.top
+                && area.left + area.width >= needed.left + needed.width
+                && area.top + area.height >= needed.top + needed.height;
+            let bytes = area.width as usize * area.height as usize * usize::from(channels);
+            assert!(holds && pixels.len() >= bytes, "{needed:?} of {area:?}");
+        }
+    });
+}
+
+/// Sets the CRC-32 of each chunk right.
+fn set_checksums_right(file: &mut [u8]) {
+    let mut at = CHOICES + PNG.len();
+    while let Some(head) = file.get(at..at + 4).and_then(|head| head.first_chunk::<4>()) {
+        let length = u32::from_be_bytes(*head) as usize;
+        let Some(end) = (at + 8).checked_add(length).filter(|end| end + 4 <= file.len()) else {
+            return;
+        };
+        let checksum = crc32(&file[at + 4..end]);
+        file[end..end + 4].copy_from_slice(&checksum.to_be_bytes());
+        at = end + 4;
+    }
+}
+
+/// ISO 3309's CRC-32, bit by bit.
+fn crc32(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(u32::MAX, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
+            crc >> 1 ^ (0xedb8_8320 & (crc & 1).wrapping_neg())
+        })
+    })
+}

@@ -1,0 +1,275 @@
+//! An image whose decoding and geometry are planned and not yet carried out, and the tools that carry them out.
+//!
+//! Decoding waits until the result is written, so that only the region that the result depends on is decoded, and crop
+//! and resize are one pass. Owns its pixels once they exist; borrows the file before.
+
+use std::sync::Arc;
+
+use fast_image_resize::Resizer;
+
+use super::pixels::{PixelView, write_canvas};
+use super::resample::resample;
+use super::values::{ImageFormat, PixelValues};
+use crate::arguments::{Interpolation, ScaledDecoding};
+use crate::buffers::{KEPT_BYTES, prepare};
+use crate::decode::{Decoders, ImageHeader};
+use crate::geometry::Geometry;
+use crate::reduction::Reduction;
+use crate::size::{Rectangle, Size};
+use forebay_config::ImageLayout;
+use forebay_source::dataset::Defect;
+
+/// The form in which images are carried from stage to stage.
+const PLAIN: ImageFormat = ImageFormat { layout: ImageLayout::Nhwc, values: PixelValues::Bytes };
+/// Spare buffers that a work thread keeps.
+const KEPT_BUFFERS: usize = 4;
+
+/// A work thread's decoders, resizer and scratch memory.
+#[derive(Debug, Default)]
+pub(crate) struct ImageTools {
+    /// Reads headers and decodes.
+    pub decoders: Decoders,
+    resizer: Resizer,
+    decoded: Vec<u8>,
+    resampled: Vec<u8>,
+    /// Held by nothing else.
+    spare: Vec<Arc<Vec<u8>>>,
+}
+
+impl ImageTools {
+    /// Gives back what an unusually large image took. Called after each sample.
+    pub(crate) fn trim(&mut self) {
+        for buffer in [&mut self.decoded, &mut self.resampled] {
+            if buffer.capacity() > KEPT_BYTES {
+                *buffer = Vec::new();
+            }
+        }
+        if self.resizer.size_of_internal_buffers() > KEPT_BYTES {
+            self.resizer.reset_internal_buffers();
+        }
+        self.decoders.trim(KEPT_BYTES);
+    }
+
+    fn recycle(&mut self, mut buffer: Arc<Vec<u8>>) {
+        let is_kept =
+            Arc::get_mut(&mut buffer).is_some_and(|buffer| buffer.capacity() <= KEPT_BYTES);
+        if is_kept && self.spare.len() < KEPT_BUFFERS {
+            self.spare.push(buffer);
+        }
+    }
+}
+
+/// Where an image's pixels are.
+#[derive(Debug, Clone)]
+enum Source<'a> {
+    /// Still in the file.
+    File { bytes: &'a [u8], header: ImageHeader, scaled: ScaledDecoding },
+    /// Here: height × width × channels. Copies of the image share them.
+    Pixels(Arc<Vec<u8>>),
+}
+
+/// What is known of an image between two stages while its file is undecoded.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PlannedImage {
+    header: ImageHeader,
+    channels: u8,
+    geometry: Geometry,
+}
+
+impl PlannedImage {
+    /// The image again, with its file.
+    pub(crate) fn with_file(self, bytes: &[u8]) -> PendingImage<'_> {
+        let mut image =
+            PendingImage::from_file(bytes, self.header, self.channels, ScaledDecoding::Auto);
+        image.geometry = self.geometry;
+        image
+    }
+}
+
+/// An image on its way. A clone costs no pixels: several views of an image share its file or its pixels.
+#[derive(Debug, Clone)]
+pub(crate) struct PendingImage<'a> {
+    source: Source<'a>,
+    /// The size before the geometry.
+    decoded: Size,
+    channels: u8,
+    /// What is to be done to it.
+    pub geometry: Geometry,
+}
+
+impl<'a> PendingImage<'a> {
+    /// An image in a file whose header has been read.
+    pub(crate) const fn from_file(
+        bytes: &'a [u8],
+        header: ImageHeader,
+        channels: u8,
+        scaled: ScaledDecoding,
+    ) -> Self {
+        let decoded = header.size();
+        Self {
+            source: Source::File { bytes, header, scaled },
+            decoded,
+            channels,
+            geometry: Geometry::identity(decoded),
+        }
+    }
+
+    /// What is to be done, and the file, where decoding has to wait for the first resampling: by how much smaller an
+    /// image is decoded must not depend on how operations are split into stages.
+    pub(crate) const fn planned(&self) -> Option<(PlannedImage, &'a [u8])> {
+        match &self.source {
+            Source::File { bytes, header, scaled: ScaledDecoding::Auto }
+                if self.geometry.resampling.is_none() =>
+            {
+                let (header, channels, geometry) = (*header, self.channels, self.geometry);
+                Some((PlannedImage { header, channels, geometry }, bytes))
+            }
+            _ => None,
+        }
+    }
+
+    /// The bytes of its pixels, once they exist.
+    pub(crate) fn held_bytes(&self) -> usize {
+        match &self.source {
+            Source::File { .. } => 0,
+            Source::Pixels(pixels) => pixels.len(),
+        }
+    }
+
+    /// The size of the result so far.
+    pub(crate) const fn size(&self) -> Size {
+        self.geometry.canvas
+    }
+
+    /// Plans a resampling; carries out what is pending where the two cannot be one.
+    ///
+    /// # Errors
+    /// The file is defective.
+    pub(crate) fn resize(
+        &mut self,
+        size: Size,
+        interpolation: Interpolation,
+        tools: &mut ImageTools,
+    ) -> Result<(), Defect> {
+        if !self.geometry.resize(size, interpolation) {
+            self.materialise(tools)?;
+            let composed = self.geometry.resize(size, interpolation);
+            debug_assert!(composed, "an image without pending geometry takes any");
+        }
+        Ok(())
+    }
+
+    /// Carries out all that is pending.
+    fn materialise(&mut self, tools: &mut ImageTools) -> Result<(), Defect> {
+        let size = self.geometry.canvas;
+        let bytes = size.width as usize * size.height as usize * usize::from(self.channels);
+        let mut result = tools.spare.pop().unwrap_or_default();
+        self.write(&PLAIN, prepare(Arc::make_mut(&mut result), bytes), tools)?;
+        if let Source::Pixels(before) = std::mem::replace(&mut self.source, Source::Pixels(result))
+        {
+            tools.recycle(before);
+        }
+        self.decoded = size;
+        self.geometry = Geometry::identity(size);
+        Ok(())
+    }
+
+    /// Carries out all that is pending, so that the image no longer needs its file.
+    ///
+    /// # Errors
+    /// The file is defective.
+    pub(crate) fn detach(
+        mut self,
+        tools: &mut ImageTools,
+    ) -> Result<PendingImage<'static>, Defect> {
+        let is_here = matches!(self.source, Source::Pixels(_));
+        if !(is_here && self.geometry.is_identity(self.decoded)) {
+            self.materialise(tools)?;
+        }
+        let Source::Pixels(pixels) = self.source else {
+            return Err(Defect("the image was not decoded".to_owned()));
+        };
+        Ok(PendingImage {
+            source: Source::Pixels(pixels),
+            decoded: self.decoded,
+            channels: self.channels,
+            geometry: self.geometry,
+        })
+    }
+
+    /// Carries out all that is pending and writes the result.
+    ///
+    /// # Errors
+    /// The file is defective.
+    ///
+    /// # Panics
+    /// When `row` has not exactly the result's bytes.
+    pub(crate) fn write(
+        &self,
+        format: &ImageFormat,
+        row: &mut [u8],
+        tools: &mut ImageTools,
+    ) -> Result<(), Defect> {
+        let geometry = &self.geometry;
+        let ImageTools { decoders, resizer, decoded, resampled, .. } = tools;
+        let (pixels, area, reduction) = match &self.source {
+            Source::Pixels(pixels) => {
+                (pixels.as_slice(), Rectangle::whole(self.decoded), Reduction::NONE)
+            }
+            Source::File { bytes, header, scaled } => {
+                let reduction = match scaled {
+                    ScaledDecoding::Off => Reduction::NONE,
+                    ScaledDecoding::Auto => header.reducible(Reduction::allowed_by(geometry)),
+                };
+                let mut needed = reduction.needed(geometry);
+                if needed.is_empty() {
+                    // All zeros; the file is judged all the same.
+                    needed = Rectangle { left: 0, top: 0, width: 1, height: 1 };
+                }
+                let area =
+                    decoders.decode(bytes, header, reduction, self.channels, needed, decoded)?;
+                (decoded.as_slice(), area, reduction)
+            }
+        };
+        if geometry.visible.is_empty() {
+            let nothing = PixelView { bytes: &[], pitch_bytes: 0, channels: self.channels };
+            write_canvas(nothing, geometry, format, row);
+            return Ok(());
+        }
+        if geometry.resampling.is_none() {
+            let part = Rectangle {
+                left: geometry.source.left + geometry.visible.left - area.left,
+                top: geometry.source.top + geometry.visible.top - area.top,
+                ..geometry.visible
+            };
+            let view = PixelView::part(pixels, area.width, part, self.channels);
+            write_canvas(view, geometry, format, row);
+            return Ok(());
+        }
+        let is_plain = format.layout == ImageLayout::Nhwc || self.channels == 1;
+        let into_row = is_plain
+            && matches!(format.values, PixelValues::Bytes)
+            && !geometry.flip_horizontally
+            && !geometry.flip_vertically
+            && !geometry.is_padded()
+            // With alpha the resizer reads its result again, and a row is only written.
+            && self.channels != 4;
+        if into_row {
+            return resample(resizer, pixels, area, reduction, self.channels, geometry, row);
+        }
+        let visible = geometry.visible;
+        let pitch_bytes = visible.width as usize * usize::from(self.channels);
+        let bytes = prepare(resampled, pitch_bytes * visible.height as usize);
+        resample(resizer, pixels, area, reduction, self.channels, geometry, bytes)?;
+        let view = PixelView { bytes, pitch_bytes, channels: self.channels };
+        write_canvas(view, geometry, format, row);
+        Ok(())
+    }
+
+    /// Gives the memory back to the thread's tools.
+    pub(crate) fn recycle(self, tools: &mut ImageTools) {
+        if let Source::Pixels(pixels) = self.source {
+            tools.recycle(pixels);
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Decodes JPEG files, or a region of them, to grey, RGB or RGBA: the same pixels as Pillow's `open(…).convert(…)`.
+//!
+//! What is refused is what Pillow refuses: a file that ends before its image does, and what libjpeg gives up on.
+//! Other warnings are counted. The unsafe part is in `turbo`; what the markers say is read in `stream`.
+
+mod stream;
+mod turbo;
+
+use super::buffers::prepare;
+use super::decode::colour;
+use super::reduction::Reduction;
+use super::size::{Rectangle, Size};
+use forebay_source::dataset::Defect;
+use stream::Ending;
+pub(crate) use stream::{JpegHeader, ending, read_header};
+use turbo::{OpenJpeg, PixelFormat, TurboDecoder, Verdict};
+
+/// A work thread's JPEG decoder: the library's handle and scratch memory, used for one file after another.
+#[derive(Debug, Default)]
+pub(crate) struct JpegDecoder {
+    turbo: Option<TurboDecoder>,
+    cmyk: Vec<u8>,
+    /// Files decoded in spite of a warning.
+    pub warnings: u64,
+}
+
+/// The region to decode so that `needed` has the pixels of a full decoding.
+///
+/// The library starts at a multiple of the block width. Smooth chroma upsampling looks one sample to each side, so the
+/// first and the last decoded column may differ from a full decoding's: they must not be needed ones.
+fn widen(needed: Rectangle, image: Size, block_width: u32) -> Rectangle {
+    let left = needed.left.saturating_sub(2) / block_width * block_width;
+    let right = (needed.left + needed.width + 2).min(image.width);
+    Rectangle { left, top: needed.top, width: right - left, height: needed.height }
+}
+
+impl JpegDecoder {
+    /// Decodes at least `needed` into `pixels` (rows without gaps) and returns the region decoded. Both count in pixels of
+    /// the image made smaller by `reduction`.
+    ///
+    /// # Errors
+    /// The file is one that Pillow refuses.
+    ///
+    /// # Panics
+    /// When `needed` is empty or does not lie in the image.
+    pub(crate) fn decode(
+        &mut self,
+        file: &[u8],
+        header: &JpegHeader,
+        reduction: Reduction,
+        channels: u8,
+        needed: Rectangle,
+        pixels: &mut Vec<u8>,
+    ) -> Result<Rectangle, Defect> {
+        if self.turbo.is_none() {
+            self.turbo = TurboDecoder::new();
+        }
+        let Some(turbo) = self.turbo.as_mut() else {
+            return Err(Defect("out of memory for the JPEG decoder".to_owned()));
+        };
+        let mut image = turbo.open(file).map_err(|reason| describe_failure(&reason, file))?;
+        if image.size != header.size {
+            return Err(Defect(format!(
+                "the JPEG file holds frames of {}x{} and of {}x{} pixels",
+                header.size.width, header.size.height, image.size.width, image.size.height
+            )));
+        }
+        if image.is_lossless && reduction != Reduction::NONE {
+            return Err(Defect("the JPEG file holds a lossless frame and another one".to_owned()));
+        }
+        let size = reduction.size(header.size);
+        // The library names a subsampling by the least factors for it. A file may have larger ones, and its blocks count.
+        let region = match (image.block_width, header.block_width) {
+            (Some(named), Some(own)) => {
+                widen(needed, size, (named.max(own) / reduction.factor()).max(1))
+            }
+            _ => Rectangle::whole(size),
+        };
+        let skips_the_end = region.top + region.height < size.height;
+        let mut region = region;
+        let mut file_ending = None;
+        if skips_the_end {
+            // The library does not read the rows below the region, so the file is judged here.
+            file_ending = Some(ending(file));
+            if file_ending == Some(Ending::AfterMoreSegments) {
+                region = Rectangle::whole(size);
+            }
+        }
+        if file_ending == Some(Ending::Missing) {
+            return Err(truncated());
+        }
+        let verdict =
+            decode_channels(&mut image, region, reduction, channels, pixels, &mut self.cmyk);
+        match verdict {
+            Verdict::Fine => {}
+            Verdict::Failed(reason) => return Err(describe_failure(&reason, file)),
+            Verdict::Warned(_) => {
+                if file_ending.unwrap_or_else(|| ending(file)) == Ending::Missing {
+                    return Err(truncated());
+                }
+                self.warnings += 1;
+            }
+        }
+        Ok(region)
+    }
+
+    /// Gives back what an unusually large image took.
+    pub(crate) fn trim(&mut self, limit_bytes: usize) {
+        if self.cmyk.capacity() > limit_bytes {
+            self.cmyk = Vec::new();
+        }
+    }
+}
+
+fn truncated() -> Defect {
+    Defect("image file is truncated: the JPEG data ends before the image does".to_owned())
+}
+
+fn describe_failure(reason: &str, file: &[u8]) -> Defect {
+    if ending(file) == Ending::Missing {
+        return truncated();
+    }
+    Defect(format!("cannot decode the JPEG file: {}", lowercase_start(reason)))
+}
+
+fn lowercase_start(message: &str) -> String {
+    let mut letters = message.chars();
+    match letters.next() {
+        Some(first) => first.to_lowercase().chain(letters).collect(),
+        None => "no reason given".to_owned(),
+    }
+}
+
+fn decode_channels(
+    image: &mut OpenJpeg<'_, '_>,
+    region: Rectangle,
+    reduction: Reduction,
+    channels: u8,
+    pixels: &mut Vec<u8>,
+    scratch: &mut Vec<u8>,
+) -> Verdict {
+    let count = region.width as usize * region.height as usize;
+    let out = prepare(pixels, count * usize::from(channels));
+    if image.is_cmyk {
+        let cmyk = prepare(scratch, count * PixelFormat::Cmyk.bytes());
+        let verdict = image.decode(region, reduction, PixelFormat::Cmyk, cmyk);
+        colour::inverted_cmyk_to(channels, cmyk, out);
+        return verdict;
+    }
+    match channels {
+        1 if !image.is_grey => {
+            let rgb = prepare(scratch, count * PixelFormat::Rgb.bytes());
+            let verdict = image.decode(region, reduction, PixelFormat::Rgb, rgb);
+            colour::rgb_to_grey(rgb, out);
+            verdict
+        }
+        1 => image.decode(region, reduction, PixelFormat::Grey, out),
+        3 => image.decode(region, reduction, PixelFormat::Rgb, out),
+        _ => image.decode(region, reduction, PixelFormat::Rgba, out),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,221 @@
+//! What a JPEG file's markers say, read in safe code: its size, its EXIF orientation, whether it ends where it should.
+//!
+//! Follows ITU-T T.81, annex B. Decodes no pixels.
+
+use crate::decode::exif;
+use crate::size::Size;
+use forebay_source::dataset::Defect;
+
+const START_OF_SCAN: u8 = 0xda;
+const END_OF_IMAGE: u8 = 0xd9;
+const APP1: u8 = 0xe1;
+
+/// What stands before the first scan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct JpegHeader {
+    /// As coded, before any orientation.
+    pub size: Size,
+    /// 1 grey, 3 colour, 4 CMYK or YCCK.
+    pub components: u8,
+    /// The EXIF tag, 1 to 8; 1 where there is none.
+    pub orientation: u8,
+    /// The width in pixels of the groups of blocks in which it is coded (T.81, A.2: MCUs); `None` where it is coded
+    /// without blocks (lossless).
+    pub block_width: Option<u32>,
+}
+
+/// Whether the markers lead to the end of the image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// One scan (or its rest), then the end marker.
+    Clean,
+    /// The end marker is there, but other segments lie before it.
+    AfterMoreSegments,
+    /// The file ends before the end marker.
+    Missing,
+}
+
+/// A marker and what follows it, up to the next marker for those that carry a length.
+struct Segment<'a> {
+    marker: u8,
+    body: &'a [u8],
+    end: usize,
+}
+
+/// Markers without a length: TEM, RSTn, SOI, EOI.
+const fn stands_alone(marker: u8) -> bool {
+    matches!(marker, 0x01 | 0xd0..=0xd9)
+}
+
+/// The segment whose marker is the first at or after `position`.
+fn next_segment(file: &[u8], position: usize) -> Option<Segment<'_>> {
+    let mut at = position + file.get(position..)?.iter().position(|byte| *byte == 0xff)?;
+    loop {
+        match file.get(at + 1)? {
+            0xff => at += 1,
+            0x00 => at += 2 + file.get(at + 2..)?.iter().position(|byte| *byte == 0xff)?,
+            marker if stands_alone(*marker) => {
+                return Some(Segment { marker: *marker, body: &[], end: at + 2 });
+            }
+            marker => {
+                let length =
+                    usize::from(u16::from_be_bytes([*file.get(at + 2)?, *file.get(at + 3)?]));
+                let end = at + 2 + length.max(2);
+                let body = file.get(at + 4..end)?;
+                return Some(Segment { marker: *marker, body, end });
+            }
+        }
+    }
+}
+
+/// Start of frame: all of 0xc0 to 0xcf but DHT, JPG and DAC.
+const fn is_frame(marker: u8) -> bool {
+    matches!(marker, 0xc0..=0xcf) && !matches!(marker, 0xc4 | 0xc8 | 0xcc)
+}
+
+/// Lossless frames, which are coded pixel by pixel.
+const fn is_lossless(marker: u8) -> bool {
+    matches!(marker, 0xc3 | 0xc7 | 0xcb | 0xcf)
+}
+
+/// The width of the groups of blocks, from the frame's list of components.
+fn block_width(marker: u8, list: &[u8]) -> Option<u32> {
+    if is_lossless(marker) {
+        return None;
+    }
+    let components = list.as_chunks::<3>().0;
+    // Of a single component every group is one block, whatever its factors are.
+    let widest = match components {
+        [_] => 1,
+        _ => components.iter().map(|[_, factors, _]| factors >> 4).max()?,
+    };
+    Some(8 * u32::from(widest.max(1)))
+}
+
+/// Reads the segments before the first scan.
+///
+/// # Errors
+/// When the file ends before them, or there is no frame.
+pub(crate) fn read_header(file: &[u8]) -> Result<JpegHeader, Defect> {
+    let mut position = 2;
+    let mut orientation = 1;
+    loop {
+        let Some(segment) = next_segment(file, position) else {
+            return Err(Defect("image file is truncated: the JPEG header does not end".to_owned()));
+        };
+        position = segment.end;
+        match segment.marker {
+            APP1 if orientation == 1 => {
+                if let Some(tiff) = segment.body.strip_prefix(b"Exif\0\0") {
+                    orientation = exif::orientation(tiff);
+                }
+            }
+            marker if is_frame(marker) => {
+                let [_, height_high, height_low, width_high, width_low, components, list @ ..] =
+                    segment.body
+                else {
+                    return Err(Defect("the JPEG frame header is too short".to_owned()));
+                };
+                return Ok(JpegHeader {
+                    size: Size {
+                        width: u32::from(u16::from_be_bytes([*width_high, *width_low])),
+                        height: u32::from(u16::from_be_bytes([*height_high, *height_low])),
+                    },
+                    components: *components,
+                    orientation,
+                    block_width: block_width(marker, list),
+                });
+            }
+            START_OF_SCAN | END_OF_IMAGE => {
+                return Err(Defect("the JPEG file holds no image".to_owned()));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Follows the markers from the first scan to the end. Costs one pass over the file.
+pub(crate) fn ending(file: &[u8]) -> Ending {
+    let mut position = 2;
+    // The headers: to the first scan.
+    loop {
+        let Some(segment) = next_segment(file, position) else {
+            return Ending::Missing;
+        };
+        position = segment.end;
+        match segment.marker {
+            START_OF_SCAN => break,
+            END_OF_IMAGE => return Ending::AfterMoreSegments,
+            _ => {}
+        }
+    }
+    let mut clean = true;
+    loop {
+        // Entropy-coded data: 0xff is stuffed with 0x00, restarts stand alone.
+        let Some(rest) = file.get(position..) else {
+            return Ending::Missing;
+        };
+        let Some(found) = memchr::memchr(0xff, rest) else {
+            return Ending::Missing;
+        };
+        position += found;
+        match file.get(position + 1) {
+            None => return Ending::Missing,
+            Some(&END_OF_IMAGE) => {
+                return if clean { Ending::Clean } else { Ending::AfterMoreSegments };
+            }
+            Some(0xff) => position += 1,
+            Some(0x00 | 0x01 | 0xd0..=0xd7) => position += 2,
+            // Reserved: no segment of theirs has a known form.
+            Some(0x02..=0xbf) => {
+                clean = false;
+                position += 2;
+            }
+            Some(_) => {
+                clean = false;
+                let Some(segment) = next_segment(file, position) else {
+                    return Ending::Missing;
+                };
+                position = segment.end;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_images::{gradient, jpeg};
+
+    #[test]
+    fn the_header_gives_size_and_components() {
+        let file = jpeg(&gradient(37, 21, 3), 37, 21, 3);
+        let header = read_header(&file).unwrap();
+        assert_eq!(header.size, Size { width: 37, height: 21 });
+        assert_eq!((header.components, header.orientation), (3, 1));
+        assert_eq!(header.block_width, Some(16));
+    }
+
+    #[test]
+    fn every_shortening_misses_the_end() {
+        let file = jpeg(&gradient(37, 21, 3), 37, 21, 3);
+        assert_eq!(ending(&file), Ending::Clean);
+        for length in 0..file.len() {
+            assert_eq!(ending(&file[..length]), Ending::Missing, "{length}");
+            let _ = read_header(&file[..length]);
+        }
+        let mut longer = file.clone();
+        longer.extend_from_slice(b"what follows the end does not matter");
+        assert_eq!(ending(&longer), Ending::Clean);
+    }
+
+    #[test]
+    fn a_segment_between_scan_and_end_is_noticed() {
+        let mut file = jpeg(&gradient(37, 21, 3), 37, 21, 3);
+        file.truncate(file.len() - 2);
+        file.extend_from_slice(&[0xff, 0xfe, 0, 4, 0xff, 0xd9]);
+        assert_eq!(ending(&file), Ending::Missing, "the end marker lies inside a comment");
+        file.extend_from_slice(&[0xff, 0xd9]);
+        assert_eq!(ending(&file), Ending::AfterMoreSegments);
+    }
+}

@@ -1,0 +1,290 @@
+//! A region's pixels are the full decoding's; what is refused.
+
+use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
+
+use super::turbo::{TestCoding, encode_for_tests};
+use super::*;
+use crate::reduction::REDUCTIONS;
+use crate::test_images::{gradient, jpeg};
+use turbojpeg_sys as sys;
+
+fn decode(
+    file: &[u8],
+    channels: u8,
+    region: Option<Rectangle>,
+) -> Result<(Rectangle, Vec<u8>), Defect> {
+    decode_at(Reduction::NONE, file, channels, region)
+}
+
+fn decode_at(
+    reduction: Reduction,
+    file: &[u8],
+    channels: u8,
+    region: Option<Rectangle>,
+) -> Result<(Rectangle, Vec<u8>), Defect> {
+    let header = read_header(file)?;
+    let mut decoder = JpegDecoder::default();
+    let mut pixels = Vec::new();
+    let needed = region.unwrap_or(Rectangle::whole(reduction.size(header.size)));
+    let region = decoder.decode(file, &header, reduction, channels, needed, &mut pixels)?;
+    pixels.truncate(region.width as usize * region.height as usize * usize::from(channels));
+    Ok((region, pixels))
+}
+
+fn encode(
+    width: u16,
+    height: u16,
+    colour: ColorType,
+    sampling: SamplingFactor,
+    progressive: bool,
+    restart: u16,
+) -> Vec<u8> {
+    let channels = match colour {
+        ColorType::Luma => 1,
+        ColorType::Rgb => 3,
+        _ => 4,
+    };
+    let mut file = Vec::new();
+    let mut encoder = Encoder::new(&mut file, 92);
+    encoder.set_sampling_factor(sampling);
+    encoder.set_progressive(progressive);
+    if restart > 0 {
+        encoder.set_restart_interval(restart);
+    }
+    let pixels = gradient(width.into(), height.into(), channels);
+    encoder.encode(&pixels, width, height, colour).unwrap();
+    file
+}
+
+fn part(pixels: &[u8], area: Rectangle, wanted: Rectangle, channels: usize) -> Vec<u8> {
+    let mut part = Vec::new();
+    for y in 0..wanted.height {
+        let row = (wanted.top - area.top + y) as usize * area.width as usize;
+        let start = (row + (wanted.left - area.left) as usize) * channels;
+        part.extend_from_slice(&pixels[start..start + wanted.width as usize * channels]);
+    }
+    part
+}
+
+/// Compares random regions with the decoding of the whole image, at every reduction.
+fn assert_regions(file: &[u8], draws: &mut forebay_order::Draws, what: &str) {
+    for reduction in REDUCTIONS {
+        let (whole, full) = decode_at(reduction, file, 3, None).unwrap();
+        assert_eq!(whole.size(), reduction.size(read_header(file).unwrap().size));
+        for _ in 0..6 {
+            let mut span = |limit: u32| {
+                let start = draws.below(u64::from(limit));
+                let length = draws.below(u64::from(limit) - start) + 1;
+                (u32::try_from(start).unwrap(), u32::try_from(length).unwrap())
+            };
+            let ((left, width), (top, height)) = (span(whole.width), span(whole.height));
+            let wanted = Rectangle { left, top, width, height };
+            let (area, pixels) = decode_at(reduction, file, 3, Some(wanted)).unwrap();
+            assert!(
+                part(&pixels, area, wanted, 3) == part(&full, whole, wanted, 3),
+                "{what} at {reduction:?}: {wanted:?} of {:?}",
+                whole.size()
+            );
+        }
+    }
+}
+
+/// Odd ones, whole blocks, and the least.
+const SIZES: [(u16, u16); 6] = [(131, 97), (64, 48), (33, 70), (1, 1), (1, 40), (57, 1)];
+
+fn draws(seed: u64) -> forebay_order::Draws {
+    forebay_order::Draws::new(forebay_order::DrawKey { seed, epoch: 0, sample: 0 }, 0)
+}
+
+#[test]
+fn a_region_has_the_pixels_of_a_full_decoding() {
+    let mut draws = draws(3);
+    let samplings = [
+        SamplingFactor::F_1_1,
+        SamplingFactor::F_2_1,
+        SamplingFactor::F_2_2,
+        SamplingFactor::F_1_2,
+        SamplingFactor::F_4_1,
+        SamplingFactor::F_4_2,
+    ];
+    for sampling in samplings {
+        for colour in [ColorType::Rgb, ColorType::Luma, ColorType::Cmyk] {
+            for (progressive, restart) in [(false, 0), (true, 0), (false, 3)] {
+                for (width, height) in SIZES {
+                    let file = encode(width, height, colour, sampling, progressive, restart);
+                    let what = format!("{sampling:?} {colour:?} progressive {progressive}");
+                    assert_regions(&file, &mut draws, &what);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_region_of_an_arithmetic_file_has_the_pixels_of_a_full_decoding() {
+    let mut draws = draws(4);
+    for subsampling in [
+        sys::TJSAMP_TJSAMP_444,
+        sys::TJSAMP_TJSAMP_422,
+        sys::TJSAMP_TJSAMP_420,
+        sys::TJSAMP_TJSAMP_GRAY,
+        sys::TJSAMP_TJSAMP_440,
+        sys::TJSAMP_TJSAMP_411,
+        sys::TJSAMP_TJSAMP_441,
+    ] {
+        for (arithmetic, progressive) in
+            [(true, false), (true, true), (false, true), (false, false)]
+        {
+            let coding = TestCoding { subsampling, arithmetic, progressive, lossless: false };
+            for (width, height) in SIZES {
+                let pixels = gradient(width.into(), height.into(), 3);
+                let size = Size { width: width.into(), height: height.into() };
+                let file = encode_for_tests(&pixels, size, coding);
+                let frame = [[0xc1, 0xc2], [0xc9, 0xca]][usize::from(arithmetic)];
+                let found = file.windows(2).any(|marker| {
+                    marker == [0xff, frame[usize::from(progressive)]] || marker == [0xff, 0xc0]
+                });
+                assert!(found, "{coding:?}");
+                assert_regions(&file, &mut draws, &format!("{coding:?}"));
+            }
+        }
+    }
+}
+
+/// The factors 2×2 for all components mean the same as 1×1, but for the width of the blocks.
+#[test]
+fn a_region_of_a_file_with_larger_factors_than_it_needs() {
+    let mut file = encode(131, 97, ColorType::Rgb, SamplingFactor::F_1_1, false, 0);
+    let frame = file.windows(2).position(|marker| marker == [0xff, 0xc0]).unwrap();
+    for factors in [0x12, 0x21] {
+        for component in 0..3 {
+            file[frame + 11 + 3 * component] = factors;
+        }
+        // Another order of blocks: other pixels, but the same ones each time.
+        assert_regions(&file, &mut draws(5), "with factors beyond need");
+    }
+}
+
+#[test]
+fn a_lossless_file_is_decoded_whole() {
+    let size = Size { width: 40, height: 30 };
+    let coding = TestCoding {
+        subsampling: sys::TJSAMP_TJSAMP_444,
+        arithmetic: false,
+        progressive: false,
+        lossless: true,
+    };
+    let pixels = gradient(40, 30, 3);
+    let file = encode_for_tests(&pixels, size, coding);
+    assert_eq!(read_header(&file).unwrap().block_width, None);
+    let corner = Rectangle { left: 20, top: 20, width: 1, height: 1 };
+    let (area, decoded) = decode(&file, 3, Some(corner)).unwrap();
+    assert_eq!(area, Rectangle::whole(size));
+    assert!(decoded == pixels);
+    let refused = decode_at(REDUCTIONS[1], &file, 3, None).unwrap_err();
+    assert_eq!(refused.0, "the JPEG file holds a lossless frame and another one");
+}
+
+#[test]
+fn a_region_is_smaller_than_the_image() {
+    let file = encode(400, 300, ColorType::Rgb, SamplingFactor::F_2_2, false, 0);
+    let wanted = Rectangle { left: 100, top: 50, width: 60, height: 40 };
+    let (area, _) = decode(&file, 3, Some(wanted)).unwrap();
+    assert_eq!(area, Rectangle { left: 96, top: 50, width: 66, height: 40 });
+}
+
+#[test]
+fn a_truncated_file_is_refused_also_when_the_region_is_complete() {
+    let file = encode(200, 200, ColorType::Rgb, SamplingFactor::F_2_2, false, 0);
+    let top = Rectangle { left: 0, top: 0, width: 50, height: 10 };
+    assert!(decode(&file, 3, Some(top)).is_ok());
+    for length in [file.len() - 2, file.len() - 1, file.len() / 2, 300, 30, 3] {
+        for region in [None, Some(top)] {
+            let refused = decode(&file[..length], 3, region).unwrap_err();
+            assert!(refused.0.starts_with("image file is truncated"), "{length}: {refused}");
+        }
+    }
+}
+
+#[test]
+fn corrupt_data_with_an_end_is_decoded_and_counted() {
+    let mut file = encode(200, 200, ColorType::Rgb, SamplingFactor::F_2_2, false, 0);
+    let middle = file.len() * 3 / 4;
+    file.drain(middle..middle + 200);
+    let header = read_header(&file).unwrap();
+    let mut decoder = JpegDecoder::default();
+    let mut pixels = Vec::new();
+    let whole = Rectangle::whole(header.size);
+    decoder.decode(&file, &header, Reduction::NONE, 3, whole, &mut pixels).unwrap();
+    assert_eq!(decoder.warnings, 1);
+}
+
+#[test]
+fn damaged_bytes_never_panic() {
+    let mut draws =
+        forebay_order::Draws::new(forebay_order::DrawKey { seed: 5, epoch: 0, sample: 0 }, 0);
+    for progressive in [false, true] {
+        let good = encode(60, 40, ColorType::Rgb, SamplingFactor::F_2_2, progressive, 0);
+        for _ in 0..400 {
+            let mut file = good.clone();
+            for _ in 0..=draws.below(4) {
+                let at = usize::try_from(draws.below(file.len() as u64)).unwrap();
+                file[at] = draws.next_u64().to_le_bytes()[0];
+            }
+            let Ok(header) = read_header(&file) else {
+                continue;
+            };
+            if header.size.width == 0
+                || header.size.height == 0
+                || header.size.width > 4000
+                || header.size.height > 4000
+            {
+                continue;
+            }
+            let _ = decode(&file, 3, None);
+            let corner = Rectangle { left: 0, top: 0, width: 1, height: 1 };
+            let _ = decode(&file, 3, Some(corner));
+        }
+    }
+}
+
+#[test]
+fn what_a_decoder_met_before_does_not_matter() {
+    let good = encode(50, 35, ColorType::Rgb, SamplingFactor::F_2_2, false, 0);
+    let good_header = read_header(&good).unwrap();
+    let whole = Rectangle::whole(good_header.size);
+    let (_, expected) = decode(&good, 3, None).unwrap();
+    let before = encode(45, 39, ColorType::Rgb, SamplingFactor::F_2_2, false, 0);
+    let header = read_header(&before).unwrap();
+    let mut decoder = JpegDecoder::default();
+    let mut pixels = Vec::new();
+    for length in 0..before.len() {
+        let top = Rectangle { left: 0, top: 0, width: 9, height: 3 };
+        for region in [Rectangle::whole(header.size), top] {
+            decoder
+                .decode(&before[..length], &header, Reduction::NONE, 3, region, &mut pixels)
+                .unwrap_err();
+            let decoded =
+                decoder.decode(&good, &good_header, Reduction::NONE, 3, whole, &mut pixels);
+            assert_eq!(decoded, Ok(whole), "after {length} bytes of another file");
+            assert!(pixels[..expected.len()] == expected, "after {length} bytes of another file");
+        }
+    }
+}
+
+#[test]
+fn grey_of_a_colour_file_is_the_grey_of_its_colours() {
+    let file = jpeg(&gradient(40, 30, 3), 40, 30, 3);
+    let (_, rgb) = decode(&file, 3, None).unwrap();
+    let (_, grey) = decode(&file, 1, None).unwrap();
+    let (_, rgba) = decode(&file, 4, None).unwrap();
+    for ((colour, grey), with_alpha) in rgb.chunks_exact(3).zip(&grey).zip(rgba.chunks_exact(4)) {
+        let expected = (u32::from(colour[0]) * 19595
+            + u32::from(colour[1]) * 38470
+            + u32::from(colour[2]) * 7471
+            + 0x8000)
+            >> 16;
+        assert_eq!(u32::from(*grey), expected);
+        assert_eq!(with_alpha, [colour[0], colour[1], colour[2], 255]);
+    }
+}

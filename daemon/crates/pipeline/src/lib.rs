@@ -1,0 +1,39 @@
+//! What is done to one sample on a work thread. One file an operation, one line in the registry.
+//!
+//! The engine owns the tasks, the rows and one [`WorkerScratch`] a thread; this crate owns what happens between a
+//! sample's fetched bytes and its row, and what happens to a complete batch before it is published. It draws no thread,
+//! no queue and no clock into it (except `delay`).
+
+#![deny(unsafe_code)]
+
+mod arguments;
+mod array;
+pub mod batch;
+mod buffers;
+mod contract;
+mod decode;
+mod field;
+mod finish;
+#[doc(hidden)]
+pub mod fuzzing;
+mod geometry;
+mod image;
+mod jpeg;
+mod operations;
+mod output;
+mod plan;
+mod reduction;
+mod registry;
+mod row;
+mod size;
+mod task;
+#[cfg(test)]
+mod test_images;
+
+pub use plan::SamplePlan;
+pub use registry::operation_tables;
+pub use row::Row;
+pub use task::{SampleTask, WorkerScratch};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,93 @@
+//! `resize`: to an exact size, or by the shorter side.
+//!
+//! By the shorter side the longer becomes int(size · long / short), as torchvision's `Resize`.
+
+use crate::arguments::{ImageSize, Interpolation};
+use crate::contract::{FieldTypes, Operation, Sample};
+use crate::size::Size;
+use forebay_config::{ConfigError, Keys, Section};
+use forebay_order::Draws;
+use forebay_source::dataset::Defect;
+
+#[derive(Debug)]
+struct Resize {
+    field: usize,
+    size: ImageSize,
+    interpolation: Interpolation,
+    most_pixels: u64,
+}
+
+/// The size that an image becomes; `None` when it would have more than `most_pixels`.
+fn resized(wanted: ImageSize, image: Size, most_pixels: u64) -> Option<Size> {
+    let side = match wanted {
+        ImageSize::Exact(size) => return Some(size),
+        ImageSize::Side(side) => side,
+    };
+    let (short, long) = (image.width.min(image.height), image.width.max(image.height));
+    let new_long = u64::from(side) * u64::from(long) / u64::from(short.max(1));
+    if new_long * u64::from(side) > most_pixels {
+        return None;
+    }
+    let new_long = u32::try_from(new_long).ok()?;
+    Some(if image.width <= image.height {
+        Size { width: side, height: new_long }
+    } else {
+        Size { width: new_long, height: side }
+    })
+}
+
+forebay_config::keys! {
+    /// to an exact size, or by the shorter side
+    pub(crate) struct Arguments = "resize" {
+        /// one number: the shorter side; or `[height, width]`
+        pub size: ImageSize, "pixels", required;
+        /// how pixels between pixels are computed; all but `"nearest"` are antialiased
+        pub interpolation: Interpolation, "", default(Interpolation::Bilinear);
+        /// the field to work on
+        pub field: String, "", absent("the only image");
+    }
+}
+
+pub(crate) fn compile(
+    section: &mut Section,
+    fields: &mut FieldTypes,
+) -> Result<Box<dyn Operation>, ConfigError> {
+    let Arguments { size, interpolation, field } = Arguments::read(section)?;
+    let most_pixels = fields.limits.pixels;
+    let (field, image) = fields.image_of_bytes("resize", section, field)?;
+    image.size = match size {
+        ImageSize::Exact(size) => Some(size),
+        ImageSize::Side(_) => image.size.and_then(|before| resized(size, before, most_pixels)),
+    };
+    Ok(Box::new(Resize { field, size, interpolation, most_pixels }))
+}
+
+impl Operation for Resize {
+    fn run(&self, sample: &mut Sample<'_, '_>, _draws: &mut Draws) -> Result<(), Defect> {
+        let (image, tools) = sample.image(self.field)?;
+        let before = image.size();
+        let Some(size) = resized(self.size, before, self.most_pixels) else {
+            return Err(Defect(format!(
+                "resizing {}x{} by the shorter side exceeds limits.pixels ({})",
+                before.width, before.height, self.most_pixels
+            )));
+        };
+        image.resize(size, self.interpolation, tools)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longer_side_is_cut_to_a_whole_number() {
+        let by = |side, width, height| {
+            resized(ImageSize::Side(side), Size { width, height }, 178_956_970)
+        };
+        assert_eq!(by(256, 500, 375), Some(Size { width: 341, height: 256 }));
+        assert_eq!(by(256, 375, 500), Some(Size { width: 256, height: 341 }));
+        assert_eq!(by(256, 20, 20), Some(Size { width: 256, height: 256 }));
+        assert_eq!(by(65_535, 1, 60_000), None);
+    }
+}

@@ -1,0 +1,307 @@
+//! `[output]` against what the operations leave: each field's tensor, and how its row is written.
+//!
+//! `dtype` means two things. For a decoded image a float is value / 255, then (x − mean) / std where those are given.
+//! For every other field it is a plain cast: a `uint8` array as `float32` keeps its values 0 to 255.
+
+use forebay_protocol::tensor::{DType, Extent, MAX_NAME_BYTES, MAX_RANK, TensorSpec};
+
+use super::array::ArrayType;
+use super::contract::{FieldPlan, FieldType, FieldTypes, ImageType};
+use super::finish::leave_to_the_gpu;
+use super::image::{ImageFormat, Normalization, PixelValues, check_normalization};
+use forebay_config::{Config, ConfigError, FinishedOn, ImageLayout, OutputConfig, SourceLocation};
+use forebay_source::dataset::FieldKind;
+
+/// How a field reaches its row.
+#[derive(Debug)]
+pub(super) enum FieldOutput {
+    /// A decoded image of one size.
+    Image(ImageFormat),
+    /// A dense array or scalar, cast to the tensor's type.
+    Array {
+        /// What every sample must have.
+        expected: ArrayType,
+        /// The tensor's type.
+        target: DType,
+    },
+    /// A one-dimensional array of any length.
+    RaggedArray {
+        /// What every sample must have.
+        source: DType,
+        /// The tensor's type.
+        target: DType,
+    },
+    /// The bytes of an image file, bytes or text, unchanged.
+    RaggedBytes,
+}
+
+impl FieldOutput {
+    /// What it writes, for messages.
+    pub(super) const fn describe(&self) -> &'static str {
+        match self {
+            Self::Image(_) => "a decoded image",
+            Self::Array { .. } | Self::RaggedArray { .. } => "an array",
+            Self::RaggedBytes => "bytes",
+        }
+    }
+}
+
+/// Compiles the outputs: the tensors of all fields that are not dropped, in the order of the fields, and by field which
+/// one it is.
+///
+/// # Errors
+/// A field that does not exist, a form that the field cannot have, a shape that is not fixed.
+pub(super) fn compile(
+    config: &Config,
+    fields: &FieldTypes,
+) -> Result<(Vec<TensorSpec>, Vec<Option<FieldOutput>>), ConfigError> {
+    for output in &config.output {
+        check_name(config, output, fields)?;
+    }
+    let mut tensors = Vec::with_capacity(fields.fields.len());
+    let mut outputs = Vec::with_capacity(fields.fields.len());
+    for FieldPlan { name, kind, is_dropped, .. } in &fields.fields {
+        if *is_dropped {
+            outputs.push(None);
+            continue;
+        }
+        let output = config.output.iter().find(|output| output.field == *name);
+        let location = match output {
+            Some(_) => config.location(&["output", name]),
+            None => default_location(config, kind),
+        };
+        let fail = |message: String| ConfigError::new(&location, message);
+        if name.len() > MAX_NAME_BYTES {
+            return Err(fail(format!(
+                "the field name `{name}` has {} bytes, more than {MAX_NAME_BYTES}",
+                name.len()
+            )));
+        }
+        let (tensor, field_output) = match kind {
+            FieldType::Image(image) => image_output(name, image, output),
+            FieldType::Raw(
+                kind @ (FieldKind::EncodedImage | FieldKind::Bytes | FieldKind::Text),
+            ) => bytes_output(name, kind, output),
+            FieldType::Raw(FieldKind::Array { dtype, shape }) => {
+                array_output(name, *dtype, shape, output)
+            }
+            FieldType::Raw(FieldKind::RaggedArray { dtype, row_shape }) => {
+                ragged_array_output(name, *dtype, row_shape, output)
+            }
+            FieldType::Raw(FieldKind::Integer) => array_output(name, DType::I64, &[], output),
+            FieldType::Raw(FieldKind::Float) => array_output(name, DType::F64, &[], output),
+        }
+        .map_err(fail)?;
+        let (tensor, field_output) = match output {
+            Some(output) if output.on == FinishedOn::Gpu => {
+                left_to_the_gpu(name, kind, output, &tensor).map_err(|message| {
+                    ConfigError::new(&config.location(&["output", name, "on"]), message)
+                })?
+            }
+            _ => (tensor, field_output),
+        };
+        outputs.push(Some(field_output));
+        tensors.push(tensor);
+    }
+    Ok((tensors, outputs))
+}
+
+fn check_name(
+    config: &Config,
+    output: &OutputConfig,
+    fields: &FieldTypes,
+) -> Result<(), ConfigError> {
+    let name = &output.field;
+    if fields.names().any(|known| known == name) {
+        return Ok(());
+    }
+    let message = if matches!(name.as_str(), "index" | "valid") {
+        format!("`output.{name}` cannot be configured: Forebay generates `{name}`")
+    } else {
+        format!("`output.{name}` names no field of the dataset; {}", fields.hint(name))
+    };
+    Err(ConfigError::new(&config.location(&["output", &output.field]), message))
+}
+
+/// Where a message about a field points when `[output]` does not name it.
+fn default_location(config: &Config, kind: &FieldType) -> SourceLocation {
+    if let FieldType::Image(image) = kind {
+        return image.location.clone();
+    }
+    let last_operation = config.stages.iter().rev().find_map(|stage| stage.operations.last());
+    last_operation.map_or_else(|| config.location(&[]), |operation| operation.location.clone())
+}
+
+/// Why images need a size.
+const GIVES_A_SIZE: &str = "`resize` with `size = [height, width]`, `center-crop`, `random-crop` or \
+                            `random-resized-crop`";
+
+/// How an image is normalised: by `[output]` or by the operation.
+fn normalization(
+    name: &str,
+    image: &ImageType,
+    output: Option<&OutputConfig>,
+) -> Result<Option<Normalization>, String> {
+    let in_output = match output.map(|output| (&output.mean, &output.std)) {
+        Some((Some(mean), Some(std))) => Some(
+            check_normalization(mean.clone(), std.clone(), image.channels)
+                .map_err(|reason| format!("`output.{name}`: {reason}"))?,
+        ),
+        Some((Some(_), None)) => return Err(format!("`output.{name}` has `mean` and lacks `std`")),
+        Some((None, Some(_))) => return Err(format!("`output.{name}` has `std` and lacks `mean`")),
+        _ => None,
+    };
+    if in_output.is_some() && image.normalization.is_some() {
+        return Err(format!("`normalize` and `output.{name}.mean` both normalise; remove one"));
+    }
+    Ok(in_output.or_else(|| image.normalization.clone()))
+}
+
+/// The same field, left to the client's GPU.
+fn left_to_the_gpu(
+    name: &str,
+    kind: &FieldType,
+    output: &OutputConfig,
+    finished: &TensorSpec,
+) -> Result<(TensorSpec, FieldOutput), String> {
+    let normalization = match kind {
+        FieldType::Image(image) => normalization(name, image, Some(output))?,
+        FieldType::Raw(_) => None,
+    };
+    let (tensor, format) = leave_to_the_gpu(kind, finished, normalization.as_ref())?;
+    Ok((tensor, FieldOutput::Image(format)))
+}
+
+fn image_output(
+    name: &str,
+    image: &ImageType,
+    output: Option<&OutputConfig>,
+) -> Result<(TensorSpec, FieldOutput), String> {
+    if output.is_some_and(|output| output.ragged) {
+        return Err(format!(
+            "`output.{name}` cannot be ragged after `decode-image`; give the images one size with {GIVES_A_SIZE}, or \
+             leave `decode-image` out to pass the files' bytes on"
+        ));
+    }
+    let Some(size) = image.size else {
+        return Err(format!(
+            "the images of `{name}` differ in size; give them one with {GIVES_A_SIZE}"
+        ));
+    };
+    let normalization = normalization(name, image, output)?;
+    let default = if normalization.is_some() { DType::F32 } else { DType::U8 };
+    let dtype = output.and_then(|output| output.dtype).unwrap_or(default);
+    if normalization.is_some() && dtype == DType::U8 {
+        return Err(format!(
+            "a normalised `{name}` is a float; set `output.{name}.dtype` to `float32`, `float16` or `bfloat16`"
+        ));
+    }
+    let Some(values) = PixelValues::new(dtype, image.channels, normalization.as_ref()) else {
+        return Err(format!(
+            "`output.{name}.dtype` must be `uint8`, `float16`, `bfloat16`, `float32` or `float64` for an image, not `{}`",
+            dtype.name()
+        ));
+    };
+    let layout = output.and_then(|output| output.layout).unwrap_or(ImageLayout::Nchw);
+    let (height, width) = (u64::from(size.height), u64::from(size.width));
+    let channels = u64::from(image.channels);
+    let mut tensor = match layout {
+        ImageLayout::Nchw => TensorSpec::dense(name, dtype, &[channels, height, width]),
+        ImageLayout::Nhwc => TensorSpec::dense(name, dtype, &[height, width, channels]),
+    };
+    tensor.channels_last = layout == ImageLayout::Nhwc;
+    Ok((tensor, FieldOutput::Image(ImageFormat { layout, values })))
+}
+
+fn bytes_output(
+    name: &str,
+    kind: &FieldKind,
+    output: Option<&OutputConfig>,
+) -> Result<(TensorSpec, FieldOutput), String> {
+    let Some((output, max_row_bytes)) = output.and_then(|output| Some((output, output.max_bytes?)))
+    else {
+        return Err(match kind {
+            FieldKind::EncodedImage => format!(
+                "`{name}` is an image file; decode it with `decode-image`, or deliver the file's bytes with `[output] \
+                 {name} = {{ ragged = true, max_bytes = \"4MiB\" }}`"
+            ),
+            _ => format!(
+                "the length of `{name}` differs from sample to sample; say how long it may be with `[output] {name} = \
+                 {{ ragged = true, max_bytes = \"64KiB\" }}`"
+            ),
+        });
+    };
+    no_image_keys(name, output)?;
+    if output.dtype.is_some_and(|dtype| dtype != DType::U8) {
+        return Err(format!("`output.{name}.dtype` must be `uint8` for bytes"));
+    }
+    let extent = Extent::Ragged { max_row_bytes, compact: output.compact };
+    let tensor = TensorSpec { extent, ..TensorSpec::dense(name, DType::U8, &[]) };
+    Ok((tensor, FieldOutput::RaggedBytes))
+}
+
+fn ragged_array_output(
+    name: &str,
+    dtype: DType,
+    row_shape: &[u64],
+    output: Option<&OutputConfig>,
+) -> Result<(TensorSpec, FieldOutput), String> {
+    if output.is_none_or(|output| !output.ragged) {
+        return Err(format!(
+            "the length of `{name}` differs from sample to sample; say how long it may be with `[output] {name} = {{ \
+             ragged = true, max_bytes = \"64KiB\" }}`"
+        ));
+    }
+    array_output(name, dtype, &[&[0], row_shape].concat(), output)
+}
+
+fn array_output(
+    name: &str,
+    dtype: DType,
+    shape: &[u64],
+    output: Option<&OutputConfig>,
+) -> Result<(TensorSpec, FieldOutput), String> {
+    if let Some(output) = output {
+        no_image_keys(name, output)?;
+    }
+    let target = output.and_then(|output| output.dtype).unwrap_or(dtype);
+    if let Some((output, max_row_bytes)) =
+        output.and_then(|output| Some((output, output.max_bytes?)))
+    {
+        if shape.len() != 1 {
+            return Err(format!(
+                "`output.{name}` cannot be ragged: only arrays of one dimension can, and `{name}` has {}",
+                shape.len()
+            ));
+        }
+        let extent = Extent::Ragged { max_row_bytes, compact: output.compact };
+        let tensor = TensorSpec { extent, ..TensorSpec::dense(name, target, &[]) };
+        return Ok((tensor, FieldOutput::RaggedArray { source: dtype, target }));
+    }
+    if shape.len() >= MAX_RANK {
+        return Err(format!(
+            "`{name}` has {} dimensions; with the batch's own that is more than {MAX_RANK}",
+            shape.len()
+        ));
+    }
+    let tensor = TensorSpec::dense(name, target, shape);
+    if tensor.row_pitch_bytes().is_none() {
+        return Err(format!("a row of `{name}` ({} {shape:?}) has too many bytes", target.name()));
+    }
+    let expected = ArrayType { dtype, shape: shape.to_vec() };
+    Ok((tensor, FieldOutput::Array { expected, target }))
+}
+
+fn no_image_keys(name: &str, output: &OutputConfig) -> Result<(), String> {
+    let given = [
+        ("layout", output.layout.is_some()),
+        ("mean", output.mean.is_some()),
+        ("std", output.std.is_some()),
+    ];
+    match given.iter().find(|(_, is_given)| *is_given) {
+        Some((key, _)) => {
+            Err(format!("`output.{name}.{key}` is for decoded images, and `{name}` is none"))
+        }
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,381 @@
+//! A stream's operations, compiled, and how they run on one sample and on a complete batch.
+//!
+//! A field's row is written at the end of the last stage with an operation on it, and at the end of the first stage
+//! where no operation works on it: an image's decoding, crop, resize and conversion are then one pass into the row.
+//! Between two stages a field waits in the sample's task.
+
+use forebay_protocol::tensor::{Extent, TensorSpec};
+
+use super::array::{ArrayType, check_type, write_array};
+use super::batch::{BatchOperation, BatchRow};
+use super::contract::{FieldPlan, FieldType, FieldTypes, Operation, Sample};
+use super::field::{CarriedField, FieldInProgress, Tools};
+use super::output::{self, FieldOutput};
+use super::registry;
+use super::row::Row;
+use super::task::{SampleTask, WorkerScratch, emptied};
+use forebay_config::{Config, ConfigError};
+use forebay_order::Draws;
+use forebay_source::dataset::{Dataset, Defect, FieldKind, FieldValue};
+use forebay_source::location::SampleBytes;
+
+/// Everything that a stream does to a sample after its bytes were fetched, and to a batch before it is published; shared
+/// by all threads.
+#[derive(Debug)]
+pub struct SamplePlan {
+    stages: Vec<Stage>,
+    /// By number: first the dataset's, then those that operations add.
+    fields: Vec<PlannedField>,
+    dataset_fields: usize,
+    tensors: Vec<TensorSpec>,
+    /// By tensor: the bytes of a dense one's row that the stages write.
+    row_bytes: Vec<usize>,
+    batch_operations: Vec<Box<dyn BatchOperation>>,
+}
+
+#[derive(Debug)]
+struct Stage {
+    body: StageBody,
+    operation_names: Vec<&'static str>,
+    /// The number of its first operation, counted over all stages: what draws are keyed by.
+    first_operation: u64,
+}
+
+/// What runs a stage.
+#[derive(Debug)]
+enum StageBody {
+    /// Operations of this crate, one after the other on a work thread.
+    Native(Vec<Box<dyn Operation>>),
+}
+
+#[derive(Debug)]
+struct PlannedField {
+    name: String,
+    /// What the dataset has to give where operations work on it; what none touches is checked when it is written.
+    expected: Option<ArrayType>,
+    /// At whose end its row is written, or what it holds is let go.
+    last_stage: usize,
+    /// The tensor and how its row is written; `None` for a dropped field.
+    output: Option<(usize, FieldOutput)>,
+}
+
+impl SamplePlan {
+    /// Checks the operations against the dataset's fields and compiles them.
+    ///
+    /// # Errors
+    /// An unknown operation or argument, an operation whose input is missing (names the operation that makes it), an
+    /// output that does not exist: each with its place in the configuration.
+    pub fn compile(config: &Config, dataset: &dyn Dataset) -> Result<Self, ConfigError> {
+        let fail = |message| ConfigError::new(&config.location(&[]), message);
+        let mut fields = FieldTypes { fields: Vec::new(), stage: 0, limits: config.dataset.limits };
+        for field in dataset.fields() {
+            fields.add(&field.name, FieldType::Raw(field.kind.clone())).map_err(fail)?;
+        }
+        let mut stages = Vec::with_capacity(config.stages.len());
+        let mut first_operation = 0;
+        for (number, stage) in config.stages.iter().enumerate() {
+            fields.stage = number;
+            let mut operations = Vec::with_capacity(stage.operations.len());
+            let mut operation_names = Vec::with_capacity(stage.operations.len());
+            for (index, entry) in stage.operations.iter().enumerate() {
+                let path = format!("stage.{}.operations[{index}]", stage.name);
+                let (name, operation) = registry::compile(path, entry.clone(), &mut fields)?;
+                operations.push(operation);
+                operation_names.push(name);
+            }
+            let count = operations.len() as u64;
+            let body = StageBody::Native(operations);
+            stages.push(Stage { body, operation_names, first_operation });
+            first_operation += count;
+        }
+        let (tensors, outputs) = output::compile(config, &fields)?;
+        let mut kinds = dataset.fields().iter().map(|field| &field.kind);
+        let mut tensor = 0..;
+        let planned = |(field, output): (FieldPlan, Option<FieldOutput>)| PlannedField {
+            expected: match kinds.next() {
+                Some(FieldKind::Array { dtype, shape }) if field.last_stage.is_some() => {
+                    Some(ArrayType { dtype: *dtype, shape: shape.clone() })
+                }
+                _ => None,
+            },
+            name: field.name,
+            last_stage: field.last_stage.unwrap_or(0),
+            output: output.and_then(|output| Some((tensor.next()?, output))),
+        };
+        Ok(Self {
+            stages,
+            fields: fields.fields.into_iter().zip(outputs).map(planned).collect(),
+            dataset_fields: dataset.fields().len(),
+            row_bytes: tensors.iter().map(row_bytes).collect(),
+            tensors,
+            batch_operations: Vec::new(),
+        })
+    }
+
+    /// The same plan with an operation on complete batches, after those that it has.
+    ///
+    /// # Errors
+    /// The operation does not fit the tensors.
+    ///
+    /// # Panics
+    /// When it changes the tensors in a way that [`BatchOperation::declare`] excludes.
+    pub fn with_batch_operation(
+        mut self,
+        mut operation: Box<dyn BatchOperation>,
+    ) -> Result<Self, ConfigError> {
+        let before = self.tensors.clone();
+        operation.declare(&mut self.tensors)?;
+        assert!(before.len() <= self.tensors.len(), "{}: a tensor less", operation.name());
+        for (before, after) in before.iter().zip(&self.tensors) {
+            let is_dense = before.extent == Extent::Dense;
+            let grows =
+                if is_dense { row_bytes(before) <= row_bytes(after) } else { before == after };
+            assert!(
+                before.name == after.name && before.extent == after.extent && grows,
+                "{}: {before:?} cannot become {after:?}",
+                operation.name()
+            );
+        }
+        self.batch_operations.push(operation);
+        Ok(self)
+    }
+
+    /// The tensors of a batch without `index` and `valid`, in the order of the fields, then those that batch operations
+    /// add.
+    #[must_use]
+    pub fn tensors(&self) -> &[TensorSpec] {
+        &self.tensors
+    }
+
+    /// The names of a stage's operations (counted from 0 over `Config::stages`), in order; empty for no such stage.
+    #[must_use]
+    pub fn operation_names_of_stage(&self, stage: usize) -> &[&'static str] {
+        self.stages.get(stage).map_or(&[], |stage| &stage.operation_names)
+    }
+
+    /// The tensor whose elements can be read from a dataset's files directly into the row: no operation works on them,
+    /// and they reach it unchanged.
+    #[must_use]
+    pub fn direct_tensor(&self, dataset: &dyn Dataset) -> Option<usize> {
+        let field = &self.fields[dataset.direct_read()?.field];
+        match &field.output {
+            Some((tensor, FieldOutput::Array { expected, target }))
+                if expected.dtype == *target && field.expected.is_none() =>
+            {
+                Some(*tensor)
+            }
+            _ => None,
+        }
+    }
+
+    /// Runs one stage (counted from 0 over `Config::stages`) and writes the fields on which no later stage works. Every
+    /// byte of the row's dense tensors that stages write is written once all stages have run.
+    ///
+    /// # Errors
+    /// The sample is bad. The row may then be written in part.
+    pub fn run(
+        &self,
+        stage: usize,
+        task: &mut SampleTask,
+        dataset: &dyn Dataset,
+        row: &mut dyn Row,
+        scratch: &mut WorkerScratch,
+    ) -> Result<(), Defect> {
+        let result = self.run_stage(stage, task, dataset, row, scratch);
+        scratch.trim();
+        result
+    }
+
+    fn run_stage(
+        &self,
+        stage: usize,
+        task: &mut SampleTask,
+        dataset: &dyn Dataset,
+        row: &mut dyn Row,
+        scratch: &mut WorkerScratch,
+    ) -> Result<(), Defect> {
+        let Some(work) = self.stages.get(stage) else {
+            return Err(Defect(format!("the plan has no stage {stage}")));
+        };
+        let SampleTask { id, key, bytes, part_ends, in_place, carried: carried_on } = task;
+        let WorkerScratch { tools, lists } = scratch;
+        // A list that a defect takes along is missed by the next sample alone.
+        let mut carried = std::mem::replace(carried_on, std::mem::take(&mut lists.carried));
+        let mut fields = emptied(std::mem::take(&mut lists.fields));
+        if stage == 0 {
+            let mut values = emptied(std::mem::take(&mut lists.values));
+            match in_place {
+                Some(_) => dataset.read_in_place(*id, &mut values),
+                None => dataset.read(*id, SampleBytes::new(bytes, part_ends), &mut values)?,
+            }
+            self.begin(&mut values, &mut fields)?;
+            lists.values = emptied(values);
+        } else {
+            fields.extend(carried.iter_mut().map(|field| FieldInProgress::pick_up(field, bytes)));
+        }
+        match &work.body {
+            StageBody::Native(operations) => {
+                let mut sample = Sample { fields: &mut fields, tools };
+                for (operation, number) in operations.iter().zip(work.first_operation..) {
+                    operation.run(&mut sample, &mut Draws::new(*key, number))?;
+                }
+            }
+        }
+        let is_last = stage + 1 == self.stages.len();
+        for (field, planned) in fields.drain(..).zip(&self.fields) {
+            let left = if stage < planned.last_stage {
+                field.carry(bytes, tools)?
+            } else {
+                if let (Some((tensor, output)), true) =
+                    (&planned.output, stage == planned.last_stage)
+                {
+                    self.write(&planned.name, &field, *tensor, output, row, tools)?;
+                }
+                field.recycle(tools);
+                CarriedField::Absent
+            };
+            if !is_last {
+                carried_on.push(left);
+            }
+        }
+        lists.fields = emptied(fields);
+        carried.clear();
+        lists.carried = carried;
+        Ok(())
+    }
+
+    /// The dataset's values as fields, and a place for each field that operations add.
+    fn begin<'a>(
+        &self,
+        values: &mut Vec<FieldValue<'a>>,
+        fields: &mut Vec<FieldInProgress<'a>>,
+    ) -> Result<(), Defect> {
+        if values.len() != self.dataset_fields {
+            return Err(Defect(format!(
+                "the sample has {} fields, and {} are expected",
+                values.len(),
+                self.dataset_fields
+            )));
+        }
+        fields.extend(values.drain(..).map(FieldInProgress::from));
+        for (field, planned) in fields.iter().zip(&self.fields) {
+            if let (Some(expected), Some(array)) = (&planned.expected, field.elements()) {
+                check_type(&planned.name, &array, expected)?;
+            }
+        }
+        fields.resize_with(self.fields.len(), || FieldInProgress::Absent);
+        Ok(())
+    }
+
+    /// Writes one field's row.
+    fn write(
+        &self,
+        name: &str,
+        field: &FieldInProgress<'_>,
+        tensor: usize,
+        output: &FieldOutput,
+        row: &mut dyn Row,
+        tools: &mut Tools,
+    ) -> Result<(), Defect> {
+        let array = field.elements();
+        match (output, field, array) {
+            (FieldOutput::Image(format), FieldInProgress::Image(image), _) => {
+                image.write(format, self.dense(row, tensor)?, &mut tools.image)
+            }
+            (FieldOutput::RaggedBytes, FieldInProgress::File(bytes), _) => {
+                self.ragged(name, row, tensor, bytes.len() as u64)?.copy_from_slice(bytes);
+                Ok(())
+            }
+            (FieldOutput::RaggedBytes, FieldInProgress::Bytes(bytes), _) => {
+                self.ragged(name, row, tensor, bytes.len() as u64)?.copy_from_slice(bytes);
+                Ok(())
+            }
+            (FieldOutput::Array { .. }, FieldInProgress::InPlace, _) => Ok(()),
+            (FieldOutput::Array { expected, target }, _, Some(array)) => {
+                check_type(name, &array, expected)?;
+                let row = self.dense(row, tensor)?;
+                write_array(name, &array, *target, &mut tools.reordered, row)
+            }
+            (FieldOutput::RaggedArray { source, target }, _, Some(array)) => {
+                let [length] = array.shape[..] else {
+                    return Err(Defect(format!(
+                        "`{name}` has the shape {:?}, and one dimension is expected",
+                        array.shape
+                    )));
+                };
+                if array.dtype != *source {
+                    return Err(Defect(format!(
+                        "`{name}` is {}, and the first sample's is {}",
+                        array.dtype.name(),
+                        source.name()
+                    )));
+                }
+                let row_bytes = length.saturating_mul(target.size_bytes());
+                let row = self.ragged(name, row, tensor, row_bytes)?;
+                write_array(name, &array, *target, &mut tools.reordered, row)
+            }
+            (_, field, _) => Err(Defect(format!(
+                "`{name}` holds {}, and {} is expected",
+                field.describe(),
+                output.describe()
+            ))),
+        }
+    }
+
+    /// The part of a dense tensor's row that stages write: all of it, where no batch operation makes it longer.
+    fn dense<'r>(&self, row: &'r mut dyn Row, tensor: usize) -> Result<&'r mut [u8], Defect> {
+        row.dense(tensor)
+            .get_mut(..self.row_bytes[tensor])
+            .ok_or_else(|| Defect("the row is shorter than planned".to_owned()))
+    }
+
+    /// A ragged tensor's row of so many bytes.
+    fn ragged<'r>(
+        &self,
+        name: &str,
+        row: &'r mut dyn Row,
+        tensor: usize,
+        bytes: u64,
+    ) -> Result<&'r mut [u8], Defect> {
+        row.ragged(tensor, bytes).ok_or_else(|| {
+            let limit = match self.tensors[tensor].extent {
+                Extent::Ragged { max_row_bytes, .. } => max_row_bytes,
+                Extent::Dense => 0,
+            };
+            Defect(format!("`{name}` has {bytes} bytes, more than its `max_bytes` of {limit}"))
+        })
+    }
+
+    /// Whether there is anything to do to a complete batch.
+    #[must_use]
+    pub fn has_batch_operations(&self) -> bool {
+        !self.batch_operations.is_empty()
+    }
+
+    /// Runs the batch operations, in order, on the rows of a complete batch, in their order.
+    ///
+    /// # Errors
+    /// The operation's name and its reason.
+    pub fn run_on_batch(&self, rows: &mut [BatchRow<'_>]) -> Result<(), Defect> {
+        let sample_operations = self
+            .stages
+            .last()
+            .map_or(0, |stage| stage.first_operation + stage.operation_names.len() as u64);
+        for (operation, number) in self.batch_operations.iter().zip(sample_operations..) {
+            operation
+                .run(rows, number)
+                .map_err(|Defect(reason)| Defect(format!("`{}`: {reason}", operation.name())))?;
+        }
+        Ok(())
+    }
+}
+
+/// The bytes of a dense tensor's row; 0 for a ragged one.
+fn row_bytes(tensor: &TensorSpec) -> usize {
+    match tensor.extent {
+        Extent::Dense => {
+            tensor.row_pitch_bytes().and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0)
+        }
+        Extent::Ragged { .. } => 0,
+    }
+}

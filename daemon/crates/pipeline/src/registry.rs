@@ -1,0 +1,76 @@
+//! The operations that a configuration can name. A new one is a file in `operations/` and a line in [`OPERATIONS`].
+
+use std::path::Path;
+
+use super::contract::{FieldTypes, Operation};
+use super::operations;
+use forebay_config::{ConfigError, Keys, Located, Section, Table, nearest};
+
+/// Reads an operation's arguments and changes the fields as the operation will.
+pub(crate) type Compile =
+    fn(&mut Section, &mut FieldTypes) -> Result<Box<dyn Operation>, ConfigError>;
+
+/// Arguments and what compiles them.
+const OPERATIONS: &[(Table, Compile)] = &[
+    (operations::decode_image::Arguments::TABLE, operations::decode_image::compile),
+    (operations::resize::Arguments::TABLE, operations::resize::compile),
+    (operations::center_crop::Arguments::TABLE, operations::center_crop::compile),
+    (operations::random_crop::Arguments::TABLE, operations::random_crop::compile),
+    (operations::random_resized_crop::Arguments::TABLE, operations::random_resized_crop::compile),
+    (
+        operations::random_horizontal_flip::Arguments::TABLE,
+        operations::random_horizontal_flip::compile,
+    ),
+    (operations::random_vertical_flip::Arguments::TABLE, operations::random_vertical_flip::compile),
+    (operations::normalize::Arguments::TABLE, operations::normalize::compile),
+    (operations::delay::Arguments::TABLE, operations::delay::compile),
+];
+
+/// Those of tests, which are no part of the reference.
+const TEST_OPERATIONS: &[(Table, Compile)] = &[
+    #[cfg(any(test, feature = "testing"))]
+    (operations::spin::Arguments::TABLE, operations::spin::compile),
+    #[cfg(test)]
+    (operations::for_tests::table("drop"), operations::for_tests::compile_drop),
+    #[cfg(test)]
+    (operations::for_tests::table("two-views"), operations::for_tests::compile_two_views),
+    #[cfg(test)]
+    (
+        operations::for_tests::table("mirror-together"),
+        operations::for_tests::compile_mirror_together,
+    ),
+];
+
+/// The arguments of every operation, for the reference; a table's path is the operation's name.
+pub fn operation_tables() -> impl Iterator<Item = Table> {
+    OPERATIONS.iter().map(|(table, _)| *table)
+}
+
+/// Compiles one entry of a stage's `operations`.
+///
+/// # Errors
+/// An unknown name or argument, or a field that the operation cannot work on.
+pub(crate) fn compile(
+    path: String,
+    entry: Located,
+    fields: &mut FieldTypes,
+) -> Result<(&'static str, Box<dyn Operation>), ConfigError> {
+    let mut arguments = Section::new(path, entry, Path::new("/"))?;
+    let names = || OPERATIONS.iter().map(|(table, _)| table.path);
+    let listed = || names().collect::<Vec<_>>().join(", ");
+    let Some(wanted) = arguments.take::<String>("op")? else {
+        let path = arguments.key_path("op");
+        let message = format!("`{path}` is required: the operation's name, one of {}", listed());
+        return Err(arguments.error(message));
+    };
+    let mut all = OPERATIONS.iter().chain(TEST_OPERATIONS);
+    let Some((table, compile)) = all.find(|(table, _)| table.path == wanted) else {
+        let hint = nearest(&wanted, names()).map_or_else(
+            || format!("the operations are: {}", listed()),
+            |name| format!("did you mean `{name}`?"),
+        );
+        let message = format!("unknown operation {wanted:?}; {hint}");
+        return Err(arguments.error_at("op", message));
+    };
+    Ok((table.path, compile(&mut arguments, fields)?))
+}

@@ -1,0 +1,12 @@
+//! The memory of one sample's row in its batch's slot.
+
+/// The memory of one sample's row in its batch's slot. Tensors are numbered as in
+/// [`SamplePlan::tensors`](crate::SamplePlan::tensors).
+pub trait Row {
+    /// The row's bytes of a dense tensor. A stage only writes them. A client that breaks the protocol may write there
+    /// at any time: a batch operation, which reads them, must expect any bytes.
+    fn dense(&mut self, tensor: usize) -> &mut [u8];
+
+    /// Sets the length of a ragged tensor's row and gives its bytes; `None` when they exceed `max_row_bytes`.
+    fn ragged(&mut self, tensor: usize, bytes: u64) -> Option<&mut [u8]>;
+}

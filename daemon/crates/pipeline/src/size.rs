@@ -1,0 +1,33 @@
+//! Sizes and parts of images in whole pixels.
+
+/// Width and height in pixels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Size {
+    pub width: u32,
+    pub height: u32,
+}
+
+/// A part of an image in whole pixels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rectangle {
+    pub left: u32,
+    pub top: u32,
+    pub width: u32,
+    pub height: u32,
+}
+
+impl Rectangle {
+    /// All of an image.
+    pub(crate) const fn whole(size: Size) -> Self {
+        Self { left: 0, top: 0, width: size.width, height: size.height }
+    }
+
+    pub(crate) const fn size(self) -> Size {
+        Size { width: self.width, height: self.height }
+    }
+
+    /// Whether it holds no pixel.
+    pub(crate) const fn is_empty(self) -> bool {
+        self.width == 0 || self.height == 0
+    }
+}

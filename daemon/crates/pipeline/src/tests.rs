@@ -1,0 +1,491 @@
+//! Whole plans over a small dataset: what is refused when compiled, what reaches the rows.
+
+use std::borrow::Cow;
+
+use forebay_order::DrawKey;
+use forebay_protocol::ids::SampleId;
+use forebay_protocol::tensor::{DType, Extent, TensorSpec};
+
+use super::test_images::{gradient, jpeg, with_orientation};
+use super::*;
+use forebay_config::Config;
+use forebay_source::dataset::{ArrayValue, Dataset, Defect, Field, FieldKind, FieldValue};
+use forebay_source::location::{FileId, FileTable, Location, SampleBytes};
+
+mod batch;
+mod fields;
+mod scaled;
+
+use forebay_config::plain_config::plain_config;
+
+/// `image` and `mask` (the same file), `label`, `array` (i16, big-endian), `boxes` (f32), `numbers` (any count), `score`,
+/// `caption` and `blob` (the first bytes of the file); the fetched bytes are the image file.
+#[derive(Debug)]
+struct Mixed {
+    fields: Vec<Field>,
+    array: Vec<i16>,
+}
+
+impl Mixed {
+    fn new(fields: &[&str]) -> Self {
+        let array = vec![-2, 300, 7];
+        let all = [
+            ("image", FieldKind::EncodedImage),
+            ("label", FieldKind::Integer),
+            ("array", FieldKind::Array { dtype: DType::I16, shape: vec![3] }),
+            ("mask", FieldKind::EncodedImage),
+            ("boxes", FieldKind::Array { dtype: DType::F32, shape: vec![2, 4] }),
+            ("numbers", FieldKind::RaggedArray { dtype: DType::I16, row_shape: vec![] }),
+            ("score", FieldKind::Float),
+            ("caption", FieldKind::Text),
+            ("blob", FieldKind::Bytes),
+        ];
+        let fields = all
+            .into_iter()
+            .filter(|(name, _)| fields.contains(name))
+            .map(|(name, kind)| Field { name: name.to_owned(), kind })
+            .collect();
+        Self { fields, array }
+    }
+}
+
+impl FileTable for Mixed {
+    fn append_path(&self, _file: FileId, _path: &mut Vec<u8>) {}
+}
+
+impl Dataset for Mixed {
+    fn sample_count(&self) -> u64 {
+        1
+    }
+
+    fn fields(&self) -> &[Field] {
+        &self.fields
+    }
+
+    fn locate(&self, _id: SampleId, locations: &mut Vec<Location>) {
+        locations.push(Location::whole(FileId(0)));
+    }
+
+    fn read<'a>(
+        &'a self,
+        id: SampleId,
+        bytes: SampleBytes<'a>,
+        values: &mut Vec<FieldValue<'a>>,
+    ) -> Result<(), Defect> {
+        for field in &self.fields {
+            values.push(match field.name.as_str() {
+                "image" | "mask" => FieldValue::EncodedImage(bytes.all()),
+                "score" => FieldValue::Float(id.0 as f64 / 2.0),
+                "caption" => FieldValue::Text("a gräy cat".into()),
+                "blob" => FieldValue::Bytes(bytes.all()[..20].into()),
+                "boxes" => FieldValue::Array(ArrayValue {
+                    dtype: DType::F32,
+                    shape: (&[2, 4]).into(),
+                    fortran_order: false,
+                    big_endian: false,
+                    bytes: BOXES.as_flattened().into(),
+                }),
+                "label" => FieldValue::Integer(i64::try_from(id.0).unwrap() - 5),
+                _ => FieldValue::Array(ArrayValue {
+                    dtype: DType::I16,
+                    shape: vec![self.array.len() as u64].into(),
+                    fortran_order: false,
+                    big_endian: true,
+                    bytes: Cow::Owned(self.array.iter().flat_map(|n| n.to_be_bytes()).collect()),
+                }),
+            });
+        }
+        Ok(())
+    }
+
+    fn fingerprint(&self) -> [u8; 32] {
+        [0; 32]
+    }
+}
+
+/// Two boxes, x y x y.
+const BOXES: [[u8; 4]; 8] = {
+    let corners = [10.0_f32, 20.0, 30.0, 44.5, 0.0, 0.0, 60.0, 50.0];
+    let mut bytes = [[0; 4]; 8];
+    let mut at = 0;
+    while at < 8 {
+        bytes[at] = corners[at].to_le_bytes();
+        at += 1;
+    }
+    bytes
+};
+
+/// One row, filled with a pattern so that a byte not written shows.
+#[derive(Debug)]
+struct Rows {
+    rows: Vec<Vec<u8>>,
+    limits: Vec<u64>,
+}
+
+impl Rows {
+    fn of(plan: &SamplePlan) -> Self {
+        let mut rows = Vec::new();
+        let mut limits = Vec::new();
+        for tensor in plan.tensors() {
+            let pitch = usize::try_from(tensor.row_pitch_bytes().unwrap()).unwrap();
+            match tensor.extent {
+                Extent::Dense => rows.push(vec![0x5a; pitch]),
+                Extent::Ragged { .. } => rows.push(Vec::new()),
+            }
+            limits.push(match tensor.extent {
+                Extent::Dense => 0,
+                Extent::Ragged { max_row_bytes, .. } => max_row_bytes,
+            });
+        }
+        Self { rows, limits }
+    }
+}
+
+impl Row for Rows {
+    fn dense(&mut self, tensor: usize) -> &mut [u8] {
+        &mut self.rows[tensor]
+    }
+
+    fn ragged(&mut self, tensor: usize, bytes: u64) -> Option<&mut [u8]> {
+        if bytes > self.limits[tensor] {
+            return None;
+        }
+        self.rows[tensor] = vec![0x5a; usize::try_from(bytes).ok()?];
+        Some(&mut self.rows[tensor])
+    }
+}
+
+const fn key(sample: u64) -> DrawKey {
+    DrawKey { seed: 17, epoch: 2, sample }
+}
+
+fn run_all(
+    config: &Config,
+    dataset: &Mixed,
+    file: &[u8],
+    sample: u64,
+) -> Result<Vec<Vec<u8>>, Defect> {
+    let plan = SamplePlan::compile(config, dataset).unwrap();
+    let mut rows = Rows::of(&plan);
+    let mut task = SampleTask::new(SampleId(sample), key(sample), file.to_vec());
+    for stage in 0..config.stages.len() {
+        // Each stage on a thread of its own.
+        let mut scratch = WorkerScratch::default();
+        plan.run(stage, &mut task, dataset, &mut rows, &mut scratch)?;
+    }
+    Ok(rows.rows)
+}
+
+fn image_row(config: &str, file: &[u8], sample: u64) -> Vec<u8> {
+    let mut rows = run_all(&plain_config(config), &Mixed::new(&["image"]), file, sample).unwrap();
+    rows.swap_remove(0)
+}
+
+fn photograph() -> Vec<u8> {
+    jpeg(&gradient(160, 120, 3), 160, 120, 3)
+}
+
+fn one_stage(operations: &str, output: &str) -> String {
+    format!("[[stage]]\noperations = [{operations}]\n[output]\n{output}\n")
+}
+
+const STANDARD: &str = r#"{ op = "decode-image" }, { op = "random-resized-crop", size = 64 }, { op = "random-horizontal-flip" }"#;
+
+pub(super) fn refusal(operations: &str, output: &str, fields: &[&str]) -> String {
+    let config = plain_config(&one_stage(operations, output));
+    SamplePlan::compile(&config, &Mixed::new(fields)).unwrap_err().message
+}
+
+#[test]
+fn a_missing_input_names_the_operation_that_makes_it() {
+    let message = refusal(r#"{ op = "random-resized-crop", size = 64 }"#, "", &["image"]);
+    assert_eq!(
+        message,
+        "`random-resized-crop` needs a decoded image; put `decode-image` before it"
+    );
+    let message = refusal("", "", &["image"]);
+    assert!(message.contains("decode it with `decode-image`"), "{message}");
+    let message = refusal(r#"{ op = "decode-image" }"#, "", &["image"]);
+    assert!(message.contains("`image` differ in size; give them one with `resize`"), "{message}");
+    let message = refusal(r#"{ op = "decode-image" }"#, "", &["label"]);
+    assert!(message.contains("needs an image, and the dataset has none"), "{message}");
+}
+
+#[test]
+fn mistakes_are_explained() {
+    let cases = [
+        (
+            r#"{ op = "decode-imag" }"#,
+            "",
+            "unknown operation \"decode-imag\"; did you mean `decode-image`?",
+        ),
+        (
+            r#"{ op = "decode-image", channel = 3 }"#,
+            "",
+            "unknown key `stage.stage-0.operations[0].channel`; did you mean `stage.stage-0.operations[0].channels`?",
+        ),
+        (
+            r#"{ op = "decode-image", channels = 2 }"#,
+            "",
+            "`stage.stage-0.operations[0].channels` must be 3 (red, green, blue), 1 (grey) or 4 (with alpha), not 2",
+        ),
+        (
+            r#"{ op = "decode-image" }, { op = "resize" }"#,
+            "",
+            "`stage.stage-0.operations[1].size` is required",
+        ),
+        (r#"{ op = "decode-image" }, { op = "decode-image" }"#, "", "`image` is decoded already"),
+        (r#"{ op = "decode-image", field = "imag" }"#, "", "did you mean `image`?"),
+        (
+            r#"{ op = "decode-image", field = "label" }"#,
+            "",
+            "needs an image, but field `label` is not one",
+        ),
+        (
+            STANDARD,
+            "imag = { dtype = \"uint8\" }",
+            "`output.imag` names no field of the dataset; did you mean `image`?",
+        ),
+        (STANDARD, "image = { dtype = \"int32\" }", "must be `uint8`, `float16`"),
+        (
+            STANDARD,
+            "image = { dtype = \"float32\", mean = [0.5, 0.5], std = [0.5, 0.5] }",
+            "one number for each of the 3 channels, not 2",
+        ),
+        (STANDARD, "label = { layout = \"NHWC\" }", "`output.label.layout` is for decoded images"),
+        (STANDARD, "label = { ragged = true, max_bytes = 10 }", "only arrays of one dimension"),
+        (
+            STANDARD,
+            "image = { ragged = true, max_bytes = 10 }",
+            "cannot be ragged after `decode-image`",
+        ),
+        (r#"{ op = "delay" }"#, "", "`stage.stage-0.operations[0].milliseconds` is required"),
+        (
+            r#"{ op = "decode-image" }, { op = "random-resized-crop", size = 8, area = [0.5, 1.5] }"#,
+            "",
+            "must not exceed 1.0",
+        ),
+        (
+            r#"{ op = "decode-image" }, { op = "random-resized-crop", size = 8, ratio = [2.0, 1.0] }"#,
+            "",
+            "two numbers above 0, the smaller one first",
+        ),
+        (
+            r#"{ op = "decode-image" }, { op = "normalize", mean = [0.5, 0.5, 0.5], std = [1.0, 1.0, 0.0] }"#,
+            "",
+            "`std` must be above 0",
+        ),
+        (
+            r#"{ op = "decode-image" }, { op = "normalize", mean = [0.5, 0.5, 0.5], std = [1.0, 1.0, 1.0] }, { op = "resize", size = [8, 8] }"#,
+            "",
+            "put it before `normalize`",
+        ),
+        (
+            r#"{ op = "decode-image" }, { op = "resize", size = [8, 8] }, { op = "normalize", mean = [0.5, 0.5, 0.5], std = [1.0, 1.0, 1.0] }"#,
+            "image = { dtype = \"float32\", mean = [0.5, 0.5, 0.5], std = [1.0, 1.0, 1.0] }",
+            "both normalise; remove one",
+        ),
+    ];
+    for (operations, output, expected) in cases {
+        let message = refusal(operations, output, &["image", "label"]);
+        assert!(message.contains(expected), "{operations} {output}: {message}");
+    }
+}
+
+/// The tensors of `image`, `label` and `array`.
+pub(super) fn tensors(operations: &str, output: &str) -> Vec<TensorSpec> {
+    let config = plain_config(&one_stage(operations, output));
+    let dataset = Mixed::new(&["image", "label", "array"]);
+    SamplePlan::compile(&config, &dataset).unwrap().tensors().to_vec()
+}
+
+#[test]
+fn tensors_have_the_shape_and_type_of_the_output() {
+    let plain = tensors(STANDARD, "");
+    assert_eq!(plain[0], TensorSpec::dense("image", DType::U8, &[3, 64, 64]));
+    assert_eq!((plain[1].dtype, plain[1].row_shape.as_slice()), (DType::I64, &[][..]));
+    assert_eq!((plain[2].dtype, plain[2].row_shape.as_slice()), (DType::I16, &[3][..]));
+    let sized = r#"{ op = "decode-image", channels = 1 }, { op = "resize", size = [10, 20] }, { op = "resize", size = 5 }"#;
+    let output = "image = { dtype = \"float16\", layout = \"NHWC\" }\nlabel = { dtype = \"int32\" }\narray = { ragged = true, max_bytes = 8 }";
+    let changed = tensors(sized, output);
+    assert_eq!((changed[0].dtype, changed[0].row_shape.as_slice()), (DType::F16, &[5, 10, 1][..]));
+    assert!(changed[0].channels_last);
+    assert_eq!(changed[1].dtype, DType::I32);
+    assert_eq!(changed[2].extent, Extent::Ragged { max_row_bytes: 8, compact: false });
+}
+
+#[test]
+fn fields_without_operations_pass_through() {
+    let config = plain_config(
+        "[[stage]]\noperations = []\n[output]\nimage = { ragged = true, max_bytes = 9000 }\nlabel = { dtype = \"float32\" }\n",
+    );
+    let dataset = Mixed::new(&["image", "label", "array"]);
+    let file = photograph();
+    let rows = run_all(&config, &dataset, &file, 9).unwrap();
+    assert_eq!(rows[0], file);
+    assert_eq!(rows[1], 4.0_f32.to_ne_bytes());
+    assert_eq!(rows[2], [-2_i16, 300, 7].map(i16::to_ne_bytes).concat());
+    let refused = run_all(&config, &dataset, &[0; 9001], 9).unwrap_err();
+    assert_eq!(refused.0, "`image` has 9001 bytes, more than its `max_bytes` of 9000");
+}
+
+#[test]
+fn another_shape_is_a_defect_that_names_both() {
+    let config = plain_config("[[stage]]\noperations = []\n");
+    let mut dataset = Mixed::new(&["array"]);
+    dataset.array.push(4);
+    let refused = run_all(&config, &dataset, &[], 0).unwrap_err();
+    assert_eq!(refused.0, "`array` is int16 [4], and the first sample's is int16 [3]");
+}
+
+#[test]
+fn stages_do_not_change_the_pixels() {
+    let file = photograph();
+    let together = image_row(&one_stage(STANDARD, ""), &file, 3);
+    let apart = r#"
+        [[stage]]
+        operations = [{ op = "delay", milliseconds = 0 }]
+        [[stage]]
+        operations = [{ op = "decode-image" }]
+        [[stage]]
+        operations = [{ op = "random-resized-crop", size = 64 }]
+        [[stage]]
+        operations = [{ op = "random-horizontal-flip" }]
+        [[stage]]
+        operations = []
+    "#;
+    // The delay is an operation too: the crop is the third of one plan and the second of the other.
+    let shifted = r#"{ op = "delay", milliseconds = 0 }, "#.to_owned() + STANDARD;
+    let shifted = image_row(&one_stage(&shifted, ""), &file, 3);
+    assert_eq!(image_row(apart, &file, 3), shifted);
+    assert_ne!(together, shifted, "draws are keyed by the operation's number");
+}
+
+#[test]
+fn layouts_and_types_hold_the_same_pixels() {
+    let file = photograph();
+    // Samples 0 to 7 are flipped and not.
+    for sample in 0..8 {
+        let planar = image_row(&one_stage(STANDARD, ""), &file, sample);
+        let interleaved =
+            image_row(&one_stage(STANDARD, "image = { layout = \"NHWC\" }"), &file, sample);
+        let plane = 64 * 64;
+        for (place, pixel) in interleaved.chunks_exact(3).enumerate() {
+            assert_eq!(pixel, [planar[place], planar[plane + place], planar[2 * plane + place]]);
+        }
+        let by = "mean = [0.4, 0.5, 0.6], std = [0.2, 0.3, 0.4]";
+        let floats = image_row(
+            &one_stage(STANDARD, &format!("image = {{ dtype = \"float32\", {by} }}")),
+            &file,
+            sample,
+        );
+        let operation = format!("{STANDARD}, {{ op = \"normalize\", {by} }}");
+        assert_eq!(image_row(&one_stage(&operation, ""), &file, sample), floats);
+        for (place, float) in floats.chunks_exact(4).enumerate() {
+            let channel = place / plane;
+            let mean = [0.4_f32, 0.5, 0.6][channel];
+            let std = [0.2_f32, 0.3, 0.4][channel];
+            let expected = (f32::from(planar[place]) / 255.0 - mean) / std;
+            assert_eq!(f32::from_ne_bytes(float.try_into().unwrap()), expected);
+        }
+    }
+}
+
+/// A stage's end has the whole image decoded; a plan of one stage decodes only what it needs.
+#[test]
+fn decoding_only_a_region_does_not_change_the_rows() {
+    let file = photograph();
+    let plans = [
+        r#"{ op = "random-resized-crop", size = 40, interpolation = "bicubic" }, { op = "random-horizontal-flip" }"#,
+        r#"{ op = "resize", size = 72, interpolation = "lanczos" }, { op = "center-crop", size = 30 }"#,
+        r#"{ op = "resize", size = 240 }, { op = "random-crop", size = [31, 57] }"#,
+        r#"{ op = "resize", size = 50, interpolation = "nearest" }, { op = "random-crop", size = [31, 57] }"#,
+        r#"{ op = "random-crop", size = [20, 200] }, { op = "random-vertical-flip" }"#,
+    ];
+    for plan in plans {
+        for sample in 0..12 {
+            let together = one_stage(&format!("{{ op = \"decode-image\" }}, {plan}"), "");
+            let apart = format!(
+                "[[stage]]\noperations = [{{ op = \"decode-image\" }}]\n[[stage]]\noperations = [{plan}]\n"
+            );
+            let rows = image_row(&together, &file, sample);
+            assert!(rows == image_row(&apart, &file, sample), "{plan} {sample}");
+        }
+    }
+}
+
+#[test]
+fn a_turned_file_is_the_flipped_file_unturned() {
+    let file = photograph();
+    let turned = with_orientation(&file, 3);
+    let twice = r#"{ op = "decode-image", orientation = true }, { op = "random-vertical-flip", probability = 1.0 }, { op = "random-horizontal-flip", probability = 1.0 }, { op = "center-crop", size = [50, 60] }"#;
+    let centre = r#"{ op = "decode-image" }, { op = "center-crop", size = [50, 60] }"#;
+    assert_eq!(
+        image_row(&one_stage(twice, ""), &turned, 1),
+        image_row(&one_stage(centre, ""), &file, 1)
+    );
+}
+
+#[test]
+fn a_small_image_is_surrounded_by_zeros() {
+    let file = jpeg(&[200; 4 * 2], 4, 2, 1);
+    let row = image_row(
+        &one_stage(
+            r#"{ op = "decode-image", channels = 1 }, { op = "center-crop", size = [4, 7] }"#,
+            "",
+        ),
+        &file,
+        0,
+    );
+    assert_eq!(row[..7], [0; 7]);
+    assert_eq!(row[7], 0);
+    assert_eq!(row[12..14], [0, 0]);
+    assert!(row[8..12].iter().all(|value| *value > 190));
+    assert_eq!(row[21..], [0; 7]);
+}
+
+#[test]
+fn operations_that_cannot_be_one_follow_each_other() {
+    let file = photograph();
+    let twice = r#"{ op = "decode-image" }, { op = "resize", size = [60, 80] }, { op = "center-crop", size = 100 }, { op = "resize", size = [50, 50] }"#;
+    let split = twice
+        .replace("{ op = \"center-crop\"", "] \n[[stage]]\noperations = [{ op = \"center-crop\"");
+    assert_eq!(
+        image_row(&format!("[[stage]]\noperations = [{twice}]\n"), &file, 0),
+        image_row(&format!("[[stage]]\noperations = [{split}]\n"), &file, 0)
+    );
+}
+
+#[test]
+fn a_defect_names_its_reason() {
+    let config = plain_config(&one_stage(STANDARD, ""));
+    let dataset = Mixed::new(&["image"]);
+    let file = photograph();
+    for (file, expected) in [
+        (
+            &file[..file.len() / 2],
+            "image file is truncated: the JPEG data ends before the image does",
+        ),
+        (&file[..20], "image file is truncated: the JPEG header does not end"),
+        (b"GIF89a".as_slice(), "not a JPEG, PNG or WebP file: it begins with 47 49 46 38 39 61"),
+    ] {
+        assert_eq!(run_all(&config, &dataset, file, 0).unwrap_err().0, expected);
+    }
+}
+
+/// Pixels and draws are part of the stream version: where this digest has to change, that number has to be raised.
+#[test]
+fn the_rows_of_a_small_pipeline_have_their_golden_digest() {
+    let file = photograph();
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&file);
+    let file_digest = hasher.finalize().to_hex();
+    assert_eq!(&file_digest[..16], "5b555d2ef8aa580e", "the encoder's output changed");
+    let mut hasher = blake3::Hasher::new();
+    for sample in 0..16 {
+        hasher.update(&image_row(&one_stage(STANDARD, ""), &file, sample));
+    }
+    let eval = r#"{ op = "decode-image" }, { op = "resize", size = 72, interpolation = "bicubic" }, { op = "center-crop", size = 64 }"#;
+    hasher.update(&image_row(&one_stage(eval, "image = { dtype = \"float32\" }"), &file, 0));
+    assert_eq!(&hasher.finalize().to_hex()[..16], "25aa67f44b28e551");
+}

@@ -1,0 +1,116 @@
+//! In the steady state a sample costs no allocation on its work thread, but for those of the resizer.
+//!
+//! The counter counts what this thread asks Rust's allocator for; libjpeg-turbo's own memory is not seen by it.
+
+#[path = "../examples/support/one_field.rs"]
+mod one_field;
+
+use std::borrow::Cow;
+
+use allocation_counter::measure;
+use fast_image_resize as fir;
+use forebay_order::DrawKey;
+use forebay_pipeline::{SamplePlan, SampleTask, WorkerScratch};
+use forebay_protocol::ids::SampleId;
+use forebay_protocol::tensor::DType;
+use forebay_source::dataset::{ArrayValue, FieldKind, FieldValue};
+use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
+use one_field::{OneField, OneRow};
+
+/// Samples before counting: buffers reach their size.
+const WARM: u64 = 200;
+/// Samples that are counted.
+const COUNTED: u64 = 100;
+
+fn photograph() -> Vec<u8> {
+    let pixels: Vec<u8> =
+        (0..320_u32 * 240 * 3).map(|at| (at.wrapping_mul(at) >> 9).to_le_bytes()[0]).collect();
+    let mut file = Vec::new();
+    let mut encoder = Encoder::new(&mut file, 90);
+    encoder.set_sampling_factor(SamplingFactor::F_2_2);
+    encoder.encode(&pixels, 320, 240, ColorType::Rgb).unwrap();
+    file
+}
+
+/// The allocations of the counted samples together.
+fn allocations(config: &str, dataset: &OneField, file: &[u8]) -> u64 {
+    let config = forebay_config::plain_config::plain_config(config);
+    let plan = SamplePlan::compile(&config, dataset).unwrap();
+    let row_bytes = plan.tensors()[0].row_pitch_bytes().unwrap();
+    let mut row = OneRow(vec![0; usize::try_from(row_bytes).unwrap()]);
+    let mut scratch = WorkerScratch::default();
+    let key = |sample| DrawKey { seed: 1, epoch: 0, sample };
+    let mut task = SampleTask::new(SampleId(0), key(0), file.to_vec());
+    let mut run = |sample| {
+        task.reset(SampleId(sample), key(sample));
+        for stage in 0..config.stages.len() {
+            plan.run(stage, &mut task, dataset, &mut row, &mut scratch).unwrap();
+        }
+    };
+    (0..WARM).for_each(&mut run);
+    measure(|| (WARM..WARM + COUNTED).for_each(&mut run)).count_total
+}
+
+fn images() -> OneField {
+    OneField::new("image", FieldKind::EncodedImage, |bytes| FieldValue::EncodedImage(bytes))
+}
+
+#[test]
+fn images_that_are_cropped_cost_no_allocation() {
+    let file = photograph();
+    let crop = r#"{ op = "random-crop", size = 128 }, { op = "random-horizontal-flip" }"#;
+    for decode in [r#"{ op = "decode-image" }"#, r#"{ op = "decode-image", scaled = "auto" }"#] {
+        for output in ["uint8", "float32"] {
+            let output = format!("[output]\nimage = {{ dtype = \"{output}\" }}\n");
+            let together = format!("[[stage]]\noperations = [{decode}, {crop}]\n{output}");
+            assert_eq!(allocations(&together, &images(), &file), 0, "{together}");
+            let apart = format!(
+                "[[stage]]\noperations = [{decode}]\n[[stage]]\noperations = [{crop}]\n{output}"
+            );
+            assert_eq!(allocations(&apart, &images(), &file), 0, "{apart}");
+        }
+    }
+}
+
+#[test]
+fn images_that_are_resized_cost_the_resizers_own_allocations() {
+    // Two vectors a pass and one for each of its places, whatever the sizes: what fast_image_resize takes for its
+    // coefficients.
+    let image = fir::images::Image::new(200, 150, fir::PixelType::U8x3);
+    let mut result = fir::images::Image::new(64, 64, fir::PixelType::U8x3);
+    let mut resizer = fir::Resizer::new();
+    let options = fir::ResizeOptions::new()
+        .resize_alg(fir::ResizeAlg::Convolution(fir::FilterType::Bilinear))
+        .crop(3.0, 5.0, 180.0, 140.0);
+    resizer.resize(&image, &mut result, &options).unwrap();
+    let alone = measure(|| resizer.resize(&image, &mut result, &options).unwrap()).count_total;
+    assert!(alone > 0, "nothing to be excepted any more");
+
+    let operations = r#"{ op = "decode-image" }, { op = "random-resized-crop", size = 64 }, { op = "random-horizontal-flip" }"#;
+    let config = format!("[[stage]]\noperations = [{operations}]\n");
+    let counted = allocations(&config, &images(), &photograph());
+    assert!(
+        counted <= alone * COUNTED,
+        "{counted} allocations, and the resizer's {alone} a sample"
+    );
+}
+
+#[test]
+fn arrays_cost_no_allocation() {
+    let kind = FieldKind::Array { dtype: DType::F32, shape: vec![64, 4] };
+    fn array(bytes: &[u8]) -> FieldValue<'_> {
+        FieldValue::Array(ArrayValue {
+            dtype: DType::F32,
+            shape: Cow::Borrowed(&[64, 4]),
+            fortran_order: false,
+            big_endian: true,
+            bytes: Cow::Borrowed(bytes),
+        })
+    }
+    let dataset = OneField::new("array", kind, array);
+    for output in ["float32", "float16"] {
+        let config =
+            format!("[[stage]]\noperations = []\n[output]\narray = {{ dtype = \"{output}\" }}\n");
+        assert_eq!(allocations(&config, &dataset, &[1; 1024]), 0, "{output}");
+    }
+}

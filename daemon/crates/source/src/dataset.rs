@@ -1,0 +1,87 @@
+//! Maps a sample id to where its bytes lie and to its fields.
+//!
+//! This file is the seam: the trait [`Dataset`] that engine and operations see; `field` has what its samples consist of.
+//! Formats are one file each, beside it, and one line in `registry`. Reading bytes is `storage`'s part.
+
+#[cfg(test)]
+pub(crate) mod conformance;
+pub mod error;
+mod field;
+mod file_samples;
+pub mod folder;
+#[doc(hidden)]
+pub mod fuzzing;
+mod image_folder;
+mod npy;
+mod npy_header;
+mod npz;
+mod opening;
+mod progress;
+mod registry;
+#[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
+pub mod testing;
+
+pub use error::DatasetError;
+pub use field::{ArrayValue, Defect, DirectRead, Field, FieldKind, FieldValue};
+pub use folder::index::{FolderIndex, IndexBytes};
+pub use opening::{IndexReport, OpenOptions, Opened};
+pub use progress::{ProgressCallback, ScanProgress, no_progress};
+pub use registry::{build_index, format_names, format_tables, open, resolve_keys};
+
+use forebay_protocol::ids::SampleId;
+
+use crate::location::{FileTable, Location, SampleBytes};
+
+/// A set of samples, numbered from 0. Shared by all threads.
+pub trait Dataset: FileTable + std::fmt::Debug {
+    /// The number of samples.
+    fn sample_count(&self) -> u64;
+
+    /// The fields of every sample, in order, without `index`.
+    fn fields(&self) -> &[Field];
+
+    /// Appends where the sample's bytes lie: one location or several, in the order in which [`read`](Self::read) takes
+    /// them. A location with a length is part of a file that other samples have parts of, too: the storage keeps it open.
+    ///
+    /// # Panics
+    /// When the id is not below [`sample_count`](Self::sample_count).
+    fn locate(&self, id: SampleId, locations: &mut Vec<Location>);
+
+    /// Splits the located bytes into one value a field, in the order of [`fields`](Self::fields). Appends to `values`.
+    ///
+    /// # Errors
+    /// When the bytes are defective.
+    fn read<'a>(
+        &'a self,
+        id: SampleId,
+        bytes: SampleBytes<'a>,
+        values: &mut Vec<FieldValue<'a>>,
+    ) -> Result<(), Defect>;
+
+    /// How a sample's array can be read directly into its row; `None` where it cannot.
+    fn direct_read(&self) -> Option<&DirectRead> {
+        None
+    }
+
+    /// The values of a sample that was read as [`direct_read`](Self::direct_read) says: [`FieldValue::InPlace`] for the
+    /// array, and the other fields'. Appends to `values`.
+    fn read_in_place<'a>(&'a self, id: SampleId, values: &mut Vec<FieldValue<'a>>) {
+        let _ = id;
+        values.push(FieldValue::InPlace);
+    }
+
+    /// BLAKE3 over the relative paths in id order and the class list. Sizes are left out, because a scan does not ask
+    /// for them; see `folder`.
+    fn fingerprint(&self) -> [u8; 32];
+
+    /// The index that a scan of the folders made; `None` where a dataset is opened without one.
+    fn index(&self) -> Option<&FolderIndex> {
+        None
+    }
+
+    /// The names of the classes in label order; empty where there are none.
+    fn classes(&self) -> &[String] {
+        &[]
+    }
+}

@@ -1,0 +1,207 @@
+//! Folders of files of which each is a sample: what image folders and folders of arrays have in common.
+//!
+//! [`FileSamples`] is their [`Dataset`]; a format is the [`FileReader`] that splits a file's bytes into fields. The label
+//! comes from the class folders.
+
+use std::sync::Arc;
+
+use forebay_config::DatasetConfig;
+use forebay_protocol::ids::SampleId;
+use forebay_protocol::tensor::MAX_NAME_BYTES;
+
+use super::error::DatasetError;
+use super::folder::index::FolderIndex;
+use super::folder::open_folder;
+use super::folder::scan::FolderFormat;
+use super::opening::{OpenOptions, OpenedFormat};
+use super::{ArrayValue, Dataset, Defect, DirectRead, Field, FieldKind, FieldValue};
+use crate::location::{FileId, FileTable, Location, SampleBytes};
+use crate::storage::Storage;
+
+/// The field that class folders give.
+const LABEL: &str = "label";
+/// Names that every batch uses itself.
+const RESERVED: [&str; 2] = ["index", "valid"];
+
+/// What is in one file.
+pub(super) trait FileReader: Send + Sync + std::fmt::Debug + 'static {
+    /// Splits a file into the values of `fields`, those of the file itself. Appends to `values`.
+    ///
+    /// # Errors
+    /// The bytes are defective.
+    fn read<'a>(
+        &'a self,
+        fields: &'a [Field],
+        bytes: &'a [u8],
+        values: &mut Vec<FieldValue<'a>>,
+    ) -> Result<(), Defect>;
+
+    /// As [`Dataset::direct_read`].
+    fn direct_read(&self) -> Option<&DirectRead> {
+        None
+    }
+}
+
+/// One sample a file.
+#[derive(Debug)]
+pub(super) struct FileSamples<R> {
+    index: FolderIndex,
+    /// The file's, then the label where there are classes.
+    fields: Vec<Field>,
+    /// How many of the fields are the file's.
+    of_file: usize,
+    reader: R,
+}
+
+impl<R: FileReader> FileSamples<R> {
+    /// Opens a folder whose fields are known from its format.
+    ///
+    /// # Errors
+    /// As [`open_folder`].
+    pub(super) fn open(
+        config: &DatasetConfig,
+        storage: &dyn Storage,
+        format: FolderFormat,
+        options: OpenOptions<'_>,
+        fields: Vec<Field>,
+        reader: R,
+    ) -> OpenedFormat {
+        let (index, report) = open_folder(config, storage, format, options)?;
+        Ok((Arc::new(Self::new(index, fields, reader)), report))
+    }
+
+    /// Opens a folder of arrays, whose first file says what the fields are.
+    ///
+    /// # Errors
+    /// As [`open_folder`], and a first file that cannot be used.
+    pub(super) fn open_arrays(
+        config: &DatasetConfig,
+        storage: &dyn Storage,
+        format: FolderFormat,
+        options: OpenOptions<'_>,
+        inspect: impl FnOnce(&[u8]) -> Result<(Vec<Field>, R), Defect>,
+    ) -> OpenedFormat {
+        let (index, report) = open_folder(config, storage, format, options)?;
+        let first = FileId(0);
+        let refuse = |reason| DatasetError::FirstSample {
+            path: storage.full_path(&index.path(first)),
+            reason,
+        };
+        let mut bytes = Vec::new();
+        storage
+            .read(&index, Location::whole(first), config.limits.sample_bytes, &mut bytes)
+            .map_err(|error| refuse(error.to_string()))?;
+        let (fields, reader) = inspect(&bytes)
+            .and_then(|inspected| {
+                check_names(&inspected.0, !index.classes().is_empty()).map(|()| inspected)
+            })
+            .map_err(|defect| refuse(defect.0))?;
+        Ok((Arc::new(Self::new(index, fields, reader)), report))
+    }
+
+    fn new(index: FolderIndex, mut fields: Vec<Field>, reader: R) -> Self {
+        let of_file = fields.len();
+        if !index.classes().is_empty() {
+            fields.push(Field { name: LABEL.to_owned(), kind: FieldKind::Integer });
+        }
+        Self { index, fields, of_file, reader }
+    }
+
+    fn push_label(&self, id: SampleId, values: &mut Vec<FieldValue<'_>>) {
+        if self.fields.len() > self.of_file {
+            values.push(FieldValue::Integer(self.index.label(id)));
+        }
+    }
+}
+
+impl<R: FileReader> FileTable for FileSamples<R> {
+    fn append_path(&self, file: FileId, path: &mut Vec<u8>) {
+        self.index.append_path(SampleId(file.0), path);
+    }
+}
+
+impl<R: FileReader> Dataset for FileSamples<R> {
+    fn sample_count(&self) -> u64 {
+        self.index.sample_count()
+    }
+
+    fn fields(&self) -> &[Field] {
+        &self.fields
+    }
+
+    fn locate(&self, id: SampleId, locations: &mut Vec<Location>) {
+        locations.push(Location::whole(FileId(id.0)));
+    }
+
+    fn read<'a>(
+        &'a self,
+        id: SampleId,
+        bytes: SampleBytes<'a>,
+        values: &mut Vec<FieldValue<'a>>,
+    ) -> Result<(), Defect> {
+        self.reader.read(&self.fields[..self.of_file], bytes.all(), values)?;
+        self.push_label(id, values);
+        Ok(())
+    }
+
+    fn direct_read(&self) -> Option<&DirectRead> {
+        self.reader.direct_read()
+    }
+
+    fn read_in_place<'a>(&'a self, id: SampleId, values: &mut Vec<FieldValue<'a>>) {
+        values.push(FieldValue::InPlace);
+        self.push_label(id, values);
+    }
+
+    fn fingerprint(&self) -> [u8; 32] {
+        self.index.header().fingerprint
+    }
+
+    fn index(&self) -> Option<&FolderIndex> {
+        Some(&self.index)
+    }
+
+    fn classes(&self) -> &[String] {
+        self.index.classes()
+    }
+}
+
+/// Refuses names of arrays that cannot be a tensor's.
+fn check_names(fields: &[Field], has_label: bool) -> Result<(), Defect> {
+    for Field { name, .. } in fields {
+        if RESERVED.contains(&name.as_str()) || (has_label && name == LABEL) {
+            return Err(Defect(format!(
+                "an array is named {name:?}, which every batch{} uses itself; save it under another name",
+                if has_label { " of a dataset with class folders" } else { "" }
+            )));
+        }
+        if name.is_empty() || name.len() > MAX_NAME_BYTES {
+            return Err(Defect(format!(
+                "an array's name {name:?} is empty or longer than {MAX_NAME_BYTES} bytes"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The field that an array of the first sample is.
+pub(super) fn array_field(name: String, array: &ArrayValue<'_>) -> Field {
+    Field { name, kind: FieldKind::Array { dtype: array.dtype, shape: array.shape.to_vec() } }
+}
+
+/// Refuses an array whose type is not the first sample's. Shapes are compared where the row is written: ragged fields
+/// may differ in theirs.
+///
+/// # Errors
+/// Names both types.
+pub(super) fn check_type(field: &Field, array: &ArrayValue<'_>) -> Result<(), Defect> {
+    match &field.kind {
+        FieldKind::Array { dtype, .. } if *dtype != array.dtype => Err(Defect(format!(
+            "{} is {}, and {} in the first sample",
+            field.name,
+            array.dtype.name(),
+            dtype.name()
+        ))),
+        _ => Ok(()),
+    }
+}

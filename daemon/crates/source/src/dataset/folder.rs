@@ -1,0 +1,265 @@
+//! A folder of files as a list of samples: what image folders and folders of arrays share.
+//!
+//! The storage lists directories, `scan` walks them, `select` applies lists and limit, `names` and `layout` encode,
+//! `index` answers, `cache` keeps. This file puts them together. Formats are not known here, only extensions.
+//!
+//! The fingerprint goes over paths and classes and leaves sizes out: asking ten million files for their size costs more
+//! than everything else here together. A file that was changed in place is noticed when it is read, if at all.
+
+pub mod cache;
+pub mod generated;
+pub mod index;
+pub mod layout;
+pub mod names;
+pub mod scan;
+pub mod select;
+pub mod skipped;
+
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use forebay_protocol::mapped_file::map_file_read_only;
+
+use self::cache::IndexPlace;
+use self::index::{FolderIndex, IndexBytes};
+use self::layout::IndexOrigin;
+use self::scan::FolderFormat;
+use self::select::{ListFile, Selection};
+use super::error::DatasetError;
+use super::opening::{IndexReport, OpenOptions};
+use super::progress::ProgressCallback;
+use crate::storage::listing::Directories;
+use forebay_config::{ConfigError, DatasetConfig, Keys, LocalPath};
+
+forebay_config::keys! {
+    /// The keys of formats that read folders.
+    pub struct FolderKeys = "dataset" {
+        /// a file that lists all class folders, one a line, in the order of their labels
+        pub classes: LocalPath, "", absent("the sorted class folders");
+    }
+}
+
+impl FolderKeys {
+    /// Those of a configuration.
+    ///
+    /// # Errors
+    /// Another key, or a value of another kind.
+    pub fn of(config: &DatasetConfig) -> Result<Self, ConfigError> {
+        Self::read(&mut config.own.clone())
+    }
+}
+
+/// Opens the index of a folder: the saved one if no directory has changed, else by a scan.
+///
+/// # Errors
+/// The folder or a list cannot be used, or the callback asked to stop. An index that cannot be saved is a warning.
+pub fn open_folder(
+    config: &DatasetConfig,
+    source: &dyn Directories,
+    format: FolderFormat,
+    options: OpenOptions<'_>,
+) -> Result<(FolderIndex, IndexReport), DatasetError> {
+    let started = Instant::now();
+    let root = resolve_root(&config.path, format)?;
+    let mut warnings = Vec::new();
+    if let Some(file) = options.previous_index {
+        match open_previous(file, &root, format, started)? {
+            Some(opened) => return Ok(opened),
+            None => warnings.push(
+                "the index of the daemon before was changed in place or cut off: the folders are looked at anew"
+                    .to_owned(),
+            ),
+        }
+    }
+    let list = |path: &Option<PathBuf>, action| {
+        path.as_deref().map(|path| ListFile::read(path, action)).transpose()
+    };
+    let selection = Selection {
+        classes: list(&FolderKeys::of(config)?.classes, "reading dataset.classes")?,
+        ids: list(&config.ids, "reading dataset.ids")?,
+        limit: config.limit,
+    };
+    let identity = digest_identity(&root, format);
+    let options_digest = digest_options(&selection, format);
+    refuse_index_inside(config.index.as_deref(), &root)?;
+    let place = IndexPlace::choose(config.index.as_deref(), &identity, &options_digest);
+    let task =
+        Task { source, root: &root, format, selection, identity, options: options_digest, place };
+    let (index, mut report) = task.open(options.progress)?;
+    report.warnings.splice(0..0, warnings);
+    report.samples = index.sample_count();
+    report.classes = index.header().classes;
+    report.bytes = index.size_bytes();
+    report.path = index.is_mapped().then_some(task.place.path);
+    report.seconds = started.elapsed().as_secs_f64();
+    Ok((index, report))
+}
+
+/// Takes over the index of the daemon before: the stream goes on over the samples that it began with, whatever has
+/// changed in the folders. None: its bytes are not sound, perhaps what that daemon died of; a scan that finds other
+/// samples is told from it by the stream's fingerprint.
+fn open_previous(
+    file: &File,
+    root: &Path,
+    format: FolderFormat,
+    started: Instant,
+) -> Result<Option<(FolderIndex, IndexReport)>, DatasetError> {
+    let Ok(mapped) = file.try_clone().and_then(map_file_read_only) else {
+        return Ok(None);
+    };
+    let Ok(index) = FolderIndex::open(IndexBytes::Mapped(mapped), format.extensions) else {
+        return Ok(None);
+    };
+    if index.header().identity != digest_identity(root, format) {
+        return Err(DatasetError::KeptIndex { path: root.to_owned() });
+    }
+    let report = IndexReport {
+        samples: index.sample_count(),
+        classes: index.header().classes,
+        bytes: index.size_bytes(),
+        seconds: started.elapsed().as_secs_f64(),
+        reused: true,
+        ..IndexReport::default()
+    };
+    Ok(Some((index, report)))
+}
+
+fn resolve_root(path: &Path, format: FolderFormat) -> Result<PathBuf, DatasetError> {
+    let root = std::fs::canonicalize(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => DatasetError::Missing { path: path.to_owned() },
+        _ => DatasetError::from_io(path.to_owned(), "resolving", error),
+    })?;
+    if root.is_dir() {
+        return Ok(root);
+    }
+    Err(DatasetError::WrongKind {
+        path: path.to_owned(),
+        found: "a file",
+        format: format.name,
+        expected: "a folder",
+    })
+}
+
+/// An index in the dataset's folder would change that folder each time it is written.
+fn refuse_index_inside(index: Option<&Path>, root: &Path) -> Result<(), DatasetError> {
+    let folder = index
+        .and_then(Path::parent)
+        .map(|folder| std::fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned()));
+    match (index, folder) {
+        (Some(path), Some(folder)) if folder.starts_with(root) => {
+            Err(DatasetError::IndexInside { path: path.to_owned() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Which dataset: the format and the root.
+fn digest_identity(root: &Path, format: FolderFormat) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(format.name.as_bytes());
+    hasher.update(b"\0");
+    hasher.update(root.as_os_str().as_bytes());
+    *hasher.finalize().as_bytes()
+}
+
+/// Everything else that decides what is in the index.
+fn digest_options(selection: &Selection, format: FolderFormat) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new();
+    let mut part = |bytes: Option<&[u8]>| {
+        let length = bytes.map_or(u64::MAX, |bytes| bytes.len() as u64);
+        hasher.update(&length.to_le_bytes());
+        hasher.update(bytes.unwrap_or_default());
+    };
+    part(Some(format.extensions.join("\0").as_bytes()));
+    part(selection.classes.as_ref().map(ListFile::bytes));
+    part(selection.ids.as_ref().map(ListFile::bytes));
+    part(selection.limit.map(u64::to_le_bytes).as_ref().map(<[u8; 8]>::as_slice));
+    *hasher.finalize().as_bytes()
+}
+
+/// One opening of one folder.
+struct Task<'a> {
+    source: &'a dyn Directories,
+    root: &'a Path,
+    format: FolderFormat,
+    selection: Selection,
+    identity: [u8; 32],
+    options: [u8; 32],
+    place: IndexPlace,
+}
+
+impl Task<'_> {
+    fn open(
+        &self,
+        progress: ProgressCallback<'_>,
+    ) -> Result<(FolderIndex, IndexReport), DatasetError> {
+        if let Some(index) = self.load_if_true()? {
+            return Ok((index, IndexReport { reused: true, ..IndexReport::default() }));
+        }
+        let mut report = IndexReport::default();
+        let lock = match self.place.make_folder() {
+            Ok(()) => self.place.lock(progress)?,
+            Err(error) => Err(error),
+        };
+        if lock.as_ref().is_ok_and(|lock| lock.waited)
+            && let Some(index) = self.load_if_true()?
+        {
+            return Ok((index, IndexReport { reused: true, ..IndexReport::default() }));
+        }
+        let bytes = self.scan(progress, &mut report)?;
+        let saved = match &lock {
+            Ok(_) => self.place.save(&bytes),
+            Err(error) => Err(std::io::Error::new(error.kind(), error.to_string())),
+        };
+        let bytes = saved.unwrap_or_else(|error| {
+            report.warnings.push(format!(
+                "the index could not be kept at {} ({error}); it stays in memory and every start scans the dataset \
+                 again. Set dataset.index to a file that can be written",
+                self.place.path.display()
+            ));
+            IndexBytes::Owned(bytes)
+        });
+        drop(lock);
+        let index = FolderIndex::open(bytes, self.format.extensions).map_err(|fault| {
+            DatasetError::System {
+                path: self.place.path.clone(),
+                action: "reading back the index",
+                source: std::io::Error::other(format!("it is not what was written ({fault:?})")),
+            }
+        })?;
+        Ok((index, report))
+    }
+
+    fn load_if_true(&self) -> Result<Option<FolderIndex>, DatasetError> {
+        let index = self.place.load(&self.identity, &self.options, self.format.extensions)?;
+        Ok(index.filter(|index| cache::is_up_to_date(index, self.source)))
+    }
+
+    fn scan(
+        &self,
+        progress: ProgressCallback<'_>,
+        report: &mut IndexReport,
+    ) -> Result<Vec<u8>, DatasetError> {
+        let scan_started_seconds = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .ok()
+            .and_then(|since| i64::try_from(since.as_secs()).ok())
+            .unwrap_or(0);
+        let scanned = scan::scan_folder(self.source, self.root, self.format, progress)?;
+        report.warnings.extend(scanned.skipped.summary(self.format.extensions));
+        let skipped = scanned.skipped.total();
+        let selected = self.selection.apply(scanned, self.root, self.format)?;
+        let origin = IndexOrigin {
+            identity: self.identity,
+            options: self.options,
+            scan_started_seconds,
+            skipped,
+        };
+        Ok(FolderIndex::build(&selected, origin, self.format.extensions))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,263 @@
+//! Where an index is kept, who writes it, and whether it is still true.
+//!
+//! An index lies at `dataset.index`, else in the user's cache folder under a name made of the dataset's path and options.
+//! It is replaced by a rename, never changed, so daemons that have it mapped keep what they have. One daemon scans under
+//! a lock beside it; the others wait and map the result. It is true as long as no directory has changed: files are never
+//! asked. A file whose bytes change in place is met when it is read.
+//! Where nothing can be kept (full disk, no permission) the index stays in memory, and a warning says so.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use forebay_protocol::mapped_file::map_file_read_only;
+
+use super::index::{FolderIndex, IndexBytes};
+use super::layout::LayoutFault;
+use super::names::Extensions;
+use crate::dataset::error::DatasetError;
+use crate::dataset::progress::{ProgressCallback, ScanProgress};
+use crate::storage::listing::Directories;
+use forebay_host::lock_file::LockFile;
+
+/// How often a waiting daemon looks whether the scanning one is done.
+const LOCK_PERIOD: Duration = Duration::from_millis(20);
+/// A directory that changed so shortly before the scan may have changed again within the same tick of its file system's
+/// clock (2 s on the coarsest): its stamp proves nothing, and the next start scans again.
+const CLOCK_TICK_SECONDS: i64 = 2;
+/// Directories that one thread checks before another is worth its start.
+const CHECKED_PER_THREAD: usize = 512;
+const MOST_CHECKING_THREADS: usize = 8;
+
+/// The place of an index.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IndexPlace {
+    /// The file.
+    pub path: PathBuf,
+    /// Whether the configuration names it: then what lies there is not overwritten blindly.
+    pub is_configured: bool,
+    /// A folder among those that all users may write to; it must be this user's and closed to others.
+    pub private_folder: Option<PathBuf>,
+}
+
+impl IndexPlace {
+    /// `configured`, else `forebay/index/NAME.index` in `$XDG_CACHE_HOME`, `~/.cache` or, where there is no home, a
+    /// private folder for temporary files.
+    #[must_use]
+    pub fn choose(configured: Option<&Path>, identity: &[u8; 32], options: &[u8; 32]) -> Self {
+        if let Some(path) = configured {
+            return Self { path: path.to_owned(), is_configured: true, private_folder: None };
+        }
+        let absolute =
+            |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let home =
+            absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")));
+        let (cache, private_folder) = match home {
+            Some(cache) => (cache, None),
+            None => {
+                let folder = std::env::temp_dir().join(format!("forebay-{}", own_user()));
+                (folder.clone(), Some(folder))
+            }
+        };
+        let name = blake3::hash(&[&identity[..], &options[..]].concat()).to_hex();
+        let path = cache.join("forebay").join("index").join(format!("{}.index", &name[..32]));
+        Self { path, is_configured: false, private_folder }
+    }
+
+    fn beside(&self, suffix: &str) -> PathBuf {
+        let mut path = self.path.clone().into_os_string();
+        path.push(suffix);
+        path.into()
+    }
+
+    /// Makes the folder, for this user alone where it is new.
+    ///
+    /// # Errors
+    /// What the system says; or the private folder is not this user's alone.
+    pub fn make_folder(&self) -> io::Result<()> {
+        let mut builder = std::fs::DirBuilder::new();
+        builder.recursive(true).mode(0o700);
+        if let Some(private) = &self.private_folder {
+            builder.create(private)?;
+            // Not through a link: whoever made it could turn it elsewhere.
+            let status = std::fs::symlink_metadata(private)?;
+            if !status.is_dir() || status.uid() != own_user() || status.mode() & 0o077 != 0 {
+                let message = format!("{} is not this user's alone", private.display());
+                return Err(io::Error::other(message));
+            }
+        }
+        match self.path.parent() {
+            Some(folder) => builder.create(folder),
+            None => Ok(()),
+        }
+    }
+
+    /// Maps the index that lies there, if it is the one wanted.
+    ///
+    /// # Errors
+    /// The configured path holds something else, which is not to be overwritten.
+    pub fn load(
+        &self,
+        identity: &[u8; 32],
+        options: &[u8; 32],
+        extensions: Extensions,
+    ) -> Result<Option<FolderIndex>, DatasetError> {
+        let foreign = |what| DatasetError::ForeignIndex { path: self.path.clone(), what };
+        let Ok(file) = File::open(&self.path) else {
+            return Ok(None);
+        };
+        let Ok(status) = file.metadata() else {
+            return Ok(None);
+        };
+        if self.is_configured && !status.is_file() {
+            return Err(foreign("no regular file"));
+        }
+        // Nothing is lost when it is overwritten.
+        if status.len() == 0 {
+            return Ok(None);
+        }
+        // Another user could cut the file short under the mapping. A configured file is the configuration's word.
+        if !self.is_configured && status.uid() != own_user() {
+            return Ok(None);
+        }
+        let Ok(mapped) = map_file_read_only(file) else {
+            return Ok(None);
+        };
+        match FolderIndex::open(IndexBytes::Mapped(mapped), extensions) {
+            Err(LayoutFault::NoIndex) if self.is_configured => Err(foreign("no index of forebay")),
+            Err(_) => Ok(None),
+            Ok(index) if index.header().identity != *identity => {
+                if self.is_configured {
+                    Err(foreign("the index of another dataset"))
+                } else {
+                    Ok(None)
+                }
+            }
+            Ok(index) => Ok((index.header().options == *options).then_some(index)),
+        }
+    }
+
+    /// Writes an index and maps it.
+    ///
+    /// # Errors
+    /// What the system says; then nothing new lies there.
+    pub fn save(&self, bytes: &[u8]) -> io::Result<IndexBytes> {
+        let temporary = self.beside(&temporary_suffix());
+        let written = OpenOptions::new()
+            .create(true)
+            .truncate(true)
+            .write(true)
+            .mode(0o600)
+            .open(&temporary)
+            .and_then(|mut file| file.write_all(bytes))
+            .and_then(|()| File::open(&temporary))
+            .and_then(map_file_read_only)
+            .and_then(|mapped| std::fs::rename(&temporary, &self.path).map(|()| mapped));
+        if written.is_err() {
+            // It may never have been made; the first error is the one to tell.
+            let _ = std::fs::remove_file(&temporary);
+        }
+        written.map(IndexBytes::Mapped)
+    }
+
+    /// Removes what daemons left that were killed while they saved. The lock is held: nobody else saves.
+    fn sweep(&self) {
+        let (Some(folder), Some(name)) = (self.path.parent(), self.path.file_name()) else {
+            return;
+        };
+        let own = self.beside(&temporary_suffix());
+        for path in
+            std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
+        {
+            let rest =
+                path.file_name().and_then(|other| other.as_bytes().strip_prefix(name.as_bytes()));
+            let number = rest.and_then(|rest| rest.strip_prefix(b".")?.strip_suffix(b".tmp"));
+            if path != own && number.is_some_and(|number| number.iter().all(u8::is_ascii_digit)) {
+                let _ = std::fs::remove_file(path);
+            }
+        }
+    }
+
+    /// Takes the lock beside the index, waiting for another daemon that scans.
+    ///
+    /// # Errors
+    /// What the system says, as where the file system has no locks; or the callback's wish to stop.
+    pub fn lock(
+        &self,
+        progress: ProgressCallback<'_>,
+    ) -> Result<Result<IndexLock, io::Error>, DatasetError> {
+        let path = self.beside(".lock");
+        let mut waited = false;
+        loop {
+            match LockFile::try_take(&path) {
+                Ok(Some(lock)) => {
+                    self.sweep();
+                    return Ok(Ok(IndexLock { _lock: lock, waited }));
+                }
+                Ok(None) => {
+                    waited = true;
+                    let waiting =
+                        ScanProgress { waiting_for_another: true, ..ScanProgress::default() };
+                    if progress(waiting).is_break() {
+                        return Err(DatasetError::Cancelled);
+                    }
+                    std::thread::sleep(LOCK_PERIOD);
+                }
+                Err(error) => return Ok(Err(error)),
+            }
+        }
+    }
+}
+
+fn temporary_suffix() -> String {
+    format!(".{}.tmp", std::process::id())
+}
+
+fn own_user() -> u32 {
+    rustix::process::getuid().as_raw()
+}
+
+/// The right to scan and to write the index, until it is dropped.
+#[derive(Debug)]
+pub struct IndexLock {
+    _lock: LockFile,
+    /// Whether another daemon held it: its index may be there now.
+    pub waited: bool,
+}
+
+/// Whether no directory of the index has changed since its scan. One that changed within the clock's tick before the scan
+/// counts as changed.
+#[must_use]
+pub fn is_up_to_date(index: &FolderIndex, source: &dyn Directories) -> bool {
+    let directories = index.directory_count();
+    let threads = directories.div_ceil(CHECKED_PER_THREAD).clamp(1, MOST_CHECKING_THREADS);
+    let share = directories.div_ceil(threads).max(1);
+    let check = |range: std::ops::Range<usize>| {
+        range.into_iter().all(|place| is_unchanged(index, source, place))
+    };
+    if threads == 1 {
+        return check(0..directories);
+    }
+    std::thread::scope(|scope| {
+        let checks: Vec<_> = (0..directories)
+            .step_by(share)
+            .map(|start| scope.spawn(move || check(start..directories.min(start + share))))
+            .collect();
+        checks.into_iter().all(|check| check.join().unwrap_or(false))
+    })
+}
+
+fn is_unchanged(index: &FolderIndex, source: &dyn Directories, place: usize) -> bool {
+    let Some((path, record)) = index.directory(place) else {
+        return false;
+    };
+    let started = index.header().scan_started_seconds;
+    source.stamp(path).is_ok_and(|stamp| {
+        stamp.changed_seconds == record.changed_seconds
+            && stamp.changed_nanoseconds == record.changed_nanoseconds
+            && stamp.changed_seconds < started - CLOCK_TICK_SECONDS
+    })
+}

@@ -1,0 +1,421 @@
+//! The parallel scan of a folder of files: which directories there are, in which class, with which files.
+//!
+//! A few threads take directories from one stack; each directory is listed, sorted and front-coded at once by the
+//! thread that listed it, so memory holds the encoded names and little else. The calling thread lists the root, then
+//! reports progress. The scan applies no list of classes or ids; see `select`.
+//!
+//! The order is torchvision's `make_dataset`: classes by name, in each class the directories by their whole path and in
+//! each directory the files by name, all compared as bytes, links to directories followed.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::names::{Extensions, NameEncoder, split_extension};
+use super::skipped::Skipped;
+use crate::dataset::error::DatasetError;
+use crate::dataset::progress::{ProgressCallback, ScanProgress};
+use crate::storage::listing::{Directories, DirectoryStamp, EntryKind};
+
+/// How often progress is reported.
+const REPORT_PERIOD: Duration = Duration::from_millis(50);
+/// Listing waits for the disk or the network more than it computes: at least 4 threads, at most 16.
+const SCAN_THREADS: std::ops::RangeInclusive<usize> = 4..=16;
+
+/// One directory with its files' names, sorted and front-coded.
+#[derive(Debug, Clone, Default)]
+pub struct ScannedDirectory {
+    /// Relative to the root, without a slash at the end; empty for the root.
+    pub path: Vec<u8>,
+    /// The class's place among the class folders sorted by name; 0 where there are none, and for the root.
+    pub class: u32,
+    /// When it last changed.
+    pub stamp: DirectoryStamp,
+    /// The files that the format reads.
+    pub file_count: u64,
+    /// See [`NameEncoder`].
+    pub encoded_names: Vec<u8>,
+    /// Where each block starts in `encoded_names`.
+    pub block_offsets: Vec<u32>,
+}
+
+/// What a scan found.
+#[derive(Debug)]
+pub struct ScannedFolder {
+    /// The class folders, sorted by name; empty where files lie directly in the root.
+    pub class_folders: Vec<Vec<u8>>,
+    /// All directories in the order of ids, the root first, those without files among them.
+    pub directories: Vec<ScannedDirectory>,
+    /// The files that the format does not read.
+    pub skipped: Skipped,
+}
+
+impl ScannedFolder {
+    /// The number of files found.
+    #[must_use]
+    pub fn sample_count(&self) -> u64 {
+        self.directories.iter().map(|directory| directory.file_count).sum()
+    }
+}
+
+/// What is below a root of which one format reads the files.
+#[derive(Debug, Clone, Copy)]
+pub struct FolderFormat {
+    /// The format's name in the registry.
+    pub name: &'static str,
+    /// What its files are called.
+    pub extensions: Extensions,
+    /// Whether files may lie directly in the root, without classes.
+    pub flat_is_valid: bool,
+}
+
+/// A directory that waits to be listed.
+struct Task {
+    path: Vec<u8>,
+    class: u32,
+    ancestors: Arc<Ancestor>,
+}
+
+/// The chain of directories above one, to tell a loop of links.
+struct Ancestor {
+    identity: (u64, u64),
+    above: Option<Arc<Ancestor>>,
+}
+
+impl Ancestor {
+    fn contains(&self, identity: (u64, u64)) -> bool {
+        std::iter::successors(Some(self), |ancestor| ancestor.above.as_deref())
+            .any(|ancestor| ancestor.identity == identity)
+    }
+}
+
+#[derive(Default)]
+struct Shared {
+    waiting: Vec<Task>,
+    /// Directories that a thread lists at this moment.
+    under_way: usize,
+    found: Vec<ScannedDirectory>,
+    skipped: Skipped,
+    samples: u64,
+    failure: Option<DatasetError>,
+}
+
+impl Shared {
+    fn is_over(&self) -> bool {
+        self.failure.is_some() || (self.waiting.is_empty() && self.under_way == 0)
+    }
+}
+
+/// A panic in another scan thread reaches the caller when the scope ends; the data is only counted and appended to.
+fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Scans everything below the root.
+///
+/// # Errors
+/// A directory that cannot be read, a loop of links, files beside folders, no class folders where the format wants
+/// them, or the callback's wish to stop.
+pub fn scan_folder(
+    source: &dyn Directories,
+    root: &Path,
+    format: FolderFormat,
+    progress: ProgressCallback<'_>,
+) -> Result<ScannedFolder, DatasetError> {
+    let mut class_folders: Vec<(Vec<u8>, EntryKind)> = Vec::new();
+    let mut listing = Listing::default();
+    let mut skipped = Skipped::default();
+    let stamp = source.list(b"", &mut |name, kind| match kind {
+        EntryKind::File => listing.add(name, format.extensions, &mut skipped),
+        kind => class_folders.push((name.to_vec(), kind)),
+    })?;
+    class_folders.sort_by(|left, right| left.0.cmp(&right.0));
+    let mut root_directory = ScannedDirectory { stamp, ..ScannedDirectory::default() };
+    if class_folders.is_empty() && format.flat_is_valid {
+        listing.encode_into(&mut root_directory, format.extensions, root)?;
+    } else if let Some((folder, _)) = class_folders.first() {
+        if format.flat_is_valid && listing.count() > 0 {
+            return Err(DatasetError::FilesBesideFolders {
+                path: root.to_owned(),
+                extensions: format.extensions.join(" "),
+                folder: String::from_utf8_lossy(folder).into_owned(),
+            });
+        }
+        skipped.add_outside_classes(listing.count());
+    } else {
+        let expected =
+            format!("…/CLASS/file{}", format.extensions.first().copied().unwrap_or_default());
+        return Err(DatasetError::NoClassFolders { path: root.to_owned(), expected });
+    }
+
+    let ancestors = Arc::new(Ancestor { identity: stamp.identity, above: None });
+    let mut waiting = Vec::with_capacity(class_folders.len());
+    for (class, (name, kind)) in (0_u32..).zip(&class_folders) {
+        check_link(*kind, &ancestors, root, name)?;
+        waiting.push(Task { path: name.clone(), class, ancestors: Arc::clone(&ancestors) });
+    }
+    // A stack: the first class is taken first.
+    waiting.reverse();
+    let samples = root_directory.file_count;
+    let shared = Mutex::new(Shared { waiting, skipped, samples, ..Shared::default() });
+    run_threads(source, root, format, &shared, progress);
+
+    let Shared { found, skipped, failure, .. } =
+        shared.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if let Some(failure) = failure {
+        return Err(failure);
+    }
+    let mut directories = found;
+    directories.push(root_directory);
+    directories.sort_unstable_by(|left, right| {
+        // The root comes first: it shares class 0 and its path is empty.
+        (left.class, &left.path).cmp(&(right.class, &right.path))
+    });
+    let class_folders = class_folders.into_iter().map(|(name, _)| name).collect();
+    Ok(ScannedFolder { class_folders, directories, skipped })
+}
+
+fn check_link(
+    kind: EntryKind,
+    ancestors: &Ancestor,
+    root: &Path,
+    path: &[u8],
+) -> Result<(), DatasetError> {
+    match kind {
+        EntryKind::LinkedDirectory(identity) if ancestors.contains(identity) => {
+            Err(DatasetError::LinkLoop { path: full_path(root, path) })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn full_path(root: &Path, relative: &[u8]) -> PathBuf {
+    use std::os::unix::ffi::OsStrExt;
+    root.join(std::ffi::OsStr::from_bytes(relative))
+}
+
+/// Lists directories until none is left, on several threads, and reports progress on this one.
+fn run_threads(
+    source: &dyn Directories,
+    root: &Path,
+    format: FolderFormat,
+    shared: &Mutex<Shared>,
+    progress: ProgressCallback<'_>,
+) {
+    if lock(shared).is_over() {
+        return;
+    }
+    let changed = Condvar::new();
+    let threads = std::thread::available_parallelism()
+        .map_or(4, std::num::NonZeroUsize::get)
+        .clamp(*SCAN_THREADS.start(), *SCAN_THREADS.end());
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| list_until_done(source, root, format, shared, &changed));
+        }
+        let mut state = lock(shared);
+        while !state.is_over() {
+            let reported = ScanProgress {
+                directories: state.found.len() as u64,
+                samples: state.samples,
+                waiting_for_another: false,
+            };
+            drop(state);
+            let wish = progress(reported);
+            state = lock(shared);
+            if wish.is_break() {
+                state.failure.get_or_insert(DatasetError::Cancelled);
+                changed.notify_all();
+            } else if !state.is_over() {
+                state = changed
+                    .wait_timeout(state, REPORT_PERIOD)
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .0;
+            }
+        }
+    });
+}
+
+fn list_until_done(
+    source: &dyn Directories,
+    root: &Path,
+    format: FolderFormat,
+    shared: &Mutex<Shared>,
+    changed: &Condvar,
+) {
+    let _farewell = Farewell { shared, changed };
+    loop {
+        let mut state = lock(shared);
+        let task = loop {
+            if state.is_over() {
+                changed.notify_all();
+                return;
+            }
+            match state.waiting.pop() {
+                Some(task) => break task,
+                None => state = changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            }
+        };
+        state.under_way += 1;
+        drop(state);
+        let mut skipped = Skipped::default();
+        let outcome = list_one(source, root, format, task, &mut skipped);
+        let mut state = lock(shared);
+        state.under_way -= 1;
+        state.skipped.merge(skipped);
+        match outcome {
+            Ok((directory, below)) => {
+                state.samples += directory.file_count;
+                state.found.push(directory);
+                if !below.is_empty() {
+                    state.waiting.extend(below);
+                    changed.notify_all();
+                }
+            }
+            Err(error) => {
+                state.failure.get_or_insert(error);
+            }
+        }
+    }
+}
+
+/// Ends the other threads' waiting should this one panic; the scope then hands the panic on.
+struct Farewell<'a> {
+    shared: &'a Mutex<Shared>,
+    changed: &'a Condvar,
+}
+
+impl Drop for Farewell<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            lock(self.shared).failure.get_or_insert(DatasetError::Cancelled);
+            self.changed.notify_all();
+        }
+    }
+}
+
+fn list_one(
+    source: &dyn Directories,
+    root: &Path,
+    format: FolderFormat,
+    task: Task,
+    skipped: &mut Skipped,
+) -> Result<(ScannedDirectory, Vec<Task>), DatasetError> {
+    let mut listing = Listing::default();
+    let mut folders: Vec<(Vec<u8>, EntryKind)> = Vec::new();
+    let stamp = source.list(&task.path, &mut |name, kind| match kind {
+        EntryKind::File => listing.add(name, format.extensions, skipped),
+        kind => folders.push((name.to_vec(), kind)),
+    })?;
+    let mut below = Vec::with_capacity(folders.len());
+    if !folders.is_empty() {
+        let chain = Arc::new(Ancestor { identity: stamp.identity, above: Some(task.ancestors) });
+        for (name, kind) in folders {
+            let path = [&task.path[..], b"/", &name].concat();
+            check_link(kind, &chain, root, &path)?;
+            below.push(Task { path, class: task.class, ancestors: Arc::clone(&chain) });
+        }
+    }
+    let mut directory = ScannedDirectory {
+        path: task.path,
+        class: task.class,
+        stamp,
+        ..ScannedDirectory::default()
+    };
+    listing.encode_into(&mut directory, format.extensions, root)?;
+    Ok((directory, below))
+}
+
+/// The names of one directory's files while it is listed, one after the other in one buffer.
+#[derive(Default)]
+struct Listing {
+    bytes: Vec<u8>,
+    /// Start, length of the stem, extension code.
+    names: Vec<(usize, u16, u8)>,
+}
+
+impl Listing {
+    fn add(&mut self, name: &[u8], extensions: Extensions, skipped: &mut Skipped) {
+        match split_extension(name, extensions) {
+            // Longer than any file system's names: nothing that could be opened.
+            Some((stem, code)) if stem <= usize::from(u16::MAX) - 8 => {
+                let stem = u16::try_from(stem).unwrap_or(0);
+                self.names.push((self.bytes.len(), stem, code));
+                self.bytes.extend_from_slice(name);
+            }
+            _ => skipped.add(name),
+        }
+    }
+
+    fn count(&self) -> u64 {
+        self.names.len() as u64
+    }
+
+    fn encode_into(
+        mut self,
+        directory: &mut ScannedDirectory,
+        extensions: Extensions,
+        root: &Path,
+    ) -> Result<(), DatasetError> {
+        let Self { bytes, names } = &mut self;
+        names.sort_unstable_by(|left, right| {
+            whole_name(bytes, *left, extensions).cmp(whole_name(bytes, *right, extensions))
+        });
+        let mut encoder = NameEncoder::default();
+        for (start, stem, code) in names.iter().copied() {
+            let stem = &bytes[start..start + usize::from(stem)];
+            encoder
+                .push(stem, code, &mut directory.encoded_names, &mut directory.block_offsets)
+                .map_err(|_| DatasetError::System {
+                    path: full_path(root, &directory.path),
+                    action: "indexing",
+                    source: std::io::Error::other(
+                        "the names of this one directory exceed 4 GiB; spread the files over several folders",
+                    ),
+                })?;
+        }
+        directory.file_count = names.len() as u64;
+        directory.encoded_names.shrink_to_fit();
+        Ok(())
+    }
+}
+
+fn whole_name(bytes: &[u8], name: (usize, u16, u8), extensions: Extensions) -> &[u8] {
+    let (start, stem, code) = name;
+    let extension = extensions.get(usize::from(code / 32)).map_or(0, |extension| extension.len());
+    &bytes[start..start + usize::from(stem) + extension]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FolderFormat, scan_folder};
+    use crate::dataset::no_progress;
+    use crate::storage::StorageError;
+    use crate::storage::listing::{Directories, DirectoryStamp, EntryKind};
+
+    /// One class folder, whose listing panics.
+    struct Broken;
+
+    impl Directories for Broken {
+        fn list(
+            &self,
+            directory: &[u8],
+            visit: &mut dyn FnMut(&[u8], EntryKind),
+        ) -> Result<DirectoryStamp, StorageError> {
+            assert!(directory.is_empty(), "a panic for a test");
+            visit(b"class", EntryKind::Directory);
+            self.stamp(directory)
+        }
+
+        fn stamp(&self, _directory: &[u8]) -> Result<DirectoryStamp, StorageError> {
+            Ok(DirectoryStamp::default())
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "a scoped thread panicked")]
+    fn a_panic_in_a_scan_thread_reaches_the_caller_instead_of_hanging() {
+        let format = FolderFormat { name: "test", extensions: &[".jpg"], flat_is_valid: false };
+        let _ = scan_folder(&Broken, "/broken".as_ref(), format, &no_progress);
+    }
+}

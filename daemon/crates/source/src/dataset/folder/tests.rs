@@ -1,0 +1,329 @@
+//! The saved index: used again while it is true, made anew when it is not, shared, and done without.
+
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use forebay_protocol::ids::SampleId;
+
+use super::cache::IndexPlace;
+use super::index::{FolderIndex, IndexBytes};
+use super::open_folder;
+use super::scan::FolderFormat;
+use crate::dataset::testing::{age_directories, config_for, make_files};
+use crate::dataset::{DatasetError, IndexReport, OpenOptions, ScanProgress, no_progress};
+use crate::storage::LocalFiles;
+use forebay_config::DatasetConfig;
+
+const FORMAT: FolderFormat =
+    FolderFormat { name: "image-folder", extensions: &[".jpg"], flat_is_valid: false };
+
+struct Fixture {
+    folder: tempfile::TempDir,
+    root: PathBuf,
+    config: DatasetConfig,
+}
+
+/// Two classes, one with a folder that holds nothing yet; all made an hour ago.
+fn fixture() -> Fixture {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("images");
+    make_files(&root, &["a/1.jpg", "a/2.jpg", "b/deep/3.jpg"], b"x");
+    fs::create_dir(root.join("b/empty")).unwrap();
+    age_directories(&root);
+    let config = config_for(FORMAT.name, &root);
+    Fixture { folder, root, config }
+}
+
+impl Fixture {
+    fn open(&self) -> (FolderIndex, IndexReport) {
+        open_folder(&self.config, &self.files(), FORMAT, OpenOptions::default()).unwrap()
+    }
+
+    fn open_over(&self, index: &File) -> Result<(FolderIndex, IndexReport), DatasetError> {
+        let options = OpenOptions { previous_index: Some(index), ..OpenOptions::default() };
+        open_folder(&self.config, &self.files(), FORMAT, options)
+    }
+
+    fn files(&self) -> LocalFiles {
+        LocalFiles::open(&self.config.path).unwrap()
+    }
+
+    fn reused(&self) -> bool {
+        self.open().1.reused
+    }
+
+    fn failure(&self) -> DatasetError {
+        open_folder(&self.config, &self.files(), FORMAT, OpenOptions::default()).unwrap_err()
+    }
+
+    fn index_path(&self) -> PathBuf {
+        self.config.index.clone().unwrap()
+    }
+}
+
+#[test]
+fn a_saved_index_is_used_again_mapped_and_equal() {
+    let fixture = fixture();
+    let (first, report) = fixture.open();
+    assert!(!report.reused && first.is_mapped());
+    assert_eq!(report.path, Some(fixture.index_path()));
+    assert_eq!((report.samples, report.classes, report.bytes), (3, 2, first.size_bytes()));
+    let (second, report) = fixture.open();
+    assert!(report.reused && second.is_mapped() && report.warnings.is_empty());
+    assert_eq!(second.header(), first.header());
+    let mut path = Vec::new();
+    second.append_path(SampleId(2), &mut path);
+    assert_eq!(path, b"b/deep/3.jpg");
+    let left: Vec<_> = fs::read_dir(fixture.folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name != "images" && name != "images.index")
+        .collect();
+    assert!(left.is_empty(), "left behind: {left:?}");
+}
+
+#[test]
+fn any_change_of_a_directory_makes_the_index_untrue() {
+    let changes: [fn(&Fixture); 5] = [
+        |fixture| fs::write(fixture.root.join("a/0.jpg"), b"x").unwrap(),
+        |fixture| fs::remove_file(fixture.root.join("a/1.jpg")).unwrap(),
+        |fixture| fs::write(fixture.root.join("b/empty/4.jpg"), b"x").unwrap(),
+        |fixture| fs::rename(fixture.root.join("b"), fixture.root.join("c")).unwrap(),
+        |fixture| {
+            fs::rename(fixture.root.join("b/deep/3.jpg"), fixture.root.join("b/deep/5.jpg"))
+                .unwrap()
+        },
+    ];
+    for change in changes {
+        let fixture = fixture();
+        let before = fixture.open().0.header().fingerprint;
+        assert!(fixture.reused());
+        change(&fixture);
+        let (index, report) = fixture.open();
+        assert!(!report.reused);
+        assert_ne!(index.header().fingerprint, before);
+    }
+}
+
+#[test]
+fn a_file_rewritten_in_place_leaves_the_index_true() {
+    let fixture = fixture();
+    fixture.open();
+    fs::write(fixture.root.join("a/1.jpg"), b"other bytes").unwrap();
+    assert!(fixture.reused());
+}
+
+#[test]
+fn a_directory_that_changed_just_before_the_scan_is_scanned_again() {
+    let fixture = fixture();
+    fs::File::open(fixture.root.join("a"))
+        .unwrap()
+        .set_modified(std::time::SystemTime::now())
+        .unwrap();
+    fixture.open();
+    assert!(!fixture.reused());
+    age_directories(&fixture.root);
+    fixture.open();
+    assert!(fixture.reused());
+}
+
+#[test]
+fn other_lists_and_limits_are_other_indexes() {
+    let mut fixture = fixture();
+    fixture.open();
+    fixture.config.limit = Some(2);
+    let (index, report) = fixture.open();
+    assert!(!report.reused && index.sample_count() == 2);
+    assert!(fixture.reused());
+    let ids = fixture.folder.path().join("ids.txt");
+    fs::write(&ids, "a/1.jpg\n").unwrap();
+    fixture.config.ids = Some(ids.clone());
+    assert!(!fixture.reused());
+    assert!(fixture.reused());
+    fs::write(&ids, "a/2.jpg\n").unwrap();
+    assert!(!fixture.reused());
+}
+
+#[test]
+fn a_damaged_index_or_one_of_another_version_is_made_anew() {
+    let fixture = fixture();
+    fixture.open();
+    for place in [8, 40, 300] {
+        let mut bytes = fs::read(fixture.index_path()).unwrap();
+        bytes[place] ^= 1;
+        // As an editor would: another file under the same name.
+        fs::remove_file(fixture.index_path()).unwrap();
+        fs::write(fixture.index_path(), bytes).unwrap();
+        assert!(!fixture.reused(), "byte {place}");
+        assert!(fixture.reused());
+    }
+}
+
+#[test]
+fn a_configured_index_that_is_something_else_is_not_overwritten() {
+    let mut fixture = fixture();
+    fs::write(fixture.index_path(), b"a letter to a friend").unwrap();
+    let message = fixture.failure().to_string();
+    assert!(message.contains("is no index of forebay, and is not overwritten"), "{message}");
+    assert_eq!(fs::read(fixture.index_path()).unwrap(), b"a letter to a friend");
+
+    fs::remove_file(fixture.index_path()).unwrap();
+    fixture.open();
+    let other = fixture.folder.path().join("other");
+    make_files(&other, &["a/1.jpg"], b"x");
+    fixture.config.path = other;
+    let message = fixture.failure().to_string();
+    assert!(message.contains("is the index of another dataset"), "{message}");
+}
+
+#[test]
+fn an_index_inside_the_dataset_is_refused() {
+    let mut fixture = fixture();
+    fixture.config.index = Some(fixture.root.join("my.index"));
+    assert!(matches!(fixture.failure(), DatasetError::IndexInside { .. }));
+}
+
+#[test]
+fn where_nothing_can_be_written_the_index_stays_in_memory_with_a_warning() {
+    let mut fixture = fixture();
+    // A file stands where a folder is needed: that stops the superuser too.
+    fs::write(fixture.folder.path().join("file"), b"").unwrap();
+    fixture.config.index = Some(fixture.folder.path().join("file/below/my.index"));
+    let (index, report) = fixture.open();
+    assert_eq!((index.sample_count(), index.is_mapped(), report.path), (3, false, None));
+    assert!(report.warnings[0].contains("stays in memory"), "{:?}", report.warnings);
+    assert!(report.warnings[0].contains("dataset.index"));
+}
+
+#[test]
+fn on_a_full_disk_the_index_stays_in_memory_and_nothing_is_left_behind() {
+    let fixture = fixture();
+    let mut temporary = fixture.index_path().into_os_string();
+    temporary.push(format!(".{}.tmp", std::process::id()));
+    std::os::unix::fs::symlink("/dev/full", &temporary).unwrap();
+    let (index, report) = fixture.open();
+    assert_eq!((index.sample_count(), index.is_mapped(), report.path), (3, false, None));
+    assert!(report.warnings[0].contains("No space left on device"), "{:?}", report.warnings);
+    assert!(fs::symlink_metadata(&temporary).is_err());
+    assert!(!fixture.index_path().exists());
+}
+
+#[test]
+fn what_killed_daemons_left_of_an_index_is_removed_by_the_next_scan() {
+    let fixture = fixture();
+    let beside = |suffix: &str| {
+        let mut path = fixture.index_path().into_os_string();
+        path.push(suffix);
+        std::path::PathBuf::from(path)
+    };
+    let (left, other) = (beside(".99999999.tmp"), beside(".mine.tmp"));
+    for path in [&left, &other] {
+        fs::write(path, "").unwrap();
+    }
+    let (index, _) = fixture.open();
+    assert!(index.is_mapped() && !left.exists() && other.exists());
+}
+
+#[test]
+fn several_daemons_at_once_scan_once_and_map_the_same_index() {
+    let fixture = fixture();
+    let held = IndexPlace { path: fixture.index_path(), is_configured: true, private_folder: None };
+    let lock = held.lock(&no_progress).unwrap().unwrap();
+    let waiting = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let openers: Vec<_> = (0..4)
+            .map(|_| {
+                scope.spawn(|| {
+                    let progress = |progress: ScanProgress| {
+                        waiting.fetch_or(progress.waiting_for_another, Ordering::Relaxed);
+                        no_progress(progress)
+                    };
+                    let options = OpenOptions { progress: &progress, ..OpenOptions::default() };
+                    open_folder(&fixture.config, &fixture.files(), FORMAT, options).unwrap()
+                })
+            })
+            .collect();
+        while !waiting.load(Ordering::Relaxed) {
+            std::thread::yield_now();
+        }
+        drop(lock);
+        let opened: Vec<_> = openers.into_iter().map(|opener| opener.join().unwrap()).collect();
+        assert_eq!(opened.iter().filter(|(_, report)| !report.reused).count(), 1);
+        assert!(opened.iter().all(|(index, _)| index.header() == opened[0].0.header()));
+    });
+}
+
+#[test]
+fn an_unreadable_class_folder_is_named() {
+    let fixture = fixture();
+    let folder = fixture.root.join("b/deep");
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o000)).unwrap();
+    // The superuser may read everything.
+    if fs::read_dir(&folder).is_err() {
+        let error = fixture.failure();
+        assert!(matches!(error, DatasetError::Permission { .. }), "{error}");
+        assert!(error.to_string().contains("b/deep"), "{error}");
+    }
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).unwrap();
+}
+
+#[test]
+fn without_a_configured_place_path_and_options_name_the_index() {
+    let place = |identity, options| IndexPlace::choose(None, &[identity; 32], &[options; 32]);
+    assert_eq!(place(1, 2), place(1, 2));
+    assert_ne!(place(1, 2), place(1, 3));
+    assert_ne!(place(1, 2), place(2, 2));
+    assert!(place(1, 2).path.parent().unwrap().ends_with("forebay/index"));
+}
+
+#[test]
+fn a_private_folder_that_others_may_enter_or_that_is_a_link_is_not_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let private = folder.path().join("private");
+    let place = IndexPlace {
+        path: private.join("forebay/index/my.index"),
+        is_configured: false,
+        private_folder: Some(private.clone()),
+    };
+    place.make_folder().unwrap();
+    place.make_folder().unwrap();
+    fs::set_permissions(&private, fs::Permissions::from_mode(0o755)).unwrap();
+    assert!(place.make_folder().is_err());
+    fs::set_permissions(&private, fs::Permissions::from_mode(0o700)).unwrap();
+    fs::rename(&private, folder.path().join("elsewhere")).unwrap();
+    std::os::unix::fs::symlink("elsewhere", &private).unwrap();
+    assert!(place.make_folder().is_err());
+}
+
+#[test]
+fn an_index_that_was_handed_over_is_used_as_it_is_whatever_changed_in_the_folders() {
+    let fixture = fixture();
+    let (first, _) = fixture.open();
+    let IndexBytes::Mapped(mapped) = first.bytes() else { panic!("it was saved") };
+    make_files(&fixture.root, &["a/0.jpg", "c/9.jpg"], b"x");
+    fs::remove_file(fixture.index_path()).unwrap();
+    let (second, report) = fixture.open_over(mapped.file()).unwrap();
+    assert!(report.reused);
+    assert_eq!(second.header(), first.header());
+    assert!(!fixture.index_path().exists());
+}
+
+#[test]
+fn a_descriptor_that_is_no_index_is_passed_over_and_another_datasets_is_refused() {
+    let fixture = fixture();
+    let (first, _) = fixture.open();
+    for bytes in ["", "no index"] {
+        let text = fixture.folder.path().join("text");
+        fs::write(&text, bytes).unwrap();
+        let (index, report) = fixture.open_over(&File::open(&text).unwrap()).unwrap();
+        assert_eq!(index.sample_count(), first.sample_count());
+        assert!(report.warnings[0].contains("looked at anew"), "{:?}", report.warnings);
+    }
+    let other = self::fixture();
+    let (index, _) = other.open();
+    let IndexBytes::Mapped(mapped) = index.bytes() else { panic!("it was saved") };
+    let failure = fixture.open_over(mapped.file()).unwrap_err();
+    assert!(matches!(failure, DatasetError::KeptIndex { .. }));
+}

@@ -1,0 +1,234 @@
+//! Image folders: the suite, torchvision's order, classes, and the refusals of folders.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+
+use forebay_protocol::ids::SampleId;
+
+use forebay_config::DatasetConfig;
+
+use crate::dataset::conformance::{self, Format};
+use crate::dataset::testing::{config_for, make_files, own_key};
+use crate::dataset::{Dataset, DatasetError, FieldKind, FieldValue, OpenOptions, Opened, open};
+use crate::location::{FileId, Location};
+
+#[test]
+fn image_folders_conform() {
+    conformance::run(&Format {
+        name: "image-folder",
+        make: |root, count| {
+            for number in 0..count {
+                let path = format!("class{}/{number:03}.jpg", number * 3 / count);
+                make_files(root, &[&path], path.as_bytes());
+            }
+            root.to_owned()
+        },
+        has_names: true,
+        refuses_cuts: false,
+    });
+}
+
+struct Fixture {
+    _folder: tempfile::TempDir,
+    root: PathBuf,
+    config: DatasetConfig,
+}
+
+fn fixture(paths: &[&str]) -> Fixture {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("images");
+    fs::create_dir(&root).unwrap();
+    make_files(&root, paths, b"bytes");
+    let config = config_for("image-folder", &root);
+    Fixture { _folder: folder, root, config }
+}
+
+impl Fixture {
+    fn open(&self) -> Result<Opened, DatasetError> {
+        open(&self.config, OpenOptions::default())
+    }
+
+    fn list(&self, name: &str, contents: &str) -> Option<PathBuf> {
+        let path = self.root.parent().unwrap().join(name);
+        fs::write(&path, contents).unwrap();
+        Some(path)
+    }
+
+    fn list_classes(&mut self, contents: &str) {
+        let path = self.list("classes.txt", contents).unwrap();
+        self.config.own = own_key("classes", path.to_str().unwrap());
+    }
+
+    fn samples(&self) -> Vec<(String, i64)> {
+        samples(&*self.open().unwrap().dataset)
+    }
+
+    fn failure(&self) -> String {
+        self.open().unwrap_err().to_string()
+    }
+}
+
+fn samples(dataset: &dyn Dataset) -> Vec<(String, i64)> {
+    (0..dataset.sample_count())
+        .map(|id| {
+            let mut locations = Vec::new();
+            dataset.locate(SampleId(id), &mut locations);
+            assert_eq!(locations, [Location::whole(FileId(id))]);
+            let mut values = Vec::new();
+            dataset.read(SampleId(id), b"bytes"[..].into(), &mut values).unwrap();
+            let [FieldValue::EncodedImage(b"bytes"), FieldValue::Integer(label)] = values[..]
+            else {
+                panic!("{values:?}")
+            };
+            (String::from_utf8(dataset.path(FileId(id))).unwrap(), label)
+        })
+        .collect()
+}
+
+fn pairs(expected: &[(&str, i64)]) -> Vec<(String, i64)> {
+    expected.iter().map(|(path, label)| ((*path).to_owned(), *label)).collect()
+}
+
+/// The expected list is what torchvision's `make_dataset` (sorted classes, `sorted(os.walk(…))`, sorted names) gives.
+#[test]
+fn the_order_is_torchvisions_over_nested_folders_and_odd_names() {
+    let fixture = fixture(&[
+        "b/z.jpg",
+        "b/x/2.png",
+        "b/x-y/1.jpg",
+        "b/x/y/0.webp",
+        "b/a.JPEG",
+        "b/B.jpg",
+        "b/a.jpg",
+        "b/a-1.jpg",
+        "b/.hidden.jpg",
+        "b-c/10.jpg",
+        "b-c/9.jpg",
+        "B/ä.jpg",
+        "B/note.txt",
+        "stray.jpg",
+    ]);
+    assert_eq!(
+        fixture.samples(),
+        pairs(&[
+            ("B/ä.jpg", 0),
+            ("b/.hidden.jpg", 1),
+            ("b/B.jpg", 1),
+            ("b/a-1.jpg", 1),
+            ("b/a.JPEG", 1),
+            ("b/a.jpg", 1),
+            ("b/z.jpg", 1),
+            ("b/x/2.png", 1),
+            ("b/x-y/1.jpg", 1),
+            ("b/x/y/0.webp", 1),
+            ("b-c/10.jpg", 2),
+            ("b-c/9.jpg", 2),
+        ])
+    );
+    let opened = fixture.open().unwrap();
+    assert_eq!(opened.dataset.classes(), ["B", "b", "b-c"]);
+    let fields = opened.dataset.fields();
+    assert_eq!((fields[0].name.as_str(), &fields[0].kind), ("image", &FieldKind::EncodedImage));
+    assert_eq!((fields[1].name.as_str(), &fields[1].kind), ("label", &FieldKind::Integer));
+}
+
+#[test]
+fn what_is_skipped_is_counted_in_one_warning() {
+    let fixture = fixture(&["a/1.jpg", "a/2.bmp", "a/3.bmp", "a/note.txt", "stray.jpg"]);
+    let report = fixture.open().unwrap().report;
+    assert_eq!(report.warnings.len(), 1, "{:?}", report.warnings);
+    assert!(report.warnings[0].starts_with(
+        "skipped 4 files that are not samples (2 .bmp, 1 .txt, 1 outside any class folder)"
+    ));
+    assert_eq!((report.samples, report.classes), (1, 1));
+}
+
+#[test]
+fn links_to_folders_and_files_are_followed_and_broken_ones_kept() {
+    let fixture = fixture(&["a/1.jpg"]);
+    let outside = fixture.root.parent().unwrap().join("outside");
+    make_files(&outside, &["deep/3.jpg", "2.jpg"], b"bytes");
+    symlink(&outside, fixture.root.join("b")).unwrap();
+    symlink(outside.join("deep"), fixture.root.join("a/linked")).unwrap();
+    symlink(outside.join("2.jpg"), fixture.root.join("a/0.jpg")).unwrap();
+    symlink("nowhere", fixture.root.join("a/broken.jpg")).unwrap();
+    assert_eq!(
+        fixture.samples(),
+        pairs(&[
+            ("a/0.jpg", 0),
+            ("a/1.jpg", 0),
+            ("a/broken.jpg", 0),
+            ("a/linked/3.jpg", 0),
+            ("b/2.jpg", 1),
+            ("b/deep/3.jpg", 1),
+        ])
+    );
+}
+
+#[test]
+fn a_link_to_a_folder_above_is_refused_instead_of_followed_for_ever() {
+    for (link, target) in [("a/deep/up", "a"), ("a/root", ""), ("root", ""), ("a/above", "..")] {
+        let fixture = fixture(&["a/deep/1.jpg"]);
+        symlink(fixture.root.join(target), fixture.root.join(link)).unwrap();
+        let error = fixture.open().unwrap_err();
+        assert!(matches!(error, DatasetError::LinkLoop { .. }), "{link}: {error}");
+    }
+}
+
+#[test]
+fn an_empty_class_is_named_with_the_remedy() {
+    let fixture = fixture(&["a/1.jpg", "b/2.gif"]);
+    fs::create_dir_all(fixture.root.join("c/deep")).unwrap();
+    let message = fixture.failure();
+    assert!(
+        message.contains("no .jpg .jpeg .png .webp file in class folder \"b\", \"c\" of"),
+        "{message}"
+    );
+    assert!(message.contains("remove the folder"), "{message}");
+    for class in 0..9 {
+        fs::create_dir(fixture.root.join(format!("d{class}"))).unwrap();
+    }
+    assert!(fixture.failure().contains("\"d2\" and 6 more of"), "{}", fixture.failure());
+}
+
+#[test]
+fn a_folder_without_class_folders_says_what_was_expected() {
+    let fixture = fixture(&["1.jpg"]);
+    assert!(fixture.failure().contains("holds no class folders; …/CLASS/file.jpg was expected"));
+}
+
+#[test]
+fn listed_classes_give_the_labels_and_leave_the_order_alone() {
+    let mut fixture = fixture(&["a/1.jpg", "b/2.jpg", "c/3.jpg"]);
+    fixture.list_classes("c\r\na/\n\nb\n");
+    assert_eq!(fixture.samples(), pairs(&[("a/1.jpg", 1), ("b/2.jpg", 2), ("c/3.jpg", 0)]));
+    assert_eq!(fixture.open().unwrap().dataset.classes(), ["c", "a", "b"]);
+}
+
+#[test]
+fn classes_that_do_not_match_the_folders_are_named_with_their_line() {
+    let mut fixture = fixture(&["a/1.jpg", "b/2.jpg"]);
+    for (contents, expected) in [
+        ("a\n", "class folder \"b\" is not listed in"),
+        ("a\nb\nc\n", "classes.txt:3: class \"c\" has no folder in the dataset"),
+        ("a\nb\na\n", "classes.txt:3: class \"a\" is listed twice"),
+    ] {
+        fixture.list_classes(contents);
+        let message = fixture.failure();
+        assert!(message.contains(expected), "{message}");
+    }
+    fixture.config.own = own_key("classes", fixture.root.join("absent.txt").to_str().unwrap());
+    assert!(fixture.failure().contains("reading dataset.classes"), "{}", fixture.failure());
+}
+
+#[test]
+fn paths_are_relative_to_the_folder_even_when_it_is_reached_by_a_link() {
+    let mut fixture = fixture(&["a/1.jpg"]);
+    let link = fixture.root.parent().unwrap().join("link");
+    symlink(&fixture.root, &link).unwrap();
+    let direct = fixture.open().unwrap().dataset.fingerprint();
+    fixture.config.path = link;
+    assert_eq!(fixture.samples(), pairs(&[("a/1.jpg", 0)]));
+    assert_eq!(fixture.open().unwrap().dataset.fingerprint(), direct);
+}

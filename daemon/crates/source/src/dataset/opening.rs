@@ -1,0 +1,58 @@
+//! What opening a dataset takes and gives, whatever its format.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::Dataset;
+use super::error::DatasetError;
+use super::progress::{ProgressCallback, no_progress};
+use crate::storage::Storage;
+
+/// An open dataset, and what opening it did.
+#[derive(Debug)]
+pub struct Opened {
+    /// Shared by all threads.
+    pub dataset: Arc<dyn Dataset>,
+    /// Where its bytes are read from.
+    pub storage: Arc<dyn Storage>,
+    /// For the log, and for `forebay index`.
+    pub report: IndexReport,
+}
+
+/// What opening a format gives.
+pub(super) type OpenedFormat = Result<(Arc<dyn Dataset>, IndexReport), DatasetError>;
+
+/// What opening a dataset may use beside its configuration.
+#[derive(Clone, Copy)]
+pub struct OpenOptions<'a> {
+    /// Called while folders are scanned.
+    pub progress: ProgressCallback<'a>,
+    /// The index of the daemon that this one replaces: it is used as it is, without a look at the folders.
+    pub previous_index: Option<&'a File>,
+}
+
+impl Default for OpenOptions<'_> {
+    fn default() -> Self {
+        Self { progress: &no_progress, previous_index: None }
+    }
+}
+
+/// What opening a dataset's index did.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct IndexReport {
+    /// Samples in it.
+    pub samples: u64,
+    /// Classes; 0 where there are no labels.
+    pub classes: u64,
+    /// The size of the index in bytes, in its file or in memory.
+    pub bytes: u64,
+    /// How long it took to open or to make it.
+    pub seconds: f64,
+    /// Its file; `None` where the dataset needs none or none could be written.
+    pub path: Option<PathBuf>,
+    /// Whether a saved index was still true.
+    pub reused: bool,
+    /// What the user should know: files skipped, an index that could not be kept. One sentence each.
+    pub warnings: Vec<String>,
+}

@@ -1,0 +1,116 @@
+//! The formats by name, and opening one. A further format is one file and one line in `FORMATS`.
+
+use forebay_config::{ConfigError, DatasetConfig, Keys, Section, Table, nearest};
+
+use super::error::DatasetError;
+use super::folder::FolderKeys;
+use super::folder::scan::FolderFormat;
+use super::opening::{IndexReport, OpenOptions, Opened, OpenedFormat};
+use super::progress::ProgressCallback;
+use super::{image_folder, npy, npz};
+use crate::storage::{self, Storage, StorageError};
+
+type Opener = fn(&DatasetConfig, &dyn Storage, OpenOptions<'_>) -> OpenedFormat;
+
+/// A format: its name, its own keys of `[dataset]`, and how a dataset of it is opened.
+struct Format {
+    name: &'static str,
+    keys: Table,
+    resolve: fn(&mut Section) -> Result<(), ConfigError>,
+    open: Opener,
+}
+
+const fn format<T: Keys>(format: &FolderFormat, open: Opener) -> Format {
+    Format { name: format.name, keys: T::TABLE, resolve: Section::resolve::<T>, open }
+}
+
+const FORMATS: [Format; 3] = [
+    format::<FolderKeys>(&image_folder::FORMAT, image_folder::open),
+    format::<FolderKeys>(&npy::FORMAT, npy::open),
+    format::<FolderKeys>(&npz::FORMAT, npz::open),
+];
+
+/// Each format's name and its own keys, for the reference.
+pub fn format_tables() -> impl Iterator<Item = (&'static str, Table)> {
+    FORMATS.iter().map(|format| (format.name, format.keys))
+}
+
+/// Reads the keys of `[dataset]` that only the format knows, and leaves them resolved: defaults filled in and paths
+/// absolute. Of an unknown format nothing is read; [`open`] says that it is unknown.
+///
+/// # Errors
+/// A key that the format does not know, or whose value it does not take.
+pub fn resolve_keys(config: &mut DatasetConfig) -> Result<(), ConfigError> {
+    match FORMATS.iter().find(|format| format.name == config.format) {
+        Some(format) => (format.resolve)(&mut config.own),
+        None => Ok(()),
+    }
+}
+
+/// The names that `dataset.format` may have.
+pub fn format_names() -> impl Iterator<Item = &'static str> {
+    FORMATS.iter().map(|format| format.name)
+}
+
+/// Opens a dataset and its storage, and logs the report's warnings.
+///
+/// # Errors
+/// An unknown format, or a dataset that cannot be used as configured.
+pub fn open(config: &DatasetConfig, options: OpenOptions<'_>) -> Result<Opened, DatasetError> {
+    let opened = open_silently(config, options)?;
+    for warning in &opened.report.warnings {
+        tracing::warn!(path = %config.path.display(), "{warning}");
+    }
+    Ok(opened)
+}
+
+/// Opens a dataset for its index alone: what `forebay index` does. A saved index that is still true is kept.
+///
+/// # Errors
+/// As [`open`].
+pub fn build_index(
+    config: &DatasetConfig,
+    progress: ProgressCallback<'_>,
+) -> Result<IndexReport, DatasetError> {
+    open_silently(config, OpenOptions { progress, previous_index: None })
+        .map(|opened| opened.report)
+}
+
+fn open_silently(config: &DatasetConfig, options: OpenOptions<'_>) -> Result<Opened, DatasetError> {
+    let Some(format) = FORMATS.iter().find(|format| format.name == config.format) else {
+        return Err(DatasetError::UnknownFormat {
+            given: config.format.clone(),
+            hint: nearest(&config.format, format_names())
+                .map(|name| format!("; did you mean {name:?}?"))
+                .unwrap_or_default(),
+            known: format_names().collect::<Vec<_>>().join(", "),
+        });
+    };
+    let storage = storage::open(&config.path).map_err(|error| match error {
+        StorageError::Vanished { .. } => DatasetError::Missing { path: config.path.clone() },
+        error => error.into(),
+    })?;
+    let (dataset, report) = (format.open)(config, storage.as_ref(), options)?;
+    Ok(Opened { dataset, storage, report })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::open;
+    use crate::dataset::OpenOptions;
+    use crate::dataset::testing::config_for;
+
+    #[test]
+    fn an_unknown_format_names_the_nearest_and_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = config_for("image-foldr", folder.path());
+        let message = open(&config, OpenOptions::default()).unwrap_err().to_string();
+        assert_eq!(
+            message,
+            "unknown dataset.format \"image-foldr\"; did you mean \"image-folder\"?; the formats are image-folder, npy, npz"
+        );
+        config.format = "parquet".to_owned();
+        let message = open(&config, OpenOptions::default()).unwrap_err().to_string();
+        assert!(!message.contains("did you mean"), "{message}");
+    }
+}

@@ -1,0 +1,83 @@
+//! For tests of datasets: folders of files, bytes of `.npy` and `.npz` files, configurations.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+use zip::CompressionMethod;
+use zip::write::SimpleFileOptions;
+
+use forebay_config::{DatasetConfig, Limits, Section, Value};
+
+/// A configuration whose index lies beside the dataset's folder, so that nothing outside the test's folder is touched.
+pub fn config_for(format: &str, path: &Path) -> DatasetConfig {
+    let mut index = path.as_os_str().to_owned();
+    index.push(".index");
+    DatasetConfig {
+        format: format.to_owned(),
+        path: path.to_owned(),
+        ids: None,
+        limit: None,
+        index: Some(index.into()),
+        limits: Limits::default(),
+        read_timeout: std::time::Duration::from_secs(60),
+        own: Section::default(),
+    }
+}
+
+/// A format's own key with a text as its value.
+pub fn own_key(key: &str, text: &str) -> Section {
+    let table = Value::Table(vec![(key.to_owned(), Value::String(text.to_owned()).into())]);
+    Section::new("dataset", table.into(), Path::new("/")).unwrap()
+}
+
+/// Makes files below a folder, each with the same bytes, and the folders above them.
+pub fn make_files(root: &Path, paths: &[&str], bytes: &[u8]) {
+    for path in paths {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, bytes).unwrap();
+    }
+}
+
+/// Sets the times of all directories back by an hour, as if the dataset had been made long ago.
+pub fn age_directories(root: &Path) {
+    let then = std::time::SystemTime::now() - std::time::Duration::from_secs(3600);
+    for entry in fs::read_dir(root).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() && !path.is_symlink() {
+            age_directories(&path);
+        }
+    }
+    fs::File::open(root).unwrap().set_modified(then).unwrap();
+}
+
+/// A `.npy` file of version 1.0 from the three entries of its header, as NumPy writes them, and its elements.
+pub fn npy_bytes(descr: &str, fortran_order: bool, shape: &str, elements: &[u8]) -> Vec<u8> {
+    let order = if fortran_order { "True" } else { "False" };
+    let text = format!("{{'descr': '{descr}', 'fortran_order': {order}, 'shape': {shape}, }}");
+    npy_with_text(&text, elements)
+}
+
+/// A `.npy` file of version 1.0 with any header text, padded as NumPy does.
+pub fn npy_with_text(text: &str, elements: &[u8]) -> Vec<u8> {
+    let length = (10 + text.len() + 1).next_multiple_of(64) - 10;
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend_from_slice(&u16::try_from(length).unwrap().to_le_bytes());
+    bytes.extend_from_slice(text.as_bytes());
+    bytes.resize(10 + length - 1, b' ');
+    bytes.push(b'\n');
+    bytes.extend_from_slice(elements);
+    bytes
+}
+
+/// A `.npz` file of these members.
+pub fn npz_bytes(members: &[(&str, &[u8])], method: CompressionMethod) -> Vec<u8> {
+    let mut writer = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+    for (name, bytes) in members {
+        let options = SimpleFileOptions::default().compression_method(method);
+        writer.start_file(*name, options).unwrap();
+        writer.write_all(bytes).unwrap();
+    }
+    writer.finish().unwrap().into_inner()
+}

@@ -1,0 +1,200 @@
+//! Where bytes come from: the trait [`Storage`], and one file a kind of storage.
+//!
+//! A storage knows files by their paths and nothing of samples or formats. A new one is one file here that implements
+//! the trait, a line in `registry`, and one line that runs `conformance` over it.
+
+#[cfg(test)]
+pub(crate) mod conformance;
+mod descriptor;
+pub mod error;
+pub mod listing;
+mod local;
+mod registry;
+#[cfg(any(test, feature = "testing"))]
+mod stalling;
+
+use std::path::PathBuf;
+
+pub use descriptor::DirectFile;
+pub use error::StorageError;
+pub use local::LocalFiles;
+pub use registry::open;
+#[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
+pub use stalling::{SlowFolder, StalledFile};
+
+use crate::location::{FileId, FileTable, Location};
+use descriptor::Descriptor;
+use listing::Directories;
+
+/// Files below a root, listed and read. Shared by all threads.
+///
+/// Reading is by call: [`open`](Self::open) says how many bytes a location has, the engine waits until its byte budget
+/// grants them, [`read_opened`](Self::read_opened) fetches them. Both may block for long; the engine watches them from
+/// another thread and gives up one that outlasts `dataset.read_timeout`. Nothing is retried here.
+pub trait Storage: Directories + Send + Sync + std::fmt::Debug {
+    /// What messages call a path relative to the root.
+    fn full_path(&self, relative: &[u8]) -> PathBuf;
+
+    /// The size of a file, and what tells it from one that takes its place.
+    ///
+    /// # Errors
+    /// The file has vanished, may not be read, or is no regular file.
+    fn status(&self, files: &dyn FileTable, file: FileId) -> Result<FileStatus, StorageError>;
+
+    /// Learns how many bytes a location is. A file of which parts are read may be kept open for the next one.
+    ///
+    /// # Errors
+    /// As [`status`](Self::status), or the file ends before the range does.
+    fn open(&self, files: &dyn FileTable, location: Location) -> Result<Opened, StorageError>;
+
+    /// Appends an opened location's bytes to a buffer.
+    ///
+    /// # Errors
+    /// Reading fails, or the file's length is no longer what it was. The buffer then holds nothing of use.
+    fn read_opened(
+        &self,
+        files: &dyn FileTable,
+        opened: Opened,
+        buffer: &mut Vec<u8>,
+    ) -> Result<(), StorageError>;
+
+    /// Opens a file of which it is known how long the location is and what it begins with, to be read directly into an
+    /// array's place. `None`: this storage cannot, or the file cannot be opened; reading it by call tells why.
+    fn open_direct(&self, files: &dyn FileTable, location: Location) -> Option<DirectFile> {
+        let _ = (files, location);
+        None
+    }
+
+    /// Hands a read to a storage that has hundreds in flight without a thread for each, as an object store has.
+    ///
+    /// The engine asks for the location's length first ([`open`](Self::open), which such a storage answers from the
+    /// dataset's index), gets the bytes granted, then submits; `done` is called once, on any thread, and does no more
+    /// than hand the row on. A read that is overdue is given up by ignoring its `done`. As many reads are submitted as
+    /// the byte budget grants. The default gives the read back: this storage reads by call.
+    ///
+    /// # Errors
+    /// The read, where it was not taken.
+    fn submit(&self, read: SubmittedRead) -> Result<(), SubmittedRead> {
+        Err(read)
+    }
+
+    /// Opens every location of a sample; their bytes together.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and more than `limit_bytes` to read.
+    fn open_all(
+        &self,
+        files: &dyn FileTable,
+        locations: &[Location],
+        limit_bytes: u64,
+        opened: &mut Vec<Opened>,
+    ) -> Result<u64, StorageError> {
+        opened.clear();
+        let mut length_bytes = 0_u64;
+        for location in locations {
+            let next = self.open(files, *location)?;
+            length_bytes = length_bytes.saturating_add(next.length_bytes);
+            if length_bytes > limit_bytes {
+                let path = self.full_path(&files.path(location.file));
+                return Err(StorageError::TooLarge { path, length_bytes, limit_bytes });
+            }
+            opened.push(next);
+        }
+        Ok(length_bytes)
+    }
+
+    /// Replaces the buffer's contents by the bytes of what was opened, one location after the other, and notes where each
+    /// ends if there are several.
+    ///
+    /// # Errors
+    /// As [`read_opened`](Self::read_opened).
+    fn read_all(
+        &self,
+        files: &dyn FileTable,
+        opened: &mut Vec<Opened>,
+        buffer: &mut Vec<u8>,
+        ends: &mut Vec<usize>,
+    ) -> Result<(), StorageError> {
+        buffer.clear();
+        ends.clear();
+        let is_split = opened.len() > 1;
+        for opened in opened.drain(..) {
+            self.read_opened(files, opened, buffer)?;
+            if is_split {
+                ends.push(buffer.len());
+            }
+        }
+        Ok(())
+    }
+
+    /// Replaces the buffer's contents by the bytes of one location, at most `limit_bytes`.
+    ///
+    /// # Errors
+    /// As [`open_all`](Self::open_all) and [`read_opened`](Self::read_opened).
+    fn read(
+        &self,
+        files: &dyn FileTable,
+        location: Location,
+        limit_bytes: u64,
+        buffer: &mut Vec<u8>,
+    ) -> Result<(), StorageError> {
+        let mut opened = Vec::with_capacity(1);
+        self.open_all(files, &[location], limit_bytes, &mut opened)?;
+        self.read_all(files, &mut opened, buffer, &mut Vec::new())
+    }
+}
+
+/// A location whose length is known, so that memory can be granted before it is read.
+#[derive(Debug)]
+pub struct Opened {
+    location: Location,
+    length_bytes: u64,
+    file_bytes: u64,
+    descriptor: Descriptor,
+}
+
+impl Opened {
+    /// The bytes to read.
+    #[must_use]
+    pub const fn length_bytes(&self) -> u64 {
+        self.length_bytes
+    }
+}
+
+/// A file as its storage sees it now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileStatus {
+    /// Its size.
+    pub bytes: u64,
+    /// What tells it from a file that takes its place or from what it was before a change.
+    pub identity: ObjectIdentity,
+}
+
+/// What changes when a file is replaced or written to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ObjectIdentity {
+    /// A file of a file system.
+    Inode {
+        /// The file system.
+        device: u64,
+        /// The file in it.
+        inode: u64,
+        /// When its bytes last changed: seconds since 1970, and nanoseconds.
+        modified: (i64, u32),
+    },
+    /// The ETag or version that an object store gives.
+    Tag(String),
+}
+
+/// A read for [`Storage::submit`].
+pub struct SubmittedRead {
+    /// What to read.
+    pub location: Location,
+    /// The file's path, relative to the root.
+    pub path: Vec<u8>,
+    /// Where the bytes go; empty, with room for them.
+    pub buffer: Vec<u8>,
+    /// Takes the buffer back, filled, or why it is not.
+    pub done: Box<dyn FnOnce(Result<Vec<u8>, StorageError>) + Send>,
+}

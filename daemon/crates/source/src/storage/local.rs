@@ -1,0 +1,212 @@
+//! Files of a mounted file system, read whole or in part with as few system calls as can be.
+//!
+//! [`LocalFiles`] owns a descriptor of the dataset's root; every path is opened relative to it, so the root's own
+//! folders are walked once. A whole file costs four calls: open, size, one read that also sees the end, close; three
+//! where its size and its beginning are known. A part of a file costs two: [`kept`] files stay open.
+//! Everything here blocks; nothing is retried.
+
+mod kept;
+mod listing;
+
+use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::buffer::spare_capacity;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use self::kept::KeptFiles;
+use super::descriptor::{Descriptor, DirectFile};
+use super::error::StorageError;
+use super::{FileStatus, ObjectIdentity, Opened, Storage};
+use crate::location::{FileId, FileTable, Location};
+
+/// The files below one folder.
+#[derive(Debug)]
+pub struct LocalFiles {
+    descriptor: OwnedFd,
+    path: PathBuf,
+    kept: KeptFiles,
+}
+
+/// What was tried, and what the system said.
+type Failure = (&'static str, Errno);
+
+impl LocalFiles {
+    /// Opens a dataset's root. Where `root` is a file (a dataset of one array), its folder is opened, and relative paths
+    /// count from there.
+    ///
+    /// # Errors
+    /// The folder does not exist or may not be searched.
+    pub fn open(root: &Path) -> Result<Self, StorageError> {
+        let folder = match root.parent() {
+            Some(parent) if root.is_file() => {
+                if parent.as_os_str().is_empty() {
+                    Path::new(".")
+                } else {
+                    parent
+                }
+            }
+            _ => root,
+        };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let descriptor = rustix::fs::open(folder, flags, Mode::empty())
+            .map_err(|errno| StorageError::from_errno(folder.to_owned(), "opening", errno))?;
+        Ok(Self { descriptor, path: folder.to_owned(), kept: KeptFiles::default() })
+    }
+
+    fn open_descriptor(&self, relative: &[u8]) -> Result<OwnedFd, Errno> {
+        // NONBLOCK: opening a pipe would wait for a writer; a regular file does not care.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        rustix::fs::openat(&self.descriptor, OsStr::from_bytes(relative), flags, Mode::empty())
+    }
+
+    fn open_new(&self, relative: &[u8]) -> Result<(OwnedFd, Stat), Failure> {
+        let descriptor = self.open_descriptor(relative).map_err(|errno| ("opening", errno))?;
+        let status =
+            rustix::fs::fstat(&descriptor).map_err(|errno| ("asking the size of", errno))?;
+        Ok((descriptor, status))
+    }
+
+    /// The kept file, if it is still what its path leads to; else it is opened, and kept where that is of use.
+    fn open_kept(&self, relative: &[u8], file: FileId) -> Result<(Descriptor, Stat), Failure> {
+        let status =
+            rustix::fs::statat(&self.descriptor, OsStr::from_bytes(relative), AtFlags::empty())
+                .map_err(|errno| ("opening", errno))?;
+        if let Some(kept) = self.kept.find(file, &status) {
+            return Ok((Descriptor::Kept(kept), status));
+        }
+        let (descriptor, status) = self.open_new(relative)?;
+        if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile {
+            return Ok((Descriptor::Own(descriptor), status));
+        }
+        Ok((Descriptor::Kept(self.kept.keep(file, descriptor, &status)), status))
+    }
+}
+
+/// Refuses what is no regular file.
+fn regular_bytes(status: &Stat, path: impl FnOnce() -> PathBuf) -> Result<u64, StorageError> {
+    let kind = match FileType::from_raw_mode(status.st_mode) {
+        FileType::RegularFile => return Ok(u64::try_from(status.st_size).unwrap_or(0)),
+        FileType::Directory => "a directory",
+        FileType::Fifo => "a pipe",
+        _ => "a socket or a device",
+    };
+    Err(StorageError::NotAFile { path: path(), kind })
+}
+
+impl Storage for LocalFiles {
+    fn full_path(&self, relative: &[u8]) -> PathBuf {
+        self.path.join(OsStr::from_bytes(relative))
+    }
+
+    fn status(&self, files: &dyn FileTable, file: FileId) -> Result<FileStatus, StorageError> {
+        let path = files.path(file);
+        let full_path = || self.full_path(&path);
+        let status =
+            rustix::fs::statat(&self.descriptor, OsStr::from_bytes(&path), AtFlags::empty())
+                .map_err(|errno| {
+                    StorageError::from_errno(full_path(), "asking the size of", errno)
+                })?;
+        Ok(FileStatus {
+            bytes: regular_bytes(&status, full_path)?,
+            identity: ObjectIdentity::Inode {
+                device: status.st_dev,
+                inode: status.st_ino,
+                modified: (status.st_mtime, u32::try_from(status.st_mtime_nsec).unwrap_or(0)),
+            },
+        })
+    }
+
+    fn open(&self, files: &dyn FileTable, location: Location) -> Result<Opened, StorageError> {
+        let path = files.path(location.file);
+        let full_path = || self.full_path(&path);
+        let range = location.range;
+        let opened = match range.length {
+            Some(_) => self.open_kept(&path, location.file),
+            None => self.open_new(&path).map(|(own, status)| (Descriptor::Own(own), status)),
+        };
+        let (descriptor, status) = opened
+            .map_err(|(action, errno)| StorageError::from_errno(full_path(), action, errno))?;
+        let file_bytes = regular_bytes(&status, full_path)?;
+        let end = match range.length {
+            Some(length) => range.offset.saturating_add(length),
+            None => file_bytes.max(range.offset),
+        };
+        if end > file_bytes {
+            let (path, offset) = (full_path(), range.offset);
+            return Err(StorageError::OutOfRange { path, length_bytes: file_bytes, offset, end });
+        }
+        Ok(Opened { location, length_bytes: end - range.offset, file_bytes, descriptor })
+    }
+
+    /// The buffer grows by the bytes and one more at most, which lets a single read see that the file ends there.
+    fn read_opened(
+        &self,
+        files: &dyn FileTable,
+        opened: Opened,
+        buffer: &mut Vec<u8>,
+    ) -> Result<(), StorageError> {
+        let Opened { location, length_bytes, file_bytes, descriptor } = opened;
+        let path = || self.full_path(&files.path(location.file));
+        #[cfg(any(test, feature = "testing"))]
+        super::stalling::wait(&path());
+        let fail = |errno| StorageError::from_errno(path(), "reading", errno);
+        let to_the_end = location.range.length.is_none();
+        let start = buffer.len();
+        let wanted = usize::try_from(length_bytes).map_err(|_| fail(Errno::NOMEM))?;
+        let probe = usize::from(to_the_end);
+        buffer.try_reserve_exact(wanted.saturating_add(probe)).map_err(|_| fail(Errno::NOMEM))?;
+        loop {
+            let read = buffer.len() - start;
+            // A buffer that was larger already may have taken more than that of a file that grew.
+            let missing = (wanted + probe).saturating_sub(read);
+            if missing == 0 {
+                break;
+            }
+            let offset = location.range.offset + read as u64;
+            let got = if to_the_end || buffer.capacity() - buffer.len() == missing {
+                rustix::io::pread(&descriptor, spare_capacity(buffer), offset)
+            } else {
+                // A buffer that was larger already must not be filled beyond the range.
+                let before = buffer.len();
+                buffer.resize(before + missing, 0);
+                let got = rustix::io::pread(&descriptor, &mut buffer[before..], offset);
+                buffer.truncate(before + got.unwrap_or(0));
+                got
+            };
+            match got {
+                Ok(0) => break,
+                // A read that stops at the expected end is the end of the file: regular files give all they have.
+                Ok(_) if buffer.len() - start == wanted => break,
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(fail(errno)),
+            }
+        }
+        let found = match (buffer.len() - start).cmp(&wanted) {
+            std::cmp::Ordering::Equal => return Ok(()),
+            std::cmp::Ordering::Less => "fewer",
+            std::cmp::Ordering::Greater => "more",
+        };
+        Err(StorageError::Changed { path: path(), expected_bytes: file_bytes, found })
+    }
+
+    fn open_direct(&self, files: &dyn FileTable, location: Location) -> Option<DirectFile> {
+        let path = files.path(location.file);
+        #[cfg(any(test, feature = "testing"))]
+        if super::stalling::is_stalled(&self.full_path(&path)) {
+            // As the kernel does for a file that is not in its memory.
+            return None;
+        }
+        let descriptor = match location.range.length {
+            Some(_) => self.open_kept(&path, location.file).ok()?.0,
+            None => Descriptor::Own(self.open_descriptor(&path).ok()?),
+        };
+        Some(DirectFile { descriptor, location })
+    }
+}
+
+#[cfg(test)]
+mod tests;

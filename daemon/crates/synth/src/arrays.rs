@@ -1,0 +1,203 @@
+//! Makes NumPy arrays of which a small model can learn the class: each class has a pattern of its own, drowned in noise.
+//!
+//! Three kinds, as the dataset formats read them: one `.npy` file a sample, one `.npy` whose first axis is the samples,
+//! and one `.npz` file a sample with the members `features` and `target`.
+
+use super::marker::{self, Found};
+use super::picture::Randomness;
+use super::{
+    GENERATOR_VERSION, GenerateError, GenerateReport, class_folder, class_of, on_threads,
+    thread_count,
+};
+use npyz::WriterBuilder;
+use serde_json::json;
+use std::fs;
+use std::io::{self, BufWriter, Cursor, Write};
+use std::path::Path;
+use std::time::Instant;
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, ZipWriter};
+
+/// How the arrays lie in files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ArrayContainer {
+    /// `class-003/00000103.npy`: one float32 array of the options' shape a file, in class folders.
+    NpyFiles,
+    /// `samples.npy`: one float32 array, (samples, …shape).
+    NpyStack,
+    /// `00000103.npz`: `features` (float32, the options' shape) and `target` (int64, no axes), deflated, in one flat folder.
+    NpzFiles,
+}
+
+/// What arrays to make. [`Default`] is a thousand arrays of 3×32×32 in ten classes.
+#[derive(Clone, Debug)]
+pub struct ArrayOptions {
+    /// How the arrays lie in files. Default `NpyFiles`.
+    pub container: ArrayContainer,
+    /// The number of samples; sample *i* is of class *i* modulo `classes`. Default 1,000.
+    pub samples: u64,
+    /// The number of classes, at most `samples` and 10,000. Default 10.
+    pub classes: u32,
+    /// The shape of one sample, 1 to 2²⁴ elements. Default `[3, 32, 32]`.
+    pub shape: Vec<u64>,
+    /// What the values are drawn from. Default 17.
+    pub seed: u64,
+    /// Threads to work on; 0, the default, takes as many as this process may use. A stack is made on one.
+    pub threads: usize,
+}
+
+impl Default for ArrayOptions {
+    fn default() -> Self {
+        Self {
+            container: ArrayContainer::NpyFiles,
+            samples: 1000,
+            classes: 10,
+            shape: vec![3, 32, 32],
+            seed: 17,
+            threads: 0,
+        }
+    }
+}
+
+/// Makes the arrays of `options` in `folder`, or finds them ready; `progress` as for [`super::generate_images`].
+///
+/// # Errors
+/// An option out of range, a folder that holds something else, a file that cannot be written.
+pub fn generate_arrays(
+    folder: &Path,
+    options: &ArrayOptions,
+    progress: &dyn Fn(u64, u64),
+) -> Result<GenerateReport, GenerateError> {
+    check_options(options)?;
+    let started = Instant::now();
+    let report = |bytes, reused| GenerateReport {
+        samples: options.samples,
+        bytes,
+        elapsed: started.elapsed(),
+        reused,
+    };
+    let described = json!({
+        "kind": format!("{:?}", options.container), "version": GENERATOR_VERSION, "samples": options.samples,
+        "classes": options.classes, "shape": options.shape, "seed": options.seed,
+    });
+    let files = if options.container == ArrayContainer::NpyStack { 1 } else { options.samples };
+    let marker = match marker::open(folder, described, files)? {
+        Found::Finished { bytes } => return Ok(report(bytes, true)),
+        Found::Unfinished(marker) => marker,
+    };
+    if options.container == ArrayContainer::NpyFiles {
+        for class in 0..options.classes {
+            let path = class_folder(folder, class, options.classes);
+            fs::create_dir_all(&path).map_err(GenerateError::file(&path, "make the folder"))?;
+        }
+    }
+    let bytes = if options.container == ArrayContainer::NpyStack {
+        write_stack(&folder.join("samples.npy"), options, progress)?
+    } else {
+        let threads = thread_count(options.threads);
+        on_threads(options.samples, threads, progress, || {
+            |index| write_sample(folder, options, index)
+        })?
+    };
+    marker.finish(bytes)?;
+    Ok(report(bytes, false))
+}
+
+fn check_options(options: &ArrayOptions) -> Result<(), GenerateError> {
+    let refuse = |option, value, expected| Err(GenerateError::Option { option, value, expected });
+    if options.samples == 0 || options.samples > 100_000_000 {
+        return refuse("samples", options.samples, "must be 1 to 100,000,000");
+    }
+    let classes = u64::from(options.classes);
+    if classes == 0 || classes > options.samples || classes > 10_000 {
+        return refuse("classes", classes, "must be 1 to 10,000 and at most the number of samples");
+    }
+    let elements = options.shape.iter().try_fold(1_u64, |product, &axis| product.checked_mul(axis));
+    match elements {
+        Some(1..=0x0100_0000) => Ok(()),
+        Some(elements) => refuse("shape", elements, "a sample has 1 to 16,777,216 elements"),
+        None => refuse("shape", u64::MAX, "a sample has 1 to 16,777,216 elements"),
+    }
+}
+
+/// The elements of sample `index`: its class's pattern of ±0.5 and uniform noise of ±1. Multiples of 1/256, so exact.
+fn features(options: &ArrayOptions, index: u64) -> impl Iterator<Item = f32> + use<> {
+    let class = class_of(index, options.classes);
+    let mut pattern = Randomness::new(options.seed, u64::MAX - u64::from(class));
+    let mut noise = Randomness::new(options.seed, index);
+    let elements = options.shape.iter().product::<u64>();
+    (0..elements).map(move |_| {
+        let sign = pattern.between(0, 1) * 256 - 128;
+        let steps = i16::try_from(sign + noise.between(-256, 256)).unwrap_or(0);
+        f32::from(steps) / 256.0
+    })
+}
+
+fn write_npy(
+    writer: impl Write,
+    shape: &[u64],
+    values: impl Iterator<Item = f32>,
+) -> io::Result<()> {
+    let mut array =
+        npyz::WriteOptions::new().default_dtype().shape(shape).writer(writer).begin_nd()?;
+    array.extend(values)?;
+    array.finish()
+}
+
+fn write_sample(folder: &Path, options: &ArrayOptions, index: u64) -> Result<u64, GenerateError> {
+    let class = class_of(index, options.classes);
+    let mut bytes = Vec::new();
+    let (path, made) = if options.container == ArrayContainer::NpzFiles {
+        let made = npz_bytes(options, index, i64::from(class));
+        (folder.join(format!("{index:08}.npz")), made.map(|made| bytes = made))
+    } else {
+        let made = write_npy(&mut bytes, &options.shape, features(options, index));
+        (class_folder(folder, class, options.classes).join(format!("{index:08}.npy")), made)
+    };
+    made.and_then(|()| fs::write(&path, &bytes))
+        .map_err(GenerateError::file(&path, "write the file"))?;
+    Ok(bytes.len() as u64)
+}
+
+fn npz_bytes(options: &ArrayOptions, index: u64, target: i64) -> io::Result<Vec<u8>> {
+    // The date is fixed, so that the same options give the same bytes on every day.
+    let member = SimpleFileOptions::default()
+        .compression_method(CompressionMethod::Deflated)
+        .last_modified_time(zip::DateTime::default());
+    let mut archive = ZipWriter::new(Cursor::new(Vec::new()));
+    archive.start_file("features.npy", member)?;
+    write_npy(&mut archive, &options.shape, features(options, index))?;
+    archive.start_file("target.npy", member)?;
+    let mut scalar =
+        npyz::WriteOptions::new().default_dtype().shape(&[]).writer(&mut archive).begin_nd()?;
+    scalar.push(&target)?;
+    scalar.finish()?;
+    Ok(archive.finish()?.into_inner())
+}
+
+fn write_stack(
+    path: &Path,
+    options: &ArrayOptions,
+    progress: &dyn Fn(u64, u64),
+) -> Result<u64, GenerateError> {
+    let shape: Vec<u64> =
+        std::iter::once(options.samples).chain(options.shape.iter().copied()).collect();
+    let step = (options.samples / 100).max(1);
+    let values = (0..options.samples).flat_map(|index| {
+        if index % step == 0 {
+            progress(index, options.samples);
+        }
+        features(options, index)
+    });
+    let made = fs::File::create(path).and_then(|file| {
+        let mut writer = BufWriter::new(file);
+        write_npy(&mut writer, &shape, values)?;
+        writer.flush()
+    });
+    let size = made
+        .and_then(|()| fs::metadata(path))
+        .map_err(GenerateError::file(path, "write the file"))?
+        .len();
+    progress(options.samples, options.samples);
+    Ok(size)
+}

@@ -1,0 +1,256 @@
+//! Makes data to try things on: JPEGs in class folders that look enough like photographs to cost what photographs cost,
+//! and NumPy arrays. `forebay demo` and the standard work of the benchmark stand on it.
+//!
+//! The same options give the same bytes on every machine and with any number of threads. A finished set is not made
+//! again; a folder with other content is refused, never written over. What a picture shows is decided in `picture`,
+//! arrays are made in `arrays`, and `marker` remembers what a folder holds.
+
+#![forbid(unsafe_code)]
+
+mod arrays;
+mod error;
+mod marker;
+mod picture;
+#[cfg(test)]
+mod tests;
+
+pub use arrays::{ArrayContainer, ArrayOptions, generate_arrays};
+pub use error::GenerateError;
+
+use jpeg_encoder::{ChromaSubsamplingMethod, ColorType, Encoder, SamplingFactor};
+use marker::Found;
+use picture::Randomness;
+use serde_json::json;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::time::{Duration, Instant};
+
+/// Raised whenever the same options give other bytes, so that a set made by an older release is not taken for this one.
+const GENERATOR_VERSION: u32 = 1;
+
+/// What pictures to make. [`Default`] is the standard work: 4,000 JPEGs of about 500×375 pixels and 110 kB, 100 classes.
+#[derive(Clone, Debug)]
+pub struct GenerateOptions {
+    /// The number of pictures; picture *i* is of class *i* modulo `classes`. Default 4,000.
+    pub images: u64,
+    /// The number of class folders, at most `images` and 10,000. Default 100.
+    pub classes: u32,
+    /// The mean width in pixels, 16 to 16,384. Default 500. Every fourth picture stands upright: its sides are swapped.
+    pub width: u16,
+    /// The mean height in pixels, 16 to 16,384. Default 375.
+    pub height: u16,
+    /// How far each side may be from its mean, in percent, at most 50. Default 20.
+    pub size_variation_percent: u8,
+    /// What the pictures are drawn from. Default 17.
+    pub seed: u64,
+    /// JPEG quality as libjpeg counts it, 1 to 100. Default 94. Chroma is halved in both directions (4:2:0).
+    pub quality: u8,
+    /// Threads to work on; 0, the default, takes as many as this process may use. The bytes do not depend on it.
+    pub threads: usize,
+}
+
+impl Default for GenerateOptions {
+    fn default() -> Self {
+        Self {
+            images: 4000,
+            classes: 100,
+            width: 500,
+            height: 375,
+            size_variation_percent: 20,
+            seed: 17,
+            quality: 94,
+            threads: 0,
+        }
+    }
+}
+
+/// What was made, or found ready.
+#[derive(Clone, Copy, Debug)]
+pub struct GenerateReport {
+    /// The samples in the set.
+    pub samples: u64,
+    /// The sum of their files' sizes.
+    pub bytes: u64,
+    /// The time it took.
+    pub elapsed: Duration,
+    /// The finished set was already there, and nothing was made.
+    pub reused: bool,
+}
+
+/// Makes the pictures of `options` in `folder` as `class-007/00000107.jpg`, or finds them ready.
+///
+/// `progress` is called on this thread with (pictures done, pictures in all), now and then and at the end.
+///
+/// # Errors
+/// An option out of range, a folder that holds something else, a file that cannot be written. After an error or a kill
+/// the same call makes the set anew.
+pub fn generate_images(
+    folder: &Path,
+    options: &GenerateOptions,
+    progress: &dyn Fn(u64, u64),
+) -> Result<GenerateReport, GenerateError> {
+    check_options(options)?;
+    let started = Instant::now();
+    let report = |bytes, reused| GenerateReport {
+        samples: options.images,
+        bytes,
+        elapsed: started.elapsed(),
+        reused,
+    };
+    let described = json!({
+        "kind": "images", "version": GENERATOR_VERSION, "images": options.images, "classes": options.classes,
+        "width": options.width, "height": options.height, "size_variation_percent": options.size_variation_percent,
+        "seed": options.seed, "quality": options.quality,
+    });
+    let marker = match marker::open(folder, described, options.images)? {
+        Found::Finished { bytes } => return Ok(report(bytes, true)),
+        Found::Unfinished(marker) => marker,
+    };
+    for class in 0..options.classes {
+        let path = class_folder(folder, class, options.classes);
+        fs::create_dir_all(&path).map_err(GenerateError::file(&path, "make the folder"))?;
+    }
+    let threads = thread_count(options.threads);
+    let bytes = on_threads(options.images, threads, progress, || {
+        let mut painter = Painter { folder, options, rgb: Vec::new(), jpeg: Vec::new() };
+        move |index| painter.make(index)
+    })?;
+    marker.finish(bytes)?;
+    Ok(report(bytes, false))
+}
+
+fn check_options(options: &GenerateOptions) -> Result<(), GenerateError> {
+    let check = |option, value: u64, range: std::ops::RangeInclusive<u64>, expected| {
+        if range.contains(&value) {
+            Ok(())
+        } else {
+            Err(GenerateError::Option { option, value, expected })
+        }
+    };
+    check("images", options.images, 1..=100_000_000, "must be 1 to 100,000,000")?;
+    check("classes", options.classes.into(), 1..=10_000, "must be 1 to 10,000")?;
+    check(
+        "classes",
+        options.classes.into(),
+        1..=options.images,
+        "every class needs an image: raise images",
+    )?;
+    check("width", options.width.into(), 16..=16_384, "must be 16 to 16,384 pixels")?;
+    check("height", options.height.into(), 16..=16_384, "must be 16 to 16,384 pixels")?;
+    check(
+        "size variation",
+        options.size_variation_percent.into(),
+        0..=50,
+        "must be at most 50 percent",
+    )?;
+    check("quality", options.quality.into(), 1..=100, "must be 1 to 100")
+}
+
+/// The names sort as the classes do: as many digits as the last class needs, at least three.
+fn class_folder(folder: &Path, class: u32, classes: u32) -> PathBuf {
+    let digits = classes.saturating_sub(1).max(100).ilog10() as usize + 1;
+    folder.join(format!("class-{class:0digits$}"))
+}
+
+fn class_of(index: u64, classes: u32) -> u32 {
+    u32::try_from(index % u64::from(classes)).unwrap_or(0)
+}
+
+fn thread_count(asked: usize) -> usize {
+    if asked == 0 { std::thread::available_parallelism().map_or(1, usize::from) } else { asked }
+}
+
+/// Makes the pictures of one thread; the buffers are kept from picture to picture.
+struct Painter<'a> {
+    folder: &'a Path,
+    options: &'a GenerateOptions,
+    rgb: Vec<u8>,
+    jpeg: Vec<u8>,
+}
+
+impl Painter<'_> {
+    /// Makes picture `index` and returns its size in bytes.
+    fn make(&mut self, index: u64) -> Result<u64, GenerateError> {
+        let class = class_of(index, self.options.classes);
+        let path =
+            class_folder(self.folder, class, self.options.classes).join(format!("{index:08}.jpg"));
+        let mut randomness = Randomness::new(self.options.seed, index);
+        let (width, height) = self.size(&mut randomness);
+        picture::paint(
+            &mut randomness,
+            class,
+            self.options.classes,
+            (width, height),
+            &mut self.rgb,
+        );
+        self.jpeg.clear();
+        let mut encoder = Encoder::new(&mut self.jpeg, self.options.quality);
+        encoder.set_sampling_factor(SamplingFactor::R_4_2_0);
+        encoder.set_chroma_subsampling_method(ChromaSubsamplingMethod::Average);
+        encoder.encode(&self.rgb, width, height, ColorType::Rgb).map_err(|reason| {
+            GenerateError::Encode { path: path.clone(), reason: reason.to_string() }
+        })?;
+        fs::write(&path, &self.jpeg).map_err(GenerateError::file(&path, "write the file"))?;
+        Ok(self.jpeg.len() as u64)
+    }
+
+    fn size(&self, randomness: &mut Randomness) -> (u16, u16) {
+        let variation = i32::from(self.options.size_variation_percent);
+        let mut vary = |mean: u16| {
+            let percent = 100 + randomness.between(-variation, variation);
+            u16::try_from(i32::from(mean) * percent / 100).unwrap_or(mean)
+        };
+        let (width, height) = (vary(self.options.width), vary(self.options.height));
+        if randomness.between(0, 3) == 0 { (height, width) } else { (width, height) }
+    }
+}
+
+/// Runs `make` for every index below `count` on `threads` threads and adds up what it returns. The first error stops all.
+fn on_threads<Make>(
+    count: u64,
+    threads: usize,
+    progress: &dyn Fn(u64, u64),
+    new_worker: impl Fn() -> Make,
+) -> Result<u64, GenerateError>
+where
+    Make: FnMut(u64) -> Result<u64, GenerateError> + Send,
+{
+    let next = AtomicU64::new(0);
+    let stop = AtomicBool::new(false);
+    let (sender, receiver) = sync_channel(2 * threads);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            let (sender, next, stop, mut make) = (sender.clone(), &next, &stop, new_worker());
+            scope.spawn(move || {
+                // Relaxed: the counter only deals out indexes and the flag only saves work; nothing is read through them.
+                while !stop.load(Ordering::Relaxed) {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    if index >= count || sender.send(make(index)).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+        drop(sender);
+        let (mut done, mut bytes, mut first_error) = (0, 0, None);
+        let step = (count / 100).max(1);
+        for made in receiver {
+            match made {
+                Ok(size) => {
+                    done += 1;
+                    bytes += size;
+                    if done % step == 0 || done == count {
+                        progress(done, count);
+                    }
+                }
+                Err(error) => {
+                    stop.store(true, Ordering::Relaxed);
+                    first_error.get_or_insert(error);
+                }
+            }
+        }
+        first_error.map_or(Ok(bytes), Err)
+    })
+}

@@ -1,0 +1,93 @@
+//! The program's commands. They read arguments, start engine and servers, and print; the work is in the crates.
+
+mod bench;
+mod bench_profile;
+mod check;
+mod config_arguments;
+mod confine;
+mod demo;
+mod doctor;
+mod harden;
+mod index;
+mod launch;
+mod logging;
+mod notify;
+mod private;
+mod run;
+mod serve;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use forebay_inspect::error_text::whole_reason;
+use forebay_inspect::{headspace, profile, stats, top, trace};
+
+/// A data-loader daemon: reads, decodes, transforms and collates samples next to the trainer and publishes finished
+/// batches in shared memory.
+#[derive(Debug, Parser)]
+#[command(name = "forebay", version, max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve streams in the foreground until a signal.
+    Serve(serve::ServeArguments),
+    /// Run a command with a daemon next to it; exit with the command's status.
+    Run(run::RunArguments),
+    /// Validate a configuration and print the plan: samples, batches, tensors, memory, threads.
+    Check(check::CheckArguments),
+    /// Inspect the machine and a configuration and print what to change, most useful first.
+    Doctor(doctor::DoctorArguments),
+    /// Run a daemon and a client without a trainer and print throughput, a stage table and the bottleneck.
+    Bench(bench::BenchArguments),
+    /// Print a running daemon's statistics.
+    Stats(stats::StatsArguments),
+    /// Measure how much faster a running trainer would be if loading were free.
+    Headspace(headspace::HeadspaceArguments),
+    /// Record the activity of a running daemon's threads, for Perfetto.
+    Trace(trace::TraceArguments),
+    /// Draw a flame graph of a running daemon's threads.
+    Profile(profile::ProfileArguments),
+    /// Show a running daemon, or all of this host, live in the terminal.
+    Top(top::TopArguments),
+    /// Scan a dataset and save its index for later starts.
+    Index(index::IndexArguments),
+    /// Demonstrate Forebay on generated images.
+    Demo(demo::DemoArguments),
+    /// Serve the loader whose socket is the standard input. Started by the client library.
+    #[command(hide = true)]
+    Private,
+    /// Execute a command that dies with this process's parent. Started by `run`.
+    #[command(hide = true)]
+    Guarded(run::GuardedArguments),
+}
+
+/// Runs the program: the exit status is 0, 1 after an error, 2 for wrong arguments, or the command's own under `run`.
+#[must_use]
+pub fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let outcome = match arguments.command {
+        Command::Serve(arguments) => serve::serve(&arguments),
+        Command::Run(arguments) => run::run(&arguments),
+        Command::Check(arguments) => check::check(&arguments),
+        Command::Doctor(arguments) => doctor::doctor(&arguments),
+        Command::Bench(arguments) => bench::bench(&arguments),
+        Command::Stats(arguments) => stats::stats(&arguments),
+        Command::Headspace(arguments) => headspace::headspace(&arguments),
+        Command::Profile(arguments) => profile::profile(&arguments),
+        Command::Trace(arguments) => trace::trace(&arguments),
+        Command::Top(arguments) => top::top(&arguments),
+        Command::Index(arguments) => index::index(&arguments),
+        Command::Demo(arguments) => demo::demo(&arguments),
+        Command::Private => private::private(),
+        Command::Guarded(arguments) => run::guarded(&arguments),
+    };
+    outcome.unwrap_or_else(|error| {
+        eprintln!("forebay: {}", whole_reason(&error));
+        ExitCode::FAILURE
+    })
+}

@@ -1,0 +1,129 @@
+//! docs/config.md has the tables that the keys make, the schema fits every example, and every example prints itself.
+
+use std::path::{Path, PathBuf};
+
+use forebay_config::{Config, Override};
+use serde_json::Value;
+
+use super::reference;
+
+/// Set to `1`, the test writes the tables of docs/config.md instead of comparing them.
+const REWRITE: &str = "FOREBAY_REWRITE_DOCS";
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn examples() -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(repository().join("configs")).unwrap();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    paths.filter(|path| path.extension().is_some_and(|extension| extension == "toml")).collect()
+}
+
+#[test]
+fn the_reference_has_the_tables_that_the_keys_make() {
+    let path = repository().join("docs/config.md");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let made = reference().markdown(&text).unwrap_or_else(|line| panic!("config.md lacks {line}"));
+    if std::env::var_os(REWRITE).is_some() {
+        std::fs::write(&path, &made).unwrap();
+    }
+    let stale = text.lines().zip(made.lines()).find(|(old, new)| old != new);
+    assert!(made == text, "run this test with {REWRITE}=1; the first difference: {stale:?}");
+}
+
+#[test]
+fn every_example_resolves_and_prints_itself() {
+    assert!(examples().len() >= 8);
+    for path in examples() {
+        let config = Config::from_file(&path, &[]).unwrap_or_else(|error| panic!("{error}"));
+        let text = config.resolved_toml();
+        let again = Config::from_resolved("printed", "printed", &text);
+        let again = again.unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(again.resolved_toml(), text, "{}", path.display());
+        // An example shows one thing, on one screen.
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.lines().count() <= 30, "{} is long", path.display());
+        assert!(text.starts_with('#'), "{} does not say what it shows", path.display());
+        let smaller = Override::from_argument("batch.size=2").unwrap();
+        let config = Config::from_file(&path, &[smaller]).unwrap();
+        assert_eq!(config.batch.size.get(), 2);
+    }
+}
+
+/// What of a value does not fit a schema, of the keywords that ours uses but patterns.
+fn misfit(schema: &Value, value: &Value, root: &Value) -> Option<String> {
+    let fits = |schema: &Value| misfit(schema, value, root).is_none();
+    schema.as_object().unwrap().iter().find_map(|(keyword, wanted)| {
+        let holds = match keyword.as_str() {
+            "$schema" | "title" | "description" | "default" | "definitions" | "pattern" => true,
+            "$ref" => return misfit(&root["definitions"]["operation"], value, root),
+            "type" => match wanted.as_str().unwrap() {
+                "object" => value.is_object(),
+                "array" => value.is_array(),
+                "string" => value.is_string(),
+                "boolean" => value.is_boolean(),
+                "integer" => value.is_i64(),
+                "number" => value.is_number(),
+                other => panic!("{other}"),
+            },
+            "const" => value == wanted,
+            "enum" => wanted.as_array().unwrap().contains(value),
+            "anyOf" => wanted.as_array().unwrap().iter().any(fits),
+            "oneOf" => wanted.as_array().unwrap().iter().filter(|one| fits(one)).count() == 1,
+            "minimum" => value.as_f64().is_none_or(|value| value >= wanted.as_f64().unwrap()),
+            "maximum" => value.as_f64().is_none_or(|value| value <= wanted.as_f64().unwrap()),
+            "minItems" => value.as_array().unwrap().len() as u64 >= wanted.as_u64().unwrap(),
+            "maxItems" => value.as_array().unwrap().len() as u64 <= wanted.as_u64().unwrap(),
+            "required" => wanted
+                .as_array()
+                .unwrap()
+                .iter()
+                .all(|key| value.get(key.as_str().unwrap()).is_some()),
+            "items" => {
+                return value.as_array()?.iter().find_map(|item| misfit(wanted, item, root));
+            }
+            "properties" => {
+                let keys = value.as_object()?.iter();
+                return keys
+                    .filter_map(|(key, value)| Some((wanted.get(key)?, value)))
+                    .find_map(|(schema, value)| misfit(schema, value, root));
+            }
+            "additionalProperties" => {
+                let known = |key: &str| schema.get("properties")?.get(key);
+                let others = value.as_object()?.iter().filter(|(key, _)| known(key).is_none());
+                return others.into_iter().find_map(|(key, value)| match wanted {
+                    Value::Bool(false) => Some(format!("{key} is no property")),
+                    schema => misfit(schema, value, root),
+                });
+            }
+            other => panic!("{other} is no keyword that this test knows"),
+        };
+        (!holds).then(|| format!("{keyword}: {wanted} does not hold for {value}"))
+    })
+}
+
+#[test]
+fn the_schema_takes_every_example_and_refuses_mistakes() {
+    let schema = reference().schema();
+    let read =
+        |text: &str| serde_json::to_value(toml::from_str::<toml::Table>(text).unwrap()).unwrap();
+    for path in examples() {
+        let value = read(&std::fs::read_to_string(&path).unwrap());
+        assert_eq!(misfit(&schema, &value, &schema), None, "{}", path.display());
+    }
+    for mistake in [
+        "[batch]\nsise = 3",
+        "[batch]\nsize = 0",
+        "[batch]\nlast = \"dorp\"",
+        "[dataset]\nformat = \"image-foldr\"",
+        "[dataset]\nclasses = 3",
+        "[ring]\nslots = 2",
+        "[output]\nimage = { dtype = \"float\" }",
+        "[[stage]]\nname = \"a\"\noperations = [{ op = \"decode-imge\" }]",
+        "[[stage]]\nname = \"a\"\noperations = [{ op = \"resize\" }]",
+        "[[stage]]\nname = \"a\"\noperations = [{ op = \"resize\", size = [1, 2, 3] }]",
+    ] {
+        assert!(misfit(&schema, &read(mistake), &schema).is_some(), "{mistake}");
+    }
+}

@@ -1,0 +1,50 @@
+//! Arguments that commands share: configuration files and keys set over them.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use forebay_config::{Config, ConfigError, Override};
+
+/// Configuration files and keys set over them.
+#[derive(Debug, Args)]
+pub(super) struct ConfigArguments {
+    /// Configuration files (TOML); each is a stream named after its file.
+    #[arg(required = true, value_name = "CONFIG")]
+    configs: Vec<PathBuf>,
+    #[command(flatten)]
+    settings: Settings,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Settings {
+    /// Override a key, such as `batch.size=128`. May be given several times.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    set: Vec<String>,
+}
+
+impl Settings {
+    pub(super) fn overrides(&self) -> Result<Vec<Override>, ConfigError> {
+        self.set.iter().map(|argument| Override::from_argument(argument)).collect()
+    }
+}
+
+impl ConfigArguments {
+    pub(super) fn read(&self) -> anyhow::Result<Vec<Config>> {
+        let overrides = self.settings.overrides()?;
+        let mut configs: Vec<Config> = Vec::new();
+        for path in &self.configs {
+            let mut config = Config::from_file(path, &overrides)?;
+            forebay_source::dataset::resolve_keys(&mut config.dataset)?;
+            if let Some(same) = configs.iter().find(|earlier| earlier.name == config.name) {
+                anyhow::bail!(
+                    "{} and {} would both be the stream `{}`; rename one file",
+                    same.source,
+                    config.source,
+                    config.name
+                );
+            }
+            configs.push(config);
+        }
+        Ok(configs)
+    }
+}

@@ -1,0 +1,45 @@
+//! A finding of `forebay doctor`.
+
+use serde::Serialize;
+
+/// How much a finding matters, the most important first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Weight {
+    /// It does not work.
+    Broken,
+    /// It costs much: throughput, or steps of the trainer.
+    Costly,
+    /// It costs little, or only at times.
+    Minor,
+    /// No change needed.
+    Good,
+}
+
+/// The result of one check.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Finding {
+    pub(super) weight: Weight,
+    /// What was checked, in a word or two.
+    pub(super) name: &'static str,
+    /// Its state, with numbers.
+    pub(super) state: String,
+    /// What to change, if anything.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) remedy: Option<String>,
+}
+
+impl Finding {
+    pub(super) fn good(name: &'static str, state: impl Into<String>) -> Self {
+        Self { weight: Weight::Good, name, state: state.into(), remedy: None }
+    }
+
+    pub(super) fn new(
+        weight: Weight,
+        name: &'static str,
+        state: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Self { weight, name, state: state.into(), remedy: Some(remedy.into()) }
+    }
+}

@@ -1,0 +1,65 @@
+//! What a daemon does first of all: it cannot be traced or dumped, and it closes inherited descriptors.
+
+use nix::sys::signal::SigSet;
+
+/// Set to 1, it allows debuggers, profilers and core dumps of the same user.
+const DUMPABLE_VARIABLE: &str = "FOREBAY_DUMPABLE";
+
+/// Prevents other processes of the same user from reading this one's memory, descriptors and environment and from tracing
+/// it, since it holds memory of its clients. Also prevents core dumps.
+pub(super) fn disable_dumping() {
+    if std::env::var_os(DUMPABLE_VARIABLE).is_some_and(|value| value == "1") {
+        return;
+    }
+    // No kernel refuses this; the daemon would be as protected as any other process.
+    let _ = nix::sys::prctl::set_dumpable(false);
+}
+
+/// Descriptors that were open at the start, inherited from the parent: a GPU device would keep a dead trainer's memory on
+/// the GPU, and the reader of a pipe would wait for its end.
+#[derive(Debug)]
+pub(super) struct Inherited(Vec<i32>);
+
+impl Inherited {
+    /// Call before the process opens anything. Excludes standard input, output and error.
+    pub(super) fn find() -> Self {
+        let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return Self(Vec::new()) };
+        let numbers: Vec<i32> = open
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+            .filter(|number| *number > 2)
+            .collect();
+        // Excludes the directory just read, which is closed by now.
+        let is_open =
+            |number: &i32| std::fs::symlink_metadata(format!("/proc/self/fd/{number}")).is_ok();
+        Self(numbers.into_iter().filter(is_open).collect())
+    }
+
+    /// Closes them.
+    pub(super) fn close(self) {
+        for number in self.0 {
+            let _ = nix::unistd::close(number);
+        }
+    }
+}
+
+/// Unblocks all signals: the mask is inherited from the thread that started this process.
+pub(super) fn unblock_signals() {
+    let _ = SigSet::empty().thread_set_mask();
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    #[test]
+    fn what_is_open_is_found_and_the_folder_read_for_it_is_not() {
+        let (left, _right) = std::os::unix::net::UnixStream::pair().unwrap();
+        let Inherited(found) = Inherited::find();
+        assert!(found.contains(&left.as_raw_fd()));
+        for number in found {
+            assert_ne!(number, 0);
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! Promise P8, it says what is wrong: `stats`, the verdict, `top`, traces, reports, `--profile`, `doctor` and headspace.
+
+#![forbid(unsafe_code)]
+
+mod doctor;
+mod headspace;
+mod metrics;
+mod profile;
+mod report;
+mod top;
+mod traces;
