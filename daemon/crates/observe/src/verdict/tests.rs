@@ -269,8 +269,9 @@ fn idle_threads_and_a_full_ring_need_slots() {
             "raise ring.slots",
         ],
     );
-    pipeline.stages.push(stage("second", 8, &[(0.02, 1000)], ASLEEP, 0.0));
-    pipeline.is_limited_by("ring", &["raise ring.slots"]);
+    // The busiest of two stages is named.
+    pipeline.stages.push(stage("second", 8, &[(0.005, 1000)], ASLEEP, 0.0));
+    pipeline.is_limited_by("ring", &["2.0 of 8 threads of `work`", "raise ring.slots"]);
     pipeline.put_wait = 4.0;
     pipeline
         .is_limited_by("ring", &["were full 40 % of the time", "in bursts", "raise ring.slots"]);
