@@ -1,7 +1,7 @@
 """Data and configurations for the tests of the Python package, over the real daemon.
 
-The tests want the package installed (`scripts/test` installs the wheel). FOREBAY_PROGRAM names another program than the
-one that the package carries.
+The package must be installed (`scripts/test` installs the wheel). FOREBAY_PROGRAM names another program than the one in
+the package.
 """
 
 import json
@@ -15,13 +15,13 @@ import numpy
 import pytest
 
 SAMPLES = 40
-# Plays NVIDIA's driver; its head says what that shows.
+# Replaces NVIDIA's driver; its head comment says what that shows.
 STAND_IN_DRIVER = Path(__file__).parents[1] / "gpu" / "stand_in_driver.c"
 
 
 @pytest.fixture(autouse=True)
 def no_launcher(monkeypatch, tmp_path_factory):
-    """No test inherits a rank from whatever started pytest, or leaves an index in the user's cache."""
+    """No test inherits a rank from the process that started pytest, or leaves an index in the user's cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "FOREBAY_SOCKET"):
         monkeypatch.delenv(name, raising=False)
@@ -53,9 +53,63 @@ def config(arrays_folder):
 
 
 @pytest.fixture
+def endless(config):
+    """Makes such a configuration without a last epoch, over the smallest ring: a free slot is filled again at once."""
+
+    def make(operations=()):
+        made = {**config(operations), "ring": {"slots": 3, "hold": 1}}
+        del made["order"]["epochs"]
+        return made
+
+    return make
+
+
+@pytest.fixture
 def slow(config):
     """Makes a configuration whose first batch takes minutes."""
     return lambda: config([{"op": "delay", "milliseconds": 30000}])
+
+
+@pytest.fixture
+def narrow(config):
+    """A configuration whose arrays are bfloat16."""
+    return {**config(), "output": {"array": {"dtype": "bfloat16"}}}
+
+
+@pytest.fixture
+def ragged(tmp_path):
+    """One epoch of records whose n-th has `tokens` 0 to n − 1, in batches of 6, the last one short."""
+
+    def make(samples=6):
+        for sample in range(samples):
+            numpy.savez(tmp_path / f"{sample:02}.npz", tokens=numpy.arange(sample, dtype=numpy.int32))
+        return {
+            "dataset": {"format": "npz", "path": str(tmp_path)},
+            "order": {"shuffle": False, "epochs": 1},
+            "batch": {"size": 6, "last": "short"},
+            "stage": [{"name": "unpack", "operations": []}],
+            "output": {"tokens": {"ragged": True, "max_bytes": "4KiB"}},
+            "ring": {"slots": 3, "hold": 1},
+        }
+
+    return make
+
+
+@pytest.fixture
+def picture(tmp_path):
+    """The pixels of one image, and a function that makes the configuration of its only batch in a layout."""
+    image = pytest.importorskip("PIL.Image")
+    (tmp_path / "only").mkdir()
+    pixels = numpy.random.default_rng(1).integers(0, 256, (6, 4, 3), dtype=numpy.uint8)
+    image.fromarray(pixels).save(tmp_path / "only" / "one.png")
+    operations = [{"op": "decode-image"}, {"op": "center-crop", "size": [6, 4]}]
+    return pixels, lambda layout: {
+        "dataset": {"format": "image-folder", "path": str(tmp_path)},
+        "order": {"epochs": 1},
+        "batch": {"size": 1},
+        "stage": [{"name": "preprocess", "operations": operations}],
+        "output": {"image": {"dtype": "uint8", "layout": layout}},
+    }
 
 
 @pytest.fixture(scope="session")
@@ -73,7 +127,7 @@ def driver(tmp_path_factory):
 
 @pytest.fixture
 def run_on_device(driver):
-    """Runs a script in a process of its own, with the stand-in as the driver; gives what it prints as JSON."""
+    """Runs a script in a separate process, with the stand-in as the driver; returns what it prints as JSON."""
 
     def run(script, config, **variables):
         environment = {**os.environ, "LD_LIBRARY_PATH": str(driver), "FOREBAY_STAND_IN_DELAY_MS": "2", **variables}

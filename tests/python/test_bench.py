@@ -1,6 +1,5 @@
 """The benchmark's programs run, and what they compute of their figures is right."""
 
-import importlib
 import json
 import mmap
 import os
@@ -11,21 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
+from support import script_modules
 
 BENCH = Path(__file__).resolve().parents[2] / "scripts" / "bench"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def modules():
-    """The modules beside the programs, for these tests alone."""
-    sys.path.insert(0, str(BENCH))
-    yield
-    sys.path.remove(str(BENCH))
-
-
-def module(name):
-    """One of them."""
-    return importlib.import_module(name)
+module = script_modules(BENCH)
 
 
 def test_percentiles_are_by_nearest_rank():

@@ -13,12 +13,7 @@ from pathlib import Path
 
 import forebay
 import pytest
-
-WATCHDOG_SECONDS = 60
-
-
-def indices(batches):
-    return [int(index) for batch in batches for index in batch["index"]]
+from support import PROGRAM, WATCHDOG_SECONDS, indices, wait_until
 
 
 def flat(lists):
@@ -33,43 +28,17 @@ def is_gone(pid):
         return True
 
 
-def wait_until(condition, what):
-    end = time.monotonic() + WATCHDOG_SECONDS
-    while not condition():
-        assert time.monotonic() < end, f"{what} did not happen"
-        time.sleep(0.01)
-
-
 def trainer(script, *arguments, **options):
     """A Python process of its own that runs a script."""
     command = [sys.executable, "-c", textwrap.dedent(script), *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options)
 
 
-def test_an_epoch_goes_on_over_killed_daemons_and_held_arrays_stay(config):
-    # Ten batches an epoch, of which the ring holds five: no daemon can have published them all.
-    with forebay.Loader(config(size=4)) as loader:
-        batches = iter(loader)
-        held = next(batches)
-        first = loader.daemon_pid
-        seen = [held["index"].tolist()]
-        for number, batch in enumerate(batches):
-            seen.append(batch["index"].tolist())
-            if number in (1, 6):
-                os.kill(loader.daemon_pid, signal.SIGKILL)
-        assert flat(seen) == list(range(40))
-        assert held["index"].tolist() == list(range(4)) and (held["array"][2] == 2).all()
-        assert loader.restarts == 2 and loader.daemon_pid != first
-        assert loader.stats()["client"]["restarts"] == 2
-        assert indices(loader) == list(range(40))
-
-
 def test_a_daemon_that_cannot_come_back_is_lost_with_the_reason(config, tmp_path, monkeypatch):
     # A program that works once.
-    real = os.environ.get("FOREBAY_PROGRAM") or str(Path(forebay.__file__).with_name("bin") / "forebay")
     wrapper, used = tmp_path / "once", tmp_path / "used"
     wrapper.write_text(
-        f'#!/bin/sh\n[ -e {used} ] && {{ echo "out of luck" >&2; exit 9; }}\n: > {used}\nexec {real} "$@"\n'
+        f'#!/bin/sh\n[ -e {used} ] && {{ echo "out of luck" >&2; exit 9; }}\n: > {used}\nexec {PROGRAM} "$@"\n'
     )
     wrapper.chmod(0o700)
     monkeypatch.setenv("FOREBAY_PROGRAM", str(wrapper))
@@ -181,21 +150,30 @@ def test_several_threads_share_a_loader_and_each_batch_goes_to_one(config):
         assert all(mine == sorted(mine) for mine in seen)
 
 
-def test_a_fork_during_a_restart_harms_neither(config):
+def test_an_epoch_goes_on_over_killed_daemons_and_forks_and_held_arrays_stay(config):
     with forebay.Loader(config(size=2)) as loader:
-        seen = []
-        for number, batch in enumerate(loader):
-            seen += batch["index"].tolist()
-            if number in (2, 9):
-                os.kill(loader.daemon_pid, signal.SIGKILL)
+        batches = iter(loader)
+        kept = next(batches)
+        seen = kept["index"].tolist()
+        for number in range(1, 20):
+            held = next(batches)
+            if number in (2, 5, 9):
+                if number != 5:
+                    os.kill(loader.daemon_pid, signal.SIGKILL)
                 child = os.fork()
                 if child == 0:
-                    status = 1
-                    try:
-                        loader.state_dict()
-                        next(iter(loader))
-                    except forebay.Error as error:
-                        status = 0 if "fork" in str(error) else 2
-                    os._exit(status)
+                    errors = []
+                    for use in (loader.state_dict, lambda: next(batches), lambda: next(iter(loader))):
+                        try:
+                            use()
+                        except forebay.Error as error:
+                            errors.append("fork" in str(error))
+                    del held
+                    loader.close()
+                    os._exit(0 if errors[-2:] == [True, True] else 1)
                 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            seen += held["index"].tolist()
         assert seen == list(range(40))
+        assert loader.restarts == loader.stats()["client"]["restarts"] == 2
+        assert kept["index"].tolist() == [0, 1] and (kept["array"][1] == 1).all()
+        assert indices(loader) == list(range(40))

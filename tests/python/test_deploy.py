@@ -1,21 +1,19 @@
 """configs/deploy: the side-car's manifest holds together, and the unit is one that systemd takes."""
 
 import json
-import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy
 import pytest
+from support import PROGRAM
 
 yaml = pytest.importorskip("yaml")
 image = pytest.importorskip("PIL.Image")
 
 FOLDER = Path(__file__).parents[2] / "configs" / "deploy"
-PROGRAM = os.environ.get("FOREBAY_PROGRAM") or str(Path(sys.executable).with_name("forebay"))
 UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 
 

@@ -7,7 +7,6 @@ not: PyTorch's allocator, `record_stream`, graphs. `scripts/gpu-check` shows tho
 
 import textwrap
 
-import numpy
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -110,17 +109,8 @@ def test_batches_are_the_hosts(config, play):
     assert seen[2] == 12 and seen[3] == 12 * len(seen[0][0])
 
 
-def test_rows_of_different_lengths_are_ragged_tensors(tmp_path, play):
-    for sample in range(20):
-        numpy.savez(tmp_path / f"{sample:02}.npz", tokens=numpy.arange(1 + sample % 5, dtype=numpy.int32) + sample)
-    config = {
-        "dataset": {"format": "npz", "path": str(tmp_path)},
-        "batch": {"size": 6, "last": "short"},
-        "order": {"epochs": 1},
-        "stage": [{"name": "unpack", "operations": []}],
-        "output": {"tokens": {"ragged": True, "max_bytes": "64B"}},
-        "ring": {"slots": 3, "hold": 1},
-    }
+def test_rows_of_different_lengths_are_ragged_tensors(ragged, play):
+    config = ragged(20)
     seen = play(config, "print(json.dumps([content(batch) for batch in loader(ahead=3)]))")
     assert seen == on_host(config)
 

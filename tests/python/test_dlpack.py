@@ -25,15 +25,6 @@ consumers = pytest.mark.parametrize(
 )
 
 
-@pytest.fixture
-def endless(config):
-    """Batches without end from the smallest ring: a slot that is given back is filled again at once."""
-    small = config()
-    del small["order"]["epochs"]
-    small["ring"] = {"slots": 3, "hold": 1}
-    return small
-
-
 def held(loader):
     gc.collect()
     return loader.stats()["client"]["held"]
@@ -62,7 +53,7 @@ def flags_of(capsule):
 @loaders
 @consumers
 def test_a_slot_stays_leased_until_its_last_consumer_is_gone(endless, make_loader, consume):
-    with make_loader(endless) as loader:
+    with make_loader(endless()) as loader:
         batches = iter(loader)
         source = next(batches)["array"]
         kept = consume(source)
@@ -84,7 +75,7 @@ def test_a_slot_stays_leased_until_its_last_consumer_is_gone(endless, make_loade
 @loaders
 @consumers
 def test_consumers_count_for_the_hold_limit(endless, make_loader, consume):
-    with make_loader(endless) as loader:
+    with make_loader(endless()) as loader:
         batches = iter(loader)
         kept = [consume(next(batches)["array"]) for _ in range(2)]
         with pytest.raises(forebay.HoldLimit):
@@ -166,9 +157,7 @@ def test_a_read_only_view_says_so_where_the_capsule_can(config):
         assert held(loader) == 1
 
 
-def test_bfloat16_goes_through_pytorch(config):
-    narrow = config()
-    narrow["output"] = {"array": {"dtype": "bfloat16"}}
+def test_bfloat16_goes_through_pytorch(narrow):
     with forebay.torch.Loader(narrow) as loader:
         tensor = next(iter(loader))["array"]
         array = jax.numpy.from_dlpack(tensor)
@@ -183,21 +172,9 @@ def test_bfloat16_goes_through_pytorch(config):
         assert float(bits.view(torch.bfloat16)[3, 0, 0]) == 3.0
 
 
-def test_channels_last_keeps_its_strides(tmp_path):
-    image = pytest.importorskip("PIL.Image")
-    (tmp_path / "only").mkdir()
-    pixels = numpy.random.default_rng(1).integers(0, 256, (6, 4, 3), dtype=numpy.uint8)
-    image.fromarray(pixels).save(tmp_path / "only" / "one.png")
-    config = {
-        "preset": "imagenet-eval",
-        "dataset": {"path": str(tmp_path)},
-        "batch": {"size": 1},
-        "stage": [
-            {"name": "preprocess", "operations": [{"op": "decode-image"}, {"op": "center-crop", "size": [6, 4]}]}
-        ],
-        "output": {"image": {"dtype": "uint8", "layout": "NHWC"}},
-    }
-    with forebay.torch.Loader(config) as loader:
+def test_channels_last_keeps_its_strides(picture):
+    pixels, config = picture
+    with forebay.torch.Loader(config("NHWC")) as loader:
         tensor = next(iter(loader))["image"]
         array = numpy.from_dlpack(tensor)
         assert array.shape == (1, 3, 6, 4) and array.strides == (72, 1, 12, 3)

@@ -3,16 +3,13 @@ on from that checkpoint trains on, batch for batch."""
 
 import functools
 import importlib.util
-import json
 import os
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import forebay
 import numpy
 import pytest
+from support import run_ranks
 
 torch = pytest.importorskip("torch")
 
@@ -138,7 +135,7 @@ WATCHED = """
     import json, os, sys
     import test_examples
 
-    name, folder, *arguments = sys.argv[1:]
+    folder, name, *arguments = sys.argv[1:]
     example = test_examples.load_example(name)
     seen = []
     forward = example.Classifier.forward
@@ -159,16 +156,10 @@ def test_two_processes_go_on_from_where_one_stood(config_file, order, tmp_path, 
     options = ["--epochs", "1", "--save-every", "4", "--pixels", "48"]
     quiet = {"accelerator": "cpu", "devices": 1, **QUIET_LIGHTNING} if name == "train_lightning" else {}
     example.main([str(config_file), str(tmp_path), *options], **quiet)
-    script = tmp_path / "watched.py"
-    script.write_text(textwrap.dedent(WATCHED))
     saved = tmp_path / ("step=4.ckpt" if name == "train_lightning" else "step-4")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
-    arguments = [name, str(tmp_path), str(config_file), str(tmp_path / "on"), *options, "--resume", str(saved)]
+    arguments = [name, config_file, tmp_path / "on", *options, "--resume", saved]
     path = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-    done = subprocess.run([*command, *arguments], env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    ranks = run_ranks(tmp_path, 2, WATCHED, *arguments, PYTHONPATH=path)
     left = order[4:STEPS_AN_EPOCH]
     # The rest under `last = "drop"`: the last batch is half of a global one.
     assert [ranks[number % 2][number // 2] for number in range(4)] == left[:4]

@@ -3,7 +3,7 @@
 What they measure needs a GPU; docs/gpu.md has the last run on one.
 """
 
-import importlib
+import dataclasses
 import json
 import os
 import subprocess
@@ -13,21 +13,10 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from support import script_modules
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def modules():
-    """The modules of the checks, for these tests alone."""
-    sys.path.insert(0, str(SCRIPTS / "gpu"))
-    yield
-    sys.path.remove(str(SCRIPTS / "gpu"))
-
-
-def module(name):
-    """One of them."""
-    return importlib.import_module(name)
+module = script_modules(SCRIPTS / "gpu")
 
 
 PRETENDED = """
@@ -134,20 +123,10 @@ def test_a_row_that_fails_is_an_error_with_its_traceback():
 def test_rows_come_back_whole_also_when_their_process_was_ended_in_a_line(tmp_path):
     rows, check = module("rows"), module("check")
     row = rows.Row("name", "goal", "met", "1", figures={"deep": [1, 2]})
-    text = json.dumps(row.as_json()) + "\n"
+    text = json.dumps(dataclasses.asdict(row)) + "\n"
     (tmp_path / "rows").write_text(text + text[:20])
     assert check.read_rows(tmp_path / "rows") == [row]
     assert check.read_rows(tmp_path / "none") == []
-
-
-def test_percentiles_and_medians():
-    rows = module("rows")
-    values = list(range(100, 0, -1))
-    assert [rows.percentile(values, share) for share in (0.01, 0.5, 0.99, 1)] == [1, 50, 99, 100]
-    assert [rows.median([3, 1, 2]), rows.median([4, 1, 2, 3])] == [2, 2.5]
-    for function in (lambda: rows.percentile([], 0.5), lambda: rows.median([])):
-        with pytest.raises(ValueError, match="no "):
-            function()
 
 
 def test_configurations_for_other_programs_are_toml(tmp_path):
@@ -206,11 +185,6 @@ def test_copies_are_told_apart_by_who_waited_for_them(tmp_path):
     assert [(copy.stream, copy.gigabytes_per_second()) for copy in ours] == [(8, 25.0)]
 
 
-def step(traces, begin, end):
-    """A step on the device."""
-    return traces.Span(begin, end)
-
-
 def test_steps_are_from_their_first_kernel_to_their_last():
     traces = module("traces")
     events = [
@@ -225,15 +199,15 @@ def test_steps_are_from_their_first_kernel_to_their_last():
         event("kernel", "outside of the steps", 200, 50, tid=7, correlation=3),
         event("kernel", "three", 260, 40, tid=7, correlation=4),
     ]
-    assert traces.steps_on_device(events, "step") == [step(traces, 100, 200), step(traces, 260, 300)]
+    assert traces.steps_on_device(events, "step") == [traces.Span(100, 200), traces.Span(260, 300)]
 
 
 def test_a_stream_is_idle_for_a_copy_only_when_the_copy_ends_in_the_gap():
     traces = module("traces")
-    steps = [step(traces, 0, 100), step(traces, 130, 200), step(traces, 203, 300), step(traces, 350, 400)]
+    steps = [traces.Span(0, 100), traces.Span(130, 200), traces.Span(203, 300), traces.Span(350, 400)]
 
     def copy(begin, end):
-        return traces.Copy(step(traces, begin, end), 10, 8, "HtoD")
+        return traces.Copy(traces.Span(begin, end), 10, 8, "HtoD")
 
     copies = [copy(90, 128), copy(150, 190), copy(199, 250), copy(320, 345)]
     # Waited for from the step's end on; hidden behind a step; for a later step; begun in the gap.

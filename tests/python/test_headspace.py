@@ -13,20 +13,13 @@ import numpy
 import pytest
 
 
-class Source:
-    """A loader of `count` batches that says what was asked of it."""
+class Source(list):
+    """A loader of some batches, with an attribute."""
+
+    epochs = 7
 
     def __init__(self, count):
-        self.count = count
-        self.epochs = 7
-        self.iterators = []
-
-    def __len__(self):
-        return self.count
-
-    def __iter__(self):
-        self.iterators.append(iter(range(self.count)))
-        return self.iterators[-1]
+        super().__init__(range(count))
 
 
 # CacheLoader
@@ -146,10 +139,7 @@ def test_the_package_does_not_import_torch():
 
 
 class Clock:
-    """Passes time to a schedule: what the machine is late by is caught up by the next sleep.
-
-    So the mean over some steps is the scripted one also on a machine that has much else to do.
-    """
+    """Sleeps by a schedule: a late step shortens the next sleep, so a busy machine keeps the scripted mean."""
 
     def __init__(self):
         self.due = time.perf_counter()
@@ -166,7 +156,7 @@ NUMBERS = {"batches": 4, "after": 60, "steps": 60, "warm_up": 10}
 
 
 def measure(make_loader, step, **arguments):
-    """As a person would: what says of itself that the machine was too busy is measured again, twice at most."""
+    """Measures again, at most twice, when the result itself says that the machine was too busy."""
     for _ in range(3):
         result = forebay.headspace(make_loader, step, **NUMBERS, **arguments)
         if result.uncertainty < 0.03:
@@ -175,7 +165,7 @@ def measure(make_loader, step, **arguments):
 
 
 def settles(test):
-    """A burst of a busy machine may fall into one measurement; three wrong ones in a row are a fault of ours."""
+    """Repeats a test, since other load may disturb one measurement; three wrong ones in a row are a defect."""
 
     @functools.wraps(test)
     def repeated(*arguments, **named):
@@ -310,24 +300,25 @@ def test_the_report_has_the_keys_that_programs_read_and_says_what_is_doubtful():
     assert figures["sentence"] in str(result)
 
 
-def test_epochs_are_gone_through_and_their_number_gives_the_hours(config):
-    endless = config()
-    del endless["order"]["epochs"]
+def test_epochs_are_gone_through_and_their_number_gives_the_hours(endless):
     result = forebay.headspace(
-        lambda: forebay.Loader(endless), lambda batch: None, after=22, steps=20, remaining_epochs=2
+        lambda: forebay.Loader(endless()), lambda batch: None, after=22, steps=20, remaining_epochs=2
     )
     assert result.hours_remaining == pytest.approx(result.step_seconds * 2 * 5 / 3600)
     assert result.step_seconds_after is not None
 
 
 def test_too_few_batches_or_steps_are_refused_with_what_to_change(config):
+    def measure(make_loader, **numbers):
+        forebay.headspace(make_loader, lambda batch: None, **numbers)
+
     with pytest.raises(ValueError, match="the loader gave 10 batches, and 20 are needed"):
-        forebay.headspace(lambda: forebay.Loader(config()), lambda batch: None, after=20, steps=20)
+        measure(lambda: forebay.Loader(config()), after=20, steps=20)
     with pytest.raises(ValueError, match="the loader gave 0 batches"):
-        forebay.headspace(lambda: [], lambda batch: None, after=20, steps=20)
+        measure(lambda: [], after=20, steps=20)
     with pytest.raises(ValueError, match="steps is 14, of which 10 are warm-up"):
-        forebay.headspace(lambda: range(99), lambda batch: None, after=20, steps=14)
+        measure(lambda: range(99), after=20, steps=14)
     with pytest.raises(ValueError, match="say the same"):
-        forebay.headspace(lambda: range(99), lambda batch: None, remaining_steps=1, remaining_epochs=1)
+        measure(lambda: range(99), remaining_steps=1, remaining_epochs=1)
     with pytest.raises(TypeError, match="makes a loader"):
-        forebay.headspace(range(99), lambda batch: None)
+        measure(range(99))

@@ -4,9 +4,7 @@ All on the CPU, as four devices. What an accelerator does, reading a slot after 
 """
 
 import json
-import os
 import queue
-import socket
 import subprocess
 import sys
 import textwrap
@@ -16,6 +14,7 @@ from itertools import islice
 import forebay
 import numpy
 import pytest
+from support import WATCHDOG_SECONDS, free_port
 
 jax = pytest.importorskip("jax")
 jax.config.update("jax_platforms", "cpu")
@@ -23,16 +22,6 @@ jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 4)
 
 from jax.sharding import NamedSharding, PartitionSpec  # noqa: E402
-
-WATCHDOG_SECONDS = 240
-
-
-def endless(config, **ring):
-    """Batches without end, from a ring as small as it gets: a slot is filled again as soon as it may be."""
-    small = config()
-    del small["order"]["epochs"]
-    small["ring"] = {"slots": 3, "hold": 1, **ring}
-    return small
 
 
 def deliver(loader, count):
@@ -60,14 +49,14 @@ def on_each(count=4):
 
 
 @pytest.mark.parametrize("place", ["left out", "device", "rows over four", "whole on each"])
-def test_no_refill_shows_in_an_array_that_is_kept(config, place):
+def test_no_refill_shows_in_an_array_that_is_kept(endless, place):
     device = {
         "left out": lambda: None,
         "device": lambda: jax.devices()[2],
         "rows over four": over_rows,
         "whole on each": on_each,
     }[place]()
-    with forebay.jax.Loader(endless(config), device=device, timeout=5) as loader:
+    with forebay.jax.Loader(endless(), device=device, timeout=5) as loader:
         kept = deliver(loader, 60)
         # They take no slot, though the ring lets one batch be kept.
         assert loader.stats()["client"]["held"] == 0
@@ -101,29 +90,14 @@ def test_types_are_those_of_device_put(config):
             assert next(iter(loader))["index"].dtype == numpy.int64
 
 
-def test_bfloat16_is_jaxs_own(config):
-    narrow = config()
-    narrow["output"] = {"array": {"dtype": "bfloat16"}}
+def test_bfloat16_is_jaxs_own(narrow):
     with forebay.jax.Loader(narrow) as loader:
         array = next(iter(loader))["array"]
     assert array.dtype == jax.numpy.bfloat16 and float(array[3, 0, 0]) == 3.0
 
 
-@pytest.fixture
-def ragged(tmp_path):
-    for sample in range(6):
-        numpy.savez(tmp_path / f"{sample}.npz", tokens=numpy.arange(sample, dtype=numpy.int32))
-    return {
-        "dataset": {"format": "npz", "path": str(tmp_path)},
-        "order": {"shuffle": False, "epochs": 1},
-        "batch": {"size": 6},
-        "stage": [{"name": "unpack", "operations": []}],
-        "output": {"tokens": {"ragged": True, "max_bytes": "4KiB"}},
-    }
-
-
 def test_ragged_rows_are_jax_arrays(ragged):
-    with forebay.jax.Loader(ragged) as loader:
+    with forebay.jax.Loader(ragged()) as loader:
         tokens = next(iter(loader))["tokens"]
         assert loader.stats()["client"]["held"] == 0
     assert isinstance(tokens, forebay.Ragged) and len(tokens) == 6
@@ -136,9 +110,10 @@ def test_ragged_rows_are_jax_arrays(ragged):
 
 
 def test_a_ragged_field_is_not_split_over_devices(ragged):
+    config = ragged()
     with pytest.raises(forebay.ConfigError, match="'tokens' is ragged and the sharding has 4 devices"):
-        forebay.jax.Loader(ragged, device=over_rows())
-    with forebay.jax.Loader(ragged, device=over_rows(1)) as loader:
+        forebay.jax.Loader(config, device=over_rows())
+    with forebay.jax.Loader(config, device=over_rows(1)) as loader:
         assert next(iter(loader))["tokens"][5].tolist() == [0, 1, 2, 3, 4]
 
 
@@ -213,8 +188,8 @@ class Landing:
 
 
 @pytest.mark.parametrize("donated", [False, True])
-def test_slots_stay_held_until_they_were_read_and_that_is_no_hold_limit(config, monkeypatch, donated):
-    with forebay.jax.Loader(endless(config), timeout=60) as loader:
+def test_slots_stay_held_until_they_were_read_and_that_is_no_hold_limit(endless, monkeypatch, donated):
+    with forebay.jax.Loader(endless(), timeout=60) as loader:
         accelerator = Accelerator(monkeypatch, donated)
         if donated:
             monkeypatch.setattr(forebay.jax.time, "sleep", lambda _: accelerator.may_go_on.release(2))
@@ -268,14 +243,8 @@ PROCESS = """
 def test_two_processes_make_one_global_array(config, tmp_path):
     script = tmp_path / "process.py"
     script.write_text(textwrap.dedent(PROCESS))
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-    command = [sys.executable, str(script), json.dumps(config(size=4)), str(port)]
-    processes = [
-        subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, text=True, env=dict(os.environ))
-        for rank in range(2)
-    ]
+    command = [sys.executable, str(script), json.dumps(config(size=4)), str(free_port())]
+    processes = [subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, text=True) for rank in range(2)]
     reports = [json.loads(process.communicate(timeout=WATCHDOG_SECONDS)[0]) for process in processes]
     for rank, report in enumerate(reports):
         assert (report["rank"], report["world_size"]) == (rank, 2)

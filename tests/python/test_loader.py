@@ -2,11 +2,8 @@
 
 import gc
 import json
-import os
 import signal
-import subprocess
 import sys
-import textwrap
 import threading
 import time
 from pathlib import Path
@@ -14,19 +11,7 @@ from pathlib import Path
 import forebay
 import numpy
 import pytest
-
-WATCHDOG_SECONDS = 60
-
-
-def indices(batches):
-    return [int(index) for batch in batches for index in batch["index"]]
-
-
-def wait_until(condition, what):
-    end = time.monotonic() + WATCHDOG_SECONDS
-    while not condition():
-        assert time.monotonic() < end, f"{what} did not happen"
-        time.sleep(0.01)
+from support import indices, wait_until
 
 
 def is_running(pid):
@@ -101,26 +86,16 @@ def test_a_view_of_one_field_keeps_its_batch_and_no_other(config):
         assert loader.stats()["client"]["held"] == 0
 
 
-def test_an_early_break_gives_the_rest_up_and_counts_it(config):
-    with forebay.Loader(config()) as loader:
-        for _batch in loader:
-            break
-        state = loader.state_dict()
-        assert (state["epoch"], state["samples"]) == (0, 8)
-        assert loader.given_up == 0
-        assert indices(loader) == list(range(40))
-        assert loader.given_up == 4
-        assert loader.state_dict()["epoch"] == 2
-
-
-def test_a_new_iterator_ends_the_old_one(config):
+def test_an_early_break_gives_the_rest_up_and_a_new_iterator_ends_the_old_one(config):
     with forebay.Loader(config()) as loader:
         old = iter(loader)
         next(old)
+        state = loader.state_dict()
+        assert (state["epoch"], state["samples"], loader.given_up) == (0, 8, 0)
         new = iter(loader)
-        assert next(old, None) is None
-        assert indices([next(new)]) == list(range(8))
-        assert loader.state_dict()["epoch"] == 1
+        assert next(old, None) is None and loader.given_up == 4
+        assert indices(new) == list(range(40))
+        assert loader.state_dict()["epoch"] == 2
 
 
 @pytest.mark.parametrize("face", ["Loader", "torch.Loader", "jax.Loader"])
@@ -150,29 +125,14 @@ def test_an_iterator_that_gave_nothing_costs_no_epoch(config, face):
         assert again == list(range(40)) and next(tried, None) is None
 
 
-def test_set_epoch_moves_only_when_it_must(config):
-    with forebay.Loader(config()) as loader:
-        loader.set_epoch(0)
-        assert len(indices(loader)) == 40
-        loader.set_epoch(1)
-        assert len(indices(loader)) == 40
-        loader.set_epoch(0)
-        assert loader.state_dict()["epoch"] == 0
-        assert len(indices(loader)) == 40
-        assert loader.given_up == 0
-
-
 def test_a_state_goes_on_where_it_was_taken(config):
     shuffled = config()
     shuffled["order"]["shuffle"] = True
     with forebay.Loader(shuffled) as loader:
         whole = indices(loader) + indices(loader)
-    with forebay.Loader(shuffled) as loader:
-        seen = []
-        for batch in loader:
-            seen += indices([batch])
-            if len(seen) == 24:
-                break
+        loader.set_epoch(0)
+        batches = iter(loader)
+        seen = indices([next(batches) for _ in range(3)])
         state = json.loads(json.dumps(loader.state_dict()))
         behind = loader.state_dict(held_back=2)
         assert behind["samples"] == 8 and state["samples"] == 24
@@ -180,14 +140,13 @@ def test_a_state_goes_on_where_it_was_taken(config):
             loader.state_dict(held_back=4)
         loader.load_state_dict(state)
         assert seen + indices(loader) + indices(loader) == whole
+        loader.load_state_dict(behind)
+        assert indices(loader) == whole[8:40]
     with forebay.Loader(shuffled, state=state) as loader:
         assert loader.state_dict() == state
         loader.set_epoch(0)
         assert seen + indices(loader) + indices(loader) == whole
         assert loader.state_dict() == {**state, "epoch": 2, "samples": 0}
-    with forebay.Loader(shuffled) as loader:
-        loader.load_state_dict(behind)
-        assert indices(loader) == whole[8:40]
 
 
 def test_a_state_of_another_stream_is_refused_by_name(config):
@@ -257,11 +216,6 @@ def test_a_bad_sample_ends_the_run_by_name(config, arrays_folder, tmp_path):
             pass
 
 
-def test_a_wait_without_progress_times_out_and_says_for_what(slow):
-    with forebay.Loader(slow(), timeout=0.4) as loader, pytest.raises(forebay.Timeout, match="epoch 0"):
-        next(iter(loader))
-
-
 def test_a_waiting_next_leaves_the_interpreter_to_others(slow):
     with forebay.Loader(slow(), timeout=0.5) as loader:
         counted = []
@@ -274,7 +228,7 @@ def test_a_waiting_next_leaves_the_interpreter_to_others(slow):
 
         thread = threading.Thread(target=count)
         thread.start()
-        with pytest.raises(forebay.Timeout):
+        with pytest.raises(forebay.Timeout, match="epoch 0"):
             next(iter(loader))
         stop.set()
         thread.join()
@@ -301,27 +255,6 @@ def test_a_signal_handler_may_use_the_loader_that_waits(slow):
     assert (states[0]["epoch"], states[0]["samples"]) == (0, 0)
 
 
-def test_ctrl_c_interrupts_a_waiting_next(slow):
-    script = textwrap.dedent("""
-        import json, sys, forebay
-        loader = forebay.Loader(json.loads(sys.argv[1]))
-        batches = iter(loader)
-        print("waiting", flush=True)
-        try:
-            next(batches)
-        except KeyboardInterrupt:
-            print("interrupted", loader.daemon_pid, flush=True)
-    """)
-    trainer = subprocess.Popen([sys.executable, "-c", script, json.dumps(slow())], stdout=subprocess.PIPE, text=True)
-    assert trainer.stdout.readline() == "waiting\n"
-    time.sleep(0.2)
-    trainer.send_signal(signal.SIGINT)
-    output, _ = trainer.communicate(timeout=WATCHDOG_SECONDS)
-    assert trainer.returncode == 0 and output.startswith("interrupted")
-    daemon = int(output.split()[1])
-    wait_until(lambda: not is_running(daemon), "the daemon's end")
-
-
 def test_a_dropped_loader_ends_its_daemon_and_leaves_no_zombie(config):
     loader = forebay.Loader(config())
     daemon = loader.daemon_pid
@@ -334,44 +267,6 @@ def test_a_dropped_loader_ends_its_daemon_and_leaves_no_zombie(config):
     del batches
     gc.collect()
     wait_until(lambda: not is_running(daemon), "the daemon's end")
-
-
-def test_a_killed_trainer_takes_its_daemon_along(slow):
-    script = (
-        "import json, sys, time, forebay; loader = forebay.Loader(json.loads(sys.argv[1])); "
-        "print(loader.daemon_pid, flush=True); time.sleep(600)"
-    )
-    trainer = subprocess.Popen([sys.executable, "-c", script, json.dumps(slow())], stdout=subprocess.PIPE, text=True)
-    daemon = int(trainer.stdout.readline())
-    trainer.kill()
-    trainer.communicate()
-
-    def is_gone():
-        try:
-            return Path(f"/proc/{daemon}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
-        except (FileNotFoundError, ProcessLookupError):
-            return True
-
-    wait_until(is_gone, "the daemon's end")
-
-
-def test_a_forked_child_can_do_nothing_and_harms_nothing(config):
-    with forebay.Loader(config()) as loader:
-        batches = iter(loader)
-        held = next(batches)
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                next(batches)
-            except forebay.Error as error:
-                status = 0 if "fork" in str(error) else 2
-            del held
-            loader.close()
-            os._exit(status)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert indices([held]) == list(range(8))
-        assert sum(1 for _ in batches) == 4
 
 
 def test_stats_tell_of_both_sides(config):
@@ -392,17 +287,8 @@ def test_a_closed_loader_says_so(config):
         iter(loader)
 
 
-def test_ragged_rows_are_views_with_their_own_lengths(tmp_path):
-    for sample in range(6):
-        numpy.savez(tmp_path / f"{sample}.npz", tokens=numpy.arange(sample, dtype=numpy.int32))
-    ragged = {
-        "dataset": {"format": "npz", "path": str(tmp_path)},
-        "order": {"shuffle": False, "epochs": 1},
-        "batch": {"size": 6},
-        "stage": [{"name": "unpack", "operations": []}],
-        "output": {"tokens": {"ragged": True, "max_bytes": "4KiB"}},
-    }
-    with forebay.Loader(ragged) as loader:
+def test_ragged_rows_are_views_with_their_own_lengths(ragged):
+    with forebay.Loader(ragged()) as loader:
         tokens = next(iter(loader))["tokens"]
         assert isinstance(tokens, forebay.Ragged) and len(tokens) == 6
         assert tokens.values.dtype == numpy.int32 and tokens.lengths.dtype == numpy.int64
@@ -417,13 +303,11 @@ def test_ragged_rows_are_views_with_their_own_lengths(tmp_path):
 
 
 @pytest.mark.parametrize("is_installed", [True, False])
-def test_bfloat16_has_the_type_of_ml_dtypes_or_its_bits(config, monkeypatch, is_installed):
+def test_bfloat16_has_the_type_of_ml_dtypes_or_its_bits(narrow, monkeypatch, is_installed):
     if is_installed:
         ml_dtypes = pytest.importorskip("ml_dtypes")
     else:
         monkeypatch.setitem(sys.modules, "ml_dtypes", None)
-    narrow = config()
-    narrow["output"] = {"array": {"dtype": "bfloat16"}}
     with forebay.Loader(narrow) as loader:
         array = next(iter(loader))["array"]
     bits = array.view(numpy.uint16)

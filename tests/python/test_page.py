@@ -1,6 +1,6 @@
 """The daemon's page and a report in a headless Chromium, with a real daemon and trainer. Skipped without Chromium.
 
-FOREBAY_SCREENSHOTS names a folder that then gets the page as it looked, for whoever wants to see it.
+FOREBAY_SCREENSHOTS names a folder for screenshots of the page.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ import chromium
 import forebay
 import numpy
 import pytest
+from support import PROGRAM
 
 pytestmark = pytest.mark.skipif(
     chromium.find() is None, reason="no Chromium for the page (Debian: apt-get install chromium)"
@@ -55,10 +56,9 @@ def text_of(browser, selector):
 
 
 def keep(browser, name):
-    folder = os.environ.get("FOREBAY_SCREENSHOTS")
     picture = browser.screenshot()
     assert picture.startswith(b"\x89PNG") and len(picture) > 5_000
-    if folder:
+    if folder := os.environ.get("FOREBAY_SCREENSHOTS"):
         (Path(folder) / f"{name}.png").write_bytes(picture)
 
 
@@ -134,7 +134,6 @@ def test_the_browser_runs_and_loads_nothing_from_elsewhere_in_it(browser, loader
 
 
 def test_a_report_draws_its_run(browser, folder, tmp_path_factory):
-    program = os.environ.get("FOREBAY_PROGRAM") or str(Path(forebay.__file__).with_name("bin") / "forebay")
     page = tmp_path_factory.mktemp("report") / "out.html"
     config = page.with_name("train<b>.toml")
     (folder / HOSTILE).unlink()
@@ -142,7 +141,7 @@ def test_a_report_draws_its_run(browser, folder, tmp_path_factory):
         f'dataset = {{ format = "npy", path = "{folder}" }}\nbatch.size = 4\norder.epochs = 1\n'
         '[[stage]]\nname = "work"\noperations = [{ op = "delay", milliseconds = 50 }]\n'
     )
-    subprocess.run([program, "bench", config, "--report", page], check=True, capture_output=True)
+    subprocess.run([PROGRAM, "bench", config, "--report", page], check=True, capture_output=True)
     for width, scheme in ((1280, "light"), (390, "dark")):
         browser.look(width, 844, scheme)
         browser.open(page.as_uri())

@@ -2,21 +2,12 @@
 
 import itertools
 import json
-import os
-import subprocess
-import sys
-import textwrap
 
 import forebay
 import pytest
+from support import indices, run_ranks
 
 torch = pytest.importorskip("torch")
-
-WATCHDOG_SECONDS = 240
-
-
-def indices(batches):
-    return [int(index) for batch in batches for index in batch["index"]]
 
 
 def taken(loader, count):
@@ -95,10 +86,10 @@ RANKS = """
     import torch.distributed as dist
     import forebay
 
-    config = json.loads(sys.argv[1])
+    folder, config = sys.argv[1], json.loads(sys.argv[2])
     dist.init_process_group("gloo")
     rank = dist.get_rank()
-    report = {"rank": rank}
+    report = {}
     with forebay.Loader(config) as loader:
         assert loader.rank_source == "torch.distributed", loader.rank_source
         batches = iter(loader)
@@ -122,38 +113,22 @@ RANKS = """
         report["refused at once"] = str(error)
     with forebay.Loader(config, state=same) as loader:
         report["ids"] = [int(index) for batch in loader for index in batch["index"]]
-    # A loader of its own, which does not share the data over the ranks, asks nobody.
+    # A loader that does not share the data with the other ranks compares nothing.
     if rank == 0:
         with forebay.Loader(config, rank=0, world_size=1, state=same) as loader:
             report["alone"] = len(loader)
     dist.barrier()
-    print(json.dumps(report), flush=True)
+    with open(os.path.join(folder, f"{rank}.json"), "w") as file:
+        json.dump(report, file)
     dist.destroy_process_group()
 """
 
 
 def test_ranks_that_load_different_states_are_named_on_every_rank(config, tmp_path):
-    script = tmp_path / "ranks.py"
-    script.write_text(textwrap.dedent(RANKS))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    environment["WORLD_SIZE"] = "2"
-    command = [sys.executable, str(script), json.dumps(config(size=4))]
-    processes = [
-        subprocess.Popen(command, env={**environment, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
-        for rank in range(2)
-    ]
-    reports = [json.loads(process.communicate(timeout=WATCHDOG_SECONDS)[0]) for process in processes]
+    reports = run_ranks(tmp_path, 2, RANKS, json.dumps(config(size=4)))
     for report in reports:
         assert report["after"] and report["still"]
         for key in ("refused", "refused at once"):
             assert "rank 0: samples 8" in report[key] and "rank 1: samples 16" in report[key], report
     assert sorted(reports[0]["ids"] + reports[1]["ids"]) == list(range(8, 40))
     assert reports[0]["alone"] == 10
-
-
-def free_port():
-    import socket
-
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]

@@ -1,12 +1,7 @@
-"""forebay.straggler_report: the judgement on figures made up, and four real gloo ranks of which one is slow."""
+"""forebay.straggler_report: the judgement on made-up figures, and four real gloo ranks of which one is slow."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
 
 import forebay
 import numpy
@@ -14,12 +9,13 @@ import pytest
 from forebay._rank_figures import RankFigures, StageFigures
 from forebay._ranks import name_ranks
 from forebay._straggler import judge
+from support import run_ranks
 
-# The judgement, on figures made up
+# The judgement on made-up figures
 
 
 def ranks(mean_waits, step=0.040, **each):
-    """Figures of ranks with these waits; every other argument is a list with one value a rank."""
+    """Figures of ranks with these waits; every other argument is a list with a value for each rank."""
     figures = [RankFigures(rank, wait_seconds=wait, step_seconds=step) for rank, wait in enumerate(mean_waits)]
     for name, values in each.items():
         for rank, value in zip(figures, values):
@@ -31,90 +27,56 @@ def stages(read=0.001, work=0.002):
     return [StageFigures("fetch", read, 16), StageFigures("preprocess", work, 2)]
 
 
-def phases(*forward, backward=None):
-    return [
-        {"forward": forward[rank], "backward": 0.01 if backward is None else backward[rank]}
-        for rank in range(len(forward))
-    ]
+def phased(waits, forward, backward=None, **each):
+    pairs = zip(forward, backward or [0.01] * len(forward))
+    return ranks(waits, phase_seconds=[{"forward": first, "backward": second} for first, second in pairs], **each)
 
 
 LATE = [0.0, 0.001, 0.020, 0.0]
-ONE_SIZE = {"batch_bytes": [1e6] * 4, "sample_bytes": [1e4] * 4}
 
 
-@pytest.mark.parametrize(
-    ("figures", "cause", "named", "stage"),
-    [
-        (ranks(LATE), "waits-for-data", (2,), None),
-        (ranks(LATE, stages=[stages()] * 4, **ONE_SIZE), "waits-for-data", (2,), None),
-        (
-            ranks(LATE, stages=[stages(), stages(), stages(read=0.1), stages()], **ONE_SIZE),
-            *("slow-storage", (2,), "fetch"),
-        ),
-        (
-            ranks(LATE, stages=[stages(), stages(), stages(work=0.005), stages()], **ONE_SIZE),
-            *("slow-stage", (2,), "preprocess"),
-        ),
-        # Both are slower; the one that costs more of the output is named.
-        (
-            ranks(LATE, stages=[stages(), stages(), stages(read=0.003, work=0.005), stages()], **ONE_SIZE),
-            *("slow-stage", (2,), "preprocess"),
-        ),
-        # Twice the bytes a sample explain twice the time.
-        (
-            ranks(
-                LATE,
-                stages=[stages(), stages(), stages(0.002, 0.004), stages()],
-                batch_bytes=[1e6, 1e6, 2e6, 1e6],
-                sample_bytes=[1e4, 1e4, 2e4, 1e4],
-            ),
-            *("larger-batches", (2,), None),
-        ),
-        (
-            ranks(LATE, stages=[stages()] * 4, batch_bytes=[1e6, 1e6, 3e6, 1e6], sample_bytes=[1e4] * 4),
-            *("larger-batches", (2,), None),
-        ),
-        (ranks([0.0, 0.020, 0.024, 0.0]), "waits-for-data", (2, 1), None),
-        # Slow ranks come late to the collective in `backward` and wait there the least.
-        (
-            ranks([0] * 4, phase_seconds=phases(0.005, 0.005, 0.030, 0.005, backward=[0.030, 0.030, 0.005, 0.030])),
-            *("slow-compute", (2,), "forward"),
-        ),
-        # The rank that waits for data shortens its own `backward`, which is not the cause.
-        (
-            ranks(LATE, phase_seconds=phases(0.005, 0.005, 0.005, 0.005, backward=[0.030, 0.029, 0.010, 0.030])),
-            *("waits-for-data", (2,), None),
-        ),
-        # Two of four: who is slow and who waits cannot be told, unless barriers keep the waits out.
-        (
-            ranks([0] * 4, phase_seconds=phases(0.005, 0.005, 0.030, 0.030, backward=[0.03, 0.03, 0.005, 0.005])),
-            *("unknown", (), None),
-        ),
-        (
-            ranks([0] * 4, phase_seconds=phases(0.005, 0.005, 0.030, 0.031), has_barriers=[True] * 4),
-            *("slow-compute", (3, 2), "forward"),
-        ),
-        (
-            ranks([0] * 2, phase_seconds=phases(0.005, 0.030, backward=[0.030, 0.005])),
-            *("unknown", (), None),
-        ),
-        (ranks([0] * 2, phase_seconds=phases(0.005, 0.030), has_barriers=[True] * 2), "slow-compute", (1,), "forward"),
-        # Of two causes the one that costs more.
-        (
-            ranks([0, 0, 0.010, 0], phase_seconds=phases(0.005, 0.030, 0.005, 0.005), has_barriers=[True] * 4),
-            *("slow-compute", (1,), "forward"),
-        ),
-        (
-            ranks([0, 0, 0.030, 0], phase_seconds=phases(0.005, 0.015, 0.005, 0.005), has_barriers=[True] * 4),
-            *("waits-for-data", (2,), None),
-        ),
-        (ranks([0.020] * 4), "everywhere", (), None),
-        (ranks([0.0005] * 4), "unknown", (), None),
-        (ranks([0.0005] * 4, phase_seconds=phases(*[0.02] * 4)), "none", (), None),
-        (ranks([0.02]), "none", (), None),
-        (ranks([0.0] * 4, step=0.0), "unknown", (), None),
-    ],
-)
+def on_rank_2(slow):
+    return [stages(), stages(), slow, stages()]
+
+
+def sized(batches, samples):
+    return {"batch_bytes": [1e6, 1e6, batches, 1e6], "sample_bytes": [1e4, 1e4, samples, 1e4]}
+
+
+ONE_SIZE = sized(1e6, 1e4)
+BARRIERS = {"has_barriers": [True] * 4}
+CASES = [
+    (ranks(LATE), "waits-for-data", (2,), None),
+    (ranks(LATE, stages=[stages()] * 4, **ONE_SIZE), "waits-for-data", (2,), None),
+    (ranks(LATE, stages=on_rank_2(stages(read=0.1)), **ONE_SIZE), "slow-storage", (2,), "fetch"),
+    (ranks(LATE, stages=on_rank_2(stages(work=0.005)), **ONE_SIZE), "slow-stage", (2,), "preprocess"),
+    # Both are slower; the one that costs more of the output is named.
+    (ranks(LATE, stages=on_rank_2(stages(read=0.003, work=0.005)), **ONE_SIZE), "slow-stage", (2,), "preprocess"),
+    # Twice the bytes a sample explain twice the time.
+    (ranks(LATE, stages=on_rank_2(stages(0.002, 0.004)), **sized(2e6, 2e4)), "larger-batches", (2,), None),
+    (ranks(LATE, stages=[stages()] * 4, **sized(3e6, 1e4)), "larger-batches", (2,), None),
+    (ranks([0.0, 0.020, 0.024, 0.0]), "waits-for-data", (2, 1), None),
+    # A slow rank comes last to the collective in `backward` and waits there the least.
+    (phased([0] * 4, [0.005, 0.005, 0.030, 0.005], [0.030, 0.030, 0.005, 0.030]), "slow-compute", (2,), "forward"),
+    # The rank that waits for data shortens its own `backward`, which is not the cause.
+    (phased(LATE, [0.005] * 4, [0.030, 0.029, 0.010, 0.030]), "waits-for-data", (2,), None),
+    # Two of four: only barriers can tell which are slow and which wait.
+    (phased([0] * 4, [0.005, 0.005, 0.030, 0.030], [0.03, 0.03, 0.005, 0.005]), "unknown", (), None),
+    (phased([0] * 4, [0.005, 0.005, 0.030, 0.031], **BARRIERS), "slow-compute", (3, 2), "forward"),
+    (phased([0] * 2, [0.005, 0.030], [0.030, 0.005]), "unknown", (), None),
+    (phased([0] * 2, [0.005, 0.030], **BARRIERS), "slow-compute", (1,), "forward"),
+    # Of two causes the one that costs more.
+    (phased([0, 0, 0.010, 0], [0.005, 0.030, 0.005, 0.005], **BARRIERS), "slow-compute", (1,), "forward"),
+    (phased([0, 0, 0.030, 0], [0.005, 0.015, 0.005, 0.005], **BARRIERS), "waits-for-data", (2,), None),
+    (ranks([0.020] * 4), "everywhere", (), None),
+    (ranks([0.0005] * 4), "unknown", (), None),
+    (phased([0.0005] * 4, [0.02] * 4), "none", (), None),
+    (ranks([0.02]), "none", (), None),
+    (ranks([0.0] * 4, step=0.0), "unknown", (), None),
+]
+
+
+@pytest.mark.parametrize(("figures", "cause", "named", "stage"), CASES)
 def test_the_slow_rank_and_the_cause_are_named(figures, cause, named, stage):
     report = judge(figures)
     assert (report.cause, report.ranks, report.stage) == (cause, named, stage), str(report)
@@ -259,22 +221,8 @@ def reports(tmp_path_factory):
     arrays = tmp_path_factory.mktemp("many-arrays")
     for sample in range(2000):
         numpy.save(arrays / f"{sample:04}.npy", numpy.full((3, 5), sample, numpy.float32))
-    program = folder / "ranks.py"
-    program.write_text(textwrap.dedent(RANKS))
-    environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "FOREBAY_SOCKET"))},
-        **{"OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(folder / "cache")},
-    }
-    torchrun = [str(Path(sys.executable).parent / "torchrun"), "--nproc-per-node", "4", "--standalone"]
-    result = subprocess.run(
-        [*torchrun, str(program), str(folder), str(arrays), shutil.which("strace") or ""],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert result.returncode == 0, result.stderr[:4000]
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(4)]
+    strace = shutil.which("strace") or ""
+    return run_ranks(folder, 4, RANKS, arrays, strace, XDG_CACHE_HOME=str(folder / "cache"))
 
 
 @pytest.mark.parametrize(

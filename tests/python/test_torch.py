@@ -4,7 +4,6 @@ import gc
 import sys
 
 import forebay
-import numpy
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -36,35 +35,20 @@ def test_a_loop_keeps_no_batch_but_its_own(config):
 
 
 @pytest.mark.parametrize("knows_numpy_the_type", [True, False])
-def test_bfloat16_comes_as_torch_knows_it(config, monkeypatch, knows_numpy_the_type):
+def test_bfloat16_comes_as_torch_knows_it(narrow, monkeypatch, knows_numpy_the_type):
     if knows_numpy_the_type:
         pytest.importorskip("ml_dtypes")
     else:
         monkeypatch.setitem(sys.modules, "ml_dtypes", None)
-    narrow = config()
-    narrow["output"] = {"array": {"dtype": "bfloat16"}}
     with forebay.torch.Loader(narrow) as loader:
         array = next(iter(loader))["array"]
     assert array.dtype == torch.bfloat16 and float(array[3, 0, 0]) == 3.0
 
 
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
-def test_images_are_nchw_shaped_in_the_memory_format_of_their_layout(tmp_path, layout):
-    image = pytest.importorskip("PIL.Image")
-    folder = tmp_path / "only"
-    folder.mkdir()
-    pixels = numpy.random.default_rng(1).integers(0, 256, (6, 4, 3), dtype=numpy.uint8)
-    image.fromarray(pixels).save(folder / "one.png")
-    config = {
-        "dataset": {"format": "image-folder", "path": str(tmp_path)},
-        "order": {"epochs": 1},
-        "batch": {"size": 1},
-        "stage": [
-            {"name": "preprocess", "operations": [{"op": "decode-image"}, {"op": "center-crop", "size": [6, 4]}]}
-        ],
-        "output": {"image": {"dtype": "uint8", "layout": layout}},
-    }
-    with forebay.torch.Loader(config) as loader:
+def test_images_are_nchw_shaped_in_the_memory_format_of_their_layout(picture, layout):
+    pixels, config = picture
+    with forebay.torch.Loader(config(layout)) as loader:
         tensor = next(iter(loader))["image"]
         assert tensor.shape == (1, 3, 6, 4)
         format = torch.channels_last if layout == "NHWC" else torch.contiguous_format

@@ -1,27 +1,18 @@
 """`forebay trace` beside PyTorch's own profiler on one clock, and the pictures of `forebay profile`."""
 
 import json
-import os
-import shutil
 import subprocess
-import sys
 import time
 from xml.etree import ElementTree
 
 import forebay
 import numpy
 import pytest
+from support import PROGRAM, wait_until
 
 
 @pytest.fixture
-def program():
-    named = os.environ.get("FOREBAY_PROGRAM")
-    beside = shutil.which("forebay", path=os.path.dirname(sys.executable))
-    return named or beside or pytest.skip("no forebay program beside this Python")
-
-
-@pytest.fixture
-def socket(program, tmp_path):
+def socket(tmp_path):
     """A daemon whose one stage `slow` sleeps a millisecond for each sample."""
     numpy.save(tmp_path / "samples.npy", numpy.zeros((20000, 2), numpy.float32))
     (tmp_path / "train.toml").write_text(
@@ -33,18 +24,15 @@ cpu.policy = "normal"
 """
     )
     path = tmp_path / "daemon.sock"
-    with subprocess.Popen([program, "serve", tmp_path / "train.toml", "--socket", path]) as daemon:
-        deadline = time.monotonic() + 60
-        while not path.exists():
-            assert daemon.poll() is None and time.monotonic() < deadline
-            time.sleep(0.01)
+    with subprocess.Popen([PROGRAM, "serve", tmp_path / "train.toml", "--socket", path]) as daemon:
+        wait_until(lambda: path.exists() or daemon.poll() is not None, "the daemon's start")
         yield path
         daemon.terminate()
 
 
-def test_the_trainers_steps_lie_within_the_profilers_on_one_clock(program, socket, tmp_path):
+def test_the_trainers_steps_lie_within_the_profilers_on_one_clock(socket, tmp_path):
     torch = pytest.importorskip("torch")
-    trace = [program, "trace", "--seconds", "0.6", "-o", tmp_path / "ours.json", socket]
+    trace = [PROGRAM, "trace", "--seconds", "0.6", "-o", tmp_path / "ours.json", socket]
     # The profiler takes its time to start.
     activities = [torch.profiler.ProfilerActivity.CPU]
     with (
@@ -61,7 +49,7 @@ def test_the_trainers_steps_lie_within_the_profilers_on_one_clock(program, socke
         assert recorder.returncode == 0
     profiler.export_chrome_trace(str(tmp_path / "torch.json"))
     merge = ["--recorded", tmp_path / "ours.json", "--merge", tmp_path / "torch.json", "-o", tmp_path / "both.json"]
-    subprocess.run([program, "trace", *merge], check=True)
+    subprocess.run([PROGRAM, "trace", *merge], check=True)
 
     both = json.loads((tmp_path / "both.json").read_text())
     spans = [event for event in both["traceEvents"] if event["ph"] == "X"]
@@ -75,9 +63,9 @@ def test_the_trainers_steps_lie_within_the_profilers_on_one_clock(program, socke
 
 
 @pytest.mark.parametrize("kind", [["--clock"], ["--hertz", "999"]])
-def test_a_profile_is_a_picture_that_names_the_stages(program, socket, tmp_path, kind):
+def test_a_profile_is_a_picture_that_names_the_stages(socket, tmp_path, kind):
     picture = tmp_path / "flame.svg"
-    command = [program, "profile", "--seconds", "0.5", "-o", picture, *kind, socket]
+    command = [PROGRAM, "profile", "--seconds", "0.5", "-o", picture, *kind, socket]
     with forebay.Loader(str(socket)) as loader, subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as asked:
         batches = iter(loader)
         while asked.poll() is None:
