@@ -35,7 +35,6 @@ def peers_of(compared: Comparison) -> list[str]:
 
 
 def ratios(compared: Comparison) -> list[Ratio]:
-    """The comparisons that these contestants allow."""
     peers = peers_of(compared)
     candidates = [
         Ratio("samples/s against the best peer", "forebay", peers, RATE, max),
@@ -52,7 +51,6 @@ def ratios(compared: Comparison) -> list[Ratio]:
 
 
 def ordered(compared: Comparison) -> list[Contestant]:
-    """Those with figures, the fastest first."""
 
     def rate(one: Contestant) -> float:
         spread = report.RATE.of(compared.rounds, one.name)
@@ -95,7 +93,6 @@ def text(compared: Comparison, markdown: bool) -> str:
 
 
 def picture(compared: Comparison) -> str:
-    """One panel a figure."""
     rows = ordered(compared)
     panels = []
     for figure in columns(compared):

@@ -10,12 +10,13 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol, TypeVar
 
 import process_tree
 from environments import say
@@ -66,7 +67,6 @@ def end_tree() -> None:
 
 
 def allowed_cores(count: int) -> list[int]:
-    """The first so many of the cores that this process may use."""
     mine = sorted(os.sched_getaffinity(0))
     if count > len(mine):
         raise RunFailed(f"{count} cores are asked for, and this process may use {len(mine)}")
@@ -74,9 +74,14 @@ def allowed_cores(count: int) -> list[int]:
 
 
 def lines_of(file: IO[str]) -> list[str]:
-    """What was written, without empty lines."""
+    """The lines of a file from its start, without empty ones."""
     file.seek(0)
     return [line.strip() for line in file if line.strip()]
+
+
+def failure(contestant: Contestant, messages: list[str], status: int) -> RunFailed:
+    """The error for a loader that ended with a status: the last line that it wrote, if any."""
+    return RunFailed(f"{contestant.title}: {[f'status {status}', *messages][-1][:300]}")
 
 
 def run(
@@ -111,8 +116,7 @@ def run(
             end_tree()
         lines = [line for line in lines_of(output) if line.startswith("{")]
         if child.returncode != 0 or not lines:
-            said = lines_of(log) or [f"status {child.returncode}"]
-            raise RunFailed(f"{contestant.title}: {said[-1][:300]}")
+            raise failure(contestant, lines_of(log), child.returncode)
     figures: dict[str, Any] = json.loads(lines[-1])
     return {**figures, "peak_memory_bytes": peak} if memory else figures
 
@@ -123,14 +127,27 @@ def prepare(contestant: Contestant, work: Work) -> None:
     command = [str(contestant.python), str(WORKER), contestant.module, "prepare", json.dumps(asdict(work)), "0"]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode != 0:
-        said = [line.strip() for line in done.stderr.splitlines() if line.strip()] or [f"status {done.returncode}"]
-        raise RunFailed(f"{contestant.title}: {said[-1][:300]}")
+        raise failure(contestant, [line for line in done.stderr.splitlines() if line.strip()], done.returncode)
+
+
+class Named(Protocol):
+    """A participant of a round."""
+
+    @property
+    def name(self) -> str: ...
+
+
+Participant = TypeVar("Participant", bound=Named)
 
 
 def rounds(
-    contestants: Sequence[Contestant], works: Mapping[str, Work], warm_up: int, runs: int, failures: dict[str, str]
+    participants: Sequence[Participant],
+    runs: int,
+    failures: dict[str, str],
+    measure: Callable[[Participant], dict[str, Any]],
+    shown: Callable[[Participant, dict[str, Any]], str],
 ) -> list[Round]:
-    """Every contestant once in each round, so that what the machine does meanwhile meets them all.
+    """Measures every participant once in each round, so that other load on the machine affects all of them alike.
 
     One that fails is left out from then on, its reason in `failures`.
     """
@@ -139,20 +156,30 @@ def rounds(
     for number in range(runs):
         results: Round = {}
         # Each round begins with another one: none always runs after the same neighbour.
-        turn = number % len(contestants)
-        for contestant in [*contestants[turn:], *contestants[:turn]]:
-            if contestant.name in failures:
+        turn = number % len(participants)
+        for one in [*participants[turn:], *participants[:turn]]:
+            if one.name in failures:
                 continue
             try:
-                figures = run(contestant, works[contestant.name], warm_up)
+                results[one.name] = measure(one)
+                said = shown(one, results[one.name])
             except RunFailed as failed:
-                failures[contestant.name] = str(failed)
-                say(f"round {number + 1} of {runs}: {failed}")
-                continue
-            results[contestant.name] = figures
-            say(
-                f"round {number + 1} of {runs}: {contestant.title}: {figures['samples_per_second']:,.0f} samples/s, "
-                f"{figures['cpu_seconds_per_1000_samples']:.3f} CPU s/1,000"
-            )
+                failures[one.name] = said = str(failed)
+            say(f"round {number + 1} of {runs}: {said}")
         found.append(results)
     return found
+
+
+def run_program(main: Callable[[], int]) -> None:
+    """Exits with the status that `main` returns; after an interrupt or an error, ends what still runs first."""
+    try:
+        status = main()
+    except KeyboardInterrupt:
+        end_tree()
+        say("interrupted")
+        status = 130
+    except (RunFailed, OSError, subprocess.CalledProcessError) as error:
+        end_tree()
+        say(str(error))
+        status = 1
+    sys.exit(status)

@@ -61,7 +61,6 @@ def run_quietly(command: list[Any], limit_seconds: float = INSTALL_LIMIT_SECONDS
 
 
 def site_packages(environment: Path) -> Path:
-    """The folder of an environment's packages."""
     return next((environment / "lib").glob("python*/site-packages"))
 
 
@@ -112,11 +111,16 @@ def install(peer: Peer) -> Environment:
     return Environment(python)
 
 
-def build_forebay(into: Path) -> None:
-    """Builds the program and the wheel as `scripts/bench/standard` does, and installs the wheel into an environment."""
-    subprocess.run(["scripts/setup", "--python"], cwd=ROOT, check=True, stdout=sys.stderr)
-    say("building the program and the wheel")
+def build_program(python: bool) -> None:
+    """Builds the release program, and makes the Python environment that builds the wheel."""
+    subprocess.run(["scripts/setup", *(["--python"] if python else [])], cwd=ROOT, check=True, stdout=sys.stderr)
+    say("building the program")
     subprocess.run(["cargo", "build", "--quiet", "--release", "--package", "forebay"], cwd=ROOT, check=True)
+
+
+def install_wheel(into: Path) -> None:
+    """Builds the wheel around the built program and installs it into an environment."""
+    say("building the wheel")
     with tempfile.TemporaryDirectory() as folder:
         build = [str(FOREBAY_VENV / "bin" / "maturin"), "build", "--release", "--quiet", "--out", folder]
         built = {**os.environ, "FOREBAY_WHEEL_PROGRAM": str(PROGRAM)}
@@ -135,7 +139,8 @@ def forebay_environment(build: bool) -> Environment:
         subprocess.run([os.environ.get("PYTHON", sys.executable), "-m", "venv", str(folder)], check=True)
         build = True
     if build:
-        build_forebay(folder)
+        build_program(python=True)
+        install_wheel(folder)
     return Environment(python)
 
 
@@ -153,27 +158,35 @@ def make_images(folder: Path, images: int, size: tuple[int, int], build: bool) -
 
 
 def make_arrays(folder: Path, count: int) -> None:
-    """So many `.npy` files of 256 × 1024 float32, 1 MiB each, and reads them once."""
+    """Makes `.npy` files of 256 × 1024 float32, 1 MiB each, and reads them once."""
     folder.mkdir(parents=True, exist_ok=True)
-    header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (256, 1024), }"
-    header += b" " * (-(len(header) + 11) % 64) + b"\n"
     for number in range(count):
         path = folder / f"{number:05}.npy"
         if not path.exists():
-            content = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + os.urandom(4096) * 256
-            path.write_bytes(content)
+            write_npy(path, (256, 1024), os.urandom(4096) * 256)
     read_once(folder, "*.npy")
 
 
+def write_npy(path: Path, shape: tuple[int, int], content: bytes) -> None:
+    """A float32 array in version 1.0 of NumPy's format."""
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    header += b" " * (-(len(header) + 11) % 64) + b"\n"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + content)
+
+
+def make_few_images(python: Path, folder: Path) -> None:
+    options = ["--images", "64", "--classes", "4"]
+    command = [str(python), "-m", "forebay", "demo", "--generate", str(folder), *options]
+    subprocess.run(command, check=True, stdout=sys.stderr)
+
+
 def read_once(folder: Path, pattern: str) -> None:
-    """Brings the files into the page cache."""
     say(f"reading {folder} into the page cache")
     for file in folder.glob(pattern):
         file.read_bytes()
 
 
 def machine() -> str:
-    """One line about the machine and the build."""
     model = "unknown processor"
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):

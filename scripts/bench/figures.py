@@ -18,12 +18,10 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Spread:
-        """Of at least one value."""
         numbers = list(values)
         return cls(statistics.median(numbers), min(numbers), max(numbers))
 
     def text(self) -> str:
-        """As `1,204 (1,180–1,230)`."""
         if self.least == self.greatest:
             return number(self.median)
         return f"{number(self.median)} ({number(self.least)}–{number(self.greatest)})"

@@ -32,7 +32,6 @@ class CpuGroups:
     """A context in which groups can be made. `reason` says why none can be; it is empty where they can."""
 
     def __init__(self) -> None:
-        """Tries it out."""
         self._made: list[Path] = []
         self.reason = ""
         try:
@@ -45,7 +44,6 @@ class CpuGroups:
             self.reason = f"no control group can be made: {error}"
 
     def __enter__(self) -> CpuGroups:
-        """Removed at the end."""
         return self
 
     def __exit__(
@@ -60,7 +58,6 @@ class CpuGroups:
                 time.sleep(0.02)
 
     def _sweep(self) -> None:
-        """Removes the groups of runs that were killed."""
         for path in self._root.glob("forebay-bench-*-*"):
             if not Path(f"/proc/{path.name.split('-')[2]}").exists():
                 with contextlib.suppress(OSError):

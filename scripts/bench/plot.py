@@ -14,8 +14,6 @@ OURS, OTHERS, INK, FAINT = "#1f77b4", "#9aa5b1", "#20262d", "#6b7680"
 
 @dataclass(frozen=True)
 class Panel:
-    """One figure of all rows."""
-
     title: str
     # "more is better", "less is better".
     direction: str
@@ -23,7 +21,6 @@ class Panel:
 
 
 def text(x: float, y: float, content: str, size: int = 12, colour: str = INK, anchor: str = "start") -> str:
-    """One piece of text."""
     place = f'x="{x:.1f}" y="{y:.1f}" font-size="{size}" fill="{colour}" text-anchor="{anchor}"'
     return f"<text {place}>{escape(content)}</text>"
 

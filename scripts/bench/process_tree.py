@@ -120,7 +120,6 @@ class PeakMemory:
             self.bytes = max(self.bytes, memory_bytes(self._root))
 
     def stop(self) -> int:
-        """The most that was seen."""
         self._stopped.set()
         self._thread.join()
         return self.bytes

@@ -1,10 +1,15 @@
-"""Tables of rounds: plain for a terminal, Markdown for docs/benchmarks.md."""
+"""What the programs print and write: tables, plain or in Markdown for docs/benchmarks.md; raw figures; plots."""
 
 from __future__ import annotations
 
+import argparse
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+from environments import BENCH, say
 from figures import Round, Spread, ratios
 
 
@@ -41,7 +46,6 @@ class Ratio:
     best: Callable[..., float]
 
     def of(self, rounds: Sequence[Round]) -> Spread | None:
-        """Nothing when no round has both."""
         values = ratios(rounds, self.ours, self.theirs, self.figure, self.best)
         return Spread.of(values) if values else None
 
@@ -59,11 +63,30 @@ def plain(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table as Markdown has it."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
 def cell(spread: Spread | None) -> str:
-    """A dash where nothing was measured."""
     return spread.text() if spread else "–"
+
+
+def add_options(parser: argparse.ArgumentParser, name: str) -> None:
+    """The options that all comparisons have."""
+    parser.add_argument("--runs", type=int, default=5, help="rounds (5)")
+    parser.add_argument("--cores", type=int, default=2, help="cores that every loader gets, with its trainer (2)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="all raw figures")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help=f"the plot (target/bench/{name}.svg)")
+    parser.add_argument("--markdown", action="store_true", help="print the section for docs/benchmarks.md")
+    parser.add_argument("--skip-build", action="store_true", help="use the Forebay that an earlier run installed")
+    parser.add_argument("--smoke", action="store_true", help="tiny data, one short run, with what this interpreter has")
+
+
+def write_files(arguments: argparse.Namespace, name: str, raw: dict[str, Any], picture: Callable[[], str]) -> None:
+    """The files that the options ask for; the plot in any case but a smoke run."""
+    if arguments.json:
+        arguments.json.write_text(json.dumps(raw, indent=1) + "\n")
+    svg = arguments.svg or (None if arguments.smoke else BENCH / f"{name}.svg")
+    if svg:
+        svg.write_text(picture())
+        say(f"the plot is {svg}")

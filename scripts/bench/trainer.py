@@ -33,7 +33,7 @@ WARM_UP_STEPS = 20
 
 @dataclass(frozen=True)
 class Job:
-    """One run."""
+    """One run of a trainer with a loader."""
 
     loader: str
     # Where the loader is put: "" (stays with the trainer), "session", or a control group's file cgroup.procs.
@@ -62,11 +62,9 @@ class Move:
     """`move_to` as PyTorch calls it in each worker and SPDL in its subprocess."""
 
     def __init__(self, place: str) -> None:
-        """Moves nothing yet."""
         self.place = place
 
     def __call__(self, *_worker: int) -> None:
-        """Moves the caller."""
         move_to(self.place)
 
 
@@ -75,8 +73,6 @@ def forebay_batches(work: Work, job: Job) -> Iterator[Any]:
     if not job.place:
         yield from forebay_loader.batches(work)
         return
-    import forebay
-
     socket, config = Path(job.folder) / "socket", Path(job.folder) / "train.toml"
     wanted = {**forebay_loader.configuration(work), "listen": {"socket": str(socket)}}
     config.write_text(forebay_loader.toml(wanted))
@@ -88,34 +84,25 @@ def forebay_batches(work: Work, job: Job) -> Iterator[Any]:
         if daemon.poll() is not None:
             raise RuntimeError(f"forebay serve ended with status {daemon.returncode}")
         time.sleep(0.01)
-    loader = forebay.Loader(str(socket))
-    while True:
-        for batch in loader:
-            yield batch["image"]
+    yield from forebay_loader.endless(str(socket), "image")
 
 
 def batches(job: Job) -> Iterator[Any]:
-    """The loader's batches, endless for a run's purposes."""
     import numpy
 
-    settings = dict(job.settings)
     if job.loader == "cached":
         cached = [numpy.zeros((job.samples_per_step, 3, CROP, CROP), numpy.uint8) for _ in range(4)]
         yield from itertools.cycle(cached)
     # So many that no run comes to the end.
+    settings = {**job.settings, "on_start": Move(job.place)}
     work = Work(job.data, "", job.samples_per_step, 1_000_000, len(os.sched_getaffinity(0)), settings)
     if job.loader == "forebay":
         yield from forebay_batches(work, job)
-    elif job.loader == "pytorch":
-        settings["on_start"] = Move(job.place)
-        yield from pytorch.batches(work)
     else:
-        settings["on_start"] = Move(job.place)
-        yield from spdl.batches(work)
+        yield from (pytorch if job.loader == "pytorch" else spdl).batches(work)
 
 
 def train(job: Job) -> dict[str, Any]:
-    """Steps for so many seconds after the warm-up."""
     import torch
 
     torch.set_num_threads(1)
@@ -163,7 +150,6 @@ def train(job: Job) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Prints the figures; who started this ends the loader."""
     process_tree.adopt_orphans()
     print(json.dumps(train(Job(**json.loads(sys.argv[1])))), flush=True)
     os._exit(0)

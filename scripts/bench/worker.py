@@ -36,7 +36,6 @@ def check_pixels(batch: Any) -> None:
 
 
 def measure(module: Any, function: str, work: Work, warm_up: int) -> dict[str, Any]:
-    """Takes all batches as fast as they come."""
     process_tree.adopt_orphans()
     me = os.getpid()
     begun = time.perf_counter()

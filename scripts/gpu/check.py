@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import importlib
 import json
 import os
 import platform
@@ -17,6 +18,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -47,19 +49,11 @@ def why_no_gpu() -> str:
     return ""
 
 
-def measurements(group: str) -> list[Measurement]:
-    """The rows of a group, in order."""
-    import importlib
-
-    found: list[Measurement] = importlib.import_module(group).MEASUREMENTS
-    return found
-
-
 def chosen(group: str, only: str | None, is_quick: bool) -> list[Measurement]:
-    """The rows that were asked for: all, or those whose name or group holds the text."""
+    """The rows that were asked for, in order: all, or those whose name or group holds the text."""
     return [
         row
-        for row in measurements(group)
+        for row in importlib.import_module(group).MEASUREMENTS
         if (only is None or only.lower() in row.name.lower() or only == group)
         and not (is_quick and row.is_long and only is None)
     ]
@@ -76,7 +70,7 @@ def run_group(arguments: argparse.Namespace) -> int:
         for measurement in chosen(arguments.group, arguments.only, arguments.quick):
             say(f"{measurement.name} …")
             row = measure(measurement, place)
-            file.write(json.dumps(row.as_json()) + "\n")
+            file.write(json.dumps(asdict(row)) + "\n")
             file.flush()
     return 0
 
@@ -171,7 +165,6 @@ def describe(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def all_rows(arguments: argparse.Namespace) -> int:
-    """The whole run."""
     begun = time.monotonic()
     about = describe(arguments)
     for key, value in about.items():
@@ -191,13 +184,12 @@ def all_rows(arguments: argparse.Namespace) -> int:
     if not rows and arguments.only and not was_interrupted:
         print(f"no row's name holds `{arguments.only}`; groups are {', '.join(GROUPS)}")
     if arguments.json:
-        found = {"about": about, "rows": [row.as_json() for row in rows], "interrupted": was_interrupted}
+        found = {"about": about, "rows": [asdict(row) for row in rows], "interrupted": was_interrupted}
         arguments.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     return 130 if was_interrupted else exit_status(rows) if rows else 1
 
 
 def main() -> int:
-    """Reads the options and does what they ask for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--look", action="store_true", help="only say whether there is a GPU")
     parser.add_argument("--quick", action="store_true", help="fewer steps, no comparison with other loaders")

@@ -21,7 +21,6 @@ def _bytes(tensor: Any) -> bytes:
 
 
 def digests(batch: dict[str, Any]) -> dict[str, str]:
-    """One for each field, over its kind, type, shape, memory format and bytes."""
     import forebay
     import torch
 
@@ -47,7 +46,6 @@ class Differences:
     """Counts what was compared, and keeps the first things that differed."""
 
     def __init__(self) -> None:
-        """None yet."""
         self.batches = 0
         self.found: list[str] = []
 
@@ -100,15 +98,11 @@ class Differences:
         return Outcome(value, not self.found, shown, {"batches": self.batches, "differences": self.found[:50]})
 
 
-def _pins(place: Place, config: Any) -> Outcome:
-    differences = Differences()
-    paths = [f"{pin}: {differences.compare(place, f'pin={pin}', config, config, pin=pin)}" for pin in PINS]
-    return differences.outcome("; ".join(paths))
-
-
 def types(place: Place) -> Outcome:
     """Every type that there is, by each way of pinning."""
-    return _pins(place, data.typed_config(place.root))
+    config, differences = data.typed_config(place.root), Differences()
+    paths = [f"{pin}: {differences.compare(place, f'pin={pin}', config, config, pin=pin)}" for pin in PINS]
+    return differences.outcome("; ".join(paths))
 
 
 def ragged(place: Place) -> Outcome:
@@ -145,18 +139,10 @@ def finished(place: Place) -> Outcome:
         on_gpu = data.photo_config(place.root, {**form, "on": "gpu"}, size=63, rows=31)
         what = f"{form['dtype']} {form['layout']}" + (" normalised" if "mean" in form else "")
         differences.compare(place, what, on_cpu, on_gpu)
+    on_cpu, on_gpu = (data.photo_config(place.root, {**forms[1], "on": where}) for where in ("cpu", "gpu"))
     for pin in PINS[1:]:
-        differences.compare(
-            place, f"{forms[1]['dtype']} {forms[1]['layout']}, pin={pin}", *_both(place, forms[1]), pin=pin
-        )
+        differences.compare(place, f"{forms[1]['dtype']} {forms[1]['layout']}, pin={pin}", on_cpu, on_gpu, pin=pin)
     return differences.outcome()
-
-
-def _both(place: Place, form: dict[str, Any]) -> tuple[Any, Any]:
-    return (
-        data.photo_config(place.root, {**form, "on": "cpu"}),
-        data.photo_config(place.root, {**form, "on": "gpu"}),
-    )
 
 
 def states(place: Place) -> Outcome:

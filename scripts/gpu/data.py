@@ -36,8 +36,7 @@ def _once(folder: Path, what: str, make: Callable[[Path], None]) -> Path:
     return folder
 
 
-def _stage() -> list[Config]:
-    return [{"name": "copy", "operations": []}]
+STAGE: Config = {"name": "copy", "operations": []}
 
 
 def big_images(root: Path, samples: int) -> Path:
@@ -63,7 +62,7 @@ def big_config(root: Path, samples: int, **batch: Any) -> Config:
         "dataset": {"format": "npy", "path": str(big_images(root, samples))},
         "order": {"seed": 5},
         "batch": {"size": BATCH_ROWS, **batch},
-        "stage": [{"name": "fetch", "concurrency": 32}, *_stage()],
+        "stage": [{"name": "fetch", "concurrency": 32}, STAGE],
     }
 
 
@@ -83,7 +82,7 @@ def small_config(root: Path) -> Config:
         "dataset": {"format": "npy", "path": str(small_stack(root))},
         "order": {"seed": 7},
         "batch": {"size": SMALL_ROWS},
-        "stage": _stage(),
+        "stage": [STAGE],
         "ring": {"slots": 4, "hold": 2},
     }
 
@@ -118,7 +117,7 @@ def typed_config(root: Path) -> Config:
         "dataset": {"format": "npz", "path": str(_once(root / "typed", "records of every type", make))},
         "order": {"seed": 8, "epochs": 2},
         "batch": {"size": 16, "last": "short"},
-        "stage": _stage(),
+        "stage": [STAGE],
         "output": {"for_bfloat16": {"dtype": "bfloat16"}},
         "ring": {"slots": 3, "hold": 1},
     }
@@ -137,7 +136,7 @@ def ragged_config(root: Path, compact: bool) -> Config:
         "dataset": {"format": "npz", "path": str(_once(root / "ragged", "rows of different lengths", make))},
         "order": {"seed": 9, "epochs": 2},
         "batch": {"size": 24, "last": "short"},
-        "stage": _stage(),
+        "stage": [STAGE],
         "output": {"tokens": {"ragged": True, "max_bytes": "4KiB", "compact": compact}},
         "ring": {"slots": 3, "hold": 1},
     }
@@ -152,20 +151,13 @@ def photo_config(root: Path, output: Config, size: int = 64, rows: int = 32) -> 
         if made.returncode:
             raise RuntimeError(f"`forebay demo --generate` failed: {made.stderr.strip()[-500:]}")
 
+    crop = {"op": "random-resized-crop", "size": size}
+    operations = [{"op": "decode-image"}, crop, {"op": "random-horizontal-flip"}]
     return {
         "dataset": {"format": "image-folder", "path": str(_once(root / "photos", "300 photographs", make))},
         "order": {"seed": 10, "epochs": 2},
         "batch": {"size": rows, "last": "short"},
-        "stage": [
-            {
-                "name": "preprocess",
-                "operations": [
-                    {"op": "decode-image"},
-                    {"op": "random-resized-crop", "size": size},
-                    {"op": "random-horizontal-flip"},
-                ],
-            }
-        ],
+        "stage": [{"name": "preprocess", "operations": operations}],
         "output": {"image": output},
         "ring": {"slots": 3, "hold": 1},
     }

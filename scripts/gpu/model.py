@@ -13,7 +13,6 @@ class Block(nn.Module):
     """1×1, 3×3 and 1×1 convolutions beside a short cut."""
 
     def __init__(self, channels_in: int, channels: int, stride: int) -> None:
-        """Four times `channels` come out."""
         super().__init__()
         out = channels * 4
         self.way = nn.Sequential(
@@ -31,7 +30,6 @@ class Block(nn.Module):
             self.short = nn.Sequential(nn.Conv2d(channels_in, out, 1, stride, bias=False), nn.BatchNorm2d(out))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The sum of both ways."""
         return torch.relu(self.way(x) + self.short(x))
 
 
@@ -56,7 +54,6 @@ class Trainer:
     """One step of training in bfloat16, channels last, from bytes."""
 
     def __init__(self, device: str) -> None:
-        """With weights drawn anew."""
         model: Any = resnet50()
         self.model = model.to(device=device, memory_format=torch.channels_last)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-4, momentum=0.9)

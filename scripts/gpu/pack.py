@@ -106,7 +106,6 @@ def contents(scripts: Path, wheel: Path, binary: Path | None) -> dict[str, bytes
 
 
 def main() -> int:
-    """Writes the archive that the options describe."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--wheel", type=Path, required=True)
     parser.add_argument("--binary", type=Path, help="the Rust example `device`; left out: its rows are not measured")

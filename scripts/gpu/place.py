@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import tempfile
 import time
 from collections.abc import Generator, Iterator
@@ -18,8 +20,6 @@ PINS = ("auto", "register", "stage", "off")
 
 @dataclass(frozen=True)
 class Place:
-    """Given to every measurement."""
-
     device: str
     root: Path
     is_quick: bool
@@ -32,7 +32,6 @@ class Place:
 
 
 def device_loader(place: Place, config: Any, **options: Any) -> Any:
-    """Forebay's loader on the device."""
     import forebay.torch
 
     return forebay.torch.Loader(config, device=options.pop("device", place.device), **options)
@@ -67,6 +66,18 @@ def until_pinned(loader: Any, batches: Iterator[Any], seconds: float = 15.0) -> 
         time.sleep(0.05)
 
 
+def rust_example(place: Place, *arguments: Any) -> dict[str, Any]:
+    """The last line of JSON that the Rust example `device` prints."""
+    if place.binary is None:
+        raise NotMeasured("the pack holds no Rust example")
+    command = [str(place.binary), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
+    if not done.stdout.strip():
+        raise RuntimeError(f"the Rust example ended with status {done.returncode}: {done.stderr.strip()[-600:]}")
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
 def path_note(loader: Any) -> str:
     """How batches came to the device, with the reason where it is not the straight way."""
     figures = upload_figures(loader)
@@ -77,7 +88,6 @@ class Profiled:
     """The events of a profile, once it has ended."""
 
     def __init__(self) -> None:
-        """None yet."""
         self.events: list[traces.Event] = []
 
 
@@ -102,7 +112,6 @@ class Progress:
     """A line every few seconds, for parts that take long."""
 
     def __init__(self, what: str, total: int, every_seconds: float = 10.0) -> None:
-        """Begins now."""
         self.what, self.total, self.every = what, total, every_seconds
         self.told = time.monotonic()
 

@@ -7,13 +7,11 @@ no step waits for the host, and a batch that is right but in the wrong place cou
 
 from __future__ import annotations
 
-import json
 import random
-import subprocess
 from typing import Any
 
 import data
-from place import Place, Progress, device_loader, endless, path_note
+from place import Place, Progress, device_loader, endless, path_note, rust_example
 from rows import Measurement, NotMeasured, Outcome
 
 STREAMS = 3
@@ -138,15 +136,8 @@ def python_reuse_staged(place: Place) -> Outcome:
 def rust_reuse(place: Place) -> Outcome:
     """The same in the memory that Forebay's own pool gives out."""
     steps = place.many(10_000, 1_000)
-    if place.binary is None:
-        raise NotMeasured("the pack holds no Rust example")
     config = data.write_toml(place.root, "small", data.small_config(place.root))
-    done = subprocess.run(
-        [str(place.binary), "reuse", str(config), str(steps)], capture_output=True, text=True, timeout=150, check=False
-    )
-    if not done.stdout.strip():
-        raise RuntimeError(f"the Rust example ended with status {done.returncode}: {done.stderr.strip()[-600:]}")
-    found = json.loads(done.stdout.strip().splitlines()[-1])
+    found = rust_example(place, "reuse", config, steps)
     note = f"{found['compared']:,} reads; path {found['path']}; the first wrong at {found['first_wrong']}"
     return Outcome(f"{found['wrong']:,} of {steps:,} batches wrong", found["wrong"] == 0, note, found)
 

@@ -5,12 +5,14 @@ Pure: nothing here knows of CUDA, so that it is tested on any machine.
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 MET, MISSED, REPORTED, NOT_MEASURED, ERROR = "met", "missed", "reported", "not measured", "error"
@@ -32,8 +34,6 @@ class Outcome:
 
 @dataclass
 class Row:
-    """One line of the report."""
-
     name: str
     goal: str
     status: str
@@ -41,10 +41,6 @@ class Row:
     note: str = ""
     seconds: float = 0.0
     figures: dict[str, Any] = field(default_factory=dict)
-
-    def as_json(self) -> dict[str, Any]:
-        """For a file, and for the process that collects the rows."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -104,10 +100,9 @@ def table(rows: Iterable[Row]) -> str:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """How many rows came to what."""
-    counts = [(status, sum(row.status == status for row in rows)) for status in (MET, MISSED, ERROR)]
-    counts += [(status, sum(row.status == status for row in rows)) for status in (REPORTED, NOT_MEASURED)]
-    return ", ".join(f"{count} {status}" for status, count in counts if count) or "no row"
+    counts = Counter(row.status for row in rows)
+    every = (MET, MISSED, ERROR, REPORTED, NOT_MEASURED)
+    return ", ".join(f"{counts[status]} {status}" for status in every if counts[status]) or "no row"
 
 
 def exit_status(rows: Iterable[Row]) -> int:
@@ -123,31 +118,14 @@ def percentile(values: Sequence[float], share: float) -> float:
     return sorted(values)[math.ceil(round(share * len(values), 9)) - 1]
 
 
-def median(values: Sequence[float]) -> float:
-    """The middle value; the mean of the two in the middle."""
-    if not values:
-        raise ValueError("no median of no values")
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
-
-
 def toml(value: Any) -> str:
-    """A value of a configuration as TOML on one line."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (int, float)):
-        return repr(value)
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return f'"{escaped}"'
+    """A value of a configuration as TOML on one line. JSON's strings, numbers and arrays are TOML's too."""
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{key} = {toml(item)}" for key, item in value.items()) + " }"
-    if isinstance(value, Sequence):
+    if isinstance(value, (list, tuple)):
         return "[" + ", ".join(toml(item) for item in value) + "]"
-    raise TypeError(f"no TOML of a {type(value).__name__}")
+    return json.dumps(value)
 
 
 def say(text: str) -> None:
-    """A line of progress, to stderr."""
     print(f"gpu-check: {text}", file=sys.stderr, flush=True)

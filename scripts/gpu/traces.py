@@ -7,7 +7,7 @@ CUDA runtime or driver carries the `correlation` that the kernel or the copy whi
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,6 @@ SLOW_COPIES = ("cudaMemcpy", "cuMemcpyHtoD_v2", "cuMemcpyDtoH_v2", "cudaMalloc",
 
 @dataclass(frozen=True)
 class Span:
-    """A stretch of time in microseconds."""
-
     begin: float
     end: float
 
@@ -38,12 +36,10 @@ class Copy:
     kind: str
 
     def gigabytes_per_second(self) -> float:
-        """As the device did it."""
         return self.size_bytes / (self.span.end - self.span.begin) / 1e3
 
 
 def load(path: Path) -> list[Event]:
-    """The complete events of a trace file."""
     with path.open(encoding="utf-8", errors="replace") as file:
         trace = json.load(file)
     events = trace["traceEvents"] if isinstance(trace, dict) else trace
@@ -73,25 +69,22 @@ def _is_call(event: Event) -> bool:
     return event.get("cat") in ("cuda_runtime", "cuda_driver")
 
 
+def _calls_within(events: Sequence[Event], name: str) -> Iterator[tuple[int, Event]]:
+    """The calls of CUDA that begin within these ranges, on their thread, with the number of the range."""
+    marked = ranges(events, name)
+    for event in events:
+        if _is_call(event):
+            begin = _span(event).begin
+            for number, (tid, at) in enumerate(marked):
+                if tid == event.get("tid") and at.begin <= begin < at.end:
+                    yield number, event
+                    break
+
+
 def waits_within(events: Sequence[Event], name: str) -> list[str]:
     """The calls within these ranges, on their thread, that wait for the device or may do so."""
-    marked = ranges(events, name)
-    found = []
-    for event in events:
-        call = str(event.get("name", ""))
-        if not _is_call(event) or not (call in SLOW_COPIES or any(wait in call for wait in WAITS)):
-            continue
-        span = _span(event)
-        if any(tid == event.get("tid") and at.begin <= span.begin < at.end for tid, at in marked):
-            found.append(call)
-    return found
-
-
-def calls_within(events: Sequence[Event], name: str) -> int:
-    """How many calls of CUDA the trace shows within these ranges: none at all would mean that it shows nothing."""
-    marked = ranges(events, name)
-    calls = [(event.get("tid"), _span(event)) for event in events if _is_call(event)]
-    return sum(any(tid == on and at.begin <= span.begin < at.end for on, at in marked) for tid, span in calls)
+    calls = [str(event.get("name", "")) for _, event in _calls_within(events, name)]
+    return [call for call in calls if call in SLOW_COPIES or any(wait in call for wait in WAITS)]
 
 
 def copies_to_device(events: Iterable[Event], at_least_bytes: int) -> list[Copy]:
@@ -118,17 +111,8 @@ def split_by_ranges(copies: Iterable[Copy], marked: Iterable[tuple[Any, Span]]) 
 
 def steps_on_device(events: Sequence[Event], name: str) -> list[Span]:
     """From the first kernel's begin to the last one's end, for the work that each of these ranges started."""
-    marked = ranges(events, name)
-    step_of: dict[Any, int] = {}
-    for event in events:
-        correlation = _argument(event, "correlation")
-        if not _is_call(event) or correlation is None:
-            continue
-        span = _span(event)
-        for number, (tid, at) in enumerate(marked):
-            if tid == event.get("tid") and at.begin <= span.begin < at.end:
-                step_of[correlation] = number
-                break
+    step_of = {_argument(event, "correlation"): number for number, event in _calls_within(events, name)}
+    step_of.pop(None, None)
     spans: dict[int, list[Span]] = {}
     for event in events:
         number = step_of.get(_argument(event, "correlation"), -1)
@@ -139,7 +123,6 @@ def steps_on_device(events: Sequence[Event], name: str) -> list[Span]:
 
 
 def gaps(steps: Sequence[Span]) -> list[Span]:
-    """Between each step's end and the next one's begin."""
     return [Span(one.end, max(one.end, two.begin)) for one, two in zip(steps, steps[1:])]
 
 

@@ -10,11 +10,12 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import data
 from place import Place, device_loader, endless, path_note, until_pinned
-from rows import Measurement, NotMeasured, Outcome, median, say
+from rows import Measurement, NotMeasured, Outcome, say
 from transfer import samples
 
 GOAL_STEP = 1.01
@@ -25,15 +26,12 @@ class Files:
     """The same files for PyTorch's DataLoader."""
 
     def __init__(self, folder: Path) -> None:
-        """All of them, by name."""
         self.paths = sorted(str(path) for path in folder.glob("*.npy"))
 
     def __len__(self) -> int:
-        """The samples."""
         return len(self.paths)
 
     def __getitem__(self, number: int) -> Any:
-        """An image and its number."""
         import numpy
         import torch
 
@@ -102,10 +100,6 @@ def rounds_of(
     return seconds, failed
 
 
-def _workers() -> int:
-    return max(1, min(16, len(os.sched_getaffinity(0)) - 1))
-
-
 def _check_memory() -> None:
     import torch
 
@@ -117,7 +111,6 @@ def _check_memory() -> None:
 
 
 def step_time(place: Place) -> Outcome:
-    """Forebay against cached batches."""
     _check_memory()
     config = data.big_config(place.root, samples(place))
     with device_loader(place, config) as loader:
@@ -140,7 +133,7 @@ def rivals(place: Place) -> Outcome:
 
     _check_memory()
     folder = data.big_images(place.root, samples(place))
-    workers = _workers()
+    workers = max(1, min(16, len(os.sched_getaffinity(0)) - 1))
 
     def pytorch() -> Iterator[Any]:
         files: Any = Files(folder)

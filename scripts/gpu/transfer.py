@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from statistics import median
 from typing import Any
 
 import data
 import traces
-from place import Place, device_loader, endless, path_note, profiled, until_pinned, upload_figures
-from rows import Measurement, NotMeasured, Outcome, median, percentile, say
+from place import Place, device_loader, endless, path_note, profiled, rust_example, until_pinned, upload_figures
+from rows import Measurement, NotMeasured, Outcome, percentile, say
 
 GOAL_BANDWIDTH = 0.97
 GOAL_PYTHON_MICROSECONDS = 20.0
@@ -22,22 +23,28 @@ def samples(place: Place) -> int:
     return place.many(40_960, 10_240)
 
 
-def _pinned_like(bytes_: int) -> Any:
+def _plain_copy(place: Place) -> tuple[Any, Any]:
+    """A batch's bytes in pinned memory, and room for them on the device."""
     import torch
 
-    return torch.randint(0, 256, (bytes_,), dtype=torch.uint8).pin_memory()
+    source = torch.randint(0, 256, (data.BATCH_BYTES,), dtype=torch.uint8).pin_memory()
+    return source, torch.empty(data.BATCH_BYTES, dtype=torch.uint8, device=place.device)
 
 
-def _timed_copy(target: Any, source: Any) -> float:
-    """Milliseconds of one copy on the current stream, between two events."""
+def _milliseconds(work: Callable[[], Any]) -> float:
+    """The duration of what is queued on the current stream, between two events."""
     import torch
 
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     begin.record()
-    target.copy_(source, non_blocking=True)
+    work()
     end.record()
     end.synchronize()
     return float(begin.elapsed_time(end))
+
+
+def _lengths(spans: Sequence[traces.Span]) -> list[float]:
+    return [span.end - span.begin for span in spans]
 
 
 def _speed(milliseconds: float) -> float:
@@ -49,8 +56,7 @@ def bandwidth(place: Place) -> Outcome:
     import torch
 
     rounds = place.many(40, 15)
-    plain = _pinned_like(data.BATCH_BYTES)
-    target = torch.empty(data.BATCH_BYTES, dtype=torch.uint8, device=place.device)
+    plain, target = _plain_copy(place)
     stream = torch.cuda.Stream()
     torch.cuda.synchronize()
     # One ahead: each `next` lets one copy begin, which has the bus to itself.
@@ -88,8 +94,7 @@ def bandwidth_of_the_memory(place: Place) -> Outcome:
     import torch
 
     rounds = place.many(60, 20)
-    plain = _pinned_like(data.BATCH_BYTES)
-    target = torch.empty(data.BATCH_BYTES, dtype=torch.uint8, device=place.device)
+    plain, target = _plain_copy(place)
     runtime: Any = torch.cuda.cudart()
     with forebay.torch.Loader(data.big_config(place.root, samples(place))) as loader:
         batch = next(iter(loader))
@@ -102,8 +107,8 @@ def bandwidth_of_the_memory(place: Place) -> Outcome:
             time.sleep(0.5)  # the daemon fills the other slots meanwhile
             ratios, ring, pinned = [], [], []
             for turn in range(rounds + 4):
-                one = _timed_copy(target, image)
-                two = _timed_copy(target, plain)
+                one = _milliseconds(partial(target.copy_, image, non_blocking=True))
+                two = _milliseconds(partial(target.copy_, plain, non_blocking=True))
                 if turn >= 4:
                     ring.append(_speed(one))
                     pinned.append(_speed(two))
@@ -160,20 +165,8 @@ def next_in_python(place: Place) -> Outcome:
 
 def next_in_rust(place: Place) -> Outcome:
     """The same in Rust, over batches that were ready."""
-    if place.binary is None:
-        raise NotMeasured("the pack holds no Rust example")
     config = data.write_toml(place.root, "big", data.big_config(place.root, samples(place)))
-    takes = place.many(400, 120)
-    done = subprocess.run(
-        [str(place.binary), "latency", str(config), str(takes), "20"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(f"the Rust example ended with status {done.returncode}: {done.stderr.strip()[-600:]}")
-    found = json.loads(done.stdout.strip().splitlines()[-1])
+    found = rust_example(place, "latency", config, place.many(400, 120), 20)
     if not found["batches"]:
         raise NotMeasured("no batch was ready when it was asked for: the data does not come fast enough here")
     middle = found["median_nanoseconds"] / 1e3
@@ -226,16 +219,13 @@ def _matmuls(milliseconds: float, device: str) -> tuple[Any, Any, int]:
 
     one = torch.randn(4096, 4096, device=device, dtype=torch.bfloat16)
     out = torch.empty_like(one)
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    for _ in range(20):
-        torch.mm(one, one, out=out)
-    begin.record()
-    for _ in range(40):
-        torch.mm(one, one, out=out)
-    end.record()
-    end.synchronize()
-    each = float(begin.elapsed_time(end)) / 40
-    return one, out, max(4, round(milliseconds / each))
+
+    def multiply() -> None:
+        for _ in range(40):
+            torch.mm(one, one, out=out)
+
+    multiply()
+    return one, out, max(4, round(40 * milliseconds / _milliseconds(multiply)))
 
 
 def idle_between_steps(place: Place) -> Outcome:
@@ -284,10 +274,9 @@ def idle_between_steps(place: Place) -> Outcome:
     if len(fed) < steps or len(kept) < steps or not copies:
         raise NotMeasured(f"the trace shows {len(fed)} of {steps} steps and {len(copies)} copies")
     idle = traces.idle_because_of_copies(fed, copies)
-    gap = [found.end - found.begin for found in traces.gaps(fed)]
-    gap_cached = [found.end - found.begin for found in traces.gaps(kept)]
-    copy_ms = median([copy.span.end - copy.span.begin for copy in copies]) / 1e3
-    step = median([found.end - found.begin for found in fed]) / 1e3
+    gap, gap_cached = _lengths(traces.gaps(fed)), _lengths(traces.gaps(kept))
+    copy_ms = median(_lengths([copy.span for copy in copies])) / 1e3
+    step = median(_lengths(fed)) / 1e3
     worst, total = max(idle), sum(idle)
     note = (
         f"{len(idle)} gaps of {median(gap):.1f} µs (with a cached batch {median(gap_cached):.1f} µs); "

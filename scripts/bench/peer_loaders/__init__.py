@@ -10,7 +10,7 @@ the alternatives given here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 Settings = dict[str, Any]
@@ -18,13 +18,10 @@ Settings = dict[str, Any]
 
 @dataclass(frozen=True)
 class Peer:
-    """A loader."""
-
     name: str
     title: str
     # What the table and the documentation say about its settings.
     described: str
-    module: str
     requirements: Sequence[str]
     # Imported once after the installation: a package may install and still lack a library of the system.
     imports: Sequence[str]
@@ -40,15 +37,30 @@ class Peer:
     # Does less than the standard work, so it is shown and never counts as the best peer.
     does_less: str = ""
 
+    @property
+    def module(self) -> str:
+        """The module here: the name up to a hyphen."""
+        return self.name.partition("-")[0]
+
 
 FOREBAY = Peer(
     name="forebay",
     title="Forebay",
     described="the defaults: work threads on all cores in the idle class, a ring of 8 slots",
-    module="forebay",
     requirements=(),
     imports=("forebay",),
     settings={},
+)
+
+SPDL = Peer(
+    name="spdl-threads",
+    title="SPDL, threads",
+    described="FFmpeg decodes, crops, scales and flips in one filter graph; 2 threads beside the consumer",
+    requirements=("spdl-core==0.8.0", "spdl-io==0.8.0", "numpy"),
+    imports=("spdl.pipeline", "spdl.io.lib", "numpy"),
+    settings={"place": "threads", "threads": 2},
+    alternatives=({"threads": 3}, {"threads": 4}),
+    remedy="it wants FFmpeg's libraries: on Debian apt-get install libavdevice59",
 )
 
 PEERS: dict[str, Peer] = {
@@ -58,7 +70,6 @@ PEERS: dict[str, Peer] = {
             name="dali",
             title="DALI",
             described="CPU pipeline, fused random crop, fast DCT, 2 threads, queue of 2 batches",
-            module="dali",
             requirements=("nvidia-dali-cuda120==2.4.0", "numpy"),
             imports=("nvidia.dali",),
             settings={"threads": 2, "prefetch": 2, "fast_dct": True},
@@ -68,7 +79,6 @@ PEERS: dict[str, Peer] = {
             name="ffcv",
             title="FFCV",
             described="the files' own JPEG bytes in a .beton, its fused crop decoder, 2 threads, 3 batches ahead",
-            module="ffcv",
             requirements=("ffcv==1.0.2", "numpy", "pillow"),
             imports=("ffcv.loader",),
             settings={"threads": 2, "prefetch": 3},
@@ -81,7 +91,6 @@ PEERS: dict[str, Peer] = {
             name="pytorch",
             title="PyTorch DataLoader",
             described="2 workers, prefetch factor 2, torchvision's decode_jpeg and v2 transforms on uint8 tensors",
-            module="pytorch",
             requirements=("torch==2.15.0", "torchvision==0.29.2", "numpy"),
             imports=("torch", "torchvision"),
             settings={"workers": 2, "prefetch": 2, "decoder": "tensor"},
@@ -91,7 +100,6 @@ PEERS: dict[str, Peer] = {
             name="tfdata",
             title="tf.data",
             described="decode_and_crop_jpeg with fast DCT, antialiased resize, private pool of 2 threads, prefetch 2",
-            module="tfdata",
             requirements=("tensorflow-cpu==2.21.0",),
             imports=("tensorflow",),
             settings={"threads": 2, "calls": 2, "prefetch": 2, "fast_dct": True},
@@ -101,7 +109,6 @@ PEERS: dict[str, Peer] = {
             name="grain",
             title="Grain",
             described="Pillow, 2 worker processes of one thread each",
-            module="grain",
             requirements=("grain==0.2.18", "numpy", "pillow"),
             imports=("grain", "PIL"),
             settings={"place": "processes", "workers": 2},
@@ -111,7 +118,6 @@ PEERS: dict[str, Peer] = {
             name="webdataset",
             title="WebDataset",
             described="the same files in 8 tar shards, Pillow, 2 workers, prefetch factor 2, batched in the workers",
-            module="webdataset",
             requirements=("webdataset==1.0.2", "pillow"),
             imports=("webdataset", "torch", "PIL"),
             settings={"workers": 2, "prefetch": 2},
@@ -122,34 +128,19 @@ PEERS: dict[str, Peer] = {
             name="datago",
             title="datago",
             described="crop to the middle and resize; no random crop and no flip, so less than the standard work",
-            module="datago",
             requirements=("datago==2026.10.1", "numpy", "pillow"),
             imports=("datago", "numpy", "PIL"),
             settings={"prefetch": 256},
             alternatives=({"prefetch": 32}, {"prefetch": 512}),
             does_less="no random crop, no flip",
         ),
-        Peer(
-            name="spdl-threads",
-            title="SPDL, threads",
-            described="FFmpeg decodes, crops, scales and flips in one filter graph; 2 threads beside the consumer",
-            module="spdl",
-            requirements=("spdl-core==0.8.0", "spdl-io==0.8.0", "numpy"),
-            imports=("spdl.pipeline", "spdl.io.lib", "numpy"),
-            settings={"place": "threads", "threads": 2},
-            alternatives=({"threads": 3}, {"threads": 4}),
-            remedy="it wants FFmpeg's libraries: on Debian apt-get install libavdevice59",
-        ),
-        Peer(
+        SPDL,
+        replace(
+            SPDL,
             name="spdl-subprocess",
             title="SPDL, subprocess",
             described="the same in a process of its own, over its pool of shared-memory segments",
-            module="spdl",
-            requirements=("spdl-core==0.8.0", "spdl-io==0.8.0", "numpy"),
-            imports=("spdl.pipeline", "spdl.io.lib", "numpy"),
             settings={"place": "subprocess", "threads": 2},
-            alternatives=({"threads": 3}, {"threads": 4}),
-            remedy="it wants FFmpeg's libraries: on Debian apt-get install libavdevice59",
         ),
     )
 }

@@ -11,7 +11,6 @@ from .work import CROP, Work, files_of
 
 
 def batches(work: Work) -> Iterator[Any]:
-    """Arrays that were stacked in Python."""
     import datago
     import numpy
 

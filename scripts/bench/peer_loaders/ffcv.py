@@ -21,11 +21,9 @@ class JpegBytes:
     """The files as FFCV's writer asks for them."""
 
     def __init__(self, files: list[str]) -> None:
-        """Reads nothing yet."""
         self.files = files
 
     def __len__(self) -> int:
-        """The number of files."""
         return len(self.files)
 
     def __getitem__(self, index: int) -> tuple[tuple[Any, int, int], int]:
@@ -39,7 +37,6 @@ class JpegBytes:
 
 
 def prepare(work: Work) -> None:
-    """Writes the `.beton` file."""
     from ffcv.fields import IntField, RGBImageField
     from ffcv.fields.rgb_image import IMAGE_MODES
     from ffcv.writer import DatasetWriter

@@ -19,7 +19,6 @@ def inline(value: Any) -> str:
 
 
 def toml(config: dict[str, Any]) -> str:
-    """A configuration as a file."""
     return "".join(f"{key} = {inline(value)}\n" for key, value in config.items())
 
 
@@ -49,11 +48,16 @@ def configuration(work: Work) -> dict[str, Any]:
     return config
 
 
-def batches(work: Work) -> Iterator[Any]:
-    """Arrays that are views of the ring's slots."""
+def endless(target: Any, field: str) -> Iterator[Any]:
+    """One field of each batch, epoch after epoch."""
     import forebay
 
-    loader = forebay.Loader(configuration(work))
+    loader = forebay.Loader(target)
     while True:
         for batch in loader:
-            yield batch["image"]
+            yield batch[field]
+
+
+def batches(work: Work) -> Iterator[Any]:
+    """Arrays that are views of the ring's slots."""
+    return endless(configuration(work), "image")

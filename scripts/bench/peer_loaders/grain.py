@@ -17,7 +17,6 @@ def crop(path: str, generator: Any) -> Any:
 
 
 def batches(work: Work) -> Iterator[Any]:
-    """Arrays that Grain stacked."""
     import grain
 
     samples = grain.MapDataset.source(files_of(work)).seed(17).shuffle().repeat().random_map(crop)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from .forebay import endless
 from .work import Work
 
 
-def batches(work: Work) -> Iterator[Any]:
-    """Arrays that are views of the ring's slots."""
-    import forebay
-
+def configuration(work: Work) -> dict[str, Any]:
+    """A folder of arrays with every key at its default, but for what `settings` names."""
     config: dict[str, Any] = {
         "dataset": {"format": "npy", "path": work.data},
         "order": {"seed": 17},
@@ -20,10 +19,12 @@ def batches(work: Work) -> Iterator[Any]:
     }
     if "policy" in work.settings:
         config["cpu"] = {"policy": work.settings["policy"]}
-    loader = forebay.Loader(config)
-    while True:
-        for batch in loader:
-            yield batch["array"]
+    return config
+
+
+def batches(work: Work) -> Iterator[Any]:
+    """Arrays that are views of the ring's slots."""
+    return endless(configuration(work), "array")
 
 
 def copies(work: Work) -> Iterator[Any]:

@@ -15,11 +15,9 @@ class Files:
     """The run's paths; a class of its own so that it reaches a subprocess."""
 
     def __init__(self, work: Work) -> None:
-        """Draws nothing yet."""
         self.work = work
 
     def __iter__(self) -> Iterator[str]:
-        """A path a sample."""
         return shuffled_files(self.work)
 
 

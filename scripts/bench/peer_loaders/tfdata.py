@@ -9,7 +9,6 @@ from .work import CROP, Work, files_of
 
 
 def batches(work: Work) -> Iterator[Any]:
-    """Arrays over TensorFlow's tensors."""
     import tensorflow as tf
 
     whole = tf.constant([[[0.0, 0.0, 1.0, 1.0]]])

@@ -47,7 +47,6 @@ def prepare(work: Work) -> None:
 
 
 def batches(work: Work) -> Iterator[Any]:
-    """Arrays over the workers' shared memory."""
     import webdataset
 
     shards = sorted(str(path) for path in Path(work.prepared).glob("*.tar"))

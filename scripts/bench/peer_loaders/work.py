@@ -27,12 +27,10 @@ class Work:
 
     @property
     def samples(self) -> int:
-        """Samples of the whole run."""
         return self.batch_size * self.batches
 
 
 def files_of(work: Work) -> list[str]:
-    """All files, sorted."""
     return sorted(str(path) for path in Path(work.data).glob("*/*.jpg"))
 
 
