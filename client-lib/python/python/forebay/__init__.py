@@ -54,27 +54,9 @@ __all__ = [
 
 
 # Public names report the package as their module.
-for _public in (
-    BadSample,
-    CacheLoader,
-    ConfigError,
-    DaemonLost,
-    EpochsFinished,
-    Error,
-    Headspace,
-    HoldLimit,
-    Loader,
-    Ragged,
-    StateMismatch,
-    StepReport,
-    StepTimer,
-    StragglerReport,
-    Timeout,
-    headspace,
-    straggler_report,
-):
-    _public.__module__ = "forebay"
-del _public
+for _name in set(__all__) - {"__version__"}:
+    globals()[_name].__module__ = "forebay"
+del _name
 
 
 def __getattr__(name: str) -> Any:

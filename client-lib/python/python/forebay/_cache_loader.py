@@ -76,14 +76,14 @@ class CacheLoader:
         return len(self._source)  # type: ignore[arg-type]
 
     def __getattr__(self, name: str) -> Any:
-        # Asked before __init__ was (by pickle and copy): there is no source yet.
+        # pickle and copy read attributes before __init__, when there is no source yet.
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
         return getattr(self._source, name)
 
     def __repr__(self) -> str:
         return (
-            f"<forebay.CacheLoader of {self._source!r}: {self._num_caches} batches again and again after "
+            f"<forebay.CacheLoader of {self._source!r}: {self._num_caches} batches repeated after "
             f"{self._return_caches_after}>"
         )
 
@@ -94,12 +94,12 @@ class _CacheIterator:
     def __init__(
         self, source: Iterator[Any], num_caches: int, after: int, stop_after: Optional[int], delete_src: bool
     ) -> None:
-        self._source: Optional[Iterator[Any]] = source
-        self._kept_source: Optional[Iterator[Any]] = None
+        self._source = source
         self._num_caches = num_caches
         self._after = after
         self._stop_after = stop_after
         self._delete_src = delete_src
+        self._is_replaying = False
         self._cache: list[Any] = []
         self._given = 0
         self._replayed = 0
@@ -111,19 +111,18 @@ class _CacheIterator:
         if self._given == self._stop_after:
             self._leave_source()
             raise StopIteration
-        if self._source is not None:
-            if self._given < self._after:
-                try:
-                    batch = next(self._source)
-                except StopIteration:
-                    pass
-                else:
-                    self._given += 1
-                    if len(self._cache) < self._num_caches:
-                        # Before the step sees it, which may change it in place.
-                        self._cache.append(copy_batch(batch))
-                    return batch
-            self._leave_source()
+        if not self._is_replaying and self._given < self._after:
+            try:
+                batch = next(self._source)
+            except StopIteration:
+                pass
+            else:
+                self._given += 1
+                if len(self._cache) < self._num_caches:
+                    # Before the step gets it, which may change it in place.
+                    self._cache.append(copy_batch(batch))
+                return batch
+        self._leave_source()
         if not self._cache:
             raise StopIteration
         batch = self._cache[self._replayed % len(self._cache)]
@@ -132,13 +131,12 @@ class _CacheIterator:
         return batch
 
     def _leave_source(self) -> None:
+        self._is_replaying = True
         if self._delete_src:
             if isinstance(self._source, GeneratorType):
                 # Its frame holds what it iterates over, and the caller may hold the generator.
                 self._source.close()
-        elif self._source is not None:
-            self._kept_source = self._source
-        self._source = None
+            self._source = iter(())
 
 
 def copy_batch(batch: Any) -> Any:
@@ -164,7 +162,7 @@ def copy_batch(batch: Any) -> Any:
 
 
 def _clone(tensor: Any) -> Any:
-    """A PyTorch tensor's copy. Pinned memory stays pinned: else the way to the GPU would take longer than before."""
+    """A PyTorch tensor's copy. Pinned memory stays pinned, else the copy to the GPU would take longer than before."""
     if tensor.device.type == "cpu" and tensor.is_pinned():
         import torch
 

@@ -8,9 +8,7 @@ class Terms(TypedDict):
     stream: str
     batch_size: int
     batches_per_epoch: int
-    samples_per_epoch: int
     epochs: int | None
-    slots: int
     hold: int
     rank: int
     world_size: int

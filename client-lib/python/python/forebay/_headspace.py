@@ -1,10 +1,9 @@
-"""Headspace: the share of a step that loading costs, measured by a run whose data are free for a while.
+"""Headspace: the share of a step that loading costs, measured by repeating batches that are already loaded.
 
-The steps are timed in blocks. A step time is the mean of the middle half of the blocks' means. A loader with several
-workers gives its batches in bursts: a median of single steps would show the steps without a wait and forget the others,
-and a median of blocks would choose between those with two bursts and those with three. A mean of all would count a
-checkpoint or a busy neighbour. A GPU is waited for at the edges of blocks alone, so within them the host runs ahead
-as it does in training.
+The steps are timed in blocks. A step time is the interquartile mean of the blocks' means. A loader with several workers
+delivers batches in bursts, so a median of single steps would ignore the steps that wait, and a median of few blocks
+depends on how many bursts a block contains. A mean of all would include a checkpoint or other load on the machine. The
+GPU is synchronised only between blocks: within a block the host runs ahead as it does in training.
 """
 
 import gc
@@ -19,33 +18,33 @@ from ._durations import in_words, middle_mean
 from ._exceptions import EpochsFinished
 from ._gpu import synchronise_all
 
-# SPDL's rule: below, a faster loader is not worth the work; above, it is.
+# SPDL's thresholds: below the first a faster loader is not worth the work, above the second it is.
 NOT_WORTH_BELOW = 0.05
 WORTH_ABOVE = 0.10
-# Blocks a phase: few, so that a block is longer than a burst of a loader with many workers.
+# Blocks of a phase: few, so that a block is longer than a burst of a loader with many workers.
 _BLOCKS = 5
-# A difference of step times before and after that the result should not hide.
+# A relative difference of the step times before and after the replay, or an uncertainty, that gets a note.
 _DRIFT = 0.05
 
 
 @dataclass(frozen=True)
 class Headspace:
-    """What :func:`forebay.headspace` found. Times are seconds a step, each the mean of the middle half of blocks.
+    """The result of :func:`forebay.headspace`. Times are seconds a step, each the interquartile mean over blocks.
 
     Attributes:
-        step_seconds: with data: over the steps before and after the replay.
-        step_seconds_without_loading: of the replayed batches.
-        headspace: the share of the step that free data would save, 0 to 1; 0 where the replay was not faster.
-        hours_saved: the hours that this is over the remaining steps; None where their number is not known.
-        hours_remaining: what those steps take with data; None likewise.
+        step_seconds: with data, before and after the replay.
+        step_seconds_without_loading: with the repeated batches.
+        headspace: the share of the step that free data would save, 0 to 1; 0 if the replay was not faster.
+        hours_saved: the hours saved over the remaining steps; None if their number is unknown.
+        hours_remaining: the hours that those steps take with data; None likewise.
         worth: ``"no"`` below 5 %, ``"yes"`` above 10 %, between them ``"maybe"``.
-        wait_seconds: how much of the difference is waiting in ``next``.
-        disturbance_seconds: the rest of it: the step itself is slower while the loader works.
+        wait_seconds: the part of the difference that is waiting in ``next``.
+        disturbance_seconds: the rest of the difference: the step itself is slower while the loader works.
         step_seconds_before: with data, before the replay.
-        step_seconds_after: with data, after it; None where that was left out.
-        uncertainty: of the headspace, as a share: half the spread of the middle half of the blocks.
-        steps_measured: with data and replayed, warm-up left out.
-        notes: what makes the result doubtful, if anything.
+        step_seconds_after: with data, after the replay; None with ``measure_after=False``.
+        uncertainty: of the headspace, as a share: half the interquartile range of the blocks.
+        steps_measured: the numbers of steps with data and replayed, without warm-up.
+        notes: reasons to doubt the result, if any.
     """
 
     step_seconds: float
@@ -64,16 +63,12 @@ class Headspace:
 
     @property
     def sentence(self) -> str:
-        """The result for a person, in one sentence."""
-        opening = {
-            "no": "making loading faster is not worth the work",
-            "maybe": "making loading faster may be worth the work",
-            "yes": "making loading faster is worth the work",
-        }[self.worth]
+        """The result in one sentence."""
+        verdict = {"no": "is not", "maybe": "may be", "yes": "is"}[self.worth]
         text = (
-            f"{opening}: a step takes {in_words(self.step_seconds)} and would take "
-            f"{in_words(self.step_seconds_without_loading)} if data were free, {_percent(self.headspace)} less (± "
-            f"{_percent(self.uncertainty)})"
+            f"making loading faster {verdict} worth the work: a step takes {in_words(self.step_seconds)} and would "
+            f"take {in_words(self.step_seconds_without_loading)} if data were free, {_percent(self.headspace)} less "
+            f"(± {_percent(self.uncertainty)})"
         )
         if self.hours_saved is not None and self.hours_remaining is not None:
             text += f", {_hours(self.hours_saved)} of the remaining {_hours(self.hours_remaining)} hours"
@@ -86,7 +81,7 @@ class Headspace:
         return text
 
     def to_dict(self) -> dict[str, Any]:
-        """Every figure and the sentence, as plain values."""
+        """All attributes and the sentence, as plain values."""
         return {
             **asdict(self),
             "steps_measured": {"with_data": self.steps_measured[0], "replayed": self.steps_measured[1]},
@@ -125,29 +120,28 @@ def headspace(
     remaining_steps: Optional[int] = None,
     remaining_epochs: Optional[float] = None,
 ) -> Headspace:
-    """Measures what training would gain if loading were free: works with any loader and any framework.
+    """Measures how much faster training would be if loading were free. Works with any loader and any framework.
 
-    Trains `after` steps on the loader's batches, then `steps` on the first `batches` of them again and again, with the
-    loader dropped, then `after` steps with data again. This changes the model and trains on repeated batches: call it
-    with a model to throw away. A source that ends is iterated again. Under ``torch.distributed`` every rank calls it
-    with the same numbers, and every rank's loader must last for the same number of steps.
+    Trains `after` steps on the loader's batches, then `steps` steps on copies of the first `batches` of them, with the
+    loader dropped, then `after` steps with data again. The model trains on repeated batches: use a throw-away model. A
+    loader whose epoch ends is iterated again. Under ``torch.distributed`` every rank must call this with the same
+    numbers, and every rank's loader must deliver the same number of batches.
 
         result = forebay.headspace(lambda: forebay.torch.Loader("train.toml"), train_step, remaining_epochs=90)
         print(result)
 
     Args:
-        make_loader: makes the loader, once for each of the two phases with data. It should be made in there, so that
-            it ends when it is dropped.
-        step: what the trainer does with a batch, whole: copy to the device, forward, backward, optimizer.
-        batches: how many batches are kept for the replay, as copies.
-        after: the steps with data before the replay; after it, as many again.
-        steps: the replayed steps.
-        warm_up: steps that are left out at the start of each phase; left out: a fifth of `after`, and at least
-            `batches`. Take more than the loader reads ahead: what it had ready at the start says nothing of its speed.
-        measure_after: False leaves the third phase out, and with it the check that nothing else changed meanwhile.
-        remaining_steps: for the hours that free data would save.
-        remaining_epochs: the same in epochs of ``len(loader)`` steps. Left out both: a loader's own `epochs`, if it
-            has them.
+        make_loader: creates the loader, once for each of the two phases with data. A loader created elsewhere would
+            continue to load during the replay.
+        step: the trainer's whole step: copy to the device, forward, backward, optimizer.
+        batches: the number of batches that are copied for the replay.
+        after: the number of steps with data before the replay, and again after it.
+        steps: the number of replayed steps.
+        warm_up: the number of steps discarded at the start of each phase. Default: a fifth of `after`, at least
+            `batches`. Choose more than the loader prefetches: batches ready at the start do not show its speed.
+        measure_after: False omits the third phase, which checks that nothing else changed meanwhile.
+        remaining_steps: the number of steps for which the saved hours are computed.
+        remaining_epochs: the same in epochs of ``len(loader)`` steps. Default of both: the loader's ``epochs``, if any.
 
     Raises:
         ValueError: too few steps for a measurement, or the loader gives too few batches.
@@ -167,7 +161,7 @@ def headspace(
     loader = make_loader()
     hours_per_step_second = _remaining_steps(loader, remaining_steps, remaining_epochs)
     source = _epochs(loader, after)
-    # The generator has it; this frame must not keep it through the replay.
+    # Only the generator may hold the loader, so that it is dropped for the replay.
     del loader
     run = iter(CacheLoader(source, num_caches=batches, return_caches_after=after, stop_after=after + steps))
     before = _measure(run, step, after, left_out)
@@ -176,7 +170,7 @@ def headspace(
     with_data = before
     later: Optional[_Phase] = None
     if measure_after:
-        # What the replay kept is garbage now, and should not be collected within a step.
+        # The replay's copies are garbage now and should not be collected during a step.
         gc.collect()
         later = _measure(_epochs(make_loader(), after), step, after, left_out)
         with_data = before.joined(later)
@@ -185,7 +179,7 @@ def headspace(
 
 @dataclass(frozen=True)
 class _Phase:
-    """Means of blocks: of the whole step, and of the wait within it."""
+    """The means of a phase's blocks: of the whole step, and of its wait."""
 
     step_means: list[float]
     wait_means: list[float]
@@ -195,7 +189,7 @@ class _Phase:
         return _Phase(self.step_means + other.step_means, self.wait_means + other.wait_means, self.steps + other.steps)
 
     def relative_spread(self) -> float:
-        """Half of what the middle half of the blocks spans, as a share of their mean."""
+        """Half the interquartile range of the blocks, as a share of their mean."""
         ordered = sorted(self.step_means)
         quarter = len(ordered) // 4
         span = ordered[-1 - quarter] - ordered[quarter]
@@ -219,7 +213,7 @@ def _measure(source: Iterator[Any], step: Callable[[Any], Any], count: int, left
             batch = next(source)
             waited += perf_counter() - asked
             step(batch)
-            # Else it would be held while the next one is asked for, one slot more than the trainer's own loop holds.
+            # Not held while the next one is requested: that would be one slot more than in the trainer's own loop.
             del batch
         synchronise_all()
         phase.step_means.append((perf_counter() - begun) / length)
@@ -275,7 +269,7 @@ def _judge(
     free_seconds = middle_mean(replay.step_means)
     saved = max(step_seconds - free_seconds, 0.0)
     share = saved / step_seconds
-    # Of the wait only what the step gains without it: what passes while the GPU works costs nothing.
+    # At most the time saved: a wait that overlaps with work of the GPU costs nothing.
     waiting = min(max(middle_mean(with_data.wait_means) - middle_mean(replay.wait_means), 0.0), saved)
     before_seconds = middle_mean(before.step_means)
     after_seconds = None if later is None else middle_mean(later.step_means)
@@ -288,8 +282,8 @@ def _judge(
     uncertainty = max(with_data.relative_spread(), replay.relative_spread())
     if uncertainty > _DRIFT:
         notes.append(
-            f"step times vary by {_percent(uncertainty)}, as much as what is asked: raise `after` and `steps`, or keep "
-            "other work off the machine"
+            f"step times vary by {_percent(uncertainty)}, too much for a clear result: raise `after` and `steps`, or "
+            "keep other work off the machine"
         )
     return Headspace(
         step_seconds=step_seconds,

@@ -82,13 +82,8 @@ class Loader:
         self._terms = self._session.terms()
         # The newest iterator, and the state at its start.
         self._newest: Optional[tuple[Iterator[dict[str, Any]], str]] = None
-        _log.info(
-            "rank %d of %d, from %s; stream %s",
-            self.rank,
-            self.world_size,
-            self.rank_source,
-            self.stream,
-        )
+        names = self.rank, self.world_size, self.rank_source, self.stream
+        _log.info("rank %d of %d, from %s; stream %s", *names)
         if state is not None and compare_ranks:
             try:
                 compare_states(dict(state), self.rank, self.world_size)

@@ -1,22 +1,22 @@
-"""What one rank tells the others of its steps and its loader, as plain values that travel in one collective.
+"""One rank's measurements of its steps and its loader, which the ranks exchange in one collective.
 
-Everything in it is the rank's own: measured where it does not wait for other ranks, or marked where it does.
+All values are of this rank alone: measured where it does not wait for other ranks, or marked if it does.
 """
 
 import socket
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Optional
 
 from ._durations import typical
 from ._step_timer import StepTimer
 
-# A slot is whole pages, so a smaller batch's bytes are mostly rounding.
-_BYTES_THAT_SPEAK = 64 * 1024
+# The bytes of a slot are rounded up to pages, so those of a smaller batch do not show its samples' sizes.
+_MIN_BATCH_BYTES = 64 * 1024
 
 
 @dataclass
 class StageFigures:
-    """One stage of the daemon: seconds a sample, and how many samples it does at once."""
+    """One stage of the daemon: the mean seconds of a sample, and the maximum number of concurrent samples."""
 
     name: str
     seconds: float
@@ -25,22 +25,22 @@ class StageFigures:
 
 @dataclass
 class RankFigures:
-    """One rank.
+    """The measurements of one rank.
 
     Attributes:
-        step_seconds: a step, wait included; the same on all ranks where a collective holds them together.
-        wait_seconds: of it the wait for data, before any collective.
-        phase_seconds: the phases' medians, in the order in which they first came.
-        has_barriers: whether the phases are free of waits for other ranks.
-        waits_from_step: the number of the step that the first of `waits` belongs to.
-        waits: of the last steps, one by one; empty where there was no timer.
-        batch_samples: of a full batch; None where the loader does not say.
-        batch_bytes: of a batch, in the mean, in whole pages.
-        sample_bytes: of a sample; None where batches are so small that their pages say nothing of it.
-        stages: the daemon's; the first reads.
-        limit: the daemon's verdict, in a word.
-        limit_sentence: the same in words.
-        error: why the loader's figures are missing.
+        step_seconds: a step, wait included; the same on all ranks that synchronise in a collective.
+        wait_seconds: the step's wait for data, before any collective.
+        phase_seconds: the phases' medians, in order of first use.
+        has_barriers: whether barriers exclude waits for other ranks from the phases.
+        waits_from_step: the number of the step of the first of `waits`.
+        waits: the waits of the last steps; empty without a timer.
+        batch_samples: the samples of a full batch; None if the loader does not report it.
+        batch_bytes: the mean bytes of a batch, in whole pages.
+        sample_bytes: the mean bytes of a sample; None if batches are too small to tell.
+        stages: the daemon's stages; the first one reads.
+        limit: the limit that the daemon's verdict names.
+        limit_sentence: the verdict's sentence.
+        error: why the loader's measurements are missing.
     """
 
     rank: int
@@ -60,27 +60,17 @@ class RankFigures:
     error: Optional[str] = None
 
     def to_dict(self) -> dict[str, Any]:
-        """All but the single waits, as plain values."""
-        return {
-            "rank": self.rank,
-            "host": self.host,
-            "step_seconds": self.step_seconds,
-            "wait_seconds": self.wait_seconds,
-            "phase_seconds": dict(self.phase_seconds),
-            "has_barriers": self.has_barriers,
-            "batch_samples": self.batch_samples,
-            "batch_bytes": self.batch_bytes,
-            "stages": [
-                {"name": stage.name, "ave_time": stage.seconds, "concurrency": stage.concurrency}
-                for stage in self.stages
-            ],
-            "limit": self.limit,
-            "error": self.error,
-        }
+        """The measurements without the single waits, as plain values."""
+        values = asdict(self)
+        for key in ("waits", "waits_from_step", "sample_bytes", "limit_sentence"):
+            del values[key]
+        for stage in values["stages"]:
+            stage["ave_time"] = stage.pop("seconds")
+        return values
 
 
 def collect(rank: int, source: Any) -> RankFigures:
-    """This rank's figures from a timer or a loader. It raises nothing: the other ranks wait in the collective."""
+    """This rank's measurements, from a timer or a loader. Raises nothing, since other ranks wait in the collective."""
     figures = RankFigures(rank, socket.gethostname())
     loader = source
     try:
@@ -108,23 +98,16 @@ def _add_steps(figures: RankFigures, timer: StepTimer) -> None:
 def _add_loader(figures: RankFigures, loader: Any, stats: dict[str, Any]) -> None:
     client = stats["client"]
     batches = client["batches"]
-    session = next(
-        (
-            session
-            for session in stats["sessions"]
-            if session["stream"] == loader.stream and session["rank"] == loader.rank
-        ),
-        None,
-    )
     if not figures.waits and batches > 1:
-        # The client leaves the first wait, its start, out of the total.
+        # The client's total does not include the first wait, its start.
         figures.wait_seconds = client["wait_seconds"]["total"] / (batches - 1)
-        if session is not None:
-            figures.step_seconds = session["seconds"] / batches
+        for session in stats["sessions"]:
+            if session["stream"] == loader.stream and session["rank"] == loader.rank:
+                figures.step_seconds = session["seconds"] / batches
     figures.batch_samples = loader.batch_size
     if batches:
         figures.batch_bytes = client["bytes"] / batches
-        if figures.batch_bytes >= _BYTES_THAT_SPEAK:
+        if figures.batch_bytes >= _MIN_BATCH_BYTES:
             figures.sample_bytes = figures.batch_bytes / max(loader.batch_size, 1)
     stages = next((stream["stages"] for stream in stats["streams"] if stream["name"] == loader.stream), stats["stages"])
     figures.stages = [

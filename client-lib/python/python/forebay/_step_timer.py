@@ -1,11 +1,11 @@
-"""Where a training step's time goes: the wait for the batch, the trainer's own work, and the phases that it names.
+"""Where a training step's time goes: the wait for the batch, the trainer's work, and the phases that the trainer names.
 
-A timer belongs to one training thread of one rank; nothing here talks to other ranks but the barriers that were asked
-for. Who is slow among ranks is asked in `_straggler`.
+A timer belongs to one training thread of one rank. It communicates with other ranks only by the barriers that the user
+requests; `_straggler` compares the ranks.
 """
 
 import json
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from time import perf_counter
@@ -15,13 +15,13 @@ from ._durations import Durations, in_words
 from ._gpu import cuda_device
 from ._ranks import initialised_distributed
 
-# Steps whose times are kept one by one, for the comparison of ranks step by step.
+# The number of last steps whose times are kept one by one, to compare the ranks step by step.
 RECENT_STEPS = 256
-# Events of phases that a GPU has not reached yet. A host is some hundred launches ahead of its GPU at most; what is
-# more than this is dropped and counted.
-_PENDING_PHASES = 4096
-# From so many on, finished ones are looked for at every phase.
-_HARVEST_FROM = 64
+# The maximum number of phases whose events the GPU has not reached; further ones are dropped and counted. A host runs
+# some hundred launches ahead of its GPU at most.
+_MAX_PENDING_PHASES = 4096
+# With this many pending phases, each phase also collects the finished ones.
+_COLLECT_FROM = 64
 
 
 class StepTimer:
@@ -35,22 +35,22 @@ class StepTimer:
                 loss.backward()
         print(timer.report())
 
-    A *wait* is one call of ``next``; a step's *work* is from there to the following call. The first wait is the
-    loader's start and is reported apart. Memory does not grow with the steps.
+    A *wait* is one call of ``next``; a step's *work* is the time until the next call. The first wait is the loader's
+    start and is reported separately. Memory use does not grow with the number of steps.
 
-    On a GPU the phases are timed by CUDA events on the current stream, and the host waits for nothing until the report;
-    waits and steps are on the host's clock there, which runs ahead of the GPU: over many steps their mean is right.
+    On a GPU, CUDA events on the current stream time the phases, and the host does not wait before the report. Waits and
+    steps are timed on the host, which runs ahead of the GPU: use their means over many steps.
 
-    A phase with a collective in it (``backward`` under DDP, anything under FSDP) contains the wait for the slowest
-    rank. ``barriers=True`` separates the two: a barrier before each phase, so that no rank's phase begins with another
-    one's delay, and one after it, timed apart as the wait for other ranks. Barriers slow training down and, on a GPU,
-    make the host wait for it; use them for some hundred steps.
+    A phase that contains a collective (``backward`` under DDP, every phase under FSDP) includes the wait for the
+    slowest rank. ``barriers=True`` separates the two by a barrier before each phase and one after it, which is timed as
+    the wait for other ranks. Barriers slow training down and, on a GPU, make the host wait; use them for some hundred
+    steps.
 
     Args:
-        loader: what :meth:`steps` iterates when it is given nothing.
-        device: the phases' device; left out: the loader's `device`, if it has one, else the host's clock.
-        barriers: puts barriers of ``torch.distributed`` around the phases. Every rank runs the same phases then.
-        group: the process group of the barriers; left out: all ranks.
+        loader: the default loader of :meth:`steps`.
+        device: the device of the phases. Default: the loader's ``device`` if it has one, else the host's clock is used.
+        barriers: puts barriers of ``torch.distributed`` around the phases. Every rank must run the same phases.
+        group: the process group of the barriers. Default: all ranks.
     """
 
     def __init__(
@@ -69,20 +69,20 @@ class StepTimer:
         self.reset()
 
     def reset(self) -> None:
-        """Forgets all steps so far, for instance the warm-up. Every rank does it at the same step, or none."""
+        """Discards all steps so far, such as the warm-up. Every rank must call it at the same step, or none."""
         self.wait = Durations()
         self.work = Durations()
         self.step = Durations()
-        self.phases: dict[str, Durations] = {}
-        self.barrier_waits: dict[str, Durations] = {}
+        self.phases: dict[str, Durations] = defaultdict(Durations)
+        self.barrier_waits: dict[str, Durations] = defaultdict(Durations)
         self.steps_done = 0
         self.phases_dropped = 0
-        # Of the last steps, oldest first: wait and step.
+        # The wait and the whole time of each of the last steps, oldest first.
         self.recent: deque[tuple[float, float]] = deque(maxlen=RECENT_STEPS)
         self._pending: deque[tuple[str, Any, Any]] = deque()
 
     def steps(self, loader: Optional[Iterable[Any]] = None) -> Iterator[Any]:
-        """Iterates over the loader's batches and times each step. It keeps no batch."""
+        """Iterates over the loader's batches and times each step. Holds no batch."""
         if loader is not None:
             self.loader = loader
         if self.loader is None:
@@ -93,19 +93,22 @@ class StepTimer:
         return self.steps()
 
     def __bool__(self) -> bool:
-        # `timer or …` asks whether there is one, not for the loader's length.
+        # A timer is true whatever the loader's length.
         return True
 
     def __len__(self) -> int:
         return len(self.loader)  # type: ignore[arg-type]
 
     def __call__(self, phase: str) -> "_Phase":
-        """A context manager that times a phase of the step by that name. Phases may lie within each other."""
+        """A context manager that times a phase of the step. Phases may be nested."""
         return _Phase(self, phase)
 
     def report(self) -> "StepReport":
-        """The figures so far. Waits for the GPU first, where phases are timed on one."""
-        self._collect_all()
+        """The measurements so far. Waits for the GPU first if phases are timed on one."""
+        if self._pending:
+            self._wait_for_device()
+        while self._pending:
+            self._collect_oldest()
         return StepReport(
             steps=self.steps_done,
             first_wait_seconds=self.first_wait_seconds,
@@ -117,7 +120,7 @@ class StepTimer:
             phases_dropped=self.phases_dropped,
         )
 
-    # Below: what the iterator and the phases call.
+    # Called by the iterator and the phases.
 
     def _step_ended(self, wait: Optional[float], work: float) -> None:
         self.steps_done += 1
@@ -127,7 +130,7 @@ class StepTimer:
         self.recent.append((wait or 0.0, (wait or 0.0) + work))
 
     def _waited(self, seconds: float) -> Optional[float]:
-        """The wait as a step's part: None for the loader's start."""
+        """The wait to count for the step: None for the loader's start."""
         if self.first_wait_seconds is None:
             self.first_wait_seconds = seconds
             return None
@@ -135,20 +138,17 @@ class StepTimer:
         return seconds
 
     def _phase_ended(self, name: str, seconds: float) -> None:
-        durations = self.phases.get(name)
-        if durations is None:
-            durations = self.phases[name] = Durations()
-        durations.record(seconds)
+        self.phases[name].record(seconds)
 
     def _barrier(self) -> float:
-        """Meets the other ranks; how long that took."""
+        """Waits for the other ranks; the seconds that it took."""
         distributed = initialised_distributed()
         if distributed is None:
             return 0.0
         self._wait_for_device()
         begun = perf_counter()
         distributed.barrier(group=self.group)
-        # NCCL's barrier is work on the device.
+        # NCCL's barrier runs on the device.
         self._wait_for_device()
         return perf_counter() - begun
 
@@ -168,10 +168,10 @@ class StepTimer:
 
     def _phase_launched(self, name: str, begun: Any, ended: Any) -> None:
         self._pending.append((name, begun, ended))
-        if len(self._pending) >= _HARVEST_FROM:
+        if len(self._pending) >= _COLLECT_FROM:
             while self._pending and self._pending[0][2].query():
                 self._collect_oldest()
-        if len(self._pending) > _PENDING_PHASES:
+        if len(self._pending) > _MAX_PENDING_PHASES:
             self._pending.popleft()
             self.phases_dropped += 1
 
@@ -179,12 +179,6 @@ class StepTimer:
         name, begun, ended = self._pending.popleft()
         self._phase_ended(name, begun.elapsed_time(ended) / 1e3)
         self._spare_events += (begun, ended)
-
-    def _collect_all(self) -> None:
-        if self._pending:
-            self._wait_for_device()
-        while self._pending:
-            self._collect_oldest()
 
 
 class _Steps:
@@ -211,7 +205,7 @@ class _Steps:
 
 
 class _Phase:
-    """Times what is under its `with`."""
+    """Times the block of its `with`."""
 
     def __init__(self, timer: StepTimer, name: str) -> None:
         self._timer = timer
@@ -227,34 +221,31 @@ class _Phase:
     def __exit__(self, kind: object, *_: object) -> None:
         timer = self._timer
         if kind is not None:
-            # A phase that failed has no time, and the other ranks may not come to the barrier.
+            # A failed phase is not counted, and the other ranks may not reach the barrier.
             return
         if timer._cuda is None:
             timer._phase_ended(self._name, perf_counter() - self._begun)
         else:
             timer._phase_launched(self._name, self._begun, timer._record_event())
         if timer.barriers:
-            waits = timer.barrier_waits.get(self._name)
-            if waits is None:
-                waits = timer.barrier_waits[self._name] = Durations()
-            waits.record(timer._barrier())
+            timer.barrier_waits[self._name].record(timer._barrier())
 
 
 @dataclass(frozen=True)
 class StepReport:
-    """What a :class:`forebay.StepTimer` counted. Times are in seconds.
+    """The measurements of a :class:`forebay.StepTimer`, in seconds.
 
-    Each set of figures has the keys count, total, mean, p50, p90 and p99; quantiles are right to 2.2 %.
+    Each dict of measurements has the keys count, total, mean, p50, p90 and p99; quantiles are accurate to 2.2 %.
 
     Attributes:
-        steps: the steps that ended.
+        steps: the number of completed steps.
         first_wait_seconds: the loader's start; None before the first batch.
-        wait: of the calls of ``next`` after it.
-        work: from one batch to the call for the next one.
-        step: both together.
-        phases: by the name of the phase.
-        barrier_waits: likewise: the wait for other ranks after it, with barriers.
-        phases_dropped: phases that were not counted, because a GPU was too far behind.
+        wait: the calls of ``next`` after the first.
+        work: the times from a batch to the next call of ``next``.
+        step: wait and work together.
+        phases: the phases, by name.
+        barrier_waits: the waits for other ranks after each phase, by name, with barriers.
+        phases_dropped: the number of phases that were not counted because the GPU was too far behind.
     """
 
     steps: int
@@ -267,7 +258,7 @@ class StepReport:
     phases_dropped: int
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain values."""
+        """All attributes as plain values."""
         return asdict(self)
 
     def to_json(self) -> str:

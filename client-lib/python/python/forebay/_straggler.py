@@ -1,17 +1,17 @@
-"""Which rank holds the others up, and why.
+"""Which rank delays the others, and why.
 
-Where ranks meet in a collective every step, they all take as long as the slowest one, and the step time says nothing of
-who that is. What tells them apart is what each measures before it meets the others:
+Ranks that synchronise in a collective every step all take as long as the slowest one, so step times do not identify it.
+Times that end before a collective do:
 
-- The wait for data ends before the step's first collective. It is a rank's own: a rank that waits in an all-reduce for
-  another one has its next batch ready meanwhile and waits the less for data, never the more.
-- A phase without a collective is a rank's own too. A phase with one is long on every rank but the slow one, which comes
-  last and finds the others there. So a rank counts as slow in a phase only when it takes longer there than most ranks
-  do; where as many ranks are slow as are not, or there are two ranks, that cannot be told apart without barriers. That
-  most ranks are slow, and the few that seem to be only wait for them, is not excluded without barriers either.
-- The daemon's figures are of its own work and know no other rank.
+- The wait for data ends before the step's first collective. While a rank waits in an all-reduce for another one, its
+  next batch is loaded, which shortens its wait for data and never lengthens it.
+- A phase without a collective is not affected by other ranks. A phase with one is long on every rank except the slow
+  one, which arrives last. So a rank counts as slow in a phase only if it takes longer there than most ranks. If half of
+  the ranks differ from the other half, or there are two ranks, only barriers can tell which half is slow. Without
+  barriers it also remains possible that most ranks are slow and the few others wait for them.
+- The daemon's measurements cover only its own work.
 
-The judgement is a function of the figures of all ranks alone, so every rank comes to the same.
+The result is a function of all ranks' measurements, so it is the same on every rank.
 """
 
 import json
@@ -23,56 +23,48 @@ from ._durations import in_words, low_median, typical
 from ._rank_figures import RankFigures, StageFigures, collect
 from ._ranks import initialised_distributed, name_ranks
 
-# Of a step; less than this is not worth a name.
+# The smallest share of a step that is reported.
 _MATTERS = 0.05
-# A stage's time or a batch's size against the other ranks'.
+# The smallest reported ratio of a stage's time, and of a batch's size, to the other ranks'.
 _SLOWER_STAGE = 1.3
 _LARGER_BATCH = 1.2
-# A rank holds the others up when it is among the slow ones in so many of the steps in which anyone is.
+# Ranks are named as slow if one of them is the slowest in this share of the slow steps; else the straggler moves.
 _STEADY = 0.6
 
 
 @dataclass(frozen=True)
 class StragglerReport:
-    """What :func:`forebay.straggler_report` found; the same on every rank.
+    """The result of :func:`forebay.straggler_report`, the same on every rank.
 
     Attributes:
         cause: ``"waits-for-data"``, ``"slow-stage"``, ``"slow-storage"``, ``"larger-batches"`` or ``"slow-compute"``
-            of the slow ranks; ``"everywhere"``: loading is too slow on all ranks; ``"none"``: no rank holds the others
-            up; ``"unknown"``: no rank waits for data, and more cannot be told without phases or barriers.
-        ranks: the slow ranks, the slowest first; empty where no rank is named.
-        stage: the daemon's stage or the trainer's phase that is slow, where it is one.
-        moves: whether the slowest rank is another one from step to step.
-        lost_seconds: of a step, what the cause costs all ranks.
-        sentence: all of it for a person.
-        figures: of all ranks, in order.
+            of the slow ranks; ``"everywhere"``: loading is too slow on all ranks; ``"none"``: no rank delays the
+            others; ``"unknown"``: no rank waits for data, and phases or barriers are needed to find out more.
+        sentence: the result in one sentence.
+        figures: the measurements of all ranks, in order.
+        ranks: the slow ranks, the slowest first; empty if no rank is named.
+        stage: the slow stage of the daemon or phase of the trainer, if there is one.
+        moves: whether the slowest rank changes from step to step.
+        lost_seconds: the time of a step that the cause costs all ranks.
     """
 
     cause: str
-    ranks: tuple[int, ...]
-    stage: Optional[str]
-    moves: bool
-    lost_seconds: float
     sentence: str
     figures: tuple[RankFigures, ...]
+    ranks: tuple[int, ...] = ()
+    stage: Optional[str] = None
+    moves: bool = False
+    lost_seconds: float = 0.0
 
     @property
     def rank(self) -> Optional[int]:
-        """The slowest rank; None where no rank is named."""
+        """The slowest rank; None if no rank is named."""
         return self.ranks[0] if self.ranks else None
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain values."""
-        return {
-            "cause": self.cause,
-            "rank": self.rank,
-            "ranks": list(self.ranks),
-            "stage": self.stage,
-            "moves": self.moves,
-            "lost_seconds": self.lost_seconds,
-            "sentence": self.sentence,
-            "figures": [rank.to_dict() for rank in self.figures],
-        }
+        """All attributes as plain values."""
+        values = {**vars(self), "rank": self.rank, "ranks": list(self.ranks)}
+        return {**values, "figures": [rank.to_dict() for rank in self.figures]}
 
     def to_json(self) -> str:
         """:meth:`to_dict` as one line of JSON."""
@@ -94,14 +86,14 @@ class StragglerReport:
 
 
 def straggler_report(timer_or_loader: Any, group: Any = None) -> StragglerReport:
-    """Gathers all ranks' figures and names the slow rank and the cause. Collective: every rank calls it, or none.
+    """Gathers all ranks' measurements and names the slow rank and the cause. A collective: every rank must call it.
 
-    Without ``torch.distributed`` there is one rank, and only its wait can be told.
+    Without ``torch.distributed`` there is one rank, and the report has only its wait.
 
     Args:
-        timer_or_loader: this rank's :class:`forebay.StepTimer`, which knows its loader, or a Forebay loader. A timer
-            sees the steps one by one, so it also finds a straggler that moves; with phases it finds slow computing.
-        group: the process group whose ranks are compared; left out: all.
+        timer_or_loader: this rank's :class:`forebay.StepTimer`, or a Forebay loader. A timer measures each step, so it
+            also detects a straggler that moves between ranks; with phases it detects slow computing.
+        group: the process group whose ranks are compared. Default: all ranks.
     """
     distributed = initialised_distributed()
     if distributed is None:
@@ -113,11 +105,11 @@ def straggler_report(timer_or_loader: Any, group: Any = None) -> StragglerReport
 
 
 def judge(figures: Sequence[RankFigures]) -> StragglerReport:
-    """The report on these ranks' figures."""
+    """The report on these ranks' measurements."""
     figures = tuple(sorted(figures, key=lambda rank: rank.rank))
     step_seconds = low_median([rank.step_seconds for rank in figures])
     if step_seconds <= 0:
-        return _nothing(figures, "unknown", "no steps were timed so far")
+        return StragglerReport("unknown", "no steps were timed so far", figures)
     matters = _MATTERS * step_seconds
     slow_phase = _find_slow_phase(figures, matters)
     waits = [rank.wait_seconds for rank in figures]
@@ -155,7 +147,7 @@ def _shared_phases(figures: Sequence[RankFigures]) -> list[str]:
 
 
 def _find_slow_phase(figures: Sequence[RankFigures], matters: float) -> Optional[_SlowPhase]:
-    """The phase in which a minority (with barriers: up to a half) takes longest beyond what is usual."""
+    """The phase in which a minority of ranks (with barriers: up to half) exceeds the median the most."""
     has_barriers = all(rank.has_barriers for rank in figures)
     found: Optional[_SlowPhase] = None
     for name in _shared_phases(figures):
@@ -171,14 +163,14 @@ def _find_slow_phase(figures: Sequence[RankFigures], matters: float) -> Optional
 
 
 def _waits_by_step(figures: Sequence[RankFigures]) -> list[list[float]]:
-    """All ranks' waits, one list a step, of the steps that every rank has kept."""
+    """The waits of all ranks, a list for each step that every rank has kept."""
     first = max(rank.waits_from_step for rank in figures)
     last = min(rank.waits_from_step + len(rank.waits) for rank in figures)
     return [[rank.waits[step - rank.waits_from_step] for rank in figures] for step in range(first, last)]
 
 
 def _led(figures: Sequence[RankFigures], steps: list[list[float]], matters: float) -> dict[int, int]:
-    """By rank, in how many steps it waited longest for data, of those in which that cost anything."""
+    """For each rank, the number of steps in which it waited longest, among those with a wait that matters."""
     counts: dict[int, int] = {}
     for step in steps:
         longest = max(step)
@@ -202,27 +194,20 @@ def _waits_for_data(
     slowest = late[0]
     ranks = [rank.rank for rank in late]
     cause, stage, why = _why_late(slowest, [rank for rank in figures if rank.rank not in ranks])
-    who = f"{name_ranks(sorted(ranks))} {'is' if len(ranks) == 1 else 'are'} slow"
-    whose = "" if len(ranks) == 1 else f"rank {slowest.rank} "
-    return StragglerReport(
-        cause=cause,
-        ranks=tuple(ranks),
-        stage=stage,
-        moves=False,
-        lost_seconds=slowest.wait_seconds - usual_wait,
-        sentence=(
-            f"{who}: {whose or 'it '}waits {in_words(slowest.wait_seconds)} of a step of {in_words(step_seconds)} for "
-            f"data, most ranks {in_words(usual_wait)}; {why}"
-        ),
-        figures=figures,
+    opening = "is slow: it" if len(ranks) == 1 else f"are slow: rank {slowest.rank}"
+    sentence = (
+        f"{name_ranks(sorted(ranks))} {opening} waits {in_words(slowest.wait_seconds)} of a step of "
+        f"{in_words(step_seconds)} for data, most ranks {in_words(usual_wait)}; {why}"
     )
+    lost = slowest.wait_seconds - usual_wait
+    return StragglerReport(cause, sentence, figures, ranks=tuple(ranks), stage=stage, lost_seconds=lost)
 
 
 def _why_late(slowest: RankFigures, others: Sequence[RankFigures]) -> tuple[str, Optional[str], str]:
-    """Cause, stage and words, from the loaders' figures against those of the ranks that are not late."""
+    """Cause, stage and explanation: the loader's measurements compared with those of the ranks that are not late."""
     more_bytes = _ratio(slowest.batch_bytes, [rank.batch_bytes for rank in others])
     more_samples = _ratio(slowest.batch_samples, [rank.batch_samples for rank in others])
-    # A larger sample takes longer in every stage, and that is no slowness of the stage.
+    # A larger sample takes longer in every stage, which does not make the stage slow.
     fair = max(_ratio(slowest.sample_bytes, [rank.sample_bytes for rank in others]), 1.0)
     found: Optional[tuple[float, StageFigures, float]] = None
     for stage in slowest.stages:
@@ -230,7 +215,7 @@ def _why_late(slowest: RankFigures, others: Sequence[RankFigures]) -> tuple[str,
         usual = low_median(same) * fair
         if not same or stage.seconds < _SLOWER_STAGE * usual:
             continue
-        # What the slowness costs the stage's output, with so many samples at once.
+        # The cost in the stage's output, which makes `concurrency` samples at once.
         excess = (stage.seconds - usual) / stage.concurrency
         if found is None or excess > found[0]:
             found = excess, stage, usual
@@ -252,31 +237,22 @@ def _why_late(slowest: RankFigures, others: Sequence[RankFigures]) -> tuple[str,
 
 
 def _ratio(value: Optional[float], others: Sequence[Optional[float]]) -> float:
-    """The value against the others' median; 1 where one of them is not known."""
+    """The ratio of the value to the others' median; 1 if one of them is unknown."""
     known = [other for other in others if other]
     return value / low_median(known) if value and known else 1.0
 
 
 def _slow_compute(figures: tuple[RankFigures, ...], phase: _SlowPhase, step_seconds: float) -> StragglerReport:
     several = len(phase.ranks) > 1
-    doubt = (
-        ""
-        if all(rank.has_barriers for rank in figures)
-        else f"; if `{phase.name}` is where ranks wait for each other, StepTimer(barriers=True) makes sure"
+    sentence = (
+        f"{name_ranks(sorted(phase.ranks))} {'compute' if several else 'computes'} slowly: `{phase.name}` takes "
+        f"{'up to ' if several else ''}{in_words(phase.seconds)} there and {in_words(phase.usual)} on most ranks, "
+        f"of a step of {in_words(step_seconds)}; look for other work on that machine, clocks and temperature"
     )
-    return StragglerReport(
-        cause="slow-compute",
-        ranks=tuple(phase.ranks),
-        stage=phase.name,
-        moves=False,
-        lost_seconds=phase.excess,
-        sentence=(
-            f"{name_ranks(sorted(phase.ranks))} {'compute' if several else 'computes'} slowly: `{phase.name}` takes "
-            f"{'up to ' if several else ''}{in_words(phase.seconds)} there and {in_words(phase.usual)} on most ranks, "
-            f"of a step of {in_words(step_seconds)}; look for other work on that machine, clocks and temperature{doubt}"
-        ),
-        figures=figures,
-    )
+    if not all(rank.has_barriers for rank in figures):
+        sentence += f"; if `{phase.name}` is where ranks wait for each other, StepTimer(barriers=True) makes sure"
+    ranks = tuple(phase.ranks)
+    return StragglerReport("slow-compute", sentence, figures, ranks, phase.name, lost_seconds=phase.excess)
 
 
 def _everywhere(
@@ -288,7 +264,7 @@ def _everywhere(
     matters: float,
 ) -> StragglerReport:
     led = _led(figures, steps, matters)
-    # Where all ranks wait for as long in the same steps, the one that is longest by a hair says nothing.
+    # If all ranks wait equally long in the same steps, the slightly longest wait is chance.
     moves = bool(steps) and usual_wait < 0.8 * lost
     if moves:
         most = sorted(led.items(), key=lambda item: (-item[1], item[0]))[:4]
@@ -301,18 +277,11 @@ def _everywhere(
         if rank.limit not in (None, "none", "trainer"):
             limits.setdefault(str(rank.limit), []).append(rank.rank)
     named = "; ".join(f"the limit of {name_ranks(ranks)} is `{limit}`" for limit, ranks in limits.items())
-    return StragglerReport(
-        cause="everywhere",
-        ranks=(),
-        stage=None,
-        moves=moves,
-        lost_seconds=lost,
-        sentence=(
-            f"{opening}; in all, a step of {in_words(step_seconds)} loses {in_words(lost)}: loading is too slow on all "
-            f"ranks{'; ' + named if named else ''}"
-        ),
-        figures=figures,
+    sentence = (
+        f"{opening}; in all, a step of {in_words(step_seconds)} loses {in_words(lost)}: loading is too slow on all "
+        f"ranks{'; ' + named if named else ''}"
     )
+    return StragglerReport("everywhere", sentence, figures, moves=moves, lost_seconds=lost)
 
 
 def _no_straggler(
@@ -320,36 +289,24 @@ def _no_straggler(
 ) -> StragglerReport:
     waits = f"{in_words(longest_wait)} of a step of {in_words(step_seconds)}"
     if len(figures) == 1:
-        return _nothing(figures, "none", f"there is one rank, and it waits {waits} for data")
-    calm = f"no rank waits for data, at most {waits}"
+        return StragglerReport("none", f"there is one rank, and it waits {waits} for data", figures)
+    sentence = f"no rank waits for data, at most {waits}"
     phases = _shared_phases(figures)
     if not phases:
-        return _nothing(
-            figures,
-            "unknown",
-            f"{calm}; whether one of them computes more slowly than the others cannot be told without phases: put "
-            '`with timer("forward"):` and so on around the parts of the step',
+        sentence += (
+            "; whether one of them computes more slowly than the others cannot be told without phases: put "
+            '`with timer("forward"):` and so on around the parts of the step'
         )
+        return StragglerReport("unknown", sentence, figures)
     has_barriers = all(rank.has_barriers for rank in figures)
-    unclear = [
-        name
-        for name in phases
-        if not has_barriers
-        # Between the two ends of all ranks, which chance alone moves apart: twice what one rank's distance counts from.
-        and max(rank.phase_seconds[name] for rank in figures) - min(rank.phase_seconds[name] for rank in figures)
-        >= 2 * matters
-    ]
+    by_phase = {name: [rank.phase_seconds[name] for rank in figures] for name in phases}
+    # The range over all ranks, which chance alone widens: twice the threshold for one rank's distance from the median.
+    unclear = [name for name, times in by_phase.items() if not has_barriers and max(times) - min(times) >= 2 * matters]
     if unclear:
-        return _nothing(
-            figures,
-            "unknown",
-            f"{calm}; the ranks differ in {' and '.join(f'`{name}`' for name in unclear)}, and which of them compute "
-            "and which wait for the others there cannot be told without StepTimer(barriers=True)",
+        sentence += (
+            f"; the ranks differ in {' and '.join(f'`{name}`' for name in unclear)}, and which of them compute and "
+            "which wait for the others there cannot be told without StepTimer(barriers=True)"
         )
-    return _nothing(figures, "none", f"{calm}, and no phase takes one rank longer than the others: no rank is slow")
-
-
-def _nothing(figures: tuple[RankFigures, ...], cause: str, sentence: str) -> StragglerReport:
-    return StragglerReport(
-        cause=cause, ranks=(), stage=None, moves=False, lost_seconds=0.0, sentence=sentence, figures=figures
-    )
+        return StragglerReport("unknown", sentence, figures)
+    sentence += ", and no phase takes one rank longer than the others: no rank is slow"
+    return StragglerReport("none", sentence, figures)

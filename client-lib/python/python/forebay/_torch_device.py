@@ -9,8 +9,7 @@ The native module queues the copies as batches arrive, ahead of the trainer, and
 """
 
 from collections import deque
-from collections.abc import Iterator
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 import torch
 from torch.multiprocessing import reductions
@@ -22,7 +21,7 @@ from ._ragged import Ragged
 # A weak reference to the storage of a tensor and all its views. Not typed in PyTorch.
 _weak: Any = reductions.StorageWeakRef
 
-__all__ = ["DeviceEpoch", "DeviceMemory", "DeviceTensors", "check_options"]
+__all__ = ["DeviceMemory", "DeviceTensors", "check_options"]
 
 
 class DeviceMemory:
@@ -141,7 +140,7 @@ class DeviceTensors:
             )
 
     def take(self, iteration: int) -> Any:
-        """The next batch of an iterator's epoch as a dict; None at its end."""
+        """The next batch of an iterator's epoch as a dict; None at its end, and when a newer iterator has begun."""
         self._memory.refuse_capture()
         if self._static is None:
             self._refuse_more()
@@ -188,17 +187,3 @@ def _ragged(index: int, place: int, table_rows: int, itemsize: int) -> Callable[
         )
 
     return make
-
-
-class DeviceEpoch(Iterator[dict[str, Any]]):
-    """The iterator over the batches of one epoch on the device. Ends when a newer one begins."""
-
-    def __init__(self, tensors: DeviceTensors, iteration: int) -> None:
-        self._tensors = tensors
-        self._iteration = iteration
-
-    def __next__(self) -> dict[str, Any]:
-        batch: Optional[dict[str, Any]] = self._tensors.take(self._iteration)
-        if batch is None:
-            raise StopIteration
-        return batch

@@ -54,18 +54,7 @@ class Loader(_loader.Loader):
         super().__init__(target, rank, world_size, state, timeout, overrides, force=force, compare_ranks=compare_ranks)
 
     def _new_epoch(self) -> Iterator[dict[str, Any]]:
-        return _Epoch(self._session, self._session.begin_on_device())
-
-
-class _Epoch(Iterator[dict[str, Any]]):
-    """The iterator over the batches of one epoch. Ends when a newer one begins."""
-
-    def __init__(self, session: Any, iteration: int) -> None:
-        self._session = session
-        self._iteration = iteration
-
-    def __next__(self) -> dict[str, Any]:
-        batch: Optional[dict[str, Any]] = self._session.next_arrays(self._iteration)
-        if batch is None:
-            raise StopIteration
-        return batch
+        session = self._session
+        iteration = session.begin_on_device()
+        # Not over `self`, which holds its newest iterator. `next_arrays` returns None at the epoch's end.
+        return iter(lambda: session.next_arrays(iteration), None)

@@ -102,9 +102,9 @@ class Loader(_loader.Loader):
     def _new_epoch(self) -> Iterator[dict[str, Any]]:
         if self._on_device is None:
             return super()._new_epoch()
-        from . import _torch_device
-
-        return _torch_device.DeviceEpoch(self._on_device, self._session.begin_on_device())
+        tensors, iteration = self._on_device, self._session.begin_on_device()
+        # Not over `self`, which holds its newest iterator. `take` returns None at the epoch's end.
+        return iter(lambda: tensors.take(iteration), None)
 
     def _convert(self, arrays: dict[str, Any]) -> dict[str, Any]:
         return {name: self._converters[name](array) for name, array in arrays.items()}
