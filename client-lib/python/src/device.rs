@@ -76,28 +76,16 @@ impl Owners {
 /// A region: its tensor, whether it is a ragged tensor's table, the bytes of a full batch, the rows of the table.
 pub(crate) type RegionTuple = (usize, bool, usize, usize);
 
+/// The regions of a batch on the device.
+pub(crate) fn regions(upload: &Upload) -> Vec<RegionTuple> {
+    let regions = upload.regions().iter();
+    regions.map(|one| (one.tensor, one.part == Part::Table, one.bytes, one.table_rows)).collect()
+}
+
 /// A batch: its owner, its rows, and the bytes of each tensor.
 pub(crate) type DeviceItem = (Py<PyAny>, u64, Vec<u64>);
 
 impl SharedSource {
-    /// The handle of the stream that copies are queued on.
-    pub(crate) fn side_stream_handle(&self, py: Python<'_>) -> PyResult<usize> {
-        self.run(py, |source| Ok(source.device()?.side_stream().cu_stream() as usize))
-    }
-
-    /// The regions of a batch on the device.
-    pub(crate) fn device_regions(&self, py: Python<'_>) -> PyResult<Vec<RegionTuple>> {
-        self.run(py, |source| {
-            let regions = source.device()?.regions().iter();
-            Ok(regions
-                .map(|region| {
-                    let is_table = region.part == Part::Table;
-                    (region.tensor, is_table, region.bytes, region.table_rows)
-                })
-                .collect())
-        })
-    }
-
     /// Offers memory for one batch: an address for each region, and the object that owns them.
     pub(crate) fn offer_memory(
         &self,

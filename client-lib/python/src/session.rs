@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 use crate::arrays::Collector;
-use crate::device::{DeviceItem, DeviceRequest, Owners, RegionTuple};
+use crate::device::{self, DeviceItem, DeviceRequest, Owners, RegionTuple};
 use crate::errors::to_exception;
 use crate::shared_source::{PendingException, SharedSource, check_signals, lock};
 use crate::source::Source;
@@ -98,15 +98,14 @@ impl Session {
         self.source.begin_epoch(py)
     }
 
-    /// The regions of a batch on the device: (tensor, whether it is a ragged tensor's table, bytes of a full batch, rows of
-    /// the table).
+    /// The regions of a batch on the device.
     fn regions(&self, py: Python<'_>) -> PyResult<Vec<RegionTuple>> {
-        self.source.device_regions(py)
+        self.source.run(py, |source| Ok(device::regions(source.device()?)))
     }
 
     /// The handle of the stream that copies are queued on.
     fn side_stream(&self, py: Python<'_>) -> PyResult<usize> {
-        self.source.side_stream_handle(py)
+        self.source.run(py, |source| Ok(source.device()?.side_stream().cu_stream() as usize))
     }
 
     /// The number of offers that are not taken yet.
@@ -173,19 +172,13 @@ impl Session {
         client.set_item("held", held)?;
         client.set_item("given_up", given_up)?;
         client.set_item("restarts", restarts)?;
-        let wait = PyDict::new(py);
-        wait.set_item("total", waits.total().as_secs_f64())?;
-        wait.set_item("p50", waits.quantile(0.5).as_secs_f64())?;
-        wait.set_item("p99", waits.quantile(0.99).as_secs_f64())?;
+        let wait = times(py, waits.total(), |share| waits.quantile(share))?;
         client.set_item("wait_seconds", wait)?;
-        let gil_waits = self.source.gil_waits();
-        let interpreter_lock = PyDict::new(py);
-        interpreter_lock.set_item("count", gil_waits.count())?;
-        interpreter_lock.set_item("total", gil_waits.total().as_secs_f64())?;
-        interpreter_lock.set_item("p50", gil_waits.quantile(0.5).as_secs_f64())?;
-        interpreter_lock.set_item("p99", gil_waits.quantile(0.99).as_secs_f64())?;
-        interpreter_lock.set_item("max", gil_waits.longest().as_secs_f64())?;
-        client.set_item("interpreter_lock_seconds", interpreter_lock)?;
+        let waits = self.source.gil_waits();
+        let lock = times(py, waits.total(), |share| waits.quantile(share))?;
+        lock.set_item("count", waits.count())?;
+        lock.set_item("max", waits.longest().as_secs_f64())?;
+        client.set_item("interpreter_lock_seconds", lock)?;
         if let Some(upload) = upload {
             client.set_item("upload", upload.to_dict(py)?)?;
         }
@@ -201,9 +194,7 @@ impl Session {
         dict.set_item("stream", &terms.stream)?;
         dict.set_item("batch_size", terms.batch_size)?;
         dict.set_item("batches_per_epoch", terms.batches_per_epoch)?;
-        dict.set_item("samples_per_epoch", terms.samples_per_epoch)?;
         dict.set_item("epochs", terms.epochs)?;
-        dict.set_item("slots", terms.slots)?;
         dict.set_item("hold", terms.hold)?;
         dict.set_item("rank", placement.rank)?;
         dict.set_item("world_size", placement.world_size)?;
@@ -211,13 +202,8 @@ impl Session {
         let tensors = PyList::empty(py);
         for spec in specs.iter() {
             let ragged = matches!(spec.extent, forebay_client::Extent::Ragged { .. });
-            tensors.append((
-                &spec.name,
-                spec.dtype.name(),
-                &spec.row_shape,
-                ragged,
-                spec.channels_last,
-            ))?;
+            let (name, dtype) = (&spec.name, spec.dtype.name());
+            tensors.append((name, dtype, &spec.row_shape, ragged, spec.channels_last))?;
         }
         dict.set_item("tensors", tensors)?;
         Ok(dict)
@@ -243,6 +229,19 @@ impl Session {
         self.source.close(py);
         self.owners.clear();
     }
+}
+
+/// Total and quantiles of some durations, in seconds.
+fn times(
+    py: Python<'_>,
+    total: Duration,
+    quantile: impl Fn(f64) -> Duration,
+) -> PyResult<Bound<'_, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("total", total.as_secs_f64())?;
+    dict.set_item("p50", quantile(0.5).as_secs_f64())?;
+    dict.set_item("p99", quantile(0.99).as_secs_f64())?;
+    Ok(dict)
 }
 
 /// The iterator over the batches of one epoch. Ends when a newer one begins.
