@@ -6,7 +6,6 @@ Pure: nothing here knows of CUDA, so that it is tested on any machine.
 from __future__ import annotations
 
 import json
-import math
 import sys
 import time
 import traceback
@@ -108,14 +107,6 @@ def summary(rows: Sequence[Row]) -> str:
 def exit_status(rows: Iterable[Row]) -> int:
     """1 when a goal was missed or a row failed. What could not be measured is no failure, and is in the table."""
     return int(any(row.status in (MISSED, ERROR) for row in rows))
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The least value that at least `share` (above 0, at most 1) of all values do not exceed: nearest rank."""
-    if not values or not 0 < share <= 1:
-        raise ValueError(f"no percentile {share} of {len(values)} values")
-    # The product of a share and a count may lie a hair above the whole number that is meant.
-    return sorted(values)[math.ceil(round(share * len(values), 9)) - 1]
 
 
 def toml(value: Any) -> str:
