@@ -8,9 +8,9 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::process::ProcessMetrics;
-use super::report::{DaemonReport, EngineMetrics, SessionReport, StreamReport};
-use super::verdict::{Judgement, Window, judge, of_daemon};
-use super::window::{subtract_session, subtract_streams};
+use super::report::{DaemonReport, SessionReport};
+use super::verdict::{Judgement, judge};
+use super::window::subtract_session;
 
 /// What a verdict judges.
 pub(crate) const WINDOW: Duration = Duration::from_secs(60);
@@ -23,10 +23,7 @@ const MAX_MOMENTS: usize = 16;
 #[derive(Debug)]
 pub struct Moment {
     at: Instant,
-    cpu_seconds: f64,
-    held_back_seconds: f64,
-    streams: Vec<StreamReport>,
-    sessions: Vec<SessionReport>,
+    figures: DaemonReport,
 }
 
 /// See the module's head.
@@ -37,16 +34,14 @@ pub struct History {
 
 impl Moment {
     /// These figures, as of `at`.
-    pub fn new(figures: EngineMetrics, cpu_seconds: f64, at: Instant) -> Self {
-        let EngineMetrics { streams, mut sessions, cpu_budget, .. } = figures;
+    pub fn new(mut figures: DaemonReport, at: Instant) -> Self {
         // Lists for a person; a moment is for numbers.
-        sessions.iter_mut().for_each(|session| session.substituted.clear());
-        let held_back_seconds = cpu_budget.held_back_seconds;
-        Self { at, cpu_seconds, held_back_seconds, streams, sessions }
+        figures.sessions.iter_mut().for_each(|session| session.substituted.clear());
+        Self { at, figures }
     }
 
     fn session(&self, number: u64) -> Option<&SessionReport> {
-        self.sessions.iter().find(|session| session.session == number)
+        self.figures.sessions.iter().find(|session| session.session == number)
     }
 }
 
@@ -68,63 +63,42 @@ impl History {
     }
 
     /// Judges every session by its last minute.
-    pub fn judge(&self, now: &EngineMetrics, cpu_seconds: f64, at: Instant) -> Vec<Judgement> {
+    pub fn judge(&self, now: &DaemonReport, at: Instant) -> Vec<Judgement> {
         let judge_session = |session: &SessionReport| {
-            let base = self.base(session, at);
-            let (mut streams, mut session) = (now.streams.clone(), session.clone());
-            let (mut cpu_seconds, mut budget) = (cpu_seconds, now.cpu_budget);
-            if let Some(base) = base {
-                subtract_streams(&mut streams, &base.streams);
+            let mut session = session.clone();
+            let mut window = DaemonReport {
+                cpu_seconds: now.cpu_seconds,
+                threads: now.threads,
+                cpu_budget: now.cpu_budget,
+                stalls: now.stalls.clone(),
+                streams: now.streams.clone(),
+                ..DaemonReport::default()
+            };
+            if let Some(base) = self.base(&session, at) {
+                window.subtract(&base.figures);
                 if let Some(before) = base.session(session.session) {
                     subtract_session(&mut session, before);
                 }
-                cpu_seconds = (cpu_seconds - base.cpu_seconds).max(0.0);
-                budget.held_back_seconds =
-                    (budget.held_back_seconds - base.held_back_seconds).max(0.0);
             }
-            judge(Window {
-                session: &session,
-                streams: &streams,
-                threads: now.threads,
-                cpu_seconds,
-                budget,
-                stalls: &now.stalls,
-            })
+            judge(&session, &window)
         };
         now.sessions.iter().map(judge_session).collect()
     }
 
-    /// The daemon's report at `at`; every session is judged by its last minute.
-    pub fn report(&self, metrics: EngineMetrics, at: Instant) -> DaemonReport {
+    /// Completes the engine's figures of `at`; every session is judged by its last minute.
+    pub fn report(&self, mut report: DaemonReport, at: Instant) -> DaemonReport {
         let process = ProcessMetrics::now();
-        let judgements = self.judge(&metrics, process.cpu_seconds, at);
-        let EngineMetrics { streams, mut sessions, .. } = metrics;
-        let shown = sessions.first().map(|session| session.stream.as_str());
-        let stream = streams.iter().find(|stream| Some(stream.name.as_str()) == shown);
-        let stages = stream.or(streams.first()).map(|stream| stream.stages.clone());
-        let verdict = of_daemon(&judgements, &sessions);
-        for (session, judgement) in sessions.iter_mut().zip(judgements) {
-            session.verdict = Some(judgement.verdict);
-        }
-        DaemonReport {
-            release: env!("CARGO_PKG_VERSION").to_owned(),
-            pid: std::process::id(),
-            cpu_seconds: process.cpu_seconds,
-            resident_bytes: process.resident_bytes,
-            private_bytes: process.resident_bytes.saturating_sub(process.shared_bytes),
-            threads: metrics.threads,
-            rescue: metrics.rescue,
-            fetch_budget_bytes: metrics.fetch_budget_bytes,
-            fetch_in_use_bytes: metrics.fetch_in_use_bytes,
-            cpu_budget: metrics.cpu_budget,
-            cpu_isolation: metrics.cpu_isolation,
-            stages: stages.unwrap_or_default(),
-            verdict,
-            stalls: metrics.stalls,
-            streams,
-            sessions,
-            metrics: metrics.metrics,
-        }
+        env!("CARGO_PKG_VERSION").clone_into(&mut report.release);
+        report.pid = std::process::id();
+        report.cpu_seconds = process.cpu_seconds;
+        report.resident_bytes = process.resident_bytes;
+        report.private_bytes = process.resident_bytes.saturating_sub(process.shared_bytes);
+        let shown = report.sessions.first().map(|session| session.stream.as_str());
+        let stream = report.streams.iter().find(|stream| Some(stream.name.as_str()) == shown);
+        let stages = stream.or(report.streams.first()).map(|stream| stream.stages.clone());
+        report.stages = stages.unwrap_or_default();
+        report.set_verdicts(self.judge(&report, at));
+        report
     }
 
     /// The moment that the session's window begins with.
@@ -143,31 +117,22 @@ impl History {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::CpuBudgetReport;
 
-    fn figures(batches_taken: u64, seconds: f64, waited: f64) -> EngineMetrics {
-        let session = serde_json::from_value(serde_json::json!({
-            "session": 1, "stream": "train", "rank": 0, "world_size": 1, "seconds": seconds,
-            "position": { "epoch": 0, "samples": 0 }, "batches_published": batches_taken,
-            "batches_taken": batches_taken, "wait_seconds": waited, "slots_free": 8, "slots_filling": 0,
-            "slots_ready": 0, "slots_leased": 0, "ring_bytes": 0, "substituted": [],
-        }));
-        EngineMetrics {
-            streams: Vec::new(),
-            sessions: vec![session.unwrap()],
-            threads: 1,
-            rescue: false,
-            fetch_budget_bytes: 0,
-            fetch_in_use_bytes: 0,
-            cpu_budget: CpuBudgetReport::default(),
-            stalls: Vec::new(),
-            cpu_isolation: Vec::new(),
-            metrics: None,
-        }
+    fn figures(batches_taken: u64, seconds: f64, waited: f64) -> DaemonReport {
+        let session = SessionReport {
+            session: 1,
+            seconds,
+            batches_published: batches_taken,
+            batches_taken,
+            wait_seconds: waited,
+            slots_free: 8,
+            ..SessionReport::default()
+        };
+        DaemonReport { sessions: vec![session], threads: 1, ..DaemonReport::default() }
     }
 
     /// A trainer that waits for all of its first ten seconds and takes ten batches a second from then on.
-    fn at(second: u32) -> EngineMetrics {
+    fn at(second: u32) -> DaemonReport {
         let taken = 1 + u64::from(second.saturating_sub(10)) * 10;
         figures(if second < 10 { 0 } else { taken }, second.into(), second.min(10).into())
     }
@@ -180,9 +145,9 @@ mod tests {
         let mut judged = Vec::new();
         for second in 0..300 {
             if history.is_due(time(second)) {
-                history.add(Moment::new(at(second), 0.0, time(second)));
+                history.add(Moment::new(at(second), time(second)));
             }
-            let judgement = history.judge(&at(second), 0.0, time(second)).remove(0);
+            let judgement = history.judge(&at(second), time(second)).remove(0);
             judged.push((judgement.verdict.seconds, judgement.wait_share));
         }
         assert_eq!(judged[9].1, 1.0, "nothing but the start");
@@ -198,7 +163,7 @@ mod tests {
     fn moments_are_few_however_often_clients_come() {
         let mut history = History::default();
         let now = Instant::now();
-        (0..100).for_each(|_| history.add(Moment::new(at(1), 0.0, now)));
+        (0..100).for_each(|_| history.add(Moment::new(at(1), now)));
         assert_eq!(history.moments.len(), MAX_MOMENTS);
     }
 
@@ -207,9 +172,9 @@ mod tests {
         let start = Instant::now();
         let time = |second: u64| start + Duration::from_secs(second);
         let mut history = History::default();
-        history.add(Moment::new(figures(5, 5.0, 0.0), 0.0, time(5)));
-        history.add(Moment::new(figures(6, 1000.0, 0.0), 0.0, time(1000)));
-        let judgement = history.judge(&figures(40, 1004.0, 3.0), 0.0, time(1004)).remove(0);
+        history.add(Moment::new(figures(5, 5.0, 0.0), time(5)));
+        history.add(Moment::new(figures(6, 1000.0, 0.0), time(1000)));
+        let judgement = history.judge(&figures(40, 1004.0, 3.0), time(1004)).remove(0);
         assert_eq!((judgement.verdict.seconds, judgement.wait_share), (4.0, 0.75));
     }
 }

@@ -31,7 +31,7 @@ pub struct RingMetrics {
 }
 
 /// A queue's metrics in reports; times in seconds.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct QueueReport {
     /// The time that the metrics cover.
     #[serde(default)]

@@ -84,12 +84,6 @@ impl Recorder {
         self.current.store(None);
     }
 
-    /// Whether a recording's memory is held.
-    #[cfg(test)]
-    pub fn holds_memory(&self) -> bool {
-        self.current.load().is_some()
-    }
-
     /// Records a span that has ended. Called only while [`is_on`](Self::is_on).
     pub fn span(&self, track: Track, start: Instant, took: Duration, what: What) {
         if let Some(recording) = self.current.load().as_ref() {
@@ -236,10 +230,10 @@ pub struct Recording {
     /// Chunks handed out, and failed attempts.
     claimed: AtomicU64,
     dropped: AtomicU64,
+    /// In order.
     tracks: Vec<Track>,
     /// By track: the chunk it writes to and its events there, [`NO_CHUNK`] at first.
     cursors: Box<[AtomicU64]>,
-    sizes: Sizes,
     anchor: Instant,
     anchor_ns: u64,
 }
@@ -273,7 +267,6 @@ impl Recording {
             dropped: AtomicU64::new(0),
             cursors: tracks.iter().map(|_| AtomicU64::new(NO_CHUNK)).collect(),
             tracks,
-            sizes,
             anchor: Instant::now(),
             anchor_ns: monotonic_ns(),
         }
@@ -296,26 +289,6 @@ impl Recording {
     /// Events dropped because no chunk was free.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
-    }
-
-    /// All tracks, in order.
-    #[cfg(test)]
-    pub fn tracks(&self) -> &[Track] {
-        &self.tracks
-    }
-
-    fn track_number(&self, track: Track) -> Option<usize> {
-        let [lowered, rescue] = self.sizes.work;
-        match track {
-            Track::Engine => Some(0),
-            Track::Work(0, number) => (number < lowered).then_some(1 + number),
-            Track::Work(_, number) => (number < rescue).then_some(1 + lowered + number),
-            Track::Lane(stream, lane) => {
-                let before: usize = self.sizes.lanes.iter().take(stream).sum();
-                let lanes = *self.sizes.lanes.get(stream)?;
-                (lane < lanes).then_some(1 + lowered + rescue + before + lane)
-            }
-        }
     }
 
     fn push(&self, track: Track, start_ns: u64, end_ns: u64, what: What) {
@@ -344,7 +317,7 @@ impl Recording {
     /// The chunk and the place in it for a track's next event. Each track has one writer, so nothing here is contended
     /// but the count of chunks.
     fn room_for(&self, track: Track) -> Option<(usize, usize)> {
-        let number = self.track_number(track)?;
+        let number = self.tracks.binary_search(&track).ok()?;
         let cursor = &self.cursors[number];
         let at = cursor.load(Ordering::Relaxed);
         let (chunk, used) = (at >> 32, at & 0xffff_ffff);
@@ -401,15 +374,15 @@ mod tests {
     #[test]
     fn without_a_recording_no_memory_is_held_and_no_event_kept() {
         let recorder = Arc::new(Recorder::default());
-        assert!(!recorder.is_on() && !recorder.holds_memory());
+        assert!(!recorder.is_on() && !recorder.current.load().is_some());
         recorder.span(Track::Engine, Instant::now(), Duration::ZERO, What::of(Kind::Advance));
         let permit = recorder.take().unwrap();
         assert!(recorder.take().is_none(), "one at a time");
         let recording = Arc::new(Recording::with_chunks(sizes(), 1));
         recorder.start(&recording);
-        assert!(recorder.is_on() && recorder.holds_memory());
+        assert!(recorder.is_on() && recorder.current.load().is_some());
         drop(permit);
-        assert!(!recorder.is_on() && !recorder.holds_memory());
+        assert!(!recorder.is_on() && !recorder.current.load().is_some());
         recorder.span(Track::Engine, Instant::now(), Duration::ZERO, What::of(Kind::Advance));
         assert_eq!((recording.events().count(), Arc::strong_count(&recording)), (0, 1));
         assert!(recorder.take().is_some());
@@ -422,7 +395,7 @@ mod tests {
         recorder.start(&recording);
         let begun = Instant::now();
         let written: Vec<(Track, What)> = recording
-            .tracks()
+            .tracks
             .iter()
             .enumerate()
             .map(|(number, track)| {

@@ -8,8 +8,9 @@ use super::cpu_isolation::IsolationItem;
 use super::queue::QueueReport;
 use super::stage::StageReport;
 
-/// The daemon's figures. `stats --json` prints this.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+/// The daemon's figures. `stats --json` prints this. The engine fills in what it counts, [`super::History::report`] the
+/// process, the verdicts and `stages`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct DaemonReport {
     /// The release.
     pub release: String,
@@ -50,7 +51,7 @@ pub struct DaemonReport {
 }
 
 /// The limit and the sentence that says so.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
     /// A stage's name, `storage`, `ring`, `cpu-budget`, `trainer` or `none`.
     pub limit: String,
@@ -62,7 +63,7 @@ pub struct Verdict {
 }
 
 /// Something that has not moved for `errors.stall_after`.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct StallReport {
     /// The session that it holds up.
     pub session: u64,
@@ -95,32 +96,8 @@ pub struct CpuBudgetReport {
     pub is_quota: bool,
 }
 
-/// What the engine knows of itself.
-pub struct EngineMetrics {
-    /// Every stream.
-    pub streams: Vec<StreamReport>,
-    /// Every session.
-    pub sessions: Vec<SessionReport>,
-    /// The work threads.
-    pub threads: u32,
-    /// Whether the fallback group works at the moment.
-    pub rescue: bool,
-    /// The bytes that fetched samples may take.
-    pub fetch_budget_bytes: u64,
-    /// The bytes that they take now.
-    pub fetch_in_use_bytes: u64,
-    /// What `cpu.limit` allows and what was used.
-    pub cpu_budget: CpuBudgetReport,
-    /// What does not move.
-    pub stalls: Vec<StallReport>,
-    /// The measures that isolate the trainer from the daemon.
-    pub cpu_isolation: Vec<IsolationItem>,
-    /// The address of `listen.metrics`.
-    pub metrics: Option<String>,
-}
-
 /// One stream's figures.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct StreamReport {
     /// Its name.
     pub name: String,
@@ -146,7 +123,7 @@ pub struct QuarantineReport {
 }
 
 /// One client's figures.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct SessionReport {
     /// Its number in the daemon.
     pub session: u64,

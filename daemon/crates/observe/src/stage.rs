@@ -15,7 +15,7 @@ pub struct StageMetrics {
 }
 
 /// A stage's metrics in reports; times in seconds, of tasks that succeeded.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct StageReport {
     /// The stage's name.
     pub name: String,
@@ -72,7 +72,6 @@ impl StageMetrics {
         StageReport {
             name: name.to_owned(),
             concurrency,
-            concurrency_reason: String::new(),
             num_tasks: self.times.count() + failures,
             num_failures: failures,
             ave_time: self.times.mean_seconds(),
@@ -80,10 +79,7 @@ impl StageMetrics {
             p99_time: percentile_of(&times, 0.99),
             busy_seconds: self.times.total().as_secs_f64(),
             times,
-            measured_tasks: 0,
-            cpu_seconds: 0.0,
-            asleep_seconds: 0.0,
-            queue: None,
+            ..StageReport::default()
         }
     }
 }

@@ -20,14 +20,13 @@ mod tests;
 mod thresholds;
 
 use self::facts::Facts;
-pub(crate) use self::facts::Window;
 use self::sentences::Limit;
 pub(crate) use self::thresholds::WAIT_SHARE_THAT_MATTERS;
 use self::thresholds::{
     ALL_BUSY, FULL_OF_WAIT, FULL_THAT_MATTERS, HELD_BACK_THAT_MATTERS, READS_BUSY, ROWS_WAIT,
     SURELY_ALL_BUSY,
 };
-use super::report::{SessionReport, StallReport, Verdict};
+use super::report::{DaemonReport, SessionReport, StallReport, Verdict};
 
 /// A session's verdict.
 #[derive(Debug, Clone, PartialEq)]
@@ -37,18 +36,17 @@ pub struct Judgement {
     pub verdict: Verdict,
 }
 
-/// Judges one session.
-pub(crate) fn judge(window: Window<'_>) -> Judgement {
-    let session = window.session;
+/// Judges one session by its metrics and the daemon's over one window.
+pub(crate) fn judge(session: &SessionReport, report: &DaemonReport) -> Judgement {
     let seconds = session.seconds;
     let wait_share =
         if seconds > 0.0 { (session.wait_seconds / seconds).clamp(0.0, 1.0) } else { 0.0 };
-    let (limit, sentence) = if let Some(stalled) = stalled(window, wait_share) {
+    let (limit, sentence) = if let Some(stalled) = stalled(session, &report.stalls, wait_share) {
         stalled
     } else if session.batches_published < 2 || seconds <= 0.0 {
         ("none".to_owned(), "not enough batches yet to determine the limit".to_owned())
     } else {
-        let facts = Facts::of(window, wait_share);
+        let facts = Facts::of(session, report, wait_share);
         facts.sentences(find(&facts))
     };
     let verdict = Verdict { limit, sentence, seconds };
@@ -56,10 +54,14 @@ pub(crate) fn judge(window: Window<'_>) -> Judgement {
 }
 
 /// The stalled sample that holds the session up. No rate shows it: a task is counted when it ends.
-fn stalled(window: Window<'_>, wait_share: f64) -> Option<(String, String)> {
+fn stalled(
+    session: &SessionReport,
+    stalls: &[StallReport],
+    wait_share: f64,
+) -> Option<(String, String)> {
     let holds_up =
-        |stall: &&StallReport| stall.session == window.session.session && stall.stage != "trainer";
-    let stall = window.stalls.iter().find(holds_up)?;
+        |stall: &&StallReport| stall.session == session.session && stall.stage != "trainer";
+    let stall = stalls.iter().find(holds_up)?;
     let limit = if stall.stage == "fetch" { "storage" } else { &stall.stage };
     (wait_share >= WAIT_SHARE_THAT_MATTERS).then(|| (limit.to_owned(), stall.sentence.clone()))
 }
@@ -75,11 +77,11 @@ fn find<'f, 'w>(facts: &'f Facts<'w>) -> Limit<'f, 'w> {
     let utilisation = busiest.map_or(0.0, |stage| stage.utilisation);
     if facts.held_back >= HELD_BACK_THAT_MATTERS
         && utilisation < SURELY_ALL_BUSY
-        && let Some(cores) = facts.window.budget.cores
+        && let Some(cores) = facts.report.cpu_budget.cores
     {
         return Limit::Budget { cores, held_back: facts.held_back };
     }
-    if facts.window.budget.is_quota && facts.used_cores() >= ALL_BUSY * facts.granted_cores() {
+    if facts.report.cpu_budget.is_quota && facts.used_cores() >= ALL_BUSY * facts.granted_cores() {
         return Limit::Quota;
     }
     if let Some(stage) = busiest.filter(|stage| stage.utilisation >= ALL_BUSY) {
@@ -88,7 +90,7 @@ fn find<'f, 'w>(facts: &'f Facts<'w>) -> Limit<'f, 'w> {
     // Of all streams: they share threads and cores.
     let works = || facts.stages.iter().filter(|stage| !stage.is_fetch);
     let busy: f64 = works().map(|stage| stage.busy).sum();
-    if busy >= ALL_BUSY * f64::from(facts.window.threads.max(1)) {
+    if busy >= ALL_BUSY * f64::from(facts.report.threads.max(1)) {
         let most = works().max_by(|one, other| one.busy.total_cmp(&other.busy));
         return most.map_or(Limit::Trainer, Limit::Stage);
     }
@@ -107,7 +109,7 @@ fn find<'f, 'w>(facts: &'f Facts<'w>) -> Limit<'f, 'w> {
     if let Some((stage, tail)) = facts.slow_samples() {
         return Limit::Tail(stage, tail);
     }
-    let full = facts.window.session.put_wait_seconds / facts.seconds();
+    let full = facts.session.put_wait_seconds / facts.seconds();
     if full >= FULL_THAT_MATTERS && full >= FULL_OF_WAIT * facts.wait_share {
         return Limit::RingFull { full };
     }

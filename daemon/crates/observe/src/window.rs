@@ -6,9 +6,9 @@
 
 use super::histogram::percentile_of;
 use super::queue::QueueReport;
-use super::report::{DaemonReport, SessionReport, StreamReport};
+use super::report::{DaemonReport, SessionReport};
 use super::stage::StageReport;
-use super::verdict::{Judgement, Window, judge, of_daemon};
+use super::verdict::{Judgement, judge, of_daemon};
 
 impl DaemonReport {
     /// This report's metrics minus those of an earlier one of the same daemon. Sessions, streams and stages that the
@@ -20,46 +20,35 @@ impl DaemonReport {
         if earlier.pid != self.pid || earlier.cpu_seconds > self.cpu_seconds {
             return window;
         }
-        window.cpu_seconds = (self.cpu_seconds - earlier.cpu_seconds).max(0.0);
-        window.cpu_budget.held_back_seconds =
-            (self.cpu_budget.held_back_seconds - earlier.cpu_budget.held_back_seconds).max(0.0);
+        window.subtract(earlier);
         subtract_stages(&mut window.stages, &earlier.stages);
-        subtract_streams(&mut window.streams, &earlier.streams);
         for session in &mut window.sessions {
             let same = |one: &&SessionReport| one.session == session.session;
             if let Some(before) = earlier.sessions.iter().find(same) {
                 subtract_session(session, before);
             }
         }
-        window.judge();
+        window.set_verdicts(window.sessions.iter().map(|one| judge(one, &window)).collect());
         window
     }
 
-    /// Judges the metrics of this report.
-    fn judge(&mut self) {
-        let judge_session = |session: &SessionReport| {
-            judge(Window {
-                session,
-                streams: &self.streams,
-                threads: self.threads,
-                cpu_seconds: self.cpu_seconds,
-                budget: self.cpu_budget,
-                stalls: &self.stalls,
-            })
-        };
-        let judgements: Vec<Judgement> = self.sessions.iter().map(judge_session).collect();
+    /// Subtracts an earlier report's metrics of the process and of the same streams.
+    pub(super) fn subtract(&mut self, earlier: &Self) {
+        self.cpu_seconds = (self.cpu_seconds - earlier.cpu_seconds).max(0.0);
+        let held_back = &mut self.cpu_budget.held_back_seconds;
+        *held_back = (*held_back - earlier.cpu_budget.held_back_seconds).max(0.0);
+        for stream in &mut self.streams {
+            if let Some(before) = earlier.streams.iter().find(|one| one.name == stream.name) {
+                subtract_stages(&mut stream.stages, &before.stages);
+            }
+        }
+    }
+
+    /// Sets the daemon's verdict and those of the sessions, given in their order.
+    pub(super) fn set_verdicts(&mut self, judgements: Vec<Judgement>) {
         self.verdict = of_daemon(&judgements, &self.sessions);
         for (session, judgement) in self.sessions.iter_mut().zip(judgements) {
             session.verdict = Some(judgement.verdict);
-        }
-    }
-}
-
-/// Subtracts an earlier report's metrics of the same streams.
-pub(super) fn subtract_streams(streams: &mut [StreamReport], earlier: &[StreamReport]) {
-    for stream in streams {
-        if let Some(before) = earlier.iter().find(|one| one.name == stream.name) {
-            subtract_stages(&mut stream.stages, &before.stages);
         }
     }
 }

@@ -11,8 +11,7 @@ use crate::quarantine::Quarantine;
 use crate::session::Session;
 use crate::stream::Stream;
 use forebay_observe::{
-    CpuBudgetReport, DaemonReport, EngineMetrics, Moment, SessionReport, StreamReport,
-    Substitution, cpu_time,
+    CpuBudgetReport, DaemonReport, Moment, SessionReport, StreamReport, Substitution, cpu_time,
 };
 
 impl Engine {
@@ -57,12 +56,12 @@ impl Engine {
             .fold(HugePages::default(), HugePages::and);
         let cpu_isolation =
             self.tick.quiet.report(&self.pool, self.tick.quota.as_ref(), huge_pages);
-        self.history.report(EngineMetrics { cpu_isolation, ..self.metrics() }, self.clock.now())
+        self.history.report(DaemonReport { cpu_isolation, ..self.metrics() }, self.clock.now())
     }
 
     /// Adds the metrics to the history that verdicts use.
     pub(super) fn note_moment(&mut self) {
-        let moment = Moment::new(self.metrics(), cpu_time().as_secs_f64(), self.clock.now());
+        let moment = Moment::new(self.metrics(), self.clock.now());
         self.history.add(moment);
     }
 
@@ -76,13 +75,13 @@ impl Engine {
             self.note_moment();
         }
         if self.wait_log.is_due(now) {
-            let judgements = self.history.judge(&self.metrics(), cpu_time().as_secs_f64(), now);
+            let judgements = self.history.judge(&self.metrics(), now);
             self.wait_log.log(&judgements, now);
         }
     }
 
-    /// The metrics without CPU isolation.
-    fn metrics(&self) -> EngineMetrics {
+    /// What the engine counts itself, without CPU isolation.
+    fn metrics(&self) -> DaemonReport {
         let streams = self
             .streams
             .iter()
@@ -91,7 +90,8 @@ impl Engine {
             .collect();
         let sessions = self.sessions.values().map(report_session).collect();
         let budget = &self.pool.shared.budget;
-        EngineMetrics {
+        DaemonReport {
+            cpu_seconds: cpu_time().as_secs_f64(),
             streams,
             sessions,
             threads: self.pool.threads(),
@@ -106,7 +106,7 @@ impl Engine {
             },
             stalls: self.stalls.borrow().stalls.clone(),
             metrics: self.metrics_address.map(|address| address.to_string()),
-            cpu_isolation: Vec::new(),
+            ..DaemonReport::default()
         }
     }
 

@@ -3,12 +3,14 @@
 //! Times are microseconds since `baseTimeNanoseconds` of the Unix epoch, as in PyTorch's traces and with the same base, so
 //! that one file can hold the events of both. docs/tracing.md describes the tracks.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
 
-use super::{EVENT_WORDS, Event, Kind, MAX_EVENTS, RECORDING_BYTES, Recording, Track};
+use super::{EVENT_WORDS, Event, Kind, MAX_EVENTS, RECORDING_BYTES, Recording, Track, What};
 
 /// The maximum size of the text: what the events leave.
 const MAX_TEXT_BYTES: u64 = RECORDING_BYTES - (MAX_EVENTS * EVENT_WORDS * 8) as u64;
@@ -107,28 +109,27 @@ struct Writer<'a, W: Write> {
     max_bytes: u64,
     bytes: u64,
     base_ns: u64,
-    /// Names as JSON, by stream and stage.
-    stages: Vec<Vec<String>>,
     not_written: u64,
-    line: String,
+    line: Vec<u8>,
+}
+
+/// An event with a time, as the format has it.
+#[derive(Serialize)]
+struct TimedEvent<'a> {
+    ph: &'static str,
+    name: Cow<'a, str>,
+    pid: u64,
+    tid: u64,
+    ts: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dur: Option<f64>,
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    args: Map<String, Value>,
 }
 
 impl<'a, W: Write> Writer<'a, W> {
     fn new(scene: &'a Scene, writer: W, max_bytes: u64) -> Self {
-        let stages = scene.streams.iter();
-        let base_ns = scene.unix_offset_ns - scene.unix_offset_ns % BASE_PERIOD_NS;
-        Self {
-            scene,
-            writer,
-            max_bytes,
-            bytes: 0,
-            base_ns,
-            stages: stages
-                .map(|stream| stream.stages.iter().map(|name| quoted(name)).collect())
-                .collect(),
-            not_written: 0,
-            line: String::new(),
-        }
+        Self { scene, writer, max_bytes, bytes: 0, base_ns: 0, not_written: 0, line: Vec::new() }
     }
 
     fn write(mut self, recording: &Recording) -> io::Result<()> {
@@ -139,7 +140,7 @@ impl<'a, W: Write> Writer<'a, W> {
             "{{\"schemaVersion\":1,\"displayTimeUnit\":\"ms\",\"baseTimeNanoseconds\":{},\"traceEvents\":[\n",
             self.base_ns
         );
-        self.put(&head)?;
+        self.put(head.as_bytes())?;
         let mut tracks = BTreeSet::from([Track::Engine]);
         let mut slots = BTreeSet::new();
         let mut sessions: BTreeSet<u64> = self.scene.sessions.keys().copied().collect();
@@ -155,7 +156,7 @@ impl<'a, W: Write> Writer<'a, W> {
         let names = self.metadata(&tracks, &sessions, &slots);
         for (number, name) in names.iter().enumerate() {
             let separator = if number == 0 { "" } else { ",\n" };
-            self.put(&format!("{separator}{name}"))?;
+            self.put(format!("{separator}{name}").as_bytes())?;
         }
         let mut written = 0_u64;
         for event in recording.events() {
@@ -176,13 +177,13 @@ impl<'a, W: Write> Writer<'a, W> {
             "events": written,
             "events_dropped": recording.dropped() + self.not_written,
         });
-        self.put(&format!("\n],\"otherData\":{other}}}\n"))?;
+        self.put(format!("\n],\"otherData\":{other}}}\n").as_bytes())?;
         self.writer.flush()
     }
 
-    fn put(&mut self, text: &str) -> io::Result<()> {
+    fn put(&mut self, text: &[u8]) -> io::Result<()> {
         self.bytes += text.len() as u64;
-        self.writer.write_all(text.as_bytes())
+        self.writer.write_all(text)
     }
 
     /// Processes, threads and their order.
@@ -232,109 +233,84 @@ impl<'a, W: Write> Writer<'a, W> {
     }
 
     fn event(&mut self, event: &Event) -> io::Result<()> {
-        use std::fmt::Write as _;
-        let what = &event.what;
-        let of_session = FIRST_SESSION_PROCESS + what.session;
-        let (pid, tid) = match what.kind {
-            Kind::Batch => (of_session, FIRST_SLOT + what.place as u64),
+        let What { kind, session, batch, place, row, detail } = event.what;
+        let of_session = FIRST_SESSION_PROCESS + session;
+        let (pid, tid) = match kind {
+            Kind::Batch => (of_session, FIRST_SLOT + place as u64),
             Kind::Ring => (of_session, 0),
             Kind::Step => (of_session, STEPS),
             Kind::Wait => (of_session, WAITS),
             _ => (self.scene.pid.into(), self.scene.thread(event.track).0),
         };
-        let mut line = std::mem::take(&mut self.line);
-        line.clear();
-        // Writing to a string cannot fail.
-        let _ = write!(
-            line,
-            ",\n{{\"ph\":\"{}\",\"name\":",
-            if what.kind == Kind::Ring { 'C' } else { 'X' }
-        );
-        let name = match what.kind {
-            Kind::Stage | Kind::FailedStage => "",
-            Kind::Compaction => "compact",
-            Kind::HeldBack => "throttled by cpu.limit",
-            Kind::Fetch | Kind::FailedFetch => "fetch",
-            Kind::WaitForBytes => "wait for bytes",
-            Kind::Advance => "advance session",
-            Kind::Batch => "batch",
-            Kind::Ring => "ring slots",
-            Kind::Step => "step",
-            Kind::Wait => "wait",
+        let name = match kind {
+            Kind::Stage | Kind::FailedStage => self.scene.stage_name(session, place).into(),
+            Kind::Compaction => "compact".into(),
+            Kind::HeldBack => "throttled by cpu.limit".into(),
+            Kind::Fetch | Kind::FailedFetch => "fetch".into(),
+            Kind::WaitForBytes => "wait for bytes".into(),
+            Kind::Advance => "advance session".into(),
+            Kind::Batch => format!("batch {batch}").into(),
+            Kind::Ring => "ring slots".into(),
+            Kind::Step => "step".into(),
+            Kind::Wait => "wait".into(),
         };
-        let _ = match what.kind {
-            Kind::Stage | Kind::FailedStage => {
-                let stream = self.scene.sessions.get(&what.session).map(|names| names.stream);
-                let known = stream.and_then(|stream| self.stages.get(stream)?.get(what.place));
-                match known {
-                    Some(name) => write!(line, "{name}"),
-                    None => write!(line, "\"stage {}\"", what.place),
-                }
-            }
-            Kind::Batch => write!(line, "\"batch {}\"", what.batch),
-            _ => write!(line, "\"{name}\""),
-        };
-        let ts_ns =
-            self.scene.unix_offset_ns.saturating_add(event.start_ns).saturating_sub(self.base_ns);
-        let _ = write!(
-            line,
-            ",\"pid\":{pid},\"tid\":{tid},\"ts\":{}.{:03}",
-            ts_ns / 1000,
-            ts_ns % 1000
-        );
-        if what.kind != Kind::Ring {
-            let length_ns = event.end_ns.saturating_sub(event.start_ns);
-            let _ = write!(line, ",\"dur\":{}.{:03}", length_ns / 1000, length_ns % 1000);
-        }
-        let (session, batch, row, detail) = (what.session, what.batch, what.row, what.detail);
-        let _ = match what.kind {
+        let sample =
+            [("sample", detail), ("batch", batch), ("row", row as u64), ("session", session)];
+        let slots = |shift: u32| detail >> shift & 0xffff;
+        let numbers: &[(&str, u64)] = match kind {
             Kind::Stage
             | Kind::FailedStage
             | Kind::Fetch
             | Kind::FailedFetch
-            | Kind::WaitForBytes => {
-                let _ = write!(
-                    line,
-                    ",\"args\":{{\"sample\":{detail},\"batch\":{batch},\"row\":{row},\"session\":{session}"
-                );
-                if matches!(what.kind, Kind::FailedStage | Kind::FailedFetch) {
-                    line.push_str(",\"failed\":true");
-                }
-                write!(line, "}}}}")
-            }
-            Kind::Compaction => {
-                write!(line, ",\"args\":{{\"batch\":{batch},\"session\":{session}}}}}")
-            }
-            Kind::Batch => write!(
-                line,
-                ",\"args\":{{\"batch\":{batch},\"published_as\":{detail},\"rows\":{row},\"slot\":{}}}}}",
-                what.place
-            ),
-            Kind::Ring => {
-                let count = |shift: u32| detail >> shift & 0xffff;
-                write!(
-                    line,
-                    ",\"args\":{{\"free\":{},\"filling\":{},\"ready\":{},\"leased\":{}}}}}",
-                    count(0),
-                    count(16),
-                    count(32),
-                    count(48)
-                )
-            }
-            Kind::Step | Kind::Wait => {
-                write!(line, ",\"args\":{{\"taken\":{batch},\"batches\":{detail}}}}}")
-            }
-            Kind::Advance => write!(line, ",\"args\":{{\"session\":{session}}}}}"),
-            Kind::HeldBack => write!(line, "}}"),
+            | Kind::WaitForBytes => &sample,
+            Kind::Compaction => &[("batch", batch), ("session", session)],
+            Kind::Batch => &[
+                ("batch", batch),
+                ("published_as", detail),
+                ("rows", row as u64),
+                ("slot", place as u64),
+            ],
+            Kind::Ring => &[
+                ("free", slots(0)),
+                ("filling", slots(16)),
+                ("ready", slots(32)),
+                ("leased", slots(48)),
+            ],
+            Kind::Step | Kind::Wait => &[("taken", batch), ("batches", detail)],
+            Kind::Advance => &[("session", session)],
+            Kind::HeldBack => &[],
         };
+        let mut args: Map<String, Value> =
+            numbers.iter().map(|(name, number)| ((*name).to_owned(), (*number).into())).collect();
+        if matches!(kind, Kind::FailedStage | Kind::FailedFetch) {
+            args.insert("failed".to_owned(), true.into());
+        }
+        let since_base_ns =
+            self.scene.unix_offset_ns.saturating_add(event.start_ns).saturating_sub(self.base_ns);
+        let length_ns = event.end_ns.saturating_sub(event.start_ns);
+        let timed = TimedEvent {
+            ph: if kind == Kind::Ring { "C" } else { "X" },
+            name,
+            pid,
+            tid,
+            ts: microseconds(since_base_ns),
+            dur: (kind != Kind::Ring).then(|| microseconds(length_ns)),
+            args,
+        };
+        let mut line = std::mem::take(&mut self.line);
+        line.clear();
+        line.extend(b",\n");
+        serde_json::to_writer(&mut line, &timed)?;
         let put = self.put(&line);
         self.line = line;
         put
     }
 }
 
-fn quoted(name: &str) -> String {
-    Value::from(name).to_string()
+/// Exact: times since a base are below 2^53 nanoseconds.
+#[expect(clippy::cast_precision_loss, reason = "see above")]
+fn microseconds(nanoseconds: u64) -> f64 {
+    nanoseconds as f64 / 1000.0
 }
 
 #[cfg(test)]

@@ -2,25 +2,15 @@
 
 use super::thresholds::{EXPLAINS_WAIT, FEW, KEPT_OFF, MOSTLY_ASLEEP, SLOW, SLOWER_THAN_MEAN};
 use crate::histogram::percentile_of;
-use crate::report::{CpuBudgetReport, SessionReport, StallReport, StreamReport};
+use crate::report::{DaemonReport, SessionReport};
 use crate::stage::StageReport;
-
-/// The metrics of one session's window.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Window<'a> {
-    pub session: &'a SessionReport,
-    pub streams: &'a [StreamReport],
-    pub threads: u32,
-    /// Of the whole process.
-    pub cpu_seconds: f64,
-    pub budget: CpuBudgetReport,
-    pub stalls: &'a [StallReport],
-}
 
 /// The numbers of one session's window.
 #[derive(Debug)]
 pub(super) struct Facts<'w> {
-    pub(super) window: Window<'w>,
+    pub(super) session: &'w SessionReport,
+    /// Of the same window.
+    pub(super) report: &'w DaemonReport,
     pub(super) wait_share: f64,
     /// The share of their time that work threads were throttled by the budget.
     pub(super) held_back: f64,
@@ -59,42 +49,46 @@ pub(super) struct Tail {
 }
 
 impl<'w> Facts<'w> {
-    pub(super) fn of(window: Window<'w>, wait_share: f64) -> Self {
-        let seconds = window.session.seconds;
+    pub(super) fn of(
+        session: &'w SessionReport,
+        report: &'w DaemonReport,
+        wait_share: f64,
+    ) -> Self {
+        let seconds = session.seconds;
         let mut stages = Vec::new();
-        for stream in window.streams {
+        for stream in &report.streams {
             let mut input_occupancy = 0.0;
-            for (number, report) in stream.stages.iter().enumerate() {
-                stages.push(StageFacts::of(&stream.name, number, report, seconds, input_occupancy));
-                input_occupancy = report.queue.as_ref().map_or(0.0, |queue| queue.occupancy_rate);
+            for (number, stage) in stream.stages.iter().enumerate() {
+                stages.push(StageFacts::of(&stream.name, number, stage, seconds, input_occupancy));
+                input_occupancy = stage.queue.as_ref().map_or(0.0, |queue| queue.occupancy_rate);
             }
         }
-        let threads = f64::from(window.threads.max(1));
-        let held_back = window.budget.held_back_seconds / (seconds * threads);
-        Self { window, wait_share, held_back, stages }
+        let threads = f64::from(report.threads.max(1));
+        let held_back = report.cpu_budget.held_back_seconds / (seconds * threads);
+        Self { session, report, wait_share, held_back, stages }
     }
 
     pub(super) fn seconds(&self) -> f64 {
-        self.window.session.seconds
+        self.session.seconds
     }
 
     /// The session's own stages, `fetch` first.
     pub(super) fn own_stages(&self) -> impl DoubleEndedIterator<Item = &StageFacts<'w>> {
-        let own = self.window.session.stream.as_str();
+        let own = self.session.stream.as_str();
         self.stages.iter().filter(move |stage| stage.stream == own)
     }
 
     /// Cores that the whole daemon used.
     pub(super) fn used_cores(&self) -> f64 {
-        self.window.cpu_seconds / self.seconds()
+        self.report.cpu_seconds / self.seconds()
     }
 
     pub(super) fn granted_cores(&self) -> f64 {
-        self.window.budget.granted_cores
+        self.report.cpu_budget.granted_cores
     }
 
     pub(super) fn slots(&self) -> u64 {
-        let session = self.window.session;
+        let session = self.session;
         session.slots_free + session.slots_filling + session.slots_ready + session.slots_leased
     }
 
@@ -102,13 +96,13 @@ impl<'w> Facts<'w> {
     #[expect(clippy::cast_precision_loss, reason = "metrics")]
     pub(super) fn rows_of_a_batch(&self) -> f64 {
         let last = self.own_stages().next_back().map_or(0, |stage| stage.report.num_tasks);
-        last as f64 / self.window.session.batches_published.max(1) as f64
+        last as f64 / self.session.batches_published.max(1) as f64
     }
 
     /// The stage whose tasks were ready without a core, where that explains the wait.
     pub(super) fn kept_off_cores(&self) -> Option<&StageFacts<'w>> {
         let ready_seconds = |stage: &&StageFacts<'w>| stage.ready_share * stage.report.busy_seconds;
-        let waited = self.window.session.wait_seconds;
+        let waited = self.session.wait_seconds;
         self.own_stages()
             .filter(|stage| stage.is_kept_off() && stage.asleep_share < MOSTLY_ASLEEP)
             .filter(|stage| ready_seconds(stage) >= EXPLAINS_WAIT * waited)
@@ -118,7 +112,7 @@ impl<'w> Facts<'w> {
     /// The stage whose few slow samples outlast half a ring and so hold up their batches, where they explain the wait.
     #[expect(clippy::cast_precision_loss, reason = "metrics")]
     pub(super) fn slow_samples(&self) -> Option<(&StageFacts<'w>, Tail)> {
-        let session = self.window.session;
+        let session = self.session;
         let batch_seconds = self.seconds() / session.batches_published.max(1) as f64;
         let outlasted = 0.5 * self.slots() as f64 * batch_seconds;
         self.own_stages()

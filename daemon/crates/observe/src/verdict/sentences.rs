@@ -105,7 +105,7 @@ impl Facts<'_> {
 
     fn of_stage(&self, stage: &StageFacts<'_>, waits: &str) -> String {
         let report = stage.report;
-        let whose = if stage.stream == self.window.session.stream {
+        let whose = if stage.stream == self.session.stream {
             String::new()
         } else {
             format!(" of the stream `{}`", stage.stream)
@@ -200,7 +200,7 @@ impl Facts<'_> {
 
     fn of_small_ring(&self, busiest: Option<&StageFacts<'_>>, waits: &str) -> String {
         let slots = self.slots();
-        let held = self.window.session.slots_leased;
+        let held = self.session.slots_leased;
         let rows = self.rows_of_a_batch();
         let idle = busiest.map_or_else(String::new, |stage| {
             format!(
