@@ -3,18 +3,16 @@
 //! Three kinds, as the dataset formats read them: one `.npy` file a sample, one `.npy` whose first axis is the samples,
 //! and one `.npz` file a sample with the members `features` and `target`.
 
-use super::marker::{self, Found};
 use super::picture::Randomness;
 use super::{
-    GENERATOR_VERSION, GenerateError, GenerateReport, class_folder, class_of, on_threads,
-    thread_count,
+    GENERATOR_VERSION, GenerateError, GenerateReport, class_folder, class_of, generate,
+    make_class_folders, on_threads, thread_count,
 };
 use npyz::WriterBuilder;
 use serde_json::json;
 use std::fs;
 use std::io::{self, BufWriter, Cursor, Write};
 use std::path::Path;
-use std::time::Instant;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
@@ -69,38 +67,23 @@ pub fn generate_arrays(
     progress: &dyn Fn(u64, u64),
 ) -> Result<GenerateReport, GenerateError> {
     check_options(options)?;
-    let started = Instant::now();
-    let report = |bytes, reused| GenerateReport {
-        samples: options.samples,
-        bytes,
-        elapsed: started.elapsed(),
-        reused,
-    };
     let described = json!({
         "kind": format!("{:?}", options.container), "version": GENERATOR_VERSION, "samples": options.samples,
         "classes": options.classes, "shape": options.shape, "seed": options.seed,
     });
-    let files = if options.container == ArrayContainer::NpyStack { 1 } else { options.samples };
-    let marker = match marker::open(folder, described, files)? {
-        Found::Finished { bytes } => return Ok(report(bytes, true)),
-        Found::Unfinished(marker) => marker,
-    };
-    if options.container == ArrayContainer::NpyFiles {
-        for class in 0..options.classes {
-            let path = class_folder(folder, class, options.classes);
-            fs::create_dir_all(&path).map_err(GenerateError::file(&path, "make the folder"))?;
+    let is_stack = options.container == ArrayContainer::NpyStack;
+    let files = if is_stack { 1 } else { options.samples };
+    generate(folder, described, (options.samples, files), || {
+        if is_stack {
+            return write_stack(&folder.join("samples.npy"), options, progress);
         }
-    }
-    let bytes = if options.container == ArrayContainer::NpyStack {
-        write_stack(&folder.join("samples.npy"), options, progress)?
-    } else {
-        let threads = thread_count(options.threads);
-        on_threads(options.samples, threads, progress, || {
+        if options.container == ArrayContainer::NpyFiles {
+            make_class_folders(folder, options.classes)?;
+        }
+        on_threads(options.samples, thread_count(options.threads), progress, || {
             |index| write_sample(folder, options, index)
-        })?
-    };
-    marker.finish(bytes)?;
-    Ok(report(bytes, false))
+        })
+    })
 }
 
 fn check_options(options: &ArrayOptions) -> Result<(), GenerateError> {

@@ -92,33 +92,44 @@ pub fn generate_images(
     progress: &dyn Fn(u64, u64),
 ) -> Result<GenerateReport, GenerateError> {
     check_options(options)?;
-    let started = Instant::now();
-    let report = |bytes, reused| GenerateReport {
-        samples: options.images,
-        bytes,
-        elapsed: started.elapsed(),
-        reused,
-    };
     let described = json!({
         "kind": "images", "version": GENERATOR_VERSION, "images": options.images, "classes": options.classes,
         "width": options.width, "height": options.height, "size_variation_percent": options.size_variation_percent,
         "seed": options.seed, "quality": options.quality,
     });
-    let marker = match marker::open(folder, described, options.images)? {
-        Found::Finished { bytes } => return Ok(report(bytes, true)),
-        Found::Unfinished(marker) => marker,
+    generate(folder, described, (options.images, options.images), || {
+        make_class_folders(folder, options.classes)?;
+        let threads = thread_count(options.threads);
+        on_threads(options.images, threads, progress, || {
+            let mut painter = Painter { folder, options, rgb: Vec::new(), jpeg: Vec::new() };
+            move |index| painter.make(index)
+        })
+    })
+}
+
+/// Makes a set of so many samples in so many files, or finds it ready. `make` returns the bytes of all files.
+fn generate(
+    folder: &Path,
+    described: serde_json::Value,
+    (samples, files): (u64, u64),
+    make: impl FnOnce() -> Result<u64, GenerateError>,
+) -> Result<GenerateReport, GenerateError> {
+    let started = Instant::now();
+    let (bytes, reused) = match marker::open(folder, described, files)? {
+        Found::Finished { bytes } => (bytes, true),
+        Found::Unfinished(marker) => {
+            let bytes = make()?;
+            marker.finish(bytes)?;
+            (bytes, false)
+        }
     };
-    for class in 0..options.classes {
-        let path = class_folder(folder, class, options.classes);
-        fs::create_dir_all(&path).map_err(GenerateError::file(&path, "make the folder"))?;
-    }
-    let threads = thread_count(options.threads);
-    let bytes = on_threads(options.images, threads, progress, || {
-        let mut painter = Painter { folder, options, rgb: Vec::new(), jpeg: Vec::new() };
-        move |index| painter.make(index)
-    })?;
-    marker.finish(bytes)?;
-    Ok(report(bytes, false))
+    Ok(GenerateReport { samples, bytes, elapsed: started.elapsed(), reused })
+}
+
+fn make_class_folders(folder: &Path, classes: u32) -> Result<(), GenerateError> {
+    (0..classes).map(|class| class_folder(folder, class, classes)).try_for_each(|path| {
+        fs::create_dir_all(&path).map_err(GenerateError::file(&path, "make the folder"))
+    })
 }
 
 fn check_options(options: &GenerateOptions) -> Result<(), GenerateError> {
