@@ -4,7 +4,7 @@ use forebay_observe::{StageReport, Verdict};
 use serde::{Deserialize, Serialize};
 
 /// What `--json` prints.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct BenchReport {
     /// The number of samples.
     pub samples: u64,
@@ -32,7 +32,7 @@ pub struct BenchReport {
 }
 
 /// The client's wait for a batch.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct WaitSeconds {
     /// The median, in seconds.
     pub p50: f64,

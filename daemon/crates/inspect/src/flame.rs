@@ -159,22 +159,12 @@ fn clipped(name: &str, width: f64, letter_width: f64) -> String {
 }
 
 fn escaped(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '&' => safe.push_str("&amp;"),
-            '<' => safe.push_str("&lt;"),
-            '>' => safe.push_str("&gt;"),
-            '"' => safe.push_str("&quot;"),
-            // XML has no place for these.
-            other if other.is_control() => safe.push(' '),
-            other => safe.push(other),
-        }
-    }
-    safe
+    let safe = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    // XML allows no control characters.
+    safe.replace('"', "&quot;").replace(char::is_control, " ")
 }
 
-/// A warm colour of the name's own.
+/// A warm colour, always the same for a name.
 fn colour(name: &str) -> String {
     // FNV-1a.
     let hash = name

@@ -98,16 +98,15 @@ fn watch(ranks: &mut Ranks, arguments: &HeadspaceArguments) -> anyhow::Result<He
     let wanted = Duration::try_from_secs_f64(arguments.seconds)
         .map_err(|error| anyhow::anyhow!("--seconds {}: {error}", arguments.seconds))?;
     ranks.poll()?;
-    let first: Vec<Begin> = ranks.all.iter().map(Begin::now).collect();
+    ranks.all.iter_mut().for_each(|rank| rank.begin = rank.now.taken);
     let begun = Instant::now();
     let progress = Progress::new("watching");
-    let since = |rank: &Rank| rank.now.taken.saturating_sub(begin_of(rank, &first).taken + 1);
+    let since = |rank: &Rank| rank.now.taken.saturating_sub(rank.begin + 1);
     let enough = |rank: &Rank| begun.elapsed() >= wanted && since(rank) >= MIN_STEPS;
-    let shown = first[0].taken;
+    let shown = ranks.all[0].begin;
     ranks.poll_until(enough, |now| progress.show(now.taken.saturating_sub(shown), None))?;
     progress.end();
-    let seen =
-        over_ranks(ranks, |rank| rank.series.stretch(begin_of(rank, &first).taken + 1, u64::MAX));
+    let seen = over_ranks(ranks, |rank| rank.series.stretch(rank.begin + 1, u64::MAX));
     Ok(Headspace::of_watching(&seen, remaining(ranks.first())))
 }
 
@@ -131,7 +130,7 @@ fn replay(ranks: &mut Ranks, arguments: &HeadspaceArguments) -> anyhow::Result<H
     }
     eprintln!("forebay: the trainer will train {steps} steps on {batches} repeated batches");
     let progress = Progress::new("checking that the trainer does not modify its batches");
-    ranks.ask(|now| ReplayRequest::Check { session: now.session, batches })?;
+    ranks.ask(|rank| ReplayRequest::Check { session: rank.now.session, batches })?;
     ranks.poll_until(
         |rank| !matches!(rank.now.replay, ReplayState::Checking { .. }),
         |now| progress.show(now.taken, None),
@@ -139,11 +138,12 @@ fn replay(ranks: &mut Ranks, arguments: &HeadspaceArguments) -> anyhow::Result<H
     ranks.check_refusal()?;
     progress.end();
 
-    let begin = arm(ranks, arguments, batches)?;
+    arm(ranks, arguments, batches)?;
+    let begin = ranks.all[0].begin;
     let progress = Progress::new("measuring with data");
     ranks.poll_until(
         |rank| !matches!(rank.now.replay, ReplayState::Armed { .. }),
-        |now| progress.show(now.taken.saturating_sub(begin[0].taken), Some(after)),
+        |now| progress.show(now.taken.saturating_sub(begin), Some(after)),
     )?;
     ranks.check_refusal()?;
     progress.end();
@@ -167,7 +167,7 @@ fn replay(ranks: &mut Ranks, arguments: &HeadspaceArguments) -> anyhow::Result<H
 
     let progress = Progress::new("measuring with data again");
     let wanted = after - warm_up(after);
-    let settled = |rank: &Rank| settled_at(rank, &begin, after, warm_up(after));
+    let settled = |rank: &Rank| settled_at(rank, after, warm_up(after));
     let enough =
         |rank: &Rank| settled(rank).is_some_and(|settled| rank.now.taken >= settled + wanted);
     let ended = ranks.poll_until(enough, |now| progress.show(now.taken, None));
@@ -177,10 +177,7 @@ fn replay(ranks: &mut Ranks, arguments: &HeadspaceArguments) -> anyhow::Result<H
         tracing::debug!(%error, "the measurement after the replay is not complete");
     }
 
-    let before = over_ranks(ranks, |rank| {
-        let Begin { taken, at, .. } = begin_of(rank, &begin);
-        rank.series.stretch(taken + 1, at)
-    });
+    let before = over_ranks(ranks, |rank| rank.series.stretch(rank.begin + 1, rank.replay_at));
     let free = over_ranks(ranks, |rank| {
         let (first, last) = shown(rank);
         rank.series.stretch(first + warm_up(steps), last)
@@ -197,25 +194,6 @@ fn replay(ranks: &mut Ranks, arguments: &HeadspaceArguments) -> anyhow::Result<H
     Ok(Headspace::of_replay(&before, &free, &after, remaining(ranks.first())))
 }
 
-/// Where the measurement of a rank began, and where its replay begins.
-#[derive(Debug, Clone, Copy)]
-struct Begin {
-    rank: u32,
-    taken: u64,
-    at: u64,
-}
-
-impl Begin {
-    fn now(rank: &Rank) -> Self {
-        Self { rank: rank.now.rank, taken: rank.now.taken, at: 0 }
-    }
-}
-
-fn begin_of(rank: &Rank, begin: &[Begin]) -> Begin {
-    let found = begin.iter().find(|begin| begin.rank == rank.now.rank);
-    found.copied().unwrap_or(Begin { rank: rank.now.rank, taken: 0, at: 0 })
-}
-
 /// The first and the last take of batches that were shown again.
 fn shown(rank: &Rank) -> (u64, u64) {
     match rank.now.replay {
@@ -225,11 +203,7 @@ fn shown(rank: &Rank) -> (u64, u64) {
 }
 
 /// Arms every rank at the same place of the stream, and only then lets it take place.
-fn arm(
-    ranks: &mut Ranks,
-    arguments: &HeadspaceArguments,
-    batches: u16,
-) -> anyhow::Result<Vec<Begin>> {
+fn arm(ranks: &mut Ranks, arguments: &HeadspaceArguments, batches: u16) -> anyhow::Result<()> {
     let job = ranks.first().clone();
     // Batches left in the epoch count the same on every rank, whatever its session's numbers.
     let left = ranks.all.iter().map(|rank| rank.now.batches_left).min().unwrap_or(0);
@@ -243,24 +217,17 @@ fn arm(
             job.batches_per_epoch
         )
     })?;
-    let begin: Vec<Begin> = ranks
-        .all
-        .iter()
-        .map(|rank| {
-            let SessionSteps { published, batches_left, taken, .. } = rank.now;
-            let at = arguments.at_batch.unwrap_or(published + ahead + batches_left - left);
-            Begin { rank: rank.now.rank, taken, at }
-        })
-        .collect();
+    for rank in &mut ranks.all {
+        let SessionSteps { published, batches_left, taken, .. } = rank.now;
+        rank.begin = taken;
+        rank.replay_at = arguments.at_batch.unwrap_or(published + ahead + batches_left - left);
+    }
     // What is left of the epoch where it begins, by the ranks' own numbers.
-    let places: Vec<i128> = ranks
-        .all
-        .iter()
-        .map(|rank| {
-            let ahead = i128::from(begin_of(rank, &begin).at) - i128::from(rank.now.published);
-            i128::from(rank.now.batches_left) - ahead
-        })
-        .collect();
+    let place = |rank: &Rank| {
+        let ahead = i128::from(rank.replay_at) - i128::from(rank.now.published);
+        i128::from(rank.now.batches_left) - ahead
+    };
+    let places: Vec<i128> = ranks.all.iter().map(place).collect();
     if places.iter().any(|place| *place != places[0]) {
         bail!(
             "batch {} is at a different position on each rank, because the sessions did not start together; omit --at-batch",
@@ -274,20 +241,22 @@ fn arm(
         );
     }
     let steps = arguments.steps;
-    ranks.ask(|now| {
-        let at = begin.iter().find(|begin| begin.rank == now.rank).map_or(0, |begin| begin.at);
-        ReplayRequest::Arm { session: now.session, at, batches, steps }
+    ranks.ask(|rank| ReplayRequest::Arm {
+        session: rank.now.session,
+        at: rank.replay_at,
+        batches,
+        steps,
     })?;
     // One trainer alone gets data again as soon as this command ends; several count on each other.
     if job.world_size > 1 {
-        let committed = ranks.ask(|now| ReplayRequest::Commit { session: now.session });
+        let committed = ranks.ask(|rank| ReplayRequest::Commit { session: rank.now.session });
         if let Err(error) = committed {
             // None may replay alone. Those that are past it say so, and there is nothing more to be done.
-            ranks.ask_all(|now| ReplayRequest::Cancel { session: now.session });
+            ranks.cancel();
             return Err(error);
         }
     }
-    Ok(begin)
+    Ok(())
 }
 
 /// How many batches ahead the kept ones begin: `ahead`, or the next epoch's start where too few are left of that one. None
@@ -306,10 +275,9 @@ fn within_an_epoch(ahead: u64, left: u64, batches_per_epoch: u64, kept: u64) -> 
 /// The take from which on the loader gives what it can again: what it had made meanwhile is used up, or it is the faster
 /// one anyway. None: not yet.
 #[expect(clippy::cast_precision_loss, reason = "a count of batches")]
-fn settled_at(rank: &Rank, begin: &[Begin], after: u64, warm_up: u64) -> Option<u64> {
-    let Begin { taken, at, .. } = begin_of(rank, begin);
+fn settled_at(rank: &Rank, after: u64, warm_up: u64) -> Option<u64> {
     let (_, last) = shown(rank);
-    let usual = rank.series.mean_ready(taken, at);
+    let usual = rank.series.mean_ready(rank.begin, rank.replay_at);
     let earliest = last + warm_up;
     (earliest..=rank.now.taken.min(earliest + 3 * after)).find(|take| {
         *take == earliest + 3 * after

@@ -18,6 +18,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::{anyhow, bail};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -34,36 +35,6 @@ const MAX_CONNECTIONS: usize = 64;
 const MAX_HEAD_BYTES: usize = 16 << 10;
 /// After an accept that failed, most likely for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
-
-/// Why figures cannot be served.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum MetricsError {
-    /// Streams of one daemon name different addresses.
-    #[error(
-        "{first_source} has listen.metrics = \"{first}\" and {other_source} has \"{other}\", but a daemon has one metrics address; set it in one file only"
-    )]
-    Two {
-        /// Of the first stream that names one.
-        first_source: String,
-        /// Its address.
-        first: SocketAddr,
-        /// Of the next that names another.
-        other_source: String,
-        /// Its address.
-        other: SocketAddr,
-    },
-    /// The system refused.
-    #[error(
-        "cannot serve figures at listen.metrics = \"{address}\": {source}; choose another port, or port 0 for any free one"
-    )]
-    Bind {
-        /// The address.
-        address: SocketAddr,
-        /// The system's reason.
-        source: io::Error,
-    },
-}
 
 /// How long a client may keep a connection.
 #[derive(Debug, Clone, Copy)]
@@ -97,31 +68,28 @@ impl MetricsListener {
     ///
     /// # Errors
     /// When two streams name different addresses, and when the system does not grant it.
-    pub fn bind(configs: &[Config]) -> Result<Option<Self>, MetricsError> {
+    pub fn bind(configs: &[Config]) -> anyhow::Result<Option<Self>> {
         let mut named = configs
             .iter()
             .filter_map(|config| config.listen.metrics.map(|address| (config, address)));
         let Some((first, address)) = named.next() else { return Ok(None) };
-        if let Some((other, other_address)) = named.find(|(_, other)| *other != address) {
-            return Err(MetricsError::Two {
-                first_source: first.source.clone(),
-                first: address,
-                other_source: other.source.clone(),
-                other: other_address,
-            });
+        if let Some((other, second)) = named.find(|(_, other)| *other != address) {
+            bail!(
+                "{} has listen.metrics = \"{address}\" and {} has \"{second}\", but a daemon has one metrics address; set it in one file only",
+                first.source,
+                other.source
+            );
         }
         let listen = || {
             let listener = TcpListener::bind(address)?;
             listener.set_nonblocking(true)?;
-            let bound = listener.local_addr()?;
-            Ok(Self {
-                listener,
-                address: bound,
-                from: first.listen.metrics_from,
-                patience: Patience::default(),
-            })
+            Ok((listener.local_addr()?, listener))
         };
-        listen().map(Some).map_err(|source| MetricsError::Bind { address, source })
+        let (address, listener) = listen().map_err(|source: io::Error| {
+            anyhow!("cannot serve figures at listen.metrics = \"{address}\": {source}; choose another port, or port 0 for any free one")
+        })?;
+        let (from, patience) = (first.listen.metrics_from, Patience::default());
+        Ok(Some(Self { listener, address, from, patience }))
     }
 
     /// The address with the port that the kernel chose.

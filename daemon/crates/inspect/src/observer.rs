@@ -84,39 +84,33 @@ impl Observer {
         &self,
         question: &ClientFrame,
         patience: Duration,
-        answer: impl FnMut(DaemonFrame, Vec<OwnedFd>) -> Option<T>,
-    ) -> anyhow::Result<T> {
-        self.converse(question, patience, answer).with_context(|| asking(&self.socket))
-    }
-
-    fn converse<T>(
-        &self,
-        question: &ClientFrame,
-        patience: Duration,
         mut answer: impl FnMut(DaemonFrame, Vec<OwnedFd>) -> Option<T>,
     ) -> anyhow::Result<T> {
-        self.connection.send(question, &[])?;
-        let deadline = Instant::now() + patience;
-        loop {
-            match self.connection.receive::<DaemonFrame>()? {
-                Incoming::Frame(DaemonFrame::Fault(fault), _) => bail!(fault.message),
-                Incoming::Frame(frame, descriptors) => {
-                    if let Some(answer) = answer(frame, descriptors) {
-                        return Ok(answer);
+        let mut converse = || {
+            self.connection.send(question, &[])?;
+            let deadline = Instant::now() + patience;
+            loop {
+                match self.connection.receive::<DaemonFrame>()? {
+                    Incoming::Frame(DaemonFrame::Fault(fault), _) => bail!(fault.message),
+                    Incoming::Frame(frame, descriptors) => {
+                        if let Some(answer) = answer(frame, descriptors) {
+                            return Ok(answer);
+                        }
                     }
-                }
-                Incoming::Doorbell => {}
-                Incoming::Empty => {
-                    let left = deadline.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        bail!("no answer within {} s", patience.as_secs());
+                    Incoming::Doorbell => {}
+                    Incoming::Empty => {
+                        let left = deadline.saturating_duration_since(Instant::now());
+                        if left.is_zero() {
+                            bail!("no answer within {} s", patience.as_secs());
+                        }
+                        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+                        let descriptor = self.connection.as_fd();
+                        poll(&mut [PollFd::new(descriptor, PollFlags::POLLIN)], timeout)?;
                     }
-                    let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-                    let descriptor = self.connection.as_fd();
-                    poll(&mut [PollFd::new(descriptor, PollFlags::POLLIN)], timeout)?;
                 }
             }
-        }
+        };
+        converse().with_context(|| asking(&self.socket))
     }
 }
 

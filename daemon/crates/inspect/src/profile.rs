@@ -2,20 +2,13 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use forebay_protocol::observing::Recording;
-use forebay_protocol::sealed::read_sealed;
+use forebay_protocol::observing::{MAX_PROFILE_HERTZ, Recording};
 
 use super::flame::Stacks;
-use super::observer::{Observer, the_socket};
-use super::trace::in_milliseconds;
-use forebay_protocol::observing::MAX_PROFILE_HERTZ;
-
-/// The largest recording that is accepted from a daemon.
-const MAX_TEXT_BYTES: u64 = 64 << 20;
+use super::trace::record;
 
 /// Arguments of `forebay profile`.
 #[derive(Debug, Args)]
@@ -39,15 +32,13 @@ pub struct ProfileArguments {
 
 /// `forebay profile`.
 pub fn profile(arguments: &ProfileArguments) -> anyhow::Result<ExitCode> {
-    let milliseconds = in_milliseconds(arguments.seconds)?;
     let hertz = if arguments.clock { 0 } else { arguments.hertz };
     if !arguments.clock && !(1..=MAX_PROFILE_HERTZ).contains(&hertz) {
         bail!("--hertz {hertz}: from 1 to {MAX_PROFILE_HERTZ}");
     }
-    let observer = Observer::connect(&the_socket(arguments.socket.as_deref())?)?;
-    let takes = Duration::from_millis(milliseconds.into());
-    let recorded = observer.record(Recording::Profile { milliseconds, hertz }, takes)?;
-    let text = read_sealed(recorded, MAX_TEXT_BYTES).context("the daemon's recording")?;
+    let text = record(arguments.socket.as_deref(), arguments.seconds, |milliseconds| {
+        Recording::Profile { milliseconds, hertz }
+    })?;
     let text = String::from_utf8(text).context("the daemon's recording")?;
     let stacks = Stacks::parse(&text);
     let path = &arguments.output;

@@ -70,15 +70,13 @@ fn without_modules(module: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use forebay_observe::Verdict;
+
     use super::*;
 
     fn bench(series: &TimeSeries, text: &str) -> String {
-        let run = json!({
-            "samples": 0, "batches": 0, "seconds": 0.0, "samples_per_second": 0.0, "cpu_seconds_per_1000_samples": 0.0,
-            "time_to_first_batch_seconds": 0.0, "peak_memory_bytes": 0, "wait_seconds": { "p50": 0.0, "p99": 0.0 },
-            "stages": [], "verdict": { "limit": "none", "sentence": text },
-        });
-        bench_page(text, &serde_json::from_value(run).unwrap(), series, text)
+        let verdict = Verdict { sentence: text.to_owned(), ..Verdict::default() };
+        bench_page(text, &BenchReport { verdict, ..BenchReport::default() }, series, text)
     }
 
     /// The run's JSON in a page.

@@ -104,39 +104,21 @@ fn describe_session(session: &SessionReport) -> String {
     text
 }
 
-/// The columns of a table of stages.
-pub const STAGE_COLUMNS: [&str; 10] = [
-    "stage",
-    "at once",
-    "tasks",
-    "failed",
-    "mean",
-    "p90",
-    "p99",
-    "put wait",
-    "get wait",
-    "occupancy",
-];
-
-/// The cells of a stage and the queue after it, in the order of [`STAGE_COLUMNS`].
-pub fn stage_cells(stage: &StageReport) -> Vec<String> {
-    let queue = stage.queue.as_ref();
-    let shown = |value: Option<f64>, show: fn(f64) -> String| value.map_or_else(String::new, show);
-    vec![
-        stage.name.clone(),
-        stage.concurrency.to_string(),
-        stage.num_tasks.to_string(),
-        stage.num_failures.to_string(),
-        time(stage.ave_time),
-        time(stage.p90_time),
-        time(stage.p99_time),
-        shown(queue.map(|queue| queue.ave_put_time), time),
-        shown(queue.map(|queue| queue.ave_get_time), time),
-        shown(queue.map(|queue| queue.occupancy_rate), percent),
-    ]
-}
-
 /// The stages with the queue after each.
 pub fn stage_table(stages: &[StageReport]) -> String {
-    columns(&STAGE_COLUMNS, &stages.iter().map(stage_cells).collect::<Vec<_>>())
+    let header = "stage|at once|tasks|failed|mean|p90|p99|put wait|get wait|occupancy";
+    let row = |stage: &StageReport| {
+        let counts = [stage.concurrency.into(), stage.num_tasks, stage.num_failures];
+        let times = [stage.ave_time, stage.p90_time, stage.p99_time];
+        let mut cells = vec![stage.name.clone()];
+        cells.extend(counts.map(|count: u64| count.to_string()));
+        cells.extend(times.map(time));
+        if let Some(queue) = &stage.queue {
+            cells.extend([queue.ave_put_time, queue.ave_get_time].map(time));
+            cells.push(percent(queue.occupancy_rate));
+        }
+        cells
+    };
+    let header: Vec<&str> = header.split('|').collect();
+    columns(&header, &stages.iter().map(row).collect::<Vec<_>>())
 }

@@ -12,12 +12,8 @@ pub fn columns(header: &[&str], rows: &[Vec<String>]) -> String {
     let mut line = |cells: &mut dyn Iterator<Item = &str>| {
         let mut line = String::from(" ");
         for (index, (cell, width)) in cells.zip(&widths).enumerate() {
-            let pad = " ".repeat(width - cell.chars().count().min(*width));
-            if index == 0 {
-                line.push_str(&format!(" {cell}{pad}"));
-            } else {
-                line.push_str(&format!("  {pad}{cell}"));
-            }
+            line +=
+                &if index == 0 { format!(" {cell:<width$}") } else { format!("  {cell:>width$}") };
         }
         text.push_str(line.trim_end());
         text.push('\n');

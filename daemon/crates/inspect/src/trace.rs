@@ -8,12 +8,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use forebay_protocol::observing::Recording;
+use forebay_protocol::observing::{MAX_RECORDING_SECONDS, Recording};
 use forebay_protocol::sealed::read_sealed;
 use serde_json::Value;
 
 use super::observer::{Observer, the_socket};
-use forebay_protocol::observing::MAX_RECORDING_SECONDS;
 
 /// The largest recording that is accepted from a daemon.
 const MAX_TEXT_BYTES: u64 = 256 << 20;
@@ -45,7 +44,9 @@ pub fn trace(arguments: &TraceArguments) -> anyhow::Result<ExitCode> {
     let ours = match &arguments.recorded {
         Some(recorded) => read_trace(recorded)?,
         None => {
-            let text = record(arguments)?;
+            let text = record(arguments.socket.as_deref(), arguments.seconds, |milliseconds| {
+                Recording::Trace { milliseconds }
+            })?;
             // Written first: the recording is kept even if the other trace cannot be read.
             std::fs::write(path, &text).with_context(writing)?;
             serde_json::from_slice(&text).context("the daemon's recording")?
@@ -62,16 +63,21 @@ pub fn trace(arguments: &TraceArguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn record(arguments: &TraceArguments) -> anyhow::Result<Vec<u8>> {
-    let milliseconds = in_milliseconds(arguments.seconds)?;
-    let observer = Observer::connect(&the_socket(arguments.socket.as_deref())?)?;
+/// Lets the daemon make a recording of so many seconds, and returns its text.
+pub(crate) fn record(
+    socket: Option<&Path>,
+    seconds: f64,
+    recording: impl FnOnce(u32) -> Recording,
+) -> anyhow::Result<Vec<u8>> {
+    let milliseconds = in_milliseconds(seconds)?;
+    let observer = Observer::connect(&the_socket(socket)?)?;
     let takes = Duration::from_millis(milliseconds.into());
-    let recorded = observer.record(Recording::Trace { milliseconds }, takes)?;
+    let recorded = observer.record(recording(milliseconds), takes)?;
     read_sealed(recorded, MAX_TEXT_BYTES).context("the daemon's recording")
 }
 
 /// The length of a recording.
-pub fn in_milliseconds(seconds: f64) -> anyhow::Result<u32> {
+fn in_milliseconds(seconds: f64) -> anyhow::Result<u32> {
     if !(seconds >= 0.001 && seconds <= f64::from(MAX_RECORDING_SECONDS)) {
         bail!(
             "--seconds {seconds}: a recording takes from 0.001 to {MAX_RECORDING_SECONDS} seconds"
@@ -118,14 +124,11 @@ fn merged(mut ours: Value, mut other: Value) -> Value {
     // In microseconds; the bases are whole seconds apart as a rule, so that nothing is lost.
     #[expect(clippy::cast_precision_loss, reason = "whole microseconds, as the events' own times")]
     let shift = (base(&other) - base(&ours)) as f64 / 1000.0;
-    let mut theirs = match other["traceEvents"].take() {
+    let list = |trace: &mut Value| match trace["traceEvents"].take() {
         Value::Array(events) => events,
         _ => Vec::new(),
     };
-    let mut events = match ours["traceEvents"].take() {
-        Value::Array(events) => events,
-        _ => Vec::new(),
-    };
+    let (mut theirs, mut events) = (list(&mut other), list(&mut ours));
     if shift != 0.0 {
         for event in &mut theirs {
             // Metadata has no time.

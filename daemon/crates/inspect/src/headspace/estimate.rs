@@ -100,13 +100,15 @@ impl Headspace {
             ));
         }
         let measured = StepsMeasured { with_data: with_data.steps, replayed: free.steps };
-        let mut found = Self::new(step_seconds, saved, waiting, remaining, measured);
-        found.step_seconds_before = before_seconds;
-        found.step_seconds_after = after_seconds;
-        found.uncertainty = uncertainty;
-        found.replayed = true;
-        found.blocks = blocks_of(&[("before", before), ("during", free), ("after", after)]);
-        found.notes = notes;
+        let mut found = Self {
+            step_seconds_before: before_seconds,
+            step_seconds_after: after_seconds,
+            uncertainty,
+            replayed: true,
+            blocks: blocks_of(&[("before", before), ("during", free), ("after", after)]),
+            notes,
+            ..Self::new(step_seconds, saved, waiting, remaining, measured)
+        };
         found.sentence = found.say_replayed();
         found
     }
@@ -184,11 +186,8 @@ impl Headspace {
             percent(self.uncertainty)
         );
         if let (Some(saved), Some(all)) = (self.hours_saved, self.hours_remaining) {
-            text.push_str(&format!(
-                ", {} of the remaining {} hours",
-                in_hours(saved),
-                in_hours(all)
-            ));
+            let (saved, all) = (in_hours(saved), in_hours(all));
+            text.push_str(&format!(", {saved} of the remaining {all} hours"));
         }
         if self.worth != "no" {
             text.push_str(&format!(
@@ -203,37 +202,29 @@ impl Headspace {
 
     /// For a person.
     pub(super) fn describe(&self) -> String {
-        let mut lines = vec![format!(
-            "step time with data      {:>9}   ({} steps)",
-            time(self.step_seconds),
-            self.steps_measured.with_data
-        )];
+        let mut lines = Vec::new();
+        let mut line = |name: &str, value: String, note: &str| {
+            lines.push(format!("{name:<25}{value:>9}{note}"));
+        };
+        let steps = self.steps_measured;
+        let headspace = percent(self.headspace);
+        let with_data = format!("   ({} steps)", steps.with_data);
+        line("step time with data", time(self.step_seconds), &with_data);
         if self.replayed {
-            lines.push(format!(
-                "step time, data free     {:>9}   ({} steps, replayed)",
-                time(self.step_seconds_without_loading),
-                self.steps_measured.replayed
-            ));
-            lines.push(format!(
-                "headspace                {:>9}   (± {})",
-                percent(self.headspace),
-                percent(self.uncertainty)
-            ));
-            lines.push(format!("  waiting for batches    {:>9}", time(self.wait_seconds)));
-            lines.push(format!("  loader slows the step  {:>9}", time(self.disturbance_seconds)));
+            let replayed = format!("   ({} steps, replayed)", steps.replayed);
+            line("step time, data free", time(self.step_seconds_without_loading), &replayed);
+            line("headspace", headspace, &format!("   (± {})", percent(self.uncertainty)));
+            line("  waiting for batches", time(self.wait_seconds), "");
+            line("  loader slows the step", time(self.disturbance_seconds), "");
         } else {
-            lines.push(format!(
-                "  waiting for batches    {:>9}   ({})",
-                time(self.wait_seconds),
-                percent(self.headspace)
-            ));
+            line("  waiting for batches", time(self.wait_seconds), &format!("   ({headspace})"));
         }
-        lines.push(match (self.hours_saved, self.hours_remaining) {
+        match (self.hours_saved, self.hours_remaining) {
             (Some(saved), Some(all)) => {
-                format!("hours saved              {:>9}   (of {})", in_hours(saved), in_hours(all))
+                line("hours saved", in_hours(saved), &format!("   (of {})", in_hours(all)));
             }
-            _ => format!("hours saved an epoch     {:>9}", in_hours(self.hours_saved_per_epoch)),
-        });
+            _ => line("hours saved an epoch", in_hours(self.hours_saved_per_epoch), ""),
+        }
         lines.push(self.sentence.clone());
         lines.extend(self.notes.iter().map(|note| format!("note: {note}")));
         lines.join("\n")
@@ -241,9 +232,9 @@ impl Headspace {
 }
 
 fn blocks_of(parts: &[(&str, &Stretch)]) -> Vec<(String, f64)> {
-    let block = |name: &str, seconds: &f64| (name.to_owned(), *seconds);
     let of_part = |(name, stretch): &(&str, &Stretch)| {
-        stretch.step_means.iter().map(|seconds| block(name, seconds)).collect::<Vec<_>>()
+        let blocks = stretch.step_means.iter();
+        blocks.map(|seconds| ((*name).to_owned(), *seconds)).collect::<Vec<_>>()
     };
     parts.iter().flat_map(of_part).collect()
 }

@@ -22,6 +22,10 @@ pub(super) struct Rank {
     observer: Observer,
     pub series: Series,
     pub now: SessionSteps,
+    /// Batches taken when the measurement began.
+    pub begin: u64,
+    /// The first replayed batch.
+    pub replay_at: u64,
 }
 
 /// All of them, by rank.
@@ -52,7 +56,8 @@ impl Ranks {
             for now in sessions {
                 // A connection each: one that is refused something is ended by the daemon.
                 let observer = Observer::connect(socket)?;
-                all.push(Rank { observer, series: Series::default(), now });
+                let series = Series::default();
+                all.push(Rank { observer, series, now, begin: 0, replay_at: 0 });
             }
         }
         all.sort_by_key(|rank| rank.now.rank);
@@ -126,24 +131,19 @@ impl Ranks {
     }
 
     /// Asks the same of every rank.
-    pub(super) fn ask(
-        &mut self,
-        request: impl Fn(&SessionSteps) -> ReplayRequest,
-    ) -> anyhow::Result<()> {
+    pub(super) fn ask(&mut self, request: impl Fn(&Rank) -> ReplayRequest) -> anyhow::Result<()> {
         for rank in &mut self.all {
-            let seen = rank
-                .observer
-                .replay(request(&rank.now))
-                .with_context(|| format!("rank {}", rank.now.rank))?;
+            let answer = rank.observer.replay(request(rank));
+            let seen = answer.with_context(|| format!("rank {}", rank.now.rank))?;
             rank.take(seen)?;
         }
         Ok(())
     }
 
-    /// Asks the same of every rank, whatever some of them answer.
-    pub(super) fn ask_all(&self, request: impl Fn(&SessionSteps) -> ReplayRequest) {
+    /// Cancels the replay on every rank, whatever some of them answer.
+    pub(super) fn cancel(&self) {
         for rank in &self.all {
-            let _ = rank.observer.replay(request(&rank.now));
+            let _ = rank.observer.replay(ReplayRequest::Cancel { session: rank.now.session });
         }
     }
 

@@ -1,4 +1,4 @@
-//! How the HTTP thread comes by a report: one question at a time to the engine, and its answer kept for a moment.
+//! How the HTTP thread gets a report: one request at a time to the engine, whose answer is cached for a moment.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -6,15 +6,16 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use super::metrics::Exporter;
+use super::exposition::Writer;
+use super::metrics::families;
 use forebay_observe::DaemonReport;
 
-/// A report is wanted; whoever waits for it may be gone by then.
+/// A request for a report; its receiver may be gone by the time of the answer.
 pub type Question = oneshot::Sender<DaemonReport>;
 
-/// So long an answer serves whoever asks next: many clients cost the engine what one does.
+/// How long an answer is reused: many clients cost the engine what one does.
 const ANSWER_KEEPS: Duration = Duration::from_millis(200);
-/// An engine that takes longer does not live, as far as probes go.
+/// Probes treat an engine that takes longer as dead.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(1);
 
 /// The engine gave no answer in time.
@@ -27,17 +28,17 @@ pub(super) struct NoAnswer;
 pub(super) struct Asker {
     questions: mpsc::Sender<Question>,
     last: tokio::sync::Mutex<Option<(Instant, Arc<DaemonReport>)>>,
-    exporter: Mutex<Exporter>,
+    writer: Mutex<Writer>,
 }
 
 impl Asker {
     pub(super) fn new(questions: mpsc::Sender<Question>) -> Self {
-        Self { questions, last: tokio::sync::Mutex::default(), exporter: Mutex::default() }
+        Self { questions, last: tokio::sync::Mutex::default(), writer: Mutex::default() }
     }
 
-    /// The engine's report, at most so old as an answer keeps.
+    /// The engine's report, at most [`ANSWER_KEEPS`] old.
     pub(super) async fn report(&self) -> Result<Arc<DaemonReport>, NoAnswer> {
-        // One deadline over all of it: those who wait behind another's question do not wait longer.
+        // One deadline over all of it: a request that waits behind another one does not take longer.
         let answer = tokio::time::timeout(ANSWER_DEADLINE, self.ask()).await;
         answer.ok().flatten().ok_or(NoAnswer)
     }
@@ -59,6 +60,6 @@ impl Asker {
     /// A report as Prometheus reads it.
     pub(super) fn export(&self, report: &DaemonReport) -> String {
         // One thread runs all requests, and none waits while it holds this.
-        self.exporter.lock().unwrap_or_else(PoisonError::into_inner).export(report)
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner).write(&families(report))
     }
 }

@@ -31,7 +31,7 @@ impl Kind {
 pub(super) type Labels<'a> = Vec<(&'static str, &'a str)>;
 
 /// One name with its samples. A family without samples still has its two lines of words.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Family {
     pub name: &'static str,
     pub kind: Kind,
@@ -78,17 +78,17 @@ impl Family {
 /// Writes families, and keeps counters from going down.
 ///
 /// Figures are read while they are counted, and some are a product of two of them, so a counter may come out a little
-/// less than before. A scraper takes that for a restart and counts everything again: what was once told stays told.
+/// less than before. A scraper takes that for a restart and counts everything again, so the last exported value stays.
 #[derive(Debug, Default)]
 pub(super) struct Writer {
-    /// The last values of the counters that there are now.
-    told: HashMap<String, f64>,
+    /// Of the counters that there are now.
+    last_exported: HashMap<String, f64>,
 }
 
 impl Writer {
     pub(super) fn write(&mut self, families: &[Family]) -> String {
         let mut text = String::new();
-        let mut told = HashMap::with_capacity(self.told.len());
+        let mut exported = HashMap::with_capacity(self.last_exported.len());
         for family in families {
             // Writing to a string does not fail.
             let _ = writeln!(text, "# HELP {} {}", family.name, family.help);
@@ -97,16 +97,16 @@ impl Writer {
                 let series = format!("{}{suffix}{labels}", family.name);
                 let mut value = *value;
                 if family.kind != Kind::Gauge {
-                    value = value.max(self.told.get(&series).copied().unwrap_or(0.0));
+                    value = value.max(self.last_exported.get(&series).copied().unwrap_or(0.0));
                 }
                 let _ = writeln!(text, "{series} {}", number(value));
                 if family.kind != Kind::Gauge {
-                    told.insert(series, value);
+                    exported.insert(series, value);
                 }
             }
         }
         // Series that are gone are forgotten with this.
-        self.told = told;
+        self.last_exported = exported;
         text
     }
 }

@@ -5,42 +5,37 @@
 
 use std::collections::BTreeMap;
 
-use super::exposition::{Family, Kind, Labels, Writer};
+use super::exposition::{Family, Kind, Labels};
 use forebay_observe::{DaemonReport, QueueReport, SessionReport, StageReport, StreamReport};
 
 /// Buckets end at powers of two of a nanosecond from 2¹⁴ (16 µs) to 2³⁶ (69 s): where buckets of the daemon's own
 /// histogram end too, so nothing is guessed.
 const BUCKET_POWERS: std::ops::RangeInclusive<u32> = 14..=36;
 
-/// Writes reports.
-#[derive(Debug, Default)]
-pub(super) struct Exporter {
-    writer: Writer,
-}
-
-impl Exporter {
-    /// One report as text.
-    pub(super) fn export(&mut self, report: &DaemonReport) -> String {
-        self.writer.write(&families(report))
-    }
-}
-
-/// All families, each once, whether there is something to tell in it or not.
+/// All families, each once, empty ones included.
 pub(super) fn families(report: &DaemonReport) -> Vec<Family> {
-    let mut families = of_daemon(report);
-    families.extend(of_stages(&report.streams));
-    families.extend(of_queues(report));
-    families.extend(of_sessions(&report.sessions));
-    families
+    [
+        of_daemon(report),
+        of_stages(&report.streams),
+        of_queues(report),
+        of_sessions(&report.sessions),
+    ]
+    .concat()
 }
 
-/// A family with samples of one label set each.
+/// A table of families: the name, what it means, and its samples. A name in `_total` is a counter, any other a gauge.
+macro_rules! families {
+    ($($name:literal: $help:literal => $samples:expr;)*) => {
+        vec![$(family($name, $help, $samples)),*]
+    };
+}
+
 fn family<'a>(
     name: &'static str,
-    kind: Kind,
     help: &'static str,
     samples: impl IntoIterator<Item = (Labels<'a>, f64)>,
 ) -> Family {
+    let kind = if name.ends_with("_total") { Kind::Counter } else { Kind::Gauge };
     let mut family = Family::new(name, kind, help);
     for (labels, value) in samples {
         family.add(&labels, value);
@@ -55,7 +50,6 @@ const fn count(value: u64) -> f64 {
 }
 
 fn of_daemon(report: &DaemonReport) -> Vec<Family> {
-    use Kind::{Counter, Gauge};
     let one = |value: f64| [(Labels::new(), value)];
     let budget = &report.cpu_budget;
     // Several reads of one stage may hang: the one that has for longest tells.
@@ -79,98 +73,35 @@ fn of_daemon(report: &DaemonReport) -> Vec<Family> {
     let quiet = report
         .cpu_isolation
         .iter()
-        .map(|item| (vec![("item", item.name.as_str())], f64::from(u8::from(item.in_force))));
-    vec![
-        family(
-            "forebay_build_info",
-            Gauge,
-            "The release, always 1.",
-            [(vec![("release", report.release.as_str())], 1.0)],
-        ),
-        family(
-            "forebay_verdict",
-            Gauge,
-            "What the limit is, always 1: a stage's name, storage, ring, cpu-budget, trainer or none.",
-            [(vec![("limit", report.verdict.limit.as_str())], 1.0)],
-        ),
-        family(
-            "forebay_stall_seconds",
-            Gauge,
-            "For how long a stage or the trainer has not moved, once it is longer than errors.stall_after.",
-            stalls,
-        ),
-        family(
-            "forebay_cpu_seconds_total",
-            Counter,
-            "User and system time of the daemon.",
-            one(report.cpu_seconds),
-        ),
-        family(
-            "forebay_cpu_budget_cores",
-            Gauge,
-            "CPU seconds a second that the daemon may use; no sample without a limit.",
-            budget.cores.map(|cores| (Labels::new(), cores)),
-        ),
-        family(
-            "forebay_cpu_budget_wait_seconds_total",
-            Counter,
-            "How long work threads have waited for the CPU budget, all together.",
-            one(budget.held_back_seconds),
-        ),
-        family("forebay_work_threads", Gauge, "The work threads.", one(f64::from(report.threads))),
-        family(
-            "forebay_rescue",
-            Gauge,
-            "1 while the threads of the next scheduling class work, because the lowered ones starve.",
-            one(f64::from(u8::from(report.rescue))),
-        ),
-        family(
-            "forebay_resident_bytes",
-            Gauge,
-            "Resident memory, the rings included.",
-            one(count(report.resident_bytes)),
-        ),
-        family(
-            "forebay_private_bytes",
-            Gauge,
-            "Resident memory without the rings.",
-            one(count(report.private_bytes)),
-        ),
-        family(
-            "forebay_memory_budget_bytes",
-            Gauge,
-            "ring.memory: what rings, reads under way and scratch memory may take together.",
-            memory,
-        ),
-        family(
-            "forebay_fetch_budget_bytes",
-            Gauge,
-            "What samples may hold between fetch and work.",
-            one(count(report.fetch_budget_bytes)),
-        ),
-        family(
-            "forebay_fetch_used_bytes",
-            Gauge,
-            "What they hold.",
-            one(count(report.fetch_in_use_bytes)),
-        ),
-        family(
-            "forebay_quiet_in_force",
-            Gauge,
-            "Whether a means of being quiet beside the trainer is as it should be.",
-            quiet,
-        ),
-        family(
-            "forebay_quarantine_samples_lost_total",
-            Counter,
-            "Bad samples that could not be listed in errors.quarantine.",
-            lost,
-        ),
-    ]
+        .map(|item| (vec![("item", item.name.as_str())], item.in_force.into()));
+    families! {
+        "forebay_build_info": "The release, always 1."
+            => [(vec![("release", report.release.as_str())], 1.0)];
+        "forebay_verdict": "What the limit is, always 1: a stage's name, storage, ring, cpu-budget, trainer or none."
+            => [(vec![("limit", report.verdict.limit.as_str())], 1.0)];
+        "forebay_stall_seconds": "For how long a stage or the trainer has not moved, once it is longer than errors.stall_after."
+            => stalls;
+        "forebay_cpu_seconds_total": "User and system time of the daemon." => one(report.cpu_seconds);
+        "forebay_cpu_budget_cores": "CPU seconds a second that the daemon may use; no sample without a limit."
+            => budget.cores.map(|cores| (Labels::new(), cores));
+        "forebay_cpu_budget_wait_seconds_total": "How long work threads have waited for the CPU budget, all together."
+            => one(budget.held_back_seconds);
+        "forebay_work_threads": "The work threads." => one(report.threads.into());
+        "forebay_rescue": "1 while the threads of the next scheduling class work, because the lowered ones starve."
+            => one(report.rescue.into());
+        "forebay_resident_bytes": "Resident memory, the rings included." => one(count(report.resident_bytes));
+        "forebay_private_bytes": "Resident memory without the rings." => one(count(report.private_bytes));
+        "forebay_memory_budget_bytes": "ring.memory: what rings, reads under way and scratch memory may take together."
+            => memory;
+        "forebay_fetch_budget_bytes": "What samples may hold between fetch and work."
+            => one(count(report.fetch_budget_bytes));
+        "forebay_fetch_used_bytes": "What they hold." => one(count(report.fetch_in_use_bytes));
+        "forebay_quiet_in_force": "Whether a measure that isolates the trainer is in force." => quiet;
+        "forebay_quarantine_samples_lost_total": "Bad samples that could not be listed in errors.quarantine." => lost;
+    }
 }
 
 fn of_stages(streams: &[StreamReport]) -> Vec<Family> {
-    use Kind::{Counter, Gauge, Histogram};
     let stages: Vec<(Labels<'_>, &StageReport)> = streams
         .iter()
         .flat_map(|stream| stream.stages.iter().map(move |stage| (labels_of(stream, stage), stage)))
@@ -178,33 +109,21 @@ fn of_stages(streams: &[StreamReport]) -> Vec<Family> {
     let each = |value: fn(&StageReport) -> f64| {
         stages.iter().map(move |(labels, stage)| (labels.clone(), value(stage)))
     };
-    let mut times =
-        Family::new("forebay_stage_task_seconds", Histogram, "How long tasks took that succeeded.");
+    let help = "How long tasks took that succeeded.";
+    let mut times = Family::new("forebay_stage_task_seconds", Kind::Histogram, help);
     for (labels, stage) in &stages {
         let (buckets, total) = cumulative(&stage.times);
         times.add_histogram(labels, buckets.into_iter(), total, stage.busy_seconds);
     }
-    vec![
-        family(
-            "forebay_stage_concurrency",
-            Gauge,
-            "The most tasks of the stage that may run at once.",
-            each(|stage| f64::from(stage.concurrency)),
-        ),
-        family(
-            "forebay_stage_tasks_total",
-            Counter,
-            "Tasks that ended, failed ones included; a task is a sample.",
-            each(|stage| count(stage.num_tasks)),
-        ),
-        family(
-            "forebay_stage_failures_total",
-            Counter,
-            "Tasks that failed.",
-            each(|stage| count(stage.num_failures)),
-        ),
-        times,
-    ]
+    let mut families = families! {
+        "forebay_stage_concurrency": "The most tasks of the stage that may run at once."
+            => each(|stage| stage.concurrency.into());
+        "forebay_stage_tasks_total": "Tasks that ended, failed ones included; a task is a sample."
+            => each(|stage| count(stage.num_tasks));
+        "forebay_stage_failures_total": "Tasks that failed." => each(|stage| count(stage.num_failures));
+    };
+    families.push(times);
+    families
 }
 
 fn labels_of<'a>(stream: &'a StreamReport, stage: &'a StageReport) -> Labels<'a> {
@@ -225,7 +144,6 @@ fn cumulative(times: &[(f64, u64)]) -> (Vec<(f64, f64)>, f64) {
 
 /// The queues between stages, and each stream's ring as its first session sees it.
 fn of_queues(report: &DaemonReport) -> Vec<Family> {
-    use Kind::Counter;
     let numbers: Vec<String> =
         report.sessions.iter().map(|session| session.session.to_string()).collect();
     let mut queues: Vec<(Labels<'_>, &QueueReport)> = Vec::new();
@@ -246,36 +164,19 @@ fn of_queues(report: &DaemonReport) -> Vec<Family> {
     let each = |value: fn(&QueueReport) -> f64| {
         queues.iter().map(move |(labels, queue)| (labels.clone(), value(queue)))
     };
-    vec![
-        family(
-            "forebay_queue_items_total",
-            Counter,
-            "What went into the queue after the stage: samples, or batches where it is the ring.",
-            each(|queue| count(queue.num_items)),
-        ),
-        family(
-            "forebay_queue_occupied_seconds_total",
-            Counter,
-            "How long there was something in the queue to take; its rate is the occupancy.",
-            each(|queue| queue.occupancy_rate * queue.elapsed),
-        ),
-        family(
-            "forebay_queue_put_wait_seconds_total",
-            Counter,
-            "How long the putting side was held up, all together.",
-            each(|queue| queue.ave_put_time * count(queue.num_items)),
-        ),
-        family(
-            "forebay_queue_get_wait_seconds_total",
-            Counter,
-            "How long the taking side waited, all together.",
-            each(|queue| queue.ave_get_time * count(queue.num_items)),
-        ),
-    ]
+    families! {
+        "forebay_queue_items_total": "What went into the queue after the stage: samples, or batches where it is the ring."
+            => each(|queue| count(queue.num_items));
+        "forebay_queue_occupied_seconds_total": "How long there was something in the queue to take; its rate is the occupancy."
+            => each(|queue| queue.occupancy_rate * queue.elapsed);
+        "forebay_queue_put_wait_seconds_total": "How long the putting side was held up, all together."
+            => each(|queue| queue.ave_put_time * count(queue.num_items));
+        "forebay_queue_get_wait_seconds_total": "How long the taking side waited, all together."
+            => each(|queue| queue.ave_get_time * count(queue.num_items));
+    }
 }
 
 fn of_sessions(sessions: &[SessionReport]) -> Vec<Family> {
-    use Kind::{Counter, Gauge};
     let numbers: Vec<(String, String)> = sessions
         .iter()
         .map(|session| (session.session.to_string(), session.rank.to_string()))
@@ -304,55 +205,21 @@ fn of_sessions(sessions: &[SessionReport]) -> Vec<Family> {
             (labels, count(slots))
         })
     });
-    vec![
-        family(
-            "forebay_session_world_size",
-            Gauge,
-            "The ranks of the session's job.",
-            each(|session| f64::from(session.world_size)),
-        ),
-        family(
-            "forebay_session_batches_published_total",
-            Counter,
-            "Batches put into the ring.",
-            each(|session| count(session.batches_published)),
-        ),
-        family(
-            "forebay_session_batches_taken_total",
-            Counter,
-            "Batches that the trainer says it took.",
-            each(|session| count(session.batches_taken)),
-        ),
-        family(
-            "forebay_session_wait_seconds_total",
-            Counter,
-            "How long the trainer says it waited for data; its rate is the wait share.",
-            each(|session| session.wait_seconds),
-        ),
-        family(
-            "forebay_session_epoch",
-            Gauge,
-            "The epoch of the next batch to be opened.",
-            each(|session| count(session.position.epoch)),
-        ),
-        family(
-            "forebay_session_epoch_samples",
-            Gauge,
-            "How far into that epoch it begins, in samples over all ranks.",
-            each(|session| count(session.position.samples)),
-        ),
-        family("forebay_session_slots", Gauge, "Slots of the ring by state.", slots),
-        family(
-            "forebay_session_ring_bytes",
-            Gauge,
-            "The ring's shared memory.",
-            each(|session| count(session.ring_bytes)),
-        ),
-        family(
-            "forebay_session_samples_substituted_total",
-            Counter,
-            "Samples that took a bad one's place.",
-            each(|session| count(session.samples_substituted)),
-        ),
-    ]
+    families! {
+        "forebay_session_world_size": "The ranks of the session's job." => each(|session| session.world_size.into());
+        "forebay_session_batches_published_total": "Batches put into the ring."
+            => each(|session| count(session.batches_published));
+        "forebay_session_batches_taken_total": "Batches that the trainer says it took."
+            => each(|session| count(session.batches_taken));
+        "forebay_session_wait_seconds_total": "How long the trainer says it waited for data; its rate is the wait share."
+            => each(|session| session.wait_seconds);
+        "forebay_session_epoch": "The epoch of the next batch to be opened."
+            => each(|session| count(session.position.epoch));
+        "forebay_session_epoch_samples": "How far into that epoch it begins, in samples over all ranks."
+            => each(|session| count(session.position.samples));
+        "forebay_session_slots": "Slots of the ring by state." => slots;
+        "forebay_session_ring_bytes": "The ring's shared memory." => each(|session| count(session.ring_bytes));
+        "forebay_session_samples_substituted_total": "Samples that took a bad one's place."
+            => each(|session| count(session.samples_substituted));
+    }
 }

@@ -114,24 +114,15 @@ impl Point {
 
 #[cfg(test)]
 mod tests {
+    use forebay_observe::{QueueReport, StageReport};
+
     use super::*;
 
     #[test]
     fn rates_stay_right_when_points_are_thinned_out() {
-        let report = serde_json::json!({
-            "release": "0", "pid": 1, "cpu_seconds": 0.0, "resident_bytes": 1, "private_bytes": 1, "threads": 4,
-            "rescue": false, "fetch_budget_bytes": 1, "fetch_in_use_bytes": 0, "quiet": [], "stalls": [], "streams": [],
-            "cpu_budget": { "cores": null, "held_back_seconds": 0.0 }, "sessions": [],
-            "verdict": { "limit": "none", "sentence": "" },
-            "stages": [{
-                "name": "fetch", "concurrency": 4, "num_tasks": 0, "num_failures": 0, "ave_time": 0.0, "p90_time": 0.0,
-                "p99_time": 0.0, "busy_seconds": 0.0, "times": [],
-                "queue": { "elapsed": 0.0, "num_items": 0, "qps": 0.0, "ave_put_time": 0.0, "p90_put_time": 0.0,
-                    "p99_put_time": 0.0, "ave_get_time": 0.0, "p90_get_time": 0.0, "p99_get_time": 0.0,
-                    "occupancy_rate": 0.9 },
-            }],
-        });
-        let mut report: DaemonReport = serde_json::from_value(report).unwrap();
+        let queue = QueueReport { occupancy_rate: 0.9, ..QueueReport::default() };
+        let fetch = StageReport { queue: Some(queue), ..StageReport::default() };
+        let mut report = DaemonReport { stages: vec![fetch], ..DaemonReport::default() };
         let mut series = TimeSeries::default();
         for number in 0..2000_u32 {
             let seconds = f64::from(number) * 0.2;

@@ -104,16 +104,15 @@ impl App {
     }
 
     fn watch(&mut self, socket: &Path, is_candidate: bool) -> anyhow::Result<()> {
-        self.watched.push(Watched {
-            number: self.next_number,
-            socket: socket.to_owned(),
-            answers: watch(socket, self.every)?,
-            history: History::default(),
-            lost: None,
-            is_candidate,
-        });
-        self.next_number += 1;
+        let answers = watch(socket, self.every)?;
+        self.add(socket.to_owned(), answers, is_candidate);
         Ok(())
+    }
+
+    fn add(&mut self, socket: PathBuf, answers: Receiver<Answer>, is_candidate: bool) {
+        let (number, history) = (self.next_number, History::default());
+        self.watched.push(Watched { number, socket, answers, history, lost: None, is_candidate });
+        self.next_number += 1;
     }
 
     /// Takes in what has come since the last call; whether anything has.

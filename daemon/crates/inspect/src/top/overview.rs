@@ -87,8 +87,9 @@ fn row(
     let nothing = || snapshot.socket.rsplit('/').next().unwrap_or("").to_owned();
     let Some(figures) = snapshot.figures.as_ref().filter(|_| snapshot.lost.is_none()) else {
         let seconds = snapshot.lost.as_ref().map_or(0.0, |(_, seconds)| *seconds);
-        let name = snapshot.session().map_or_else(nothing, |session| session.stream.clone());
-        let rank = snapshot.session().map_or("–".to_owned(), |session| session.rank.to_string());
+        let name = snapshot.session().map_or_else(nothing, |session| session.report.stream.clone());
+        let rank =
+            snapshot.session().map_or("–".to_owned(), |session| session.report.rank.to_string());
         let text = if snapshot.lost.is_some() {
             format!("no answer for {seconds:.0} s, retrying")
         } else {
@@ -101,35 +102,38 @@ fn row(
     let Some(session) = &figures.session else {
         let text = format!(" {:>4}  {}", "–", left(&nothing(), widths.stream));
         let middle = left("  no trainer", 2 + 9 + 2 + 7 + 2 + widths.ring);
-        return Line::from(format!("{text}{middle}  {cpu:>9}  {memory:>9}  {}", figures.limit));
+        return Line::from(format!(
+            "{text}{middle}  {cpu:>9}  {memory:>9}  {}",
+            figures.verdict().limit
+        ));
     };
     let mark = if is_slowest { "◂" } else { " " };
     let wait = Span::raw(format!("{:>6}{mark}", percent(session.wait_share)));
     let mut spans = vec![
         Span::raw(format!(
             " {:>4}  {}  {:>9}  ",
-            session.rank,
-            left(&session.stream, widths.stream),
+            session.report.rank,
+            left(&session.report.stream, widths.stream),
             grouped(session.samples_per_second)
         )),
         if is_slowest { wait.fg(Color::Red).bold() } else { wait },
         Span::raw("  "),
     ];
-    let cells = ring_cells(session.slots, widths.ring);
+    let cells = ring_cells(session.slots(), widths.ring);
     let taken: usize = cells.iter().map(Span::width).sum();
     spans.extend(cells);
     let pad = " ".repeat(widths.ring - taken.min(widths.ring));
-    spans.push(Span::raw(format!("{pad}  {cpu:>9}  {memory:>9}  {}", figures.limit)));
+    spans.push(Span::raw(format!("{pad}  {cpu:>9}  {memory:>9}  {}", figures.verdict().limit)));
     Line::from(spans)
 }
 
 fn own(figures: &Figures) -> (String, String) {
-    let cpu = if figures.cpu_budget_cores > 0.0 {
-        format!("{:.1}/{:.1}", figures.cpu_cores, figures.cpu_budget_cores)
+    let cpu = if figures.cpu_budget_cores() > 0.0 {
+        format!("{:.1}/{:.1}", figures.cpu_cores(), figures.cpu_budget_cores())
     } else {
-        format!("{:.1}", figures.cpu_cores)
+        format!("{:.1}", figures.cpu_cores())
     };
-    (cpu, format_bytes(figures.resident_bytes))
+    (cpu, format_bytes(figures.report().resident_bytes))
 }
 
 /// All that answer together.
@@ -140,9 +144,9 @@ fn total(snapshots: &[Snapshot], widths: &Widths) -> Line<'static> {
         let Some(figures) = &snapshot.figures else { continue };
         rate += snapshot.session().map_or(0.0, |session| session.samples_per_second);
         if daemons.insert(snapshot.key.daemon) {
-            cpu += figures.cpu_cores;
-            budget += figures.cpu_budget_cores;
-            bytes += figures.resident_bytes;
+            cpu += figures.cpu_cores();
+            budget += figures.cpu_budget_cores();
+            bytes += figures.report().resident_bytes;
         }
     }
     let text = format!(
@@ -160,12 +164,12 @@ fn total(snapshots: &[Snapshot], widths: &Widths) -> Line<'static> {
 fn judgement(snapshot: &Snapshot, is_slowest: bool) -> String {
     let name = snapshot.session().map_or_else(
         || snapshot.socket.clone(),
-        |session| format!("rank {} of {}", session.rank, session.stream),
+        |session| format!("rank {} of {}", session.report.rank, session.report.stream),
     );
     let what = match (&snapshot.lost, &snapshot.figures) {
         (Some((reason, _)), _) => reason.clone(),
         (None, None) => "no answer yet".to_owned(),
-        (None, Some(figures)) => figures.verdict.clone(),
+        (None, Some(figures)) => figures.verdict().sentence.clone(),
     };
     let mark = if is_slowest { " (◂ the slowest)" } else { "" };
     format!("{name}{mark}: {what}")

@@ -9,7 +9,8 @@ use ratatui::widgets::Block;
 use super::super::table::{percent, time};
 use super::page::Page;
 use super::parts::{bar, cut, left};
-use super::snapshot::{Figures, StageSnapshot};
+use super::snapshot::Figures;
+use forebay_observe::StageReport;
 
 /// A queue between two boxes.
 const LINK_COLUMNS: u16 = 9;
@@ -21,7 +22,7 @@ const BOX_ROWS: u16 = 5;
 
 /// Draws the stages and the trainer.
 pub(super) fn draw(page: &mut Page<'_, '_>, figures: &Figures) {
-    let boxes = u16::try_from(figures.stages.len() + 1).unwrap_or(u16::MAX);
+    let boxes = u16::try_from(figures.stages().len() + 1).unwrap_or(u16::MAX);
     let width = u16::try_from(page.width()).unwrap_or(u16::MAX);
     let links = LINK_COLUMNS.saturating_mul(boxes - 1);
     let box_columns = (width.saturating_sub(links.saturating_add(2)) / boxes).min(MAX_BOX_COLUMNS);
@@ -34,7 +35,8 @@ pub(super) fn draw(page: &mut Page<'_, '_>, figures: &Figures) {
 
 /// Whether the verdict names this stage.
 fn is_limit(figures: &Figures, name: &str) -> bool {
-    figures.limit == name || (figures.limit == "storage" && name == "fetch")
+    let limit = &figures.verdict().limit;
+    limit == name || (limit == "storage" && name == "fetch")
 }
 
 fn occupancy_color(share: f64) -> Color {
@@ -45,11 +47,16 @@ fn occupancy_color(share: f64) -> Color {
     }
 }
 
-fn stage_words(stage: &StageSnapshot) -> [String; 3] {
+/// The share of time in which the queue after a stage has something to take.
+pub(super) fn occupancy(stage: &StageReport) -> Option<f64> {
+    stage.queue.as_ref().map(|queue| queue.occupancy_rate)
+}
+
+fn stage_words(figures: &Figures, stage: &StageReport) -> [String; 3] {
     [
-        format!("{:.1} of {} busy", stage.busy, stage.concurrency),
-        format!("mean {}", time(stage.mean_seconds)),
-        format!("p99 {}", time(stage.p99_seconds)),
+        format!("{:.1} of {} busy", figures.busy(stage), stage.concurrency),
+        format!("mean {}", time(stage.ave_time)),
+        format!("p99 {}", time(stage.p99_time)),
     ]
 }
 
@@ -58,9 +65,9 @@ fn trainer_words(figures: &Figures) -> [String; 3] {
         return ["not attached".to_owned(), String::new(), String::new()];
     };
     let step = session
-        .step_seconds
+        .step_seconds()
         .map_or("takes nothing".to_owned(), |step| format!("step {}", time(step)));
-    let ready = format!("{} ready for it", session.slots[0]);
+    let ready = format!("{} ready for it", session.slots()[0]);
     [format!("waits {}", percent(session.wait_share)), step, ready]
 }
 
@@ -81,17 +88,17 @@ fn in_boxes(page: &mut Page<'_, '_>, figures: &Figures, columns: u16) {
             page.frame().render_widget(Line::from(format!(" {text}")), line);
         }
     };
-    for stage in &figures.stages {
-        one_box(page, x, &stage.name, stage_words(stage));
+    for stage in figures.stages() {
+        one_box(page, x, &stage.name, stage_words(figures, stage));
         x += columns;
-        let share = stage.occupancy.unwrap_or(0.0);
+        let share = occupancy(stage).unwrap_or(0.0);
         let mut spans = vec![Span::raw(" ")];
         spans.extend(bar(share, BAR_CELLS, occupancy_color(share)));
         spans.push(Span::raw("▸"));
         let link = Rect { x, y: area.y + 2, width: LINK_COLUMNS, height: 1 };
         page.frame().render_widget(Line::from(spans), link);
         let below = Rect { y: area.y + 3, ..link };
-        let words = stage.occupancy.map_or(String::new(), percent);
+        let words = occupancy(stage).map_or(String::new(), percent);
         page.frame().render_widget(Line::from(format!(" {words:>5}")).dim(), below);
         x += LINK_COLUMNS;
     }
@@ -104,11 +111,11 @@ fn in_lines(page: &mut Page<'_, '_>, figures: &Figures) {
         let span = Span::raw(format!(" {} ", left(name, name_columns)));
         if is_limit(figures, name) { span.fg(Color::Yellow).bold() } else { span }
     };
-    for stage in &figures.stages {
-        let [busy, mean, p99] = stage_words(stage);
+    for stage in figures.stages() {
+        let [busy, mean, p99] = stage_words(figures, stage);
         let mut spans =
             vec![name_span(&stage.name), Span::raw(format!("{busy:<16}{mean:<16}{p99:<15}▸ "))];
-        if let Some(share) = stage.occupancy {
+        if let Some(share) = occupancy(stage) {
             spans.extend(bar(share, BAR_CELLS, occupancy_color(share)));
             spans.push(Span::raw(format!(" {:>5}", percent(share))));
         }

@@ -1,7 +1,9 @@
-//! What the screen shows of one daemon and one of its sessions: plain numbers and sentences, ready to be drawn.
+//! What the screen shows of one daemon and one of its sessions.
 
-use super::history::{History, Window, samples_per_second, wait_share};
-use forebay_observe::{DaemonReport, SessionReport, StageReport};
+use std::sync::Arc;
+
+use super::history::{Course, History, Window, samples_per_second, wait_share};
+use forebay_observe::{DaemonReport, SessionReport, StageReport, Verdict};
 
 /// Which daemon and session is meant; daemons without a session have a separate snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,7 +17,7 @@ pub(super) struct Key {
 #[derive(Debug, Clone)]
 pub(super) struct Snapshot {
     pub key: Key,
-    /// Harmless already.
+    /// Sanitized.
     pub socket: String,
     /// Why the daemon does not answer, and for how many seconds.
     pub lost: Option<(String, f64)>,
@@ -26,51 +28,21 @@ pub(super) struct Snapshot {
 /// The figures of the last seconds.
 #[derive(Debug, Clone)]
 pub(super) struct Figures {
-    pub pid: u32,
-    pub session: Option<SessionSnapshot>,
-    pub stages: Vec<StageSnapshot>,
-    /// CPU seconds a second.
-    pub cpu_cores: f64,
-    pub cpu_budget_cores: f64,
-    pub resident_bytes: u64,
-    pub memory_ceiling_bytes: u64,
-    pub limit: String,
-    pub verdict: String,
-    pub notices: Vec<Notice>,
+    pub window: Arc<Window>,
+    pub session: Option<Session>,
 }
 
 /// The trainer's side.
 #[derive(Debug, Clone)]
-pub(super) struct SessionSnapshot {
-    pub stream: String,
-    pub rank: u32,
-    pub world_size: u32,
+pub(super) struct Session {
+    pub report: SessionReport,
     pub samples_per_second: f64,
     /// 0 to 1.
     pub wait_share: f64,
-    /// None where nothing was taken.
-    pub step_seconds: Option<f64>,
-    pub samples_per_second_course: Vec<f64>,
-    pub wait_share_course: Vec<f64>,
-    /// Ready, leased, filling, free.
-    pub slots: [u64; 4],
-    pub epoch: u64,
+    pub course: Course,
 }
 
-/// One stage and the queue after it.
-#[derive(Debug, Clone)]
-pub(super) struct StageSnapshot {
-    pub name: String,
-    /// Tasks at work, in the mean.
-    pub busy: f64,
-    pub concurrency: u32,
-    pub mean_seconds: f64,
-    pub p99_seconds: f64,
-    /// How much of the time the queue after it had something to take, 0 to 1.
-    pub occupancy: Option<f64>,
-}
-
-/// What a person should know; the most urgent first.
+/// What a person should know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Notice {
     pub kind: NoticeKind,
@@ -93,134 +65,127 @@ impl Snapshot {
         history: &History,
         lost: Option<&(String, f64)>,
     ) -> Vec<Self> {
-        let window = history.window();
-        let snapshot = |session: Option<u64>, figures| Self {
-            key: Key { daemon, session },
+        let snapshot = |session: Option<Session>, window: Option<&Arc<Window>>| Self {
+            key: Key { daemon, session: session.as_ref().map(|session| session.report.session) },
             socket: socket.to_owned(),
             lost: lost.cloned(),
-            figures,
+            figures: window.map(|window| Figures { window: Arc::clone(window), session }),
         };
-        let Some(window) = window else { return vec![snapshot(None, None)] };
-        let sessions = &window.figures.sessions;
-        if sessions.is_empty() {
-            return vec![snapshot(None, Some(figures(&window, history, None)))];
+        let Some(window) = history.window().map(Arc::new) else {
+            return vec![snapshot(None, None)];
+        };
+        if window.figures.sessions.is_empty() {
+            return vec![snapshot(None, Some(&window))];
         }
-        sessions
-            .iter()
-            .map(|session| {
-                let figures = figures(&window, history, Some(session));
-                snapshot(Some(session.session), Some(figures))
-            })
-            .collect()
+        let session = |report: &SessionReport| Session {
+            report: report.clone(),
+            samples_per_second: samples_per_second(&window.figures, report),
+            wait_share: wait_share(report),
+            course: history.course(report.session).cloned().unwrap_or_default(),
+        };
+        let sessions = window.figures.sessions.iter();
+        sessions.map(|report| snapshot(Some(session(report)), Some(&window))).collect()
     }
 
-    pub(super) fn session(&self) -> Option<&SessionSnapshot> {
+    pub(super) fn session(&self) -> Option<&Session> {
         self.figures.as_ref().and_then(|figures| figures.session.as_ref())
     }
 }
 
-fn figures(window: &Window, history: &History, session: Option<&SessionReport>) -> Figures {
-    let report = &window.figures;
-    let stream = session
-        .and_then(|session| report.streams.iter().find(|stream| stream.name == session.stream));
-    let stages = stream.map_or(&report.stages, |stream| &stream.stages);
-    let verdict = session.and_then(|session| session.verdict.as_ref()).unwrap_or(&report.verdict);
-    let per_second =
-        |seconds: f64| if window.seconds > 0.0 { seconds / window.seconds } else { 0.0 };
-    Figures {
-        pid: report.pid,
-        session: session.map(|session| session_snapshot(report, history, session)),
-        stages: stages
-            .iter()
-            .map(|stage| stage_snapshot(stage, per_second(stage.busy_seconds)))
-            .collect(),
-        cpu_cores: per_second(report.cpu_seconds),
-        cpu_budget_cores: report.cpu_budget.cores.unwrap_or(report.cpu_budget.granted_cores),
-        resident_bytes: report.resident_bytes,
-        memory_ceiling_bytes: report.streams.iter().map(|stream| stream.memory_budget_bytes).sum(),
-        limit: verdict.limit.clone(),
-        verdict: verdict.sentence.clone(),
-        notices: notices(report, session),
+impl Figures {
+    pub(super) fn report(&self) -> &DaemonReport {
+        &self.window.figures
+    }
+
+    /// Of the session's stream.
+    pub(super) fn stages(&self) -> &[StageReport] {
+        let name = self.session.as_ref().map(|session| &session.report.stream);
+        let stream = self.report().streams.iter().find(|stream| Some(&stream.name) == name);
+        stream.map_or(self.report().stages.as_slice(), |stream| stream.stages.as_slice())
+    }
+
+    /// Tasks of a stage at work, in the mean. A task that took longer than the window counts where it ended.
+    pub(super) fn busy(&self, stage: &StageReport) -> f64 {
+        self.per_second(stage.busy_seconds).min(f64::from(stage.concurrency))
+    }
+
+    pub(super) fn cpu_cores(&self) -> f64 {
+        self.per_second(self.report().cpu_seconds)
+    }
+
+    pub(super) fn cpu_budget_cores(&self) -> f64 {
+        let budget = self.report().cpu_budget;
+        budget.cores.unwrap_or(budget.granted_cores)
+    }
+
+    pub(super) fn memory_ceiling_bytes(&self) -> u64 {
+        self.report().streams.iter().map(|stream| stream.memory_budget_bytes).sum()
+    }
+
+    pub(super) fn verdict(&self) -> &Verdict {
+        let own = self.session.as_ref().and_then(|session| session.report.verdict.as_ref());
+        own.unwrap_or(&self.report().verdict)
+    }
+
+    fn per_second(&self, seconds: f64) -> f64 {
+        if self.window.seconds > 0.0 { seconds / self.window.seconds } else { 0.0 }
+    }
+
+    /// What a person should know; the most urgent first.
+    pub(super) fn notices(&self) -> Vec<Notice> {
+        let stalls = self.report().stalls.iter().map(|stall| Notice {
+            kind: NoticeKind::Stall,
+            sentence: format!("stalled: {}", stall.sentence),
+        });
+        let missed = self.report().cpu_isolation.iter().filter(|item| !item.in_force).map(|item| {
+            let remedy = item.remedy.as_ref().map_or(String::new(), |remedy| format!("; {remedy}"));
+            let sentence = format!("not in effect: {}: {}{remedy}", item.name, item.state);
+            Notice { kind: NoticeKind::NotQuiet, sentence }
+        });
+        // The last one first.
+        let bad = self.session.iter().flat_map(|session| session.report.substituted.iter().rev());
+        let bad = bad.map(|one| {
+            let sentence = format!(
+                "bad: epoch {}, sample {}: {} ({}); sample {} took its place",
+                one.epoch, one.sample, one.reason, one.path, one.substitute
+            );
+            Notice { kind: NoticeKind::BadSample, sentence }
+        });
+        stalls.chain(missed).chain(bad).collect()
     }
 }
 
-fn session_snapshot(
-    report: &DaemonReport,
-    history: &History,
-    session: &SessionReport,
-) -> SessionSnapshot {
-    let course = history.course(session.session).cloned().unwrap_or_default();
+impl Session {
+    /// Ready, leased, filling, free.
+    pub(super) fn slots(&self) -> [u64; 4] {
+        let one = &self.report;
+        [one.slots_ready, one.slots_leased, one.slots_filling, one.slots_free]
+    }
+
+    /// None where nothing was taken.
     #[expect(clippy::cast_precision_loss, reason = "a figure")]
-    let step_seconds =
-        (session.batches_taken > 0).then(|| session.seconds / session.batches_taken as f64);
-    SessionSnapshot {
-        stream: session.stream.clone(),
-        rank: session.rank,
-        world_size: session.world_size,
-        samples_per_second: samples_per_second(report, session),
-        wait_share: wait_share(session),
-        step_seconds,
-        samples_per_second_course: course.samples_per_second.into(),
-        wait_share_course: course.wait_share.into(),
-        slots: [
-            session.slots_ready,
-            session.slots_leased,
-            session.slots_filling,
-            session.slots_free,
-        ],
-        epoch: session.position.epoch,
+    pub(super) fn step_seconds(&self) -> Option<f64> {
+        let batches = self.report.batches_taken;
+        (batches > 0).then(|| self.report.seconds / batches as f64)
     }
-}
-
-fn stage_snapshot(stage: &StageReport, busy: f64) -> StageSnapshot {
-    StageSnapshot {
-        name: stage.name.clone(),
-        // A task that took longer than the window counts where it ended.
-        busy: busy.min(f64::from(stage.concurrency)),
-        concurrency: stage.concurrency,
-        mean_seconds: stage.ave_time,
-        p99_seconds: stage.p99_time,
-        occupancy: stage.queue.as_ref().map(|queue| queue.occupancy_rate),
-    }
-}
-
-fn notices(report: &DaemonReport, session: Option<&SessionReport>) -> Vec<Notice> {
-    let stalls = report
-        .stalls
-        .iter()
-        .map(|stall| Notice { kind: NoticeKind::Stall, sentence: stall.sentence.clone() });
-    let missed = report.cpu_isolation.iter().filter(|item| !item.in_force).map(|item| {
-        let remedy = item.remedy.as_ref().map_or(String::new(), |remedy| format!("; {remedy}"));
-        let sentence = format!("{}: {}{remedy}", item.name, item.state);
-        Notice { kind: NoticeKind::NotQuiet, sentence }
-    });
-    // The last one first.
-    let bad = session.into_iter().flat_map(|session| session.substituted.iter().rev()).map(|one| {
-        let sentence = format!(
-            "epoch {}, sample {}: {} ({}); sample {} took its place",
-            one.epoch, one.sample, one.reason, one.path, one.substitute
-        );
-        Notice { kind: NoticeKind::BadSample, sentence }
-    });
-    stalls.chain(missed).chain(bad).collect()
 }
 
 /// Which of several ranks is the slow one. In lockstep all take equally many samples, so it is the one that waits most;
 /// out of step it is the one that takes least. None where no rank stands out.
 pub(super) fn slowest(snapshots: &[Snapshot]) -> Option<usize> {
-    let sessions: Vec<(usize, &SessionSnapshot)> = snapshots
+    let sessions: Vec<(usize, &Session)> = snapshots
         .iter()
         .enumerate()
         .filter(|(_, snapshot)| snapshot.lost.is_none())
         .filter_map(|(number, snapshot)| Some((number, snapshot.session()?)))
         .collect();
-    let stream = &sessions.first()?.1.stream;
+    let stream = &sessions.first()?.1.report.stream;
     let of_stream: Vec<_> =
-        sessions.iter().filter(|(_, session)| session.stream == *stream).collect();
+        sessions.iter().filter(|(_, session)| session.report.stream == *stream).collect();
     if of_stream.len() < 2 {
         return None;
     }
-    let sorted = |figure: fn(&SessionSnapshot) -> f64| {
+    let sorted = |figure: fn(&Session) -> f64| {
         let mut values: Vec<f64> = of_stream.iter().map(|(_, session)| figure(session)).collect();
         values.sort_by(f64::total_cmp);
         values
@@ -247,7 +212,7 @@ pub(super) fn sort(snapshots: &mut [Snapshot]) {
             let session = snapshot.session();
             (
                 session.is_none(),
-                session.map(|session| (session.rank, session.stream.clone())),
+                session.map(|session| (session.report.rank, session.report.stream.clone())),
                 snapshot.socket.clone(),
                 snapshot.key.session,
             )

@@ -53,12 +53,7 @@ impl Script {
             resident_bytes: 700 << 20,
             private_bytes: 90 << 20,
             threads: 2,
-            rescue: false,
-            fetch_budget_bytes: 32 << 20,
-            fetch_in_use_bytes: 1 << 20,
             cpu_budget: CpuBudgetReport { granted_cores: 2.0, ..CpuBudgetReport::default() },
-            metrics: None,
-            cpu_isolation: Vec::new(),
             stages: stages.clone(),
             verdict: Verdict {
                 limit: self.limit.to_owned(),
@@ -66,7 +61,6 @@ impl Script {
                     .to_owned(),
                 seconds: 60.0,
             },
-            stalls: Vec::new(),
             streams: vec![StreamReport {
                 name: "train".to_owned(),
                 batch_size: 64,
@@ -75,6 +69,7 @@ impl Script {
                 quarantine: None,
             }],
             sessions: if self.has_session { vec![self.session()] } else { Vec::new() },
+            ..DaemonReport::default()
         }
     }
 
@@ -87,29 +82,21 @@ impl Script {
         StageReport {
             name: (*name).to_owned(),
             concurrency: *concurrency,
-            concurrency_reason: String::new(),
             num_tasks: tasks,
-            num_failures: 0,
             ave_time: *task_seconds,
             p90_time: task_seconds * 1.5,
             p99_time: task_seconds * 2.0,
             busy_seconds: tasks as f64 * task_seconds,
             measured_tasks: tasks,
             cpu_seconds: tasks as f64 * task_seconds,
-            asleep_seconds: 0.0,
             times: vec![(task_seconds * 2.0, tasks)],
             queue: Some(QueueReport {
                 elapsed: self.seconds,
                 num_items: tasks,
-                qps: 0.0,
-                ave_put_time: 0.0,
-                p90_put_time: 0.0,
-                p99_put_time: 0.0,
-                ave_get_time: 0.0,
-                p90_get_time: 0.0,
-                p99_get_time: 0.0,
                 occupancy_rate: *occupancy,
+                ..QueueReport::default()
             }),
+            ..StageReport::default()
         }
     }
 
@@ -129,11 +116,7 @@ impl Script {
             slots_ready: 3,
             slots_leased: 2,
             ring_bytes: 600 << 20,
-            put_wait_seconds: 0.0,
-            ring: None,
-            verdict: None,
-            samples_substituted: 0,
-            substituted: Vec::new(),
+            ..SessionReport::default()
         }
     }
 

@@ -1,6 +1,8 @@
 //! The screen of one daemon and one of its sessions. 80×24 holds all of it; a larger one has higher courses and more
 //! room for what a person should know, a smaller one keeps what matters most.
 
+use std::collections::VecDeque;
+
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Style, Stylize as _};
@@ -14,7 +16,7 @@ use super::parts::{
     ring_legend, styled, wrap,
 };
 use super::pipeline;
-use super::snapshot::{Figures, Notice, NoticeKind, SessionSnapshot, Snapshot};
+use super::snapshot::{Figures, Notice, NoticeKind, Session, Snapshot};
 
 /// Below these the small screen is drawn.
 const MIN_COLUMNS: u16 = 60;
@@ -43,14 +45,17 @@ fn title(page: &mut Page<'_, '_>, snapshot: &Snapshot, (number, count): (usize, 
     match snapshot.session() {
         Some(session) => text.push_str(&format!(
             "  {}, rank {} of {}, epoch {}",
-            session.stream, session.rank, session.world_size, session.epoch
+            session.report.stream,
+            session.report.rank,
+            session.report.world_size,
+            session.report.position.epoch
         )),
         None => text.push_str(&format!("  {}", snapshot.socket)),
     }
     let mut end = String::from(" ");
     if let Some(figures) = snapshot.figures.as_ref().filter(|_| page.width() >= MIN_COLUMNS.into())
     {
-        end.push_str(&format!("process {} ", figures.pid));
+        end.push_str(&format!("process {} ", figures.report().pid));
     }
     if count > 1 {
         end.push_str(&format!(" {}/{count} ", number + 1));
@@ -91,12 +96,12 @@ fn full(page: &mut Page<'_, '_>, figures: &Figures) {
     page.blank();
     verdict(page, figures);
     page.blank();
-    notices(page, &figures.notices);
+    notices(page, &figures.notices());
 }
 
 /// Throughput and wait: the figure now, and how it went; the newest to the right.
-fn courses(page: &mut Page<'_, '_>, session: &SessionSnapshot, rows: u16) {
-    let points = &session.samples_per_second_course;
+fn courses(page: &mut Page<'_, '_>, session: &Session, rows: u16) {
+    let points = &session.course.samples_per_second;
     let greatest = points.iter().copied().fold(0.0, f64::max);
     let words = [
         format!("{} now", grouped(session.samples_per_second)),
@@ -104,7 +109,7 @@ fn courses(page: &mut Page<'_, '_>, session: &SessionSnapshot, rows: u16) {
     ];
     course(page, rows, "samples/s", &words, (points, greatest), Color::Cyan);
     let words = [format!("{} now", percent(session.wait_share)), "full height 100 %".to_owned()];
-    course(page, rows, "wait", &words, (&session.wait_share_course, 1.0), Color::Red);
+    course(page, rows, "wait", &words, (&session.course.wait_share, 1.0), Color::Red);
 }
 
 /// A course with its legend before it; the second line of that where there is one.
@@ -113,7 +118,7 @@ fn course(
     rows: u16,
     name: &str,
     [now, scale]: &[String; 2],
-    (points, greatest): (&[f64], f64),
+    (points, greatest): (&VecDeque<f64>, f64),
     color: Color,
 ) {
     const LEGEND: u16 = 26;
@@ -140,28 +145,28 @@ fn course(
     page.frame().render_widget(course, area);
 }
 
-fn ring(page: &mut Page<'_, '_>, session: &SessionSnapshot) {
-    let legend = ring_legend(session.slots);
+fn ring(page: &mut Page<'_, '_>, session: &Session) {
+    let legend = ring_legend(session.slots());
     let taken: usize = legend.iter().map(Span::width).sum();
     let mut spans = vec![label("ring")];
-    spans.extend(ring_cells(session.slots, page.width().saturating_sub(taken + 12)));
+    spans.extend(ring_cells(session.slots(), page.width().saturating_sub(taken + 12)));
     spans.extend(legend);
     page.line(Line::from(spans));
 }
 
 /// CPU and memory.
 fn use_of_budgets(page: &mut Page<'_, '_>, figures: &Figures) {
-    let cpu = cpu_words(figures.cpu_cores, figures.cpu_budget_cores);
-    let share = if figures.cpu_budget_cores > 0.0 {
-        figures.cpu_cores / figures.cpu_budget_cores
+    let cpu = cpu_words(figures.cpu_cores(), figures.cpu_budget_cores());
+    let share = if figures.cpu_budget_cores() > 0.0 {
+        figures.cpu_cores() / figures.cpu_budget_cores()
     } else {
         0.0
     };
     let mut spans = vec![label("CPU")];
     spans.extend(bar(share, 8, budget_color(share)));
     spans.push(Span::raw(format!(" {}", left(&cpu, 19))));
-    let memory = memory_words(figures.resident_bytes, figures.memory_ceiling_bytes);
-    let share = memory_share(figures.resident_bytes, figures.memory_ceiling_bytes);
+    let memory = memory_words(figures.report().resident_bytes, figures.memory_ceiling_bytes());
+    let share = memory_share(figures.report().resident_bytes, figures.memory_ceiling_bytes());
     spans.push(Span::from(" memory ").dim());
     spans.extend(bar(share, 8, budget_color(share)));
     spans.push(Span::raw(format!(" {memory}")));
@@ -174,7 +179,7 @@ fn budget_color(share: f64) -> Color {
 
 fn verdict(page: &mut Page<'_, '_>, figures: &Figures) {
     let room = usize::from(page.room()).saturating_sub(2).clamp(1, VERDICT_LINES);
-    let lines = wrap(&figures.verdict, page.width().saturating_sub(2));
+    let lines = wrap(&figures.verdict().sentence, page.width().saturating_sub(2));
     let is_long = lines.len() > room;
     for (number, line) in lines.into_iter().take(room).enumerate() {
         let more = if is_long && number + 1 == room { "…" } else { "" };
@@ -190,7 +195,7 @@ fn notices(page: &mut Page<'_, '_>, notices: &[Notice]) {
     let room = usize::from(page.room());
     let cells = page.width().saturating_sub(2);
     let whole: Vec<Vec<String>> =
-        notices.iter().map(|notice| wrap(&notice_words(notice), cells)).collect();
+        notices.iter().map(|notice| wrap(&notice.sentence, cells)).collect();
     let fit = whole.iter().map(Vec::len).sum::<usize>() <= room;
     let shown = if fit || notices.len() <= room { notices.len() } else { room.saturating_sub(1) };
     for (notice, lines) in notices.iter().zip(&whole).take(shown) {
@@ -202,20 +207,12 @@ fn notices(page: &mut Page<'_, '_>, notices: &[Notice]) {
         if fit {
             lines.iter().for_each(|line| page.line(styled(format!(" {line}"), style)));
         } else {
-            page.line(styled(format!(" {}", cut(&notice_words(notice), cells)), style));
+            page.line(styled(format!(" {}", cut(&notice.sentence, cells)), style));
         }
     }
     if shown < notices.len() {
         let left_out = notices.len() - shown;
         page.line(Line::from(format!(" and {left_out} more; forebay stats shows all")).dim());
-    }
-}
-
-fn notice_words(notice: &Notice) -> String {
-    match notice.kind {
-        NoticeKind::Stall => format!("stalled: {}", notice.sentence),
-        NoticeKind::NotQuiet => format!("not in effect: {}", notice.sentence),
-        NoticeKind::BadSample => format!("bad: {}", notice.sentence),
     }
 }
 
@@ -226,30 +223,33 @@ fn small(page: &mut Page<'_, '_>, figures: &Figures) {
         let rate = grouped(session.samples_per_second);
         page.line(format!(" {rate} samples/s, waits {}", percent(session.wait_share)));
         let mut spans = vec![Span::raw(" ")];
-        spans.extend(ring_cells(session.slots, cells.saturating_sub(12)));
-        spans.push(Span::raw(format!(" {} ready", session.slots[0])));
+        spans.extend(ring_cells(session.slots(), cells.saturating_sub(12)));
+        spans.push(Span::raw(format!(" {} ready", session.slots()[0])));
         page.line(Line::from(spans));
     } else {
         page.line(" no trainer attached");
     }
-    page.line(format!(" limit: {}", figures.limit));
-    for stage in &figures.stages {
-        let occupancy =
-            stage.occupancy.map_or(String::new(), |share| format!(" ▸ {}", percent(share)));
+    page.line(format!(" limit: {}", figures.verdict().limit));
+    for stage in figures.stages() {
+        let occupancy = pipeline::occupancy(stage)
+            .map_or(String::new(), |share| format!(" ▸ {}", percent(share)));
         page.line(format!(
             " {} {:.1} of {} busy{occupancy}",
             cut(&stage.name, 12),
-            stage.busy,
+            figures.busy(stage),
             stage.concurrency
         ));
     }
-    page.line(format!(" {}", cpu_words(figures.cpu_cores, figures.cpu_budget_cores)));
-    page.line(format!(" {}", memory_words(figures.resident_bytes, figures.memory_ceiling_bytes)));
+    page.line(format!(" {}", cpu_words(figures.cpu_cores(), figures.cpu_budget_cores())));
+    page.line(format!(
+        " {}",
+        memory_words(figures.report().resident_bytes, figures.memory_ceiling_bytes())
+    ));
     if page.room() > 1 {
         verdict(page, figures);
-        let stalls = figures.notices.iter().filter(|notice| notice.kind == NoticeKind::Stall);
-        for notice in stalls {
-            let line = cut(&notice_words(notice), cells);
+        let notices = figures.notices();
+        for notice in notices.iter().filter(|notice| notice.kind == NoticeKind::Stall) {
+            let line = cut(&notice.sentence, cells);
             page.line(styled(format!(" {line}"), Style::new().fg(Color::Red)));
         }
     }

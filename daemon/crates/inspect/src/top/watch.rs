@@ -89,18 +89,7 @@ pub(super) fn search_sockets() -> anyhow::Result<Receiver<Vec<PathBuf>>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::Script;
     use super::*;
-
-    #[test]
-    fn texts_of_a_daemon_are_sanitized_before_anything_sees_them() {
-        let mut report = Script::default().report();
-        report.verdict.sentence = "snapshot \u{1b}[2J here".to_owned();
-        report.sessions[0].stream = "\u{1b}]0;owned\u{7}".to_owned();
-        let read = read(&serde_json::to_string(&report).unwrap()).unwrap();
-        assert_eq!(read.verdict.sentence, "snapshot \\x1b[2J here");
-        assert_eq!(read.sessions[0].stream, "\\x1b]0;owned\\x07");
-    }
 
     #[test]
     fn a_daemon_without_streams_and_other_releases_are_told_apart() {

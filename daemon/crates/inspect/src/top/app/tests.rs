@@ -7,18 +7,8 @@ use super::*;
 
 /// An app whose daemons answer what the test says.
 fn app(daemons: &[(&str, Script)], wanted: Wanted) -> App {
-    let mut app = App {
-        wanted,
-        every: Duration::from_millis(500),
-        begun: Instant::now(),
-        watched: Vec::new(),
-        next_number: 0,
-        found: None,
-        chosen: None,
-        is_overview: false,
-        was_opened: false,
-        has_help: false,
-    };
+    let mut app = App::new(Wanted::Named(Vec::new()), Duration::from_millis(500), false).unwrap();
+    app.wanted = wanted;
     for (socket, script) in daemons {
         add(&mut app, socket, script);
     }
@@ -29,16 +19,8 @@ fn add(app: &mut App, socket: &str, script: &Script) {
     let (sender, answers) = sync_channel(4);
     let report = Ok(Box::new(script.report()));
     sender.send(Answer { at: Instant::now(), report }).unwrap();
-    // The sender goes: an app that hears nothing more goes on.
-    app.watched.push(Watched {
-        number: app.next_number,
-        socket: socket.into(),
-        answers,
-        history: History::default(),
-        lost: None,
-        is_candidate: false,
-    });
-    app.next_number += 1;
+    // The sender is dropped: an app without further answers goes on.
+    app.add(socket.into(), answers, false);
 }
 
 fn lose(app: &mut App, socket: &str, since: Instant) {
@@ -61,7 +43,7 @@ fn press(app: &mut App, code: KeyCode) -> Next {
 
 fn shown_rank(app: &mut App) -> Option<u32> {
     let screen = app.screen();
-    screen.snapshots.get(screen.selected)?.session().map(|session| session.rank)
+    screen.snapshots.get(screen.selected)?.session().map(|session| session.report.rank)
 }
 
 #[test]

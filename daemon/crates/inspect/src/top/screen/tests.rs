@@ -33,19 +33,14 @@ fn at_work() -> Script {
 }
 
 fn missed(report: &mut DaemonReport) {
+    let remedy = "they can be asked for with Linux 6.1 or newer";
     report.cpu_isolation = vec![
-        IsolationItem {
-            name: "class".to_owned(),
-            in_force: true,
-            state: "work threads run in the class idle".to_owned(),
-            remedy: None,
-        },
-        IsolationItem {
-            name: "huge-pages".to_owned(),
-            in_force: false,
-            state: "0 B of the rings' 600 MiB lie in huge pages".to_owned(),
-            remedy: Some("they can be asked for with Linux 6.1 or newer".to_owned()),
-        },
+        IsolationItem::in_force("class", "work threads run in the class idle"),
+        IsolationItem::unavailable(
+            "huge-pages",
+            "0 B of the rings' 600 MiB lie in huge pages",
+            remedy,
+        ),
     ];
 }
 
@@ -84,13 +79,8 @@ fn a_stage_that_is_the_limit_a_stall_and_bad_samples() {
                                    cheaper (the daemon used 1.5 cores)"
             .to_owned();
         report.stalls = vec![StallReport {
-            session: 1,
-            stream: "train".to_owned(),
-            stage: "fetch".to_owned(),
-            sample: Some(77),
-            path: Some("/data/77.jpg".to_owned()),
-            seconds: 31.0,
             sentence: "sample 77 (/data/77.jpg) has been in the stage `fetch` for 31 s".to_owned(),
+            ..StallReport::default()
         }];
     });
     compare("stalled.txt", &of(snapshots), 80, 24);
