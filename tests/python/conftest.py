@@ -7,6 +7,7 @@ the package.
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,10 @@ import pytest
 SAMPLES = 40
 # Replaces NVIDIA's driver; its head comment says what that shows.
 STAND_IN_DRIVER = Path(__file__).parents[1] / "gpu" / "stand_in_driver.c"
+
+
+# A shell's background job ignores SIGINT, and so would the programs that tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

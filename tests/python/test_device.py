@@ -201,7 +201,7 @@ def test_an_epoch_left_early_a_state_and_a_jump(config, play):
 def test_without_pytorchs_cuda_the_error_says_so(config):
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
-    with pytest.raises(forebay.ConfigError, match=r"PyTorch sees no CUDA device.*leave `device` out"):
+    with pytest.raises(forebay.ConfigError, match=r"PyTorch sees no CUDA device.*omit `device`"):
         forebay.torch.Loader(config(), device="cuda:0")
     with pytest.raises(forebay.ConfigError, match="static=True is for a CUDA device"):
         forebay.torch.Loader(config(), static=True)
