@@ -40,25 +40,7 @@ pub fn config(bytes: &[u8]) {
     assert_eq!(printed, again.resolved_toml());
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Replays what the fuzzers start from and what they have found.
-    #[test]
-    fn no_file_of_the_corpus_makes_a_parser_panic() {
-        let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus");
-        for (name, target) in TARGETS {
-            let mut files = 0;
-            for entry in std::fs::read_dir(corpus.join(name)).unwrap() {
-                let path = entry.unwrap().path();
-                let bytes = std::fs::read(&path).unwrap();
-                if std::panic::catch_unwind(|| target(&bytes)).is_err() {
-                    panic!("{} makes {name} panic", path.display());
-                }
-                files += 1;
-            }
-            assert!(files >= 3, "{name} has a corpus of {files} files");
-        }
-    }
+#[test]
+fn no_file_of_the_corpus_makes_a_parser_panic() {
+    forebay_protocol::fuzzing::replay_corpus(&TARGETS);
 }

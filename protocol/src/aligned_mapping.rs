@@ -114,6 +114,8 @@ fn page_bytes() -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+
     use super::*;
 
     #[test]
@@ -124,14 +126,7 @@ mod tests {
         let pages = |text: String| text.split(' ').next().unwrap().parse::<u64>().unwrap();
         let before = pages(count());
         for _ in 0..100 {
-            drop(
-                AlignedMapping::new(
-                    std::os::fd::AsFd::as_fd(&file),
-                    3 * HUGE_PAGE_BYTES,
-                    Access::ReadOnly,
-                )
-                .unwrap(),
-            );
+            drop(AlignedMapping::new(file.as_fd(), 3 * HUGE_PAGE_BYTES, Access::ReadOnly).unwrap());
         }
         // Other tests run beside this one: far less than a hundred reservations of 2 MiB.
         assert!(pages(count()) < before + 20 * 512);

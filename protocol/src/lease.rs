@@ -3,7 +3,7 @@
 //! States of a slot and their transitions:
 //! ```text
 //!   Free ──begin_fill──► Filling{g} ──publish──► Published{g} ──accept_return(g)──► Free
-//!                           └──abandon──► Free                   └──reclaim_all (client died)──► Free
+//!                           └──abandon──► Free
 //!
 //!   for a replay:  Free ──keep──► Kept{g} ──show_again──► Published{g+1}
 //!                                    └──release──► Free
@@ -236,37 +236,12 @@ impl SlotTable {
             self.free.push_back(index);
         }
     }
-
-    /// Frees all published slots after the client's death.
-    pub fn reclaim_all(&mut self) {
-        for (index, slot) in self.slots.iter_mut().enumerate() {
-            if slot.state == SlotState::Published {
-                slot.state = SlotState::Free;
-                self.free.push_back(SlotIndex(u16::try_from(index).unwrap_or(u16::MAX)));
-            }
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
-
-    #[test]
-    fn a_return_is_accepted_once_and_for_its_own_generation_only() {
-        let mut table = SlotTable::new(2);
-        let (slot, generation) = table.begin_fill().unwrap();
-        let word = ReturnWord { slot, generation };
-        assert_eq!(table.accept_return(word), Err(LeaseViolation::NotHeld { slot: 0 }));
-        table.publish(slot);
-        let old = ReturnWord { slot, generation: Generation(generation.0 + 1) };
-        assert!(matches!(table.accept_return(old), Err(LeaseViolation::WrongGeneration { .. })));
-        assert_eq!(table.accept_return(word), Ok(slot));
-        assert_eq!(table.accept_return(word), Err(LeaseViolation::NotHeld { slot: 0 }));
-        let stranger = ReturnWord { slot: SlotIndex(2), generation };
-        assert!(matches!(table.accept_return(stranger), Err(LeaseViolation::NoSuchSlot { .. })));
-    }
 
     #[test]
     fn slots_held_from_a_previous_daemon_are_checked_and_returned_once() {

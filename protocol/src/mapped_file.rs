@@ -51,20 +51,15 @@ impl Deref for MappedFile {
 #[cfg(test)]
 mod tests {
     use super::map_file_read_only;
-    use std::io::Write;
 
     #[test]
     fn a_mapping_shows_the_files_bytes_after_the_file_is_replaced() {
-        let folder = std::env::temp_dir().join(format!("forebay-mapped-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let path = folder.join("file");
-        let mut file = std::fs::File::create(&path).unwrap();
-        file.write_all(b"first contents").unwrap();
-        drop(file);
+        let folder = tempfile::tempdir().unwrap();
+        let [path, next] = ["file", "next"].map(|name| folder.path().join(name));
+        std::fs::write(&path, b"first contents").unwrap();
         let mapping = map_file_read_only(std::fs::File::open(&path).unwrap()).unwrap();
-        std::fs::write(folder.join("next"), b"others").unwrap();
-        std::fs::rename(folder.join("next"), &path).unwrap();
+        std::fs::write(&next, b"others").unwrap();
+        std::fs::rename(&next, &path).unwrap();
         assert_eq!(&*mapping, b"first contents");
-        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

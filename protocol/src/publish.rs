@@ -105,7 +105,7 @@ pub fn publish_words(slots: u16, tensors: usize) -> usize {
     FIRST_ENTRY + capacity(slots) * entry_words(tensors)
 }
 
-fn capacity(slots: u16) -> usize {
+pub(crate) fn capacity(slots: u16) -> usize {
     usize::from(slots).next_power_of_two()
 }
 

@@ -5,7 +5,7 @@
 //! so a correct client never waits to write. Each word is read once into a local.
 
 use crate::ids::{Generation, SlotIndex};
-use crate::publish::PublishReader;
+use crate::publish::{PublishReader, capacity};
 use crate::sync::{Ordering, fence};
 use crate::words::Words;
 
@@ -20,10 +20,6 @@ const FIRST_ENTRY: usize = 24;
 #[must_use]
 pub fn return_words(slots: u16) -> usize {
     FIRST_ENTRY + capacity(slots)
-}
-
-fn capacity(slots: u16) -> usize {
-    usize::from(slots).next_power_of_two()
 }
 
 /// A client's return of a slot with its generation.

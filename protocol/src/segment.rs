@@ -10,9 +10,8 @@
 
 pub mod named;
 
-use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use nix::errno::Errno;
@@ -65,6 +64,26 @@ pub enum SegmentError {
     },
 }
 
+fn call_failed(
+    what: &'static str,
+    call: &'static str,
+    error: impl Into<io::Error>,
+) -> SegmentError {
+    SegmentError::Call { what, call, source: error.into() }
+}
+
+/// A descriptor's seals and its size.
+fn seals_and_bytes(
+    descriptor: BorrowedFd<'_>,
+    what: &'static str,
+) -> Result<(SealFlag, u64), SegmentError> {
+    let seals = fcntl(descriptor, FcntlArg::F_GET_SEALS)
+        .map_err(|error| call_failed(what, "F_GET_SEALS", error))?;
+    let status =
+        nix::sys::stat::fstat(descriptor).map_err(|error| call_failed(what, "fstat", error))?;
+    Ok((SealFlag::from_bits_retain(seals), u64::try_from(status.st_size).unwrap_or(0)))
+}
+
 /// The remedy for a failed call.
 fn remedy(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
@@ -115,9 +134,6 @@ impl Mapping {
     }
 
     /// Does not map it in forked children (`MADV_DONTFORK`): an access there ends the child and leaves the ring intact.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
     pub fn exclude_from_fork(&self) -> io::Result<()> {
         match &self.owner {
             Owner::Memory(map) => map.advise(Advice::DontFork),
@@ -156,14 +172,12 @@ impl Segment {
     /// # Errors
     /// When there is not enough memory.
     pub fn create(what: &'static str, bytes: u64) -> Result<Self, SegmentError> {
-        let call_failed =
-            |call, error: Errno| SegmentError::Call { what, call, source: error.into() };
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let name = format!("forebay-{what}");
         // MFD_NOEXEC_SEAL is Linux 6.3's; older kernels say EINVAL.
         let descriptor = memfd_create(name.as_str(), flags | MFdFlags::from_bits_retain(0x8))
             .or_else(|_| memfd_create(name.as_str(), flags))
-            .map_err(|error| call_failed("memfd_create", error))?;
+            .map_err(|error| call_failed(what, "memfd_create", error))?;
         let huge_pages = huge_pages::allocate(descriptor.as_fd(), bytes);
         // Regardless of that, every byte gets its page here.
         allocate(&descriptor, what, bytes)?;
@@ -175,8 +189,8 @@ impl Segment {
     /// # Errors
     /// When there is not enough room in /dev/shm.
     pub fn create_named(what: &'static str, bytes: u64) -> Result<Self, SegmentError> {
-        let (descriptor, name) = named::create(what, bytes)
-            .map_err(|source| SegmentError::Call { what, call: "shm_open", source })?;
+        let (descriptor, name) =
+            named::create(what, bytes).map_err(|error| call_failed(what, "shm_open", error))?;
         allocate(&descriptor, what, bytes)?;
         Ok(Self { descriptor, what, bytes, huge_pages: HugePages::default(), name: Some(name) })
     }
@@ -204,19 +218,12 @@ impl Segment {
         what: &'static str,
         bytes: u64,
     ) -> Result<Self, SegmentError> {
-        let call_failed =
-            |call, error: Errno| SegmentError::Call { what, call, source: error.into() };
-        let seals = fcntl(&descriptor, FcntlArg::F_GET_SEALS)
-            .map_err(|error| call_failed("F_GET_SEALS", error))?;
-        let seals = SealFlag::from_bits_retain(seals);
+        let (seals, found) = seals_and_bytes(descriptor.as_fd(), what)?;
         let closed = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         let read_only = SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_FUTURE_WRITE;
         // hugetlbfs is refused: where no huge page is free, access raises SIGBUS.
         let is_plain = nix::sys::statfs::fstatfs(&descriptor)
             .is_ok_and(|system| system.filesystem_type() == nix::sys::statfs::TMPFS_MAGIC);
-        let status =
-            nix::sys::stat::fstat(&descriptor).map_err(|error| call_failed("fstat", error))?;
-        let found = u64::try_from(status.st_size).unwrap_or(0);
         let sound = seals.contains(closed) && !seals.intersects(read_only) && is_plain;
         if !sound || found != bytes {
             return Err(SegmentError::Unsound { what, expected: bytes, found });
@@ -227,17 +234,11 @@ impl Segment {
     }
 
     /// Maps the segment into this process, for reading and writing.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
     pub fn map(&self) -> Result<Mapping, SegmentError> {
         map(self.descriptor.as_fd(), self.what, self.bytes, Access::ReadWrite)
     }
 
     /// Seals the size; with `Access::ReadOnly` also against any later writable mapping. Has no effect on a named segment.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
     pub fn seal(&self, peers: Access) -> Result<(), SegmentError> {
         if self.name.is_some() {
             return Ok(());
@@ -249,11 +250,7 @@ impl Segment {
         };
         fcntl(&self.descriptor, FcntlArg::F_ADD_SEALS(seals | SealFlag::F_SEAL_SEAL))
             .map(drop)
-            .map_err(|error| SegmentError::Call {
-                what: self.what,
-                call: "F_ADD_SEALS",
-                source: error.into(),
-            })
+            .map_err(|error| call_failed(self.what, "F_ADD_SEALS", error))
     }
 
     /// The descriptor that is sent to the client.
@@ -287,13 +284,8 @@ pub fn open_segment(
     bytes: u64,
     access: Access,
 ) -> Result<Mapping, SegmentError> {
-    let call_failed = |call, error: Errno| SegmentError::Call { what, call, source: error.into() };
-    let seals = fcntl(descriptor, FcntlArg::F_GET_SEALS)
-        .map_err(|error| call_failed("F_GET_SEALS", error))?;
-    let sealed = SealFlag::from_bits_retain(seals).contains(SealFlag::F_SEAL_SHRINK);
-    let status = nix::sys::stat::fstat(descriptor).map_err(|error| call_failed("fstat", error))?;
-    let found = u64::try_from(status.st_size).unwrap_or(0);
-    if !sealed || found != bytes {
+    let (seals, found) = seals_and_bytes(descriptor, what)?;
+    if !seals.contains(SealFlag::F_SEAL_SHRINK) || found != bytes {
         return Err(SegmentError::Unsound { what, expected: bytes, found });
     }
     map(descriptor, what, bytes, access)
@@ -305,23 +297,19 @@ fn map(
     bytes: u64,
     access: Access,
 ) -> Result<Mapping, SegmentError> {
-    let call_failed = |call, source: io::Error| SegmentError::Call { what, call, source };
     let length = usize::try_from(bytes).unwrap_or(usize::MAX);
     if length >= HUGE_PAGE_BYTES {
         let map = AlignedMapping::new(descriptor, length, access)
-            .map_err(|error| call_failed("mmap", error))?;
+            .map_err(|error| call_failed(what, "mmap", error))?;
         return Ok(Mapping { owner: Owner::Aligned(map, length), access });
     }
-    let file = File::from(
-        descriptor.try_clone_to_owned().map_err(|error| call_failed("F_DUPFD_CLOEXEC", error))?,
-    );
     let mut options = MmapOptions::new();
     options.len(length);
     let map = match access {
-        Access::ReadWrite => options.map_raw(&file),
-        Access::ReadOnly => options.map_raw_read_only(&file),
+        Access::ReadWrite => options.map_raw(descriptor.as_raw_fd()),
+        Access::ReadOnly => options.map_raw_read_only(descriptor.as_raw_fd()),
     };
-    let map = map.map_err(|error| call_failed("mmap", error))?;
+    let map = map.map_err(|error| call_failed(what, "mmap", error))?;
     Ok(Mapping { owner: Owner::Memory(map), access })
 }
 
@@ -334,11 +322,7 @@ pub fn open_named_segment(
     what: &'static str,
     bytes: u64,
 ) -> Result<Mapping, SegmentError> {
-    let map = named::open(name).map_err(|source| SegmentError::Call {
-        what,
-        call: "shm_open",
-        source,
-    })?;
+    let map = named::open(name).map_err(|error| call_failed(what, "shm_open", error))?;
     let found = map.bytes() as u64;
     if found != bytes {
         return Err(SegmentError::Unsound { what, expected: bytes, found });

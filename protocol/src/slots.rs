@@ -140,17 +140,27 @@ mod tests {
     use crate::segment::Segment;
     use crate::tensor::{DType, TensorSpec};
 
+    fn ragged(name: &str, dtype: DType, max_row_bytes: u64) -> TensorSpec {
+        let extent = Extent::Ragged { max_row_bytes, compact: false };
+        TensorSpec { extent, ..TensorSpec::dense(name, dtype, &[]) }
+    }
+
+    /// The layout, a client's mapping and the rows of a segment.
+    fn segment(
+        tensors: &[TensorSpec],
+        rows: u32,
+        slots: u16,
+    ) -> (Arc<SlotLayout>, Mapping, Vec<Vec<RowWriter>>) {
+        let layout = Arc::new(SlotLayout::new(tensors, rows).unwrap());
+        let segment = Segment::create("data", layout.slot_bytes() * u64::from(slots)).unwrap();
+        let rows = split_rows(segment.map().unwrap(), &layout, slots);
+        (layout, segment.map().unwrap(), rows)
+    }
+
     #[test]
     fn rows_do_not_overlap_and_fill_their_tensors() {
-        let ragged = TensorSpec {
-            extent: Extent::Ragged { max_row_bytes: 40, compact: false },
-            ..TensorSpec::dense("ids", DType::I32, &[])
-        };
-        let tensors = [TensorSpec::dense("image", DType::U8, &[3, 7]), ragged];
-        let layout = Arc::new(SlotLayout::new(&tensors, 5).unwrap());
-        let segment = Segment::create("data", layout.slot_bytes() * 2).unwrap();
-        let client = segment.map().unwrap();
-        let mut rows = split_rows(segment.map().unwrap(), &layout, 2);
+        let image = TensorSpec::dense("image", DType::U8, &[3, 7]);
+        let (layout, client, mut rows) = segment(&[image, ragged("ids", DType::I32, 40)], 5, 2);
         for (slot, rows) in rows.iter_mut().enumerate() {
             for (row, writer) in rows.iter_mut().enumerate() {
                 let mark = u8::try_from(1 + slot * 5 + row).unwrap();
@@ -178,14 +188,7 @@ mod tests {
 
     #[test]
     fn a_ragged_tensor_may_come_first() {
-        let ragged = TensorSpec {
-            extent: Extent::Ragged { max_row_bytes: 40, compact: false },
-            ..TensorSpec::dense("ids", DType::I32, &[])
-        };
-        let layout = Arc::new(SlotLayout::new(&[ragged], 2).unwrap());
-        let segment = Segment::create("data", layout.slot_bytes()).unwrap();
-        let client = segment.map().unwrap();
-        let mut rows = split_rows(segment.map().unwrap(), &layout, 1);
+        let (_, client, mut rows) = segment(&[ragged("ids", DType::I32, 40)], 2, 1);
         rows[0][1].set_ragged_length(0, 7);
         assert_eq!(client.word(1).load(Ordering::Relaxed), 64);
         assert_eq!(client.word(3).load(Ordering::Relaxed), 7);
@@ -193,14 +196,7 @@ mod tests {
 
     #[test]
     fn compacted_rows_are_contiguous_and_in_order() {
-        let text = TensorSpec {
-            extent: Extent::Ragged { max_row_bytes: 300, compact: true },
-            ..TensorSpec::dense("text", DType::U16, &[])
-        };
-        let layout = Arc::new(SlotLayout::new(&[text], 4).unwrap());
-        let segment = Segment::create("data", layout.slot_bytes() * 2).unwrap();
-        let client = segment.map().unwrap();
-        let mut slots = split_rows(segment.map().unwrap(), &layout, 2);
+        let (layout, client, mut slots) = segment(&[ragged("text", DType::U16, 300)], 4, 2);
         let rows = &mut slots[1];
         for (row, length) in [5usize, 0, 150, 2].into_iter().enumerate() {
             let mark = u8::try_from(row + 1).unwrap();

@@ -168,54 +168,56 @@ impl Connection {
     /// # Errors
     /// When the peer is gone or sent an invalid frame.
     pub fn receive<F: DeserializeOwned>(&self) -> Result<Incoming<F>, SocketError> {
-        let mut bytes = [0u8; 4096];
+        let mut short = [0u8; 4096];
         let mut long = Vec::new();
-        let (length, descriptors) = match self.receive_into(&mut bytes)? {
-            Received::Empty => return Ok(Incoming::Empty),
-            Received::Data(length, descriptors) => (length, descriptors),
-            Received::Longer => {
-                long.resize(MAX_FRAME_BYTES, 0);
-                match self.receive_into(&mut long)? {
-                    Received::Data(length, descriptors) => (length, descriptors),
-                    Received::Empty => return Ok(Incoming::Empty),
-                    Received::Longer => return Err(SocketError::Oversize),
-                }
-            }
+        let Some(length) = self.next_length()? else {
+            return Ok(Incoming::Empty);
         };
-        let frame = if long.is_empty() { &bytes[..length] } else { &long[..length] };
-        if frame == [DOORBELL] {
+        let buffer = if length <= short.len() {
+            &mut short[..]
+        } else {
+            long.resize(MAX_FRAME_BYTES, 0);
+            &mut long[..]
+        };
+        let Some((length, descriptors)) = self.receive_into(buffer)? else {
+            return Ok(Incoming::Empty);
+        };
+        if buffer[..length] == [DOORBELL] {
             return Ok(Incoming::Doorbell);
         }
-        Ok(Incoming::Frame(decode(frame)?, descriptors))
+        Ok(Incoming::Frame(decode(&buffer[..length])?, descriptors))
     }
 
-    /// Peeks first when the buffer is the small one, so that a long frame is not truncated.
-    fn receive_into(&self, buffer: &mut [u8]) -> Result<Received, SocketError> {
-        let small = buffer.len() < MAX_FRAME_BYTES;
-        let raw = self.descriptor.as_raw_fd();
-        if small {
-            let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_PEEK | MsgFlags::MSG_TRUNC;
-            let mut probe = [0u8; 1];
-            let mut looked = retry(|| nix::sys::socket::recv(raw, &mut probe, flags));
-            if looked == Err(Errno::ECONNRESET) {
-                // The peer closed with frames of this side unread. The kernel reports that once, before it delivers the
-                // frames that the peer had sent, such as the reason.
-                looked = retry(|| nix::sys::socket::recv(raw, &mut probe, flags));
-            }
-            match looked {
-                Ok(length) if length > buffer.len() => return Ok(Received::Longer),
-                Ok(_) => {}
-                Err(Errno::EAGAIN) => return Ok(Received::Empty),
-                Err(error) => return Err(failed("recv", error)),
-            }
+    /// The length of the next frame, which stays in the socket; `None`: there is none.
+    fn next_length(&self) -> Result<Option<usize>, SocketError> {
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_PEEK | MsgFlags::MSG_TRUNC;
+        let mut peek = || nix::sys::socket::recv(self.descriptor.as_raw_fd(), &mut [0], flags);
+        let mut length = retry(&mut peek);
+        if length == Err(Errno::ECONNRESET) {
+            // The peer closed with frames of this side unread. The kernel reports that once, before it delivers the
+            // frames that the peer had sent, such as the reason.
+            length = retry(peek);
         }
+        match length {
+            Ok(length) => Ok(Some(length)),
+            Err(Errno::EAGAIN) => Ok(None),
+            Err(error) => Err(failed("recv", error)),
+        }
+    }
+
+    /// Receives a frame: its length and its descriptors; `None`: there is none.
+    fn receive_into(
+        &self,
+        buffer: &mut [u8],
+    ) -> Result<Option<(usize, Vec<OwnedFd>)>, SocketError> {
+        let raw = self.descriptor.as_raw_fd();
         let mut space = nix::cmsg_space!([RawFd; KERNEL_MAX_DESCRIPTORS]);
         let flags = MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_DONTWAIT;
         let mut slices = [io::IoSliceMut::new(buffer)];
         let message = match recvmsg::<()>(raw, &mut slices, Some(&mut space), flags) {
             Ok(message) => message,
             // A reset since the peek above: frames sent before it are delivered at the next call.
-            Err(Errno::EAGAIN | Errno::EINTR | Errno::ECONNRESET) => return Ok(Received::Empty),
+            Err(Errno::EAGAIN | Errno::EINTR | Errno::ECONNRESET) => return Ok(None),
             Err(error) => return Err(failed("recvmsg", error)),
         };
         let mut descriptors = Vec::new();
@@ -232,15 +234,9 @@ impl Connection {
         }
         match message.bytes {
             0 => Err(SocketError::Closed),
-            length => Ok(Received::Data(length, descriptors)),
+            length => Ok(Some((length, descriptors))),
         }
     }
-}
-
-enum Received {
-    Empty,
-    Longer,
-    Data(usize, Vec<OwnedFd>),
 }
 
 fn retry<T>(mut call: impl FnMut() -> nix::Result<T>) -> nix::Result<T> {

@@ -232,13 +232,16 @@ fn a_count_beyond_the_ring_is_an_overrun<M: Memory>() {
 
 fn invalid_headers_and_descriptors_are_refused<M: Memory>() {
     let words = publish_words(SLOTS, TENSORS);
-    let fresh = || {
+    let published = || {
         let (daemon, client) = M::pair(words, Access::ReadWrite);
-        (PublishWriter::new(daemon, SLOTS, TENSORS), client)
+        let mut writer = PublishWriter::new(daemon, SLOTS, TENSORS);
+        writer.publish(&descriptor(0, SlotIndex(0), Generation(1)));
+        client
     };
+    assert!(PublishReader::new(published()).unwrap().read(0).is_ok());
     // Magic, capacity and entry size.
     for (word, value) in [(0, 0), (1, 0), (1, 1 << 40), (2, 1), (2, u64::MAX)] {
-        let (_writer, client) = fresh();
+        let client = published();
         client.word(word).store(value, Ordering::Relaxed);
         assert!(matches!(PublishReader::new(client), Err(PublishError::Head)));
     }
@@ -253,13 +256,7 @@ fn invalid_headers_and_descriptors_are_refused<M: Memory>() {
         (16, (MAX_RANK as u64 + 1) << 16),
     ];
     for (word, value) in spoiled {
-        let (mut writer, client) = fresh();
-        writer.publish(&descriptor(0, SlotIndex(0), Generation(1)));
-        let reader = PublishReader::new(client).unwrap();
-        assert!(reader.read(0).is_ok());
-        drop(reader);
-        let (mut writer, client) = fresh();
-        writer.publish(&descriptor(0, SlotIndex(0), Generation(1)));
+        let client = published();
         client.word(first_entry + word).store(value, Ordering::Relaxed);
         let reader = PublishReader::new(client).unwrap();
         assert!(

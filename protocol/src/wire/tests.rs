@@ -18,7 +18,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn attached() -> DaemonFrame {
+fn attached() -> Box<Attached> {
     let text = TensorSpec {
         extent: Extent::Ragged { max_row_bytes: 64, compact: true },
         ..TensorSpec::dense("t", DType::U8, &[])
@@ -29,7 +29,7 @@ fn attached() -> DaemonFrame {
         finish: Some(Finish::new(DType::F32, [2, 3, 1], false, Some(&by))),
         ..TensorSpec::dense("g", DType::U8, &[2, 3, 1])
     };
-    DaemonFrame::Attached(Box::new(Attached {
+    Box::new(Attached {
         session: 1,
         stream: "s".to_owned(),
         tensors: vec![TensorSpec::dense("i", DType::BF16, &[3, 2]), text, image],
@@ -39,11 +39,7 @@ fn attached() -> DaemonFrame {
         slot_bytes: 4096,
         publish_bytes: 8192,
         return_bytes: 256,
-        start: Positioned {
-            serial: 0,
-            position: Position { epoch: 2, samples: 8 },
-            batches_left: 5,
-        },
+        start: Positioned { serial: 0, position: at(2, 8), batches_left: 5 },
         batches_per_epoch: 7,
         samples_per_epoch: 28,
         epochs: Some(9),
@@ -51,191 +47,161 @@ fn attached() -> DaemonFrame {
         config_fingerprint: [0xbb; 32],
         stream_version: 1,
         restart_policy: RestartPolicy::BySupervisor,
-    }))
+    })
+}
+
+fn at(epoch: u64, samples: u64) -> Position {
+    Position { epoch, samples }
+}
+
+fn attach() -> Attach {
+    Attach { stream: None, rank: 1, world_size: 2, position: at(3, 4), substitutes: 5 }
+}
+
+/// Checks the bytes of each frame against a word of `golden`, in the same order.
+fn assert_pinned<F>(frames: impl IntoIterator<Item = F>, golden: &str)
+where
+    F: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug,
+{
+    let mut golden = golden.split_whitespace();
+    for frame in frames {
+        let bytes = encode(&frame).unwrap();
+        assert_eq!(Some(&*hex(&bytes)), golden.next(), "{frame:?}");
+        assert_eq!(decode::<F>(&bytes).unwrap(), frame);
+    }
+    assert_eq!(golden.next(), None);
 }
 
 #[test]
-fn the_bytes_of_every_frame_are_pinned() {
-    assert_eq!(PROTOCOL_VERSION, 4, "a new version: pin its bytes beside the old ones' history");
-    let client: Vec<(ClientFrame, &str)> = vec![
-        (
-            ClientFrame::Hello { protocol: 1, release: "0.1".into() },
-            "00000000010000000300000000000000302e31",
-        ),
-        (
-            ClientFrame::Start(Start {
-                config: ConfigSource::File("a".into()),
-                overrides: vec![("b".into(), "1".into())],
-                local_world_size: 2,
-                local_rank: 1,
-            }),
-            "0100000000000000010000000000000061010000000000000001000000000000006201000000000000003102000000\
-             01000000",
-        ),
-        (
-            ClientFrame::Attach(Attach {
-                stream: None,
-                rank: 1,
-                world_size: 2,
-                position: Position { epoch: 3, samples: 4 },
-                substitutes: 5,
-            }),
-            "02000000000100000002000000030000000000000004000000000000000500000000000000",
-        ),
-        (
-            ClientFrame::Seek {
-                serial: 1,
-                position: Position { epoch: 2, samples: 3 },
-                substitutes: 4,
-            },
-            "030000000100000000000000020000000000000003000000000000000400000000000000",
-        ),
-        (ClientFrame::Stats, "04000000"),
-        (ClientFrame::Goodbye, "05000000"),
-        (
-            ClientFrame::Restart(Restart {
-                local_world_size: 2,
-                local_rank: 1,
-                reason: "x".into(),
-            }),
-            "060000000200000001000000010000000000000078",
-        ),
-        (
-            ClientFrame::Reattach(Reattach {
-                attach: Attach {
-                    stream: None,
-                    rank: 1,
-                    world_size: 2,
-                    position: Position { epoch: 3, samples: 4 },
-                    substitutes: 5,
-                },
-                serial: 6,
-                leased: vec![Leased { slot: 7, generation: 8 }],
-            }),
-            "070000000001000000020000000300000000000000040000000000000005000000000000000600000000000000\
-             010000000000000007000800000000000000",
-        ),
-        (ClientFrame::Steps, "08000000"),
-        (
-            ClientFrame::Replay(ReplayRequest::Check { session: 1, batches: 2 }),
-            "090000000000000001000000000000000200",
-        ),
-        (
-            ClientFrame::Replay(ReplayRequest::Arm { session: 1, at: 2, batches: 3, steps: 4 }),
-            "09000000010000000100000000000000020000000000000003000400000000000000",
-        ),
-        (
-            ClientFrame::Replay(ReplayRequest::Commit { session: 1 }),
-            "09000000020000000100000000000000",
-        ),
-        (
-            ClientFrame::Replay(ReplayRequest::Cancel { session: 1 }),
-            "09000000030000000100000000000000",
-        ),
-        (ClientFrame::Record(Recording::Trace { milliseconds: 5 }), "0a0000000000000005000000"),
-        (
-            ClientFrame::Record(Recording::Profile { milliseconds: 5, hertz: 99 }),
-            "0a000000010000000500000063000000",
-        ),
+fn the_bytes_of_every_client_frame_are_pinned() {
+    assert_eq!(PROTOCOL_VERSION, 5, "a new version: pin its bytes beside the old ones' history");
+    let start = Start {
+        config: ConfigSource::File("a".into()),
+        overrides: vec![("b".into(), "1".into())],
+        local_world_size: 2,
+        local_rank: 1,
+    };
+    let leased = vec![Leased { slot: 7, generation: 8 }];
+    let frames = [
+        ClientFrame::Hello { protocol: 1, release: "0.1".into() },
+        ClientFrame::Start(start),
+        ClientFrame::Attach(attach()),
+        ClientFrame::Seek { serial: 1, position: at(2, 3), substitutes: 4 },
+        ClientFrame::Stats,
+        ClientFrame::Goodbye,
+        ClientFrame::Restart(Restart { local_world_size: 2, local_rank: 1, reason: "x".into() }),
+        ClientFrame::Reattach(Reattach { attach: attach(), serial: 6, leased }),
+        ClientFrame::Steps,
+        ClientFrame::Replay(ReplayRequest::Check { session: 1, batches: 2 }),
+        ClientFrame::Replay(ReplayRequest::Arm { session: 1, at: 2, batches: 3, steps: 4 }),
+        ClientFrame::Replay(ReplayRequest::Commit { session: 1 }),
+        ClientFrame::Replay(ReplayRequest::Cancel { session: 1 }),
+        ClientFrame::Record(Recording::Trace { milliseconds: 5 }),
+        ClientFrame::Record(Recording::Profile { milliseconds: 5, hertz: 99 }),
+        ClientFrame::AttachNamed(attach()),
     ];
-    for (frame, golden) in client {
-        let bytes = encode(&frame).unwrap();
-        assert_eq!(hex(&bytes), golden, "{frame:?}");
-        assert_eq!(decode::<ClientFrame>(&bytes).unwrap(), frame);
-    }
-    let daemon: Vec<(DaemonFrame, &str)> = vec![
-        (
-            DaemonFrame::Welcome {
-                protocol: 1,
-                release: "0".into(),
-                streams: vec!["train".into()],
-            },
-            "000000000100000001000000000000003001000000000000000500000000000000747261696e",
-        ),
-        (
-            attached(),
-            "010000000100000000000000010000000000000073030000000000000001000000000000006909000000\
-             02000000000000000300000000000000020000000000000000000000000001000000000000007400000000\
-             00000000000000000100000040000000000000000100000100000000000000670000000003000000000000000200000000000000\
-             030000000000000001000000000000000000000001010a0000000300000000000000010000000000000002000000000000000300000000\
-             000000000100000000000000000000000000e03f000000000000d03f040000000800060000100000000000000020000000000000\
-             000100000000000000000000000000000200000000000000080000000000000005000000000000000700000000\
-             0000001c00000000000000010900000000000000aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\
-             bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb0100000001000000",
-        ),
-        (
-            DaemonFrame::Positioned(Positioned {
-                serial: 1,
-                position: Position::default(),
-                batches_left: 2,
-            }),
-            "020000000100000000000000000000000000000000000000000000000200000000000000",
-        ),
-        (
-            DaemonFrame::StatsPart { last: true, text: "{}".into() },
-            "030000000102000000000000007b7d",
-        ),
-        (
-            DaemonFrame::Fault(Fault { kind: FaultKind::Taken, message: "x".into() }),
-            "0400000005000000010000000000000078",
-        ),
-        (DaemonFrame::Goodbye, "05000000"),
-        (DaemonFrame::Kept, "06000000"),
-        (
-            DaemonFrame::Steps(vec![SessionSteps {
-                session: 1,
-                stream: "s".into(),
-                rank: 2,
-                world_size: 3,
-                published: 4,
-                taken: 5,
-                taken_at_ns: 6,
-                waited_ns: 7,
-                position: Position { epoch: 8, samples: 9 },
-                batches_left: 10,
-                batches_per_epoch: 11,
-                epochs: None,
-                slots: 12,
-                hold: 13,
-                replay: ReplayState::Armed { at: 14, committed: true },
-            }]),
-            "0700000001000000000000000100000000000000010000000000000073020000000300000004000000000000000500000000\
-             00000006000000000000000700000000000000080000000000000009000000000000000a000000000000000b000000000000\
-             00000c000d00030000000e0000000000000001",
-        ),
-        (DaemonFrame::Recorded, "08000000"),
+    let golden = "
+        00000000010000000300000000000000302e31
+        01000000000000000100000000000000610100000000000000010000000000000062010000000000000031\
+          0200000001000000
+        02000000000100000002000000030000000000000004000000000000000500000000000000
+        030000000100000000000000020000000000000003000000000000000400000000000000
+        04000000
+        05000000
+        060000000200000001000000010000000000000078
+        070000000001000000020000000300000000000000040000000000000005000000000000000600000000000000\
+          010000000000000007000800000000000000
+        08000000
+        090000000000000001000000000000000200
+        09000000010000000100000000000000020000000000000003000400000000000000
+        09000000020000000100000000000000
+        09000000030000000100000000000000
+        0a0000000000000005000000
+        0a000000010000000500000063000000
+        0b000000000100000002000000030000000000000004000000000000000500000000000000";
+    assert_pinned(frames, golden);
+}
+
+#[test]
+fn the_bytes_of_every_daemon_frame_are_pinned() {
+    let steps = SessionSteps {
+        session: 1,
+        stream: "s".into(),
+        rank: 2,
+        world_size: 3,
+        published: 4,
+        taken: 5,
+        taken_at_ns: 6,
+        waited_ns: 7,
+        position: at(8, 9),
+        batches_left: 10,
+        batches_per_epoch: 11,
+        epochs: None,
+        slots: 12,
+        hold: 13,
+        replay: ReplayState::Armed { at: 14, committed: true },
+    };
+    let frames = [
+        DaemonFrame::Welcome { protocol: 1, release: "0".into(), streams: vec!["train".into()] },
+        DaemonFrame::Attached(attached()),
+        DaemonFrame::Positioned(Positioned { serial: 1, position: at(0, 0), batches_left: 2 }),
+        DaemonFrame::StatsPart { last: true, text: "{}".into() },
+        DaemonFrame::Fault(Fault { kind: FaultKind::Taken, message: "x".into() }),
+        DaemonFrame::Goodbye,
+        DaemonFrame::Kept,
+        DaemonFrame::Steps(vec![steps]),
+        DaemonFrame::Recorded,
+        DaemonFrame::AttachedNamed { terms: attached(), names: ["a", "b", "c"].map(str::to_owned) },
     ];
-    for (frame, golden) in daemon {
-        let bytes = encode(&frame).unwrap();
-        assert_eq!(hex(&bytes), golden, "{frame:?}");
-        assert_eq!(decode::<DaemonFrame>(&bytes).unwrap(), frame);
-    }
+    let terms = "\
+        0100000000000000010000000000000073030000000000000001000000000000006909000000\
+        02000000000000000300000000000000020000000000000000000000000001000000000000007400000000\
+        00000000000000000100000040000000000000000100000100000000000000670000000003000000000000000200000000000000\
+        030000000000000001000000000000000000000001010a0000000300000000000000010000000000000002000000000000000300000000\
+        000000000100000000000000000000000000e03f000000000000d03f040000000800060000100000000000000020000000000000\
+        000100000000000000000000000000000200000000000000080000000000000005000000000000000700000000\
+        0000001c00000000000000010900000000000000aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\
+        bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb0100000001000000";
+    let golden = format!(
+        "
+        000000000100000001000000000000003001000000000000000500000000000000747261696e
+        01000000{terms}
+        020000000100000000000000000000000000000000000000000000000200000000000000
+        030000000102000000000000007b7d
+        0400000005000000010000000000000078
+        05000000
+        06000000
+        0700000001000000000000000100000000000000010000000000000073020000000300000004000000000000000500000000\
+          00000006000000000000000700000000000000080000000000000009000000000000000a000000000000000b000000000000\
+          00000c000d00030000000e0000000000000001
+        08000000
+        09000000{terms}010000000000000061010000000000000062010000000000000063"
+    );
+    assert_pinned(frames, &golden);
 }
 
 #[test]
 fn the_states_of_a_replay_are_pinned() {
     let states = [
-        (ReplayState::Idle, "00000000"),
-        (ReplayState::Checking { left: 1 }, "010000000100"),
-        (ReplayState::Checked, "02000000"),
-        (ReplayState::Armed { at: 1, committed: false }, "03000000010000000000000000"),
-        (
-            ReplayState::Running { first: Some(1), replayed: 2 },
-            "040000000101000000000000000200000000000000",
-        ),
-        (ReplayState::Done { first: 1, replayed: 2 }, "0500000001000000000000000200000000000000"),
-        (ReplayState::Refused { reason: "x".into() }, "06000000010000000000000078"),
+        ReplayState::Idle,
+        ReplayState::Checking { left: 1 },
+        ReplayState::Checked,
+        ReplayState::Armed { at: 1, committed: false },
+        ReplayState::Running { first: Some(1), replayed: 2 },
+        ReplayState::Done { first: 1, replayed: 2 },
+        ReplayState::Refused { reason: "x".into() },
     ];
-    for (state, golden) in states {
-        assert_eq!(hex(&encode(&state).unwrap()), golden, "{state:?}");
-    }
+    let golden = "00000000 010000000100 02000000 03000000010000000000000000 \
+                  040000000101000000000000000200000000000000 0500000001000000000000000200000000000000 \
+                  06000000010000000000000078";
+    assert_pinned(states, golden);
 }
 
 /// The maximum number of tensors, each with the longest name and the largest `Finish`.
 #[test]
 fn the_largest_schema_fits_a_frame() {
     let by = Normalization { mean: vec![0.5; 4], std: vec![0.25; 4] };
-    let DaemonFrame::Attached(mut terms) = attached() else { unreachable!() };
+    let mut terms = attached();
     terms.tensors = (0..MAX_TENSORS)
         .map(|number| TensorSpec {
             channels_last: true,
@@ -263,7 +229,7 @@ fn a_hostile_length_is_an_error_not_an_allocation() {
 
 #[test]
 fn leftovers_and_cuts_are_errors() {
-    let bytes = encode(&attached()).unwrap();
+    let bytes = encode(&DaemonFrame::Attached(attached())).unwrap();
     for cut in 0..bytes.len() {
         assert!(decode::<DaemonFrame>(&bytes[..cut]).is_err(), "cut at {cut}");
     }
