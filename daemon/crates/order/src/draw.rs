@@ -31,7 +31,6 @@ pub(super) const fn mix(mut z: u64) -> u64 {
 
 impl Draws {
     /// The draws of the `operation`-th operation of a stream (counted over all its stages) for a key.
-    #[must_use]
     pub const fn new(key: DrawKey, operation: u64) -> Self {
         let mut state = mix(key.seed.wrapping_add(GAMMA));
         state = mix(state ^ key.epoch.wrapping_add(GAMMA));
@@ -72,6 +71,7 @@ impl Draws {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::permutation::tests::chi_squared_deviations as deviations;
 
     const KEY: DrawKey = DrawKey { seed: 1, epoch: 2, sample: 3 };
 
@@ -87,16 +87,6 @@ mod tests {
         // Swapped parts are another key.
         let swapped = DrawKey { seed: 2, epoch: 1, sample: 3 };
         assert_ne!(base, first(swapped, 0));
-    }
-
-    /// Pearson's statistic over `cells` counts, in deviations above its mean; see the permutation's tests.
-    #[expect(clippy::cast_precision_loss, reason = "a statistic")]
-    fn deviations(counts: &[u64]) -> f64 {
-        let expected = counts.iter().sum::<u64>() as f64 / counts.len() as f64;
-        let statistic: f64 =
-            counts.iter().map(|count| (*count as f64 - expected).powi(2) / expected).sum();
-        let freedom = (counts.len() - 1) as f64;
-        (statistic - freedom) / (2.0 * freedom).sqrt()
     }
 
     #[test]
@@ -128,14 +118,5 @@ mod tests {
             counts[usize::try_from(value % 3).unwrap()] += 1;
         }
         assert!(deviations(&counts) < 5.0, "{counts:?}");
-    }
-
-    #[test]
-    fn below_one_is_zero_and_uniform_stays_below_one() {
-        let mut draws = Draws::new(KEY, 0);
-        for _ in 0..1_000 {
-            assert_eq!(draws.below(1), 0);
-            assert!((0.0..1.0).contains(&draws.uniform()));
-        }
     }
 }

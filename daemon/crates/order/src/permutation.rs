@@ -101,4 +101,4 @@ impl Feistel {
 
 #[cfg(test)]
 #[path = "permutation_tests.rs"]
-mod tests;
+pub(super) mod tests;

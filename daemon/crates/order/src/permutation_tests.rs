@@ -23,7 +23,7 @@ fn assert_bijective(permutation: &Permutation, samples: u64) {
 
 /// How many standard deviations Pearson's statistic of `counts` lies above its mean under uniformity.
 #[expect(clippy::cast_precision_loss, reason = "a statistic")]
-fn chi_squared_deviations(counts: &[u64]) -> f64 {
+pub(crate) fn chi_squared_deviations(counts: &[u64]) -> f64 {
     let expected = counts.iter().sum::<u64>() as f64 / counts.len() as f64;
     let statistic: f64 =
         counts.iter().map(|count| (*count as f64 - expected).powi(2) / expected).sum();

@@ -122,14 +122,12 @@ impl Schedule {
     }
 
     /// The samples of an epoch, those left out included.
-    #[must_use]
     pub const fn samples(&self) -> u64 {
         self.samples
     }
 
     /// The order of an epoch. Costs up to a millisecond (a table is drawn up to 65,536 samples), so keep it for as
     /// long as the epoch lasts.
-    #[must_use]
     pub fn epoch(&self, epoch: u64) -> EpochOrder {
         EpochOrder {
             epoch,
@@ -161,7 +159,6 @@ impl Schedule {
     }
 
     /// Whether the configured epochs end at or before this position.
-    #[must_use]
     pub const fn finished(&self, position: Position) -> bool {
         match self.order.epochs {
             Some(epochs) => self.step_over_end(position).epoch >= epochs,
@@ -170,14 +167,12 @@ impl Schedule {
     }
 
     /// The batches of a full epoch for this rank.
-    #[must_use]
     pub const fn batches_per_epoch(&self) -> u64 {
         self.batches_from(0)
     }
 
     /// The batches of a full epoch for the rank with the fewest and for the one with the most. They differ where
     /// `last = "short"` leaves fewer samples than ranks; a collective step then waits for ranks that have ended.
-    #[must_use]
     pub const fn batches_per_epoch_over_ranks(&self) -> (u64, u64) {
         let (whole, rest) = (self.samples / self.global_batch, self.samples % self.global_batch);
         match self.last {
@@ -190,7 +185,6 @@ impl Schedule {
     }
 
     /// The batches for this rank from a position to the end of its epoch; 0 when the stream is finished.
-    #[must_use]
     pub const fn batches_left(&self, position: Position) -> u64 {
         if self.finished(position) {
             return 0;
@@ -199,13 +193,11 @@ impl Schedule {
     }
 
     /// The samples that `last = "drop"` leaves out of a full epoch.
-    #[must_use]
     pub const fn samples_left_out_per_epoch(&self) -> u64 {
         self.samples_left_out_from(0)
     }
 
     /// The samples that `last = "drop"` leaves out of an epoch that is continued after `consumed` of its samples.
-    #[must_use]
     pub const fn samples_left_out_from(&self, consumed: u64) -> u64 {
         match self.last {
             Last::Drop => self.samples.saturating_sub(consumed) % self.global_batch,
@@ -214,7 +206,6 @@ impl Schedule {
     }
 
     /// The rows that `last = "pad"` repeats in a full epoch, over all ranks.
-    #[must_use]
     pub const fn padding_per_epoch(&self) -> u64 {
         match self.last {
             Last::Pad => (self.global_batch - self.samples % self.global_batch) % self.global_batch,
@@ -224,7 +215,6 @@ impl Schedule {
 
     /// The batch that starts at a position; `None` when the stream is finished. A position behind its epoch's end
     /// reads as the next epoch's start; [`normalise`](Self::normalise) refuses it.
-    #[must_use]
     pub const fn batch_at(&self, position: Position) -> Option<PlannedBatch> {
         if self.finished(position) {
             return None;
@@ -311,34 +301,19 @@ const fn clamp_to_batch(samples: u64, batch_size: u32) -> u32 {
 
 impl Rows {
     /// The rows of the batch, padding included.
-    #[must_use]
     pub const fn len(&self) -> u32 {
         self.valid + self.padding
     }
 
     /// Whether the batch has no rows for this rank.
-    #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-
-    /// The rows that are no padding; they come first.
-    #[must_use]
-    pub const fn valid(&self) -> u32 {
-        self.valid
-    }
-
-    /// The rows that repeat other samples; they come last.
-    #[must_use]
-    pub const fn padding(&self) -> u32 {
-        self.padding
     }
 
     /// One row, of the epoch that the batch belongs to.
     ///
     /// # Panics
     /// When the row is not below [`len`](Self::len).
-    #[must_use]
     pub fn row(&self, row: u32, order: &EpochOrder) -> PlannedRow {
         assert!(row < self.len(), "row {row} of {}", self.len());
         let valid = row < self.valid;
@@ -358,7 +333,6 @@ impl Rows {
 
 impl EpochOrder {
     /// Which epoch's order it is.
-    #[must_use]
     pub const fn epoch(&self) -> u64 {
         self.epoch
     }
@@ -367,7 +341,6 @@ impl EpochOrder {
     ///
     /// # Panics
     /// When the place is not below the epoch's samples.
-    #[must_use]
     pub fn sample_at(&self, position: u64) -> SampleId {
         assert!(position < self.samples, "position {position} of {}", self.samples);
         SampleId(match &self.permutation {

@@ -106,9 +106,11 @@ proptest! {
         if last != Last::Short {
             prop_assert!(epoch.batches.iter().all(|batches| *batches == epoch.batches[0]));
         }
-        // Over all ranks the rows are the epoch's positions in order; padding repeats from its start.
+        // Over all ranks the rows are the epoch's positions in order, whatever the world; padding repeats from its start.
+        let order = schedule(samples, 1, Last::Pad, 0, 1).unwrap().epoch(0);
         for (place, row) in epoch.rows.iter().enumerate() {
             let place = place as u64;
+            prop_assert_eq!(row.sample, order.sample_at(place % samples));
             prop_assert_eq!(row.position, place % samples);
             prop_assert_eq!(row.valid, place < samples);
         }
@@ -166,16 +168,6 @@ proptest! {
 }
 
 #[test]
-fn the_global_order_does_not_know_the_world() {
-    let ids = |world_size| -> Vec<u64> {
-        let ranks = world(240, 40 / world_size, Last::Drop, world_size);
-        deliver(&ranks, START, usize::MAX).rows.iter().map(|row| row.sample.0).collect()
-    };
-    assert_eq!(ids(1), ids(2));
-    assert_eq!(ids(1), ids(8));
-}
-
-#[test]
 fn epochs_differ_and_shuffle_false_is_the_identity() {
     let schedule = schedule(100, 10, Last::Drop, 0, 1).unwrap();
     let ids = |epoch: u64| -> Vec<u64> {
@@ -189,34 +181,6 @@ fn epochs_differ_and_shuffle_false_is_the_identity() {
     let batch = BatchConfig { size: NonZeroU32::MIN, last: Last::Drop };
     let plain = Schedule::new(100_000, &order, &batch, 0, 1).unwrap();
     assert_eq!(plain.epoch(9).sample_at(70_000), SampleId(70_000));
-}
-
-#[test]
-fn padding_marks_its_rows_and_makes_ranks_equal() {
-    // 10 samples, 2 ranks of 4: the second global batch has 2 samples and 6 rows of padding.
-    let ranks = world(10, 4, Last::Pad, 2);
-    let at = Position { epoch: 0, samples: 8 };
-    let order = ranks[0].epoch(0);
-    let rows = |rank: usize| -> Vec<(u64, bool)> {
-        let batch = ranks[rank].batch_at(at).unwrap();
-        assert!(batch.last_of_epoch);
-        batch.rows.iter(&order).map(|row| (row.position, row.valid)).collect()
-    };
-    assert_eq!(rows(0), [(8, true), (9, true), (0, false), (1, false)]);
-    assert_eq!(rows(1), [(2, false), (3, false), (4, false), (5, false)]);
-}
-
-#[test]
-fn a_rank_without_a_share_gets_an_empty_batch() {
-    // 9 samples, 2 ranks of 4: the ninth sample goes to rank 0.
-    let ranks = world(9, 4, Last::Short, 2);
-    let at = Position { epoch: 0, samples: 8 };
-    assert_eq!(ranks[0].batch_at(at).unwrap().rows.len(), 1);
-    let second = ranks[1].batch_at(at).unwrap();
-    assert!(second.rows.is_empty() && second.last_of_epoch);
-    assert_eq!((ranks[0].batches_left(at), ranks[1].batches_left(at)), (1, 0));
-    let first = ranks[1].batch_at(START).unwrap();
-    assert!(first.last_of_rank && !first.last_of_epoch);
 }
 
 #[test]

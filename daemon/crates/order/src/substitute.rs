@@ -14,7 +14,6 @@ pub const SUBSTITUTE_DRAWS: u64 = 16;
 /// the bad sample's id and the attempt alone. Two attempts may give the same sample.
 ///
 /// `None` from attempt [`SUBSTITUTE_DRAWS`] on, and when there is no other sample.
-#[must_use]
 pub fn substitute(
     samples: u64,
     seed: u64,
