@@ -159,7 +159,6 @@ impl Config {
     }
 
     /// Where the key at a path such as `["batch", "size"]` stands, or the nearest table above it.
-    #[must_use]
     pub fn location(&self, path: &[&str]) -> SourceLocation {
         let mut located = &self.tree;
         for key in path {
@@ -173,7 +172,6 @@ impl Config {
 
     /// The configuration as TOML in which every key has its value; keys whose default is absence are left out.
     /// Reading it gives the same configuration.
-    #[must_use]
     pub fn resolved_toml(&self) -> String {
         let mut text = Text(String::new());
         text.section("[dataset]", &self.dataset);

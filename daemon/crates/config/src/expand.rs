@@ -46,6 +46,7 @@ fn expand(
     location: &SourceLocation,
     environment: Environment<'_>,
 ) -> Result<String, ConfigError> {
+    let fail = |message| ConfigError::new(location, format!("`{path}`: {message}"));
     let mut expanded = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find("${") {
@@ -57,12 +58,10 @@ fn expand(
         }
         expanded.push_str(&rest[..at]);
         let Some((reference, after)) = rest[at + 2..].split_once('}') else {
-            return Err(ConfigError::new(
-                location,
-                format!("`{path}`: `${{` without a closing `}}` (write `$${{` for the characters)"),
-            ));
+            let message = "`${` without a closing `}` (write `$${` for the characters)";
+            return Err(fail(message.to_owned()));
         };
-        expanded.push_str(&look_up(reference, path, location, environment)?);
+        expanded.push_str(&look_up(reference, &fail, environment)?);
         rest = after;
     }
     expanded.push_str(rest);
@@ -71,8 +70,7 @@ fn expand(
 
 fn look_up(
     reference: &str,
-    path: &str,
-    location: &SourceLocation,
+    fail: &dyn Fn(String) -> ConfigError,
     environment: Environment<'_>,
 ) -> Result<String, ConfigError> {
     let (name, default) = match reference.split_once(":-") {
@@ -83,62 +81,39 @@ fn look_up(
         && !name.is_empty()
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
     if !is_name {
-        return Err(ConfigError::new(
-            location,
-            format!("`{path}`: `${{{reference}}}` must be `${{NAME}}` or `${{NAME:-default}}`"),
-        ));
+        return Err(fail(format!(
+            "`${{{reference}}}` must be `${{NAME}}` or `${{NAME:-default}}`"
+        )));
     }
     match (environment(name), default) {
         (Some(value), Some(default)) if value.is_empty() => Ok(default.to_owned()),
-        (Some(value), _) => value.into_string().map_err(|_| {
-            ConfigError::new(
-                location,
-                format!("`{path}`: the environment variable {name} is not UTF-8"),
-            )
-        }),
+        (Some(value), _) => value
+            .into_string()
+            .map_err(|_| fail(format!("the environment variable {name} is not UTF-8"))),
         (None, Some(default)) => Ok(default.to_owned()),
-        (None, None) => Err(ConfigError::new(
-            location,
-            format!(
-                "`{path}`: the environment variable {name} is not set; set it, or write `${{{name}:-default}}`"
-            ),
-        )),
+        (None, None) => Err(fail(format!(
+            "the environment variable {name} is not set; set it, or write `${{{name}:-default}}`"
+        ))),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::parse::parse_toml;
 
     fn expanded(text: &str) -> Result<String, String> {
-        let location = SourceLocation { source: "c.toml".into(), line: 4 };
-        let mut tree = Located {
-            value: Value::Table(vec![(
-                "dataset".into(),
-                Located {
-                    value: Value::Array(vec![Located {
-                        value: Value::String(text.into()),
-                        location: location.clone(),
-                    }]),
-                    location: location.clone(),
-                },
-            )]),
-            location,
-        };
+        let mut tree = parse_toml("c.toml", &format!("\n\n\ndataset = ['{text}']")).unwrap();
         let environment = |name: &str| match name {
             "DATA" => Some(OsString::from("/data")),
             "EMPTY" => Some(OsString::new()),
             _ => None,
         };
         expand_all(&mut tree, "", &environment).map_err(|error| error.to_string())?;
-        let Value::Table(entries) = tree.value else { panic!("a table") };
-        match &entries[0].1.value {
-            Value::Array(items) => match &items[0].value {
-                Value::String(text) => Ok(text.clone()),
-                _ => panic!("a string"),
-            },
-            _ => panic!("an array"),
-        }
+        let Some(Located { value: Value::Array(items), .. }) = tree.get("dataset") else {
+            panic!("an array");
+        };
+        Ok(items[0].value.as_text().unwrap().to_owned())
     }
 
     #[test]

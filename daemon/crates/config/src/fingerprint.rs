@@ -13,7 +13,6 @@ impl Config {
     ///
     /// Left out is what a continued run may change: batch size, `last`, epochs, world, threads, memory, paths, hosts, and
     /// who finishes an image: the bytes are the same.
-    #[must_use]
     pub fn fingerprint(&self) -> [u8; 32] {
         let mut hashers: [_; CONFIG_PARTS.len()] = CONFIG_PARTS.map(blake3::Hasher::new_derive_key);
         let [seed, shuffle, operations, output] = &mut hashers;

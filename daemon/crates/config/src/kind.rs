@@ -288,7 +288,6 @@ macro_rules! words {
 
         impl $Type {
             /// The word that the configuration has for it.
-            #[must_use]
             #[allow(dead_code, reason = "not every crate prints its words")]
             $vis const fn word(self) -> &'static str {
                 match self {

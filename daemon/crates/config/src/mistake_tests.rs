@@ -2,9 +2,9 @@
 
 use proptest::prelude::*;
 
-use super::Override;
 use super::config::TABLES;
 use super::testing::{FOUR_LINES, NUMPY, numpy, read, read_with, set};
+use super::{Config, ConfigError, Override};
 
 /// Lines after the eight of `numpy`, ` | ` between them; then the line, how the message starts, and what it also says.
 const MISTAKES: &str = r#"
@@ -106,15 +106,63 @@ preset = 3
     => 9: unknown key `stage.copy.preset`
 "#;
 
-#[test]
-fn every_mistake_names_place_key_and_remedy() {
-    let mut lines = MISTAKES.trim().lines();
-    while let (Some(more), Some(expected)) = (lines.next(), lines.next()) {
-        let error =
-            read(&numpy(&format!("{}\n", more.replace(" | ", "\n")))).expect_err(more).to_string();
+/// Whole files in the same form.
+const MISSING: &str = r#"
+[dataset] | format = "npy"
+    => 1: `dataset.path` is required
+dataset.path = "x"
+    => 1: `dataset.format` is required
+[dataset] | path = "x" | format = "npy"
+    => 1: `batch.size` is required: a whole number from 1
+[dataset] | path = "x" | format = "npy" |  | [batch]
+    => 5: `batch.size` is required
+[dataset] | path = "x" | format = "npy" | [batch] | sze = 3
+    => 5: unknown key `batch.sze`; did you mean `batch.size`?
+[dataset] | path = "x" | format = "npy" | [batch] | size = 3
+    => 1: `stage` is required: a `[[stage]]`
+preset = "imagenet_train"
+    => 1: `preset`: unknown preset `imagenet_train`; did you mean `imagenet-train`?
+preset = "coco"
+    => 1: `preset`: unknown preset `coco`; there are `imagenet-train`, `imagenet-eval`
+preset = 3
+    => 1: `preset` must be one of
+dataset = 3
+    => 1: `dataset` must be a table, not a whole number
+[dataset] | path = "s3://bucket/x"
+    => 2: `dataset.path` must be a local path (no URL
+[dataset] | path = "~/x"
+    => 2: `dataset.path` must be a local path
+[dataset] | path = "${NOWHERE}"
+    => 2: `dataset.path`: the environment variable NOWHERE is not set
+stage = 3 | dataset.path = "x" | dataset.format = "npy" | batch.size = 2
+    => 1: `stage` must be an array of tables
+    "#;
+
+/// Overrides in the same form.
+const OVERRIDES: &str = r#"
+batch.sise=3
+    => unknown key `batch.sise`; did you mean `batch.size`?
+batch.size=many
+    => `batch.size` must be a whole number from 1
+batch.size.x=3
+    => `batch.size.x`: `batch.size` is a whole number
+stage.decode.concurrency=3
+    => `stage.decode.concurrency`: `stage` has no element `decode`; it has `preprocess`
+rnig.slots=4
+    => unknown key `rnig`; did you mean `ring`?
+preset=x
+    => `preset`: unknown preset `x`
+    "#;
+
+/// Checks the message of each mistake of a table: its start after `place`, its other parts, and that it is one line.
+fn assert_messages(table: &str, place: &str, read: impl Fn(&str) -> Result<Config, ConfigError>) {
+    let mut lines = table.trim().lines();
+    while let (Some(mistake), Some(expected)) = (lines.next(), lines.next()) {
+        let text = format!("{}\n", mistake.replace(" | ", "\n"));
+        let error = read(&text).expect_err(mistake).to_string();
         let mut parts = expected.trim_start_matches("    => ").split(" … ");
-        let start = format!("train.toml:{}", parts.next().unwrap());
-        assert!(error.starts_with(&start), "{more}\n  gives: {error}\n  not:   {start}");
+        let start = format!("{place}{}", parts.next().unwrap());
+        assert!(error.starts_with(&start), "{mistake}\n  gives: {error}\n  not:   {start}");
         for part in parts {
             assert!(error.contains(part), "{part} is not in: {error}");
         }
@@ -123,73 +171,21 @@ fn every_mistake_names_place_key_and_remedy() {
 }
 
 #[test]
+fn every_mistake_names_place_key_and_remedy() {
+    assert_messages(MISTAKES, "train.toml:", |more| read(&numpy(more)));
+}
+
+#[test]
 fn what_must_be_there_is_asked_for() {
-    for (text, start) in [
-        ("", "train.toml:1: `dataset.path` is required: a local path"),
-        ("[dataset]\nformat = \"npy\"\n", "train.toml:1: `dataset.path` is required"),
-        ("dataset.path = \"x\"\n", "train.toml:1: `dataset.format` is required"),
-        (
-            "[dataset]\npath = \"x\"\nformat = \"npy\"\n",
-            "train.toml:1: `batch.size` is required: a whole number from 1",
-        ),
-        (
-            "[dataset]\npath = \"x\"\nformat = \"npy\"\n\n[batch]\n",
-            "train.toml:5: `batch.size` is required",
-        ),
-        (
-            "[dataset]\npath = \"x\"\nformat = \"npy\"\n[batch]\nsze = 3\n",
-            "train.toml:5: unknown key `batch.sze`; did you mean `batch.size`?",
-        ),
-        (
-            "[dataset]\npath = \"x\"\nformat = \"npy\"\n[batch]\nsize = 3\n",
-            "train.toml:1: `stage` is required: a `[[stage]]`",
-        ),
-        (
-            "preset = \"imagenet_train\"\n",
-            "train.toml:1: `preset`: unknown preset `imagenet_train`; did you mean `imagenet-train`?",
-        ),
-        (
-            "preset = \"coco\"\n",
-            "train.toml:1: `preset`: unknown preset `coco`; there are `imagenet-train`, `imagenet-eval`",
-        ),
-        ("preset = 3\n", "train.toml:1: `preset` must be one of"),
-        ("dataset = 3\n", "train.toml:1: `dataset` must be a table, not a whole number"),
-        (
-            "[dataset]\npath = \"s3://bucket/x\"\n",
-            "train.toml:2: `dataset.path` must be a local path (no URL",
-        ),
-        ("[dataset]\npath = \"~/x\"\n", "train.toml:2: `dataset.path` must be a local path"),
-        (
-            "[dataset]\npath = \"${NOWHERE}\"\n",
-            "train.toml:2: `dataset.path`: the environment variable NOWHERE is not set",
-        ),
-        (
-            "stage = 3\ndataset.path = \"x\"\ndataset.format = \"npy\"\nbatch.size = 2\n",
-            "train.toml:1: `stage` must be an array of tables",
-        ),
-    ] {
-        let error = read(text).expect_err(text).to_string();
-        assert!(error.starts_with(start), "{text}\n  gives: {error}\n  not:   {start}");
-    }
+    assert_messages(MISSING, "train.toml:", read);
+    let error = read("").unwrap_err().to_string();
+    assert!(error.starts_with("train.toml:1: `dataset.path` is required: a local path"), "{error}");
     assert!(read(NUMPY).is_err(), "`none` is a word of the verdict");
 }
 
 #[test]
 fn mistakes_in_overrides_say_that_they_are_there() {
-    for (argument, start) in [
-        ("batch.sise=3", "--set: unknown key `batch.sise`; did you mean `batch.size`?"),
-        ("batch.size=many", "--set: `batch.size` must be a whole number from 1"),
-        ("batch.size.x=3", "--set: `batch.size.x`: `batch.size` is a whole number"),
-        (
-            "stage.decode.concurrency=3",
-            "--set: `stage.decode.concurrency`: `stage` has no element `decode`; it has `preprocess`",
-        ),
-        ("rnig.slots=4", "--set: unknown key `rnig`; did you mean `ring`?"),
-        ("preset=x", "--set: `preset`: unknown preset `x`"),
-    ] {
-        let error = read_with(FOUR_LINES, &set(&[argument])).unwrap_err().to_string();
-        assert!(error.starts_with(start), "{argument}\n  gives: {error}\n  not:   {start}");
-    }
+    assert_messages(OVERRIDES, "--set: ", |argument| read_with(FOUR_LINES, &set(&[argument])));
     for argument in ["batch.size", "=3", "a..b=3", "batch.size=[1", "a\"b=3"] {
         assert!(Override::from_argument(argument).is_err(), "{argument}");
     }

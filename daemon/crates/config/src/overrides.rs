@@ -27,10 +27,10 @@ impl Override {
         let location = SourceLocation { source: "--set".into(), line: 0 };
         match argument.split_once('=') {
             Some((key, text)) => Self::from_toml(key, text),
-            None => Err(ConfigError::new(
-                &location,
-                format!("`{argument}` must be KEY=VALUE, such as batch.size=128"),
-            )),
+            None => {
+                let message = format!("`{argument}` must be KEY=VALUE, such as batch.size=128");
+                Err(ConfigError::new(&location, message))
+            }
         }
     }
 
@@ -40,15 +40,11 @@ impl Override {
     /// When the key has an empty part, or the value starts like TOML and is none.
     pub fn from_toml(key: &str, text: &str) -> Result<Self, ConfigError> {
         let location = SourceLocation { source: "--set".into(), line: 0 };
-        Ok(Self {
-            path: split_key(&location, key)?,
-            value: Some(parse_toml_value(&location, text)?),
-            location,
-        })
+        let (path, value) = (split_key(&location, key)?, parse_toml_value(&location, text)?);
+        Ok(Self { path, value: Some(value), location })
     }
 
     /// The key with its dots and the value as JSON text, as a control frame carries it; `None` for a key taken away.
-    #[must_use]
     pub fn as_json(&self) -> Option<(String, String)> {
         let value = self.value.as_ref()?;
         let key: Vec<String> = self
@@ -116,7 +112,13 @@ impl Override {
                         self.apply_from(&mut entries[index].1, depth + 1)?;
                     }
                     (None, Some(_), false) => {
-                        let mut below = self.container(depth == 0 && step == "stage");
+                        let is_array = depth == 0 && step == "stage";
+                        let empty = if is_array {
+                            Value::Array(Vec::new())
+                        } else {
+                            Value::Table(Vec::new())
+                        };
+                        let mut below = Located::new(empty, &self.location);
                         self.apply_from(&mut below, depth + 1)?;
                         entries.push((step.clone(), below));
                     }
@@ -128,7 +130,9 @@ impl Override {
                     Ok(index) => index,
                     // The fetch stage exists without being written.
                     Err(_) if parent == "stage" && step == "fetch" => {
-                        items.push(self.named_table(step));
+                        let name = Located::new(Value::String(step.clone()), &self.location);
+                        let table = Value::Table(vec![("name".to_owned(), name)]);
+                        items.push(Located::new(table, &self.location));
                         items.len() - 1
                     }
                     Err(reason) => return Err(self.error(&format!("`{parent}` {reason}"))),
@@ -148,35 +152,15 @@ impl Override {
             }
         }
     }
-
-    fn container(&self, is_array: bool) -> Located {
-        Located {
-            value: if is_array { Value::Array(Vec::new()) } else { Value::Table(Vec::new()) },
-            location: self.location.clone(),
-        }
-    }
-
-    fn named_table(&self, name: &str) -> Located {
-        let name =
-            Located { value: Value::String(name.to_owned()), location: self.location.clone() };
-        Located {
-            value: Value::Table(vec![("name".to_owned(), name)]),
-            location: self.location.clone(),
-        }
-    }
 }
 
 /// The element that a step means: its `name` or `op`, or its place counted from 0.
 fn find_element(items: &[Located], step: &str) -> Result<usize, String> {
-    let label = |item: &Located| {
-        ["name", "op"].iter().find_map(|key| match &item.get(key)?.value {
-            Value::String(label) => Some(label.clone()),
-            _ => None,
-        })
-    };
-    let labels: Vec<String> = items.iter().filter_map(label).collect();
-    let mut matches =
-        items.iter().enumerate().filter(|(_, item)| label(item).as_deref() == Some(step));
+    fn label(item: &Located) -> Option<&str> {
+        ["name", "op"].iter().find_map(|key| item.get(key)?.value.as_text())
+    }
+    let labels: Vec<&str> = items.iter().filter_map(label).collect();
+    let mut matches = items.iter().enumerate().filter(|(_, item)| label(item) == Some(step));
     match (matches.next(), matches.next()) {
         (Some((index, _)), None) => Ok(index),
         (Some(_), Some(_)) => {

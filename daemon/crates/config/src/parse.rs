@@ -31,7 +31,7 @@ pub(super) fn parse_toml_value(
     text: &str,
 ) -> Result<Located, ConfigError> {
     let text = text.trim();
-    let located = |value| Located { value, location: location.clone() };
+    let located = |value| Located::new(value, location);
     match DeValue::parse(text) {
         Ok(value) => {
             // Lines within one command-line argument help nobody.
@@ -77,7 +77,7 @@ pub(super) fn from_json(
             Value::Table(table)
         }
     };
-    Ok(Some(Located { value, location: location.clone() }))
+    Ok(Some(Located::new(value, location)))
 }
 
 fn number_too_large(location: &SourceLocation, text: &str) -> ConfigError {

@@ -10,7 +10,6 @@ use crate::Config;
 ///
 /// # Panics
 /// When the text is not TOML, or not a configuration.
-#[must_use]
 pub fn plain_config(text: &str) -> Config {
     let root: toml::Table = toml::from_str(text).expect("TOML");
     let mut dict = serde_json::to_value(root).expect("TOML is no richer than JSON here");

@@ -52,9 +52,6 @@ image = { dtype = "uint8", layout = "NCHW" }
 "#;
 
 /// The tree of the preset that `name` asks for.
-///
-/// # Errors
-/// When there is none of that name: lists all.
 pub(super) fn preset_tree(name: &Located) -> Result<Located, ConfigError> {
     let names = || PRESETS.iter().map(|(name, _)| *name);
     let listed = || names().collect::<Vec<_>>().join("`, `");
@@ -133,10 +130,7 @@ pub(super) fn merge_values(base: &mut Located, over: Located, by_name: bool) {
 
 /// The `name` of a table.
 fn name_of(located: &Located) -> Option<String> {
-    match &located.get("name")?.value {
-        Value::String(name) => Some(name.clone()),
-        _ => None,
-    }
+    located.get("name")?.value.as_text().map(str::to_owned)
 }
 
 fn names_of(array: &Located) -> Vec<String> {

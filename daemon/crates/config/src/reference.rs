@@ -83,7 +83,6 @@ impl Reference {
     }
 
     /// A JSON schema (draft 7) of the configuration file.
-    #[must_use]
     pub fn schema(&self) -> Json {
         let mut sections = Map::new();
         for table in TABLES {

@@ -39,9 +39,6 @@ impl Section {
     }
 
     /// A table below this one's folder, at a path of its own.
-    ///
-    /// # Errors
-    /// As [`new`](Self::new).
     pub(crate) fn nested(
         &self,
         path: impl Into<String>,
@@ -51,31 +48,26 @@ impl Section {
     }
 
     /// The table's path, such as `ring`.
-    #[must_use]
     pub fn path(&self) -> &str {
         &self.path
     }
 
     /// Where the table stands.
-    #[must_use]
     pub fn location(&self) -> &SourceLocation {
         &self.location
     }
 
     /// Where a key stands that was taken; `None` when it is left out.
-    #[must_use]
     pub fn location_of(&self, key: &str) -> Option<&SourceLocation> {
         self.asked.iter().find(|(name, _)| *name == key)?.1.as_ref()
     }
 
     /// The keys that nobody took yet.
-    #[must_use]
     pub fn entries(&self) -> &[(String, Located)] {
         &self.entries
     }
 
     /// The full path of a key, such as `batch.size`.
-    #[must_use]
     pub fn key_path(&self, key: &str) -> String {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
@@ -129,16 +121,16 @@ impl Section {
     /// # Errors
     /// When the value is no table.
     pub fn take_section(&mut self, key: &'static str) -> Result<Self, ConfigError> {
-        let empty = Located { value: Value::Table(Vec::new()), location: self.location.clone() };
+        let empty = Located::new(Value::Table(Vec::new()), &self.location);
         let located = self.take_located(key).unwrap_or(empty);
         self.nested(self.key_path(key), located)
     }
 
     /// Replaces the keys that nobody took by resolved ones.
     pub(crate) fn replace_entries(&mut self, entries: Vec<(&'static str, Value)>) {
-        let located = |value| Located { value, location: self.location.clone() };
-        self.entries =
-            entries.into_iter().map(|(key, value)| (key.to_owned(), located(value))).collect();
+        let located =
+            |(key, value): (&str, _)| (key.to_owned(), Located::new(value, &self.location));
+        self.entries = entries.into_iter().map(located).collect();
     }
 
     /// An error at the table's own location.

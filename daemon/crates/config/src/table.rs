@@ -49,7 +49,6 @@ pub enum KeyDefault {
 
 impl Key {
     /// The default as the reference has it.
-    #[must_use]
     pub fn default_words(&self) -> String {
         match self.default {
             KeyDefault::Required("") => "required".to_owned(),
@@ -61,7 +60,6 @@ impl Key {
     }
 
     /// The value that holds where the key is left out.
-    #[must_use]
     pub fn default_value(&self) -> Option<Value> {
         match self.default {
             KeyDefault::Value(value, _) => Some(value()),
@@ -104,9 +102,6 @@ pub trait Keys: Sized {
 
 impl Section {
     /// Takes a sub-table that has the keys of `T` and no others; an absent one is empty.
-    ///
-    /// # Errors
-    /// As [`Keys::read`].
     pub(crate) fn table<T: Keys>(&mut self) -> Result<T, ConfigError> {
         T::read(&mut self.take_section(T::TABLE.path)?)
     }

@@ -19,8 +19,11 @@ impl From<Value> for Located {
 }
 
 impl Located {
+    pub(crate) fn new(value: Value, location: &SourceLocation) -> Self {
+        Self { value, location: location.clone() }
+    }
+
     /// The value of a table's key.
-    #[must_use]
     pub fn get(&self, key: &str) -> Option<&Self> {
         match &self.value {
             Value::Table(entries) => {
@@ -50,7 +53,6 @@ pub enum Value {
 
 impl Value {
     /// The same value as JSON.
-    #[must_use]
     pub fn to_json(&self) -> serde_json::Value {
         match self {
             Self::Bool(value) => (*value).into(),
@@ -65,7 +67,6 @@ impl Value {
     }
 
     /// The text of a string.
-    #[must_use]
     pub fn as_text(&self) -> Option<&str> {
         match self {
             Self::String(text) => Some(text),
@@ -74,7 +75,6 @@ impl Value {
     }
 
     /// What a message calls this kind of value.
-    #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Bool(_) => "a boolean",
@@ -103,7 +103,6 @@ impl Value {
     }
 
     /// The value as TOML on one line.
-    #[must_use]
     pub fn to_toml(&self) -> String {
         match self {
             Self::Bool(value) => value.to_string(),
