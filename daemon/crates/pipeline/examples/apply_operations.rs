@@ -5,67 +5,17 @@
 //! output, `FILE: reason`. With `--repeat`, the work is done N times on one thread and the mean of
 //! the images' best times is printed.
 
+#[path = "support/in_memory.rs"]
+mod in_memory;
+
 use std::error::Error;
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use forebay_order::DrawKey;
-use forebay_pipeline::{Row, SamplePlan, SampleTask, WorkerScratch};
+use forebay_pipeline::{SamplePlan, SampleTask, WorkerScratch};
 use forebay_protocol::ids::SampleId;
-use forebay_source::dataset::{Dataset, Defect, Field, FieldKind, FieldValue};
-use forebay_source::location::{FileId, FileTable, Location, SampleBytes};
-
-/// Files with the single field `image`.
-#[derive(Debug)]
-struct Files {
-    fields: [Field; 1],
-    count: u64,
-}
-
-impl FileTable for Files {
-    fn append_path(&self, _file: FileId, _path: &mut Vec<u8>) {}
-}
-
-impl Dataset for Files {
-    fn sample_count(&self) -> u64 {
-        self.count
-    }
-
-    fn fields(&self) -> &[Field] {
-        &self.fields
-    }
-
-    fn locate(&self, _id: SampleId, locations: &mut Vec<Location>) {
-        locations.push(Location::whole(FileId(0)));
-    }
-
-    fn read<'a>(
-        &'a self,
-        _id: SampleId,
-        bytes: SampleBytes<'a>,
-        values: &mut Vec<FieldValue<'a>>,
-    ) -> Result<(), Defect> {
-        values.push(FieldValue::EncodedImage(bytes.all()));
-        Ok(())
-    }
-
-    fn fingerprint(&self) -> [u8; 32] {
-        [0; 32]
-    }
-}
-
-struct OneRow(Vec<u8>);
-
-impl Row for OneRow {
-    fn dense(&mut self, _tensor: usize) -> &mut [u8] {
-        &mut self.0
-    }
-
-    fn ragged(&mut self, _tensor: usize, bytes: u64) -> Option<&mut [u8]> {
-        self.0.resize(usize::try_from(bytes).ok()?, 0);
-        Some(&mut self.0)
-    }
-}
+use in_memory::{InMemory, OneRow};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
@@ -79,10 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         files.drain(..2);
     }
     let config = forebay_config::plain_config::plain_config(&std::fs::read_to_string(config)?);
-    let dataset = Files {
-        fields: [Field { name: "image".to_owned(), kind: FieldKind::EncodedImage }],
-        count: files.len() as u64,
-    };
+    let dataset = InMemory::images();
     let plan = SamplePlan::compile(&config, &dataset)?;
     let row_bytes = plan.tensors()[0].row_pitch_bytes().ok_or("a row that large")?;
     let mut row = OneRow(vec![0; usize::try_from(row_bytes)?]);

@@ -51,9 +51,6 @@ impl ArrayBuffer {
 }
 
 /// Checks that an array has the type that all must have.
-///
-/// # Errors
-/// Names both types.
 pub(crate) fn check_type(
     name: &str,
     value: &ArrayValue<'_>,

@@ -40,9 +40,3 @@ pub struct BatchRow<'b> {
     /// Its memory, in all tensors of the plan.
     pub row: &'b mut dyn Row,
 }
-
-impl Debug for BatchRow<'_> {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("BatchRow").field("key", &self.key).finish_non_exhaustive()
-    }
-}

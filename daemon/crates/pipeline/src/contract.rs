@@ -34,9 +34,6 @@ pub(crate) struct Sample<'s, 'a> {
 
 impl<'a> Sample<'_, 'a> {
     /// The image in a field, and the tools to work on it.
-    ///
-    /// # Errors
-    /// When there is none, which compiling excludes.
     pub(crate) fn image(
         &mut self,
         field: usize,
@@ -112,9 +109,6 @@ impl FieldTypes {
     }
 
     /// Adds a field and gives its number.
-    ///
-    /// # Errors
-    /// There is one of that name.
     pub(crate) fn add(&mut self, name: &str, kind: FieldType) -> Result<usize, String> {
         if self.names().any(|other| other == name) {
             return Err(format!("there is a field `{name}` already"));
@@ -177,9 +171,6 @@ impl FieldTypes {
     }
 
     /// As [`find`](Self::find), for an image file or a decoded image.
-    ///
-    /// # Errors
-    /// As [`find`](Self::find).
     pub(crate) fn image_field(
         &mut self,
         operation: &str,
@@ -192,9 +183,6 @@ impl FieldTypes {
     }
 
     /// The decoded image in the field that the argument `field` names.
-    ///
-    /// # Errors
-    /// As [`image_field`](Self::image_field), and when the image is not decoded.
     pub(crate) fn decoded_image(
         &mut self,
         operation: &str,
@@ -211,9 +199,6 @@ impl FieldTypes {
     }
 
     /// Like [`decoded_image`](Self::decoded_image), for an operation that computes pixels anew.
-    ///
-    /// # Errors
-    /// As [`decoded_image`](Self::decoded_image), and when the image is normalised already.
     pub(crate) fn image_of_bytes(
         &mut self,
         operation: &str,

@@ -1,45 +1,26 @@
 //! From an image file to pixels: finds the format by the file's first bytes, reads the header, decodes.
 //!
 //! Pixels are 8-bit, height × width × channels, as Pillow's `open(…).convert("RGB")` (or `"L"`, `"RGBA"`) gives them.
-//! A format is one file here and one line in [`Format::of`].
+//! A format is one file here, and one arm in [`Decoders::read_header`] and in [`Decoders::decode`].
 
 pub(crate) mod colour;
 pub(crate) mod exif;
 mod png;
 mod webp;
 
-use super::buffers::prepare;
+use super::buffers::{prepare, trim};
 use super::jpeg::{self, JpegDecoder, JpegHeader};
 use super::reduction::Reduction;
 use super::size::{Rectangle, Size};
 use exif::Orientation;
 use forebay_source::dataset::Defect;
 
-/// A format that is known by its first bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Format {
-    Jpeg,
-    Png,
-    WebP,
-}
-
-/// What a format's decoder wants to know of the file again.
+/// The format, and what its decoder needs of the header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Coding {
     Jpeg(JpegHeader),
     Png,
     WebP,
-}
-
-impl Format {
-    fn of(file: &[u8]) -> Option<Self> {
-        match file {
-            [0xff, 0xd8, 0xff, ..] => Some(Self::Jpeg),
-            [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Some(Self::Png),
-            [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Some(Self::WebP),
-            _ => None,
-        }
-    }
 }
 
 /// What is known of an image before its pixels are decoded.
@@ -48,7 +29,7 @@ pub(crate) struct ImageHeader {
     coding: Coding,
     /// As stored.
     stored: Size,
-    /// What turns the stored image into the one that is meant; `AsStored` when that was not asked for.
+    /// What turns the stored image into the one that is meant; `AS_STORED` when that was not asked for.
     orientation: Orientation,
 }
 
@@ -65,7 +46,7 @@ impl ImageHeader {
     /// The reduction, or none where the decoder has none or its pixels would no longer lie on the turned image's.
     pub(crate) fn reducible(&self, reduction: Reduction) -> Reduction {
         let can = matches!(self.coding, Coding::Jpeg(header) if header.block_width.is_some())
-            && (self.orientation == Orientation::AsStored || reduction.divides(self.stored));
+            && (self.orientation == Orientation::AS_STORED || reduction.divides(self.stored));
         if can { reduction } else { Reduction::NONE }
     }
 }
@@ -79,17 +60,10 @@ pub(crate) struct Decoders {
 }
 
 impl Decoders {
-    /// Images decoded in spite of a warning.
-    pub(crate) const fn warnings(&self) -> u64 {
-        self.jpeg.warnings
-    }
-
     /// Gives back what an unusually large image took.
-    pub(crate) fn trim(&mut self, limit_bytes: usize) {
-        self.jpeg.trim(limit_bytes);
-        if self.unconverted.capacity() > limit_bytes {
-            self.unconverted = Vec::new();
-        }
+    pub(crate) fn trim(&mut self) {
+        self.jpeg.trim();
+        trim(&mut self.unconverted);
     }
 
     /// Reads the header of a file of any known format.
@@ -102,16 +76,18 @@ impl Decoders {
         apply_orientation: bool,
         most_pixels: u64,
     ) -> Result<ImageHeader, Defect> {
-        let Some(format) = Format::of(file) else {
-            return Err(Defect(unknown_format(file)));
-        };
-        let (coding, (stored, tag)) = match format {
-            Format::Jpeg => {
+        let (coding, (stored, tag)) = match file {
+            [0xff, 0xd8, 0xff, ..] => {
                 let header = jpeg::read_header(file)?;
                 (Coding::Jpeg(header), (header.size, header.orientation))
             }
-            Format::Png => (Coding::Png, png::read_header(file, apply_orientation)?),
-            Format::WebP => (Coding::WebP, webp::read_header(file, apply_orientation)?),
+            [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => {
+                (Coding::Png, png::read_header(file, apply_orientation)?)
+            }
+            [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => {
+                (Coding::WebP, webp::read_header(file, apply_orientation)?)
+            }
+            _ => return Err(Defect(unknown_format(file))),
         };
         let pixels = u64::from(stored.width) * u64::from(stored.height);
         if pixels == 0 {
@@ -127,7 +103,7 @@ impl Decoders {
             )));
         }
         let orientation =
-            if apply_orientation { Orientation::from_tag(tag) } else { Orientation::AsStored };
+            if apply_orientation { Orientation::from_tag(tag) } else { Orientation::AS_STORED };
         Ok(ImageHeader { coding, stored, orientation })
     }
 
@@ -148,9 +124,9 @@ impl Decoders {
         needed: Rectangle,
         pixels: &mut Vec<u8>,
     ) -> Result<Rectangle, Defect> {
-        if header.orientation != Orientation::AsStored {
+        if header.orientation != Orientation::AS_STORED {
             let mut stored = std::mem::take(&mut self.unconverted);
-            let upright = ImageHeader { orientation: Orientation::AsStored, ..*header };
+            let upright = ImageHeader { orientation: Orientation::AS_STORED, ..*header };
             let size = reduction.size(header.stored);
             let whole = Rectangle::whole(size);
             let decoded = self.decode(file, &upright, reduction, channels, whole, &mut stored);
@@ -162,19 +138,15 @@ impl Decoders {
             self.unconverted = stored;
             return decoded.map(|_| Rectangle::whole(reduction.size(header.size())));
         }
-        match header.coding {
+        let decode = match header.coding {
             Coding::Jpeg(jpeg) => {
-                self.jpeg.decode(file, &jpeg, reduction, channels, needed, pixels)
+                return self.jpeg.decode(file, &jpeg, reduction, channels, needed, pixels);
             }
-            Coding::Png => {
-                png::decode(file, header.stored, channels, &mut self.unconverted, pixels)?;
-                Ok(Rectangle::whole(header.stored))
-            }
-            Coding::WebP => {
-                webp::decode(file, header.stored, channels, &mut self.unconverted, pixels)?;
-                Ok(Rectangle::whole(header.stored))
-            }
-        }
+            Coding::Png => png::decode,
+            Coding::WebP => webp::decode,
+        };
+        decode(file, header.stored, channels, &mut self.unconverted, pixels)?;
+        Ok(Rectangle::whole(header.stored))
     }
 }
 
@@ -183,16 +155,11 @@ const fn stored_bytes(size: Size, channels: u8) -> usize {
 }
 
 fn unknown_format(file: &[u8]) -> String {
-    use std::fmt::Write as _;
     if file.is_empty() {
         return "the image file is empty".to_owned();
     }
-    let mut message = "not a JPEG, PNG or WebP file: it begins with".to_owned();
-    for byte in file.iter().take(8) {
-        // Writing to a string cannot fail.
-        let _ = write!(message, " {byte:02x}");
-    }
-    message
+    let first: String = file.iter().take(8).map(|byte| format!(" {byte:02x}")).collect();
+    format!("not a JPEG, PNG or WebP file: it begins with{first}")
 }
 
 #[cfg(test)]

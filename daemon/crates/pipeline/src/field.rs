@@ -183,9 +183,6 @@ impl<'a> FieldInProgress<'a> {
     }
 
     /// Leaves it for the next stage.
-    ///
-    /// # Errors
-    /// The file or the array is defective.
     pub(crate) fn carry(
         mut self,
         fetched: &[u8],

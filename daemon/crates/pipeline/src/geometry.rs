@@ -115,13 +115,14 @@ impl Geometry {
     /// The pixels of the decoded image that the result depends on: the visible part, widened by the reach of the
     /// resampling filter, within `source`.
     pub(crate) fn needed(&self) -> Rectangle {
-        let axis = |start: u32, length: u32, resampled: Option<u32>, from: u32, count: u32| {
-            let Some(target) = resampled else {
-                return (start + from, count);
-            };
-            let reach = self.resampling.map_or(0.0, |(_, interpolation)| interpolation.reach());
+        let Self { source, visible, .. } = *self;
+        let Some((target, interpolation)) = self.resampling else {
+            let (left, top) = (source.left + visible.left, source.top + visible.top);
+            return Rectangle { left, top, ..visible };
+        };
+        let axis = |start: u32, length: u32, target: u32, from: u32, count: u32| {
             let scale = f64::from(length) / f64::from(target);
-            let support = reach * scale.max(1.0) + 1.0;
+            let support = interpolation.reach() * scale.max(1.0) + 1.0;
             let first = (f64::from(from) * scale - support).floor().max(0.0);
             let last = (f64::from(from + count) * scale + support).ceil().min(f64::from(length));
             #[expect(
@@ -132,21 +133,10 @@ impl Geometry {
             let (first, last) = (first as u32, last as u32);
             (start + first, last.saturating_sub(first))
         };
-        let target = self.resampling.map(|(size, _)| size);
-        let (left, width) = axis(
-            self.source.left,
-            self.source.width,
-            target.map(|size| size.width),
-            self.visible.left,
-            self.visible.width,
-        );
-        let (top, height) = axis(
-            self.source.top,
-            self.source.height,
-            target.map(|size| size.height),
-            self.visible.top,
-            self.visible.height,
-        );
+        let (left, width) =
+            axis(source.left, source.width, target.width, visible.left, visible.width);
+        let (top, height) =
+            axis(source.top, source.height, target.height, visible.top, visible.height);
         Rectangle { left, top, width, height }
     }
 }
@@ -203,8 +193,7 @@ mod tests {
 
     #[test]
     fn composed_crops_and_flips_equal_one_after_the_other() {
-        let mut draws =
-            forebay_order::Draws::new(forebay_order::DrawKey { seed: 1, epoch: 0, sample: 0 }, 0);
+        let mut draws = crate::test_images::draws(1);
         for _ in 0..2000 {
             let decoded = size(5, 4);
             let mut geometry = Geometry::identity(decoded);

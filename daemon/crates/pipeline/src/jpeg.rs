@@ -1,12 +1,12 @@
 //! Decodes JPEG files, or a region of them, to grey, RGB or RGBA: the same pixels as Pillow's `open(…).convert(…)`.
 //!
 //! What is refused is what Pillow refuses: a file that ends before its image does, and what libjpeg gives up on.
-//! Other warnings are counted. The unsafe part is in `turbo`; what the markers say is read in `stream`.
+//! Other warnings are ignored. The unsafe part is in `turbo`; what the markers say is read in `stream`.
 
 mod stream;
 mod turbo;
 
-use super::buffers::prepare;
+use super::buffers::{prepare, trim};
 use super::decode::colour;
 use super::reduction::Reduction;
 use super::size::{Rectangle, Size};
@@ -20,8 +20,6 @@ use turbo::{OpenJpeg, PixelFormat, TurboDecoder, Verdict};
 pub(crate) struct JpegDecoder {
     turbo: Option<TurboDecoder>,
     cmyk: Vec<u8>,
-    /// Files decoded in spite of a warning.
-    pub warnings: u64,
 }
 
 /// The region to decode so that `needed` has the pixels of a full decoding.
@@ -76,39 +74,31 @@ impl JpegDecoder {
             }
             _ => Rectangle::whole(size),
         };
+        // The library does not read the rows below the region, so the file's end is checked here.
         let skips_the_end = region.top + region.height < size.height;
-        let mut region = region;
-        let mut file_ending = None;
-        if skips_the_end {
-            // The library does not read the rows below the region, so the file is judged here.
-            file_ending = Some(ending(file));
-            if file_ending == Some(Ending::AfterMoreSegments) {
-                region = Rectangle::whole(size);
-            }
-        }
-        if file_ending == Some(Ending::Missing) {
-            return Err(truncated());
-        }
+        let file_ending = skips_the_end.then(|| ending(file));
+        let region = match file_ending {
+            Some(Ending::Missing) => return Err(truncated()),
+            Some(Ending::AfterMoreSegments) => Rectangle::whole(size),
+            Some(Ending::Clean) | None => region,
+        };
         let verdict =
             decode_channels(&mut image, region, reduction, channels, pixels, &mut self.cmyk);
         match verdict {
             Verdict::Fine => {}
             Verdict::Failed(reason) => return Err(describe_failure(&reason, file)),
-            Verdict::Warned(_) => {
+            Verdict::Warned => {
                 if file_ending.unwrap_or_else(|| ending(file)) == Ending::Missing {
                     return Err(truncated());
                 }
-                self.warnings += 1;
             }
         }
         Ok(region)
     }
 
     /// Gives back what an unusually large image took.
-    pub(crate) fn trim(&mut self, limit_bytes: usize) {
-        if self.cmyk.capacity() > limit_bytes {
-            self.cmyk = Vec::new();
-        }
+    pub(crate) fn trim(&mut self) {
+        trim(&mut self.cmyk);
     }
 }
 

@@ -35,5 +35,8 @@ pub use registry::operation_tables;
 pub use row::Row;
 pub use task::{SampleTask, WorkerScratch};
 
+// What the tests share with the examples names this crate as those do.
+#[cfg(test)]
+extern crate self as forebay_pipeline;
 #[cfg(test)]
 mod tests;

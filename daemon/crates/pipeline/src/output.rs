@@ -94,9 +94,17 @@ pub(super) fn compile(
         .map_err(fail)?;
         let (tensor, field_output) = match output {
             Some(output) if output.on == FinishedOn::Gpu => {
-                left_to_the_gpu(name, kind, output, &tensor).map_err(|message| {
-                    ConfigError::new(&config.location(&["output", name, "on"]), message)
-                })?
+                let normalization = match kind {
+                    FieldType::Image(image) => {
+                        normalization(name, image, Some(output)).map_err(fail)?
+                    }
+                    FieldType::Raw(_) => None,
+                };
+                let (tensor, format) = leave_to_the_gpu(kind, &tensor, normalization.as_ref())
+                    .map_err(|message| {
+                        ConfigError::new(&config.location(&["output", name, "on"]), message)
+                    })?;
+                (tensor, FieldOutput::Image(format))
             }
             _ => (tensor, field_output),
         };
@@ -147,29 +155,13 @@ fn normalization(
             check_normalization(mean.clone(), std.clone(), image.channels)
                 .map_err(|reason| format!("`output.{name}`: {reason}"))?,
         ),
-        Some((Some(_), None)) => return Err(format!("`output.{name}` has `mean` and lacks `std`")),
-        Some((None, Some(_))) => return Err(format!("`output.{name}` has `std` and lacks `mean`")),
+        // One without the other is refused where the configuration is read.
         _ => None,
     };
     if in_output.is_some() && image.normalization.is_some() {
         return Err(format!("`normalize` and `output.{name}.mean` both normalise; remove one"));
     }
     Ok(in_output.or_else(|| image.normalization.clone()))
-}
-
-/// The same field, left to the client's GPU.
-fn left_to_the_gpu(
-    name: &str,
-    kind: &FieldType,
-    output: &OutputConfig,
-    finished: &TensorSpec,
-) -> Result<(TensorSpec, FieldOutput), String> {
-    let normalization = match kind {
-        FieldType::Image(image) => normalization(name, image, Some(output))?,
-        FieldType::Raw(_) => None,
-    };
-    let (tensor, format) = leave_to_the_gpu(kind, finished, normalization.as_ref())?;
-    Ok((tensor, FieldOutput::Image(format)))
 }
 
 fn image_output(
@@ -203,13 +195,12 @@ fn image_output(
         ));
     };
     let layout = output.and_then(|output| output.layout).unwrap_or(ImageLayout::Nchw);
-    let (height, width) = (u64::from(size.height), u64::from(size.width));
-    let channels = u64::from(image.channels);
-    let mut tensor = match layout {
-        ImageLayout::Nchw => TensorSpec::dense(name, dtype, &[channels, height, width]),
-        ImageLayout::Nhwc => TensorSpec::dense(name, dtype, &[height, width, channels]),
+    let [channels, height, width] = [image.channels.into(), size.height, size.width].map(u64::from);
+    let (channels_last, shape) = match layout {
+        ImageLayout::Nchw => (false, [channels, height, width]),
+        ImageLayout::Nhwc => (true, [height, width, channels]),
     };
-    tensor.channels_last = layout == ImageLayout::Nhwc;
+    let tensor = TensorSpec { channels_last, ..TensorSpec::dense(name, dtype, &shape) };
     Ok((tensor, FieldOutput::Image(ImageFormat { layout, values })))
 }
 

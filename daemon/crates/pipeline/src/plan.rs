@@ -142,20 +142,17 @@ impl SamplePlan {
 
     /// The tensors of a batch without `index` and `valid`, in the order of the fields, then those that batch operations
     /// add.
-    #[must_use]
     pub fn tensors(&self) -> &[TensorSpec] {
         &self.tensors
     }
 
     /// The names of a stage's operations (counted from 0 over `Config::stages`), in order; empty for no such stage.
-    #[must_use]
     pub fn operation_names_of_stage(&self, stage: usize) -> &[&'static str] {
         self.stages.get(stage).map_or(&[], |stage| &stage.operation_names)
     }
 
     /// The tensor whose elements can be read from a dataset's files directly into the row: no operation works on them,
     /// and they reach it unchanged.
-    #[must_use]
     pub fn direct_tensor(&self, dataset: &dyn Dataset) -> Option<usize> {
         let field = &self.fields[dataset.direct_read()?.field];
         match &field.output {
@@ -347,7 +344,6 @@ impl SamplePlan {
     }
 
     /// Whether there is anything to do to a complete batch.
-    #[must_use]
     pub fn has_batch_operations(&self) -> bool {
         !self.batch_operations.is_empty()
     }

@@ -3,7 +3,13 @@
 use std::path::Path;
 
 use super::contract::{FieldTypes, Operation};
-use super::operations;
+#[cfg(test)]
+use super::operations::for_tests;
+#[cfg(any(test, feature = "testing"))]
+use super::operations::spin;
+use super::operations::{
+    crop, decode_image, delay, normalize, random_flip, random_resized_crop, resize,
+};
 use forebay_config::{ConfigError, Keys, Located, Section, Table, nearest};
 
 /// Reads an operation's arguments and changes the fields as the operation will.
@@ -12,33 +18,27 @@ pub(crate) type Compile =
 
 /// Arguments and what compiles them.
 const OPERATIONS: &[(Table, Compile)] = &[
-    (operations::decode_image::Arguments::TABLE, operations::decode_image::compile),
-    (operations::resize::Arguments::TABLE, operations::resize::compile),
-    (operations::center_crop::Arguments::TABLE, operations::center_crop::compile),
-    (operations::random_crop::Arguments::TABLE, operations::random_crop::compile),
-    (operations::random_resized_crop::Arguments::TABLE, operations::random_resized_crop::compile),
-    (
-        operations::random_horizontal_flip::Arguments::TABLE,
-        operations::random_horizontal_flip::compile,
-    ),
-    (operations::random_vertical_flip::Arguments::TABLE, operations::random_vertical_flip::compile),
-    (operations::normalize::Arguments::TABLE, operations::normalize::compile),
-    (operations::delay::Arguments::TABLE, operations::delay::compile),
+    (decode_image::Arguments::TABLE, decode_image::compile),
+    (resize::Arguments::TABLE, resize::compile),
+    (crop::Center::TABLE, crop::compile_center),
+    (crop::Random::TABLE, crop::compile_random),
+    (random_resized_crop::Arguments::TABLE, random_resized_crop::compile),
+    (random_flip::Horizontal::TABLE, random_flip::compile_horizontal),
+    (random_flip::Vertical::TABLE, random_flip::compile_vertical),
+    (normalize::Arguments::TABLE, normalize::compile),
+    (delay::Arguments::TABLE, delay::compile),
 ];
 
 /// Those of tests, which are no part of the reference.
 const TEST_OPERATIONS: &[(Table, Compile)] = &[
     #[cfg(any(test, feature = "testing"))]
-    (operations::spin::Arguments::TABLE, operations::spin::compile),
+    (spin::Arguments::TABLE, spin::compile),
     #[cfg(test)]
-    (operations::for_tests::table("drop"), operations::for_tests::compile_drop),
+    (for_tests::table("drop"), for_tests::compile_drop),
     #[cfg(test)]
-    (operations::for_tests::table("two-views"), operations::for_tests::compile_two_views),
+    (for_tests::table("two-views"), for_tests::compile_two_views),
     #[cfg(test)]
-    (
-        operations::for_tests::table("mirror-together"),
-        operations::for_tests::compile_mirror_together,
-    ),
+    (for_tests::table("mirror-together"), for_tests::compile_mirror_together),
 ];
 
 /// The arguments of every operation, for the reference; a table's path is the operation's name.

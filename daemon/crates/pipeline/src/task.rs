@@ -4,7 +4,7 @@ use forebay_order::DrawKey;
 use forebay_protocol::ids::SampleId;
 use forebay_source::dataset::FieldValue;
 
-use super::buffers::KEPT_BYTES;
+use super::buffers::trim;
 use super::field::{CarriedField, FieldInProgress, Tools};
 
 /// One sample on its way through the stages. Handed from stage to stage.
@@ -26,7 +26,6 @@ pub struct SampleTask {
 
 impl SampleTask {
     /// A sample whose bytes were fetched and to which nothing has been done.
-    #[must_use]
     pub const fn new(id: SampleId, key: DrawKey, bytes: Vec<u8>) -> Self {
         Self { id, key, bytes, part_ends: Vec::new(), in_place: None, carried: Vec::new() }
     }
@@ -38,7 +37,6 @@ impl SampleTask {
     }
 
     /// The bytes that it holds: those fetched, and what a stage left for the next.
-    #[must_use]
     pub fn held_bytes(&self) -> usize {
         self.bytes.len() + self.carried.iter().map(CarriedField::held_bytes).sum::<usize>()
     }
@@ -58,18 +56,10 @@ pub struct WorkerScratch {
 }
 
 impl WorkerScratch {
-    /// The images that were decoded in spite of a decoder's warning, counted from the thread's start.
-    #[must_use]
-    pub const fn decoder_warnings(&self) -> u64 {
-        self.tools.image.decoders.warnings()
-    }
-
-    /// Gives back what an unusually large sample took: a thread keeps at most [`KEPT_BYTES`] of each buffer.
+    /// Gives back what an unusually large sample took: a thread keeps at most [`KEPT_BYTES`](super::buffers::KEPT_BYTES) of each buffer.
     pub(crate) fn trim(&mut self) {
         self.tools.image.trim();
-        if self.tools.reordered.capacity() > KEPT_BYTES {
-            self.tools.reordered = Vec::new();
-        }
+        trim(&mut self.tools.reordered);
     }
 }
 

@@ -1,6 +1,12 @@
-//! Images that the tests of this folder are made with.
+//! Images and draws that the tests of this crate share.
 
+use forebay_order::{DrawKey, Draws};
 use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
+
+/// The draws of some operation on some sample.
+pub(super) fn draws(seed: u64) -> Draws {
+    Draws::new(DrawKey { seed, epoch: 0, sample: 0 }, 0)
+}
 
 /// Smooth colours with edges and a little texture, height × width × channels.
 pub(super) fn gradient(width: usize, height: usize, channels: usize) -> Vec<u8> {

@@ -1,7 +1,5 @@
 //! Whole plans over a small dataset: what is refused when compiled, what reaches the rows.
 
-use std::borrow::Cow;
-
 use forebay_order::DrawKey;
 use forebay_protocol::ids::SampleId;
 use forebay_protocol::tensor::{DType, Extent, TensorSpec};
@@ -9,111 +7,63 @@ use forebay_protocol::tensor::{DType, Extent, TensorSpec};
 use super::test_images::{gradient, jpeg, with_orientation};
 use super::*;
 use forebay_config::Config;
-use forebay_source::dataset::{ArrayValue, Dataset, Defect, Field, FieldKind, FieldValue};
-use forebay_source::location::{FileId, FileTable, Location, SampleBytes};
+use forebay_config::plain_config::plain_config;
+use forebay_source::dataset::{ArrayValue, Defect, FieldKind, FieldValue};
+use in_memory::InMemory;
 
 mod batch;
 mod fields;
+#[path = "../examples/support/in_memory.rs"]
+mod in_memory;
 mod scaled;
-
-use forebay_config::plain_config::plain_config;
 
 /// `image` and `mask` (the same file), `label`, `array` (i16, big-endian), `boxes` (f32), `numbers` (any count), `score`,
 /// `caption` and `blob` (the first bytes of the file); the fetched bytes are the image file.
-#[derive(Debug)]
-struct Mixed {
-    fields: Vec<Field>,
-    array: Vec<i16>,
+fn mixed(fields: &[&str]) -> InMemory {
+    let all = [
+        ("image", FieldKind::EncodedImage),
+        ("label", FieldKind::Integer),
+        ("array", FieldKind::Array { dtype: DType::I16, shape: vec![3] }),
+        ("mask", FieldKind::EncodedImage),
+        ("boxes", FieldKind::Array { dtype: DType::F32, shape: vec![2, 4] }),
+        ("numbers", FieldKind::RaggedArray { dtype: DType::I16, row_shape: vec![] }),
+        ("score", FieldKind::Float),
+        ("caption", FieldKind::Text),
+        ("blob", FieldKind::Bytes),
+    ];
+    InMemory::new(all.into_iter().filter(|(name, _)| fields.contains(name)), value)
 }
 
-impl Mixed {
-    fn new(fields: &[&str]) -> Self {
-        let array = vec![-2, 300, 7];
-        let all = [
-            ("image", FieldKind::EncodedImage),
-            ("label", FieldKind::Integer),
-            ("array", FieldKind::Array { dtype: DType::I16, shape: vec![3] }),
-            ("mask", FieldKind::EncodedImage),
-            ("boxes", FieldKind::Array { dtype: DType::F32, shape: vec![2, 4] }),
-            ("numbers", FieldKind::RaggedArray { dtype: DType::I16, row_shape: vec![] }),
-            ("score", FieldKind::Float),
-            ("caption", FieldKind::Text),
-            ("blob", FieldKind::Bytes),
-        ];
-        let fields = all
-            .into_iter()
-            .filter(|(name, _)| fields.contains(name))
-            .map(|(name, kind)| Field { name: name.to_owned(), kind })
-            .collect();
-        Self { fields, array }
+fn value<'a>(field: &str, id: SampleId, bytes: &'a [u8]) -> FieldValue<'a> {
+    let array = |dtype, shape: &'static [u64], big_endian, bytes: &'static [u8]| {
+        let (shape, bytes) = (shape.into(), bytes.into());
+        FieldValue::Array(ArrayValue { dtype, shape, fortran_order: false, big_endian, bytes })
+    };
+    match field {
+        "image" | "mask" => FieldValue::EncodedImage(bytes),
+        "score" => FieldValue::Float(id.0 as f64 / 2.0),
+        "caption" => FieldValue::Text("a gräy cat".into()),
+        "blob" => FieldValue::Bytes(bytes[..20].into()),
+        "boxes" => array(DType::F32, &[2, 4], false, BOXES.as_flattened()),
+        "label" => FieldValue::Integer(i64::try_from(id.0).unwrap() - 5),
+        _ => array(DType::I16, &[3], true, NUMBERS.as_flattened()),
     }
 }
 
-impl FileTable for Mixed {
-    fn append_path(&self, _file: FileId, _path: &mut Vec<u8>) {}
-}
-
-impl Dataset for Mixed {
-    fn sample_count(&self) -> u64 {
-        1
-    }
-
-    fn fields(&self) -> &[Field] {
-        &self.fields
-    }
-
-    fn locate(&self, _id: SampleId, locations: &mut Vec<Location>) {
-        locations.push(Location::whole(FileId(0)));
-    }
-
-    fn read<'a>(
-        &'a self,
-        id: SampleId,
-        bytes: SampleBytes<'a>,
-        values: &mut Vec<FieldValue<'a>>,
-    ) -> Result<(), Defect> {
-        for field in &self.fields {
-            values.push(match field.name.as_str() {
-                "image" | "mask" => FieldValue::EncodedImage(bytes.all()),
-                "score" => FieldValue::Float(id.0 as f64 / 2.0),
-                "caption" => FieldValue::Text("a gräy cat".into()),
-                "blob" => FieldValue::Bytes(bytes.all()[..20].into()),
-                "boxes" => FieldValue::Array(ArrayValue {
-                    dtype: DType::F32,
-                    shape: (&[2, 4]).into(),
-                    fortran_order: false,
-                    big_endian: false,
-                    bytes: BOXES.as_flattened().into(),
-                }),
-                "label" => FieldValue::Integer(i64::try_from(id.0).unwrap() - 5),
-                _ => FieldValue::Array(ArrayValue {
-                    dtype: DType::I16,
-                    shape: vec![self.array.len() as u64].into(),
-                    fortran_order: false,
-                    big_endian: true,
-                    bytes: Cow::Owned(self.array.iter().flat_map(|n| n.to_be_bytes()).collect()),
-                }),
-            });
-        }
-        Ok(())
-    }
-
-    fn fingerprint(&self) -> [u8; 32] {
-        [0; 32]
-    }
-}
+/// −2, 300 and 7.
+const NUMBERS: [[u8; 2]; 3] = [[0xff, 0xfe], [0x01, 0x2c], [0, 7]];
 
 /// Two boxes, x y x y.
-const BOXES: [[u8; 4]; 8] = {
-    let corners = [10.0_f32, 20.0, 30.0, 44.5, 0.0, 0.0, 60.0, 50.0];
-    let mut bytes = [[0; 4]; 8];
-    let mut at = 0;
-    while at < 8 {
-        bytes[at] = corners[at].to_le_bytes();
-        at += 1;
-    }
-    bytes
-};
+const BOXES: [[u8; 4]; 8] = [
+    10.0_f32.to_le_bytes(),
+    20.0_f32.to_le_bytes(),
+    30.0_f32.to_le_bytes(),
+    44.5_f32.to_le_bytes(),
+    [0; 4],
+    [0; 4],
+    60.0_f32.to_le_bytes(),
+    50.0_f32.to_le_bytes(),
+];
 
 /// One row, filled with a pattern so that a byte not written shows.
 #[derive(Debug)]
@@ -124,19 +74,14 @@ struct Rows {
 
 impl Rows {
     fn of(plan: &SamplePlan) -> Self {
-        let mut rows = Vec::new();
-        let mut limits = Vec::new();
-        for tensor in plan.tensors() {
-            let pitch = usize::try_from(tensor.row_pitch_bytes().unwrap()).unwrap();
-            match tensor.extent {
-                Extent::Dense => rows.push(vec![0x5a; pitch]),
-                Extent::Ragged { .. } => rows.push(Vec::new()),
+        let row = |tensor: &TensorSpec| match tensor.extent {
+            Extent::Dense => {
+                let pitch = usize::try_from(tensor.row_pitch_bytes().unwrap()).unwrap();
+                (vec![0x5a; pitch], 0)
             }
-            limits.push(match tensor.extent {
-                Extent::Dense => 0,
-                Extent::Ragged { max_row_bytes, .. } => max_row_bytes,
-            });
-        }
+            Extent::Ragged { max_row_bytes, .. } => (Vec::new(), max_row_bytes),
+        };
+        let (rows, limits) = plan.tensors().iter().map(row).unzip();
         Self { rows, limits }
     }
 }
@@ -161,7 +106,7 @@ const fn key(sample: u64) -> DrawKey {
 
 fn run_all(
     config: &Config,
-    dataset: &Mixed,
+    dataset: &InMemory,
     file: &[u8],
     sample: u64,
 ) -> Result<Vec<Vec<u8>>, Defect> {
@@ -177,7 +122,7 @@ fn run_all(
 }
 
 fn image_row(config: &str, file: &[u8], sample: u64) -> Vec<u8> {
-    let mut rows = run_all(&plain_config(config), &Mixed::new(&["image"]), file, sample).unwrap();
+    let mut rows = run_all(&plain_config(config), &mixed(&["image"]), file, sample).unwrap();
     rows.swap_remove(0)
 }
 
@@ -193,109 +138,81 @@ const STANDARD: &str = r#"{ op = "decode-image" }, { op = "random-resized-crop",
 
 pub(super) fn refusal(operations: &str, output: &str, fields: &[&str]) -> String {
     let config = plain_config(&one_stage(operations, output));
-    SamplePlan::compile(&config, &Mixed::new(fields)).unwrap_err().message
+    SamplePlan::compile(&config, &mixed(fields)).unwrap_err().message
 }
 
 #[test]
 fn a_missing_input_names_the_operation_that_makes_it() {
-    let message = refusal(r#"{ op = "random-resized-crop", size = 64 }"#, "", &["image"]);
-    assert_eq!(
-        message,
-        "`random-resized-crop` needs a decoded image; put `decode-image` before it"
-    );
     let message = refusal("", "", &["image"]);
     assert!(message.contains("decode it with `decode-image`"), "{message}");
-    let message = refusal(r#"{ op = "decode-image" }"#, "", &["image"]);
-    assert!(message.contains("`image` differ in size; give them one with `resize`"), "{message}");
     let message = refusal(r#"{ op = "decode-image" }"#, "", &["label"]);
     assert!(message.contains("needs an image, and the dataset has none"), "{message}");
 }
 
+/// Operations and, after ` | `, keys of `[output]`; then a part of the message.
+const MISTAKES: &str = r#"
+{ op = "random-resized-crop", size = 64 }
+    => `random-resized-crop` needs a decoded image; put `decode-image` before it
+{ op = "decode-image" }
+    => `image` differ in size; give them one with `resize`
+{ op = "decode-image", scaled = "half" }
+    => scaled` must be "off" or "auto", not
+{ op = "decode-imag" }
+    => unknown operation "decode-imag"; did you mean `decode-image`?
+{ op = "decode-image", channel = 3 }
+    => unknown key `stage.stage-0.operations[0].channel`; did you mean `stage.stage-0.operations[0].channels`?
+{ op = "decode-image", channels = 2 }
+    => `stage.stage-0.operations[0].channels` must be 3 (red, green, blue), 1 (grey) or 4 (with alpha), not 2
+{ op = "decode-image" }, { op = "resize" }
+    => `stage.stage-0.operations[1].size` is required
+{ op = "decode-image" }, { op = "decode-image" }
+    => `image` is decoded already
+{ op = "decode-image", field = "imag" }
+    => did you mean `image`?
+{ op = "decode-image", field = "label" }
+    => needs an image, but field `label` is not one
+STANDARD | imag = { dtype = "uint8" }
+    => `output.imag` names no field of the dataset; did you mean `image`?
+STANDARD | image = { dtype = "int32" }
+    => must be `uint8`, `float16`
+STANDARD | image = { dtype = "float32", mean = [0.5, 0.5], std = [0.5, 0.5] }
+    => one number for each of the 3 channels, not 2
+STANDARD | label = { layout = "NHWC" }
+    => `output.label.layout` is for decoded images
+STANDARD | label = { ragged = true, max_bytes = 10 }
+    => only arrays of one dimension
+STANDARD | image = { ragged = true, max_bytes = 10 }
+    => cannot be ragged after `decode-image`
+{ op = "delay" }
+    => `stage.stage-0.operations[0].milliseconds` is required
+{ op = "decode-image" }, { op = "random-resized-crop", size = 8, area = [0.5, 1.5] }
+    => must not exceed 1.0
+{ op = "decode-image" }, { op = "random-resized-crop", size = 8, ratio = [2.0, 1.0] }
+    => two numbers above 0, the smaller one first
+{ op = "decode-image" }, { op = "normalize", mean = [0.5, 0.5, 0.5], std = [1.0, 1.0, 0.0] }
+    => `std` must be above 0
+{ op = "decode-image" }, { op = "normalize", mean = [0.5, 0.5, 0.5], std = [1.0, 1.0, 1.0] }, { op = "resize", size = [8, 8] }
+    => put it before `normalize`
+{ op = "decode-image" }, { op = "resize", size = [8, 8] }, { op = "normalize", mean = [0.5, 0.5, 0.5], std = [1.0, 1.0, 1.0] } | image = { dtype = "float32", mean = [0.5, 0.5, 0.5], std = [1.0, 1.0, 1.0] }
+    => both normalise; remove one
+"#;
+
 #[test]
 fn mistakes_are_explained() {
-    let cases = [
-        (
-            r#"{ op = "decode-imag" }"#,
-            "",
-            "unknown operation \"decode-imag\"; did you mean `decode-image`?",
-        ),
-        (
-            r#"{ op = "decode-image", channel = 3 }"#,
-            "",
-            "unknown key `stage.stage-0.operations[0].channel`; did you mean `stage.stage-0.operations[0].channels`?",
-        ),
-        (
-            r#"{ op = "decode-image", channels = 2 }"#,
-            "",
-            "`stage.stage-0.operations[0].channels` must be 3 (red, green, blue), 1 (grey) or 4 (with alpha), not 2",
-        ),
-        (
-            r#"{ op = "decode-image" }, { op = "resize" }"#,
-            "",
-            "`stage.stage-0.operations[1].size` is required",
-        ),
-        (r#"{ op = "decode-image" }, { op = "decode-image" }"#, "", "`image` is decoded already"),
-        (r#"{ op = "decode-image", field = "imag" }"#, "", "did you mean `image`?"),
-        (
-            r#"{ op = "decode-image", field = "label" }"#,
-            "",
-            "needs an image, but field `label` is not one",
-        ),
-        (
-            STANDARD,
-            "imag = { dtype = \"uint8\" }",
-            "`output.imag` names no field of the dataset; did you mean `image`?",
-        ),
-        (STANDARD, "image = { dtype = \"int32\" }", "must be `uint8`, `float16`"),
-        (
-            STANDARD,
-            "image = { dtype = \"float32\", mean = [0.5, 0.5], std = [0.5, 0.5] }",
-            "one number for each of the 3 channels, not 2",
-        ),
-        (STANDARD, "label = { layout = \"NHWC\" }", "`output.label.layout` is for decoded images"),
-        (STANDARD, "label = { ragged = true, max_bytes = 10 }", "only arrays of one dimension"),
-        (
-            STANDARD,
-            "image = { ragged = true, max_bytes = 10 }",
-            "cannot be ragged after `decode-image`",
-        ),
-        (r#"{ op = "delay" }"#, "", "`stage.stage-0.operations[0].milliseconds` is required"),
-        (
-            r#"{ op = "decode-image" }, { op = "random-resized-crop", size = 8, area = [0.5, 1.5] }"#,
-            "",
-            "must not exceed 1.0",
-        ),
-        (
-            r#"{ op = "decode-image" }, { op = "random-resized-crop", size = 8, ratio = [2.0, 1.0] }"#,
-            "",
-            "two numbers above 0, the smaller one first",
-        ),
-        (
-            r#"{ op = "decode-image" }, { op = "normalize", mean = [0.5, 0.5, 0.5], std = [1.0, 1.0, 0.0] }"#,
-            "",
-            "`std` must be above 0",
-        ),
-        (
-            r#"{ op = "decode-image" }, { op = "normalize", mean = [0.5, 0.5, 0.5], std = [1.0, 1.0, 1.0] }, { op = "resize", size = [8, 8] }"#,
-            "",
-            "put it before `normalize`",
-        ),
-        (
-            r#"{ op = "decode-image" }, { op = "resize", size = [8, 8] }, { op = "normalize", mean = [0.5, 0.5, 0.5], std = [1.0, 1.0, 1.0] }"#,
-            "image = { dtype = \"float32\", mean = [0.5, 0.5, 0.5], std = [1.0, 1.0, 1.0] }",
-            "both normalise; remove one",
-        ),
-    ];
-    for (operations, output, expected) in cases {
-        let message = refusal(operations, output, &["image", "label"]);
-        assert!(message.contains(expected), "{operations} {output}: {message}");
+    let mut lines = MISTAKES.trim().lines();
+    while let (Some(mistake), Some(expected)) = (lines.next(), lines.next()) {
+        let (operations, output) = mistake.split_once(" | ").unwrap_or((mistake, ""));
+        let operations = operations.replace("STANDARD", STANDARD);
+        let message = refusal(&operations, output, &["image", "label"]);
+        let expected = expected.trim_start_matches("    => ");
+        assert!(message.contains(expected), "{mistake}: {message}");
     }
 }
 
 /// The tensors of `image`, `label` and `array`.
 pub(super) fn tensors(operations: &str, output: &str) -> Vec<TensorSpec> {
     let config = plain_config(&one_stage(operations, output));
-    let dataset = Mixed::new(&["image", "label", "array"]);
+    let dataset = mixed(&["image", "label", "array"]);
     SamplePlan::compile(&config, &dataset).unwrap().tensors().to_vec()
 }
 
@@ -319,7 +236,7 @@ fn fields_without_operations_pass_through() {
     let config = plain_config(
         "[[stage]]\noperations = []\n[output]\nimage = { ragged = true, max_bytes = 9000 }\nlabel = { dtype = \"float32\" }\n",
     );
-    let dataset = Mixed::new(&["image", "label", "array"]);
+    let dataset = mixed(&["image", "label", "array"]);
     let file = photograph();
     let rows = run_all(&config, &dataset, &file, 9).unwrap();
     assert_eq!(rows[0], file);
@@ -332,10 +249,10 @@ fn fields_without_operations_pass_through() {
 #[test]
 fn another_shape_is_a_defect_that_names_both() {
     let config = plain_config("[[stage]]\noperations = []\n");
-    let mut dataset = Mixed::new(&["array"]);
-    dataset.array.push(4);
+    let kind = FieldKind::Array { dtype: DType::I16, shape: vec![2] };
+    let dataset = InMemory::new([("array", kind)], value);
     let refused = run_all(&config, &dataset, &[], 0).unwrap_err();
-    assert_eq!(refused.0, "`array` is int16 [4], and the first sample's is int16 [3]");
+    assert_eq!(refused.0, "`array` is int16 [3], and the first sample's is int16 [2]");
 }
 
 #[test]
@@ -459,7 +376,7 @@ fn operations_that_cannot_be_one_follow_each_other() {
 #[test]
 fn a_defect_names_its_reason() {
     let config = plain_config(&one_stage(STANDARD, ""));
-    let dataset = Mixed::new(&["image"]);
+    let dataset = mixed(&["image"]);
     let file = photograph();
     for (file, expected) in [
         (
@@ -467,6 +384,7 @@ fn a_defect_names_its_reason() {
             "image file is truncated: the JPEG data ends before the image does",
         ),
         (&file[..20], "image file is truncated: the JPEG header does not end"),
+        (b"".as_slice(), "the image file is empty"),
         (b"GIF89a".as_slice(), "not a JPEG, PNG or WebP file: it begins with 47 49 46 38 39 61"),
     ] {
         assert_eq!(run_all(&config, &dataset, file, 0).unwrap_err().0, expected);

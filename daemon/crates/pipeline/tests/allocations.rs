@@ -2,8 +2,8 @@
 //!
 //! The counter counts what this thread asks Rust's allocator for; libjpeg-turbo's own memory is not seen by it.
 
-#[path = "../examples/support/one_field.rs"]
-mod one_field;
+#[path = "../examples/support/in_memory.rs"]
+mod in_memory;
 
 use std::borrow::Cow;
 
@@ -14,8 +14,8 @@ use forebay_pipeline::{SamplePlan, SampleTask, WorkerScratch};
 use forebay_protocol::ids::SampleId;
 use forebay_protocol::tensor::DType;
 use forebay_source::dataset::{ArrayValue, FieldKind, FieldValue};
+use in_memory::{InMemory, OneRow};
 use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
-use one_field::{OneField, OneRow};
 
 /// Samples before counting: buffers reach their size.
 const WARM: u64 = 200;
@@ -33,7 +33,7 @@ fn photograph() -> Vec<u8> {
 }
 
 /// The allocations of the counted samples together.
-fn allocations(config: &str, dataset: &OneField, file: &[u8]) -> u64 {
+fn allocations(config: &str, dataset: &InMemory, file: &[u8]) -> u64 {
     let config = forebay_config::plain_config::plain_config(config);
     let plan = SamplePlan::compile(&config, dataset).unwrap();
     let row_bytes = plan.tensors()[0].row_pitch_bytes().unwrap();
@@ -51,10 +51,6 @@ fn allocations(config: &str, dataset: &OneField, file: &[u8]) -> u64 {
     measure(|| (WARM..WARM + COUNTED).for_each(&mut run)).count_total
 }
 
-fn images() -> OneField {
-    OneField::new("image", FieldKind::EncodedImage, |bytes| FieldValue::EncodedImage(bytes))
-}
-
 #[test]
 fn images_that_are_cropped_cost_no_allocation() {
     let file = photograph();
@@ -63,11 +59,11 @@ fn images_that_are_cropped_cost_no_allocation() {
         for output in ["uint8", "float32"] {
             let output = format!("[output]\nimage = {{ dtype = \"{output}\" }}\n");
             let together = format!("[[stage]]\noperations = [{decode}, {crop}]\n{output}");
-            assert_eq!(allocations(&together, &images(), &file), 0, "{together}");
+            assert_eq!(allocations(&together, &InMemory::images(), &file), 0, "{together}");
             let apart = format!(
                 "[[stage]]\noperations = [{decode}]\n[[stage]]\noperations = [{crop}]\n{output}"
             );
-            assert_eq!(allocations(&apart, &images(), &file), 0, "{apart}");
+            assert_eq!(allocations(&apart, &InMemory::images(), &file), 0, "{apart}");
         }
     }
 }
@@ -88,7 +84,7 @@ fn images_that_are_resized_cost_the_resizers_own_allocations() {
 
     let operations = r#"{ op = "decode-image" }, { op = "random-resized-crop", size = 64 }, { op = "random-horizontal-flip" }"#;
     let config = format!("[[stage]]\noperations = [{operations}]\n");
-    let counted = allocations(&config, &images(), &photograph());
+    let counted = allocations(&config, &InMemory::images(), &photograph());
     assert!(
         counted <= alone * COUNTED,
         "{counted} allocations, and the resizer's {alone} a sample"
@@ -98,7 +94,7 @@ fn images_that_are_resized_cost_the_resizers_own_allocations() {
 #[test]
 fn arrays_cost_no_allocation() {
     let kind = FieldKind::Array { dtype: DType::F32, shape: vec![64, 4] };
-    fn array(bytes: &[u8]) -> FieldValue<'_> {
+    let dataset = InMemory::new([("array", kind)], |_, _, bytes| {
         FieldValue::Array(ArrayValue {
             dtype: DType::F32,
             shape: Cow::Borrowed(&[64, 4]),
@@ -106,8 +102,7 @@ fn arrays_cost_no_allocation() {
             big_endian: true,
             bytes: Cow::Borrowed(bytes),
         })
-    }
-    let dataset = OneField::new("array", kind, array);
+    });
     for output in ["float32", "float16"] {
         let config =
             format!("[[stage]]\noperations = []\n[output]\narray = {{ dtype = \"{output}\" }}\n");

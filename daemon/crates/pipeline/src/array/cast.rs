@@ -19,8 +19,8 @@ trait Element<const N: usize> {
     fn store(value: Exact) -> [u8; N];
 }
 
-macro_rules! number {
-    ($type:ty, $bytes:literal, $kind:ident, $wide:ty) => {
+macro_rules! numbers {
+    ($($type:ty, $bytes:literal, $kind:ident, $wide:ty;)+) => {$(
         impl Element<$bytes> for $type {
             #[inline(always)]
             fn load(bytes: [u8; $bytes]) -> Exact {
@@ -50,19 +50,21 @@ macro_rules! number {
                 .to_ne_bytes()
             }
         }
-    };
+    )+};
 }
 
-number!(u8, 1, Unsigned, u64);
-number!(i8, 1, Signed, i64);
-number!(u16, 2, Unsigned, u64);
-number!(i16, 2, Signed, i64);
-number!(u32, 4, Unsigned, u64);
-number!(i32, 4, Signed, i64);
-number!(u64, 8, Unsigned, u64);
-number!(i64, 8, Signed, i64);
-number!(f32, 4, Float, f64);
-number!(f64, 8, Float, f64);
+numbers! {
+    u8, 1, Unsigned, u64;
+    i8, 1, Signed, i64;
+    u16, 2, Unsigned, u64;
+    i16, 2, Signed, i64;
+    u32, 4, Unsigned, u64;
+    i32, 4, Signed, i64;
+    u64, 8, Unsigned, u64;
+    i64, 8, Signed, i64;
+    f32, 4, Float, f64;
+    f64, 8, Float, f64;
+}
 
 impl Exact {
     #[expect(clippy::cast_precision_loss, reason = "a float of fewer bits is asked for")]
@@ -109,6 +111,23 @@ impl Element<1> for bool {
     }
 }
 
+/// Evaluates an expression with the element type of a `DType` as a type, and its size as a constant.
+macro_rules! with_element {
+    (@ $dtype:expr, $Type:ident, $BYTES:ident => $body:expr; $($Variant:ident $type:ty),+) => {
+        match $dtype {
+            $(DType::$Variant => {
+                type $Type = $type;
+                const $BYTES: usize = size_of::<$type>();
+                $body
+            })+
+        }
+    };
+    ($dtype:expr, $Type:ident, $BYTES:ident => $body:expr) => {
+        with_element!(@ $dtype, $Type, $BYTES => $body; U8 u8, I8 i8, U16 u16, I16 i16, I32 i32, I64 i64, U32 u32,
+            U64 u64, F16 f16, BF16 bf16, F32 f32, F64 f64, Bool bool)
+    };
+}
+
 fn convert<const N: usize, const M: usize, S: Element<N>, T: Element<M>>(
     from: &[u8],
     to: &mut [u8],
@@ -118,24 +137,8 @@ fn convert<const N: usize, const M: usize, S: Element<N>, T: Element<M>>(
     }
 }
 
-macro_rules! from_type {
-    ($from:ty, $from_bytes:literal, $bytes:expr, $target:expr, $to:expr) => {
-        match $target {
-            DType::U8 => convert::<$from_bytes, 1, $from, u8>($bytes, $to),
-            DType::I8 => convert::<$from_bytes, 1, $from, i8>($bytes, $to),
-            DType::U16 => convert::<$from_bytes, 2, $from, u16>($bytes, $to),
-            DType::I16 => convert::<$from_bytes, 2, $from, i16>($bytes, $to),
-            DType::I32 => convert::<$from_bytes, 4, $from, i32>($bytes, $to),
-            DType::I64 => convert::<$from_bytes, 8, $from, i64>($bytes, $to),
-            DType::U32 => convert::<$from_bytes, 4, $from, u32>($bytes, $to),
-            DType::U64 => convert::<$from_bytes, 8, $from, u64>($bytes, $to),
-            DType::F16 => convert::<$from_bytes, 2, $from, f16>($bytes, $to),
-            DType::BF16 => convert::<$from_bytes, 2, $from, bf16>($bytes, $to),
-            DType::F32 => convert::<$from_bytes, 4, $from, f32>($bytes, $to),
-            DType::F64 => convert::<$from_bytes, 8, $from, f64>($bytes, $to),
-            DType::Bool => convert::<$from_bytes, 1, $from, bool>($bytes, $to),
-        }
-    };
+fn cast_from<const N: usize, S: Element<N>>(from: &[u8], target: DType, to: &mut [u8]) {
+    with_element!(target, Target, BYTES => convert::<N, BYTES, S, Target>(from, to));
 }
 
 /// Casts elements in native byte order. Nothing is computed where the types are the same.
@@ -147,19 +150,5 @@ pub(super) fn cast(source: DType, from: &[u8], target: DType, to: &mut [u8]) {
         to.copy_from_slice(from);
         return;
     }
-    match source {
-        DType::U8 => from_type!(u8, 1, from, target, to),
-        DType::I8 => from_type!(i8, 1, from, target, to),
-        DType::U16 => from_type!(u16, 2, from, target, to),
-        DType::I16 => from_type!(i16, 2, from, target, to),
-        DType::I32 => from_type!(i32, 4, from, target, to),
-        DType::I64 => from_type!(i64, 8, from, target, to),
-        DType::U32 => from_type!(u32, 4, from, target, to),
-        DType::U64 => from_type!(u64, 8, from, target, to),
-        DType::F16 => from_type!(f16, 2, from, target, to),
-        DType::BF16 => from_type!(bf16, 2, from, target, to),
-        DType::F32 => from_type!(f32, 4, from, target, to),
-        DType::F64 => from_type!(f64, 8, from, target, to),
-        DType::Bool => from_type!(bool, 1, from, target, to),
-    }
+    with_element!(source, Source, BYTES => cast_from::<BYTES, Source>(from, target, to));
 }

@@ -4,51 +4,21 @@
 
 use crate::size::Size;
 
-/// How the stored image has to be turned: EXIF 2.3, tag 0x0112, in the words of Pillow's `ImageOps.exif_transpose`.
+/// How the stored image has to be turned: the value of EXIF 2.3's tag 0x0112, 1 to 8.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Orientation {
-    /// 1.
-    AsStored,
-    /// 2: left to right.
-    Mirrored,
-    /// 3.
-    Turned180,
-    /// 4: top to bottom.
-    Flipped,
-    /// 5: across the main diagonal.
-    Transposed,
-    /// 6: clockwise by a quarter.
-    TurnedClockwise,
-    /// 7: across the other diagonal.
-    Transversed,
-    /// 8: counter-clockwise by a quarter.
-    TurnedCounterClockwise,
-}
+pub(crate) struct Orientation(u8);
 
 impl Orientation {
+    pub(crate) const AS_STORED: Self = Self(1);
+
     /// The meaning of the tag; any other value than 2 to 8 means nothing.
     pub(crate) const fn from_tag(tag: u8) -> Self {
-        match tag {
-            2 => Self::Mirrored,
-            3 => Self::Turned180,
-            4 => Self::Flipped,
-            5 => Self::Transposed,
-            6 => Self::TurnedClockwise,
-            7 => Self::Transversed,
-            8 => Self::TurnedCounterClockwise,
-            _ => Self::AsStored,
-        }
+        if matches!(tag, 2..=8) { Self(tag) } else { Self::AS_STORED }
     }
 
     /// Whether width and height change places.
     pub(crate) const fn swaps_sides(self) -> bool {
-        matches!(
-            self,
-            Self::Transposed
-                | Self::TurnedClockwise
-                | Self::Transversed
-                | Self::TurnedCounterClockwise
-        )
+        self.0 >= 5
     }
 
     /// Writes the turned image. Both buffers hold exactly the image.
@@ -58,15 +28,17 @@ impl Orientation {
         let out_width = if self.swaps_sides() { height } else { width };
         for (row, line) in turned.chunks_exact_mut(out_width * channels).enumerate() {
             for (column, pixel) in line.chunks_exact_mut(channels).enumerate() {
-                let (x, y) = match self {
-                    Self::AsStored => (column, row),
-                    Self::Mirrored => (width - 1 - column, row),
-                    Self::Turned180 => (width - 1 - column, height - 1 - row),
-                    Self::Flipped => (column, height - 1 - row),
-                    Self::Transposed => (row, column),
-                    Self::TurnedClockwise => (row, height - 1 - column),
-                    Self::Transversed => (width - 1 - row, height - 1 - column),
-                    Self::TurnedCounterClockwise => (width - 1 - row, column),
+                let (x, y) = match self.0 {
+                    2 => (width - 1 - column, row),
+                    3 => (width - 1 - column, height - 1 - row),
+                    4 => (column, height - 1 - row),
+                    5 => (row, column),
+                    // A quarter clockwise.
+                    6 => (row, height - 1 - column),
+                    7 => (width - 1 - row, height - 1 - column),
+                    // A quarter counter-clockwise.
+                    8 => (width - 1 - row, column),
+                    _ => (column, row),
                 };
                 let from = (y * width + x) * channels;
                 pixel.copy_from_slice(&stored[from..from + channels]);

@@ -12,17 +12,6 @@ fn the_default_limit_is_pillows() {
 }
 
 #[test]
-fn an_unknown_file_shows_its_first_bytes() {
-    let mut decoders = Decoders::default();
-    let refused = decoders.read_header(b"BM\x01\x02", false, MOST_PIXELS).unwrap_err();
-    assert_eq!(refused.0, "not a JPEG, PNG or WebP file: it begins with 42 4d 01 02");
-    assert_eq!(
-        decoders.read_header(b"", false, MOST_PIXELS).unwrap_err().0,
-        "the image file is empty"
-    );
-}
-
-#[test]
 fn too_many_pixels_are_refused_from_the_header() {
     let mut file = jpeg(&gradient(16, 16, 3), 16, 16, 3);
     let frame = file.windows(2).position(|marker| marker == [0xff, 0xc0]).unwrap();

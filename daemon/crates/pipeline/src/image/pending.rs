@@ -11,7 +11,7 @@ use super::pixels::{PixelView, write_canvas};
 use super::resample::resample;
 use super::values::{ImageFormat, PixelValues};
 use crate::arguments::{Interpolation, ScaledDecoding};
-use crate::buffers::{KEPT_BYTES, prepare};
+use crate::buffers::{KEPT_BYTES, prepare, trim};
 use crate::decode::{Decoders, ImageHeader};
 use crate::geometry::Geometry;
 use crate::reduction::Reduction;
@@ -39,15 +39,12 @@ pub(crate) struct ImageTools {
 impl ImageTools {
     /// Gives back what an unusually large image took. Called after each sample.
     pub(crate) fn trim(&mut self) {
-        for buffer in [&mut self.decoded, &mut self.resampled] {
-            if buffer.capacity() > KEPT_BYTES {
-                *buffer = Vec::new();
-            }
-        }
+        trim(&mut self.decoded);
+        trim(&mut self.resampled);
         if self.resizer.size_of_internal_buffers() > KEPT_BYTES {
             self.resizer.reset_internal_buffers();
         }
-        self.decoders.trim(KEPT_BYTES);
+        self.decoders.trim();
     }
 
     fn recycle(&mut self, mut buffer: Arc<Vec<u8>>) {
@@ -142,9 +139,6 @@ impl<'a> PendingImage<'a> {
     }
 
     /// Plans a resampling; carries out what is pending where the two cannot be one.
-    ///
-    /// # Errors
-    /// The file is defective.
     pub(crate) fn resize(
         &mut self,
         size: Size,
@@ -175,9 +169,6 @@ impl<'a> PendingImage<'a> {
     }
 
     /// Carries out all that is pending, so that the image no longer needs its file.
-    ///
-    /// # Errors
-    /// The file is defective.
     pub(crate) fn detach(
         mut self,
         tools: &mut ImageTools,

@@ -96,19 +96,10 @@ fn placed(geometry: &Geometry) -> (usize, usize) {
     let after = |flip: bool, place: u32, part: u32, whole: u32| {
         if flip { (whole - place - part) as usize } else { place as usize }
     };
+    let Geometry { visible, canvas, place: (left, top), .. } = *geometry;
     (
-        after(
-            geometry.flip_horizontally,
-            geometry.place.0,
-            geometry.visible.width,
-            geometry.canvas.width,
-        ),
-        after(
-            geometry.flip_vertically,
-            geometry.place.1,
-            geometry.visible.height,
-            geometry.canvas.height,
-        ),
+        after(geometry.flip_horizontally, left, visible.width, canvas.width),
+        after(geometry.flip_vertically, top, visible.height, canvas.height),
     )
 }
 
@@ -296,7 +287,7 @@ fn fill_line<const CHANNELS: usize, T: Copy>(
 mod tests {
     use super::*;
     use crate::size::Size;
-    use crate::test_images::gradient;
+    use crate::test_images::{draws, gradient};
 
     /// Each canvas pixel by its definition.
     fn expected(image: &[u8], size: Size, geometry: &Geometry, layout: ImageLayout) -> Vec<u8> {
@@ -330,8 +321,7 @@ mod tests {
     fn every_byte_is_written_wherever_the_part_lies_and_however_it_is_mirrored() {
         let size = Size { width: 23, height: 11 };
         let image = gradient(23, 11, 3);
-        let mut draws =
-            forebay_order::Draws::new(forebay_order::DrawKey { seed: 4, epoch: 0, sample: 0 }, 0);
+        let mut draws = draws(4);
         for _ in 0..500 {
             let mut geometry = Geometry::identity(size);
             geometry.flip_horizontally = draws.below(2) == 0;

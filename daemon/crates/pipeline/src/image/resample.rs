@@ -60,12 +60,14 @@ pub(super) fn resample(
         pick_nearest(pixels, area, channels, geometry, target, to);
         return Ok(());
     };
-    let failed = |reason: String| Defect(format!("resampling to {target:?} failed: {reason}"));
+    let failed = |reason: &dyn std::fmt::Display| {
+        Defect(format!("resampling to {target:?} failed: {reason}"))
+    };
     let needed = reduction.needed(geometry);
     let factor = f64::from(reduction.factor());
-    let visible = geometry.visible;
+    let Geometry { source, visible, .. } = *geometry;
     let decoded = ImageRef::new(area.width, area.height, pixels, pixel_type(channels))
-        .map_err(|reason| failed(reason.to_string()))?;
+        .map_err(|reason| failed(&reason))?;
     let view = CroppedImage::new(
         &decoded,
         needed.left - area.left,
@@ -73,7 +75,7 @@ pub(super) fn resample(
         needed.width,
         needed.height,
     )
-    .map_err(|reason| failed(reason.to_string()))?;
+    .map_err(|reason| failed(&reason))?;
     let span = |start: u32, count: u32, target: u32, source: (u32, u32), needed: (u32, u32)| {
         // Exact: a division by a power of two.
         let shift = f64::from(needed.0) - f64::from(source.0) / factor;
@@ -81,27 +83,18 @@ pub(super) fn resample(
         let last = edge(start + count, target, source.1) / factor - shift;
         (first, (last - first).min(f64::from(needed.1) - first))
     };
-    let (left, width) = span(
-        visible.left,
-        visible.width,
-        target.width,
-        (geometry.source.left, geometry.source.width),
-        (needed.left, needed.width),
-    );
-    let (top, height) = span(
-        visible.top,
-        visible.height,
-        target.height,
-        (geometry.source.top, geometry.source.height),
-        (needed.top, needed.height),
-    );
+    let (x, y) = ((source.left, source.width), (source.top, source.height));
+    let (left, width) =
+        span(visible.left, visible.width, target.width, x, (needed.left, needed.width));
+    let (top, height) =
+        span(visible.top, visible.height, target.height, y, (needed.top, needed.height));
     let mut result = Image::from_slice_u8(visible.width, visible.height, to, pixel_type(channels))
-        .map_err(|reason| failed(reason.to_string()))?;
+        .map_err(|reason| failed(&reason))?;
     let options = ResizeOptions::new()
         .resize_alg(ResizeAlg::Convolution(filter))
         .crop(left, top, width, height)
         .use_alpha(channels == 4);
-    resizer.resize(&view, &mut result, &options).map_err(|reason| failed(reason.to_string()))
+    resizer.resize(&view, &mut result, &options).map_err(|reason| failed(&reason))
 }
 
 /// The source position of each visible place on one axis. Positions are summed up as in Pillow's `ImagingScaleAffine`,

@@ -5,7 +5,7 @@ use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
 use super::turbo::{TestCoding, encode_for_tests};
 use super::*;
 use crate::reduction::REDUCTIONS;
-use crate::test_images::{gradient, jpeg};
+use crate::test_images::{draws, gradient, jpeg};
 use turbojpeg_sys as sys;
 
 fn decode(
@@ -91,10 +91,6 @@ fn assert_regions(file: &[u8], draws: &mut forebay_order::Draws, what: &str) {
 
 /// Odd ones, whole blocks, and the least.
 const SIZES: [(u16, u16); 6] = [(131, 97), (64, 48), (33, 70), (1, 1), (1, 40), (57, 1)];
-
-fn draws(seed: u64) -> forebay_order::Draws {
-    forebay_order::Draws::new(forebay_order::DrawKey { seed, epoch: 0, sample: 0 }, 0)
-}
 
 #[test]
 fn a_region_has_the_pixels_of_a_full_decoding() {
@@ -207,22 +203,16 @@ fn a_truncated_file_is_refused_also_when_the_region_is_complete() {
 }
 
 #[test]
-fn corrupt_data_with_an_end_is_decoded_and_counted() {
+fn corrupt_data_with_an_end_is_decoded() {
     let mut file = encode(200, 200, ColorType::Rgb, SamplingFactor::F_2_2, false, 0);
     let middle = file.len() * 3 / 4;
     file.drain(middle..middle + 200);
-    let header = read_header(&file).unwrap();
-    let mut decoder = JpegDecoder::default();
-    let mut pixels = Vec::new();
-    let whole = Rectangle::whole(header.size);
-    decoder.decode(&file, &header, Reduction::NONE, 3, whole, &mut pixels).unwrap();
-    assert_eq!(decoder.warnings, 1);
+    decode(&file, 3, None).unwrap();
 }
 
 #[test]
 fn damaged_bytes_never_panic() {
-    let mut draws =
-        forebay_order::Draws::new(forebay_order::DrawKey { seed: 5, epoch: 0, sample: 0 }, 0);
+    let mut draws = draws(5);
     for progressive in [false, true] {
         let good = encode(60, 40, ColorType::Rgb, SamplingFactor::F_2_2, progressive, 0);
         for _ in 0..400 {
@@ -231,19 +221,14 @@ fn damaged_bytes_never_panic() {
                 let at = usize::try_from(draws.below(file.len() as u64)).unwrap();
                 file[at] = draws.next_u64().to_le_bytes()[0];
             }
-            let Ok(header) = read_header(&file) else {
-                continue;
-            };
-            if header.size.width == 0
-                || header.size.height == 0
-                || header.size.width > 4000
-                || header.size.height > 4000
-            {
-                continue;
+            let sides = 1..=4000;
+            if read_header(&file).is_ok_and(|JpegHeader { size, .. }| {
+                sides.contains(&size.width) && sides.contains(&size.height)
+            }) {
+                let _ = decode(&file, 3, None);
+                let corner = Rectangle { left: 0, top: 0, width: 1, height: 1 };
+                let _ = decode(&file, 3, Some(corner));
             }
-            let _ = decode(&file, 3, None);
-            let corner = Rectangle { left: 0, top: 0, width: 1, height: 1 };
-            let _ = decode(&file, 3, Some(corner));
         }
     }
 }

@@ -1,7 +1,7 @@
-//! The only door to libjpeg-turbo: a decompressor handle that is opened on a file and decodes from it.
+//! The only file that calls libjpeg-turbo: a decompressor handle that is opened on a file and decodes from it.
 //!
-//! Owns the handle. Judges nothing: which warnings matter, which region to ask for and what a colour becomes is
-//! decided by its caller, in safe code. `unsafe` is needed because libjpeg-turbo is a C library.
+//! Which warnings matter, which region is decoded and what a colour becomes is decided by the caller, in safe code.
+//! `unsafe` is needed because libjpeg-turbo is a C library.
 
 #![allow(unsafe_code)]
 
@@ -61,13 +61,13 @@ impl PixelFormat {
     }
 }
 
-/// What libjpeg-turbo had to say about a call.
+/// The result of a call of libjpeg-turbo.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Nothing.
+    /// Success.
     Fine,
-    /// It went on in spite of this.
-    Warned(String),
+    /// A warning; it went on.
+    Warned,
     /// It gave up.
     Failed(String),
 }
@@ -127,16 +127,13 @@ impl TurboDecoder {
         // apart: it is the first warning's, unless a failure overwrote it.
         let message = self.message();
         if is_warning(&message) {
-            return Verdict::Warned(message);
+            return Verdict::Warned;
         }
         self.has_failed = true;
         Verdict::Failed(message)
     }
 
     /// Reads a file's header.
-    ///
-    /// # Errors
-    /// The library's message.
     pub(super) fn open<'d, 'f>(&'d mut self, file: &'f [u8]) -> Result<OpenJpeg<'d, 'f>, String> {
         if self.has_failed {
             *self = Self::new().ok_or("out of memory for the JPEG decoder")?;

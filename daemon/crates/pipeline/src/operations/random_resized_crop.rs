@@ -26,13 +26,8 @@ struct RandomResizedCrop {
 struct CropShape {
     area: PositiveRange,
     ratio: PositiveRange,
-    log_ratio: LogRange,
-}
-
-#[derive(Debug)]
-struct LogRange {
-    low: f64,
-    high: f64,
+    /// The logarithms of the ratio's bounds.
+    log_ratio: (f64, f64),
 }
 
 fn between(draws: &mut Draws, low: f64, high: f64) -> f64 {
@@ -53,7 +48,7 @@ fn rounded(value: f64) -> u64 {
 impl CropShape {
     fn new(area: PositiveRange, ratio: PositiveRange) -> Self {
         // libm, not the system's logarithm: machines must agree to the last bit.
-        let log_ratio = LogRange { low: libm::log(ratio.low), high: libm::log(ratio.high) };
+        let log_ratio = (libm::log(ratio.low), libm::log(ratio.high));
         Self { area, ratio, log_ratio }
     }
 
@@ -63,7 +58,7 @@ impl CropShape {
         let pixels = (width * height) as f64;
         for _ in 0..TRIES {
             let target = pixels * between(draws, self.area.low, self.area.high);
-            let ratio = libm::exp(between(draws, self.log_ratio.low, self.log_ratio.high));
+            let ratio = libm::exp(between(draws, self.log_ratio.0, self.log_ratio.1));
             let crop_width = rounded(libm::sqrt(target * ratio));
             let crop_height = rounded(libm::sqrt(target / ratio));
             if (1..=width).contains(&crop_width) && (1..=height).contains(&crop_height) {

@@ -14,7 +14,7 @@ fn stages(stages: &[&str], output: &str) -> Config {
     plain_config(&format!("{stages}[output]\n{output}"))
 }
 
-fn names(config: &Config, dataset: &Mixed) -> Vec<String> {
+fn names(config: &Config, dataset: &InMemory) -> Vec<String> {
     let plan = SamplePlan::compile(config, dataset).unwrap();
     plan.tensors().iter().map(|tensor| tensor.name.clone()).collect()
 }
@@ -25,7 +25,7 @@ fn floats(row: &[u8]) -> Vec<f32> {
 
 #[test]
 fn bytes_text_and_numbers_reach_their_rows() {
-    let dataset = Mixed::new(&ALL[4..]);
+    let dataset = mixed(&ALL[4..]);
     let output = format!("{RAGGED}score = {{ dtype = \"float32\" }}\n");
     // Written in the first stage, or carried through three.
     for lists in [&[""][..], &["", "", r#"{ op = "drop", field = "boxes" }"#]] {
@@ -43,13 +43,13 @@ fn bytes_text_and_numbers_reach_their_rows() {
         assert!(message.contains(&format!("{field} = {{ ragged = true, max_bytes = \"{kind}")));
     }
     let config = stages(&[""], "caption = { ragged = true, max_bytes = 4 }\n");
-    let refused = run_all(&config, &Mixed::new(&["caption"]), &[7; 30], 0).unwrap_err();
+    let refused = run_all(&config, &mixed(&["caption"]), &[7; 30], 0).unwrap_err();
     assert_eq!(refused.0, "`caption` has 11 bytes, more than its `max_bytes` of 4");
 }
 
 #[test]
 fn a_dropped_field_has_no_tensor_and_no_name() {
-    let dataset = Mixed::new(&["label", "array", "caption"]);
+    let dataset = mixed(&["label", "array", "caption"]);
     let drop = r#"{ op = "drop", field = "label" }, { op = "drop", field = "caption" }"#;
     for lists in [&[drop][..], &["", drop]] {
         let config = stages(lists, "");
@@ -85,7 +85,7 @@ fn two_views_of_an_image_are_two_fields() {
     ] {
         let lists: Vec<&str> = lists.iter().map(String::as_str).collect();
         let config = stages(&lists, "");
-        let dataset = Mixed::new(&["image", "label"]);
+        let dataset = mixed(&["image", "label"]);
         assert_eq!(names(&config, &dataset), ["label", "left", "right"]);
         let rows = run_all(&config, &dataset, &file, 3).unwrap();
         assert_eq!(rows[1], expected[0], "{lists:?}");
@@ -112,7 +112,7 @@ fn one_draw_mirrors_image_mask_and_boxes() {
     let plain = single(r#"{ op = "delay", milliseconds = 0 }"#);
     let flipped = single(r#"{ op = "random-horizontal-flip", probability = 1.0 }"#);
     let mirror = r#"{ op = "mirror-together" }"#;
-    let dataset = Mixed::new(&["image", "mask", "boxes"]);
+    let dataset = mixed(&["image", "mask", "boxes"]);
     let mut seen = [0, 0];
     for sample in 0..20 {
         let together = [image.as_str(), &mask, mirror].join(", ");
@@ -135,7 +135,7 @@ fn one_draw_mirrors_image_mask_and_boxes() {
 
 #[test]
 fn a_row_is_written_after_the_last_stage_that_works_on_its_field() {
-    let dataset = Mixed::new(&["image", "label", "boxes"]);
+    let dataset = mixed(&["image", "label", "boxes"]);
     let image = r#"{ op = "decode-image" }, { op = "resize", size = [48, 64] }"#;
     let config = stages(&[image, r#"{ op = "mirror-together" }"#, ""], "");
     let written = |lists: &[&str]| {
@@ -162,7 +162,7 @@ fn a_row_is_written_after_the_last_stage_that_works_on_its_field() {
 
 #[test]
 fn arrays_and_text_that_are_carried_cost_no_allocation() {
-    let dataset = Mixed::new(&["label", "boxes", "caption"]);
+    let dataset = mixed(&["label", "boxes", "caption"]);
     let drop = r#"{ op = "drop", field = "label" }, { op = "drop", field = "boxes" }"#;
     let config = stages(&["", "", drop], "caption = { ragged = true, max_bytes = 64 }\n");
     let plan = SamplePlan::compile(&config, &dataset).unwrap();

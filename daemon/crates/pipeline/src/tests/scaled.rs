@@ -112,12 +112,6 @@ fn a_turned_file_is_reduced_only_where_its_pixels_stay_in_place() {
     }
 }
 
-#[test]
-fn the_word_is_checked() {
-    let message = refusal(r#"{ op = "decode-image", scaled = "half" }"#, "", &["image"]);
-    assert!(message.contains("scaled` must be \"off\" or \"auto\", not"), "{message}");
-}
-
 /// As the digest of the small pipeline: where this one has to change, the stream version has to be raised.
 #[test]
 fn the_rows_of_a_reduced_pipeline_have_their_golden_digest() {
