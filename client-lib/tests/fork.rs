@@ -1,4 +1,5 @@
-//! What a fork leaves of a loader in the child. In a program of its own: the fork shall meet no other test's threads.
+//! What a fork leaves of a loader in the child. A program by itself, so that no thread of another test holds a lock at the
+//! fork.
 
 #[path = "support/stub.rs"]
 mod stub;

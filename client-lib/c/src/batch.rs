@@ -16,10 +16,10 @@ use std::ffi::{c_char, c_int, c_void};
 use forebay_client::{Batch, DType, Tensor};
 use forebay_protocol::tensor::{MAX_NAME_BYTES, MAX_RANK};
 
-use crate::options::check_size;
+use crate::options::check_struct;
 use crate::registry;
 use crate::status::{Failure, Status, ffi_guard};
-use crate::text::{check_place, required};
+use crate::text::{clear, required};
 
 /// `forebay_batch` of the header: an opaque handle, never dereferenced.
 #[derive(Debug)]
@@ -140,10 +140,8 @@ unsafe fn write_tensor<'batch>(
     place: *mut TensorInfo,
     find: impl FnOnce() -> Result<Tensor<'batch>, Failure>,
 ) -> Result<Status, Failure> {
-    check_place("tensor", place)?;
-    // SAFETY: checked to be neither null nor misaligned; the size is the first member. The rest is the caller's promise.
-    let size = unsafe { place.cast::<usize>().read() };
-    check_size::<TensorInfo>("tensor", "forebay_tensor tensor = FOREBAY_TENSOR_INIT", size)?;
+    // SAFETY: the caller's promise.
+    unsafe { check_struct("tensor", "forebay_tensor tensor = FOREBAY_TENSOR_INIT", place) }?;
     let found = describe(find()?)?;
     // SAFETY: as above, and the caller knows the same struct.
     unsafe { place.write(found) };
@@ -157,14 +155,12 @@ pub unsafe extern "C" fn forebay_batch_get_info(
     info: *mut BatchInfo,
 ) -> c_int {
     ffi_guard(|| {
-        check_place("info", info)?;
-        // SAFETY: checked to be neither null nor misaligned; the size is the first member. The rest is the caller's promise.
-        let size = unsafe { info.cast::<usize>().read() };
-        check_size::<BatchInfo>("info", "forebay_batch_info info = FOREBAY_BATCH_INFO_INIT", size)?;
+        // SAFETY: the caller's promise.
+        unsafe { check_struct("info", "forebay_batch_info info = FOREBAY_BATCH_INFO_INIT", info) }?;
         let (_, batch) = registry::batch(batch.addr())?;
         let after = batch.position_after();
         let found = BatchInfo {
-            size,
+            size: size_of::<BatchInfo>(),
             rows: batch.rows(),
             number: batch.number(),
             epoch: batch.epoch(),
@@ -228,9 +224,8 @@ pub unsafe extern "C" fn forebay_batch_retain(
     second: *mut *mut BatchHandle,
 ) -> c_int {
     ffi_guard(|| {
-        check_place("second", second)?;
-        // SAFETY: checked to be neither null nor misaligned, and the rest is the caller's promise.
-        unsafe { second.write(std::ptr::null_mut()) };
+        // SAFETY: the caller's promise.
+        unsafe { clear(second, "second") }?;
         let (registry, batch) = registry::batch(batch.addr())?;
         let handle = registry.add_batch(batch);
         // SAFETY: as above.

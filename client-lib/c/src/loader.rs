@@ -17,10 +17,10 @@ use forebay_protocol::sync::AtomicBool;
 use serde_json::{Value, json};
 
 use crate::batch::BatchHandle;
-use crate::options::{self, Options, check_size};
+use crate::options::{self, Options, check_struct};
 use crate::registry::{self, Registry, Session};
-use crate::status::{Failure, Status, ffi_guard};
-use crate::text::{self, check_place};
+use crate::status::{Status, ffi_guard};
+use crate::text::{self, clear};
 
 /// `forebay_loader` of the header: an opaque handle, never dereferenced.
 #[derive(Debug)]
@@ -75,17 +75,6 @@ unsafe fn call_for_text(
         // SAFETY: the caller's promise.
         unsafe { text::write_text(registry, text, place) }
     })
-}
-
-/// Writes null to an output pointer, so that a failed call leaves no old value there.
-///
-/// # Safety
-/// `place` is null or may be written to.
-unsafe fn clear<T>(place: *mut *mut T, name: &str) -> Result<(), Failure> {
-    check_place(name, place)?;
-    // SAFETY: checked to be neither null nor misaligned, and the rest is the caller's promise.
-    unsafe { place.write(std::ptr::null_mut()) };
-    Ok(())
 }
 
 /// Creates a handle of a batch and writes it to the caller's pointer.
@@ -269,14 +258,10 @@ pub unsafe extern "C" fn forebay_loader_get_info(
     info: *mut LoaderInfo,
 ) -> c_int {
     ffi_guard(|| {
-        check_place("info", info)?;
-        // SAFETY: checked to be neither null nor misaligned; the size is the first member. The rest is the caller's promise.
-        let size = unsafe { info.cast::<usize>().read() };
-        check_size::<LoaderInfo>(
-            "info",
-            "forebay_loader_info info = FOREBAY_LOADER_INFO_INIT",
-            size,
-        )?;
+        // SAFETY: the caller's promise.
+        unsafe {
+            check_struct("info", "forebay_loader_info info = FOREBAY_LOADER_INFO_INIT", info)
+        }?;
         let found = registry::session(loader.addr())?.1.run(|loader| Ok(describe(loader)))?;
         // SAFETY: as above, and the caller knows the same struct.
         unsafe { info.write(found) };

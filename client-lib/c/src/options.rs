@@ -59,8 +59,18 @@ impl Context {
     }
 }
 
-/// Checks the size in the caller's struct, which tells whether header and library match.
-pub(crate) fn check_size<T>(name: &str, initialiser: &str, size: usize) -> Result<(), Failure> {
+/// Checks a pointer to a struct of the caller, and its size, which tells whether header and library match.
+///
+/// # Safety
+/// `place` is null, or its first member, the size, may be read.
+pub(crate) unsafe fn check_struct<T>(
+    name: &str,
+    initialiser: &str,
+    place: *const T,
+) -> Result<(), Failure> {
+    check_place(name, place)?;
+    // SAFETY: checked to be neither null nor misaligned, and the rest is the caller's promise.
+    let size = unsafe { place.cast::<usize>().read() };
     if size == size_of::<T>() {
         return Ok(());
     }
@@ -80,12 +90,11 @@ pub(crate) unsafe fn read(
     options: *const Options,
     closing: &Arc<AtomicBool>,
 ) -> Result<Builder, Failure> {
-    check_place("options", options)?;
-    // SAFETY: checked to be neither null nor misaligned; the size is the first member, whatever the rest is.
-    let size = unsafe { options.cast::<usize>().read() };
-    check_size::<Options>("options", "forebay_options options = FOREBAY_OPTIONS_INIT", size)?;
-    // SAFETY: as above, and the caller knows the same struct.
-    let options = unsafe { options.read() };
+    // SAFETY: the caller's promise; after the check the caller knows the same struct.
+    let options = unsafe {
+        check_struct("options", "forebay_options options = FOREBAY_OPTIONS_INIT", options)?;
+        options.read()
+    };
 
     // SAFETY: the caller's promise covers every string of the struct.
     let mut builder = Loader::builder(unsafe { target(&options) }?);

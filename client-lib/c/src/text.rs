@@ -46,6 +46,17 @@ pub(crate) fn check_place<T>(name: &str, place: *const T) -> Result<(), Failure>
     Ok(())
 }
 
+/// Writes null to an output pointer, so that a failed call leaves no old value there.
+///
+/// # Safety
+/// `place` is null or may be written to.
+pub(crate) unsafe fn clear<T>(place: *mut *mut T, name: &str) -> Result<(), Failure> {
+    check_place(name, place)?;
+    // SAFETY: checked to be neither null nor misaligned, and the rest is the caller's promise.
+    unsafe { place.write(std::ptr::null_mut()) };
+    Ok(())
+}
+
 /// Returns a text to the caller, who frees it.
 ///
 /// # Safety

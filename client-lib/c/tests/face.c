@@ -256,29 +256,6 @@ static void refused(void)
     printf("%s: %s\n", forebay_status_name(status), forebay_last_error());
 }
 
-static void *release_it(void *batch)
-{
-    CHECK(strcmp(forebay_last_error(), "") == 0);
-    CHECK(forebay_batch_release((forebay_batch *)batch) == FOREBAY_OK);
-    return NULL;
-}
-
-/* Every batch of an epoch is released by a thread of its own: with the few slots, they must have come back. */
-static void threads(void)
-{
-    forebay_loader *loader = open_from(NULL);
-    forebay_batch *batch;
-    pthread_t thread;
-    int status;
-    while ((status = forebay_loader_next(loader, &batch)) == FOREBAY_OK) {
-        print_ids(batch);
-        CHECK(pthread_create(&thread, NULL, release_it, batch) == 0);
-        CHECK(pthread_join(thread, NULL) == 0);
-    }
-    CHECK(status == FOREBAY_END);
-    CHECK(forebay_loader_close(loader) == FOREBAY_OK);
-}
-
 /* Closes the loader once the other thread waits in it. */
 static void *close_it(void *loader)
 {
@@ -403,7 +380,7 @@ int main(int count, char **words)
         const char *name;
         void (*run)(void);
     } scenarios[] = {{"resume", resume},   {"epochs", epochs}, {"arguments", arguments}, {"refused", refused},
-                     {"threads", threads}, {"waits", waits},   {"held", held},           {"killed", killed},
+                     {"waits", waits},     {"held", held},     {"killed", killed},
                      {"forked", forked},   {"json", from_text}, {"streams", streams}};
     size_t place;
     CHECK(count == 3);

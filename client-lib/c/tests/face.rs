@@ -291,47 +291,20 @@ fn a_running_daemons_streams_are_found_by_name() {
 }
 
 #[test]
-fn batches_are_released_on_other_threads() {
-    let dir = TestDir::new();
-    let config = small_stream(&dir);
-    let expected = expected_ids(&config, 1);
-    let daemon = Daemon::serve(&dir, &config);
-    assert_eq!(numbers(&scenario(&dir, "threads", &daemon.socket)), expected);
-}
-
-#[test]
 fn a_wait_is_ended_by_the_callback_and_by_a_close() {
     let dir = TestDir::new();
-    data::stack(&dir.path("data"), 8);
-    let text = format!(
-        "dataset.path = {:?}\ndataset.format = \"npy\"\nbatch.size = 4\n\
-         stage = [{{ name = \"slow\", operations = [{{ op = \"delay\", milliseconds = 600000 }}] }}]\n",
-        dir.path("data/samples.npy").display()
-    );
-    let config = dir.config("slow.toml", &text);
+    let slow = "{ name = \"slow\", operations = [{ op = \"delay\", milliseconds = 600000 }] }";
+    let config = dir.staged_stream(8, "", slow);
     scenario(&dir, "waits", &config);
 }
 
+/// A batch outlives its loader; an epoch goes on over the death of its daemon; a forked child can neither take nor return.
 #[test]
-fn a_batch_outlives_its_loader() {
+fn what_ends_beside_a_batch_or_an_epoch_changes_neither() {
     let dir = TestDir::new();
     let config = small_stream(&dir);
     let expected = expected_ids(&config, 1);
-    assert_eq!(numbers(&scenario(&dir, "held", &config)), expected[..4]);
-}
-
-#[test]
-fn an_epoch_goes_on_over_the_death_of_its_private_daemon() {
-    let dir = TestDir::new();
-    let config = small_stream(&dir);
-    let expected = expected_ids(&config, 1);
-    assert_eq!(numbers(&scenario(&dir, "killed", &config)), expected);
-}
-
-#[test]
-fn a_forked_child_can_neither_take_nor_return_and_opens_its_own() {
-    let dir = TestDir::new();
-    let config = small_stream(&dir);
-    let expected = expected_ids(&config, 1);
-    assert_eq!(numbers(&scenario(&dir, "forked", &config)), expected);
+    for (name, count) in [("held", 4), ("killed", 48), ("forked", 48)] {
+        assert_eq!(numbers(&scenario(&dir, name, &config)), expected[..count], "{name}");
+    }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use forebay_protocol::frames::{
-    Attached, ClientFrame, DaemonFrame, Fault, PROTOCOL_VERSION, Positioned, RestartPolicy,
+    Attached, ClientFrame, DaemonFrame, PROTOCOL_VERSION, Positioned, RestartPolicy,
 };
 use forebay_protocol::ids::{BatchNumber, Position};
 use forebay_protocol::layout::SlotLayout;
@@ -33,10 +33,6 @@ pub(crate) struct Script {
     pub(crate) batches_per_epoch: u64,
     pub(crate) epochs: Option<u64>,
     pub(crate) protocol: u32,
-    /// Publishes no more than this many batches, but stays connected.
-    pub(crate) stall_after: Option<u64>,
-    /// Closes the connection after this many batches, after sending the fault if there is one.
-    pub(crate) end_after: Option<(u64, Option<Fault>)>,
     /// Spoils every descriptor.
     pub(crate) spoil: Option<fn(&mut Descriptor)>,
 }
@@ -50,8 +46,6 @@ impl Default for Script {
             batches_per_epoch: 6,
             epochs: Some(3),
             protocol: PROTOCOL_VERSION,
-            stall_after: None,
-            end_after: None,
             spoil: None,
         }
     }
@@ -60,9 +54,7 @@ impl Default for Script {
 /// The stub's observations.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
-    pub(crate) published: u64,
     pub(crate) seeks: Vec<Position>,
-    pub(crate) attached_at: Option<Position>,
     pub(crate) goodbye: bool,
     pub(crate) pidfd: bool,
     pub(crate) violations: Vec<String>,
@@ -145,9 +137,7 @@ impl Session {
     fn run(mut self) -> Report {
         while self.read_frames() {
             self.read_returns();
-            if self.publish_what_fits() {
-                break;
-            }
+            self.publish_what_fits();
             let watched = PollFd::new(self.connection.as_fd(), PollFlags::POLLIN);
             poll(&mut [watched], 2u8).unwrap();
         }
@@ -184,7 +174,6 @@ impl Session {
                 });
             }
             ClientFrame::Attach(attach) => {
-                self.report.attached_at = Some(attach.position);
                 self.go_to(attach.position);
                 self.attach();
             }
@@ -195,19 +184,8 @@ impl Session {
                 let place = self.place();
                 self.send(&DaemonFrame::Positioned(place));
             }
-            ClientFrame::Stats => {
-                for (last, text) in [(false, "{\"a\":"), (true, "1}")] {
-                    self.send(&DaemonFrame::StatsPart { last, text: text.into() });
-                }
-            }
             ClientFrame::Goodbye => self.report.goodbye = true,
-            ClientFrame::Start(_)
-            | ClientFrame::Restart(_)
-            | ClientFrame::Reattach(_)
-            | ClientFrame::Steps
-            | ClientFrame::Replay(_)
-            | ClientFrame::Record(_)
-            | ClientFrame::AttachNamed(_) => {}
+            other => panic!("the stub has no answer to {other:?}"),
         }
     }
 
@@ -290,30 +268,16 @@ impl Session {
         }
     }
 
-    /// True: the script says that it is over.
-    fn publish_what_fits(&mut self) -> bool {
-        let Some(serving) = &mut self.serving else {
-            return false;
-        };
+    fn publish_what_fits(&mut self) {
+        let Some(serving) = &mut self.serving else { return };
         loop {
             let published = serving.publish.published();
-            self.report.published = published;
-            if let Some((count, fault)) = &self.script.end_after
-                && published >= *count
-            {
-                if let Some(fault) = fault {
-                    let _ = self.connection.send(&DaemonFrame::Fault(fault.clone()), &[]);
-                }
-                return true;
-            }
-            let stalls = self.script.stall_after.is_some_and(|count| published >= count);
-            let finished = self.script.epochs.is_some_and(|epochs| self.epoch >= epochs);
-            if stalls || finished {
-                return false;
+            if self.script.epochs.is_some_and(|epochs| self.epoch >= epochs) {
+                return;
             }
             let Some((slot, generation)) = serving.table.begin_fill() else {
                 serving.publish.ask_wake_at(serving.returns.consumed() + 1);
-                return false;
+                return;
             };
             let rows = u64::from(self.script.rows);
             for (row, writer) in serving.rows[usize::from(slot.0)].iter_mut().enumerate() {
