@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 
 use super::work::{Claim, SessionWork};
 use super::*;
-use forebay_config::{Config, CpuPolicy};
+use forebay_config::{Config, CpuPolicy, Override};
 use forebay_observe::Clock;
 use forebay_order::{DrawKey, Draws, substitute};
 use forebay_pipeline::batch::BatchOperation;
@@ -53,8 +53,35 @@ fn open_stream_with(
     more: &str,
     operations: Vec<Box<dyn BatchOperation>>,
 ) -> Arc<Stream> {
-    let data = folder.join("data");
-    std::fs::create_dir_all(&data).unwrap();
+    write_samples(&folder.join("data"), bad_samples);
+    let text = format!(
+        "[dataset]\nformat = \"npy\"\npath = \"data\"\nindex = \"index\"\n[order]\nshuffle = false\n[batch]\nsize = 8\n\
+         [errors]\non_bad_sample = \"substitute\"\nbudget = 1000000\n{more}"
+    );
+    let config = read_config(folder, &text, &[]);
+    Arc::new(
+        Stream::open_with(config, 3, OpenOptions::default(), Clock::system(), operations).unwrap(),
+    )
+}
+
+/// A stream over good samples through one stage, with other keys and a clock.
+fn stream_with(folder: &Path, keys: &[&str], clock: Clock) -> Arc<Stream> {
+    write_samples(&folder.join("data"), false);
+    let text = "[dataset]\nformat = \"npy\"\npath = \"data\"\nindex = \"index\"\n[order]\nshuffle = false\n\
+                [batch]\nsize = 8\n[ring]\nslots = 3\n[[stage]]\nname = \"work\"\noperations = []\n";
+    let config = read_config(folder, text, keys);
+    Arc::new(Stream::open(config, 3, OpenOptions::default(), clock).unwrap())
+}
+
+fn read_config(folder: &Path, text: &str, keys: &[&str]) -> Config {
+    let path = folder.join("stream.toml");
+    std::fs::write(&path, text).unwrap();
+    let overrides: Vec<_> = keys.iter().map(|key| Override::from_argument(key).unwrap()).collect();
+    Config::from_file(&path, &overrides).unwrap()
+}
+
+fn write_samples(data: &Path, bad_samples: bool) {
+    std::fs::create_dir_all(data).unwrap();
     for sample in 0..SAMPLES {
         let elements: Vec<u8> = (0..4).flat_map(|_| sample.to_le_bytes()).collect();
         let mut bytes = npy_bytes("<i8", false, "(4,)", &elements);
@@ -68,16 +95,6 @@ fn open_stream_with(
         }
         std::fs::write(data.join(format!("{sample:03}.npy")), bytes).unwrap();
     }
-    let text = format!(
-        "[dataset]\nformat = \"npy\"\npath = \"data\"\nindex = \"index\"\n[order]\nshuffle = false\n[batch]\nsize = 8\n\
-         [errors]\non_bad_sample = \"substitute\"\nbudget = 1000000\n{more}"
-    );
-    let path = folder.join("stream.toml");
-    std::fs::write(&path, text).unwrap();
-    let config = Config::from_file(&path, &[]).unwrap();
-    Arc::new(
-        Stream::open_with(config, 3, OpenOptions::default(), Clock::system(), operations).unwrap(),
-    )
 }
 
 fn start(stream: &Arc<Stream>, fetch_bytes: u64) -> SharedEngine {
@@ -94,17 +111,24 @@ fn start_on(
     fetch_bytes: u64,
     policy: CpuPolicy,
 ) -> SharedEngine {
-    let pool = PoolOptions {
-        threads,
+    start_pool(stream, fetch_bytes, PoolOptions { threads, policy, ..pool() })
+}
+
+fn pool() -> PoolOptions {
+    PoolOptions {
+        threads: 3,
         max_threads: 6,
         fallback_threads: 3,
-        policy,
+        policy: CpuPolicy::Normal,
         nice: 0,
         granted_cores: 3.0,
         limit_cores: None,
         cores: Vec::new(),
         refused_cores: Vec::new(),
-    };
+    }
+}
+
+fn start_pool(stream: &Arc<Stream>, fetch_bytes: u64, pool: PoolOptions) -> SharedEngine {
     let engine =
         Engine::start(vec![Arc::clone(stream)], pool, fetch_bytes, stream.clock.clone()).unwrap();
     let shared = Rc::clone(&engine);
@@ -197,7 +221,7 @@ impl Client {
 
     /// The next batch, whatever seek it was made for.
     async fn next(&mut self) -> Descriptor {
-        // A client that runs out of batches tells of the slots that it has given back since it was last asked to.
+        // A client without a ready batch announces the slots that it has given back since the last doorbell.
         if self.publish.published() == self.read && self.returns.announce_sleep() {
             self.engine.borrow_mut().advance(self.number);
         }
@@ -265,34 +289,6 @@ impl Client {
     }
 }
 
-/// A session that ends while its rows hold the whole byte budget and every lane waits for bytes must not take the
-/// budget with it.
-#[test]
-fn an_ended_session_gives_its_bytes_back() {
-    on_engine_thread(|| async {
-        let folder = tempfile::tempdir().unwrap();
-        // Another type than the files': what is read directly into its row takes no bytes of the budget.
-        let stages = "[[stage]]\nname = \"work\"\nconcurrency = 1\noperations = [{ op = \"delay\", milliseconds = 2 }]\n\
-                      [output]\narray = { dtype = \"uint64\" }\n";
-        let stream = open_stream(folder.path(), false, stages);
-        // A sample has 160 bytes: room for two.
-        let engine = start(&stream, 320);
-        for _ in 0..3 {
-            let mut client = Client::attach(&engine, false);
-            let batch = client.next().await;
-            client.check(&batch);
-            while engine.borrow().gate.in_use() < 320 {
-                tokio::task::yield_now().await;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-            engine.borrow_mut().detach(client.number, &SessionEnd::ClientLeft);
-        }
-        while engine.borrow().gate.in_use() > 0 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    });
-}
-
 /// Bad samples, seeks, batches kept and returned out of order, two stages with limits and a tight byte budget: each
 /// row that is delivered is the one that the order names.
 #[test]
@@ -306,7 +302,7 @@ fn no_row_is_torn_or_stale_when_ragged_rows_are_compacted_under_seeks() {
     take_and_seek("[output]\narray = { ragged = true, max_bytes = \"512B\", compact = true }\n");
 }
 
-/// A slot whose rows are being moved together is not free, and a wish that nobody has heard yet is taken back: else the
+/// A slot whose rows are being moved together is not free, and a request that no thread has taken yet is withdrawn: else the
 /// slot's next batch would be moved while it is written.
 #[test]
 fn a_given_up_compaction_does_not_reach_the_slots_next_batch() {
@@ -370,25 +366,6 @@ fn the_second_group_is_woken_when_its_turn_comes() {
         pool.set_fallback(true);
         let batch = client.next().await;
         client.check(&batch);
-    });
-}
-
-/// A stage for one thread beside others that sleep: whoever leaves it sees to the rows that it leaves behind.
-#[test]
-fn no_row_is_left_at_a_full_stage() {
-    on_engine_thread(|| async {
-        let folder = tempfile::tempdir().unwrap();
-        let stages = "[[stage]]\nname = \"one\"\nconcurrency = 1\noperations = []\n\
-                      [[stage]]\nname = \"two\"\nconcurrency = 1\noperations = []\n\
-                      [[stage]]\nname = \"three\"\nconcurrency = 1\noperations = []\n";
-        let stream = open_stream(folder.path(), false, stages);
-        let engine = start(&stream, 1600);
-        let mut client = Client::attach(&engine, false);
-        for _ in 0..ROUNDS / 4 {
-            let batch = client.next().await;
-            client.check(&batch);
-            client.give_back(&batch);
-        }
     });
 }
 

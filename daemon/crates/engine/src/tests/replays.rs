@@ -4,19 +4,20 @@
 use forebay_protocol::observing::{ReplayRequest, ReplayState};
 
 use super::*;
-use forebay_config::Override;
 
 const BATCHES_PER_EPOCH: u64 = 32;
 /// The connection that makes the requests.
 const OWNER: u64 = 7;
 
-/// A stream of 32 batches an epoch, of two samples each.
-fn stream_with(folder: &Path, keys: &[&str]) -> Arc<Stream> {
-    open_stream(folder, false, "[ring]\nslots = 6\n[[stage]]\nname = \"work\"\noperations = []\n");
-    let keys = keys.iter().chain(&["batch.size=2"]);
-    let overrides: Vec<_> = keys.map(|key| Override::from_argument(key).unwrap()).collect();
-    let config = Config::from_file(&folder.join("stream.toml"), &overrides).unwrap();
-    Arc::new(Stream::open(config, 3, OpenOptions::default(), Clock::system()).unwrap())
+/// Runs a test over a stream of 32 batches an epoch, of two samples each, with other keys.
+fn replaying(keys: &[&str], test: impl AsyncFnOnce(SharedEngine, Client)) {
+    on_engine_thread(|| async {
+        let folder = tempfile::tempdir().unwrap();
+        let keys = [keys, &["ring.slots=6", "batch.size=2"]].concat();
+        let engine = start(&stream_with(folder.path(), &keys, Clock::system()), 1 << 20);
+        let client = Client::attach(&engine, false);
+        test(engine, client).await;
+    });
 }
 
 impl Client {
@@ -72,10 +73,7 @@ async fn epoch(client: &mut Client, steps: u64) -> Vec<(u64, bool)> {
 #[test]
 fn batches_repeat_as_often_as_requested_without_work_and_the_epoch_loses_nothing() {
     const STEPS: u64 = 400;
-    on_engine_thread(|| async {
-        let folder = tempfile::tempdir().unwrap();
-        let engine = start(&stream_with(folder.path(), &[]), 1 << 20);
-        let mut client = Client::attach(&engine, false);
+    replaying(&[], async |engine, mut client| {
         let at = client.publish.published() + 4;
         client.arm(at, 3, STEPS).unwrap();
         assert_eq!(client.state(), ReplayState::Armed { at, committed: true });
@@ -107,10 +105,7 @@ fn batches_repeat_as_often_as_requested_without_work_and_the_epoch_loses_nothing
 
 #[test]
 fn a_trainer_that_changes_its_batches_is_noticed_before_any_comes_again() {
-    on_engine_thread(|| async {
-        let folder = tempfile::tempdir().unwrap();
-        let engine = start(&stream_with(folder.path(), &[]), 1 << 20);
-        let mut client = Client::attach(&engine, false);
+    replaying(&[], async |_engine, mut client| {
         let check = ReplayRequest::Check { session: client.number, batches: 4 };
         client.ask(check.clone()).unwrap();
         client.until(|state| *state == ReplayState::Checked).await;
@@ -142,10 +137,7 @@ fn a_trainer_that_changes_its_batches_is_noticed_before_any_comes_again() {
 
 #[test]
 fn a_trainer_that_holds_all_kept_batches_gets_data_again() {
-    on_engine_thread(|| async {
-        let folder = tempfile::tempdir().unwrap();
-        let engine = start(&stream_with(folder.path(), &[]), 1 << 20);
-        let mut client = Client::attach(&engine, false);
+    replaying(&[], async |_engine, mut client| {
         client.arm(client.publish.published(), 2, 50).unwrap();
         let mut held = VecDeque::new();
         let mut fresh = Vec::new();
@@ -173,10 +165,7 @@ fn a_trainer_that_holds_all_kept_batches_gets_data_again() {
 
 #[test]
 fn a_jump_ends_it_and_so_does_a_connection_that_ends_before_it_is_committed() {
-    on_engine_thread(|| async {
-        let folder = tempfile::tempdir().unwrap();
-        let engine = start(&stream_with(folder.path(), &[]), 1 << 20);
-        let mut client = Client::attach(&engine, false);
+    replaying(&[], async |engine, mut client| {
         client.arm(client.publish.published(), 2, 1000).unwrap();
         client.until(|state| matches!(state, ReplayState::Running { first: Some(_), .. })).await;
         client.seek(20);
@@ -203,11 +192,7 @@ fn a_jump_ends_it_and_so_does_a_connection_that_ends_before_it_is_committed() {
 
 #[test]
 fn what_cannot_be_is_refused_with_the_reason() {
-    on_engine_thread(|| async {
-        let folder = tempfile::tempdir().unwrap();
-        let stream = stream_with(folder.path(), &["ring.hold=2", "listen.max_sessions=4"]);
-        let engine = start(&stream, 1 << 20);
-        let mut client = Client::attach(&engine, false);
+    replaying(&["ring.hold=2", "listen.max_sessions=4"], async |engine, mut client| {
         for _ in 0..6 {
             client.step().await;
         }
@@ -250,10 +235,7 @@ fn what_cannot_be_is_refused_with_the_reason() {
 /// A batch that the trainer keeps from before takes a slot for good: the last of the kept ones never comes.
 #[test]
 fn a_trainer_that_keeps_a_batch_for_good_is_shown_as_many_batches_all_the_same() {
-    on_engine_thread(|| async {
-        let folder = tempfile::tempdir().unwrap();
-        let engine = start(&stream_with(folder.path(), &[]), 1 << 20);
-        let mut client = Client::attach(&engine, false);
+    replaying(&[], async |_engine, mut client| {
         let kept = client.next().await;
         client.arm(client.publish.published(), 6, 40).unwrap();
         let mut again = 0;
@@ -269,10 +251,7 @@ fn a_trainer_that_keeps_a_batch_for_good_is_shown_as_many_batches_all_the_same()
 /// The batches that came back were compared; nothing is known of the one that the trainer keeps.
 #[test]
 fn a_check_ends_though_the_trainer_keeps_one_of_the_batches() {
-    on_engine_thread(|| async {
-        let folder = tempfile::tempdir().unwrap();
-        let engine = start(&stream_with(folder.path(), &[]), 1 << 20);
-        let mut client = Client::attach(&engine, false);
+    replaying(&[], async |_engine, mut client| {
         client.ask(ReplayRequest::Check { session: client.number, batches: 3 }).unwrap();
         let published = client.publish.published();
         while client.read <= published {

@@ -44,7 +44,7 @@ fn plans() -> impl Strategy<Value = Plan> {
 }
 
 /// Arrays of four numbers in files of 160 bytes to 10 kB: their headers are padded, as the format allows.
-fn write_samples(folder: &Path, bad_samples: bool) {
+fn write_sized_samples(folder: &Path, bad_samples: bool) {
     std::fs::create_dir_all(folder).unwrap();
     for sample in 0..SAMPLES {
         // Of the other byte order: not read directly into the row, which takes no bytes of the budget.
@@ -82,9 +82,7 @@ fn open(folder: &Path, plan: &Plan) -> Arc<Stream> {
             "[[stage]]\nname = \"s{number}\"\nconcurrency = {concurrency}\noperations = [{operations}]\n"
         );
     }
-    let path = folder.join("stream.toml");
-    std::fs::write(&path, text).unwrap();
-    let config = Config::from_file(&path, &[]).unwrap();
+    let config = read_config(folder, &text, &[]);
     Arc::new(Stream::open(config, 3, OpenOptions::default(), Clock::system()).unwrap())
 }
 
@@ -130,8 +128,8 @@ async fn take(engine: &SharedEngine, plan: Plan) {
 #[test]
 fn no_schedule_of_sizes_failures_holds_and_threads_locks_up_the_byte_budget() {
     let folder = tempfile::tempdir().unwrap();
-    write_samples(&folder.path().join("good"), false);
-    write_samples(&folder.path().join("bad"), true);
+    write_sized_samples(&folder.path().join("good"), false);
+    write_sized_samples(&folder.path().join("bad"), true);
     let mut config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
     if std::env::var_os("PROPTEST_CASES").is_none() {
         config.cases = SCHEDULES;

@@ -1,18 +1,9 @@
 //! Reads that hang, and the watchdog's sentences. The tests advance the clock; pauses before retries are real.
 
 use super::*;
-use forebay_config::Override;
 use forebay_observe::StallReport;
 use forebay_protocol::frames::FaultKind;
 use forebay_source::storage::StalledFile;
-
-/// A stream over good samples with other keys; its folder's `data` holds `NNN.npy`.
-fn stream_with(folder: &Path, keys: &[&str]) -> Arc<Stream> {
-    open_stream(folder, false, "[ring]\nslots = 3\n[[stage]]\nname = \"work\"\noperations = []\n");
-    let overrides: Vec<_> = keys.iter().map(|key| Override::from_argument(key).unwrap()).collect();
-    let config = Config::from_file(&folder.join("stream.toml"), &overrides).unwrap();
-    Arc::new(Stream::open(config, 3, OpenOptions::default(), Clock::manual()).unwrap())
-}
 
 fn file(folder: &Path, sample: u64) -> std::path::PathBuf {
     folder.join(format!("data/{sample:03}.npy"))
@@ -61,7 +52,7 @@ async fn let_reads_time_out(engine: &SharedEngine, hung: &[u64]) {
 fn a_read_that_never_returns_is_given_up_tried_again_and_then_ends_the_stream_by_name() {
     on_engine_thread(|| async {
         let folder = tempfile::tempdir().unwrap();
-        let stream = stream_with(folder.path(), &["dataset.read_timeout=50ms"]);
+        let stream = stream_with(folder.path(), &["dataset.read_timeout=50ms"], Clock::manual());
         let engine = start(&stream, 1 << 20);
         let stalled = StalledFile::new(file(folder.path(), 11));
         let mut client = Client::attach(&engine, false);
@@ -99,7 +90,7 @@ fn a_read_that_never_returns_is_given_up_tried_again_and_then_ends_the_stream_by
 fn a_storage_that_answers_late_costs_time_and_no_sample() {
     on_engine_thread(|| async {
         let folder = tempfile::tempdir().unwrap();
-        let stream = stream_with(folder.path(), &["dataset.read_timeout=50ms"]);
+        let stream = stream_with(folder.path(), &["dataset.read_timeout=50ms"], Clock::manual());
         // Less than two samples' bytes: a read that was given up must not keep them.
         let engine = start(&stream, 200);
         let hung = [3, 4, 12, 40];
@@ -126,7 +117,7 @@ fn a_storage_that_answers_late_costs_time_and_no_sample() {
 fn the_watchdog_names_a_read_that_hangs_and_forgets_it_afterwards() {
     on_engine_thread(|| async {
         let folder = tempfile::tempdir().unwrap();
-        let stream = stream_with(folder.path(), &["errors.stall_after=500ms"]);
+        let stream = stream_with(folder.path(), &["errors.stall_after=500ms"], Clock::manual());
         let engine = start(&stream, 1 << 20);
         let path = file(folder.path(), 5);
         let stalled = StalledFile::new(path.clone());
@@ -156,27 +147,10 @@ fn the_watchdog_names_a_read_that_hangs_and_forgets_it_afterwards() {
 }
 
 #[test]
-fn the_watchdog_names_the_sample_that_an_operation_holds() {
-    on_engine_thread(|| async {
-        let folder = tempfile::tempdir().unwrap();
-        let operations = "stage.work.operations=[{ op = \"delay\", milliseconds = 2000 }]";
-        let keys = [operations, "errors.stall_after=500ms", "batch.size=1"];
-        let stream = stream_with(folder.path(), &keys);
-        let engine = start(&stream, 1 << 20);
-        let mut client = Client::attach(&engine, false);
-        let found = stall(&engine, |stall| stall.sentence.contains("its operations")).await;
-        assert!(found.sample.is_some_and(|sample| sample < 3), "{found:?}");
-        assert!(found.path.is_some_and(|path| path.ends_with(".npy")));
-        assert!(found.seconds >= 0.5 && found.sentence.contains("in stage `work`"));
-        client.next().await;
-    });
-}
-
-#[test]
 fn the_watchdog_names_a_trainer_that_takes_nothing() {
     on_engine_thread(|| async {
         let folder = tempfile::tempdir().unwrap();
-        let stream = stream_with(folder.path(), &["errors.stall_after=500ms"]);
+        let stream = stream_with(folder.path(), &["errors.stall_after=500ms"], Clock::manual());
         let engine = start(&stream, 1 << 20);
         let mut client = Client::attach(&engine, false);
         let found = stall(&engine, |stall| stall.stage == "trainer").await;

@@ -11,7 +11,7 @@ use std::time::Instant;
 use forebay_protocol::clock::monotonic_ns;
 
 use super::*;
-use forebay_observe::DaemonReport;
+use forebay_observe::{DaemonReport, QueueReport};
 use forebay_source::storage::SlowFolder;
 
 /// What a scripted trainer does with batches.
@@ -44,6 +44,8 @@ struct Case {
     milliseconds: u64,
     limit: &'static str,
     says: &'static [&'static str],
+    /// Whether the figures of the ring are those of such a pipeline.
+    ring: fn(&QueueReport) -> bool,
 }
 
 /// What most cases have in common.
@@ -59,17 +61,17 @@ const CASE: Case = Case {
     milliseconds: 1200,
     limit: "",
     says: &[],
+    ring: |_| true,
 };
+
+/// Within fifteen in a hundred.
+fn is_about(found: f64, expected: f64) -> bool {
+    (found / expected - 1.0).abs() <= 0.15
+}
 
 impl Case {
     fn stream(&self, folder: &Path) -> Arc<Stream> {
-        let data = folder.join("data");
-        std::fs::create_dir_all(&data).unwrap();
-        for sample in 0..SAMPLES {
-            let elements: Vec<u8> = (0..4).flat_map(|_| sample.to_le_bytes()).collect();
-            let bytes = npy_bytes("<i8", false, "(4,)", &elements);
-            std::fs::write(data.join(format!("{sample:03}.npy")), bytes).unwrap();
-        }
+        write_samples(&folder.join("data"), false);
         let mut text = format!(
             "dataset = {{ format = \"npy\", path = \"data\", index = \"index\" }}\nbatch.size = {}\nring.slots = {}\n{}\n",
             self.batch, self.slots, self.keys
@@ -88,9 +90,7 @@ impl Case {
                  {milliseconds:?}{probability} }}]\n"
             ));
         }
-        let path = folder.join("stream.toml");
-        std::fs::write(&path, text).unwrap();
-        let config = Config::from_file(&path, &[]).unwrap();
+        let config = read_config(folder, &text, &[]);
         Arc::new(Stream::open(config, 2, OpenOptions::default(), Clock::system()).unwrap())
     }
 
@@ -109,17 +109,12 @@ impl Case {
                 threads,
                 max_threads: threads * 2,
                 fallback_threads: threads,
-                policy: CpuPolicy::Normal,
-                nice: 0,
                 // So many that cores are never short.
                 granted_cores: 64.0,
                 limit_cores: self.limit_cores,
-                cores: Vec::new(),
-                refused_cores: Vec::new(),
+                ..pool()
             };
-            let engine = Engine::start(vec![stream], pool, 1 << 20, Clock::system()).unwrap();
-            let driven = Rc::clone(&engine);
-            tokio::task::spawn_local(async move { run_on_wake(driven).await });
+            let engine = start_pool(&stream, 1 << 20, pool);
             let mut trainer = Trainer::attach(&engine, self.script, 0, 1);
             trainer.train_for(Duration::from_millis(self.milliseconds)).await;
             let found = engine.borrow().report();
@@ -134,7 +129,8 @@ impl Case {
         let report = self.run();
         let verdict = &report.verdict;
         let lacks = self.says.iter().find(|words| !verdict.sentence.contains(**words));
-        if verdict.limit == self.limit && lacks.is_none() {
+        let ring = report.sessions[0].ring.as_ref();
+        if verdict.limit == self.limit && lacks.is_none() && ring.is_some_and(self.ring) {
             return Ok(());
         }
         let stages: Vec<String> = report.stages.iter().map(|stage| format!("{stage:?}")).collect();
@@ -186,7 +182,7 @@ impl Trainer {
         }
     }
 
-    /// As a client does: it sleeps over an empty ring, and tells how long it waited.
+    /// As a client does: it sleeps over an empty ring, and counts how long it waited.
     async fn take(&mut self) -> Descriptor {
         let client = &mut self.client;
         let asked = monotonic_ns();
@@ -214,6 +210,12 @@ const CASES: &[Case] = &[
         stages: &[("a", 1, "delay", 6.0), ("b", 1, "delay", 2.0), ("c", 1, "delay", 2.0)],
         limit: "a",
         says: &["the stage `a`", "of 1 threads are busy", "raise its `concurrency` from 1"],
+        // A batch takes the one thread of `a` 48 ms.
+        ring: |ring| {
+            is_about(ring.ave_get_time, 0.048)
+                && is_about(ring.qps, 1.0 / 0.048)
+                && ring.occupancy_rate <= 0.05
+        },
         ..CASE
     },
     Case {
@@ -222,6 +224,7 @@ const CASES: &[Case] = &[
         script: Script { step_ms: 40, holds: 3, ..HUNGRY },
         limit: "trainer",
         says: &["loading is not the limit", "%"],
+        ring: |ring| is_about(ring.occupancy_rate, 1.0),
         ..CASE
     },
     Case {
