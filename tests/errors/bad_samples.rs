@@ -1,9 +1,9 @@
-//! Samples that are broken or gone.
+//! Samples that are broken.
 
 use std::path::{Path, PathBuf};
 
-use forebay_client::{Error, Loader};
-use forebay_tests::taken::{ids, take_epoch};
+use forebay_client::Error;
+use forebay_tests::taken::{ids, take, take_epoch, until_error};
 use forebay_tests::{Daemon, Taken, TestDir, data, program, test_dir};
 
 const IMAGES: u64 = 60;
@@ -26,18 +26,6 @@ fn images(dir: &TestDir) -> PathBuf {
     images
 }
 
-/// What comes before the error, and the error.
-fn until_error(loader: &mut Loader) -> (Vec<Taken>, Error) {
-    let mut batches = Vec::new();
-    loop {
-        match loader.next_batch() {
-            Ok(Some(batch)) => batches.push(Taken::of(&batch)),
-            Ok(None) => {}
-            Err(error) => return (batches, error),
-        }
-    }
-}
-
 #[test]
 fn under_fail_a_broken_file_is_named_after_all_batches_before_it() {
     let dir = TestDir::new();
@@ -46,7 +34,7 @@ fn under_fail_a_broken_file_is_named_after_all_batches_before_it() {
     let mut whole = test_dir::loader(config.as_path(), 0, 1).attach().unwrap();
     let expected = take_epoch(&mut whole);
     drop(whole);
-    // Two broken files of one batch and one of a later batch: always the first row is told.
+    // Two broken files of one batch and one of a later batch: the error always names the first row.
     let (first, second) = (expected[4].ids[3], expected[4].ids[6]);
     for id in [first, second, expected[5].ids[0]] {
         break_file(&file_of(&images, u64::try_from(id).unwrap()));
@@ -144,7 +132,7 @@ fn more_bad_samples_than_the_budget_end_the_run_at_the_same_batch() {
     }
     // A state keeps the count: what was spent is spent.
     let mut loader = test_dir::loader(config.as_path(), 0, 1).attach().unwrap();
-    let first: Vec<Taken> = forebay_tests::taken::take(&mut loader, 2);
+    let first: Vec<Taken> = take(&mut loader, 2);
     let state = loader.state(0).unwrap();
     assert!(state.substitutes >= 1, "{state:?}");
     drop(loader);
@@ -152,31 +140,4 @@ fn more_bad_samples_than_the_budget_end_the_run_at_the_same_batch() {
     let (rest, error) = until_error(&mut loader);
     assert!(matches!(error, Error::BadSample(_)), "{error:?}");
     assert_eq!([first, rest].concat(), seen.unwrap());
-}
-
-#[test]
-fn a_file_that_vanished_is_tried_again_and_then_ends_the_run_by_name() {
-    let dir = TestDir::new();
-    let images = images(&dir);
-    // Also under `substitute`: whether a file is there depends on time.
-    let keys = "order.epochs = 1\nerrors.on_bad_sample = \"substitute\"";
-    let config = dir.config("train.toml", &data::image_config(&images, keys));
-    let daemon = Daemon::serve(&dir, &config);
-    let expected = take_epoch(&mut daemon.loader(0, 1).attach().unwrap());
-    let path = file_of(&images, u64::try_from(expected[3].ids[5]).unwrap());
-    let hidden = dir.path("hidden.jpg");
-    std::fs::rename(&path, &hidden).unwrap();
-    let (batches, error) = until_error(&mut daemon.loader(0, 1).attach().unwrap());
-    let Error::Storage(message) = error else { panic!("{error:?}") };
-    assert_eq!(batches, expected[..3]);
-    assert!(message.contains(path.to_str().unwrap()) && message.contains("vanished"), "{message}");
-    // It comes back while it is tried again; retries go on for two seconds.
-    let mut loader = daemon.loader(0, 1).attach().unwrap();
-    let back = std::thread::spawn(move || {
-        std::thread::sleep(std::time::Duration::from_millis(300));
-        std::fs::rename(hidden, path).unwrap();
-    });
-    assert_eq!(take_epoch(&mut loader), expected);
-    back.join().unwrap();
-    assert!(daemon.end(nix::sys::signal::Signal::SIGTERM).1.contains("retry_in_ms"));
 }

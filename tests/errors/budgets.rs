@@ -12,36 +12,10 @@ fn limited(dir: &TestDir, limit: &str, arguments: &[&str], config: &Path) -> pro
 }
 
 #[test]
-fn too_few_descriptors_are_told_of_with_the_remedy_or_are_enough() {
-    let dir = TestDir::new();
-    let images = dir.path("images");
-    data::images(&images, 64, 4);
-    let keys = "order.epochs = 1\nbatch.last = \"short\"";
-    let config = dir.config("train.toml", &data::image_config(&images, keys));
-    let mut succeeded = 0;
-    for descriptors in [8, 12, 16, 20, 24, 64] {
-        let outcome = limited(&dir, &format!("-n {descriptors}"), &["bench", "--json"], &config);
-        if outcome.status.success() {
-            succeeded += 1;
-            assert_eq!(outcome.json()["samples"].as_u64(), Some(64), "{outcome:?}");
-            continue;
-        }
-        let told = ["ulimit -n", "Too many open files", "os error 24"];
-        assert!(
-            told.iter().any(|part| outcome.stderr.contains(part)),
-            "{descriptors}: {outcome:?}"
-        );
-    }
-    assert!(succeeded >= 1, "64 are enough");
-}
-
-#[test]
 fn an_address_space_that_is_too_small_is_an_error_and_no_signal() {
     use std::os::unix::process::ExitStatusExt as _;
     let dir = TestDir::new();
-    let images = dir.path("images");
-    data::images(&images, 16, 2);
-    let config = dir.config("train.toml", &data::image_config(&images, "order.epochs = 1"));
+    let config = dir.image_stream(16, 2, "order.epochs = 1");
     // Room for the program and its libraries, none for a ring of 512 MiB.
     let text = std::fs::read_to_string(&config).unwrap();
     let text = text
@@ -108,8 +82,7 @@ fn an_attach_beyond_ring_memory_is_refused_and_nobody_else_suffers() {
 #[test]
 fn a_daemon_at_work_stays_within_its_plan() {
     let dir = TestDir::new();
-    data::images(&dir.path("images"), 64, 4);
-    let config = dir.config("train.toml", &data::image_config(&dir.path("images"), ""));
+    let config = dir.image_stream(64, 4, "");
     let mut check = dir.forebay(&["check", "--json"]);
     let plan = program::run(check.arg(&config)).json();
     let planned_bytes = plan["streams"][0]["memory_bytes"].as_u64().unwrap();

@@ -3,10 +3,9 @@
 
 #![forbid(unsafe_code)]
 
-mod array_files;
 mod bad_samples;
 mod broken_files;
 mod budgets;
-mod corpus;
+mod changing_files;
 mod mistakes;
 mod stalls;

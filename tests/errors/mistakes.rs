@@ -22,6 +22,7 @@ fn assert_refused(finished: &Finished, parts: &[&str]) {
     }
 }
 
+/// All mistakes that need no data are tested in `crates/config`.
 #[test]
 fn mistakes_in_a_configuration_name_file_line_and_key() {
     let dir = TestDir::new();
@@ -33,19 +34,6 @@ fn mistakes_in_a_configuration_name_file_line_and_key() {
     let path = dir.path("train.toml");
     for (text, line, parts) in [
         (good.replace("size = 4", "sise = 4"), 7, vec!["batch.sise", "batch.size"]),
-        (good.replace("size = 4", "size = 0"), 7, vec!["batch.size"]),
-        (good.replace("size = 4", "size = \"four\""), 7, vec!["batch.size"]),
-        (good.replace("size = 4", "size = "), 7, vec!["TOML"]),
-        (good.replace("imagenet-train", "imagenet-trian"), 1, vec!["preset", "imagenet-train"]),
-        (format!("{good}last = \"dorp\"\n"), 8, vec!["batch.last", "drop"]),
-        (format!("{good}[ring]\nmemory = \"2 giga\"\n"), 9, vec!["ring.memory"]),
-        (format!("{good}[ring]\nslots = 2\n"), 9, vec!["ring.slots", "3"]),
-        (format!("{good}[errors]\nbudget = \"many\"\n"), 9, vec!["errors.budget"]),
-        (
-            format!("{good}[[stage]]\nname = \"a\"\noperations = [{{ op = \"decode-imge\" }}]\n"),
-            10,
-            vec!["decode-image"],
-        ),
         (
             format!(
                 "{good}[[stage]]\nname = \"a\"\noperations = [{{ op = \"center-crop\", size = 8 }}]\n"
@@ -57,11 +45,6 @@ fn mistakes_in_a_configuration_name_file_line_and_key() {
             format!("{good}[output.image]\ndtype = \"float64\"\non = \"gpu\"\n"),
             10,
             vec!["output.image.on", "float64", "float32", "remove `on`"],
-        ),
-        (
-            good.replace(&format!("{:?}", dir.path("images").display()), "\"${NO_SUCH_NAME}\""),
-            4,
-            vec!["NO_SUCH_NAME"],
         ),
     ] {
         std::fs::write(&path, &text).unwrap();
@@ -85,8 +68,7 @@ fn mistakes_in_a_configuration_name_file_line_and_key() {
 fn data_that_cannot_be_used_is_named() {
     let dir = TestDir::new();
     let images = dir.path("images");
-    data::images(&images, 8, 2);
-    let config = dir.config("train.toml", &data::image_config(&images, ""));
+    let config = dir.image_stream(8, 2, "");
     assert!(check(&dir, &config).status.success());
     std::fs::create_dir(images.join("empty-class")).unwrap();
     assert_refused(&check(&dir, &config), &["empty-class", "remove the folder"]);
@@ -115,8 +97,7 @@ fn data_that_cannot_be_used_is_named() {
 fn a_folder_without_permission_is_named() {
     let dir = TestDir::new();
     let images = dir.path("images");
-    data::images(&images, 8, 2);
-    let config = dir.config("train.toml", &data::image_config(&images, ""));
+    let config = dir.image_stream(8, 2, "");
     let locked = images.join("class-001");
     std::fs::set_permissions(&locked, std::fs::Permissions::from_mode(0o000)).unwrap();
     let readable = std::fs::read_dir(&locked).is_ok();
@@ -131,8 +112,7 @@ fn a_folder_without_permission_is_named() {
 #[test]
 fn a_plan_that_does_not_fit_names_the_key_to_change() {
     let dir = TestDir::new();
-    data::stack(&dir.path("data"), 40);
-    let config = dir.config("train.toml", &data::stack_config(&dir.path("data"), ""));
+    let config = dir.stack_stream(40, "");
     for command in ["check", "serve"] {
         let mut refused = dir.forebay(&[command]);
         refused.arg(&config).args(["--set", "ring.memory=16MiB"]);
@@ -147,22 +127,20 @@ fn a_plan_that_does_not_fit_names_the_key_to_change() {
 }
 
 #[test]
-fn a_socket_path_that_is_too_long_says_how_long_it_may_be() {
+fn a_socket_that_cannot_be_is_named() {
     let dir = TestDir::new();
-    data::stack(&dir.path("data"), 40);
-    let config = dir.config("train.toml", &data::stack_config(&dir.path("data"), ""));
-    let socket = dir.path(&format!("{}.sock", "s".repeat(120)));
-    let mut serve = dir.forebay(&["serve"]);
-    serve.arg(&config).arg("--socket").arg(&socket);
-    assert_refused(&program::run(&mut serve), &["107", "listen.socket"]);
-    let file = dir.path("a-file");
-    std::fs::write(&file, "").unwrap();
-    let mut serve = dir.forebay(&["serve"]);
-    serve.arg(&config).arg("--socket").arg(&file);
-    assert_refused(&program::run(&mut serve), &["a-file", "no socket"]);
-    let mut serve = dir.forebay(&["serve"]);
-    serve.arg(&config).arg("--socket").arg(dir.path("nowhere/daemon.sock"));
-    assert_refused(&program::run(&mut serve), &["nowhere/daemon.sock"]);
+    let config = dir.stack_stream(40, "");
+    std::fs::write(dir.path("a-file"), "").unwrap();
+    let long = format!("{}.sock", "s".repeat(120));
+    for (name, parts) in [
+        (&*long, ["107", "listen.socket"]),
+        ("a-file", ["a-file", "no socket"]),
+        ("nowhere/daemon.sock", ["nowhere", "daemon.sock"]),
+    ] {
+        let mut serve = dir.forebay(&["serve"]);
+        serve.arg(&config).arg("--socket").arg(dir.path(name));
+        assert_refused(&program::run(&mut serve), &parts);
+    }
 }
 
 #[test]

@@ -41,9 +41,7 @@ fn a_time_out_names_the_stage_the_sample_and_the_file_and_so_do_stats_and_log() 
 #[test]
 fn a_time_out_of_a_daemon_that_is_stopped_says_that_it_does_not_answer() {
     let dir = TestDir::new();
-    let images = dir.path("images");
-    data::images(&images, 8, 2);
-    let config = dir.config("train.toml", &data::image_config(&images, ""));
+    let config = dir.image_stream(8, 2, "");
     let daemon = Daemon::serve(&dir, &config);
     let mut loader = daemon.loader(0, 1).timeout(Duration::from_secs(2)).attach().unwrap();
     loader.next_batch().unwrap().unwrap();

@@ -7,14 +7,14 @@
 //!                         (the client moves all but the fault, which is the daemon's)
 //!   client and daemon:    Live ──the daemon dies──► Draining ──► Restarting ──► Reattaching ──► Live, or Lost
 //!                         (the loader's next call drains and reattaches; the supervisor's thread starts or finds the daemon)
-//!   position:             at a place ──next_batch──► epoch open ──its end is told, a jump──► at a place
+//!   position:             at a place ──next_batch──► epoch open ──its end, a jump──► at a place
 //!                         (the loader alone; a jump has a serial, and batches of older serials go back unread)
 //!   slot:                 free ──► filling ──► published ──taken──► leased ──the last clone is dropped──► free
 //!                         (the daemon up to published; any thread of the client drops)
 //! ```
 //! The four move independently, so proptest draws operations that move each of them in any order. After each operation
 //! the loader has done what the [`model`] says, all batches that are held have their bytes, and no more slots are held
-//! than there are. The cases run in a process of their own, whose descriptors are nobody else's.
+//! than there are. The cases run in a process of their own, so that all its descriptors are theirs.
 //!
 //! `PROPTEST_CASES=5000` runs as many lives; left out, some dozens.
 
@@ -27,7 +27,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use forebay_client::{Builder, Error, Position, State, Target};
-use forebay_tests::{Daemon, TestDir, data, is_running, test_dir, wait_until};
+use forebay_tests::{Daemon, TestDir, is_running, names_in, test_dir, wait_until};
 use model::{BATCH, EPOCHS, MOST_RANKS, Model, Reference, SAMPLES};
 use nix::sys::signal::Signal;
 use proptest::prelude::*;
@@ -226,9 +226,11 @@ impl<'a> World<'a> {
         let sleep = move || thread::sleep(Duration::from_micros(pause.unwrap_or(0)));
         if let Some(daemon) = self.daemon.take() {
             let (dir, config, setting) = (Arc::clone(&self.dir), self.config.clone(), self.setting);
+            // Its client finds no socket after a clean end, and one that refuses it after a kill.
+            let signal = if pause.is_none() { Signal::SIGTERM } else { Signal::SIGKILL };
             self.supervisor = Some(thread::spawn(move || {
                 sleep();
-                let _ = daemon.end(Signal::SIGKILL);
+                let _ = daemon.end(signal);
                 serve(&dir, &config, setting)
             }));
             return;
@@ -257,7 +259,9 @@ impl<'a> World<'a> {
         self.daemon_is_there();
         self.sessions[rank].loader.stats().unwrap();
         let rival = self.builder(u32::try_from(rank).unwrap()).attach();
-        assert!(matches!(rival, Err(Error::Taken(_))), "{rival:?}");
+        let Err(Error::Taken(message)) = rival else { panic!("{rival:?}") };
+        let place = format!("rank {rank} of {}", self.setting.world_size);
+        assert!(message.contains("`train`") && message.contains(&place), "{message}");
     }
 
     fn seek_nowhere(&mut self, rank: usize, next: Where) {
@@ -373,16 +377,15 @@ impl<'a> World<'a> {
 }
 
 fn descriptors() -> usize {
-    std::fs::read_dir("/proc/self/fd").unwrap().count()
+    names_in(Path::new("/proc/self/fd")).len()
 }
 
 #[test]
 #[ignore = "the test below runs it in a process of its own"]
 fn lives() {
     let dir = Arc::new(TestDir::new());
-    data::stack(&dir.path("data"), SAMPLES);
     let keys = format!("batch.last = \"short\"\norder.seed = 23\norder.epochs = {EPOCHS}");
-    let config = dir.config("train.toml", &data::stack_config(&dir.path("data"), &keys));
+    let config = dir.stack_stream(SAMPLES, &keys);
     let reference = Reference::of(&Daemon::serve(&dir, &config));
     let mut runner = ProptestConfig {
         failure_persistence: None,

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use forebay_tests::TestDir;
 use forebay_tests::program::{Finished, run};
-use forebay_tests::{TestDir, data};
 use serde_json::Value;
 
 const TRAINER: &str = env!("CARGO_BIN_EXE_forebay-test-device");
@@ -77,9 +77,8 @@ fn batches(lines: &[Value]) -> Vec<Value> {
 /// at the end of each epoch.
 fn stream() -> (TestDir, String) {
     let dir = TestDir::new();
-    data::images(&dir.path("images"), 90, 3);
     let keys = "order.epochs = 3\nring.slots = 3\nring.hold = 1\nbatch.last = \"short\"";
-    let config = dir.config("train.toml", &data::image_config(&dir.path("images"), keys));
+    let config = dir.image_stream(90, 3, keys);
     let config = config.to_str().unwrap().to_owned();
     (dir, config)
 }

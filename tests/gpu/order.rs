@@ -56,58 +56,6 @@ fn batches_kept_dropped_and_read_on_other_streams_stay_what_they_are() {
 }
 
 #[test]
-fn rows_of_different_lengths_come_with_their_table() {
-    let dir = forebay_tests::TestDir::new();
-    data::sentences(&dir.path("sentences"), 60);
-    let config = dir.config(
-        "text.toml",
-        &format!(
-            "dataset.path = {:?}\ndataset.format = \"npz\"\nbatch.size = 9\nbatch.last = \"short\"\n\
-             stage = [{{ name = \"copy\", concurrency = 2, operations = [] }}]\nring.slots = 3\nring.hold = 1\n\
-             output.tokens = {{ ragged = true, max_bytes = \"64B\" }}\n",
-            dir.path("sentences").display()
-        ),
-    );
-    let config = config.to_str().unwrap();
-    let host = lines(trainer(&dir, &[&format!("host={config}"), "epoch"]));
-    let mut command = trainer(&dir, &["keep=2", &format!("use={config}"), "epoch"]);
-    command.env(SLOW.0, SLOW.1);
-    assert_eq!(batches(&lines(command)), batches(&host));
-    assert_eq!(batches(&host).len(), 7);
-}
-
-#[test]
-fn the_state_counts_what_was_handed_over_and_jumps_discard_the_rest() {
-    let (dir, config) = stream();
-    let host = lines(trainer(&dir, &[&format!("host={config}"), "epoch", "epoch", "epoch"]));
-    let host = batches(&host);
-    let of_use = format!("use={config}");
-    let arguments = ["ahead=3", &of_use, "take=5", "state", "stats", "take=100", "take=4", "stats"];
-    let device = lines(trainer(&dir, &arguments));
-    let state = device.iter().find_map(|line| line["state"].as_str()).unwrap().to_owned();
-    // `take` begins no epoch anew while one is open: it goes on.
-    let digests = |lines: &[serde_json::Value]| {
-        lines.iter().map(|line| line["digest"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
-    };
-    assert_eq!(digests(&batches(&device)), digests(&host[..16]));
-    let rest = lines(trainer(&dir, &[&of_use, &format!("load={state}"), "take=100", "take=100"]));
-    assert_eq!(digests(&batches(&rest)), digests(&host[5..24]));
-    // An epoch left in its middle, and the state inside the next one.
-    let left = lines(trainer(&dir, &[&of_use, "take=3", "begin", "take=2", "state"]));
-    let state = left.iter().find_map(|line| line["state"].as_str()).unwrap();
-    let state: serde_json::Value = serde_json::from_str(state).unwrap();
-    assert_eq!((&state["epoch"], &state["samples"]), (&json!(1), &json!(16)), "{state}");
-    // In the middle of an epoch to the start of the last one, and back.
-    let there = lines(trainer(
-        &dir,
-        &["ahead=3", &of_use, "take=3", "set-epoch=2", "take=2", "set-epoch=0", "take=3", "stats"],
-    ));
-    let expected = [&host[..3], &host[24..26], &host[..3]].concat();
-    assert_eq!(digests(&batches(&there)), digests(&expected));
-    assert_eq!(there.last().unwrap()["given_up"], json!(9 + 10));
-}
-
-#[test]
 fn an_epoch_left_at_its_last_batch_leaves_no_trace_of_what_was_uploaded_in_vain() {
     let (dir, config) = stream();
     let host = lines(trainer(&dir, &[&format!("host={config}"), "epoch", "epoch"]));

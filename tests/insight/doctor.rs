@@ -52,9 +52,8 @@ fn what_to_change_comes_first_and_each_has_its_remedy() {
 #[test]
 fn what_does_not_work_is_first_and_fails() {
     let dir = TestDir::new();
-    data::stack(&dir.path("data"), 20);
     let keys = "ring.memory = \"1MiB\"\nring.slots = 60000";
-    let config = dir.config("train.toml", &data::stack_config(&dir.path("data"), keys));
+    let config = dir.stack_stream(20, keys);
     let told = doctor(&dir, &config, &[]);
     assert_eq!(told.status.code(), Some(1));
     assert!(told.stdout.starts_with("1. configuration (does not work)"), "{}", told.stdout);

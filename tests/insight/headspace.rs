@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use forebay_client::Loader;
 use forebay_tests::program::Finished;
-use forebay_tests::{Daemon, TestDir, data, program};
+use forebay_tests::{Daemon, TestDir, program};
 use serde_json::Value;
 
 /// What the loader takes for a batch: one thread sleeps so long for each of its samples.
@@ -16,33 +16,31 @@ const LOADING: Duration = Duration::from_millis(20);
 
 /// A configuration whose one stage sleeps, and whose batches have one sample.
 fn config(dir: &TestDir, more: &str) -> PathBuf {
-    data::stack(&dir.path("data"), 400);
-    let text = format!(
-        "dataset.format = \"npy\"\ndataset.path = \"{}\"\nbatch.size = 1\norder.epochs = 50\n{more}\n\
-         [[stage]]\nname = \"slow\"\nconcurrency = 1\n\
-         operations = [{{ op = \"delay\", milliseconds = {} }}]\n",
-        dir.path("data").join("samples.npy").display(),
-        LOADING.as_millis()
-    );
-    dir.config("train.toml", &text)
+    let milliseconds = LOADING.as_millis();
+    let delay = format!("{{ op = \"delay\", milliseconds = {milliseconds} }}");
+    let stage = format!("{{ name = \"slow\", concurrency = 1, operations = [{delay}] }}");
+    let path = dir.staged_stream(400, &format!("order.epochs = 50\n{more}"), &stage);
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text.replace("batch.size = 4", "batch.size = 1")).unwrap();
+    path
 }
 
-/// A trainer that takes so long for a step, until it is dropped. `change` writes into its batches.
-struct Trainer {
+/// A trainer that takes so long for a step, until it is dropped.
+pub(crate) struct Trainer {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<Vec<Step>>>,
 }
 
 /// A batch as the trainer saw it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Step {
+pub(crate) struct Step {
     epoch: u64,
     samples: u64,
     is_replayed: bool,
 }
 
 impl Trainer {
-    fn start(mut loader: Loader, step: Duration, hold: usize) -> Self {
+    pub(crate) fn start(mut loader: Loader, step: Duration, hold: usize) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = thread::spawn(move || {
@@ -67,6 +65,14 @@ impl Trainer {
     fn end(mut self) -> Vec<Step> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.take().unwrap().join().unwrap()
+    }
+}
+
+impl Drop for Trainer {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let ended = self.thread.take().map(JoinHandle::join);
+        assert!(thread::panicking() || !matches!(ended, Some(Err(_))), "the trainer failed");
     }
 }
 
@@ -117,23 +123,12 @@ fn told_within_three_points(share: f64) {
 }
 
 #[test]
-fn a_headspace_of_nothing_is_told() {
-    told_within_three_points(0.0);
-}
-
-#[test]
-fn a_headspace_of_5_percent_is_told() {
-    told_within_three_points(0.05);
-}
-
-#[test]
-fn a_headspace_of_13_percent_is_told() {
-    told_within_three_points(0.13);
-}
-
-#[test]
-fn a_headspace_of_45_percent_is_told() {
-    told_within_three_points(0.45);
+fn a_headspace_is_told_from_none_to_45_percent() {
+    thread::scope(|scope| {
+        for share in [0.0, 0.05, 0.13, 0.45] {
+            scope.spawn(move || told_within_three_points(share));
+        }
+    });
 }
 
 #[test]
@@ -209,8 +204,7 @@ fn a_killed_command_lets_the_trainer_have_its_data_again() {
         thread::sleep(Duration::from_millis(100));
         observed()["position"]["samples"].as_u64() == before
     });
-    command.kill().unwrap();
-    command.wait().unwrap();
+    program::kill(&mut command);
     let stands = observed()["position"].clone();
     forebay_tests::wait_until("the stream goes on", || observed()["position"] != stands);
     assert_nothing_is_lost(&trainer.end(), 1);

@@ -12,13 +12,9 @@ fn profile(dir: &TestDir, config: &std::path::Path) -> Value {
 #[test]
 fn a_stage_that_sleeps_scales_with_its_threads() {
     let dir = TestDir::new();
-    data::stack(&dir.path("data"), 400);
-    let text = data::stack_config(&dir.path("data"), "").replace(
-        "{ name = \"copy\", concurrency = 2, operations = [] }",
-        "{ name = \"quick\", operations = [] }, \
-         { name = \"sleepy\", concurrency = 2, operations = [{ op = \"delay\", milliseconds = 5 }] }",
-    );
-    let config = dir.config("train.toml", &text);
+    let stages = "{ name = \"quick\", operations = [] }, \
+                  { name = \"sleepy\", concurrency = 2, operations = [{ op = \"delay\", milliseconds = 5 }] }";
+    let config = dir.staged_stream(400, "", stages);
     let json = profile(&dir, &config);
     let stages = json["stages"].as_array().unwrap();
     let names: Vec<&str> = stages.iter().map(|stage| stage["name"].as_str().unwrap()).collect();
@@ -72,8 +68,7 @@ fn stages_of_pictures_are_run_one_by_one_and_printed_for_a_person() {
 #[test]
 fn a_dataset_that_cannot_be_read_is_said_to_be_so() {
     let dir = TestDir::new();
-    data::images(&dir.path("images"), 20, 2);
-    let config = dir.config("train.toml", &data::image_config(&dir.path("images"), ""));
+    let config = dir.image_stream(20, 2, "");
     let checked = program::run(dir.forebay(&["check", "--plan-only"]).arg(&config));
     assert!(checked.status.success(), "{checked:?}");
     for class in std::fs::read_dir(dir.path("images")).unwrap() {

@@ -35,13 +35,3 @@ fn a_measured_run_writes_its_data_into_a_page() {
         .collect();
     assert!(left.is_empty(), "{left:?}");
 }
-
-#[test]
-fn an_unwritable_report_is_an_error_before_the_run() {
-    let dir = TestDir::new();
-    // No data: a run that began would say so.
-    let config = dir.config("train.toml", &data::stack_config(&dir.path("data"), ""));
-    let page = dir.path("no/such/folder/out.html");
-    let run = program::run(dir.forebay(&["bench", "--report"]).arg(&page).arg(&config));
-    assert!(run.status.code() == Some(1) && run.stderr.contains("cannot write"), "{run:?}");
-}

@@ -4,55 +4,29 @@ use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::process::{Child, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use forebay_tests::{Daemon, TestDir, data, program, wait_until};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use forebay_tests::{Daemon, TestDir, program, wait_until};
+use nix::sys::signal::Signal;
 use rustix::fs::{Mode, OFlags};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
-/// A daemon whose one trainer takes batches until this is dropped.
-struct AtWork {
-    daemon: Daemon,
-    stop: Arc<AtomicBool>,
-    trainer: Option<JoinHandle<()>>,
-}
+use crate::headspace::Trainer;
 
-impl AtWork {
-    fn start(dir: &TestDir) -> Self {
-        data::stack(&dir.path("data"), 40);
-        let config = dir.config("train.toml", &data::stack_config(&dir.path("data"), ""));
-        let daemon = Daemon::serve(dir, &config);
-        let mut loader = daemon.loader(0, 1).attach().unwrap();
-        let stop = Arc::new(AtomicBool::new(false));
-        let asked = Arc::clone(&stop);
-        let trainer = std::thread::spawn(move || {
-            while !asked.load(Ordering::Relaxed) {
-                loader.next_batch().unwrap();
-                std::thread::sleep(std::time::Duration::from_millis(5));
-            }
-        });
-        Self { daemon, stop, trainer: Some(trainer) }
-    }
-}
-
-impl Drop for AtWork {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        let ended = self.trainer.take().map(JoinHandle::join);
-        assert!(std::thread::panicking() || matches!(ended, Some(Ok(()))), "the trainer failed");
-    }
+/// A daemon, and a trainer that takes batches until it is dropped.
+fn at_work(dir: &TestDir) -> (Daemon, Trainer) {
+    let daemon = Daemon::serve(dir, &dir.stack_stream(40, ""));
+    let loader = daemon.loader(0, 1).attach().unwrap();
+    (daemon, Trainer::start(loader, std::time::Duration::from_millis(5), 0))
 }
 
 #[test]
 fn top_prints_one_screen_where_there_is_no_terminal() {
     let dir = TestDir::new();
-    let at_work = AtWork::start(&dir);
-    let shown = program::run(dir.forebay(&["top", "--once"]).arg(&at_work.daemon.socket));
+    let (daemon, _trainer) = at_work(&dir);
+    let shown = program::run(dir.forebay(&["top", "--once"]).arg(&daemon.socket));
     assert!(shown.status.success(), "{shown:?}");
     for word in ["train, rank 0 of 1", "samples/s", "fetch", "copy", "▸", "ring", "cores", "memory"]
     {
@@ -64,7 +38,7 @@ fn top_prints_one_screen_where_there_is_no_terminal() {
         shown.stdout
     );
     // Standard output is a pipe here, so `--once` goes without saying.
-    let table = program::run(dir.forebay(&["top", "--all"]).arg(&at_work.daemon.socket));
+    let table = program::run(dir.forebay(&["top", "--all"]).arg(&daemon.socket));
     assert!(table.stdout.contains("1 sessions of 1 daemons"), "{table:?}");
     assert!(table.stdout.contains("\n    0  train"), "{table:?}");
 }
@@ -121,7 +95,7 @@ impl Terminal {
         let kept = Arc::clone(&written);
         let reader = std::thread::spawn(move || {
             let mut bytes = [0; 4096];
-            // An error (EIO) says that nobody holds the screen any more.
+            // An error (EIO) says that no process has the screen open.
             while let Ok(count @ 1..) = output.read(&mut bytes) {
                 kept.lock().unwrap().extend_from_slice(&bytes[..count]);
             }
@@ -133,7 +107,7 @@ impl Terminal {
         String::from_utf8_lossy(&self.written.lock().unwrap()).into_owned()
     }
 
-    /// What the screen shows by now: only what changed is written, so the bytes alone do not tell.
+    /// What the screen shows by now: only what changed is written, so the last bytes are not the screen.
     fn shown(&self) -> String {
         let text = self.text();
         let mut cells = vec![vec![' '; 80]; 24];
@@ -185,8 +159,8 @@ fn assert_given_back(terminal: Terminal) {
 #[test]
 fn top_in_a_terminal_ends_by_a_key_or_a_signal_and_gives_it_back() {
     let dir = TestDir::new();
-    let mut at_work = AtWork::start(&dir);
-    let socket = at_work.daemon.socket.to_str().unwrap().to_owned();
+    let (mut daemon, _trainer) = at_work(&dir);
+    let socket = daemon.socket.to_str().unwrap().to_owned();
     let mut by_key = Terminal::run(&dir, &["top", &socket, "--every", "0.1"]);
     let by_signal = Terminal::run(&dir, &["top", "--all", &socket]);
     wait_until("both show the daemon", || {
@@ -197,22 +171,22 @@ fn top_in_a_terminal_ends_by_a_key_or_a_signal_and_gives_it_back() {
     by_key.keys.write_all(b"?").unwrap();
     wait_until("the help is shown", || by_key.shown().contains("┌ help ─"));
     // A daemon that is stopped does not hold the keys up.
-    at_work.daemon.signal(Signal::SIGSTOP);
+    daemon.signal(Signal::SIGSTOP);
     by_key.keys.write_all(b"q").unwrap();
     assert_given_back(by_key);
-    at_work.daemon.signal(Signal::SIGCONT);
-    kill(Pid::from_raw(by_signal.child.id().cast_signed()), Signal::SIGTERM).unwrap();
+    daemon.signal(Signal::SIGCONT);
+    assert!(forebay_tests::signal(by_signal.child.id(), Signal::SIGTERM));
     assert_given_back(by_signal);
-    assert!(at_work.daemon.is_running());
+    assert!(daemon.is_running());
 }
 
 /// No hang-up signal comes: the terminal is not the one of its session.
 #[test]
 fn top_ends_when_its_terminal_is_gone() {
     let dir = TestDir::new();
-    let at_work = AtWork::start(&dir);
+    let (daemon, _trainer) = at_work(&dir);
     let (keys, screen) = open_terminal();
-    let socket = at_work.daemon.socket.to_str().unwrap();
+    let socket = daemon.socket.to_str().unwrap();
     let mut child = start_in(&screen, &dir, &["top", socket, "--every", "0.1"]);
     drop(screen);
     let mut keys = File::from(keys);
@@ -229,8 +203,7 @@ fn top_ends_when_its_terminal_is_gone() {
 #[test]
 fn a_daemon_that_goes_is_told_of_and_the_one_in_its_place_is_found() {
     let dir = TestDir::new();
-    data::stack(&dir.path("data"), 40);
-    let config = dir.config("train.toml", &data::stack_config(&dir.path("data"), ""));
+    let config = dir.stack_stream(40, "");
     let daemon = Daemon::serve(&dir, &config);
     let loader = daemon.loader(0, 1).attach().unwrap();
     let socket = daemon.socket.to_str().unwrap().to_owned();

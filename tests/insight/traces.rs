@@ -1,15 +1,15 @@
 //! A trace of a running daemon: whole, sound by the rules of its format, and on the trainer's clock.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
 use forebay_protocol::clock::monotonic_ns;
-use forebay_protocol::frames::{ClientFrame, DaemonFrame, FaultKind, PROTOCOL_VERSION};
+use forebay_protocol::frames::{ClientFrame, DaemonFrame, Fault, FaultKind};
 use forebay_protocol::observing::Recording;
-use forebay_protocol::socket::{Connection, Incoming};
 use forebay_tests::taken::take_epoch;
-use forebay_tests::{Daemon, Taken, TestDir, data, program, wait_until};
+use forebay_tests::{Daemon, Raw, Taken, TestDir, names_in, program, wait_until};
 use serde_json::Value;
 
 /// Two stages that take 6 and 2 ms.
@@ -19,20 +19,12 @@ const STEP: Duration = Duration::from_millis(5);
 
 fn serve() -> (TestDir, Daemon) {
     let dir = TestDir::new();
-    data::stack(&dir.path("data"), 400);
     let stages = STAGES.map(|(name, milliseconds)| {
         format!(
             "{{ name = {name:?}, concurrency = 2, operations = [{{ op = \"delay\", milliseconds = {milliseconds} }}] }}"
         )
     });
-    let path = dir.path("data/samples.npy");
-    let text = format!(
-        "dataset.path = {:?}\ndataset.format = \"npy\"\nbatch.size = 4\nstage = [{}]\n",
-        path.display(),
-        stages.join(", ")
-    );
-    let config = dir.config("train.toml", &text);
-    let daemon = Daemon::serve(&dir, &config);
+    let daemon = Daemon::serve(&dir, &dir.staged_stream(400, "", &stages.join(", ")));
     (dir, daemon)
 }
 
@@ -270,74 +262,40 @@ fn a_trace_of_a_daemon_with_nothing_to_do_is_sound_too() {
     assert!(finished.status.success(), "{finished:?}");
     let trace = Trace::read(&std::fs::read_to_string(&output).unwrap());
     assert!(trace.spans.is_empty(), "{:?}", trace.spans);
-    // What another program traced comes into one file with it, on the same clock; the daemon is not asked for that.
-    drop(daemon);
-    let base = trace.whole["baseTimeNanoseconds"].as_u64().unwrap();
-    let theirs = format!(
-        "{{\"baseTimeNanoseconds\": {}, \"traceEvents\": [\
-         {{\"ph\": \"X\", \"name\": \"step\", \"pid\": 3, \"tid\": 3, \"ts\": 7000000.5, \"dur\": 2}}]}}",
-        base - 2_000_000_000
-    );
-    std::fs::write(dir.path("torch.json"), theirs).unwrap();
-    let merge = |other: &str| {
-        let arguments = ["trace", "--recorded", "trace.json", "--merge", other, "-o", "both.json"];
-        program::run(&mut dir.forebay(&arguments))
-    };
-    assert!(merge("torch.json").status.success());
-    let both: Value =
-        serde_json::from_slice(&std::fs::read(dir.path("both.json")).unwrap()).unwrap();
-    let events = both["traceEvents"].as_array().unwrap();
-    assert_eq!(events.last().unwrap()["ts"], 5_000_000.5);
-    assert_eq!(events.len(), trace.whole["traceEvents"].as_array().unwrap().len() + 1);
-    std::fs::write(dir.path("torch.json"), "{}").unwrap();
-    let refused = merge("torch.json");
-    assert!(!refused.status.success() && refused.stderr.contains("traceEvents"), "{refused:?}");
 }
 
-fn ask(daemon: &Daemon, recording: Recording) -> Connection {
-    let connection = Connection::connect(&daemon.socket).unwrap();
-    let release = "test".to_owned();
-    connection.send(&ClientFrame::Hello { protocol: PROTOCOL_VERSION, release }, &[]).unwrap();
-    connection.send(&ClientFrame::Record(recording), &[]).unwrap();
-    connection
+fn ask(daemon: &Daemon, recording: Recording) -> Raw {
+    let raw = Raw::connect(daemon);
+    raw.send(&ClientFrame::Record(recording), &[]);
+    raw
 }
 
 /// The answer to a request: descriptors, or a fault.
-fn answer(connection: &Connection) -> Result<usize, (FaultKind, String)> {
-    let mut found = None;
-    wait_until("the daemon answers", || {
-        match connection.receive::<DaemonFrame>().unwrap() {
-            Incoming::Frame(DaemonFrame::Recorded, descriptors) => {
-                found = Some(Ok(descriptors.len()));
-            }
-            Incoming::Frame(DaemonFrame::Fault(fault), _) => {
-                found = Some(Err((fault.kind, fault.message)));
-            }
-            _ => {}
-        }
-        found.is_some()
-    });
-    found.unwrap()
+fn answer(raw: &Raw) -> Result<usize, Fault> {
+    match raw.answer() {
+        Some((DaemonFrame::Recorded, descriptors)) => Ok(descriptors.len()),
+        Some((DaemonFrame::Fault(fault), _)) => Err(fault),
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]
 fn recordings_that_are_too_long_or_a_second_one_are_refused_in_words() {
     let (_place, daemon) = serve();
-    let fast = Recording::Profile { milliseconds: 1, hertz: 1001 };
-    let (kind, message) = answer(&ask(&daemon, fast)).unwrap_err();
-    assert!(kind == FaultKind::Config && message.contains("1000"), "{message}");
-    for milliseconds in [0, 60_001, u32::MAX] {
-        let (kind, message) = answer(&ask(&daemon, Recording::Trace { milliseconds })).unwrap_err();
-        assert_eq!(kind, FaultKind::Config);
-        assert!(message.contains("60 s"), "{message}");
+    for (recording, words) in [
+        (Recording::Profile { milliseconds: 1, hertz: 1001 }, "1000"),
+        (Recording::Trace { milliseconds: 0 }, "60 s"),
+        (Recording::Trace { milliseconds: 60_001 }, "60 s"),
+    ] {
+        let fault = answer(&ask(&daemon, recording)).unwrap_err();
+        assert!(fault.kind == FaultKind::Config && fault.message.contains(words), "{fault:?}");
     }
     let first = ask(&daemon, Recording::Trace { milliseconds: 400 });
     // Asked for in this order, on connections of which each is read in turn.
     std::thread::sleep(Duration::from_millis(50));
-    let second = ask(&daemon, Recording::Trace { milliseconds: 1 });
-    let (kind, message) = answer(&second).unwrap_err();
-    assert_eq!(kind, FaultKind::Taken);
-    assert!(message.contains("another recording"), "{message}");
+    let fault = answer(&ask(&daemon, Recording::Trace { milliseconds: 1 })).unwrap_err();
+    assert_eq!(fault.kind, FaultKind::Taken);
+    assert!(fault.message.contains("another recording"), "{fault:?}");
     assert_eq!(answer(&first).unwrap(), 1);
 }
 
@@ -356,10 +314,9 @@ fn whoever_hangs_up_ends_the_recording_and_harms_nobody() {
     assert!(daemon.is_running());
     // Its memory and its thread are gone.
     wait_until("no thread records", || {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap();
-        tasks.flatten().all(|task| {
-            let name = std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
-            name.trim() != "forebay-record"
-        })
+        let threads = format!("/proc/{}/task", daemon.pid());
+        let name = |thread: &String| std::fs::read_to_string(format!("{threads}/{thread}/comm"));
+        let mut names = names_in(Path::new(&threads)).into_iter();
+        names.all(|thread| name(&thread).unwrap_or_default().trim() != "forebay-record")
     });
 }

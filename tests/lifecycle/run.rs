@@ -1,38 +1,24 @@
 //! `forebay run`: the command's life and end are the daemon's.
 
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use forebay_tests::{TestDir, data, is_running, program, wait_until};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
 const TRAINER: &str = env!("CARGO_BIN_EXE_forebay-test-trainer");
-
-fn config(dir: &TestDir) -> PathBuf {
-    data::stack(&dir.path("data"), 40);
-    dir.config("train.toml", &data::stack_config(&dir.path("data"), ""))
-}
 
 /// `forebay run` beside a shell script.
 fn run_script(dir: &TestDir, script: &str) -> Command {
     let mut command = dir.forebay(&["run"]);
-    command.arg(config(dir)).args(["--", "sh", "-c", script]);
+    command.arg(dir.stack_stream(40, "")).args(["--", "sh", "-c", script]);
     command
 }
 
-fn send(pid: u32, signal: Signal) {
-    kill(Pid::from_raw(i32::try_from(pid).unwrap()), signal).unwrap();
-}
-
-/// Starts a script that tells its process number and waits for it.
+/// Starts a script that prints its process number, and waits for that.
 fn start(dir: &TestDir, script: &str) -> (Child, u32) {
-    let mut child = run_script(dir, &format!("echo $$; {script}"))
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut command = run_script(dir, script);
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     (child, line.trim().parse().unwrap())
@@ -52,12 +38,12 @@ fn the_exit_status_is_the_commands() {
         assert_eq!(finished.status.code(), Some(code), "{script}: {finished:?}");
     }
     let mut missing = dir.forebay(&["run"]);
-    missing.arg(config(&dir)).args(["--", "no-such-program"]);
+    missing.arg(dir.stack_stream(40, "")).args(["--", "no-such-program"]);
     let finished = program::run(&mut missing);
     assert_ne!(finished.status.code(), Some(0));
     assert!(finished.stderr.contains("no-such-program"), "{finished:?}");
     let mut trainer = dir.forebay(&["run"]);
-    trainer.arg(config(&dir)).args(["--", TRAINER, "use=train", "take=2", "exit=5"]);
+    trainer.arg(dir.stack_stream(40, "")).args(["--", TRAINER, "use=train", "take=2", "exit=5"]);
     assert_eq!(program::run(&mut trainer).status.code(), Some(5));
     assert!(dir.runtime_files().is_empty(), "{:?}", dir.runtime_files());
 }
@@ -85,21 +71,14 @@ fn signals_are_passed_on_to_the_command() {
             (Signal::SIGUSR2, "USR2"),
         ] {
             let script = format!("trap 'exit 9' {name}; echo $$; while :; do sleep 0.02; done");
-            let mut child = run_script(&dir, &script)
-                .stdin(Stdio::null())
-                .stdout(Stdio::piped())
-                .stderr(Stdio::null())
-                .spawn()
-                .unwrap();
-            let mut line = String::new();
-            BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-            send(child.id(), signal);
+            let (mut child, _) = start(&dir, &script);
+            assert!(forebay_tests::signal(child.id(), signal));
             let status = program::wait(&mut child);
             assert_eq!(status.code(), Some(9), "SIG{name}: {status}");
         }
     }
-    let (mut child, pid) = start(&dir, "while :; do sleep 0.05; done");
-    send(child.id(), Signal::SIGTERM);
+    let (mut child, pid) = start(&dir, "echo $$; while :; do sleep 0.05; done");
+    assert!(forebay_tests::signal(child.id(), Signal::SIGTERM));
     assert_eq!(program::wait(&mut child).code(), Some(128 + 15));
     assert!(!is_running(pid));
     assert!(dir.runtime_files().is_empty(), "{:?}", dir.runtime_files());
@@ -108,10 +87,9 @@ fn signals_are_passed_on_to_the_command() {
 #[test]
 fn the_command_dies_with_a_killed_daemon_and_the_next_start_sweeps() {
     let dir = TestDir::new();
-    let (mut child, pid) = start(&dir, "while :; do sleep 0.05; done");
+    let (mut child, pid) = start(&dir, "echo $$; while :; do sleep 0.05; done");
     assert!(is_running(pid));
-    child.kill().unwrap();
-    program::wait(&mut child);
+    program::kill(&mut child);
     wait_until("the command is dead", || !is_running(pid));
     assert_eq!(dir.runtime_files().len(), 2, "{:?}", dir.runtime_files());
     let finished = program::run(&mut run_script(&dir, "exit 0"));

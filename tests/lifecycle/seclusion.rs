@@ -5,20 +5,11 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 
-use forebay_tests::{TestDir, data, is_running, program, skipped, test_dir, wait_until};
+use forebay_tests::{
+    Daemon, TestDir, is_running, open_files, program, signal, skipped, test_dir, wait_until,
+};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
-
-fn config(dir: &TestDir) -> std::path::PathBuf {
-    data::stack(&dir.path("data"), 40);
-    dir.config("train.toml", &data::stack_config(&dir.path("data"), ""))
-}
-
-/// What a process has open.
-fn open_files(process: u32) -> Vec<String> {
-    let entries = std::fs::read_dir(format!("/proc/{process}/fd")).unwrap();
-    let names = entries.flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok());
-    names.map(|name| name.display().to_string()).collect()
-}
+use nix::sys::signal::Signal;
 
 /// A file that every child inherits, as a GPU's devices may be.
 fn inheritable(dir: &TestDir) -> std::fs::File {
@@ -34,7 +25,7 @@ fn holds(process: u32) -> bool {
 #[test]
 fn a_daemon_holds_nothing_that_its_parent_left_open() {
     let dir = TestDir::new();
-    let config = config(&dir);
+    let config = dir.stack_stream(40, "");
     let left_open = inheritable(&dir);
     // The environment of the test's own process says nothing of this; root may look into every process.
     let mut loader = test_dir::loader(config.as_path(), 0, 1).attach().unwrap();
@@ -43,8 +34,7 @@ fn a_daemon_holds_nothing_that_its_parent_left_open() {
         assert!(!holds(private), "{:?}", open_files(private));
     }
     // The daemon after a restart neither.
-    let pid = nix::unistd::Pid::from_raw(i32::try_from(private).unwrap());
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
+    assert!(signal(private, Signal::SIGKILL));
     assert!(loader.stats().unwrap().contains("streams"));
     let second = loader.private_process().unwrap();
     assert_ne!(second, private);
@@ -56,8 +46,7 @@ fn a_daemon_holds_nothing_that_its_parent_left_open() {
     let mut serve = serve.spawn().unwrap();
     wait_until("the daemon listens", || dir.path("daemon.sock").exists());
     assert!(!holds(serve.id()), "{:?}", open_files(serve.id()));
-    serve.kill().unwrap();
-    program::wait(&mut serve);
+    program::kill(&mut serve);
     // `run` leaves it to its command.
     let mut run = dir.forebay(&["run"]);
     let number = left_open.as_raw_fd();
@@ -69,14 +58,13 @@ fn a_daemon_holds_nothing_that_its_parent_left_open() {
     let mut run = run.spawn().unwrap();
     wait_until("the command has it", || dir.path("seen").exists());
     wait_until("the daemon has it no more", || !holds(run.id()));
-    run.kill().unwrap();
-    program::wait(&mut run);
+    program::kill(&mut run);
 }
 
 #[test]
 fn no_process_of_the_same_user_can_look_into_a_daemon() {
     let dir = TestDir::new();
-    let config = config(&dir);
+    let config = dir.stack_stream(40, "");
     let is_root = nix::unistd::Uid::effective().is_root();
     // Root may look everywhere, so the daemon is another user's then.
     let user = if is_root { 65_533 } else { nix::unistd::Uid::effective().as_raw() };
@@ -100,7 +88,7 @@ fn no_process_of_the_same_user_can_look_into_a_daemon() {
         }
         let mut daemon = serve.spawn().unwrap();
         wait_until("the daemon listens", || socket.exists());
-        // The kernel gives these files to root when nobody may look in.
+        // The kernel gives these files to root when the process is not dumpable.
         let of_process = |name: &str| format!("/proc/{}/{name}", daemon.id());
         assert_eq!(std::fs::metadata(of_process("fd")).unwrap().uid(), owner, "{dumpable}");
         // What everybody may know stays known: a client reads a daemon's memory figures there.
@@ -112,14 +100,13 @@ fn no_process_of_the_same_user_can_look_into_a_daemon() {
         }
         let figures = program::run(&mut stats).json();
         assert!(figures["process"]["resident_bytes"].as_u64().is_none_or(|bytes| bytes > 0));
-        daemon.kill().unwrap();
-        program::wait(&mut daemon);
+        program::kill(&mut daemon);
         std::fs::remove_file(&socket).unwrap();
         assert!(!is_running(daemon.id()));
     }
 }
 
-/// The socket's mode, and the kernel's word for who connects: each alone keeps a stranger out.
+/// The socket's mode and the peer credentials: each by itself refuses another user.
 #[test]
 fn another_user_comes_in_only_where_the_configuration_names_him() {
     if !nix::unistd::Uid::effective().is_root() {
@@ -127,7 +114,7 @@ fn another_user_comes_in_only_where_the_configuration_names_him() {
         return;
     }
     let dir = TestDir::new();
-    let config = config(&dir);
+    let config = dir.stack_stream(40, "");
     let stranger = 65_533;
     let program_copy = dir.path("forebay");
     std::fs::copy(program::forebay(), &program_copy).unwrap();
@@ -141,30 +128,15 @@ fn another_user_comes_in_only_where_the_configuration_names_him() {
         stats.args(["stats", "--json"]).arg(&socket).uid(stranger).gid(stranger);
         program::run(&mut stats)
     };
-    let start = |arguments: &[&str]| {
-        let mut serve = dir.command(&program_copy);
-        serve.arg("serve").arg(&config).arg("--socket").arg(&socket).args(arguments);
-        let daemon = serve.stderr(Stdio::null()).spawn().unwrap();
-        wait_until("the daemon listens", || {
-            forebay_protocol::socket::Connection::connect(&socket).is_ok()
-        });
-        daemon
-    };
-    let mut daemon = start(&[]);
+    let daemon = Daemon::serve(&dir, &config);
     let refused = ask();
-    assert!(
-        !refused.status.success() && refused.stderr.contains("ermission"),
-        "{}",
-        refused.stderr
-    );
+    assert!(!refused.status.success() && refused.stderr.contains("ermission"), "{refused:?}");
     set_mode(&socket, 0o666);
     let refused = ask();
-    assert!(!refused.status.success(), "{}", refused.stdout);
-    daemon.kill().unwrap();
-    program::wait(&mut daemon);
-    let mut daemon = start(&["--set", &format!("listen.allow_uids=[{stranger}]")]);
+    assert!(!refused.status.success(), "{refused:?}");
+    drop(daemon);
+    let allowed = format!("listen.allow_uids=[{stranger}]");
+    let _daemon = Daemon::serve_with(&dir, &[&config], &["--set", &allowed]);
     let admitted = ask();
-    assert!(admitted.status.success(), "{}", admitted.stderr);
-    daemon.kill().unwrap();
-    program::wait(&mut daemon);
+    assert!(admitted.status.success(), "{admitted:?}");
 }

@@ -4,21 +4,17 @@ use std::io::BufRead;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 
 use forebay_client::Error;
-use forebay_protocol::frames::{ClientFrame, DaemonFrame, PROTOCOL_VERSION};
-use forebay_protocol::socket::{Connection, Incoming};
+use forebay_protocol::frames::PROTOCOL_VERSION;
+use forebay_protocol::socket::Connection;
+use forebay_tests::raw::{Raw, hello};
 use forebay_tests::taken::take_epoch;
-use forebay_tests::{Daemon, TestDir, data, program, wait_until};
+use forebay_tests::{Daemon, TestDir, program, wait_until};
 use nix::sys::signal::Signal;
-
-fn config(dir: &TestDir) -> std::path::PathBuf {
-    data::stack(&dir.path("data"), 40);
-    dir.config("train.toml", &data::stack_config(&dir.path("data"), ""))
-}
 
 #[test]
 fn signals_end_the_daemon_cleanly_and_its_clients_hear_of_it() {
     let dir = TestDir::new();
-    let config = config(&dir);
+    let config = dir.stack_stream(40, "");
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         let daemon = Daemon::serve(&dir, &config);
         let socket = daemon.socket.clone();
@@ -51,28 +47,9 @@ fn signals_end_the_daemon_cleanly_and_its_clients_hear_of_it() {
 }
 
 #[test]
-fn a_daemon_that_was_killed_leaves_a_socket_that_the_next_one_takes_over() {
-    let dir = TestDir::new();
-    let config = config(&dir);
-    let daemon = Daemon::serve(&dir, &config);
-    let mut loader = daemon.loader(0, 1).attach().unwrap();
-    assert_eq!(take_epoch(&mut loader).len(), 10);
-    let socket = daemon.socket.clone();
-    let (status, _) = daemon.end(Signal::SIGKILL);
-    assert_eq!(status.code(), None);
-    assert!(std::fs::exists(&socket).unwrap(), "nobody was left to remove it");
-    let refused =
-        forebay_tests::test_dir::loader(forebay_client::Target::Socket(socket, None), 0, 1);
-    let error = refused.attach().unwrap_err();
-    assert!(matches!(error, Error::DaemonLost(_)), "{error}");
-    let daemon = Daemon::serve(&dir, &config);
-    assert_eq!(take_epoch(&mut daemon.loader(0, 1).attach().unwrap()).len(), 10);
-}
-
-#[test]
 fn a_second_daemon_at_the_same_socket_is_refused_and_the_first_lives_on() {
     let dir = TestDir::new();
-    let config = config(&dir);
+    let config = dir.stack_stream(40, "");
     let mut daemon = Daemon::serve(&dir, &config);
     let mut second = dir.forebay(&["serve"]);
     second.arg(&config).arg("--socket").arg(&daemon.socket);
@@ -87,7 +64,7 @@ fn a_second_daemon_at_the_same_socket_is_refused_and_the_first_lives_on() {
 #[test]
 fn automatic_sockets_are_swept_at_the_next_start() {
     let dir = TestDir::new();
-    let config = config(&dir);
+    let config = dir.stack_stream(40, "");
     let start = || {
         let mut serve = dir.forebay(&["serve"]);
         let child = serve.arg(&config).stderr(std::process::Stdio::null()).spawn().unwrap();
@@ -96,23 +73,17 @@ fn automatic_sockets_are_swept_at_the_next_start() {
         (child, name)
     };
     let (mut first, left) = start();
-    first.kill().unwrap();
-    program::wait(&mut first);
+    program::kill(&mut first);
     assert!(dir.runtime_files().contains(&left));
     let (mut second, name) = start();
-    let mut expected = vec![name.clone(), format!("{name}.lock")];
-    let mut found = dir.runtime_files();
-    expected.sort();
-    found.sort();
-    assert_eq!(found, expected);
+    assert_eq!(dir.runtime_files(), [name.clone(), format!("{name}.lock")].into());
     let mode = std::fs::metadata(dir.runtime_folder()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o700);
     // The only daemon of this user needs no name.
     wait_until("the daemon answers", || {
         program::run(&mut dir.forebay(&["stats", "--json"])).status.success()
     });
-    let pid = nix::unistd::Pid::from_raw(i32::try_from(second.id()).unwrap());
-    nix::sys::signal::kill(pid, Signal::SIGTERM).unwrap();
+    assert!(forebay_tests::signal(second.id(), Signal::SIGTERM));
     assert_eq!(program::wait(&mut second).code(), Some(0));
     assert!(dir.runtime_files().is_empty(), "{:?}", dir.runtime_files());
 }
@@ -120,8 +91,7 @@ fn automatic_sockets_are_swept_at_the_next_start() {
 #[test]
 fn a_confined_daemon_serves_the_same_and_leaves_nothing() {
     let dir = TestDir::new();
-    data::images(&dir.path("images"), 40, 4);
-    let config = dir.config("train.toml", &data::image_config(&dir.path("images"), ""));
+    let config = dir.image_stream(40, 4, "");
     let mut epochs = Vec::new();
     for confine in ["off", "auto", "strict"] {
         let set = format!("security.confine={confine}");
@@ -140,7 +110,7 @@ fn a_confined_daemon_serves_the_same_and_leaves_nothing() {
     assert!(epochs[0].len() == 5 && epochs[0] == epochs[1] && epochs[0] == epochs[2]);
 }
 
-/// Reads what a daemon tells its service manager until a word comes.
+/// Reads a daemon's messages to its service manager until one contains a word.
 fn told_until(socket: &std::os::unix::net::UnixDatagram, word: &str) -> Vec<String> {
     socket.set_read_timeout(Some(forebay_tests::DEADLINE)).unwrap();
     let mut told = Vec::new();
@@ -155,7 +125,7 @@ fn told_until(socket: &std::os::unix::net::UnixDatagram, word: &str) -> Vec<Stri
 #[test]
 fn a_service_manager_hears_that_it_is_ready_alive_and_ending() {
     let dir = TestDir::new();
-    let config = config(&dir);
+    let config = dir.stack_stream(40, "");
     let manager = std::os::unix::net::UnixDatagram::bind(dir.path("notify")).unwrap();
     let mut serve = dir.forebay(&["serve"]);
     serve.arg(&config).arg("--socket").arg(dir.path("daemon.sock"));
@@ -167,8 +137,7 @@ fn a_service_manager_hears_that_it_is_ready_alive_and_ending() {
     forebay_protocol::socket::Connection::connect(&dir.path("daemon.sock")).unwrap();
     told_until(&manager, "WATCHDOG=1");
     told_until(&manager, "WATCHDOG=1");
-    let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
-    nix::sys::signal::kill(pid, Signal::SIGTERM).unwrap();
+    assert!(forebay_tests::signal(child.id(), Signal::SIGTERM));
     told_until(&manager, "STOPPING=1");
     assert_eq!(program::wait(&mut child).code(), Some(0));
     // A watchdog that is meant for another process is not fed.
@@ -180,14 +149,13 @@ fn a_service_manager_hears_that_it_is_ready_alive_and_ending() {
     told_until(&manager, "READY=1");
     manager.set_read_timeout(Some(std::time::Duration::from_millis(100))).unwrap();
     assert!(manager.recv(&mut [0; 64]).is_err());
-    child.kill().unwrap();
-    program::wait(&mut child);
+    program::kill(&mut child);
 }
 
 #[test]
 fn too_low_a_limit_of_open_files_is_told_with_the_remedy_and_outlived() {
     let dir = TestDir::new();
-    let config = config(&dir);
+    let config = dir.stack_stream(40, "");
     let socket = dir.path("daemon.sock");
     let limited = |files: u32| {
         let mut command = dir.command(std::path::Path::new("sh"));
@@ -213,13 +181,10 @@ fn too_low_a_limit_of_open_files_is_told_with_the_remedy_and_outlived() {
     // Clients that are there, until there is no room for another one's memory.
     let mut crowd = Vec::new();
     let refused = loop {
-        let connection = Connection::connect(&socket).unwrap();
-        let hello = ClientFrame::Hello { protocol: PROTOCOL_VERSION, release: "crowd".to_owned() };
-        connection.send(&hello, &[]).unwrap();
-        wait_until("it is welcome", || {
-            matches!(connection.receive::<DaemonFrame>(), Ok(Incoming::Frame(..)))
-        });
-        crowd.push(connection);
+        let raw = Raw(Connection::connect(&socket).unwrap());
+        raw.send(&hello(PROTOCOL_VERSION), &[]);
+        assert!(raw.answer().is_some());
+        crowd.push(raw);
         match loader().attach() {
             Ok(loader) => drop(loader),
             Err(error) => break error,
@@ -239,6 +204,5 @@ fn too_low_a_limit_of_open_files_is_told_with_the_remedy_and_outlived() {
     std::thread::spawn(move || log.for_each(drop));
     drop((crowd, waiting));
     assert_eq!(take_epoch(&mut loader().attach().unwrap()).len(), 10);
-    child.kill().unwrap();
-    program::wait(&mut child);
+    program::kill(&mut child);
 }

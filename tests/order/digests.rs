@@ -18,9 +18,7 @@ fn digest(dir: &TestDir, config: &Path, settings: &[&str]) -> (String, u64) {
 #[test]
 fn digests_are_equal_for_every_number_of_threads_and_over_restarts() {
     let dir = TestDir::new();
-    data::images(&dir.path("images"), 61, 4);
-    let config =
-        dir.config("train.toml", &data::image_config(&dir.path("images"), "order.epochs = 2"));
+    let config = dir.image_stream(61, 4, "order.epochs = 2");
     let (expected, samples) = digest(&dir, &config, &["stage.preprocess.concurrency=1"]);
     assert_eq!(samples, 2 * 56);
     for threads in [1, 2, 4, 8] {
@@ -47,12 +45,9 @@ fn digests_are_equal_for_every_number_of_threads_and_over_restarts() {
 #[test]
 fn the_digest_is_the_same_while_the_engine_changes_the_threads() {
     let dir = TestDir::new();
-    data::stack(&dir.path("data"), 64);
-    let text = data::stack_config(&dir.path("data"), "order.epochs = 12").replace(
-        "concurrency = 2, operations = []",
-        "operations = [{ op = \"delay\", milliseconds = 20, probability = 0.5 }]",
-    );
-    let config = dir.config("slow.toml", &text);
+    let delay = "{ op = \"delay\", milliseconds = 20, probability = 0.5 }";
+    let stage = format!("{{ name = \"copy\", operations = [{delay}] }}");
+    let config = dir.staged_stream(64, "order.epochs = 12", &stage);
     let mut command = dir.forebay(&["bench", "--json", "--digest"]);
     let report = program::run(command.arg(&config)).json();
     let stage = &report["stages"][1];

@@ -80,24 +80,6 @@ fn what_a_client_finishes_is_what_the_daemon_writes_to_the_bit() {
     }
 }
 
-#[test]
-fn a_state_goes_over_from_a_gpu_to_a_cpu_and_back() {
-    let dir = TestDir::new();
-    data::images(&dir.path("images"), 33, 3);
-    let config = config(&dir, &format!("dtype = \"float16\"{NORMALIZED}"));
-    let mut whole = built(&config, "cpu").attach().unwrap();
-    let expected = rest(&mut whole);
-    for (before, after) in [("gpu", "cpu"), ("cpu", "gpu")] {
-        let mut first = built(&config, before).attach().unwrap();
-        let taken = content(&first.next_batch().unwrap().unwrap());
-        assert!(taken == expected[0], "{before}");
-        let state = first.state(0).unwrap();
-        drop(first);
-        let mut second = built(&config, after).state(state, false).attach().unwrap();
-        assert!(rest(&mut second) == expected[1..], "{before} to {after}");
-    }
-}
-
 /// The daemon that takes a dead one's place is given the plan as text.
 #[test]
 fn a_restarted_daemon_still_leaves_the_finish_to_the_client() {
@@ -107,8 +89,8 @@ fn a_restarted_daemon_still_leaves_the_finish_to_the_client() {
     let expected = rest(&mut built(&config, "cpu").attach().unwrap());
     let mut loader = built(&config, "gpu").attach().unwrap();
     let mut taken = vec![content(&loader.next_batch().unwrap().unwrap())];
-    let daemon = i32::try_from(loader.private_process().unwrap()).unwrap();
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(daemon), nix::sys::signal::SIGKILL).unwrap();
+    let daemon = loader.private_process().unwrap();
+    assert!(forebay_tests::signal(daemon, nix::sys::signal::SIGKILL));
     taken.extend(rest(&mut loader));
     assert!(taken == expected);
 }

@@ -25,112 +25,72 @@ struct Stream {
 }
 
 const STREAMS: [Stream; 10] = [
-    Stream {
-        name: "images, train preset, drop",
-        config: |folder| {
-            data::images(folder, 45, 3);
-            data::image_config(folder, "order.epochs = 2")
-        },
-        ranks: 1,
-        ranks_after: 1,
-    },
-    Stream {
-        name: "images, evaluation preset, short",
-        config: |folder| {
-            data::images(folder, 21, 3);
-            preset(folder, "imagenet-eval", "order.epochs = 2\nbatch.size = 4\n")
-        },
-        ranks: 1,
-        ranks_after: 1,
-    },
-    Stream {
-        name: "images, two ranks, pad",
-        config: |folder| {
-            data::images(folder, 45, 3);
-            data::image_config(folder, "order.epochs = 2\nbatch.last = \"pad\"")
-        },
-        ranks: 2,
-        ranks_after: 2,
-    },
-    Stream {
-        name: "images, three ranks that become two, drop",
-        config: |folder| {
-            data::images(folder, 100, 3);
-            data::image_config(folder, "order.epochs = 1\norder.seed = 7")
-        },
-        ranks: 3,
-        ranks_after: 2,
-    },
-    Stream {
-        name: "images, broken files substituted",
-        config: |folder| {
-            data::images(folder, 48, 4);
-            for number in [1, 17, 30] {
-                let file = format!("class-{:03}/{number:08}.jpg", number % 4);
-                fs::write(folder.join(file), "no picture").unwrap();
-            }
-            let errors = "errors.on_bad_sample = \"substitute\"\nerrors.budget = 6";
-            data::image_config(folder, &format!("order.epochs = 2\n{errors}"))
-        },
-        ranks: 1,
-        ranks_after: 1,
-    },
-    Stream {
-        name: "images, scaled decoding",
-        config: |folder| {
-            data::images(folder, 40, 2);
-            stage(
-                folder,
-                "{ op = \"decode-image\", scaled = \"auto\" }, { op = \"resize\", size = [14, 10] }, \
+    stream("images, train preset, drop", 1, 1, |folder| {
+        data::images(folder, 45, 3);
+        data::image_config(folder, "order.epochs = 2")
+    }),
+    stream("images, evaluation preset, short", 1, 1, |folder| {
+        data::images(folder, 21, 3);
+        preset(folder, "imagenet-eval", "order.epochs = 2\nbatch.size = 4\n")
+    }),
+    stream("images, two ranks, pad", 2, 2, |folder| {
+        data::images(folder, 45, 3);
+        data::image_config(folder, "order.epochs = 2\nbatch.last = \"pad\"")
+    }),
+    stream("images, three ranks that become two, drop", 3, 2, |folder| {
+        data::images(folder, 100, 3);
+        data::image_config(folder, "order.epochs = 1\norder.seed = 7")
+    }),
+    stream("images, broken files substituted", 1, 1, |folder| {
+        data::images(folder, 48, 4);
+        for number in [1, 17, 30] {
+            let file = format!("class-{:03}/{number:08}.jpg", number % 4);
+            fs::write(folder.join(file), "no picture").unwrap();
+        }
+        let errors = "errors.on_bad_sample = \"substitute\"\nerrors.budget = 6";
+        data::image_config(folder, &format!("order.epochs = 2\n{errors}"))
+    }),
+    stream("images, scaled decoding", 1, 1, |folder| {
+        data::images(folder, 40, 2);
+        stage(
+            folder,
+            "{ op = \"decode-image\", scaled = \"auto\" }, { op = \"resize\", size = [14, 10] }, \
                  { op = \"random-crop\", size = 8 }, { op = \"random-vertical-flip\" }",
-                "",
-            )
-        },
-        ranks: 1,
-        ranks_after: 1,
-    },
-    Stream {
-        name: "images, normalised floats",
-        config: |folder| {
-            data::images(folder, 40, 2);
-            stage(
-                folder,
-                "{ op = \"decode-image\" }, { op = \"random-resized-crop\", size = 16, interpolation = \"bicubic\" }",
-                "[output.image]\ndtype = \"float32\"\nlayout = \"NCHW\"\nmean = [0.485, 0.456, 0.406]\n\
+            "",
+        )
+    }),
+    stream("images, normalised floats", 1, 1, |folder| {
+        data::images(folder, 40, 2);
+        stage(
+            folder,
+            "{ op = \"decode-image\" }, { op = \"random-resized-crop\", size = 16, interpolation = \"bicubic\" }",
+            "[output.image]\ndtype = \"float32\"\nlayout = \"NCHW\"\nmean = [0.485, 0.456, 0.406]\n\
                  std = [0.229, 0.224, 0.225]",
-            )
-        },
-        ranks: 1,
-        ranks_after: 1,
-    },
-    Stream {
-        name: "rows of one .npy, four ranks, short",
-        config: |folder| {
-            data::stack(folder, 75);
-            data::stack_config(folder, "order.epochs = 2\nbatch.last = \"short\"")
-        },
-        ranks: 4,
-        ranks_after: 3,
-    },
-    Stream {
-        name: ".npz files, cast",
-        config: |folder| {
-            data::arrays(folder, ArrayContainer::NpzFiles, 30);
-            copied(folder, "features = { dtype = \"float16\" }")
-        },
-        ranks: 1,
-        ranks_after: 1,
-    },
-    Stream {
-        name: ".npz files, ragged",
-        config: |folder| {
-            data::sentences(folder, 30);
-            copied(folder, "tokens = { ragged = true, max_bytes = \"64B\" }")
-        },
-        ranks: 2,
-        ranks_after: 1,
-    },
+        )
+    }),
+    stream("rows of one .npy, four ranks, short", 4, 3, |folder| {
+        data::stack(folder, 75);
+        data::stack_config(folder, "order.epochs = 2\nbatch.last = \"short\"")
+    }),
+    stream(".npz files, cast", 1, 1, |folder| {
+        data::arrays(folder, ArrayContainer::NpzFiles, 30);
+        copied(folder, "features = { dtype = \"float16\" }")
+    }),
+    stream(".npz files, ragged", 2, 1, |folder| {
+        data::sentences(folder, 30);
+        copied(folder, "tokens = { ragged = true, max_bytes = \"64B\" }")
+    }),
 ];
+
+/// The ranks before and after the state are the numbers.
+const fn stream(
+    name: &'static str,
+    ranks: u32,
+    ranks_after: u32,
+    config: fn(&Path) -> String,
+) -> Stream {
+    Stream { name, config, ranks, ranks_after }
+}
 
 fn preset(folder: &Path, preset: &str, keys: &str) -> String {
     format!("dataset.path = {:?}\npreset = {preset:?}\n{keys}", folder.display())

@@ -3,13 +3,14 @@
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use forebay_tests::{Daemon, TestDir, data, program, wait_until};
+use forebay_tests::{Daemon, TestDir, program, wait_until};
 
-/// Processes that keep some cores busy, until dropped.
-struct Spinners(Vec<Child>);
+/// Processes that end with the test.
+struct Running(Vec<Child>);
 
-impl Spinners {
-    fn start(count: usize, cores: &str) -> Self {
+impl Running {
+    /// So many that keep some cores busy.
+    fn spinners(count: usize, cores: &str) -> Self {
         let spin = || {
             let mut command = Command::new("taskset");
             command.args(["-c", cores, "sh", "-c", "while :; do :; done"]).spawn().unwrap()
@@ -18,22 +19,9 @@ impl Spinners {
     }
 }
 
-impl Drop for Spinners {
-    fn drop(&mut self) {
-        for spinner in &mut self.0 {
-            let _ = spinner.kill();
-            let _ = spinner.wait();
-        }
-    }
-}
-
-/// A process that ends with the test.
-struct Running(Child);
-
 impl Drop for Running {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        self.0.iter_mut().for_each(program::kill);
     }
 }
 
@@ -51,47 +39,41 @@ fn voluntary_switches(pid: u32) -> u64 {
         .sum()
 }
 
+/// How often a daemon's threads woke up in some seconds, and its processor time in hundredths of a second.
+fn activity(daemon: &Daemon, seconds: u64) -> (u64, u64) {
+    let (before, ticks) = (voluntary_switches(daemon.pid()), daemon.cpu_ticks());
+    std::thread::sleep(Duration::from_secs(seconds));
+    (voluntary_switches(daemon.pid()) - before, daemon.cpu_ticks() - ticks)
+}
+
 #[test]
 fn a_daemon_with_nothing_to_do_does_not_wake_up() {
     let dir = TestDir::new();
-    data::stack(&dir.path("data"), 40);
-    let config = dir.config("train.toml", &data::stack_config(&dir.path("data"), ""));
+    let config = dir.stack_stream(40, "");
     let daemon = Daemon::serve_with(&dir, &[&config], &["--set", "cpu.policy=idle"]);
     let _loader = daemon.loader(0, 1).attach().unwrap();
     wait_until("the ring is full", || daemon.stats(&dir)["sessions"][0]["slots_ready"] == 8);
     // What is under way settles; a look at the figures is work too.
     std::thread::sleep(Duration::from_secs(1));
-    let (before, ticks) = (voluntary_switches(daemon.pid()), daemon.cpu_ticks());
-    std::thread::sleep(Duration::from_secs(5));
-    let woken = voluntary_switches(daemon.pid()) - before;
-    assert!(woken <= 5, "{woken} times in 5 s");
     // Nor does it stay awake all the time.
-    let ticks = daemon.cpu_ticks() - ticks;
-    assert!(ticks <= 5, "{ticks} hundredths of a second in 5 s");
+    let (woken, ticks) = activity(&daemon, 5);
+    assert!(woken <= 5 && ticks <= 5, "{woken} times and {ticks} hundredths of a second in 5 s");
 }
 
 /// A stage that is full while rows wait for it and other threads have nothing to do.
 #[test]
 fn threads_that_wait_for_a_full_stage_sleep() {
     let dir = TestDir::new();
-    data::stack(&dir.path("data"), 40);
-    let text = data::stack_config(&dir.path("data"), "").replace(
-        "{ name = \"copy\", concurrency = 2, operations = [] }",
-        "{ name = \"slow\", concurrency = 1, operations = [{ op = \"delay\", milliseconds = 2000 }] }, \
-         { name = \"rest\", concurrency = 3, operations = [] }",
-    );
-    let config = dir.config("train.toml", &text);
+    let stages = "{ name = \"slow\", concurrency = 1, operations = [{ op = \"delay\", milliseconds = 2000 }] }, \
+                  { name = \"rest\", concurrency = 3, operations = [] }";
+    let config = dir.staged_stream(40, "", stages);
     let daemon = Daemon::serve(&dir, &config);
     let _loader = daemon.loader(0, 1).attach().unwrap();
     wait_until("rows wait", || daemon.stats(&dir)["stages"][0]["num_tasks"] == 32);
     std::thread::sleep(Duration::from_millis(500));
-    let (before, ticks) = (voluntary_switches(daemon.pid()), daemon.cpu_ticks());
-    std::thread::sleep(Duration::from_secs(4));
-    let woken = voluntary_switches(daemon.pid()) - before;
-    let ticks = daemon.cpu_ticks() - ticks;
-    assert!(ticks <= 20, "{ticks} hundredths of a second in 4 s");
-    // The engine's clock ticks four times a second; the threads used to look a thousand times each.
-    assert!(woken <= 60, "{woken} times in 4 s");
+    // The engine's clock ticks four times a second; threads that polled woke a thousand times each.
+    let (woken, ticks) = activity(&daemon, 4);
+    assert!(woken <= 60 && ticks <= 20, "{woken} times and {ticks} hundredths of a second in 4 s");
 }
 
 /// Four on the daemon's two cores leave the idle class next to nothing: the threads of the next class take over.
@@ -102,13 +84,12 @@ fn batches_arrive_beside_four_foreign_spinners() {
     let cores: Vec<String> = allowed.take(2).map(|core| core.to_string()).collect();
     let cores = cores.join(",");
     let dir = TestDir::new();
-    data::images(&dir.path("images"), 61, 4);
-    let config = dir.config("train.toml", &data::image_config(&dir.path("images"), ""));
+    let config = dir.image_stream(61, 4, "");
     let set = format!("cpu.cores={cores:?}");
     let daemon = Daemon::serve_with(&dir, &[&config], &["--set", "cpu.policy=idle", "--set", &set]);
     let mut loader = daemon.loader(0, 1).attach().unwrap();
     let _ = loader.next_batch().unwrap();
-    let spinners = Spinners::start(4, &cores);
+    let spinners = Running::spinners(4, &cores);
     let begun = Instant::now();
     let (mut batches, mut has_taken_over) = (0, false);
     while batches < 20 || !has_taken_over {
@@ -126,8 +107,7 @@ fn batches_arrive_beside_four_foreign_spinners() {
 #[test]
 fn the_ranks_of_a_host_get_disjoint_shares_of_its_cores() {
     let dir = TestDir::new();
-    data::stack(&dir.path("data"), 40);
-    let config = dir.config("train.toml", &data::stack_config(&dir.path("data"), ""));
+    let config = dir.stack_stream(40, "");
     let ranks = std::thread::available_parallelism().unwrap().get().min(8);
     for [local_rank, local_count] in
         [["LOCAL_RANK", "LOCAL_WORLD_SIZE"], ["SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"]]
@@ -178,12 +158,8 @@ fn classes(pid: u32) -> Vec<(String, String, String)> {
 #[test]
 fn work_threads_alone_are_lowered_and_a_private_daemon_stays_in_its_trainers_session() {
     let dir = TestDir::new();
-    data::stack(&dir.path("data"), 40);
-    let text = data::stack_config(&dir.path("data"), "").replace(
-        "concurrency = 2, operations = []",
-        "operations = [{ op = \"delay\", milliseconds = 20 }]",
-    );
-    let config = dir.config("train.toml", &text);
+    let stage = "{ name = \"copy\", operations = [{ op = \"delay\", milliseconds = 20 }] }";
+    let config = dir.staged_stream(40, "", stage);
     let builder = forebay_tests::test_dir::loader(config.as_path(), 0, 1);
     let mut loader = builder.override_key("cpu.policy", "\"idle\"").attach().unwrap();
     let daemon = loader.private_process().unwrap();
@@ -216,8 +192,7 @@ fn work_threads_alone_are_lowered_and_a_private_daemon_stays_in_its_trainers_ses
 #[test]
 fn the_daemon_keeps_to_its_cpu_limit_and_says_so() {
     let dir = TestDir::new();
-    data::images(&dir.path("images"), 61, 4);
-    let config = dir.config("train.toml", &data::image_config(&dir.path("images"), ""));
+    let config = dir.image_stream(61, 4, "");
     let set = ["--set", "cpu.limit=10%"];
     let daemon = Daemon::serve_with(&dir, &[&config], &set);
     let cores = std::thread::available_parallelism().unwrap().get();
@@ -246,13 +221,13 @@ fn the_daemon_keeps_to_its_cpu_limit_and_says_so() {
 #[test]
 fn a_daemon_in_a_session_of_its_own_gives_its_group_the_least_weight() {
     let dir = TestDir::new();
-    data::stack(&dir.path("data"), 40);
-    let config = dir.config("train.toml", &data::stack_config(&dir.path("data"), ""));
+    let config = dir.stack_stream(40, "");
     let socket = dir.path("daemon.sock");
     let forebay = dir.forebay(&["serve"]);
     let mut command = dir.command(std::path::Path::new("setsid"));
     command.arg(forebay.get_program()).args(["serve", "--socket"]).arg(&socket).arg(&config);
-    let daemon = Running(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    let daemon = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let daemon = Running(vec![daemon]);
     wait_until("the daemon listens", || {
         forebay_protocol::socket::Connection::connect(&socket).is_ok()
     });
@@ -261,7 +236,7 @@ fn a_daemon_in_a_session_of_its_own_gives_its_group_the_least_weight() {
     let stats = program::run(dir.forebay(&["stats", "--json"]).arg(&socket)).json();
     let group = &stats["quiet"][1];
     assert_eq!(group["name"], "group");
-    let own = std::fs::read_to_string(format!("/proc/{}/autogroup", daemon.0.id()));
+    let own = std::fs::read_to_string(format!("/proc/{}/autogroup", daemon.0[0].id()));
     let in_force = group["in_force"].as_bool().unwrap();
     if group["state"].as_str().unwrap().contains("another session") {
         assert!(in_force && own.unwrap().contains("nice 19"), "{group}");
@@ -274,8 +249,7 @@ fn a_daemon_in_a_session_of_its_own_gives_its_group_the_least_weight() {
 #[test]
 fn check_says_what_will_be_in_force() {
     let dir = TestDir::new();
-    data::stack(&dir.path("data"), 40);
-    let config = dir.config("train.toml", &data::stack_config(&dir.path("data"), ""));
+    let config = dir.stack_stream(40, "");
     let json = program::run(dir.forebay(&["check", "--json"]).arg(&config)).json();
     let names: Vec<_> = json["quiet"]
         .as_array()

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use forebay_synth::ArrayContainer;
-use forebay_tests::{TestDir, data, program, test_dir};
+use forebay_tests::{TestDir, data, program};
 
 /// The data that the examples name.
 fn lay_data_out(root: &Path) {
@@ -72,37 +72,9 @@ fn every_example_runs() {
 }
 
 #[test]
-fn ragged_rows_arrive_as_they_are() {
-    let dir = TestDir::new();
-    data::sentences(&dir.path("sentences"), 30);
-    let text = format!(
-        "dataset.path = {:?}\ndataset.format = \"npz\"\nbatch.size = 4\norder.epochs = 1\n\
-         batch.last = \"short\"\nstage = [{{ name = \"unpack\", operations = [] }}]\n\
-         output.tokens = {{ ragged = true, max_bytes = \"1KiB\" }}\n",
-        dir.path("sentences").display()
-    );
-    let config = dir.config("train.toml", &text);
-    let mut loader = test_dir::loader(config.as_path(), 0, 1).attach().unwrap();
-    let mut seen = BTreeSet::new();
-    while let Some(batch) = loader.next_batch().unwrap() {
-        let ids = batch.require("index").unwrap().as_slice::<i64>().unwrap();
-        let tokens = batch.require("tokens").unwrap();
-        let ragged = tokens.ragged().unwrap();
-        for (row, id) in ids.iter().enumerate() {
-            let number = i32::try_from(*id).unwrap();
-            let expected = vec![number; usize::try_from(1 + number % 7).unwrap()];
-            assert_eq!(ragged.row::<i32>(row).unwrap(), expected);
-            seen.insert(*id);
-        }
-    }
-    assert_eq!(seen.len(), 30);
-}
-
-#[test]
 fn index_saves_what_later_starts_use() {
     let dir = TestDir::new();
-    data::images(&dir.path("images"), 20, 4);
-    let config = dir.config("train.toml", &data::image_config(&dir.path("images"), ""));
+    let config = dir.image_stream(20, 4, "");
     let made = program::run(dir.forebay(&["index"]).arg(&config));
     assert!(made.status.success(), "{made:?}");
     for part in ["20 samples", "4 classes", "train.index"] {

@@ -1,10 +1,9 @@
-//! The ring between daemon and trainer: batches that are kept, clients that come, go and die, a trainer that takes
-//! nothing; and what the figures say of it all (promise P8).
+//! The ring between daemon and trainer: clients that come, go, lie and die, and a trainer that takes nothing. Batches that
+//! are kept are tested in `exactly_once/states.rs`.
 
 #![forbid(unsafe_code)]
 
 mod clients;
-mod holding;
 mod hostile;
 mod named;
 mod takeover;

@@ -4,26 +4,21 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use forebay_client::Error;
-use forebay_protocol::frames::{Attach, ClientFrame, DaemonFrame, PROTOCOL_VERSION};
+use forebay_protocol::frames::{Attach, ClientFrame, DaemonFrame};
 use forebay_protocol::ids::Position;
-use forebay_protocol::socket::{Connection, Incoming};
-use forebay_tests::taken::take_epoch;
-use forebay_tests::{Daemon, TestDir, data, wait_until};
+use forebay_tests::taken::{take_epoch, until_error};
+use forebay_tests::{Daemon, Raw, TestDir, wait_until};
 use nix::sys::signal::Signal;
 
 fn serve(keys: &str) -> (TestDir, Daemon) {
-    let place = TestDir::new();
-    data::images(&place.path("images"), 80, 4);
-    let config = place.config("train.toml", &data::image_config(&place.path("images"), keys));
-    let daemon = Daemon::serve(&place, &config);
-    (place, daemon)
+    let dir = TestDir::new();
+    let daemon = Daemon::serve(&dir, &dir.image_stream(80, 4, keys));
+    (dir, daemon)
 }
 
 /// The names that the daemon gives to a client which does not open them.
-fn ask_for_names(daemon: &Daemon) -> (Connection, Vec<PathBuf>) {
-    let connection = Connection::connect(&daemon.socket).unwrap();
-    let release = env!("CARGO_PKG_VERSION").to_owned();
-    connection.send(&ClientFrame::Hello { protocol: PROTOCOL_VERSION, release }, &[]).unwrap();
+fn ask_for_names(daemon: &Daemon) -> (Raw, Vec<PathBuf>) {
+    let raw = Raw::connect(daemon);
     let attach = Attach {
         stream: None,
         rank: 0,
@@ -31,19 +26,13 @@ fn ask_for_names(daemon: &Daemon) -> (Connection, Vec<PathBuf>) {
         position: Position::default(),
         substitutes: 0,
     };
-    connection.send(&ClientFrame::AttachNamed(attach), &[]).unwrap();
-    let mut names = Vec::new();
-    wait_until("the answer with names", || {
-        while let Ok(Incoming::Frame(frame, descriptors)) = connection.receive::<DaemonFrame>() {
-            assert!(descriptors.is_empty());
-            if let DaemonFrame::AttachedNamed { names: found, .. } = frame {
-                let folder = PathBuf::from("/dev/shm");
-                names = found.map(|name| folder.join(name.trim_start_matches('/'))).into();
-            }
-        }
-        !names.is_empty()
-    });
-    (connection, names)
+    raw.send(&ClientFrame::AttachNamed(attach), &[]);
+    let Some((DaemonFrame::AttachedNamed { names, .. }, descriptors)) = raw.answer() else {
+        panic!("the daemon gave no names");
+    };
+    assert!(descriptors.is_empty());
+    let folder = PathBuf::from("/dev/shm");
+    (raw, names.map(|name| folder.join(name.trim_start_matches('/'))).into())
 }
 
 #[test]
@@ -74,7 +63,7 @@ fn a_client_without_descriptors_gets_the_same_batches_and_leaves_no_name() {
 
 #[test]
 fn names_go_with_their_client_and_those_of_a_killed_daemon_at_the_next_start() {
-    let (place, daemon) = serve("listen.named_segments = true");
+    let (dir, daemon) = serve("listen.named_segments = true");
     let (connection, names) = ask_for_names(&daemon);
     assert!(names.iter().all(|name| name.exists()), "{names:?}");
     drop(connection);
@@ -82,7 +71,7 @@ fn names_go_with_their_client_and_those_of_a_killed_daemon_at_the_next_start() {
     let (_connection, names) = ask_for_names(&daemon);
     let _ = daemon.end(Signal::SIGKILL);
     assert!(names.iter().all(|name| name.exists()), "{names:?}");
-    let _next = Daemon::serve(&place, &place.path("train.toml"));
+    let _next = Daemon::serve(&dir, &dir.path("train.toml"));
     assert!(names.iter().all(|name| !name.exists()), "{names:?}");
 }
 
@@ -100,11 +89,6 @@ fn a_loader_over_named_segments_ends_with_its_daemon() {
     let mut loader = daemon.loader(0, 1).named_segments(true).attach().unwrap();
     drop(loader.next_batch().unwrap());
     let _ = daemon.end(Signal::SIGKILL);
-    let lost = loop {
-        match loader.next_batch() {
-            Ok(_) => {}
-            Err(error) => break error,
-        }
-    };
+    let (_, lost) = until_error(&mut loader);
     assert!(matches!(lost, Error::DaemonLost(_)), "{lost:?}");
 }

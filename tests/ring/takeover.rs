@@ -1,64 +1,23 @@
-//! A client that comes back to a daemon and says what it holds: what is not so is refused, and nobody else notices.
+//! A client that comes back to a daemon and says what it holds: false claims are refused, and other sessions are not affected.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
 
 use forebay_protocol::frames::{
-    Attach, Attached, ClientFrame, DaemonFrame, Fault, FaultKind, Leased, PROTOCOL_VERSION,
-    Reattach, Restart,
+    Attach, Attached, ClientFrame, DaemonFrame, FaultKind, Leased, Reattach, Restart,
 };
 use forebay_protocol::ids::Position;
 use forebay_protocol::segment::{Access, Segment};
-use forebay_protocol::socket::{Connection, Incoming};
 use forebay_tests::taken::take_epoch;
-use forebay_tests::{DEADLINE, Daemon, TestDir, data, wait_until};
+use forebay_tests::{Daemon, Raw, TestDir, wait_until};
 
 /// The descriptors and the leases that a client says it holds, and how the daemon has to refuse them.
 type Lie<'a> = (Vec<OwnedFd>, Vec<(u16, u64)>, FaultKind, &'a str);
 
-/// A client of a few lines.
-struct Raw(Connection);
-
-impl Raw {
-    fn connect(daemon: &Daemon) -> Self {
-        let raw = Self(Connection::connect(&daemon.socket).unwrap());
-        raw.send(&ClientFrame::Hello { protocol: PROTOCOL_VERSION, release: "raw".into() }, &[]);
-        assert!(matches!(raw.answer(), Some((DaemonFrame::Welcome { .. }, _))));
-        raw
-    }
-
-    fn send(&self, frame: &ClientFrame, descriptors: &[BorrowedFd<'_>]) {
-        self.0.send(frame, descriptors).unwrap();
-    }
-
-    /// `None`: the daemon closed the connection.
-    fn answer(&self) -> Option<(DaemonFrame, Vec<OwnedFd>)> {
-        let end = std::time::Instant::now() + DEADLINE;
-        loop {
-            match self.0.receive() {
-                Ok(Incoming::Frame(frame, descriptors)) => return Some((frame, descriptors)),
-                Ok(_) => std::thread::sleep(Duration::from_millis(1)),
-                Err(_) => return None,
-            }
-            assert!(std::time::Instant::now() < end, "no answer came");
-        }
-    }
-
-    fn attached(&self) -> (Box<Attached>, Vec<OwnedFd>) {
-        match self.answer() {
-            Some((DaemonFrame::Attached(terms), descriptors)) => (terms, descriptors),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn refused(&self) -> Fault {
-        match self.answer() {
-            Some((DaemonFrame::Fault(fault), _)) => {
-                assert!(self.answer().is_none(), "the connection is over");
-                fault
-            }
-            other => panic!("{other:?}"),
-        }
+/// The terms and segments of a session.
+fn attached(raw: &Raw) -> (Box<Attached>, Vec<OwnedFd>) {
+    match raw.answer() {
+        Some((DaemonFrame::Attached(terms), descriptors)) => (terms, descriptors),
+        other => panic!("{other:?}"),
     }
 }
 
@@ -80,16 +39,14 @@ fn reattach(leased: &[(u16, u64)]) -> ClientFrame {
 #[test]
 fn lies_about_memory_and_slots_are_refused_with_a_reason_and_other_sessions_go_on() {
     let dir = TestDir::new();
-    data::stack(&dir.path("data"), 80);
-    let keys = "ring.slots = 4\nlisten.max_sessions = 3";
-    let config = dir.config("train.toml", &data::stack_config(&dir.path("data"), keys));
+    let config = dir.stack_stream(80, "ring.slots = 4\nlisten.max_sessions = 3");
     let daemon = Daemon::serve(&dir, &config);
     let mut neighbour = daemon.loader(0, 2).attach().unwrap();
     let expected = take_epoch(&mut neighbour);
     // Memory of an honest session that has ended.
     let raw = Raw::connect(&daemon);
     raw.send(&ClientFrame::Attach(request(1)), &[]);
-    let (terms, honest) = raw.attached();
+    let (terms, honest) = attached(&raw);
     drop(raw);
     let bytes = terms.slot_bytes * u64::from(terms.slots);
     let segment = |bytes: u64, access: Option<Access>| {
@@ -143,7 +100,7 @@ fn lies_about_memory_and_slots_are_refused_with_a_reason_and_other_sessions_go_o
     // The truth is taken: three of four slots are held, so one batch at a time is made.
     let raw = Raw::connect(&daemon);
     raw.send(&reattach(&[(0, 7), (2, 1 << 40), (3, 1)]), &[honest[0].as_fd()]);
-    let (terms, _) = raw.attached();
+    let (terms, _) = attached(&raw);
     assert_eq!((terms.start.serial, terms.start.position.samples), (4, 16));
     wait_until("the free slot is filled", || {
         let stats = daemon.stats(&dir);

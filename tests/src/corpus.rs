@@ -27,7 +27,6 @@ pub struct Corpus {
 }
 
 /// Images, `.npy` and `.npz` files.
-#[must_use]
 pub fn all() -> [Corpus; 3] {
     let mut images = jpeg::broken();
     images.extend(png::broken());

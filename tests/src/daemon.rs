@@ -5,12 +5,11 @@ use std::process::{Child, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 
 use forebay_client::{Builder, Target};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::test_dir::{self, TestDir};
-use crate::{program, wait_until};
+use crate::{names_in, program, wait_until};
 
 /// The daemon. Dropping it kills it.
 #[derive(Debug)]
@@ -23,16 +22,11 @@ pub struct Daemon {
 
 impl Daemon {
     /// Starts it over one configuration and waits until it listens.
-    #[must_use]
     pub fn serve(dir: &TestDir, config: &Path) -> Self {
         Self::serve_with(dir, &[config], &[])
     }
 
     /// Starts it over several configurations with further arguments and waits until it listens.
-    ///
-    /// # Panics
-    /// When it ends instead.
-    #[must_use]
     pub fn serve_with(dir: &TestDir, configs: &[&Path], arguments: &[&str]) -> Self {
         let socket = dir.path("daemon.sock");
         let mut child = dir
@@ -63,99 +57,71 @@ impl Daemon {
     }
 
     /// A client of its first stream.
-    #[must_use]
     pub fn loader(&self, rank: u32, world_size: u32) -> Builder {
         test_dir::loader(Target::Socket(self.socket.clone(), None), rank, world_size)
     }
 
     /// A client of a stream.
-    #[must_use]
     pub fn loader_of(&self, stream: &str) -> Builder {
         test_dir::loader(Target::Socket(self.socket.clone(), Some(stream.to_owned())), 0, 1)
     }
 
     /// Its process's number.
-    #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Its figures, as `forebay stats --json` prints them.
-    #[must_use]
     pub fn stats(&self, dir: &TestDir) -> Value {
         program::run(dir.forebay(&["stats", "--json"]).arg(&self.socket)).json()
     }
 
+    /// What the kernel says of it under a name.
+    fn status(&self, name: &str) -> String {
+        std::fs::read_to_string(format!("/proc/{}/{name}", self.pid())).expect("it is gone")
+    }
+
     /// Its open descriptors.
-    ///
-    /// # Panics
-    /// When it is gone.
-    #[must_use]
     pub fn descriptors(&self) -> usize {
-        std::fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()
+        names_in(Path::new(&format!("/proc/{}/fd", self.pid()))).len()
     }
 
     /// Its resident memory without shared segments and files, in bytes.
-    ///
-    /// # Panics
-    /// When it is gone.
-    #[must_use]
     pub fn resident_bytes(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let status = self.status("status");
         let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
     }
 
     /// Its threads.
-    ///
-    /// # Panics
-    /// When it is gone.
-    #[must_use]
     pub fn threads(&self) -> usize {
-        std::fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap().count()
+        names_in(Path::new(&format!("/proc/{}/task", self.pid()))).len()
     }
 
     /// The shared segments that it has mapped.
-    ///
-    /// # Panics
-    /// When it is gone.
-    #[must_use]
     pub fn mapped_segments(&self) -> usize {
-        let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.pid())).unwrap();
-        maps.lines().filter(|line| line.contains("memfd:")).count()
+        self.status("maps").lines().filter(|line| line.contains("memfd:")).count()
     }
 
     /// Its processor time so far, in clock ticks.
-    ///
-    /// # Panics
-    /// When it is gone.
-    #[must_use]
     pub fn cpu_ticks(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
+        let status = self.status("stat");
         let (_, rest) = status.rsplit_once(") ").unwrap();
         // utime and stime are fields 14 and 15; the state, field 3, is the first of the rest.
         rest.split(' ').skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum()
     }
 
     /// Whether it still runs.
-    ///
-    /// # Panics
-    /// When the system does not say.
-    #[must_use]
     pub fn is_running(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
 
     /// Sends it a signal.
-    ///
-    /// # Panics
-    /// When it is gone.
     pub fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(i32::try_from(self.pid()).unwrap()), signal).unwrap();
+        assert!(crate::signal(self.pid(), signal), "the daemon is gone");
     }
 
     /// Sends it a signal and waits for its end: how it ended, and what it logged.
-    #[must_use]
     pub fn end(mut self, signal: Signal) -> (ExitStatus, String) {
         self.signal(signal);
         let status = program::wait(&mut self.child);

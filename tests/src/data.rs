@@ -8,9 +8,6 @@ use forebay_synth::{
 };
 
 /// JPEGs of about 48×40 pixels in class folders.
-///
-/// # Panics
-/// When they cannot be written.
 pub fn images(folder: &Path, count: u64, classes: u32) {
     let options = GenerateOptions {
         images: count,
@@ -23,9 +20,6 @@ pub fn images(folder: &Path, count: u64, classes: u32) {
 }
 
 /// NumPy arrays of 2×3 float32.
-///
-/// # Panics
-/// When they cannot be written.
 pub fn arrays(folder: &Path, container: ArrayContainer, count: u64) {
     let options = ArrayOptions {
         container,
@@ -38,17 +32,11 @@ pub fn arrays(folder: &Path, container: ArrayContainer, count: u64) {
 }
 
 /// One `.npy` file whose first axis is the samples: `folder/samples.npy`.
-///
-/// # Panics
-/// When it cannot be written.
 pub fn stack(folder: &Path, count: u64) {
     arrays(folder, ArrayContainer::NpyStack, count);
 }
 
 /// One `.npy` of so many one-byte samples, all zero: it takes no room on disk.
-///
-/// # Panics
-/// When it cannot be written.
 pub fn sparse_stack(folder: &Path, count: u64) {
     std::fs::create_dir_all(folder).unwrap();
     let header = format!("{{'descr': '|u1', 'fortran_order': False, 'shape': ({count},), }}");
@@ -62,9 +50,6 @@ pub fn sparse_stack(folder: &Path, count: u64) {
 }
 
 /// `.npz` files with one member `tokens` (int32) of 1 to 7 elements, all equal to the file's number.
-///
-/// # Panics
-/// When they cannot be written.
 pub fn sentences(folder: &Path, count: u32) {
     std::fs::create_dir_all(folder).unwrap();
     for number in 0..count {
@@ -89,18 +74,20 @@ pub fn sentences(folder: &Path, count: u32) {
 }
 
 /// A configuration over a stack of arrays, in batches of 4, without a socket: `keys` come on top.
-#[must_use]
 pub fn stack_config(folder: &Path, keys: &str) -> String {
+    staged_config(folder, keys, "{ name = \"copy\", concurrency = 2, operations = [] }")
+}
+
+/// As [`stack_config`], through other stages.
+pub fn staged_config(folder: &Path, keys: &str, stages: &str) -> String {
     let path = folder.join("samples.npy");
     format!(
-        "dataset.path = {:?}\ndataset.format = \"npy\"\nbatch.size = 4\n\
-         stage = [{{ name = \"copy\", concurrency = 2, operations = [] }}]\n{keys}\n",
+        "dataset.path = {:?}\ndataset.format = \"npy\"\nbatch.size = 4\nstage = [{stages}]\n{keys}\n",
         path.display()
     )
 }
 
 /// A configuration over images in class folders: crops of 32×32 in batches of 8, flipped at random.
-#[must_use]
 pub fn image_config(folder: &Path, keys: &str) -> String {
     format!(
         "dataset.path = {:?}\npreset = \"imagenet-train\"\nbatch.size = 8\n{keys}\n\

@@ -17,31 +17,28 @@ mod frames;
 mod scribbler;
 mod trial;
 
-use conversation::Noise;
 pub use conversation::Tally;
-pub use trial::{Trial, trial};
+pub use trial::trial;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use crate::kills::Random;
+
 /// Attacks the daemon until `operations` are done; the larger part are writes into shared memory.
-///
-/// # Panics
-/// When the daemon lets a client do what its seals should prevent, or no longer accepts connections.
-#[must_use]
 pub fn attack(socket: &Path, operations: u64, seed: u64) -> Tally {
     let over = AtomicBool::new(false);
     let share = |percent: u64| operations * percent / 100;
     thread::scope(|scope| {
         let over = &over;
         let counted = [
-            scope.spawn(move || scribbler::run(socket, share(80), Noise(seed))),
-            scope.spawn(move || frames::flood(socket, share(10), Noise(seed ^ 1))),
-            scope.spawn(move || frames::lie(socket, share(10), Noise(seed ^ 2))),
+            scope.spawn(move || scribbler::run(socket, share(80), Random::new(seed))),
+            scope.spawn(move || frames::flood(socket, share(10), Random::new(seed ^ 1))),
+            scope.spawn(move || frames::lie(socket, share(10), Random::new(seed ^ 2))),
         ];
         // The crowd takes the connections that the others want too, so it comes and goes beside them.
-        let crowd = scope.spawn(move || frames::crowd(socket, over, Noise(seed ^ 3)));
+        let crowd = scope.spawn(move || frames::crowd(socket, over, Random::new(seed ^ 3)));
         let mut tally = Tally::default();
         for client in counted {
             tally.add(client.join().unwrap());

@@ -29,18 +29,28 @@ pub struct Random(u64);
 
 impl Random {
     /// The numbers of a seed.
-    #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next number below a limit.
-    pub fn below(&mut self, limit: u64) -> u64 {
+    /// The next number.
+    #[expect(clippy::should_implement_trait, reason = "it never ends")]
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % limit.max(1)
+        mixed ^ (mixed >> 31)
+    }
+
+    /// The next number below a limit.
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit.max(1)
+    }
+
+    /// So many random bytes.
+    pub fn bytes(&mut self, count: u64) -> Vec<u8> {
+        (0..count).map(|_| self.next().to_le_bytes()[0]).collect()
     }
 
     /// A pause below a limit, to the microsecond.

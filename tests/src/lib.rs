@@ -8,6 +8,7 @@
 //! - [`program`]: finds the program, builds it where it is missing or old, and runs it.
 //! - [`daemon`]: a running `forebay serve`, its figures and its process.
 //! - [`corpus`]: broken files of every format.
+//! - [`raw`]: a client that sends any frame.
 //! - [`hostile`]: clients that break every rule.
 //! - [`soak`]: a daemon at work for long.
 //! - [`taken`]: what a batch held, for comparison.
@@ -15,6 +16,11 @@
 //! - `forebay-test-trainer` (`src/bin`): a program that plays the trainer in a process of its own.
 
 #![forbid(unsafe_code)]
+#![allow(
+    clippy::missing_panics_doc,
+    clippy::must_use_candidate,
+    reason = "a helper panics where the test that calls it fails"
+)]
 
 pub mod corpus;
 pub mod daemon;
@@ -22,24 +28,28 @@ pub mod data;
 pub mod hostile;
 pub mod kills;
 pub mod program;
+pub mod raw;
 pub mod soak;
 pub mod taken;
 pub mod test_dir;
 
 pub use daemon::Daemon;
+pub use raw::Raw;
 pub use taken::Taken;
 pub use test_dir::TestDir;
 
+use std::collections::BTreeSet;
 use std::io::Write;
+use std::path::Path;
 use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 /// How long anything may take before a test gives up: long enough for a busy machine.
 pub const DEADLINE: Duration = Duration::from_secs(90);
 
 /// Looks every few milliseconds until something is so.
-///
-/// # Panics
-/// When it is still not so after [`DEADLINE`].
 pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_so() {
@@ -54,8 +64,25 @@ pub fn skipped(why: &str) {
     let _ = writeln!(std::io::stderr(), "skipped: {why}");
 }
 
+/// The names in a folder; none where there is no folder.
+pub fn names_in(folder: &Path) -> BTreeSet<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
+/// What a process has open.
+pub fn open_files(pid: u32) -> Vec<String> {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    names.map(|name| name.display().to_string()).collect()
+}
+
+/// Sends a signal to a process; false: it is gone.
+pub fn signal(pid: u32, signal: Signal) -> bool {
+    kill(Pid::from_raw(pid.cast_signed()), signal).is_ok()
+}
+
 /// Whether a process runs. A zombie has ended.
-#[must_use]
 pub fn is_running(pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // The name stands in parentheses and may hold any character; the state follows.

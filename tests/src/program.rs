@@ -1,7 +1,7 @@
 //! Finds the `forebay` program that belongs to the running test, builds it where it is missing or older than its
 //! sources, and runs it under a watchdog.
 
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
@@ -11,10 +11,6 @@ use std::time::Instant;
 use crate::DEADLINE;
 
 /// The built `forebay`: what `FOREBAY_PROGRAM` names, else the one in the target folder of the running test.
-///
-/// # Panics
-/// When it cannot be built.
-#[must_use]
 pub fn forebay() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
@@ -78,20 +74,12 @@ pub struct Finished {
 
 impl Finished {
     /// Its output as JSON.
-    ///
-    /// # Panics
-    /// When it failed or is none.
-    #[must_use]
     pub fn json(&self) -> serde_json::Value {
         assert!(self.status.success(), "{self:?}");
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
     /// Its output, one JSON value a line.
-    ///
-    /// # Panics
-    /// When a line is none.
-    #[must_use]
     pub fn json_lines(&self) -> Vec<serde_json::Value> {
         let parse = |line| {
             serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}: {self:?}"))
@@ -101,10 +89,6 @@ impl Finished {
 }
 
 /// Runs a program to its end.
-///
-/// # Panics
-/// When it does not end by the deadline.
-#[must_use]
 pub fn run(command: &mut Command) -> Finished {
     finish(
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap(),
@@ -112,10 +96,6 @@ pub fn run(command: &mut Command) -> Finished {
 }
 
 /// Waits for a child's end and collects what of its output was not read.
-///
-/// # Panics
-/// When it does not end by the deadline.
-#[must_use]
 pub fn finish(mut child: Child) -> Finished {
     let stdout = child.stdout.take().map(read_all);
     let stderr = child.stderr.take().map(read_all);
@@ -126,7 +106,7 @@ pub fn finish(mut child: Child) -> Finished {
     Finished { status, stdout: text(stdout), stderr: text(stderr) }
 }
 
-/// Reads on a thread of its own, so that a full pipe holds nobody up.
+/// Reads on a thread of its own, so that a full pipe does not block the child.
 pub(crate) fn read_all(mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<String> {
     thread::spawn(move || {
         let mut bytes = Vec::new();
@@ -135,10 +115,23 @@ pub(crate) fn read_all(mut pipe: impl Read + Send + 'static) -> thread::JoinHand
     })
 }
 
+/// Starts a trainer whose last step is `hang`, and reads what it prints before that.
+pub fn start_until_it_hangs(command: &mut Command) -> (Child, Vec<serde_json::Value>) {
+    let command = command.arg("hang").stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let values = lines.map(|line| serde_json::from_str(&line.unwrap()).unwrap());
+    let told = values.take_while(|value: &serde_json::Value| value["hangs"] != true).collect();
+    (child, told)
+}
+
+/// Kills a child and waits for its end.
+pub fn kill(child: &mut Child) {
+    child.kill().unwrap();
+    wait(child);
+}
+
 /// Waits for a child's end.
-///
-/// # Panics
-/// When it does not end by the deadline; it is killed then.
 pub fn wait(child: &mut Child) -> ExitStatus {
     let begin = Instant::now();
     loop {

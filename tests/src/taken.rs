@@ -1,6 +1,6 @@
 //! What a batch held, for comparison after it went back.
 
-use forebay_client::{Batch, Loader, Position, Tensor};
+use forebay_client::{Batch, Error, Loader, Position, Tensor};
 
 /// One batch's content.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,10 +19,6 @@ pub struct Taken {
 
 impl Taken {
     /// Reads a batch.
-    ///
-    /// # Panics
-    /// When it has no `index`, or a tensor whose rows are not the batch's.
-    #[must_use]
     pub fn of(batch: &Batch) -> Self {
         let ids = batch.require("index").unwrap().as_slice::<i64>().unwrap().to_vec();
         assert_eq!(ids.len() as u64, batch.rows());
@@ -69,36 +65,32 @@ fn add_content(hasher: &mut blake3::Hasher, tensor: &Tensor<'_>) {
 }
 
 /// Takes the rest of an epoch, or of none the next epoch.
-///
-/// # Panics
-/// When the loader has an error.
-#[must_use]
 pub fn take_epoch(loader: &mut Loader) -> Vec<Taken> {
     std::iter::from_fn(|| loader.next_batch().unwrap().map(|batch| Taken::of(&batch))).collect()
 }
 
 /// Takes so many batches of an epoch.
-///
-/// # Panics
-/// When the loader has an error, or the epoch fewer batches.
 pub fn take(loader: &mut Loader, count: usize) -> Vec<Taken> {
     (0..count).map(|_| Taken::of(&loader.next_batch().unwrap().expect("one more batch"))).collect()
 }
 
 /// The ids of all batches, in order.
-#[must_use]
 pub fn ids(batches: &[Taken]) -> Vec<i64> {
     batches.iter().flat_map(|batch| batch.ids.iter().copied()).collect()
 }
 
-/// The digests of all batches, in order.
-#[must_use]
-pub fn digests(batches: &[Taken]) -> Vec<&str> {
-    batches.iter().map(|batch| batch.digest.as_str()).collect()
+/// What comes before an error, over the ends of epochs, and the error.
+pub fn until_error(loader: &mut Loader) -> (Vec<Taken>, Error) {
+    let mut batches = Vec::new();
+    loop {
+        match loader.next_batch() {
+            Ok(batch) => batches.extend(batch.as_ref().map(Taken::of)),
+            Err(error) => return (batches, error),
+        }
+    }
 }
 
 /// Ids in ascending order.
-#[must_use]
 pub fn sorted(mut ids: Vec<i64>) -> Vec<i64> {
     ids.sort_unstable();
     ids

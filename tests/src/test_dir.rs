@@ -1,12 +1,13 @@
 //! A folder of a test's own, and the environment in which its processes run.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use forebay_client::{Builder, Loader, Target};
 use tempfile::TempDir;
 
-use crate::{DEADLINE, program};
+use crate::{DEADLINE, data, program};
 
 /// What a launcher sets, and what would lead a process out of the test's folder.
 const FOREIGN_VARIABLES: &[&str] = &[
@@ -38,10 +39,6 @@ impl Default for TestDir {
 
 impl TestDir {
     /// A fresh folder.
-    ///
-    /// # Panics
-    /// When there is no room for one.
-    #[must_use]
     pub fn new() -> Self {
         let folder = tempfile::Builder::new().prefix("forebay-test-").tempdir().unwrap();
         for name in ["run", "cache"] {
@@ -51,32 +48,35 @@ impl TestDir {
     }
 
     /// A path in the folder.
-    #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
     /// The folder of automatic sockets.
-    #[must_use]
     pub fn runtime_folder(&self) -> PathBuf {
         self.path("run/forebay")
     }
 
     /// What lies in the folder of automatic sockets.
-    #[must_use]
-    pub fn runtime_files(&self) -> Vec<String> {
-        let Ok(entries) = std::fs::read_dir(self.runtime_folder()) else {
-            return Vec::new();
+    pub fn runtime_files(&self) -> BTreeSet<String> {
+        crate::names_in(&self.runtime_folder())
+    }
+
+    /// The processes that were started in this folder, except this one.
+    pub fn processes(&self) -> BTreeSet<String> {
+        let needle = self.path("run").display().to_string();
+        let is_ours = |name: &String| {
+            let environment = std::fs::read(format!("/proc/{name}/environ")).unwrap_or_default();
+            String::from_utf8_lossy(&environment).contains(&needle)
         };
-        entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect()
+        let mut found = crate::names_in(Path::new("/proc"));
+        found.remove(&std::process::id().to_string());
+        found.retain(is_ours);
+        found
     }
 
     /// Writes a configuration. Its index lies beside it, so that tests leave the user's cache alone; work threads run in
     /// the normal class, so that a busy machine does not starve them.
-    ///
-    /// # Panics
-    /// When it cannot be written.
-    #[must_use]
     pub fn config(&self, name: &str, text: &str) -> PathBuf {
         let path = self.path(name);
         let index = path.with_extension("index");
@@ -85,8 +85,25 @@ impl TestDir {
         path
     }
 
+    /// The configuration `train.toml` over so many arrays, as [`data::stack_config`] has it.
+    pub fn stack_stream(&self, samples: u64, keys: &str) -> PathBuf {
+        data::stack(&self.path("data"), samples);
+        self.config("train.toml", &data::stack_config(&self.path("data"), keys))
+    }
+
+    /// As [`stack_stream`](Self::stack_stream), through other stages.
+    pub fn staged_stream(&self, samples: u64, keys: &str, stages: &str) -> PathBuf {
+        data::stack(&self.path("data"), samples);
+        self.config("train.toml", &data::staged_config(&self.path("data"), keys, stages))
+    }
+
+    /// The configuration `train.toml` over so many images in class folders, as [`data::image_config`] has it.
+    pub fn image_stream(&self, samples: u64, classes: u32, keys: &str) -> PathBuf {
+        data::images(&self.path("images"), samples, classes);
+        self.config("train.toml", &data::image_config(&self.path("images"), keys))
+    }
+
     /// A program in the test's environment: sockets and caches in the folder, no launcher.
-    #[must_use]
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         for name in FOREIGN_VARIABLES {
@@ -103,7 +120,6 @@ impl TestDir {
     }
 
     /// `forebay` with arguments, in the test's environment.
-    #[must_use]
     pub fn forebay<I: AsRef<std::ffi::OsStr>>(&self, arguments: &[I]) -> Command {
         let mut command = self.command(program::forebay());
         command.args(arguments);
@@ -112,7 +128,6 @@ impl TestDir {
 }
 
 /// A loader to be attached as a rank, which gives up after [`DEADLINE`].
-#[must_use]
 pub fn loader(target: impl Into<Target>, rank: u32, world_size: u32) -> Builder {
     Loader::builder(target).rank(rank, world_size).timeout(DEADLINE).program(program::forebay())
 }

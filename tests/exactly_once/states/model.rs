@@ -71,7 +71,7 @@ pub(super) struct Model<'a> {
     world_size: u32,
     rank: u32,
     at: Position,
-    /// An epoch was begun and its end not told.
+    /// An epoch was begun, and its end not returned.
     is_open: bool,
     /// What a state says after each batch since the last jump; the first is where that went to.
     history: VecDeque<Position>,

@@ -1,5 +1,5 @@
 //! Every interleaving, within two or three pre-emptions, of setters, work threads and the engine around a stage. A row
-//! that nobody comes for shows as a deadlock: the model's threads sleep in earnest.
+//! that no thread takes shows as a deadlock: the model's threads really sleep.
 
 use std::sync::Arc;
 

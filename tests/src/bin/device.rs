@@ -1,15 +1,14 @@
 //! Plays a trainer on a GPU: takes batches to a device, reads them there on streams of its own, and prints what they held.
 //! Its arguments are done one after the other; one JSON line for each thing that happens.
 //!
-//! - `pin=POLICY ahead=N device-hold=N device=N` come before `use` and say how batches come to the device
+//! - `pin=POLICY ahead=N device=N` come before `use` and say how batches come to the device
 //! - `keep=N` holds up to so many batches at random, `streams=N` reads them on so many streams, by turns
 //! - `use=WORD` attaches and uploads; `host=WORD` attaches and reads in this process's memory
 //! - `epoch` takes a whole epoch, `take=N` so many batches of one
 //! - `state` prints the state (`state=N`: N batches before), `begin` begins the next epoch, `uploaded=N` waits for so many,
-//!   `pinned` until the ring is;
-//!   `load=JSON` goes on there, `set-epoch=N` goes to an epoch
+//!   `pinned` until the ring is
 //! - `leave=N` takes so many batches, drops them and the loader, and only then waits for the device to have read them
-//! - `hold=N` takes so many batches and drops none; `kill-daemon` kills the private daemon; `stats` prints the upload's
+//! - `kill-daemon` kills the private daemon; `stats` prints the upload's
 //!   figures; `context=N` makes another device's context this thread's own and checks that it stays so
 //!
 //! It ends with status 3 and the error when a loader has one.
@@ -20,9 +19,8 @@ use std::sync::Arc;
 
 use forebay_client::cuda::cudarc::driver::{CudaContext, CudaStream, CudaView, DevicePtr, result};
 use forebay_client::cuda::{Device, DeviceLoader, DeviceOptions, PinPolicy};
-use forebay_client::{DeviceBatch, Error, Loader, State, Target};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use forebay_client::{DeviceBatch, Error, Loader, Target};
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 fn main() {
@@ -212,7 +210,6 @@ fn play() -> Result<(), Error> {
         match verb {
             "pin" => options.pin = PinPolicy::from_name(value)?,
             "ahead" => options.ahead = number(value),
-            "device-hold" => options.device_hold = number(value),
             "device" => ordinal = number(value),
             "keep" => keep = number(value),
             "streams" => streams = number(value),
@@ -263,20 +260,9 @@ fn on_device(verb: &str, value: &str, device: &mut OnDevice) -> Result<(), Error
             device.loader.upload_statistics().path == "registered"
         }),
         "begin" => device.loader.upload_mut().begin_epoch()?,
-        "load" => device.loader.load_state(&State::from_json(value)?, false)?,
-        "set-epoch" => device.loader.set_epoch(number(value) as u64)?,
-        "hold" => {
-            let stream = Arc::clone(&device.streams[0]);
-            let mut held = Vec::new();
-            for _ in 0..number(value) {
-                held.push(device.loader.next_batch(&stream)?);
-            }
-        }
         "kill-daemon" => {
             let (daemon, _) = device.loader.upload_mut().daemon()?;
-            let daemon =
-                daemon.and_then(|daemon| i32::try_from(daemon).ok()).expect("a private daemon");
-            kill(Pid::from_raw(daemon), Signal::SIGKILL).expect("it lives");
+            assert!(forebay_tests::signal(daemon.expect("a private daemon"), Signal::SIGKILL));
         }
         "stats" => {
             let figures = device.loader.upload_statistics();

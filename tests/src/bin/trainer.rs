@@ -4,9 +4,8 @@
 //! - `epoch` begins an epoch and takes all of it; `take=N` begins one and takes N batches
 //! - `state=JSON` comes before `use` and says where it goes on
 //! - `train` takes batches without end, each with the state after it: a checkpoint
-//! - `daemon` tells the private daemon's process; `kill-daemon` kills it
-//! - `children` leaves a child behind for each of its sockets, which has a copy of it, and tells their processes
-//! - `touch=PATH` makes a file
+//! - `daemon` prints the private daemon's process
+//! - `children` leaves a child behind for each of its sockets, which has a copy of it, and prints their processes
 //! - `hang` says so and does nothing any more; `exit=N` ends with this status
 //!
 //! It ends with status 3 and the error when a loader has one.
@@ -17,8 +16,6 @@ use std::process::{Command, Stdio};
 
 use forebay_client::{Error, Loader, State, Target};
 use forebay_tests::{DEADLINE, Taken};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use serde_json::{Value, json};
 
@@ -50,14 +47,7 @@ fn play() -> Result<(), Error> {
             }
             "state" => state = Some(State::from_json(value)?),
             "train" => train(loaders.get_mut(&current).expect("`use` comes first"))?,
-            "kill-daemon" => {
-                let daemon = loaders.get(&current).and_then(Loader::private_process);
-                let daemon = daemon.and_then(|daemon| i32::try_from(daemon).ok());
-                let daemon = Pid::from_raw(daemon.expect("a private daemon"));
-                kill(daemon, Signal::SIGKILL).expect("it lives");
-            }
             "children" => leave_children(),
-            "touch" => drop(std::fs::File::create(value).expect("a path that can be written")),
             "hang" => {
                 say(&json!({ "hangs": true }));
                 loop {

@@ -1,14 +1,14 @@
-//! What hostile clients share: how they count, draw, connect and read the daemon's answers.
+//! What hostile clients share: how they count, attach and read the daemon's answers.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::thread;
 
-use forebay_protocol::frames::{Attach, Attached, ClientFrame, DaemonFrame, PROTOCOL_VERSION};
+use forebay_protocol::frames::{Attach, Attached, ClientFrame, DaemonFrame};
 use forebay_protocol::ids::Position;
-use forebay_protocol::socket::{Connection, Incoming, SocketError};
+use forebay_protocol::socket::{Connection, Incoming};
 
 use crate::DEADLINE;
+use crate::kills::Random;
 
 /// What the hostile clients did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -46,57 +46,13 @@ impl Tally {
     }
 
     /// Over all clients.
-    #[must_use]
     pub fn total(&self) -> u64 {
         self.operations.values().sum()
     }
 }
 
-/// Numbers for nothing but noise: SplitMix64.
-pub(super) struct Noise(pub(super) u64);
-
-impl Noise {
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ (word >> 31)
-    }
-
-    pub(super) fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-
-    pub(super) fn bytes(&mut self, count: u64) -> Vec<u8> {
-        (0..count).map(|_| self.next().to_le_bytes()[0]).collect()
-    }
-}
-
-/// A connection, as soon as the daemon takes one.
-pub(super) fn connect(socket: &Path) -> Connection {
-    let begin = std::time::Instant::now();
-    loop {
-        match Connection::connect(socket) {
-            Ok(connection) => return connection,
-            // The queue of connections not yet accepted is full.
-            Err(SocketError::Call { source, .. })
-                if source.kind() == std::io::ErrorKind::WouldBlock =>
-            {
-                thread::yield_now();
-            }
-            Err(error) => panic!("the daemon takes no connection: {error}"),
-        }
-        assert!(begin.elapsed() < DEADLINE, "the daemon took no connection for {DEADLINE:?}");
-    }
-}
-
-pub(super) fn hello() -> ClientFrame {
-    ClientFrame::Hello { protocol: PROTOCOL_VERSION, release: "hostile".to_owned() }
-}
-
 /// An attach that does not collide with the honest one, whose world has one rank; it may with a hostile one.
-pub(super) fn attach(noise: &mut Noise) -> ClientFrame {
+pub(super) fn attach(noise: &mut Random) -> ClientFrame {
     let world_size = 2 + u32::try_from(noise.below(8)).unwrap_or(0);
     ClientFrame::Attach(Attach {
         stream: None,

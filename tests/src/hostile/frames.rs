@@ -1,4 +1,4 @@
-//! Noise, lies and crowds on the control socket.
+//! Random, lies and crowds on the control socket.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -13,7 +13,9 @@ use forebay_protocol::wire::encode;
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 
-use super::conversation::{Answer, Noise, Tally, attach, connect, hear, hear_out, hello};
+use super::conversation::{Answer, Tally, attach, hear, hear_out};
+use crate::kills::Random;
+use crate::raw::{connect, hello};
 
 /// Connections that the crowd opens before it lets go.
 const CROWD: usize = 1000;
@@ -40,7 +42,7 @@ fn send_raw(connection: &Connection, bytes: &[u8], descriptors: &[RawFd]) -> Sen
 }
 
 /// Sends noise of any length, and doorbells, until it is cut off; again and again.
-pub(super) fn flood(socket: &Path, operations: u64, mut noise: Noise) -> Tally {
+pub(super) fn flood(socket: &Path, operations: u64, mut noise: Random) -> Tally {
     let mut tally = Tally::default();
     let mut done = 0;
     while done < operations {
@@ -49,7 +51,7 @@ pub(super) fn flood(socket: &Path, operations: u64, mut noise: Noise) -> Tally {
         // Some say hello first, so that they are not cut off at once: rings are no offence.
         let only_rings = noise.below(2) == 0;
         if only_rings {
-            let _ = connection.send(&hello(), &[]);
+            let _ = connection.send(&hello(PROTOCOL_VERSION), &[]);
         }
         for _ in 0..2000 {
             let bytes = if only_rings {
@@ -74,7 +76,7 @@ pub(super) fn flood(socket: &Path, operations: u64, mut noise: Noise) -> Tally {
 }
 
 /// Says what is not so.
-pub(super) fn lie(socket: &Path, operations: u64, mut noise: Noise) -> Tally {
+pub(super) fn lie(socket: &Path, operations: u64, mut noise: Random) -> Tally {
     let mut tally = Tally::default();
     let mut done = 0;
     let null = File::open("/dev/null").unwrap();
@@ -83,7 +85,7 @@ pub(super) fn lie(socket: &Path, operations: u64, mut noise: Noise) -> Tally {
         done += 1;
         let greets = noise.below(4) != 0;
         if greets {
-            let _ = connection.send(&hello(), &[]);
+            let _ = connection.send(&hello(PROTOCOL_VERSION), &[]);
             done += 1;
         }
         for _ in 0..1 + noise.below(6) {
@@ -112,7 +114,7 @@ pub(super) fn lie(socket: &Path, operations: u64, mut noise: Noise) -> Tally {
     tally
 }
 
-fn lie_of(noise: &mut Noise) -> ClientFrame {
+fn lie_of(noise: &mut Random) -> ClientFrame {
     let position = Position { epoch: noise.next(), samples: noise.next() };
     match noise.below(8) {
         0 => ClientFrame::Hello {
@@ -142,19 +144,19 @@ fn lie_of(noise: &mut Noise) -> ClientFrame {
             milliseconds: u32::try_from(noise.below(1 << 32) >> noise.below(32))
                 .unwrap_or(u32::MAX),
         }),
-        _ => hello(),
+        _ => hello(PROTOCOL_VERSION),
     }
 }
 
 /// Opens connections by the thousand, some with sessions, and lets them go.
-pub(super) fn crowd(socket: &Path, over: &AtomicBool, mut noise: Noise) -> Tally {
+pub(super) fn crowd(socket: &Path, over: &AtomicBool, mut noise: Random) -> Tally {
     let mut tally = Tally::default();
     let mut done = 0;
     loop {
         let mut open = Vec::with_capacity(CROWD);
         for number in 0..CROWD {
             let connection = connect(socket);
-            let _ = connection.send(&hello(), &[] as &[BorrowedFd<'_>]);
+            let _ = connection.send(&hello(PROTOCOL_VERSION), &[] as &[BorrowedFd<'_>]);
             if number % 10 == 0 {
                 let _ = connection.send(&attach(&mut noise), &[]);
             }

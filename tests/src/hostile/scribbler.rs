@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use forebay_protocol::frames::Attached;
+use forebay_protocol::frames::{Attached, PROTOCOL_VERSION};
 use forebay_protocol::ids::{Generation, SlotIndex};
 use forebay_protocol::returns::ReturnWord;
 use forebay_protocol::segment::{Access, open_segment};
@@ -13,7 +13,9 @@ use forebay_protocol::socket::Connection;
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, FcntlArg, OFlag, SealFlag, fallocate, fcntl};
 
-use super::conversation::{Answer, Noise, Tally, attach, connect, hear, hear_out, hello};
+use super::conversation::{Answer, Tally, attach, hear, hear_out};
+use crate::kills::Random;
+use crate::raw::{connect, hello};
 
 const NAME: &str = "scribbler";
 /// Writes in one session, if it is not cut off before.
@@ -21,12 +23,12 @@ const WRITES_PER_SESSION: u64 = 20_000;
 /// Writes between two looks at the socket.
 const WRITES_PER_LOOK: u64 = 50;
 
-pub(super) fn run(socket: &Path, operations: u64, mut noise: Noise) -> Tally {
+pub(super) fn run(socket: &Path, operations: u64, mut noise: Random) -> Tally {
     let mut tally = Tally::default();
     let mut done = 0;
     while done < operations {
         let connection = connect(socket);
-        let _ = connection.send(&hello(), &[]);
+        let _ = connection.send(&hello(PROTOCOL_VERSION), &[]);
         let _ = connection.send(&attach(&mut noise), &[]);
         done += 3;
         let Answer::Attached(terms, segments) = hear_out(&connection) else {
@@ -111,7 +113,7 @@ impl Session {
     }
 
     /// Writes until the session ends or enough is written; returns the operations.
-    fn scribble(&self, noise: &mut Noise, patient: bool, tally: &mut Tally) -> u64 {
+    fn scribble(&self, noise: &mut Random, patient: bool, tally: &mut Tally) -> u64 {
         for written in 0..WRITES_PER_SESSION {
             self.write_once(noise, patient);
             if written % WRITES_PER_LOOK == 0 {
@@ -127,7 +129,7 @@ impl Session {
         WRITES_PER_SESSION
     }
 
-    fn write_once(&self, noise: &mut Noise, patient: bool) {
+    fn write_once(&self, noise: &mut Random, patient: bool) {
         let hole = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
         match noise.below(2000) {
             0 => {
@@ -150,8 +152,8 @@ impl Session {
         }
     }
 
-    /// Noise, a small number, or a return that might be right.
-    fn word(&self, noise: &mut Noise) -> u64 {
+    /// Random, a small number, or a return that might be right.
+    fn word(&self, noise: &mut Random) -> u64 {
         match noise.below(3) {
             0 => noise.next(),
             1 => noise.below(2 * u64::from(self.terms.slots)),

@@ -4,38 +4,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use forebay_client::Loader;
+use serde_json::{Value, json};
 
-use super::{Tally, attack};
+use super::attack;
 use crate::taken::take_epoch;
-use crate::{Daemon, Taken, TestDir, data, wait_until};
-
-/// What a trial showed.
-#[derive(Debug, Clone)]
-pub struct Trial {
-    /// What the attackers did, and how they were cut off.
-    pub tally: Tally,
-    /// The honest trainer's epochs while they did, each compared with what it is in peace.
-    pub epochs: usize,
-    /// Descriptors of the daemon after the attack beyond those before it.
-    pub descriptors_left: usize,
-    /// Shared segments that it still has mapped.
-    pub segments_left: usize,
-}
+use crate::{Daemon, Taken, TestDir, wait_until};
 
 /// Samples of the honest trainer's epochs.
 const SAMPLES: u64 = 40;
 /// The honest trainer's time between two epochs.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Attacks a daemon of its own while an honest trainer iterates.
-///
-/// # Panics
-/// When the daemon dies, the honest trainer gets an error or other bytes than in peace, or an attacker succeeds.
-#[must_use]
-pub fn trial(operations: u64, seed: u64) -> Trial {
+/// Attacks a daemon of its own while an honest trainer iterates; gives what the attackers did, and what was left.
+pub fn trial(operations: u64, seed: u64) -> Value {
     let dir = TestDir::new();
-    data::stack(&dir.path("data"), SAMPLES);
-    let config = dir.config("train.toml", &data::stack_config(&dir.path("data"), ""));
+    let config = dir.stack_stream(SAMPLES, "");
     let few = ["--set", "stage.fetch.concurrency=2", "--set", "order.seed=5"];
     let mut daemon = Daemon::serve_with(&dir, &[&config], &few);
     // One session before the count: some descriptors are opened at first use.
@@ -65,12 +48,12 @@ pub fn trial(operations: u64, seed: u64) -> Trial {
     wait_until("the connections have ended", settled);
     compare(&mut daemon.loader(0, 1).attach().unwrap(), &under_attack);
     wait_until("the last session has ended", || daemon.mapped_segments() == 0);
-    Trial {
-        tally,
-        epochs: under_attack.len(),
-        descriptors_left: daemon.descriptors().saturating_sub(descriptors),
-        segments_left: daemon.mapped_segments(),
-    }
+    json!({
+        "operations": tally.total(), "by_client": tally.operations, "cut_off": tally.cut_off,
+        "honest_epochs_unharmed": under_attack.len(),
+        "descriptors_left": daemon.descriptors().saturating_sub(descriptors),
+        "segments_left": daemon.mapped_segments(),
+    })
 }
 
 /// The same epochs in peace.

@@ -19,7 +19,7 @@ use crate::{Taken, TestDir, test_dir};
 
 /// The longest pause between getting over a kill and the next one.
 const PAUSE: Duration = Duration::from_millis(20);
-/// The longest pause between two kills of which the second meets a daemon that is being started.
+/// The longest pause between two kills of which the second hits a daemon during its start.
 const SHORT_PAUSE: Duration = Duration::from_millis(60);
 /// Batches that a daemon may have published and not handed over, plus one.
 const CERTAINLY_FRESH: usize = 5;
@@ -75,10 +75,6 @@ fn is_child(process: u32) -> bool {
 }
 
 /// Does it; gives the report, whose `ok` says whether all was well.
-///
-/// # Panics
-/// When the loader has an error.
-#[must_use]
 pub fn run(plan: Plan) -> Value {
     let dir = TestDir::new();
     let mut reference = Reference::new(&dir);

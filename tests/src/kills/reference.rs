@@ -21,10 +21,6 @@ pub struct Reference {
 
 impl Reference {
     /// Makes data and configuration in a place.
-    ///
-    /// # Panics
-    /// When they cannot be written or served.
-    #[must_use]
     pub fn new(dir: &TestDir) -> Self {
         let images = dir.path("images");
         data::images(&images, SAMPLES, 4);
@@ -40,9 +36,6 @@ impl Reference {
     }
 
     /// The batches of an epoch.
-    ///
-    /// # Panics
-    /// When the undisturbed loader has an error.
     pub fn epoch(&mut self, epoch: u64) -> &[Taken] {
         let loader = &mut self.loader;
         self.epochs.entry(epoch).or_insert_with(|| {
@@ -64,7 +57,6 @@ impl Reference {
     }
 
     /// What an epoch delivers once.
-    #[must_use]
     pub fn samples(&self) -> u64 {
         SAMPLES
     }

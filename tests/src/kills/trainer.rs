@@ -3,15 +3,17 @@
 //! What is killed: a trainer with a private daemon; `forebay run`, whose command dies with it; or all processes at once.
 //! A kill may come at any instant, also before the trainer attached.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use super::reference::Reference;
-use super::report::{Before, is_nothing, percentiles, processes_of};
+use super::report::{Before, is_nothing, percentiles};
 use super::{Plan, Random};
 use crate::{TestDir, program, wait_until};
 
@@ -57,10 +59,6 @@ struct Checked {
 }
 
 /// Does it with the trainer's program; gives the report, whose `ok` says whether all was well.
-///
-/// # Panics
-/// When a trainer cannot be started or ends by itself.
-#[must_use]
 pub fn run(victim: Victim, trainer: &Path, plan: Plan) -> Value {
     let dir = TestDir::new();
     let mut reference = Reference::new(&dir);
@@ -132,7 +130,7 @@ fn live_and_die(
     let mut lines = Vec::new();
     // Every fourth dies without having been looked at: between fork and exec, while it attaches, whenever.
     if random.below(4) > 0 {
-        // What it tells first, and its first batch.
+        // Its first lines, the first batch among them.
         for _ in 0..3 {
             lines.extend(read_line(&mut output));
         }
@@ -140,27 +138,21 @@ fn live_and_die(
     } else {
         std::thread::sleep(random.pause(BLIND_LIFE));
     }
-    let others = if victim == Victim::All { processes_of(dir) } else { Vec::new() };
+    let others = if victim == Victim::All { dir.processes() } else { BTreeSet::new() };
     let killed = Instant::now();
-    kill_all(&mut child, &others);
+    // One after the other without a pause, so that none reacts to the death of another.
+    for process in others.iter().filter_map(|process| process.parse().ok()) {
+        let _ = crate::signal(process, Signal::SIGKILL);
+    }
+    let _ = child.kill();
     program::wait(&mut child);
     while let Some(line) = read_line(&mut output) {
         lines.push(line);
     }
     // The trainer's daemon ends by itself; the reference's has the same environment as this process.
     let own = |process: &String| process.parse().is_ok_and(crate::is_running);
-    wait_until("nothing of the trainer runs any more", || !processes_of(dir).iter().any(own));
+    wait_until("nothing of the trainer runs any more", || !dir.processes().iter().any(own));
     (lines, killed.elapsed())
-}
-
-fn kill_all(child: &mut Child, others: &[String]) {
-    // One after the other, as fast as it goes: none is told of the other's death in between.
-    for process in others {
-        if let Some(process) = process.parse().ok().map(nix::unistd::Pid::from_raw) {
-            let _ = nix::sys::signal::kill(process, nix::sys::signal::Signal::SIGKILL);
-        }
-    }
-    let _ = child.kill();
 }
 
 /// A whole line; what was cut off by the kill does not count.
