@@ -18,25 +18,8 @@
 //! A client that cannot receive descriptors sends `AttachNamed` instead of `Attach`, and the answer `AttachedNamed` carries
 //! the names of the segments ([`crate::segment::named`]).
 //!
-//! Monitoring ([`crate::observing`]), which needs no session:
-//! ```text
-//!   Steps                      ──►
-//!                              ◄──  Steps
-//!   Replay                     ──►
-//!                              ◄──  Steps | Fault
-//!   Record                     ──►
-//!                              ◄──  Recorded (+ text) | Fault
-//! ```
-//!
-//! After a daemon's death, to the daemon that replaces it (docs/protocol.md, "Death of the daemon"):
-//! ```text
-//!   Hello (+ pidfd)            ──►
-//!                              ◄──  Welcome | Fault
-//!   [Restart (+ plan, index)]  ──►        (private loader: instead of Start)
-//!                              ◄──  [Kept] (+ plan, index)
-//!   Reattach (+ data)          ──►
-//!                              ◄──  Attached (+ data, publish, return) | Fault
-//! ```
+//! Monitoring ([`crate::observing`]) needs no session. The handshakes with a daemon that replaces a dead one, and what
+//! each version changed, are in docs/protocol.md.
 
 use serde::{Deserialize, Serialize};
 
@@ -44,12 +27,7 @@ use crate::ids::Position;
 use crate::observing::{Recording, ReplayRequest, SessionSteps};
 use crate::tensor::TensorSpec;
 
-/// The version of frames and rings that this crate speaks. History:
-/// - 1: the first.
-/// - 2: `Restart`, `Reattach` and `Kept`; `Attached` has the restart policy.
-/// - 3: a tensor describes what the client's GPU makes of it (`TensorSpec::finish`).
-/// - 4: `Steps`, `Replay` and `Record`.
-/// - 5: `AttachNamed` and `AttachedNamed`.
+/// The version of frames and rings that this crate speaks.
 pub const PROTOCOL_VERSION: u32 = 5;
 /// The parts of a configuration's fingerprint, in order.
 pub const CONFIG_PARTS: [&str; 4] = ["order.seed", "order.shuffle", "operations", "output"];

@@ -117,18 +117,12 @@ impl Config {
     }
 
     /// Reads the text of a file called `name` in `folder`, as [`from_file`](Self::from_file) does, with no variable set.
-    ///
-    /// # Errors
-    /// As [`from_file`](Self::from_file).
     pub fn from_text(name: &str, folder: &Path, text: &str) -> Result<Self, ConfigError> {
         let origin = Origin { name: name.to_owned(), source: name.to_owned(), folder };
         resolve(origin, parse_toml(name, text)?, &[], &|_| None)
     }
 
     /// Reads what [`resolved_toml`](Self::resolved_toml) wrote. Messages name `source`, as those of the daemon before did.
-    ///
-    /// # Errors
-    /// As [`from_file`](Self::from_file).
     pub fn from_resolved(name: &str, source: &str, text: &str) -> Result<Self, ConfigError> {
         let (name, source, folder) = (name.to_owned(), source.to_owned(), Path::new("/"));
         let tree = parse_toml(&source, text)?;

@@ -107,9 +107,6 @@ impl Section {
     }
 
     /// Reads all keys that are left as `T`'s and leaves them resolved: defaults filled in, paths absolute.
-    ///
-    /// # Errors
-    /// As [`Keys::read`].
     pub fn resolve<T: Keys>(&mut self) -> Result<(), ConfigError> {
         let keys = T::read(&mut self.clone())?;
         self.replace_entries(keys.entries());
