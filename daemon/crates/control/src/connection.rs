@@ -44,6 +44,15 @@ enum Cut {
     SaysNothing(Duration),
     #[error("the client did not read its socket for {0:?}")]
     ReadsNothing(Duration),
+    /// The client is sent the fault.
+    #[error("{}", .0.message)]
+    Refused(Fault),
+}
+
+impl From<Fault> for Cut {
+    fn from(fault: Fault) -> Self {
+        Self::Refused(fault)
+    }
 }
 
 /// Serves one client until it is gone.
@@ -58,7 +67,7 @@ async fn converse(connection: Connection, host: Rc<Host>) -> Result<(), Cut> {
         tracing::warn!(connections = MAX_CONNECTIONS, "refused a connection: too many connections");
         let message =
             format!("{MAX_CONNECTIONS} connections are open, the maximum; end unused clients");
-        // A client that does not read it is told nothing.
+        // Best effort: the client may not read it.
         let _ =
             connection.send(&DaemonFrame::Fault(Fault { kind: FaultKind::Memory, message }), &[]);
         return Ok(());
@@ -93,13 +102,13 @@ struct Client {
     session: Option<u64>,
     /// Keeps the segments' names, if they have any.
     terms: Option<SessionTerms>,
-    /// Sent with the Hello; watched beside what the kernel tells, which is nothing on older kernels and for a dead peer.
+    /// Sent with the Hello. Watched in addition to the kernel's pidfd of the peer, which older kernels lack.
     pidfd: Option<OwnedFd>,
     /// This connection's number in the daemon.
     number: u64,
     /// Sessions for which it asked for a replay.
     replay_requests: BTreeSet<u64>,
-    /// Where what comes of a recording is awaited; it ends when nobody does.
+    /// Where a recording is sent to; the recording ends when the receiver is dropped.
     recorded: mpsc::Sender<Recorded>,
 }
 
@@ -150,7 +159,7 @@ impl Client {
                     for _ in 0..MESSAGES_PER_TURN {
                         match connection.receive::<ClientFrame>() {
                             Ok(Incoming::Frame(frame, descriptors)) => {
-                                // A request may take long, such as the scan of a dataset; nobody waits for it then.
+                                // A request may take long, such as the scan of a dataset; it ends with the client.
                                 let next = tokio::select! {
                                     biased;
                                     () = &mut death => return Ok(()),
@@ -189,7 +198,7 @@ impl Client {
                     if is_drained {
                         guard.clear_ready();
                     } else {
-                        // More waits; a client that never stops shall not keep the engine from the others.
+                        // More is waiting; a client that never stops must not block the others.
                         drop(guard);
                         tokio::task::yield_now().await;
                     }
@@ -215,65 +224,70 @@ impl Client {
         }
     }
 
+    /// Answers a frame, or refuses it and ends the connection.
     async fn handle(
+        &mut self,
+        frame: ClientFrame,
+        descriptors: Vec<OwnedFd>,
+        socket: &AsyncFd<Shared>,
+    ) -> Result<Next, Cut> {
+        let fault = match self.answer(frame, descriptors, socket).await {
+            Err(Cut::Refused(fault)) => fault,
+            other => return other,
+        };
+        tracing::warn!(kind = ?fault.kind, "refused: {}", fault.message);
+        send(socket, &DaemonFrame::Fault(fault), &[]).await?;
+        Ok(Next::Over)
+    }
+
+    async fn answer(
         &mut self,
         frame: ClientFrame,
         mut descriptors: Vec<OwnedFd>,
         socket: &AsyncFd<Shared>,
     ) -> Result<Next, Cut> {
-        let refusal = match (frame, self.greeted) {
+        match (frame, self.greeted) {
             (ClientFrame::Hello { protocol, release }, false) => {
                 self.greeted = true;
                 self.pidfd = descriptors.pop().filter(peer::is_pidfd);
                 if protocol != PROTOCOL_VERSION {
-                    Some(version_fault(protocol, &release))
-                } else {
-                    let streams = self.host.engine().map_or_else(Vec::new, |engine| {
-                        engine
-                            .borrow()
-                            .streams()
-                            .iter()
-                            .map(|stream| stream.name().to_owned())
-                            .collect()
-                    });
-                    let release = env!("CARGO_PKG_VERSION").to_owned();
-                    let welcome =
-                        DaemonFrame::Welcome { protocol: PROTOCOL_VERSION, release, streams };
-                    send(socket, &welcome, &[]).await?;
-                    None
+                    return Err(version_fault(protocol, &release).into());
                 }
+                let streams = self.host.engine().map_or_else(Vec::new, |engine| {
+                    engine.borrow().streams().iter().map(|one| one.name().to_owned()).collect()
+                });
+                let release = env!("CARGO_PKG_VERSION").to_owned();
+                let welcome = DaemonFrame::Welcome { protocol: PROTOCOL_VERSION, release, streams };
+                send(socket, &welcome, &[]).await?;
             }
-            (_, false) => Some(protocol_fault("the first frame must be Hello")),
-            (ClientFrame::Hello { .. }, true) => Some(protocol_fault("a second Hello")),
+            (_, false) => return Err(refusal("the first frame must be Hello")),
+            (ClientFrame::Hello { .. }, true) => return Err(refusal("a second Hello")),
             (ClientFrame::Start(start), true) => self.open(Opening::Start(start), socket).await?,
             (ClientFrame::Restart(restart), true) => {
-                self.open(Opening::Restart(restart, descriptors), socket).await?
+                self.open(Opening::Restart(restart, descriptors), socket).await?;
             }
             (ClientFrame::Attach(request), true) => {
-                self.attach(&request, SessionMemory::Sealed, socket).await?
+                self.attach(&request, SessionMemory::Sealed, socket).await?;
             }
             (ClientFrame::AttachNamed(request), true) => {
-                self.attach(&request, SessionMemory::Named, socket).await?
+                self.attach(&request, SessionMemory::Named, socket).await?;
             }
             (ClientFrame::Reattach(request), true) => {
                 let (serial, leased) = (request.serial, request.leased);
                 let state = ReattachState { data: descriptors, serial, leased };
                 let memory = SessionMemory::Reattached(state);
-                self.attach(&request.attach, memory, socket).await?
+                self.attach(&request.attach, memory, socket).await?;
             }
             (ClientFrame::Seek { serial, position, substitutes }, true) => {
-                match (self.host.engine(), self.session) {
-                    (Some(engine), Some(number)) => {
-                        engine.borrow_mut().seek(number, serial, position, substitutes);
-                        None
-                    }
-                    _ => Some(protocol_fault("Seek before Attach")),
-                }
+                let (Some(engine), Some(number)) = (self.host.engine(), self.session) else {
+                    return Err(refusal("Seek before Attach"));
+                };
+                engine.borrow_mut().seek(number, serial, position, substitutes);
             }
             (ClientFrame::Stats, true) => {
                 let report = self.host.engine().map(|engine| {
                     let mut engine = engine.borrow_mut();
-                    // Slots given back ring only by the half ring; a report shall not call them held.
+                    // A client signals only every half ring of returned slots: count those that it has returned by now.
                     engine.advance_all();
                     engine.report()
                 });
@@ -281,71 +295,57 @@ impl Client {
                 for part in in_parts(&text) {
                     send(socket, &part, &[]).await?;
                 }
-                None
             }
             (ClientFrame::Steps, true) => {
                 let steps = self.host.engine().map(|engine| engine.borrow().steps());
                 send(socket, &DaemonFrame::Steps(steps.unwrap_or_default()), &[]).await?;
-                None
             }
             (ClientFrame::Replay(request), true) => self.replay(&request, socket).await?,
-            (ClientFrame::Record(wanted), true) => match self.host.engine() {
-                Some(engine) => begin_recording(&engine, wanted, self.recorded.clone()).err(),
-                None => Some(protocol_fault("Record before Start")),
-            },
+            (ClientFrame::Record(wanted), true) => {
+                let engine = self.host.engine().ok_or_else(|| refusal("Record before Start"))?;
+                begin_recording(&engine, wanted, self.recorded.clone())?;
+            }
             (ClientFrame::Goodbye, true) => return Ok(Next::Over),
-        };
-        match refusal {
-            None => Ok(Next::Continue),
-            Some(fault) => self.refuse(socket, fault).await,
         }
+        Ok(Next::Continue)
     }
 
-    /// Opens the streams; a long scan rings now and then, so that the client sees that the daemon lives and this side
-    /// that the client does. Gives what it is refused for.
-    async fn open(&self, opening: Opening, socket: &AsyncFd<Shared>) -> Result<Option<Fault>, Cut> {
+    /// Opens the streams. A long scan rings the doorbell now and then: the client sees that the daemon lives, and the
+    /// daemon that the client does.
+    async fn open(&self, opening: Opening, socket: &AsyncFd<Shared>) -> Result<(), Cut> {
         let opener = match &self.host.opener {
             Some(opener) if self.host.engine().is_none() => opener,
-            _ => {
-                return Ok(Some(protocol_fault("Start and Restart are for private daemons, once")));
-            }
+            _ => return Err(refusal("Start and Restart are for private daemons, once")),
         };
         let mut opening = opener(opening);
-        let opened = loop {
+        let (engine, restart_state) = loop {
             tokio::select! {
-                opened = &mut opening => break opened,
+                opened = &mut opening => break opened?,
                 () = tokio::time::sleep(SIGN_OF_LIFE) => self.connection.ring()?,
             }
         };
-        match opened {
-            Ok((engine, restart_state)) => {
-                *self.host.engine.borrow_mut() = Some(engine);
-                if let Some(restart_state) = restart_state {
-                    send(socket, &DaemonFrame::Kept, &restart_state.descriptors()).await?;
-                }
-                Ok(None)
-            }
-            Err(fault) => Ok(Some(fault)),
+        *self.host.engine.borrow_mut() = Some(engine);
+        if let Some(restart_state) = restart_state {
+            send(socket, &DaemonFrame::Kept, &restart_state.descriptors()).await?;
         }
+        Ok(())
     }
 
-    /// Opens the session. Gives what it is refused for.
+    /// Opens the session.
     async fn attach(
         &mut self,
         request: &Attach,
         memory: SessionMemory,
         socket: &AsyncFd<Shared>,
-    ) -> Result<Option<Fault>, Cut> {
+    ) -> Result<(), Cut> {
         if self.session.is_some() {
-            return Ok(Some(protocol_fault("a second Attach on one connection")));
+            return Err(refusal("a second Attach on one connection"));
         }
-        let Some(engine) = self.host.engine() else {
-            return Ok(Some(protocol_fault("Attach before Start")));
-        };
+        let engine = self.host.engine().ok_or_else(|| refusal("Attach before Start"))?;
         if !self.host.takes_clients {
             let message =
                 "this daemon is private to its loader; use `forebay serve` for several clients";
-            return Ok(Some(Fault { kind: FaultKind::Config, message: message.to_owned() }));
+            return Err(Fault { kind: FaultKind::Config, message: message.to_owned() }.into());
         }
         let attached = engine.borrow_mut().attach(
             request,
@@ -354,45 +354,30 @@ impl Client {
             Rc::clone(&self.connection),
             self.outbox.clone(),
         );
-        match attached {
-            Ok((number, terms)) => {
-                self.session = Some(number);
-                send(socket, &terms.frame, &terms.descriptors()).await?;
-                // Names last until the client has opened them.
-                self.terms = terms.has_names().then_some(terms);
-                engine.borrow_mut().advance(number);
-                Ok(None)
-            }
-            Err(fault) => Ok(Some(fault)),
-        }
+        let (number, terms) = attached?;
+        self.session = Some(number);
+        send(socket, &terms.frame, &terms.descriptors()).await?;
+        // Names last until the client has opened them.
+        self.terms = terms.has_names().then_some(terms);
+        engine.borrow_mut().advance(number);
+        Ok(())
     }
 
-    /// Does what is asked about a replay. Gives what it is refused for.
+    /// Carries out a request for a replay.
     async fn replay(
         &mut self,
         request: &ReplayRequest,
         socket: &AsyncFd<Shared>,
-    ) -> Result<Option<Fault>, Cut> {
-        let Some(engine) = self.host.engine() else {
-            return Ok(Some(protocol_fault("Replay before Start")));
-        };
+    ) -> Result<(), Cut> {
+        let engine = self.host.engine().ok_or_else(|| refusal("Replay before Start"))?;
         let asked = engine.borrow_mut().request_replay(request, self.number);
-        if let Err(message) = asked {
-            return Ok(Some(Fault { kind: FaultKind::Config, message }));
-        }
+        asked.map_err(|message| Fault { kind: FaultKind::Config, message })?;
         if let ReplayRequest::Check { session, .. } | ReplayRequest::Arm { session, .. } = *request
         {
             self.replay_requests.insert(session);
         }
         let steps = engine.borrow().steps();
-        send(socket, &DaemonFrame::Steps(steps), &[]).await?;
-        Ok(None)
-    }
-
-    async fn refuse(&self, socket: &AsyncFd<Shared>, fault: Fault) -> Result<Next, Cut> {
-        tracing::warn!(kind = ?fault.kind, "refused: {}", fault.message);
-        send(socket, &DaemonFrame::Fault(fault), &[]).await?;
-        Ok(Next::Over)
+        send(socket, &DaemonFrame::Steps(steps), &[]).await
     }
 
     fn detach(&mut self) {
@@ -406,8 +391,8 @@ impl Client {
     }
 }
 
-fn protocol_fault(message: &str) -> Fault {
-    Fault { kind: FaultKind::Protocol, message: message.to_owned() }
+fn refusal(message: &str) -> Cut {
+    Cut::Refused(Fault { kind: FaultKind::Protocol, message: message.to_owned() })
 }
 
 fn version_fault(theirs: u32, release: &str) -> Fault {

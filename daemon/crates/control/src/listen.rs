@@ -1,7 +1,7 @@
-//! The listening socket: where it lies, who swept what an earlier daemon left, and taking clients in.
+//! The listening socket: its path, removing what dead daemons left, and accepting clients.
 //!
-//! A private daemon's clients come by another way. It listens under an abstract name besides, by which its figures can be
-//! asked for and nothing attached to: such a name is no file, so nothing of it is left however the daemon ends.
+//! A private daemon gets its client's socket at its start. It also listens at an abstract name, at which its figures can be
+//! requested and nothing attached: such a name is no file, so nothing is left however the daemon ends.
 //!
 //! Beside each socket file lies a lock file. The kernel releases its lock when the daemon dies, however it dies, so a socket
 //! whose lock is free is a leftover and is removed at the next start.
@@ -55,7 +55,7 @@ pub struct SocketPlace {
     /// Where it lies.
     pub path: PathBuf,
     listener: Option<Listener>,
-    // Let go after the socket is gone.
+    // Released after the socket is removed.
     _lock: LockFile,
 }
 
@@ -100,7 +100,7 @@ fn sweep(folder: &Path) {
         if path.extension().is_none_or(|extension| extension != "lock") {
             continue;
         }
-        // Held until the socket is gone: else the next daemon's could be the one that is removed.
+        // Held until the socket is removed: otherwise the next daemon's could be removed.
         if let Ok(Some(_lock)) = LockFile::try_take(&path) {
             let _ = fs::remove_file(path.with_extension(""));
         }
@@ -108,8 +108,8 @@ fn sweep(folder: &Path) {
 }
 
 impl SocketPlace {
-    /// Listens at an explicit path, or under a name of its own in the run-time folder. The file's mode lets reach it
-    /// whomever the rules may admit; they are what decides.
+    /// Listens at an explicit path, or at an automatic one in the run-time folder. The file's mode admits every user that
+    /// the rules may admit; the rules decide.
     pub fn bind(
         explicit: Option<&Path>,
         name: &str,
@@ -151,7 +151,7 @@ impl SocketPlace {
         Ok(Self { path, listener: Some(listener), _lock: lock })
     }
 
-    /// Gives the listener to whoever accepts; the files stay this one's.
+    /// The listener, once; the files stay this one's.
     pub fn take_listener(&mut self) -> Option<Listener> {
         self.listener.take()
     }
@@ -163,7 +163,7 @@ impl Drop for SocketPlace {
     }
 }
 
-/// Takes clients in for ever.
+/// Accepts clients for ever.
 pub async fn accept_clients(
     listener: Listener,
     rules: AccessRules,
@@ -191,7 +191,7 @@ pub async fn accept_clients(
                             tracing::warn!(%error, "refused a client without credentials");
                         }
                     }
-                    // Whoever connects without end shall not keep the engine from its clients.
+                    // Endless connecting must not block the engine.
                     tokio::task::yield_now().await;
                 }
                 Ok(None) => break,

@@ -1,9 +1,8 @@
-//! What a private daemon gives its client for the case of its death: the resolved plan and the scanned index.
+//! What a private daemon's client keeps for a restart: the resolved plan and the scanned index.
 //!
-//! The client keeps both descriptors and hands them to the daemon that takes this one's place, which then reads no
-//! configuration and scans no folder. Nothing of it is believed: the plan must be sealed memory and resolve without an
-//! error, the index sealed memory or a file of this user's with a sound checksum. Keeping is optional: where it fails,
-//! the client's daemon cannot be restarted and a warning says so.
+//! The client passes both descriptors to the next daemon, which then reads no configuration and scans no folder. Neither
+//! is trusted: the plan must be sealed memory and resolve without an error, the index sealed memory or a file of this
+//! user's with a valid checksum. Keeping is optional: where it fails, the daemon cannot be restarted and a warning says so.
 
 use std::fs::File;
 use std::io;
@@ -86,7 +85,7 @@ impl RestartState {
     }
 }
 
-/// Whether nobody else shortens the file while it is mapped: by its seals, or as far as this user's own index files are
+/// Whether no other process shortens the file while it is mapped: it is sealed, or an index file of this user, which are
 /// only ever replaced.
 fn is_unchanging(file: &File) -> bool {
     let own_file = || {
