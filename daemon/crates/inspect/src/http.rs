@@ -1,11 +1,11 @@
 //! Figures over HTTP (`listen.metrics`): Prometheus' text, two probes and a page that draws them live.
 //!
-//! A thread of its own at normal class serves them, `forebay-http`, with its own runtime: what clients send, and how slowly
-//! they read, is nothing to the engine. It asks the engine for a report through a channel of one question at a time, and
-//! keeps the answer a moment for whoever asks next. It reads no request's body and changes nothing in the daemon.
+//! A separate thread at normal class, `forebay-http`, serves them with its own runtime: what clients send, and how slowly
+//! they read, does not affect the engine. It requests reports from the engine one at a time over a channel and caches each
+//! for a moment. It reads no request bodies and changes nothing in the daemon.
 //!
-//! The address is bound before the daemon gives up rights and opens its streams, so that a taken port is told at once;
-//! the thread starts after, with the rights that are left. It ends with the process.
+//! The address is bound before the daemon drops rights and opens its streams, so that a port in use is an error at once;
+//! the thread starts afterwards, with the remaining rights. It ends with the process.
 
 mod answers;
 mod asking;
@@ -41,7 +41,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 struct Patience {
     /// For a request's head, and idle between requests.
     head: Duration,
-    /// In all, so that one whose client reads nothing goes. Clients connect again by themselves.
+    /// In all, so that a connection whose client reads nothing ends. Clients reconnect by themselves.
     life: Duration,
     /// Beyond that, for an answer that is under way.
     last_answer: Duration,
@@ -54,7 +54,7 @@ impl Default for Patience {
     }
 }
 
-/// A bound address that nobody serves yet.
+/// A bound address that is not served yet.
 #[derive(Debug)]
 pub struct MetricsListener {
     listener: TcpListener,
@@ -97,7 +97,7 @@ impl MetricsListener {
         self.address
     }
 
-    /// Starts the thread. What it asks comes out of the receiver, for the engine's thread.
+    /// Starts the thread. The engine's thread receives its questions.
     ///
     /// # Errors
     /// When the system does not grant a thread or its descriptors.
@@ -143,7 +143,7 @@ async fn accept_for_ever(
     }
 }
 
-/// Serves one connection until its client leaves, is too slow, or has had its time. None of it is worth a word in the log.
+/// Serves one connection until its client leaves, is too slow, or its time is over. Nothing of this is logged.
 async fn serve_connection(stream: TcpStream, router: axum::Router, patience: Patience) {
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

@@ -11,7 +11,7 @@ use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
-use super::asking::Asker;
+use super::asking::{Asker, NoAnswer};
 use super::hosts::names_this_machine;
 use crate::page;
 use forebay_observe::DaemonReport;
@@ -100,38 +100,31 @@ fn unavailable(reason: &dyn std::fmt::Display) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, typed(PLAIN, format!("{reason}\n"))).into_response()
 }
 
-async fn metrics(State(asker): State<Arc<Asker>>) -> Response {
-    match asker.report().await {
-        Ok(report) => typed(EXPOSITION, asker.export(&report)),
-        Err(error) => unavailable(&error),
+impl IntoResponse for NoAnswer {
+    fn into_response(self) -> Response {
+        unavailable(&self)
     }
 }
 
-async fn stats(State(asker): State<Arc<Asker>>) -> Response {
-    match asker.report().await {
-        Ok(report) => match serde_json::to_string(&*report) {
-            Ok(text) => typed(JSON, text),
-            Err(error) => unavailable(&error),
-        },
-        Err(error) => unavailable(&error),
-    }
+async fn metrics(State(asker): State<Arc<Asker>>) -> Result<Response, NoAnswer> {
+    let report = asker.report().await?;
+    Ok(typed(EXPOSITION, asker.export(&report)))
 }
 
-async fn healthz(State(asker): State<Arc<Asker>>) -> Response {
-    match asker.report().await {
-        Ok(_) => typed(PLAIN, "ok\n"),
-        Err(error) => unavailable(&error),
-    }
+async fn stats(State(asker): State<Arc<Asker>>) -> Result<Response, NoAnswer> {
+    let text = serde_json::to_string(&*asker.report().await?);
+    Ok(text.map_or_else(|error| unavailable(&error), |text| typed(JSON, text)))
 }
 
-async fn readyz(State(asker): State<Arc<Asker>>) -> Response {
-    match asker.report().await {
-        Ok(report) => match held_up(&report) {
-            Some(sentence) => unavailable(&sentence),
-            None => typed(PLAIN, "ok\n"),
-        },
-        Err(error) => unavailable(&error),
-    }
+async fn healthz(State(asker): State<Arc<Asker>>) -> Result<&'static str, NoAnswer> {
+    asker.report().await?;
+    Ok("ok\n")
+}
+
+async fn readyz(State(asker): State<Arc<Asker>>) -> Result<Response, NoAnswer> {
+    let report = asker.report().await?;
+    let sentence = held_up(&report);
+    Ok(sentence.map_or_else(|| typed(PLAIN, "ok\n"), |sentence| unavailable(&sentence)))
 }
 
 /// What keeps a client waiting for longer than `errors.stall_after`. A trainer that takes nothing is not the daemon's.

@@ -28,7 +28,7 @@ impl Kind {
 }
 
 /// Names and values of a sample's labels.
-pub(super) type Labels<'a> = Vec<(&'static str, &'a str)>;
+pub(super) type Labels = Vec<(&'static str, String)>;
 
 /// One name with its samples. A family without samples still has its two lines of words.
 #[derive(Debug, Clone)]
@@ -45,14 +45,14 @@ impl Family {
         Self { name, kind, help, samples: Vec::new() }
     }
 
-    pub(super) fn add(&mut self, labels: &Labels<'_>, value: f64) {
+    pub(super) fn add(&mut self, labels: &Labels, value: f64) {
         self.samples.push(("", written(labels, None), value));
     }
 
     /// Adds a histogram: how many values are at most each bound, then the count and the sum of all.
     pub(super) fn add_histogram(
         &mut self,
-        labels: &Labels<'_>,
+        labels: &Labels,
         buckets: impl Iterator<Item = (f64, f64)>,
         count: f64,
         sum: f64,
@@ -111,8 +111,9 @@ impl Writer {
     }
 }
 
-fn written(labels: &Labels<'_>, bound: Option<&str>) -> String {
-    let all = labels.iter().copied().chain(bound.map(|bound| ("le", bound)));
+fn written(labels: &Labels, bound: Option<&str>) -> String {
+    let labels = labels.iter().map(|(name, value)| (*name, value.as_str()));
+    let all = labels.chain(bound.map(|bound| ("le", bound)));
     let parts: Vec<String> =
         all.map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
     if parts.is_empty() { String::new() } else { format!("{{{}}}", parts.join(",")) }
@@ -135,7 +136,7 @@ mod tests {
         let family = |kind, values: &[(&str, f64)]| {
             let mut family = Family::new("x_total", kind, "Words.");
             for (label, value) in values {
-                family.add(&vec![("a", *label)], *value);
+                family.add(&vec![("a", (*label).to_owned())], *value);
             }
             [family]
         };
@@ -153,7 +154,7 @@ mod tests {
     #[test]
     fn labels_cannot_break_out_of_their_quotes() {
         let mut family = Family::new("x", Kind::Gauge, "Words.");
-        family.add(&vec![("a", "\"} 1\nx{b=\"\\")], 0.5);
+        family.add(&vec![("a", "\"} 1\nx{b=\"\\".to_owned())], 0.5);
         let text = Writer::default().write(&[family]);
         assert_eq!(text, "# HELP x Words.\n# TYPE x gauge\nx{a=\"\\\"} 1\\nx{b=\\\"\\\\\"} 0.5\n");
     }

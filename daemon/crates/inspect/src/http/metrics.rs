@@ -30,10 +30,10 @@ macro_rules! families {
     };
 }
 
-fn family<'a>(
+fn family(
     name: &'static str,
     help: &'static str,
-    samples: impl IntoIterator<Item = (Labels<'a>, f64)>,
+    samples: impl IntoIterator<Item = (Labels, f64)>,
 ) -> Family {
     let kind = if name.ends_with("_total") { Kind::Counter } else { Kind::Gauge };
     let mut family = Family::new(name, kind, help);
@@ -53,32 +53,25 @@ fn of_daemon(report: &DaemonReport) -> Vec<Family> {
     let one = |value: f64| [(Labels::new(), value)];
     let budget = &report.cpu_budget;
     // Several reads of one stage may hang: the one that has for longest tells.
-    let mut stalls: BTreeMap<(&str, String, &str), f64> = BTreeMap::new();
+    let mut stalls: BTreeMap<Labels, f64> = BTreeMap::new();
     for stall in &report.stalls {
-        let key = (stall.stream.as_str(), stall.session.to_string(), stall.stage.as_str());
-        let longest = stalls.entry(key).or_default();
+        let mut labels = vec![("stream", stall.stream.clone())];
+        labels.extend([("session", stall.session.to_string()), ("stage", stall.stage.clone())]);
+        let longest = stalls.entry(labels).or_default();
         *longest = longest.max(stall.seconds);
     }
-    let stalls = stalls.iter().map(|((stream, session, stage), seconds)| {
-        (vec![("stream", *stream), ("session", session.as_str()), ("stage", *stage)], *seconds)
-    });
-    let memory = report
-        .streams
-        .iter()
-        .map(|stream| (vec![("stream", stream.name.as_str())], count(stream.memory_budget_bytes)));
+    let stream_label = |stream: &StreamReport| vec![("stream", stream.name.clone())];
+    let memory = |stream: &StreamReport| (stream_label(stream), count(stream.memory_budget_bytes));
     let lost = report.streams.iter().filter_map(|stream| {
-        let list = stream.quarantine.as_ref()?;
-        Some((vec![("stream", stream.name.as_str())], count(list.samples_lost)))
+        Some((stream_label(stream), count(stream.quarantine.as_ref()?.samples_lost)))
     });
-    let quiet = report
-        .cpu_isolation
-        .iter()
-        .map(|item| (vec![("item", item.name.as_str())], item.in_force.into()));
+    let quiet = report.cpu_isolation.iter();
+    let quiet = quiet.map(|item| (vec![("item", item.name.clone())], item.in_force.into()));
     families! {
         "forebay_build_info": "The release, always 1."
-            => [(vec![("release", report.release.as_str())], 1.0)];
+            => [(vec![("release", report.release.clone())], 1.0)];
         "forebay_verdict": "What the limit is, always 1: a stage's name, storage, ring, cpu-budget, trainer or none."
-            => [(vec![("limit", report.verdict.limit.as_str())], 1.0)];
+            => [(vec![("limit", report.verdict.limit.clone())], 1.0)];
         "forebay_stall_seconds": "For how long a stage or the trainer has not moved, once it is longer than errors.stall_after."
             => stalls;
         "forebay_cpu_seconds_total": "User and system time of the daemon." => one(report.cpu_seconds);
@@ -92,7 +85,7 @@ fn of_daemon(report: &DaemonReport) -> Vec<Family> {
         "forebay_resident_bytes": "Resident memory, the rings included." => one(count(report.resident_bytes));
         "forebay_private_bytes": "Resident memory without the rings." => one(count(report.private_bytes));
         "forebay_memory_budget_bytes": "ring.memory: what rings, reads under way and scratch memory may take together."
-            => memory;
+            => report.streams.iter().map(memory);
         "forebay_fetch_budget_bytes": "What samples may hold between fetch and work."
             => one(count(report.fetch_budget_bytes));
         "forebay_fetch_used_bytes": "What they hold." => one(count(report.fetch_in_use_bytes));
@@ -102,7 +95,7 @@ fn of_daemon(report: &DaemonReport) -> Vec<Family> {
 }
 
 fn of_stages(streams: &[StreamReport]) -> Vec<Family> {
-    let stages: Vec<(Labels<'_>, &StageReport)> = streams
+    let stages: Vec<(Labels, &StageReport)> = streams
         .iter()
         .flat_map(|stream| stream.stages.iter().map(move |stage| (labels_of(stream, stage), stage)))
         .collect();
@@ -126,8 +119,8 @@ fn of_stages(streams: &[StreamReport]) -> Vec<Family> {
     families
 }
 
-fn labels_of<'a>(stream: &'a StreamReport, stage: &'a StageReport) -> Labels<'a> {
-    vec![("stream", stream.name.as_str()), ("stage", stage.name.as_str())]
+fn labels_of(stream: &StreamReport, stage: &StageReport) -> Labels {
+    vec![("stream", stream.name.clone()), ("stage", stage.name.clone())]
 }
 
 /// How many of the times, in seconds, are at most each bound; and how many there are.
@@ -144,20 +137,17 @@ fn cumulative(times: &[(f64, u64)]) -> (Vec<(f64, f64)>, f64) {
 
 /// The queues between stages, and each stream's ring as its first session sees it.
 fn of_queues(report: &DaemonReport) -> Vec<Family> {
-    let numbers: Vec<String> =
-        report.sessions.iter().map(|session| session.session.to_string()).collect();
-    let mut queues: Vec<(Labels<'_>, &QueueReport)> = Vec::new();
+    let mut queues: Vec<(Labels, &QueueReport)> = Vec::new();
     for stream in &report.streams {
         let last = stream.stages.len().saturating_sub(1);
-        let mut sessions = report.sessions.iter().zip(&numbers);
-        let first = sessions.find(|(session, _)| session.stream == stream.name);
+        let first = report.sessions.iter().find(|session| session.stream == stream.name);
         for (place, stage) in stream.stages.iter().enumerate() {
             let Some(queue) = &stage.queue else { continue };
             // The ring begins anew with each session, so it bears the session's number.
-            let session =
-                if place == last { first.map(|(_, number)| number.as_str()) } else { None };
+            let session = first.filter(|_| place == last);
+            let number = session.map_or_else(String::new, |session| session.session.to_string());
             let mut labels = labels_of(stream, stage);
-            labels.push(("session", session.unwrap_or("")));
+            labels.push(("session", number));
             queues.push((labels, queue));
         }
     }
@@ -177,18 +167,12 @@ fn of_queues(report: &DaemonReport) -> Vec<Family> {
 }
 
 fn of_sessions(sessions: &[SessionReport]) -> Vec<Family> {
-    let numbers: Vec<(String, String)> = sessions
-        .iter()
-        .map(|session| (session.session.to_string(), session.rank.to_string()))
-        .collect();
-    let labelled: Vec<(Labels<'_>, &SessionReport)> = sessions
-        .iter()
-        .zip(&numbers)
-        .map(|(session, (number, rank))| {
-            let stream = ("stream", session.stream.as_str());
-            (vec![stream, ("session", number.as_str()), ("rank", rank.as_str())], session)
-        })
-        .collect();
+    let labels_of = |session: &SessionReport| {
+        let (number, rank) = (session.session.to_string(), session.rank.to_string());
+        vec![("stream", session.stream.clone()), ("session", number), ("rank", rank)]
+    };
+    let labelled: Vec<(Labels, &SessionReport)> =
+        sessions.iter().map(|session| (labels_of(session), session)).collect();
     let each = |value: fn(&SessionReport) -> f64| {
         labelled.iter().map(move |(labels, session)| (labels.clone(), value(session)))
     };
@@ -201,7 +185,7 @@ fn of_sessions(sessions: &[SessionReport]) -> Vec<Family> {
         ];
         states.map(|(state, slots)| {
             let mut labels = labels.clone();
-            labels.push(("state", state));
+            labels.push(("state", state.to_owned()));
             (labels, count(slots))
         })
     });

@@ -1,5 +1,5 @@
-//! The terminal while `top` has it: raw, on its other screen, without a cursor. Given back however `top` ends: by a key, a
-//! signal, an error, a panic or its own end. The last thing written is what leaves the other screen.
+//! The terminal while `top` uses it: raw, on the alternate screen, without a cursor. Restored however `top` ends: by a key,
+//! a signal, an error or a panic. Leaving the alternate screen is the last thing written.
 //!
 //! A separate thread handles signals and hang-up: crossterm keeps reading from a closed terminal.
 
@@ -24,11 +24,11 @@ use ratatui::crossterm::terminal::{
 use super::app::{App, Next};
 use super::screen::draw;
 
-/// How long a key, an answer or a signal may lie before it is seen.
+/// How long a key, an answer or a signal may wait.
 const TURN: Duration = Duration::from_millis(100);
-/// So long the main thread has to end by itself.
+/// The time for the main thread to end by itself.
 const GRACE: Duration = Duration::from_millis(500);
-/// Whether the end was asked for.
+/// Whether a signal asked for the end.
 static ENDS: AtomicBool = AtomicBool::new(false);
 /// Seconds that are counted on the screen go on without answers.
 const REDRAW: Duration = Duration::from_millis(500);
@@ -86,7 +86,7 @@ pub(super) fn signals_that_end() -> anyhow::Result<SignalFd> {
 fn guard(signals: &SignalFd) {
     let (input, output) = (io::stdin(), io::stdout());
     loop {
-        // What is asked for in vain is told all the same: a hang-up.
+        // A hang-up is reported without being asked for.
         let mut watched = vec![
             PollFd::new(signals.as_fd(), PollFlags::POLLIN),
             PollFd::new(output.as_fd(), PollFlags::empty()),
@@ -102,7 +102,7 @@ fn guard(signals: &SignalFd) {
             _ => break,
         }
     }
-    // Relaxed: nothing else is told by it.
+    // Relaxed: nothing else is published by it.
     ENDS.store(true, Ordering::Relaxed);
     std::thread::sleep(GRACE);
     give_back();
