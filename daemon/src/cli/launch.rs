@@ -146,7 +146,7 @@ impl Launch {
     }
 }
 
-/// Serves figures over HTTP from a thread with the rights that this one has left, and answers its questions here.
+/// Serves figures over HTTP from a thread with this one's remaining rights, and answers its questions here.
 fn serve_metrics(engine: &SharedEngine, listener: MetricsListener) -> std::io::Result<()> {
     let address = listener.address();
     let mut questions = listener.start()?;
@@ -155,10 +155,10 @@ fn serve_metrics(engine: &SharedEngine, listener: MetricsListener) -> std::io::R
     let engine = std::rc::Rc::clone(engine);
     tokio::task::spawn_local(async move {
         while let Some(question) = questions.recv().await {
-            // Whoever asked may have given up: then it costs nothing.
+            // The request may have timed out.
             if !question.is_closed() {
                 let mut engine = engine.borrow_mut();
-                // Slots given back ring only by the half ring; a report shall not call them held.
+                // A client signals only every half ring of returned slots: count those that it has returned by now.
                 engine.advance_all();
                 let _ = question.send(engine.report());
             }
@@ -172,7 +172,7 @@ const MIN_OPEN_FILES: u64 = 64;
 
 /// The runtime of a daemon: one thread for all control, and blocking threads for storage.
 pub(super) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
-    // Looked at first: what fails for want of descriptors later says so in words of its own, or panics (tokio's signals).
+    // Checked first: later failures for lack of descriptors have other messages, or panic (tokio's signals).
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     if let Some(limit) = limit.filter(|limit| *limit < MIN_OPEN_FILES) {
         anyhow::bail!(
@@ -188,7 +188,7 @@ pub(super) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
         .context("cannot start the runtime")
 }
 
-/// Tells of a scan that takes long, about once a second.
+/// Logs the progress of a long scan about once a second.
 struct ScanNotice {
     stream: String,
     start: Instant,

@@ -1,8 +1,8 @@
-//! A lock that lies beside what it guards: one holder at a time over all processes.
+//! A lock file beside what it guards: one holder at a time over all processes.
 //!
-//! The kernel lets go when the holder dies, however it dies; a lock file that nobody holds is a leftover. The holder
-//! removes the file before it lets go, so whoever had opened it before may get the lock on a name that is gone, beside
-//! which another process locks a new file: a lock counts only on the file that still lies there.
+//! The kernel releases the lock when the holder dies; a lock file without a holder is a leftover. The holder removes the
+//! file before it releases the lock, so a process that had opened it before may lock a file without a name while another
+//! process locks a new file: a lock is valid only if its file is still at the path.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
-/// A lock that is held. Dropping it removes the file, then lets go.
+/// A held lock. Dropping it removes the file, then releases the lock.
 #[derive(Debug)]
 pub struct LockFile {
     // Closed after `drop`, and with it the lock ends.
@@ -24,8 +24,8 @@ impl LockFile {
     /// Takes the lock; none if another process, or another holder in this one, has it.
     ///
     /// # Errors
-    /// What the system says, as where the folder cannot be written, its file system has no locks, or a link lies there:
-    /// a lock behind a link never lies where it was looked for.
+    /// The system's: the folder cannot be written, its file system has no locks, or the path is a symbolic link, whose
+    /// target would never be the file at the path.
     pub fn try_take(path: &Path) -> io::Result<Option<Self>> {
         loop {
             let file = OpenOptions::new()
@@ -49,7 +49,7 @@ impl LockFile {
 
 impl Drop for LockFile {
     fn drop(&mut self) {
-        // Another's file, should somebody have removed this one's.
+        // The file at the path may be another holder's, if this one's was removed.
         if lies_at(&self.file, &self.path) {
             let _ = fs::remove_file(&self.path);
         }

@@ -1,4 +1,4 @@
-//! Where the daemons of this user listen, and which of them live.
+//! Where the daemons of this user listen, and which of them are alive.
 //!
 //! The socket of `serve` or `run` is a file with a lock file beside it; that of a private daemon an abstract name, which is
 //! no file. Making and removing them is `control`'s part.
@@ -50,13 +50,13 @@ pub fn find_sockets() -> Vec<PathBuf> {
     let names = fs::read_to_string("/proc/net/unix").unwrap_or_default();
     let abstract_sockets =
         abstract_names(&names, &abstract_prefix()).into_iter().map(PathBuf::from);
-    // Anybody can take an abstract name.
+    // Any user can bind an abstract name.
     sockets.extend(abstract_sockets.filter(|path| is_own(path)));
     sockets.sort();
     sockets
 }
 
-/// Whether it is a process of this user that listens.
+/// Whether the listener is a process of this user.
 fn is_own(path: &Path) -> bool {
     let own = nix::unistd::Uid::effective().as_raw();
     let connection = Connection::connect(path).ok();
@@ -65,13 +65,13 @@ fn is_own(path: &Path) -> bool {
         .is_some_and(|peer| peer.uid() == own)
 }
 
-/// The beginning of the abstract names of this user's private daemons begin with.
+/// The prefix of the abstract names of this user's private daemons.
 #[must_use]
 pub fn abstract_prefix() -> String {
     format!("@forebay-{}/", nix::unistd::Uid::effective())
 }
 
-/// The names in /proc/net/unix on which somebody listens and that begin with `prefix`.
+/// The names in /proc/net/unix with a listener that begin with `prefix`.
 fn abstract_names(table: &str, prefix: &str) -> Vec<String> {
     const LISTENING: &str = "00010000";
     let lines = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
