@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
 
 import process_tree
-from environments import say
+from environments import NotInstalled, say
 from figures import Round
 from peer_loaders.work import Work
 
@@ -178,7 +178,7 @@ def run_program(main: Callable[[], int]) -> None:
         end_tree()
         say("interrupted")
         status = 130
-    except (RunFailed, OSError, subprocess.CalledProcessError) as error:
+    except (RunFailed, NotInstalled, OSError, subprocess.CalledProcessError) as error:
         end_tree()
         say(str(error))
         status = 1

@@ -1,7 +1,6 @@
 """Where the loaders run: a Python environment for each under target/bench/venvs, and the data that they read.
 
-Everything here is made once and found again. A peer that cannot be installed is a reason in words, never an exception:
-the others are compared all the same.
+Everything is made once and used again.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import platform
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +29,12 @@ def say(text: str) -> None:
     print(f"{Path(sys.argv[0]).name}: {text}", file=sys.stderr, flush=True)
 
 
-@dataclass(frozen=True)
-class Environment:
-    """An interpreter that has a loader, or the reason why there is none."""
-
-    python: Path
-    missing: str = ""
+class NotInstalled(Exception):
+    """A loader that has no environment; the text says why."""
 
 
-def run_quietly(command: list[Any], limit_seconds: float = INSTALL_LIMIT_SECONDS) -> str | None:
-    """Nothing when the command succeeds, else the lines of its output that say why."""
+def run_quietly(command: list[Any], limit_seconds: float = INSTALL_LIMIT_SECONDS) -> None:
+    """Runs a step of an installation. Raises `NotInstalled` with the line of its output that says why it failed."""
     try:
         done = subprocess.run(
             [str(part) for part in command],
@@ -52,12 +46,11 @@ def run_quietly(command: list[Any], limit_seconds: float = INSTALL_LIMIT_SECONDS
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"not done after {limit_seconds:.0f} seconds"
-    if done.returncode == 0:
-        return None
-    lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
-    telling = [line for line in lines if "rror" in line and "subprocess-exited" not in line]
-    return (telling or lines or [f"status {done.returncode}"])[-1][:300]
+        raise NotInstalled(f"not done after {limit_seconds:.0f} seconds") from None
+    if done.returncode != 0:
+        lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
+        telling = [line for line in lines if "rror" in line and "subprocess-exited" not in line]
+        raise NotInstalled((telling or lines or [f"status {done.returncode}"])[-1][:300])
 
 
 def site_packages(environment: Path) -> Path:
@@ -71,44 +64,39 @@ def venv_name(peer: Peer) -> str:
 
 
 def put_behind(folder: Path, peer: Peer) -> None:
-    """Lets an environment see the packages of the one below it. Said anew each time: the folder may have moved."""
+    """Lets an environment see the packages of the one below it. Written each time, since the folder may have moved."""
     if peer.layered_on:
         below = site_packages(BENCH / "venvs" / peer.layered_on)
         (site_packages(folder) / f"{peer.layered_on}.pth").write_text(f"{below}\n")
 
 
-def install(peer: Peer) -> Environment:
-    """Makes the peer's environment unless it stands already."""
+def install(peer: Peer) -> Path:
+    """The interpreter of the peer's environment, which is made unless it is complete. Raises `NotInstalled`."""
     folder = BENCH / "venvs" / venv_name(peer)
-    python = folder / "bin" / "python"
+    python, stamp = folder / "bin" / "python", folder / ".installed"
     wanted = json.dumps([list(peer.requirements), peer.layered_on])
-    stamp = folder / ".installed"
     if peer.layered_on:
-        below = install(PEERS[peer.layered_on])
-        if below.missing:
-            return Environment(python, f"it needs {PEERS[peer.layered_on].title}: {below.missing}")
-    try:
-        if stamp.read_text() == wanted:
-            put_behind(folder, peer)
-            return Environment(python)
-    except OSError:
-        pass
-    say(f"installing {', '.join(peer.requirements)} into {folder}")
-    base = os.environ.get("PYTHON", sys.executable)
-    reason = None if python.exists() else run_quietly([base, "-m", "venv", folder])
-    if reason is None:
+        try:
+            install(PEERS[peer.layered_on])
+        except NotInstalled as reason:
+            raise NotInstalled(f"it needs {PEERS[peer.layered_on].title}: {reason}") from None
+    if stamp.exists() and stamp.read_text() == wanted:
         put_behind(folder, peer)
+        return python
+    say(f"installing {', '.join(peer.requirements)} into {folder}")
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    if reason is None and "--no-build-isolation" in peer.pip_options:
-        reason = run_quietly([*pip, "setuptools", "wheel", "numpy"])
-    if reason is None:
-        reason = run_quietly([*pip, *peer.pip_options, *peer.requirements])
-    if reason is None:
-        reason = run_quietly([python, "-c", f"import {', '.join(peer.imports)}"], 300)
-    if reason is not None:
-        return Environment(python, "; ".join(part for part in (reason, peer.remedy) if part))
+    try:
+        if not python.exists():
+            run_quietly([os.environ.get("PYTHON", sys.executable), "-m", "venv", folder])
+        put_behind(folder, peer)
+        if "--no-build-isolation" in peer.pip_options:
+            run_quietly([*pip, "setuptools", "wheel", "numpy"])
+        run_quietly([*pip, *peer.pip_options, *peer.requirements])
+        run_quietly([python, "-c", f"import {', '.join(peer.imports)}"], 300)
+    except NotInstalled as reason:
+        raise NotInstalled("; ".join(part for part in (str(reason), peer.remedy) if part)) from None
     stamp.write_text(wanted)
-    return Environment(python)
+    return python
 
 
 def build_program(python: bool) -> None:
@@ -131,8 +119,8 @@ def install_wheel(into: Path) -> None:
         subprocess.run([*pip, "--no-deps", "--force-reinstall", *wheels], check=True)
 
 
-def forebay_environment(build: bool) -> Environment:
-    """Forebay's own environment with this tree's wheel; with `build` false, whatever was installed there before."""
+def forebay_environment(build: bool) -> Path:
+    """The interpreter of Forebay's environment with this tree's wheel, or with what was installed before."""
     folder = BENCH / "venvs" / FOREBAY.name
     python = folder / "bin" / "python"
     if not python.exists():
@@ -141,7 +129,7 @@ def forebay_environment(build: bool) -> Environment:
     if build:
         build_program(python=True)
         install_wheel(folder)
-    return Environment(python)
+    return python
 
 
 def make_images(folder: Path, images: int, size: tuple[int, int], build: bool) -> None:
@@ -152,7 +140,7 @@ def make_images(folder: Path, images: int, size: tuple[int, int], build: bool) -
     options = ["--images", images, "--classes", 100, "--width", size[0], "--height", size[1]]
     command: list[Any] = ["scripts/make-dataset", folder]
     if not build:
-        command = [forebay_environment(False).python, "-m", "forebay", "demo", "--generate", folder]
+        command = [forebay_environment(False), "-m", "forebay", "demo", "--generate", folder]
     subprocess.run([str(part) for part in [*command, *options]], cwd=ROOT, check=True, stdout=sys.stderr)
     read_once(folder, "*/*.jpg")
 

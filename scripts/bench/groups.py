@@ -17,12 +17,11 @@ PERIOD_MICROSECONDS = 100_000
 
 def mounted() -> tuple[Path, int]:
     """Where the cpu controller is, and the version of its interface."""
-    for line in Path("/proc/self/mounts").read_text().splitlines():
-        _, folder, kind, options = line.split()[:4]
+    mounts = [line.split()[1:4] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    for folder, kind, options in mounts:
         if kind == "cgroup" and "cpu" in options.split(","):
             return Path(folder), 1
-    for line in Path("/proc/self/mounts").read_text().splitlines():
-        _, folder, kind = line.split()[:3]
+    for folder, kind, _ in mounts:
         if kind == "cgroup2" and "cpu" in (Path(folder) / "cgroup.controllers").read_text().split():
             return Path(folder), 2
     raise OSError("no cpu controller is mounted")
