@@ -1,11 +1,11 @@
 //! World sizes and what becomes of an epoch's rest: each rank gets what its schedule says. That schedules deal every
 //! sample out once is tested beside them, in `crates/order`.
 
-use forebay_client::Loader;
+use forebay_client::{Loader, Position};
 use forebay_config::Config;
 use forebay_order::Schedule;
 use forebay_tests::taken::take_epoch;
-use forebay_tests::{Daemon, TestDir, program};
+use forebay_tests::{Daemon, Taken, TestDir, program};
 
 const SAMPLES: u64 = 103;
 
@@ -24,9 +24,15 @@ fn each_rank_gets_the_rows_of_its_schedule() {
             for (rank, loader) in (0..world_size).zip(&mut ranks) {
                 let schedule =
                     Schedule::new(SAMPLES, &keys.order, &keys.batch, rank, world_size).unwrap();
-                let mut position = forebay_client::Position::default();
-                for batch in (0..2).flat_map(|_| take_epoch(loader)) {
-                    let planned = schedule.batch_at(position).unwrap();
+                let mut position = Position::default();
+                let batches: Vec<Taken> = (0..2).flat_map(|_| take_epoch(loader)).collect();
+                assert_eq!(batches.len() as u64, 2 * schedule.batches_per_epoch());
+                for batch in batches {
+                    let mut planned = schedule.batch_at(position).unwrap();
+                    // A rank without a share of the last global batch has none there.
+                    if planned.rows.is_empty() {
+                        planned = schedule.batch_at(planned.position_after).unwrap();
+                    }
                     let order = schedule.epoch(planned.epoch);
                     let rows: Vec<_> = planned.rows.iter(&order).collect();
                     let ids = |is_wanted: fn(&forebay_order::PlannedRow) -> bool| {
@@ -38,7 +44,6 @@ fn each_rank_gets_the_rows_of_its_schedule() {
                     assert_eq!(batch.position_after, planned.position_after);
                     position = planned.position_after;
                 }
-                assert_eq!((position.epoch, position.samples), (2, 0));
             }
         }
     }
