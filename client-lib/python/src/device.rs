@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use forebay_client::cuda::{Device, DeviceOptions, Part, PinPolicy, Upload, Uploaded};
+use forebay_client::cuda::{Device, DeviceOptions, Part, PinPolicy, Upload};
 use forebay_client::{Builder, DType, DeviceBatch, Error, Extent};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -124,27 +124,24 @@ impl SharedSource {
         iteration: u64,
         stream: usize,
     ) -> PyResult<Option<DeviceItem>> {
-        if !self.is_newest(iteration) {
-            return Ok(None);
-        }
-        let at_once = self.try_run(|source| {
-            let upload = source.device()?;
-            // SAFETY: `forebay.torch` gives its current stream's handle, of the upload's device.
-            if upload.is_ready() { unsafe { upload.next(stream) }.map(Some) } else { Ok(None) }
-        });
-        let next: Option<Uploaded> = match at_once {
-            Some(Ok(Some(next))) => next,
-            Some(Err(error)) => return Err(self.raise(py, &error)),
-            Some(Ok(None)) | None => self.wait_in_slices(py, |source| {
+        let next = self.take(
+            py,
+            iteration,
+            |source| {
+                let upload = source.device()?;
+                // SAFETY: `forebay.torch` gives its current stream's handle, of the upload's device.
+                if upload.is_ready() { unsafe { upload.next(stream) }.map(Some) } else { Ok(None) }
+            },
+            |source| {
                 let upload = source.device()?;
                 if !upload.wait()? {
                     return Ok(None);
                 }
                 // SAFETY: as above.
                 unsafe { upload.next(stream) }.map(Some)
-            })?,
-        };
-        let Some(uploaded) = next else { return Ok(None) };
+            },
+        )?;
+        let Some(uploaded) = next.flatten() else { return Ok(None) };
         let owner = owners.take(uploaded.token);
         let owner = owner.ok_or_else(|| PyValueError::new_err("a batch without an owner"))?;
         Ok(Some((owner, uploaded.rows, uploaded.length_bytes)))
@@ -156,17 +153,14 @@ impl SharedSource {
         py: Python<'py>,
         iteration: u64,
     ) -> PyResult<Option<Bound<'py, PyDict>>> {
-        if !self.is_newest(iteration) {
-            return Ok(None);
-        }
-        let at_once = self.try_run(|source| {
-            let loader = source.pool()?;
-            if loader.is_ready() { loader.next_unordered().map(Some) } else { Ok(None) }
-        });
-        let next = match at_once {
-            Some(Ok(Some(next))) => next,
-            Some(Err(error)) => return Err(self.raise(py, &error)),
-            Some(Ok(None)) | None => self.wait_in_slices(py, |source| {
+        let next = self.take(
+            py,
+            iteration,
+            |source| {
+                let loader = source.pool()?;
+                if loader.is_ready() { loader.next_unordered().map(Some) } else { Ok(None) }
+            },
+            |source| {
                 let loader = source.pool()?;
                 loader.offer()?;
                 // The epoch has ended; the next iterator begins the next one.
@@ -175,9 +169,9 @@ impl SharedSource {
                     (true, false) => Ok(Some(None)),
                     (true, true) => loader.next_unordered().map(Some),
                 }
-            })?,
-        };
-        next.map(|batch| to_arrays(py, batch)).transpose()
+            },
+        )?;
+        next.flatten().map(|batch| to_arrays(py, batch)).transpose()
     }
 }
 

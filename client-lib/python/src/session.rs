@@ -259,26 +259,23 @@ impl Epoch {
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         let session = self.session.get();
-        let shared = &session.source;
-        if !shared.is_newest(self.iteration) {
-            return Ok(None);
-        }
-        let at_once = shared.try_run(|source| source.host()?.try_next());
-        let at_once = at_once.unwrap_or(Ok(Next::Waiting));
-        let next = match at_once.map_err(|error| shared.raise(py, &error))? {
-            Next::Waiting => shared.wait_in_slices(py, |source| {
+        let finished = |next: Next| (!matches!(next, Next::Waiting)).then_some(next);
+        let next = session.source.take(
+            py,
+            self.iteration,
+            |source| Ok(finished(source.host()?.try_next()?)),
+            |source| {
                 let loader = source.host()?;
                 let mut found = loader.try_next()?;
                 if matches!(found, Next::Waiting) {
                     loader.wait()?;
                     found = loader.try_next()?;
                 }
-                Ok(Some(found).filter(|found| !matches!(found, Next::Waiting)))
-            })?,
-            other => other,
-        };
+                Ok(finished(found))
+            },
+        )?;
         match next {
-            Next::Batch(batch) => session.collector.collect(py, batch).map(Some),
+            Some(Next::Batch(batch)) => session.collector.collect(py, batch).map(Some),
             _ => Ok(None),
         }
     }

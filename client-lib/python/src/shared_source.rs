@@ -97,9 +97,29 @@ impl SharedSource {
         (result.and_then(|value| lock(&self.pending).take().map_or(Ok(value), Err)), gil_wait)
     }
 
+    /// The next item of an iterator's epoch, or `None` when a newer iterator has begun: by `ready`, which does not block, with
+    /// the GIL; if that has none, by `wait`.
+    pub(crate) fn take<R: Send>(
+        &self,
+        py: Python<'_>,
+        iteration: u64,
+        ready: impl FnOnce(&mut Source) -> Result<Option<R>, Error>,
+        wait: impl FnMut(&mut Source) -> Result<Option<R>, Error> + Send,
+    ) -> PyResult<Option<R>> {
+        // Relaxed: an independent count; the GIL orders its readers.
+        if self.iteration.load(Ordering::Relaxed) != iteration {
+            return Ok(None);
+        }
+        match self.try_run(ready) {
+            Some(Ok(Some(found))) => Ok(Some(found)),
+            Some(Err(error)) => Err(self.raise(py, &error)),
+            Some(Ok(None)) | None => self.wait_in_slices(py, wait).map(Some),
+        }
+    }
+
     /// Runs a wait, one slice at a time, until it returns a value. Signals are checked between the slices, so that a handler
     /// may use the session: save its state, or close it.
-    pub(crate) fn wait_in_slices<R: Send>(
+    fn wait_in_slices<R: Send>(
         &self,
         py: Python<'_>,
         mut slice: impl FnMut(&mut Source) -> Result<Option<R>, Error> + Send,
@@ -121,7 +141,7 @@ impl SharedSource {
     }
 
     /// Runs non-blocking `work` with the GIL; `None` when another thread uses the source.
-    pub(crate) fn try_run<R>(
+    fn try_run<R>(
         &self,
         work: impl FnOnce(&mut Source) -> Result<R, Error>,
     ) -> Option<Result<R, Error>> {
@@ -141,14 +161,8 @@ impl SharedSource {
 
     /// Ends all iterators; returns the number of the next one.
     pub(crate) fn end_iterators(&self) -> u64 {
-        // Relaxed: an independent count; the GIL orders its readers.
+        // Relaxed: as in `take`.
         self.iteration.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
-    /// Whether this is the newest iterator.
-    pub(crate) fn is_newest(&self, iteration: u64) -> bool {
-        // Relaxed: as above.
-        self.iteration.load(Ordering::Relaxed) == iteration
     }
 
     /// How long each waiting `next` took to reacquire the GIL.

@@ -16,28 +16,14 @@ pub(crate) enum Source {
     Pool(DeviceLoader),
 }
 
-/// Calls a method by shared reference on any kind of source.
-macro_rules! with_ref {
-    ($source:expr, $inner:ident => $call:expr) => {
+/// Calls a method on any kind of source; `$upload` borrows the upload of a pool's loader, mutably or not.
+macro_rules! with {
+    ($source:expr, $upload:ident, $inner:ident => $call:expr) => {
         match $source {
             Source::Host($inner) => $call,
             Source::Device($inner) => $call,
             Source::Pool(loader) => {
-                let $inner = loader.upload();
-                $call
-            }
-        }
-    };
-}
-
-/// Calls a method by mutable reference on any kind of source.
-macro_rules! with_mut {
-    ($source:expr, $inner:ident => $call:expr) => {
-        match $source {
-            Source::Host($inner) => $call,
-            Source::Device($inner) => $call,
-            Source::Pool(loader) => {
-                let $inner = loader.upload_mut();
+                let $inner = loader.$upload();
                 $call
             }
         }
@@ -88,43 +74,43 @@ impl Source {
     }
 
     pub(crate) fn begin_epoch(&mut self) -> Result<(), Error> {
-        with_mut!(self, inner => inner.begin_epoch())
+        with!(self, upload_mut, inner => inner.begin_epoch())
     }
 
     pub(crate) fn state(&self, held_back: usize) -> Result<State, Error> {
-        with_ref!(self, inner => inner.state(held_back))
+        with!(self, upload, inner => inner.state(held_back))
     }
 
     pub(crate) fn load_state(&mut self, state: &State, force: bool) -> Result<(), Error> {
-        with_mut!(self, inner => inner.load_state(state, force))
+        with!(self, upload_mut, inner => inner.load_state(state, force))
     }
 
     pub(crate) fn set_epoch(&mut self, epoch: u64) -> Result<(), Error> {
-        with_mut!(self, inner => inner.set_epoch(epoch))
+        with!(self, upload_mut, inner => inner.set_epoch(epoch))
     }
 
     pub(crate) fn stats(&mut self) -> Result<String, Error> {
-        with_mut!(self, inner => inner.stats())
+        with!(self, upload_mut, inner => inner.stats())
     }
 
     pub(crate) fn wait_statistics(&self) -> &WaitStatistics {
-        with_ref!(self, inner => inner.wait_statistics())
+        with!(self, upload, inner => inner.wait_statistics())
     }
 
     pub(crate) fn terms(&self) -> &Attached {
-        with_ref!(self, inner => inner.terms())
+        with!(self, upload, inner => inner.terms())
     }
 
     pub(crate) fn placement(&self) -> Placement {
-        with_ref!(self, inner => inner.placement())
+        with!(self, upload, inner => inner.placement())
     }
 
     pub(crate) fn given_up(&self) -> u64 {
-        with_ref!(self, inner => inner.given_up())
+        with!(self, upload, inner => inner.given_up())
     }
 
     pub(crate) fn replaying(&self) -> bool {
-        with_ref!(self, inner => inner.replaying())
+        with!(self, upload, inner => inner.replaying())
     }
 
     /// The number of slots that this process holds.
