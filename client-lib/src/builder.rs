@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use forebay_protocol::frames::{Attach, Attached, ClientFrame, ConfigSource, RestartPolicy, Start};
 use forebay_protocol::ids::Position;
+use forebay_protocol::launcher::Environment;
 use forebay_protocol::socket::Connection;
 
 use crate::error::Error;
 use crate::link::{Interrupt, Link};
 use crate::loader::Loader;
 use crate::program::find_program;
-use crate::rank::{Placement, find_placement};
+use crate::rank::{Placement, RankSource, find_placement};
 use crate::state::State;
 use crate::supervisor::{LaunchSpec, Supervisor, greet};
 use crate::target::Target;
@@ -26,7 +27,7 @@ const NAMED_SEGMENTS_VARIABLE: &str = "FOREBAY_NAMED_SEGMENTS";
 pub struct Builder {
     target: Target,
     rank: Option<(u32, u32)>,
-    distributed: Option<(u32, u32)>,
+    frameworks: Vec<(RankSource, (u32, u32))>,
     state: Option<State>,
     force: bool,
     position: Position,
@@ -54,7 +55,7 @@ impl Builder {
         Self {
             target,
             rank: None,
-            distributed: None,
+            frameworks: Vec::new(),
             state: None,
             force: false,
             position: Position::default(),
@@ -77,7 +78,15 @@ impl Builder {
     /// Rank and world size of an initialised `torch.distributed`; [`crate::rank`] has the precedence of the sources.
     #[must_use]
     pub fn distributed(mut self, rank: u32, world_size: u32) -> Self {
-        self.distributed = Some((rank, world_size));
+        self.frameworks.push((RankSource::TorchDistributed, (rank, world_size)));
+        self
+    }
+
+    /// Rank and world size of a worker of Ray Train, after those of `torch.distributed` in precedence.
+    #[must_use]
+    pub fn ray_train(mut self, rank: u32, world_size: u32) -> Self {
+        self.frameworks.push((RankSource::RayTrain, (rank, world_size)));
+        self.frameworks.sort_by_key(|(source, _)| *source == RankSource::RayTrain);
         self
     }
 
@@ -148,8 +157,8 @@ impl Builder {
     /// # Errors
     /// When the target, the daemon's stream or the saved state is refused.
     pub fn attach(mut self) -> Result<Loader, Error> {
-        let variable = |name: &str| std::env::var(name).ok();
-        let placement = find_placement(self.rank, self.distributed, &variable)?;
+        let environment = Environment::of_process();
+        let placement = find_placement(self.rank, &self.frameworks, &environment)?;
         let (mut link, stream, path) = self.connect(&placement)?;
         link.expect_welcome()?;
         let position = self.state.as_ref().map_or(self.position, |state| state.position);
@@ -162,9 +171,9 @@ impl Builder {
         };
         // A private daemon is a child with a socketpair: it always passes descriptors.
         let named = path.is_some()
-            && self.named_segments.unwrap_or_else(|| {
-                variable(NAMED_SEGMENTS_VARIABLE).is_some_and(|value| value == "1")
-            });
+            && self
+                .named_segments
+                .unwrap_or_else(|| environment.get(NAMED_SEGMENTS_VARIABLE) == Some("1"));
         let request =
             if named { ClientFrame::AttachNamed(attach) } else { ClientFrame::Attach(attach) };
         link.send(&request, &[])?;

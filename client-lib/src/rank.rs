@@ -1,10 +1,18 @@
 //! This process's rank and world size, and their source.
 //!
-//! Precedence: the arguments, an initialised `torch.distributed` (queried by the Python face), RANK and WORLD_SIZE, Slurm
-//! inside a step, else rank 0 of 1. Arguments override silently, since a data-parallel rank may differ from the process's.
-//! All other sources that are present must agree: with contradicting ranks, samples would be dealt twice.
+//! Precedence: the arguments; an initialised `torch.distributed`, then Ray Train (both queried by the Python face); the
+//! variables of launchers in the order of [`forebay_protocol::launcher`], RANK and WORLD_SIZE first; else rank 0 of 1.
+//!
+//! Arguments override silently, since a data-parallel rank may differ from the process's. All other sources that are
+//! present must agree, else samples would be dealt twice. The exception is an outer launcher: one of a smaller world, such
+//! as srun that starts torchrun, describes the processes that started the ranks. Where no source is present, a variable
+//! that looks like a rank is refused: every process would be rank 0 of 1 and train on all the data.
 
 use std::fmt;
+
+use forebay_protocol::launcher::{
+    Environment, LauncherError, Suspect, find_local_rank, find_ranks, find_suspect,
+};
 
 use crate::error::Error;
 
@@ -16,10 +24,10 @@ pub enum RankSource {
     Arguments,
     /// An initialised `torch.distributed`.
     TorchDistributed,
-    /// RANK and WORLD_SIZE.
-    Environment,
-    /// SLURM_PROCID and SLURM_STEP_NUM_TASKS.
-    Slurm,
+    /// A worker of Ray Train.
+    RayTrain,
+    /// A launcher's environment variables, whose names this is.
+    Launcher(&'static str),
     /// No source: rank 0 of 1.
     SingleProcess,
 }
@@ -29,8 +37,8 @@ impl fmt::Display for RankSource {
         formatter.write_str(match self {
             Self::Arguments => "arguments",
             Self::TorchDistributed => "torch.distributed",
-            Self::Environment => "RANK and WORLD_SIZE",
-            Self::Slurm => "SLURM_PROCID and SLURM_STEP_NUM_TASKS",
+            Self::RayTrain => "Ray Train",
+            Self::Launcher(variables) => variables,
             Self::SingleProcess => "no launcher",
         })
     }
@@ -51,129 +59,73 @@ pub struct Placement {
     pub local_world_size: u32,
 }
 
-/// Finds this process's rank and world size. `environment` looks up a variable; `arguments` and `distributed` are pairs of
-/// rank and world size.
+/// Finds this process's rank and world size. `arguments` is the caller's pair of rank and world size, `frameworks` those of
+/// initialised frameworks by precedence.
 ///
 /// # Errors
-/// [`Error::Config`] when sources disagree or a value is invalid.
+/// [`Error::Config`] when sources disagree, a value is invalid, or a variable looks like a rank and is no source.
 pub fn find_placement(
     arguments: Option<(u32, u32)>,
-    distributed: Option<(u32, u32)>,
-    environment: &dyn Fn(&str) -> Option<String>,
+    frameworks: &[(RankSource, (u32, u32))],
+    environment: &Environment,
 ) -> Result<Placement, Error> {
-    let launcher = pair(environment, "RANK", "WORLD_SIZE")?;
-    let mut slurm = match number(environment, "SLURM_STEP_NUM_TASKS")? {
-        Some(tasks) => number(environment, "SLURM_PROCID")?.map(|rank| (rank, tasks)),
-        None => None,
-    };
-    // A Slurm task that starts several ranks (torchrun under srun) describes the launcher, not the ranks.
-    if let (Some((_, tasks)), Some((_, ranks))) = (slurm, launcher.or(distributed))
-        && tasks < ranks
-    {
-        slurm = None;
-    }
-    let present: Vec<(RankSource, (u32, u32))> = [
-        (RankSource::TorchDistributed, distributed),
-        (RankSource::Environment, launcher),
-        (RankSource::Slurm, slurm),
-    ]
-    .into_iter()
-    .filter_map(|(source, found)| found.map(|found| (source, found)))
-    .collect();
-    let (source, (rank, world_size)) = match (arguments, present.first()) {
-        (Some(given), _) => (RankSource::Arguments, given),
-        (None, Some(first)) => {
-            if let Some(other) = present.iter().find(|other| other.1 != first.1) {
-                return Err(Error::Config(format!(
-                    "{} says rank {} of {}, but {} says rank {} of {}; give `rank` and `world_size`, or correct the \
-                     wrong one",
-                    first.0, first.1.0, first.1.1, other.0, other.1.0, other.1.1
-                )));
-            }
-            *first
-        }
-        (None, None) => (RankSource::SingleProcess, (0, 1)),
+    let (source, (rank, world_size)) = match arguments {
+        Some(given) => (RankSource::Arguments, given),
+        None => choose(frameworks, environment)?,
     };
     if rank >= world_size {
         return Err(Error::Config(format!(
             "rank {rank} of world size {world_size} (from {source}): a rank is counted from 0 and below the world size"
         )));
     }
-    let (local_rank, local_world_size) = find_local_rank(environment)?;
+    let (local_rank, local_world_size) = find_local_rank(environment).map_err(refused)?;
     Ok(Placement { rank, world_size, source, local_rank, local_world_size })
 }
 
-/// The rank on this host and the number of ranks on this host; 0 of 1 without a source.
-fn find_local_rank(environment: &dyn Fn(&str) -> Option<String>) -> Result<(u32, u32), Error> {
-    if let (Some(rank), Some(size)) =
-        (number(environment, "LOCAL_RANK")?, number(environment, "LOCAL_WORLD_SIZE")?)
-    {
-        return below("LOCAL_RANK", rank, "LOCAL_WORLD_SIZE", size);
-    }
-    if environment("SLURM_STEP_NUM_TASKS").is_some()
-        && let Some(rank) = number(environment, "SLURM_LOCALID")?
-        && let Some(text) = environment("SLURM_STEP_TASKS_PER_NODE")
-    {
-        let node = number(environment, "SLURM_NODEID")?.unwrap_or(0);
-        let size = tasks_of_node(&text, node).ok_or_else(|| {
-            Error::Config(format!(
-                "SLURM_STEP_TASKS_PER_NODE = `{text}` has no entry for node {node} (SLURM_NODEID)"
-            ))
-        })?;
-        return below("SLURM_LOCALID", rank, "SLURM_STEP_TASKS_PER_NODE", size);
-    }
-    Ok((0, 1))
-}
-
-fn below(name: &str, rank: u32, size_name: &str, size: u32) -> Result<(u32, u32), Error> {
-    if rank < size {
-        return Ok((rank, size));
-    }
-    Err(Error::Config(format!("{name} = {rank} is not below {size_name} = {size}")))
-}
-
-/// The tasks of one node in Slurm's list, such as `4(x2),3`: two nodes of four tasks and one of three.
-fn tasks_of_node(text: &str, node: u32) -> Option<u32> {
-    let mut first = 0u64;
-    for part in text.split(',') {
-        let (tasks, nodes) = match part.split_once("(x") {
-            Some((tasks, nodes)) => (tasks, nodes.strip_suffix(')')?.parse::<u64>().ok()?),
-            None => (part, 1),
-        };
-        first = first.checked_add(nodes)?;
-        if u64::from(node) < first {
-            return tasks.trim().parse().ok();
-        }
-    }
-    None
-}
-
-fn number(environment: &dyn Fn(&str) -> Option<String>, name: &str) -> Result<Option<u32>, Error> {
-    let Some(text) = environment(name).filter(|text| !text.is_empty()) else {
-        return Ok(None);
+/// The source of the highest precedence, which no other may contradict.
+fn choose(
+    frameworks: &[(RankSource, (u32, u32))],
+    environment: &Environment,
+) -> Result<(RankSource, (u32, u32)), Error> {
+    let launchers = match find_ranks(environment) {
+        Ok(found) => found,
+        // A framework has read its launcher's variables itself.
+        Err(_) if !frameworks.is_empty() => Vec::new(),
+        Err(error) => return Err(refused(error)),
     };
-    text.trim()
-        .parse()
-        .map(Some)
-        .map_err(|_| Error::Config(format!("{name} = `{text}` is not a whole number of 0 or more")))
+    let launchers =
+        launchers.into_iter().map(|(variables, pair)| (RankSource::Launcher(variables), pair));
+    let mut present = frameworks.iter().copied().chain(launchers);
+    let Some(first) = present.next() else {
+        return match find_suspect(environment).map_err(refused)? {
+            Some(suspect) => Err(refuse_suspect(&suspect)),
+            None => Ok((RankSource::SingleProcess, (0, 1))),
+        };
+    };
+    let contradicts = |other: &(RankSource, (u32, u32))| {
+        let is_outer = other.1.1 < first.1.1;
+        other.1 != first.1 && !is_outer
+    };
+    if let Some(other) = present.find(contradicts) {
+        return Err(Error::Config(format!(
+            "{} says rank {} of {}, but {} says rank {} of {}; give `rank` and `world_size`, or correct the wrong one",
+            first.0, first.1.0, first.1.1, other.0, other.1.0, other.1.1
+        )));
+    }
+    Ok(first)
 }
 
-fn pair(
-    environment: &dyn Fn(&str) -> Option<String>,
-    rank_name: &str,
-    size_name: &str,
-) -> Result<Option<(u32, u32)>, Error> {
-    match (number(environment, rank_name)?, number(environment, size_name)?) {
-        (Some(rank), Some(size)) => Ok(Some((rank, size))),
-        (None, None) => Ok(None),
-        (rank, _) => {
-            let (set, missing) =
-                if rank.is_some() { (rank_name, size_name) } else { (size_name, rank_name) };
-            Err(Error::Config(format!(
-                "{set} is set but {missing} is not; set both, or give `rank` and `world_size`"
-            )))
-        }
-    }
+fn refused(error: LauncherError) -> Error {
+    Error::Config(error.to_string())
+}
+
+fn refuse_suspect(suspect: &Suspect) -> Error {
+    let Suspect { name, value, why } = suspect;
+    Error::Config(format!(
+        "{name} = `{value}` looks like the rank of one process among several, but {why}, so that this process would train \
+         on all the data as rank 0 of 1: give `rank` and `world_size` (0 and 1 where this process trains alone), set RANK \
+         and WORLD_SIZE, or initialise torch.distributed before the loader is made"
+    ))
 }
 
 #[cfg(test)]
@@ -185,9 +137,9 @@ mod tests {
         distributed: Option<(u32, u32)>,
         variables: &[(&str, &str)],
     ) -> Result<Placement, Error> {
-        find_placement(arguments, distributed, &|name| {
-            variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
-        })
+        let frameworks: Vec<_> =
+            distributed.map(|pair| (RankSource::TorchDistributed, pair)).into_iter().collect();
+        find_placement(arguments, &frameworks, &variables.iter().copied().collect())
     }
 
     const TORCHRUN: [(&str, &str); 4] =
@@ -219,12 +171,18 @@ mod tests {
             ("SLURM_NODEID", "2"),
         ];
         let found = find(None, None, &inside).unwrap();
-        assert_eq!((found.rank, found.world_size, found.source), (6, 7, RankSource::Slurm));
+        assert_eq!(
+            (found.rank, found.world_size, found.source),
+            (6, 7, RankSource::Launcher("SLURM_PROCID and SLURM_STEP_NUM_TASKS"))
+        );
         assert_eq!((found.local_rank, found.local_world_size), (2, 3));
         // torchrun under srun: two tasks, each of which started four ranks.
         let mut nested = TORCHRUN.to_vec();
         nested.extend([("SLURM_STEP_NUM_TASKS", "2"), ("SLURM_PROCID", "1")]);
-        assert_eq!(find(None, None, &nested).unwrap().source, RankSource::Environment);
+        assert_eq!(
+            find(None, None, &nested).unwrap().source,
+            RankSource::Launcher("RANK and WORLD_SIZE")
+        );
     }
 
     #[test]
@@ -242,5 +200,41 @@ mod tests {
             ("SLURM_PROCID", "1"),
         ];
         assert!(find(None, None, &slurm).is_err());
+    }
+    #[test]
+    fn an_outer_launcher_of_a_smaller_world_gives_way() {
+        let mut nested = TORCHRUN.to_vec();
+        nested.extend([("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "2")]);
+        let found = find(None, None, &nested).unwrap();
+        assert_eq!((found.rank, found.world_size), (5, 8));
+        // A container that sets RANK=0 and WORLD_SIZE=1 for every process of mpirun.
+        let inner = [
+            ("RANK", "0"),
+            ("WORLD_SIZE", "1"),
+            ("OMPI_COMM_WORLD_RANK", "1"),
+            ("OMPI_COMM_WORLD_SIZE", "2"),
+        ];
+        let error = find(None, None, &inner).unwrap_err().to_string();
+        assert!(error.contains("RANK and WORLD_SIZE says rank 0 of 1"), "{error}");
+        assert!(error.contains("OMPI_COMM_WORLD_SIZE says rank 1 of 2"), "{error}");
+    }
+
+    #[test]
+    fn a_variable_that_looks_like_a_rank_is_refused_unless_a_source_is_present() {
+        let suspect = [("PMIX_RANK", "3")];
+        let error = find(None, None, &suspect).unwrap_err().to_string();
+        for part in ["PMIX_RANK = `3`", "without a world size", "`rank` and `world_size`"] {
+            assert!(error.contains(part), "{error}");
+        }
+        assert_eq!(find(Some((3, 8)), None, &suspect).unwrap().rank, 3);
+        assert_eq!(find(None, Some((3, 8)), &suspect).unwrap().rank, 3);
+        let mut known = TORCHRUN.to_vec();
+        known.extend(suspect);
+        assert_eq!(find(None, None, &known).unwrap().rank, 5);
+    }
+
+    #[test]
+    fn arguments_need_no_readable_launcher() {
+        assert_eq!(find(Some((1, 2)), None, &[("RANK", "x")]).unwrap().rank, 1);
     }
 }

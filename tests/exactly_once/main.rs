@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod launchers;
 mod ranks;
 mod scripts;
 mod states;

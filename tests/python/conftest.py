@@ -6,6 +6,7 @@ the package.
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -28,8 +29,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def no_launcher(monkeypatch, tmp_path_factory):
     """No test inherits a rank from the process that started pytest, or leaves an index in the user's cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "FOREBAY_SOCKET"):
-        monkeypatch.delenv(name, raising=False)
+    for name in list(os.environ):
+        if re.search(r"(^|_)(RANK|RANKID|PROCID|JOB_COMPLETION_INDEX)$|^(SM|TPU|WORLD|LOCAL_WORLD|FOREBAY_SOCKET)", name):
+            monkeypatch.delenv(name)
 
 
 @pytest.fixture(scope="session")

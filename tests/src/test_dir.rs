@@ -5,25 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use forebay_client::{Builder, Loader, Target};
+use forebay_protocol::launcher;
 use tempfile::TempDir;
 
 use crate::{DEADLINE, data, program};
 
-/// What a launcher sets, and what would lead a process out of the test's folder.
-const FOREIGN_VARIABLES: &[&str] = &[
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",
-    "SLURM_STEP_NUM_TASKS",
-    "SLURM_PROCID",
-    "SLURM_LOCALID",
-    "SLURM_STEP_TASKS_PER_NODE",
-    "SLURM_NODEID",
-    "FOREBAY_SOCKET",
-    "FOREBAY_LOG",
-    "FOREBAY_DATA",
-];
+/// What would lead a process out of the test's folder.
+const FOREIGN_VARIABLES: &[&str] = &["FOREBAY_SOCKET", "FOREBAY_LOG", "FOREBAY_DATA"];
 
 /// A temporary folder that goes with the test.
 #[derive(Debug)]
@@ -106,7 +94,7 @@ impl TestDir {
     /// A program in the test's environment: sockets and caches in the folder, no launcher.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
-        for name in FOREIGN_VARIABLES {
+        for name in FOREIGN_VARIABLES.iter().copied().chain(launcher::variables()) {
             command.env_remove(name);
         }
         command

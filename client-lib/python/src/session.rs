@@ -28,10 +28,10 @@ pub(crate) struct Session {
 #[pymethods]
 impl Session {
     /// Attaches. `kind` is `word` (file, socket or stream), `json` (a configuration's text) or `first` (a stream of
-    /// `forebay run`); `overrides` are pairs of a dotted key and JSON text; `rank` and `distributed` are (rank, world size);
+    /// `forebay run`); `overrides` are pairs of a dotted key and JSON text; `rank`, `distributed` and `ray_train` are (rank, world size);
     /// `device` is a `DeviceRequest` for batches on a GPU.
     #[new]
-    #[pyo3(signature = (kind, target, *, rank, distributed, state, force, timeout, overrides, program, device=None))]
+    #[pyo3(signature = (kind, target, *, rank, distributed, ray_train, state, force, timeout, overrides, program, device=None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of forebay.Loader")]
     fn new(
         py: Python<'_>,
@@ -39,6 +39,7 @@ impl Session {
         target: &str,
         rank: Option<(u32, u32)>,
         distributed: Option<(u32, u32)>,
+        ray_train: Option<(u32, u32)>,
         state: Option<&str>,
         force: bool,
         timeout: f64,
@@ -62,6 +63,9 @@ impl Session {
         }
         if let Some((rank, world_size)) = distributed {
             builder = builder.distributed(rank, world_size);
+        }
+        if let Some((rank, world_size)) = ray_train {
+            builder = builder.ray_train(rank, world_size);
         }
         if let Some(text) = state {
             let state = State::from_json(text).map_err(|error| to_exception(py, &error))?;

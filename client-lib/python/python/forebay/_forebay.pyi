@@ -24,6 +24,7 @@ class Session:
         *,
         rank: tuple[int, int] | None,
         distributed: tuple[int, int] | None,
+        ray_train: tuple[int, int] | None,
         state: str | None,
         force: bool,
         timeout: float,

@@ -10,7 +10,7 @@ from typing import Any, Optional, Union
 
 from . import _forebay
 from ._exceptions import ConfigError
-from ._ranks import ask_torch, compare_states
+from ._ranks import ask_ray, ask_torch, compare_states
 
 _log = logging.getLogger("forebay")
 
@@ -39,7 +39,8 @@ class Loader:
         target: a configuration file (``.toml``) or a dict of its keys, for which a private daemon is started that exits
             with the loader; or a daemon's socket; or the name of a stream under ``forebay run``. Default: the first
             stream of ``forebay run``.
-        rank: this process's rank. Default: from an initialised ``torch.distributed``, RANK and WORLD_SIZE, or Slurm.
+        rank: this process's rank among those that share the data: with tensor or pipeline parallelism the data-parallel
+            one. Default: from an initialised ``torch.distributed``, Ray Train, or the launcher's variables.
         world_size: the number of ranks that share the data; required with ``rank``.
         state: a :meth:`state_dict` to resume from.
         timeout: seconds without progress after which :class:`Timeout` is raised.
@@ -72,6 +73,7 @@ class Loader:
             text,
             rank=_rank_argument(rank, world_size),
             distributed=ask_torch(),
+            ray_train=ask_ray(),
             state=None if state is None else _to_json("state", dict(state)),
             force=force,
             timeout=float(timeout),

@@ -1,7 +1,8 @@
-"""Rank and world size from torch.distributed, if the program has initialised it. It is never imported here."""
+"""Rank and world size from torch.distributed and Ray Train, if the program uses them. They are never imported here."""
 
 import json
 import sys
+import warnings
 from typing import Any, Optional
 
 from ._exceptions import StateMismatch
@@ -19,6 +20,22 @@ def ask_torch() -> Optional[tuple[int, int]]:
     """Rank and world size, if torch.distributed is initialised."""
     distributed = initialised_distributed()
     return None if distributed is None else (distributed.get_rank(), distributed.get_world_size())
+
+
+def ask_ray() -> Optional[tuple[int, int]]:
+    """Rank and world size of a worker of Ray Train that trains with several."""
+    train = sys.modules.get("ray.train")
+    if train is None:
+        return None
+    try:
+        with warnings.catch_warnings():
+            # Outside of a worker Ray warns and answers 0 of 1, or raises.
+            warnings.simplefilter("ignore")
+            context = train.get_context()
+            rank, world_size = context.get_world_rank(), context.get_world_size()
+    except Exception:
+        return None
+    return (int(rank), int(world_size)) if world_size is not None and world_size > 1 else None
 
 
 def compare_states(state: Any, rank: int, world_size: int) -> None:

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::cgroups::CpuGroup;
 use forebay_config::CpuConfig;
+use forebay_protocol::launcher::{Environment, find_local_rank};
 
 /// This rank among those of the same job on this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,21 +20,12 @@ impl LocalRank {
     /// The only rank on this host.
     pub const ALONE: Self = Self { rank: 0, count: 1 };
 
-    /// From LOCAL_RANK and LOCAL_WORLD_SIZE, else inside a Slurm step from SLURM_LOCALID and the step's tasks on this
-    /// node, else alone.
+    /// As the launcher's variables state it ([`forebay_protocol::launcher`]), else alone.
     pub fn from_environment() -> Self {
-        let number = |name: &str| std::env::var(name).ok()?.parse::<u32>().ok();
-        let torchrun = number("LOCAL_RANK").zip(number("LOCAL_WORLD_SIZE"));
-        let slurm = || {
-            number("SLURM_STEP_NUM_TASKS")?;
-            // "2(x3),1": so many tasks on so many nodes; without the node's own count the first one is near enough.
-            let tasks = std::env::var("SLURM_STEP_TASKS_PER_NODE").ok()?;
-            let count = tasks.split(['(', ',']).next()?.parse().ok()?;
-            number("SLURM_LOCALID").zip(Some(count))
-        };
-        match torchrun.or_else(slurm) {
-            Some((rank, count)) if rank < count => Self { rank, count },
-            _ => Self::ALONE,
+        match find_local_rank(&Environment::of_process()) {
+            Ok((rank, count)) => Self { rank, count },
+            // The client refuses such variables with their values.
+            Err(_) => Self::ALONE,
         }
     }
 }
