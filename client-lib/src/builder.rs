@@ -252,6 +252,7 @@ impl Builder {
             program: std::path::absolute(&program).unwrap_or(program),
             local_world_size: placement.local_world_size,
             local_rank: placement.local_rank,
+            budget: self.timeout,
         };
         let order = ClientFrame::Start(Start {
             config,

@@ -32,6 +32,7 @@ pub mod finish;
 mod leases;
 mod link;
 pub mod loader;
+mod patience;
 pub mod program;
 pub mod rank;
 mod ring;

@@ -16,6 +16,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{Shutdown, shutdown};
 
 use crate::error::Error;
+use crate::patience::Patience;
 use crate::ring::Segments;
 use crate::supervisor::Supervisor;
 
@@ -159,7 +160,7 @@ impl Link {
         frame: &ClientFrame,
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<(), Error> {
-        let begin = Instant::now();
+        let mut patience = Patience::begin(Instant::now());
         loop {
             match self.connection.send(frame, descriptors) {
                 Ok(()) => return Ok(()),
@@ -167,7 +168,7 @@ impl Link {
                     if source.kind() == std::io::ErrorKind::WouldBlock =>
                 {
                     self.wait_slice(PollFlags::POLLOUT, "room in the control socket")?;
-                    self.check_deadline(begin, "room in the control socket")?;
+                    self.check_deadline(&mut patience, "room in the control socket")?;
                 }
                 Err(SocketError::Closed) => {
                     // The daemon may have sent the reason before it closed.
@@ -186,14 +187,14 @@ impl Link {
         &mut self,
         waited_for: &str,
     ) -> Result<(DaemonFrame, Vec<OwnedFd>), Error> {
-        let mut begin = Instant::now();
+        let mut patience = Patience::begin(Instant::now());
         loop {
             match self.receive_any() {
                 Some(Incoming::Frame(frame, descriptors)) => return Ok((frame, descriptors)),
-                Some(Incoming::Doorbell) => begin = Instant::now(),
+                Some(Incoming::Doorbell) => patience = Patience::begin(Instant::now()),
                 Some(Incoming::Empty) => {
                     self.wait_slice(PollFlags::POLLIN, waited_for)?;
-                    self.check_deadline(begin, waited_for)?;
+                    self.check_deadline(&mut patience, waited_for)?;
                 }
                 None => return Err(self.ending_error()),
             }
@@ -226,6 +227,10 @@ impl Link {
             Ok(Incoming::Frame(DaemonFrame::Goodbye, _)) => Ending::Gone("it exited normally"),
             Ok(incoming) => return Some(incoming),
             Err(SocketError::Closed) => Ending::Gone("it closed the connection"),
+            // It passes when the program closes files: a restart retries it.
+            Err(error @ SocketError::DescriptorsLost) => {
+                Ending::Final(Error::Memory(error.to_string()))
+            }
             Err(error) => Ending::Final(Error::Protocol(error.to_string())),
         };
         self.ending = Some(ending);
@@ -253,6 +258,11 @@ impl Link {
         Error::DaemonLost(format!("the daemon is gone: {how}"))
     }
 
+    /// Closes the connection, so that a private daemon at its other end exits.
+    pub(crate) fn hang_up(&self) {
+        let _ = shutdown(self.connection.as_raw_fd(), Shutdown::Both);
+    }
+
     /// Waits one slice for the socket, then calls the interrupt.
     pub(crate) fn wait_slice(&mut self, events: PollFlags, waited_for: &str) -> Result<(), Error> {
         let connection = PollFd::new(self.connection.as_fd(), events);
@@ -276,8 +286,8 @@ impl Link {
         Ok(())
     }
 
-    fn check_deadline(&self, begin: Instant, waited_for: &str) -> Result<(), Error> {
-        let waited = begin.elapsed();
+    fn check_deadline(&self, patience: &mut Patience, waited_for: &str) -> Result<(), Error> {
+        let waited = patience.look(Instant::now());
         if waited < self.timeout {
             return Ok(());
         }

@@ -31,6 +31,7 @@ use self::phase::Phase;
 use crate::batch::Batch;
 use crate::error::Error;
 use crate::link::{Interrupt, Link};
+use crate::patience::Patience;
 use crate::rank::{Placement, RankSource};
 use crate::ring::{Lease, Ring, Segments};
 use crate::state::State;
@@ -81,7 +82,10 @@ pub struct Loader {
     /// Batches read from the rings of previous daemons.
     read_before: u64,
     waiting_since: Option<Instant>,
-    last_progress: (u64, Instant),
+    /// The daemon's progress at the last look.
+    progress: u64,
+    /// Of the present wait, since that progress.
+    patience: Patience,
     statistics: WaitStatistics,
     /// A thread takes batches ahead of the user: its waits do not count as the user's.
     reads_ahead: bool,
@@ -125,7 +129,8 @@ impl Loader {
             read: 0,
             read_before: 0,
             waiting_since: None,
-            last_progress: (0, Instant::now()),
+            progress: 0,
+            patience: Patience::begin(Instant::now()),
             statistics: WaitStatistics::default(),
             reads_ahead: false,
         })

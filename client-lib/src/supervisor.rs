@@ -14,8 +14,10 @@
 //!    │                         ▼    │
 //!    │                     Reattaching ──► loader: sends its data segment, the slots that are held, and its position
 //!    │                         │
-//!    └──── loader: Attached ◄──┴──► Lost: supervisor: no progress in [`MAX_FAILURES`] starts, or no plan to start from
-//!                                         loader: the daemon refuses, or the time-out passes
+//!    └──── loader: Attached ◄──┴──► Lost: supervisor: no batch over restarts of `timeout` in all, or no plan to start from
+//!                 │                       loader: the daemon refuses for good, or the time-out passes
+//!                 │ loader: refused for now (held by another client, memory, descriptors)
+//!                 └────► Restarting, after a delay that doubles; a served daemon that refused is not waited for to die
 //! ```
 //!
 //! Held batches stay valid in every state: the data segment is this process's own mapping, and the next daemon gets a list
@@ -49,8 +51,6 @@ pub(crate) use start::greet;
 /// How long closing a loader waits for its private daemon's exit: without it, a program that exits at once would lose the
 /// daemon's last log lines.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(250);
-/// After this many starts in a row without a batch, the supervisor gives up.
-pub(crate) const MAX_FAILURES: u32 = 6;
 
 /// The daemon's state as the supervisor knows it.
 #[derive(Debug)]
@@ -78,6 +78,10 @@ struct State {
     exit_reason: Option<String>,
     /// Why no daemon will come back.
     lost_reason: Option<String>,
+    /// Why the daemon that came back does not accept the session yet.
+    refusal: Option<String>,
+    /// The refusal is news to the thread.
+    is_refused: bool,
     /// The descriptors from which a private daemon is restarted.
     restart_state: Vec<OwnedFd>,
     /// The publish ring of the present session: a batch published there is progress.
@@ -153,6 +157,8 @@ impl Supervisor {
             lifecycle: Lifecycle::Starting,
             exit_reason: None,
             lost_reason: None,
+            refusal: None,
+            is_refused: false,
             restart_state: Vec::new(),
             publish: None,
             is_reaped: false,
@@ -196,6 +202,7 @@ impl Supervisor {
         self.shared.enter(|state| match state.lifecycle {
             Lifecycle::Starting | Lifecycle::Reattaching => {
                 state.publish = Some(publish);
+                state.refusal = None;
                 Lifecycle::Live
             }
             // It died meanwhile, and the thread is at work.
@@ -237,6 +244,8 @@ impl Supervisor {
     /// The next daemon does not accept the session yet: retries after a while.
     pub(crate) fn retry(&self, reason: String) {
         self.shared.enter(|state| {
+            state.refusal = Some(reason.clone());
+            state.is_refused = true;
             state.exit_reason = Some(reason);
             // Any other state is entered by the thread, which goes on from there.
             match state.lifecycle {
@@ -257,6 +266,11 @@ impl Supervisor {
         if may_change {
             let _ = self.shared.changed.wait_timeout(state, limit);
         }
+    }
+
+    /// Why the daemon that came back does not accept the session.
+    pub(crate) fn refusal(&self) -> Option<String> {
+        self.shared.lock().refusal.clone()
     }
 
     /// How the last daemon ended, as far as it is known.

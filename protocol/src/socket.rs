@@ -43,6 +43,12 @@ pub enum SocketError {
     /// More descriptors or bytes than a frame's maximum.
     #[error("a control frame has more bytes or descriptors than allowed")]
     Oversize,
+    /// The frame's descriptors could not be received.
+    #[error(
+        "the descriptors of a control frame could not be received: this process has as many files open as it may (ulimit \
+         -n)"
+    )]
+    DescriptorsLost,
 }
 
 /// The result of [`Connection::receive`].
@@ -229,8 +235,12 @@ impl Connection {
             }
         }
         let too_many = descriptors.len() > MAX_DESCRIPTORS;
-        if too_many || message.flags.intersects(MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC) {
+        if too_many || message.flags.contains(MsgFlags::MSG_TRUNC) {
             return Err(SocketError::Oversize);
+        }
+        // The space holds what the kernel passes at most, so that descriptors are missing for another reason.
+        if message.flags.contains(MsgFlags::MSG_CTRUNC) {
+            return Err(SocketError::DescriptorsLost);
         }
         match message.bytes {
             0 => Err(SocketError::Closed),

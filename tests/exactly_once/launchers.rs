@@ -98,11 +98,7 @@ const LAUNCHERS: &[Launcher] = &[
         &[("JOB_COMPLETION_INDEX", "#"), ("RANK", "#"), ("WORLD_SIZE", "2")],
         "RANK and WORLD_SIZE",
     ),
-    (
-        "Horovod",
-        &[("HOROVOD_RANK", "#"), ("HOROVOD_SIZE", "2")],
-        "HOROVOD_RANK and HOROVOD_SIZE",
-    ),
+    ("Horovod", &[("HOROVOD_RANK", "#"), ("HOROVOD_SIZE", "2")], "HOROVOD_RANK and HOROVOD_SIZE"),
 ];
 
 fn trainer(dir: &TestDir, daemon: &Daemon, variables: &[(&str, &str)], rank: u32) -> Child {

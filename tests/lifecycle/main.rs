@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod private;
+mod recovery;
 mod restart;
 mod run;
 mod seclusion;

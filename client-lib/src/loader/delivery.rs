@@ -13,6 +13,7 @@ use super::{Loader, Next};
 use crate::batch::Batch;
 use crate::error::Error;
 use crate::link::{Ending, unexpected};
+use crate::patience::Patience;
 use crate::ring::Lease;
 
 impl Loader {
@@ -157,12 +158,15 @@ impl Loader {
     /// [`Error::Timeout`] without progress, [`Error::Interrupted`], and [`Error::DaemonLost`] when no daemon came back.
     pub fn wait(&mut self) -> Result<(), Error> {
         self.check_process()?;
-        let begin = *self.waiting_since.get_or_insert_with(Instant::now);
+        let now = Instant::now();
+        let is_new = self.waiting_since.is_none();
+        self.waiting_since.get_or_insert(now);
         let published = self.publish.published();
         let progress =
             self.publish.progress().wrapping_add(published).wrapping_add(self.restarts());
-        if progress != self.last_progress.0 || self.last_progress.1 < begin {
-            self.last_progress = (progress, Instant::now());
+        if is_new || progress != self.progress {
+            self.progress = progress;
+            self.patience = Patience::begin(now);
         }
         if !self.drained.is_empty() {
             return Ok(());
@@ -184,7 +188,7 @@ impl Loader {
             self.wait_for_daemon(&waited_for)?;
             self.advance_recovery()?;
         }
-        let waited = self.last_progress.1.elapsed();
+        let waited = self.patience.look(Instant::now());
         let may_go_on = self.phase != Phase::Live || self.link.ending().is_none();
         if waited >= self.link.timeout() && may_go_on {
             self.waiting_since = None;

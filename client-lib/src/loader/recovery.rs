@@ -16,6 +16,7 @@ use super::Loader;
 use super::phase::Phase;
 use crate::error::Error;
 use crate::link::{Ending, check_version, unexpected};
+use crate::patience::Patience;
 use crate::state::State;
 use crate::supervisor::{NextDaemon, Supervisor};
 
@@ -142,8 +143,10 @@ impl Loader {
         match self.link.ending().cloned() {
             None => Ok(()),
             Some(Ending::Gone(_)) => self.on_daemon_lost(),
-            // The previous session may not be cleaned up yet, or its memory not be freed.
+            // The previous session may not be cleaned up yet, its memory not be freed, or this process have no descriptor
+            // left for the moment.
             Some(Ending::Final(Error::Taken(reason) | Error::Memory(reason))) => {
+                self.link.hang_up();
                 if let Some(supervisor) = self.link.supervisor() {
                     supervisor.retry(reason);
                 }
@@ -222,7 +225,7 @@ impl Loader {
             self.link.wait_slice(PollFlags::POLLIN, waited_for)?;
             if self.link.take_doorbells() {
                 // A daemon that scans its dataset rings the doorbell: that is progress.
-                self.last_progress.1 = Instant::now();
+                self.patience = Patience::begin(Instant::now());
             }
             return Ok(());
         }
@@ -241,10 +244,15 @@ impl Loader {
             let daemon_says = "the daemon is gone".to_owned();
             return Error::Timeout { waited, waited_for, daemon_says };
         };
+        let seconds = waited.as_secs_f64().round();
+        if let Some(refusal) = supervisor.refusal() {
+            return Error::DaemonLost(format!(
+                "the daemon that came back has refused this session for {seconds} s: {refusal}"
+            ));
+        }
         Error::DaemonLost(format!(
-            "the daemon is gone ({}) and none replaced it within {} s; restart it, or raise `timeout`",
+            "the daemon is gone ({}) and none replaced it within {seconds} s; restart it, or raise `timeout`",
             supervisor.exit_reason(),
-            waited.as_secs_f64().round()
         ))
     }
 }

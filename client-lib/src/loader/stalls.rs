@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::Loader;
 use crate::error::Error;
+use crate::patience::Patience;
 
 /// How long the daemon may take to answer, after the time-out.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(2);
@@ -26,10 +27,10 @@ impl Loader {
     }
 
     fn short_stats(&mut self) -> Result<Option<String>, Error> {
-        let begun = Instant::now();
+        let mut patience = Patience::begin(Instant::now());
         self.link.send(&ClientFrame::Stats, &[])?;
         let mut text = String::new();
-        while begun.elapsed() < ANSWER_DEADLINE {
+        while patience.look(Instant::now()) < ANSWER_DEADLINE {
             match self.link.receive() {
                 Some((DaemonFrame::StatsPart { last, text: part }, _)) => {
                     text.push_str(&part);

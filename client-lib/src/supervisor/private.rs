@@ -12,12 +12,15 @@ use rustix::process::Signal;
 
 use super::log::LogRelay;
 use super::start::start;
-use super::{Lifecycle, MAX_FAILURES, Shared, Supervisor, drain_wakeups, spawn, wait_for_any};
+use super::{Lifecycle, Shared, Supervisor, drain_wakeups, spawn, wait_for_any};
 use crate::error::Error;
 use crate::program::PrivateDaemon;
 
 /// The delay after the first start without a batch; it doubles with each further one.
 const INITIAL_BACKOFF: Duration = Duration::from_millis(100);
+const MAX_BACKOFF: Duration = Duration::from_secs(15);
+/// What one failed start counts at most: a suspension of this process is no failure.
+const MAX_START: Duration = Duration::from_secs(60);
 /// How long a daemon may take to exit by itself, and then after SIGTERM.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The polling interval for the child's exit on a kernel without pidfds.
@@ -30,6 +33,8 @@ pub(crate) struct LaunchSpec {
     pub(crate) program: PathBuf,
     pub(crate) local_world_size: u32,
     pub(crate) local_rank: u32,
+    /// How long daemons may be restarted without a batch.
+    pub(crate) budget: Duration,
 }
 
 impl Supervisor {
@@ -54,6 +59,45 @@ impl Supervisor {
     }
 }
 
+/// How long and how often daemons were started without a batch.
+#[derive(Debug)]
+struct RestartBudget {
+    limit: Duration,
+    /// Deaths and failed starts in a row without a batch.
+    failures: u32,
+    /// From the first of them to the last.
+    spent: Duration,
+    last: Option<Instant>,
+}
+
+impl RestartBudget {
+    fn new(limit: Duration) -> Self {
+        Self { limit, failures: 0, spent: Duration::ZERO, last: None }
+    }
+
+    /// A daemon has died, with or without having published a batch, or could not be started.
+    fn record(&mut self, now: Instant, has_progressed: bool) {
+        if has_progressed {
+            *self = Self::new(self.limit);
+            return;
+        }
+        if let Some(last) = self.last {
+            self.spent += now.saturating_duration_since(last).min(MAX_START);
+        }
+        self.failures += 1;
+        self.last = Some(now);
+    }
+
+    /// How long to wait before the next start; `None`: the budget is spent.
+    fn delay(&self) -> Option<Duration> {
+        let Some(doublings) = self.failures.checked_sub(1) else {
+            return Some(Duration::ZERO);
+        };
+        let left = self.limit.checked_sub(self.spent).filter(|left| !left.is_zero())?;
+        Some(INITIAL_BACKOFF.saturating_mul(1 << doublings.min(16)).min(MAX_BACKOFF).min(left))
+    }
+}
+
 struct Thread {
     shared: Arc<Shared>,
     wakeups: Connection,
@@ -63,7 +107,7 @@ struct Thread {
 impl Thread {
     fn run(self, first: PrivateDaemon) {
         let mut daemon = first;
-        let mut failures = 0;
+        let mut budget = RestartBudget::new(self.launch.budget);
         loop {
             let mut log = LogRelay::new(daemon.take_log());
             let Some(mut how) = self.watch(&mut daemon, &mut log, None) else {
@@ -73,11 +117,11 @@ impl Thread {
                 return;
             };
             daemon = loop {
-                failures = if has_progressed { 0 } else { failures + 1 };
-                if failures > MAX_FAILURES {
+                budget.record(Instant::now(), has_progressed);
+                let Some(delay) = budget.delay() else {
                     return self.give_up(&how, &log);
-                }
-                if !self.back_off(failures) {
+                };
+                if !self.back_off(delay) {
                     return;
                 }
                 match self.restart(&how) {
@@ -149,11 +193,8 @@ impl Thread {
     }
 
     /// Waits before the next start. False: the loader is dropped.
-    fn back_off(&self, failures: u32) -> bool {
-        let Some(doublings) = failures.checked_sub(1) else {
-            return !self.shared.is_closed();
-        };
-        let end = Instant::now() + INITIAL_BACKOFF * 2u32.pow(doublings);
+    fn back_off(&self, delay: Duration) -> bool {
+        let end = Instant::now() + delay;
         loop {
             let left = end.saturating_duration_since(Instant::now());
             if self.shared.is_closed() {
@@ -192,9 +233,11 @@ impl Thread {
             1 => ", after it had been restarted once".to_owned(),
             many => format!(", after it had been restarted {many} times"),
         };
-        let reason = format!("the daemon is gone: {how}{restarts}{}", log.tail());
+        let tail = log.tail();
         self.shared.enter(|state| {
-            state.lost_reason = Some(reason);
+            let refusal =
+                state.refusal.take().map(|refusal| format!(" after {refusal}")).unwrap_or_default();
+            state.lost_reason = Some(format!("the daemon is gone: {how}{refusal}{restarts}{tail}"));
             Lifecycle::Lost
         });
     }
@@ -208,5 +251,56 @@ impl Thread {
             daemon.signal(signal);
         }
         let _ = self.watch(&mut daemon, &mut log, Some(Instant::now() + EXIT_TIMEOUT));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The delays until the budget is spent, each start failing after `start`.
+    fn delays(limit: Duration, start: Duration) -> Vec<Duration> {
+        let (mut budget, mut now) = (RestartBudget::new(limit), Instant::now());
+        let mut delays = Vec::new();
+        loop {
+            budget.record(now, false);
+            let Some(delay) = budget.delay() else { return delays };
+            delays.push(delay);
+            now += delay + start;
+        }
+    }
+
+    #[test]
+    fn restarts_without_a_batch_last_as_long_as_the_budget() {
+        let limit = Duration::from_secs(300);
+        let delays = delays(limit, Duration::from_millis(10));
+        assert_eq!(delays[0], INITIAL_BACKOFF);
+        assert_eq!(delays[3], INITIAL_BACKOFF * 8);
+        assert!(delays.iter().all(|delay| *delay <= MAX_BACKOFF));
+        let total: Duration = delays.iter().sum();
+        assert!(total > limit * 9 / 10 && delays.len() < 40, "{total:?}, {}", delays.len());
+    }
+
+    #[test]
+    fn a_batch_renews_the_budget_and_a_first_death_is_always_retried() {
+        let mut budget = RestartBudget::new(Duration::from_millis(1));
+        let now = Instant::now();
+        budget.record(now, false);
+        assert!(budget.delay().is_some());
+        budget.record(now + Duration::from_secs(1), false);
+        assert_eq!(budget.delay(), None);
+        budget.record(now + Duration::from_secs(2), true);
+        assert_eq!(budget.delay(), Some(Duration::ZERO));
+        budget.record(now + Duration::from_secs(900), false);
+        assert!(budget.delay().is_some());
+    }
+
+    #[test]
+    fn a_suspension_is_no_failed_start() {
+        let mut budget = RestartBudget::new(Duration::from_secs(300));
+        let now = Instant::now();
+        budget.record(now, false);
+        budget.record(now + Duration::from_secs(86_400), false);
+        assert!(budget.delay().is_some());
     }
 }

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_protocol::socket::Connection;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -21,6 +21,8 @@ use crate::program::open_pidfd;
 
 /// The interval between attempts to connect.
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
+/// The longest delay between requests to a daemon that refuses the session.
+const MAX_BACKOFF: Duration = Duration::from_secs(5);
 
 impl Supervisor {
     /// Starts the thread that watches a connection and makes the next one. `socket` is absolute: the working directory may
@@ -40,9 +42,19 @@ struct Thread {
     socket: PathBuf,
 }
 
+/// Why a connection is not used any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Gone {
+    /// The daemon is dead, or nothing tells whether it is.
+    Dead,
+    /// The daemon lives and does not accept the session for now.
+    Refused,
+}
+
 impl Thread {
     fn run(self, first: Arc<Connection>) {
         let mut connection = first;
+        let mut refusals = 0;
         loop {
             let daemon = pidfd_of(&connection);
             if !self.watch(&connection, daemon.as_ref()) {
@@ -54,13 +66,25 @@ impl Thread {
                 state.publish = None;
                 Lifecycle::Restarting
             });
-            if !entered || !self.wait_for_exit(daemon.as_ref()) {
+            if !entered {
                 return;
+            }
+            match self.wait_for_exit(daemon.as_ref()) {
+                None => return,
+                Some(Gone::Dead) => refusals = 0,
+                Some(Gone::Refused) => {
+                    refusals += 1;
+                    if !self.back_off(refusals) {
+                        return;
+                    }
+                }
             }
             let Some(next) = self.connect() else { return };
             connection = Arc::clone(&next);
-            // Relaxed: a count.
-            self.shared.restarts.fetch_add(1, Ordering::Relaxed);
+            if refusals == 0 {
+                // Relaxed: a count.
+                self.shared.restarts.fetch_add(1, Ordering::Relaxed);
+            }
             self.shared.enter(|state| {
                 state.exit_reason = None;
                 Lifecycle::Ready(next)
@@ -92,22 +116,41 @@ impl Thread {
         }
     }
 
-    /// Waits for the daemon's exit. False: the loader is dropped.
-    fn wait_for_exit(&self, daemon: Option<&OwnedFd>) -> bool {
-        let Some(daemon) = daemon else {
-            return !self.shared.is_closed();
-        };
+    /// Waits for the daemon's exit, or for the loader's word that it has refused the session: such a daemon has never had
+    /// the session's memory. `None`: the loader is dropped.
+    fn wait_for_exit(&self, daemon: Option<&OwnedFd>) -> Option<Gone> {
         loop {
-            if self.shared.is_closed() {
-                return false;
+            let mut state = self.shared.lock();
+            if matches!(state.lifecycle, Lifecycle::Closed) {
+                return None;
             }
+            if std::mem::take(&mut state.is_refused) {
+                return Some(Gone::Refused);
+            }
+            drop(state);
+            let Some(daemon) = daemon else { return Some(Gone::Dead) };
             let mut polled = [PollFd::new(daemon.as_fd(), PollFlags::POLLIN)];
             if poll(&mut polled, PollTimeout::ZERO).is_ok_and(|ready| ready > 0) {
-                return true;
+                return Some(Gone::Dead);
             }
             wait_for_any(&[daemon.as_fd(), self.wakeups.as_fd()], None);
             drain_wakeups(&self.wakeups);
         }
+    }
+
+    /// Waits before the next request after so many refusals. False: the loader is dropped.
+    fn back_off(&self, refusals: u32) -> bool {
+        let delay = RETRY_INTERVAL.saturating_mul(1 << refusals.min(16)).min(MAX_BACKOFF);
+        let end = Instant::now() + delay;
+        while !self.shared.is_closed() {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return true;
+            }
+            wait_for_any(&[self.wakeups.as_fd()], Some(left));
+            drain_wakeups(&self.wakeups);
+        }
+        false
     }
 
     /// Connects to the socket once a daemon listens there. `None`: the loader is dropped.

@@ -2,9 +2,11 @@
 //!
 //! - `use=WORD` attaches to a configuration, a socket or a stream of `forebay run` (`default`: its first), or goes back to it
 //! - `epoch` begins an epoch and takes all of it; `take=N` begins one and takes N batches
-//! - `state=JSON` comes before `use` and says where it goes on
+//! - `state=JSON` comes before `use` and says where it goes on; `timeout=SECONDS` too, and stays
+//! - `epoch=rest` takes what is left of the epoch
+//! - `starve=MILLISECONDS` leaves the process without a free descriptor for so long
 //! - `train` takes batches without end, each with the state after it: a checkpoint
-//! - `daemon` prints the private daemon's process
+//! - `daemon` prints the private daemon's process; `kill-daemon` kills it
 //! - `children` leaves a child behind for each of its sockets, which has a copy of it, and prints their processes
 //! - `hang` says so and does nothing any more; `exit=N` ends with this status
 //!
@@ -13,10 +15,16 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use forebay_client::{Error, Loader, State, Target};
 use forebay_tests::{DEADLINE, Taken};
-use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use rustix::process::{
+    PidfdFlags, PidfdGetfdFlags, Resource, Rlimit, getpid, getrlimit, pidfd_getfd, pidfd_open,
+    setrlimit,
+};
 use serde_json::{Value, json};
 
 fn main() {
@@ -30,20 +38,32 @@ fn play() -> Result<(), Error> {
     let mut loaders: BTreeMap<String, Loader> = BTreeMap::new();
     let mut current = String::new();
     let mut state = None;
+    let mut timeout = DEADLINE;
     for argument in std::env::args().skip(1) {
         let (verb, value) = argument.split_once('=').unwrap_or((&argument, ""));
         if verb == "use" {
             current = value.to_owned();
             if !loaders.contains_key(value) {
-                loaders.insert(current.clone(), attach(value, state.take())?);
+                loaders.insert(current.clone(), attach(value, state.take(), timeout)?);
             }
             continue;
         }
         match verb {
+            "epoch" if value == "rest" => {
+                take_rest(&current, loaders.get_mut(&current).expect("`use` comes first"))?;
+            }
+            "timeout" => timeout = Duration::from_secs(number(value) as u64),
+            "starve" => starve(Duration::from_millis(number(value) as u64)),
             "epoch" => take(&current, &mut loaders, usize::MAX)?,
             "take" => take(&current, &mut loaders, number(value))?,
             "daemon" => {
                 say(&json!({ "daemon": loaders.get(&current).and_then(Loader::private_process) }));
+            }
+            "kill-daemon" => {
+                let daemon = loaders.get(&current).and_then(Loader::private_process);
+                let daemon = daemon.and_then(|daemon| i32::try_from(daemon).ok());
+                let daemon = Pid::from_raw(daemon.expect("a private daemon"));
+                kill(daemon, Signal::SIGKILL).expect("it lives");
             }
             "state" => state = Some(State::from_json(value)?),
             "train" => train(loaders.get_mut(&current).expect("`use` comes first"))?,
@@ -64,9 +84,9 @@ fn play() -> Result<(), Error> {
     Ok(())
 }
 
-fn attach(word: &str, state: Option<State>) -> Result<Loader, Error> {
+fn attach(word: &str, state: Option<State>, timeout: Duration) -> Result<Loader, Error> {
     let target = if word == "default" { Target::Stream(None) } else { Target::parse(word) };
-    let mut builder = Loader::builder(target).timeout(DEADLINE);
+    let mut builder = Loader::builder(target).timeout(timeout);
     if let Some(state) = state {
         builder = builder.state(state, false);
     }
@@ -84,12 +104,34 @@ fn take(name: &str, loaders: &mut BTreeMap<String, Loader>, count: usize) -> Res
     loader.begin_epoch()?;
     for _ in 0..count {
         let Some(batch) = loader.next_batch()? else { break };
-        let taken = Taken::of(&batch);
-        say(&json!({
-            "stream": name, "epoch": taken.epoch, "ids": taken.ids, "valid_ids": taken.valid_ids, "digest": taken.digest,
-        }));
+        say_batch(name, &Taken::of(&batch));
     }
     Ok(())
+}
+
+fn take_rest(name: &str, loader: &mut Loader) -> Result<(), Error> {
+    while let Some(batch) = loader.next_batch()? {
+        say_batch(name, &Taken::of(&batch));
+    }
+    Ok(())
+}
+
+fn say_batch(name: &str, taken: &Taken) {
+    say(&json!({
+        "stream": name, "epoch": taken.epoch, "ids": taken.ids, "valid_ids": taken.valid_ids, "digest": taken.digest,
+    }));
+}
+
+/// Opens files until none can be opened.
+fn starve(time: Duration) {
+    let limit = getrlimit(Resource::Nofile);
+    let few = Rlimit { current: Some(128), maximum: limit.maximum };
+    setrlimit(Resource::Nofile, few).expect("a lower limit");
+    let files: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
+    std::thread::spawn(move || {
+        std::thread::sleep(time);
+        drop(files);
+    });
 }
 
 fn train(loader: &mut Loader) -> Result<(), Error> {
