@@ -9,6 +9,7 @@ use forebay_protocol::launcher::Environment;
 use forebay_protocol::socket::Connection;
 
 use crate::error::Error;
+use crate::job;
 use crate::link::{Interrupt, Link};
 use crate::loader::Loader;
 use crate::program::find_program;
@@ -36,6 +37,7 @@ pub struct Builder {
     program: Option<PathBuf>,
     unfinished: bool,
     named_segments: Option<bool>,
+    group: Option<String>,
     interrupt: Option<Interrupt>,
 }
 
@@ -64,6 +66,7 @@ impl Builder {
             program: None,
             unfinished: false,
             named_segments: None,
+            group: Some(String::new()),
             interrupt: None,
         }
     }
@@ -145,6 +148,14 @@ impl Builder {
         self
     }
 
+    /// The group of ranks that this loader's rank is compared with ([`crate::job`]); `None` skips the comparison. Default:
+    /// the group without a name.
+    #[must_use]
+    pub fn compare_ranks(mut self, group: Option<&str>) -> Self {
+        self.group = group.map(str::to_owned);
+        self
+    }
+
     /// Called about every 50 ms while waiting; true ends the wait with [`Error::Interrupted`], and the loader stays usable.
     #[must_use]
     pub fn interrupt(mut self, interrupt: impl FnMut() -> bool + Send + 'static) -> Self {
@@ -187,6 +198,7 @@ impl Builder {
         {
             return Err(Error::StateMismatch(differences));
         }
+        job::check(&terms, &placement, self.group.as_deref(), &environment, &mut link)?;
         if let (Some(path), RestartPolicy::BySupervisor) = (path, terms.restart_policy) {
             let socket = std::path::absolute(&path).unwrap_or(path);
             link.set_supervisor(Supervisor::served(socket, link.connection())?);

@@ -29,6 +29,7 @@ pub mod builder;
 pub mod cuda;
 pub mod error;
 pub mod finish;
+pub mod job;
 mod leases;
 mod link;
 pub mod loader;

@@ -45,6 +45,7 @@ use forebay_protocol::segment::Mapping;
 use forebay_protocol::socket::Connection;
 
 use crate::error::Error;
+pub(crate) use log::write_to_stderr;
 pub(crate) use private::LaunchSpec;
 pub(crate) use start::greet;
 

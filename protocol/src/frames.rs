@@ -23,6 +23,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::identity::Identity;
 use crate::ids::Position;
 use crate::observing::{Recording, ReplayRequest, SessionSteps};
 use crate::tensor::TensorSpec;
@@ -240,6 +241,8 @@ pub struct Attached {
     pub stream_version: u32,
     /// Who restarts this daemon after its death.
     pub restart_policy: RestartPolicy,
+    /// What the ranks of a job must share; the client adds the world size.
+    pub identity: Identity,
 }
 
 /// A stream's position.

@@ -5,7 +5,7 @@
 //! - [`pixel_values`]: the output values of an image's bytes; [`finish`]: the conversion that is left to the client's GPU.
 //! - [`segment`]: sealed shared memory; [`slots`]: the rows of the data segment; [`sealed`]: immutable bytes that processes
 //!   exchange.
-//! - [`launcher`]: what launchers state about a process's rank.
+//! - [`launcher`]: what launchers state about a process's rank; [`identity`]: what the ranks of a job must share.
 //! - [`publish`] and [`returns`]: the two rings; [`lease`]: the state of each slot, on the daemon's heap.
 //!
 //! The rings are generic over [`words::Words`], so the same code runs over shared memory, over the heap and under the
@@ -25,6 +25,7 @@ pub mod frames;
 pub mod fuzzing;
 #[cfg(not(loom))]
 pub mod huge_pages;
+pub mod identity;
 pub mod ids;
 #[cfg(not(loom))]
 pub mod launcher;

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod agreement;
 mod launchers;
 mod ranks;
 mod scripts;

@@ -105,7 +105,7 @@ fn a_refusal_that_lasts_is_an_error_with_the_reason() {
         }
     };
     let Error::DaemonLost(message) = &error else { panic!("{error:?}") };
-    assert!(message.contains("refused") && message.contains("attached"), "{message}");
+    assert!(message.contains("refused") && message.contains("in use"), "{message}");
     // It is not too late.
     drop(other);
     loop {

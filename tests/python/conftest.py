@@ -30,7 +30,9 @@ def no_launcher(monkeypatch, tmp_path_factory):
     """No test inherits a rank from the process that started pytest, or leaves an index in the user's cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
     for name in list(os.environ):
-        if re.search(r"(^|_)(RANK|RANKID|PROCID|JOB_COMPLETION_INDEX)$|^(SM|TPU|WORLD|LOCAL_WORLD|FOREBAY_SOCKET)", name):
+        if re.search(
+            r"(^|_)(RANK|RANKID|PROCID|JOB_COMPLETION_INDEX)$|^(SM|TPU|WORLD|LOCAL_WORLD|FOREBAY_SOCKET)", name
+        ):
             monkeypatch.delenv(name)
 
 

@@ -11,7 +11,8 @@ use tempfile::TempDir;
 use crate::{DEADLINE, data, program};
 
 /// What would lead a process out of the test's folder.
-const FOREIGN_VARIABLES: &[&str] = &["FOREBAY_SOCKET", "FOREBAY_LOG", "FOREBAY_DATA"];
+const FOREIGN_VARIABLES: &[&str] =
+    &["FOREBAY_SOCKET", "FOREBAY_LOG", "FOREBAY_DATA", "FOREBAY_EXPECT", "FOREBAY_RANKS_FOLDER"];
 
 /// A temporary folder that goes with the test.
 #[derive(Debug)]

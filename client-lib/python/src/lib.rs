@@ -4,7 +4,7 @@
 //! - [`shared_source`]: the session's source behind a lock; [`source`]: the kinds of sources; [`device`]: batches on a GPU.
 //! - [`arrays`]: the dict of NumPy arrays over a batch's slot; [`dlpack`]: arrays on a GPU. `unsafe` is confined to these
 //!   two and [`device`].
-//! - [`errors`]: the Python exception for each error.
+//! - [`errors`]: the Python exception for each error; [`ranks`]: the words for ranks that differ.
 //!
 //! The public API (`forebay.Loader`, `forebay.Ragged`, `forebay.torch`) is written in Python, in `python/forebay`; none of
 //! it runs per batch.
@@ -15,6 +15,7 @@ mod arrays;
 mod device;
 mod dlpack;
 mod errors;
+mod ranks;
 mod session;
 mod shared_source;
 mod source;
@@ -25,6 +26,7 @@ use pyo3::prelude::*;
 fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<session::Session>()?;
+    ranks::register(module)?;
     module.add_class::<session::Epoch>()?;
     module.add_class::<arrays::Slot>()?;
     module.add_class::<dlpack::Array>()?;

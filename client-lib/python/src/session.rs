@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_client::job::identity;
 use forebay_client::{Error, Loader, Next, State, Target};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -29,9 +30,9 @@ pub(crate) struct Session {
 impl Session {
     /// Attaches. `kind` is `word` (file, socket or stream), `json` (a configuration's text) or `first` (a stream of
     /// `forebay run`); `overrides` are pairs of a dotted key and JSON text; `rank`, `distributed` and `ray_train` are (rank, world size);
-    /// `device` is a `DeviceRequest` for batches on a GPU.
+    /// `group` is the group of ranks to compare with outside of Python; `device` is a `DeviceRequest` for batches on a GPU.
     #[new]
-    #[pyo3(signature = (kind, target, *, rank, distributed, ray_train, state, force, timeout, overrides, program, device=None))]
+    #[pyo3(signature = (kind, target, *, rank, distributed, ray_train, state, force, timeout, overrides, program, group=None, device=None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of forebay.Loader")]
     fn new(
         py: Python<'_>,
@@ -45,6 +46,7 @@ impl Session {
         timeout: f64,
         overrides: Vec<(String, String)>,
         program: Option<std::path::PathBuf>,
+        group: Option<&str>,
         device: Option<DeviceRequest>,
     ) -> PyResult<Self> {
         let target = match kind {
@@ -58,6 +60,7 @@ impl Session {
         let raised = Arc::clone(&pending);
         let mut builder =
             Loader::builder(target).timeout(timeout).interrupt(move || check_signals(&raised));
+        builder = builder.compare_ranks(group);
         if let Some((rank, world_size)) = rank {
             builder = builder.rank(rank, world_size);
         }
@@ -200,6 +203,7 @@ impl Session {
         dict.set_item("batches_per_epoch", terms.batches_per_epoch)?;
         dict.set_item("epochs", terms.epochs)?;
         dict.set_item("hold", terms.hold)?;
+        dict.set_item("identity", identity(&terms, placement.world_size).to_string())?;
         dict.set_item("rank", placement.rank)?;
         dict.set_item("world_size", placement.world_size)?;
         dict.set_item("rank_source", placement.source.to_string())?;

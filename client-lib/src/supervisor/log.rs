@@ -85,8 +85,8 @@ impl LogRelay {
     }
 }
 
-/// Writes only if there is room: a full standard error must not block the supervisor.
-fn write_to_stderr(bytes: &[u8]) {
+/// Writes only if there is room: a full standard error must not block its caller.
+pub(crate) fn write_to_stderr(bytes: &[u8]) {
     let stderr = std::io::stderr();
     let mut watched = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
     if poll(&mut watched, PollTimeout::ZERO).is_ok_and(|ready| ready > 0) {

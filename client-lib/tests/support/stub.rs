@@ -13,6 +13,7 @@ use std::thread::JoinHandle;
 use forebay_protocol::frames::{
     Attached, ClientFrame, DaemonFrame, PROTOCOL_VERSION, Positioned, RestartPolicy,
 };
+use forebay_protocol::identity::Identity;
 use forebay_protocol::ids::{BatchNumber, Position};
 use forebay_protocol::layout::SlotLayout;
 use forebay_protocol::lease::{SlotState, SlotTable};
@@ -239,6 +240,7 @@ impl Session {
             config_fingerprint: [0xc0; 32],
             stream_version: 1,
             restart_policy: RestartPolicy::Never,
+            identity: Identity::default().with("samples", 24),
         };
         self.serving = Some(Serving {
             rows: split_rows(data_map, &layout, script.slots),

@@ -51,7 +51,7 @@ pub(super) fn check(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
     let launch = Launch::prepare(configs, LocalRank::from_environment(), Rings::New)
         .map_err(|fault| anyhow::anyhow!(fault.message))?;
     if arguments.json {
-        println!("{}", as_json(&launch));
+        println!("{}", as_json(&launch, arguments.world_size));
         return Ok(ExitCode::SUCCESS);
     }
     for (stream, plan) in launch.streams.iter().zip(&launch.plans) {
@@ -60,7 +60,7 @@ pub(super) fn check(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn as_json(launch: &Launch) -> serde_json::Value {
+fn as_json(launch: &Launch, world_size: u32) -> serde_json::Value {
     let streams = launch.streams.iter().zip(&launch.plans).map(|(stream, plan)| {
         let stages = stream
             .stage_limits()
@@ -69,6 +69,7 @@ fn as_json(launch: &Launch) -> serde_json::Value {
             "name": stream.name(),
             "samples": stream.sample_count(),
             "stages": stages.collect::<Vec<_>>(),
+            "expect": stream.identity().with("world_size", world_size).to_string(),
             "memory_bytes": plan.total_bytes(),
             "memory_ceiling_bytes": plan.ceiling_bytes,
         })
@@ -171,6 +172,7 @@ fn describe(
             format_bytes(plan.scratch_bytes)
         ),
     );
+    line("FOREBAY_EXPECT", stream.identity().with("world_size", world_size).to_string());
     lines.push("  quiet".to_owned());
     lines.extend(isolation_lines(&launch.quiet()).map(|item| format!("  {item}")));
     lines.push(String::new());

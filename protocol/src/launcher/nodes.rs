@@ -1,6 +1,6 @@
 //! Launchers that list nodes, or state the rank on a host in other ways than by two variables.
 
-use super::{Environment, LauncherError, RankOf, below};
+use super::environment::{Environment, LauncherError, RankOf, below};
 
 /// The variables of [`tpu_pod`].
 pub(super) const TPU_VARIABLES: &[&str] = &[

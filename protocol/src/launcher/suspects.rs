@@ -1,7 +1,7 @@
 //! Variables that look like a rank where no launcher has stated rank and world size.
 
+use super::environment::{Environment, LauncherError};
 use super::nodes::list;
-use super::{Environment, LauncherError};
 
 /// A variable that looks like a rank.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,6 +8,7 @@ use crate::frames::{
     Attach, Attached, ClientFrame, ConfigSource, DaemonFrame, Fault, FaultKind, Leased,
     PROTOCOL_VERSION, Positioned, Reattach, Restart, RestartPolicy, Start,
 };
+use crate::identity::Identity;
 use crate::ids::Position;
 use crate::layout::SlotLayout;
 use crate::observing::{Recording, ReplayRequest, ReplayState, SessionSteps};
@@ -47,6 +48,7 @@ fn attached() -> Box<Attached> {
         config_fingerprint: [0xbb; 32],
         stream_version: 1,
         restart_policy: RestartPolicy::BySupervisor,
+        identity: Identity::default().with("k", "v"),
     })
 }
 
@@ -161,7 +163,9 @@ fn the_bytes_of_every_daemon_frame_are_pinned() {
         000000000100000000000000000000000000e03f000000000000d03f040000000800060000100000000000000020000000000000\
         000100000000000000000000000000000200000000000000080000000000000005000000000000000700000000\
         0000001c00000000000000010900000000000000aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\
-        bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb0100000001000000";
+        bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb0100000001000000\
+        01000000000000000100000000000000\
+        6b010000000000000076";
     let golden = format!(
         "
         000000000100000001000000000000003001000000000000000500000000000000747261696e

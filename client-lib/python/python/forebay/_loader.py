@@ -10,6 +10,7 @@ from typing import Any, Optional, Union
 
 from . import _forebay
 from ._exceptions import ConfigError
+from ._rank_comparison import RankComparison, job_store
 from ._ranks import ask_ray, ask_torch, compare_states
 
 _log = logging.getLogger("forebay")
@@ -46,8 +47,10 @@ class Loader:
         timeout: seconds without progress after which :class:`Timeout` is raised.
         overrides: keys of the configuration, such as ``{"batch.size": 128}``.
         force: accepts a ``state`` of another stream.
-        compare_ranks: where ``torch.distributed`` is initialised and its ranks share this data, ``state`` is compared
-            across all ranks, so every rank must construct its loader. False skips the comparison.
+        compare_ranks: the ranks of a job check that they have the same data, configuration and world size, through
+            ``torch.distributed`` where it is initialised (docs/training.md, "Several ranks"); and a ``state`` that is
+            given is compared across all ranks of ``torch.distributed``, so every rank must construct its loader then. A
+            string names a group of ranks with a stream of its own. False skips both comparisons.
 
     A loader is a context manager; without ``with`` it is closed when its last reference is dropped.
     """
@@ -65,9 +68,11 @@ class Loader:
         overrides: Optional[Mapping[str, Any]] = None,
         *,
         force: bool = False,
-        compare_ranks: bool = True,
+        compare_ranks: Union[bool, str] = True,
     ) -> None:
         kind, text = _describe_target(target)
+        group = compare_ranks if isinstance(compare_ranks, str) else ""
+        store = job_store() if compare_ranks is not False else None
         self._session = _forebay.Session(
             kind,
             text,
@@ -79,6 +84,7 @@ class Loader:
             timeout=float(timeout),
             overrides=[(key, _to_json(f"override {key}", value)) for key, value in (overrides or {}).items()],
             program=Path(__file__).with_name("bin") / "forebay",
+            group=group if compare_ranks is not False and store is None else None,
             device=self._device_request,
         )
         self._terms = self._session.terms()
@@ -86,9 +92,16 @@ class Loader:
         self._newest: Optional[tuple[Iterator[dict[str, Any]], str]] = None
         names = self.rank, self.world_size, self.rank_source, self.stream
         _log.info("rank %d of %d, from %s; stream %s", *names)
-        if state is not None and compare_ranks:
+        # Until all ranks have stated their stream.
+        self._comparison: Optional[RankComparison] = None
+        if store is not None and self.world_size > 1:
+            self._comparison = RankComparison(store, group, self.rank, self.world_size, self._terms["identity"])
+        if compare_ranks is not False:
             try:
-                compare_states(dict(state), self.rank, self.world_size)
+                if self._comparison is not None and self._comparison.wait(_forebay.wait_limit(float(timeout))):
+                    self._comparison = None
+                if state is not None:
+                    compare_states(dict(state), self.rank, self.world_size)
             except BaseException:
                 self.close()
                 raise
@@ -105,6 +118,9 @@ class Loader:
         return self._begin()
 
     def _begin(self) -> Iterator[dict[str, Any]]:
+        # A rank that was late has stated its stream meanwhile.
+        if self._comparison is not None and self._comparison.look():
+            self._comparison = None
         if self._newest is not None and self._session.state(0) == self._newest[1]:
             # No batch was taken from it. Lightning calls `iter` once only to check that it works.
             return self._newest[0]

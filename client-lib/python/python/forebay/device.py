@@ -11,7 +11,7 @@ for its copy: DLPack's ``stream`` argument, or the legacy default stream for the
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 from . import _loader
 from ._forebay import Array
@@ -47,7 +47,7 @@ class Loader(_loader.Loader):
         ahead: int = 2,
         device_hold: int = 6,
         force: bool = False,
-        compare_ranks: bool = True,
+        compare_ranks: Union[bool, str] = True,
     ) -> None:
         self.device = device
         self._device_request = _loader.DeviceRequest(device, pin, pool=(ahead, device_hold))

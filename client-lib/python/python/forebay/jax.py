@@ -19,7 +19,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Union
 
 import numpy
 
@@ -66,7 +66,7 @@ class Loader(_loader.Loader):
         *,
         device: Any = None,
         force: bool = False,
-        compare_ranks: bool = True,
+        compare_ranks: Union[bool, str] = True,
     ) -> None:
         if device is not None and not isinstance(device, (jax.Device, jax.sharding.Sharding)):
             raise ConfigError(

@@ -10,7 +10,7 @@ layout ``NHWC`` is an NCHW-shaped tensor in channels_last memory format.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Union
 
 import numpy
 import torch
@@ -56,7 +56,7 @@ class Loader(_loader.Loader):
         device_hold: int = 6,
         static: bool = False,
         force: bool = False,
-        compare_ranks: bool = True,
+        compare_ranks: Union[bool, str] = True,
     ) -> None:
         self.device = torch.device(device)
         self._on_device: Any = None

@@ -25,6 +25,7 @@ mod core;
 mod cpu;
 mod fetch;
 mod gate;
+mod identity;
 mod memory;
 mod meter;
 mod pool;

@@ -139,6 +139,7 @@ impl Session {
             stream_version: STREAM_VERSION,
             // Named memory cannot be passed to another daemon.
             restart_policy: if named { RestartPolicy::Never } else { restart_policy },
+            identity: stream.identity(),
         };
         let memory = RingMemory {
             bytes: data_bytes + publish_bytes + return_bytes,

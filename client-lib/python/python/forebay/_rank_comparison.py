@@ -1,0 +1,128 @@
+"""Compares the streams of a job's ranks through a key-value store, when their loaders are made.
+
+No collective: a rank that makes no loader is waited for a limited time, and named. The store is that of
+``torch.distributed``; any object with ``set``, ``get``, ``add`` and ``check`` of its kind does.
+
+The keys of a group's n-th loader, below ``forebay/GROUP/RESTART/n/``:
+
+- ``rank/R``   how many processes stated a stream as rank R (the processes of one model replica are one rank)
+- ``first``    how many did at all: the first one writes ``reference``
+- ``reference``, ``differ/N``   ``RANK IDENTITY``: the first statement, and each that differs from it
+- ``differing``, ``differ``   how many write, and have written, that they differ
+- ``ranks``    how many ranks are done: counted after the difference is written, so that a process that reads the world
+  size here sees every difference
+
+A rank that waits asks for two counts, however many ranks there are.
+"""
+
+import logging
+import os
+import time
+from typing import Any, Optional
+
+from . import _forebay
+from ._exceptions import ConfigError
+from ._ranks import initialised_distributed
+
+_log = logging.getLogger("forebay")
+
+FIRST_DELAY = 0.005
+MAX_DELAY = 0.25
+# A longer gap between two looks is a suspension of this process.
+MAX_GAP = 1.0
+
+
+def job_store() -> Optional[Any]:
+    """The key-value store of an initialised torch.distributed; None without one, and in versions that hide it."""
+    distributed = initialised_distributed()
+    if distributed is None:
+        return None
+    get = getattr(getattr(distributed, "distributed_c10d", None), "_get_default_store", None)
+    return None if get is None else get()
+
+
+class RankComparison:
+    """This rank's part in the comparison of one loader.
+
+    Args:
+        store: the key-value store.
+        group: the name of the ranks that share the stream.
+        identity: what they must share, as text.
+    """
+
+    def __init__(self, store: Any, group: str, rank: int, world_size: int, identity: str) -> None:
+        self._store = store
+        self._rank = rank
+        self._world_size = world_size
+        self._identity = identity
+        # torchrun keeps its store over restarts of the workers.
+        restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        self._prefix = f"forebay/{group}/{restart}/{_forebay.next_loader(group)}/"
+        # What this process has written: nothing, its presence, its statement.
+        self._announced = False
+        self._stated = False
+        self._is_first_of_rank = False
+
+    def look(self) -> bool:
+        """Whether every rank has stated the same stream so far as can be known now.
+
+        Raises:
+            ConfigError: with each difference.
+        """
+        if not self._stated and not self._state():
+            return False
+        if self._count("differ"):
+            keys = ["reference"] + [f"differ/{number + 1}" for number in range(self._count("differing"))]
+            members = [member for member in map(self._read, keys) if member is not None]
+            raise ConfigError(_forebay.describe_differences(members) or "the ranks of this job do not share one stream")
+        return self._count("ranks") >= self._world_size
+
+    def wait(self, limit: float) -> bool:
+        """Waits for the other ranks up to so many seconds, then warns. True: all have stated the same stream."""
+        waited, delay, last = 0.0, FIRST_DELAY, time.monotonic()
+        while not self.look():
+            if waited >= limit:
+                _log.warning("%s", _forebay.describe_missing(self.missing(), limit).strip())
+                return False
+            time.sleep(delay)
+            delay = min(delay * 2, MAX_DELAY)
+            now = time.monotonic()
+            waited += min(now - last, MAX_GAP)
+            last = now
+        return True
+
+    def missing(self) -> list[int]:
+        """The ranks that have stated nothing."""
+        return [rank for rank in range(self._world_size) if not self._store.check([f"{self._prefix}rank/{rank}"])]
+
+    def _state(self) -> bool:
+        """States this rank's stream. False: the first rank's statement is not there yet."""
+        own = f"{self._rank} {self._identity}"
+        if not self._announced:
+            self._announced = True
+            self._is_first_of_rank = self._store.add(f"{self._prefix}rank/{self._rank}", 1) == 1
+            if self._store.add(f"{self._prefix}first", 1) == 1:
+                self._store.set(f"{self._prefix}reference", own)
+        reference = self._read("reference")
+        if reference is None:
+            return False
+        if reference[1] != self._identity:
+            number = self._store.add(f"{self._prefix}differing", 1)
+            self._store.set(f"{self._prefix}differ/{number}", own)
+            # Counted once it can be read.
+            self._store.add(f"{self._prefix}differ", 1)
+        if self._is_first_of_rank:
+            self._store.add(f"{self._prefix}ranks", 1)
+        self._stated = True
+        return True
+
+    def _count(self, key: str) -> int:
+        return int(self._store.add(self._prefix + key, 0))
+
+    def _read(self, key: str) -> Optional[tuple[int, str]]:
+        key = self._prefix + key
+        # `get` would wait for a key that is not there.
+        if not self._store.check([key]):
+            return None
+        rank, _, identity = bytes(self._store.get(key)).decode().partition(" ")
+        return int(rank), identity

@@ -1,0 +1,193 @@
+//! Comparing ranks through a folder that all of them reach.
+//!
+//! ```text
+//! FOREBAY_RANKS_FOLDER/forebay-JOB/GROUP.NUMBER.RANK.DIGEST      text: the rank's identity
+//! ```
+//!
+//! A rank writes its file, by a rename, and lists the folder until every rank of its world has a file. Names tell whether
+//! two ranks agree, so that a listing is enough; only a file with another digest is read. Files stay: a rank that comes late
+//! must find those of ranks that have ended. JOB is new for each run and restart, so no run sees files of an earlier one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hasher};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use forebay_protocol::identity::Identity;
+use forebay_protocol::launcher::Environment;
+
+use super::messages::describe_differences;
+use crate::error::Error;
+use crate::link::Link;
+use crate::patience::Patience;
+use crate::rank::Placement;
+
+/// The environment variable with the folder.
+pub(super) const FOLDER_VARIABLE: &str = "FOREBAY_RANKS_FOLDER";
+/// The environment variable with the run's name.
+const JOB_VARIABLE: &str = "FOREBAY_JOB";
+/// Where launchers put the job's name.
+const JOB_VARIABLES: &[&str] = &[
+    JOB_VARIABLE,
+    "TORCHELASTIC_RUN_ID",
+    "SLURM_JOB_ID",
+    "FLUX_JOB_ID",
+    "PALS_APID",
+    "PBS_JOBID",
+    "LSB_JOBID",
+    "PMIX_NAMESPACE",
+    "TRAINING_JOB_NAME",
+];
+/// What is counted up when a job of the same name starts again.
+const RESTART_VARIABLES: &[&str] =
+    &["SLURM_STEP_ID", "SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT"];
+/// torchrun's name of a run that was given none.
+const NO_NAME: &str = "none";
+
+const FIRST_DELAY: Duration = Duration::from_millis(10);
+const MAX_DELAY: Duration = Duration::from_millis(500);
+/// How long a sleep lasts between calls of the interrupt.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// The files of one loader of every rank.
+#[derive(Debug)]
+pub(super) struct Meeting {
+    folder: PathBuf,
+    prefix: String,
+}
+
+impl Meeting {
+    pub(super) fn open(
+        path: &str,
+        environment: &Environment,
+        group: &str,
+        number: u64,
+    ) -> Result<Self, Error> {
+        let mut job = JOB_VARIABLES
+            .iter()
+            .find_map(|name| environment.get(name).filter(|value| *value != NO_NAME))
+            .map(str::to_owned)
+            .ok_or_else(|| {
+                Error::Config(format!(
+                    "{FOLDER_VARIABLE} is set and no launcher names this run: set {JOB_VARIABLE} to the same text on every \
+                     rank, another one for each run"
+                ))
+            })?;
+        for name in RESTART_VARIABLES {
+            if let Some(value) = environment.get(name) {
+                job.push('.');
+                job.push_str(value);
+            }
+        }
+        let folder = Path::new(path).join(format!("forebay-{}", file_name(&job)));
+        std::fs::create_dir_all(&folder).map_err(|error| failed("create", &folder, &error))?;
+        Ok(Self { folder, prefix: format!("{}.{number}.", file_name(group)) })
+    }
+
+    /// Writes this rank's file and compares it with those of the others. Returns the ranks without a file.
+    pub(super) fn compare(
+        &self,
+        placement: &Placement,
+        own: &Identity,
+        limit: Duration,
+        link: &mut Link,
+    ) -> Result<Vec<u32>, Error> {
+        let text = own.to_string();
+        let own_digest = digest(&text);
+        self.write(&format!("{}{}.{own_digest}", self.prefix, placement.rank), &text)?;
+        let mut patience = Patience::begin(Instant::now());
+        let mut delay = FIRST_DELAY;
+        loop {
+            let found = self.list()?;
+            if found.values().flatten().any(|digest| *digest != own_digest)
+                && let Some(message) = self.differences(&found)?
+            {
+                return Err(Error::Config(message));
+            }
+            let missing: Vec<u32> =
+                (0..placement.world_size).filter(|rank| !found.contains_key(rank)).collect();
+            if missing.is_empty() || patience.look(Instant::now()) >= limit {
+                return Ok(missing);
+            }
+            let mut left = delay;
+            while !left.is_zero() {
+                std::thread::sleep(left.min(SLICE));
+                left = left.saturating_sub(SLICE);
+                link.check_interrupt("the other ranks to state their stream")?;
+            }
+            delay = (delay * 2).min(MAX_DELAY);
+        }
+    }
+
+    /// The digests of each rank that has a file.
+    fn list(&self) -> Result<BTreeMap<u32, BTreeSet<String>>, Error> {
+        let entries = std::fs::read_dir(&self.folder)
+            .map_err(|error| failed("list", &self.folder, &error))?;
+        let mut found: BTreeMap<u32, BTreeSet<String>> = BTreeMap::new();
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let parts = name.to_str().and_then(|name| name.strip_prefix(&self.prefix));
+            if let Some((rank, digest)) = parts.and_then(|rest| rest.split_once('.'))
+                && let Ok(rank) = rank.parse()
+            {
+                found.entry(rank).or_default().insert(digest.to_owned());
+            }
+        }
+        Ok(found)
+    }
+
+    /// Reads a file of each digest.
+    fn differences(
+        &self,
+        found: &BTreeMap<u32, BTreeSet<String>>,
+    ) -> Result<Option<String>, Error> {
+        let mut known: BTreeMap<&str, Identity> = BTreeMap::new();
+        let mut members = Vec::new();
+        for (rank, digests) in found {
+            for digest in digests {
+                if !known.contains_key(digest.as_str()) {
+                    let path = self.folder.join(format!("{}{rank}.{digest}", self.prefix));
+                    let text = std::fs::read_to_string(&path)
+                        .map_err(|error| failed("read", &path, &error))?;
+                    let identity = text.parse().map_err(|error| {
+                        Error::Config(format!("the file `{}`: {error}", path.display()))
+                    })?;
+                    known.insert(digest, identity);
+                }
+                members.extend(known.get(digest.as_str()).map(|known| (*rank, known.clone())));
+            }
+        }
+        Ok(describe_differences(&members))
+    }
+
+    fn write(&self, name: &str, text: &str) -> Result<(), Error> {
+        // No rank's file: a listing passes over it.
+        let temporary = self.folder.join(format!("new.{}.{name}", std::process::id()));
+        let path = self.folder.join(name);
+        std::fs::write(&temporary, text)
+            .and_then(|()| std::fs::rename(&temporary, &path))
+            .map_err(|error| failed("write", &path, &error))
+    }
+}
+
+fn failed(what: &str, path: &Path, error: &io::Error) -> Error {
+    Error::Config(format!(
+        "cannot {what} `{}`, through which the ranks compare their streams ({FOLDER_VARIABLE}): {error}",
+        path.display()
+    ))
+}
+
+/// Tells identities apart within one release; a difference is confirmed by reading.
+fn digest(text: &str) -> String {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(text.as_bytes());
+    format!("{:016x}", hasher.finish())
+}
+
+/// A text as part of a file's name.
+fn file_name(text: &str) -> String {
+    let plain =
+        |sign: char| if sign.is_ascii_alphanumeric() || "-_".contains(sign) { sign } else { '-' };
+    text.chars().map(plain).take(100).collect()
+}

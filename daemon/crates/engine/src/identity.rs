@@ -1,0 +1,46 @@
+//! What the ranks of a job must share to be dealt one stream.
+
+use std::fmt::Write as _;
+
+use forebay_order::STREAM_VERSION;
+use forebay_protocol::frames::{CONFIG_PART_BYTES, CONFIG_PARTS};
+use forebay_protocol::identity::Identity;
+
+use super::stream::Stream;
+
+/// Digits of the dataset's fingerprint: enough to tell datasets apart, short enough for an environment variable.
+const DATASET_BYTES: usize = 16;
+
+impl Stream {
+    /// Everything that decides the bytes of batches and which of them a rank gets, beside rank and world size. Values are
+    /// shown where they are short, and digests elsewhere.
+    #[must_use]
+    pub fn identity(&self) -> Identity {
+        let config = self.config();
+        let mut identity = Identity::default()
+            .with("samples", self.sample_count())
+            .with("dataset", hexadecimal(&self.dataset_fingerprint[..DATASET_BYTES]));
+        let parts = self.config_fingerprint.chunks_exact(CONFIG_PART_BYTES);
+        for (name, part) in CONFIG_PARTS.into_iter().zip(parts) {
+            identity = match name {
+                "order.seed" => identity.with(name, config.order.seed),
+                "order.shuffle" => identity.with(name, config.order.shuffle),
+                _ => identity.with(name, hexadecimal(part)),
+            };
+        }
+        let epochs = config.order.epochs.map_or("endless".to_owned(), |epochs| epochs.to_string());
+        identity
+            .with("order.epochs", epochs)
+            .with("batch.size", config.batch.size)
+            .with("batch.last", config.batch.last.word())
+            .with("stream_version", STREAM_VERSION)
+    }
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

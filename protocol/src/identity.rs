@@ -1,0 +1,78 @@
+//! A stream's identity: what the ranks of a job must share, as short text by key.
+//!
+//! The daemon states it in `Attached`, and `forebay check` prints it; the client adds the world size. Its text,
+//! `samples=1000,dataset=0f…,order.seed=7,…`, is compared between ranks and with what a launcher expects.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// The keys and values, in the order in which messages name them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity(Vec<(String, String)>);
+
+/// Why a text is no identity.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not of the form KEY=VALUE")]
+pub struct IdentityError(String);
+
+impl Identity {
+    /// With one more entry. Neither text may hold `,` or `=`; they are replaced.
+    #[must_use]
+    pub fn with(mut self, key: &str, value: impl fmt::Display) -> Self {
+        let plain = |text: &str| text.replace([',', '='], "_");
+        self.0.push((plain(key), plain(&value.to_string())));
+        self
+    }
+
+    /// The value of a key.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.0.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
+    }
+
+    /// The keys, in order.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(key, _)| key.as_str())
+    }
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, (key, value)) in self.0.iter().enumerate() {
+            let comma = if number == 0 { "" } else { "," };
+            write!(formatter, "{comma}{key}={value}")?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Identity {
+    type Err = IdentityError;
+
+    fn from_str(text: &str) -> Result<Self, IdentityError> {
+        let entries = text.split(',').map(str::trim).filter(|entry| !entry.is_empty());
+        let pairs = entries.map(|entry| {
+            let (key, value) =
+                entry.split_once('=').ok_or_else(|| IdentityError(entry.to_owned()))?;
+            Ok((key.trim().to_owned(), value.trim().to_owned()))
+        });
+        pairs.collect::<Result<_, _>>().map(Self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Identity;
+
+    #[test]
+    fn an_identity_survives_its_text() {
+        let identity = Identity::default().with("samples", 1000).with("batch.last", "a=b,c");
+        assert_eq!(identity.to_string(), "samples=1000,batch.last=a_b_c");
+        assert_eq!(identity.to_string().parse::<Identity>().unwrap(), identity);
+        assert_eq!(identity.get("samples"), Some("1000"));
+        assert!("samples".parse::<Identity>().is_err());
+        assert_eq!("".parse::<Identity>().unwrap(), Identity::default());
+    }
+}
