@@ -73,7 +73,7 @@ class RankComparison:
             return False
         if self._count("differ"):
             keys = ["reference"] + [f"differ/{number + 1}" for number in range(self._count("differing"))]
-            members = [member for member in map(self._read, keys) if member is not None]
+            members = sorted(member for member in map(self._read, keys) if member is not None)
             raise ConfigError(_forebay.describe_differences(members) or "the ranks of this job do not share one stream")
         return self._count("ranks") >= self._world_size
 
