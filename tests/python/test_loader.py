@@ -316,3 +316,48 @@ def test_bfloat16_has_the_type_of_ml_dtypes_or_its_bits(narrow, monkeypatch, is_
         assert array.dtype == ml_dtypes.bfloat16 and float(array[3, 0, 0]) == 3.0
     else:
         assert array.dtype == numpy.uint16
+
+
+@pytest.mark.parametrize("face", ["Loader", "torch.Loader", "jax.Loader"])
+@pytest.mark.parametrize("taken", range(11))
+def test_one_loop_serves_a_new_run_and_a_resumed_one(config, face, taken):
+    module, name = (forebay, face) if face == "Loader" else (pytest.importorskip("forebay." + face[:-7]), "Loader")
+    make = getattr(module, name)
+    seen, epochs, state = [], [], None
+
+    def train(loader, stop):
+        for epoch in loader.epochs_left():
+            for batch in loader:
+                assert loader.epoch == epoch
+                seen.append(indices([batch]))
+                epochs.append(epoch)
+                if len(seen) == stop:
+                    return loader.state_dict()
+        return loader.state_dict()
+
+    with make(config()) as loader:
+        if taken > 0:
+            state = train(loader, taken)
+    with make(config(), state=state) as loader:
+        assert loader.epoch == (taken // 5)
+        end = train(loader, None)
+        assert list(loader.epochs_left()) == [] and loader.epoch == 2
+    assert seen == [list(range(start, start + 8)) for start in range(0, 40, 8)] * 2
+    assert epochs == [0] * 5 + [1] * 5 and (end["epoch"], end["samples"]) == (2, 0)
+
+
+def test_epochs_left_are_those_that_the_next_iterations_deliver(config, endless):
+    with forebay.Loader(config()) as loader:
+        assert list(loader.epochs_left()) == [0, 1] == list(loader.epochs_left(2)) and list(loader.epochs_left(1)) == [0]
+        with pytest.raises(forebay.ConfigError, match=r"epochs_left\(3\).*order\.epochs"):
+            loader.epochs_left(3)
+        iter(loader)
+        assert list(loader.epochs_left()) == [0, 1], "no batch was taken"
+        next(iter(loader))
+        assert loader.epoch == 0 and list(loader.epochs_left()) == [1], "the next iteration gives the begun epoch up"
+        assert indices(loader) == list(range(40)) and loader.epoch == 2
+        assert list(loader.epochs_left()) == []
+    with forebay.Loader(endless()) as loader:
+        loader.set_epoch(7)
+        left = iter(loader.epochs_left())
+        assert [next(left), next(left)] == [7, 8] and list(loader.epochs_left(9)) == [7, 8]

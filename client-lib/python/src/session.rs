@@ -222,6 +222,11 @@ impl Session {
         self.source.run(py, Source::daemon)
     }
 
+    /// The epoch that is iterated over, until its end was returned; then the next one.
+    fn epoch(&self, py: Python<'_>) -> PyResult<u64> {
+        self.source.run(py, |source| Ok(source.epoch()))
+    }
+
     /// The number of batches given up so far.
     fn given_up(&self, py: Python<'_>) -> PyResult<u64> {
         self.source.run(py, |source| Ok(source.given_up()))

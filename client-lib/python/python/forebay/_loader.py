@@ -1,9 +1,10 @@
 """The public loader class. Code that runs per batch is native; this module runs per call and per epoch."""
 
+import itertools
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional, Union
@@ -131,6 +132,36 @@ class Loader:
     def _new_epoch(self) -> Iterator[dict[str, Any]]:
         return self._session.begin()
 
+    def epochs_left(self, epochs: Optional[int] = None) -> Iterable[int]:
+        """The numbers of the epochs that are left, for the loop around the loop over the loader::
+
+            for epoch in loader.epochs_left():
+                for batch in loader:
+                    ...
+
+        Of a new loader these are all epochs. After a resume the first one is the state's, of which the loader delivers
+        the rest; an epoch that was left early is not among them.
+
+        Args:
+            epochs: how many epochs the training has in all, the finished ones included. Default: :attr:`epochs`;
+                without an end if that is None.
+
+        Raises:
+            ConfigError: the configuration has fewer than ``epochs``.
+        """
+        if epochs is not None and self.epochs is not None and epochs > self.epochs:
+            raise ConfigError(
+                f"epochs_left({epochs}) and the configuration has {self.epochs} epochs (`order.epochs` = "
+                f"{self.epochs}); raise `order.epochs`, or leave it out for an endless stream"
+            )
+        total = self.epochs if epochs is None else epochs
+        state = self._session.state(0)
+        position = json.loads(state)
+        # The next iteration gives up an epoch that has begun, so it is of the epoch after it.
+        is_left = self._newest is not None and state != self._newest[1] and position["samples"] > 0
+        first = position["epoch"] + is_left
+        return itertools.count(first) if total is None else range(first, total)
+
     def __len__(self) -> int:
         """This rank's batches of a full epoch."""
         return self._terms["batches_per_epoch"]
@@ -245,6 +276,14 @@ class Loader:
     def epochs(self) -> Optional[int]:
         """The configured number of epochs; None: endless."""
         return self._terms["epochs"]
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is iterated over, until its iterator has ended; then the next one. Counted from 0.
+
+        Before the first iteration it is the epoch at which the loader begins: that of the state after a resume.
+        """
+        return self._session.epoch()
 
     @property
     def daemon_pid(self) -> Optional[int]:
