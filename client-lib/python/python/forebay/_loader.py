@@ -7,9 +7,10 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Optional, Union
+from typing import Any, NoReturn, Optional, Union
 
 from . import _forebay
+from ._data_loader import refuse_index, refuse_worker_process
 from ._exceptions import ConfigError
 from ._rank_comparison import RankComparison, job_store
 from ._ranks import ask_ray, ask_torch, compare_states
@@ -71,6 +72,7 @@ class Loader:
         force: bool = False,
         compare_ranks: Union[bool, str] = True,
     ) -> None:
+        refuse_worker_process()
         kind, text = _describe_target(target)
         group = compare_ranks if isinstance(compare_ranks, str) else ""
         store = job_store() if compare_ranks is not False else None
@@ -165,6 +167,10 @@ class Loader:
     def __len__(self) -> int:
         """This rank's batches of a full epoch."""
         return self._terms["batches_per_epoch"]
+
+    def __getitem__(self, index: object) -> NoReturn:
+        """Not supported: a loader has batches in order, not samples by index."""
+        refuse_index(index)
 
     def state_dict(self, held_back: int = 0) -> dict[str, Any]:
         """The stream's state after the last batch handed over: a JSON-serialisable dict, the same on every rank.
