@@ -27,7 +27,7 @@ def test_an_epoch_gives_every_sample_once_and_the_next_one_follows(config):
             batches = [{name: array.copy() for name, array in batch.items()} for batch in loader]
             assert indices(batches) == list(range(40))
             for batch in batches:
-                assert batch["array"].dtype == numpy.float32 and batch["array"].shape == (8, 3, 5)
+                assert batch["array"].dtype == numpy.float32 and batch["array"].shape == (8, 3, 3072)
                 assert (batch["array"] == batch["index"][:, None, None]).all()
         for _ in range(2):
             with pytest.raises(forebay.EpochsFinished, match="2 epochs"):
@@ -78,10 +78,65 @@ def test_hold_batches_may_be_kept_while_the_next_is_asked_for(config):
         assert indices(kept) == list(range(32))
 
 
+@pytest.mark.parametrize("face", ["Loader", "torch.Loader", "jax.Loader"])
+def test_small_fields_may_be_kept_for_whole_epochs(endless, face):
+    module, name = (forebay, face) if face == "Loader" else (pytest.importorskip("forebay." + face[:-7]), "Loader")
+    with getattr(module, name)(endless()) as loader:
+        labels = []
+        for _ in range(3):
+            for batch in loader:
+                labels.append(batch["index"])
+                # Of a batch's view nothing else holds the slot.
+                del batch
+        assert loader.stats()["client"]["held"] == 0
+        assert [int(label) for batch in labels for label in batch] == [*range(40)] * 3
+        if face == "Loader":
+            assert labels[0].flags.owndata and labels[0].flags.writeable and labels[0].flags.c_contiguous
+
+
+def test_a_field_is_small_up_to_64_kib_in_a_full_batch(arrays_folder, config, tmp_path):
+    for sample in range(6):
+        numpy.savez(
+            tmp_path / f"{sample}.npz",
+            small=numpy.full(8192, sample, numpy.float32),
+            large=numpy.full(8193, sample, numpy.float32),
+        )
+    changed = config(size=2, last="short")
+    changed["dataset"] = {"format": "npz", "path": str(tmp_path)}
+    with forebay.Loader(changed) as loader:
+        batch = next(iter(loader))
+        assert batch["small"].nbytes == 65536 and batch["small"].flags.owndata
+        assert not batch["large"].flags.owndata
+        assert (batch["small"] == [[0], [1]]).all() and (batch["large"] == [[0], [1]]).all()
+    # A short batch of few bytes is like any other.
+    with forebay.Loader(changed, overrides={"batch.size": 4}) as loader:
+        last = list(loader)[-1]
+        assert len(last["small"]) == 2 and not last["small"].flags.owndata
+
+
+@pytest.mark.parametrize("max_bytes, held", [("4KiB", 0), ("64KiB", 1)])
+def test_small_ragged_fields_are_copies_too(ragged, max_bytes, held):
+    with forebay.Loader(ragged(), overrides={"output.tokens.max_bytes": max_bytes}) as loader:
+        tokens = next(iter(loader))["tokens"]
+        assert loader.stats()["client"]["held"] == held
+        assert [row.tolist() for row in tokens] == [list(range(sample)) for sample in range(6)]
+
+
+@pytest.mark.parametrize("face", ["Loader", "torch.Loader"])
+def test_a_hold_limit_names_the_field_that_is_held(config, face):
+    module, name = (forebay, face) if face == "Loader" else (pytest.importorskip("forebay.torch"), "Loader")
+    with getattr(module, name)(config()) as loader:
+        kept = []
+        with pytest.raises(forebay.HoldLimit, match=r"4 batches are held by `array` and .*`\.clone\(\)` of a tensor"):
+            for batch in loader:
+                kept.append(batch["array"])
+
+
 def test_a_view_of_one_field_keeps_its_batch_and_no_other(config):
     with forebay.Loader(config()) as loader:
-        kept = [batch["index"][:1] for batch, _ in zip(loader, range(3))]
-        assert [int(view[0]) for view in kept] == [0, 8, 16]
+        kept = [batch["array"][:1] for batch, _ in zip(loader, range(3))]
+        assert [int(view[0, 0, 0]) for view in kept] == [0, 8, 16]
+        assert loader.stats()["client"]["held"] == 3
         kept.clear()
         assert loader.stats()["client"]["held"] == 0
 

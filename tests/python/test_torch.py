@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 def test_tensors_are_writable_views_that_keep_their_slot(config):
     with forebay.torch.Loader(config()) as loader:
         kept = next(iter(loader))
-        assert kept["array"].dtype == torch.float32 and kept["array"].shape == (8, 3, 5)
+        assert kept["array"].dtype == torch.float32 and kept["array"].shape == (8, 3, 3072)
         assert kept["index"].dtype == torch.int64
         kept["array"][0] = 9
         view = kept["array"][0]

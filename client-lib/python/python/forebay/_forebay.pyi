@@ -3,6 +3,8 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 __version__: str
+# A field of up to this size in a full batch is a copy of its own.
+SMALL_FIELD_BYTES: int
 
 class Terms(TypedDict):
     stream: str

@@ -35,7 +35,7 @@ class Loader:
 
     Each ``for`` loop iterates over one epoch. An array is valid as long as it is referenced, and its batch's slot is
     not refilled before. Up to ``ring.hold`` batches may be held while the next one is requested; copy them to hold
-    more. The memory is not mapped in forked children, where an access to an array ends the child: attach a new loader
+    more. A field of up to 64 KiB in a full batch, such as labels, is a copy and holds no batch. The memory is not mapped in forked children, where an access to an array ends the child: attach a new loader
     there.
 
     Args:

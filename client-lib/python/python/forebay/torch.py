@@ -4,9 +4,9 @@
 
     loader = forebay.torch.Loader("train.toml", device="cuda:0")
 
-On the CPU, tensors are writable views of the slot, without a copy, and valid as long as they are referenced. For a GPU,
-batches are copied ahead of the trainer on a side stream into ordinary tensors of PyTorch's allocator. A field in the
-layout ``NHWC`` is an NCHW-shaped tensor in channels_last memory format.
+On the CPU, tensors are writable views of the slot, without a copy, and valid as long as they are referenced; a field of
+up to 64 KiB a batch, such as labels, is a copy, so that keeping it holds no slot. For a GPU, batches are copied ahead of
+the trainer on a side stream into ordinary tensors of PyTorch's allocator. A field in the layout ``NHWC`` is an NCHW-shaped tensor in channels_last memory format.
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,7 +32,7 @@ class Loader(_loader.Loader):
             and ``"off"`` (pageable memory) force one path. ``stats()["upload"]`` says which path is in use.
         ahead: on a GPU, the number of batches that are copied ahead of the trainer. Each takes a batch's memory there.
         device_hold: on a GPU, the number of batches that may be held, the last one included, before
-            :class:`HoldLimit` is raised.
+            :class:`HoldLimit` is raised. Fields of up to 64 KiB a batch hold none.
         static: on a GPU, all batches have the same addresses, for CUDA graphs: ``next`` queues the copy to them on the
             caller's current stream, so a batch is valid until the next one is requested.
 
