@@ -9,8 +9,8 @@ from ._exceptions import ConfigError
 def refuse_worker_process() -> None:
     """Refuses a loader in a worker process of a ``DataLoader``: every worker would deliver all of this rank's batches.
 
-    One worker alone is refused as well: without ``persistent_workers`` it is started anew for each epoch, and its loader
-    would begin at epoch 0 each time. PyTorch is not imported here: its workers have imported it.
+    One worker alone is refused as well: without ``persistent_workers`` it is started anew for each epoch, and its
+    loader would begin at epoch 0 each time. PyTorch is not imported here: its workers have imported it.
     """
     data = sys.modules.get("torch.utils.data")
     worker = None if data is None else data.get_worker_info()
@@ -25,7 +25,7 @@ def refuse_worker_process() -> None:
 def refuse_index(index: object) -> NoReturn:
     """Refuses ``loader[index]``, which is what ``DataLoader(loader)`` asks for."""
     raise TypeError(
-        f"loader[{index!r}]: a Forebay loader gives finished batches in order and has no samples by index. If this comes "
-        "from `DataLoader(loader)`: iterate over the loader itself, `for batch in loader:`; batch size, shuffling and "
-        "workers are keys of its configuration (`batch.size`, `order.shuffle`, `cpu.cores`)"
+        f"loader[{index!r}]: a Forebay loader gives finished batches in order and has no samples by index. If this "
+        "comes from `DataLoader(loader)`: iterate over the loader itself, `for batch in loader:`; batch size, "
+        "shuffling and workers are keys of its configuration (`batch.size`, `order.shuffle`, `cpu.cores`)"
     )

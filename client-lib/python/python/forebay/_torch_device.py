@@ -140,7 +140,8 @@ class DeviceTensors:
             return
         self._held = deque(fields for fields in self._held if not all(ref.expired() for _, ref in fields))
         if len(self._held) >= self._device_hold:
-            alive = Counter(name for fields in self._held for name in {name for name, ref in fields if not ref.expired()})
+            holding = ({name for name, ref in fields if not ref.expired()} for fields in self._held)
+            alive = Counter(name for names in holding for name in names)
             names = " and ".join(f"`{name}`" for name, count in alive.items() if count == max(alive.values()))
             raise HoldLimit(
                 f"{len(self._held)} batches are held on the device by {names} and {self._device_hold} are allowed "
