@@ -227,7 +227,7 @@ impl Builder {
                     return Err(Error::Config(format!(
                         "{what} was given, which is no configuration file and no socket, so it would be a stream of \
                          `forebay run`, but {SOCKET_VARIABLE} is not set: start the program with `forebay run CONFIG -- \
-                         COMMAND`, or give a `.toml` file"
+                         COMMAND`, or give a `.toml` file (a folder of data needs a `/`: `./data`)"
                     )));
                 };
                 (PathBuf::from(socket), stream)
@@ -238,6 +238,12 @@ impl Builder {
                 "overrides are for a configuration; a running daemon has read its own already (`--set` at its start)"
                     .into(),
             ));
+        }
+        if path.is_dir() {
+            return Err(Error::Config(format!(
+                "`{}` is a folder, not a socket or a configuration; set `dataset.path` to it in a configuration",
+                path.display()
+            )));
         }
         let connection = Connection::connect(&path).map_err(|error| {
             Error::DaemonLost(format!("no daemon answers at `{}`: {error}", path.display()))

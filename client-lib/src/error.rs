@@ -44,12 +44,17 @@ pub enum Error {
     },
     /// More batches are held than the ring allows.
     #[error(
-        "{held} batches are held and this ring allows {hold} while the next one is requested (`ring.hold` = {hold}, \
-         `ring.slots` = {slots}); drop batches earlier, keep copies (`.copy()`), or raise both keys"
+        "{held} batches are held{}{fields} and this ring allows {hold} while the next one is requested (`ring.hold` = \
+         {hold}, `ring.slots` = {slots}); drop them earlier, keep copies (in Python `.copy()` of an array, `.clone()` of a \
+         tensor), or raise both keys",
+        if fields.is_empty() { "" } else { " by " }
     )]
     HoldLimit {
         /// The batches held.
         held: u64,
+        /// The fields that hold them, human-readable, where they are counted: a caller that hands out fields one by one
+        /// sets this.
+        fields: String,
         /// The limit.
         hold: u16,
         /// The slots of the ring.

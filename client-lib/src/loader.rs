@@ -350,6 +350,13 @@ impl Loader {
         self.placement.source
     }
 
+    /// The epoch that is iterated over, until its end was returned; then the next one. After the last configured epoch it is
+    /// the number of epochs.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.cursor.epoch()
+    }
+
     /// This rank's batches of a full epoch.
     #[must_use]
     pub fn batches_per_epoch(&self) -> u64 {

@@ -41,6 +41,22 @@ fn stats_have_every_figure_and_print_for_a_person() {
     for word in ["fetch", "copy", "occupancy", "slots:"] {
         assert!(shown.stdout.contains(word), "{}", shown.stdout);
     }
+    // Several daemons come one after the other, each with its socket; one that is gone hides none.
+    let other = TestDir::new();
+    let second = Daemon::serve(&other, &other.stack_stream(8, ""));
+    let both = || [&daemon.socket, &second.socket];
+    let shown = program::run(dir.forebay(&["stats"]).args(both()));
+    for one in both() {
+        assert!(shown.stdout.contains(&format!("daemon at {}\n", one.display())), "{shown:?}");
+    }
+    let lines = program::run(dir.forebay(&["stats", "--json"]).args(both())).stdout;
+    let pids =
+        lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["pid"].clone());
+    assert_eq!(pids.collect::<Vec<_>>(), [daemon.pid(), second.pid()]);
+    let gone = dir.path("gone.sock");
+    let shown = program::run(dir.forebay(&["stats"]).args([&gone, &daemon.socket]));
+    assert!(shown.stdout.contains("session 1") && shown.status.code() == Some(1), "{shown:?}");
+    assert!(shown.stderr.contains("gone.sock"), "{shown:?}");
     // FOREBAY_SOCKET names the daemon too; without it none is found here.
     let asked = program::run(dir.forebay(&["stats"]).env("FOREBAY_SOCKET", &daemon.socket));
     assert!(asked.status.success() && asked.stdout.contains("session 1"), "{asked:?}");

@@ -38,10 +38,10 @@ def no_launcher(monkeypatch, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def arrays_folder(tmp_path_factory):
-    """40 arrays of 3 × 5 float32; every element of the n-th is n."""
+    """40 arrays of 3 × 3072 float32; every element of the n-th is n. Two of them are a field that is not small."""
     folder = tmp_path_factory.mktemp("arrays")
     for sample in range(SAMPLES):
-        numpy.save(folder / f"{sample:03}.npy", numpy.full((3, 5), sample, numpy.float32))
+        numpy.save(folder / f"{sample:03}.npy", numpy.full((3, 3072), sample, numpy.float32))
     return folder
 
 

@@ -133,8 +133,23 @@ def test_more_batches_than_device_hold_are_refused_until_one_goes(config, play):
         """,
     )
     host = on_host(config())
-    assert "2 batches are held on the device" in seen[0] and "`.clone()`" in seen[0]
+    assert "2 batches are held on the device by `array`" in seen[0] and "`.clone()`" in seen[0]
     assert seen[1] == host[2]["index"] and seen[2] == host[1]["index"]
+
+
+def test_small_fields_on_the_device_hold_no_batch(config, play):
+    seen = play(
+        config(),
+        """
+        labels = []
+        for batch in loader(device_hold=1):
+            labels.append(batch["index"])
+            del batch
+        Memory.last.current.synchronize()
+        print(json.dumps([label for batch in labels for label in batch.tolist()]))
+        """,
+    )
+    assert seen == list(range(40))
 
 
 def test_static_gives_one_address_and_the_state_counts_what_was_given(config, play):

@@ -61,7 +61,7 @@ def test_no_refill_shows_in_an_array_that_is_kept(endless, place):
         # They take no slot, though the ring lets one batch be kept.
         assert loader.stats()["client"]["held"] == 0
         for batch in kept:
-            assert batch["array"].dtype == numpy.float32 and batch["array"].shape == (8, 3, 5)
+            assert batch["array"].dtype == numpy.float32 and batch["array"].shape == (8, 3, 3072)
             for array in batch.values():
                 assert array.committed == (device is not None)
                 if place == "device":
@@ -248,7 +248,7 @@ def test_two_processes_make_one_global_array(config, tmp_path):
     reports = [json.loads(process.communicate(timeout=WATCHDOG_SECONDS)[0]) for process in processes]
     for rank, report in enumerate(reports):
         assert (report["rank"], report["world_size"]) == (rank, 2)
-        assert report["shapes"] == [[8, 3, 5]] * 5
+        assert report["shapes"] == [[8, 3, 3072]] * 5
         # Of each global batch of eight, in pieces of two, this process holds its four rows.
         starts = [4 * rank, 4 * rank + 2]
         expected = [[start, [8 * batch + start, 8 * batch + start + 1]] for batch in range(5) for start in starts]

@@ -27,7 +27,7 @@ def test_an_epoch_gives_every_sample_once_and_the_next_one_follows(config):
             batches = [{name: array.copy() for name, array in batch.items()} for batch in loader]
             assert indices(batches) == list(range(40))
             for batch in batches:
-                assert batch["array"].dtype == numpy.float32 and batch["array"].shape == (8, 3, 5)
+                assert batch["array"].dtype == numpy.float32 and batch["array"].shape == (8, 3, 3072)
                 assert (batch["array"] == batch["index"][:, None, None]).all()
         for _ in range(2):
             with pytest.raises(forebay.EpochsFinished, match="2 epochs"):
@@ -67,6 +67,87 @@ def test_a_file_does_what_a_dict_does_and_keys_can_be_overridden(config, arrays_
         assert len(loader) == 5
 
 
+def test_a_dict_may_have_keys_with_dots(arrays_folder):
+    keys = {
+        "dataset.format": "npy",
+        "dataset.path": str(arrays_folder),
+        "batch": {"size": 8},
+        "batch.last": "short",
+        "order": {"epochs": 1, "shuffle": False},
+        "stage": [{"name": "preprocess", "operations": []}],
+        "stage.preprocess.concurrency": 1,
+    }
+    with forebay.Loader(keys) as loader:
+        assert indices(loader) == list(range(40)) and loader.epochs == 1
+    # `overrides` are over them.
+    with forebay.Loader(keys, overrides={"order.epochs": 2}) as loader:
+        assert loader.epochs == 2
+    with pytest.raises(forebay.ConfigError, match=r"batch\.siez.*did you mean `batch\.size`"):
+        forebay.Loader({**keys, "batch.siez": 4})
+    with pytest.raises(forebay.ConfigError, match=r"`batch\.size` is given twice"):
+        forebay.Loader({**keys, "batch.size": 4})
+
+
+@pytest.fixture
+def classes_folder(tmp_path):
+    """Two classes with three images each."""
+    image = pytest.importorskip("PIL.Image")
+    for number in range(6):
+        folder = tmp_path / "data" / "ab"[number // 3]
+        folder.mkdir(parents=True, exist_ok=True)
+        image.new("RGB", (32, 24), (number, 0, 0)).save(folder / f"{number}.png")
+    return tmp_path / "data"
+
+
+@pytest.mark.parametrize("face", ["Loader", "torch.Loader", "jax.Loader"])
+def test_a_folder_is_loaded_with_a_preset_and_keyword_arguments(classes_folder, face, monkeypatch):
+    module, name = (forebay, face) if face == "Loader" else (pytest.importorskip("forebay." + face[:-7]), "Loader")
+    make = getattr(module, name)
+    keys = {"batch_size": 2, "preset": "imagenet-train", "epochs": 1, "seed": 5, "shuffle": False}
+    with make(str(classes_folder), **keys) as loader:
+        batches = list(loader)
+        assert loader.epochs == 1 and batches[0]["image"].shape == (2, 3, 224, 224)
+        assert [int(label) for batch in batches for label in batch["label"]] == [0, 0, 0, 1, 1, 1]
+        assert indices(batches) == list(range(6))
+        state = loader.state_dict()
+    with pytest.raises(forebay.StateMismatch, match=r"order\.seed"):
+        make(classes_folder, **{**keys, "seed": 6}, state=state)
+    # None is as if left out.
+    with make(classes_folder, batch_size=3, preset="imagenet-eval", epochs=None) as loader:
+        assert loader.epochs is None and len(loader) == 2
+    monkeypatch.chdir(classes_folder.parent)
+    with make("./data", **keys) as loader:
+        assert len(loader) == 3
+
+
+def test_keyword_arguments_are_keys_over_those_of_a_file_or_a_dict(config, arrays_folder, tmp_path):
+    file = tmp_path / "train.toml"
+    file.write_text(
+        f'[dataset]\nformat = "npy"\npath = "{arrays_folder}"\n[order]\nepochs = 9\n'
+        '[batch]\nsize = 8\n[[stage]]\nname = "preprocess"\noperations = []\n'
+    )
+    for target in (file, config()):
+        with forebay.Loader(target, batch_size=10, epochs=1, shuffle=False) as loader:
+            assert (loader.batch_size, loader.epochs, indices(loader)) == (10, 1, list(range(40)))
+    with pytest.raises(forebay.ConfigError, match=r"`batch\.size` is given twice.*overrides"):
+        forebay.Loader(file, batch_size=10, overrides={"batch.size": 8})
+    with pytest.raises(TypeError, match=r"'batchsize'; did you mean 'batch_size'"):
+        forebay.Loader(file, batchsize=10)
+    with pytest.raises(TypeError, match=r"'decoder'; other keys go into `overrides`"):
+        forebay.Loader(file, decoder="fast")
+
+
+def test_a_folder_alone_is_refused_with_what_to_add(classes_folder, monkeypatch):
+    with pytest.raises(forebay.ConfigError, match=r"is a folder.*preset=\"imagenet-train\""):
+        forebay.Loader(classes_folder)
+    with pytest.raises(forebay.ConfigError, match=r"batch\.size"):
+        forebay.Loader(classes_folder, preset="imagenet-train")
+    # A bare word is a stream's name, also where a folder has it.
+    monkeypatch.chdir(classes_folder.parent)
+    with pytest.raises(forebay.ConfigError, match=r"`\./data`"):
+        forebay.Loader("data", preset="imagenet-train")
+
+
 def test_hold_batches_may_be_kept_while_the_next_is_asked_for(config):
     with forebay.Loader(config()) as loader:
         kept = []
@@ -78,10 +159,65 @@ def test_hold_batches_may_be_kept_while_the_next_is_asked_for(config):
         assert indices(kept) == list(range(32))
 
 
+@pytest.mark.parametrize("face", ["Loader", "torch.Loader", "jax.Loader"])
+def test_small_fields_may_be_kept_for_whole_epochs(endless, face):
+    module, name = (forebay, face) if face == "Loader" else (pytest.importorskip("forebay." + face[:-7]), "Loader")
+    with getattr(module, name)(endless()) as loader:
+        labels = []
+        for _ in range(3):
+            for batch in loader:
+                labels.append(batch["index"])
+                # Of a batch's view nothing else holds the slot.
+                del batch
+        assert loader.stats()["client"]["held"] == 0
+        assert [int(label) for batch in labels for label in batch] == [*range(40)] * 3
+        if face == "Loader":
+            assert labels[0].flags.owndata and labels[0].flags.writeable and labels[0].flags.c_contiguous
+
+
+def test_a_field_is_small_up_to_64_kib_in_a_full_batch(arrays_folder, config, tmp_path):
+    for sample in range(6):
+        numpy.savez(
+            tmp_path / f"{sample}.npz",
+            small=numpy.full(8192, sample, numpy.float32),
+            large=numpy.full(8193, sample, numpy.float32),
+        )
+    changed = config(size=2, last="short")
+    changed["dataset"] = {"format": "npz", "path": str(tmp_path)}
+    with forebay.Loader(changed) as loader:
+        batch = next(iter(loader))
+        assert batch["small"].nbytes == 65536 and batch["small"].flags.owndata
+        assert not batch["large"].flags.owndata
+        assert (batch["small"] == [[0], [1]]).all() and (batch["large"] == [[0], [1]]).all()
+    # A short batch of few bytes is like any other.
+    with forebay.Loader(changed, overrides={"batch.size": 4}) as loader:
+        last = list(loader)[-1]
+        assert len(last["small"]) == 2 and not last["small"].flags.owndata
+
+
+@pytest.mark.parametrize("max_bytes, held", [("4KiB", 0), ("64KiB", 1)])
+def test_small_ragged_fields_are_copies_too(ragged, max_bytes, held):
+    with forebay.Loader(ragged(), overrides={"output.tokens.max_bytes": max_bytes}) as loader:
+        tokens = next(iter(loader))["tokens"]
+        assert loader.stats()["client"]["held"] == held
+        assert [row.tolist() for row in tokens] == [list(range(sample)) for sample in range(6)]
+
+
+@pytest.mark.parametrize("face", ["Loader", "torch.Loader"])
+def test_a_hold_limit_names_the_field_that_is_held(config, face):
+    module, name = (forebay, face) if face == "Loader" else (pytest.importorskip("forebay.torch"), "Loader")
+    with getattr(module, name)(config()) as loader:
+        kept = []
+        with pytest.raises(forebay.HoldLimit, match=r"4 batches are held by `array` and .*`\.clone\(\)` of a tensor"):
+            for batch in loader:
+                kept.append(batch["array"])
+
+
 def test_a_view_of_one_field_keeps_its_batch_and_no_other(config):
     with forebay.Loader(config()) as loader:
-        kept = [batch["index"][:1] for batch, _ in zip(loader, range(3))]
-        assert [int(view[0]) for view in kept] == [0, 8, 16]
+        kept = [batch["array"][:1] for batch, _ in zip(loader, range(3))]
+        assert [int(view[0, 0, 0]) for view in kept] == [0, 8, 16]
+        assert loader.stats()["client"]["held"] == 3
         kept.clear()
         assert loader.stats()["client"]["held"] == 0
 
@@ -192,8 +328,10 @@ def test_mistakes_are_config_errors_that_name_them(config, tmp_path, monkeypatch
         forebay.Loader(tmp_path / "absent.toml")
     with pytest.raises(forebay.ConfigError, match="FOREBAY_SOCKET"):
         forebay.Loader("train")
-    with pytest.raises(forebay.ConfigError, match="JSON"):
+    with pytest.raises(forebay.ConfigError, match=r"at `batch\.size`, cannot be written as JSON: .* type object"):
         forebay.Loader({"batch": {"size": object()}})
+    with pytest.raises(forebay.ConfigError, match=r"`order\.seed` cannot be written as JSON"):
+        forebay.Loader(config(), overrides={"order.seed": object()})
     monkeypatch.setenv("FOREBAY_PROGRAM", str(tmp_path / "nothing"))
     with pytest.raises(forebay.ConfigError, match="FOREBAY_PROGRAM"):
         forebay.Loader(config())
@@ -316,3 +454,49 @@ def test_bfloat16_has_the_type_of_ml_dtypes_or_its_bits(narrow, monkeypatch, is_
         assert array.dtype == ml_dtypes.bfloat16 and float(array[3, 0, 0]) == 3.0
     else:
         assert array.dtype == numpy.uint16
+
+
+@pytest.mark.parametrize("face", ["Loader", "torch.Loader", "jax.Loader"])
+@pytest.mark.parametrize("taken", range(11))
+def test_one_loop_serves_a_new_run_and_a_resumed_one(config, face, taken):
+    module, name = (forebay, face) if face == "Loader" else (pytest.importorskip("forebay." + face[:-7]), "Loader")
+    make = getattr(module, name)
+    seen, epochs, state = [], [], None
+
+    def train(loader, stop):
+        for epoch in loader.epochs_left():
+            for batch in loader:
+                assert loader.epoch == epoch
+                seen.append(indices([batch]))
+                epochs.append(epoch)
+                if len(seen) == stop:
+                    return loader.state_dict()
+        return loader.state_dict()
+
+    with make(config()) as loader:
+        if taken > 0:
+            state = train(loader, taken)
+    with make(config(), state=state) as loader:
+        assert loader.epoch == (taken // 5)
+        end = train(loader, None)
+        assert list(loader.epochs_left()) == [] and loader.epoch == 2
+    assert seen == [list(range(start, start + 8)) for start in range(0, 40, 8)] * 2
+    assert epochs == [0] * 5 + [1] * 5 and (end["epoch"], end["samples"]) == (2, 0)
+
+
+def test_epochs_left_are_those_that_the_next_iterations_deliver(config, endless):
+    with forebay.Loader(config()) as loader:
+        assert list(loader.epochs_left()) == [0, 1] == list(loader.epochs_left(2))
+        assert list(loader.epochs_left(1)) == [0]
+        with pytest.raises(forebay.ConfigError, match=r"epochs_left\(3\).*order\.epochs"):
+            loader.epochs_left(3)
+        iter(loader)
+        assert list(loader.epochs_left()) == [0, 1], "no batch was taken"
+        next(iter(loader))
+        assert loader.epoch == 0 and list(loader.epochs_left()) == [1], "the next iteration gives the begun epoch up"
+        assert indices(loader) == list(range(40)) and loader.epoch == 2
+        assert list(loader.epochs_left()) == []
+    with forebay.Loader(endless()) as loader:
+        loader.set_epoch(7)
+        left = iter(loader.epochs_left())
+        assert [next(left), next(left)] == [7, 8] and list(loader.epochs_left(9)) == [7, 8]

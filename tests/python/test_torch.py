@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 def test_tensors_are_writable_views_that_keep_their_slot(config):
     with forebay.torch.Loader(config()) as loader:
         kept = next(iter(loader))
-        assert kept["array"].dtype == torch.float32 and kept["array"].shape == (8, 3, 5)
+        assert kept["array"].dtype == torch.float32 and kept["array"].shape == (8, 3, 3072)
         assert kept["index"].dtype == torch.int64
         kept["array"][0] = 9
         view = kept["array"][0]
@@ -59,3 +59,35 @@ def test_images_are_nchw_shaped_in_the_memory_format_of_their_layout(picture, la
 def test_another_device_is_refused_with_what_to_do(config):
     with pytest.raises(forebay.ConfigError, match=r"CPU.*to\(device\)"):
         forebay.torch.Loader(config(), device="meta")
+
+
+class MakesItsLoader(torch.utils.data.IterableDataset):
+    """What a first attempt writes: a loader in each worker."""
+
+    def __init__(self, config):
+        self.config = config
+
+    def __iter__(self):
+        with forebay.torch.Loader(self.config) as loader:
+            for batch in loader:
+                yield {name: field.clone() for name, field in batch.items()}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_loader_in_a_data_loaders_worker_is_refused(config, workers):
+    batches = torch.utils.data.DataLoader(MakesItsLoader(config()), batch_size=None, num_workers=workers)
+    with pytest.raises(forebay.ConfigError, match=rf"worker \d of {workers} .*main process.*for batch in loader"):
+        next(iter(batches))
+    # In the main process nothing comes twice.
+    here = torch.utils.data.DataLoader(MakesItsLoader(config()), batch_size=None, num_workers=0)
+    assert sum(1 for _ in here) == 5
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_data_loader_over_a_loader_is_refused_with_what_to_write(config, workers):
+    with forebay.torch.Loader(config()) as loader:
+        with pytest.raises(TypeError, match=r"DataLoader\(loader\)`: iterate over the loader itself"):
+            next(iter(torch.utils.data.DataLoader(loader, batch_size=None, num_workers=workers)))
+        with pytest.raises(TypeError, match=r"loader\[0\]"):
+            loader[0]
+        assert sum(1 for _ in loader) == 5

@@ -31,8 +31,9 @@
  *
  * Batches. A batch is a lease of a slot of the ring; its tensors are in the slot, without a copy. It is valid until its last
  * handle is released, also after the loader is closed and after the daemon has died. Slots may be returned in any order;
- * while more than `hold` batches are held, requesting the next one is FOREBAY_ERROR_HOLD_LIMIT. The slot may be written to:
- * no other process reads it.
+ * while more than `hold` batches are held, requesting the next one is FOREBAY_ERROR_HOLD_LIMIT. A batch is held as a whole,
+ * small tensors too: copy what is kept, such as labels, and release the batch. The slot may be written to: no other process
+ * reads it.
  *
  * Threads. Every function may be called from every thread. Calls on one loader are serialised, so a thread that waits in
  * forebay_loader_next blocks other calls on that loader; forebay_loader_close ends its wait (FOREBAY_ERROR_CLOSED). Calls on

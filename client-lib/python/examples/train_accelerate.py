@@ -36,8 +36,8 @@ def train(accelerator, loader, model, folder, epochs, save_every, resume=None):
         accelerator.load_state(resume)
     place = loader.state_dict()
     step = place["epoch"] * len(loader) + place["samples"] // (loader.batch_size * loader.world_size)
-    for _ in range(place["epoch"], epochs):
-        # The first iteration of a resumed run delivers the rest of its epoch.
+    # Of a resumed run these are the epochs that are left, and the first one is the rest of its epoch.
+    for _ in loader.epochs_left(epochs):
         for batch in loader:
             batch = accelerate.utils.send_to_device(batch, accelerator.device)
             loss = torch.nn.functional.cross_entropy(model(batch["image"]), batch["label"])

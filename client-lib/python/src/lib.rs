@@ -2,7 +2,7 @@
 //!
 //! - [`session`]: the session class, and the iterator over one of its epochs.
 //! - [`shared_source`]: the session's source behind a lock; [`source`]: the kinds of sources; [`device`]: batches on a GPU.
-//! - [`arrays`]: the dict of NumPy arrays over a batch's slot; [`dlpack`]: arrays on a GPU. `unsafe` is confined to these
+//! - [`arrays`]: the dict of NumPy arrays of a batch; [`dlpack`]: arrays on a GPU. `unsafe` is confined to these
 //!   two and [`device`].
 //! - [`errors`]: the Python exception for each error; [`ranks`]: the words for ranks that differ.
 //!
@@ -25,6 +25,7 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("SMALL_FIELD_BYTES", arrays::SMALL_FIELD_BYTES)?;
     module.add_class::<session::Session>()?;
     ranks::register(module)?;
     module.add_class::<session::Epoch>()?;

@@ -89,7 +89,7 @@ impl Session {
             let signal = interrupted.then(|| lock(&pending).take()).flatten();
             signal.unwrap_or_else(|| to_exception(py, &error))
         })?;
-        let collector = Collector::new(py, source.specs())?;
+        let collector = Collector::new(py, source.specs(), source.terms().batch_size)?;
         let source = SharedSource::new(source, pending);
         Ok(Self { source, owners: Owners::default(), collector })
     }
@@ -222,6 +222,11 @@ impl Session {
         self.source.run(py, Source::daemon)
     }
 
+    /// The epoch that is iterated over, until its end was returned; then the next one.
+    fn epoch(&self, py: Python<'_>) -> PyResult<u64> {
+        self.source.run(py, |source| Ok(source.epoch()))
+    }
+
     /// The number of batches given up so far.
     fn given_up(&self, py: Python<'_>) -> PyResult<u64> {
         self.source.run(py, |source| Ok(source.given_up()))
@@ -268,13 +273,20 @@ impl Epoch {
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         let session = self.session.get();
         let finished = |next: Next| (!matches!(next, Next::Waiting)).then_some(next);
+        let name_holders = |error: Error| match error {
+            Error::HoldLimit { held, hold, slots, .. } => {
+                let fields = session.collector.holders();
+                Error::HoldLimit { held, fields, hold, slots }
+            }
+            other => other,
+        };
         let next = session.source.take(
             py,
             self.iteration,
-            |source| Ok(finished(source.host()?.try_next()?)),
+            |source| Ok(finished(source.host()?.try_next().map_err(name_holders)?)),
             |source| {
                 let loader = source.host()?;
-                let mut found = loader.try_next()?;
+                let mut found = loader.try_next().map_err(name_holders)?;
                 if matches!(found, Next::Waiting) {
                     loader.wait()?;
                     found = loader.try_next()?;

@@ -105,6 +105,10 @@ impl Source {
         with!(self, upload, inner => inner.placement())
     }
 
+    pub(crate) fn epoch(&self) -> u64 {
+        with!(self, upload, inner => inner.epoch())
+    }
+
     pub(crate) fn given_up(&self) -> u64 {
         with!(self, upload, inner => inner.given_up())
     }

@@ -363,6 +363,12 @@ impl Upload {
         self.placement
     }
 
+    /// As [`Loader::epoch`].
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.cursor.epoch()
+    }
+
     /// The number of batches given up by leaving epochs early.
     #[must_use]
     pub fn given_up(&self) -> u64 {

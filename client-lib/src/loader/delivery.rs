@@ -36,7 +36,8 @@ impl Loader {
         }
         let held = self.held();
         if held > u64::from(self.terms.hold) {
-            return Err(Error::HoldLimit { held, hold: self.terms.hold, slots: self.terms.slots });
+            let (hold, slots) = (self.terms.hold, self.terms.slots);
+            return Err(Error::HoldLimit { held, fields: String::new(), hold, slots });
         }
         match self.take_lease()? {
             Some(lease) => Ok(Next::Batch(self.hand_over(lease)?)),

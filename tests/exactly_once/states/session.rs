@@ -73,7 +73,7 @@ impl Session<'_> {
             (Outcome::End, Ok(None)) => {}
             (Outcome::Finished, Err(Error::EpochsFinished { epochs: EPOCHS })) => {}
             (Outcome::HoldLimit, Err(error)) => {
-                assert_eq!(error, Error::HoldLimit { held, hold, slots });
+                assert_eq!(error, Error::HoldLimit { held, fields: String::new(), hold, slots });
             }
             (expected, found) => panic!("{found:?} came instead of {expected:?}"),
         }

@@ -3,7 +3,7 @@
     import forebay
 
     loader = forebay.Loader("train.toml")
-    for epoch in range(90):
+    for epoch in loader.epochs_left():
         for batch in loader:
             train(batch["image"], batch["label"])
 

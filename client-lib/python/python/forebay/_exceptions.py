@@ -23,7 +23,10 @@ class Timeout(Error, TimeoutError):
 
 
 class HoldLimit(Error):
-    """More batches are held than ``ring.hold`` allows. Drop them earlier, or keep copies (``array.copy()``)."""
+    """More batches are held than ``ring.hold`` allows, by the fields that the message names.
+
+    Drop their arrays earlier, or keep copies: ``array.copy()``, ``tensor.clone()``.
+    """
 
 
 class StateMismatch(Error):

@@ -1,21 +1,26 @@
 """The public loader class. Code that runs per batch is native; this module runs per call and per epoch."""
 
+import itertools
 import json
 import logging
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Optional, Union
+from typing import TYPE_CHECKING, Any, NoReturn, Optional, Union
 
 from . import _forebay
+from ._data_loader import refuse_index, refuse_worker_process
 from ._exceptions import ConfigError
 from ._rank_comparison import RankComparison, job_store
 from ._ranks import ask_ray, ask_torch, compare_states
+from ._target import Target, resolve_target, to_json
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ._target import ConfigKeys
 
 _log = logging.getLogger("forebay")
-
-Target = Union[str, "os.PathLike[str]", Mapping[str, Any], None]
 
 
 @dataclass(frozen=True)
@@ -33,13 +38,14 @@ class Loader:
 
     Each ``for`` loop iterates over one epoch. An array is valid as long as it is referenced, and its batch's slot is
     not refilled before. Up to ``ring.hold`` batches may be held while the next one is requested; copy them to hold
-    more. The memory is not mapped in forked children, where an access to an array ends the child: attach a new loader
-    there.
+    more. A field of up to 64 KiB in a full batch, such as labels, is a copy and holds no batch. The memory is not
+    mapped in forked children, where an access to an array ends the child: attach a new loader there.
 
     Args:
-        target: a configuration file (``.toml``) or a dict of its keys, for which a private daemon is started that exits
-            with the loader; or a daemon's socket; or the name of a stream under ``forebay run``. Default: the first
-            stream of ``forebay run``.
+        target: a configuration file (``.toml``), a dict of its keys (``{"batch.size": 64, ...}`` or dicts within the
+            dict), or a folder of data with a ``preset``, for which a private daemon is started that exits with the
+            loader; or a daemon's socket; or the name of a stream under ``forebay run``. Default: the first stream of
+            ``forebay run``. A folder is given with a ``/`` or as a path object.
         rank: this process's rank among those that share the data: with tensor or pipeline parallelism the data-parallel
             one. Default: from an initialised ``torch.distributed``, Ray Train, or the launcher's variables.
         world_size: the number of ranks that share the data; required with ``rank``.
@@ -51,6 +57,8 @@ class Loader:
             ``torch.distributed`` where it is initialised (docs/training.md, "Several ranks"); and a ``state`` that is
             given is compared across all ranks of ``torch.distributed``, so every rank must construct its loader then. A
             string names a group of ranks with a stream of its own. False skips both comparisons.
+        preset, batch_size, epochs, seed, shuffle: the keys ``preset``, ``batch.size``, ``order.epochs``, ``order.seed``
+            and ``order.shuffle`` of the configuration, over its own. All other keys go into ``overrides``.
 
     A loader is a context manager; without ``with`` it is closed when its last reference is dropped.
     """
@@ -69,8 +77,10 @@ class Loader:
         *,
         force: bool = False,
         compare_ranks: Union[bool, str] = True,
+        **keywords: "Unpack[ConfigKeys]",
     ) -> None:
-        kind, text = _describe_target(target)
+        refuse_worker_process()
+        kind, text, keys = resolve_target(target, overrides, keywords)
         group = compare_ranks if isinstance(compare_ranks, str) else ""
         store = job_store() if compare_ranks is not False else None
         self._session = _forebay.Session(
@@ -79,10 +89,10 @@ class Loader:
             rank=_rank_argument(rank, world_size),
             distributed=ask_torch(),
             ray_train=ask_ray(),
-            state=None if state is None else _to_json("state", dict(state)),
+            state=None if state is None else to_json("the state", dict(state)),
             force=force,
             timeout=float(timeout),
-            overrides=[(key, _to_json(f"override {key}", value)) for key, value in (overrides or {}).items()],
+            overrides=keys,
             program=Path(__file__).with_name("bin") / "forebay",
             group=group if compare_ranks is not False and store is None else None,
             device=self._device_request,
@@ -131,9 +141,43 @@ class Loader:
     def _new_epoch(self) -> Iterator[dict[str, Any]]:
         return self._session.begin()
 
+    def epochs_left(self, epochs: Optional[int] = None) -> Iterable[int]:
+        """The numbers of the epochs that are left, for the loop around the loop over the loader::
+
+            for epoch in loader.epochs_left():
+                for batch in loader:
+                    ...
+
+        Of a new loader these are all epochs. After a resume the first one is the state's, of which the loader delivers
+        the rest; an epoch that was left early is not among them.
+
+        Args:
+            epochs: how many epochs the training has in all, the finished ones included. Default: :attr:`epochs`;
+                without an end if that is None.
+
+        Raises:
+            ConfigError: the configuration has fewer than ``epochs``.
+        """
+        if epochs is not None and self.epochs is not None and epochs > self.epochs:
+            raise ConfigError(
+                f"epochs_left({epochs}) and the configuration has {self.epochs} epochs (`order.epochs` = "
+                f"{self.epochs}); raise `order.epochs`, or leave it out for an endless stream"
+            )
+        total = self.epochs if epochs is None else epochs
+        state = self._session.state(0)
+        position = json.loads(state)
+        # The next iteration gives up an epoch that has begun, so it is of the epoch after it.
+        is_left = self._newest is not None and state != self._newest[1] and position["samples"] > 0
+        first = position["epoch"] + is_left
+        return itertools.count(first) if total is None else range(first, total)
+
     def __len__(self) -> int:
         """This rank's batches of a full epoch."""
         return self._terms["batches_per_epoch"]
+
+    def __getitem__(self, index: object) -> NoReturn:
+        """Not supported: a loader has batches in order, not samples by index."""
+        refuse_index(index)
 
     def state_dict(self, held_back: int = 0) -> dict[str, Any]:
         """The stream's state after the last batch handed over: a JSON-serialisable dict, the same on every rank.
@@ -156,7 +200,7 @@ class Loader:
             StateMismatch: the state belongs to another stream (each difference is named), unless ``force``; or the
                 ranks were given different states (the ranks are named).
         """
-        text = _to_json("state", dict(state_dict))
+        text = to_json("the state", dict(state_dict))
         if compare_ranks:
             compare_states(dict(state_dict), self.rank, self.world_size)
         self._newest = None
@@ -247,6 +291,14 @@ class Loader:
         return self._terms["epochs"]
 
     @property
+    def epoch(self) -> int:
+        """The epoch that is iterated over, until its iterator has ended; then the next one. Counted from 0.
+
+        Before the first iteration it is the epoch at which the loader begins: that of the state after a resume.
+        """
+        return self._session.epoch()
+
+    @property
     def daemon_pid(self) -> Optional[int]:
         """The private daemon's process id, which changes with a restart; None for a served daemon."""
         return self._session.daemon()[0]
@@ -262,30 +314,6 @@ class Loader:
             f"<{type(self).__module__}.{type(self).__qualname__} of stream {self.stream!r}: {names}; "
             f"rank {self.rank} of {self.world_size}, {len(self)} batches an epoch>"
         )
-
-
-def _describe_target(target: Target) -> tuple[str, str]:
-    if target is None:
-        return "first", ""
-    if isinstance(target, Mapping):
-        return "json", _to_json("the configuration", dict(target))
-    path = os.fspath(target)
-    # A name given as a path object is a path, never a stream's name.
-    return "word", path if isinstance(target, str) else os.path.abspath(path)
-
-
-def _to_json(what: str, value: Any) -> str:
-    def plain(item: Any) -> Any:
-        if isinstance(item, os.PathLike):
-            return os.fspath(item)
-        if hasattr(item, "item"):  # a NumPy or PyTorch scalar
-            return item.item()
-        raise TypeError(f"a value of type {type(item).__name__}")
-
-    try:
-        return json.dumps(value, default=plain, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{what} cannot be written as JSON: {error}") from None
 
 
 def _rank_argument(rank: Optional[int], world_size: Optional[int]) -> Optional[tuple[int, int]]:

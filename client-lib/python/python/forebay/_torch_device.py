@@ -8,8 +8,8 @@ queued on that stream until then is complete. The same holds for every other str
 The native module queues the copies as batches arrive, ahead of the trainer, and does not block here.
 """
 
-from collections import deque
-from typing import Any, Callable
+from collections import Counter, deque
+from typing import Any, Callable, Optional
 
 import torch
 from torch.multiprocessing import reductions
@@ -95,9 +95,12 @@ class DeviceTensors:
         self._memory = memory
         memory.use_side_stream(session.side_stream())
         self._device_hold = device_hold
-        self._held: deque[list[Any]] = deque()
+        # Of each batch that may be held: its fields that are not small, with their memory.
+        self._held: deque[list[tuple[str, Any]]] = deque()
         self._ahead = ahead
         self._wanted: list[tuple[list[int], Any]] = []
+        # The field of each tensor; None: it is small, and its memory is its own.
+        self._counted: list[Optional[str]] = []
         self._makers: list[tuple[str, Callable[[list[Any], int, list[int]], Any]]] = []
         self._read_schema(tensors, batch_size)
         self._static = memory.allocate(self._wanted) if static else None
@@ -113,6 +116,9 @@ class DeviceTensors:
             if dtype is None:
                 raise ConfigError(f"field `{name}` is of type {dtype_name}, which this PyTorch does not have")
             place = len(self._wanted)
+            field_bytes = capacities[index] + (16 * tables[index] if ragged else 0)
+            counted = name if field_bytes > _forebay.SMALL_FIELD_BYTES else None
+            self._counted += [counted, counted] if ragged else [counted]
             if ragged:
                 self._wanted.append(([capacities[index] // dtype.itemsize], dtype))
                 self._wanted.append(([2 * tables[index]], torch.int64))
@@ -132,11 +138,15 @@ class DeviceTensors:
         """Raises when ``device_hold`` batches are held."""
         if len(self._held) < self._device_hold:
             return
-        self._held = deque(refs for refs in self._held if not all(ref.expired() for ref in refs))
+        self._held = deque(fields for fields in self._held if not all(ref.expired() for _, ref in fields))
         if len(self._held) >= self._device_hold:
+            holding = ({name for name, ref in fields if not ref.expired()} for fields in self._held)
+            alive = Counter(name for names in holding for name in names)
+            names = " and ".join(f"`{name}`" for name, count in alive.items() if count == max(alive.values()))
             raise HoldLimit(
-                f"{len(self._held)} batches are held on the device and {self._device_hold} are allowed (`device_hold` "
-                f"= {self._device_hold}); drop batches earlier, keep copies (`.clone()`), or raise `device_hold`"
+                f"{len(self._held)} batches are held on the device by {names} and {self._device_hold} are allowed "
+                f"(`device_hold` = {self._device_hold}); drop batches earlier, keep copies (`.clone()`), or raise "
+                "`device_hold`"
             )
 
     def take(self, iteration: int) -> Any:
@@ -162,7 +172,8 @@ class DeviceTensors:
                 static.record_stream(stream)
             tensors = self._static
         else:
-            self._held.append([_weak(tensor.untyped_storage()) for tensor in tensors])
+            counted = zip(self._counted, tensors)
+            self._held.append([(name, _weak(tensor.untyped_storage())) for name, tensor in counted if name is not None])
         return {name: make(tensors, rows, length_bytes) for name, make in self._makers}
 
 

@@ -11,10 +11,16 @@ for its copy: DLPack's ``stream`` argument, or the legacy default stream for the
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 from . import _loader
 from ._forebay import Array
+from ._target import Target
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ._target import ConfigKeys
 
 __all__ = ["Array", "Loader"]
 
@@ -35,7 +41,7 @@ class Loader(_loader.Loader):
 
     def __init__(
         self,
-        target: _loader.Target = None,
+        target: Target = None,
         rank: Optional[int] = None,
         world_size: Optional[int] = None,
         state: Optional[Mapping[str, Any]] = None,
@@ -48,10 +54,13 @@ class Loader(_loader.Loader):
         device_hold: int = 6,
         force: bool = False,
         compare_ranks: Union[bool, str] = True,
+        **keywords: "Unpack[ConfigKeys]",
     ) -> None:
         self.device = device
         self._device_request = _loader.DeviceRequest(device, pin, pool=(ahead, device_hold))
-        super().__init__(target, rank, world_size, state, timeout, overrides, force=force, compare_ranks=compare_ranks)
+        super().__init__(
+            target, rank, world_size, state, timeout, overrides, force=force, compare_ranks=compare_ranks, **keywords
+        )
 
     def _new_epoch(self) -> Iterator[dict[str, Any]]:
         session = self._session

@@ -19,13 +19,19 @@ import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from typing import Any, Callable, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 import numpy
 
 from . import _loader
 from ._exceptions import ConfigError, HoldLimit
 from ._ragged import Ragged
+from ._target import Target
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ._target import ConfigKeys
 
 __all__ = ["Loader"]
 
@@ -57,7 +63,7 @@ class Loader(_loader.Loader):
 
     def __init__(
         self,
-        target: _loader.Target = None,
+        target: Target = None,
         rank: Optional[int] = None,
         world_size: Optional[int] = None,
         state: Optional[Mapping[str, Any]] = None,
@@ -67,6 +73,7 @@ class Loader(_loader.Loader):
         device: Any = None,
         force: bool = False,
         compare_ranks: Union[bool, str] = True,
+        **keywords: "Unpack[ConfigKeys]",
     ) -> None:
         if device is not None and not isinstance(device, (jax.Device, jax.sharding.Sharding)):
             raise ConfigError(
@@ -76,7 +83,9 @@ class Loader(_loader.Loader):
         self.device = device
         if rank is None and world_size is None and jax.process_count() > 1:
             rank, world_size = jax.process_index(), jax.process_count()
-        super().__init__(target, rank, world_size, state, timeout, overrides, force=force, compare_ranks=compare_ranks)
+        super().__init__(
+            target, rank, world_size, state, timeout, overrides, force=force, compare_ranks=compare_ranks, **keywords
+        )
         self._timeout = float(timeout)
         # The batches that JAX may still be reading, oldest first: weakly, so that no device memory is kept for them.
         self._in_transfer: deque[list[weakref.ref[Any]]] = deque(maxlen=self.hold + 1)

@@ -4,13 +4,14 @@
 
     loader = forebay.torch.Loader("train.toml", device="cuda:0")
 
-On the CPU, tensors are writable views of the slot, without a copy, and valid as long as they are referenced. For a GPU,
-batches are copied ahead of the trainer on a side stream into ordinary tensors of PyTorch's allocator. A field in the
-layout ``NHWC`` is an NCHW-shaped tensor in channels_last memory format.
+On the CPU, tensors are writable views of the slot, without a copy, and valid as long as they are referenced; a field of
+up to 64 KiB a batch, such as labels, is a copy, so that keeping it holds no slot. For a GPU, batches are copied ahead
+of the trainer on a side stream into ordinary tensors of PyTorch's allocator. A field in the layout ``NHWC`` is an
+NCHW-shaped tensor in channels_last memory format.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Callable, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 import numpy
 import torch
@@ -18,6 +19,12 @@ import torch
 from . import _loader
 from ._exceptions import ConfigError
 from ._ragged import Ragged
+from ._target import Target
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ._target import ConfigKeys
 
 __all__ = ["Loader"]
 
@@ -32,7 +39,7 @@ class Loader(_loader.Loader):
             and ``"off"`` (pageable memory) force one path. ``stats()["upload"]`` says which path is in use.
         ahead: on a GPU, the number of batches that are copied ahead of the trainer. Each takes a batch's memory there.
         device_hold: on a GPU, the number of batches that may be held, the last one included, before
-            :class:`HoldLimit` is raised.
+            :class:`HoldLimit` is raised. Fields of up to 64 KiB a batch hold none.
         static: on a GPU, all batches have the same addresses, for CUDA graphs: ``next`` queues the copy to them on the
             caller's current stream, so a batch is valid until the next one is requested.
 
@@ -43,7 +50,7 @@ class Loader(_loader.Loader):
 
     def __init__(
         self,
-        target: _loader.Target = None,
+        target: Target = None,
         rank: Optional[int] = None,
         world_size: Optional[int] = None,
         state: Optional[Mapping[str, Any]] = None,
@@ -57,6 +64,7 @@ class Loader(_loader.Loader):
         static: bool = False,
         force: bool = False,
         compare_ranks: Union[bool, str] = True,
+        **keywords: "Unpack[ConfigKeys]",
     ) -> None:
         self.device = torch.device(device)
         self._on_device: Any = None
@@ -75,7 +83,9 @@ class Loader(_loader.Loader):
             )
         elif static:
             raise ConfigError("static=True is for a CUDA device; on the CPU tensors are views of the ring's slots")
-        super().__init__(target, rank, world_size, state, timeout, overrides, force=force, compare_ranks=compare_ranks)
+        super().__init__(
+            target, rank, world_size, state, timeout, overrides, force=force, compare_ranks=compare_ranks, **keywords
+        )
         if memory is not None:
             self._on_device = _torch_device.DeviceTensors(
                 self._session,

@@ -125,21 +125,27 @@ fn asking(socket: &Path) -> String {
     format!("asking the daemon at {}", socket.display())
 }
 
-/// The daemon that is meant: the one named, else that of FOREBAY_SOCKET, else the only one of this user.
-pub fn the_socket(named: Option<&Path>) -> anyhow::Result<PathBuf> {
-    if let Some(socket) = named {
-        return Ok(socket.to_owned());
+/// The daemons that are meant: those named, else that of FOREBAY_SOCKET, else all of this user. At least one.
+pub fn the_sockets(named: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
+    if !named.is_empty() {
+        return Ok(named.to_vec());
     }
     if let Some(socket) = std::env::var_os("FOREBAY_SOCKET").filter(|socket| !socket.is_empty()) {
-        return Ok(socket.into());
+        return Ok(vec![socket.into()]);
     }
-    let mut found = find_sockets();
-    match found.len() {
-        0 => bail!("no running daemon of this user was found; give its socket"),
-        1 => Ok(found.remove(0)),
-        _ => {
-            let list: Vec<String> = found.iter().map(|path| path.display().to_string()).collect();
-            bail!("several daemons run; name one: {}", list.join(" "))
-        }
+    let found = find_sockets();
+    if found.is_empty() {
+        bail!("no running daemon of this user was found; give its socket");
     }
+    Ok(found)
+}
+
+/// As [`the_sockets`], for a command about one daemon.
+pub fn the_socket(named: Option<&Path>) -> anyhow::Result<PathBuf> {
+    let mut found = the_sockets(named.map(Path::to_owned).as_slice())?;
+    if found.len() > 1 {
+        let list: Vec<String> = found.iter().map(|path| path.display().to_string()).collect();
+        bail!("several daemons run; name one: {}", list.join(" "))
+    }
+    Ok(found.remove(0))
 }

@@ -1,11 +1,11 @@
 //! `forebay stats`: a running daemon's statistics, as text or JSON.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
 
-use super::observer::{Observer, the_socket};
+use super::observer::{Observer, the_sockets};
 use super::table::{columns, percent, time};
 use forebay_observe::format_bytes;
 use forebay_observe::{DaemonReport, IsolationItem, SessionReport, StageReport};
@@ -13,23 +13,35 @@ use forebay_observe::{DaemonReport, IsolationItem, SessionReport, StageReport};
 /// Arguments of `forebay stats`.
 #[derive(Debug, Args)]
 pub struct StatsArguments {
-    /// The daemon's socket; default: FOREBAY_SOCKET, else the only daemon of this user.
+    /// The daemons' sockets; default: FOREBAY_SOCKET, else all daemons of this user.
     #[arg(value_name = "SOCKET")]
-    socket: Option<PathBuf>,
-    /// Print one JSON object.
+    sockets: Vec<PathBuf>,
+    /// Print one JSON object for each daemon, one a line.
     #[arg(long)]
     json: bool,
 }
 
 /// `forebay stats`.
 pub fn stats(arguments: &StatsArguments) -> anyhow::Result<ExitCode> {
-    let observer = Observer::connect(&the_socket(arguments.socket.as_deref())?)?;
-    if arguments.json {
-        println!("{}", observer.stats_text()?);
-    } else {
-        print!("{}", describe(&observer.stats()?));
+    let sockets = the_sockets(&arguments.sockets)?;
+    let mut failed = None;
+    for (number, socket) in sockets.iter().enumerate() {
+        // One that has just ended does not hide the others.
+        match statistics_of(socket, arguments.json) {
+            Ok(text) if arguments.json || sockets.len() == 1 => print!("{text}"),
+            Ok(text) => {
+                let gap = if number == 0 { "" } else { "\n" };
+                print!("{gap}daemon at {}\n{text}", socket.display());
+            }
+            Err(error) => failed = failed.or(Some(error)),
+        }
     }
-    Ok(ExitCode::SUCCESS)
+    failed.map_or(Ok(ExitCode::SUCCESS), Err)
+}
+
+fn statistics_of(socket: &Path, json: bool) -> anyhow::Result<String> {
+    let observer = Observer::connect(socket)?;
+    if json { Ok(observer.stats_text()? + "\n") } else { Ok(describe(&observer.stats()?)) }
 }
 
 fn describe(report: &DaemonReport) -> String {
