@@ -330,6 +330,9 @@ def test_mistakes_are_config_errors_that_name_them(config, tmp_path, monkeypatch
         forebay.Loader("train")
     with pytest.raises(forebay.ConfigError, match=r"at `batch\.size`, cannot be written as JSON: .* type object"):
         forebay.Loader({"batch": {"size": object()}})
+    for kind in [numpy.float32, numpy.dtype("float32")]:
+        with pytest.raises(forebay.ConfigError, match=r'`output\.array\.dtype`, cannot .*; write its name, "float32"'):
+            forebay.Loader({"output": {"array": {"dtype": kind}}})
     with pytest.raises(forebay.ConfigError, match=r"`order\.seed` cannot be written as JSON"):
         forebay.Loader(config(), overrides={"order.seed": object()})
     monkeypatch.setenv("FOREBAY_PROGRAM", str(tmp_path / "nothing"))

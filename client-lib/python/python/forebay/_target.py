@@ -98,9 +98,16 @@ def to_json(what: str, value: Any) -> str:
 def _plain(item: Any) -> Any:
     if isinstance(item, os.PathLike):
         return os.fspath(item)
-    if hasattr(item, "item"):  # a NumPy or PyTorch scalar
+    if hasattr(item, "item") and not isinstance(item, type):  # a NumPy or PyTorch scalar
         return item.item()
-    raise TypeError(f"a value of type {type(item).__name__}")
+    raise TypeError(f"a value of type {type(item).__name__}; write {_remedy(item)}")
+
+
+def _remedy(item: Any) -> str:
+    # A type such as numpy.float32, a numpy.dtype or a torch.dtype.
+    if "dtype" in type(item).__name__.lower() or isinstance(item, type):
+        return f'its name, "{getattr(item, "__name__", None) or str(item).rpartition(".")[2]}"'
+    return "a text, a number, True or False, a list or a dict"
 
 
 def _path_to_mistake(value: Any) -> list[str]:

@@ -7,6 +7,7 @@ use clap::Args;
 
 use super::observer::{Observer, the_sockets};
 use super::table::{columns, percent, time};
+use crate::output::print;
 use forebay_observe::format_bytes;
 use forebay_observe::{DaemonReport, IsolationItem, SessionReport, StageReport};
 
@@ -28,10 +29,10 @@ pub fn stats(arguments: &StatsArguments) -> anyhow::Result<ExitCode> {
     for (number, socket) in sockets.iter().enumerate() {
         // One that has just ended does not hide the others.
         match statistics_of(socket, arguments.json) {
-            Ok(text) if arguments.json || sockets.len() == 1 => print!("{text}"),
+            Ok(text) if arguments.json || sockets.len() == 1 => print(text)?,
             Ok(text) => {
                 let gap = if number == 0 { "" } else { "\n" };
-                print!("{gap}daemon at {}\n{text}", socket.display());
+                print(format!("{gap}daemon at {}\n{text}", socket.display()))?;
             }
             Err(error) => failed = failed.or(Some(error)),
         }
