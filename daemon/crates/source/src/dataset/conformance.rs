@@ -1,7 +1,9 @@
-//! What every [`Dataset`] must do, as tests: one suite, run over each format with [`run`].
+//! What every [`Dataset`](super::Dataset) must do, as tests: one suite, run over each format with [`run`], from tests of
+//! this crate or, with the feature `testing`, of others.
 //!
 //! A format's own file tests what only it can do: its layout, its refusals.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -11,18 +13,18 @@ use forebay_protocol::ids::SampleId;
 
 use super::testing::config_for;
 use super::{DatasetError, Field, FieldKind, FieldValue, IndexBytes, OpenOptions, Opened, open};
-use crate::location::{Location, SampleBytes};
+use crate::location::{ByteRange, Location, SampleBytes, SharedBytes, Unit};
 
 /// A format, and how a dataset of it is made.
-pub(crate) struct Format {
+pub struct Format {
     /// Its name in the registry.
-    pub(crate) name: &'static str,
+    pub name: &'static str,
     /// Makes a dataset of so many samples in a folder, at least 1, each with other values; gives `dataset.path`.
-    pub(crate) make: fn(&Path, usize) -> PathBuf,
+    pub make: fn(&Path, usize) -> PathBuf,
     /// Whether samples have names, which `dataset.ids` can list.
-    pub(crate) has_names: bool,
+    pub has_names: bool,
     /// Whether bytes that were cut anywhere are refused; else those of another length are.
-    pub(crate) refuses_cuts: bool,
+    pub refuses_cuts: bool,
 }
 
 const COUNT: usize = 37;
@@ -31,10 +33,17 @@ const COUNT: usize = 37;
 type Check = (&'static str, fn(&Format));
 
 /// Runs the suite.
-pub(crate) fn run(format: &Format) {
-    let checks: [Check; 9] = [
+///
+/// # Panics
+/// When the format fails a check.
+pub fn run(format: &Format) {
+    let checks: [Check; 10] = [
         ("samples have the fields that are declared, each time the same", samples),
         ("samples are found in their order, by any thread", order),
+        (
+            "samples that share a block give one location, and read their own part of it",
+            shared_units,
+        ),
         ("the fingerprint is of the samples, not of an opening", fingerprint),
         ("the saved index gives the same dataset", index),
         ("a limit keeps the first samples", limit),
@@ -76,13 +85,18 @@ impl Made {
     }
 }
 
+fn locations(opened: &Opened, id: u64) -> Vec<Location> {
+    let mut locations = Vec::new();
+    opened.dataset.locate(SampleId(id), &mut locations);
+    assert!(!locations.is_empty());
+    locations
+}
+
 /// A sample's bytes as the engine fetches them.
 fn fetch(opened: &Opened, id: u64) -> (Vec<u8>, Vec<usize>) {
     let Opened { dataset, storage, .. } = opened;
-    let (mut locations, mut parts) = (Vec::new(), Vec::new());
+    let (locations, mut parts) = (locations(opened, id), Vec::new());
     let (mut bytes, mut ends) = (Vec::new(), Vec::new());
-    dataset.locate(SampleId(id), &mut locations);
-    assert!(!locations.is_empty());
     storage.open_all(dataset.as_ref(), &locations, 1 << 20, &mut parts).unwrap();
     storage.read_all(dataset.as_ref(), &mut parts, &mut bytes, &mut ends).unwrap();
     (bytes, ends)
@@ -147,12 +161,11 @@ fn samples(format: &Format) {
 fn order(format: &Format) {
     let made = format.made(COUNT);
     let opened = made.open();
-    let mut locations: Vec<Location> = Vec::new();
-    for id in 0..opened.dataset.sample_count() {
-        opened.dataset.locate(SampleId(id), &mut locations);
-    }
-    let path = |location: &Location| opened.dataset.path(location.file);
-    let places: Vec<_> = locations.iter().map(|each| (path(each), each.range.offset)).collect();
+    let place = |id| {
+        let first = locations(&opened, id)[0];
+        (opened.dataset.path(first.file), first.range.offset)
+    };
+    let places: Vec<_> = (0..opened.dataset.sample_count()).map(place).collect();
     assert!(places.is_sorted(), "{places:?}");
     let expected = all(&opened);
     std::thread::scope(|scope| {
@@ -160,6 +173,49 @@ fn order(format: &Format) {
             scope.spawn(|| assert_eq!(all(&opened), expected));
         }
     });
+}
+
+fn shared_units(format: &Format) {
+    let made = format.made(COUNT);
+    let opened = made.open();
+    let mut samples_of = HashMap::<Location, Vec<u64>>::new();
+    for id in 0..opened.dataset.sample_count() {
+        for location in locations(&opened, id) {
+            samples_of.entry(location).or_default().push(id);
+        }
+    }
+    for (location, samples) in &samples_of {
+        let is_block = matches!(location.unit, Unit::Block(_));
+        assert!(is_block || samples.len() == 1, "{location:?} is of {samples:?}");
+        assert!(opened.dataset.shares_units() || !is_block, "{location:?}");
+        // Two blocks with the same bytes would be read and counted twice.
+        let overlapping = samples_of.keys().find(|other| {
+            *other != location
+                && is_block
+                && other.file == location.file
+                && overlap(other, location)
+        });
+        assert_eq!(overlapping, None, "{location:?}");
+    }
+    assert_eq!(opened.dataset.shares_units(), samples_of.values().any(|samples| samples.len() > 1));
+    // The parts of a sample in buffers of their own, as the engine holds those that are shared.
+    for id in 0..opened.dataset.sample_count() {
+        let read = |location| {
+            let mut bytes = Vec::new();
+            let Opened { dataset, storage, .. } = &opened;
+            storage.read(dataset.as_ref(), location, u64::MAX, &mut bytes).unwrap();
+            SharedBytes::new(bytes)
+        };
+        let parts: Vec<_> = locations(&opened, id).into_iter().map(read).collect();
+        let mut values = Vec::new();
+        opened.dataset.read(SampleId(id), SampleBytes::shared(&parts), &mut values).unwrap();
+        assert_eq!(format!("{values:?}"), sample(&opened, id));
+    }
+}
+
+fn overlap(one: &Location, other: &Location) -> bool {
+    let end = |range: ByteRange| range.length.map_or(u64::MAX, |length| range.offset + length);
+    one.range.offset < end(other.range) && other.range.offset < end(one.range)
 }
 
 fn fingerprint(format: &Format) {
@@ -226,11 +282,8 @@ fn ids(format: &Format) {
     let mut made = format.made(COUNT);
     let whole = made.open();
     let list = made.folder.path().join("ids.txt");
-    let name = |id: u64| {
-        let mut locations = Vec::new();
-        whole.dataset.locate(SampleId(id), &mut locations);
-        String::from_utf8(whole.dataset.path(locations[0].file)).unwrap()
-    };
+    let name =
+        |id: u64| String::from_utf8(whole.dataset.path(locations(&whole, id)[0].file)).unwrap();
     let (last, first) = (name(30), name(3));
     made.config.ids = Some(list.clone());
     let listed = |text: String| {
@@ -262,9 +315,7 @@ fn direct_read(format: &Format) {
         return;
     };
     for id in (0..dataset.sample_count()).map(SampleId) {
-        let mut locations = Vec::new();
-        dataset.locate(id, &mut locations);
-        let [location] = locations[..] else {
+        let [location] = locations(&opened, id.0)[..] else {
             panic!("an array that is read directly lies at one place");
         };
         let mut elements = vec![0; usize::try_from(direct.elements_bytes).unwrap()];
