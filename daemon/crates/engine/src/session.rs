@@ -80,7 +80,7 @@ impl Session {
     /// Makes the rings, over the client's memory if it brings some, and takes the position. Nothing is fetched before the
     /// first [`advance`](Self::advance).
     #[expect(clippy::too_many_arguments, reason = "what a session is made of, named one by one")]
-    pub fn new(
+    pub(crate) fn new(
         number: u64,
         stream: &Arc<Stream>,
         stream_number: usize,

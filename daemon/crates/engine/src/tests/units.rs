@@ -2,9 +2,15 @@
 //! it, the others get theirs and all bytes come back.
 
 use super::*;
-use forebay_config::Override;
 use forebay_source::dataset::testing::BlockFolder;
-use forebay_source::storage::{SlowFolder, StalledFile};
+use forebay_source::storage::{Objects, SlowFolder, StalledFile};
+
+/// The suites that a new storage or format in a crate of its own runs through.
+#[test]
+fn the_suites_run_from_another_crate() {
+    forebay_source::storage::conformance::run(Arc::<Objects>::default);
+    forebay_source::dataset::conformance::run(&BlockFolder::conformance());
+}
 
 /// Blocks of arrays and of labels that the samples lie in.
 const BLOCKS: u64 = SAMPLES / BlockFolder::ARRAYS_IN_BLOCK + SAMPLES / BlockFolder::LABELS_IN_BLOCK;
@@ -19,10 +25,7 @@ fn open(folder: &Path, clock: Clock, keys: &[&str]) -> Arc<Stream> {
                 [[stage]]\nname = \"fetch\"\nconcurrency = 4\n\
                 [[stage]]\nname = \"work\"\nconcurrency = 1\noperations = []\n\
                 [[stage]]\nname = \"after\"\nconcurrency = 2\noperations = []\n";
-    let path = folder.join("stream.toml");
-    std::fs::write(&path, text).unwrap();
-    let overrides: Vec<_> = keys.iter().map(|key| Override::from_argument(key).unwrap()).collect();
-    let config = Config::from_file(&path, &overrides).unwrap();
+    let config = read_config(folder, text, keys);
     Arc::new(Stream::open(config, 3, OpenOptions::default(), clock).unwrap())
 }
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::conformance::Fixture;
 use super::error::StorageError;
 use super::listing::{Directories, DirectoryStamp, EntryKind};
 use super::{FileStatus, Handle, ObjectIdentity, Opened, Storage};
@@ -138,28 +139,30 @@ impl Storage for Objects {
     }
 }
 
+impl Fixture for Arc<Objects> {
+    fn storage(&self) -> Arc<dyn Storage> {
+        Self::clone(self) as Arc<dyn Storage>
+    }
+
+    fn put(&self, path: &str, bytes: &[u8]) {
+        Objects::put(self, path, bytes);
+    }
+
+    fn remove(&self, path: &str) {
+        Objects::remove(self, path);
+    }
+
+    fn forbid(&self, _path: &str) -> bool {
+        false
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::storage::conformance::{self, Fixture};
+    use std::sync::Arc;
 
-    impl Fixture for Arc<Objects> {
-        fn storage(&self) -> Arc<dyn Storage> {
-            Self::clone(self) as Arc<dyn Storage>
-        }
-
-        fn put(&self, path: &str, bytes: &[u8]) {
-            Objects::put(self, path, bytes);
-        }
-
-        fn remove(&self, path: &str) {
-            Objects::remove(self, path);
-        }
-
-        fn forbid(&self, _path: &str) -> bool {
-            false
-        }
-    }
+    use super::Objects;
+    use crate::storage::conformance;
 
     #[test]
     fn objects_are_a_storage() {
