@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::gate::ByteGate;
 use super::pool::Shared;
-use super::reading::{Abandoned, Reading, RowToRead};
+use super::reading::{Abandoned, Reading, Row, RowToRead};
 use super::stream::ReadScratch;
 use super::work::{FetchJob, RowFailure};
 use forebay_observe::recorder::{Kind, Track, What};
@@ -124,7 +124,11 @@ fn read(
     let mut buffer = Vec::new();
     let mut attempt = || -> Result<Result<Fetched, StorageError>, Abandoned> {
         if stream.shares_units {
-            return units::fetch(reading, row, gate, shared, scratch, waited);
+            let held = units::fetch(reading, row, gate, shared, scratch, waited)?;
+            return Ok(held.map(|row| match row {
+                Row::Waits => Fetched::ByOthers,
+                Row::HoldsUnits | Row::LacksUnits => Fetched::Units,
+            }));
         }
         if buffer.capacity() == 0 {
             buffer = shared.spare_buffers.take();

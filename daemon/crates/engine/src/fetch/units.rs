@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::Fetched;
 use crate::gate::ByteGate;
 use crate::pool::Shared;
 use crate::reading::{Abandoned, Reading, Row, RowToRead};
@@ -14,7 +13,7 @@ use crate::work::FetchJob;
 use forebay_source::location::SharedBytes;
 use forebay_source::storage::StorageError;
 
-/// Comes to hold all units of the row, or leaves it waiting for one that another row reads.
+/// Comes to hold all units of the row, or leaves it waiting for one that another row reads: says which.
 pub(super) fn fetch(
     reading: &Reading,
     row: &RowToRead,
@@ -22,13 +21,12 @@ pub(super) fn fetch(
     shared: &Shared,
     scratch: &mut ReadScratch,
     waited: &mut Option<(Instant, Duration)>,
-) -> Result<Result<Fetched, StorageError>, Abandoned> {
+) -> Result<Result<Row, StorageError>, Abandoned> {
     let stream = &row.stream;
     loop {
-        match reading.look_at_units()? {
-            Row::HoldsUnits => return Ok(Ok(Fetched::Units)),
-            Row::Waits => return Ok(Ok(Fetched::ByOthers)),
-            Row::LacksUnits => {}
+        let row_now = reading.look_at_units()?;
+        if row_now != Row::LacksUnits {
+            return Ok(Ok(row_now));
         }
         let length = match reading.call("opening", || stream.open_sample(row.id, scratch))? {
             Ok(length) => length,

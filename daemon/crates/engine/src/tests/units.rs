@@ -2,14 +2,23 @@
 //! it, the others get theirs and all bytes come back.
 
 use super::*;
-use forebay_source::dataset::testing::BlockFolder;
+use forebay_source::dataset::{self, testing::BlockFolder};
 use forebay_source::storage::{Objects, SlowFolder, StalledFile};
 
 /// The suites that a new storage or format in a crate of its own runs through.
 #[test]
 fn the_suites_run_from_another_crate() {
     forebay_source::storage::conformance::run(Arc::<Objects>::default);
-    forebay_source::dataset::conformance::run(&BlockFolder::conformance());
+    dataset::conformance::run(&dataset::conformance::Format {
+        open: dataset::open,
+        name: BlockFolder::FORMAT.name,
+        make: |folder, samples| {
+            BlockFolder::write(folder, samples as u64, |_| false);
+            folder.to_owned()
+        },
+        has_names: false,
+        refuses_cuts: true,
+    });
 }
 
 /// Blocks of arrays and of labels that the samples lie in.

@@ -12,13 +12,15 @@ use forebay_config::DatasetConfig;
 use forebay_protocol::ids::SampleId;
 
 use super::testing::config_for;
-use super::{DatasetError, Field, FieldKind, FieldValue, IndexBytes, OpenOptions, Opened, open};
+use super::{DatasetError, Field, FieldKind, FieldValue, IndexBytes, OpenOptions, Opened};
 use crate::location::{ByteRange, Location, SampleBytes, SharedBytes, Unit};
 
 /// A format, and how a dataset of it is made.
 pub struct Format {
     /// Its name in the registry.
     pub name: &'static str,
+    /// Opens one: [`super::open`] for those of this crate's registry.
+    pub open: fn(&DatasetConfig, OpenOptions<'_>) -> Result<Opened, DatasetError>,
     /// Makes a dataset of so many samples in a folder, at least 1, each with other values; gives `dataset.path`.
     pub make: fn(&Path, usize) -> PathBuf,
     /// Whether samples have names, which `dataset.ids` can list.
@@ -61,6 +63,7 @@ pub fn run(format: &Format) {
 struct Made {
     folder: tempfile::TempDir,
     config: DatasetConfig,
+    opener: fn(&DatasetConfig, OpenOptions<'_>) -> Result<Opened, DatasetError>,
 }
 
 impl Format {
@@ -71,17 +74,21 @@ impl Format {
         let mut config = config_for(self.name, &(self.make)(&data, count));
         config.index = Some(folder.path().join("saved.index"));
         super::testing::age_directories(&data);
-        Made { folder, config }
+        Made { folder, config, opener: self.open }
     }
 }
 
 impl Made {
     fn open(&self) -> Opened {
-        open(&self.config, OpenOptions::default()).unwrap()
+        self.open_with(OpenOptions::default()).unwrap()
     }
 
     fn failure(&self) -> DatasetError {
-        open(&self.config, OpenOptions::default()).unwrap_err()
+        self.open_with(OpenOptions::default()).unwrap_err()
+    }
+
+    fn open_with(&self, options: OpenOptions<'_>) -> Result<Opened, DatasetError> {
+        (self.opener)(&self.config, options)
     }
 }
 
@@ -249,7 +256,7 @@ fn index(format: &Format) {
     };
     let previous: &File = mapped.file();
     let options = OpenOptions { previous_index: Some(previous), ..OpenOptions::default() };
-    again(open(&made.config, options).unwrap());
+    again(made.open_with(options).unwrap());
     // Whatever is in the file: it is made anew, and nothing panics.
     for place in [0, 40, 300] {
         let mut bytes = std::fs::read(path).unwrap();
@@ -288,7 +295,7 @@ fn ids(format: &Format) {
     made.config.ids = Some(list.clone());
     let listed = |text: String| {
         std::fs::write(&list, text).unwrap();
-        open(&made.config, OpenOptions::default())
+        made.open_with(OpenOptions::default())
     };
     if !format.has_names {
         assert!(listed(first).unwrap_err().to_string().contains("dataset.ids"));
@@ -342,7 +349,7 @@ fn refusals(format: &Format) {
     let cancel = |_| ControlFlow::Break(());
     let options = OpenOptions { progress: &cancel, previous_index: None };
     // A dataset may be open before the first report.
-    if let Err(error) = open(&made.config, options) {
+    if let Err(error) = made.open_with(options) {
         assert!(matches!(error, DatasetError::Cancelled), "{error}");
     }
     made.config.path = made.folder.path().join("absent");

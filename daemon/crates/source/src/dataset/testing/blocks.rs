@@ -11,7 +11,6 @@ use forebay_config::DatasetConfig;
 use forebay_protocol::ids::SampleId;
 use forebay_protocol::tensor::DType;
 
-use crate::dataset::conformance;
 use crate::dataset::error::DatasetError;
 use crate::dataset::folder::scan::FolderFormat;
 use crate::dataset::opening::{IndexReport, OpenOptions, OpenedFormat};
@@ -62,19 +61,6 @@ impl BlockFolder {
         fs::create_dir_all(folder).unwrap();
         fs::write(folder.join(ARRAYS.1), arrays).unwrap();
         fs::write(folder.join(LABELS.1), labels).unwrap();
-    }
-
-    /// What the suite of datasets needs of it.
-    pub const fn conformance() -> conformance::Format {
-        conformance::Format {
-            name: Self::FORMAT.name,
-            make: |folder, samples| {
-                Self::write(folder, samples as u64, |_| false);
-                folder.to_owned()
-            },
-            has_names: false,
-            refuses_cuts: true,
-        }
     }
 
     /// The block of a file in which a sample of so many bytes lies.
@@ -193,9 +179,19 @@ pub(in crate::dataset) fn open(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dataset::conformance::{self, Format};
 
     #[test]
     fn blocks_are_a_dataset() {
-        conformance::run(&BlockFolder::conformance());
+        conformance::run(&Format {
+            open: crate::dataset::open,
+            name: BlockFolder::FORMAT.name,
+            make: |folder, samples| {
+                BlockFolder::write(folder, samples as u64, |_| false);
+                folder.to_owned()
+            },
+            has_names: false,
+            refuses_cuts: true,
+        });
     }
 }
