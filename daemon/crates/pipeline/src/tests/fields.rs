@@ -49,7 +49,7 @@ fn bytes_text_and_numbers_reach_their_rows() {
 
 #[test]
 fn arrays_are_ragged_in_their_first_dimension() {
-    let dataset = Mixed::new(&["image", "boxes"]);
+    let dataset = mixed(&["image", "boxes"]);
     let mirror = r#"{ op = "decode-image" }, { op = "mirror-together" }"#;
     let resize = r#", { op = "resize", size = [30, 20] }"#;
     let ragged = "boxes = { ragged = true, max_bytes = 32, dtype = \"float64\" }";
@@ -75,7 +75,7 @@ fn arrays_are_ragged_in_their_first_dimension() {
         }
     }
     let config = stages(&[""], "boxes = { ragged = true, max_bytes = 31 }");
-    let refused = run_all(&config, &Mixed::new(&["boxes"]), &[], 0).unwrap_err();
+    let refused = run_all(&config, &mixed(&["boxes"]), &[], 0).unwrap_err();
     assert_eq!(refused.0, "`boxes` has 32 bytes, more than its `max_bytes` of 31");
 }
 
