@@ -20,7 +20,7 @@ use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray};
 use pyo3::PyTypeInfo;
 use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString};
+use pyo3::types::{PyDict, PyString, PyTuple};
 
 /// A field of up to this size in a full batch is copied out of its slot.
 pub(crate) const SMALL_FIELD_BYTES: u64 = 64 << 10;
@@ -53,7 +53,8 @@ struct Column {
     name: Py<PyString>,
     label: String,
     dtype: Py<PyArrayDescr>,
-    is_ragged: bool,
+    /// The dimensions of a ragged tensor's rows after the first.
+    ragged_shape: Option<Py<PyTuple>>,
     is_small: bool,
     /// The batches whose slots arrays of this field hold.
     held: Arc<AtomicUsize>,
@@ -83,7 +84,10 @@ impl Collector {
                 name: PyString::intern(py, &spec.name).unbind(),
                 label: spec.name.clone(),
                 dtype: numpy_type(py, spec.dtype)?.unbind(),
-                is_ragged: matches!(spec.extent, Extent::Ragged { .. }),
+                ragged_shape: match spec.extent {
+                    Extent::Ragged { .. } => Some(PyTuple::new(py, &spec.row_shape)?.unbind()),
+                    Extent::Dense => None,
+                },
                 is_small: field_bytes(spec, batch_size)
                     .is_some_and(|size| size <= SMALL_FIELD_BYTES),
                 held: Arc::default(),
@@ -121,8 +125,8 @@ impl Collector {
                 Some(Bound::new(py, Slot::new(&batch, &column.held))?)
             };
             let slot = slot.as_ref();
-            let value = match tensor.ragged() {
-                Some(ragged) if column.is_ragged => {
+            let value = match (tensor.ragged(), &column.ragged_shape) {
+                (Some(ragged), Some(row_shape)) => {
                     let size = dtype.itemsize().max(1);
                     let elements = to_intp(tensor.length_bytes() / size)?;
                     let rows = to_intp(ragged.len())?;
@@ -138,7 +142,7 @@ impl Collector {
                             array(py, slot, int64, &mut [rows], table.add(lengths_at).cast())?,
                         )
                     };
-                    self.ragged_class.bind(py).call1((values, offsets, lengths))?
+                    self.ragged_class.bind(py).call1((values, offsets, lengths, row_shape))?
                 }
                 _ => {
                     let mut dims = [0; 8];

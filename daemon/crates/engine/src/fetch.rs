@@ -5,13 +5,15 @@
 //! only from the page cache: a read that may hang must not write into a row. Which rows are read, and what happens to a
 //! read that hangs, is decided on the engine thread (`core/lane.rs`).
 
+mod units;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::gate::ByteGate;
 use super::pool::Shared;
-use super::reading::{Abandoned, Reading, RowToRead};
+use super::reading::{Abandoned, Reading, Row, RowToRead};
 use super::stream::ReadScratch;
 use super::work::{FetchJob, RowFailure};
 use forebay_observe::recorder::{Kind, Track, What};
@@ -56,11 +58,14 @@ fn fetch(
         }
         return Ok(());
     }
-    let mut outcome = Ok(None);
-    if !read_direct(reading, row, scratch)? {
+    let mut outcome = Ok(Fetched::InPlace);
+    if stream.shares_units || !read_direct(reading, row, scratch)? {
         // A panic ends the row, as it does in a work thread: a row that is never finished would keep its slot for ever.
         let read = AssertUnwindSafe(|| read(reading, row, gate, shared, scratch, &mut waited));
-        outcome = catch_unwind(read).unwrap_or(Ok(Err(RowFailure::Panic)))?.map(Some);
+        outcome = catch_unwind(read).unwrap_or(Ok(Err(RowFailure::Panic)))?;
+    }
+    if matches!(outcome, Ok(Fetched::ByOthers)) {
+        return Ok(());
     }
     let whole = stream.clock.elapsed(begun);
     let held_up = waited.map_or(Duration::ZERO, |(_, held_up)| held_up);
@@ -72,10 +77,14 @@ fn fetch(
         record(&job, shared, lane, (begun, whole), waited, outcome.is_err());
     }
     match outcome {
-        Ok(buffer) => {
+        Ok(Fetched::Units) => {
+            stream.fetch.record(took);
+            units::hand_on(job, held_up, shared);
+        }
+        Ok(fetched) => {
             let slot = &job.session.slots[job.slot];
             stream.fetch.record(took);
-            if let Some(buffer) = buffer {
+            if let Fetched::Bytes(buffer) = fetched {
                 let mut cell = slot.cell(job.row);
                 (cell.task.bytes, cell.task.in_place) = (buffer, None);
                 cell.task.part_ends.clone_from(&scratch.part_ends);
@@ -90,7 +99,19 @@ fn fetch(
     Ok(())
 }
 
-/// Reads one row's bytes, with retries.
+/// How a row was fetched.
+enum Fetched {
+    /// Read directly into its row.
+    InPlace,
+    /// Its bytes.
+    Bytes(Vec<u8>),
+    /// It holds the units that it needs.
+    Units,
+    /// It waits for units that other rows read, which hand it on.
+    ByOthers,
+}
+
+/// Fetches one row, with retries.
 fn read(
     reading: &Reading,
     row: &RowToRead,
@@ -98,16 +119,27 @@ fn read(
     shared: &Shared,
     scratch: &mut ReadScratch,
     waited: &mut Option<(Instant, Duration)>,
-) -> Result<Result<Vec<u8>, RowFailure>, Abandoned> {
+) -> Result<Result<Fetched, RowFailure>, Abandoned> {
     let stream = &row.stream;
-    let mut buffer = shared.spare_buffers.take();
-    let mut attempt = || -> Result<Result<(), StorageError>, Abandoned> {
+    let mut buffer = Vec::new();
+    let mut attempt = || -> Result<Result<Fetched, StorageError>, Abandoned> {
+        if stream.shares_units {
+            let held = units::fetch(reading, row, gate, shared, scratch, waited)?;
+            return Ok(held.map(|row| match row {
+                Row::Waits => Fetched::ByOthers,
+                Row::HoldsUnits | Row::LacksUnits => Fetched::Units,
+            }));
+        }
+        if buffer.capacity() == 0 {
+            buffer = shared.spare_buffers.take();
+        }
         let length = match reading.call("opening", || stream.open_sample(row.id, scratch))? {
             Ok(length) => length,
             Err(error) => return Ok(Err(error)),
         };
         *waited = Some(reading.wait_for_bytes(|| gate.acquire(&row.age, length)));
-        reading.call("reading", || stream.read_sample(scratch, &mut buffer))
+        let read = reading.call("reading", || stream.read_sample(scratch, &mut buffer))?;
+        Ok(read.map(|()| Fetched::Bytes(std::mem::take(&mut buffer))))
     };
     let mut result = attempt()?;
     for pause in RETRY_AFTER.iter().skip(row.attempts as usize) {
@@ -122,7 +154,7 @@ fn read(
         }
     }
     Ok(match result {
-        Ok(()) => Ok(buffer),
+        Ok(fetched) => Ok(fetched),
         Err(error) if error.is_bad_sample() => Err(RowFailure::Defect(error.to_string())),
         Err(error) => Err(RowFailure::Storage(error.to_string())),
     })

@@ -77,13 +77,13 @@ impl StallWatch {
             for look in &readings {
                 let Doing::Call(action, since) = look.doing else { continue };
                 let age = now.saturating_duration_since(since);
-                if Arc::ptr_eq(&look.job.session, &session.work) && age >= after {
-                    let attempt = look.job.attempts + 1;
+                if Arc::ptr_eq(&look.session, &session.work) && age >= after {
+                    let attempt = look.attempts + 1;
                     let what = format!(
                         "{action} it has not finished (attempt {attempt} of 4; each times out after {} s)",
                         session.stream.config.dataset.read_timeout.as_secs_f64()
                     );
-                    self.stalls.push(of_sample(session, "fetch", look.job.id, age, &what));
+                    self.stalls.push(of_sample(session, "fetch", look.id, age, &what));
                 }
             }
             for (age, stage, sample) in

@@ -65,7 +65,7 @@ pub(crate) struct Stage {
 #[derive(Debug, Default)]
 pub(crate) struct ReadScratch {
     pub locations: Vec<Location>,
-    opened: Vec<storage::Opened>,
+    pub opened: Vec<storage::Opened>,
     /// Where the bytes of each location end; empty where there is one.
     pub part_ends: Vec<usize>,
     /// What stands before the elements of an array that is read directly.
@@ -78,6 +78,8 @@ pub struct Stream {
     pub(crate) config: Config,
     pub(crate) dataset: Arc<dyn Dataset>,
     pub(crate) storage: Arc<dyn Storage>,
+    /// Whether rows are fetched by units that samples share.
+    pub(crate) shares_units: bool,
     pub(crate) plan: SamplePlan,
     pub(crate) layout: Arc<SlotLayout>,
     pub(crate) index_tensor: usize,
@@ -88,6 +90,8 @@ pub struct Stream {
     pub(crate) stages: Vec<Stage>,
     pub(crate) clock: Clock,
     pub(crate) fetch: StageMetrics,
+    /// The batch operations together; a task is a batch.
+    pub(crate) batch_figures: StageMetrics,
     pub(crate) dataset_fingerprint: [u8; 32],
     pub(crate) config_fingerprint: [u8; 32],
     /// Where bad samples are listed; set before the engine starts.
@@ -163,10 +167,11 @@ impl Stream {
                 input: QueueMetrics::new(clock.clone()),
             })
             .collect();
-        let config_fingerprint = config.fingerprint();
+        let config_fingerprint = config.fingerprint(plan.batch_operations());
         let dataset_fingerprint = dataset.fingerprint();
         Ok(Self {
             config,
+            shares_units: dataset.shares_units(),
             dataset,
             storage,
             plan,
@@ -177,6 +182,7 @@ impl Stream {
             stages,
             clock,
             fetch: StageMetrics::default(),
+            batch_figures: StageMetrics::default(),
             dataset_fingerprint,
             config_fingerprint,
             quarantine: OnceLock::new(),
@@ -232,6 +238,12 @@ impl Stream {
     /// A stage's name and its most threads at once.
     pub fn stage_limits(&self) -> impl Iterator<Item = (&str, u32)> {
         self.stages.iter().map(|stage| (stage.name.as_str(), stage.gate.limit()))
+    }
+
+    /// Whether there are operations on complete batches.
+    #[must_use]
+    pub fn has_batch_operations(&self) -> bool {
+        self.plan.has_batch_operations()
     }
 
     /// Opens the file that bad samples are listed in, if there is to be one.

@@ -31,6 +31,7 @@ const MAX_CHECK_PERIOD: Duration = Duration::from_secs(1);
 /// Runs one lane of a stream until the engine ends.
 pub(super) async fn run_lane(engine: SharedEngine, stream: usize, lane: usize) {
     let work_to_do = Rc::clone(&engine.borrow().fetch_notify[stream]);
+    let shares_units = engine.borrow().streams[stream].shares_units;
     let limit = engine.borrow().streams[stream].config.dataset.read_timeout;
     let mut rows = CHUNK_ROWS;
     loop {
@@ -38,7 +39,8 @@ pub(super) async fn run_lane(engine: SharedEngine, stream: usize, lane: usize) {
             work_to_do.notified().await;
             continue;
         }
-        let started = engine.borrow().gate.start();
+        // A lane of shared units does not rest: its rows free bytes that are kept for them.
+        let started = (!shares_units).then(|| engine.borrow().gate.start()).transpose();
         let promise = match started {
             Ok(promise) => promise,
             Err(_rest) => {
@@ -47,7 +49,7 @@ pub(super) async fn run_lane(engine: SharedEngine, stream: usize, lane: usize) {
             }
         };
         let jobs: VecDeque<FetchJob> = engine.borrow_mut().take_fetch_jobs(stream, rows).into();
-        let mut left = Some((jobs, Some(promise)));
+        let mut left = Some((jobs, promise));
         while let Some((jobs, promise)) = left.filter(|(jobs, _)| !jobs.is_empty()) {
             let count = u32::try_from(jobs.len()).unwrap_or(u32::MAX);
             left = match read_watched(&engine, (stream, lane), jobs, promise, limit).await {

@@ -14,6 +14,9 @@ use forebay_observe::{
     CpuBudgetReport, DaemonReport, Moment, SessionReport, StreamReport, Substitution, cpu_time,
 };
 
+/// The name of the batch operations together in reports.
+const BATCH_OPERATIONS: &str = "batch.operations";
+
 impl Engine {
     /// The progress of every session's client.
     pub fn steps(&self) -> Vec<SessionSteps> {
@@ -128,12 +131,17 @@ impl Engine {
         if let (Some(last), Some(session)) = (stages.last_mut(), session) {
             last.queue = Some(session.ring.report());
         }
+        let threads = self.pool.threads();
+        let batch_operations = stream
+            .has_batch_operations()
+            .then(|| stream.batch_figures.report(BATCH_OPERATIONS, threads));
         let quarantine = stream.quarantine.get().map(Quarantine::report);
         StreamReport {
             name: stream.name().to_owned(),
             batch_size: stream.config.batch.size.get(),
             memory_budget_bytes: stream.config.ring.memory,
             stages,
+            batch_operations,
             quarantine,
         }
     }

@@ -98,6 +98,7 @@ impl Session {
         let order = batch.order;
         drop(cell);
         slot.reopen_row();
+        let units = work.want_units(id);
         self.batches.admissions.push_front(FetchJob {
             session: work,
             slot: slot_number,
@@ -105,6 +106,7 @@ impl Session {
             order,
             id,
             attempts: 0,
+            units,
         });
     }
 
