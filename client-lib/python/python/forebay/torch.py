@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 import numpy
 import torch
 
-from . import _loader
+from . import _group_timeout, _loader
 from ._exceptions import ConfigError
 from ._ragged import Ragged
 from ._target import Target
@@ -86,6 +86,7 @@ class Loader(_loader.Loader):
         super().__init__(
             target, rank, world_size, state, timeout, overrides, force=force, compare_ranks=compare_ranks, **keywords
         )
+        _group_timeout.warn_if_shorter(self)
         if memory is not None:
             self._on_device = _torch_device.DeviceTensors(
                 self._session,

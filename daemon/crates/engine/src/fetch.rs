@@ -2,8 +2,8 @@
 //!
 //! A fetch thread reads the rows of one [`Reading`] one after another. Bytes of the budget are granted between opening a
 //! file and reading it. An array that needs no work is read directly into its row and takes no bytes of the budget, but
-//! only from the page cache: a read that may hang must not write into a row. Which rows are read, and what happens to a
-//! read that hangs, is decided on the engine thread (`core/lane.rs`).
+//! only from the page cache: a read that may hang must not write into a row. Which rows are read, and when one whose read
+//! failed or hangs is read again, is decided on the engine thread (`core/lane.rs`, `core/retrying.rs`).
 
 mod units;
 
@@ -14,14 +14,18 @@ use std::time::{Duration, Instant};
 use super::gate::ByteGate;
 use super::pool::Shared;
 use super::reading::{Abandoned, Reading, Row, RowToRead};
+use super::retry_queue::PutOff;
 use super::stream::ReadScratch;
+use super::units::Wanted;
 use super::work::{FetchJob, RowFailure};
 use forebay_observe::recorder::{Kind, Track, What};
 use forebay_source::storage::StorageError;
 
-/// Waits before the first, second and third retry of a read that failed with a transient error.
-pub(super) const RETRY_AFTER: [Duration; 3] =
-    [Duration::from_millis(100), Duration::from_millis(400), Duration::from_millis(1600)];
+/// Why a row could not be read.
+enum ReadFailure {
+    Storage(StorageError),
+    Panic,
+}
 
 /// Reads all rows of a reading; stops where the engine thread has abandoned it. `lane`: the stream and the lane.
 pub(super) fn fetch_rows(
@@ -62,7 +66,7 @@ fn fetch(
     if stream.shares_units || !read_direct(reading, row, scratch)? {
         // A panic ends the row, as it does in a work thread: a row that is never finished would keep its slot for ever.
         let read = AssertUnwindSafe(|| read(reading, row, gate, shared, scratch, &mut waited));
-        outcome = catch_unwind(read).unwrap_or(Ok(Err(RowFailure::Panic)))?;
+        outcome = catch_unwind(read).unwrap_or(Ok(Err(ReadFailure::Panic)))?;
     }
     if matches!(outcome, Ok(Fetched::ByOthers)) {
         return Ok(());
@@ -70,11 +74,16 @@ fn fetch(
     let whole = stream.clock.elapsed(begun);
     let held_up = waited.map_or(Duration::ZERO, |(_, held_up)| held_up);
     let took = whole.saturating_sub(held_up);
-    let Some((job, permit)) = reading.finish(took)? else {
+    let Some((mut job, permit)) = reading.finish(took)? else {
         return Ok(());
     };
     if shared.recorder.is_on() {
         record(&job, shared, lane, (begun, whole), waited, outcome.is_err());
+    }
+    if let (Ok(_), Some(retries)) = (&outcome, &job.retries) {
+        retries.succeed();
+        // Others wait for the same storage.
+        shared.wake_engine();
     }
     match outcome {
         Ok(Fetched::Units) => {
@@ -94,7 +103,12 @@ fn fetch(
             slot.mark_ready(0, job.row);
             shared.wake_for(&stream.stages[0]);
         }
-        Err(failure) => fail(&job, failure, shared),
+        Err(ReadFailure::Panic) => fail(&job, RowFailure::Panic, shared),
+        Err(ReadFailure::Storage(error)) => {
+            // A row that waits holds no unit.
+            Wanted::let_go(&mut job.units);
+            shared.put_off(PutOff { stream: lane.0, job, error });
+        }
     }
     Ok(())
 }
@@ -111,7 +125,7 @@ enum Fetched {
     ByOthers,
 }
 
-/// Fetches one row, with retries.
+/// Reads one row's bytes.
 fn read(
     reading: &Reading,
     row: &RowToRead,
@@ -119,45 +133,24 @@ fn read(
     shared: &Shared,
     scratch: &mut ReadScratch,
     waited: &mut Option<(Instant, Duration)>,
-) -> Result<Result<Fetched, RowFailure>, Abandoned> {
+) -> Result<Result<Fetched, ReadFailure>, Abandoned> {
     let stream = &row.stream;
-    let mut buffer = Vec::new();
-    let mut attempt = || -> Result<Result<Fetched, StorageError>, Abandoned> {
-        if stream.shares_units {
-            let held = units::fetch(reading, row, gate, shared, scratch, waited)?;
-            return Ok(held.map(|row| match row {
-                Row::Waits => Fetched::ByOthers,
-                Row::HoldsUnits | Row::LacksUnits => Fetched::Units,
-            }));
-        }
-        if buffer.capacity() == 0 {
-            buffer = shared.spare_buffers.take();
-        }
-        let length = match reading.call("opening", || stream.open_sample(row.id, scratch))? {
-            Ok(length) => length,
-            Err(error) => return Ok(Err(error)),
-        };
-        *waited = Some(reading.wait_for_bytes(|| gate.acquire(&row.age, length)));
-        let read = reading.call("reading", || stream.read_sample(scratch, &mut buffer))?;
-        Ok(read.map(|()| Fetched::Bytes(std::mem::take(&mut buffer))))
-    };
-    let mut result = attempt()?;
-    for pause in RETRY_AFTER.iter().skip(row.attempts as usize) {
-        match &result {
-            Err(error) if error.is_transient() && !reading.is_cancelled() => {
-                tracing::warn!(%error, retry_in_ms = pause.as_millis(), "reading a sample failed");
-                reading.try_again();
-                std::thread::sleep(*pause);
-                result = attempt()?;
-            }
-            _ => break,
-        }
+    if stream.shares_units {
+        let fetched = units::fetch(reading, row, gate, shared, scratch, waited)?;
+        let fetched = fetched.map(|row| match row {
+            Row::Waits => Fetched::ByOthers,
+            Row::HoldsUnits | Row::LacksUnits => Fetched::Units,
+        });
+        return Ok(fetched.map_err(ReadFailure::Storage));
     }
-    Ok(match result {
-        Ok(fetched) => Ok(fetched),
-        Err(error) if error.is_bad_sample() => Err(RowFailure::Defect(error.to_string())),
-        Err(error) => Err(RowFailure::Storage(error.to_string())),
-    })
+    let mut buffer = shared.spare_buffers.take();
+    let length = match reading.call("opening", || stream.open_sample(row.id, scratch))? {
+        Ok(length) => length,
+        Err(error) => return Ok(Err(ReadFailure::Storage(error))),
+    };
+    *waited = Some(reading.wait_for_bytes(|| gate.acquire(&row.age, length)));
+    let read = reading.call("reading", || stream.read_sample(scratch, &mut buffer))?;
+    Ok(read.map(|()| Fetched::Bytes(buffer)).map_err(ReadFailure::Storage))
 }
 
 /// Reads an array that needs no work directly into its row. False: there is none, the file is not as expected, or its

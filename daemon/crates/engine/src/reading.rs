@@ -3,7 +3,7 @@
 //! A thread in a read of a storage that does not answer cannot be ended. So nothing that others wait for is its own:
 //! its rows, its bytes' permit and its session lie here, behind a mutex that is never held while it blocks. When a read
 //! is overdue the engine thread abandons the [`Reading`] and takes the rows back; whenever the thread returns, it finds
-//! that out and ends. Abandoned threads are counted, and no more than [`MAX_ABANDONED`] are replaced.
+//! that out and ends. Abandoned threads are counted: while many hang, few others are started (`core/lane.rs`).
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,14 +12,12 @@ use std::time::{Duration, Instant};
 
 use forebay_observe::Clock;
 use forebay_protocol::ids::SampleId;
+use forebay_source::storage::Retries;
 
 use super::gate::{Age, BytePermit, Promise};
 use super::stream::Stream;
 use super::units::{Claim, Standing, Wanted};
 use super::work::{FetchJob, SessionWork};
-
-/// Threads of a daemon that may hang in reads at once; a read that hangs beyond is not tried again.
-pub(crate) const MAX_ABANDONED: usize = 64;
 
 /// Threads that hang in reads that were given up.
 #[derive(Debug, Clone, Default)]
@@ -76,7 +74,6 @@ pub(super) struct RowToRead {
     pub(super) stream: Arc<Stream>,
     pub(super) id: SampleId,
     pub(super) age: Age,
-    pub(super) attempts: u32,
 }
 
 /// What the first row of a reading is doing, for the watchdog.
@@ -84,7 +81,8 @@ pub(super) struct RowToRead {
 pub(crate) struct ReadingSnapshot {
     pub session: Arc<SessionWork>,
     pub id: SampleId,
-    pub attempts: u32,
+    /// Attempts that have failed.
+    pub failures: u32,
     pub doing: Doing,
 }
 
@@ -149,7 +147,6 @@ impl Reading {
                 order: job.order,
                 row: job.row,
             },
-            attempts: job.attempts,
         }))
     }
 
@@ -196,15 +193,6 @@ impl Reading {
         (begun, self.clock.elapsed(begun))
     }
 
-    /// The row is to be tried again: gives its bytes back and counts the attempt.
-    pub(super) fn try_again(&self) {
-        let mut state = self.state();
-        state.give_up_row();
-        if let Some(job) = state.jobs.front_mut() {
-            job.attempts += 1;
-        }
-    }
-
     /// Takes the row that was read, to be handed on, with its bytes' permit.
     pub(super) fn finish(
         &self,
@@ -223,7 +211,7 @@ impl Reading {
         self.state().took
     }
 
-    /// Gives up a call that has lasted too long: its rows, of which the first has had one more attempt. Engine thread.
+    /// Gives up a call that has lasted too long: its rows, the first of which it was for. Engine thread.
     pub(super) fn abandon_overdue(&self, limit: Duration) -> Option<VecDeque<FetchJob>> {
         let mut state = self.state();
         let Doing::Call(_, since) = state.doing else {
@@ -236,11 +224,7 @@ impl Reading {
         state.give_up_row();
         state.promise = None;
         self.abandoned_threads.0.fetch_add(1, Ordering::Relaxed);
-        let mut jobs = std::mem::take(&mut state.jobs);
-        if let Some(job) = jobs.front_mut() {
-            job.attempts += 1;
-        }
-        Some(jobs)
+        Some(std::mem::take(&mut state.jobs))
     }
 
     /// What the first row is doing. Engine thread.
@@ -248,7 +232,8 @@ impl Reading {
         let state = self.state();
         let job = state.jobs.front()?;
         let (session, doing) = (Arc::clone(&job.session), state.doing);
-        Some(ReadingSnapshot { session, id: job.id, attempts: job.attempts, doing })
+        let failures = job.retries.as_ref().map_or(0, Retries::failures);
+        Some(ReadingSnapshot { session, id: job.id, failures, doing })
     }
 }
 

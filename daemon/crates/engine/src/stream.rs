@@ -20,7 +20,7 @@ use forebay_source::dataset::{
     self, Dataset, DatasetError, FolderIndex, IndexBytes, OpenOptions, Opened,
 };
 use forebay_source::location::{ByteRange, Location};
-use forebay_source::storage::{self, Storage, StorageError};
+use forebay_source::storage::{self, Outages, Storage, StorageError};
 
 /// Why a stream cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +45,14 @@ pub enum StreamError {
         /// Why.
         error: LayoutError,
     },
+}
+
+impl StreamError {
+    /// Whether the storage was away, and not the configuration wrong.
+    #[must_use]
+    pub fn is_outage(&self) -> bool {
+        matches!(self, Self::Dataset { error, .. } if error.is_outage())
+    }
 }
 
 /// A CPU stage as the threads see it.
@@ -92,6 +100,8 @@ pub struct Stream {
     pub(crate) fetch: StageMetrics,
     /// The batch operations together; a task is a batch.
     pub(crate) batch_figures: StageMetrics,
+    /// Of its storage.
+    pub(crate) outages: Arc<Outages>,
     pub(crate) dataset_fingerprint: [u8; 32],
     pub(crate) config_fingerprint: [u8; 32],
     /// Where bad samples are listed; set before the engine starts.
@@ -167,6 +177,7 @@ impl Stream {
                 input: QueueMetrics::new(clock.clone()),
             })
             .collect();
+        let outages = Outages::new(&config.name, config.dataset.outage_timeout, clock.clone());
         let config_fingerprint = config.fingerprint(plan.batch_operations());
         let dataset_fingerprint = dataset.fingerprint();
         Ok(Self {
@@ -183,6 +194,7 @@ impl Stream {
             clock,
             fetch: StageMetrics::default(),
             batch_figures: StageMetrics::default(),
+            outages,
             dataset_fingerprint,
             config_fingerprint,
             quarantine: OnceLock::new(),

@@ -18,6 +18,7 @@ use super::work_parking::BitSet;
 use forebay_order::DrawKey;
 use forebay_pipeline::batch::BatchRow;
 use forebay_pipeline::{Row, SampleTask};
+use forebay_source::storage::Retries;
 
 /// No batch is open in the slot.
 const CLOSED: u64 = u64::MAX;
@@ -96,10 +97,10 @@ pub(crate) struct FetchJob {
     /// The number of the batch in its session.
     pub order: u64,
     pub id: SampleId,
-    /// Attempts that have failed.
-    pub attempts: u32,
     /// The units that it needs, where the dataset's samples share some; else empty.
     pub units: Vec<Wanted<FetchJob>>,
+    /// The attempts that have failed.
+    pub retries: Option<Retries>,
 }
 
 /// A stage to run on a row.

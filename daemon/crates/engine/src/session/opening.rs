@@ -49,8 +49,8 @@ impl Session {
                 row,
                 order,
                 id,
-                attempts: 0,
                 units: self.work.want_units(id),
+                retries: None,
             });
         }
         slot_work.open(order, planned.rows.len());

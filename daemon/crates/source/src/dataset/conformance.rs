@@ -347,7 +347,7 @@ fn direct_read(format: &Format) {
 fn refusals(format: &Format) {
     let mut made = format.made(COUNT);
     let cancel = |_| ControlFlow::Break(());
-    let options = OpenOptions { progress: &cancel, previous_index: None };
+    let options = OpenOptions { progress: &cancel, ..OpenOptions::default() };
     // A dataset may be open before the first report.
     if let Err(error) = made.open_with(options) {
         assert!(matches!(error, DatasetError::Cancelled), "{error}");
