@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use forebay_synth::ArrayContainer;
-use forebay_tests::{TestDir, data, program};
+use forebay_tests::{TestDir, data, program, test_dir};
 
 /// The data that the examples name.
 fn lay_data_out(root: &Path) {

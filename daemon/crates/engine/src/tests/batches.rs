@@ -152,7 +152,7 @@ fn batch_operations_run_by_themselves_in_the_stage_benchmark() {
     alone.keep_inputs().unwrap();
     for threads in [1, 2] {
         let run = alone.batches(threads).unwrap();
-        assert!(run.samples > 0 && run.samples % 8 == 0, "{run:?}");
+        assert!(run.samples > 0 && run.samples.is_multiple_of(8), "{run:?}");
         assert!(run.concurrency == threads && run.seconds > 0.0, "{run:?}");
     }
     let failing = vec![Box::new(Failing { panics: false }) as Box<dyn BatchOperation>];
