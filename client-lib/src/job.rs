@@ -55,7 +55,7 @@ pub(crate) fn check(
     }
     let own = identity(terms, placement.world_size);
     if let Some(expected) = environment.get(EXPECT_VARIABLE) {
-        check_expected(&own, expected, placement.rank)?;
+        check_expected(&own, expected, &terms.stream, placement.rank)?;
     }
     let (Some(group), Some(path)) = (group, environment.get(FOLDER_VARIABLE)) else {
         return Ok(());
@@ -70,7 +70,20 @@ pub(crate) fn check(
     Ok(())
 }
 
-fn check_expected(own: &Identity, expected: &str, rank: u32) -> Result<(), Error> {
+/// Checks what is expected of every stream and of this one: `STREAM:KEY=VALUE,...`, several separated by `;`.
+fn check_expected(own: &Identity, expected: &str, stream: &str, rank: u32) -> Result<(), Error> {
+    for part in expected.split(';') {
+        let named = part.split_once(':').filter(|(name, _)| !name.contains('='));
+        match named {
+            Some((name, part)) if name.trim() == stream => check_part(own, part, rank)?,
+            Some(_) => {}
+            None => check_part(own, part, rank)?,
+        }
+    }
+    Ok(())
+}
+
+fn check_part(own: &Identity, expected: &str, rank: u32) -> Result<(), Error> {
     let expected: Identity = expected
         .parse()
         .map_err(|error| Error::Config(format!("{EXPECT_VARIABLE} is invalid: {error}")))?;

@@ -169,6 +169,10 @@ fn what_the_launcher_expects_is_what_check_prints() {
         .unwrap_or_else(|| panic!("{plan:?}"))
         .trim()
         .to_owned();
+    // The ranks here have configurations of other names.
+    let (stream, expected) = expected.split_once(':').unwrap();
+    assert_eq!(stream, "train");
+    let expected = format!("another:samples=1;{expected}");
     let expect = [("FOREBAY_EXPECT", expected.as_str())];
     for rank in 0..2 {
         let finished = program::finish(job.start("expected", &job.text, rank, &expect));

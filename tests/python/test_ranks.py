@@ -224,6 +224,26 @@ def test_a_rank_without_a_loader_is_named_and_hangs_nobody(config, run_ranks):
         assert "order.seed is 3 on rank 0 and 4 on rank 1" in said[0]["error"], said
 
 
+def test_a_store_that_is_gone_ends_no_later_epoch(config, run_ranks):
+    if run_ranks.kind == "torch":
+        pytest.skip("a process group of two needs both")
+    script = """
+        import json, os, sys
+        import forebay
+
+        [[configs, _]] = json.loads(sys.argv[1])
+        loader = forebay.Loader(configs[0])
+
+        def gone(*_):
+            raise RuntimeError("the store is gone")
+
+        loader._comparison._store = type("Gone", (), {"add": gone, "check": gone, "get": gone, "set": gone})()
+        print(json.dumps({"ids": len([1 for _ in loader])}), flush=True)
+    """
+    [(said, _)] = run_ranks([([config(size=4)], {})], script=script, ranks=(0,), FOREBAY_RANKS_WAIT="0.2")
+    assert said[0]["ids"] == 5
+
+
 def test_processes_of_one_rank_are_compared_too(config, run_ranks):
     # Tensor parallelism: both processes hold parts of rank 0 of a world of 2; the other rank does not come.
     script = RANKS.replace("**options", "rank=0, world_size=2, **options")

@@ -31,14 +31,19 @@ fn each_key_that_differs_is_named_with_values_and_ranks() {
 
 #[test]
 fn an_expectation_may_state_some_keys_only() {
-    check_expected(&stream(5, 1), "order.seed=1", 0).unwrap();
-    check_expected(&stream(5, 1), &stream(5, 1).to_string(), 0).unwrap();
-    let error = check_expected(&stream(5, 1), "samples=6, order.seed=1,x=2", 3).unwrap_err();
+    let check = |expected: &str, rank| check_expected(&stream(5, 1), expected, "train", rank);
+    check("order.seed=1", 0).unwrap();
+    check(&stream(5, 1).to_string(), 0).unwrap();
+    let error = check("samples=6, order.seed=1,x=2", 3).unwrap_err();
     let error = error.to_string();
     for part in ["rank 3", "samples is 5 and 6 is expected; x is absent and 2 is expected"] {
         assert!(error.contains(part), "{error}");
     }
-    assert!(check_expected(&stream(5, 1), "nonsense", 0).is_err());
+    assert!(check("nonsense", 0).is_err());
+    // Of several streams of a job, each has its own.
+    check("val:samples=6; train:samples=5;order.seed=1", 0).unwrap();
+    assert!(check("val:samples=5;train:samples=6", 0).is_err());
+    assert!(check("val:samples=6;order.seed=2", 0).is_err());
 }
 
 #[test]

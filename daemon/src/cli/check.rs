@@ -69,7 +69,7 @@ fn as_json(launch: &Launch, world_size: u32) -> serde_json::Value {
             "name": stream.name(),
             "samples": stream.sample_count(),
             "stages": stages.collect::<Vec<_>>(),
-            "expect": stream.identity().with("world_size", world_size).to_string(),
+            "expect": expectation(stream, world_size),
             "memory_bytes": plan.total_bytes(),
             "memory_ceiling_bytes": plan.ceiling_bytes,
         })
@@ -80,6 +80,11 @@ fn as_json(launch: &Launch, world_size: u32) -> serde_json::Value {
         "cores": launch.cores,
         "quiet": launch.quiet(),
     })
+}
+
+/// What a launcher may expect of every rank of this stream.
+fn expectation(stream: &Stream, world_size: u32) -> String {
+    format!("{}:{}", stream.name(), stream.identity().with("world_size", world_size))
 }
 
 /// A tensor of batches of so many rows: type, shape and bytes, also as it is after a GPU has finished it.
@@ -172,7 +177,7 @@ fn describe(
             format_bytes(plan.scratch_bytes)
         ),
     );
-    line("FOREBAY_EXPECT", stream.identity().with("world_size", world_size).to_string());
+    line("FOREBAY_EXPECT", expectation(stream, world_size));
     lines.push("  quiet".to_owned());
     lines.extend(isolation_lines(&launch.quiet()).map(|item| format!("  {item}")));
     lines.push(String::new());

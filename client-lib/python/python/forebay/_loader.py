@@ -122,7 +122,7 @@ class Loader:
 
     def _begin(self) -> Iterator[dict[str, Any]]:
         # A rank that was late has stated its stream meanwhile.
-        if self._comparison is not None and self._comparison.look():
+        if self._comparison is not None and self._comparison.look_again():
             self._comparison = None
         if self._newest is not None and self._session.state(0) == self._newest[1]:
             # No batch was taken from it. Lightning calls `iter` once only to check that it works.

@@ -77,6 +77,16 @@ class RankComparison:
             raise ConfigError(_forebay.describe_differences(members) or "the ranks of this job do not share one stream")
         return self._count("ranks") >= self._world_size
 
+    def look_again(self) -> bool:
+        """As :meth:`look`, long after the start: True as well where the store is gone with its process group."""
+        try:
+            return self.look()
+        except ConfigError:
+            raise
+        except Exception as error:
+            _log.debug("the ranks' key-value store is gone: %s", error)
+            return True
+
     def wait(self, limit: float) -> bool:
         """Waits for the other ranks up to so many seconds, then warns. True: all have stated the same stream."""
         waited, delay, last = 0.0, FIRST_DELAY, time.monotonic()
