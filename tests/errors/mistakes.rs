@@ -71,16 +71,10 @@ fn data_that_cannot_be_used_is_named() {
     let images = dir.path("images");
     let config = dir.image_stream(8, 2, "");
     assert!(check(&dir, &config).status.success());
-    let above = program::run(
-        dir.forebay(&["check"])
-            .arg(&config)
-            .arg("--set")
-            .arg(format!("dataset.path={:?}", dir.path(""))),
-    );
-    assert_refused(
-        &above,
-        &["train.toml", &format!("dataset.path = {images:?}"), "nested_classes"],
-    );
+    data::images(&dir.path("all/train"), 8, 2);
+    let above = dir.config("above.toml", &data::image_config(&dir.path("all"), ""));
+    let meant = format!("dataset.path = {:?}", dir.path("all/train"));
+    assert_refused(&check(&dir, &above), &["above.toml:", &meant, "nested_classes"]);
     let few = program::run(dir.forebay(&["check", "--set", "batch.size=9"]).arg(&config));
     assert_refused(&few, &["batch.size", "8"]);
     let first = images.join("class-000/00000000.jpg");
@@ -196,7 +190,7 @@ fn check_shows_the_classes_and_warns_of_empty_ones_and_of_hidden_folders() {
     let clean = check(&dir, &config);
     let classes = plan(&clean, "classes ");
     assert_eq!(classes.as_deref(), Some("2, class-000 to class-001, of 4 samples each"));
-    assert_eq!((plan(&clean, "hidden"), clean.stderr.as_str()), (None, ""));
+    assert_eq!((plan(&clean, "hidden, left out"), clean.stderr.as_str()), (None, ""));
     std::fs::create_dir(images.join("empty-class")).unwrap();
     std::fs::create_dir(images.join(".ipynb_checkpoints")).unwrap();
     let finished = check(&dir, &config);

@@ -80,11 +80,6 @@ fn fetch(
     if shared.recorder.is_on() {
         record(&job, shared, lane, (begun, whole), waited, outcome.is_err());
     }
-    if let (Ok(_), Some(retries)) = (&outcome, &job.retries) {
-        retries.succeed();
-        // Others wait for the same storage.
-        shared.wake_engine();
-    }
     match outcome {
         Ok(Fetched::Units) => {
             stream.fetch.record(took);
@@ -102,10 +97,15 @@ fn fetch(
             stream.stages[0].input.put(held_up);
             slot.mark_ready(0, job.row);
             shared.wake_for(&stream.stages[0]);
+            if let Some(retries) = &job.retries {
+                retries.succeed();
+                // Others wait for the same storage.
+                shared.wake_engine();
+            }
         }
         Err(ReadFailure::Panic) => fail(&job, RowFailure::Panic, shared),
         Err(ReadFailure::Storage(error)) => {
-            // A row that waits holds no unit.
+            // It may wait for long.
             Wanted::let_go(&mut job.units);
             shared.put_off(PutOff { stream: lane.0, job, error });
         }
@@ -125,7 +125,7 @@ enum Fetched {
     ByOthers,
 }
 
-/// Reads one row's bytes.
+/// Fetches one row.
 fn read(
     reading: &Reading,
     row: &RowToRead,
@@ -136,12 +136,11 @@ fn read(
 ) -> Result<Result<Fetched, ReadFailure>, Abandoned> {
     let stream = &row.stream;
     if stream.shares_units {
-        let fetched = units::fetch(reading, row, gate, shared, scratch, waited)?;
-        let fetched = fetched.map(|row| match row {
+        let held = units::fetch(reading, row, gate, shared, scratch, waited)?;
+        return Ok(held.map_err(ReadFailure::Storage).map(|row| match row {
             Row::Waits => Fetched::ByOthers,
             Row::HoldsUnits | Row::LacksUnits => Fetched::Units,
-        });
-        return Ok(fetched.map_err(ReadFailure::Storage));
+        }));
     }
     let mut buffer = shared.spare_buffers.take();
     let length = match reading.call("opening", || stream.open_sample(row.id, scratch))? {

@@ -84,7 +84,7 @@ fn settle(mut job: FetchJob, shared: &Shared) {
 
 /// Hands a row that holds all its units to the work threads.
 pub(super) fn hand_on(job: FetchJob, held_up: Duration, shared: &Shared) {
-    let FetchJob { session, slot, row, units, .. } = job;
+    let FetchJob { session, slot, row, units, retries, .. } = job;
     let stream = &session.stream;
     let slot = &session.slots[slot];
     let mut cell = slot.cell(row);
@@ -95,4 +95,9 @@ pub(super) fn hand_on(job: FetchJob, held_up: Duration, shared: &Shared) {
     stream.stages[0].input.put(held_up);
     slot.mark_ready(0, row);
     shared.wake_for(&stream.stages[0]);
+    if let Some(retries) = retries {
+        retries.succeed();
+        // Others wait for the same storage.
+        shared.wake_engine();
+    }
 }
