@@ -21,7 +21,8 @@ use super::config_arguments::ConfigArguments;
 use super::harden::{Inherited, disable_dumping};
 use super::launch::{Launch, Rings, runtime};
 use super::logging;
-use super::serve::{access_rules, bind};
+use super::opening_watch::OpeningWatch;
+use super::serve::Listening;
 use forebay_control::{Host, accept_clients};
 use forebay_engine::LocalRank;
 use forebay_inspect::http::MetricsListener;
@@ -59,11 +60,20 @@ pub(super) fn guarded(arguments: &GuardedArguments) -> anyhow::Result<ExitCode> 
 pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
     let inherited = Inherited::find();
     disable_dumping();
+    // A start that waits for its storage says so.
+    let logging = logging::start("info");
     let configs = arguments.config.read()?;
     let metrics = MetricsListener::bind(&configs)?;
-    let launch = Launch::prepare(configs, LocalRank::from_environment(), Rings::New)
-        .map_err(|fault| anyhow::anyhow!(fault.message))?;
-    let mut place = bind(&launch, None)?;
+    let listening = Listening::of(&configs, None)?;
+    let launch = Launch::prepare(
+        configs,
+        LocalRank::from_environment(),
+        Rings::New,
+        &OpeningWatch::patient(),
+        |_| {},
+    )
+    .map_err(|fault| anyhow::anyhow!(fault.message))?;
+    let mut place = listening.bind()?;
     let program = std::env::current_exe().context("where this program lies")?;
     let mut command = Command::new(program);
     command
@@ -74,7 +84,7 @@ pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
     // It starts no thread before it is given blocking work.
     let runtime = runtime()?;
     let local = tokio::task::LocalSet::new();
-    let (status, logging) = local.block_on(&runtime, async {
+    let status = local.block_on(&runtime, async {
         // Before the command starts: a signal in between would end this process, and so kill the command instead of
         // reaching it.
         let signals = listen_for_signals()?;
@@ -83,13 +93,12 @@ pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
         // Only the command needs them; here they would stay open.
         inherited.close();
         forward_signals(signals, Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX)));
-        let logging = logging::start("info");
-        let rules = access_rules(&launch);
+        let rules = listening.rules;
         let engine = launch.start(place.path.parent(), metrics)?;
         let host = Rc::new(Host::serving(Rc::clone(&engine), RestartPolicy::Never));
-        if let Some(listener) = place.take_listener() {
+        if let Some((listener, waiting)) = place.take_listener() {
             tokio::task::spawn_local(async move {
-                if let Err(error) = accept_clients(listener, rules, host).await {
+                if let Err(error) = accept_clients(listener, waiting, rules, host).await {
                     tracing::error!(%error, "the daemon can accept no further clients");
                 }
             });
@@ -97,7 +106,7 @@ pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
         loop {
             if let Some(status) = child.try_wait()? {
                 engine.borrow().finish_lists();
-                return anyhow::Ok((status, logging));
+                return anyhow::Ok(status);
             }
             // The stream was created before the start, so a signal between the two calls is not lost.
             ended.recv().await;
