@@ -162,7 +162,7 @@ fn cast<T: Element>(bytes: &[u8], dtype: DType) -> Option<&[T]> {
     Some(unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len() / size) })
 }
 
-/// The rows of a ragged tensor, each one-dimensional.
+/// The rows of a ragged tensor, which differ in their first dimension.
 #[derive(Debug, Clone, Copy)]
 pub struct Ragged<'batch> {
     tensor: Tensor<'batch>,
@@ -179,6 +179,20 @@ impl<'batch> Ragged<'batch> {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// The dimensions of each row after the first: empty for rows of one dimension, `[4]` for boxes.
+    #[must_use]
+    pub fn row_shape(&self) -> &'batch [u64] {
+        &self.tensor.spec().row_shape
+    }
+
+    /// The first dimension of one row; `None` past the last row.
+    #[must_use]
+    pub fn row_len(&self, row: usize) -> Option<usize> {
+        // Not 0, by the layout that both sides compute.
+        let elements = usize::try_from(self.tensor.spec().row_elements()?).ok()?;
+        self.row_range(row)?.1.checked_div(elements)
     }
 
     /// The address of the table, and its number of rows `n`: `n` u64 offsets, in elements from the tensor's start, then `n`
@@ -220,7 +234,8 @@ impl<'batch> Ragged<'batch> {
         self.tensor.bytes().get(start..end)
     }
 
-    /// The elements of one row.
+    /// The elements of one row, in row-major order: [`row_len`](Self::row_len) times the elements of
+    /// [`row_shape`](Self::row_shape).
     ///
     /// # Errors
     /// [`Error::NoSuchTensor`] past the last row or when the elements have another type.

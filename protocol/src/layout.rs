@@ -21,6 +21,12 @@ pub enum LayoutError {
         /// Its dimensions, the batch's included.
         rank: usize,
     },
+    /// Ragged rows whose first dimension their length does not tell.
+    #[error("tensor `{name}` is ragged and one of its other dimensions is 0 or too large")]
+    RaggedShape {
+        /// The tensor.
+        name: String,
+    },
     /// An empty, overlong or duplicate name.
     #[error("tensor name {0:?} is empty, longer than {MAX_NAME_BYTES} bytes, or a duplicate")]
     Name(String),
@@ -74,11 +80,14 @@ impl SlotLayout {
             if name.is_empty() || name.len() > MAX_NAME_BYTES || repeated {
                 return Err(LayoutError::Name(name.clone()));
             }
-            if tensor.row_shape.len() + 1 > MAX_RANK {
-                return Err(LayoutError::TooManyDimensions {
-                    name: name.clone(),
-                    rank: tensor.row_shape.len() + 1,
-                });
+            let is_ragged = matches!(tensor.extent, Extent::Ragged { .. });
+            let rank = tensor.row_shape.len() + if is_ragged { 2 } else { 1 };
+            if rank > MAX_RANK {
+                return Err(LayoutError::TooManyDimensions { name: name.clone(), rank });
+            }
+            // The length of a row must tell its first dimension.
+            if is_ragged && tensor.row_elements().is_none_or(|elements| elements == 0) {
+                return Err(LayoutError::RaggedShape { name: name.clone() });
             }
             if let Some(finish) = &tensor.finish {
                 tensor
@@ -173,6 +182,17 @@ mod tests {
         assert_eq!(SlotLayout::new(&many, 1), Err(LayoutError::TooManyTensors(65)));
         let deep = TensorSpec::dense("deep", DType::U8, &[1; 8]);
         assert!(matches!(SlotLayout::new(&[deep], 1), Err(LayoutError::TooManyDimensions { .. })));
+        let ragged = |shape: &[u64]| TensorSpec {
+            extent: Extent::Ragged { max_row_bytes: 64, compact: false },
+            ..TensorSpec::dense("boxes", DType::F32, shape)
+        };
+        assert!(SlotLayout::new(&[ragged(&[1; 6])], 1).is_ok());
+        let rank = SlotLayout::new(&[ragged(&[1; 7])], 1);
+        assert!(matches!(rank, Err(LayoutError::TooManyDimensions { rank: 9, .. })));
+        for shape in [&[4, 0][..], &[u64::MAX, 2]] {
+            let shape = SlotLayout::new(&[ragged(shape)], 1);
+            assert!(matches!(shape, Err(LayoutError::RaggedShape { .. })));
+        }
         let huge = TensorSpec::dense("huge", DType::F64, &[u64::MAX / 4, 2]);
         assert_eq!(SlotLayout::new(&[huge], 1), Err(LayoutError::TooLarge("huge".to_owned())));
         let finish = Finish::new(DType::F32, [2, 2, 3], false, None);

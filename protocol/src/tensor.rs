@@ -24,8 +24,8 @@ pub const MAX_NAME_BYTES: usize = 64;
 pub enum Extent {
     /// Every row has the tensor's row shape; rows are contiguous.
     Dense,
-    /// Rows are one-dimensional and differ in length. They have a fixed pitch and a table in elements: first `rows`
-    /// offsets, then `rows` lengths, each a u64.
+    /// Rows differ in their first dimension. They have a fixed pitch and a table in elements: first `rows` offsets, then
+    /// `rows` lengths, each a u64.
     Ragged {
         /// The maximum size of a row: the pitch before rounding up to [`TENSOR_ALIGNMENT_BYTES`].
         max_row_bytes: u64,
@@ -41,7 +41,8 @@ pub struct TensorSpec {
     pub name: String,
     /// The type of the elements.
     pub dtype: DType,
-    /// The shape of one row in memory, without the batch dimension. Empty for ragged tensors.
+    /// The shape of one row in memory, without the batch dimension; of a ragged tensor's row, the dimensions after the
+    /// first: empty for a list of numbers, `[4]` for boxes.
     pub row_shape: Vec<u64>,
     /// The memory layout of the rows.
     pub extent: Extent,
@@ -77,6 +78,13 @@ impl TensorSpec {
                 max_row_bytes.checked_next_multiple_of(TENSOR_ALIGNMENT_BYTES)
             }
         }
+    }
+
+    /// The elements of `row_shape`: of a row, or of one step along a ragged row's first dimension; `None` when the product
+    /// overflows.
+    #[must_use]
+    pub fn row_elements(&self) -> Option<u64> {
+        self.row_shape.iter().try_fold(1_u64, |elements, dim| elements.checked_mul(*dim))
     }
 
     /// This tensor after a GPU has finished it: as the daemon announces it with `on = "cpu"`.

@@ -302,6 +302,47 @@ def test_ragged_rows_are_views_with_their_own_lengths(ragged):
             tokens[6]
 
 
+def boxes_and_features(folder, compact=False):
+    """Boxes ``[n, 4]`` of 0 to 5, and features ``[T, 2, 3]`` in Fortran order and the other byte order."""
+    for sample in range(6):
+        boxes = numpy.arange(4 * sample, dtype=numpy.float32).reshape(-1, 4)
+        features = numpy.arange(6 * (sample + 1), dtype=">i2").reshape(-1, 2, 3)
+        numpy.savez(folder / f"{sample}.npz", boxes=boxes, features=numpy.asfortranarray(features))
+    return {
+        "dataset": {"format": "npz", "path": str(folder)},
+        "order": {"shuffle": False, "epochs": 1},
+        "batch": {"size": 6},
+        "stage": [{"name": "unpack", "operations": []}],
+        "output": {
+            "boxes": {"ragged": True, "max_bytes": "4KiB", "compact": compact},
+            "features": {"ragged": True, "max_bytes": "4KiB", "dtype": "int32", "compact": compact},
+        },
+    }
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_ragged_rows_have_their_other_dimensions(tmp_path, compact):
+    with forebay.Loader(boxes_and_features(tmp_path, compact)) as loader:
+        batch = next(iter(loader))
+        boxes, features = batch["boxes"], batch["features"]
+        assert boxes.row_shape == (4,) and features.row_shape == (2, 3)
+        for kept in (boxes, boxes.copy()):
+            assert [row.shape for row in kept] == [(sample, 4) for sample in range(6)]
+            for sample, row in enumerate(kept):
+                assert numpy.array_equal(row, numpy.arange(4 * sample).reshape(-1, 4)) and row.dtype == numpy.float32
+        for sample, row in enumerate(features):
+            assert numpy.array_equal(row, numpy.arange(6 * (sample + 1)).reshape(-1, 2, 3))
+            assert row.dtype == numpy.int32 and row.base is not None
+        assert "[n, 2, 3]" in repr(features) and len(boxes.copy().values) == 4 * 15
+
+
+def test_a_ragged_sample_of_other_dimensions_is_named(tmp_path):
+    config = boxes_and_features(tmp_path)
+    numpy.savez(tmp_path / "3.npz", boxes=numpy.zeros((2, 5), numpy.float32), features=numpy.zeros((1, 2, 3), ">i2"))
+    with forebay.Loader(config) as loader, pytest.raises(forebay.Error, match=r"3\.npz.*\[2, 5\].*\[any, 4\]"):
+        next(iter(loader))
+
+
 @pytest.mark.parametrize("is_installed", [True, False])
 def test_bfloat16_has_the_type_of_ml_dtypes_or_its_bits(narrow, monkeypatch, is_installed):
     if is_installed:

@@ -71,6 +71,38 @@ fn every_example_runs() {
     }
 }
 
+/// Boxes of `[n, 4]`, as detection data has them: some samples have none.
+#[test]
+fn ragged_rows_keep_their_other_dimensions() {
+    let dir = TestDir::new();
+    data::boxes(&dir.path("boxes"), 30);
+    for compact in [false, true] {
+        let text = format!(
+            "dataset.path = {:?}\ndataset.format = \"npz\"\nbatch.size = 4\norder.epochs = 1\n\
+             batch.last = \"short\"\nstage = [{{ name = \"unpack\", operations = [] }}]\n\
+             output.boxes = {{ ragged = true, max_bytes = \"1KiB\", dtype = \"float64\", compact = {compact} }}\n",
+            dir.path("boxes").display()
+        );
+        let config = dir.config("train.toml", &text);
+        let mut loader = test_dir::loader(config.as_path(), 0, 1).attach().unwrap();
+        let mut seen = BTreeSet::new();
+        while let Some(batch) = loader.next_batch().unwrap() {
+            let ids = batch.require("index").unwrap().as_slice::<i64>().unwrap();
+            let boxes = batch.require("boxes").unwrap().ragged().unwrap();
+            assert_eq!(boxes.row_shape(), [4]);
+            for (row, id) in ids.iter().enumerate() {
+                let count = usize::try_from(id % 5).unwrap();
+                assert_eq!(boxes.row_len(row), Some(count));
+                let expected = vec![*id as f64; 4 * count];
+                assert_eq!(boxes.row::<f64>(row).unwrap(), expected);
+                seen.insert(*id);
+            }
+            assert_eq!(boxes.row_len(ids.len()), None);
+        }
+        assert_eq!(seen.len(), 30);
+    }
+}
+
 #[test]
 fn index_saves_what_later_starts_use() {
     let dir = TestDir::new();

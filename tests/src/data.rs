@@ -31,6 +31,20 @@ pub fn arrays(folder: &Path, container: ArrayContainer, count: u64) {
     generate_arrays(folder, &options, &|_, _| {}).unwrap();
 }
 
+/// `.npz` files of `boxes`, float32 `[n, 4]` with n = id % 5, all of them the sample's number.
+///
+/// # Panics
+/// When they cannot be written.
+pub fn boxes(folder: &Path, count: u16) {
+    std::fs::create_dir_all(folder).unwrap();
+    for sample in 0..count {
+        let rows = sample % 5;
+        let elements = (0..4 * rows).flat_map(|_| f32::from(sample).to_le_bytes());
+        let path = folder.join(format!("{sample:03}.npz"));
+        one_array(&path, "boxes", "<f4", &format!("({rows}, 4)"), elements.collect());
+    }
+}
+
 /// One `.npy` file whose first axis is the samples: `folder/samples.npy`.
 pub fn stack(folder: &Path, count: u64) {
     arrays(folder, ArrayContainer::NpyStack, count);
@@ -54,23 +68,27 @@ pub fn sentences(folder: &Path, count: u32) {
     std::fs::create_dir_all(folder).unwrap();
     for number in 0..count {
         let length = 1 + number % 7;
-        let header = format!("{{'descr': '<i4', 'fortran_order': False, 'shape': ({length},), }}");
-        // Magic, version and header length take 10 bytes; the whole is padded to 64 and ends in a line feed.
-        let header = format!("{header:<117}\n");
-        let mut array = b"\x93NUMPY\x01\x00".to_vec();
-        array.extend(u16::try_from(header.len()).unwrap().to_le_bytes());
-        array.extend(header.as_bytes());
-        for _ in 0..length {
-            array.extend(number.to_le_bytes());
-        }
-        let file = std::fs::File::create(folder.join(format!("{number:04}.npz"))).unwrap();
-        let mut archive = zip::ZipWriter::new(file);
-        let stored = zip::write::SimpleFileOptions::default()
-            .compression_method(zip::CompressionMethod::Stored);
-        archive.start_file("tokens.npy", stored).unwrap();
-        archive.write_all(&array).unwrap();
-        archive.finish().unwrap();
+        let elements = (0..length).flat_map(|_| number.to_le_bytes());
+        let path = folder.join(format!("{number:04}.npz"));
+        one_array(&path, "tokens", "<i4", &format!("({length},)"), elements.collect());
     }
+}
+
+/// A `.npz` file of one stored array.
+fn one_array(path: &Path, name: &str, descr: &str, shape: &str, elements: Vec<u8>) {
+    let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
+    // Magic, version and header length take 10 bytes; the whole is padded to 64 and ends in a line feed.
+    let header = format!("{header:<117}\n");
+    let mut array = b"\x93NUMPY\x01\x00".to_vec();
+    array.extend(u16::try_from(header.len()).unwrap().to_le_bytes());
+    array.extend(header.as_bytes());
+    array.extend(elements);
+    let mut archive = zip::ZipWriter::new(std::fs::File::create(path).unwrap());
+    let stored =
+        zip::write::SimpleFileOptions::default().compression_method(zip::CompressionMethod::Stored);
+    archive.start_file(format!("{name}.npy"), stored).unwrap();
+    archive.write_all(&array).unwrap();
+    archive.finish().unwrap();
 }
 
 /// A configuration over a stack of arrays, in batches of 4, without a socket: `keys` come on top.

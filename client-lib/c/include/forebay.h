@@ -264,9 +264,10 @@ typedef enum forebay_dtype_code {
 /* One tensor of a batch. `data`, `offsets` and `lengths` are valid as long as the batch; the rest is the caller's copy.
  *
  * A dense tensor is contiguous, in row-major order: shape[0] is the batch's rows.
- * A ragged tensor, whose rows are one-dimensional and differ in length, has rank 1, and shape[0] elements in the region of
- * its rows, gaps included. Row i begins offsets[i] elements after `data` and has lengths[i] elements; both arrays have an
- * entry for each row of the batch. */
+ * A ragged tensor, whose rows differ in their first dimension, has rank 1, and shape[0] elements in the region of its rows,
+ * gaps included. Row i begins offsets[i] elements after `data` and has lengths[i] elements; both arrays have an entry for
+ * each row of the batch. The other dimensions of a row are the first `row_rank` of row_shape: none for a list of numbers,
+ * 4 for boxes; lengths[i] divided by their product is the first dimension. */
 typedef struct forebay_tensor {
     size_t size;                       /* set by FOREBAY_TENSOR_INIT */
     void *data;                        /* aligned to 256 bytes */
@@ -277,11 +278,13 @@ typedef struct forebay_tensor {
     const uint64_t *lengths;           /* in elements; NULL: the tensor is dense */
     forebay_dtype dtype;
     int32_t rank;
+    int32_t row_rank;                    /* of row_shape; 0 for a dense tensor */
+    int64_t row_shape[FOREBAY_MAX_RANK]; /* of a ragged tensor's rows, without the first; 0 beyond `row_rank` */
     int channels_last; /* 1: rows are height, width, channels, and [output] says NHWC */
     char name[FOREBAY_MAX_NAME_BYTES + 1];
 } forebay_tensor;
 
-#define FOREBAY_TENSOR_INIT {sizeof(forebay_tensor), 0, 0, {0}, {0}, 0, 0, {0, 0, 0}, 0, 0, {0}}
+#define FOREBAY_TENSOR_INIT {sizeof(forebay_tensor), 0, 0, {0}, {0}, 0, 0, {0, 0, 0}, 0, 0, {0}, 0, {0}}
 
 /* Fills *tensor with the tensor at an index below tensor_count. Names, types and indices are the same for all batches of a
  * loader. */

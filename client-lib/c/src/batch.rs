@@ -68,6 +68,8 @@ pub struct TensorInfo {
     pub lengths: *const u64,
     pub dtype: ElementType,
     pub rank: i32,
+    pub row_rank: i32,
+    pub row_shape: [i64; MAX_RANK],
     pub channels_last: c_int,
     pub name: [c_char; MAX_NAME_BYTES + 1],
 }
@@ -103,8 +105,14 @@ fn describe(tensor: Tensor<'_>) -> Result<TensorInfo, Failure> {
         // The product is at most the bytes of the slot, but for a tensor without elements.
         stride = stride.saturating_mul(shape[place]);
     }
+    let mut row_shape = [0; MAX_RANK];
+    let mut row_rank = 0;
     let (offsets, lengths) = match tensor.ragged() {
         Some(ragged) => {
+            for (place, extent) in row_shape.iter_mut().zip(ragged.row_shape()) {
+                *place = i64::try_from(*extent).map_err(too_large)?;
+                row_rank += 1;
+            }
             let (table, lengths_at) = ragged.table();
             // Both halves of the table lie inside the slot.
             (table.cast_const(), table.wrapping_add(lengths_at).cast_const())
@@ -127,6 +135,8 @@ fn describe(tensor: Tensor<'_>) -> Result<TensorInfo, Failure> {
         dtype: ElementType::of(tensor.dtype()),
         // At most MAX_RANK.
         rank: i32::try_from(rank).unwrap_or(0),
+        row_rank,
+        row_shape,
         channels_last: tensor.spec().channels_last.into(),
         name,
     })

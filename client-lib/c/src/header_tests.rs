@@ -72,7 +72,7 @@ fn the_compiler_reads_the_header_as_this_crate_means_it() {
         tensor_count is_last_of_epoch);
     ask_struct!(question, "forebay_dtype", ElementType: code bits lanes);
     ask_struct!(question, "forebay_tensor", TensorInfo: size data bytes shape strides offsets lengths dtype rank
-        channels_last name);
+        row_rank row_shape channels_last name);
 
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("question.c");

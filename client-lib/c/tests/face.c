@@ -374,6 +374,27 @@ static void forked(void)
     CHECK(forebay_loader_close(loader) == FOREBAY_OK);
 }
 
+/* Boxes of [n, 4], all numbers the sample's, n = id % 5. */
+static void boxes(void)
+{
+    forebay_loader *loader = open_from(NULL);
+    forebay_batch *batch = take(loader);
+    forebay_tensor index = FOREBAY_TENSOR_INIT, boxes = FOREBAY_TENSOR_INIT;
+    uint64_t place;
+    int64_t row;
+    CHECK(forebay_batch_find_tensor(batch, "index", &index) == FOREBAY_OK && index.row_rank == 0);
+    CHECK(forebay_batch_find_tensor(batch, "boxes", &boxes) == FOREBAY_OK && boxes.rank == 1 && boxes.row_rank == 1);
+    CHECK(boxes.row_shape[0] == 4 && boxes.row_shape[1] == 0);
+    for (row = 0; row < index.shape[0]; ++row) {
+        int64_t id = ((const int64_t *)index.data)[row];
+        CHECK((int64_t)boxes.lengths[row] == 4 * (id % 5));
+        for (place = 0; place < boxes.lengths[row]; ++place)
+            CHECK(((const float *)boxes.data)[boxes.offsets[row] + place] == (float)id);
+    }
+    print_ids(batch);
+    CHECK(forebay_batch_release(batch) == FOREBAY_OK && forebay_loader_close(loader) == FOREBAY_OK);
+}
+
 int main(int count, char **words)
 {
     static const struct {
@@ -381,7 +402,7 @@ int main(int count, char **words)
         void (*run)(void);
     } scenarios[] = {{"resume", resume},   {"epochs", epochs}, {"arguments", arguments}, {"refused", refused},
                      {"waits", waits},     {"held", held},     {"killed", killed},
-                     {"forked", forked},   {"json", from_text}, {"streams", streams}};
+                     {"forked", forked},   {"json", from_text}, {"streams", streams}, {"boxes", boxes}};
     size_t place;
     CHECK(count == 3);
     target = words[2];

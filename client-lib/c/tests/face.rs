@@ -298,6 +298,19 @@ fn a_wait_is_ended_by_the_callback_and_by_a_close() {
     scenario(&dir, "waits", &config);
 }
 
+#[test]
+fn ragged_rows_have_their_other_dimensions() {
+    let dir = TestDir::new();
+    data::boxes(&dir.path("boxes"), 12);
+    let text = format!(
+        "dataset.path = {:?}\ndataset.format = \"npz\"\nbatch.size = 8\nstage = [{{ name = \"copy\", operations = [] }}]\n\
+         output.boxes = {{ ragged = true, max_bytes = \"64B\" }}\n",
+        dir.path("boxes").display()
+    );
+    let config = dir.config("boxes.toml", &text);
+    assert_eq!(numbers(&scenario(&dir, "boxes", &config)), expected_ids(&config, 1)[..8]);
+}
+
 /// A batch outlives its loader; an epoch goes on over the death of its daemon; a forked child can neither take nor return.
 #[test]
 fn what_ends_beside_a_batch_or_an_epoch_changes_neither() {

@@ -14,7 +14,7 @@ use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray};
 use pyo3::PyTypeInfo;
 use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString};
+use pyo3::types::{PyDict, PyString, PyTuple};
 
 /// Holds a batch's slot on behalf of arrays.
 #[pyclass(frozen, module = "forebay._forebay")]
@@ -26,7 +26,8 @@ pub(crate) struct Slot {
 struct Column {
     name: Py<PyString>,
     dtype: Py<PyArrayDescr>,
-    is_ragged: bool,
+    /// The dimensions of a ragged tensor's rows after the first.
+    ragged_shape: Option<Py<PyTuple>>,
 }
 
 /// Makes the dicts of one session.
@@ -45,7 +46,10 @@ impl Collector {
             Ok(Column {
                 name: PyString::intern(py, &spec.name).unbind(),
                 dtype: numpy_type(py, spec.dtype)?.unbind(),
-                is_ragged: matches!(spec.extent, Extent::Ragged { .. }),
+                ragged_shape: match spec.extent {
+                    Extent::Ragged { .. } => Some(PyTuple::new(py, &spec.row_shape)?.unbind()),
+                    Extent::Dense => None,
+                },
             })
         });
         Ok(Self {
@@ -65,8 +69,8 @@ impl Collector {
         let slot = Bound::new(py, Slot { _batch: batch.clone() })?;
         for (tensor, column) in batch.tensors().zip(&self.columns) {
             let dtype = column.dtype.bind(py);
-            let value = match tensor.ragged() {
-                Some(ragged) if column.is_ragged => {
+            let value = match (tensor.ragged(), &column.ragged_shape) {
+                (Some(ragged), Some(row_shape)) => {
                     let size = dtype.itemsize().max(1);
                     let elements = to_intp(tensor.length_bytes() / size)?;
                     let rows = to_intp(ragged.len())?;
@@ -82,7 +86,7 @@ impl Collector {
                             view(&slot, int64, &mut [rows], table.add(lengths_at).cast())?,
                         )
                     };
-                    self.ragged_class.bind(py).call1((values, offsets, lengths))?
+                    self.ragged_class.bind(py).call1((values, offsets, lengths, row_shape))?
                 }
                 _ => {
                     let mut dims = [0; 8];

@@ -192,7 +192,8 @@ fn to_arrays(py: Python<'_>, batch: DeviceBatch) -> PyResult<Bound<'_, PyDict>> 
                 Array::new(&batch, DeviceBatch::address(view), DType::I64, vec![batch.rows()])
             };
             let values = Array::new(&batch, at, spec.dtype, vec![elements]);
-            let ragged = ragged_class.call1((values, column(&offsets), column(&lengths)))?;
+            let parts = (values, column(&offsets), column(&lengths), spec.row_shape.clone());
+            let ragged = ragged_class.call1(parts)?;
             dict.set_item(&spec.name, ragged)?;
         } else {
             let mut shape = vec![batch.rows()];

@@ -103,6 +103,17 @@ pub(super) fn profile(config: Config, json: bool) -> anyhow::Result<ExitCode> {
         })?;
         stages.push(judge(&stage.name, configured, runs, granted));
     }
+    if stream.has_batch_operations() {
+        let runs = doubling(
+            (share.threads * 2).max(4),
+            |_| true,
+            |threads| {
+                show("batch.operations", threads);
+                alone.batches(threads)
+            },
+        )?;
+        stages.push(judge_batches(runs, granted));
+    }
     if shows {
         eprint!("\r\x1b[K");
     }
@@ -170,6 +181,17 @@ fn judge(name: &str, configured: Option<u32>, runs: Vec<StageRun>, cores: f64) -
         .is_some_and(|two| two[1].samples_per_second >= STILL_SCALES * two[0].samples_per_second);
     let sentence = sentence(name, enough, still_scales, cores);
     StageProfile { name: name.to_owned(), configured, concurrency, still_scales, runs, sentence }
+}
+
+/// The operations on complete batches, which have no `concurrency` of their own.
+fn judge_batches(runs: Vec<StageRun>, cores: f64) -> StageProfile {
+    let judged = judge("batch.operations", None, runs, cores);
+    let fastest = judged.runs.iter().map(|run| run.samples_per_second).fold(0.0, f64::max);
+    let sentence = format!(
+        "`{}` gives {fastest:.0} samples/s at most, on the work threads of all stages",
+        judged.name
+    );
+    StageProfile { sentence, ..judged }
 }
 
 fn sentence(name: &str, enough: Option<&RunProfile>, still_scales: bool, cores: f64) -> String {
@@ -283,6 +305,9 @@ mod tests {
         let sleepy = judge("sleepy", None, runs(&[200.0, 400.0, 800.0, 1590.0], 1e-5), 2.0);
         assert_eq!((sleepy.concurrency, sleepy.still_scales), (8, true));
         assert!(sleepy.sentence.contains("8 or more"), "{}", sleepy.sentence);
+        let batches = judge_batches(runs(&[200.0, 400.0], 1e-5), 2.0);
+        assert!(batches.sentence.contains("400 samples/s at most"), "{}", batches.sentence);
+        assert!(!batches.sentence.contains("concurrency"), "{}", batches.sentence);
     }
 
     #[test]

@@ -1,38 +1,49 @@
 """Fields whose rows differ in length."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 
 class Ragged:
-    """A field whose rows are one-dimensional and differ in length.
+    """A field whose rows differ in their first dimension, such as tokens (``[n]``) or boxes (``[n, 4]``).
 
-    Row ``i`` is ``values[offsets[i] : offsets[i] + lengths[i]]``; ``ragged[i]`` returns it as a view. Rows need not be
-    contiguous: elements of ``values`` between them are not data.
+    ``ragged[i]`` returns row ``i`` as a view: ``values[offsets[i] : offsets[i] + lengths[i]]`` in the shape
+    ``(-1, *row_shape)``. Rows need not be contiguous: elements of ``values`` between them are not data.
 
     Attributes:
         values: one-dimensional, the region of the rows.
         offsets: int64, the start of each row in ``values``.
         lengths: int64, the number of elements of each row.
+        row_shape: the dimensions of each row after the first; empty for rows of one dimension.
     """
 
-    __slots__ = ("lengths", "offsets", "values")
+    __slots__ = ("lengths", "offsets", "row_shape", "values")
 
-    def __init__(self, values: Any, offsets: Any, lengths: Any) -> None:
+    def __init__(self, values: Any, offsets: Any, lengths: Any, row_shape: Iterable[int] = ()) -> None:
         self.values = values
         self.offsets = offsets
         self.lengths = lengths
+        self.row_shape = tuple(row_shape)
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def __getitem__(self, row: int) -> Any:
         start = int(self.offsets[row])
-        return self.values[start : start + int(self.lengths[row])]
+        elements = self.values[start : start + int(self.lengths[row])]
+        if not self.row_shape:
+            return elements
+        # Not -1: a row may have no elements.
+        return elements.reshape((len(elements) // math.prod(self.row_shape), *self.row_shape))
 
     def __iter__(self) -> Iterator[Any]:
         for row in range(len(self)):
             yield self[row]
+
+    def _elements(self) -> list[Any]:
+        """Each row in one dimension."""
+        return [row.reshape(-1) for row in self]
 
     def copy(self) -> "Ragged":
         """A copy with contiguous rows."""
@@ -41,16 +52,17 @@ class Ragged:
         if hasattr(self.values, "at"):  # JAX, which has a `clone` as well
             import jax
 
-            values = jax.numpy.concatenate(list(self)) if len(self) else self.values[:0]
+            values = jax.numpy.concatenate(self._elements()) if len(self) else self.values[:0]
         elif hasattr(self.values, "clone"):  # PyTorch
             import torch
 
-            values = torch.cat(list(self)) if len(self) else self.values[:0].clone()
+            values = torch.cat(self._elements()) if len(self) else self.values[:0].clone()
         else:
             import numpy
 
-            values = numpy.concatenate(list(self)) if len(self) else self.values[:0].copy()
-        return Ragged(values, ends - lengths, lengths)
+            values = numpy.concatenate(self._elements()) if len(self) else self.values[:0].copy()
+        return Ragged(values, ends - lengths, lengths, self.row_shape)
 
     def __repr__(self) -> str:
-        return f"Ragged({len(self)} rows of {self.values.dtype})"
+        shape = "".join(f", {side}" for side in self.row_shape)
+        return f"Ragged({len(self)} rows of {self.values.dtype}{f' [n{shape}]' if shape else ''})"

@@ -116,7 +116,7 @@ class DeviceTensors:
             if ragged:
                 self._wanted.append(([capacities[index] // dtype.itemsize], dtype))
                 self._wanted.append(([2 * tables[index]], torch.int64))
-                self._makers.append((name, _ragged(index, place, tables[index], dtype.itemsize)))
+                self._makers.append((name, _ragged(index, place, tables[index], dtype.itemsize, row_shape)))
             else:
                 self._wanted.append(([batch_size, *row_shape], dtype))
                 self._makers.append((name, _dense(place, batch_size, channels_last and len(row_shape) == 3)))
@@ -177,13 +177,16 @@ def _dense(place: int, batch_size: int, channels_last: bool) -> Callable[[list[A
     return make
 
 
-def _ragged(index: int, place: int, table_rows: int, itemsize: int) -> Callable[[list[Any], int, list[int]], Any]:
+def _ragged(
+    index: int, place: int, table_rows: int, itemsize: int, row_shape: list[int]
+) -> Callable[[list[Any], int, list[int]], Any]:
     def make(tensors: list[Any], rows: int, length_bytes: list[int]) -> Any:
         values, table = tensors[place], tensors[place + 1]
         return Ragged(
             values.narrow(0, 0, length_bytes[index] // itemsize),
             table.narrow(0, 0, rows),
             table.narrow(0, table_rows, rows),
+            row_shape,
         )
 
     return make

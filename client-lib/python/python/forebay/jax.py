@@ -158,7 +158,7 @@ def _convert(value: Any, place: Callable[[Any], Any]) -> Any:
             f"a ragged field's region has {value.values.size} elements, more than JAX's int32 offsets reach; set "
             "jax_enable_x64, or lower max_bytes or batch.size"
         )
-    return Ragged(place(value.values), place(value.offsets), place(value.lengths))
+    return Ragged(place(value.values), place(value.offsets), place(value.lengths), value.row_shape)
 
 
 def _copy_for_jax(array: Any) -> Any:

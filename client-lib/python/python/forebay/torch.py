@@ -123,6 +123,7 @@ def _converter(dtype: str, ragged: bool, channels_last: bool) -> Callable[[Any],
             convert(field.values),
             torch.from_numpy(field.offsets),
             torch.from_numpy(field.lengths),
+            field.row_shape,
         )
     if channels_last:
         return lambda array: _to_channels_last(convert(array))

@@ -13,13 +13,24 @@ impl Config {
     ///
     /// Left out is what a continued run may change: batch size, `last`, epochs, world, threads, memory, paths, hosts, and
     /// who finishes an image: the bytes are the same.
-    pub fn fingerprint(&self) -> [u8; 32] {
+    ///
+    /// `batch_operations` are the name and the arguments of each operation on complete batches, in order.
+    pub fn fingerprint<'o>(
+        &self,
+        batch_operations: impl IntoIterator<Item = (&'o str, String)>,
+    ) -> [u8; 32] {
         let mut hashers: [_; CONFIG_PARTS.len()] = CONFIG_PARTS.map(blake3::Hasher::new_derive_key);
         let [seed, shuffle, operations, output] = &mut hashers;
         seed.update(&self.order.seed.to_le_bytes());
         shuffle.update(&[u8::from(self.order.shuffle)]);
         for operation in self.stages.iter().flat_map(|stage| &stage.operations) {
             update_with_value(operations, &operation.value);
+        }
+        for (name, arguments) in batch_operations {
+            // No kind of value: none of the operations above can be taken for it.
+            operations.update(b"B");
+            update_with_text(operations, name);
+            update_with_text(operations, &arguments);
         }
         let mut fields: Vec<_> = self.output.iter().collect();
         fields.sort_by(|left, right| left.field.cmp(&right.field));
@@ -107,7 +118,32 @@ mod tests {
         let overrides: Vec<Override> =
             arguments.iter().map(|argument| Override::from_argument(argument).unwrap()).collect();
         let config = Config::from_json("x", Path::new("/base"), &dict, &overrides).unwrap();
-        config.fingerprint()
+        config.fingerprint([])
+    }
+
+    #[test]
+    fn batch_operations_and_their_arguments_change_the_part_of_operations() {
+        let dict =
+            serde_json::json!({ "preset": "imagenet-train", "dataset": { "path": "images" } });
+        let config = Config::from_json("x", Path::new("/base"), &dict, &[]).unwrap();
+        let of = |operations: &[(&'static str, &str)]| {
+            let operations = operations.iter().map(|(name, text)| (*name, (*text).to_owned()));
+            config.fingerprint(operations.collect::<Vec<_>>())
+        };
+        let lists: [&[_]; 6] = [
+            &[],
+            &[("mixup", "")],
+            &[("mixup", "alpha = 1")],
+            &[("mixupalpha", " = 1")],
+            &[("mixup", "alpha = 1"), ("cutmix", "")],
+            &[("cutmix", ""), ("mixup", "alpha = 1")],
+        ];
+        let prints = lists.map(of);
+        for (place, print) in prints.iter().enumerate() {
+            assert!(!prints[..place].contains(print), "{:?}", lists[place]);
+            let others = |print: &[u8; 32]| [&print[..16], &print[24..]].concat();
+            assert_eq!(others(print), others(&prints[0]), "only `operations` differs");
+        }
     }
 
     #[test]

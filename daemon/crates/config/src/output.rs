@@ -45,7 +45,7 @@ keys! {
         pub std: Vec<f64>, "0–1", absent("none");
         /// images only; `"gpu"`: rows stay bytes, and the client's GPU makes them what the other keys say; see below
         pub on: FinishedOn, "", default(FinishedOn::Cpu);
-        /// rows differ in length; they lie at fixed pitch with a table of offsets and lengths
+        /// rows differ in their first dimension, as tokens `[n]` and boxes `[n, 4]` do; the other dimensions are the first sample's
         pub ragged: bool, "", default(false);
         /// the longest row; a longer one is a bad sample
         pub max_bytes: SomeBytes, "bytes", absent("required if ragged");

@@ -32,8 +32,9 @@ use super::session::{Session, SessionEnd};
 use super::stall::StallWatch;
 use super::stream::Stream;
 use super::tick::{SessionsSeen, Tick};
+use super::units::Units;
 use super::waker::Waker;
-use super::work::SessionWork;
+use super::work::{FetchJob, SessionWork};
 use forebay_observe::{Clock, History, WaitLog};
 
 /// The engine, shared by the tasks of its thread.
@@ -48,6 +49,8 @@ pub struct Engine {
     /// The work of ended sessions until their last row is finished: rows that wait hold bytes of the gate.
     ending: Vec<Arc<SessionWork>>,
     next_session: u64,
+    /// By stream: the blocks that its samples share, if they do.
+    units: Vec<Option<Arc<Units<FetchJob>>>>,
     pub(crate) gate: Arc<ByteGate>,
     pool: Pool,
     waker: Arc<Waker>,
@@ -120,6 +123,7 @@ impl Engine {
     pub fn advance_all(&mut self) {
         self.gate.grant();
         self.handle_put_off();
+        self.tend_units();
         self.reap_ending();
         let rows_finished = self.pool.shared.rows_finished.load(Ordering::Relaxed);
         let numbers: Vec<u64> = self.sessions.keys().copied().collect();
@@ -130,6 +134,24 @@ impl Engine {
                 let signs = session.stream.outages.signs();
                 session.ring.show_progress(rows_finished.wrapping_add(signs));
             }
+        }
+    }
+
+    /// Admits rows again whose unit was not read, and gives bytes back that are kept for rows to come where a row waits.
+    fn tend_units(&mut self) {
+        for units in self.units.iter().flatten() {
+            for job in units.take_returned() {
+                let slot = &job.session.slots[job.slot];
+                match self.sessions.get_mut(&job.session.number) {
+                    Some(session) if !slot.is_cancelled() => session.admit_again(job),
+                    _ => {
+                        slot.finish_row(job.row, false);
+                    }
+                }
+            }
+        }
+        while self.gate.is_awaited() && self.units.iter().flatten().any(|units| units.evict()) {
+            self.gate.grant();
         }
     }
 
@@ -220,7 +242,7 @@ impl Engine {
     pub(crate) fn samples_in_a_call(&self) -> Vec<forebay_protocol::ids::SampleId> {
         let reads = self.readings.iter().flatten().flatten().filter_map(|read| read.snapshot());
         let calls = reads.filter(|read| matches!(read.doing, super::reading::Doing::Call(..)));
-        calls.map(|read| read.job.id).collect()
+        calls.map(|read| read.id).collect()
     }
 
     /// Whether work is under way. Otherwise no ticks are needed: a client that runs out of batches rings.

@@ -5,15 +5,18 @@
 //! only from the page cache: a read that may hang must not write into a row. Which rows are read, and when one whose read
 //! failed or hangs is read again, is decided on the engine thread (`core/lane.rs`, `core/retrying.rs`).
 
+mod units;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::gate::ByteGate;
 use super::pool::Shared;
-use super::reading::{Abandoned, Reading, RowToRead};
+use super::reading::{Abandoned, Reading, Row, RowToRead};
 use super::retry_queue::PutOff;
 use super::stream::ReadScratch;
+use super::units::Wanted;
 use super::work::{FetchJob, RowFailure};
 use forebay_observe::recorder::{Kind, Track, What};
 use forebay_source::storage::StorageError;
@@ -59,26 +62,33 @@ fn fetch(
         }
         return Ok(());
     }
-    let mut outcome = Ok(None);
-    if !read_direct(reading, row, scratch)? {
+    let mut outcome = Ok(Fetched::InPlace);
+    if stream.shares_units || !read_direct(reading, row, scratch)? {
         // A panic ends the row, as it does in a work thread: a row that is never finished would keep its slot for ever.
         let read = AssertUnwindSafe(|| read(reading, row, gate, shared, scratch, &mut waited));
-        outcome = catch_unwind(read).unwrap_or(Ok(Err(ReadFailure::Panic)))?.map(Some);
+        outcome = catch_unwind(read).unwrap_or(Ok(Err(ReadFailure::Panic)))?;
+    }
+    if matches!(outcome, Ok(Fetched::ByOthers)) {
+        return Ok(());
     }
     let whole = stream.clock.elapsed(begun);
     let held_up = waited.map_or(Duration::ZERO, |(_, held_up)| held_up);
     let took = whole.saturating_sub(held_up);
-    let Some((job, permit)) = reading.finish(took)? else {
+    let Some((mut job, permit)) = reading.finish(took)? else {
         return Ok(());
     };
     if shared.recorder.is_on() {
         record(&job, shared, lane, (begun, whole), waited, outcome.is_err());
     }
     match outcome {
-        Ok(buffer) => {
+        Ok(Fetched::Units) => {
+            stream.fetch.record(took);
+            units::hand_on(job, held_up, shared);
+        }
+        Ok(fetched) => {
             let slot = &job.session.slots[job.slot];
             stream.fetch.record(took);
-            if let Some(buffer) = buffer {
+            if let Fetched::Bytes(buffer) = fetched {
                 let mut cell = slot.cell(job.row);
                 (cell.task.bytes, cell.task.in_place) = (buffer, None);
                 cell.task.part_ends.clone_from(&scratch.part_ends);
@@ -94,12 +104,28 @@ fn fetch(
             }
         }
         Err(ReadFailure::Panic) => fail(&job, RowFailure::Panic, shared),
-        Err(ReadFailure::Storage(error)) => shared.put_off(PutOff { stream: lane.0, job, error }),
+        Err(ReadFailure::Storage(error)) => {
+            // It may wait for long.
+            Wanted::let_go(&mut job.units);
+            shared.put_off(PutOff { stream: lane.0, job, error });
+        }
     }
     Ok(())
 }
 
-/// Reads one row's bytes.
+/// How a row was fetched.
+enum Fetched {
+    /// Read directly into its row.
+    InPlace,
+    /// Its bytes.
+    Bytes(Vec<u8>),
+    /// It holds the units that it needs.
+    Units,
+    /// It waits for units that other rows read, which hand it on.
+    ByOthers,
+}
+
+/// Fetches one row.
 fn read(
     reading: &Reading,
     row: &RowToRead,
@@ -107,8 +133,15 @@ fn read(
     shared: &Shared,
     scratch: &mut ReadScratch,
     waited: &mut Option<(Instant, Duration)>,
-) -> Result<Result<Vec<u8>, ReadFailure>, Abandoned> {
+) -> Result<Result<Fetched, ReadFailure>, Abandoned> {
     let stream = &row.stream;
+    if stream.shares_units {
+        let held = units::fetch(reading, row, gate, shared, scratch, waited)?;
+        return Ok(held.map_err(ReadFailure::Storage).map(|row| match row {
+            Row::Waits => Fetched::ByOthers,
+            Row::HoldsUnits | Row::LacksUnits => Fetched::Units,
+        }));
+    }
     let mut buffer = shared.spare_buffers.take();
     let length = match reading.call("opening", || stream.open_sample(row.id, scratch))? {
         Ok(length) => length,
@@ -116,7 +149,7 @@ fn read(
     };
     *waited = Some(reading.wait_for_bytes(|| gate.acquire(&row.age, length)));
     let read = reading.call("reading", || stream.read_sample(scratch, &mut buffer))?;
-    Ok(read.map(|()| buffer).map_err(ReadFailure::Storage))
+    Ok(read.map(|()| Fetched::Bytes(buffer)).map_err(ReadFailure::Storage))
 }
 
 /// Reads an array that needs no work directly into its row. False: there is none, the file is not as expected, or its

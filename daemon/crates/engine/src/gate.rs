@@ -59,6 +59,8 @@ pub(crate) struct ByteGate {
     /// ends and nobody waits any more.
     waiters: Mutex<Option<Vec<Waiter>>>,
     waker: Arc<Waker>,
+    /// Whether bytes may be held for rows to come ([`units`](super::units)), which the engine gives back when it is rung for.
+    keeps_units: bool,
 }
 
 #[derive(Debug)]
@@ -87,7 +89,7 @@ pub struct BytePermit {
 }
 
 impl ByteGate {
-    pub(crate) fn new(budget: u64, waker: Arc<Waker>) -> Self {
+    pub(crate) fn new(budget: u64, waker: Arc<Waker>, keeps_units: bool) -> Self {
         let budget = budget.max(1);
         Self {
             budget,
@@ -99,6 +101,7 @@ impl ByteGate {
             mean_bytes: AtomicU64::new(0),
             waiters: Mutex::new(Some(Vec::new())),
             waker,
+            keeps_units,
         }
     }
 
@@ -161,6 +164,9 @@ impl ByteGate {
         // grant below sees its bytes.
         fence(Ordering::SeqCst);
         self.grant();
+        if self.keeps_units && self.is_awaited() {
+            self.waker.wake();
+        }
         granted.blocking_recv().ok()?;
         Some(BytePermit { gate: Arc::clone(self), bytes })
     }
@@ -184,6 +190,12 @@ impl ByteGate {
         }
     }
 
+    /// Whether somebody waits.
+    pub(crate) fn is_awaited(&self) -> bool {
+        // Relaxed: the caller has passed a fence, or was rung for.
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+
     /// The daemon ends: whoever waits, now or later, gets nothing.
     pub(crate) fn close(&self) {
         *self.waiters.lock().unwrap_or_else(PoisonError::into_inner) = None;
@@ -196,6 +208,25 @@ impl ByteGate {
                 available.checked_sub(bytes)
             })
             .is_ok()
+    }
+}
+
+impl BytePermit {
+    /// A part of it, or all that is left, as a permit of its own.
+    pub(crate) fn split(&mut self, bytes: u64) -> Self {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        Self { gate: Arc::clone(&self.gate), bytes }
+    }
+
+    /// Rings for the engine if somebody waits for bytes. The caller has just made some that can be given back.
+    pub(crate) fn ring_if_awaited(&self) {
+        // SeqCst fence: pairs with the one in `acquire`. Either this sees the waiter, or the engine, which the waiter rings
+        // for, sees what the caller has done.
+        fence(Ordering::SeqCst);
+        if self.gate.is_awaited() {
+            self.gate.waker.wake();
+        }
     }
 }
 
@@ -234,7 +265,7 @@ mod tests {
     use std::thread;
 
     fn gate(budget: u64) -> Arc<ByteGate> {
-        Arc::new(ByteGate::new(budget, Arc::new(Waker::new().unwrap())))
+        Arc::new(ByteGate::new(budget, Arc::new(Waker::new().unwrap()), false))
     }
 
     fn age(order: u64) -> Age {

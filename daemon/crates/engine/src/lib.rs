@@ -16,6 +16,8 @@
 //!                                   ▲  └─── storage failed (retry_queue) ───┐          └─ defect ─┐
 //!                                   └───── engine: substitute, front of the queue ◄── Failed ◄────┘
 //! ```
+//! Rows whose samples share blocks wait for them in [`units`], between `Admitted` and `Ready(0)`.
+//!
 //! A batch is complete when its count of unfinished rows is zero; a failed row counts as finished until the engine
 //! admits a substitute for it.
 
@@ -43,6 +45,7 @@ mod stream;
 mod tests;
 mod tick;
 mod tuning;
+mod units;
 mod waker;
 mod watch;
 mod work;

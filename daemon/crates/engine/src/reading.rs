@@ -12,10 +12,12 @@ use std::time::{Duration, Instant};
 
 use forebay_observe::Clock;
 use forebay_protocol::ids::SampleId;
+use forebay_source::storage::Retries;
 
 use super::gate::{Age, BytePermit, Promise};
 use super::stream::Stream;
-use super::work::FetchJob;
+use super::units::{Claim, Standing, Wanted};
+use super::work::{FetchJob, SessionWork};
 
 /// Threads that hang in reads that were given up.
 #[derive(Debug, Clone, Default)]
@@ -56,6 +58,8 @@ struct State {
     /// Until bytes are asked for.
     promise: Option<Promise>,
     permit: Option<BytePermit>,
+    /// Units that the row is to read, or reads.
+    claims: Vec<Claim<FetchJob>>,
     /// What the rows that are done took, without waiting for bytes.
     took: Duration,
     is_abandoned: bool,
@@ -75,8 +79,33 @@ pub(super) struct RowToRead {
 /// What the first row of a reading is doing, for the watchdog.
 #[derive(Debug)]
 pub(crate) struct ReadingSnapshot {
-    pub job: FetchJob,
+    pub session: Arc<SessionWork>,
+    pub id: SampleId,
+    /// Its attempts that have failed.
+    pub failures: u32,
     pub doing: Doing,
+}
+
+/// How a row stands to the units that it needs.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Row {
+    /// It holds all of them.
+    HoldsUnits,
+    /// It waits for another row's read; this reading has it no more.
+    Waits,
+    /// It has to read.
+    LacksUnits,
+}
+
+impl State {
+    /// Gives back what the first row has of bytes and units.
+    fn give_up_row(&mut self) {
+        self.permit = None;
+        self.claims.clear();
+        if let Some(job) = self.jobs.front_mut() {
+            Wanted::let_go(&mut job.units);
+        }
+    }
 }
 
 impl Reading {
@@ -88,7 +117,8 @@ impl Reading {
         clock: Clock,
     ) -> Self {
         let (doing, took) = (Doing::Nothing, Duration::ZERO);
-        let state = State { jobs, doing, promise, permit: None, took, is_abandoned: false };
+        let (permit, claims) = (None, Vec::new());
+        let state = State { jobs, doing, promise, permit, claims, took, is_abandoned: false };
         Self { clock, state: Mutex::new(state), abandoned_threads }
     }
 
@@ -172,6 +202,7 @@ impl Reading {
         state.doing = Doing::Nothing;
         state.took += took;
         let permit = state.permit.take();
+        state.claims.clear();
         Ok(state.jobs.pop_front().map(|job| (job, permit)))
     }
 
@@ -190,7 +221,8 @@ impl Reading {
             return None;
         }
         state.is_abandoned = true;
-        (state.permit, state.promise) = (None, None);
+        state.give_up_row();
+        state.promise = None;
         self.abandoned_threads.0.fetch_add(1, Ordering::Relaxed);
         Some(std::mem::take(&mut state.jobs))
     }
@@ -198,8 +230,83 @@ impl Reading {
     /// What the first row is doing. Engine thread.
     pub(crate) fn snapshot(&self) -> Option<ReadingSnapshot> {
         let state = self.state();
-        let job = state.jobs.front()?.clone();
-        Some(ReadingSnapshot { job, doing: state.doing })
+        let job = state.jobs.front()?;
+        let failures = job.retries.as_ref().map_or(0, Retries::failures);
+        let (session, doing) = (Arc::clone(&job.session), state.doing);
+        Some(ReadingSnapshot { session, id: job.id, failures, doing })
+    }
+}
+
+/// Rows whose samples share units; see [`units`](super::units).
+impl Reading {
+    /// Holds the row's units that are in memory, or lets it wait for those that others read.
+    pub(super) fn look_at_units(&self) -> Result<Row, Abandoned> {
+        let mut state = self.own()?;
+        loop {
+            let Some(mut job) = state.jobs.pop_front() else {
+                return Ok(Row::Waits);
+            };
+            let standing = Wanted::look(&mut job.units);
+            if let Standing::Reading(place) = standing {
+                let unit = Arc::clone(job.units[place].unit());
+                match unit.wait(job) {
+                    Ok(()) => return Ok(Row::Waits),
+                    // Its state has just changed.
+                    Err(job) => state.jobs.push_front(job),
+                }
+                continue;
+            }
+            state.jobs.push_front(job);
+            let holds_all = standing == Standing::Held;
+            return Ok(if holds_all { Row::HoldsUnits } else { Row::LacksUnits });
+        }
+    }
+
+    /// With the bytes of all the row's units: claims those that nobody reads, holds those in memory, and gives the bytes of
+    /// all but the claimed ones back. `bytes` has those of each unit; gives which are claimed.
+    pub(super) fn claim_units(
+        &self,
+        bytes: impl Iterator<Item = u64>,
+    ) -> Result<Vec<bool>, Abandoned> {
+        let mut state = self.own()?;
+        let State { jobs, permit, claims, .. } = &mut *state;
+        let mut permit = permit.take();
+        let Some(job) = jobs.front_mut() else {
+            return Ok(Vec::new());
+        };
+        let Some(units) = &job.session.units else {
+            return Ok(Vec::new());
+        };
+        let claim = |(wanted, bytes): (&mut Wanted<FetchJob>, u64)| {
+            let claim = wanted.claim(units, permit.as_mut(), bytes);
+            let is_claimed = claim.is_some();
+            claims.extend(claim);
+            is_claimed
+        };
+        Ok(job.units.iter_mut().zip(bytes).map(claim).collect())
+    }
+
+    /// A claimed unit of the row is read. Gives the rows that have waited for it; they hold it.
+    pub(super) fn complete_unit(
+        &self,
+        place: usize,
+        bytes: Vec<u8>,
+    ) -> Result<Vec<FetchJob>, Abandoned> {
+        let mut state = self.own()?;
+        let State { jobs, claims, .. } = &mut *state;
+        let Some(job) = jobs.front_mut() else {
+            return Ok(Vec::new());
+        };
+        let Some(claim) = claims.iter().position(|claim| claim.is_on(&job.units[place])) else {
+            return Ok(Vec::new());
+        };
+        let (own, waiting) = claims.swap_remove(claim).complete(bytes);
+        Wanted::give(&mut job.units, own);
+        let with_hold = |(mut job, hold): (FetchJob, _)| {
+            Wanted::give(&mut job.units, hold);
+            job
+        };
+        Ok(waiting.into_iter().map(with_hold).collect())
     }
 }
 

@@ -49,6 +49,7 @@ pub use self::terms::SessionTerms;
 use self::terms::tensor_entries;
 pub(super) use self::terms::{SessionFault, ring_bytes};
 use super::stream::Stream;
+use super::units::Units;
 use super::waker::Waker;
 use super::work::{FetchJob, RowFailure, SessionWork};
 use forebay_order::{STREAM_VERSION, Schedule};
@@ -79,10 +80,11 @@ impl Session {
     /// Makes the rings, over the client's memory if it brings some, and takes the position. Nothing is fetched before the
     /// first [`advance`](Self::advance).
     #[expect(clippy::too_many_arguments, reason = "what a session is made of, named one by one")]
-    pub fn new(
+    pub(crate) fn new(
         number: u64,
         stream: &Arc<Stream>,
         stream_number: usize,
+        units: Option<Arc<Units<FetchJob>>>,
         request: &Attach,
         takeover: Takeover,
         restart_policy: RestartPolicy,
@@ -151,7 +153,7 @@ impl Session {
             stream_number,
             rank: request.rank,
             world_size: request.world_size,
-            work: Arc::new(SessionWork::new(number, Arc::clone(stream), rows)),
+            work: Arc::new(SessionWork::new(number, Arc::clone(stream), units, rows)),
             order: OrderCursor::new(schedule, next, serial),
             ring: Ring::new(
                 (table, slots, held),
@@ -345,6 +347,11 @@ impl Session {
     /// The next rows to fetch, at most `count`.
     pub(crate) fn take_admissions(&mut self, count: usize) -> Vec<FetchJob> {
         self.batches.take_admissions(count)
+    }
+
+    /// Takes a row back to be fetched from the start.
+    pub(crate) fn admit_again(&mut self, job: FetchJob) {
+        self.batches.admit_again(job);
     }
 
     /// Batches between the next row to fetch and the next batch to publish.

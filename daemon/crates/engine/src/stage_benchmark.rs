@@ -15,6 +15,7 @@ use nix::time::{ClockId, clock_gettime};
 use super::meter::ready_without_core;
 use super::stream::{ReadScratch, Stream};
 use forebay_order::DrawKey;
+use forebay_pipeline::batch::BatchRow;
 use forebay_pipeline::{Row, SampleTask, WorkerScratch};
 
 /// A run is on the clock for so long, where inputs can be had.
@@ -167,6 +168,66 @@ impl<'s> StageBenchmark<'s> {
         }
     }
 
+    /// Runs the batch operations with so many threads, each over a batch of its own that all stages have written.
+    ///
+    /// A batch has `batch.size` rows, or as many as fit in memory for all threads. It is run over again and again, so
+    /// operations after the first run find what they left themselves.
+    ///
+    /// # Errors
+    /// No batch could be made, or an operation failed: why.
+    pub fn batches(&self, concurrency: u32) -> Result<StageRun, String> {
+        let batch = self.batch(concurrency)?;
+        let batches: Vec<_> = (0..concurrency).map(|_| Mutex::new(batch.clone())).collect();
+        let end = Instant::now() + RUN_TIME;
+        let fault = Mutex::new(None);
+        let part = on_threads(concurrency, |thread| {
+            let mut batch = batches[thread].lock().unwrap_or_else(PoisonError::into_inner);
+            let mut samples = 0;
+            while Instant::now() < end {
+                let mut rows: Vec<BatchRow<'_>> =
+                    batch.iter_mut().map(|(key, row)| BatchRow { key: *key, row }).collect();
+                if let Err(defect) = self.stream.plan.run_on_batch(&mut rows) {
+                    *fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(defect.0);
+                    break;
+                }
+                samples += rows.len() as u64;
+            }
+            samples
+        });
+        match fault.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some(error) => Err(error),
+            None => Ok(part.into_run(concurrency)),
+        }
+    }
+
+    /// The rows of a batch, for one of so many threads.
+    fn batch(&self, threads: u32) -> Result<Vec<(DrawKey, DiscardedRow)>, String> {
+        let stages = self.stream.stages.len();
+        let empty = DiscardedRow::of(self.stream.tensors());
+        let row_bytes = empty.0.iter().map(Vec::len).sum::<usize>().max(1);
+        let fitting = MAX_BYTES / threads.max(1) as usize / row_bytes;
+        let wanted = (self.stream.config.batch.size.get() as usize).min(fitting.max(2));
+        let mut scratch = WorkerScratch::default();
+        // Some hundred inputs at most: a larger batch has each of them several times.
+        let inputs = self.inputs(0, wanted)?;
+        let mut rows = Vec::with_capacity(wanted);
+        let mut fault = None;
+        for input in inputs {
+            let mut task = input.into_inner().unwrap_or_else(PoisonError::into_inner);
+            let mut row = empty.clone();
+            let done = (0..stages)
+                .try_for_each(|stage| self.run_stage(stage, &mut task, &mut row, &mut scratch));
+            match done {
+                Ok(()) => rows.push((task.key, row)),
+                Err(error) => fault = Some(error),
+            }
+        }
+        if rows.is_empty() {
+            return Err(fault.unwrap_or_else(|| "there is no sample".to_owned()));
+        }
+        Ok((0..wanted).map(|number| rows[number % rows.len()].clone()).collect())
+    }
+
     /// At most so many inputs of a stage, as the stages before it leave them.
     fn inputs(&self, stage: usize, wanted: usize) -> Result<Vec<Mutex<SampleTask>>, String> {
         let made = Mutex::new(Vec::new());
@@ -222,7 +283,8 @@ impl<'s> StageBenchmark<'s> {
             .map_err(|defect| format!("{}: {defect}", self.stream.sample_path(task.id).display()))
     }
 
-    /// Reads the next sample; the steps go through all of them before one comes again.
+    /// Reads the next sample; the steps go through all of them before one comes again. Samples that share units come in
+    /// their order, and a thread that has read all units of one has those of the next that lies in the same.
     fn read_next(
         &self,
         scratch: &mut ReadScratch,
@@ -230,11 +292,32 @@ impl<'s> StageBenchmark<'s> {
     ) -> Result<SampleId, String> {
         let count = self.stream.sample_count().max(1);
         let number = self.read.fetch_add(1, Ordering::Relaxed);
-        let id = SampleId(spread(number, count));
+        if self.stream.shares_units {
+            let id = SampleId(number % count);
+            let before = std::mem::take(&mut scratch.locations);
+            self.stream.dataset.locate(id, &mut scratch.locations);
+            if before == scratch.locations {
+                return Ok(id);
+            }
+            return self.read_sample(id, scratch, buffer);
+        }
+        self.read_sample(SampleId(spread(number, count)), scratch, buffer)
+    }
+
+    fn read_sample(
+        &self,
+        id: SampleId,
+        scratch: &mut ReadScratch,
+        buffer: &mut Vec<u8>,
+    ) -> Result<SampleId, String> {
         self.stream
             .open_sample(id, scratch)
             .and_then(|_| self.stream.read_sample(scratch, buffer))
-            .map_err(|error| error.to_string())?;
+            .map_err(|error| {
+                // What was read is not these locations' bytes.
+                scratch.locations.clear();
+                error.to_string()
+            })?;
         Ok(id)
     }
 }
@@ -329,7 +412,7 @@ fn whole(number: f64) -> usize {
 }
 
 /// A row that nobody reads.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct DiscardedRow(Vec<Vec<u8>>);
 
 impl DiscardedRow {

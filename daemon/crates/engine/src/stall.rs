@@ -14,7 +14,6 @@ use super::reading::{Doing, Reading};
 use super::session::{FrontBatch, FullRing, Session, WaitingRow};
 use super::worker_place::WorkerPlace;
 use forebay_observe::StallReport;
-use forebay_source::storage::Retries;
 
 /// What an outage is reported as the stage of.
 const STORAGE: &str = "storage";
@@ -82,14 +81,14 @@ impl StallWatch {
             for look in &readings {
                 let Doing::Call(action, since) = look.doing else { continue };
                 let age = now.saturating_duration_since(since);
-                if Arc::ptr_eq(&look.job.session, &session.work) && age >= after {
-                    let failures = look.job.retries.as_ref().map_or(0, Retries::failures);
+                if Arc::ptr_eq(&look.session, &session.work) && age >= after {
+                    let failures = look.failures;
                     let what = format!(
                         "{action} it has not finished (attempt {}; each times out after {} s)",
                         failures + 1,
                         session.stream.config.dataset.read_timeout.as_secs_f64()
                     );
-                    self.stalls.push(of_sample(session, "fetch", look.job.id, age, &what));
+                    self.stalls.push(of_sample(session, "fetch", look.id, age, &what));
                 }
             }
             for (age, stage, sample) in

@@ -73,7 +73,7 @@ pub(crate) struct Stage {
 #[derive(Debug, Default)]
 pub(crate) struct ReadScratch {
     pub locations: Vec<Location>,
-    opened: Vec<storage::Opened>,
+    pub opened: Vec<storage::Opened>,
     /// Where the bytes of each location end; empty where there is one.
     pub part_ends: Vec<usize>,
     /// What stands before the elements of an array that is read directly.
@@ -86,6 +86,8 @@ pub struct Stream {
     pub(crate) config: Config,
     pub(crate) dataset: Arc<dyn Dataset>,
     pub(crate) storage: Arc<dyn Storage>,
+    /// Whether rows are fetched by units that samples share.
+    pub(crate) shares_units: bool,
     pub(crate) plan: SamplePlan,
     pub(crate) layout: Arc<SlotLayout>,
     pub(crate) index_tensor: usize,
@@ -98,6 +100,8 @@ pub struct Stream {
     pub(crate) fetch: StageMetrics,
     /// Of its storage.
     pub(crate) outages: Arc<Outages>,
+    /// The batch operations together; a task is a batch.
+    pub(crate) batch_figures: StageMetrics,
     pub(crate) dataset_fingerprint: [u8; 32],
     pub(crate) config_fingerprint: [u8; 32],
     /// Where bad samples are listed; set before the engine starts.
@@ -174,10 +178,11 @@ impl Stream {
             })
             .collect();
         let outages = Outages::new(&config.name, config.dataset.outage_timeout, clock.clone());
-        let config_fingerprint = config.fingerprint();
+        let config_fingerprint = config.fingerprint(plan.batch_operations());
         let dataset_fingerprint = dataset.fingerprint();
         Ok(Self {
             config,
+            shares_units: dataset.shares_units(),
             dataset,
             storage,
             plan,
@@ -189,6 +194,7 @@ impl Stream {
             clock,
             fetch: StageMetrics::default(),
             outages,
+            batch_figures: StageMetrics::default(),
             dataset_fingerprint,
             config_fingerprint,
             quarantine: OnceLock::new(),
@@ -244,6 +250,12 @@ impl Stream {
     /// A stage's name and its most threads at once.
     pub fn stage_limits(&self) -> impl Iterator<Item = (&str, u32)> {
         self.stages.iter().map(|stage| (stage.name.as_str(), stage.gate.limit()))
+    }
+
+    /// Whether there are operations on complete batches.
+    #[must_use]
+    pub fn has_batch_operations(&self) -> bool {
+        self.plan.has_batch_operations()
     }
 
     /// Opens the file that bad samples are listed in, if there is to be one.

@@ -30,6 +30,7 @@ mod batches;
 mod replays;
 mod schedules;
 mod stalls;
+mod units;
 mod verdicts;
 
 /// Hangs are found by this and by nothing else.
@@ -261,7 +262,7 @@ impl Client {
             let word = self.data.word(usize::try_from((base + byte) / 8).unwrap());
             word.load(forebay_protocol::sync::Ordering::Relaxed)
         };
-        let (array, index) = (&batch.tensors[0], &batch.tensors[1]);
+        let (array, index) = (&batch.tensors[0], &batch.tensors[batch.tensors.len() - 1]);
         if array.ragged {
             assert_eq!(array.length_bytes, 32 * batch.rows, "the bytes of rows that lie together");
         }
@@ -312,7 +313,7 @@ fn a_given_up_compaction_does_not_reach_the_slots_next_batch() {
     let stream = open_stream(folder.path(), false, output);
     let data = Segment::create("data", stream.layout().slot_bytes()).unwrap();
     let rows = split_rows(data.map().unwrap(), &stream.layout, 1);
-    let work = SessionWork::new(1, Arc::clone(&stream), rows);
+    let work = SessionWork::new(1, Arc::clone(&stream), None, rows);
     let slot = &work.slots[0];
     slot.open(0, 8);
     assert!(slot.withdraw_finishing());
@@ -334,7 +335,7 @@ fn a_stage_full_of_starving_threads_has_room_for_the_other_group() {
     let stream = open_stream(folder.path(), false, stage);
     let data = Segment::create("data", stream.layout().slot_bytes()).unwrap();
     let rows = split_rows(data.map().unwrap(), &stream.layout, 1);
-    let work = SessionWork::new(1, Arc::clone(&stream), rows);
+    let work = SessionWork::new(1, Arc::clone(&stream), None, rows);
     work.slots[0].open(0, 8);
     (0..8).for_each(|row| work.slots[0].mark_ready(0, row));
     assert!(work.claim(0).is_some() && work.claim(0).is_some());

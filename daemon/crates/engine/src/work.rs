@@ -13,6 +13,7 @@ use forebay_protocol::tensor::{Extent, TensorSpec};
 
 use super::gate::BytePermit;
 use super::stream::Stream;
+use super::units::{Units, Wanted};
 use super::work_parking::BitSet;
 use forebay_order::DrawKey;
 use forebay_pipeline::batch::BatchRow;
@@ -83,10 +84,12 @@ pub struct SessionWork {
     pub slots: Box<[SlotWork]>,
     /// The number of the batch that is published next: what is oldest to this session.
     pub next_to_publish: Arc<AtomicU64>,
+    /// Where samples share units: the stream's.
+    pub(crate) units: Option<Arc<Units<FetchJob>>>,
 }
 
 /// One row to fetch.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct FetchJob {
     pub session: Arc<SessionWork>,
     pub slot: usize,
@@ -96,6 +99,8 @@ pub(crate) struct FetchJob {
     pub id: SampleId,
     /// The attempts that have failed.
     pub retries: Option<Retries>,
+    /// The units that it needs, where the dataset's samples share some; else empty.
+    pub units: Vec<Wanted<FetchJob>>,
 }
 
 /// A stage to run on a row.
@@ -248,7 +253,13 @@ impl SlotWork {
         let rows = self.open_rows.load(Ordering::Relaxed) as usize;
         let mut cells: Vec<_> = (0..rows).map(|row| self.cell(row)).collect();
         let operations = if stream.plan.has_batch_operations() {
-            run_batch_operations(stream, &mut cells)
+            let begun = stream.clock.now();
+            let outcome = run_batch_operations(stream, &mut cells);
+            match &outcome {
+                Ok(()) => stream.batch_figures.record(stream.clock.elapsed(begun)),
+                Err(_) => stream.batch_figures.record_failure(),
+            }
+            outcome
         } else {
             Ok(())
         };
@@ -300,10 +311,25 @@ impl SlotWork {
 }
 
 impl SessionWork {
-    pub fn new(number: u64, stream: Arc<Stream>, rows: Vec<Vec<RowWriter>>) -> Self {
+    pub(crate) fn new(
+        number: u64,
+        stream: Arc<Stream>,
+        units: Option<Arc<Units<FetchJob>>>,
+        rows: Vec<Vec<RowWriter>>,
+    ) -> Self {
         let stages = stream.stages.len();
         let slots = rows.into_iter().map(|rows| SlotWork::new(rows, stages)).collect();
-        Self { number, stream, slots, next_to_publish: Arc::default() }
+        Self { number, stream, slots, next_to_publish: Arc::default(), units }
+    }
+
+    /// The units that a sample needs, where samples share some. Engine thread.
+    pub(crate) fn want_units(&self, id: SampleId) -> Vec<Wanted<FetchJob>> {
+        let Some(units) = &self.units else {
+            return Vec::new();
+        };
+        let mut locations = Vec::new();
+        self.stream.dataset.locate(id, &mut locations);
+        locations.into_iter().map(|location| units.want(location)).collect()
     }
 
     /// Whether every row of every batch is finished.

@@ -43,7 +43,8 @@ fn describe(report: &DaemonReport) -> String {
         format_bytes(report.private_bytes),
     );
     for stream in &report.streams {
-        text.push_str(&format!("\nstream {}\n{}", stream.name, stage_table(&stream.stages)));
+        let stages: Vec<_> = stream.stages_and_batch().cloned().collect();
+        text.push_str(&format!("\nstream {}\n{}", stream.name, stage_table(&stages)));
         if let Some(list) = &stream.quarantine {
             text.push_str(&format!("bad samples are listed in {}", list.path));
             if list.samples_lost > 0 {

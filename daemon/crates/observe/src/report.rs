@@ -109,6 +109,9 @@ pub struct StreamReport {
     pub batch_size: u32,
     /// Fetch first; each with the queue after it.
     pub stages: Vec<StageReport>,
+    /// The operations on complete batches together, where there are any: a task is a batch, on a work thread.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch_operations: Option<StageReport>,
     /// Where bad samples are listed, if anywhere.
     pub quarantine: Option<QuarantineReport>,
     /// The outage of its storage that is announced.
@@ -130,6 +133,13 @@ pub struct OutageReport {
     pub path: String,
     /// All of it, for a person.
     pub sentence: String,
+}
+
+impl StreamReport {
+    /// The stages, and after them the batch operations where there are any.
+    pub fn stages_and_batch(&self) -> impl Iterator<Item = &StageReport> {
+        self.stages.iter().chain(&self.batch_operations)
+    }
 }
 
 /// The file that lists a stream's bad samples.

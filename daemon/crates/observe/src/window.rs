@@ -40,6 +40,8 @@ impl DaemonReport {
         for stream in &mut self.streams {
             if let Some(before) = earlier.streams.iter().find(|one| one.name == stream.name) {
                 subtract_stages(&mut stream.stages, &before.stages);
+                let batch = before.batch_operations.as_slice();
+                subtract_stages(stream.batch_operations.as_mut_slice(), batch);
             }
         }
     }

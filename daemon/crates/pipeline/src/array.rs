@@ -63,6 +63,46 @@ pub(crate) fn check_type(
     Err(Defect(format!("`{name}` is {found}, and the first sample's is {expected}")))
 }
 
+/// Checks that an array differs from the first sample's in its first dimension alone, and has the bytes of its shape.
+///
+/// # Errors
+/// Names both types.
+pub(crate) fn check_ragged_type(
+    name: &str,
+    value: &ArrayValue<'_>,
+    dtype: DType,
+    row_shape: &[u64],
+) -> Result<(), Defect> {
+    if value.dtype != dtype || value.shape.get(1..) != Some(row_shape) {
+        let expected = row_shape.iter().map(|side| format!(", {side}")).collect::<String>();
+        return Err(Defect(format!(
+            "`{name}` is {} {:?}, and {} [any{expected}] is expected, as the first sample's",
+            value.dtype.name(),
+            value.shape,
+            dtype.name(),
+        )));
+    }
+    check_length(name, value)
+}
+
+/// Checks that an array has the bytes that its shape needs.
+fn check_length(name: &str, value: &ArrayValue<'_>) -> Result<(), Defect> {
+    let expected = value
+        .shape
+        .iter()
+        .try_fold(value.dtype.size_bytes(), |bytes, side| bytes.checked_mul(*side));
+    if expected == Some(value.bytes.len() as u64) {
+        return Ok(());
+    }
+    Err(Defect(format!(
+        "`{name}` has {} bytes, and {} of shape {:?} needs {}",
+        value.bytes.len(),
+        value.dtype.name(),
+        value.shape,
+        expected.map_or_else(|| "more than fit".to_owned(), |bytes| bytes.to_string())
+    )))
+}
+
 /// Writes all elements as `target`. `scratch` is used where they have to be reordered and cast.
 ///
 /// # Errors
@@ -78,19 +118,7 @@ pub(crate) fn write_array(
     row: &mut [u8],
 ) -> Result<(), Defect> {
     let element_bytes = usize::try_from(value.dtype.size_bytes()).unwrap_or(1);
-    let expected = value
-        .shape
-        .iter()
-        .try_fold(value.dtype.size_bytes(), |bytes, side| bytes.checked_mul(*side));
-    if expected != Some(value.bytes.len() as u64) {
-        return Err(Defect(format!(
-            "`{name}` has {} bytes, and {} of shape {:?} needs {}",
-            value.bytes.len(),
-            value.dtype.name(),
-            value.shape,
-            expected.map_or_else(|| "more than fit".to_owned(), |bytes| bytes.to_string())
-        )));
-    }
+    check_length(name, value)?;
     let is_swapped = element_bytes > 1 && value.big_endian != cfg!(target_endian = "big");
     let is_transposed =
         value.fortran_order && value.shape.iter().filter(|side| **side > 1).count() > 1;

@@ -17,6 +17,10 @@ pub trait BatchOperation: Debug + Send + Sync {
     /// Its name in messages.
     fn name(&self) -> &str;
 
+    /// Its arguments, as a text that is another one whenever the bytes that it makes are others. Part of the stream's
+    /// fingerprint, beside the name.
+    fn arguments(&self) -> String;
+
     /// Changes the tensors as [`run`](Self::run) changes the rows: it may append some and change the type or shape of
     /// others. The stages write a tensor that it changes as it was before, at the beginning of its row, so a row may
     /// grow and not shrink; a ragged tensor keeps its extent. Called once, when the plan is compiled.

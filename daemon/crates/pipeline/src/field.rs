@@ -4,10 +4,10 @@
 //! borrows from nothing: what lies in the fetched bytes is kept as a range of them, the rest in buffers that are reused.
 
 use std::borrow::Cow;
-use std::ops::Range;
 
 use forebay_protocol::tensor::DType;
 use forebay_source::dataset::{ArrayValue, Defect, FieldValue};
+use forebay_source::location::{PlaceInBytes, SampleBytes};
 
 use super::array::{ArrayBuffer, write_array};
 use super::buffers::KEPT_BYTES;
@@ -68,26 +68,22 @@ pub(crate) enum CarriedField {
 #[derive(Debug)]
 pub(crate) enum CarriedBytes {
     /// A part of the fetched bytes, which stay.
-    Fetched(Range<usize>),
+    Fetched(PlaceInBytes),
     /// Unpacked from them, or the dataset's.
     Own(Vec<u8>),
 }
 
 impl CarriedBytes {
-    fn of(part: Cow<'_, [u8]>, fetched: &[u8]) -> Self {
+    fn of(part: Cow<'_, [u8]>, fetched: SampleBytes<'_>) -> Self {
         let Cow::Borrowed(part) = part else {
             return Self::Own(part.into_owned());
         };
-        let start = part.as_ptr().addr().wrapping_sub(fetched.as_ptr().addr());
-        match start.checked_add(part.len()) {
-            Some(end) if end <= fetched.len() => Self::Fetched(start..end),
-            _ => Self::Own(part.to_vec()),
-        }
+        fetched.find(part).map_or_else(|| Self::Own(part.to_vec()), Self::Fetched)
     }
 
-    fn get<'a>(&'a self, fetched: &'a [u8]) -> &'a [u8] {
+    fn get<'a>(&'a self, fetched: SampleBytes<'a>) -> &'a [u8] {
         match self {
-            Self::Fetched(range) => &fetched[range.clone()],
+            Self::Fetched(place) => fetched.at(place),
             Self::Own(bytes) => bytes,
         }
     }
@@ -117,7 +113,7 @@ impl<'a> From<FieldValue<'a>> for FieldInProgress<'a> {
 
 impl<'a> FieldInProgress<'a> {
     /// A field as the stage before left it.
-    pub(crate) fn pick_up(carried: &'a mut CarriedField, fetched: &'a [u8]) -> Self {
+    pub(crate) fn pick_up(carried: &'a mut CarriedField, fetched: SampleBytes<'a>) -> Self {
         match carried {
             CarriedField::Absent => Self::Absent,
             CarriedField::File(file) => Self::File(file.get(fetched)),
@@ -185,7 +181,7 @@ impl<'a> FieldInProgress<'a> {
     /// Leaves it for the next stage.
     pub(crate) fn carry(
         mut self,
-        fetched: &[u8],
+        fetched: SampleBytes<'_>,
         tools: &mut Tools,
     ) -> Result<CarriedField, Defect> {
         if self.array_value().is_some() {

@@ -24,10 +24,12 @@ pub(super) enum FieldOutput {
         /// The tensor's type.
         target: DType,
     },
-    /// A one-dimensional array of any length.
+    /// An array whose first dimension differs from sample to sample.
     RaggedArray {
         /// What every sample must have.
         source: DType,
+        /// The dimensions after the first, which every sample must have.
+        row_shape: Vec<u64>,
         /// The tensor's type.
         target: DType,
     },
@@ -259,15 +261,22 @@ fn array_output(
     if let Some((output, max_row_bytes)) =
         output.and_then(|output| Some((output, output.max_bytes?)))
     {
-        if shape.len() != 1 {
+        let Some((_, row_shape)) = shape.split_first() else {
             return Err(format!(
-                "`output.{name}` cannot be ragged: only arrays of one dimension can, and `{name}` has {}",
-                shape.len()
+                "`output.{name}` cannot be ragged: `{name}` is a single number; leave `ragged` and `max_bytes` out"
+            ));
+        };
+        let extent = Extent::Ragged { max_row_bytes, compact: output.compact };
+        let tensor = TensorSpec { extent, ..TensorSpec::dense(name, target, row_shape) };
+        if shape.len() >= MAX_RANK || tensor.row_elements().is_none_or(|elements| elements == 0) {
+            return Err(format!(
+                "`output.{name}` cannot be ragged with the shape {shape:?}: at most {} dimensions can be carried, and \
+                 only the first may be 0",
+                MAX_RANK - 1
             ));
         }
-        let extent = Extent::Ragged { max_row_bytes, compact: output.compact };
-        let tensor = TensorSpec { extent, ..TensorSpec::dense(name, target, &[]) };
-        return Ok((tensor, FieldOutput::RaggedArray { source: dtype, target }));
+        let row_shape = row_shape.to_vec();
+        return Ok((tensor, FieldOutput::RaggedArray { source: dtype, row_shape, target }));
     }
     if shape.len() >= MAX_RANK {
         return Err(format!(

@@ -4,9 +4,9 @@
 //! where no operation works on it: an image's decoding, crop, resize and conversion are then one pass into the row.
 //! Between two stages a field waits in the sample's task.
 
-use forebay_protocol::tensor::{Extent, TensorSpec};
+use forebay_protocol::tensor::{DType, Extent, TensorSpec};
 
-use super::array::{ArrayType, check_type, write_array};
+use super::array::{ArrayType, check_ragged_type, check_type, write_array};
 use super::batch::{BatchOperation, BatchRow};
 use super::contract::{FieldPlan, FieldType, FieldTypes, Operation, Sample};
 use super::field::{CarriedField, FieldInProgress, Tools};
@@ -52,11 +52,20 @@ enum StageBody {
 struct PlannedField {
     name: String,
     /// What the dataset has to give where operations work on it; what none touches is checked when it is written.
-    expected: Option<ArrayType>,
+    expected: Option<ExpectedArray>,
     /// At whose end its row is written, or what it holds is let go.
     last_stage: usize,
     /// The tensor and how its row is written; `None` for a dropped field.
     output: Option<(usize, FieldOutput)>,
+}
+
+/// What every sample's array must be.
+#[derive(Debug)]
+enum ExpectedArray {
+    /// Of this type and shape.
+    Fixed(ArrayType),
+    /// Of this type, with these dimensions after the first.
+    Ragged(DType, Vec<u64>),
 }
 
 impl SamplePlan {
@@ -92,9 +101,15 @@ impl SamplePlan {
         let mut kinds = dataset.fields().iter().map(|field| &field.kind);
         let mut tensor = 0..;
         let planned = |(field, output): (FieldPlan, Option<FieldOutput>)| PlannedField {
-            expected: match kinds.next() {
-                Some(FieldKind::Array { dtype, shape }) if field.last_stage.is_some() => {
-                    Some(ArrayType { dtype: *dtype, shape: shape.clone() })
+            expected: match (kinds.next().filter(|_| field.last_stage.is_some()), &output) {
+                (Some(_), Some(FieldOutput::RaggedArray { source, row_shape, .. })) => {
+                    Some(ExpectedArray::Ragged(*source, row_shape.clone()))
+                }
+                (Some(FieldKind::Array { dtype, shape }), _) => {
+                    Some(ExpectedArray::Fixed(ArrayType { dtype: *dtype, shape: shape.clone() }))
+                }
+                (Some(FieldKind::RaggedArray { dtype, row_shape }), _) => {
+                    Some(ExpectedArray::Ragged(*dtype, row_shape.clone()))
                 }
                 _ => None,
             },
@@ -194,7 +209,12 @@ impl SamplePlan {
         let Some(work) = self.stages.get(stage) else {
             return Err(Defect(format!("the plan has no stage {stage}")));
         };
-        let SampleTask { id, key, bytes, part_ends, in_place, carried: carried_on } = task;
+        let SampleTask { id, key, bytes, part_ends, shared, in_place, carried: carried_on } = task;
+        let fetched = if shared.is_empty() {
+            SampleBytes::new(bytes, part_ends)
+        } else {
+            SampleBytes::shared(shared)
+        };
         let WorkerScratch { tools, lists } = scratch;
         // A list that a defect takes along is missed by the next sample alone.
         let mut carried = std::mem::replace(carried_on, std::mem::take(&mut lists.carried));
@@ -203,12 +223,12 @@ impl SamplePlan {
             let mut values = emptied(std::mem::take(&mut lists.values));
             match in_place {
                 Some(_) => dataset.read_in_place(*id, &mut values),
-                None => dataset.read(*id, SampleBytes::new(bytes, part_ends), &mut values)?,
+                None => dataset.read(*id, fetched, &mut values)?,
             }
             self.begin(&mut values, &mut fields)?;
             lists.values = emptied(values);
         } else {
-            fields.extend(carried.iter_mut().map(|field| FieldInProgress::pick_up(field, bytes)));
+            fields.extend(carried.iter_mut().map(|field| FieldInProgress::pick_up(field, fetched)));
         }
         match &work.body {
             StageBody::Native(operations) => {
@@ -221,7 +241,7 @@ impl SamplePlan {
         let is_last = stage + 1 == self.stages.len();
         for (field, planned) in fields.drain(..).zip(&self.fields) {
             let left = if stage < planned.last_stage {
-                field.carry(bytes, tools)?
+                field.carry(fetched, tools)?
             } else {
                 if let (Some((tensor, output)), true) =
                     (&planned.output, stage == planned.last_stage)
@@ -256,8 +276,14 @@ impl SamplePlan {
         }
         fields.extend(values.drain(..).map(FieldInProgress::from));
         for (field, planned) in fields.iter().zip(&self.fields) {
-            if let (Some(expected), Some(array)) = (&planned.expected, field.elements()) {
-                check_type(&planned.name, &array, expected)?;
+            let (Some(expected), Some(array)) = (&planned.expected, field.elements()) else {
+                continue;
+            };
+            match expected {
+                ExpectedArray::Fixed(expected) => check_type(&planned.name, &array, expected)?,
+                ExpectedArray::Ragged(dtype, row_shape) => {
+                    check_ragged_type(&planned.name, &array, *dtype, row_shape)?;
+                }
             }
         }
         fields.resize_with(self.fields.len(), || FieldInProgress::Absent);
@@ -293,21 +319,10 @@ impl SamplePlan {
                 let row = self.dense(row, tensor)?;
                 write_array(name, &array, *target, &mut tools.reordered, row)
             }
-            (FieldOutput::RaggedArray { source, target }, _, Some(array)) => {
-                let [length] = array.shape[..] else {
-                    return Err(Defect(format!(
-                        "`{name}` has the shape {:?}, and one dimension is expected",
-                        array.shape
-                    )));
-                };
-                if array.dtype != *source {
-                    return Err(Defect(format!(
-                        "`{name}` is {}, and the first sample's is {}",
-                        array.dtype.name(),
-                        source.name()
-                    )));
-                }
-                let row_bytes = length.saturating_mul(target.size_bytes());
+            (FieldOutput::RaggedArray { source, row_shape, target }, _, Some(array)) => {
+                check_ragged_type(name, &array, *source, row_shape)?;
+                let elements = array.bytes.len() as u64 / source.size_bytes();
+                let row_bytes = elements.saturating_mul(target.size_bytes());
                 let row = self.ragged(name, row, tensor, row_bytes)?;
                 write_array(name, &array, *target, &mut tools.reordered, row)
             }
@@ -346,6 +361,11 @@ impl SamplePlan {
     /// Whether there is anything to do to a complete batch.
     pub fn has_batch_operations(&self) -> bool {
         !self.batch_operations.is_empty()
+    }
+
+    /// The name and the arguments of each batch operation, in order.
+    pub fn batch_operations(&self) -> impl Iterator<Item = (&str, String)> {
+        self.batch_operations.iter().map(|operation| (operation.name(), operation.arguments()))
     }
 
     /// Runs the batch operations, in order, on the rows of a complete batch, in their order.

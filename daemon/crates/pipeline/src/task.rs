@@ -3,6 +3,7 @@
 use forebay_order::DrawKey;
 use forebay_protocol::ids::SampleId;
 use forebay_source::dataset::FieldValue;
+use forebay_source::location::SharedBytes;
 
 use super::buffers::trim;
 use super::field::{CarriedField, FieldInProgress, Tools};
@@ -14,10 +15,12 @@ pub struct SampleTask {
     pub id: SampleId,
     /// What its draws are keyed by.
     pub key: DrawKey,
-    /// The fetched bytes.
+    /// The fetched bytes, where they are the sample's own.
     pub bytes: Vec<u8>,
     /// Where the bytes of each location end; empty where there is one.
     pub part_ends: Vec<usize>,
+    /// The bytes of each location, where the sample shares them with others; empty where it does not.
+    pub shared: Vec<SharedBytes>,
     /// The tensor whose elements were read directly into the row; there are then no fetched bytes.
     pub in_place: Option<usize>,
     /// What a stage leaves for the next, by field.
@@ -27,7 +30,15 @@ pub struct SampleTask {
 impl SampleTask {
     /// A sample whose bytes were fetched and to which nothing has been done.
     pub const fn new(id: SampleId, key: DrawKey, bytes: Vec<u8>) -> Self {
-        Self { id, key, bytes, part_ends: Vec::new(), in_place: None, carried: Vec::new() }
+        Self {
+            id,
+            key,
+            bytes,
+            part_ends: Vec::new(),
+            shared: Vec::new(),
+            in_place: None,
+            carried: Vec::new(),
+        }
     }
 
     /// Begins anew with another sample; the bytes are to be fetched.
@@ -36,14 +47,15 @@ impl SampleTask {
         self.carried.clear();
     }
 
-    /// The bytes that it holds: those fetched, and what a stage left for the next.
+    /// The bytes that it alone holds: those fetched, and what a stage left for the next.
     pub fn held_bytes(&self) -> usize {
         self.bytes.len() + self.carried.iter().map(CarriedField::held_bytes).sum::<usize>()
     }
 
-    /// Gives the fetched bytes' memory back; what else the task holds is let go.
+    /// Gives the fetched bytes' memory back; what else the task holds is let go, shared bytes too.
     pub fn take_bytes(&mut self) -> Vec<u8> {
         self.carried.clear();
+        self.shared.clear();
         std::mem::take(&mut self.bytes)
     }
 }

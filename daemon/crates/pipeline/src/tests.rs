@@ -180,7 +180,7 @@ STANDARD | image = { dtype = "float32", mean = [0.5, 0.5], std = [0.5, 0.5] }
 STANDARD | label = { layout = "NHWC" }
     => `output.label.layout` is for decoded images
 STANDARD | label = { ragged = true, max_bytes = 10 }
-    => only arrays of one dimension
+    => `label` is a single number
 STANDARD | image = { ragged = true, max_bytes = 10 }
     => cannot be ragged after `decode-image`
 { op = "delay" }

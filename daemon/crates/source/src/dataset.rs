@@ -3,8 +3,9 @@
 //! This file is the seam: the trait [`Dataset`] that engine and operations see; `field` has what its samples consist of.
 //! Formats are one file each, beside it, and one line in `registry`. Reading bytes is `storage`'s part.
 
-#[cfg(test)]
-pub(crate) mod conformance;
+#[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
+pub mod conformance;
 pub mod error;
 mod field;
 mod file_samples;
@@ -47,6 +48,12 @@ pub trait Dataset: FileTable + std::fmt::Debug {
     /// # Panics
     /// When the id is not below [`sample_count`](Self::sample_count).
     fn locate(&self, id: SampleId, locations: &mut Vec<Location>);
+
+    /// Whether locations may be [blocks](crate::location::Unit::Block) that several samples share. The engine then keeps a
+    /// table of those that it needs, which samples of their own do without.
+    fn shares_units(&self) -> bool {
+        false
+    }
 
     /// Splits the located bytes into one value a field, in the order of [`fields`](Self::fields). Appends to `values`.
     ///

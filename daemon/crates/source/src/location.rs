@@ -1,6 +1,8 @@
 //! Where a sample's bytes lie: files by number, ranges within them. Storage and datasets share these types; neither
 //! knows the other.
 
+use std::ops::Range;
+
 /// A file of a dataset: its number in the dataset's table of files, from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId(pub u64);
@@ -58,49 +60,155 @@ impl Location {
 ///
 /// A sample has its bytes to itself, or shares a block with its neighbours where single samples cannot be read: a page of
 /// a Parquet file, a compressed shard. All samples of a block give the same location, which is the block's identity, and
-/// find their part of it in [`Dataset::read`](crate::dataset::Dataset::read).
+/// find their part of it in [`Dataset::read`](crate::dataset::Dataset::read). A block is read once while samples that
+/// need it are near, and its bytes are counted once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Unit {
     /// The bytes are one sample's.
     Sample,
-    /// The bytes are several samples'.
-    Block,
+    /// The bytes are several samples'. Only of a dataset that
+    /// [`shares_units`](crate::dataset::Dataset::shares_units).
+    Block(Transform),
 }
 
-/// The bytes of one sample as they were fetched: a part for each of its locations, in their order, in one buffer.
+/// What is done once to a block's bytes after they were read: part of the block's identity, since the same range may be
+/// shared in two forms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Transform {
+    /// Nothing: samples get the bytes as they lie in the file.
+    None,
+}
+
+/// The bytes of one sample as they were fetched: a part for each of its locations, in their order.
 #[derive(Debug, Clone, Copy)]
-pub struct SampleBytes<'a> {
-    all: &'a [u8],
-    /// Where each part ends; empty where there is one.
-    ends: &'a [usize],
+pub struct SampleBytes<'a>(Parts<'a>);
+
+#[derive(Debug, Clone, Copy)]
+enum Parts<'a> {
+    /// In one buffer of the sample's own.
+    Own {
+        all: &'a [u8],
+        /// Where each part ends; empty where there is one.
+        ends: &'a [usize],
+    },
+    /// Each in a buffer that other samples use too.
+    Shared(&'a [SharedBytes]),
+}
+
+/// A buffer that several samples use. Dropped: this sample is done with it.
+pub struct SharedBytes(Box<dyn AsRef<[u8]> + Send + Sync>);
+
+impl SharedBytes {
+    /// What gives the bytes, and is told by its drop that the sample is done.
+    pub fn new(holder: impl AsRef<[u8]> + Send + Sync + 'static) -> Self {
+        Self(Box::new(holder))
+    }
+
+    fn get(&self) -> &[u8] {
+        (*self.0).as_ref()
+    }
+}
+
+impl std::fmt::Debug for SharedBytes {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "SharedBytes({} bytes)", self.get().len())
+    }
+}
+
+/// Where something lies in a sample's fetched bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlaceInBytes {
+    buffer: usize,
+    range: Range<usize>,
 }
 
 impl<'a> SampleBytes<'a> {
     /// Parts that end there; no ends: one part.
     #[must_use]
     pub const fn new(all: &'a [u8], ends: &'a [usize]) -> Self {
-        Self { all, ends }
+        Self(Parts::Own { all, ends })
     }
 
-    /// The parts without a gap: for datasets of one location a sample, all there is.
+    /// A buffer for each part; at least one.
     #[must_use]
-    pub const fn all(self) -> &'a [u8] {
-        self.all
+    pub const fn shared(parts: &'a [SharedBytes]) -> Self {
+        Self(Parts::Shared(parts))
+    }
+
+    /// The bytes of a dataset of one location a sample. Of several in one buffer: all of them without a gap.
+    #[must_use]
+    pub fn all(self) -> &'a [u8] {
+        self.buffer(0).unwrap_or_default()
     }
 
     /// The bytes of one location; `None` where there are not so many.
     #[must_use]
     pub fn part(self, number: usize) -> Option<&'a [u8]> {
-        if self.ends.is_empty() {
-            return (number == 0).then_some(self.all);
+        match self.0 {
+            Parts::Own { all, ends: [] } => (number == 0).then_some(all),
+            Parts::Own { all, ends } => {
+                let start = if number == 0 { 0 } else { *ends.get(number - 1)? };
+                all.get(start..*ends.get(number)?)
+            }
+            Parts::Shared(parts) => parts.get(number).map(SharedBytes::get),
         }
-        let start = if number == 0 { 0 } else { *self.ends.get(number - 1)? };
-        self.all.get(start..*self.ends.get(number)?)
+    }
+
+    fn buffer(self, number: usize) -> Option<&'a [u8]> {
+        match self.0 {
+            Parts::Own { all, .. } => (number == 0).then_some(all),
+            Parts::Shared(parts) => parts.get(number).map(SharedBytes::get),
+        }
+    }
+
+    /// Where a slice of these bytes lies in them; `None` for other memory.
+    #[must_use]
+    pub fn find(self, slice: &[u8]) -> Option<PlaceInBytes> {
+        let buffers = match self.0 {
+            Parts::Own { .. } => 1,
+            Parts::Shared(parts) => parts.len(),
+        };
+        (0..buffers).find_map(|buffer| {
+            let bytes = self.buffer(buffer)?;
+            let start = slice.as_ptr().addr().checked_sub(bytes.as_ptr().addr())?;
+            let end = start.checked_add(slice.len())?;
+            (end <= bytes.len()).then_some(PlaceInBytes { buffer, range: start..end })
+        })
+    }
+
+    /// What lies there; nothing where these are not the bytes that it was found in.
+    #[must_use]
+    pub fn at(self, place: &PlaceInBytes) -> &'a [u8] {
+        self.buffer(place.buffer)
+            .and_then(|bytes| bytes.get(place.range.clone()))
+            .unwrap_or_default()
     }
 }
 
 impl<'a> From<&'a [u8]> for SampleBytes<'a> {
     fn from(all: &'a [u8]) -> Self {
         Self::new(all, &[])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_found_in_one_buffer_and_in_shared_ones() {
+        let (bytes, ends) = (b"abcdef".to_vec(), [2, 2, 6]);
+        let own = SampleBytes::new(&bytes, &ends);
+        assert_eq!([0, 1, 2].map(|part| own.part(part).unwrap()), [&b"ab"[..], b"", b"cdef"]);
+        assert_eq!(own.part(3), None);
+        let place = own.find(&bytes[3..5]).unwrap();
+        assert_eq!(own.at(&place), b"de");
+        let shared = [b"one".to_vec(), b"other".to_vec()].map(SharedBytes::new);
+        let shared = SampleBytes::shared(&shared);
+        assert_eq!((shared.all(), shared.part(1)), (&b"one"[..], Some(&b"other"[..])));
+        let inner = &shared.part(1).unwrap()[1..3];
+        assert_eq!(shared.at(&shared.find(inner).unwrap()), b"th");
+        assert_eq!(shared.find(&bytes), None);
+        assert_eq!(own.find(inner), None);
     }
 }

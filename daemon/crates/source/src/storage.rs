@@ -3,12 +3,16 @@
 //! A storage knows files by their paths and nothing of samples or formats. A new one is one file here that implements
 //! the trait, a line in `registry`, and one line that runs `conformance` over it.
 
-#[cfg(test)]
-pub(crate) mod conformance;
+#[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
+pub mod conformance;
 mod descriptor;
 pub mod error;
 pub mod listing;
 mod local;
+#[cfg(any(test, feature = "testing"))]
+mod objects;
+mod opened;
 mod outage;
 mod patience;
 mod registry;
@@ -21,6 +25,10 @@ use std::path::PathBuf;
 pub use descriptor::DirectFile;
 pub use error::{RetryClass, StorageError};
 pub use local::LocalFiles;
+#[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
+pub use objects::Objects;
+pub use opened::{Handle, Opened};
 pub use outage::{OutageSeen, Outages};
 pub use patience::Patience;
 pub(crate) use patience::PatientStorage;
@@ -31,7 +39,6 @@ pub use retries::{Retries, RetryTerms};
 pub use stalling::{SlowFolder, StalledFile};
 
 use crate::location::{FileId, FileTable, Location};
-use descriptor::Descriptor;
 use listing::Directories;
 
 /// Files below a root, listed and read. Shared by all threads.
@@ -67,7 +74,8 @@ pub trait Storage: Directories + Send + Sync + std::fmt::Debug {
     ) -> Result<(), StorageError>;
 
     /// Opens a file of which it is known how long the location is and what it begins with, to be read directly into an
-    /// array's place. `None`: this storage cannot, or the file cannot be opened; reading it by call tells why.
+    /// array's place. `None`: this storage has no descriptors, or the file cannot be opened; reading it by call tells
+    /// why.
     fn open_direct(&self, files: &dyn FileTable, location: Location) -> Option<DirectFile> {
         let _ = (files, location);
         None
@@ -101,7 +109,7 @@ pub trait Storage: Directories + Send + Sync + std::fmt::Debug {
         let mut length_bytes = 0_u64;
         for location in locations {
             let next = self.open(files, *location)?;
-            length_bytes = length_bytes.saturating_add(next.length_bytes);
+            length_bytes = length_bytes.saturating_add(next.length_bytes());
             if length_bytes > limit_bytes {
                 let path = self.full_path(&files.path(location.file));
                 return Err(StorageError::TooLarge { path, length_bytes, limit_bytes });
@@ -149,23 +157,6 @@ pub trait Storage: Directories + Send + Sync + std::fmt::Debug {
         let mut opened = Vec::with_capacity(1);
         self.open_all(files, &[location], limit_bytes, &mut opened)?;
         self.read_all(files, &mut opened, buffer, &mut Vec::new())
-    }
-}
-
-/// A location whose length is known, so that memory can be granted before it is read.
-#[derive(Debug)]
-pub struct Opened {
-    location: Location,
-    length_bytes: u64,
-    file_bytes: u64,
-    descriptor: Descriptor,
-}
-
-impl Opened {
-    /// The bytes to read.
-    #[must_use]
-    pub const fn length_bytes(&self) -> u64 {
-        self.length_bytes
     }
 }
 

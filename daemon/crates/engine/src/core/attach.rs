@@ -123,6 +123,7 @@ impl Engine {
             number,
             &stream,
             stream_number,
+            self.units[stream_number].clone(),
             request,
             takeover,
             restart_policy,

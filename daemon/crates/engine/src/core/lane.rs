@@ -40,6 +40,7 @@ const MAX_CHECK_PERIOD: Duration = Duration::from_secs(1);
 /// Runs one lane of a stream until the engine ends.
 pub(super) async fn run_lane(engine: SharedEngine, stream: usize, lane: usize) {
     let work_to_do = Rc::clone(&engine.borrow().fetch_notify[stream]);
+    let shares_units = engine.borrow().streams[stream].shares_units;
     let limit = engine.borrow().streams[stream].config.dataset.read_timeout;
     let mut rows = CHUNK_ROWS;
     loop {
@@ -47,7 +48,8 @@ pub(super) async fn run_lane(engine: SharedEngine, stream: usize, lane: usize) {
             work_to_do.notified().await;
             continue;
         }
-        let started = engine.borrow().gate.start();
+        // A lane of shared units does not rest: its rows free bytes that are kept for them.
+        let started = (!shares_units).then(|| engine.borrow().gate.start()).transpose();
         let promise = match started {
             Ok(promise) => promise,
             Err(_rest) => {
@@ -56,7 +58,7 @@ pub(super) async fn run_lane(engine: SharedEngine, stream: usize, lane: usize) {
             }
         };
         let jobs: VecDeque<FetchJob> = engine.borrow_mut().take_fetch_jobs(stream, rows).into();
-        let mut left = Some((jobs, Some(promise)));
+        let mut left = Some((jobs, promise));
         while let Some((mut jobs, promise)) = left.filter(|(jobs, _)| !jobs.is_empty()) {
             while !jobs.is_empty() && !engine.borrow_mut().may_read(limit) {
                 tokio::time::sleep(HUNG_LOOK_PERIOD).await;

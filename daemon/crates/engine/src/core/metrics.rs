@@ -15,6 +15,9 @@ use forebay_observe::{
     cpu_time,
 };
 
+/// The name of the batch operations together in reports.
+const BATCH_OPERATIONS: &str = "batch.operations";
+
 impl Engine {
     /// The progress of every session's client.
     pub fn steps(&self) -> Vec<SessionSteps> {
@@ -129,6 +132,10 @@ impl Engine {
         if let (Some(last), Some(session)) = (stages.last_mut(), session) {
             last.queue = Some(session.ring.report());
         }
+        let threads = self.pool.threads();
+        let batch_operations = stream
+            .has_batch_operations()
+            .then(|| stream.batch_figures.report(BATCH_OPERATIONS, threads));
         let quarantine = stream.quarantine.get().map(Quarantine::report);
         let outage = stream.outages.current().map(|outage| OutageReport {
             seconds: outage.lasts.as_secs_f64(),
@@ -143,6 +150,7 @@ impl Engine {
             batch_size: stream.config.batch.size.get(),
             memory_budget_bytes: stream.config.ring.memory,
             stages,
+            batch_operations,
             quarantine,
         }
     }

@@ -18,6 +18,7 @@ use crate::reading::AbandonedCount;
 use crate::retry_queue::RetryQueue;
 use crate::stream::Stream;
 use crate::tick::{self, Tick};
+use crate::units::Units;
 use crate::waker::Waker;
 use crate::watch::watch;
 use forebay_observe::{Clock, History, WaitLog};
@@ -34,6 +35,11 @@ impl Engine {
         let waker = Arc::new(Waker::new()?);
         let lanes: Vec<u32> =
             streams.iter().map(|stream| stream.config.fetch.concurrency.get()).collect();
+        let units: Vec<_> = streams
+            .iter()
+            .map(|stream| stream.shares_units.then(|| Arc::new(Units::new(Arc::clone(&waker)))))
+            .collect();
+        let keeps_units = units.iter().any(Option::is_some);
         let tick = Tick::new(streams.len(), pool.granted_cores, pool.limit_cores, clock.now());
         let retries = streams.iter().map(|_| RetryQueue::default()).collect();
         let engine = Rc::new(RefCell::new(Self {
@@ -42,7 +48,8 @@ impl Engine {
             sessions: BTreeMap::new(),
             ending: Vec::new(),
             next_session: 1,
-            gate: Arc::new(ByteGate::new(fetch_bytes, Arc::clone(&waker))),
+            units,
+            gate: Arc::new(ByteGate::new(fetch_bytes, Arc::clone(&waker), keeps_units)),
             pool: Pool::start(pool, Arc::clone(&waker), clock.clone())?,
             waker,
             tick,

@@ -80,6 +80,14 @@ impl Batches {
         self.admissions.drain(..count).collect()
     }
 
+    /// Takes a row back whose unit another row was to read, and did not.
+    pub(super) fn admit_again(&mut self, job: FetchJob) {
+        let place = (job.order, job.row);
+        let later = |other: &FetchJob| (other.order, other.row) > place;
+        let index = self.admissions.iter().position(later).unwrap_or(self.admissions.len());
+        self.admissions.insert(index, job);
+    }
+
     /// Batches between the next row to fetch and the next batch to publish.
     pub(super) fn urgency(&self, work: &SessionWork) -> Option<u64> {
         let job = self.admissions.front()?;

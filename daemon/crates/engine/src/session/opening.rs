@@ -50,6 +50,7 @@ impl Session {
                 order,
                 id,
                 retries: None,
+                units: self.work.want_units(id),
             });
         }
         slot_work.open(order, planned.rows.len());

@@ -99,6 +99,7 @@ impl Session {
         let order = batch.order;
         drop(cell);
         slot.reopen_row();
+        let units = work.want_units(id);
         self.batches.admissions.push_front(FetchJob {
             session: work,
             slot: slot_number,
@@ -106,6 +107,7 @@ impl Session {
             order,
             id,
             retries: None,
+            units,
         });
     }
 

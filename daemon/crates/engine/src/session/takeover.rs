@@ -15,7 +15,7 @@ use crate::stream::Stream;
 
 /// The data segment and who holds which of its slots.
 #[derive(Debug)]
-pub struct Takeover {
+pub(crate) struct Takeover {
     pub(super) data: Segment,
     pub(super) table: SlotTable,
     /// The client's last seek.
@@ -28,7 +28,7 @@ pub struct Takeover {
 
 impl Takeover {
     /// Fresh memory, all of it free.
-    pub fn fresh(stream: &Stream, named: bool) -> Result<Self, SessionFault> {
+    pub(crate) fn fresh(stream: &Stream, named: bool) -> Result<Self, SessionFault> {
         let [data_bytes, ..] = ring_bytes(stream);
         let data = create_segment(named, "data", data_bytes)?;
         data.seal(Access::ReadWrite)?;
@@ -40,7 +40,7 @@ impl Takeover {
     ///
     /// # Errors
     /// A fault that says what does not fit.
-    pub fn of_client(
+    pub(crate) fn of_client(
         stream: &Stream,
         data: Vec<OwnedFd>,
         serial: u64,

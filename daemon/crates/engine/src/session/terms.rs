@@ -70,7 +70,7 @@ impl From<SegmentError> for SessionFault {
 
 /// A refused request.
 #[derive(Debug)]
-pub struct SessionFault(pub Fault);
+pub(crate) struct SessionFault(pub(crate) Fault);
 
 /// The bytes of a stream's ring: data, publish and return.
 pub(crate) fn ring_bytes(stream: &Stream) -> [u64; 3] {

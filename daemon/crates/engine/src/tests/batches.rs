@@ -10,9 +10,11 @@ use forebay_source::dataset::Defect;
 #[derive(Debug)]
 struct Sum;
 
-/// Makes 10 · sum + the row's number of it.
+/// Makes a multiple of the sum + the row's number of it.
 #[derive(Debug)]
-struct Number;
+struct Number {
+    times: u64,
+}
 
 /// Fails on a batch, or panics.
 #[derive(Debug)]
@@ -29,6 +31,10 @@ fn word(row: &mut BatchRow<'_>, tensor: usize) -> u64 {
 impl BatchOperation for Sum {
     fn name(&self) -> &'static str {
         "sum"
+    }
+
+    fn arguments(&self) -> String {
+        String::new()
     }
 
     fn declare(&mut self, tensors: &mut Vec<TensorSpec>) -> Result<(), ConfigError> {
@@ -48,13 +54,17 @@ impl BatchOperation for Number {
         "number"
     }
 
+    fn arguments(&self) -> String {
+        format!("times = {}", self.times)
+    }
+
     fn declare(&mut self, _tensors: &mut Vec<TensorSpec>) -> Result<(), ConfigError> {
         Ok(())
     }
 
     fn run(&self, rows: &mut [BatchRow<'_>], _operation: u64) -> Result<(), Defect> {
         for (number, row) in (0..).zip(rows) {
-            let value = 10 * word(row, 1) + number;
+            let value = self.times * word(row, 1) + number;
             row.row.dense(1).copy_from_slice(&value.to_ne_bytes());
         }
         Ok(())
@@ -64,6 +74,10 @@ impl BatchOperation for Number {
 impl BatchOperation for Failing {
     fn name(&self) -> &'static str {
         "failing"
+    }
+
+    fn arguments(&self) -> String {
+        String::new()
     }
 
     fn declare(&mut self, _tensors: &mut Vec<TensorSpec>) -> Result<(), ConfigError> {
@@ -85,7 +99,7 @@ fn batch_operations_run_in_order_and_once_on_any_number_of_threads() {
                 folder.path(),
                 false,
                 STAGE,
-                vec![Box::new(Sum), Box::new(Number)],
+                vec![Box::new(Sum), Box::new(Number { times: 10 })],
             );
             let engine = start_on(threads, &stream, 1 << 20, CpuPolicy::Normal);
             let mut client = Client::attach(&engine, false);
@@ -103,8 +117,49 @@ fn batch_operations_run_in_order_and_once_on_any_number_of_threads() {
                 }
                 client.give_back(&taken);
             }
+            // They are counted by the batch, beside the stages.
+            let report = engine.borrow().report();
+            let figures = report.streams[0].batch_operations.as_ref().unwrap();
+            assert!(figures.num_tasks >= 4 * SAMPLES / 8, "{figures:?}");
+            assert_eq!((figures.name.as_str(), figures.num_failures), ("batch.operations", 0));
         });
     }
+}
+
+#[test]
+fn batch_operations_are_part_of_the_streams_fingerprint() {
+    let folder = tempfile::tempdir().unwrap();
+    let print = |operations: Vec<Box<dyn BatchOperation>>| {
+        open_stream_with(folder.path(), false, STAGE, operations).config_fingerprint
+    };
+    let prints = [
+        print(Vec::new()),
+        print(vec![Box::new(Sum)]),
+        print(vec![Box::new(Sum), Box::new(Number { times: 10 })]),
+        print(vec![Box::new(Sum), Box::new(Number { times: 11 })]),
+    ];
+    for (place, print) in prints.iter().enumerate() {
+        assert!(!prints[..place].contains(print), "{place}");
+    }
+    assert_eq!(print(vec![Box::new(Sum), Box::new(Number { times: 10 })]), prints[2]);
+}
+
+#[test]
+fn batch_operations_run_by_themselves_in_the_stage_benchmark() {
+    let folder = tempfile::tempdir().unwrap();
+    let stream = open_stream_with(folder.path(), false, STAGE, vec![Box::new(Sum)]);
+    let mut alone = StageBenchmark::new(&stream, 2);
+    alone.keep_inputs().unwrap();
+    for threads in [1, 2] {
+        let run = alone.batches(threads).unwrap();
+        assert!(run.samples > 0 && run.samples % 8 == 0, "{run:?}");
+        assert!(run.concurrency == threads && run.seconds > 0.0, "{run:?}");
+    }
+    let failing = vec![Box::new(Failing { panics: false }) as Box<dyn BatchOperation>];
+    let stream = open_stream_with(folder.path(), false, STAGE, failing);
+    let mut alone = StageBenchmark::new(&stream, 2);
+    alone.keep_inputs().unwrap();
+    assert!(alone.batches(1).unwrap_err().contains("`failing`: 8 rows"));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The byte budget beside everything that can be in its way: samples of all sizes, bad samples, batches kept, seeks, a
-//! second client that stops taking, stages and lanes of all widths. Whatever the schedule, the first client gets its
-//! batches, each row the one that the order names, and all bytes come back.
+//! second client that stops taking, blocks that samples share, stages and lanes of all widths. Whatever the schedule, the
+//! first client gets its batches, each row the one that the order names, and all bytes come back.
 //!
 //! `PROPTEST_CASES=100000` runs as many schedules; left out, some hundreds.
 
@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
 use super::*;
+use forebay_source::dataset::testing::BlockFolder;
 
 /// A schedule ends after so many batches of the first client: enough for every slot to come round.
 const BATCHES: u32 = 10;
@@ -18,6 +19,8 @@ struct Plan {
     /// From a fraction of the smallest sample to more than all slots need.
     fetch_bytes: u64,
     bad_samples: bool,
+    /// Samples share blocks.
+    blocks: bool,
     lanes: u32,
     slots: u32,
     /// Threads of each stage; 0: auto.
@@ -34,12 +37,24 @@ struct Plan {
 fn plans() -> impl Strategy<Value = Plan> {
     let budget = prop_oneof![1..2_000_u64, 2_000..40_000_u64, Just(1 << 20)];
     let engine = (budget, 1..8_u32, 3..8_u32, prop::collection::vec(0..4_u32, 1..4));
-    let client = (any::<bool>(), prop::bool::weighted(0.1), 0..6_u32, prop::option::of(0..3_u32));
+    let data = (any::<bool>(), any::<bool>());
+    let client = (data, prop::bool::weighted(0.1), 0..6_u32, prop::option::of(0..3_u32));
     (engine, client, any::<u64>()).prop_map(|(engine, client, seed)| {
         let (fetch_bytes, lanes, slots, stages) = engine;
-        let (bad_samples, sleeps, kept, idle_client) = client;
+        let ((bad_samples, blocks), sleeps, kept, idle_client) = client;
         let kept = kept.min(slots - 2);
-        Plan { fetch_bytes, bad_samples, lanes, slots, stages, sleeps, kept, idle_client, seed }
+        Plan {
+            fetch_bytes,
+            bad_samples,
+            blocks,
+            lanes,
+            slots,
+            stages,
+            sleeps,
+            kept,
+            idle_client,
+            seed,
+        }
     })
 }
 
@@ -68,8 +83,9 @@ fn write_sized_samples(folder: &Path, bad_samples: bool) {
 
 fn open(folder: &Path, plan: &Plan) -> Arc<Stream> {
     let data = if plan.bad_samples { "bad" } else { "good" };
+    let format = if plan.blocks { "test-blocks" } else { "npy" };
     let mut text = format!(
-        "[dataset]\nformat = \"npy\"\npath = \"{data}\"\nindex = \"index-{data}\"\n[order]\nshuffle = false\n\
+        "[dataset]\nformat = \"{format}\"\npath = \"{format}-{data}\"\nindex = \"index-{data}\"\n[order]\nshuffle = false\n\
          [batch]\nsize = 8\n[errors]\non_bad_sample = \"substitute\"\nbudget = 1000000\n\
          [listen]\nmax_sessions = 2\n[ring]\nslots = {}\n[[stage]]\nname = \"fetch\"\nconcurrency = {}\n",
         plan.slots, plan.lanes
@@ -128,8 +144,11 @@ async fn take(engine: &SharedEngine, plan: Plan) {
 #[test]
 fn no_schedule_of_sizes_failures_holds_and_threads_locks_up_the_byte_budget() {
     let folder = tempfile::tempdir().unwrap();
-    write_sized_samples(&folder.path().join("good"), false);
-    write_sized_samples(&folder.path().join("bad"), true);
+    for (data, bad_samples) in [("good", false), ("bad", true)] {
+        write_sized_samples(&folder.path().join(format!("npy-{data}")), bad_samples);
+        let blocks = folder.path().join(format!("test-blocks-{data}"));
+        BlockFolder::write(&blocks, SAMPLES, |sample| bad_samples && is_bad(sample));
+    }
     let mut config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
     if std::env::var_os("PROPTEST_CASES").is_none() {
         config.cases = SCHEDULES;

@@ -97,7 +97,9 @@ fn of_daemon(report: &DaemonReport) -> Vec<Family> {
 fn of_stages(streams: &[StreamReport]) -> Vec<Family> {
     let stages: Vec<(Labels, &StageReport)> = streams
         .iter()
-        .flat_map(|stream| stream.stages.iter().map(move |stage| (labels_of(stream, stage), stage)))
+        .flat_map(|stream| {
+            stream.stages_and_batch().map(move |stage| (labels_of(stream, stage), stage))
+        })
         .collect();
     let each = |value: fn(&StageReport) -> f64| {
         stages.iter().map(move |(labels, stage)| (labels.clone(), value(stage)))
@@ -111,7 +113,7 @@ fn of_stages(streams: &[StreamReport]) -> Vec<Family> {
     let mut families = families! {
         "forebay_stage_concurrency": "The most tasks of the stage that may run at once."
             => each(|stage| stage.concurrency.into());
-        "forebay_stage_tasks_total": "Tasks that ended, failed ones included; a task is a sample."
+        "forebay_stage_tasks_total": "Tasks that ended, failed ones included; a task is a sample, of batch.operations a batch."
             => each(|stage| count(stage.num_tasks));
         "forebay_stage_failures_total": "Tasks that failed." => each(|stage| count(stage.num_failures));
     };

@@ -62,6 +62,7 @@ impl Script {
                 seconds: 60.0,
             },
             streams: vec![StreamReport {
+                batch_operations: None,
                 name: "train".to_owned(),
                 batch_size: 64,
                 memory_budget_bytes: 2 << 30,

@@ -87,6 +87,7 @@ impl Pipeline {
             ..SessionReport::default()
         };
         let stream = |name: &str, stages: &[StageReport]| StreamReport {
+            batch_operations: None,
             name: name.to_owned(),
             stages: stages.to_vec(),
             ..StreamReport::default()

@@ -28,6 +28,24 @@ fn little(numbers: &[i16]) -> Vec<u8> {
 }
 
 #[test]
+fn a_ragged_array_differs_in_its_first_dimension_alone() {
+    let bytes = [0; 24];
+    let check = |dtype, shape: &[u64], bytes| {
+        check_ragged_type("boxes", &array(dtype, shape, bytes), DType::I16, &[4])
+            .map_err(|defect| defect.0)
+    };
+    assert_eq!(check(DType::I16, &[3, 4], &bytes), Ok(()));
+    assert_eq!(check(DType::I16, &[0, 4], &[]), Ok(()));
+    let expected = "`boxes` is int16 [4, 3], and int16 [any, 4] is expected, as the first sample's";
+    assert_eq!(check(DType::I16, &[4, 3], &bytes).unwrap_err(), expected);
+    assert!(check(DType::U16, &[3, 4], &bytes).is_err());
+    assert!(check(DType::I16, &[], &bytes).is_err());
+    assert!(check(DType::I16, &[3, 4, 1], &bytes).is_err());
+    let short = check(DType::I16, &[4, 4], &bytes).unwrap_err();
+    assert!(short.contains("24 bytes") && short.contains("needs 32"), "{short}");
+}
+
+#[test]
 fn orders_and_byte_orders_come_out_native() {
     let c_order: Vec<i16> = (0..24).map(|n| n * 300 - 1000).collect();
     let expected: Vec<u8> = c_order.iter().flat_map(|number| number.to_ne_bytes()).collect();

@@ -14,6 +14,10 @@ impl BatchOperation for WithDraw {
         "with-draw"
     }
 
+    fn arguments(&self) -> String {
+        String::new()
+    }
+
     fn declare(&mut self, tensors: &mut Vec<TensorSpec>) -> Result<(), ConfigError> {
         tensors[0] = TensorSpec::dense("label", DType::U64, &[2]);
         Ok(())

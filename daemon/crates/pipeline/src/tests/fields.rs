@@ -48,6 +48,38 @@ fn bytes_text_and_numbers_reach_their_rows() {
 }
 
 #[test]
+fn arrays_are_ragged_in_their_first_dimension() {
+    let dataset = mixed(&["image", "boxes"]);
+    let mirror = r#"{ op = "decode-image" }, { op = "mirror-together" }"#;
+    let resize = r#", { op = "resize", size = [30, 20] }"#;
+    let ragged = "boxes = { ragged = true, max_bytes = 32, dtype = \"float64\" }";
+    let row = BOXES.map(|corner| f64::from(f32::from_ne_bytes(corner)));
+    for (operations, mirrored) in [(&["", "", ""][..], false), (&["", mirror], true)] {
+        let image = "image = { ragged = true, max_bytes = \"1MiB\" }\n".to_owned();
+        let (operations, image) = match mirrored {
+            true => (vec![operations[0].to_owned(), format!("{mirror}{resize}")], String::new()),
+            false => (operations.iter().map(|&list| list.to_owned()).collect(), image),
+        };
+        let lists: Vec<&str> = operations.iter().map(String::as_str).collect();
+        let config = stages(&lists, &format!("{image}{ragged}"));
+        let plan = SamplePlan::compile(&config, &dataset).unwrap();
+        let boxes = &plan.tensors()[1];
+        assert_eq!((boxes.dtype, &boxes.row_shape[..]), (DType::F64, &[4][..]));
+        // Whatever the draw, the second and fourth numbers stay.
+        let rows = run_all(&config, &dataset, &photograph(), 1).unwrap();
+        let found: Vec<f64> =
+            rows[1].as_chunks::<8>().0.iter().map(|bytes| f64::from_ne_bytes(*bytes)).collect();
+        assert_eq!((found.len(), found[1], found[7]), (8, row[1], row[7]));
+        if !mirrored {
+            assert_eq!(found, row);
+        }
+    }
+    let config = stages(&[""], "boxes = { ragged = true, max_bytes = 31 }");
+    let refused = run_all(&config, &mixed(&["boxes"]), &[], 0).unwrap_err();
+    assert_eq!(refused.0, "`boxes` has 32 bytes, more than its `max_bytes` of 31");
+}
+
+#[test]
 fn a_dropped_field_has_no_tensor_and_no_name() {
     let dataset = mixed(&["label", "array", "caption"]);
     let drop = r#"{ op = "drop", field = "label" }, { op = "drop", field = "caption" }"#;

@@ -1,7 +1,9 @@
-//! What every [`Dataset`] must do, as tests: one suite, run over each format with [`run`].
+//! What every [`Dataset`](super::Dataset) must do, as tests: one suite, run over each format with [`run`], from tests of
+//! this crate or, with the feature `testing`, of others.
 //!
 //! A format's own file tests what only it can do: its layout, its refusals.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -10,19 +12,21 @@ use forebay_config::DatasetConfig;
 use forebay_protocol::ids::SampleId;
 
 use super::testing::config_for;
-use super::{DatasetError, Field, FieldKind, FieldValue, IndexBytes, OpenOptions, Opened, open};
-use crate::location::{Location, SampleBytes};
+use super::{DatasetError, Field, FieldKind, FieldValue, IndexBytes, OpenOptions, Opened};
+use crate::location::{ByteRange, Location, SampleBytes, SharedBytes, Unit};
 
 /// A format, and how a dataset of it is made.
-pub(crate) struct Format {
+pub struct Format {
     /// Its name in the registry.
-    pub(crate) name: &'static str,
+    pub name: &'static str,
+    /// Opens one: [`super::open`] for those of this crate's registry.
+    pub open: fn(&DatasetConfig, OpenOptions<'_>) -> Result<Opened, DatasetError>,
     /// Makes a dataset of so many samples in a folder, at least 1, each with other values; gives `dataset.path`.
-    pub(crate) make: fn(&Path, usize) -> PathBuf,
+    pub make: fn(&Path, usize) -> PathBuf,
     /// Whether samples have names, which `dataset.ids` can list.
-    pub(crate) has_names: bool,
+    pub has_names: bool,
     /// Whether bytes that were cut anywhere are refused; else those of another length are.
-    pub(crate) refuses_cuts: bool,
+    pub refuses_cuts: bool,
 }
 
 const COUNT: usize = 37;
@@ -31,10 +35,17 @@ const COUNT: usize = 37;
 type Check = (&'static str, fn(&Format));
 
 /// Runs the suite.
-pub(crate) fn run(format: &Format) {
-    let checks: [Check; 9] = [
+///
+/// # Panics
+/// When the format fails a check.
+pub fn run(format: &Format) {
+    let checks: [Check; 10] = [
         ("samples have the fields that are declared, each time the same", samples),
         ("samples are found in their order, by any thread", order),
+        (
+            "samples that share a block give one location, and read their own part of it",
+            shared_units,
+        ),
         ("the fingerprint is of the samples, not of an opening", fingerprint),
         ("the saved index gives the same dataset", index),
         ("a limit keeps the first samples", limit),
@@ -52,6 +63,7 @@ pub(crate) fn run(format: &Format) {
 struct Made {
     folder: tempfile::TempDir,
     config: DatasetConfig,
+    opener: fn(&DatasetConfig, OpenOptions<'_>) -> Result<Opened, DatasetError>,
 }
 
 impl Format {
@@ -62,27 +74,36 @@ impl Format {
         let mut config = config_for(self.name, &(self.make)(&data, count));
         config.index = Some(folder.path().join("saved.index"));
         super::testing::age_directories(&data);
-        Made { folder, config }
+        Made { folder, config, opener: self.open }
     }
 }
 
 impl Made {
     fn open(&self) -> Opened {
-        open(&self.config, OpenOptions::default()).unwrap()
+        self.open_with(OpenOptions::default()).unwrap()
     }
 
     fn failure(&self) -> DatasetError {
-        open(&self.config, OpenOptions::default()).unwrap_err()
+        self.open_with(OpenOptions::default()).unwrap_err()
     }
+
+    fn open_with(&self, options: OpenOptions<'_>) -> Result<Opened, DatasetError> {
+        (self.opener)(&self.config, options)
+    }
+}
+
+fn locations(opened: &Opened, id: u64) -> Vec<Location> {
+    let mut locations = Vec::new();
+    opened.dataset.locate(SampleId(id), &mut locations);
+    assert!(!locations.is_empty());
+    locations
 }
 
 /// A sample's bytes as the engine fetches them.
 fn fetch(opened: &Opened, id: u64) -> (Vec<u8>, Vec<usize>) {
     let Opened { dataset, storage, .. } = opened;
-    let (mut locations, mut parts) = (Vec::new(), Vec::new());
+    let (locations, mut parts) = (locations(opened, id), Vec::new());
     let (mut bytes, mut ends) = (Vec::new(), Vec::new());
-    dataset.locate(SampleId(id), &mut locations);
-    assert!(!locations.is_empty());
     storage.open_all(dataset.as_ref(), &locations, 1 << 20, &mut parts).unwrap();
     storage.read_all(dataset.as_ref(), &mut parts, &mut bytes, &mut ends).unwrap();
     (bytes, ends)
@@ -147,12 +168,11 @@ fn samples(format: &Format) {
 fn order(format: &Format) {
     let made = format.made(COUNT);
     let opened = made.open();
-    let mut locations: Vec<Location> = Vec::new();
-    for id in 0..opened.dataset.sample_count() {
-        opened.dataset.locate(SampleId(id), &mut locations);
-    }
-    let path = |location: &Location| opened.dataset.path(location.file);
-    let places: Vec<_> = locations.iter().map(|each| (path(each), each.range.offset)).collect();
+    let place = |id| {
+        let first = locations(&opened, id)[0];
+        (opened.dataset.path(first.file), first.range.offset)
+    };
+    let places: Vec<_> = (0..opened.dataset.sample_count()).map(place).collect();
     assert!(places.is_sorted(), "{places:?}");
     let expected = all(&opened);
     std::thread::scope(|scope| {
@@ -160,6 +180,49 @@ fn order(format: &Format) {
             scope.spawn(|| assert_eq!(all(&opened), expected));
         }
     });
+}
+
+fn shared_units(format: &Format) {
+    let made = format.made(COUNT);
+    let opened = made.open();
+    let mut samples_of = HashMap::<Location, Vec<u64>>::new();
+    for id in 0..opened.dataset.sample_count() {
+        for location in locations(&opened, id) {
+            samples_of.entry(location).or_default().push(id);
+        }
+    }
+    for (location, samples) in &samples_of {
+        let is_block = matches!(location.unit, Unit::Block(_));
+        assert!(is_block || samples.len() == 1, "{location:?} is of {samples:?}");
+        assert!(opened.dataset.shares_units() || !is_block, "{location:?}");
+        // Two blocks with the same bytes would be read and counted twice.
+        let overlapping = samples_of.keys().find(|other| {
+            *other != location
+                && is_block
+                && other.file == location.file
+                && overlap(other, location)
+        });
+        assert_eq!(overlapping, None, "{location:?}");
+    }
+    assert_eq!(opened.dataset.shares_units(), samples_of.values().any(|samples| samples.len() > 1));
+    // The parts of a sample in buffers of their own, as the engine holds those that are shared.
+    for id in 0..opened.dataset.sample_count() {
+        let read = |location| {
+            let mut bytes = Vec::new();
+            let Opened { dataset, storage, .. } = &opened;
+            storage.read(dataset.as_ref(), location, u64::MAX, &mut bytes).unwrap();
+            SharedBytes::new(bytes)
+        };
+        let parts: Vec<_> = locations(&opened, id).into_iter().map(read).collect();
+        let mut values = Vec::new();
+        opened.dataset.read(SampleId(id), SampleBytes::shared(&parts), &mut values).unwrap();
+        assert_eq!(format!("{values:?}"), sample(&opened, id));
+    }
+}
+
+fn overlap(one: &Location, other: &Location) -> bool {
+    let end = |range: ByteRange| range.length.map_or(u64::MAX, |length| range.offset + length);
+    one.range.offset < end(other.range) && other.range.offset < end(one.range)
 }
 
 fn fingerprint(format: &Format) {
@@ -193,7 +256,7 @@ fn index(format: &Format) {
     };
     let previous: &File = mapped.file();
     let options = OpenOptions { previous_index: Some(previous), ..OpenOptions::default() };
-    again(open(&made.config, options).unwrap());
+    again(made.open_with(options).unwrap());
     // Whatever is in the file: it is made anew, and nothing panics.
     for place in [0, 40, 300] {
         let mut bytes = std::fs::read(path).unwrap();
@@ -226,16 +289,13 @@ fn ids(format: &Format) {
     let mut made = format.made(COUNT);
     let whole = made.open();
     let list = made.folder.path().join("ids.txt");
-    let name = |id: u64| {
-        let mut locations = Vec::new();
-        whole.dataset.locate(SampleId(id), &mut locations);
-        String::from_utf8(whole.dataset.path(locations[0].file)).unwrap()
-    };
+    let name =
+        |id: u64| String::from_utf8(whole.dataset.path(locations(&whole, id)[0].file)).unwrap();
     let (last, first) = (name(30), name(3));
     made.config.ids = Some(list.clone());
     let listed = |text: String| {
         std::fs::write(&list, text).unwrap();
-        open(&made.config, OpenOptions::default())
+        made.open_with(OpenOptions::default())
     };
     if !format.has_names {
         assert!(listed(first).unwrap_err().to_string().contains("dataset.ids"));
@@ -262,9 +322,7 @@ fn direct_read(format: &Format) {
         return;
     };
     for id in (0..dataset.sample_count()).map(SampleId) {
-        let mut locations = Vec::new();
-        dataset.locate(id, &mut locations);
-        let [location] = locations[..] else {
+        let [location] = locations(&opened, id.0)[..] else {
             panic!("an array that is read directly lies at one place");
         };
         let mut elements = vec![0; usize::try_from(direct.elements_bytes).unwrap()];
@@ -291,7 +349,7 @@ fn refusals(format: &Format) {
     let cancel = |_| ControlFlow::Break(());
     let options = OpenOptions { progress: &cancel, ..OpenOptions::default() };
     // A dataset may be open before the first report.
-    if let Err(error) = open(&made.config, options) {
+    if let Err(error) = made.open_with(options) {
         assert!(matches!(error, DatasetError::Cancelled), "{error}");
     }
     made.config.path = made.folder.path().join("absent");

@@ -30,11 +30,21 @@ const fn format<T: Keys>(format: &FolderFormat, open: Opener) -> Format {
     }
 }
 
-const FORMATS: [Format; 3] = [
+static FORMATS: [Format; 3] = [
     format::<FolderKeys>(&image_folder::FORMAT, image_folder::open),
     format::<FolderKeys>(&npy::FORMAT, npy::open),
     format::<FolderKeys>(&npz::FORMAT, npz::open),
 ];
+
+/// Those of tests, which are no part of the reference.
+static TEST_FORMATS: &[Format] = &[
+    #[cfg(any(test, feature = "testing"))]
+    format::<FolderKeys>(&super::testing::BlockFolder::FORMAT, super::testing::open_blocks),
+];
+
+fn find(name: &str) -> Option<&'static Format> {
+    FORMATS.iter().chain(TEST_FORMATS).find(|format| format.name == name)
+}
 
 /// Each format's name and its own keys, for the reference.
 pub fn format_tables() -> impl Iterator<Item = (&'static str, Table)> {
@@ -47,7 +57,7 @@ pub fn format_tables() -> impl Iterator<Item = (&'static str, Table)> {
 /// # Errors
 /// A key that the format does not know, or whose value it does not take.
 pub fn resolve_keys(config: &mut DatasetConfig) -> Result<(), ConfigError> {
-    match FORMATS.iter().find(|format| format.name == config.format) {
+    match find(&config.format) {
         Some(format) => (format.resolve)(&mut config.own),
         None => Ok(()),
     }
@@ -82,7 +92,7 @@ pub fn build_index(
 }
 
 fn open_silently(config: &DatasetConfig, options: OpenOptions<'_>) -> Result<Opened, DatasetError> {
-    let Some(format) = FORMATS.iter().find(|format| format.name == config.format) else {
+    let Some(format) = find(&config.format) else {
         return Err(DatasetError::UnknownFormat {
             given: config.format.clone(),
             hint: nearest(&config.format, format_names())

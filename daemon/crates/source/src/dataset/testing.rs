@@ -1,5 +1,10 @@
 //! For tests of datasets: folders of files, bytes of `.npy` and `.npz` files, configurations.
 
+mod blocks;
+
+pub use blocks::BlockFolder;
+pub(super) use blocks::open as open_blocks;
+
 use std::fs;
 use std::io::Write;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! What every [`Storage`] must do, as tests: one suite, run over each of them with [`run`].
+//! What every [`Storage`] must do, as tests: one suite, run over each of them with [`run`], from tests of this crate or,
+//! with the feature `testing`, of others.
 //!
 //! A storage's own file tests what only it can do.
 
@@ -10,7 +11,7 @@ use super::{Opened, RetryClass, Storage, StorageError};
 use crate::location::{ByteRange, FileId, FileTable, Location, Unit};
 
 /// A place of its own where files can be made behind a storage's back.
-pub(crate) trait Fixture {
+pub trait Fixture {
     /// Opens the storage over the files made so far and those to come.
     fn storage(&self) -> Arc<dyn Storage>;
 
@@ -26,11 +27,11 @@ pub(crate) trait Fixture {
 
 /// Paths by number.
 #[derive(Debug)]
-pub(crate) struct Paths(pub(crate) Vec<String>);
+pub struct Paths(pub Vec<String>);
 
 impl Paths {
     /// A table of these.
-    pub(crate) fn new<P: Into<String>>(paths: impl IntoIterator<Item = P>) -> Self {
+    pub fn new<P: Into<String>>(paths: impl IntoIterator<Item = P>) -> Self {
         Self(paths.into_iter().map(Into::into).collect())
     }
 }
@@ -43,7 +44,7 @@ impl FileTable for Paths {
 
 /// The part of the first file of a table.
 #[must_use]
-pub(crate) const fn part(offset: u64, length: Option<u64>) -> Location {
+pub const fn part(offset: u64, length: Option<u64>) -> Location {
     Location { file: FileId(0), range: ByteRange { offset, length }, unit: Unit::Sample }
 }
 
@@ -53,7 +54,10 @@ const WHOLE: Location = Location::whole(FileId(0));
 type Check = (&'static str, fn(&dyn Fixture));
 
 /// Runs the suite; each check has a fixture of its own.
-pub(crate) fn run<F: Fixture>(make: impl Fn() -> F) {
+///
+/// # Panics
+/// When the storage fails a check.
+pub fn run<F: Fixture>(make: impl Fn() -> F) {
     let checks: [Check; 10] = [
         ("files and parts of files are read into new and used buffers", reads),
         ("several locations follow each other in one buffer", several_locations),

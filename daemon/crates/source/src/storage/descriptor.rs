@@ -23,6 +23,15 @@ impl AsFd for Descriptor {
     }
 }
 
+/// A file that is open for one location of it.
+#[derive(Debug)]
+pub struct OpenFile {
+    pub(super) descriptor: Descriptor,
+    pub(super) location: Location,
+    /// The file's size when it was opened.
+    pub(super) file_bytes: u64,
+}
+
 /// A file that stays open.
 #[derive(Debug)]
 pub(super) struct KeptFile {

@@ -21,9 +21,9 @@ use rustix::io::Errno;
 
 use self::kept::KeptFiles;
 use self::root::Root;
-use super::descriptor::{Descriptor, DirectFile};
+use super::descriptor::{Descriptor, DirectFile, OpenFile};
 use super::error::StorageError;
-use super::{FileStatus, ObjectIdentity, Opened, Storage};
+use super::{FileStatus, Handle, ObjectIdentity, Opened, Storage};
 use crate::location::{FileId, FileTable, Location};
 
 /// The files below one folder.
@@ -166,7 +166,8 @@ impl Storage for LocalFiles {
             let (path, offset) = (full_path(), range.offset);
             return Err(StorageError::OutOfRange { path, length_bytes: file_bytes, offset, end });
         }
-        Ok(Opened { location, length_bytes: end - range.offset, file_bytes, descriptor })
+        let file = OpenFile { descriptor, location, file_bytes };
+        Ok(Opened::new(end - range.offset, Handle::File(file)))
     }
 
     /// The buffer grows by the bytes and one more at most, which lets a single read see that the file ends there.
@@ -176,7 +177,8 @@ impl Storage for LocalFiles {
         opened: Opened,
         buffer: &mut Vec<u8>,
     ) -> Result<(), StorageError> {
-        let Opened { location, length_bytes, file_bytes, descriptor } = opened;
+        let length_bytes = opened.length_bytes();
+        let OpenFile { location, file_bytes, descriptor } = opened.into_file();
         let path = || self.full_path(&files.path(location.file));
         #[cfg(any(test, feature = "testing"))]
         super::stalling::wait(&path());

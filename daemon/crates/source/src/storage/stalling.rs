@@ -54,6 +54,11 @@ impl SlowFolder {
         slow().push(Slow { folder: folder.clone(), read_takes, one_in, reads: 0 });
         Self(folder)
     }
+
+    /// The reads below it so far.
+    pub fn reads(&self) -> u64 {
+        slow().iter().find(|slow| slow.folder == self.0).map_or(0, |slow| slow.reads)
+    }
 }
 
 impl Drop for SlowFolder {

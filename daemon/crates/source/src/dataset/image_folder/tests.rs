@@ -16,6 +16,7 @@ use crate::location::{FileId, Location};
 #[test]
 fn image_folders_conform() {
     conformance::run(&Format {
+        open: crate::dataset::open,
         name: "image-folder",
         make: |root, count| {
             for number in 0..count {

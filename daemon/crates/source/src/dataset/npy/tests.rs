@@ -16,6 +16,7 @@ use crate::location::ByteRange;
 #[test]
 fn folders_of_arrays_conform() {
     conformance::run(&Format {
+        open: crate::dataset::open,
         name: "npy",
         make: |root, count| {
             for number in 0..count {
@@ -34,6 +35,7 @@ fn folders_of_arrays_conform() {
 fn array_files_conform() {
     for descr in ["<u2", ">u2"] {
         conformance::run(&Format {
+            open: crate::dataset::open,
             name: "npy",
             make: if descr == "<u2" {
                 |root, count| all(root, "<u2", count)

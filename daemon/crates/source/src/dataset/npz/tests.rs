@@ -15,6 +15,7 @@ use crate::dataset::{DatasetError, FieldKind, FieldValue, OpenOptions, open};
 #[test]
 fn folders_of_archives_conform() {
     conformance::run(&Format {
+        open: crate::dataset::open,
         name: "npz",
         make: |root, count| {
             for number in 0..count {

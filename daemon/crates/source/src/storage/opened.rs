@@ -1,0 +1,59 @@
+//! A location between its opening and its reading: how long it is, and what its storage has open of it.
+
+use std::any::Any;
+
+use super::descriptor::OpenFile;
+
+/// A location whose length is known, so that memory can be granted before it is read.
+#[derive(Debug)]
+pub struct Opened {
+    length_bytes: u64,
+    handle: Handle,
+}
+
+/// What a storage has open of a location. It goes back to that storage alone.
+#[derive(Debug)]
+pub enum Handle {
+    /// A file of a file system.
+    File(OpenFile),
+    /// What any other storage needs, such as an object's version and the connection to ask.
+    Other(Box<dyn Any + Send>),
+}
+
+impl Opened {
+    /// A location of so many bytes.
+    #[must_use]
+    pub const fn new(length_bytes: u64, handle: Handle) -> Self {
+        Self { length_bytes, handle }
+    }
+
+    /// The bytes to read.
+    #[must_use]
+    pub const fn length_bytes(&self) -> u64 {
+        self.length_bytes
+    }
+
+    /// The open file.
+    ///
+    /// # Panics
+    /// When another storage has opened it.
+    pub(super) fn into_file(self) -> OpenFile {
+        match self.handle {
+            Handle::File(file) => file,
+            Handle::Other(_) => panic!("a location is read by the storage that opened it"),
+        }
+    }
+
+    /// What [`Handle::Other`] holds.
+    ///
+    /// # Panics
+    /// When another storage has opened it.
+    #[must_use]
+    pub fn into_other<T: 'static>(self) -> Box<T> {
+        let other = match self.handle {
+            Handle::Other(other) => other.downcast().ok(),
+            Handle::File(_) => None,
+        };
+        other.expect("a location is read by the storage that opened it")
+    }
+}
