@@ -192,8 +192,11 @@ def test_mistakes_are_config_errors_that_name_them(config, tmp_path, monkeypatch
         forebay.Loader(tmp_path / "absent.toml")
     with pytest.raises(forebay.ConfigError, match="FOREBAY_SOCKET"):
         forebay.Loader("train")
-    with pytest.raises(forebay.ConfigError, match="JSON"):
+    with pytest.raises(forebay.ConfigError, match=r"JSON: `batch\.size` is <object.*, of type object; write a text"):
         forebay.Loader({"batch": {"size": object()}})
+    for kind in [numpy.float32, numpy.dtype("float32")]:
+        with pytest.raises(forebay.ConfigError, match=r'JSON: `output\.array\.dtype` is .*; write its name, "float32"'):
+            forebay.Loader({"output": {"array": {"dtype": kind}}})
     monkeypatch.setenv("FOREBAY_PROGRAM", str(tmp_path / "nothing"))
     with pytest.raises(forebay.ConfigError, match="FOREBAY_PROGRAM"):
         forebay.Loader(config())

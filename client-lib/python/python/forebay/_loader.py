@@ -323,14 +323,36 @@ def _to_json(what: str, value: Any) -> str:
     def plain(item: Any) -> Any:
         if isinstance(item, os.PathLike):
             return os.fspath(item)
-        if hasattr(item, "item"):  # a NumPy or PyTorch scalar
+        if hasattr(item, "item") and not isinstance(item, type):  # a NumPy or PyTorch scalar
             return item.item()
-        raise TypeError(f"a value of type {type(item).__name__}")
+        key, kind = _path_of(item, value) or "a value", type(item).__name__
+        raise TypeError(f"{key} is {item!r}, of type {kind}; write {_remedy(item)}")
 
     try:
         return json.dumps(value, default=plain, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{what} cannot be written as JSON: {error}") from None
+
+
+def _path_of(wanted: Any, value: Any, path: str = "") -> Optional[str]:
+    """The key of a value inside of a configuration, such as `output.image.dtype`."""
+    if value is wanted:
+        return f"`{path}`"
+    if isinstance(value, Mapping):
+        steps = ((f"{path}.{key}" if path else str(key), inner) for key, inner in value.items())
+    elif isinstance(value, (list, tuple)):
+        steps = ((f"{path}[{place}]", inner) for place, inner in enumerate(value))
+    else:
+        return None
+    return next((found for step, inner in steps if (found := _path_of(wanted, inner, step))), None)
+
+
+def _remedy(item: Any) -> str:
+    # A type such as numpy.float32, a numpy.dtype or a torch.dtype.
+    name = getattr(item, "__name__", None) or str(item).rpartition(".")[2]
+    if "dtype" in type(item).__name__.lower() or isinstance(item, type):
+        return f'its name, "{name}"'
+    return "a text, a number, True or False, a list or a dict"
 
 
 def _rank_argument(rank: Optional[int], world_size: Optional[int]) -> Optional[tuple[int, int]]:

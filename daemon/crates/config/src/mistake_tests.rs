@@ -119,7 +119,7 @@ dataset.path = "x"
 [dataset] | path = "x" | format = "npy" | [batch] | sze = 3
     => 5: unknown key `batch.sze`; did you mean `batch.size`?
 [dataset] | path = "x" | format = "npy" | [batch] | size = 3
-    => 1: `stage` is required: a `[[stage]]`
+    => 1: `stage` is required: … or a `preset` … stage = [{ name = "preprocess", operations = [{ op = "decode-image" }
 preset = "imagenet_train"
     => 1: `preset`: unknown preset `imagenet_train`; did you mean `imagenet-train`?
 preset = "coco"

@@ -133,7 +133,7 @@ fn check_field(field: &mut OutputConfig, section: &Section) -> Result<(), Config
     if field.on == FinishedOn::Gpu {
         let path = section.key_path("on");
         let message = format!(
-            "`{path}`: only images are finished on the GPU, and ragged rows are none; leave `on` out"
+            "`{path}`: only images are finished on the GPU, and ragged rows are not images; leave `on` out"
         );
         return Err(section.error_at("on", message));
     }

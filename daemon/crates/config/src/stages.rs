@@ -112,7 +112,9 @@ pub(super) fn read_stages(
     }
     if stages.is_empty() {
         return Err(root.error(
-            "`stage` is required: a `[[stage]]` with `name` and `operations` (`operations = []` for none), or a `preset`",
+            "`stage` is required: what is done with each sample, or a `preset`. For images, `stage = [{ name = \
+             \"preprocess\", operations = [{ op = \"decode-image\" }, { op = \"resize\", size = [224, 224] }] }]`; for \
+             arrays as they are, `stage = [{ name = \"copy\", operations = [] }]`",
         ));
     }
     let fetch = match fetch {

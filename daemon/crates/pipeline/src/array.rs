@@ -60,7 +60,23 @@ pub(crate) fn check_type(
         return Ok(());
     }
     let found = ArrayType { dtype: value.dtype, shape: value.shape.to_vec() };
-    Err(Defect(format!("`{name}` is {found}, and the first sample's is {expected}")))
+    let hint = match (&found.shape[..], &expected.shape[..]) {
+        ([one], [other]) if found.dtype == expected.dtype => {
+            ragged_hint(name, (*one).max(*other).saturating_mul(value.dtype.size_bytes()))
+        }
+        _ => String::new(),
+    };
+    Err(Defect(format!("`{name}` is {found}, and the first sample's is {expected}{hint}")))
+}
+
+/// What to configure where rows differ in length, with room for the longer one of `row_bytes`.
+fn ragged_hint(name: &str, row_bytes: u64) -> String {
+    const KIBIBYTE: u64 = 1024;
+    let kibibytes = row_bytes.div_ceil(KIBIBYTE).checked_next_power_of_two().unwrap_or(row_bytes);
+    format!(
+        "; if lengths differ from sample to sample, set `[output] {name} = {{ ragged = true, max_bytes = \"{}KiB\" }}`",
+        kibibytes.max(64)
+    )
 }
 
 /// Writes all elements as `target`. `scratch` is used where they have to be reordered and cast.

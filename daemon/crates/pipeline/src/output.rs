@@ -290,9 +290,9 @@ fn no_image_keys(name: &str, output: &OutputConfig) -> Result<(), String> {
         ("std", output.std.is_some()),
     ];
     match given.iter().find(|(_, is_given)| *is_given) {
-        Some((key, _)) => {
-            Err(format!("`output.{name}.{key}` is for decoded images, and `{name}` is none"))
-        }
+        Some((key, _)) => Err(format!(
+            "`output.{name}.{key}` is for decoded images, and `{name}` is not one; remove the key"
+        )),
         None => Ok(()),
     }
 }

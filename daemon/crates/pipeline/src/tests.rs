@@ -178,7 +178,7 @@ STANDARD | image = { dtype = "int32" }
 STANDARD | image = { dtype = "float32", mean = [0.5, 0.5], std = [0.5, 0.5] }
     => one number for each of the 3 channels, not 2
 STANDARD | label = { layout = "NHWC" }
-    => `output.label.layout` is for decoded images
+    => `output.label.layout` is for decoded images, and `label` is not one; remove the key
 STANDARD | label = { ragged = true, max_bytes = 10 }
     => only arrays of one dimension
 STANDARD | image = { ragged = true, max_bytes = 10 }
@@ -191,6 +191,16 @@ STANDARD | image = { ragged = true, max_bytes = 10 }
     => two numbers above 0, the smaller one first
 { op = "decode-image" }, { op = "normalize", mean = [0.5, 0.5, 0.5], std = [1.0, 1.0, 0.0] }
     => `std` must be above 0
+{ op = "decode-image" }, { op = "normalize", mean = [123.7, 116, 103.5], std = [58.4, 57.1, 57.4] }
+    => `normalize`: `mean` is for values from 0 to 1, so 123.7 is too large; did you mean 123.7/255 = 0.485? Write `mean = [0.485, 0.455, 0.406], std = [0.229, 0.224, 0.225]`
+{ op = "decode-image" }, { op = "normalize", mean = [0.485, 0.456, 0.406], std = [0.229, 57, 0.225] }
+    => `std` is for values from 0 to 1, so 57 is too large; did you mean 57/255 = 0.224?
+{ op = "decode-image" }, { op = "normalize", mean = [0.5, 0.5, 1.1], std = [1.0, 1.0, 1.0] }
+    => so 1.1 is too large
+STANDARD | image = { dtype = "float32", mean = [123, 116, 103], std = [1.0, 1.0, 1.0] }
+    => `output.image`: `mean` is for values from 0 to 1, so 123 is too large; did you mean 123/255 = 0.482? Write `mean = [0.482, 0.455, 0.404], std = [1.0, 1.0, 1.0]`
+STANDARD | image = { dtype = "float32", mean = [0.5, 300, 0.5], std = [1.0, 1.0, 1.0] }
+    => so 300 is too large
 { op = "decode-image" }, { op = "normalize", mean = [0.5, 0.5, 0.5], std = [1.0, 1.0, 1.0] }, { op = "resize", size = [8, 8] }
     => put it before `normalize`
 { op = "decode-image" }, { op = "resize", size = [8, 8] }, { op = "normalize", mean = [0.5, 0.5, 0.5], std = [1.0, 1.0, 1.0] } | image = { dtype = "float32", mean = [0.5, 0.5, 0.5], std = [1.0, 1.0, 1.0] }
@@ -252,7 +262,11 @@ fn another_shape_is_a_defect_that_names_both() {
     let kind = FieldKind::Array { dtype: DType::I16, shape: vec![2] };
     let dataset = InMemory::new([("array", kind)], value);
     let refused = run_all(&config, &dataset, &[], 0).unwrap_err();
-    assert_eq!(refused.0, "`array` is int16 [3], and the first sample's is int16 [2]");
+    assert_eq!(
+        refused.0,
+        "`array` is int16 [3], and the first sample's is int16 [2]; if lengths differ from sample to sample, set \
+         `[output] array = { ragged = true, max_bytes = \"64KiB\" }`"
+    );
 }
 
 #[test]
