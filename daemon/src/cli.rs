@@ -16,11 +16,13 @@ mod private;
 mod run;
 mod serve;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
 use forebay_inspect::error_text::whole_reason;
+use forebay_inspect::output::OutputClosed;
 use forebay_inspect::{headspace, profile, stats, top, trace};
 
 /// A data-loader daemon: reads, decodes, transforms and collates samples next to the trainer and publishes finished
@@ -66,7 +68,11 @@ enum Command {
     Guarded(run::GuardedArguments),
 }
 
-/// Runs the program: the exit status is 0, 1 after an error, 2 for wrong arguments, or the command's own under `run`.
+/// What a shell reports of a program that a closed pipe has ended: 128 and the number of SIGPIPE.
+const CLOSED_PIPE: u8 = 141;
+
+/// Runs the program: the exit status is 0, 1 after an error, 2 for wrong arguments, 141 where the reader of the output
+/// closed it early, or the command's own under `run`.
 #[must_use]
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
@@ -87,7 +93,11 @@ pub fn main() -> ExitCode {
         Command::Guarded(arguments) => run::guarded(&arguments),
     };
     outcome.unwrap_or_else(|error| {
-        eprintln!("forebay: {}", whole_reason(&error));
+        if error.is::<OutputClosed>() {
+            return ExitCode::from(CLOSED_PIPE);
+        }
+        // The standard error may be closed as well.
+        let _ = writeln!(std::io::stderr(), "forebay: {}", whole_reason(&error));
         ExitCode::FAILURE
     })
 }

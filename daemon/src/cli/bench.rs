@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use clap::Args;
 use forebay_client::{Batch, Error, Loader, Position, Target};
+use forebay_inspect::output::{print, print_line};
 use forebay_protocol::frames::ConfigSource;
 
 use super::config_arguments::Settings;
@@ -107,9 +108,9 @@ pub(super) fn bench(arguments: &BenchArguments) -> anyhow::Result<ExitCode> {
         page.finish(&bench_page(&config.name, &report, &series, &config.resolved_toml()))?;
     }
     if arguments.json {
-        println!("{}", serde_json::to_string(&report)?);
+        print_line(serde_json::to_string(&report)?)?;
     } else {
-        print!("{}", describe(&report));
+        print(describe(&report))?;
     }
     Ok(ExitCode::SUCCESS)
 }

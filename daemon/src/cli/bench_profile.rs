@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use forebay_config::{Concurrency, Config};
 use forebay_engine::{LocalRank, StageBenchmark, StageRun, Stream, core_share};
+use forebay_inspect::output::{print, print_line};
 use forebay_inspect::table::{columns, time};
 use forebay_observe::Clock;
 use forebay_source::dataset::OpenOptions;
@@ -110,9 +111,9 @@ pub(super) fn profile(config: Config, json: bool) -> anyhow::Result<ExitCode> {
     let report =
         ProfileReport { stream: stream.name().to_owned(), cores: granted, stages, sentence };
     if json {
-        println!("{}", serde_json::to_string(&report)?);
+        print_line(serde_json::to_string(&report)?)?;
     } else {
-        print!("{}", describe(&report));
+        print(describe(&report))?;
     }
     Ok(ExitCode::SUCCESS)
 }

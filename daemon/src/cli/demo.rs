@@ -10,6 +10,7 @@ use clap::Args;
 
 use super::bench::{BenchOptions, describe, measure};
 use forebay_inspect::bench_report::BenchReport;
+use forebay_inspect::output::print_line;
 use forebay_observe::format_bytes;
 use forebay_synth::{GenerateOptions, generate_images};
 
@@ -56,14 +57,14 @@ pub(super) fn demo(arguments: &DemoArguments) -> anyhow::Result<ExitCode> {
         folder.display().to_string()
     );
     std::fs::write(&config, &text).with_context(|| format!("writing {}", config.display()))?;
-    println!("\nThe configuration, {}:\n\n{}", config.display(), indented(&text));
+    print_line(format_args!("\nThe configuration, {}:\n\n{}", config.display(), indented(&text)))?;
     run_all(&config)?;
-    println!(
+    print_line(format_args!(
         "\nUse it from Python:\n\n    import forebay\n    loader = forebay.Loader({:?})\n    for batch in loader: ...   \
          # batch[\"image\"], batch[\"label\"], batch[\"index\"]\n\nOr print the plan:  forebay check {}",
         config.display().to_string(),
         config.display()
-    );
+    ))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -75,12 +76,12 @@ fn make_data(folder: &Path, arguments: &DemoArguments) -> anyhow::Result<()> {
         height: arguments.height,
         ..GenerateOptions::default()
     };
-    println!(
+    print_line(format_args!(
         "Data: {} photograph-like JPEGs in {} classes, {}",
         options.images,
         options.classes,
         folder.display()
-    );
+    ))?;
     let shows = std::io::IsTerminal::is_terminal(&std::io::stderr());
     let report = generate_images(folder, &options, &|done, all| {
         if shows && (done % 50 == 0 || done == all) {
@@ -91,17 +92,17 @@ fn make_data(folder: &Path, arguments: &DemoArguments) -> anyhow::Result<()> {
         eprint!("\r\x1b[K");
     }
     let how = if report.reused { "there already" } else { "made" };
-    println!(
+    print_line(format_args!(
         "  {} {how} in {:.1} s, {}",
         report.samples,
         report.elapsed.as_secs_f64(),
         format_bytes(report.bytes)
-    );
+    ))?;
     Ok(())
 }
 
 fn run_all(config: &Path) -> anyhow::Result<()> {
-    println!("1. Two epochs as fast as they come: random-resized-crop, flip, batches of 64.\n");
+    print_line("1. Two epochs as fast as they come: random-resized-crop, flip, batches of 64.\n")?;
     let mut seen: Vec<HashSet<i64>> = vec![HashSet::new(), HashSet::new()];
     let mut repeated = 0u64;
     let fast = run_one(config, &[], &mut |batch, _| {
@@ -113,31 +114,39 @@ fn run_all(config: &Path) -> anyhow::Result<()> {
             repeated += u64::from(!seen.get_mut(epoch).is_some_and(|seen| seen.insert(id)));
         }
     })?;
-    println!("{}", indented(&describe(&fast)));
+    print_line(indented(&describe(&fast)))?;
     if repeated > 0 {
         bail!("bug: {repeated} samples came twice");
     }
-    println!(
+    print_line(format_args!(
         "   No sample repeated within an epoch ({} and {} ids); the order depends only on the seed.",
         seen[0].len(),
         seen[1].len()
-    );
-    println!("\n2. The same with one work thread: other timing, the same bytes.\n");
+    ))?;
+    print_line("\n2. The same with one work thread: other timing, the same bytes.\n")?;
     let slow = run_one(config, &[("stage.preprocess.concurrency", "1")], &mut |_, _| {})?;
-    println!("   {:>6.0} samples/s  digest {}", fast.samples_per_second, short(&fast));
-    println!("   {:>6.0} samples/s  digest {}", slow.samples_per_second, short(&slow));
+    print_line(format_args!(
+        "   {:>6.0} samples/s  digest {}",
+        fast.samples_per_second,
+        short(&fast)
+    ))?;
+    print_line(format_args!(
+        "   {:>6.0} samples/s  digest {}",
+        slow.samples_per_second,
+        short(&slow)
+    ))?;
     if fast.digest != slow.digest {
         bail!("bug: the digests differ");
     }
-    println!("\n3. A trainer whose step takes 100 ms: is loading its limit?\n");
+    print_line("\n3. A trainer whose step takes 100 ms: is loading its limit?\n")?;
     let step = Duration::from_millis(100);
     let trained = run_one(config, &[("order.epochs", "1")], &mut |_, _| std::thread::sleep(step))?;
-    println!(
+    print_line(format_args!(
         "   wait for a batch: p50 {:.3} ms, p99 {:.3} ms",
         trained.wait_seconds.p50 * 1e3,
         trained.wait_seconds.p99 * 1e3
-    );
-    println!("   {}", trained.verdict.sentence);
+    ))?;
+    print_line(format_args!("   {}", trained.verdict.sentence))?;
     Ok(())
 }
 

@@ -19,6 +19,7 @@ use super::launch::{Launch, Rings};
 use super::logging;
 use forebay_config::Config;
 use forebay_engine::LocalRank;
+use forebay_inspect::output::{print, print_line};
 
 /// Arguments of `forebay doctor`.
 #[derive(Debug, Args)]
@@ -57,9 +58,9 @@ pub(super) fn doctor(arguments: &DoctorArguments) -> anyhow::Result<ExitCode> {
     // Stable: within a weight, the order above.
     findings.sort_by_key(|finding| finding.weight);
     if arguments.json {
-        println!("{}", serde_json::json!({ "findings": findings }));
+        print_line(serde_json::json!({ "findings": findings }))?;
     } else {
-        print!("{}", describe(&findings));
+        print(describe(&findings))?;
     }
     let works = findings.iter().all(|finding| finding.weight != Weight::Broken);
     Ok(if works { ExitCode::SUCCESS } else { ExitCode::FAILURE })

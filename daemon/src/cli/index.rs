@@ -1,11 +1,13 @@
 //! `forebay index`: scans a dataset once and saves what it found.
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Args;
 
 use super::config_arguments::ConfigArguments;
 use super::logging;
+use forebay_inspect::output::print_line;
 use forebay_observe::format_bytes;
 use forebay_source::dataset::build_index;
 
@@ -25,17 +27,21 @@ pub(super) fn index(arguments: &IndexArguments) -> anyhow::Result<ExitCode> {
             let mut last = last.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             if last.elapsed().as_millis() >= 500 {
                 *last = std::time::Instant::now();
-                eprintln!(
+                // A closed standard error does not stop the scan.
+                let _ = writeln!(
+                    std::io::stderr(),
                     "{}: {} files in {} folders so far",
-                    config.name, progress.samples, progress.directories
+                    config.name,
+                    progress.samples,
+                    progress.directories
                 );
             }
             std::ops::ControlFlow::Continue(())
         })?;
         for warning in &report.warnings {
-            eprintln!("{}: {warning}", config.name);
+            let _ = writeln!(std::io::stderr(), "{}: {warning}", config.name);
         }
-        println!("{}", describe(&config.name, &report));
+        print_line(describe(&config.name, &report))?;
     }
     Ok(ExitCode::SUCCESS)
 }

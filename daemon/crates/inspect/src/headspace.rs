@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use crate::output::print_line;
 use anyhow::bail;
 use clap::Args;
 use forebay_protocol::observing::{ReplayRequest, ReplayState, SessionSteps};
@@ -86,9 +87,9 @@ pub fn headspace(arguments: &HeadspaceArguments) -> anyhow::Result<ExitCode> {
         page.finish(&headspace_page(serde_json::to_value(&found)?, &found.blocks))?;
     }
     if arguments.json {
-        println!("{}", serde_json::to_string(&found)?);
+        print_line(serde_json::to_string(&found)?)?;
     } else {
-        println!("{}", found.describe());
+        print_line(found.describe())?;
     }
     Ok(ExitCode::SUCCESS)
 }

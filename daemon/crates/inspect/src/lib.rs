@@ -1,6 +1,8 @@
 //! What shows a running daemon: commands, the web page and reports. It asks daemons and never runs one.
 
 #![forbid(unsafe_code)]
+// It panics on a closed pipe: see `output`.
+#![cfg_attr(not(test), deny(clippy::print_stdout))]
 
 pub mod bench_report;
 pub mod error_text;
@@ -8,6 +10,7 @@ pub mod flame;
 pub mod headspace;
 pub mod http;
 pub mod observer;
+pub mod output;
 mod page;
 pub mod profile;
 pub mod report;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use crate::output::print_line;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use forebay_protocol::observing::{MAX_PROFILE_HERTZ, Recording};
@@ -45,9 +46,9 @@ pub fn profile(arguments: &ProfileArguments) -> anyhow::Result<ExitCode> {
     let is_picture = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("svg"));
     let written = if is_picture { stacks.svg() } else { text };
     std::fs::write(path, written).with_context(|| format!("{}: cannot write", path.display()))?;
-    println!("{}: {}", path.display(), stacks.title);
+    print_line(format_args!("{}: {}", path.display(), stacks.title))?;
     if stacks.total() == 0 {
-        println!("no samples: the daemon was idle");
+        print_line("no samples: the daemon was idle")?;
     }
     Ok(ExitCode::SUCCESS)
 }

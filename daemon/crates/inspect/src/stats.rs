@@ -7,6 +7,7 @@ use clap::Args;
 
 use super::observer::{Observer, the_socket};
 use super::table::{columns, percent, time};
+use crate::output::{print, print_line};
 use forebay_observe::format_bytes;
 use forebay_observe::{DaemonReport, IsolationItem, SessionReport, StageReport};
 
@@ -25,9 +26,9 @@ pub struct StatsArguments {
 pub fn stats(arguments: &StatsArguments) -> anyhow::Result<ExitCode> {
     let observer = Observer::connect(&the_socket(arguments.socket.as_deref())?)?;
     if arguments.json {
-        println!("{}", observer.stats_text()?);
+        print_line(observer.stats_text()?)?;
     } else {
-        print!("{}", describe(&observer.stats()?));
+        print(describe(&observer.stats()?))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -34,6 +34,7 @@ use clap::Args;
 
 use self::app::{App, Wanted};
 use self::screen::{Screen, as_text};
+use crate::output::print;
 
 /// Arguments of `forebay top`.
 #[derive(Debug, Args)]
@@ -72,7 +73,7 @@ pub fn top(arguments: &TopArguments) -> anyhow::Result<ExitCode> {
     let is_once = arguments.once || !std::io::stdout().is_terminal();
     if is_once {
         let app = App::new(wanted, arguments.every.min(ONCE_WINDOW), arguments.all)?;
-        print!("{}", once(app)?);
+        print(once(app)?)?;
         return Ok(ExitCode::SUCCESS);
     }
     let signals = terminal::signals_that_end()?;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use crate::output::print_line;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use forebay_protocol::observing::{MAX_RECORDING_SECONDS, Recording};
@@ -59,7 +60,7 @@ pub fn trace(arguments: &TraceArguments) -> anyhow::Result<ExitCode> {
         serde_json::to_writer(&mut file, &both).with_context(writing)?;
         file.flush().with_context(writing)?;
     }
-    println!("{summary}");
+    print_line(summary)?;
     Ok(ExitCode::SUCCESS)
 }
 
