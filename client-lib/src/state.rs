@@ -99,8 +99,8 @@ impl State {
         let mut found = Vec::new();
         if self.dataset != present.dataset {
             found.push(format!(
-                "the dataset differs (saved {}, present {}): files were added, removed or renamed, or the class list \
-                 changed",
+                "the dataset differs (saved {}, present {}): files were added, removed or renamed, the class list \
+                 changed, or hidden files count or no longer count (dataset.hidden)",
                 short(&self.dataset),
                 short(&present.dataset)
             ));

@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Stdio;
 
 use forebay_tests::program::Finished;
 use forebay_tests::{TestDir, data, program};
@@ -70,9 +71,10 @@ fn data_that_cannot_be_used_is_named() {
     let images = dir.path("images");
     let config = dir.image_stream(8, 2, "");
     assert!(check(&dir, &config).status.success());
-    std::fs::create_dir(images.join("empty-class")).unwrap();
-    assert_refused(&check(&dir, &config), &["empty-class", "remove the folder"]);
-    std::fs::remove_dir(images.join("empty-class")).unwrap();
+    data::images(&dir.path("all/train"), 8, 2);
+    let above = dir.config("above.toml", &data::image_config(&dir.path("all"), ""));
+    let meant = format!("dataset.path = {:?}", dir.path("all/train"));
+    assert_refused(&check(&dir, &above), &["above.toml:", &meant, "nested_classes"]);
     let few = program::run(dir.forebay(&["check", "--set", "batch.size=9"]).arg(&config));
     assert_refused(&few, &["batch.size", "8"]);
     let first = images.join("class-000/00000000.jpg");
@@ -156,4 +158,48 @@ fn two_streams_of_one_name_and_an_unknown_stream_are_refused() {
     let daemon = forebay_tests::Daemon::serve(&dir, &one);
     let error = daemon.loader_of("val").attach().unwrap_err().to_string();
     assert!(error.contains("`val`") && error.contains("train"), "{error}");
+}
+
+/// As `forebay check train.toml | head -1` does.
+#[test]
+fn a_closed_pipe_ends_a_command_without_a_message() {
+    let dir = TestDir::new();
+    let config = dir.image_stream(8, 2, "");
+    let commands: [&[&str]; 3] = [&["check"], &["check", "--json"], &["index"]];
+    for command in commands {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut forebay = dir.forebay(command);
+        forebay.arg(&config).stdin(Stdio::null()).stdout(writer).stderr(Stdio::piped());
+        let child = forebay.spawn().unwrap();
+        drop(forebay);
+        let finished = program::finish(child);
+        assert_eq!((finished.status.code(), &*finished.stderr), (Some(141), ""), "{command:?}");
+    }
+}
+
+#[test]
+fn check_shows_the_classes_and_warns_of_empty_ones_and_of_hidden_folders() {
+    let dir = TestDir::new();
+    let images = dir.path("images");
+    let config = dir.image_stream(8, 2, "");
+    let plan = |finished: &Finished, name: &str| {
+        let mut lines = finished.stdout.lines().filter_map(|line| line.trim().strip_prefix(name));
+        lines.next().map(|value| value.trim().to_owned())
+    };
+    let clean = check(&dir, &config);
+    let classes = plan(&clean, "classes ");
+    assert_eq!(classes.as_deref(), Some("2, class-000 to class-001, of 4 samples each"));
+    assert_eq!((plan(&clean, "hidden, left out"), clean.stderr.as_str()), (None, ""));
+    std::fs::create_dir(images.join("empty-class")).unwrap();
+    std::fs::create_dir(images.join(".ipynb_checkpoints")).unwrap();
+    let finished = check(&dir, &config);
+    assert!(finished.status.success(), "{finished:?}");
+    let classes = plan(&finished, "classes ");
+    let expected = "3, class-000 to empty-class, of 0 (empty-class) to 4 (class-000) samples";
+    assert_eq!(classes.as_deref(), Some(expected));
+    assert_eq!(plan(&finished, "hidden, left out").as_deref(), Some("1 .ipynb_checkpoints"));
+    for part in ["WARN", "class folder \"empty-class\"", "(1 .ipynb_checkpoints); dataset.hidden"] {
+        assert!(finished.stderr.contains(part), "{part}: {}", finished.stderr);
+    }
 }

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
+use forebay_inspect::output::{print, print_line};
 use forebay_protocol::tensor::{Extent, TensorSpec};
 
 use super::config_arguments::ConfigArguments;
@@ -38,24 +39,24 @@ pub(super) struct CheckArguments {
 /// `forebay check`.
 pub(super) fn check(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
     if arguments.schema {
-        println!("{:#}", reference().schema());
+        print_line(format_args!("{:#}", reference().schema()))?;
         return Ok(ExitCode::SUCCESS);
     }
     let _logging = logging::start("warn");
     let configs = arguments.config.read()?;
     if !arguments.plan_only && !arguments.json {
         for config in &configs {
-            println!("# {}, resolved\n{}", config.source, config.resolved_toml());
+            print_line(format_args!("# {}, resolved\n{}", config.source, config.resolved_toml()))?;
         }
     }
     let launch = Launch::prepare(configs, LocalRank::from_environment(), Rings::New)
         .map_err(|fault| anyhow::anyhow!(fault.message))?;
     if arguments.json {
-        println!("{}", as_json(&launch, arguments.world_size));
+        print_line(as_json(&launch, arguments.world_size))?;
         return Ok(ExitCode::SUCCESS);
     }
     for (stream, plan) in launch.streams.iter().zip(&launch.plans) {
-        print!("{}", describe(stream, plan, arguments.world_size, &launch)?);
+        print(describe(stream, plan, arguments.world_size, &launch)?)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -121,6 +122,12 @@ fn describe(
     let epochs =
         config.order.epochs.map_or("endless".to_owned(), |epochs| format!("{epochs} epochs"));
     line("samples", format!("{} an epoch, {epochs}", stream.sample_count()));
+    if let Some(classes) = stream.classes() {
+        line("classes", classes.to_string());
+    }
+    if let Some(left_out) = stream.left_out() {
+        line("hidden, left out", left_out.to_owned());
+    }
     let (fewest, most) = schedule.batches_per_epoch_over_ranks();
     let batches = if fewest == most {
         format!(

@@ -11,6 +11,7 @@ use forebay_protocol::frames::{Fault, FaultKind};
 use forebay_protocol::segment::named;
 
 use super::confine::confine;
+use super::logging;
 use forebay_config::Config;
 use forebay_engine::{
     Engine, LocalRank, MemoryError, MemoryPlan, PoolOptions, SharedEngine, Stream, core_share,
@@ -69,6 +70,9 @@ impl Launch {
             let plan = MemoryPlan::of(&stream, threads);
             if matches!(rings, Rings::New) {
                 plan.check_ceiling(&stream, threads).map_err(memory_fault)?;
+                if local.rank == 0 {
+                    log_dataset(&stream);
+                }
             }
             streams.push(Arc::new(stream));
             plans.push(plan);
@@ -144,6 +148,18 @@ impl Launch {
         });
         Ok(engine)
     }
+}
+
+/// The first line of the log: what the labels will be. A wrong `dataset.path` often shows in nothing else.
+fn log_dataset(stream: &Stream) {
+    let classes = stream.classes().map_or("none".to_owned(), |classes| classes.to_string());
+    tracing::info!(
+        target: logging::DATASET,
+        stream = stream.name(),
+        samples = stream.sample_count(),
+        classes,
+        "dataset opened"
+    );
 }
 
 /// Serves figures over HTTP from a thread with this one's remaining rights, and answers its questions here.

@@ -5,6 +5,9 @@ use std::io::IsTerminal;
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 
+/// The target of the line about an opened dataset.
+pub(super) const DATASET: &str = "forebay::dataset";
+
 /// Lines that may be buffered; further lines are dropped and counted.
 const BUFFERED_LINES: usize = 4096;
 

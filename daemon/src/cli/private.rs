@@ -28,7 +28,8 @@ pub(super) fn private() -> anyhow::Result<ExitCode> {
     Inherited::find().close();
     disable_dumping();
     unblock_signals();
-    let logging = logging::start("warn");
+    // What it warns of, and the dataset that was opened: its classes tell a wrong path.
+    let logging = logging::start(&format!("warn,{}=info", logging::DATASET));
     let descriptor = std::io::stdin().as_fd().try_clone_to_owned().context("no standard input")?;
     let connection = Connection::from_descriptor(descriptor).context(
         "standard input is not a loader's socket; only the client library runs this command",

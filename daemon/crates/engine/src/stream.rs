@@ -17,7 +17,7 @@ use forebay_observe::{Clock, QueueMetrics, StageMetrics};
 use forebay_pipeline::SamplePlan;
 use forebay_pipeline::batch::BatchOperation;
 use forebay_source::dataset::{
-    self, Dataset, DatasetError, FolderIndex, IndexBytes, OpenOptions, Opened,
+    self, ClassSummary, Dataset, DatasetError, FolderIndex, IndexBytes, OpenOptions, Opened,
 };
 use forebay_source::location::{ByteRange, Location};
 use forebay_source::storage::{self, Storage, StorageError};
@@ -212,6 +212,18 @@ impl Stream {
     #[must_use]
     pub fn sample_count(&self) -> u64 {
         self.dataset.sample_count()
+    }
+
+    /// The classes in numbers, where the dataset's folders give them.
+    #[must_use]
+    pub fn classes(&self) -> Option<ClassSummary> {
+        self.dataset.index().and_then(ClassSummary::of)
+    }
+
+    /// The hidden files and folders that are left out, where there are some.
+    #[must_use]
+    pub fn left_out(&self) -> Option<&str> {
+        self.dataset.index()?.left_out()
     }
 
     /// The index of the dataset's folders, where it has one.

@@ -24,6 +24,7 @@ pub mod testing;
 
 pub use error::DatasetError;
 pub use field::{ArrayValue, Defect, DirectRead, Field, FieldKind, FieldValue};
+pub use folder::classes::ClassSummary;
 pub use folder::index::{FolderIndex, IndexBytes};
 pub use opening::{IndexReport, OpenOptions, Opened};
 pub use progress::{ProgressCallback, ScanProgress, no_progress};

@@ -48,17 +48,21 @@ pub enum DatasetError {
         /// Such as `…/CLASS/file.jpg`.
         expected: String,
     },
-    /// Classes without a single file that the format reads.
+    /// Class folders that hold no samples of their own, but folders that do: the root is probably another one.
     #[error(
-        "no {extensions} file in class folder {names} of {}; put files there or remove the folder", path.display()
+        "{} has class folders that hold no {extensions} files themselves, only folders that do: {names}. Their names would \
+         be the labels; did you mean dataset.path = {meant:?}? If these are the classes, set dataset.nested_classes = true",
+        path.display()
     )]
-    EmptyClass {
+    NestedClasses {
         /// The dataset's path.
         path: PathBuf,
         /// The folders, at most five of them spelt out.
         names: String,
         /// What would count.
         extensions: String,
+        /// The folder whose folders hold the samples.
+        meant: PathBuf,
     },
     /// No sample is left.
     #[error("{} gives no samples: {reason}", path.display())]

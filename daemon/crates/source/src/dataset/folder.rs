@@ -1,13 +1,16 @@
 //! A folder of files as a list of samples: what image folders and folders of arrays share.
 //!
-//! The storage lists directories, `scan` walks them, `select` applies lists and limit, `names` and `layout` encode,
-//! `index` answers, `cache` keeps. This file puts them together. Formats are not known here, only extensions.
+//! The storage lists directories, `hidden` filters them, `scan` walks them, `classes` looks for a wrong root, `select`
+//! applies lists and limit, `names` and `layout` encode, `index` answers, `cache` keeps. This file puts them together.
+//! Formats are not known here, only extensions.
 //!
 //! The fingerprint goes over paths and classes and leaves sizes out: asking ten million files for their size costs more
 //! than everything else here together. A file that was changed in place is noticed when it is read, if at all.
 
 pub mod cache;
+pub mod classes;
 pub mod generated;
+pub mod hidden;
 pub mod index;
 pub mod layout;
 pub mod names;
@@ -23,6 +26,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use forebay_protocol::mapped_file::map_file_read_only;
 
 use self::cache::IndexPlace;
+use self::hidden::VisibleEntries;
 use self::index::{FolderIndex, IndexBytes};
 use self::layout::IndexOrigin;
 use self::scan::FolderFormat;
@@ -38,6 +42,12 @@ forebay_config::keys! {
     pub struct FolderKeys = "dataset" {
         /// a file that lists all class folders, one a line, in the order of their labels
         pub classes: LocalPath, "", absent("the sorted class folders");
+        /// whether class folders may hold all their files in folders below; `false`: that is refused as a wrong
+        /// `dataset.path`, such as one with `train/` and `val/`
+        pub nested_classes: bool, "", default(false);
+        /// whether hidden files and folders count: names with a leading dot, and those of systems such as `__MACOSX`,
+        /// `@eaDir` and `lost+found`
+        pub hidden: bool, "", default(false);
     }
 }
 
@@ -76,19 +86,32 @@ pub fn open_folder(
     let list = |path: &Option<PathBuf>, action| {
         path.as_deref().map(|path| ListFile::read(path, action)).transpose()
     };
+    let keys = FolderKeys::of(config)?;
     let selection = Selection {
-        classes: list(&FolderKeys::of(config)?.classes, "reading dataset.classes")?,
+        classes: list(&keys.classes, "reading dataset.classes")?,
         ids: list(&config.ids, "reading dataset.ids")?,
         limit: config.limit,
     };
     let identity = digest_identity(&root, format);
-    let options_digest = digest_options(&selection, format);
+    let options_digest = digest_options(&selection, &keys, format);
     refuse_index_inside(config.index.as_deref(), &root)?;
     let place = IndexPlace::choose(config.index.as_deref(), &identity, &options_digest);
-    let task =
-        Task { source, root: &root, format, selection, identity, options: options_digest, place };
+    let task = Task {
+        source,
+        root: &root,
+        format,
+        keys,
+        selection,
+        identity,
+        options: options_digest,
+        place,
+    };
     let (index, mut report) = task.open(options.progress)?;
     report.warnings.splice(0..0, warnings);
+    report.warnings.extend(index.left_out().map(hidden::warning));
+    if task.selection.ids.is_none() && task.selection.limit.is_none() {
+        report.warnings.extend(classes::empty_classes(&index, format.extensions));
+    }
     report.samples = index.sample_count();
     report.classes = index.header().classes;
     report.bytes = index.size_bytes();
@@ -165,7 +188,7 @@ fn digest_identity(root: &Path, format: FolderFormat) -> [u8; 32] {
 }
 
 /// Everything else that decides what is in the index.
-fn digest_options(selection: &Selection, format: FolderFormat) -> [u8; 32] {
+fn digest_options(selection: &Selection, keys: &FolderKeys, format: FolderFormat) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new();
     let mut part = |bytes: Option<&[u8]>| {
         let length = bytes.map_or(u64::MAX, |bytes| bytes.len() as u64);
@@ -176,6 +199,7 @@ fn digest_options(selection: &Selection, format: FolderFormat) -> [u8; 32] {
     part(selection.classes.as_ref().map(ListFile::bytes));
     part(selection.ids.as_ref().map(ListFile::bytes));
     part(selection.limit.map(u64::to_le_bytes).as_ref().map(<[u8; 8]>::as_slice));
+    part(Some(&[u8::from(keys.nested_classes), u8::from(keys.hidden)]));
     *hasher.finalize().as_bytes()
 }
 
@@ -184,6 +208,7 @@ struct Task<'a> {
     source: &'a dyn Directories,
     root: &'a Path,
     format: FolderFormat,
+    keys: FolderKeys,
     selection: Selection,
     identity: [u8; 32],
     options: [u8; 32],
@@ -247,7 +272,13 @@ impl Task<'_> {
             .ok()
             .and_then(|since| i64::try_from(since.as_secs()).ok())
             .unwrap_or(0);
-        let scanned = scan::scan_folder(self.source, self.root, self.format, progress)?;
+        let visible = VisibleEntries::new(self.source, self.format.extensions);
+        let source: &dyn Directories = if self.keys.hidden { self.source } else { &visible };
+        let scanned = scan::scan_folder(source, self.root, self.format, progress)?;
+        // A list of classes says that these folders are meant.
+        if !self.keys.nested_classes && self.selection.classes.is_none() {
+            classes::refuse_nested_classes(&scanned, self.root, self.format)?;
+        }
         report.warnings.extend(scanned.skipped.summary(self.format.extensions));
         let skipped = scanned.skipped.total();
         let selected = self.selection.apply(scanned, self.root, self.format)?;
@@ -256,8 +287,9 @@ impl Task<'_> {
             options: self.options,
             scan_started_seconds,
             skipped,
+            left_out: visible.left_out(),
         };
-        Ok(FolderIndex::build(&selected, origin, self.format.extensions))
+        Ok(FolderIndex::build(&selected, &origin, self.format.extensions))
     }
 }
 

@@ -27,7 +27,16 @@ pub fn config_for(format: &str, path: &Path) -> DatasetConfig {
 
 /// A format's own key with a text as its value.
 pub fn own_key(key: &str, text: &str) -> Section {
-    let table = Value::Table(vec![(key.to_owned(), Value::String(text.to_owned()).into())]);
+    own_value(key, Value::String(text.to_owned()))
+}
+
+/// A format's own key that is `true`.
+pub fn own_flag(key: &str) -> Section {
+    own_value(key, Value::Bool(true))
+}
+
+fn own_value(key: &str, value: Value) -> Section {
+    let table = Value::Table(vec![(key.to_owned(), value.into())]);
     Section::new("dataset", table.into(), Path::new("/")).unwrap()
 }
 

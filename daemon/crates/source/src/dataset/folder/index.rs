@@ -47,7 +47,7 @@ pub struct FolderIndex {
 impl FolderIndex {
     /// Lays out a selection and computes its fingerprint.
     #[must_use]
-    pub fn build(folder: &SelectedFolder, origin: IndexOrigin, extensions: Extensions) -> Vec<u8> {
+    pub fn build(folder: &SelectedFolder, origin: &IndexOrigin, extensions: Extensions) -> Vec<u8> {
         let mut bytes = layout::lay_out(folder, origin);
         layout::seal(&mut bytes, [0; 32]);
         // The fingerprint goes over the paths as a reader sees them, so that it also proves the encoding readable.
@@ -141,6 +141,13 @@ impl FolderIndex {
     #[must_use]
     pub fn classes(&self) -> &[String] {
         &self.classes
+    }
+
+    /// The hidden files and folders that the scan left out, such as `2 .git`; `None` where there were none.
+    #[must_use]
+    pub fn left_out(&self) -> Option<&str> {
+        let bytes = self.bytes.get(self.header.left_out_start..self.header.paths_start)?;
+        std::str::from_utf8(bytes).ok().filter(|text| !text.is_empty())
     }
 
     /// The number of directories, the root and those without files among them.
@@ -294,7 +301,7 @@ impl FileTable for FolderIndex {
 }
 
 fn read_classes(bytes: &[u8], header: &Header) -> Option<Vec<String>> {
-    let mut section = bytes.get(header.classes_start..header.paths_start)?;
+    let mut section = bytes.get(header.classes_start..header.left_out_start)?;
     let mut classes = Vec::new();
     for _ in 0..header.classes {
         let length = u32_at(section, 0)? as usize;

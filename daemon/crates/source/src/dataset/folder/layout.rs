@@ -9,10 +9,11 @@
 //!            112 fingerprint [32]  144 samples u64      152 directories u64   160 blocks u64
 //!            168 classes u64       176 scan's start, seconds since 1970, i64  184 bytes of names u64
 //!            192 bytes of paths u64   200 bytes of classes u64               208 files skipped u64
-//!            216 zero to 256
+//!            216 bytes of what was left out u64                              224 zero to 256
 //! directories  one record each and one that ends the last; see [`DirectoryRecord`]
 //! blocks       u32 each: where the block starts, counted from its directory's names
 //! classes      in label order: length u32, then the name
+//! left out     the hidden entries that the scan left out, as text; empty where it took them in or met none
 //! paths        of the directories, relative to the root, one behind the other
 //! names        front-coded blocks; see `names`
 //! ```
@@ -56,6 +57,8 @@ pub struct Header {
     pub blocks_start: usize,
     /// Where the classes begin.
     pub classes_start: usize,
+    /// Where the text about what was left out begins.
+    pub left_out_start: usize,
     /// Where the paths begin.
     pub paths_start: usize,
     /// Where the names begin.
@@ -163,7 +166,8 @@ impl Header {
         let directories_bytes = size(152)?.checked_add(1)?.checked_mul(DIRECTORY_BYTES)?;
         let blocks_start = HEADER_BYTES.checked_add(directories_bytes)?;
         let classes_start = blocks_start.checked_add(size(160)?.checked_mul(4)?)?;
-        let paths_start = classes_start.checked_add(size(200)?)?;
+        let left_out_start = classes_start.checked_add(size(200)?)?;
+        let paths_start = left_out_start.checked_add(size(216)?)?;
         let names_start = paths_start.checked_add(size(192)?)?;
         if names_start.checked_add(size(184)?)? != bytes.len() {
             return None;
@@ -179,6 +183,7 @@ impl Header {
             skipped: u64_at(bytes, 208)?,
             blocks_start,
             classes_start,
+            left_out_start,
             paths_start,
             names_start,
         })
@@ -186,7 +191,7 @@ impl Header {
 }
 
 /// What goes into an index besides the samples.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct IndexOrigin {
     /// See [`Header::identity`].
     pub identity: [u8; 32],
@@ -196,11 +201,13 @@ pub struct IndexOrigin {
     pub scan_started_seconds: i64,
     /// See [`Header::skipped`].
     pub skipped: u64,
+    /// The hidden entries that the scan left out.
+    pub left_out: String,
 }
 
 /// Lays out an index; its fingerprint and checksum are still missing.
 #[must_use]
-pub fn lay_out(folder: &SelectedFolder, origin: IndexOrigin) -> Vec<u8> {
+pub fn lay_out(folder: &SelectedFolder, origin: &IndexOrigin) -> Vec<u8> {
     let sum = |part: fn(&super::scan::ScannedDirectory) -> usize| -> usize {
         folder.directories.iter().map(part).sum()
     };
@@ -213,6 +220,7 @@ pub fn lay_out(folder: &SelectedFolder, origin: IndexOrigin) -> Vec<u8> {
         + (directories + 1) * DIRECTORY_BYTES
         + blocks * 4
         + classes_bytes
+        + origin.left_out.len()
         + paths_bytes
         + names_bytes;
     let samples: u64 = folder.directories.iter().map(|directory| directory.file_count).sum();
@@ -234,6 +242,7 @@ pub fn lay_out(folder: &SelectedFolder, origin: IndexOrigin) -> Vec<u8> {
         paths_bytes as u64,
         classes_bytes as u64,
         origin.skipped,
+        origin.left_out.len() as u64,
     ] {
         bytes.extend_from_slice(&number.to_le_bytes());
     }
@@ -259,6 +268,7 @@ pub fn lay_out(folder: &SelectedFolder, origin: IndexOrigin) -> Vec<u8> {
         bytes.extend_from_slice(&u32::try_from(class.len()).unwrap_or(0).to_le_bytes());
         bytes.extend_from_slice(class);
     }
+    bytes.extend_from_slice(origin.left_out.as_bytes());
     for directory in &folder.directories {
         bytes.extend_from_slice(&directory.path);
     }

@@ -9,9 +9,6 @@ use super::names::{Extensions, NameDecoder, NameEncoder};
 use super::scan::{FolderFormat, ScannedDirectory, ScannedFolder};
 use crate::dataset::error::DatasetError;
 
-/// Class folders that an error spells out.
-const SPELT_OUT: usize = 5;
-
 /// A text file with one entry a line, blank lines left out.
 #[derive(Debug)]
 pub struct ListFile {
@@ -76,7 +73,7 @@ impl Selection {
     /// Applies everything to what was scanned.
     ///
     /// # Errors
-    /// An empty class; a list that does not fit the folder; no samples left.
+    /// A list that does not fit the folder; no samples left.
     pub fn apply(
         &self,
         scanned: ScannedFolder,
@@ -85,7 +82,6 @@ impl Selection {
     ) -> Result<SelectedFolder, DatasetError> {
         let extensions = || format.extensions.join(" ");
         let none = |reason: String| DatasetError::NoSamples { path: root.to_owned(), reason };
-        refuse_empty_classes(&scanned, root, &extensions())?;
         if scanned.sample_count() == 0 {
             return Err(none(format!("there is no {} file in it", extensions())));
         }
@@ -108,38 +104,6 @@ impl Selection {
         }
         Ok(SelectedFolder { classes, labels, directories })
     }
-}
-
-fn refuse_empty_classes(
-    scanned: &ScannedFolder,
-    root: &Path,
-    extensions: &str,
-) -> Result<(), DatasetError> {
-    let mut files = vec![0_u64; scanned.class_folders.len()];
-    for directory in &scanned.directories {
-        if let Some(files) = files.get_mut(directory.class as usize) {
-            *files += directory.file_count;
-        }
-    }
-    let empty: Vec<_> = scanned
-        .class_folders
-        .iter()
-        .zip(files)
-        .filter(|(_, files)| *files == 0)
-        .map(|(name, _)| format!("{:?}", String::from_utf8_lossy(name)))
-        .collect();
-    if empty.is_empty() {
-        return Ok(());
-    }
-    let mut names = empty[..empty.len().min(SPELT_OUT)].join(", ");
-    if empty.len() > SPELT_OUT {
-        names.push_str(&format!(" and {} more", empty.len() - SPELT_OUT));
-    }
-    Err(DatasetError::EmptyClass {
-        path: root.to_owned(),
-        names,
-        extensions: extensions.to_owned(),
-    })
 }
 
 /// The classes in listed order, and the label of each folder.

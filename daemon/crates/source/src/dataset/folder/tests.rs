@@ -29,7 +29,7 @@ struct Fixture {
 fn fixture() -> Fixture {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("images");
-    make_files(&root, &["a/1.jpg", "a/2.jpg", "b/deep/3.jpg"], b"x");
+    make_files(&root, &["a/1.jpg", "a/2.jpg", "b/0.jpg", "b/deep/3.jpg"], b"x");
     fs::create_dir(root.join("b/empty")).unwrap();
     age_directories(&root);
     let config = config_for(FORMAT.name, &root);
@@ -69,12 +69,12 @@ fn a_saved_index_is_used_again_mapped_and_equal() {
     let (first, report) = fixture.open();
     assert!(!report.reused && first.is_mapped());
     assert_eq!(report.path, Some(fixture.index_path()));
-    assert_eq!((report.samples, report.classes, report.bytes), (3, 2, first.size_bytes()));
+    assert_eq!((report.samples, report.classes, report.bytes), (4, 2, first.size_bytes()));
     let (second, report) = fixture.open();
     assert!(report.reused && second.is_mapped() && report.warnings.is_empty());
     assert_eq!(second.header(), first.header());
     let mut path = Vec::new();
-    second.append_path(SampleId(2), &mut path);
+    second.append_path(SampleId(3), &mut path);
     assert_eq!(path, b"b/deep/3.jpg");
     let left: Vec<_> = fs::read_dir(fixture.folder.path())
         .unwrap()
@@ -192,7 +192,7 @@ fn where_nothing_can_be_written_the_index_stays_in_memory_with_a_warning() {
     fs::write(fixture.folder.path().join("file"), b"").unwrap();
     fixture.config.index = Some(fixture.folder.path().join("file/below/my.index"));
     let (index, report) = fixture.open();
-    assert_eq!((index.sample_count(), index.is_mapped(), report.path), (3, false, None));
+    assert_eq!((index.sample_count(), index.is_mapped(), report.path), (4, false, None));
     assert!(report.warnings[0].contains("stays in memory"), "{:?}", report.warnings);
     assert!(report.warnings[0].contains("dataset.index"));
 }
@@ -204,7 +204,7 @@ fn on_a_full_disk_the_index_stays_in_memory_and_nothing_is_left_behind() {
     temporary.push(format!(".{}.tmp", std::process::id()));
     std::os::unix::fs::symlink("/dev/full", &temporary).unwrap();
     let (index, report) = fixture.open();
-    assert_eq!((index.sample_count(), index.is_mapped(), report.path), (3, false, None));
+    assert_eq!((index.sample_count(), index.is_mapped(), report.path), (4, false, None));
     assert!(report.warnings[0].contains("No space left on device"), "{:?}", report.warnings);
     assert!(fs::symlink_metadata(&temporary).is_err());
     assert!(!fixture.index_path().exists());

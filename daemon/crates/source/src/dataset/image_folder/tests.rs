@@ -9,8 +9,10 @@ use forebay_protocol::ids::SampleId;
 use forebay_config::DatasetConfig;
 
 use crate::dataset::conformance::{self, Format};
-use crate::dataset::testing::{config_for, make_files, own_key};
-use crate::dataset::{Dataset, DatasetError, FieldKind, FieldValue, OpenOptions, Opened, open};
+use crate::dataset::testing::{age_directories, config_for, make_files, own_flag, own_key};
+use crate::dataset::{
+    ClassSummary, Dataset, DatasetError, FieldKind, FieldValue, OpenOptions, Opened, open,
+};
 use crate::location::{FileId, Location};
 
 #[test]
@@ -93,7 +95,7 @@ fn pairs(expected: &[(&str, i64)]) -> Vec<(String, i64)> {
 /// The expected list is what torchvision's `make_dataset` (sorted classes, `sorted(os.walk(…))`, sorted names) gives.
 #[test]
 fn the_order_is_torchvisions_over_nested_folders_and_odd_names() {
-    let fixture = fixture(&[
+    let mut fixture = fixture(&[
         "b/z.jpg",
         "b/x/2.png",
         "b/x-y/1.jpg",
@@ -109,6 +111,8 @@ fn the_order_is_torchvisions_over_nested_folders_and_odd_names() {
         "B/note.txt",
         "stray.jpg",
     ]);
+    // As torchvision does.
+    fixture.config.own = own_flag("hidden");
     assert_eq!(
         fixture.samples(),
         pairs(&[
@@ -177,19 +181,112 @@ fn a_link_to_a_folder_above_is_refused_instead_of_followed_for_ever() {
 }
 
 #[test]
-fn an_empty_class_is_named_with_the_remedy() {
-    let fixture = fixture(&["a/1.jpg", "b/2.gif"]);
-    fs::create_dir_all(fixture.root.join("c/deep")).unwrap();
-    let message = fixture.failure();
-    assert!(
-        message.contains("no .jpg .jpeg .png .webp file in class folder \"b\", \"c\" of"),
-        "{message}"
-    );
-    assert!(message.contains("remove the folder"), "{message}");
-    for class in 0..9 {
-        fs::create_dir(fixture.root.join(format!("d{class}"))).unwrap();
+fn hidden_files_and_folders_are_left_out_and_a_key_takes_them_in() {
+    let clean = fixture(&["a/1.jpg", "b/2.jpg"]);
+    let mut fixture = fixture(&[
+        "a/1.jpg",
+        "a/._1.jpg",
+        "a/.ipynb_checkpoints/1.jpg",
+        "b/2.jpg",
+        ".ipynb_checkpoints/3.jpg",
+        "__MACOSX/a/1.jpg",
+        "@eaDir/4.jpg",
+    ]);
+    age_directories(&fixture.root);
+    let fingerprint = clean.open().unwrap().dataset.fingerprint();
+    for is_saved in [false, true] {
+        let Opened { dataset, report, .. } = fixture.open().unwrap();
+        assert_eq!(samples(&*dataset), pairs(&[("a/1.jpg", 0), ("b/2.jpg", 1)]));
+        assert_eq!(dataset.classes(), ["a", "b"]);
+        assert_eq!((dataset.fingerprint(), report.reused), (fingerprint, is_saved));
+        assert_eq!(
+            report.warnings,
+            [
+                "left out hidden files and folders (2 .ipynb_checkpoints, 1 ._*, 1 @eaDir, 1 __MACOSX); dataset.hidden = \
+              true takes them in"
+            ]
+        );
     }
-    assert!(fixture.failure().contains("\"d2\" and 6 more of"), "{}", fixture.failure());
+    assert!(clean.open().unwrap().report.warnings.is_empty());
+    fixture.config.own = own_flag("hidden");
+    // Now a class holds its files in a folder below.
+    assert!(fixture.failure().contains("themselves, only folders that do: \"__MACOSX\". Their"));
+    fs::rename(fixture.root.join("__MACOSX/a/1.jpg"), fixture.root.join("__MACOSX/1.jpg")).unwrap();
+    let Opened { dataset, report, .. } = fixture.open().unwrap();
+    assert_eq!(dataset.classes(), [".ipynb_checkpoints", "@eaDir", "__MACOSX", "a", "b"]);
+    assert_eq!((dataset.sample_count(), report.warnings.len()), (7, 0));
+    assert_ne!(dataset.fingerprint(), fingerprint);
+}
+
+#[test]
+fn the_wrong_root_is_refused_with_the_path_that_was_meant() {
+    let refused = |paths: &[&str], names: &str, meant: &str| {
+        let fixture = fixture(paths);
+        let message = fixture.failure();
+        let parts = [
+            format!(
+                "has class folders that hold no .jpg .jpeg .png .webp files themselves, only folders that do: {names}."
+            ),
+            format!("did you mean dataset.path = {:?}?", fixture.root.join(meant)),
+            "set dataset.nested_classes = true".to_owned(),
+        ];
+        for part in parts {
+            assert!(message.contains(&part), "{part}: {message}");
+        }
+    };
+    let train = ["val/a/1.jpg", "val/a/2.jpg", "val/b/3.jpg", "train/a/4.jpg", "train/b/5.jpg"];
+    refused(&train, "\"train\", \"val\"", "train");
+    refused(&["data/val/a/1.jpg", "data/train/a/2.jpg"], "\"data\"", "data/train");
+    refused(&["one/a/1.jpg", "two/a/2.jpg", "two/b/3.jpg"], "\"one\", \"two\"", "two");
+    // The images of a validation set often lie side by side.
+    refused(&["train/a/1.jpg", "val/2.jpg"], "\"train\"", "train");
+}
+
+#[test]
+fn classes_of_nested_folders_are_taken_where_a_key_or_a_list_says_so() {
+    let mut fixture = fixture(&["a/film/1.jpg", "b/film/2.jpg"]);
+    assert!(fixture.failure().contains("nested_classes"));
+    let expected = pairs(&[("a/film/1.jpg", 0), ("b/film/2.jpg", 1)]);
+    fixture.config.own = own_flag("nested_classes");
+    assert_eq!(fixture.samples(), expected);
+    fixture.config.own = Default::default();
+    assert!(fixture.failure().contains("nested_classes"));
+    fixture.list_classes("a\nb\n");
+    assert_eq!(fixture.samples(), expected);
+}
+
+#[test]
+fn an_empty_class_is_a_warning_and_keeps_its_label() {
+    let mut fixture = fixture(&["a/1.jpg", "b/2.gif", "d/3.jpg"]);
+    fs::create_dir_all(fixture.root.join("c/deep")).unwrap();
+    assert_eq!(fixture.samples(), pairs(&[("a/1.jpg", 0), ("d/3.jpg", 3)]));
+    let warnings = |fixture: &Fixture| fixture.open().unwrap().report.warnings;
+    let expected =
+        "no .jpg .jpeg .png .webp file in class folder \"b\", \"c\": no sample has its label";
+    assert!(warnings(&fixture).last().unwrap().starts_with(expected), "{:?}", warnings(&fixture));
+    // Those of a selection are empty on purpose.
+    fixture.config.limit = Some(1);
+    assert_eq!(warnings(&fixture).len(), 1);
+    fixture.config.limit = None;
+    for class in 0..9 {
+        fs::create_dir(fixture.root.join(format!("e{class}"))).unwrap();
+    }
+    let warning = warnings(&fixture).pop().unwrap();
+    assert!(warning.contains("\"e2\" and 6 more: "), "{warning}");
+}
+
+#[test]
+fn the_summary_of_classes_has_their_number_ends_and_extremes() {
+    let summary = |paths: &[&str]| {
+        let opened = fixture(paths).open().unwrap();
+        ClassSummary::of(opened.dataset.index().unwrap()).unwrap().to_string()
+    };
+    assert_eq!(summary(&["a/1.jpg", "a/2.jpg"]), "1, a, of 2 samples");
+    assert_eq!(summary(&["a/1.jpg", "b/2.jpg", "c/3.jpg"]), "3, a to c, of 1 samples each");
+    assert_eq!(
+        summary(&["a/1.jpg", "a/2.jpg", "b/x/3.jpg", "b/y/4.jpg", "b/5.jpg", "c/6.jpg", "d/7.jpg"]),
+        "4, a to d, of 1 (c) to 3 (b) samples"
+    );
 }
 
 #[test]

@@ -7,7 +7,7 @@ use forebay_protocol::ids::SampleId;
 use forebay_protocol::tensor::DType;
 
 use crate::dataset::conformance::{self, Format};
-use crate::dataset::testing::{config_for, make_files, npy_bytes, npy_with_text};
+use crate::dataset::testing::{config_for, make_files, npy_bytes, npy_with_text, own_flag};
 use crate::dataset::{
     ArrayValue, DatasetError, Field, FieldKind, FieldValue, OpenOptions, Opened, open,
 };
@@ -116,7 +116,8 @@ fn a_flat_folder_has_the_one_field_and_no_label() {
 
 #[test]
 fn class_folders_give_a_label() {
-    let fixture = fixture(&["dog/x.npy", "cat/deep/y.npy"]);
+    let mut fixture = fixture(&["dog/x.npy", "cat/deep/y.npy"]);
+    fixture.config.own = own_flag("nested_classes");
     let opened = open(&fixture.config, OpenOptions::default()).unwrap();
     let dataset = &*opened.dataset;
     assert_eq!(
