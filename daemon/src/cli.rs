@@ -12,6 +12,7 @@ mod index;
 mod launch;
 mod logging;
 mod notify;
+mod opening_watch;
 mod private;
 mod run;
 mod serve;

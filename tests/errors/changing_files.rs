@@ -119,7 +119,8 @@ fn a_file_that_may_not_be_read_ends_the_run_by_name() {
 #[test]
 fn a_file_that_vanished_is_tried_again_and_then_ends_the_run_by_name() {
     for format in FORMATS {
-        let (dir, daemon, files) = serve(format, "errors.on_bad_sample = \"substitute\"");
+        let keys = "errors.on_bad_sample = \"substitute\"\ndataset.outage_timeout = \"3s\"";
+        let (dir, daemon, files) = serve(format, keys);
         let expected = take_epoch(&mut attach(&daemon));
         let (path, hidden) = (files[9].clone(), dir.path("hidden"));
         std::fs::rename(&path, &hidden).unwrap();
@@ -127,7 +128,7 @@ fn a_file_that_vanished_is_tried_again_and_then_ends_the_run_by_name() {
         assert_eq!(before, expected[..2]);
         let Error::Storage(told) = error else { panic!("{error:?}") };
         assert!(told.contains(path.to_str().unwrap()) && told.contains("vanished"), "{told}");
-        // It comes back while it is tried again; retries go on for two seconds.
+        // It comes back while it is tried again; retries go on for three seconds.
         let mut loader = attach(&daemon);
         let back = std::thread::spawn(move || {
             std::thread::sleep(std::time::Duration::from_millis(300));
@@ -135,7 +136,7 @@ fn a_file_that_vanished_is_tried_again_and_then_ends_the_run_by_name() {
         });
         assert_eq!(take_epoch(&mut loader), expected, "{format}");
         back.join().unwrap();
-        assert!(daemon.end(Signal::SIGTERM).1.contains("retry_in_ms"));
+        assert!(daemon.end(Signal::SIGTERM).1.contains("tried again"));
     }
 }
 

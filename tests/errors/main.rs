@@ -8,4 +8,5 @@ mod broken_files;
 mod budgets;
 mod changing_files;
 mod mistakes;
+mod outages;
 mod stalls;

@@ -1,7 +1,10 @@
 """forebay.torch.Loader: tensors that share the slot's memory."""
 
 import gc
+import subprocess
 import sys
+import textwrap
+import warnings
 
 import forebay
 import pytest
@@ -91,3 +94,34 @@ def test_a_data_loader_over_a_loader_is_refused_with_what_to_write(config, worke
         with pytest.raises(TypeError, match=r"loader\[0\]"):
             loader[0]
         assert sum(1 for _ in loader) == 5
+
+
+def test_a_process_group_that_gives_ranks_up_before_the_storage_is_warned_of(config, monkeypatch):
+    from forebay import _group_timeout
+
+    two_ranks = {"rank": 0, "world_size": 2}
+    monkeypatch.setattr(_group_timeout, "default_group_seconds", lambda: 600.0)
+    with pytest.warns(RuntimeWarning, match=r"600 s.* 1800 s \(dataset.outage_timeout\)"):
+        forebay.torch.Loader(config(), **two_ranks).close()
+    for seconds in (3600.0, None):
+        monkeypatch.setattr(_group_timeout, "default_group_seconds", lambda seconds=seconds: seconds)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            forebay.torch.Loader(config(), **two_ranks).close()
+
+
+def test_the_time_out_of_a_process_group_is_found(tmp_path):
+    script = """
+        import datetime, sys
+        import torch.distributed as distributed
+        from forebay import _group_timeout
+
+        assert _group_timeout.default_group_seconds() is None
+        distributed.init_process_group(
+            "gloo", init_method="file://" + sys.argv[1], rank=0, world_size=1, timeout=datetime.timedelta(seconds=77)
+        )
+        assert _group_timeout.default_group_seconds() == 77, _group_timeout.default_group_seconds()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path / "store")]
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert finished.returncode == 0, finished.stderr

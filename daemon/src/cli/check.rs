@@ -8,6 +8,7 @@ use forebay_protocol::tensor::{Extent, TensorSpec};
 use super::config_arguments::ConfigArguments;
 use super::launch::{Launch, Rings};
 use super::logging;
+use super::opening_watch::OpeningWatch;
 use forebay_config::{Last, Reference};
 use forebay_engine::{LocalRank, MemoryPlan, Stream};
 use forebay_inspect::stats::isolation_lines;
@@ -48,8 +49,13 @@ pub(super) fn check(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
             println!("# {}, resolved\n{}", config.source, config.resolved_toml());
         }
     }
-    let launch = Launch::prepare(configs, LocalRank::from_environment(), Rings::New)
-        .map_err(|fault| anyhow::anyhow!(fault.message))?;
+    let launch = Launch::prepare(
+        configs,
+        LocalRank::from_environment(),
+        Rings::New,
+        &OpeningWatch::impatient(),
+    )
+    .map_err(|fault| anyhow::anyhow!(fault.message))?;
     if arguments.json {
         println!("{}", as_json(&launch, arguments.world_size));
         return Ok(ExitCode::SUCCESS);

@@ -17,6 +17,7 @@ use self::finding::{Finding, Weight};
 use super::config_arguments::Settings;
 use super::launch::{Launch, Rings};
 use super::logging;
+use super::opening_watch::OpeningWatch;
 use forebay_config::Config;
 use forebay_engine::LocalRank;
 
@@ -42,7 +43,12 @@ pub(super) fn doctor(arguments: &DoctorArguments) -> anyhow::Result<ExitCode> {
     let mut findings = machine::findings();
     if let Some(path) = &arguments.config {
         let config = Config::from_file(path, &arguments.settings.overrides()?)?;
-        match Launch::prepare(vec![config], LocalRank::from_environment(), Rings::New) {
+        match Launch::prepare(
+            vec![config],
+            LocalRank::from_environment(),
+            Rings::New,
+            &OpeningWatch::impatient(),
+        ) {
             Ok(launch) => {
                 let read = storage::measure(&launch.streams[0], arguments.read_seconds);
                 findings.extend(configuration::findings(&launch, read.bytes_per_sample));

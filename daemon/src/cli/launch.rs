@@ -11,6 +11,7 @@ use forebay_protocol::frames::{Fault, FaultKind};
 use forebay_protocol::segment::named;
 
 use super::confine::confine;
+use super::opening_watch::OpeningWatch;
 use forebay_config::Config;
 use forebay_engine::{
     Engine, LocalRank, MemoryError, MemoryPlan, PoolOptions, SharedEngine, Stream, core_share,
@@ -40,11 +41,23 @@ pub(super) enum Rings {
 }
 
 impl Launch {
-    /// Opens every stream and checks its memory. Blocks; shows progress on long scans.
+    /// Opens every stream and checks its memory. Blocks; shows progress on long scans. The streams' storage is waited for
+    /// as the opening says.
     pub(super) fn prepare(
         configs: Vec<Config>,
         local: LocalRank,
         rings: Rings,
+        opening: &OpeningWatch,
+    ) -> Result<Self, Fault> {
+        let shared = opening.clone();
+        opening.watched(move || Self::open(configs, local, rings, &shared))
+    }
+
+    fn open(
+        configs: Vec<Config>,
+        local: LocalRank,
+        rings: Rings,
+        opening: &OpeningWatch,
     ) -> Result<Self, Fault> {
         let config_fault = |message: String| Fault { kind: FaultKind::Config, message };
         let memory_fault =
@@ -62,9 +75,28 @@ impl Launch {
         let mut plans = Vec::new();
         for config in configs {
             let progress = ScanNotice::new(&config.name);
-            let options = OpenOptions { progress: &|seen| progress.show(seen), previous_index };
-            let stream = Stream::open(config, share.threads, options, Clock::system())
-                .map_err(|error| config_fault(error.to_string()))?;
+            let patience = opening.patience(&config, matches!(rings, Rings::Kept(_)));
+            let options = OpenOptions {
+                progress: &|seen| {
+                    if seen.waiting_for_another {
+                        patience.note_progress();
+                    }
+                    progress.show(seen)
+                },
+                previous_index,
+                patience: Some(&*patience),
+            };
+            let stream =
+                Stream::open(config, share.threads, options, Clock::system()).map_err(|error| {
+                    Fault {
+                        kind: if error.is_outage() {
+                            FaultKind::Storage
+                        } else {
+                            FaultKind::Config
+                        },
+                        message: error.to_string(),
+                    }
+                })?;
             let threads = stream.thread_count();
             let plan = MemoryPlan::of(&stream, threads);
             if matches!(rings, Rings::New) {

@@ -4,6 +4,8 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -14,6 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::harden::{Inherited, disable_dumping, unblock_signals};
 use super::launch::{Launch, Rings, runtime};
 use super::logging;
+use super::opening_watch::OpeningWatch;
 use forebay_config::{Config, ConfigError, Override};
 use forebay_control::{
     AccessRules, Host, Opened, Opening, RestartState, accept_clients, listen_for_observers,
@@ -48,7 +51,8 @@ async fn serve_one(connection: Connection) -> anyhow::Result<()> {
     // A Ctrl-C at the terminal is for the trainer; it tells this daemon when to end.
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
-    let host = Rc::new(Host::private(Box::new(|opening| Box::pin(open(opening)))));
+    let host =
+        Rc::new(Host::private(Box::new(|opening, progress| Box::pin(open(opening, progress)))));
     let served = serve_connection(connection, Rc::clone(&host));
     tokio::pin!(served);
     loop {
@@ -64,8 +68,8 @@ async fn serve_one(connection: Connection) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Opens what the loader asks for; the dataset's scan runs on a thread of its own.
-async fn open(opening: Opening) -> Result<Opened, Fault> {
+/// Opens what the loader asks for; the dataset's scan runs on a thread of its own. `progress` changes while it goes on.
+async fn open(opening: Opening, progress: Arc<AtomicU64>) -> Result<Opened, Fault> {
     let internal = |message: String| Fault { kind: FaultKind::Internal, message };
     let (rank, count) = match &opening {
         Opening::Start(start) => (start.local_rank, start.local_world_size),
@@ -107,10 +111,11 @@ async fn open(opening: Opening) -> Result<Opened, Fault> {
                 return Err(Fault { kind: FaultKind::Config, message: error.to_string() });
             }
         };
-        Ok((Launch::prepare(configs, local, rings)?, metrics))
+        let opening = OpeningWatch::shown(progress);
+        Ok((Launch::prepare(configs, local, rings, &opening)?, metrics))
     };
     std::thread::Builder::new()
-        .name("forebay-open".to_owned())
+        .name("forebay-start".to_owned())
         .spawn(move || drop(sender.send(prepare())))
         .map_err(|error| internal(format!("cannot start a thread: {error}")))?;
     let (launch, metrics) = prepared.await.map_err(|error| internal(error.to_string()))??;

@@ -21,6 +21,7 @@ use super::config_arguments::ConfigArguments;
 use super::harden::{Inherited, disable_dumping};
 use super::launch::{Launch, Rings, runtime};
 use super::logging;
+use super::opening_watch::OpeningWatch;
 use super::serve::{access_rules, bind};
 use forebay_control::{Host, accept_clients};
 use forebay_engine::LocalRank;
@@ -61,8 +62,13 @@ pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
     disable_dumping();
     let configs = arguments.config.read()?;
     let metrics = MetricsListener::bind(&configs)?;
-    let launch = Launch::prepare(configs, LocalRank::from_environment(), Rings::New)
-        .map_err(|fault| anyhow::anyhow!(fault.message))?;
+    let launch = Launch::prepare(
+        configs,
+        LocalRank::from_environment(),
+        Rings::New,
+        &OpeningWatch::patient(),
+    )
+    .map_err(|fault| anyhow::anyhow!(fault.message))?;
     let mut place = bind(&launch, None)?;
     let program = std::env::current_exe().context("where this program lies")?;
     let mut command = Command::new(program);

@@ -14,6 +14,7 @@ use super::harden::{Inherited, disable_dumping};
 use super::launch::{Launch, Rings, runtime};
 use super::logging;
 use super::notify::ServiceManager;
+use super::opening_watch::OpeningWatch;
 use forebay_control::{AccessRules, Host, SocketPlace, accept_clients};
 use forebay_engine::LocalRank;
 use forebay_inspect::http::MetricsListener;
@@ -36,8 +37,13 @@ pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
     let logging = logging::start("info");
     let configs = arguments.config.read()?;
     let metrics = MetricsListener::bind(&configs)?;
-    let launch = Launch::prepare(configs, LocalRank::from_environment(), Rings::New)
-        .map_err(|fault| anyhow::anyhow!(fault.message))?;
+    let launch = Launch::prepare(
+        configs,
+        LocalRank::from_environment(),
+        Rings::New,
+        &OpeningWatch::patient(),
+    )
+    .map_err(|fault| anyhow::anyhow!(fault.message))?;
     let mut place = bind(&launch, arguments.socket.clone())?;
     let runtime = runtime()?;
     let local = tokio::task::LocalSet::new();

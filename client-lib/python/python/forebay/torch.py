@@ -15,7 +15,7 @@ from typing import Any, Callable, Optional, Union
 import numpy
 import torch
 
-from . import _loader
+from . import _group_timeout, _loader
 from ._exceptions import ConfigError
 from ._ragged import Ragged
 
@@ -76,6 +76,7 @@ class Loader(_loader.Loader):
         elif static:
             raise ConfigError("static=True is for a CUDA device; on the CPU tensors are views of the ring's slots")
         super().__init__(target, rank, world_size, state, timeout, overrides, force=force, compare_ranks=compare_ranks)
+        _group_timeout.warn_if_shorter(self)
         if memory is not None:
             self._on_device = _torch_device.DeviceTensors(
                 self._session,

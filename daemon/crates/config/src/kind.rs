@@ -204,6 +204,9 @@ kinds! {
     }
     write(out) {
         Value::String(match (out.subsec_nanos(), out.as_millis()) {
+            (0, _) if out.as_secs() >= 600 && out.as_secs().is_multiple_of(60) => {
+                format!("{}m", out.as_secs() / 60)
+            }
             (0, _) => format!("{}s", out.as_secs()),
             (nanos, millis) if nanos % 1_000_000 == 0 => format!("{millis}ms"),
             (nanos, _) => format!("{}.{nanos:09}s", out.as_secs()),

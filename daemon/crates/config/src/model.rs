@@ -40,8 +40,11 @@ keys! {
         pub limit: AtLeastOne, "samples", absent("all");
         /// where the scanned list of files is saved
         pub index: LocalPath, "", absent("the user's cache folder");
-        /// a call to the storage that takes longer is given up and made again, four times in all
+        /// a call to the storage that takes longer is given up and made again
         pub read_timeout: TimeSpan, "", default(Duration::from_secs(60));
+        /// how long a storage that is away (any I/O error, a mount that is gone, reads that hang) is waited for, at start,
+        /// in the run and when a daemon is restarted; see [Outages](#outages)
+        pub outage_timeout: TimeSpan, "", default(Duration::from_secs(30 * 60));
     }
     with {
         /// `[limits]`.

@@ -7,6 +7,8 @@
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use forebay_protocol::frames::{
@@ -15,6 +17,7 @@ use forebay_protocol::frames::{
 use forebay_protocol::observing::ReplayRequest;
 use forebay_protocol::socket::{Connection, Incoming, SocketError};
 use forebay_protocol::wire::MAX_FRAME_BYTES;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
@@ -32,7 +35,7 @@ const MAX_CONNECTIONS: usize = 256;
 /// Messages of one client that are read before the others have their turn.
 const MESSAGES_PER_TURN: usize = 64;
 
-/// How often a daemon that is opening its streams shows that it lives.
+/// How often a daemon that is opening its streams shows that it makes progress.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(500);
 
 /// Why a connection ended, where the client did not just leave.
@@ -310,18 +313,29 @@ impl Client {
         Ok(Next::Continue)
     }
 
-    /// Opens the streams. A long scan rings the doorbell now and then: the client sees that the daemon lives, and the
-    /// daemon that the client does.
+    /// Opens the streams. While that makes progress, as in a long scan, or waits for a storage and says so, it rings the
+    /// doorbell now and then: a client that hears nothing gives up by its own time-out.
     async fn open(&self, opening: Opening, socket: &AsyncFd<Shared>) -> Result<(), Cut> {
         let opener = match &self.host.opener {
             Some(opener) if self.host.engine().is_none() => opener,
             _ => return Err(refusal("Start and Restart are for private daemons, once")),
         };
-        let mut opening = opener(opening);
+        let progress = Arc::new(AtomicU64::new(0));
+        let mut opening = opener(opening, Arc::clone(&progress));
+        let mut shown = 0;
         let (engine, restart_state) = loop {
             tokio::select! {
                 opened = &mut opening => break opened?,
-                () = tokio::time::sleep(SIGN_OF_LIFE) => self.connection.ring()?,
+                () = tokio::time::sleep(SIGN_OF_LIFE) => {
+                    if has_hung_up(&self.connection) {
+                        return Err(SocketError::Closed.into());
+                    }
+                    // Relaxed: a count, nothing is ordered by it.
+                    let now = progress.load(Ordering::Relaxed);
+                    if std::mem::replace(&mut shown, now) != now {
+                        self.connection.ring()?;
+                    }
+                }
             }
         };
         *self.host.engine.borrow_mut() = Some(engine);
@@ -389,6 +403,12 @@ impl Client {
             engine.borrow_mut().detach(number, &SessionEnd::ClientLeft);
         }
     }
+}
+
+/// Whether the client has closed its end. Its frames are not read meanwhile.
+fn has_hung_up(connection: &Connection) -> bool {
+    let mut watched = [PollFd::new(connection.as_fd(), PollFlags::empty())];
+    poll(&mut watched, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
 }
 
 fn refusal(message: &str) -> Cut {

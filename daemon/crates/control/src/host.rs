@@ -4,6 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use forebay_protocol::frames::{Fault, Restart, RestartPolicy, Start};
@@ -22,9 +24,9 @@ pub enum Opening {
 /// Streams that were opened, and what the client keeps of them.
 pub type Opened = (SharedEngine, Option<RestartState>);
 
-/// Opens the streams of a private daemon.
+/// Opens the streams of a private daemon. The number changes as long as that makes progress, or waits and says so.
 pub(crate) type Opener =
-    Box<dyn Fn(Opening) -> Pin<Box<dyn Future<Output = Result<Opened, Fault>>>>>;
+    Box<dyn Fn(Opening, Arc<AtomicU64>) -> Pin<Box<dyn Future<Output = Result<Opened, Fault>>>>>;
 
 /// How long a client may keep its connection waiting before it is cut off.
 #[derive(Debug, Clone, Copy)]

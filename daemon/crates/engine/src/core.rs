@@ -4,6 +4,7 @@ mod attach;
 mod lane;
 mod metrics;
 mod recording;
+mod retrying;
 mod start;
 
 use std::cell::RefCell;
@@ -11,7 +12,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_protocol::frames::{DaemonFrame, Fault, FaultKind};
 use forebay_protocol::ids::Position;
@@ -26,6 +27,7 @@ use super::pool::Pool;
 use super::pool::Shared;
 use super::quarantine::Quarantine;
 use super::reading::{AbandonedCount, Reading};
+use super::retry_queue::RetryQueue;
 use super::session::{Session, SessionEnd};
 use super::stall::StallWatch;
 use super::stream::Stream;
@@ -56,6 +58,12 @@ pub struct Engine {
     pub(crate) abandoned_reads: AbandonedCount,
     /// By stream and lane: the rows being read.
     readings: Vec<Vec<Option<Arc<Reading>>>>,
+    /// By stream: rows whose reads failed.
+    retries: Vec<RetryQueue>,
+    /// Rows wait for their next try.
+    retries_wanted: Rc<Notify>,
+    /// When a read was last begun although many hang.
+    tried_beside_hung_at: Option<Instant>,
     stalls: RefCell<StallWatch>,
     /// Where metrics are served over HTTP.
     pub metrics_address: Option<SocketAddr>,
@@ -111,13 +119,16 @@ impl Engine {
     /// Advances all sessions: a batch completed, a row failed, bytes were freed, or time passed.
     pub fn advance_all(&mut self) {
         self.gate.grant();
+        self.handle_put_off();
         self.reap_ending();
         let rows_finished = self.pool.shared.rows_finished.load(Ordering::Relaxed);
         let numbers: Vec<u64> = self.sessions.keys().copied().collect();
         for number in numbers {
             self.advance(number);
             if let Some(session) = self.sessions.get(&number) {
-                session.ring.show_progress(rows_finished);
+                // An outage that is announced counts as progress: the client need not give up before this side does.
+                let signs = session.stream.outages.signs();
+                session.ring.show_progress(rows_finished.wrapping_add(signs));
             }
         }
     }
@@ -224,6 +235,9 @@ impl Engine {
             rings_have_room: self.sessions.values().any(|session| session.ring.has_room()),
         };
         self.tick.run(&mut self.pool, &self.streams, seen, self.clock.now());
+        for stream in &self.streams {
+            stream.outages.tick();
+        }
         self.watch_waits();
     }
 

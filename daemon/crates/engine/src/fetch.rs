@@ -2,8 +2,8 @@
 //!
 //! A fetch thread reads the rows of one [`Reading`] one after another. Bytes of the budget are granted between opening a
 //! file and reading it. An array that needs no work is read directly into its row and takes no bytes of the budget, but
-//! only from the page cache: a read that may hang must not write into a row. Which rows are read, and what happens to a
-//! read that hangs, is decided on the engine thread (`core/lane.rs`).
+//! only from the page cache: a read that may hang must not write into a row. Which rows are read, and when one whose read
+//! failed or hangs is read again, is decided on the engine thread (`core/lane.rs`, `core/retrying.rs`).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -12,14 +12,17 @@ use std::time::{Duration, Instant};
 use super::gate::ByteGate;
 use super::pool::Shared;
 use super::reading::{Abandoned, Reading, RowToRead};
+use super::retry_queue::PutOff;
 use super::stream::ReadScratch;
 use super::work::{FetchJob, RowFailure};
 use forebay_observe::recorder::{Kind, Track, What};
 use forebay_source::storage::StorageError;
 
-/// Waits before the first, second and third retry of a read that failed with a transient error.
-pub(super) const RETRY_AFTER: [Duration; 3] =
-    [Duration::from_millis(100), Duration::from_millis(400), Duration::from_millis(1600)];
+/// Why a row could not be read.
+enum ReadFailure {
+    Storage(StorageError),
+    Panic,
+}
 
 /// Reads all rows of a reading; stops where the engine thread has abandoned it. `lane`: the stream and the lane.
 pub(super) fn fetch_rows(
@@ -60,7 +63,7 @@ fn fetch(
     if !read_direct(reading, row, scratch)? {
         // A panic ends the row, as it does in a work thread: a row that is never finished would keep its slot for ever.
         let read = AssertUnwindSafe(|| read(reading, row, gate, shared, scratch, &mut waited));
-        outcome = catch_unwind(read).unwrap_or(Ok(Err(RowFailure::Panic)))?.map(Some);
+        outcome = catch_unwind(read).unwrap_or(Ok(Err(ReadFailure::Panic)))?.map(Some);
     }
     let whole = stream.clock.elapsed(begun);
     let held_up = waited.map_or(Duration::ZERO, |(_, held_up)| held_up);
@@ -84,13 +87,19 @@ fn fetch(
             stream.stages[0].input.put(held_up);
             slot.mark_ready(0, job.row);
             shared.wake_for(&stream.stages[0]);
+            if let Some(retries) = &job.retries {
+                retries.succeed();
+                // Others wait for the same storage.
+                shared.wake_engine();
+            }
         }
-        Err(failure) => fail(&job, failure, shared),
+        Err(ReadFailure::Panic) => fail(&job, RowFailure::Panic, shared),
+        Err(ReadFailure::Storage(error)) => shared.put_off(PutOff { stream: lane.0, job, error }),
     }
     Ok(())
 }
 
-/// Reads one row's bytes, with retries.
+/// Reads one row's bytes.
 fn read(
     reading: &Reading,
     row: &RowToRead,
@@ -98,34 +107,16 @@ fn read(
     shared: &Shared,
     scratch: &mut ReadScratch,
     waited: &mut Option<(Instant, Duration)>,
-) -> Result<Result<Vec<u8>, RowFailure>, Abandoned> {
+) -> Result<Result<Vec<u8>, ReadFailure>, Abandoned> {
     let stream = &row.stream;
     let mut buffer = shared.spare_buffers.take();
-    let mut attempt = || -> Result<Result<(), StorageError>, Abandoned> {
-        let length = match reading.call("opening", || stream.open_sample(row.id, scratch))? {
-            Ok(length) => length,
-            Err(error) => return Ok(Err(error)),
-        };
-        *waited = Some(reading.wait_for_bytes(|| gate.acquire(&row.age, length)));
-        reading.call("reading", || stream.read_sample(scratch, &mut buffer))
+    let length = match reading.call("opening", || stream.open_sample(row.id, scratch))? {
+        Ok(length) => length,
+        Err(error) => return Ok(Err(ReadFailure::Storage(error))),
     };
-    let mut result = attempt()?;
-    for pause in RETRY_AFTER.iter().skip(row.attempts as usize) {
-        match &result {
-            Err(error) if error.is_transient() && !reading.is_cancelled() => {
-                tracing::warn!(%error, retry_in_ms = pause.as_millis(), "reading a sample failed");
-                reading.try_again();
-                std::thread::sleep(*pause);
-                result = attempt()?;
-            }
-            _ => break,
-        }
-    }
-    Ok(match result {
-        Ok(()) => Ok(buffer),
-        Err(error) if error.is_bad_sample() => Err(RowFailure::Defect(error.to_string())),
-        Err(error) => Err(RowFailure::Storage(error.to_string())),
-    })
+    *waited = Some(reading.wait_for_bytes(|| gate.acquire(&row.age, length)));
+    let read = reading.call("reading", || stream.read_sample(scratch, &mut buffer))?;
+    Ok(read.map(|()| buffer).map_err(ReadFailure::Storage))
 }
 
 /// Reads an array that needs no work directly into its row. False: there is none, the file is not as expected, or its

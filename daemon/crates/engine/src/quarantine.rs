@@ -8,6 +8,7 @@
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -33,13 +34,23 @@ pub struct BadSample {
     pub epoch: u64,
     /// Its id.
     pub sample: u64,
-    /// Its file.
+    /// Its file; what is no UTF-8 in it is replaced.
     pub path: String,
+    /// The bytes of a path that is no UTF-8, in hexadecimal digits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_hex: Option<String>,
     /// Where it begins in a file of many samples.
     pub offset: Option<u64>,
     pub reason: String,
     /// The id of the sample that was taken instead.
     pub substitute: u64,
+}
+
+/// The bytes of a path that a line of JSON cannot hold as text.
+pub(super) fn hex_unless_text(path: &Path) -> Option<String> {
+    let bytes = path.as_os_str().as_bytes();
+    let digits = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    path.to_str().is_none().then(|| digits(bytes))
 }
 
 #[derive(Debug, Default)]
@@ -204,6 +215,7 @@ mod tests {
             epoch,
             sample,
             path: format!("/data/{sample}.jpg"),
+            path_hex: None,
             offset: None,
             reason: "not \"whole\"\n".to_owned(),
             substitute: 9,
@@ -234,6 +246,22 @@ mod tests {
         assert_eq!(list(&path, &[bad(0, 1), bad(0, 2), bad(0, 1), bad(1, 1)]), 0);
         assert_eq!(list(&path, &[bad(1, 1), bad(0, 2), bad(2, 2)]), 0);
         assert_eq!(read(&path), [bad(0, 1), bad(0, 2), bad(1, 1), bad(2, 2)]);
+    }
+
+    #[test]
+    fn a_path_that_is_no_text_is_kept_in_digits() {
+        use std::ffi::OsStr;
+        let path = Path::new(OsStr::from_bytes(b"/d/\xff\xe4 .jpg"));
+        let digits = hex_unless_text(path).unwrap();
+        assert_eq!(digits, "2f642fffe4202e6a7067");
+        assert_eq!(hex_unless_text(Path::new("/d/\u{e4}.jpg")), None);
+        let folder = tempfile::tempdir().unwrap();
+        let listed = folder.path().join("bad.jsonl");
+        let sample = BadSample { path_hex: Some(digits), ..bad(0, 1) };
+        list(&listed, &[sample.clone(), bad(0, 2)]);
+        assert_eq!(read(&listed), [sample, bad(0, 2)]);
+        let text = std::fs::read_to_string(&listed).unwrap();
+        assert_eq!(text.matches("path_hex").count(), 1, "{text}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! A thread in a read of a storage that does not answer cannot be ended. So nothing that others wait for is its own:
 //! its rows, its bytes' permit and its session lie here, behind a mutex that is never held while it blocks. When a read
 //! is overdue the engine thread abandons the [`Reading`] and takes the rows back; whenever the thread returns, it finds
-//! that out and ends. Abandoned threads are counted, and no more than [`MAX_ABANDONED`] are replaced.
+//! that out and ends. Abandoned threads are counted: while many hang, few others are started (`core/lane.rs`).
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,9 +16,6 @@ use forebay_protocol::ids::SampleId;
 use super::gate::{Age, BytePermit, Promise};
 use super::stream::Stream;
 use super::work::FetchJob;
-
-/// Threads of a daemon that may hang in reads at once; a read that hangs beyond is not tried again.
-pub(crate) const MAX_ABANDONED: usize = 64;
 
 /// Threads that hang in reads that were given up.
 #[derive(Debug, Clone, Default)]
@@ -73,7 +70,6 @@ pub(super) struct RowToRead {
     pub(super) stream: Arc<Stream>,
     pub(super) id: SampleId,
     pub(super) age: Age,
-    pub(super) attempts: u32,
 }
 
 /// What the first row of a reading is doing, for the watchdog.
@@ -121,7 +117,6 @@ impl Reading {
                 order: job.order,
                 row: job.row,
             },
-            attempts: job.attempts,
         }))
     }
 
@@ -168,15 +163,6 @@ impl Reading {
         (begun, self.clock.elapsed(begun))
     }
 
-    /// The row is to be tried again: gives its bytes back and counts the attempt.
-    pub(super) fn try_again(&self) {
-        let mut state = self.state();
-        state.permit = None;
-        if let Some(job) = state.jobs.front_mut() {
-            job.attempts += 1;
-        }
-    }
-
     /// Takes the row that was read, to be handed on, with its bytes' permit.
     pub(super) fn finish(
         &self,
@@ -194,7 +180,7 @@ impl Reading {
         self.state().took
     }
 
-    /// Gives up a call that has lasted too long: its rows, of which the first has had one more attempt. Engine thread.
+    /// Gives up a call that has lasted too long: its rows, the first of which it was for. Engine thread.
     pub(super) fn abandon_overdue(&self, limit: Duration) -> Option<VecDeque<FetchJob>> {
         let mut state = self.state();
         let Doing::Call(_, since) = state.doing else {
@@ -206,11 +192,7 @@ impl Reading {
         state.is_abandoned = true;
         (state.permit, state.promise) = (None, None);
         self.abandoned_threads.0.fetch_add(1, Ordering::Relaxed);
-        let mut jobs = std::mem::take(&mut state.jobs);
-        if let Some(job) = jobs.front_mut() {
-            job.attempts += 1;
-        }
-        Some(jobs)
+        Some(std::mem::take(&mut state.jobs))
     }
 
     /// What the first row is doing. Engine thread.

@@ -14,6 +14,10 @@ use super::reading::{Doing, Reading};
 use super::session::{FrontBatch, FullRing, Session, WaitingRow};
 use super::worker_place::WorkerPlace;
 use forebay_observe::StallReport;
+use forebay_source::storage::Retries;
+
+/// What an outage is reported as the stage of.
+const STORAGE: &str = "storage";
 
 /// A value that changes with progress, and when it last changed.
 #[derive(Debug)]
@@ -74,13 +78,15 @@ impl StallWatch {
             });
             let after = session.stream.config.errors.stall_after;
             let before = self.stalls.len();
+            self.stalls.extend(of_storage(session));
             for look in &readings {
                 let Doing::Call(action, since) = look.doing else { continue };
                 let age = now.saturating_duration_since(since);
                 if Arc::ptr_eq(&look.job.session, &session.work) && age >= after {
-                    let attempt = look.job.attempts + 1;
+                    let failures = look.job.retries.as_ref().map_or(0, Retries::failures);
                     let what = format!(
-                        "{action} it has not finished (attempt {attempt} of 4; each times out after {} s)",
+                        "{action} it has not finished (attempt {}; each times out after {} s)",
+                        failures + 1,
                         session.stream.config.dataset.read_timeout.as_secs_f64()
                     );
                     self.stalls.push(of_sample(session, "fetch", look.job.id, age, &what));
@@ -131,7 +137,8 @@ impl StallWatch {
         let key = |stall: &StallReport| (stall.session, stall.stage.clone(), stall.sample);
         let present: Vec<_> = self.stalls.iter().map(key).collect();
         self.logged.retain(|key, _| present.contains(key));
-        for stall in &self.stalls {
+        // An outage has lines of its own.
+        for stall in self.stalls.iter().filter(|stall| stall.stage != STORAGE) {
             let next = self.logged.entry(key(stall)).or_insert(0.0);
             if stall.seconds >= *next {
                 *next = stall.seconds * 2.0;
@@ -144,6 +151,20 @@ impl StallWatch {
             }
         }
     }
+}
+
+/// An outage that is announced.
+fn of_storage(session: &Session) -> Option<StallReport> {
+    let outage = session.stream.outages.current()?;
+    Some(StallReport {
+        session: session.number,
+        stream: session.stream.name().to_owned(),
+        stage: STORAGE.to_owned(),
+        sample: None,
+        path: Some(outage.path.display().to_string()),
+        seconds: outage.lasts.as_secs_f64(),
+        sentence: outage.sentence,
+    })
 }
 
 fn of_sample(

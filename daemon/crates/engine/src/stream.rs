@@ -20,7 +20,7 @@ use forebay_source::dataset::{
     self, Dataset, DatasetError, FolderIndex, IndexBytes, OpenOptions, Opened,
 };
 use forebay_source::location::{ByteRange, Location};
-use forebay_source::storage::{self, Storage, StorageError};
+use forebay_source::storage::{self, Outages, Storage, StorageError};
 
 /// Why a stream cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +45,14 @@ pub enum StreamError {
         /// Why.
         error: LayoutError,
     },
+}
+
+impl StreamError {
+    /// Whether the storage was away, and not the configuration wrong.
+    #[must_use]
+    pub fn is_outage(&self) -> bool {
+        matches!(self, Self::Dataset { error, .. } if error.is_outage())
+    }
 }
 
 /// A CPU stage as the threads see it.
@@ -88,6 +96,8 @@ pub struct Stream {
     pub(crate) stages: Vec<Stage>,
     pub(crate) clock: Clock,
     pub(crate) fetch: StageMetrics,
+    /// Of its storage.
+    pub(crate) outages: Arc<Outages>,
     pub(crate) dataset_fingerprint: [u8; 32],
     pub(crate) config_fingerprint: [u8; 32],
     /// Where bad samples are listed; set before the engine starts.
@@ -163,6 +173,7 @@ impl Stream {
                 input: QueueMetrics::new(clock.clone()),
             })
             .collect();
+        let outages = Outages::new(&config.name, config.dataset.outage_timeout, clock.clone());
         let config_fingerprint = config.fingerprint();
         let dataset_fingerprint = dataset.fingerprint();
         Ok(Self {
@@ -177,6 +188,7 @@ impl Stream {
             stages,
             clock,
             fetch: StageMetrics::default(),
+            outages,
             dataset_fingerprint,
             config_fingerprint,
             quarantine: OnceLock::new(),

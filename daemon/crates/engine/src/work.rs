@@ -17,6 +17,7 @@ use super::work_parking::BitSet;
 use forebay_order::DrawKey;
 use forebay_pipeline::batch::BatchRow;
 use forebay_pipeline::{Row, SampleTask};
+use forebay_source::storage::Retries;
 
 /// No batch is open in the slot.
 const CLOSED: u64 = u64::MAX;
@@ -93,8 +94,8 @@ pub(crate) struct FetchJob {
     /// The number of the batch in its session.
     pub order: u64,
     pub id: SampleId,
-    /// Attempts that have failed.
-    pub attempts: u32,
+    /// The attempts that have failed.
+    pub retries: Option<Retries>,
 }
 
 /// A stage to run on a row.

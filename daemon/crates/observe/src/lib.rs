@@ -25,8 +25,8 @@ pub use history::{History, Moment};
 pub use process::{ProcessMetrics, cpu_time, ended_children_cpu_time};
 pub use queue::{QueueMetrics, QueueReport, RingMetrics};
 pub use report::{
-    CpuBudgetReport, DaemonReport, QuarantineReport, SessionReport, StallReport, StreamReport,
-    Substitution, Verdict,
+    CpuBudgetReport, DaemonReport, OutageReport, QuarantineReport, SessionReport, StallReport,
+    StreamReport, Substitution, Verdict,
 };
 pub use stage::{StageMetrics, StageReport};
 pub use units::format_bytes;

@@ -111,6 +111,25 @@ pub struct StreamReport {
     pub stages: Vec<StageReport>,
     /// Where bad samples are listed, if anywhere.
     pub quarantine: Option<QuarantineReport>,
+    /// The outage of its storage that is announced.
+    #[serde(default)]
+    pub outage: Option<OutageReport>,
+    /// `dataset.outage_timeout`: how long a storage that is away is waited for.
+    #[serde(default)]
+    pub outage_timeout_seconds: f64,
+}
+
+/// A storage that is away.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OutageReport {
+    /// For how long.
+    pub seconds: f64,
+    /// The reads that have waited for it.
+    pub reads: u64,
+    /// The first file that could not be read.
+    pub path: String,
+    /// All of it, for a person.
+    pub sentence: String,
 }
 
 /// The file that lists a stream's bad samples.

@@ -9,16 +9,23 @@ mod descriptor;
 pub mod error;
 pub mod listing;
 mod local;
+mod outage;
+mod patience;
 mod registry;
+mod retries;
 #[cfg(any(test, feature = "testing"))]
 mod stalling;
 
 use std::path::PathBuf;
 
 pub use descriptor::DirectFile;
-pub use error::StorageError;
+pub use error::{RetryClass, StorageError};
 pub use local::LocalFiles;
+pub use outage::{OutageSeen, Outages};
+pub use patience::Patience;
+pub(crate) use patience::PatientStorage;
 pub use registry::open;
+pub use retries::{Retries, RetryTerms};
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub use stalling::{SlowFolder, StalledFile};

@@ -30,7 +30,7 @@ fn on_one_thread(test: impl Future<Output = ()>) {
 
 /// A private daemon whose dataset is never scanned to its end.
 fn endless_scan() -> Rc<Host> {
-    Rc::new(Host::private(Box::new(|_| Box::pin(std::future::pending()))))
+    Rc::new(Host::private(Box::new(|_, _| Box::pin(std::future::pending()))))
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn ending_with(impatient: Patience, client: impl AsyncFnOnce(Connection)) -> Str
     let mut told = String::new();
     on_one_thread(async {
         let (daemon, end) = Connection::pair().unwrap();
-        let mut host = Host::private(Box::new(|_| Box::pin(std::future::pending())));
+        let mut host = Host::private(Box::new(|_, _| Box::pin(std::future::pending())));
         host.patience = impatient;
         let host = Rc::new(host);
         let (ended, ()) = tokio::join!(converse(daemon, Rc::clone(&host)), client(end));
@@ -125,7 +125,7 @@ fn a_client_that_reads_nothing_is_cut_off_with_that_as_the_reason() {
 
 #[test]
 fn clients_have_the_time_that_the_design_says() {
-    let Host { patience, .. } = Host::private(Box::new(|_| Box::pin(std::future::pending())));
+    let Host { patience, .. } = Host::private(Box::new(|_, _| Box::pin(std::future::pending())));
     let seconds = (patience.greeting.as_secs(), patience.sending.as_secs());
     assert_eq!(seconds, (10, 5));
     let design = include_str!("../../../../../docs/design.md");

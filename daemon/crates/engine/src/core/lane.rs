@@ -2,8 +2,11 @@
 //!
 //! A lane takes a few rows from the most urgent session, in (batch, row) order, and has a blocking thread of the runtime
 //! read them ([`fetch_rows`]): more rows at a time while reads are quick. It starts when the byte budget has room. A call
-//! that outlasts `dataset.read_timeout` is abandoned together with its thread ([`crate::reading`]) and repeated on another
-//! thread.
+//! that outlasts `dataset.read_timeout` is abandoned together with its thread ([`crate::reading`]); its row is read again
+//! like one whose read failed ([`crate::retry_queue`]). Rows that are due for that come before others.
+//!
+//! Threads that hang cannot be ended. Once [`HUNG_PER_LANE`] of them for each lane hang, a read is begun only when one has
+//! returned or `dataset.read_timeout` has passed: that slows the reads down, and finds out when the storage is back.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -11,10 +14,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Engine, SharedEngine};
-use crate::fetch::{RETRY_AFTER, fail, fetch_rows};
+use crate::fetch::fetch_rows;
 use crate::gate::Promise;
-use crate::reading::{MAX_ABANDONED, Reading};
-use crate::work::{FetchJob, RowFailure};
+use crate::reading::Reading;
+use crate::retry_queue::PutOff;
+use crate::work::FetchJob;
 use forebay_source::storage::StorageError;
 
 /// Rows for one task of a blocking thread: amortises starting the task, about 10 µs.
@@ -23,6 +27,11 @@ const CHUNK_ROWS: usize = 4;
 const QUICK_CHUNK_ROWS: usize = 16;
 /// The mean time of a quick read.
 const QUICK: Duration = Duration::from_micros(250);
+
+/// Threads that may hang in reads at once without slowing down others, for each lane.
+const HUNG_PER_LANE: usize = 4;
+/// How often a lane looks whether it may read although many hang.
+const HUNG_LOOK_PERIOD: Duration = Duration::from_millis(100);
 
 /// Checks for a hanging read, for each time-out.
 const CHECKS_PER_TIMEOUT: u32 = 4;
@@ -49,6 +58,9 @@ pub(super) async fn run_lane(engine: SharedEngine, stream: usize, lane: usize) {
         let jobs: VecDeque<FetchJob> = engine.borrow_mut().take_fetch_jobs(stream, rows).into();
         let mut left = Some((jobs, Some(promise)));
         while let Some((jobs, promise)) = left.filter(|(jobs, _)| !jobs.is_empty()) {
+            while !engine.borrow_mut().may_read(limit) {
+                tokio::time::sleep(HUNG_LOOK_PERIOD).await;
+            }
             let count = u32::try_from(jobs.len()).unwrap_or(u32::MAX);
             left = match read_watched(&engine, (stream, lane), jobs, promise, limit).await {
                 Read::All { took } => {
@@ -58,7 +70,7 @@ pub(super) async fn run_lane(engine: SharedEngine, stream: usize, lane: usize) {
                 Read::Ended => None,
                 Read::Hung(rest) => {
                     rows = CHUNK_ROWS;
-                    Some((after_hanging(&engine, rest, limit).await, None))
+                    Some((after_hanging(&engine, stream, rest, limit), None))
                 }
             };
         }
@@ -120,43 +132,55 @@ async fn read_watched(
     }
 }
 
-/// Retries the first row, which hung, after a pause and behind the others, or fails it.
-async fn after_hanging(
+/// Puts off the first row, which hung; gives the others.
+fn after_hanging(
     engine: &SharedEngine,
+    stream: usize,
     mut jobs: VecDeque<FetchJob>,
     limit: Duration,
 ) -> VecDeque<FetchJob> {
-    let Some(job) = jobs.pop_front() else {
-        return jobs;
-    };
-    let abandoned = engine.borrow().abandoned_reads.get();
-    let path = job.session.stream.sample_path(job.id);
-    let error = StorageError::TimedOut { path, limit, attempts: job.attempts, abandoned };
-    let pause = RETRY_AFTER.get(job.attempts as usize - 1).filter(|_| abandoned < MAX_ABANDONED);
-    match pause {
-        Some(pause) => {
-            tracing::warn!(%error, retry_in_ms = pause.as_millis(), "reading a sample hangs");
-            tokio::time::sleep(*pause).await;
-            jobs.push_back(job);
-        }
-        None => {
-            let shared = Arc::clone(&engine.borrow().pool.shared);
-            fail(&job, RowFailure::Storage(error.to_string()), &shared);
-        }
+    if let Some(job) = jobs.pop_front() {
+        let abandoned = engine.borrow().abandoned_reads.get();
+        let path = job.session.stream.sample_path(job.id);
+        let error = StorageError::TimedOut { path, limit, abandoned };
+        engine.borrow_mut().put_off(PutOff { stream, job, error });
     }
     jobs
 }
 
 impl Engine {
+    /// Whether a read may begin: not many hang, or none was begun beside them for as long as a read may take.
+    fn may_read(&mut self, limit: Duration) -> bool {
+        let lanes: usize = self.readings.iter().map(Vec::len).sum();
+        if self.abandoned_reads.get() < HUNG_PER_LANE * lanes {
+            return true;
+        }
+        let now = self.clock.now();
+        let begun = self.tried_beside_hung_at;
+        if begun.is_some_and(|begun| now.saturating_duration_since(begun) < limit) {
+            return false;
+        }
+        self.tried_beside_hung_at = Some(now);
+        true
+    }
+
     /// Whether there are rows for a lane of a stream.
     fn has_fetch_jobs(&self, stream: usize) -> bool {
+        if self.has_due_retries(stream) {
+            return true;
+        }
         let mut sessions = self.sessions.values();
         sessions
             .any(|session| session.stream_number == stream && session.admission_urgency().is_some())
     }
 
-    /// The next rows that a lane of a stream fetches: from the session whose next row is most urgent.
+    /// The next rows that a lane of a stream fetches: those due for another try, else from the session whose next row is
+    /// most urgent.
     fn take_fetch_jobs(&mut self, stream: usize, count: usize) -> Vec<FetchJob> {
+        let due = self.take_due_retries(stream, count.min(CHUNK_ROWS));
+        if !due.is_empty() {
+            return due;
+        }
         self.sessions
             .values_mut()
             .filter(|session| session.stream_number == stream)

@@ -11,7 +11,8 @@ use crate::quarantine::Quarantine;
 use crate::session::Session;
 use crate::stream::Stream;
 use forebay_observe::{
-    CpuBudgetReport, DaemonReport, Moment, SessionReport, StreamReport, Substitution, cpu_time,
+    CpuBudgetReport, DaemonReport, Moment, OutageReport, SessionReport, StreamReport, Substitution,
+    cpu_time,
 };
 
 impl Engine {
@@ -129,7 +130,15 @@ impl Engine {
             last.queue = Some(session.ring.report());
         }
         let quarantine = stream.quarantine.get().map(Quarantine::report);
+        let outage = stream.outages.current().map(|outage| OutageReport {
+            seconds: outage.lasts.as_secs_f64(),
+            reads: outage.reads,
+            path: outage.path.display().to_string(),
+            sentence: outage.sentence,
+        });
         StreamReport {
+            outage,
+            outage_timeout_seconds: stream.config.dataset.outage_timeout.as_secs_f64(),
             name: stream.name().to_owned(),
             batch_size: stream.config.batch.size.get(),
             memory_budget_bytes: stream.config.ring.memory,

@@ -10,10 +10,12 @@ use tokio::io::Interest;
 use tokio::sync::Notify;
 
 use super::lane::run_lane;
+use super::retrying::run_retries;
 use super::{Engine, SharedEngine};
 use crate::gate::ByteGate;
 use crate::pool::{Pool, PoolOptions};
 use crate::reading::AbandonedCount;
+use crate::retry_queue::RetryQueue;
 use crate::stream::Stream;
 use crate::tick::{self, Tick};
 use crate::waker::Waker;
@@ -33,6 +35,7 @@ impl Engine {
         let lanes: Vec<u32> =
             streams.iter().map(|stream| stream.config.fetch.concurrency.get()).collect();
         let tick = Tick::new(streams.len(), pool.granted_cores, pool.limit_cores, clock.now());
+        let retries = streams.iter().map(|_| RetryQueue::default()).collect();
         let engine = Rc::new(RefCell::new(Self {
             fetch_notify: streams.iter().map(|_| Rc::new(Notify::new())).collect(),
             streams,
@@ -46,6 +49,9 @@ impl Engine {
             ticks: false,
             ticks_wanted: Rc::default(),
             abandoned_reads: AbandonedCount::default(),
+            retries,
+            retries_wanted: Rc::default(),
+            tried_beside_hung_at: None,
             readings: lanes.iter().map(|lanes| vec![None; *lanes as usize]).collect(),
             stalls: RefCell::default(),
             metrics_address: None,
@@ -64,6 +70,7 @@ impl Engine {
                 tokio::task::spawn_local(run_lane(Rc::clone(&engine), stream, lane));
             }
         }
+        tokio::task::spawn_local(run_retries(Rc::clone(&engine)));
         Ok(engine)
     }
 }

@@ -3,7 +3,7 @@
 //! The engine thread and fetch threads use it too, to wake work threads and the engine.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, Thread};
 use std::time::Instant;
 
@@ -11,6 +11,7 @@ use arc_swap::ArcSwap;
 use forebay_protocol::sync::{AtomicU64, Ordering};
 
 use crate::cpu::budget::CpuBudget;
+use crate::retry_queue::PutOff;
 use crate::spare_buffers::SpareBuffers;
 use crate::stream::Stage;
 use crate::waker::Waker;
@@ -31,6 +32,8 @@ pub(crate) struct Shared {
     started: Instant,
     /// Rows finished so far; shown to clients as a sign of progress.
     pub rows_finished: AtomicU64,
+    /// Rows whose reads failed, on their way to the engine thread.
+    put_off: Mutex<Vec<PutOff>>,
     pub recorder: Arc<Recorder>,
     waker: Arc<Waker>,
     groups: [Group; GROUPS],
@@ -76,6 +79,7 @@ impl Shared {
             started: clock.now(),
             clock,
             rows_finished: AtomicU64::new(0),
+            put_off: Mutex::default(),
             recorder: Arc::default(),
             waker,
             groups: threads.map(group),
@@ -193,6 +197,17 @@ impl Shared {
     /// The most threads of each group.
     pub(crate) fn group_sizes(&self) -> [usize; GROUPS] {
         self.groups.each_ref().map(|group| group.threads.len())
+    }
+
+    /// Hands a row whose read failed to the engine thread.
+    pub(crate) fn put_off(&self, row: PutOff) {
+        self.put_off.lock().unwrap_or_else(PoisonError::into_inner).push(row);
+        self.wake_engine();
+    }
+
+    /// Takes the rows whose reads failed. Engine only.
+    pub(crate) fn take_put_off(&self) -> Vec<PutOff> {
+        std::mem::take(&mut *self.put_off.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Wakes the engine thread.

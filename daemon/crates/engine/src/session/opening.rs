@@ -49,7 +49,7 @@ impl Session {
                 row,
                 order,
                 id,
-                attempts: 0,
+                retries: None,
             });
         }
         slot_work.open(order, planned.rows.len());

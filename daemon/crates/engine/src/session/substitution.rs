@@ -7,7 +7,7 @@ use forebay_protocol::frames::{Fault, FaultKind};
 use super::Session;
 use super::batches::OpenBatch;
 use super::substitutes::Substituted;
-use crate::quarantine::BadSample;
+use crate::quarantine::{BadSample, hex_unless_text};
 use crate::work::{FetchJob, RowFailure};
 use forebay_config::{BadSampleBudget, OnBadSample};
 use forebay_order::{DrawKey, substitute};
@@ -76,8 +76,9 @@ impl Session {
             "bad sample substituted"
         );
         if let Some(quarantine) = stream.quarantine.get() {
-            let (_, range) = stream.sample_place(failed_id);
+            let (file, range) = stream.sample_place(failed_id);
             quarantine.list(BadSample {
+                path_hex: hex_unless_text(&file),
                 epoch: batch.planned.epoch,
                 sample: failed_id.0,
                 path: path.clone(),
@@ -104,7 +105,7 @@ impl Session {
             row,
             order,
             id,
-            attempts: 0,
+            retries: None,
         });
     }
 

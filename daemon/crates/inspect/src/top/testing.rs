@@ -67,6 +67,8 @@ impl Script {
                 memory_budget_bytes: 2 << 30,
                 stages,
                 quarantine: None,
+                outage: None,
+                outage_timeout_seconds: 1800.0,
             }],
             sessions: if self.has_session { vec![self.session()] } else { Vec::new() },
             ..DaemonReport::default()

@@ -289,7 +289,7 @@ fn direct_read(format: &Format) {
 fn refusals(format: &Format) {
     let mut made = format.made(COUNT);
     let cancel = |_| ControlFlow::Break(());
-    let options = OpenOptions { progress: &cancel, previous_index: None };
+    let options = OpenOptions { progress: &cancel, ..OpenOptions::default() };
     // A dataset may be open before the first report.
     if let Err(error) = open(&made.config, options) {
         assert!(matches!(error, DatasetError::Cancelled), "{error}");

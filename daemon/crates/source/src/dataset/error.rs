@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use crate::storage::StorageError;
+use rustix::io::Errno;
+
+use crate::storage::{RetryClass, StorageError};
 
 /// Why a dataset could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -179,6 +181,31 @@ pub enum DatasetError {
 }
 
 impl DatasetError {
+    /// Whether the storage was away.
+    #[must_use]
+    pub fn is_outage(&self) -> bool {
+        !matches!(self, Self::Missing { .. })
+            && self.transient().is_some_and(|error| error.class() == RetryClass::Outage)
+    }
+
+    /// The storage's error where it is one that may pass with time.
+    pub(crate) fn transient(&self) -> Option<StorageError> {
+        let error = match self {
+            Self::Storage(error) => error.clone(),
+            Self::Missing { path } => StorageError::Away {
+                path: path.clone(),
+                missing: path.clone(),
+                what: "is not there",
+            },
+            Self::System { path, action, source } => {
+                let errno = source.raw_os_error().map(Errno::from_raw_os_error)?;
+                StorageError::System { path: path.clone(), action, errno }
+            }
+            _ => return None,
+        };
+        error.is_transient().then_some(error)
+    }
+
     /// The error for what the system said of a path.
     pub fn from_io(path: PathBuf, action: &'static str, source: std::io::Error) -> Self {
         match source.kind() {

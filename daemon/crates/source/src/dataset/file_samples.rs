@@ -90,7 +90,10 @@ impl<R: FileReader> FileSamples<R> {
         let mut bytes = Vec::new();
         storage
             .read(&index, Location::whole(first), config.limits.sample_bytes, &mut bytes)
-            .map_err(|error| refuse(error.to_string()))?;
+            .map_err(|error| match error.is_transient() {
+                true => error.into(),
+                false => refuse(error.to_string()),
+            })?;
         let (fields, reader) = inspect(&bytes)
             .and_then(|inspected| {
                 check_names(&inspected.0, !index.classes().is_empty()).map(|()| inspected)

@@ -62,7 +62,8 @@ pub fn open_folder(
     options: OpenOptions<'_>,
 ) -> Result<(FolderIndex, IndexReport), DatasetError> {
     let started = Instant::now();
-    let root = resolve_root(&config.path, format)?;
+    let resolve = || resolve_root(&config.path, format);
+    let root = options.call("asking the status of", &config.path, resolve)?;
     let mut warnings = Vec::new();
     if let Some(file) = options.previous_index {
         match open_previous(file, &root, format, started)? {
@@ -73,20 +74,21 @@ pub fn open_folder(
             ),
         }
     }
-    let list = |path: &Option<PathBuf>, action| {
-        path.as_deref().map(|path| ListFile::read(path, action)).transpose()
-    };
-    let selection = Selection {
-        classes: list(&FolderKeys::of(config)?.classes, "reading dataset.classes")?,
-        ids: list(&config.ids, "reading dataset.ids")?,
-        limit: config.limit,
-    };
+    let selection = read_selection(config, options)?;
     let identity = digest_identity(&root, format);
     let options_digest = digest_options(&selection, format);
     refuse_index_inside(config.index.as_deref(), &root)?;
     let place = IndexPlace::choose(config.index.as_deref(), &identity, &options_digest);
-    let task =
-        Task { source, root: &root, format, selection, identity, options: options_digest, place };
+    let task = Task {
+        source,
+        root: &root,
+        format,
+        selection,
+        identity,
+        options: options_digest,
+        place,
+        opening: options,
+    };
     let (index, mut report) = task.open(options.progress)?;
     report.warnings.splice(0..0, warnings);
     report.samples = index.sample_count();
@@ -95,6 +97,32 @@ pub fn open_folder(
     report.path = index.is_mapped().then_some(task.place.path);
     report.seconds = started.elapsed().as_secs_f64();
     Ok((index, report))
+}
+
+/// Whether an index of this dataset was saved: then its root has been there before.
+pub(super) fn has_saved_index(config: &DatasetConfig, format: FolderFormat) -> bool {
+    // The root cannot be asked where its links lead: a path through links counts as never seen.
+    let root = std::path::absolute(&config.path).unwrap_or_else(|_| config.path.clone());
+    let Ok(selection) = read_selection(config, OpenOptions::default()) else { return false };
+    let identity = digest_identity(&root, format);
+    let options = digest_options(&selection, format);
+    let place = IndexPlace::choose(config.index.as_deref(), &identity, &options);
+    place.load(&identity, &options, format.extensions).is_ok_and(|index| index.is_some())
+}
+
+fn read_selection(
+    config: &DatasetConfig,
+    options: OpenOptions<'_>,
+) -> Result<Selection, DatasetError> {
+    let list = |path: &Option<PathBuf>, action| {
+        let read = |path| options.call("reading", path, || ListFile::read(path, action));
+        path.as_deref().map(read).transpose()
+    };
+    Ok(Selection {
+        classes: list(&FolderKeys::of(config)?.classes, "reading dataset.classes")?,
+        ids: list(&config.ids, "reading dataset.ids")?,
+        limit: config.limit,
+    })
 }
 
 /// Takes over the index of the daemon before: the stream goes on over the samples that it began with, whatever has
@@ -188,6 +216,7 @@ struct Task<'a> {
     identity: [u8; 32],
     options: [u8; 32],
     place: IndexPlace,
+    opening: OpenOptions<'a>,
 }
 
 impl Task<'_> {
@@ -199,7 +228,8 @@ impl Task<'_> {
             return Ok((index, IndexReport { reused: true, ..IndexReport::default() }));
         }
         let mut report = IndexReport::default();
-        let lock = match self.place.make_folder() {
+        let make = || self.place.make_folder();
+        let lock = match self.opening.call("making the folder of", &self.place.path, make) {
             Ok(()) => self.place.lock(progress)?,
             Err(error) => Err(error),
         };
@@ -210,7 +240,9 @@ impl Task<'_> {
         }
         let bytes = self.scan(progress, &mut report)?;
         let saved = match &lock {
-            Ok(_) => self.place.save(&bytes),
+            Ok(_) => {
+                self.opening.call("saving the index", &self.place.path, || self.place.save(&bytes))
+            }
             Err(error) => Err(std::io::Error::new(error.kind(), error.to_string())),
         };
         let bytes = saved.unwrap_or_else(|error| {
@@ -233,7 +265,8 @@ impl Task<'_> {
     }
 
     fn load_if_true(&self) -> Result<Option<FolderIndex>, DatasetError> {
-        let index = self.place.load(&self.identity, &self.options, self.format.extensions)?;
+        let load = || self.place.load(&self.identity, &self.options, self.format.extensions);
+        let index = self.opening.call("reading the index", &self.place.path, load)?;
         Ok(index.filter(|index| cache::is_up_to_date(index, self.source)))
     }
 

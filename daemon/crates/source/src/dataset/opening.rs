@@ -1,13 +1,13 @@
 //! What opening a dataset takes and gives, whatever its format.
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::Dataset;
 use super::error::DatasetError;
 use super::progress::{ProgressCallback, no_progress};
-use crate::storage::Storage;
+use crate::storage::{Patience, Storage};
 
 /// An open dataset, and what opening it did.
 #[derive(Debug)]
@@ -30,11 +30,23 @@ pub struct OpenOptions<'a> {
     pub progress: ProgressCallback<'a>,
     /// The index of the daemon that this one replaces: it is used as it is, without a look at the folders.
     pub previous_index: Option<&'a File>,
+    /// How long a storage that is away is waited for; left out: not at all, and nobody watches the calls.
+    pub patience: Option<&'a Patience>,
+}
+
+impl OpenOptions<'_> {
+    /// Makes a call that may never return, where it is watched.
+    pub(super) fn call<T>(&self, action: &'static str, path: &Path, call: impl FnOnce() -> T) -> T {
+        match self.patience {
+            Some(patience) => patience.call(action, || path.to_owned(), call),
+            None => call(),
+        }
+    }
 }
 
 impl Default for OpenOptions<'_> {
     fn default() -> Self {
-        Self { progress: &no_progress, previous_index: None }
+        Self { progress: &no_progress, previous_index: None, patience: None }
     }
 }
 

@@ -3,25 +3,31 @@
 use forebay_config::{ConfigError, DatasetConfig, Keys, Section, Table, nearest};
 
 use super::error::DatasetError;
-use super::folder::FolderKeys;
 use super::folder::scan::FolderFormat;
+use super::folder::{self, FolderKeys};
 use super::opening::{IndexReport, OpenOptions, Opened, OpenedFormat};
-use super::progress::ProgressCallback;
 use super::{image_folder, npy, npz};
-use crate::storage::{self, Storage, StorageError};
+use crate::storage::{self, PatientStorage, Storage, StorageError};
 
 type Opener = fn(&DatasetConfig, &dyn Storage, OpenOptions<'_>) -> OpenedFormat;
 
 /// A format: its name, its own keys of `[dataset]`, and how a dataset of it is opened.
 struct Format {
     name: &'static str,
+    folder: FolderFormat,
     keys: Table,
     resolve: fn(&mut Section) -> Result<(), ConfigError>,
     open: Opener,
 }
 
 const fn format<T: Keys>(format: &FolderFormat, open: Opener) -> Format {
-    Format { name: format.name, keys: T::TABLE, resolve: Section::resolve::<T>, open }
+    Format {
+        name: format.name,
+        folder: *format,
+        keys: T::TABLE,
+        resolve: Section::resolve::<T>,
+        open,
+    }
 }
 
 const FORMATS: [Format; 3] = [
@@ -70,10 +76,9 @@ pub fn open(config: &DatasetConfig, options: OpenOptions<'_>) -> Result<Opened, 
 /// As [`open`].
 pub fn build_index(
     config: &DatasetConfig,
-    progress: ProgressCallback<'_>,
+    options: OpenOptions<'_>,
 ) -> Result<IndexReport, DatasetError> {
-    open_silently(config, OpenOptions { progress, previous_index: None })
-        .map(|opened| opened.report)
+    open_silently(config, options).map(|opened| opened.report)
 }
 
 fn open_silently(config: &DatasetConfig, options: OpenOptions<'_>) -> Result<Opened, DatasetError> {
@@ -86,11 +91,48 @@ fn open_silently(config: &DatasetConfig, options: OpenOptions<'_>) -> Result<Ope
             known: format_names().collect::<Vec<_>>().join(", "),
         });
     };
-    let storage = storage::open(&config.path).map_err(|error| match error {
+    let Some(patience) = options.patience else {
+        return open_once(format, config, options);
+    };
+    let mut retries = None;
+    loop {
+        let opened = open_once(format, config, options);
+        let again = opened.as_ref().err().and_then(DatasetError::transient).filter(|_| {
+            // A root that nobody has seen is a mistake in the configuration.
+            !matches!(opened, Err(DatasetError::Missing { .. }))
+                || patience.is_restart()
+                || folder::has_saved_index(config, format.folder)
+        });
+        match again {
+            Some(error) if patience.wait_after(&mut retries, &error) => {}
+            _ => {
+                if let (Ok(_), Some(retries)) = (&opened, &retries) {
+                    retries.succeed();
+                }
+                return opened;
+            }
+        }
+    }
+}
+
+/// Opens a dataset without beginning again; single calls are made again where that can be.
+fn open_once(
+    format: &Format,
+    config: &DatasetConfig,
+    options: OpenOptions<'_>,
+) -> Result<Opened, DatasetError> {
+    let opened = options.call("opening", &config.path, || storage::open(&config.path));
+    let storage = opened.map_err(|error| match error {
         StorageError::Vanished { .. } => DatasetError::Missing { path: config.path.clone() },
         error => error.into(),
     })?;
-    let (dataset, report) = (format.open)(config, storage.as_ref(), options)?;
+    let patient =
+        options.patience.map(|patience| PatientStorage { storage: storage.as_ref(), patience });
+    let source: &dyn Storage = match &patient {
+        Some(patient) => patient,
+        None => storage.as_ref(),
+    };
+    let (dataset, report) = (format.open)(config, source, options)?;
     Ok(Opened { dataset, storage, report })
 }
 

@@ -21,6 +21,7 @@ pub fn config_for(format: &str, path: &Path) -> DatasetConfig {
         index: Some(index.into()),
         limits: Limits::default(),
         read_timeout: std::time::Duration::from_secs(60),
+        outage_timeout: std::time::Duration::from_secs(1800),
         own: Section::default(),
     }
 }

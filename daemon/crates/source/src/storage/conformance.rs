@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::listing::EntryKind;
-use super::{Opened, Storage, StorageError};
+use super::{Opened, RetryClass, Storage, StorageError};
 use crate::location::{ByteRange, FileId, FileTable, Location, Unit};
 
 /// A place of its own where files can be made behind a storage's back.
@@ -58,7 +58,7 @@ pub(crate) fn run<F: Fixture>(make: impl Fn() -> F) {
         ("files and parts of files are read into new and used buffers", reads),
         ("several locations follow each other in one buffer", several_locations),
         ("a range beyond the end is a bad sample", beyond_the_end),
-        ("a file that is missing is named, and may come back", missing),
+        ("a file that is missing is named, and told from a folder that is", missing),
         ("a file that may not be read is named", forbidden),
         ("no more is read than allowed", limit),
         ("a file that takes another's place is read from then on", replaced),
@@ -140,7 +140,8 @@ fn missing(fixture: &dyn Fixture) {
         for range in [ByteRange::WHOLE, ByteRange { offset: 0, length: Some(1) }] {
             let location = Location { range, ..Location::whole(FileId(number)) };
             let error = read(&*storage, &files, location).unwrap_err();
-            assert!(matches!(error, StorageError::Vanished { .. }), "{error}");
+            let class = if number == 1 { RetryClass::Outage } else { RetryClass::File };
+            assert_eq!(error.class(), class, "{error}");
             assert!(error.is_transient() && !error.is_bad_sample());
             let path = &files.0[usize::try_from(number).unwrap()];
             assert!(error.to_string().contains(path.as_str()), "{error}");
@@ -192,6 +193,7 @@ fn replaced(fixture: &dyn Fixture) {
     }
     fixture.put("file", b"cut");
     assert!(read(&*storage, &files, two).unwrap_err().is_bad_sample());
+    fixture.put("other", b"x");
     fixture.remove("file");
     assert!(matches!(read(&*storage, &files, two), Err(StorageError::Vanished { .. })));
 }

@@ -66,9 +66,30 @@ impl DirectFile {
             got = rustix::io::preadv(file, &mut parts, range.offset);
         }
         // A device gives anything, but not these bytes and then its end.
-        matches!(got, Ok(got) if got == expected) && scratch[..before.len()] == *before
+        matches!(got, Ok(got) if got == expected)
+            && scratch[..before.len()] == *before
+            && (range.length.is_some() || self.ends_at(range.offset + expected as u64))
+    }
+
+    /// Whether the file ends where a read without waiting stopped. Such a read stops at the end of what the kernel has in
+    /// its memory, too, which is the end of a block: elsewhere it has proven the file's end.
+    fn ends_at(&self, end: u64) -> bool {
+        if !end.is_multiple_of(SMALLEST_BLOCK_BYTES) {
+            return true;
+        }
+        let mut byte = [0];
+        let mut probe = [IoSliceMut::new(&mut byte)];
+        let mut got =
+            rustix::io::preadv2(&self.descriptor, &mut probe, end, ReadWriteFlags::NOWAIT);
+        if got == Err(Errno::OPNOTSUPP) && lies_in_memory(&self.descriptor) {
+            got = rustix::io::preadv(&self.descriptor, &mut probe, end);
+        }
+        got == Ok(0)
     }
 }
+
+/// The smallest unit in which a file system brings a file into the kernel's memory.
+const SMALLEST_BLOCK_BYTES: u64 = 512;
 
 /// Whether a file's bytes are the kernel's memory: no read of it waits for anything, though the file system cannot say so.
 pub(super) fn lies_in_memory(file: impl AsFd) -> bool {

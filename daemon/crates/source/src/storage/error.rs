@@ -1,22 +1,45 @@
 //! Why bytes could not be had, and what may be done about it.
 //!
-//! Three kinds. *Transient* ones depend on time and are retried. *Bad samples* are properties of the dataset that every
-//! run meets in the same way. The rest (permission, a broken path) ends the run at once.
-//! An empty file is no error here: its zero bytes go to the decoder, which calls them defective.
+//! Three kinds. *Transient* ones depend on time and are retried, for as long as their [`RetryClass`] says. *Bad samples*
+//! are properties of the dataset that every run meets in the same way. The rest (permission, a broken path) ends the run
+//! at once. An empty file is no error here: its zero bytes go to the decoder, which calls them defective.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::io::Errno;
 
+/// For how long a call that failed is made again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RetryClass {
+    /// Not at all: time does not change it.
+    Never,
+    /// Briefly: the file alone is affected, and the folder above it can be reached.
+    File,
+    /// For `dataset.outage_timeout`: the storage is away, or may be.
+    Outage,
+}
+
 /// Why a file's bytes could not be read. Every kind names the file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StorageError {
-    /// There is no such file, though the index has it.
+    /// There is no such file, though the index has it and the folder above it is there.
     #[error("{} has vanished since the dataset was scanned; restore it, or scan again", path.display())]
     Vanished {
         /// The file.
         path: PathBuf,
+    },
+    /// A folder above the file is not there, as where a file system is not mounted.
+    #[error(
+        "{} cannot be reached: {} {what}; mount or restore what should be there", path.display(), missing.display()
+    )]
+    Away {
+        /// The file.
+        path: PathBuf,
+        /// The topmost folder that is not as it should be.
+        missing: PathBuf,
+        /// What is wrong with it, as in `is not there`.
+        what: &'static str,
     },
     /// The file's length changed between opening and the end of reading.
     #[error(
@@ -75,18 +98,26 @@ pub enum StorageError {
     },
     /// The storage has not answered in time.
     #[error(
-        "reading {} has not come to an end within {} s, in {attempts} attempts ({abandoned} reads hang now); look after \
-         the storage, or raise dataset.read_timeout", path.display(), limit.as_secs_f64()
+        "reading {} has not come to an end within {} s ({abandoned} reads hang now); look after the storage, or raise \
+         dataset.read_timeout", path.display(), limit.as_secs_f64()
     )]
     TimedOut {
         /// The file.
         path: PathBuf,
         /// `dataset.read_timeout`.
         limit: Duration,
-        /// How often it was tried.
-        attempts: u32,
         /// Threads of this daemon that hang in reads.
         abandoned: usize,
+    },
+    /// A call of the opening has not returned yet.
+    #[error("{action} {} has not returned for {} s", path.display(), lasts.as_secs())]
+    Hangs {
+        /// What it is asked of.
+        path: PathBuf,
+        /// What is tried, as in "listing".
+        action: &'static str,
+        /// For how long.
+        lasts: Duration,
     },
     /// The system reports something else.
     #[error("{action} {} failed: {}{}", path.display(), std::io::Error::from(*errno), remedy(*errno))]
@@ -114,7 +145,7 @@ fn remedy(errno: Errno) -> &'static str {
 
 impl StorageError {
     /// The error for what the system said of a path.
-    pub(super) fn from_errno(path: PathBuf, action: &'static str, errno: Errno) -> Self {
+    pub(crate) fn from_errno(path: PathBuf, action: &'static str, errno: Errno) -> Self {
         match errno {
             Errno::NOENT | Errno::NOTDIR => Self::Vanished { path },
             Errno::ACCESS | Errno::PERM => Self::Permission { path },
@@ -124,35 +155,41 @@ impl StorageError {
         }
     }
 
-    /// Whether another try may help: time-outs, I/O errors, vanished and changing files, and a want of descriptors or
-    /// memory.
+    /// For how long the call is made again.
     #[must_use]
-    pub fn is_transient(&self) -> bool {
+    pub fn class(&self) -> RetryClass {
         match self {
-            Self::Vanished { .. } | Self::Changed { .. } | Self::TimedOut { .. } => true,
+            Self::Away { .. } | Self::TimedOut { .. } | Self::Hangs { .. } => RetryClass::Outage,
+            Self::Vanished { .. } | Self::Changed { .. } => RetryClass::File,
             Self::NotAFile { .. }
             | Self::TooLarge { .. }
             | Self::OutOfRange { .. }
-            | Self::Permission { .. } => false,
-            Self::System { errno, .. } => matches!(
-                *errno,
-                Errno::IO
-                    | Errno::TIMEDOUT
-                    | Errno::INTR
-                    | Errno::AGAIN
-                    | Errno::STALE
-                    | Errno::MFILE
-                    | Errno::NFILE
-                    | Errno::NOMEM
-                    | Errno::HOSTDOWN
-                    | Errno::HOSTUNREACH
-                    | Errno::NETDOWN
-                    | Errno::NETUNREACH
-                    | Errno::CONNRESET
-                    | Errno::BUSY
-                    | Errno::REMOTEIO
-            ),
+            | Self::Permission { .. } => RetryClass::Never,
+            Self::System { errno, .. } => class_of(*errno),
         }
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Vanished { path }
+            | Self::Away { path, .. }
+            | Self::Changed { path, .. }
+            | Self::NotAFile { path, .. }
+            | Self::TooLarge { path, .. }
+            | Self::OutOfRange { path, .. }
+            | Self::Permission { path }
+            | Self::TimedOut { path, .. }
+            | Self::Hangs { path, .. }
+            | Self::System { path, .. } => path,
+        }
+    }
+
+    /// Whether another try may help.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        self.class() != RetryClass::Never
     }
 
     /// Whether the dataset itself is at fault, in a way that does not depend on time: the sample may then be treated
@@ -160,5 +197,29 @@ impl StorageError {
     #[must_use]
     pub fn is_bad_sample(&self) -> bool {
         matches!(self, Self::NotAFile { .. } | Self::TooLarge { .. } | Self::OutOfRange { .. })
+    }
+}
+
+/// Of a system's error that has no kind of its own here. What is not known to be final may pass: file systems report a
+/// storage that is away in many ways (EIO, ESTALE, ETIMEDOUT, EHOSTDOWN, ENOTCONN, ENODEV, ESHUTDOWN, EREMOTEIO, …), and a
+/// want of descriptors or memory ends, too.
+pub(crate) fn class_of(errno: Errno) -> RetryClass {
+    match errno {
+        Errno::ACCESS
+        | Errno::PERM
+        | Errno::ISDIR
+        | Errno::NAMETOOLONG
+        | Errno::LOOP
+        | Errno::INVAL
+        | Errno::BADF
+        | Errno::FAULT
+        | Errno::NOSYS
+        | Errno::OPNOTSUPP
+        | Errno::OVERFLOW
+        | Errno::FBIG
+        | Errno::SPIPE
+        | Errno::ILSEQ => RetryClass::Never,
+        Errno::NOENT | Errno::NOTDIR => RetryClass::File,
+        _ => RetryClass::Outage,
     }
 }

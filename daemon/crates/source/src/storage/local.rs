@@ -1,12 +1,14 @@
 //! Files of a mounted file system, read whole or in part with as few system calls as can be.
 //!
 //! [`LocalFiles`] owns a descriptor of the dataset's root; every path is opened relative to it, so the root's own
-//! folders are walked once. A whole file costs four calls: open, size, one read that also sees the end, close; three
+//! folders are walked once. A call that fails in a way that may pass looks whether the root's path leads elsewhere now, as
+//! after a file system was mounted again ([`root`]). A whole file costs four calls: open, size, one read that also sees the end, close; three
 //! where its size and its beginning are known. A part of a file costs two: [`kept`] files stay open.
 //! Everything here blocks; nothing is retried.
 
 mod kept;
 mod listing;
+mod root;
 
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
@@ -18,6 +20,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use self::kept::KeptFiles;
+use self::root::Root;
 use super::descriptor::{Descriptor, DirectFile};
 use super::error::StorageError;
 use super::{FileStatus, ObjectIdentity, Opened, Storage};
@@ -26,7 +29,7 @@ use crate::location::{FileId, FileTable, Location};
 /// The files below one folder.
 #[derive(Debug)]
 pub struct LocalFiles {
-    descriptor: OwnedFd,
+    root: Root,
     path: PathBuf,
     kept: KeptFiles,
 }
@@ -51,16 +54,38 @@ impl LocalFiles {
             }
             _ => root,
         };
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let descriptor = rustix::fs::open(folder, flags, Mode::empty())
+        let root = Root::open(folder)
             .map_err(|errno| StorageError::from_errno(folder.to_owned(), "opening", errno))?;
-        Ok(Self { descriptor, path: folder.to_owned(), kept: KeptFiles::default() })
+        Ok(Self { root, path: folder.to_owned(), kept: KeptFiles::default() })
+    }
+
+    /// The error for what the system said of a path below the root: looks at the folders above a path that leads nowhere,
+    /// and prepares the next try.
+    fn failure(&self, relative: &[u8], (action, errno): Failure) -> StorageError {
+        let path = self.full_path(relative);
+        let error = match errno {
+            Errno::NOENT | Errno::NOTDIR => match self.root.missing_above(relative) {
+                Some((missing, what)) => {
+                    StorageError::Away { path, missing: self.full_path(missing), what }
+                }
+                None => StorageError::from_errno(path, action, errno),
+            },
+            errno => StorageError::from_errno(path, action, errno),
+        };
+        if error.is_transient() {
+            self.root.follow_path();
+        }
+        error
     }
 
     fn open_descriptor(&self, relative: &[u8]) -> Result<OwnedFd, Errno> {
         // NONBLOCK: opening a pipe would wait for a writer; a regular file does not care.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        rustix::fs::openat(&self.descriptor, OsStr::from_bytes(relative), flags, Mode::empty())
+        rustix::fs::openat(&*self.root.get(), OsStr::from_bytes(relative), flags, Mode::empty())
+    }
+
+    fn status_of(&self, relative: &[u8]) -> Result<Stat, Errno> {
+        rustix::fs::statat(&*self.root.get(), OsStr::from_bytes(relative), AtFlags::empty())
     }
 
     fn open_new(&self, relative: &[u8]) -> Result<(OwnedFd, Stat), Failure> {
@@ -72,9 +97,7 @@ impl LocalFiles {
 
     /// The kept file, if it is still what its path leads to; else it is opened, and kept where that is of use.
     fn open_kept(&self, relative: &[u8], file: FileId) -> Result<(Descriptor, Stat), Failure> {
-        let status =
-            rustix::fs::statat(&self.descriptor, OsStr::from_bytes(relative), AtFlags::empty())
-                .map_err(|errno| ("opening", errno))?;
+        let status = self.status_of(relative).map_err(|errno| ("opening", errno))?;
         if let Some(kept) = self.kept.find(file, &status) {
             return Ok((Descriptor::Kept(kept), status));
         }
@@ -99,17 +122,18 @@ fn regular_bytes(status: &Stat, path: impl FnOnce() -> PathBuf) -> Result<u64, S
 
 impl Storage for LocalFiles {
     fn full_path(&self, relative: &[u8]) -> PathBuf {
+        if relative.is_empty() {
+            return self.path.clone();
+        }
         self.path.join(OsStr::from_bytes(relative))
     }
 
     fn status(&self, files: &dyn FileTable, file: FileId) -> Result<FileStatus, StorageError> {
         let path = files.path(file);
         let full_path = || self.full_path(&path);
-        let status =
-            rustix::fs::statat(&self.descriptor, OsStr::from_bytes(&path), AtFlags::empty())
-                .map_err(|errno| {
-                    StorageError::from_errno(full_path(), "asking the size of", errno)
-                })?;
+        let status = self
+            .status_of(&path)
+            .map_err(|errno| self.failure(&path, ("asking the size of", errno)))?;
         Ok(FileStatus {
             bytes: regular_bytes(&status, full_path)?,
             identity: ObjectIdentity::Inode {
@@ -128,8 +152,7 @@ impl Storage for LocalFiles {
             Some(_) => self.open_kept(&path, location.file),
             None => self.open_new(&path).map(|(own, status)| (Descriptor::Own(own), status)),
         };
-        let (descriptor, status) = opened
-            .map_err(|(action, errno)| StorageError::from_errno(full_path(), action, errno))?;
+        let (descriptor, status) = opened.map_err(|failure| self.failure(&path, failure))?;
         let file_bytes = regular_bytes(&status, full_path)?;
         let end = match range.length {
             Some(length) => range.offset.saturating_add(length),
@@ -153,7 +176,11 @@ impl Storage for LocalFiles {
         let path = || self.full_path(&files.path(location.file));
         #[cfg(any(test, feature = "testing"))]
         super::stalling::wait(&path());
-        let fail = |errno| StorageError::from_errno(path(), "reading", errno);
+        let fail = |errno| {
+            // A descriptor that was kept over an outage may never work again.
+            self.kept.forget(location.file);
+            self.failure(&files.path(location.file), ("reading", errno))
+        };
         let to_the_end = location.range.length.is_none();
         let start = buffer.len();
         let wanted = usize::try_from(length_bytes).map_err(|_| fail(Errno::NOMEM))?;

@@ -14,7 +14,7 @@ use crate::dataset::npy_header::{ARRAY, ArrayHeader, MAX_HEADER_BYTES};
 use crate::dataset::opening::{IndexReport, OpenedFormat};
 use crate::dataset::{ArrayValue, Dataset, Defect, DirectRead, Field, FieldKind, FieldValue};
 use crate::location::{ByteRange, FileId, FileTable, Location, SampleBytes};
-use crate::storage::Storage;
+use crate::storage::{Storage, StorageError};
 
 /// One file, of which each row of the first axis is a sample.
 #[derive(Debug)]
@@ -66,7 +66,8 @@ pub(super) fn open(
         ));
     }
     let file = OneFile(name);
-    let header = read_header(storage, &file).map_err(|reason| refuse(&reason))?;
+    let header = read_header(storage, &file)
+        .map_err(|error| error.map_or_else(|error| error.into(), |reason| refuse(&reason)))?;
     let Some((rows, row_shape)) = header.shape.split_first() else {
         return Err(refuse("it holds a single number; the first axis must be the samples"));
     };
@@ -94,16 +95,24 @@ pub(super) fn open(
     Ok((Arc::new(dataset), report))
 }
 
-/// Reads and checks a file's header without its elements.
-fn read_header(storage: &dyn Storage, file: &OneFile) -> Result<ArrayHeader, String> {
-    let file_bytes = storage.status(file, FILE).map_err(|error| error.to_string())?.bytes;
+/// Reads and checks a file's header without its elements. An error is what is wrong with the file, or the storage's own
+/// that may pass.
+fn read_header(
+    storage: &dyn Storage,
+    file: &OneFile,
+) -> Result<ArrayHeader, Result<String, StorageError>> {
+    let fail = |error: StorageError| match error.is_transient() {
+        true => Err(error),
+        false => Ok(error.to_string()),
+    };
+    let file_bytes = storage.status(file, FILE).map_err(fail)?.bytes;
     let range = ByteRange { offset: 0, length: Some(file_bytes.min(MAX_HEADER_BYTES as u64)) };
     let mut bytes = Vec::new();
     storage
         .read(file, Location { range, ..Location::whole(FILE) }, u64::MAX, &mut bytes)
-        .map_err(|error| error.to_string())?;
-    let header = ArrayHeader::parse(&bytes).map_err(|defect| defect.0)?;
-    header.check_length(file_bytes).map_err(|defect| defect.0)?;
+        .map_err(fail)?;
+    let header = ArrayHeader::parse(&bytes).map_err(|defect| Ok(defect.0))?;
+    header.check_length(file_bytes).map_err(|defect| Ok(defect.0))?;
     Ok(header)
 }
 

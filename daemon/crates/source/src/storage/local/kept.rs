@@ -44,6 +44,16 @@ impl KeptFiles {
         (kept.file == file && kept.identity == (status.st_dev, status.st_ino)).then_some(kept)
     }
 
+    /// Keeps a file no longer.
+    pub(super) fn forget(&self, file: FileId) {
+        let mut place = self.place(file);
+        let kept =
+            if place.as_ref().is_some_and(|kept| kept.file == file) { place.take() } else { None };
+        drop(place);
+        // Closing may block: not under the lock.
+        drop(kept);
+    }
+
     /// Keeps a file. The one that had its place is closed when nobody reads it.
     pub(super) fn keep(&self, file: FileId, descriptor: OwnedFd, status: &Stat) -> Arc<KeptFile> {
         let identity = (status.st_dev, status.st_ino);

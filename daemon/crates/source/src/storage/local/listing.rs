@@ -58,15 +58,18 @@ fn relative(directory: &[u8]) -> &OsStr {
 }
 
 impl LocalFiles {
-    fn failure(&self, directory: &[u8], action: &'static str, errno: Errno) -> StorageError {
-        let path = if directory.is_empty() {
-            self.path.clone()
-        } else {
-            self.path.join(OsStr::from_bytes(directory))
-        };
-        match errno {
-            Errno::ACCESS | Errno::PERM => StorageError::Permission { path },
-            errno => StorageError::System { path, action, errno },
+    /// As [`failure`](Self::failure), but a directory that is missing has not vanished: it was never indexed.
+    fn listing_failure(
+        &self,
+        directory: &[u8],
+        action: &'static str,
+        errno: Errno,
+    ) -> StorageError {
+        match self.failure(directory, (action, errno)) {
+            StorageError::Vanished { path } | StorageError::NotAFile { path, .. } => {
+                StorageError::System { path, action, errno }
+            }
+            error => error,
         }
     }
 }
@@ -79,14 +82,14 @@ impl Directories for LocalFiles {
     ) -> Result<DirectoryStamp, StorageError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let opened =
-            rustix::fs::openat(&self.descriptor, relative(directory), flags, Mode::empty())
-                .map_err(|errno| self.failure(directory, "opening", errno))?;
+            rustix::fs::openat(&*self.root.get(), relative(directory), flags, Mode::empty())
+                .map_err(|errno| self.listing_failure(directory, "opening", errno))?;
         let status = rustix::fs::fstat(&opened)
-            .map_err(|errno| self.failure(directory, "asking the status of", errno))?;
+            .map_err(|errno| self.listing_failure(directory, "asking the status of", errno))?;
         let mut buffer = vec![MaybeUninit::uninit(); ENTRY_BUFFER_BYTES];
         let mut entries = RawDir::new(&opened, &mut buffer);
         while let Some(entry) = entries.next() {
-            let entry = entry.map_err(|errno| self.failure(directory, "listing", errno))?;
+            let entry = entry.map_err(|errno| self.listing_failure(directory, "listing", errno))?;
             let name = entry.file_name().to_bytes();
             if name == b"." || name == b".." {
                 continue;
@@ -104,8 +107,8 @@ impl Directories for LocalFiles {
     }
 
     fn stamp(&self, directory: &[u8]) -> Result<DirectoryStamp, StorageError> {
-        rustix::fs::statat(&self.descriptor, relative(directory), AtFlags::empty())
+        rustix::fs::statat(&*self.root.get(), relative(directory), AtFlags::empty())
             .map(|status| stamp_of(&status))
-            .map_err(|errno| self.failure(directory, "asking the status of", errno))
+            .map_err(|errno| self.listing_failure(directory, "asking the status of", errno))
     }
 }

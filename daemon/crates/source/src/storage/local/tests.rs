@@ -175,3 +175,46 @@ fn elements_are_read_directly_only_from_a_file_that_is_as_expected() {
         assert_eq!(read(name, WHOLE, &[0; 4], 8), None);
     }
 }
+
+/// Such a read stops where the kernel's memory of the file ends, which looks like the end of the file.
+#[test]
+fn a_read_that_does_not_wait_takes_the_end_of_what_is_cached_for_no_end_of_the_file() {
+    const EXPECTED: usize = 8192;
+    let (folder, storage) = folder_with("file", &[7; 3 * EXPECTED]);
+    let file = fs::File::open(folder.0.path().join("file")).unwrap();
+    file.sync_all().unwrap();
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random).unwrap();
+    rustix::io::pread(&file, &mut vec![0; EXPECTED], 0).unwrap();
+    let mut byte = [0];
+    let mut probe = [std::io::IoSliceMut::new(&mut byte)];
+    let nowait = rustix::io::ReadWriteFlags::NOWAIT;
+    if rustix::io::preadv2(&file, &mut probe, EXPECTED as u64, nowait) != Err(Errno::AGAIN) {
+        let why = "the kernel keeps all of a file in memory, or does not say what it keeps";
+        let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("skipped: {why}\n"));
+        return;
+    }
+    let direct = storage.open_direct(&Paths::new(["file"]), WHOLE).unwrap();
+    assert!(!direct.read(b"", &mut vec![0; EXPECTED], &mut Vec::new()), "the file goes on");
+}
+
+#[test]
+fn a_root_that_was_put_away_and_made_anew_is_read_again() {
+    let (folder, _) = folder_with("data/class/file", b"old");
+    let root = folder.0.path().join("data");
+    let storage = LocalFiles::open(&root).unwrap();
+    let files = Paths::new(["class/file", "class/other"]);
+    let read = |number| {
+        let mut buffer = Vec::new();
+        let location = Location::whole(FileId(number));
+        storage.read(&files, location, u64::MAX, &mut buffer).map(|()| buffer)
+    };
+    assert_eq!(read(0).unwrap(), b"old");
+    fs::rename(&root, folder.0.path().join("old")).unwrap();
+    let error = read(1).unwrap_err();
+    assert!(matches!(&error, StorageError::Away { missing, .. } if *missing == root), "{error}");
+    folder.put("data/class/other", b"new");
+    // The failure has looked where the path leads; nothing was there yet, so the next one looks again.
+    assert_eq!(read(1).map_err(|error| error.to_string()).ok(), None);
+    assert_eq!(read(1).unwrap(), b"new");
+}

@@ -1,0 +1,104 @@
+//! The engine thread's part in reading a row again: [`crate::retry_queue`] draws the states.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::{Engine, SharedEngine};
+use crate::fetch::fail;
+use crate::retry_queue::PutOff;
+use crate::work::{FetchJob, RowFailure};
+use forebay_source::storage::{Retries, RetryClass, RetryTerms};
+
+/// The longest sleep between looks at what is due: the clock may be a test's.
+const SLICE: Duration = Duration::from_millis(100);
+
+impl Engine {
+    /// Deals with rows that fetch threads have put off, and with those that nobody wants any more.
+    pub(super) fn handle_put_off(&mut self) {
+        for put_off in self.pool.shared.take_put_off() {
+            self.put_off(put_off);
+        }
+        let now = self.clock.now();
+        let mut cancelled: Vec<FetchJob> = Vec::new();
+        for (stream, queue) in self.streams.iter().zip(&mut self.retries) {
+            queue.expedite(stream.outages.successes(), now);
+            cancelled.extend(queue.take_cancelled());
+        }
+        for job in cancelled {
+            job.session.slots[job.slot].finish_row(job.row, false);
+        }
+        if self.next_retry().is_some() {
+            self.retries_wanted.notify_one();
+        }
+    }
+
+    /// A row's read has failed or was given up: it waits for its next try, or fails for good.
+    pub(super) fn put_off(&mut self, put_off: PutOff) {
+        let PutOff { stream, mut job, error } = put_off;
+        let shared = &self.pool.shared;
+        let slot = &job.session.slots[job.slot];
+        if slot.is_cancelled() {
+            slot.finish_row(job.row, false);
+            return;
+        }
+        if error.is_bad_sample() {
+            return fail(&job, RowFailure::Defect(error.to_string()), shared);
+        }
+        let terms = RetryTerms { outages: &self.streams[stream].outages, key: job.id.0 };
+        match Retries::after(job.retries.take(), &error, terms) {
+            Ok(retries) => {
+                // An outage has lines of its own.
+                if error.class() == RetryClass::File && retries.failures() == 1 {
+                    tracing::warn!(%error, "reading a sample failed; it is tried again for a while");
+                }
+                job.retries = Some(retries);
+                self.retries[stream].push(job);
+                self.retries_wanted.notify_one();
+            }
+            Err(sentence) => fail(&job, RowFailure::Storage(sentence), shared),
+        }
+    }
+
+    /// Whether rows are due.
+    pub(super) fn has_due_retries(&self, stream: usize) -> bool {
+        let next = self.retries[stream].next_due(self.clock.now());
+        next.is_some_and(|left| left.is_zero())
+    }
+
+    /// Takes rows that are due, for a lane of a stream.
+    pub(super) fn take_due_retries(&mut self, stream: usize, count: usize) -> Vec<FetchJob> {
+        self.retries[stream].take_due(self.clock.now(), count)
+    }
+
+    /// In how long a row is due; `None` without rows that wait.
+    fn next_retry(&self) -> Option<Duration> {
+        let now = self.clock.now();
+        self.retries.iter().filter_map(|queue| queue.next_due(now)).min()
+    }
+
+    /// Wakes the lanes of streams that have rows due.
+    fn wake_due(&self) {
+        let now = self.clock.now();
+        for (queue, lanes) in self.retries.iter().zip(&self.fetch_notify) {
+            if queue.next_due(now).is_some_and(|left| left.is_zero()) {
+                lanes.notify_waiters();
+            }
+        }
+    }
+}
+
+/// Wakes lanes when rows are due, until the engine ends.
+pub(super) async fn run_retries(engine: SharedEngine) {
+    let wanted = Rc::clone(&engine.borrow().retries_wanted);
+    loop {
+        let next = engine.borrow().next_retry();
+        match next {
+            None => wanted.notified().await,
+            // Due rows that no lane has room for are looked for again in a while.
+            Some(left) => {
+                tokio::time::sleep(left.clamp(Duration::from_millis(5), SLICE)).await;
+                engine.borrow().wake_due();
+            }
+        }
+    }
+}

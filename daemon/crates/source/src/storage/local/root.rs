@@ -1,0 +1,168 @@
+//! The dataset's root: a descriptor that calls start from, and the path that it is opened by again.
+//!
+//! A descriptor stays with the file system that it was opened in: once that was unmounted by force and mounted again, or
+//! its server has forgotten it, every call from it fails (ESTALE, ENOTCONN, EIO). So after a failure the path is asked
+//! where it leads now.
+
+use std::ffi::OsStr;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arc_swap::{ArcSwap, Guard};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir};
+use rustix::io::Errno;
+
+/// What is wrong with a folder that should be there.
+type Wrong = &'static str;
+const IS_ABSENT: Wrong = "is not there";
+const IS_EMPTY: Wrong = "is empty";
+
+/// See the module's head.
+#[derive(Debug)]
+pub(super) struct Root {
+    descriptor: ArcSwap<OwnedFd>,
+    /// Without links where that could be found out: what a link leads to later may be other data.
+    path: PathBuf,
+}
+
+fn open(folder: &Path) -> Result<OwnedFd, Errno> {
+    rustix::fs::open(folder, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+}
+
+impl Root {
+    pub(super) fn open(folder: &Path) -> Result<Self, Errno> {
+        let descriptor = ArcSwap::from_pointee(open(folder)?);
+        let path = std::fs::canonicalize(folder)
+            .or_else(|_| std::path::absolute(folder))
+            .unwrap_or_else(|_| folder.to_owned());
+        Ok(Self { descriptor, path })
+    }
+
+    pub(super) fn get(&self) -> Guard<Arc<OwnedFd>> {
+        self.descriptor.load()
+    }
+
+    /// Starts from where the path leads now, if that is elsewhere.
+    pub(super) fn follow_path(&self) {
+        let identity = |descriptor: &OwnedFd| {
+            rustix::fs::fstat(descriptor).map(|status| (status.st_dev, status.st_ino)).ok()
+        };
+        if let Ok(found) = open(&self.path)
+            && identity(&found) != identity(&self.get())
+        {
+            self.descriptor.store(Arc::new(found));
+        }
+    }
+
+    /// The topmost folder above a path that is not there, relative to the root, and what is wrong with it. `None`: the
+    /// path alone leads nowhere.
+    pub(super) fn missing_above<'a>(&self, relative: &'a [u8]) -> Option<(&'a [u8], Wrong)> {
+        let Ok(root) = open(&self.path) else { return Some((b"", IS_ABSENT)) };
+        let exists = |path: &[u8]| {
+            rustix::fs::statat(&root, OsStr::from_bytes(path), AtFlags::empty()).is_ok()
+        };
+        let ends = relative.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+        for end in ends.map(|(end, _)| end) {
+            let folder = &relative[..end];
+            if !exists(folder) {
+                // The folder on which nothing is mounted has no entries.
+                return Some(if is_empty(&root) { (b"", IS_EMPTY) } else { (folder, IS_ABSENT) });
+            }
+        }
+        if is_empty(&root) {
+            return Some((b"", IS_EMPTY));
+        }
+        let (folder, target) = link_target(&root, relative)?;
+        let above = target.parent().filter(|above| !above.as_os_str().is_empty())?;
+        let above = [folder, b"/", above.as_os_str().as_bytes()].concat();
+        let above = if target.is_absolute() { &above[folder.len() + 1..] } else { &above };
+        (!exists(above)).then_some((relative, "links to a folder that is not there"))
+    }
+}
+
+/// Where a link leads, and the folder that it lies in.
+fn link_target<'a>(root: &OwnedFd, relative: &'a [u8]) -> Option<(&'a [u8], PathBuf)> {
+    let path = OsStr::from_bytes(relative);
+    let status = rustix::fs::statat(root, path, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+    if FileType::from_raw_mode(status.st_mode) != FileType::Symlink {
+        return None;
+    }
+    let target = rustix::fs::readlinkat(root, path, Vec::new()).ok()?;
+    let end = relative.iter().rposition(|byte| *byte == b'/');
+    let folder = end.map_or(&b"."[..], |end| &relative[..end]);
+    Some((folder, OsStr::from_bytes(target.as_bytes()).into()))
+}
+
+/// Whether a folder has no entries. One that cannot be listed is taken to have some.
+fn is_empty(root: &OwnedFd) -> bool {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(opened) = rustix::fs::openat(root, ".", flags, Mode::empty()) else { return false };
+    let mut buffer = [MaybeUninit::uninit(); 1024];
+    let mut entries = RawDir::new(&opened, &mut buffer);
+    while let Some(entry) = entries.next() {
+        let Ok(entry) = entry else { return false };
+        if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
+            return false;
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn what_is_missing_is_told_from_a_file_that_is_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data");
+        fs::create_dir_all(path.join("class/deep")).unwrap();
+        fs::write(path.join("class/file"), "x").unwrap();
+        let links = [
+            ("class/near", "gone"),
+            ("class/far", "../away/gone"),
+            ("class/abroad", "/nonexistent/gone"),
+            ("alone", "gone"),
+        ];
+        for (link, target) in links {
+            std::os::unix::fs::symlink(target, path.join(link)).unwrap();
+        }
+        let root = Root::open(&path).unwrap();
+        let missing = |relative: &'static [u8]| root.missing_above(relative);
+        for present in [&b"gone"[..], b"class/gone", b"class/file", b"class/near", b"alone"] {
+            assert_eq!(missing(present), None);
+        }
+        assert_eq!(missing(b"away/deep/file"), Some((&b"away"[..], IS_ABSENT)));
+        assert_eq!(missing(b"class/away/file"), Some((&b"class/away"[..], IS_ABSENT)));
+        for (link, _) in &links[1..3] {
+            assert!(missing(link.as_bytes()).unwrap().1.contains("links to"), "{link}");
+        }
+        fs::rename(&path, folder.path().join("elsewhere")).unwrap();
+        assert_eq!(missing(b"class/file"), Some((&b""[..], IS_ABSENT)));
+        fs::create_dir(&path).unwrap();
+        assert_eq!(missing(b"class/file"), Some((&b""[..], IS_EMPTY)));
+        assert_eq!(missing(b"file"), Some((&b""[..], IS_EMPTY)));
+    }
+
+    #[test]
+    fn calls_start_from_where_the_path_leads_after_a_failure() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data");
+        fs::create_dir(&path).unwrap();
+        let root = Root::open(&path).unwrap();
+        let number = || rustix::fs::fstat(&*root.get()).unwrap().st_ino;
+        let before = number();
+        root.follow_path();
+        assert_eq!(number(), before);
+        fs::rename(&path, folder.path().join("old")).unwrap();
+        root.follow_path();
+        assert_eq!(number(), before, "nothing is there");
+        fs::create_dir(&path).unwrap();
+        root.follow_path();
+        assert_ne!(number(), before);
+    }
+}

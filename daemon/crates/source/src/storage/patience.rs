@@ -1,0 +1,330 @@
+//! Opening over a storage that is away or does not answer: calls are made again and watched.
+//!
+//! The threads that open a dataset make their calls through [`Patience`]; another thread [looks](Patience::look) at them a
+//! few times a second. A call that fails in a way that may pass is made again ([`Retries`]). One that does not return
+//! cannot be ended: after [`HANGS_AFTER`] it is announced as an outage, and once it has lasted as long as an outage may,
+//! the one who looks gives the opening up with its thread.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use forebay_observe::Clock;
+
+use super::error::{RetryClass, StorageError};
+use super::listing::{Directories, DirectoryStamp, EntryKind};
+use super::outage::{Outages, Waiting};
+use super::retries::{Retries, RetryTerms};
+use super::{FileStatus, Opened, Storage};
+use crate::location::{FileId, FileTable, Location};
+
+/// A call that lasts longer is announced.
+const HANGS_AFTER: Duration = Duration::from_secs(3);
+/// The same where nothing is waited for: then it is given up.
+const GIVEN_UP_AFTER: Duration = Duration::from_secs(10);
+/// The longest sleep between looks at the clock.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// How long an opening waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Waits {
+    /// Not at all: `forebay check`.
+    Never,
+    /// For what fails, but not for a root that was never seen.
+    FirstStart,
+    /// Also for the root.
+    Restart,
+}
+
+/// See the module's head. Shared by the threads that open one dataset.
+#[derive(Debug)]
+pub struct Patience {
+    waits: Waits,
+    outages: Arc<Outages>,
+    calls: Mutex<Calls>,
+    /// Calls that returned, and other signs of progress.
+    done: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Calls {
+    next: u64,
+    running: BTreeMap<u64, Call>,
+}
+
+#[derive(Debug)]
+struct Call {
+    action: &'static str,
+    path: PathBuf,
+    since: Instant,
+    /// Once it hangs.
+    waiting: Option<Waiting>,
+}
+
+impl Patience {
+    fn new(waits: Waits, stream: &str, timeout: Duration, clock: Clock) -> Self {
+        let outages = Outages::new(stream, timeout, clock);
+        Self { waits, outages, calls: Mutex::default(), done: AtomicU64::new(0) }
+    }
+
+    /// Waits for a storage that is away for as long as `timeout` (`dataset.outage_timeout`), but not for a root that is
+    /// absent where no index was saved.
+    #[must_use]
+    pub fn at_first_start(stream: &str, timeout: Duration, clock: Clock) -> Self {
+        Self::new(Waits::FirstStart, stream, timeout, clock)
+    }
+
+    /// As [`at_first_start`](Self::at_first_start), for the daemon that takes a dead one's place: waits for the root, too.
+    #[must_use]
+    pub fn at_restart(stream: &str, timeout: Duration, clock: Clock) -> Self {
+        Self::new(Waits::Restart, stream, timeout, clock)
+    }
+
+    /// Waits for nothing.
+    #[must_use]
+    pub fn none(stream: &str, clock: Clock) -> Self {
+        Self::new(Waits::Never, stream, GIVEN_UP_AFTER, clock)
+    }
+
+    /// Whether a root that is absent may come back though no index was saved.
+    pub(crate) fn is_restart(&self) -> bool {
+        self.waits == Waits::Restart
+    }
+
+    fn calls(&self) -> MutexGuard<'_, Calls> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a call that may never return, where the one who looks sees it.
+    pub(crate) fn call<T>(
+        &self,
+        action: &'static str,
+        path: impl FnOnce() -> PathBuf,
+        call: impl FnOnce() -> T,
+    ) -> T {
+        let number = {
+            let mut calls = self.calls();
+            calls.next += 1;
+            let number = calls.next;
+            let since = self.outages.clock().now();
+            calls.running.insert(number, Call { action, path: path(), since, waiting: None });
+            number
+        };
+        let result = call();
+        let ended = self.calls().running.remove(&number);
+        if let Some(waiting) = ended.and_then(|call| call.waiting) {
+            waiting.succeed();
+        }
+        self.note_progress();
+        result
+    }
+
+    /// Something was done: a sign of life for the client.
+    pub fn note_progress(&self) {
+        // Relaxed, here and below: a count, nothing is ordered by it.
+        self.done.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A number that changes as long as there is progress, or while an outage is announced.
+    #[must_use]
+    pub fn progress(&self) -> u64 {
+        self.done.load(Ordering::Relaxed).wrapping_add(self.outages.signs())
+    }
+
+    /// Looks at the calls that run; to be called a few times a second by a thread that makes none.
+    ///
+    /// # Errors
+    /// A call has hung for too long: the opening is to be given up.
+    pub fn look(&self) -> Result<(), StorageError> {
+        let now = self.outages.clock().now();
+        for call in self.calls().running.values_mut() {
+            let lasts = now.saturating_duration_since(call.since);
+            if lasts < HANGS_AFTER {
+                continue;
+            }
+            let (path, action) = (call.path.clone(), call.action);
+            let error = StorageError::Hangs { path, action, lasts };
+            call.waiting.get_or_insert_with(|| self.outages.wait());
+            self.outages.announce(&error, call.since);
+            if lasts >= self.outages.timeout() {
+                return Err(error);
+            }
+        }
+        self.outages.tick();
+        Ok(())
+    }
+
+    /// A call has failed: waits until it is to be made again. False: it is not.
+    pub(crate) fn wait_after(&self, retries: &mut Option<Retries>, error: &StorageError) -> bool {
+        if self.waits == Waits::Never || error.class() == RetryClass::Never {
+            return false;
+        }
+        let terms = RetryTerms { outages: &self.outages, key: std::process::id().into() };
+        let Ok(again) = Retries::after(retries.take(), error, terms) else { return false };
+        let due = again.due();
+        *retries = Some(again);
+        loop {
+            let left = due.saturating_duration_since(self.outages.clock().now());
+            if left.is_zero() {
+                return true;
+            }
+            std::thread::sleep(left.min(SLICE));
+        }
+    }
+
+    /// Makes a call until it succeeds or is given up.
+    fn retry<T>(
+        &self,
+        action: &'static str,
+        path: impl Fn() -> PathBuf,
+        mut call: impl FnMut() -> Result<T, StorageError>,
+    ) -> Result<T, StorageError> {
+        let mut retries = None;
+        loop {
+            match self.call(action, &path, &mut call) {
+                Err(error) if self.wait_after(&mut retries, &error) => {}
+                result => {
+                    if let (Ok(_), Some(retries)) = (&result, &retries) {
+                        retries.succeed();
+                    }
+                    return result;
+                }
+            }
+        }
+    }
+}
+
+/// A storage whose calls are made with patience.
+#[derive(Debug)]
+pub(crate) struct PatientStorage<'a> {
+    pub(crate) storage: &'a dyn Storage,
+    pub(crate) patience: &'a Patience,
+}
+
+impl Directories for PatientStorage<'_> {
+    /// A listing that fails after its first entry is not begun again: the entries are with the caller already.
+    fn list(
+        &self,
+        directory: &[u8],
+        visit: &mut dyn FnMut(&[u8], EntryKind),
+    ) -> Result<DirectoryStamp, StorageError> {
+        let path = || self.full_path(directory);
+        let mut retries = None;
+        loop {
+            let mut has_begun = false;
+            let listed = self.patience.call("listing", path, || {
+                self.storage.list(directory, &mut |name, kind| {
+                    has_begun = true;
+                    visit(name, kind);
+                })
+            });
+            match listed {
+                Err(error) if !has_begun && self.patience.wait_after(&mut retries, &error) => {}
+                listed => {
+                    if let (Ok(_), Some(retries)) = (&listed, &retries) {
+                        retries.succeed();
+                    }
+                    return listed;
+                }
+            }
+        }
+    }
+
+    fn stamp(&self, directory: &[u8]) -> Result<DirectoryStamp, StorageError> {
+        let path = || self.full_path(directory);
+        self.patience.retry("asking the status of", path, || self.storage.stamp(directory))
+    }
+}
+
+impl Storage for PatientStorage<'_> {
+    fn full_path(&self, relative: &[u8]) -> PathBuf {
+        self.storage.full_path(relative)
+    }
+
+    fn status(&self, files: &dyn FileTable, file: FileId) -> Result<FileStatus, StorageError> {
+        let path = || self.full_path(&files.path(file));
+        self.patience.retry("asking the size of", path, || self.storage.status(files, file))
+    }
+
+    fn open(&self, files: &dyn FileTable, location: Location) -> Result<Opened, StorageError> {
+        let path = || self.full_path(&files.path(location.file));
+        self.patience.retry("opening", path, || self.storage.open(files, location))
+    }
+
+    fn read_opened(
+        &self,
+        files: &dyn FileTable,
+        opened: Opened,
+        buffer: &mut Vec<u8>,
+    ) -> Result<(), StorageError> {
+        let path = self.full_path(&files.path(opened.location.file));
+        self.patience.call("reading", || path, || self.storage.read_opened(files, opened, buffer))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::io::Errno;
+
+    const TIMEOUT: Duration = Duration::from_secs(60);
+
+    fn failing(errno: Errno) -> StorageError {
+        StorageError::from_errno("/data".into(), "listing", errno)
+    }
+
+    #[test]
+    fn a_call_is_made_again_until_it_succeeds_and_nobody_waits_for_a_check() {
+        let clock = Clock::manual();
+        let patience = Patience::at_first_start("train", TIMEOUT, clock.clone());
+        let mut tries = 0;
+        let answer = patience.retry(
+            "listing",
+            || "/data".into(),
+            || {
+                tries += 1;
+                clock.advance(Duration::from_secs(6));
+                if tries < 5 { Err(failing(Errno::STALE)) } else { Ok(tries) }
+            },
+        );
+        assert_eq!(answer, Ok(5));
+        let check = Patience::none("train", Clock::system());
+        let answer: Result<(), _> =
+            check.retry("listing", || "/data".into(), || Err(failing(Errno::STALE)));
+        assert_eq!(answer, Err(failing(Errno::STALE)));
+        let answer: Result<(), _> =
+            patience.retry("listing", || "/data".into(), || Err(failing(Errno::ACCESS)));
+        assert!(matches!(answer, Err(StorageError::Permission { .. })));
+    }
+
+    #[test]
+    fn a_call_that_hangs_gives_no_sign_until_it_is_announced_and_is_given_up_at_last() {
+        let clock = Clock::manual();
+        let patience = Patience::at_restart("train", TIMEOUT, clock.clone());
+        patience.call(
+            "asking the status of",
+            || "/data".into(),
+            || {
+                let before = patience.progress();
+                clock.advance(HANGS_AFTER - Duration::from_millis(1));
+                patience.look().unwrap();
+                assert_eq!(patience.progress(), before, "no sign of life without progress");
+                clock.advance(Duration::from_millis(1));
+                patience.look().unwrap();
+                assert!(patience.progress() > before, "announced");
+                let seen = patience.outages.current().unwrap();
+                assert!(
+                    seen.sentence.contains("asking the status of /data has not returned for 3 s")
+                );
+                clock.advance(TIMEOUT - HANGS_AFTER - Duration::from_millis(1));
+                patience.look().unwrap();
+                clock.advance(Duration::from_millis(1));
+                assert!(patience.look().unwrap_err().to_string().contains("for 60 s"));
+            },
+        );
+        assert!(patience.outages.current().is_none());
+        patience.look().unwrap();
+    }
+}

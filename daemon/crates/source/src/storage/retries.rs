@@ -1,0 +1,240 @@
+//! When a call that failed is made again, and when no more: the policy that reading, opening and scanning share.
+//!
+//! A call's failures are its [`Retries`]. Pauses double from a tenth of a second to five, and differ by a quarter either
+//! way between calls, so that those that failed together are not made again together. A file that alone is missing or
+//! changing ends its retries after [`FILE_TIMEOUT`]; a storage that is away after `dataset.outage_timeout`.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::error::{RetryClass, StorageError};
+use super::outage::{Outages, Waiting, in_words};
+
+/// For how long a file that alone is missing or changing is tried again.
+const FILE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The pause after the first failure.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// The longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// What a call's retries depend on besides its errors.
+#[derive(Debug, Clone, Copy)]
+pub struct RetryTerms<'a> {
+    /// Where the outage is told of; it has the clock and the time-out.
+    pub outages: &'a Arc<Outages>,
+    /// What tells this call from others, for the pauses.
+    pub key: u64,
+}
+
+/// The failures of one call so far.
+#[derive(Debug, Clone)]
+pub struct Retries {
+    failures: u32,
+    class: RetryClass,
+    /// Since when it has failed in the way of its class.
+    since: Instant,
+    due: Instant,
+    /// Present from its first failure by an outage on.
+    waiting: Option<Arc<Waiting>>,
+}
+
+impl Retries {
+    /// A call failed, after these retries: when it is to be made again.
+    ///
+    /// # Errors
+    /// Never again; the sentence to tell.
+    pub fn after(
+        before: Option<Self>,
+        error: &StorageError,
+        terms: RetryTerms<'_>,
+    ) -> Result<Self, String> {
+        let RetryTerms { outages, key } = terms;
+        let now = outages.clock().now();
+        let class = error.class();
+        // A call that hung had begun to fail when it was made.
+        let lasted = match error {
+            StorageError::TimedOut { limit: lasted, .. }
+            | StorageError::Hangs { lasts: lasted, .. } => *lasted,
+            _ => Duration::ZERO,
+        };
+        let begun = now.checked_sub(lasted).unwrap_or(now);
+        let since = match &before {
+            Some(before) if before.class == class => before.since,
+            _ => begun,
+        };
+        let failures = before.as_ref().map_or(0, |before| before.failures).saturating_add(1);
+        let limit = match class {
+            RetryClass::Never => return Err(error.to_string()),
+            RetryClass::File => FILE_TIMEOUT.min(outages.timeout()),
+            RetryClass::Outage => outages.timeout(),
+        };
+        let mut waiting = before.and_then(|before| before.waiting);
+        if class == RetryClass::Outage {
+            waiting.get_or_insert_with(|| Arc::new(outages.wait()));
+            // One failure that passes at once is no outage.
+            if failures > 1 || lasted > Duration::ZERO {
+                outages.announce(error, since);
+            }
+        }
+        let spent = now.saturating_duration_since(since);
+        if spent >= limit {
+            let key = if class == RetryClass::Outage { " (dataset.outage_timeout)" } else { "" };
+            return Err(format!(
+                "{error}; it was tried {failures} times over {}, and no longer than {}{key}",
+                in_words(spent),
+                in_words(limit)
+            ));
+        }
+        // The last try is made when the time is over.
+        let due = now + pause(failures, key).min(limit - spent);
+        Ok(Self { failures, class, since, due, waiting })
+    }
+
+    /// How often the call has failed.
+    #[must_use]
+    pub fn failures(&self) -> u32 {
+        self.failures
+    }
+
+    /// When it is to be made again.
+    #[must_use]
+    pub fn due(&self) -> Instant {
+        self.due
+    }
+
+    /// It is to be made again now, as where another call has succeeded.
+    pub fn expedite(&mut self, now: Instant) {
+        self.due = self.due.min(now);
+    }
+
+    /// The call has succeeded.
+    pub fn succeed(&self) {
+        if let Some(waiting) = &self.waiting {
+            waiting.succeed();
+        }
+    }
+}
+
+/// The pause after so many failures of a call: a quarter longer or shorter by chance, the same for the same call.
+fn pause(failures: u32, key: u64) -> Duration {
+    let doublings = failures.saturating_sub(1).min(16);
+    let base = (FIRST_PAUSE * (1 << doublings)).min(LONGEST_PAUSE);
+    // The finalizer of splitmix64 (Steele, Lea and Flood 2014).
+    let mut bits = key.wrapping_add(u64::from(failures).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    let share = u32::try_from((bits ^ (bits >> 31)) % 1024).unwrap_or(0);
+    base * 3 / 4 + base / 2 * share / 1024
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_observe::Clock;
+    use rustix::io::Errno;
+
+    fn failing(errno: Errno) -> StorageError {
+        StorageError::from_errno("/data/file".into(), "reading", errno)
+    }
+
+    /// Calls until it is given up: how long that took, how often it was tried, and what is said.
+    fn give_up(error: &StorageError, timeout: Duration) -> (Duration, u32, String) {
+        let clock = Clock::manual();
+        let outages = Outages::new("train", timeout, clock.clone());
+        let terms = RetryTerms { outages: &outages, key: 7 };
+        let begun = clock.now();
+        let mut retries = None;
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match Retries::after(retries.take(), error, terms) {
+                Ok(again) => {
+                    clock.advance(again.due().saturating_duration_since(clock.now()));
+                    retries = Some(again);
+                }
+                Err(said) => return (clock.elapsed(begun), tries, said),
+            }
+        }
+    }
+
+    #[test]
+    fn a_storage_that_is_away_is_waited_for_and_a_missing_file_is_not() {
+        const HALF_AN_HOUR: Duration = Duration::from_secs(1800);
+        let gone = StorageError::Vanished { path: "/data/file".into() };
+        let (took, tries, said) = give_up(&gone, HALF_AN_HOUR);
+        assert_eq!(took, FILE_TIMEOUT);
+        assert!((5..20).contains(&tries) && said.contains("vanished"), "{tries}: {said}");
+        assert_eq!(give_up(&gone, Duration::from_secs(2)).0, Duration::from_secs(2));
+        for errno in [
+            Errno::IO,
+            Errno::STALE,
+            Errno::TIMEDOUT,
+            Errno::HOSTDOWN,
+            Errno::HOSTUNREACH,
+            Errno::NOTCONN,
+            Errno::AGAIN,
+            Errno::NODEV,
+            Errno::SHUTDOWN,
+            Errno::REMOTEIO,
+            Errno::CONNRESET,
+            Errno::NETDOWN,
+            Errno::NFILE,
+        ] {
+            let (took, tries, said) = give_up(&failing(errno), HALF_AN_HOUR);
+            assert_eq!(took, HALF_AN_HOUR, "{errno}");
+            assert!((300..600).contains(&tries), "{tries}");
+            assert!(said.contains("30 min (dataset.outage_timeout)"), "{said}");
+        }
+        for errno in [Errno::ACCESS, Errno::PERM, Errno::ISDIR, Errno::NAMETOOLONG, Errno::LOOP] {
+            assert_eq!(give_up(&failing(errno), HALF_AN_HOUR).1, 1, "{errno}");
+        }
+    }
+
+    #[test]
+    fn pauses_grow_to_a_limit_and_differ_between_calls() {
+        let mut before = Duration::ZERO;
+        for failures in 1..=5 {
+            let now = pause(failures, 3);
+            assert!(now > before, "{now:?} after {before:?}");
+            before = now;
+        }
+        for key in 0..100 {
+            let last = pause(30, key);
+            assert!(last >= LONGEST_PAUSE * 3 / 4 && last <= LONGEST_PAUSE * 5 / 4, "{last:?}");
+            assert_ne!(pause(30, key), pause(30, key + 1));
+        }
+    }
+
+    #[test]
+    fn time_that_the_storage_was_away_does_not_count_against_a_file_that_is_gone() {
+        let clock = Clock::manual();
+        let outages = Outages::new("train", Duration::from_secs(600), clock.clone());
+        let terms = RetryTerms { outages: &outages, key: 1 };
+        let away = Retries::after(None, &failing(Errno::IO), terms).unwrap();
+        clock.advance(Duration::from_secs(60));
+        let away = Retries::after(Some(away), &failing(Errno::STALE), terms).unwrap();
+        assert!(outages.current().is_some());
+        let gone = StorageError::Vanished { path: "/data/file".into() };
+        let again = Retries::after(Some(away), &gone, terms).unwrap();
+        clock.advance(Duration::from_secs(9));
+        let again = Retries::after(Some(again), &gone, terms).unwrap();
+        assert_eq!(again.failures(), 4);
+        clock.advance(Duration::from_secs(1));
+        assert!(Retries::after(Some(again), &gone, terms).is_err());
+        assert!(outages.current().is_none(), "nothing waits any more");
+    }
+
+    #[test]
+    fn one_failure_that_passes_is_no_outage_and_a_read_that_hung_is_one_at_once() {
+        let outages = Outages::new("train", Duration::from_secs(600), Clock::manual());
+        let terms = RetryTerms { outages: &outages, key: 1 };
+        let once = Retries::after(None, &failing(Errno::IO), terms).unwrap();
+        assert!(outages.current().is_none());
+        once.succeed();
+        drop(once);
+        let limit = Duration::from_secs(60);
+        let hung = StorageError::TimedOut { path: "/data/file".into(), limit, abandoned: 1 };
+        let _hung = Retries::after(None, &hung, terms).unwrap();
+        assert_eq!(outages.current().unwrap().lasts, limit);
+    }
+}
