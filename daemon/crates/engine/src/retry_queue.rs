@@ -64,6 +64,14 @@ impl RetryQueue {
         }
     }
 
+    /// Takes rows whose time is over though no lane had room for another try; what is to be said of each.
+    pub(crate) fn take_overdue(&mut self, now: Instant) -> Vec<(FetchJob, String)> {
+        let overdue =
+            |job: &FetchJob| job.retries.as_ref().and_then(|retries| retries.overdue(now));
+        let taken = self.jobs.extract_if(.., |job| overdue(job).is_some());
+        taken.filter_map(|job| overdue(&job).map(|sentence| (job, sentence))).collect()
+    }
+
     /// Takes rows that nobody wants any more.
     pub(crate) fn take_cancelled(&mut self) -> Vec<FetchJob> {
         self.jobs.extract_if(.., |job| job.session.slots[job.slot].is_cancelled()).collect()

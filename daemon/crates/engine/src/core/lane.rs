@@ -57,9 +57,10 @@ pub(super) async fn run_lane(engine: SharedEngine, stream: usize, lane: usize) {
         };
         let jobs: VecDeque<FetchJob> = engine.borrow_mut().take_fetch_jobs(stream, rows).into();
         let mut left = Some((jobs, Some(promise)));
-        while let Some((jobs, promise)) = left.filter(|(jobs, _)| !jobs.is_empty()) {
-            while !engine.borrow_mut().may_read(limit) {
+        while let Some((mut jobs, promise)) = left.filter(|(jobs, _)| !jobs.is_empty()) {
+            while !jobs.is_empty() && !engine.borrow_mut().may_read(limit) {
                 tokio::time::sleep(HUNG_LOOK_PERIOD).await;
+                engine.borrow().fail_overdue(&mut jobs);
             }
             let count = u32::try_from(jobs.len()).unwrap_or(u32::MAX);
             left = match read_watched(&engine, (stream, lane), jobs, promise, limit).await {

@@ -1,5 +1,6 @@
 //! The engine thread's part in reading a row again: [`crate::retry_queue`] draws the states.
 
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -19,13 +20,17 @@ impl Engine {
             self.put_off(put_off);
         }
         let now = self.clock.now();
-        let mut cancelled: Vec<FetchJob> = Vec::new();
+        let (mut cancelled, mut overdue) = (Vec::new(), Vec::new());
         for (stream, queue) in self.streams.iter().zip(&mut self.retries) {
             queue.expedite(stream.outages.successes(), now);
             cancelled.extend(queue.take_cancelled());
+            overdue.extend(queue.take_overdue(now));
         }
         for job in cancelled {
             job.session.slots[job.slot].finish_row(job.row, false);
+        }
+        for (job, sentence) in overdue {
+            fail(&job, RowFailure::Storage(sentence), &self.pool.shared);
         }
         if self.next_retry().is_some() {
             self.retries_wanted.notify_one();
@@ -65,6 +70,19 @@ impl Engine {
         next.is_some_and(|left| left.is_zero())
     }
 
+    /// Fails the rows of a lane whose time is over though no read could begin for them.
+    pub(super) fn fail_overdue(&self, jobs: &mut VecDeque<FetchJob>) {
+        let now = self.clock.now();
+        jobs.retain(|job| {
+            let sentence = job.retries.as_ref().and_then(|retries| retries.overdue(now));
+            let is_overdue = sentence.is_some();
+            if let Some(sentence) = sentence {
+                fail(job, RowFailure::Storage(sentence), &self.pool.shared);
+            }
+            !is_overdue
+        });
+    }
+
     /// Takes rows that are due, for a lane of a stream.
     pub(super) fn take_due_retries(&mut self, stream: usize, count: usize) -> Vec<FetchJob> {
         self.retries[stream].take_due(self.clock.now(), count)
@@ -94,10 +112,13 @@ pub(super) async fn run_retries(engine: SharedEngine) {
         let next = engine.borrow().next_retry();
         match next {
             None => wanted.notified().await,
-            // Due rows that no lane has room for are looked for again in a while.
             Some(left) => {
-                tokio::time::sleep(left.clamp(Duration::from_millis(5), SLICE)).await;
-                engine.borrow().wake_due();
+                if left.is_zero() {
+                    engine.borrow().wake_due();
+                }
+                // Due rows that no lane has room for are looked for again in a while.
+                let pause = if left.is_zero() { SLICE } else { left.min(SLICE) };
+                let _ = tokio::time::timeout(pause, wanted.notified()).await;
             }
         }
     }

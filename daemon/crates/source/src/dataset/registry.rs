@@ -7,7 +7,7 @@ use super::folder::scan::FolderFormat;
 use super::folder::{self, FolderKeys};
 use super::opening::{IndexReport, OpenOptions, Opened, OpenedFormat};
 use super::{image_folder, npy, npz};
-use crate::storage::{self, PatientStorage, Storage, StorageError};
+use crate::storage::{self, PatientStorage, RetryClass, Storage, StorageError};
 
 type Opener = fn(&DatasetConfig, &dyn Storage, OpenOptions<'_>) -> OpenedFormat;
 
@@ -97,11 +97,13 @@ fn open_silently(config: &DatasetConfig, options: OpenOptions<'_>) -> Result<Ope
     let mut retries = None;
     loop {
         let opened = open_once(format, config, options);
-        let again = opened.as_ref().err().and_then(DatasetError::transient).filter(|_| {
-            // A root that nobody has seen is a mistake in the configuration.
-            !matches!(opened, Err(DatasetError::Missing { .. }))
-                || patience.is_restart()
-                || folder::has_saved_index(config, format.folder)
+        let again = opened.as_ref().err().and_then(DatasetError::transient).filter(|error| {
+            // A single call is made again where it fails; this is for what cannot be.
+            error.class() == RetryClass::Outage
+                // A root that nobody has seen is a mistake in the configuration.
+                && (!matches!(opened, Err(DatasetError::Missing { .. }))
+                    || patience.is_restart()
+                    || folder::has_saved_index(config, format.folder))
         });
         match again {
             Some(error) if patience.wait_after(&mut retries, &error) => {}

@@ -110,7 +110,7 @@ impl Outages {
             Announced { since, path: error.path().to_owned(), error: error.to_string() };
         tracing::warn!(
             stream = self.stream,
-            "the storage is away: {}; what waits for it is tried again for up to {} (dataset.outage_timeout)",
+            "waiting for the storage: {}; it is tried again for up to {} (dataset.outage_timeout)",
             announced.error,
             in_words(self.timeout)
         );
@@ -124,7 +124,7 @@ impl Outages {
         let announced = state.announced.as_ref()?;
         let lasts = self.clock.elapsed(announced.since);
         let sentence = format!(
-            "the storage of stream `{}` has been away for {}: {}; {} reads have waited for it, each for up to {} \
+            "stream `{}` has waited for its storage for {}: {}; {} reads have waited, each for up to {} \
              (dataset.outage_timeout)",
             self.stream,
             in_words(lasts),
@@ -184,11 +184,7 @@ impl Drop for Waiting {
                 "the storage is back after {lasted}; {reads} reads waited for it"
             );
         } else {
-            tracing::warn!(
-                stream,
-                reads,
-                "nothing waits for the storage any more, which was away for {lasted}"
-            );
+            tracing::warn!(stream, reads, "nothing waits for the storage any more, after {lasted}");
         }
     }
 }

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,8 @@ use crate::location::{FileId, FileTable, Location};
 const HANGS_AFTER: Duration = Duration::from_secs(3);
 /// The same where nothing is waited for: then it is given up.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(10);
+/// Entries of a listing after which it has got on.
+const ENTRIES_PER_STEP: u64 = 4096;
 /// The longest sleep between looks at the clock.
 const SLICE: Duration = Duration::from_millis(50);
 
@@ -46,6 +48,8 @@ pub struct Patience {
     calls: Mutex<Calls>,
     /// Calls that returned, and other signs of progress.
     done: AtomicU64,
+    /// Something has been waited for in vain.
+    is_over: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -66,7 +70,13 @@ struct Call {
 impl Patience {
     fn new(waits: Waits, stream: &str, timeout: Duration, clock: Clock) -> Self {
         let outages = Outages::new(stream, timeout, clock);
-        Self { waits, outages, calls: Mutex::default(), done: AtomicU64::new(0) }
+        Self {
+            waits,
+            outages,
+            calls: Mutex::default(),
+            done: AtomicU64::new(0),
+            is_over: AtomicBool::new(false),
+        }
     }
 
     /// Waits for a storage that is away for as long as `timeout` (`dataset.outage_timeout`), but not for a root that is
@@ -104,6 +114,17 @@ impl Patience {
         path: impl FnOnce() -> PathBuf,
         call: impl FnOnce() -> T,
     ) -> T {
+        self.call_in_steps(action, path, |_| call())
+    }
+
+    /// As [`call`](Self::call), of something that calls the storage many times: to be told each now and then that it still
+    /// gets on, or it counts as hanging.
+    fn call_in_steps<T>(
+        &self,
+        action: &'static str,
+        path: impl FnOnce() -> PathBuf,
+        call: impl FnOnce(&dyn Fn()) -> T,
+    ) -> T {
         let number = {
             let mut calls = self.calls();
             calls.next += 1;
@@ -112,7 +133,13 @@ impl Patience {
             calls.running.insert(number, Call { action, path: path(), since, waiting: None });
             number
         };
-        let result = call();
+        let gets_on = || {
+            if let Some(call) = self.calls().running.get_mut(&number) {
+                call.since = self.outages.clock().now();
+            }
+            self.note_progress();
+        };
+        let result = call(&gets_on);
         let ended = self.calls().running.remove(&number);
         if let Some(waiting) = ended.and_then(|call| call.waiting) {
             waiting.succeed();
@@ -142,6 +169,9 @@ impl Patience {
         for call in self.calls().running.values_mut() {
             let lasts = now.saturating_duration_since(call.since);
             if lasts < HANGS_AFTER {
+                if let Some(waiting) = call.waiting.take() {
+                    waiting.succeed();
+                }
                 continue;
             }
             let (path, action) = (call.path.clone(), call.action);
@@ -158,11 +188,20 @@ impl Patience {
 
     /// A call has failed: waits until it is to be made again. False: it is not.
     pub(crate) fn wait_after(&self, retries: &mut Option<Retries>, error: &StorageError) -> bool {
-        if self.waits == Waits::Never || error.class() == RetryClass::Never {
+        let waits = self.waits != Waits::Never && error.class() != RetryClass::Never;
+        // Who begins anew after a time-out would wait for another.
+        if !waits || self.is_over.load(Ordering::Relaxed) {
             return false;
         }
         let terms = RetryTerms { outages: &self.outages, key: std::process::id().into() };
-        let Ok(again) = Retries::after(retries.take(), error, terms) else { return false };
+        let again = match Retries::after(retries.take(), error, terms) {
+            Ok(again) => again,
+            Err(sentence) => {
+                tracing::error!("{sentence}");
+                self.is_over.store(true, Ordering::Relaxed);
+                return false;
+            }
+        };
         let due = again.due();
         *retries = Some(again);
         loop {
@@ -213,15 +252,18 @@ impl Directories for PatientStorage<'_> {
         let path = || self.full_path(directory);
         let mut retries = None;
         loop {
-            let mut has_begun = false;
-            let listed = self.patience.call("listing", path, || {
+            let mut entries = 0_u64;
+            let listed = self.patience.call_in_steps("listing", path, |gets_on| {
                 self.storage.list(directory, &mut |name, kind| {
-                    has_begun = true;
+                    entries += 1;
+                    if entries.is_multiple_of(ENTRIES_PER_STEP) {
+                        gets_on();
+                    }
                     visit(name, kind);
                 })
             });
             match listed {
-                Err(error) if !has_begun && self.patience.wait_after(&mut retries, &error) => {}
+                Err(error) if entries == 0 && self.patience.wait_after(&mut retries, &error) => {}
                 listed => {
                     if let (Ok(_), Some(retries)) = (&listed, &retries) {
                         retries.succeed();
@@ -232,9 +274,14 @@ impl Directories for PatientStorage<'_> {
         }
     }
 
+    /// Of a directory that alone is gone nothing is waited for: then the index is out of date.
     fn stamp(&self, directory: &[u8]) -> Result<DirectoryStamp, StorageError> {
         let path = || self.full_path(directory);
-        self.patience.retry("asking the status of", path, || self.storage.stamp(directory))
+        let stamp = || match self.storage.stamp(directory) {
+            Err(error) if error.class() == RetryClass::Outage => Err(error),
+            stamp => Ok(stamp),
+        };
+        self.patience.retry("asking the status of", path, stamp)?
     }
 }
 
@@ -326,5 +373,30 @@ mod tests {
         );
         assert!(patience.outages.current().is_none());
         patience.look().unwrap();
+    }
+
+    #[test]
+    fn a_long_listing_that_gets_on_does_not_hang() {
+        let clock = Clock::manual();
+        let patience = Patience::at_first_start("train", TIMEOUT, clock.clone());
+        patience.call_in_steps(
+            "listing",
+            || "/data".into(),
+            |gets_on| {
+                for _ in 0..20 {
+                    let before = patience.progress();
+                    clock.advance(HANGS_AFTER - Duration::from_millis(1));
+                    patience.look().unwrap();
+                    gets_on();
+                    assert!(patience.progress() > before && patience.outages.current().is_none());
+                }
+                clock.advance(HANGS_AFTER);
+                patience.look().unwrap();
+                assert!(patience.outages.current().is_some());
+                gets_on();
+                patience.look().unwrap();
+                assert!(patience.outages.current().is_none(), "it was only slow");
+            },
+        );
     }
 }

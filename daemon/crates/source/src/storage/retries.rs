@@ -34,6 +34,10 @@ pub struct Retries {
     /// Since when it has failed in the way of its class.
     since: Instant,
     due: Instant,
+    /// When the last try is to be made.
+    end: Instant,
+    /// The last failure.
+    error: String,
     /// Present from its first failure by an outage on.
     waiting: Option<Arc<Waiting>>,
 }
@@ -80,14 +84,15 @@ impl Retries {
         if spent >= limit {
             let key = if class == RetryClass::Outage { " (dataset.outage_timeout)" } else { "" };
             return Err(format!(
-                "{error}; it was tried {failures} times over {}, and no longer than {}{key}",
+                "{error}; it was tried {failures} times over {}, the most is {}{key}",
                 in_words(spent),
                 in_words(limit)
             ));
         }
         // The last try is made when the time is over.
-        let due = now + pause(failures, key).min(limit - spent);
-        Ok(Self { failures, class, since, due, waiting })
+        let end = now + (limit - spent);
+        let due = (now + pause(failures, key)).min(end);
+        Ok(Self { failures, class, since, due, end, error: error.to_string(), waiting })
     }
 
     /// How often the call has failed.
@@ -100,6 +105,20 @@ impl Retries {
     #[must_use]
     pub fn due(&self) -> Instant {
         self.due
+    }
+
+    /// What to say of a call that was to be made a last time long ago, and could not be.
+    #[must_use]
+    pub fn overdue(&self, now: Instant) -> Option<String> {
+        let late = now.saturating_duration_since(self.end);
+        (late > 2 * LONGEST_PAUSE).then(|| {
+            format!(
+                "{}; it was tried {} times over {}, and other calls hang (dataset.outage_timeout)",
+                self.error,
+                self.failures,
+                in_words(now.saturating_duration_since(self.since))
+            )
+        })
     }
 
     /// It is to be made again now, as where another call has succeeded.
@@ -219,6 +238,8 @@ mod tests {
         clock.advance(Duration::from_secs(9));
         let again = Retries::after(Some(again), &gone, terms).unwrap();
         assert_eq!(again.failures(), 4);
+        assert_eq!(again.overdue(clock.now() + Duration::from_secs(5)), None);
+        assert!(again.overdue(clock.now() + Duration::from_secs(60)).unwrap().contains("vanished"));
         clock.advance(Duration::from_secs(1));
         assert!(Retries::after(Some(again), &gone, terms).is_err());
         assert!(outages.current().is_none(), "nothing waits any more");
