@@ -63,7 +63,7 @@ impl Place {
         let dir = TestDir::new();
         let images = dir.path("images");
         data::images(&images, SAMPLES, 2);
-        let keys = format!("order.epochs = 2\nring.slots = 2\n{keys}");
+        let keys = format!("order.epochs = 2\nring.slots = 3\n{keys}");
         let config = dir.config("train.toml", &data::image_config(&images, &keys));
         let script = format!(
             "#!/bin/sh\nexport STORAGE_FAULTS_FOLDER={} STORAGE_FAULTS_CONTROL={}\nexec {} {} \"$@\"\n",

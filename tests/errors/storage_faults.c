@@ -33,19 +33,26 @@ static void fail(const char *what) {
     _exit(99);
 }
 
-/* Calls with a folder's descriptor and a path first, and calls with a descriptor first. */
+/* Calls with a folder's descriptor and a path first, calls with a descriptor first, and old calls with a path first. */
 static const int BY_PATH[] = {SYS_openat, SYS_newfstatat, SYS_statx, SYS_readlinkat};
 static const int BY_DESCRIPTOR[] = {SYS_pread64, SYS_preadv, SYS_preadv2, SYS_getdents64};
+#ifdef SYS_open
+static const int BY_PATH_ALONE[] = {SYS_open, SYS_stat, SYS_lstat, SYS_readlink};
+#else
+static const int BY_PATH_ALONE[] = {-1};
+#endif
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 static int install_filter(void) {
-    enum { CALLS = COUNT(BY_PATH) + COUNT(BY_DESCRIPTOR) };
+    enum { CALLS = COUNT(BY_PATH) + COUNT(BY_DESCRIPTOR) + COUNT(BY_PATH_ALONE) };
+    int calls[CALLS];
+    memcpy(calls, BY_PATH, sizeof BY_PATH);
+    memcpy(calls + COUNT(BY_PATH), BY_DESCRIPTOR, sizeof BY_DESCRIPTOR);
+    memcpy(calls + COUNT(BY_PATH) + COUNT(BY_DESCRIPTOR), BY_PATH_ALONE, sizeof BY_PATH_ALONE);
     struct sock_filter filter[CALLS + 3];
     filter[0] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
-    for (size_t i = 0; i < CALLS; i++) {
-        int call = i < COUNT(BY_PATH) ? BY_PATH[i] : BY_DESCRIPTOR[i - COUNT(BY_PATH)];
-        filter[1 + i] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)call, CALLS - i, 0);
-    }
+    for (size_t i = 0; i < CALLS; i++)
+        filter[1 + i] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)calls[i], CALLS - i, 0);
     filter[CALLS + 1] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
     filter[CALLS + 2] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF);
     struct sock_fprog program = {.len = CALLS + 3, .filter = filter};
@@ -87,18 +94,19 @@ static void path_of_descriptor(unsigned process, int descriptor, char *path) {
     path[length > 0 ? length : 0] = 0;
 }
 
-static int is_by_path(int call) {
-    for (size_t i = 0; i < COUNT(BY_PATH); i++)
-        if (call == BY_PATH[i]) return 1;
+static int is_among(int call, const int *calls, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (call == calls[i]) return 1;
     return 0;
 }
 
 static int is_below(const struct seccomp_notif *asked, const char *folder) {
     char path[2 * PATH_MAX] = "", name[PATH_MAX] = "";
-    if (is_by_path(asked->data.nr)) {
+    int is_alone = is_among(asked->data.nr, BY_PATH_ALONE, COUNT(BY_PATH_ALONE));
+    if (is_alone || is_among(asked->data.nr, BY_PATH, COUNT(BY_PATH))) {
         /* As much as there is up to the end of its page, and then the next. */
         char *to = name;
-        unsigned long from = asked->data.args[1];
+        unsigned long from = asked->data.args[is_alone ? 0 : 1];
         while (to < name + sizeof name - 1) {
             size_t room = 4096 - from % 4096, left = (size_t)(name + sizeof name - 1 - to);
             struct iovec own = {to, room < left ? room : left}, theirs = {(void *)from, own.iov_len};
@@ -110,7 +118,7 @@ static int is_below(const struct seccomp_notif *asked, const char *folder) {
     }
     if (name[0] == '/') strcpy(path, name);
     else {
-        path_of_descriptor(asked->pid, (int)asked->data.args[0], path);
+        path_of_descriptor(asked->pid, is_alone ? AT_FDCWD : (int)asked->data.args[0], path);
         if (name[0] != 0) strcat(strcat(path, "/"), name);
     }
     size_t length = strlen(folder);

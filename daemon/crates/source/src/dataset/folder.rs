@@ -155,11 +155,12 @@ fn open_previous(
 }
 
 fn resolve_root(path: &Path, format: FolderFormat) -> Result<PathBuf, DatasetError> {
-    let root = std::fs::canonicalize(path).map_err(|error| match error.kind() {
+    let fail = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::NotFound => DatasetError::Missing { path: path.to_owned() },
         _ => DatasetError::from_io(path.to_owned(), "resolving", error),
-    })?;
-    if root.is_dir() {
+    };
+    let root = std::fs::canonicalize(path).map_err(fail)?;
+    if std::fs::metadata(&root).map_err(fail)?.is_dir() {
         return Ok(root);
     }
     Err(DatasetError::WrongKind {

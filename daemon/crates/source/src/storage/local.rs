@@ -44,8 +44,12 @@ impl LocalFiles {
     /// # Errors
     /// The folder does not exist or may not be searched.
     pub fn open(root: &Path) -> Result<Self, StorageError> {
+        // A status that cannot be had is no answer: opening what is a file as a folder would say that nothing is there.
+        let status = rustix::fs::stat(root)
+            .map_err(|errno| StorageError::from_errno(root.to_owned(), "opening", errno))?;
+        let is_file = FileType::from_raw_mode(status.st_mode) == FileType::RegularFile;
         let folder = match root.parent() {
-            Some(parent) if root.is_file() => {
+            Some(parent) if is_file => {
                 if parent.as_os_str().is_empty() {
                     Path::new(".")
                 } else {
