@@ -80,7 +80,7 @@ fn a_read_that_never_returns_is_given_up_and_made_again_until_the_outage_has_las
         for part in ["011.npy", "0.05 s", "dataset.read_timeout", "dataset.outage_timeout"] {
             assert!(fault.message.contains(part), "{}", fault.message);
         }
-        assert!(engine.borrow().abandoned_reads.get() > 4, "tried again and again");
+        assert!(engine.borrow().abandoned_reads.get() > 1, "it was tried again");
         assert_eq!(engine.borrow().gate.in_use(), 0, "what was given up holds no bytes");
         assert_eq!(engine.borrow().report().streams[0].outage, None, "nobody waits any more");
         engine.borrow_mut().detach(client.number, &SessionEnd::ClientLeft);
