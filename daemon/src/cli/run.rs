@@ -60,6 +60,8 @@ pub(super) fn guarded(arguments: &GuardedArguments) -> anyhow::Result<ExitCode> 
 pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
     let inherited = Inherited::find();
     disable_dumping();
+    // A start that waits for its storage says so.
+    let logging = logging::start("info");
     let configs = arguments.config.read()?;
     let metrics = MetricsListener::bind(&configs)?;
     let launch = Launch::prepare(
@@ -80,7 +82,7 @@ pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
     // It starts no thread before it is given blocking work.
     let runtime = runtime()?;
     let local = tokio::task::LocalSet::new();
-    let (status, logging) = local.block_on(&runtime, async {
+    let status = local.block_on(&runtime, async {
         // Before the command starts: a signal in between would end this process, and so kill the command instead of
         // reaching it.
         let signals = listen_for_signals()?;
@@ -89,7 +91,6 @@ pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
         // Only the command needs them; here they would stay open.
         inherited.close();
         forward_signals(signals, Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX)));
-        let logging = logging::start("info");
         let rules = access_rules(&launch);
         let engine = launch.start(place.path.parent(), metrics)?;
         let host = Rc::new(Host::serving(Rc::clone(&engine), RestartPolicy::Never));
@@ -103,7 +104,7 @@ pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
         loop {
             if let Some(status) = child.try_wait()? {
                 engine.borrow().finish_lists();
-                return anyhow::Ok((status, logging));
+                return anyhow::Ok(status);
             }
             // The stream was created before the start, so a signal between the two calls is not lost.
             ended.recv().await;
