@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use forebay_client::{Builder, Error, Loader, Next};
 use forebay_tests::taken::{ids, take_epoch};
-use forebay_tests::{Taken, TestDir, data, program, test_dir, wait_until};
+use forebay_tests::{Daemon, Taken, TestDir, data, program, test_dir, wait_until};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -304,6 +304,28 @@ fn a_daemon_that_is_restarted_during_an_outage_waits_for_its_end() {
         assert_eq!(taken, expected, "{errno:?}");
         assert_eq!(loader.restarts(), 1);
     }
+}
+
+/// Clients of `serve` find its socket only once it listens.
+#[test]
+fn clients_of_a_served_daemon_wait_with_its_successor_longer_than_their_time_out() {
+    let place = Place::new("");
+    let expected = place.expected();
+    let (root, away) = (place.images.clone(), place.dir.path("away"));
+    let daemon = Daemon::serve(&place.dir, &place.config);
+    let mut loader = daemon.loader(0, 1).timeout(Duration::from_secs(3)).attach().unwrap();
+    let mut taken = first_batch(&mut loader);
+    let _ = daemon.end(Signal::SIGKILL);
+    std::fs::rename(&root, &away).unwrap();
+    let daemon = Daemon::serve(&place.dir, &place.config);
+    let back = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(6));
+        std::fs::rename(away, root).unwrap();
+    });
+    taken.extend(take_epoch(&mut loader));
+    back.join().unwrap();
+    assert_eq!(taken, expected);
+    drop(daemon);
 }
 
 #[test]

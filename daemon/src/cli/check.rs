@@ -54,6 +54,7 @@ pub(super) fn check(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
         LocalRank::from_environment(),
         Rings::New,
         &OpeningWatch::impatient(),
+        |_| {},
     )
     .map_err(|fault| anyhow::anyhow!(fault.message))?;
     if arguments.json {

@@ -48,6 +48,7 @@ pub(super) fn doctor(arguments: &DoctorArguments) -> anyhow::Result<ExitCode> {
             LocalRank::from_environment(),
             Rings::New,
             &OpeningWatch::impatient(),
+            |_| {},
         ) {
             Ok(launch) => {
                 let read = storage::measure(&launch.streams[0], arguments.read_seconds);

@@ -35,7 +35,8 @@ pub(super) fn index(arguments: &IndexArguments) -> anyhow::Result<ExitCode> {
             build_index(&dataset, options)
                 .map_err(|error| Fault { kind: FaultKind::Config, message: error.to_string() })
         };
-        let report = opening.watched(scan).map_err(|fault| anyhow::anyhow!(fault.message))?;
+        let report =
+            opening.watched(scan, |_| {}).map_err(|fault| anyhow::anyhow!(fault.message))?;
         for warning in &report.warnings {
             eprintln!("{}: {warning}", config.name);
         }

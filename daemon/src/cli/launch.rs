@@ -11,7 +11,7 @@ use forebay_protocol::frames::{Fault, FaultKind};
 use forebay_protocol::segment::named;
 
 use super::confine::confine;
-use super::opening_watch::OpeningWatch;
+use super::opening_watch::{OpeningProgress, OpeningWatch};
 use forebay_config::Config;
 use forebay_engine::{
     Engine, LocalRank, MemoryError, MemoryPlan, PoolOptions, SharedEngine, Stream, core_share,
@@ -48,9 +48,10 @@ impl Launch {
         local: LocalRank,
         rings: Rings,
         opening: &OpeningWatch,
+        on_progress: impl FnMut(OpeningProgress),
     ) -> Result<Self, Fault> {
         let shared = opening.clone();
-        opening.watched(move || Self::open(configs, local, rings, &shared))
+        opening.watched(move || Self::open(configs, local, rings, &shared), on_progress)
     }
 
     fn open(

@@ -3,7 +3,6 @@
 //! [`OpeningWatch::watched`] runs the opening on a thread of its own and looks at its calls four times a second. A call that has
 //! not returned for `dataset.outage_timeout` is given up with that thread, which ends with the process.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -26,8 +25,13 @@ struct Shared {
     never_waits: bool,
     /// That of the stream that is opened now.
     patience: Mutex<Option<Arc<Patience>>>,
-    /// What it has shown of progress, and the streams before it.
-    progress: Arc<AtomicU64>,
+}
+
+/// Progress of an opening, or a sign that it waits aloud.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct OpeningProgress {
+    /// Whether it waits for the storage.
+    pub(super) is_waiting: bool,
 }
 
 impl OpeningWatch {
@@ -39,11 +43,6 @@ impl OpeningWatch {
     /// One that waits for nothing.
     pub(super) fn impatient() -> Self {
         Self(Arc::new(Shared { never_waits: true, ..Shared::default() }))
-    }
-
-    /// As [`patient`](Self::patient), with a number that changes as long as the opening makes progress or waits aloud.
-    pub(super) fn shown(progress: Arc<AtomicU64>) -> Self {
-        Self(Arc::new(Shared { progress, ..Shared::default() }))
     }
 
     /// How long one stream's storage is waited for.
@@ -60,13 +59,14 @@ impl OpeningWatch {
         patience
     }
 
-    /// Runs the opening, and looks at it meanwhile.
+    /// Runs the opening, and looks at it meanwhile; calls `on_progress` as long as it makes progress or waits aloud.
     ///
     /// # Errors
     /// The opening's own, or a call of it has hung for too long.
     pub(super) fn watched<T: Send + 'static>(
         &self,
         open: impl FnOnce() -> Result<T, Fault> + Send + 'static,
+        mut on_progress: impl FnMut(OpeningProgress),
     ) -> Result<T, Fault> {
         let internal = |message: String| Fault { kind: FaultKind::Internal, message };
         let (sender, opened) = sync_channel(1);
@@ -92,8 +92,7 @@ impl OpeningWatch {
             })?;
             let progress = patience.progress();
             if std::mem::replace(&mut seen, progress) != progress {
-                // Relaxed: a count, nothing is ordered by it.
-                self.0.progress.fetch_add(1, Ordering::Relaxed);
+                on_progress(OpeningProgress { is_waiting: patience.is_waiting() });
             }
         }
     }

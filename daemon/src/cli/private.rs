@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -111,8 +111,10 @@ async fn open(opening: Opening, progress: Arc<AtomicU64>) -> Result<Opened, Faul
                 return Err(Fault { kind: FaultKind::Config, message: error.to_string() });
             }
         };
-        let opening = OpeningWatch::shown(progress);
-        Ok((Launch::prepare(configs, local, rings, &opening)?, metrics))
+        // Relaxed: a count, nothing is ordered by it.
+        let on_progress = |_| drop(progress.fetch_add(1, Ordering::Relaxed));
+        let opening = OpeningWatch::patient();
+        Ok((Launch::prepare(configs, local, rings, &opening, on_progress)?, metrics))
     };
     std::thread::Builder::new()
         .name("forebay-start".to_owned())
@@ -137,7 +139,9 @@ fn serve_observers(name: &str, engine: &SharedEngine) {
             tracing::info!(socket = %path.display(), "observable");
             let host = Rc::new(Host::observed(Rc::clone(engine)));
             tokio::task::spawn_local(async move {
-                if let Err(error) = accept_clients(listener, AccessRules::default(), host).await {
+                if let Err(error) =
+                    accept_clients(listener, vec![], AccessRules::default(), host).await
+                {
                     tracing::warn!(%error, "the observation socket failed; `forebay stats` and `top` no longer reach this daemon");
                 }
             });

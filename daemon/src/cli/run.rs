@@ -22,7 +22,7 @@ use super::harden::{Inherited, disable_dumping};
 use super::launch::{Launch, Rings, runtime};
 use super::logging;
 use super::opening_watch::OpeningWatch;
-use super::serve::{access_rules, bind};
+use super::serve::Listening;
 use forebay_control::{Host, accept_clients};
 use forebay_engine::LocalRank;
 use forebay_inspect::http::MetricsListener;
@@ -64,14 +64,16 @@ pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
     let logging = logging::start("info");
     let configs = arguments.config.read()?;
     let metrics = MetricsListener::bind(&configs)?;
+    let listening = Listening::of(&configs, None)?;
     let launch = Launch::prepare(
         configs,
         LocalRank::from_environment(),
         Rings::New,
         &OpeningWatch::patient(),
+        |_| {},
     )
     .map_err(|fault| anyhow::anyhow!(fault.message))?;
-    let mut place = bind(&launch, None)?;
+    let mut place = listening.bind()?;
     let program = std::env::current_exe().context("where this program lies")?;
     let mut command = Command::new(program);
     command
@@ -91,12 +93,12 @@ pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
         // Only the command needs them; here they would stay open.
         inherited.close();
         forward_signals(signals, Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX)));
-        let rules = access_rules(&launch);
+        let rules = listening.rules;
         let engine = launch.start(place.path.parent(), metrics)?;
         let host = Rc::new(Host::serving(Rc::clone(&engine), RestartPolicy::Never));
-        if let Some(listener) = place.take_listener() {
+        if let Some((listener, waiting)) = place.take_listener() {
             tokio::task::spawn_local(async move {
-                if let Err(error) = accept_clients(listener, rules, host).await {
+                if let Err(error) = accept_clients(listener, waiting, rules, host).await {
                     tracing::error!(%error, "the daemon can accept no further clients");
                 }
             });

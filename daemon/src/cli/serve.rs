@@ -14,7 +14,8 @@ use super::harden::{Inherited, disable_dumping};
 use super::launch::{Launch, Rings, runtime};
 use super::logging;
 use super::notify::ServiceManager;
-use super::opening_watch::OpeningWatch;
+use super::opening_watch::{OpeningProgress, OpeningWatch};
+use forebay_config::Config;
 use forebay_control::{AccessRules, Host, SocketPlace, accept_clients};
 use forebay_engine::LocalRank;
 use forebay_inspect::http::MetricsListener;
@@ -37,29 +38,45 @@ pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
     let logging = logging::start("info");
     let configs = arguments.config.read()?;
     let metrics = MetricsListener::bind(&configs)?;
+    let listening = Listening::of(&configs, arguments.socket.clone())?;
+    // Clients of a daemon that died come back to its socket: while this one waits for its storage, they wait with it.
+    let mut place = None;
+    let keep_clients = |progress: OpeningProgress| {
+        if progress.is_waiting && place.is_none() {
+            // Where that fails, listening after the start says why.
+            place = listening.bind().ok();
+        }
+        if let Some(place) = &mut place {
+            SocketPlace::keep_waiting(place);
+        }
+    };
     let launch = Launch::prepare(
         configs,
         LocalRank::from_environment(),
         Rings::New,
         &OpeningWatch::patient(),
+        keep_clients,
     )
     .map_err(|fault| anyhow::anyhow!(fault.message))?;
-    let mut place = bind(&launch, arguments.socket.clone())?;
+    let mut place = match place {
+        Some(place) => place,
+        None => listening.bind()?,
+    };
     let runtime = runtime()?;
     let local = tokio::task::LocalSet::new();
     local.block_on(&runtime, async {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
-        let rules = access_rules(&launch);
+        let rules = listening.rules;
         let names: Vec<String> = launch.streams.iter().map(|stream| stream.name().to_owned()).collect();
         tracing::info!(socket = %place.path.display(), streams = names.join(","), threads = launch.threads(), "serving");
         let engine = launch.start(place.path.parent(), metrics)?;
         let host = Rc::new(Host::serving(Rc::clone(&engine), RestartPolicy::BySupervisor));
         manager.notify_ready(&format!("serving {} at {}", names.join(", "), place.path.display()));
-        if let Some(listener) = place.take_listener() {
+        if let Some((listener, waiting)) = place.take_listener() {
             tokio::select! {
                 () = manager.keep_alive() => {}
-                accepted = accept_clients(listener, rules, host) => accepted?,
+                accepted = accept_clients(listener, waiting, rules, host) => accepted?,
                 _ = interrupt.recv() => tracing::info!("interrupted; ending"),
                 _ = terminate.recv() => tracing::info!("terminated; ending"),
             }
@@ -77,21 +94,30 @@ pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
     std::process::exit(0);
 }
 
-/// Listens where the arguments, else the first configuration, say.
-pub(super) fn bind(launch: &Launch, socket: Option<PathBuf>) -> anyhow::Result<SocketPlace> {
-    let Some(first) = launch.streams.first() else { anyhow::bail!("no configuration") };
-    let listen = &first.config().listen;
-    let explicit = socket.or_else(|| listen.socket.clone());
-    Ok(SocketPlace::bind(explicit.as_deref(), first.name(), &access_rules(launch))?)
+/// Where a daemon listens, and to whom.
+#[derive(Debug)]
+pub(super) struct Listening {
+    socket: Option<PathBuf>,
+    name: String,
+    /// Whom any of the streams admits.
+    pub(super) rules: AccessRules,
 }
 
-/// Whom any of the streams admits.
-pub(super) fn access_rules(launch: &Launch) -> AccessRules {
-    let mut rules = AccessRules::default();
-    for stream in &launch.streams {
-        let listen = &stream.config().listen;
-        rules.allow_uids.extend(&listen.allow_uids);
-        rules.group = rules.group.or(listen.group);
+impl Listening {
+    /// Where the arguments, else the first configuration, say.
+    pub(super) fn of(configs: &[Config], socket: Option<PathBuf>) -> anyhow::Result<Self> {
+        let Some(first) = configs.first() else { anyhow::bail!("no configuration") };
+        let mut rules = AccessRules::default();
+        for Config { listen, .. } in configs {
+            rules.allow_uids.extend(&listen.allow_uids);
+            rules.group = rules.group.or(listen.group);
+        }
+        let socket = socket.or_else(|| first.listen.socket.clone());
+        Ok(Self { socket, name: first.name.clone(), rules })
     }
-    rules
+
+    /// Begins to listen.
+    pub(super) fn bind(&self) -> anyhow::Result<SocketPlace> {
+        Ok(SocketPlace::bind(self.socket.as_deref(), &self.name, &self.rules)?)
+    }
 }

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use forebay_protocol::socket::{Listener, SocketError};
+use forebay_protocol::socket::{Connection, Listener, SocketError};
 use tokio::io::Interest;
 
 use super::access::AccessRules;
@@ -22,6 +22,9 @@ use super::host::Host;
 use forebay_engine::watch;
 use forebay_host::lock_file::LockFile;
 use forebay_host::sockets::{abstract_prefix, credentials, lock_path, runtime_folder_path};
+
+/// Clients that may wait for a daemon to be ready.
+const MAX_WAITING: usize = 256;
 
 /// Why a daemon cannot listen.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +58,8 @@ pub struct SocketPlace {
     /// Where it lies.
     pub path: PathBuf,
     listener: Option<Listener>,
+    /// Clients that came before the streams were open; nothing is read of them.
+    waiting: Vec<Connection>,
     // Released after the socket is removed.
     _lock: LockFile,
 }
@@ -148,12 +153,23 @@ impl SocketPlace {
         if rules.group.is_some() {
             std::os::unix::fs::chown(&path, None, rules.group).map_err(failed)?;
         }
-        Ok(Self { path, listener: Some(listener), _lock: lock })
+        Ok(Self { path, listener: Some(listener), waiting: Vec::new(), _lock: lock })
     }
 
-    /// The listener, once; the files stay this one's.
-    pub fn take_listener(&mut self) -> Option<Listener> {
-        self.listener.take()
+    /// Takes clients in while the daemon is not ready, and shows those that wait that it makes progress. Does not block.
+    pub fn keep_waiting(&mut self) {
+        let Some(listener) = &self.listener else { return };
+        while self.waiting.len() < MAX_WAITING {
+            // Whoever cannot be taken in waits in the queue.
+            let Ok(Some(connection)) = listener.accept() else { break };
+            self.waiting.push(connection);
+        }
+        self.waiting.retain(|connection| connection.ring().is_ok());
+    }
+
+    /// The listener and the clients that wait, once; the files stay this one's.
+    pub fn take_listener(&mut self) -> Option<(Listener, Vec<Connection>)> {
+        Some((self.listener.take()?, std::mem::take(&mut self.waiting)))
     }
 }
 
@@ -163,34 +179,40 @@ impl Drop for SocketPlace {
     }
 }
 
-/// Accepts clients for ever.
+/// Serves a client if the rules admit it.
+fn admit(connection: Connection, rules: &AccessRules, host: &Rc<Host>) {
+    match credentials(&connection) {
+        Ok(credentials) if rules.admit(&credentials) => {
+            tokio::task::spawn_local(serve_connection(connection, Rc::clone(host)));
+        }
+        Ok(credentials) => {
+            tracing::warn!(
+                uid = credentials.uid(),
+                pid = credentials.pid(),
+                "refused a user that is not allowed"
+            );
+        }
+        Err(error) => {
+            tracing::warn!(%error, "refused a client without credentials");
+        }
+    }
+}
+
+/// Accepts clients for ever, after those that wait.
 pub async fn accept_clients(
     listener: Listener,
+    waiting: Vec<Connection>,
     rules: AccessRules,
     host: Rc<Host>,
 ) -> io::Result<()> {
+    waiting.into_iter().for_each(|connection| admit(connection, &rules, &host));
     let listener = watch(listener, Interest::READABLE)?;
     loop {
         let mut guard = listener.readable().await?;
         loop {
             match listener.get_ref().accept() {
                 Ok(Some(connection)) => {
-                    match credentials(&connection) {
-                        Ok(credentials) if rules.admit(&credentials) => {
-                            let served = serve_connection(connection, Rc::clone(&host));
-                            tokio::task::spawn_local(served);
-                        }
-                        Ok(credentials) => {
-                            tracing::warn!(
-                                uid = credentials.uid(),
-                                pid = credentials.pid(),
-                                "refused a user that is not allowed"
-                            );
-                        }
-                        Err(error) => {
-                            tracing::warn!(%error, "refused a client without credentials");
-                        }
-                    }
+                    admit(connection, &rules, &host);
                     // Endless connecting must not block the engine.
                     tokio::task::yield_now().await;
                 }

@@ -13,7 +13,7 @@
 //! A row's states, and who moves it (the row's cell changes hands with the state, so its mutex is never contended):
 //! ```text
 //!   Closed ─engine: open_batch─► Admitted ─fetch thread─► Ready(0) ─work thread─► Running(0) ─► Ready(1) … ─► Done
-//!                                   ▲  └─ storage failed for good (retry_queue) ┐       └─ defect ─┐
+//!                                   ▲  └─── storage failed (retry_queue) ───┐          └─ defect ─┐
 //!                                   └───── engine: substitute, front of the queue ◄── Failed ◄────┘
 //! ```
 //! A batch is complete when its count of unfinished rows is zero; a failed row counts as finished until the engine

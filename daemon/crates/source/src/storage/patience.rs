@@ -160,6 +160,12 @@ impl Patience {
         self.done.load(Ordering::Relaxed).wrapping_add(self.outages.signs())
     }
 
+    /// Whether an outage is announced.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        self.outages.current().is_some()
+    }
+
     /// Looks at the calls that run; to be called a few times a second by a thread that makes none.
     ///
     /// # Errors
