@@ -123,8 +123,11 @@ mod tests {
 
     #[test]
     fn batch_operations_and_their_arguments_change_the_part_of_operations() {
-        let dict =
-            serde_json::json!({ "preset": "imagenet-train", "dataset": { "path": "images" } });
+        let dict = serde_json::json!({
+            "preset": "imagenet-train",
+            "dataset": { "path": "images" },
+            "batch": { "size": 4 },
+        });
         let config = Config::from_json("x", Path::new("/base"), &dict, &[]).unwrap();
         let of = |operations: &[(&'static str, &str)]| {
             let operations = operations.iter().map(|(name, text)| (*name, (*text).to_owned()));

@@ -61,8 +61,13 @@ pub(crate) fn check_type(
     }
     let found = ArrayType { dtype: value.dtype, shape: value.shape.to_vec() };
     let hint = match (&found.shape[..], &expected.shape[..]) {
-        ([one], [other]) if found.dtype == expected.dtype => {
-            ragged_hint(name, (*one).max(*other).saturating_mul(value.dtype.size_bytes()))
+        ([one, rest @ ..], [other, others @ ..])
+            if rest == others && found.dtype == expected.dtype =>
+        {
+            let row = rest
+                .iter()
+                .fold(found.dtype.size_bytes(), |bytes, side| bytes.saturating_mul(*side));
+            ragged_hint(name, row.saturating_mul((*one).max(*other)))
         }
         _ => String::new(),
     };

@@ -120,3 +120,23 @@ fn empty_axes_and_wrong_lengths_are_no_panic() {
     let refused = check_type("x", &short, &expected).unwrap_err();
     assert_eq!(refused.0, "`x` is int16 [3], and the first sample's is float32 [3]");
 }
+
+#[test]
+fn arrays_that_differ_in_length_alone_name_the_key_for_it() {
+    let message = |shape: &[u64], first: &[u64]| {
+        let expected = ArrayType { dtype: DType::I16, shape: first.to_vec() };
+        check_type("x", &array(DType::I16, shape, &[]), &expected).unwrap_err().0
+    };
+    let hint = |size| {
+        format!(
+            "; if lengths differ from sample to sample, set `[output] x = {{ ragged = true, max_bytes = \"{size}\" }}`"
+        )
+    };
+    assert!(message(&[3], &[2]).ends_with(&hint("64KiB")));
+    assert!(message(&[3, 4], &[20_000, 4]).ends_with(&hint("256KiB")));
+    for (shape, first) in
+        [(&[3, 4][..], &[3, 5][..]), (&[3][..], &[3, 1][..]), (&[3, 4][..], &[][..])]
+    {
+        assert!(!message(shape, first).contains("ragged"), "{shape:?} {first:?}");
+    }
+}

@@ -52,7 +52,7 @@ fn arrays_are_ragged_in_their_first_dimension() {
     let dataset = mixed(&["image", "boxes"]);
     let mirror = r#"{ op = "decode-image" }, { op = "mirror-together" }"#;
     let resize = r#", { op = "resize", size = [30, 20] }"#;
-    let ragged = "boxes = { ragged = true, max_bytes = 32, dtype = \"float64\" }";
+    let ragged = "boxes = { ragged = true, max_bytes = 64, dtype = \"float64\" }";
     let row = BOXES.map(|corner| f64::from(f32::from_ne_bytes(corner)));
     for (operations, mirrored) in [(&["", "", ""][..], false), (&["", mirror], true)] {
         let image = "image = { ragged = true, max_bytes = \"1MiB\" }\n".to_owned();

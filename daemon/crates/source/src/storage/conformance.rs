@@ -23,6 +23,11 @@ pub trait Fixture {
 
     /// Takes the permission to read a file away. False where that cannot be tested here.
     fn forbid(&self, path: &str) -> bool;
+
+    /// Whether folders are there or not by themselves: a file of a folder that is away is not gone.
+    fn has_folders(&self) -> bool {
+        true
+    }
 }
 
 /// Paths by number.
@@ -144,7 +149,8 @@ fn missing(fixture: &dyn Fixture) {
         for range in [ByteRange::WHOLE, ByteRange { offset: 0, length: Some(1) }] {
             let location = Location { range, ..Location::whole(FileId(number)) };
             let error = read(&*storage, &files, location).unwrap_err();
-            let class = if number == 1 { RetryClass::Outage } else { RetryClass::File };
+            let is_outage = number == 1 && fixture.has_folders();
+            let class = if is_outage { RetryClass::Outage } else { RetryClass::File };
             assert_eq!(error.class(), class, "{error}");
             assert!(error.is_transient() && !error.is_bad_sample());
             let path = &files.0[usize::try_from(number).unwrap()];

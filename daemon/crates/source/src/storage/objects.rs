@@ -155,6 +155,10 @@ impl Fixture for Arc<Objects> {
     fn forbid(&self, _path: &str) -> bool {
         false
     }
+
+    fn has_folders(&self) -> bool {
+        false
+    }
 }
 
 #[cfg(test)]
