@@ -114,6 +114,18 @@ fn what_is_no_regular_file_is_refused_at_once() {
 }
 
 #[test]
+fn a_folder_that_is_missing_is_told_from_a_file_that_is() {
+    let (folder, storage) = folder_with("class/file", b"x");
+    let files = Paths::new(["class/gone", "away/gone"]);
+    let error = |number| storage.open(&files, Location::whole(FileId(number))).unwrap_err();
+    assert!(matches!(error(0), StorageError::Vanished { .. }), "{}", error(0));
+    let missing = folder.0.path().join("away");
+    let told = error(1);
+    assert!(matches!(&told, StorageError::Away { missing: m, .. } if *m == missing), "{told}");
+    assert_eq!(told.class(), crate::storage::RetryClass::Outage);
+}
+
+#[test]
 fn dangling_links_are_transient() {
     let (folder, storage) = folder_with("file", b"x");
     symlink("nowhere", folder.0.path().join("link")).unwrap();
