@@ -6,7 +6,8 @@ import forebay
 
 
 def lock_times(config, busy_threads):
-    """The figures after two epochs of which each batch is waited for, beside so many threads that never wait."""
+    """The figures after two epochs, beside so many threads that never wait. Batches are waited for, unless other
+    processes keep the trainer off the cores for so long that some are ready."""
     over = threading.Event()
 
     def keep_busy():
@@ -31,7 +32,7 @@ def lock_times(config, busy_threads):
 def test_threads_that_keep_the_interpreter_busy_show_in_the_lock_time(config):
     alone, beside = lock_times(config, 0), lock_times(config, 2)
     for times in (alone, beside):
-        assert 5 <= times["count"] <= 10, times
+        assert 1 <= times["count"] <= 10, times
         assert 0 < times["p50"] <= times["p99"] <= times["max"] <= times["total"], times
     # A busy thread gives the lock up after 5 ms; alone nobody has it.
     assert beside["p50"] > 0.004, beside

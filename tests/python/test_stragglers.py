@@ -153,7 +153,7 @@ RANKS = """
                 {"name": "preprocess", "concurrency": 1, "operations": [{"op": "delay", "milliseconds": delay}]},
             ],
             "ring": {"slots": 3, "hold": 1},
-        }, overrides=dict(overrides))
+        }, overrides=dict(overrides), compare_ranks=False)  # one rank is given slower operations
 
     def train(name, loader, steps=40, timer=None, forward=0.004, slow_forward=0.0, spinning=False):
         timer = timer or forebay.StepTimer()
