@@ -98,7 +98,7 @@ pub(crate) struct FetchJob {
     pub order: u64,
     pub id: SampleId,
     /// The units that it needs, where the dataset's samples share some; else empty.
-    pub units: Vec<Wanted<FetchJob>>,
+    pub units: Box<[Wanted<FetchJob>]>,
     /// The attempts that have failed.
     pub retries: Option<Retries>,
 }
@@ -323,9 +323,9 @@ impl SessionWork {
     }
 
     /// The units that a sample needs, where samples share some. Engine thread.
-    pub(crate) fn want_units(&self, id: SampleId) -> Vec<Wanted<FetchJob>> {
+    pub(crate) fn want_units(&self, id: SampleId) -> Box<[Wanted<FetchJob>]> {
         let Some(units) = &self.units else {
-            return Vec::new();
+            return Box::default();
         };
         let mut locations = Vec::new();
         self.stream.dataset.locate(id, &mut locations);

@@ -22,7 +22,7 @@ pub fn print(text: impl Display) -> anyhow::Result<()> {
 /// Prints a text and ends the line.
 ///
 /// # Errors
-/// As [`print`].
+/// As [`print()`].
 pub fn print_line(text: impl Display) -> anyhow::Result<()> {
     print(format_args!("{text}\n"))
 }
