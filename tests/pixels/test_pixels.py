@@ -1,7 +1,7 @@
 """The operations' pixels against Pillow and torchvision themselves.
 
 Needs numpy and Pillow; the torchvision part is skipped where torchvision is missing. Run with pytest from anywhere;
-FOREBAY_APPLY_OPERATIONS names a built example, else `cargo build -p forebay-pipeline --example apply_operations` is called.
+FOREBAY_APPLY_OPERATIONS names a built example, else cargo builds `apply_operations` of forebay-pipeline.
 """
 
 import io
