@@ -40,6 +40,6 @@ def default_group_seconds() -> Optional[float]:
         # No public function of PyTorch has it.
         group = distributed.group.WORLD
         backends = [group._get_backend(device) for device in group._device_types]
-        return min(backend.options._timeout.total_seconds() for backend in backends)
+        return min(float(backend.options._timeout.total_seconds()) for backend in backends)
     except (AttributeError, RuntimeError, TypeError, ValueError):
         return None
