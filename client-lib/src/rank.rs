@@ -82,6 +82,9 @@ pub fn find_placement(
     Ok(Placement { rank, world_size, source, local_rank, local_world_size })
 }
 
+/// The variables that torchrun sets.
+const RANK_VARIABLES: &str = "RANK and WORLD_SIZE";
+
 /// The source of the highest precedence, which no other may contradict.
 fn choose(
     frameworks: &[(RankSource, (u32, u32))],
@@ -102,8 +105,12 @@ fn choose(
             None => Ok((RankSource::SingleProcess, (0, 1))),
         };
     };
+    // torchrun numbers its nodes by itself: with one process a node its ranks are not those of what started it.
+    let is_torchrun = environment.get("TORCHELASTIC_RUN_ID").is_some();
     let contradicts = |other: &(RankSource, (u32, u32))| {
-        let is_outer = other.1.1 < first.1.1;
+        let may_differ = is_torchrun
+            && matches!(other.0, RankSource::Launcher(variables) if variables != RANK_VARIABLES);
+        let is_outer = other.1.1 < first.1.1 || (may_differ && other.1.1 == first.1.1);
         other.1 != first.1 && !is_outer
     };
     if let Some(other) = present.find(contradicts) {
@@ -201,6 +208,23 @@ mod tests {
         ];
         assert!(find(None, None, &slurm).is_err());
     }
+
+    #[test]
+    fn torchrun_with_one_process_a_node_numbers_them_by_itself() {
+        let mut nodes = vec![
+            ("RANK", "0"),
+            ("WORLD_SIZE", "2"),
+            ("SLURM_STEP_NUM_TASKS", "2"),
+            ("SLURM_PROCID", "1"),
+            ("TORCHELASTIC_RUN_ID", "job"),
+        ];
+        let found = find(None, Some((0, 2)), &nodes).unwrap();
+        assert_eq!((found.rank, found.world_size), (0, 2));
+        assert!(find(None, Some((1, 2)), &nodes).is_err(), "torchrun's own numbers are believed");
+        nodes[2] = ("SLURM_STEP_NUM_TASKS", "4");
+        assert!(find(None, None, &nodes).is_err(), "more processes were started than there are");
+    }
+
     #[test]
     fn an_outer_launcher_of_a_smaller_world_gives_way() {
         let mut nested = TORCHRUN.to_vec();

@@ -27,21 +27,19 @@ use crate::rank::Placement;
 pub(super) const FOLDER_VARIABLE: &str = "FOREBAY_RANKS_FOLDER";
 /// The environment variable with the run's name.
 const JOB_VARIABLE: &str = "FOREBAY_JOB";
-/// Where launchers put the job's name.
-const JOB_VARIABLES: &[&str] = &[
-    JOB_VARIABLE,
-    "TORCHELASTIC_RUN_ID",
-    "SLURM_JOB_ID",
-    "FLUX_JOB_ID",
-    "PALS_APID",
-    "PBS_JOBID",
-    "LSB_JOBID",
-    "PMIX_NAMESPACE",
-    "TRAINING_JOB_NAME",
+/// Where launchers put the job's name, those of one start of a program first, each with what is counted up when a job of
+/// the same name starts again.
+const JOB_VARIABLES: &[(&str, &[&str])] = &[
+    (JOB_VARIABLE, &[]),
+    ("TORCHELASTIC_RUN_ID", &["TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_ID", "SLURM_RESTART_COUNT"]),
+    ("FLUX_JOB_ID", &[]),
+    ("PALS_APID", &[]),
+    ("PMIX_NAMESPACE", &["SLURM_RESTART_COUNT"]),
+    ("SLURM_JOB_ID", &["SLURM_STEP_ID", "SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT"]),
+    ("PBS_JOBID", &[]),
+    ("LSB_JOBID", &[]),
+    ("TRAINING_JOB_NAME", &[]),
 ];
-/// What is counted up when a job of the same name starts again.
-const RESTART_VARIABLES: &[&str] =
-    &["SLURM_STEP_ID", "SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT"];
 /// torchrun's name of a run that was given none.
 const NO_NAME: &str = "none";
 
@@ -64,17 +62,18 @@ impl Meeting {
         group: &str,
         number: u64,
     ) -> Result<Self, Error> {
-        let mut job = JOB_VARIABLES
-            .iter()
-            .find_map(|name| environment.get(name).filter(|value| *value != NO_NAME))
-            .map(str::to_owned)
-            .ok_or_else(|| {
+        let named = |&(name, restarts): &(&str, &'static [&'static str])| {
+            let value = environment.get(name).filter(|value| *value != NO_NAME)?;
+            Some((value.to_owned(), restarts))
+        };
+        let (mut job, restarts) =
+            JOB_VARIABLES.iter().find_map(named).ok_or_else(|| {
                 Error::Config(format!(
                     "{FOLDER_VARIABLE} is set and no launcher names this run: set {JOB_VARIABLE} to the same text on every \
                      rank, another one for each run"
                 ))
             })?;
-        for name in RESTART_VARIABLES {
+        for name in restarts {
             if let Some(value) = environment.get(name) {
                 job.push('.');
                 job.push_str(value);

@@ -7,9 +7,9 @@ use forebay_protocol::identity::Identity;
 /// The environment variable with the seconds for which other ranks are waited for.
 pub(super) const WAIT_VARIABLE: &str = "FOREBAY_RANKS_WAIT";
 
-const REMEDY: &str = "give every rank the same data, configuration, release and world size; name groups of ranks that are \
-                      to have streams of their own (`compare_ranks=\"NAME\"`), or skip the comparison \
-                      (`compare_ranks=False`)";
+const REMEDY: &str = "give every rank the same data, configuration, release and world size, and make their loaders in \
+                      the same order; name groups of ranks that are to have streams of their own \
+                      (`compare_ranks=\"NAME\"`), or skip the comparison (`compare_ranks=False`)";
 
 /// What differs between members of a job, as the message of an error; `None` where nothing does.
 #[must_use]

@@ -55,8 +55,8 @@ class RankComparison:
         self._rank = rank
         self._world_size = world_size
         self._identity = identity
-        # torchrun keeps its store over restarts of the workers.
-        restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        # torchrun keeps its store over restarts of the workers, and over changes of the world size.
+        restart = f"{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}.{os.environ.get('WORLD_SIZE', '')}"
         self._prefix = f"forebay/{group}/{restart}/{_forebay.next_loader(group)}/"
         # What this process has written: nothing, its presence, its statement.
         self._announced = False
@@ -71,11 +71,13 @@ class RankComparison:
         """
         if not self._stated and not self._state():
             return False
+        # Counted before differences are looked for: whoever is counted has written its own.
+        is_complete = self._count("ranks") >= self._world_size
         if self._count("differ"):
             keys = ["reference"] + [f"differ/{number + 1}" for number in range(self._count("differing"))]
             members = sorted(member for member in map(self._read, keys) if member is not None)
             raise ConfigError(_forebay.describe_differences(members) or "the ranks of this job do not share one stream")
-        return self._count("ranks") >= self._world_size
+        return is_complete
 
     def look_again(self) -> bool:
         """As :meth:`look`, long after the start: True as well where the store is gone with its process group."""
@@ -88,7 +90,17 @@ class RankComparison:
             return True
 
     def wait(self, limit: float) -> bool:
-        """Waits for the other ranks up to so many seconds, then warns. True: all have stated the same stream."""
+        """Waits for the other ranks up to so many seconds, then warns. True: all have stated the same stream, or the
+        store cannot be used, as that of the ``mpi`` backend."""
+        try:
+            return self._wait(limit)
+        except ConfigError:
+            raise
+        except Exception as error:
+            _log.warning("the ranks are not compared: their key-value store failed: %s", error)
+            return True
+
+    def _wait(self, limit: float) -> bool:
         waited, delay, last = 0.0, FIRST_DELAY, time.monotonic()
         while not self.look():
             if waited >= limit:

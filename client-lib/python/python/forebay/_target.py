@@ -89,7 +89,7 @@ def to_json(what: str, value: Any) -> str:
     """A value as JSON text; ``what`` names it in errors."""
     try:
         return json.dumps(value, default=_plain, allow_nan=False)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         path = ".".join(_path_to_mistake(value))
         where = f"{what}, at `{path}`," if path else what
         raise ConfigError(f"{where} cannot be written as JSON: {error}") from None
@@ -121,6 +121,6 @@ def _path_to_mistake(value: Any) -> list[str]:
     for key, item in within:
         try:
             json.dumps(item, default=_plain, allow_nan=False)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, RuntimeError):
             return [str(key), *_path_to_mistake(item)]
     return []

@@ -86,7 +86,11 @@ class Loader(_loader.Loader):
         super().__init__(
             target, rank, world_size, state, timeout, overrides, force=force, compare_ranks=compare_ranks, **keywords
         )
-        _group_timeout.warn_if_shorter(self)
+        try:
+            _group_timeout.warn_if_shorter(self)
+        except BaseException:
+            self.close()
+            raise
         if memory is not None:
             self._on_device = _torch_device.DeviceTensors(
                 self._session,
