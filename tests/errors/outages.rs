@@ -270,6 +270,22 @@ fn a_root_that_is_absent_is_waited_for_where_it_was_before_and_refused_where_it_
     let mut loader = place.loader().attach().unwrap();
     back.join().unwrap();
     assert_eq!(take_epoch(&mut loader), expected);
+    drop(loader);
+    // So is the folder on which nothing is mounted yet.
+    let away = place.dir.path("unmounted");
+    std::fs::rename(root, &away).unwrap();
+    std::fs::create_dir(root).unwrap();
+    let refused = program::run(place.dir.forebay(&["check"]).arg(&place.config));
+    assert!(refused.stderr.contains("holds no class folders"), "{refused:?}");
+    let to = root.clone();
+    let back = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(700));
+        std::fs::remove_dir(&to).unwrap();
+        std::fs::rename(away, to).unwrap();
+    });
+    let mut loader = place.loader().attach().unwrap();
+    back.join().unwrap();
+    assert_eq!(take_epoch(&mut loader), expected);
 }
 
 #[test]

@@ -32,7 +32,7 @@ use super::session::{Session, SessionEnd};
 use super::stall::StallWatch;
 use super::stream::Stream;
 use super::tick::{SessionsSeen, Tick};
-use super::units::Units;
+use super::units::{Units, Wanted};
 use super::waker::Waker;
 use super::work::{FetchJob, SessionWork};
 use forebay_observe::{Clock, History, WaitLog};
@@ -67,6 +67,8 @@ pub struct Engine {
     retries_wanted: Rc<Notify>,
     /// When a read was last begun although many hang.
     tried_beside_hung_at: Option<Instant>,
+    /// Of the threads that hang, those that did when the storage last answered: they may never return.
+    hung_at_answer: usize,
     stalls: RefCell<StallWatch>,
     /// Where metrics are served over HTTP.
     pub metrics_address: Option<SocketAddr>,
@@ -140,7 +142,9 @@ impl Engine {
     /// Admits rows again whose unit was not read, and gives bytes back that are kept for rows to come where a row waits.
     fn tend_units(&mut self) {
         for units in self.units.iter().flatten() {
-            for job in units.take_returned() {
+            for mut job in units.take_returned() {
+                // It waits once more, and a row that waits holds no unit.
+                Wanted::let_go(&mut job.units);
                 let slot = &job.session.slots[job.slot];
                 match self.sessions.get_mut(&job.session.number) {
                     Some(session) if !slot.is_cancelled() => session.admit_again(job),

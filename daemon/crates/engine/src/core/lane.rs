@@ -30,6 +30,8 @@ const QUICK: Duration = Duration::from_micros(250);
 
 /// Threads that may hang in reads at once without slowing down others, for each lane.
 const HUNG_PER_LANE: usize = 4;
+/// Threads that may hang at all without slowing reads down. The pool that they are of has 512 (`max_blocking_threads`).
+const MAX_HUNG: usize = 256;
 /// How often a lane looks whether it may read although many hang.
 const HUNG_LOOK_PERIOD: Duration = Duration::from_millis(100);
 
@@ -67,6 +69,7 @@ pub(super) async fn run_lane(engine: SharedEngine, stream: usize, lane: usize) {
             let count = u32::try_from(jobs.len()).unwrap_or(u32::MAX);
             left = match read_watched(&engine, (stream, lane), jobs, promise, limit).await {
                 Read::All { took } => {
+                    engine.borrow_mut().note_answer();
                     rows = if took < QUICK * count { QUICK_CHUNK_ROWS } else { CHUNK_ROWS };
                     None
                 }
@@ -152,10 +155,18 @@ fn after_hanging(
 }
 
 impl Engine {
+    /// The storage has answered: what still hangs slows nothing down any more.
+    fn note_answer(&mut self) {
+        self.hung_at_answer = self.abandoned_reads.get();
+    }
+
     /// Whether a read may begin: not many hang, or none was begun beside them for as long as a read may take.
     fn may_read(&mut self, limit: Duration) -> bool {
         let lanes: usize = self.readings.iter().map(Vec::len).sum();
-        if self.abandoned_reads.get() < HUNG_PER_LANE * lanes {
+        let hung = self.abandoned_reads.get();
+        self.hung_at_answer = self.hung_at_answer.min(hung);
+        let limit_of_hung = (HUNG_PER_LANE * lanes).min(MAX_HUNG);
+        if hung - self.hung_at_answer < limit_of_hung && hung < MAX_HUNG {
             return true;
         }
         let now = self.clock.now();

@@ -59,6 +59,7 @@ impl Engine {
             retries,
             retries_wanted: Rc::default(),
             tried_beside_hung_at: None,
+            hung_at_answer: 0,
             readings: lanes.iter().map(|lanes| vec![None; *lanes as usize]).collect(),
             stalls: RefCell::default(),
             metrics_address: None,

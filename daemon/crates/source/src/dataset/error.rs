@@ -74,6 +74,9 @@ pub enum DatasetError {
         /// Which key or file led to it.
         reason: String,
     },
+    /// The root has no entry at all, as the folder on which nothing is mounted.
+    #[error(transparent)]
+    EmptyRoot(Box<Self>),
     /// Files and class folders side by side where one of the two is meant.
     #[error(
         "{} holds both {extensions} files and folders (such as {folder:?}); either all files lie in class folders, \
@@ -194,12 +197,19 @@ impl DatasetError {
 
     /// The storage's error where it is one that may pass with time.
     pub(crate) fn transient(&self) -> Option<StorageError> {
+        let away = |path: &PathBuf, what| StorageError::Away {
+            path: path.clone(),
+            missing: path.clone(),
+            what,
+        };
         let error = match self {
             Self::Storage(error) => error.clone(),
-            Self::Missing { path } => StorageError::Away {
-                path: path.clone(),
-                missing: path.clone(),
-                what: "is not there",
+            Self::Missing { path } => away(path, "is not there"),
+            Self::EmptyRoot(lack) => match &**lack {
+                Self::NoClassFolders { path, .. } | Self::NoSamples { path, .. } => {
+                    away(path, "is empty")
+                }
+                _ => return None,
             },
             Self::System { path, action, source } => {
                 let errno = source.raw_os_error().map(Errno::from_raw_os_error)?;

@@ -261,7 +261,8 @@ impl Task<'_> {
         {
             return Ok((index, IndexReport { reused: true, ..IndexReport::default() }));
         }
-        let bytes = self.scan(progress, &mut report)?;
+        let bytes =
+            self.scan(progress, &mut report).map_err(|error| self.tell_empty_root(error))?;
         let saved = match &lock {
             Ok(_) => {
                 self.opening.call("saving the index", &self.place.path, || self.place.save(&bytes))
@@ -291,6 +292,21 @@ impl Task<'_> {
         let load = || self.place.load(&self.identity, &self.options, self.format.extensions);
         let index = self.opening.call("reading the index", &self.place.path, load)?;
         Ok(index.filter(|index| cache::is_up_to_date(index, self.source)))
+    }
+
+    /// A root without any entry may be one that is to be mounted: a start that may wait tells it from one without samples.
+    fn tell_empty_root(&self, error: DatasetError) -> DatasetError {
+        let mut is_empty = true;
+        match error {
+            DatasetError::NoClassFolders { .. } | DatasetError::NoSamples { .. }
+                if self.opening.patience.is_some()
+                    && self.source.list(b"", &mut |_, _| is_empty = false).is_ok()
+                    && is_empty =>
+            {
+                DatasetError::EmptyRoot(Box::new(error))
+            }
+            error => error,
+        }
     }
 
     fn scan(

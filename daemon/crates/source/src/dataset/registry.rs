@@ -110,8 +110,8 @@ fn open_silently(config: &DatasetConfig, options: OpenOptions<'_>) -> Result<Ope
         let again = opened.as_ref().err().and_then(DatasetError::transient).filter(|error| {
             // A single call is made again where it fails; this is for what cannot be.
             error.class() == RetryClass::Outage
-                // A root that nobody has seen is a mistake in the configuration.
-                && (!matches!(opened, Err(DatasetError::Missing { .. }))
+                // A root that nobody has seen, or seen with samples, is a mistake in the configuration.
+                && (!matches!(opened, Err(DatasetError::Missing { .. } | DatasetError::EmptyRoot(_)))
                     || patience.is_restart()
                     || folder::has_saved_index(config, format.folder))
         });
