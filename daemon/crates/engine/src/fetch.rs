@@ -68,6 +68,10 @@ fn fetch(
         let read = AssertUnwindSafe(|| read(reading, row, gate, shared, scratch, &mut waited));
         outcome = catch_unwind(read).unwrap_or(Ok(Err(ReadFailure::Panic)))?;
     }
+    if !scratch.opened.is_empty() {
+        // What a failure has left open. Closing may take as long as opening.
+        reading.call("closing", || scratch.opened.clear())?;
+    }
     if matches!(outcome, Ok(Fetched::ByOthers)) {
         return Ok(());
     }

@@ -196,6 +196,16 @@ impl ByteGate {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
+    /// Rings for the engine if somebody waits for bytes. The caller has just made some that can be given back.
+    pub(crate) fn ring_if_awaited(&self) {
+        // SeqCst fence: pairs with the one in `acquire`. Either this sees the waiter, or the engine, which the waiter rings
+        // for, sees what the caller has done.
+        fence(Ordering::SeqCst);
+        if self.is_awaited() {
+            self.waker.wake();
+        }
+    }
+
     /// The daemon ends: whoever waits, now or later, gets nothing.
     pub(crate) fn close(&self) {
         *self.waiters.lock().unwrap_or_else(PoisonError::into_inner) = None;
@@ -219,14 +229,9 @@ impl BytePermit {
         Self { gate: Arc::clone(&self.gate), bytes }
     }
 
-    /// Rings for the engine if somebody waits for bytes. The caller has just made some that can be given back.
-    pub(crate) fn ring_if_awaited(&self) {
-        // SeqCst fence: pairs with the one in `acquire`. Either this sees the waiter, or the engine, which the waiter rings
-        // for, sees what the caller has done.
-        fence(Ordering::SeqCst);
-        if self.gate.is_awaited() {
-            self.gate.waker.wake();
-        }
+    /// The gate that its bytes are of.
+    pub(crate) fn gate(&self) -> Arc<ByteGate> {
+        Arc::clone(&self.gate)
     }
 }
 

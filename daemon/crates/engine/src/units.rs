@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use forebay_protocol::sync::{AtomicU32, Ordering};
 use forebay_source::location::Location;
 
-use super::gate::BytePermit;
+use super::gate::{ByteGate, BytePermit};
 use super::waker::Waker;
 
 /// A table with fewer dead entries than so many is not swept.
@@ -87,7 +87,8 @@ pub(crate) struct Wanted<R> {
 /// A row's hold on a block in memory.
 #[derive(Debug)]
 pub(crate) struct Hold<R> {
-    block: Arc<Block>,
+    /// `None`: let go.
+    block: Option<Arc<Block>>,
     unit: Arc<Unit<R>>,
 }
 
@@ -182,7 +183,7 @@ impl<R> Unit<R> {
     fn hold(self: &Arc<Self>, block: &Arc<Block>) -> Hold<R> {
         // Relaxed: raised under the lock that whoever looks for idle units holds too.
         self.holders.fetch_add(1, Ordering::Relaxed);
-        Hold { block: Arc::clone(block), unit: Arc::clone(self) }
+        Hold { block: Some(Arc::clone(block)), unit: Arc::clone(self) }
     }
 
     /// Lets a row wait until the unit is read. It comes back where nobody reads it.
@@ -302,20 +303,30 @@ impl<R> Drop for Claim<R> {
     }
 }
 
+impl<R> Hold<R> {
+    /// Holds nothing any more. Gives the gate to ring for if this was the last hold: the bytes can be given back then, since
+    /// nobody but the unit itself has the block.
+    fn let_go(&mut self) -> Option<Arc<ByteGate>> {
+        let block = self.block.take()?;
+        let gate = block.permit.as_ref().map(BytePermit::gate);
+        // Before the count: whoever finds no holder gives the bytes back at once.
+        drop(block);
+        // AcqRel: what was read of the block comes before its end; of several at once one is the last.
+        if self.unit.holders.fetch_sub(1, Ordering::AcqRel) == 1 { gate } else { None }
+    }
+}
+
 impl<R> Drop for Hold<R> {
     fn drop(&mut self) {
-        // AcqRel: what was read of the block comes before its end; of several at once one is the last.
-        if self.unit.holders.fetch_sub(1, Ordering::AcqRel) == 1
-            && let Some(permit) = &self.block.permit
-        {
-            permit.ring_if_awaited();
+        if let Some(gate) = self.let_go() {
+            gate.ring_if_awaited();
         }
     }
 }
 
 impl<R> AsRef<[u8]> for Hold<R> {
     fn as_ref(&self) -> &[u8] {
-        &self.block.bytes
+        self.block.as_ref().map_or(&[], |block| &block.bytes)
     }
 }
 

@@ -35,7 +35,10 @@ pub(super) fn fetch(
         *waited = Some(reading.wait_for_bytes(|| gate.acquire(&row.age, length)));
         let lengths = scratch.opened.iter().map(|opened| opened.length_bytes());
         let is_claimed = reading.claim_units(lengths)?;
-        for (place, opened) in scratch.opened.drain(..).enumerate() {
+        // What is left of it after a failure is closed by the caller.
+        scratch.opened.reverse();
+        for place in 0..scratch.opened.len() {
+            let Some(opened) = scratch.opened.pop() else { break };
             if !is_claimed.get(place).is_some_and(|is_claimed| *is_claimed) {
                 // Closing may take as long as opening.
                 reading.call("closing", || drop(opened))?;

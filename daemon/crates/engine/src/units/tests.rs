@@ -137,6 +137,17 @@ fn the_last_hold_of_a_kept_unit_rings_if_a_row_waits_for_bytes() {
 }
 
 #[test]
+fn the_bytes_of_a_unit_are_free_before_its_last_hold_rings() {
+    let world = world();
+    let _later = world.want(0);
+    let mut row = world.read(0);
+    let mut hold = row[0].hold.take().unwrap();
+    let gate = hold.let_go();
+    assert!(gate.is_some() && world.units.evict());
+    assert_eq!(world.gate.in_use(), 0);
+}
+
+#[test]
 fn units_that_nobody_wants_any_more_leave_the_table() {
     let world = world();
     let kept = world.want(7);

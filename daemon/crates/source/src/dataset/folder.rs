@@ -116,17 +116,20 @@ pub fn open_folder(
 }
 
 /// Whether an index of this dataset was saved: then its root has been there before.
-pub(super) fn has_saved_index(config: &DatasetConfig, format: FolderFormat) -> bool {
+pub(super) fn has_saved_index(
+    config: &DatasetConfig,
+    format: FolderFormat,
+    options: OpenOptions<'_>,
+) -> bool {
     // The root cannot be asked where its links lead: a path through links counts as never seen.
     let root = std::path::absolute(&config.path).unwrap_or_else(|_| config.path.clone());
     let Ok(keys) = FolderKeys::of(config) else { return false };
-    let Ok(selection) = read_selection(config, &keys, OpenOptions::default()) else {
-        return false;
-    };
+    let Ok(selection) = read_selection(config, &keys, options) else { return false };
     let identity = digest_identity(&root, format);
-    let options = digest_options(&selection, &keys, format);
-    let place = IndexPlace::choose(config.index.as_deref(), &identity, &options);
-    place.load(&identity, &options, format.extensions).is_ok_and(|index| index.is_some())
+    let digest = digest_options(&selection, &keys, format);
+    let place = IndexPlace::choose(config.index.as_deref(), &identity, &digest);
+    let load = || place.load(&identity, &digest, format.extensions);
+    options.call("reading", &place.path, load).is_ok_and(|index| index.is_some())
 }
 
 fn read_selection(

@@ -1,11 +1,14 @@
 //! The formats by name, and opening one. A further format is one file and one line in `FORMATS`.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use forebay_config::{ConfigError, DatasetConfig, Keys, Section, Table, nearest};
 
 use super::error::DatasetError;
 use super::folder::scan::FolderFormat;
 use super::folder::{self, FolderKeys};
 use super::opening::{IndexReport, OpenOptions, Opened, OpenedFormat};
+use super::progress::ScanProgress;
 use super::{image_folder, npy, npz};
 use crate::storage::{self, PatientStorage, RetryClass, Storage, StorageError};
 
@@ -105,15 +108,28 @@ fn open_silently(config: &DatasetConfig, options: OpenOptions<'_>) -> Result<Ope
         return open_once(format, config, options);
     };
     let mut retries = None;
+    let mut furthest = 0;
     loop {
-        let opened = open_once(format, config, options);
+        let reached = AtomicU64::new(0);
+        let progress = |seen: ScanProgress| {
+            // The root is listed already. Relaxed, here and below: a count, nothing is ordered by it.
+            reached.fetch_max(1 + seen.directories + seen.samples, Ordering::Relaxed);
+            (options.progress)(seen)
+        };
+        let opened = open_once(format, config, OpenOptions { progress: &progress, ..options });
+        let reached = reached.load(Ordering::Relaxed);
+        if reached > furthest {
+            // What it failed by before is over: another outage has its own time. One that a scan meets at the same
+            // place each time has not.
+            (furthest, retries) = (reached, None);
+        }
         let again = opened.as_ref().err().and_then(DatasetError::transient).filter(|error| {
             // A single call is made again where it fails; this is for what cannot be.
             error.class() == RetryClass::Outage
                 // A root that nobody has seen, or seen with samples, is a mistake in the configuration.
                 && (!matches!(opened, Err(DatasetError::Missing { .. } | DatasetError::EmptyRoot(_)))
                     || patience.is_restart()
-                    || folder::has_saved_index(config, format.folder))
+                    || folder::has_saved_index(config, format.folder, options))
         });
         match again {
             Some(error) if patience.wait_after(&mut retries, &error) => {}
@@ -150,9 +166,47 @@ fn open_once(
 
 #[cfg(test)]
 mod tests {
-    use super::open;
+    use std::fs;
+    use std::time::Duration;
+
+    use forebay_observe::Clock;
+
+    use super::{open, open_silently};
     use crate::dataset::OpenOptions;
-    use crate::dataset::testing::config_for;
+    use crate::dataset::testing::{config_for, npy_bytes};
+    use crate::storage::Patience;
+
+    #[test]
+    fn each_outage_of_an_opening_that_gets_further_has_its_own_time() {
+        const TIMEOUT: Duration = Duration::from_secs(20);
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("root");
+        let clock = Clock::manual();
+        let patience = Patience::at_restart("train", TIMEOUT, clock.clone());
+        let mut config = config_for("npy", &root);
+        config.index = Some(folder.path().join("index"));
+        std::thread::scope(|scope| {
+            let opening = scope.spawn(|| {
+                let patience = Some(&patience);
+                open_silently(&config, OpenOptions { patience, ..OpenOptions::default() }).unwrap()
+            });
+            let until = |end| {
+                let begun = clock.now();
+                while clock.elapsed(begun) < end && !opening.is_finished() {
+                    clock.advance(Duration::from_millis(20));
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            };
+            until(TIMEOUT * 3 / 4);
+            fs::create_dir(&root).unwrap();
+            until(TIMEOUT * 3 / 4);
+            let new = folder.path().join("new");
+            fs::write(&new, npy_bytes("<i8", false, "(1,)", &[0; 8])).unwrap();
+            fs::rename(new, root.join("0.npy")).unwrap();
+            until(TIMEOUT);
+            assert_eq!(opening.join().unwrap().report.samples, 1);
+        });
+    }
 
     #[test]
     fn an_unknown_format_names_the_nearest_and_all() {

@@ -150,7 +150,6 @@ impl StorageError {
             Errno::NOENT | Errno::NOTDIR => Self::Vanished { path },
             Errno::ACCESS | Errno::PERM => Self::Permission { path },
             Errno::ISDIR => Self::NotAFile { path, kind: "a directory" },
-            Errno::NXIO => Self::NotAFile { path, kind: "a pipe, a socket or a device" },
             errno => Self::System { path, action, errno },
         }
     }

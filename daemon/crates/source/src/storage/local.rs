@@ -74,6 +74,12 @@ impl LocalFiles {
                 }
                 None => StorageError::from_errno(path, action, errno),
             },
+            // A socket has nothing that could be opened. Of a file it says that the device below is away.
+            Errno::NXIO => {
+                let status = self.status_of(relative).ok();
+                let other = status.and_then(|status| regular_bytes(&status, || path.clone()).err());
+                other.unwrap_or_else(|| StorageError::from_errno(path, action, errno))
+            }
             errno => StorageError::from_errno(path, action, errno),
         };
         if error.is_transient() {

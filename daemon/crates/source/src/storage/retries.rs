@@ -3,6 +3,10 @@
 //! A call's failures are its [`Retries`]. Pauses double from a tenth of a second to five, and differ by a quarter either
 //! way between calls, so that those that failed together are not made again together. A file that alone is missing or
 //! changing ends its retries after [`FILE_TIMEOUT`]; a storage that is away after `dataset.outage_timeout`.
+//!
+//! Each of the two has an account of its own: the time from one failure to the next goes to the account of the former,
+//! and no failure of the other kind takes anything off it. So a call whose errors alternate ends, too, and time that the
+//! storage was away does not count against a file.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,8 +35,11 @@ pub struct RetryTerms<'a> {
 pub struct Retries {
     failures: u32,
     class: RetryClass,
-    /// Since when it has failed in the way of its class.
-    since: Instant,
+    /// When it failed last.
+    failed_at: Instant,
+    /// The time that it has failed as a file alone, and by outages.
+    as_file: Duration,
+    by_outage: Duration,
     due: Instant,
     /// When the last try is to be made.
     end: Instant,
@@ -61,26 +68,36 @@ impl Retries {
             | StorageError::Hangs { lasts: lasted, .. } => *lasted,
             _ => Duration::ZERO,
         };
-        let begun = now.checked_sub(lasted).unwrap_or(now);
-        let since = match &before {
-            Some(before) if before.class == class => before.since,
-            _ => begun,
+        let mut accounts = [Duration::ZERO; 2];
+        let mut charge = |class, time| match class {
+            RetryClass::Never => {}
+            RetryClass::File => accounts[0] += time,
+            RetryClass::Outage => accounts[1] += time,
         };
+        let mut hung = lasted;
+        if let Some(before) = &before {
+            charge(RetryClass::File, before.as_file);
+            charge(RetryClass::Outage, before.by_outage);
+            let between = now.saturating_duration_since(before.failed_at);
+            hung = lasted.min(between);
+            charge(before.class, between - hung);
+        }
+        charge(class, hung);
+        let [as_file, by_outage] = accounts;
         let failures = before.as_ref().map_or(0, |before| before.failures).saturating_add(1);
-        let limit = match class {
+        let (limit, spent) = match class {
             RetryClass::Never => return Err(error.to_string()),
-            RetryClass::File => FILE_TIMEOUT.min(outages.timeout()),
-            RetryClass::Outage => outages.timeout(),
+            RetryClass::File => (FILE_TIMEOUT.min(outages.timeout()), as_file),
+            RetryClass::Outage => (outages.timeout(), by_outage),
         };
         let mut waiting = before.and_then(|before| before.waiting);
         if class == RetryClass::Outage {
             waiting.get_or_insert_with(|| Arc::new(outages.wait()));
             // One failure that passes at once is no outage.
             if failures > 1 || lasted > Duration::ZERO {
-                outages.announce(error, since);
+                outages.announce(error, now.checked_sub(spent).unwrap_or(now));
             }
         }
-        let spent = now.saturating_duration_since(since);
         if spent >= limit {
             let key = if class == RetryClass::Outage { " (dataset.outage_timeout)" } else { "" };
             return Err(format!(
@@ -92,7 +109,8 @@ impl Retries {
         // The last try is made when the time is over.
         let end = now + (limit - spent);
         let due = (now + pause(failures, key)).min(end);
-        Ok(Self { failures, class, since, due, end, error: error.to_string(), waiting })
+        let (failed_at, error) = (now, error.to_string());
+        Ok(Self { failures, class, failed_at, as_file, by_outage, due, end, error, waiting })
     }
 
     /// How often the call has failed.
@@ -116,7 +134,9 @@ impl Retries {
                 "{}; it was tried {} times over {}, and other calls hang (dataset.outage_timeout)",
                 self.error,
                 self.failures,
-                in_words(now.saturating_duration_since(self.since))
+                in_words(
+                    self.as_file + self.by_outage + now.saturating_duration_since(self.failed_at)
+                )
             )
         })
     }
@@ -198,6 +218,7 @@ mod tests {
             Errno::CONNRESET,
             Errno::NETDOWN,
             Errno::NFILE,
+            Errno::NXIO,
         ] {
             let (took, tries, said) = give_up(&failing(errno), HALF_AN_HOUR);
             assert_eq!(took, HALF_AN_HOUR, "{errno}");
@@ -243,6 +264,32 @@ mod tests {
         clock.advance(Duration::from_secs(1));
         assert!(Retries::after(Some(again), &gone, terms).is_err());
         assert!(outages.current().is_none(), "nothing waits any more");
+    }
+
+    #[test]
+    fn a_call_whose_errors_alternate_ends_when_one_kind_has_lasted_too_long() {
+        let clock = Clock::manual();
+        let timeout = Duration::from_secs(600);
+        let outages = Outages::new("train", timeout, clock.clone());
+        let terms = RetryTerms { outages: &outages, key: 1 };
+        let gone = StorageError::Vanished { path: "/data/file".into() };
+        let alternate = |outage: Duration, file: Duration| {
+            let (begun, mut retries) = (clock.now(), None);
+            loop {
+                for (error, lasts) in [(failing(Errno::IO), outage), (gone.clone(), file)] {
+                    match Retries::after(retries.take(), &error, terms) {
+                        Ok(again) => retries = Some(again),
+                        Err(said) => return (clock.elapsed(begun), said),
+                    }
+                    clock.advance(lasts);
+                }
+            }
+        };
+        let [long, short] = [100, 2].map(Duration::from_secs);
+        let (took, said) = alternate(short, short);
+        assert!(said.contains("vanished") && took == FILE_TIMEOUT * 2 + short, "{took:?}: {said}");
+        let (took, said) = alternate(long, Duration::ZERO);
+        assert!(said.contains("outage_timeout") && took == timeout, "{took:?}: {said}");
     }
 
     #[test]

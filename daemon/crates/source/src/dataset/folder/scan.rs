@@ -202,19 +202,22 @@ fn run_threads(
     shared: &Mutex<Shared>,
     progress: ProgressCallback<'_>,
 ) {
-    if lock(shared).is_over() {
-        return;
-    }
     let changed = Condvar::new();
-    let threads = std::thread::available_parallelism()
-        .map_or(4, std::num::NonZeroUsize::get)
-        .clamp(*SCAN_THREADS.start(), *SCAN_THREADS.end());
+    let threads = if lock(shared).is_over() {
+        0
+    } else {
+        std::thread::available_parallelism()
+            .map_or(4, std::num::NonZeroUsize::get)
+            .clamp(*SCAN_THREADS.start(), *SCAN_THREADS.end())
+    };
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| list_until_done(source, root, format, shared, &changed));
         }
         let mut state = lock(shared);
-        while !state.is_over() {
+        loop {
+            // Once more at the end: whoever begins anew after a failure asks how far it came.
+            let is_over = state.is_over();
             let reported = ScanProgress {
                 directories: state.found.len() as u64,
                 samples: state.samples,
@@ -223,6 +226,9 @@ fn run_threads(
             drop(state);
             let wish = progress(reported);
             state = lock(shared);
+            if is_over {
+                break;
+            }
             if wish.is_break() {
                 state.failure.get_or_insert(DatasetError::Cancelled);
                 changed.notify_all();

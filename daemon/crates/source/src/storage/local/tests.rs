@@ -101,7 +101,9 @@ fn what_is_no_regular_file_is_refused_at_once() {
         0,
     )
     .unwrap();
-    for (path, kind) in [("class", "a directory"), ("pipe", "a pipe")] {
+    let _socket = std::os::unix::net::UnixListener::bind(folder.0.path().join("socket")).unwrap();
+    let others = [("class", "a directory"), ("pipe", "a pipe"), ("socket", "a socket or a device")];
+    for (path, kind) in others {
         for location in [WHOLE, part(0, Some(1))] {
             let error = storage.open(&Paths::new([path]), location).unwrap_err();
             assert!(
