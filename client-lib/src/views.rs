@@ -8,7 +8,8 @@
 //! - this crate never writes to a slot. A caller that writes through [`Tensor::pointer`] (the Python face does, for
 //!   writable arrays) must not use slices of the same tensor meanwhile.
 //!
-//! In a forked child the data segment is not mapped: an access there ends the child.
+//! In a forked child the data segment is not mapped, so that every function that reads it checks for a fork first. What it
+//! has given before the fork, and what [`Tensor::pointer`] gives, ends a child that reads it (SIGSEGV).
 
 #![allow(unsafe_code)]
 
@@ -96,10 +97,19 @@ impl<'batch> Tensor<'batch> {
     }
 
     /// The bytes; for a ragged tensor, the whole region of its rows, gaps included.
+    ///
+    /// # Panics
+    /// In a forked child, where the memory is not mapped.
     #[must_use]
     pub fn bytes(&self) -> &'batch [u8] {
+        assert!(self.is_mapped(), "{}", Error::Forked);
         // SAFETY: see the module documentation; u8 needs no alignment and every byte is a valid value.
         unsafe { std::slice::from_raw_parts(self.pointer(), self.length_bytes()) }
+    }
+
+    /// False in a forked child.
+    fn is_mapped(&self) -> bool {
+        self.lease.ring().is_own_process()
     }
 
     /// The size of [`bytes`](Self::bytes).
@@ -130,8 +140,11 @@ impl<'batch> Tensor<'batch> {
     /// The elements in row-major order. f16 and bf16 are read as `u16` bits, bool as `u8`.
     ///
     /// # Errors
-    /// [`Error::NoSuchTensor`] when the elements have another type.
+    /// [`Error::NoSuchTensor`] when the elements have another type; [`Error::Forked`] in a forked child.
     pub fn as_slice<T: Element>(&self) -> Result<&'batch [T], Error> {
+        if !self.is_mapped() {
+            return Err(Error::Forked);
+        }
         cast(self.bytes(), self.dtype()).ok_or_else(|| self.wrong_type::<T>())
     }
 
@@ -187,7 +200,7 @@ impl<'batch> Ragged<'batch> {
         &self.tensor.spec().row_shape
     }
 
-    /// The first dimension of one row; `None` past the last row.
+    /// The first dimension of one row; `None` past the last row, and in a forked child.
     #[must_use]
     pub fn row_len(&self, row: usize) -> Option<usize> {
         // Not 0, by the layout that both sides compute.
@@ -209,9 +222,10 @@ impl<'batch> Ragged<'batch> {
         self.tensor.lease.ring().layout().rows() as usize
     }
 
-    /// Offset and length of a row, in elements; `None` past the last row or when they do not lie inside the tensor.
+    /// Offset and length of a row, in elements; `None` past the last row, when they do not lie inside the tensor, and in a
+    /// forked child.
     fn row_range(&self, row: usize) -> Option<(usize, usize)> {
-        if row >= self.len() {
+        if row >= self.len() || !self.tensor.is_mapped() {
             return None;
         }
         let (data, start) = self.tensor.lease.slot()?;
@@ -224,7 +238,7 @@ impl<'batch> Ragged<'batch> {
         Some((offset, length))
     }
 
-    /// The bytes of one row; `None` past the last row.
+    /// The bytes of one row; `None` past the last row, and in a forked child.
     #[must_use]
     pub fn row_bytes(&self, row: usize) -> Option<&'batch [u8]> {
         let size = usize::try_from(self.tensor.dtype().size_bytes()).ok()?;
@@ -238,8 +252,12 @@ impl<'batch> Ragged<'batch> {
     /// [`row_shape`](Self::row_shape).
     ///
     /// # Errors
-    /// [`Error::NoSuchTensor`] past the last row or when the elements have another type.
+    /// [`Error::NoSuchTensor`] past the last row or when the elements have another type; [`Error::Forked`] in a forked
+    /// child.
     pub fn row<T: Element>(&self, row: usize) -> Result<&'batch [T], Error> {
+        if !self.tensor.is_mapped() {
+            return Err(Error::Forked);
+        }
         let bytes = self.row_bytes(row).ok_or_else(|| {
             Error::NoSuchTensor(format!(
                 "tensor `{}` has no row {row}; it has {}",

@@ -17,6 +17,10 @@ fn look_around(mut loader: Loader, batch: forebay_client::Batch) -> i32 {
     if loader.stats().err() != Some(Error::Forked) {
         return 2;
     }
+    // Its memory is not mapped here.
+    if batch.require("index").unwrap().as_slice::<i64>().err() != Some(Error::Forked) {
+        return 3;
+    }
     // Neither may reach the daemon.
     drop(batch);
     drop(loader);

@@ -1,9 +1,12 @@
 //! A quiet neighbour (P5): what the daemon does to others, and what others may do to it.
 
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use forebay_tests::{Daemon, TestDir, program, wait_until};
+use forebay_tests::{Daemon, TestDir, program, skipped, wait_until};
 
 /// Processes that end with the test.
 struct Running(Vec<Child>);
@@ -217,15 +220,30 @@ fn the_daemon_keeps_to_its_cpu_limit_and_says_so() {
     assert!(limit.unwrap()["in_force"].as_bool().unwrap(), "{stats}");
 }
 
-/// The daemon in a session of its own beside a trainer in another: two scheduling groups.
-#[test]
-fn a_daemon_in_a_session_of_its_own_gives_its_group_the_least_weight() {
+/// The daemon in a session of its own beside a trainer in another: two scheduling groups. `user`: whose the daemon is.
+fn look_at_a_daemon_in_another_session(user: Option<u32>) {
     let dir = TestDir::new();
     let config = dir.stack_stream(40, "");
-    let socket = dir.path("daemon.sock");
-    let forebay = dir.forebay(&["serve"]);
-    let mut command = dir.command(std::path::Path::new("setsid"));
-    command.arg(forebay.get_program()).args(["serve", "--socket"]).arg(&socket).arg(&config);
+    let mut forebay = program::forebay().to_owned();
+    std::fs::create_dir(dir.path("user")).unwrap();
+    if let Some(user) = user {
+        let copy = dir.path("forebay");
+        std::fs::copy(&forebay, &copy).unwrap();
+        for path in [&copy, &dir.path("")] {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        std::os::unix::fs::chown(dir.path("user"), Some(user), Some(user)).unwrap();
+        forebay = copy;
+    }
+    let socket = dir.path("user/daemon.sock");
+    let mut command = dir.command(Path::new("setsid"));
+    command.arg(forebay).args(["serve", "--socket"]).arg(&socket).arg(&config);
+    command.env_remove("FOREBAY_DUMPABLE");
+    let own = nix::unistd::Uid::effective();
+    command.args(["--set", &format!("listen.allow_uids=[{own}]")]);
+    if let Some(user) = user {
+        command.uid(user).gid(user);
+    }
     let daemon = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let daemon = Running(vec![daemon]);
     wait_until("the daemon listens", || {
@@ -244,6 +262,22 @@ fn a_daemon_in_a_session_of_its_own_gives_its_group_the_least_weight() {
         assert!(in_force || group["remedy"].is_string(), "{group}");
     }
     drop(loader);
+}
+
+#[test]
+fn a_daemon_in_a_session_of_its_own_gives_its_group_the_least_weight() {
+    look_at_a_daemon_in_another_session(None);
+}
+
+/// A process that cannot be dumped has files in /proc that are root's.
+#[test]
+fn so_does_the_daemon_of_an_ordinary_user() {
+    if !nix::unistd::Uid::effective().is_root() {
+        // The test above is about an ordinary user then.
+        skipped("only root can be two users");
+        return;
+    }
+    look_at_a_daemon_in_another_session(Some(65_533));
 }
 
 #[test]

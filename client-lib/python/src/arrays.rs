@@ -5,6 +5,8 @@
 //! (`labels.append(batch["label"])`), and a view of 512 bytes would hold a slot of many megabytes. Whether a field is small
 //! depends on the schema only, so that a short batch is like any other.
 //!
+//! In a child that Python forks, arrays over slots are replaced ([`crate::forked_arrays`]).
+//!
 //! Arrays are writable. No Rust reference to the slot's bytes exists meanwhile: this module takes addresses from the client
 //! and never slices.
 
@@ -12,7 +14,7 @@
 
 use std::ffi::c_int;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use forebay_client::{Batch, DType, Extent, TensorSpec};
 use numpy::npyffi::{NPY_ARRAY_CARRAY, NPY_ORDER, PY_ARRAY_API, PyArray_Descr, npy_intp};
@@ -22,6 +24,8 @@ use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
+use crate::forked_arrays;
+
 /// A field of up to this size in a full batch is copied out of its slot.
 pub(crate) const SMALL_FIELD_BYTES: u64 = 64 << 10;
 
@@ -29,20 +33,25 @@ pub(crate) const SMALL_FIELD_BYTES: u64 = 64 << 10;
 #[pyclass(frozen, module = "forebay._forebay")]
 pub(crate) struct Slot {
     _batch: Batch,
+    /// This object's number.
+    number: u64,
     /// The batches that this field holds.
     held: Arc<AtomicUsize>,
 }
 
 impl Slot {
     fn new(batch: &Batch, held: &Arc<AtomicUsize>) -> Self {
-        // Relaxed: a count, for a message.
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        // Relaxed: a count, for a message, and a number of its own.
         held.fetch_add(1, Ordering::Relaxed);
-        Self { _batch: batch.clone(), held: Arc::clone(held) }
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self { _batch: batch.clone(), number, held: Arc::clone(held) }
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
+        forked_arrays::forget(self.number);
         // Relaxed: as above.
         self.held.fetch_sub(1, Ordering::Relaxed);
     }
@@ -227,5 +236,6 @@ unsafe fn array<'py>(
     if status != 0 {
         return Err(PyErr::fetch(py));
     }
+    forked_arrays::note(slot.get().number, &array)?;
     Ok(array)
 }

@@ -2,8 +2,8 @@
 //!
 //! - [`session`]: the session class, and the iterator over one of its epochs.
 //! - [`shared_source`]: the session's source behind a lock; [`source`]: the kinds of sources; [`device`]: batches on a GPU.
-//! - [`arrays`]: the dict of NumPy arrays of a batch; [`dlpack`]: arrays on a GPU. `unsafe` is confined to these
-//!   two and [`device`].
+//! - [`arrays`]: the dict of NumPy arrays of a batch; [`forked_arrays`]: what a forked child gets in their place;
+//!   [`dlpack`]: arrays on a GPU. `unsafe` is confined to these and [`device`].
 //! - [`errors`]: the Python exception for each error; [`ranks`]: the words for ranks that differ.
 //!
 //! The public API (`forebay.Loader`, `forebay.Ragged`, `forebay.torch`) is written in Python, in `python/forebay`; none of
@@ -15,6 +15,7 @@ mod arrays;
 mod device;
 mod dlpack;
 mod errors;
+mod forked_arrays;
 mod ranks;
 mod session;
 mod shared_source;
@@ -30,6 +31,7 @@ fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     ranks::register(module)?;
     module.add_class::<session::Epoch>()?;
     module.add_class::<arrays::Slot>()?;
+    module.add_function(wrap_pyfunction!(forked_arrays::replace_arrays, module)?)?;
     module.add_class::<dlpack::Array>()?;
     Ok(())
 }

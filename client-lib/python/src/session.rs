@@ -90,7 +90,7 @@ impl Session {
             signal.unwrap_or_else(|| to_exception(py, &error))
         })?;
         let collector = Collector::new(py, source.specs(), source.terms().batch_size)?;
-        let source = SharedSource::new(source, pending);
+        let source = SharedSource::new(source, pending)?;
         Ok(Self { source, owners: Owners::default(), collector })
     }
 
@@ -237,10 +237,11 @@ impl Session {
         self.source.run(py, |source| Ok(source.replaying()))
     }
 
-    /// Ends the session. Arrays stay valid for as long as they are held.
+    /// Ends the session. Arrays stay valid for as long as they are held. Does nothing in a forked child.
     fn close(&self, py: Python<'_>) {
-        self.source.close(py);
-        self.owners.clear();
+        if self.source.close(py) {
+            self.owners.clear();
+        }
     }
 }
 

@@ -3,6 +3,10 @@
 //! The interpreter lock (GIL) is never held while this side waits, neither for the daemon nor for the source's own lock: a
 //! ready batch is taken with `try_lock`; everything else detaches from the interpreter first. During a wait, signals are
 //! checked every 50 ms, so that Ctrl-C ends a waiting `next`; the checking thread does not hold the source's lock then.
+//!
+//! In a forked child the lock may be held for ever, by a thread that waited in `next` at the fork and does not exist there,
+//! and the source may be in the middle of a change. The fork mark is therefore checked before the lock: every call is an
+//! error in a child, `close` and the drop do nothing.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use forebay_client::{DurationHistogram, Error};
+use forebay_protocol::segment::ForkMark;
 use pyo3::prelude::*;
 
 use crate::errors::to_exception;
@@ -20,6 +25,7 @@ pub(crate) type PendingException = Arc<Mutex<Option<PyErr>>>;
 
 /// The source, the numbers of its iterators and the exception of a signal handler.
 pub(crate) struct SharedSource {
+    fork_mark: ForkMark,
     source: Mutex<Option<Source>>,
     pending: PendingException,
     /// Counts the iterators: only the newest one yields batches.
@@ -55,9 +61,13 @@ pub(crate) fn check_signals(pending: &PendingException) -> bool {
 
 impl SharedSource {
     /// Wraps an attached source; its interrupt is [`check_signals`] with the same `pending`.
-    pub(crate) fn new(source: Source, pending: PendingException) -> Self {
+    ///
+    /// # Errors
+    /// When the kernel has no room for the fork mark.
+    pub(crate) fn new(source: Source, pending: PendingException) -> std::io::Result<Self> {
         let (iteration, gil_waits) = (AtomicU64::new(0), Mutex::default());
-        Self { source: Mutex::new(Some(source)), pending, iteration, gil_waits }
+        let fork_mark = ForkMark::new()?;
+        Ok(Self { fork_mark, source: Mutex::new(Some(source)), pending, iteration, gil_waits })
     }
 
     /// The exception for an error; for an interrupted wait, the signal handler's.
@@ -85,6 +95,9 @@ impl SharedSource {
         py: Python<'_>,
         work: impl FnOnce(&mut Source) -> Result<R, Error> + Send,
     ) -> (PyResult<R>, Duration) {
+        if !self.fork_mark.is_own_process() {
+            return (Err(self.raise(py, &Error::Forked)), Duration::ZERO);
+        }
         let (result, ended) = py.detach(|| {
             let mut guard = lock(&self.source);
             let result = guard.as_mut().map_or(Err(Error::Closed), work);
@@ -145,6 +158,9 @@ impl SharedSource {
         &self,
         work: impl FnOnce(&mut Source) -> Result<R, Error>,
     ) -> Option<Result<R, Error>> {
+        if !self.fork_mark.is_own_process() {
+            return Some(Err(Error::Forked));
+        }
         let mut guard = match self.source.try_lock() {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -170,9 +186,13 @@ impl SharedSource {
         lock(&self.gil_waits).clone()
     }
 
-    /// Ends the session.
-    pub(crate) fn close(&self, py: Python<'_>) {
-        py.detach(|| drop(lock(&self.source).take()));
+    /// Ends the session. False: it is the parent process's.
+    pub(crate) fn close(&self, py: Python<'_>) -> bool {
+        let is_own = self.fork_mark.is_own_process();
+        if is_own {
+            py.detach(|| drop(lock(&self.source).take()));
+        }
+        is_own
     }
 }
 
@@ -180,6 +200,10 @@ impl Drop for SharedSource {
     fn drop(&mut self) {
         // The end waits for copies and for a private daemon: without the GIL.
         let mut source = self.source.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if !self.fork_mark.is_own_process() {
+            std::mem::forget(source);
+            return;
+        }
         if source.is_some() {
             Python::try_attach(|py| py.detach(|| drop(source.take())));
         }

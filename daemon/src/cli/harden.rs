@@ -11,6 +11,8 @@ pub(super) fn disable_dumping() {
     if std::env::var_os(DUMPABLE_VARIABLE).is_some_and(|value| value == "1") {
         return;
     }
+    // Afterwards this process's files in /proc are root's.
+    forebay_engine::open_own_autogroup();
     // No kernel refuses this; the daemon would be as protected as any other process.
     let _ = nix::sys::prctl::set_dumpable(false);
 }

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Optional, Union
 from . import _forebay
 from ._data_loader import refuse_index, refuse_worker_process
 from ._exceptions import ConfigError
+from ._forked import watch_forks
 from ._rank_comparison import RankComparison, job_store
 from ._ranks import ask_ray, ask_torch, compare_states
 from ._target import Target, resolve_target, to_json
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from ._target import ConfigKeys
 
 _log = logging.getLogger("forebay")
+watch_forks()
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,11 @@ class Loader:
 
     Each ``for`` loop iterates over one epoch. An array is valid as long as it is referenced, and its batch's slot is
     not refilled before. Up to ``ring.hold`` batches may be held while the next one is requested; copy them to hold
-    more. A field of up to 64 KiB in a full batch, such as labels, is a copy and holds no batch. The memory is not
-    mapped in forked children, where an access to an array ends the child: attach a new loader there.
+    more. A field of up to 64 KiB in a full batch, such as labels, is a copy and holds no batch.
+
+    A forked child can use neither the loader nor its batches, whose memory is not mapped there: a call raises
+    :class:`Error`, and so does the use of a batch's array. Views of an array that were made before the fork, and tensors
+    over its memory, end the child (SIGSEGV). Pass copies to a forked process, or attach a new loader there.
 
     Args:
         target: a configuration file (``.toml``), a dict of its keys (``{"batch.size": 64, ...}`` or dicts within the
@@ -231,7 +236,10 @@ class Loader:
         return figures
 
     def close(self) -> None:
-        """Ends the session and a private daemon. Arrays stay valid as long as they are referenced."""
+        """Ends the session and a private daemon. Arrays stay valid as long as they are referenced.
+
+        Does nothing in a forked child: the session is its parent's.
+        """
         self._newest = None
         self._session.close()
 

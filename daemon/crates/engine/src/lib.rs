@@ -55,7 +55,7 @@ mod worker_place;
 
 pub use self::core::{Engine, ReattachState, SessionMemory, SharedEngine, run_on_wake};
 pub use cpu::cores::{LocalRank, core_share, granted_cpu};
-pub use cpu::isolation::plan_cpu_isolation;
+pub use cpu::isolation::{open_own_autogroup, plan_cpu_isolation};
 pub use memory::{MemoryError, MemoryPlan};
 pub use pool::PoolOptions;
 pub use recording::{Recorded, begin_recording};

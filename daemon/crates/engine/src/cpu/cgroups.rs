@@ -2,7 +2,7 @@
 //!
 //! Only reads, but for [`CpuGroup::become_idle`] and [`Lowered`]. Anything that cannot be read is as if it were not there.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -103,9 +103,11 @@ impl CpuGroup {
 }
 
 /// A scheduling group's weight that was made the least, and can be given back.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct Lowered {
     file: PathBuf,
+    /// Where this process may not open the file for writing any more.
+    opened: Option<&'static File>,
     least: &'static str,
     former: String,
     is_low: bool,
@@ -114,12 +116,21 @@ pub(crate) struct Lowered {
 impl Lowered {
     /// Lowers it. `Err`: why not, for a person.
     pub(crate) fn new(file: PathBuf, least: &'static str) -> Result<Self, String> {
+        Self::through(None, file, least)
+    }
+
+    /// As [`new`](Self::new), through a descriptor of the file that is open for writing.
+    pub(crate) fn through(
+        opened: Option<&'static File>,
+        file: PathBuf,
+        least: &'static str,
+    ) -> Result<Self, String> {
         let reason = |error| format!("{} cannot be written: {error}", file.display());
         let former = fs::read_to_string(&file).map_err(reason)?;
         // An autogroup's file reads "/autogroup-12 nice 0"; the others hold what is written to them.
         let former = former.split_whitespace().last().unwrap_or("0").to_owned();
-        write_to(&file, least).map_err(reason)?;
-        Ok(Self { file, least, former, is_low: true })
+        write_to(&file, opened, least).map_err(reason)?;
+        Ok(Self { file, opened, least, former, is_low: true })
     }
 
     /// What it was before it was lowered for an earlier trainer.
@@ -139,16 +150,18 @@ impl Lowered {
     /// the next call tries again.
     pub(crate) fn set_low(&mut self, low: bool) {
         let text = if low { self.least } else { self.former.as_str() };
-        if self.is_low != low && write_to(&self.file, text).is_ok() {
+        if self.is_low != low && write_to(&self.file, self.opened, text).is_ok() {
             self.is_low = low;
         }
     }
 }
 
 /// Writes to a file of the kernel's. Nothing is made or cut off: a confined daemon has no right to.
-fn write_to(file: &Path, text: &str) -> std::io::Result<()> {
-    let mut file = fs::OpenOptions::new().write(true).open(file)?;
-    file.write_all(text.as_bytes())
+fn write_to(file: &Path, opened: Option<&File>, text: &str) -> std::io::Result<()> {
+    match opened {
+        Some(mut opened) => opened.write_all(text.as_bytes()),
+        None => fs::OpenOptions::new().write(true).open(file)?.write_all(text.as_bytes()),
+    }
 }
 
 /// The deepest folder above both, or one of them.

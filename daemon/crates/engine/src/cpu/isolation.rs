@@ -5,8 +5,9 @@
 //! their weights, whatever the classes of their threads. A daemon in a separate group therefore lowers that group's weight.
 //! It changes no group that holds other processes; the report then says what to do.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use forebay_protocol::huge_pages::{HugePages, Refusal};
 use forebay_protocol::segment::Segment;
@@ -22,7 +23,20 @@ use forebay_observe::format_bytes;
 const AUTOGROUP_NICE: &str = "19";
 /// The group of a process in no control group and no autogroup.
 const ROOT_GROUP: &str = "the root control group";
+const OWN_AUTOGROUP: &str = "/proc/self/autogroup";
 const START_BESIDE: &str = "start the daemon with `forebay run` or from Python, or from the trainer's own session and control group";
+
+/// Open for writing, from before the process became undumpable.
+static AUTOGROUP_FILE: OnceLock<File> = OnceLock::new();
+
+/// Opens the file with the weight of this process's autogroup. To be called before the process makes itself undumpable:
+/// from then on the file is root's, and the daemon of an ordinary user could not lower its group.
+pub fn open_own_autogroup() {
+    // Without autogroups there is no such file.
+    if let Ok(file) = fs::OpenOptions::new().write(true).open(OWN_AUTOGROUP) {
+        let _ = AUTOGROUP_FILE.set(file);
+    }
+}
 
 /// The trainer's scheduling group compared with the daemon's.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -134,7 +148,8 @@ impl CpuIsolation {
         if rustix::process::getsid(None) != Ok(rustix::process::getpid()) {
             return Err("other processes are in the daemon's session too".to_owned());
         }
-        let lowered = Lowered::new(PathBuf::from("/proc/self/autogroup"), AUTOGROUP_NICE)?;
+        let file = PathBuf::from(OWN_AUTOGROUP);
+        let lowered = Lowered::through(AUTOGROUP_FILE.get(), file, AUTOGROUP_NICE)?;
         self.lowered = Some(lowered.after(self.lowered.take()));
         Ok(())
     }

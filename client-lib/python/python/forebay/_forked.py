@@ -1,0 +1,39 @@
+"""What a forked child finds in the batches of its parent, whose memory is not mapped there."""
+
+import os
+from typing import Any, NoReturn
+
+from . import _forebay
+from ._exceptions import Error
+
+# What NumPy and Python ask of an element.
+_USES = (
+    "abs add and array bool bytes call complex contains divmod enter eq float floordiv format ge getitem gt hash index "
+    "int invert iter le len lshift lt matmul mod mul ne neg next or pos pow reduce_ex repr round rshift setitem str sub "
+    "truediv xor"
+).split()
+_REFLECTED = "add and divmod floordiv lshift matmul mod mul or pow rshift sub truediv xor".split()
+
+
+class Unmapped:
+    """Stands for each element of an array over memory of the parent process. Every use raises an error."""
+
+    __slots__ = ()
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise Error(
+            "this batch belongs to the process that this one was forked from, and its memory is not mapped here; pass "
+            "copies (`array.copy()`) to forked processes, start them with `spawn`, or attach a loader in the child"
+        )
+
+    __getattr__ = _refuse
+
+
+for _name in (*_USES, *(f"r{_use}" for _use in _REFLECTED)):
+    setattr(Unmapped, f"__{_name}__", Unmapped._refuse)
+
+
+def watch_forks() -> None:
+    """From now on the arrays of this process's batches are replaced in each child that Python forks."""
+    element: Any = Unmapped()
+    os.register_at_fork(after_in_child=lambda: _forebay.replace_arrays(element))
