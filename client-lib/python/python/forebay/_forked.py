@@ -7,12 +7,17 @@ from . import _forebay
 from ._exceptions import Error
 
 # What NumPy and Python ask of an element.
+# fmt: off
+_REFLECTED = (
+    "add", "and", "divmod", "floordiv", "lshift", "matmul", "mod", "mul", "or", "pow", "rshift", "sub",
+    "truediv", "xor",
+)
 _USES = (
-    "abs add and array bool bytes call complex contains divmod enter eq float floordiv format ge getitem gt hash index "
-    "int invert iter le len lshift lt matmul mod mul ne neg next or pos pow reduce_ex repr round rshift setitem str sub "
-    "truediv xor"
-).split()
-_REFLECTED = "add and divmod floordiv lshift matmul mod mul or pow rshift sub truediv xor".split()
+    *_REFLECTED, *(f"r{use}" for use in _REFLECTED), "abs", "array", "bool", "bytes", "call", "complex", "contains",
+    "enter", "eq", "float", "format", "ge", "getitem", "gt", "hash", "index", "int", "invert", "iter", "le", "len",
+    "lt", "ne", "neg", "next", "pos", "reduce_ex", "repr", "round", "setitem", "str",
+)
+# fmt: on
 
 
 class Unmapped:
@@ -29,8 +34,8 @@ class Unmapped:
     __getattr__ = _refuse
 
 
-for _name in (*_USES, *(f"r{_use}" for _use in _REFLECTED)):
-    setattr(Unmapped, f"__{_name}__", Unmapped._refuse)
+for _use in _USES:
+    setattr(Unmapped, f"__{_use}__", Unmapped._refuse)
 
 
 def watch_forks() -> None:

@@ -43,8 +43,8 @@ class Loader:
     more. A field of up to 64 KiB in a full batch, such as labels, is a copy and holds no batch.
 
     A forked child can use neither the loader nor its batches, whose memory is not mapped there: a call raises
-    :class:`Error`, and so does the use of a batch's array. Views of an array that were made before the fork, and tensors
-    over its memory, end the child (SIGSEGV). Pass copies to a forked process, or attach a new loader there.
+    :class:`Error`, and so does the use of a batch's array. Views of an array that were made before the fork, and
+    tensors over its memory, end the child (SIGSEGV). Pass copies to a forked process, or attach a new loader there.
 
     Args:
         target: a configuration file (``.toml``), a dict of its keys (``{"batch.size": 64, ...}`` or dicts within the
