@@ -169,6 +169,9 @@ fn an_outage_that_lasts_longer_than_the_clients_time_out_counts_as_progress() {
     assert_eq!(taken, expected);
 }
 
+/// Reads under way at once by default.
+const LANES: usize = 16;
+
 #[test]
 fn reads_that_hang_are_waited_for() {
     let place = Place::new("dataset.read_timeout = \"200ms\"");
@@ -178,11 +181,19 @@ fn reads_that_hang_are_waited_for() {
     place.fail(0);
     let outage = until_away(&mut loader, &mut taken);
     assert!(outage["sentence"].as_str().unwrap().contains("0.2 s"), "{outage}");
-    // Many more reads than may hang without slowing down others have been given up by then.
+    // All threads hang by then, those that replaced others too.
     std::thread::sleep(Duration::from_secs(3));
+    let daemon = loader.private_process().unwrap();
+    let threads = || {
+        let tasks = std::fs::read_dir(format!("/proc/{daemon}/task")).unwrap().flatten();
+        let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+        names.filter(|name| name.trim_end() == "forebay-fetch").count()
+    };
+    assert!((LANES + 1..=8 * LANES).contains(&threads()), "{} threads", threads());
     place.mend();
     taken.extend(take_epoch(&mut loader));
     assert_eq!(taken, expected);
+    wait_until("the threads are as many as before", || threads() == LANES);
 }
 
 #[test]

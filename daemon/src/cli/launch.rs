@@ -219,7 +219,7 @@ fn serve_metrics(engine: &SharedEngine, listener: MetricsListener) -> std::io::R
 /// What a daemon opens for itself and a few clients; far more than a start takes.
 const MIN_OPEN_FILES: u64 = 64;
 
-/// The runtime of a daemon: one thread for all control, and blocking threads for storage.
+/// The runtime of a daemon: one thread for all control.
 pub(super) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     // Checked first: later failures for lack of descriptors have other messages, or panic (tokio's signals).
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
@@ -230,9 +230,6 @@ pub(super) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     }
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(512)
-        .thread_keep_alive(Duration::from_secs(60))
-        .thread_name("forebay-fetch")
         .build()
         .context("cannot start the runtime")
 }

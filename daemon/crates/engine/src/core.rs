@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use forebay_protocol::frames::{DaemonFrame, Fault, FaultKind};
 use forebay_protocol::ids::Position;
@@ -21,12 +21,13 @@ use tokio::sync::Notify;
 
 pub use self::attach::{ReattachState, SessionMemory};
 pub use self::start::run_on_wake;
+use super::fetch_threads::FetchThreads;
 use super::gate::ByteGate;
 use super::pool::Pool;
 #[cfg(test)]
 use super::pool::Shared;
 use super::quarantine::Quarantine;
-use super::reading::{AbandonedCount, Reading};
+use super::reading::Reading;
 use super::retry_queue::RetryQueue;
 use super::session::{Session, SessionEnd};
 use super::stall::StallWatch;
@@ -58,17 +59,14 @@ pub struct Engine {
     /// Whether ticks are on, and what turns them on.
     ticks: bool,
     ticks_wanted: Rc<Notify>,
-    pub(crate) abandoned_reads: AbandonedCount,
+    /// By stream.
+    fetch_threads: Vec<FetchThreads>,
     /// By stream and lane: the rows being read.
     readings: Vec<Vec<Option<Arc<Reading>>>>,
     /// By stream: rows whose reads failed.
     retries: Vec<RetryQueue>,
     /// Rows wait for their next try.
     retries_wanted: Rc<Notify>,
-    /// When a read was last begun although many hang.
-    tried_beside_hung_at: Option<Instant>,
-    /// Of the threads that hang, those that did when the storage last answered: they may never return.
-    hung_at_answer: usize,
     stalls: RefCell<StallWatch>,
     /// Where metrics are served over HTTP.
     pub metrics_address: Option<SocketAddr>,
@@ -239,6 +237,12 @@ impl Engine {
         let now = self.clock.now();
         let next = self.stalls.borrow().next_trainer_check(&self.sessions, now)?;
         Some(next.saturating_duration_since(now))
+    }
+
+    /// The threads that hang in reads that were given up.
+    #[cfg(test)]
+    pub(crate) fn hung_threads(&self) -> usize {
+        self.fetch_threads.iter().map(|threads| threads.hung().get()).sum()
     }
 
     /// The samples whose reads are in a call to the storage.

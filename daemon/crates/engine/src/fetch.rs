@@ -27,7 +27,8 @@ enum ReadFailure {
     Panic,
 }
 
-/// Reads all rows of a reading; stops where the engine thread has abandoned it. `lane`: the stream and the lane.
+/// Reads all rows of a reading; stops where the engine thread has abandoned it. `lane`: the stream and the lane. Nothing is
+/// open any more when it returns.
 pub(super) fn fetch_rows(
     reading: &Reading,
     gate: &Arc<ByteGate>,

@@ -26,6 +26,7 @@
 mod core;
 mod cpu;
 mod fetch;
+mod fetch_threads;
 mod gate;
 mod identity;
 mod memory;

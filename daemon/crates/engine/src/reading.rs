@@ -3,7 +3,7 @@
 //! A thread in a read of a storage that does not answer cannot be ended. So nothing that others wait for is its own:
 //! its rows, its bytes' permit and its session lie here, behind a mutex that is never held while it blocks. When a read
 //! is overdue the engine thread abandons the [`Reading`] and takes the rows back; whenever the thread returns, it finds
-//! that out and ends. Abandoned threads are counted: while many hang, few others are started (`core/lane.rs`).
+//! that out and ends. Abandoned threads are counted until they are back ([`fetch_threads`](super::fetch_threads)).
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,7 +19,7 @@ use super::stream::Stream;
 use super::units::{Claim, Standing, Wanted};
 use super::work::{FetchJob, SessionWork};
 
-/// Threads that hang in reads that were given up.
+/// Threads of a stream that hang in reads that were given up.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct AbandonedCount(Arc<AtomicUsize>);
 
@@ -28,6 +28,11 @@ impl AbandonedCount {
     pub(crate) fn get(&self) -> usize {
         // Relaxed, here and below: a count, nothing is ordered by it.
         self.0.load(Ordering::Relaxed)
+    }
+
+    /// A thread has returned from such a read, and has closed what it had open.
+    pub(super) fn thread_is_back(&self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -126,14 +131,15 @@ impl Reading {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state, unless the engine thread has given it up. The thread that hears so is no longer among the abandoned.
+    /// The state, unless the engine thread has given it up.
     fn own(&self) -> Result<MutexGuard<'_, State>, Abandoned> {
         let state = self.state();
-        if state.is_abandoned {
-            self.abandoned_threads.0.fetch_sub(1, Ordering::Relaxed);
-            return Err(Abandoned);
-        }
-        Ok(state)
+        if state.is_abandoned { Err(Abandoned) } else { Ok(state) }
+    }
+
+    /// Whether it was given up.
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.state().is_abandoned
     }
 
     /// The row to read now, or nothing when all are done.
@@ -217,14 +223,21 @@ impl Reading {
         let Doing::Call(_, since) = state.doing else {
             return None;
         };
-        if self.clock.elapsed(since) < limit {
-            return None;
-        }
+        (self.clock.elapsed(since) >= limit).then(|| self.abandon(&mut state))
+    }
+
+    /// Gives up the call that it is in.
+    #[cfg(test)]
+    pub(super) fn abandon_now(&self) {
+        self.abandon(&mut self.state());
+    }
+
+    fn abandon(&self, state: &mut State) -> VecDeque<FetchJob> {
         state.is_abandoned = true;
         state.give_up_row();
         state.promise = None;
         self.abandoned_threads.0.fetch_add(1, Ordering::Relaxed);
-        Some(std::mem::take(&mut state.jobs))
+        std::mem::take(&mut state.jobs)
     }
 
     /// What the first row is doing. Engine thread.
@@ -333,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_finds_out_that_it_was_given_up_and_is_counted_until_then() {
+    fn a_thread_finds_out_that_it_was_given_up_and_is_counted_until_it_is_back() {
         let (reading, count, clock) = reading();
         let outcome = reading.call("reading", || {
             clock.advance(LIMIT - Duration::from_nanos(1));
@@ -342,7 +355,9 @@ mod tests {
             assert!(reading.abandon_overdue(LIMIT).is_some());
             assert_eq!(count.get(), 1);
         });
-        assert!(outcome.is_err());
+        assert!(outcome.is_err() && reading.is_abandoned());
+        assert_eq!(count.get(), 1, "it may hang again while it closes what it has open");
+        count.thread_is_back();
         assert_eq!(count.get(), 0);
     }
 }

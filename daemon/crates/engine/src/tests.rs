@@ -67,10 +67,15 @@ fn open_stream_with(
 
 /// A stream over good samples through one stage, with other keys and a clock.
 fn stream_with(folder: &Path, keys: &[&str], clock: Clock) -> Arc<Stream> {
+    stream_called("stream", folder, keys, clock)
+}
+
+fn stream_called(name: &str, folder: &Path, keys: &[&str], clock: Clock) -> Arc<Stream> {
     write_samples(&folder.join("data"), false);
     let text = "[dataset]\nformat = \"npy\"\npath = \"data\"\nindex = \"index\"\n[order]\nshuffle = false\n\
                 [batch]\nsize = 8\n[ring]\nslots = 3\n[[stage]]\nname = \"work\"\noperations = []\n";
-    let config = read_config(folder, text, keys);
+    let mut config = read_config(folder, text, keys);
+    name.clone_into(&mut config.name);
     Arc::new(Stream::open(config, 3, OpenOptions::default(), clock).unwrap())
 }
 
@@ -172,19 +177,18 @@ impl Client {
 
     /// As the last rank of a world: what [`check`](Self::check) expects of a batch is then the same.
     fn attach_as(engine: &SharedEngine, bad_samples: bool, rank: u32, world_size: u32) -> Self {
-        let request = Attach {
-            stream: None,
-            rank,
-            world_size,
-            position: Position::default(),
-            substitutes: 0,
-        };
+        let position = Position::default();
+        let request = Attach { stream: None, rank, world_size, position, substitutes: 0 };
+        Self::attach_with(engine, bad_samples, &request)
+    }
+
+    fn attach_with(engine: &SharedEngine, bad_samples: bool, request: &Attach) -> Self {
         let (connection, peer) = Connection::pair().unwrap();
         let (outbox, frames) = mpsc::channel(64);
         let (number, terms) = engine
             .borrow_mut()
             .attach(
-                &request,
+                request,
                 SessionMemory::Sealed,
                 RestartPolicy::Never,
                 Rc::new(connection),

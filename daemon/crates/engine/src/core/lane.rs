@@ -1,12 +1,10 @@
 //! A fetch lane: the engine thread's side of one read at a time.
 //!
-//! A lane takes a few rows from the most urgent session, in (batch, row) order, and has a blocking thread of the runtime
-//! read them ([`fetch_rows`]): more rows at a time while reads are quick. It starts when the byte budget has room. A call
-//! that outlasts `dataset.read_timeout` is abandoned together with its thread ([`crate::reading`]); its row is read again
-//! like one whose read failed ([`crate::retry_queue`]). Rows that are due for that come before others.
-//!
-//! Threads that hang cannot be ended. Once [`HUNG_PER_LANE`] of them for each lane hang, a read is begun only when one has
-//! returned or `dataset.read_timeout` has passed: that slows the reads down, and finds out when the storage is back.
+//! A lane takes a few rows from the most urgent session, in (batch, row) order, and has a fetch thread read them
+//! ([`crate::fetch`]): more rows at a time while reads are quick. It starts when the byte budget has room. A call that
+//! outlasts `dataset.read_timeout` is abandoned together with its thread ([`crate::reading`]); its row is read again like
+//! one whose read failed ([`crate::retry_queue`]). Rows that are due for that come before others. How many threads may
+//! hang before reads become fewer is in [`crate::fetch_threads`].
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -14,24 +12,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Engine, SharedEngine};
-use crate::fetch::fetch_rows;
 use crate::gate::Promise;
 use crate::reading::Reading;
 use crate::retry_queue::PutOff;
 use crate::work::FetchJob;
 use forebay_source::storage::StorageError;
 
-/// Rows for one task of a blocking thread: amortises starting the task, about 10 µs.
+/// Rows for one task of a fetch thread: amortises starting the task, about 10 µs.
 const CHUNK_ROWS: usize = 4;
 /// The same while reads are quick, as from the page cache: each task disturbs the work threads.
 const QUICK_CHUNK_ROWS: usize = 16;
 /// The mean time of a quick read.
 const QUICK: Duration = Duration::from_micros(250);
 
-/// Threads that may hang in reads at once without slowing down others, for each lane.
-const HUNG_PER_LANE: usize = 4;
-/// Threads that may hang at all without slowing reads down. The pool that they are of has 512 (`max_blocking_threads`).
-const MAX_HUNG: usize = 256;
 /// How often a lane looks whether it may read although many hang.
 const HUNG_LOOK_PERIOD: Duration = Duration::from_millis(100);
 
@@ -62,14 +55,14 @@ pub(super) async fn run_lane(engine: SharedEngine, stream: usize, lane: usize) {
         let jobs: VecDeque<FetchJob> = engine.borrow_mut().take_fetch_jobs(stream, rows).into();
         let mut left = Some((jobs, promise));
         while let Some((mut jobs, promise)) = left.filter(|(jobs, _)| !jobs.is_empty()) {
-            while !jobs.is_empty() && !engine.borrow_mut().may_read(limit) {
+            while !jobs.is_empty() && !engine.borrow_mut().may_read(stream, limit) {
                 tokio::time::sleep(HUNG_LOOK_PERIOD).await;
                 engine.borrow().fail_overdue(&mut jobs);
             }
             let count = u32::try_from(jobs.len()).unwrap_or(u32::MAX);
             left = match read_watched(&engine, (stream, lane), jobs, promise, limit).await {
                 Read::All { took } => {
-                    engine.borrow_mut().note_answer();
+                    engine.borrow_mut().fetch_threads[stream].note_answer();
                     rows = if took < QUICK * count { QUICK_CHUNK_ROWS } else { CHUNK_ROWS };
                     None
                 }
@@ -94,7 +87,7 @@ enum Read {
     Hung(VecDeque<FetchJob>),
 }
 
-/// Reads rows on a blocking thread.
+/// Reads rows on a fetch thread.
 async fn read_watched(
     engine: &SharedEngine,
     (stream, lane): (usize, usize),
@@ -102,40 +95,34 @@ async fn read_watched(
     promise: Option<Promise>,
     limit: Duration,
 ) -> Read {
-    let (gate, shared, reading) = {
+    let (mut read, watched) = {
         let mut engine = engine.borrow_mut();
-        let reading = Arc::new(Reading::new(
-            jobs,
-            promise,
-            engine.abandoned_reads.clone(),
-            engine.clock.clone(),
-        ));
+        let hung = engine.fetch_threads[stream].hung().clone();
+        let reading = Arc::new(Reading::new(jobs, promise, hung, engine.clock.clone()));
         engine.readings[stream][lane] = Some(Arc::clone(&reading));
-        (Arc::clone(&engine.gate), Arc::clone(&engine.pool.shared), reading)
+        (engine.fetch_threads[stream].submit(Arc::clone(&reading), lane), reading)
     };
-    let watched = Arc::clone(&reading);
-    let mut read = tokio::task::spawn_blocking(move || {
-        fetch_rows(&reading, &gate, &shared, (stream, lane));
-    });
     let check_period = (limit / CHECKS_PER_TIMEOUT).min(MAX_CHECK_PERIOD);
-    loop {
+    let outcome = loop {
         match tokio::time::timeout(check_period, &mut read).await {
-            Ok(Ok(())) => return Read::All { took: watched.took() },
+            Ok(Ok(true)) => break Read::All { took: watched.took() },
             // A panic in a read fails its row only; this one was in code that hands rows on.
-            Ok(Err(_)) => {
+            Ok(_) => {
                 tracing::error!("a fetch thread panicked; all sessions end");
                 engine
                     .borrow_mut()
                     .end_all("a fetch thread panicked: this is a bug in forebay; please report it");
-                return Read::Ended;
+                break Read::Ended;
             }
             Err(_) => {
                 if let Some(hung) = watched.abandon_overdue(limit) {
-                    return Read::Hung(hung);
+                    break Read::Hung(hung);
                 }
             }
         }
-    }
+    };
+    engine.borrow_mut().fetch_threads[stream].end();
+    outcome
 }
 
 /// Puts off the first row, which hung; gives the others.
@@ -146,7 +133,7 @@ fn after_hanging(
     limit: Duration,
 ) -> VecDeque<FetchJob> {
     if let Some(job) = jobs.pop_front() {
-        let abandoned = engine.borrow().abandoned_reads.get();
+        let abandoned = engine.borrow().fetch_threads[stream].hung().get();
         let path = job.session.stream.sample_path(job.id);
         let error = StorageError::TimedOut { path, limit, abandoned };
         engine.borrow_mut().put_off(PutOff { stream, job, error });
@@ -155,27 +142,10 @@ fn after_hanging(
 }
 
 impl Engine {
-    /// The storage has answered: what still hangs slows nothing down any more.
-    fn note_answer(&mut self) {
-        self.hung_at_answer = self.abandoned_reads.get();
-    }
-
-    /// Whether a read may begin: not many hang, or none was begun beside them for as long as a read may take.
-    fn may_read(&mut self, limit: Duration) -> bool {
-        let lanes: usize = self.readings.iter().map(Vec::len).sum();
-        let hung = self.abandoned_reads.get();
-        self.hung_at_answer = self.hung_at_answer.min(hung);
-        let limit_of_hung = (HUNG_PER_LANE * lanes).min(MAX_HUNG);
-        if hung - self.hung_at_answer < limit_of_hung && hung < MAX_HUNG {
-            return true;
-        }
+    /// Whether a lane of a stream may begin a read.
+    fn may_read(&mut self, stream: usize, limit: Duration) -> bool {
         let now = self.clock.now();
-        let begun = self.tried_beside_hung_at;
-        if begun.is_some_and(|begun| now.saturating_duration_since(begun) < limit) {
-            return false;
-        }
-        self.tried_beside_hung_at = Some(now);
-        true
+        self.fetch_threads[stream].may_read(now, limit)
     }
 
     /// Whether there are rows for a lane of a stream.

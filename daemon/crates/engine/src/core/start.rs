@@ -12,9 +12,10 @@ use tokio::sync::Notify;
 use super::lane::run_lane;
 use super::retrying::run_retries;
 use super::{Engine, SharedEngine};
+use crate::fetch::fetch_rows;
+use crate::fetch_threads::{FetchThreads, Run};
 use crate::gate::ByteGate;
 use crate::pool::{Pool, PoolOptions};
-use crate::reading::AbandonedCount;
 use crate::retry_queue::RetryQueue;
 use crate::stream::Stream;
 use crate::tick::{self, Tick};
@@ -42,6 +43,15 @@ impl Engine {
         let keeps_units = units.iter().any(Option::is_some);
         let tick = Tick::new(streams.len(), pool.granted_cores, pool.limit_cores, clock.now());
         let retries = streams.iter().map(|_| RetryQueue::default()).collect();
+        let gate = Arc::new(ByteGate::new(fetch_bytes, Arc::clone(&waker), keeps_units));
+        let pool = Pool::start(pool, Arc::clone(&waker), clock.clone())?;
+        let fetch_threads = lanes.iter().enumerate().map(|(stream, lanes)| {
+            let (gate, shared) = (Arc::clone(&gate), Arc::clone(&pool.shared));
+            let run: Run =
+                Arc::new(move |reading, lane| fetch_rows(reading, &gate, &shared, (stream, lane)));
+            FetchThreads::start(*lanes as usize, run)
+        });
+        let fetch_threads = fetch_threads.collect::<io::Result<_>>()?;
         let engine = Rc::new(RefCell::new(Self {
             fetch_notify: streams.iter().map(|_| Rc::new(Notify::new())).collect(),
             streams,
@@ -49,17 +59,15 @@ impl Engine {
             ending: Vec::new(),
             next_session: 1,
             units,
-            gate: Arc::new(ByteGate::new(fetch_bytes, Arc::clone(&waker), keeps_units)),
-            pool: Pool::start(pool, Arc::clone(&waker), clock.clone())?,
+            gate,
+            pool,
             waker,
             tick,
             ticks: false,
             ticks_wanted: Rc::default(),
-            abandoned_reads: AbandonedCount::default(),
+            fetch_threads,
             retries,
             retries_wanted: Rc::default(),
-            tried_beside_hung_at: None,
-            hung_at_answer: 0,
             readings: lanes.iter().map(|lanes| vec![None; *lanes as usize]).collect(),
             stalls: RefCell::default(),
             metrics_address: None,

@@ -80,7 +80,7 @@ fn a_read_that_never_returns_is_given_up_and_made_again_until_the_outage_has_las
         for part in ["011.npy", "0.05 s", "dataset.read_timeout", "dataset.outage_timeout"] {
             assert!(fault.message.contains(part), "{}", fault.message);
         }
-        assert!(engine.borrow().abandoned_reads.get() > 1, "it was tried again");
+        assert!(engine.borrow().hung_threads() > 1, "it was tried again");
         assert_eq!(engine.borrow().gate.in_use(), 0, "what was given up holds no bytes");
         assert_eq!(engine.borrow().report().streams[0].outage, None, "nobody waits any more");
         engine.borrow_mut().detach(client.number, &SessionEnd::ClientLeft);
@@ -92,8 +92,41 @@ fn a_read_that_never_returns_is_given_up_and_made_again_until_the_outage_has_las
             client.check(&batch);
             client.give_back(&batch);
         }
-        while engine.borrow().abandoned_reads.get() > 0 {
+        while engine.borrow().hung_threads() > 0 {
             pause().await;
+        }
+    });
+}
+
+#[test]
+fn a_stream_whose_storage_hangs_slows_no_other_stream_down() {
+    on_engine_thread(|| async {
+        let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let keys = ["dataset.read_timeout=50ms", "stage.fetch.concurrency=2"];
+        let clock = Clock::manual();
+        let dead = stream_called("dead", folders[0].path(), &keys, clock.clone());
+        let other = stream_called("other", folders[1].path(), &keys, clock.clone());
+        let samples: Vec<u64> = (0..SAMPLES).collect();
+        let _stalled: Vec<_> = samples
+            .iter()
+            .map(|sample| StalledFile::new(file(folders[0].path(), *sample)))
+            .collect();
+        let engine = Engine::start(vec![dead, other], pool(), 1 << 20, clock).unwrap();
+        let shared = Rc::clone(&engine);
+        tokio::task::spawn_local(async move { run_on_wake(shared).await });
+        let _waits = Client::attach(&engine, false);
+        // Its threads hang, and those that replace them.
+        while engine.borrow().hung_threads() < 7 {
+            let_reads_time_out(&engine, &samples).await;
+            pause().await;
+        }
+        let (stream, position) = (Some("other".to_owned()), Position::default());
+        let request = Attach { stream, rank: 0, world_size: 1, position, substitutes: 0 };
+        let mut client = Client::attach_with(&engine, false, &request);
+        for _ in 0..SAMPLES / 8 {
+            let batch = client.next().await;
+            client.check(&batch);
+            client.give_back(&batch);
         }
     });
 }
@@ -111,7 +144,7 @@ fn a_storage_that_answers_late_costs_time_and_no_sample() {
         let mut client = Client::attach(&engine, false);
         for batch in 0..SAMPLES / 8 {
             while let Some(one) = stalled.pop() {
-                while engine.borrow().abandoned_reads.get() == 0 {
+                while engine.borrow().hung_threads() == 0 {
                     let_reads_time_out(&engine, &hung).await;
                     pause().await;
                 }

@@ -123,7 +123,7 @@ fn rows_that_wait_for_a_read_that_hangs_are_read_when_it_is_given_up() {
         let stalled = StalledFile::new(folder.path().join("data/labels"));
         let mut client = Client::attach(&engine, false);
         // All lanes hang in reads of labels, or have nothing to do but wait for those.
-        while engine.borrow().abandoned_reads.get() == 0 {
+        while engine.borrow().hung_threads() == 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
             engine.borrow().clock.advance(Duration::from_millis(50));
         }
