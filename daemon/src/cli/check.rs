@@ -181,12 +181,13 @@ fn describe(
     line(
         "memory",
         format!(
-            "{} of {}: ring {} ({} slots of {}), fetch {}, scratch {}",
+            "{} of {}: ring {} ({} slots of {}), rows {}, fetch {}, scratch {}",
             format_bytes(plan.total_bytes()),
             format_bytes(plan.ceiling_bytes),
             format_bytes(plan.ring_bytes),
             config.ring.slots,
             format_bytes(stream.layout().slot_bytes()),
+            format_bytes(plan.rows_bytes),
             format_bytes(plan.fetch_bytes),
             format_bytes(plan.scratch_bytes)
         ),

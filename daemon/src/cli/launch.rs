@@ -88,17 +88,12 @@ impl Launch {
                 previous_index,
                 patience: Some(&*patience),
             };
-            let stream =
-                Stream::open(config, share.threads, options, Clock::system()).map_err(|error| {
-                    Fault {
-                        kind: if error.is_outage() {
-                            FaultKind::Storage
-                        } else {
-                            FaultKind::Config
-                        },
-                        message: error.to_string(),
-                    }
+            let mut stream = Stream::open(config, share.threads, options, Clock::system())
+                .map_err(|error| Fault {
+                    kind: if error.is_outage() { FaultKind::Storage } else { FaultKind::Config },
+                    message: error.to_string(),
                 })?;
+            stream.choose_defaults(local.count);
             let threads = stream.thread_count();
             let plan = MemoryPlan::of(&stream, threads);
             if matches!(rings, Rings::New) {

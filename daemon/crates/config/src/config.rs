@@ -164,6 +164,11 @@ impl Config {
         located.location.clone()
     }
 
+    /// Whether a key is given, by a file, a preset or an override.
+    pub fn is_given(&self, path: &[&str]) -> bool {
+        path.iter().try_fold(&self.tree, |located, key| located.get(key)).is_some()
+    }
+
     /// The configuration as TOML in which every key has its value; keys whose default is absence are left out.
     /// Reading it gives the same configuration.
     pub fn resolved_toml(&self) -> String {

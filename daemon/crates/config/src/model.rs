@@ -119,12 +119,12 @@ keys! {
 keys! {
     /// The batches in shared memory.
     pub struct RingConfig = "ring", check check_ring {
-        /// batches in shared memory, for each session
+        /// batches in shared memory, for each session; by default fewer where the machine's memory is small
         pub slots: Slots, "batches", default(8);
         /// of these the user may keep at once
         pub hold: HeldSlots, "batches", default(0, "slots − 2");
         /// ceiling for the rings of all sessions, reads under way and scratch together
-        pub memory: SomeBytes, "bytes", default(2 * GIBIBYTE);
+        pub memory: SomeBytes, "bytes", absent("2 GiB, or what the plan and the machine's memory make of it");
     }
 }
 

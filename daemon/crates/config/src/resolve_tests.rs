@@ -85,7 +85,7 @@ fn overrides_reach_every_key() {
     .unwrap();
     assert_eq!(config.batch.size.get(), 128);
     assert_eq!(config.batch.last, Last::Short);
-    assert_eq!(config.ring.memory, 4 << 30);
+    assert_eq!(config.ring.memory, Some(4 << 30));
     assert_eq!(config.order.epochs, Some(3));
     assert_eq!(config.fetch.concurrency.get(), 2);
     let operations = &config.stages[0].operations;

@@ -8,6 +8,7 @@ use forebay_protocol::ids::SampleId;
 use forebay_protocol::layout::{LayoutError, SlotLayout};
 use forebay_protocol::tensor::{DType, Extent, TensorSpec};
 
+use super::memory::USUAL_MEMORY_BYTES;
 use super::quarantine::Quarantine;
 use super::stage_cost::StageCost;
 use super::work_parking::StageGate;
@@ -212,6 +213,11 @@ impl Stream {
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// `ring.memory`, given or chosen.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.config.ring.memory.unwrap_or(USUAL_MEMORY_BYTES)
     }
 
     /// The tensors of a batch, `index` and `valid` included.

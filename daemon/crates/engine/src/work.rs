@@ -23,6 +23,15 @@ use forebay_source::storage::Retries;
 /// No batch is open in the slot.
 const CLOSED: u64 = u64::MAX;
 
+/// What is kept of each row of a ring beside its data: the cell and what it has on the heap, its bits, and its place in
+/// the queue of rows to fetch.
+pub(crate) fn row_bytes(stream: &Stream) -> u64 {
+    let is_ragged = |tensor: &TensorSpec| matches!(tensor.extent, Extent::Ragged { .. });
+    let ragged = if stream.tensors().iter().any(is_ragged) { stream.tensors().len() } else { 0 };
+    let lists = ragged * size_of::<u64>();
+    (size_of::<Mutex<RowCell>>() + lists + size_of::<FetchJob>() + 1) as u64
+}
+
 /// Why a row has no data.
 #[derive(Debug, Clone)]
 pub enum RowFailure {

@@ -82,13 +82,14 @@ impl Engine {
             return refuse(FaultKind::Memory, message);
         }
         let plan = MemoryPlan::of(&stream, self.pool.options.threads);
-        let rings: u64 = of_stream().map(|session| session.ring.memory.bytes).sum();
-        let needed = rings + plan.total_bytes();
+        let rings: u64 =
+            of_stream().map(|session| session.ring.memory.bytes + plan.rows_bytes).sum();
+        let needed = rings.saturating_add(plan.total_bytes());
         if needed > plan.ceiling_bytes {
             let message = format!(
                 "a new ring of {} plus existing rings ({}), fetch buffers ({}) and scratch memory ({}) needs {}, but \
                  ring.memory is {}; raise it, or lower ring.slots or batch.size",
-                format_bytes(plan.ring_bytes),
+                format_bytes(plan.session_bytes()),
                 format_bytes(rings),
                 format_bytes(plan.fetch_bytes),
                 format_bytes(plan.scratch_bytes),

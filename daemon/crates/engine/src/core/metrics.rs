@@ -148,7 +148,7 @@ impl Engine {
             outage_timeout_seconds: stream.config.dataset.outage_timeout.as_secs_f64(),
             name: stream.name().to_owned(),
             batch_size: stream.config.batch.size.get(),
-            memory_budget_bytes: stream.config.ring.memory,
+            memory_budget_bytes: stream.memory_bytes(),
             stages,
             batch_operations,
             quarantine,
