@@ -85,8 +85,8 @@ mod tests {
         assert_eq!(chosen(&[], 64, 8, 1), (8, 8, 2048), "as on most machines");
         let (slots, threads, mebibytes) = chosen(&[], 1024, 256, 1);
         assert!((slots, threads) == (8, 256) && mebibytes > 4500, "many cores: {mebibytes}");
-        let (slots, threads, mebibytes) = chosen(&[], 64, 224, 8);
-        assert!(slots == 8 && threads < 224 && mebibytes <= 6144, "{threads}, {mebibytes}");
+        let (slots, threads, mebibytes) = chosen(&[], 32, 224, 8);
+        assert!(slots == 8 && threads < 224 && mebibytes <= 3072, "{threads}, {mebibytes}");
         let (slots, threads, mebibytes) = chosen(&[], 3, 64, 8);
         assert!(
             (3..8).contains(&slots) && threads == 1 && mebibytes <= 288,
