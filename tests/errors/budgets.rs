@@ -63,14 +63,21 @@ fn what_all_streams_and_ranks_need_together_is_held_against_the_machine() {
 fn an_attach_beyond_ring_memory_is_refused_and_nobody_else_suffers() {
     let dir = TestDir::new();
     data::sparse_stack(&dir.path("data"), 2_000_000);
-    let keys = "ring.memory = \"80MiB\"\nring.slots = 8";
-    let text = data::stack_config(&dir.path("data"), keys)
-        .replace("batch.size = 4", "batch.size = 200000");
-    let config = dir.config("train.toml", &text);
+    let config_with = |memory_bytes: u64| {
+        let keys = format!("ring.memory = {memory_bytes}\nring.slots = 8");
+        let text = data::stack_config(&dir.path("data"), &keys)
+            .replace("batch.size = 4", "batch.size = 200000");
+        dir.config("train.toml", &text)
+    };
+    let config = config_with(4 << 30);
+    let mut check = dir.forebay(&["check", "--json"]);
+    let plan = program::run(check.arg(&config)).json();
+    let planned_bytes = plan["streams"][0]["memory_bytes"].as_u64().unwrap();
+    let config = config_with(planned_bytes + 1);
     let daemon = Daemon::serve(&dir, &config);
     let mut first = daemon.loader(0, 2).attach().unwrap();
     let refused = daemon.loader(1, 2).attach().unwrap_err().to_string();
-    for part in ["a new ring of", "ring.memory is 80 MiB", "lower ring.slots or batch.size"] {
+    for part in ["a new ring of", "but ring.memory is", "lower ring.slots or batch.size"] {
         assert!(refused.contains(part), "{part} in {refused}");
     }
     drop(first.next_batch());

@@ -6,7 +6,6 @@ mod machine;
 use super::session::ring_bytes;
 use super::stream::Stream;
 use super::work::row_bytes;
-pub(crate) use defaults::USUAL_MEMORY_BYTES;
 use forebay_config::CpuPolicy;
 use forebay_observe::format_bytes;
 use machine::{Grant, Machine};

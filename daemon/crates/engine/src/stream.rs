@@ -8,7 +8,6 @@ use forebay_protocol::ids::SampleId;
 use forebay_protocol::layout::{LayoutError, SlotLayout};
 use forebay_protocol::tensor::{DType, Extent, TensorSpec};
 
-use super::memory::USUAL_MEMORY_BYTES;
 use super::quarantine::Quarantine;
 use super::stage_cost::StageCost;
 use super::work_parking::StageGate;
@@ -22,6 +21,9 @@ use forebay_source::dataset::{
 };
 use forebay_source::location::{ByteRange, Location};
 use forebay_source::storage::{self, Outages, Storage, StorageError};
+
+/// What `ring.memory` is where the machine has it and the plan needs no more.
+pub(crate) const USUAL_MEMORY_BYTES: u64 = 2 << 30;
 
 /// Why a stream cannot be opened.
 #[derive(Debug, thiserror::Error)]

@@ -6,10 +6,8 @@
 
 use super::machine::Machine;
 use super::{MemoryPlan, SCRATCH_BYTES_PER_THREAD};
-use crate::stream::Stream;
+use crate::stream::{Stream, USUAL_MEMORY_BYTES};
 
-/// What `ring.memory` is where the machine has it and the plan needs no more.
-pub(crate) const USUAL_MEMORY_BYTES: u64 = 2 << 30;
 /// The fewest slots that a ring may have.
 const MIN_SLOTS: u16 = 3;
 
