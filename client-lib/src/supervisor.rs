@@ -31,6 +31,7 @@
 
 mod log;
 mod private;
+mod reserve;
 mod served;
 mod start;
 
@@ -124,6 +125,10 @@ impl Shared {
         true
     }
 
+    fn is_live(&self) -> bool {
+        matches!(self.lock().lifecycle, Lifecycle::Live)
+    }
+
     fn is_closed(&self) -> bool {
         matches!(self.lock().lifecycle, Lifecycle::Closed)
     }
@@ -209,6 +214,8 @@ impl Supervisor {
             // It died meanwhile, and the thread is at work.
             _ => std::mem::replace(&mut state.lifecycle, Lifecycle::Restarting),
         });
+        // The thread takes its reserve.
+        let _ = self.shared.waker.ring();
     }
 
     /// Ends supervision: the loader's session has failed for good.

@@ -11,6 +11,7 @@ use forebay_protocol::socket::Connection;
 use rustix::process::Signal;
 
 use super::log::LogRelay;
+use super::reserve::Reserve;
 use super::start::start;
 use super::{Lifecycle, Shared, Supervisor, drain_wakeups, spawn, wait_for_any};
 use crate::error::Error;
@@ -47,7 +48,8 @@ impl Supervisor {
         let (connection, daemon) = start(&launch.program, order, &[])?;
         // Relaxed: a process id.
         shared.process.store(daemon.process_id(), Ordering::Relaxed);
-        let thread = Thread { shared: Arc::clone(&shared), wakeups, launch };
+        let reserve = Reserve::default();
+        let thread = Thread { shared: Arc::clone(&shared), wakeups, launch, reserve };
         spawn("forebay-monitor", move || {
             let shared = Arc::clone(&thread.shared);
             thread.run(daemon);
@@ -102,10 +104,11 @@ struct Thread {
     shared: Arc<Shared>,
     wakeups: Connection,
     launch: LaunchSpec,
+    reserve: Reserve,
 }
 
 impl Thread {
-    fn run(self, first: PrivateDaemon) {
+    fn run(mut self, first: PrivateDaemon) {
         let mut daemon = first;
         let mut budget = RestartBudget::new(self.launch.budget);
         loop {
@@ -124,6 +127,7 @@ impl Thread {
                 if !self.back_off(delay) {
                     return;
                 }
+                self.reserve.release();
                 match self.restart(&how) {
                     Ok(Some((connection, daemon))) => {
                         // Relaxed: a process id, and a count.
@@ -144,7 +148,7 @@ impl Thread {
 
     /// Waits for the daemon's exit; `None`: the loader is dropped, or the deadline has passed.
     fn watch(
-        &self,
+        &mut self,
         daemon: &mut PrivateDaemon,
         log: &mut LogRelay,
         end: Option<Instant>,
@@ -157,6 +161,9 @@ impl Thread {
             }
             if end.is_none() && self.shared.is_closed() {
                 return None;
+            }
+            if self.shared.is_live() {
+                self.reserve.fill();
             }
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
@@ -243,7 +250,7 @@ impl Thread {
     }
 
     /// Reaps the daemon, which exits by itself when the connection closes; signals are the last resort.
-    fn reap(&self, mut daemon: PrivateDaemon, mut log: LogRelay) {
+    fn reap(&mut self, mut daemon: PrivateDaemon, mut log: LogRelay) {
         for signal in [Signal::TERM, Signal::KILL] {
             if self.watch(&mut daemon, &mut log, Some(Instant::now() + EXIT_TIMEOUT)).is_some() {
                 return;

@@ -14,6 +14,7 @@ use forebay_protocol::socket::Connection;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt};
 
+use super::reserve::Reserve;
 use super::start::greet;
 use super::{Lifecycle, Shared, Supervisor, drain_wakeups, spawn, wait_for_any};
 use crate::error::Error;
@@ -29,7 +30,8 @@ impl Supervisor {
     /// change.
     pub(crate) fn served(socket: PathBuf, connection: &Arc<Connection>) -> Result<Self, Error> {
         let (shared, wakeups) = Self::new_shared()?;
-        let thread = Thread { shared: Arc::clone(&shared), wakeups, socket };
+        let reserve = Reserve::default();
+        let thread = Thread { shared: Arc::clone(&shared), wakeups, socket, reserve };
         let connection = Arc::clone(connection);
         spawn("forebay-monitor", move || thread.run(connection))?;
         Ok(Self { shared, own_process: std::process::id(), is_private: false })
@@ -40,6 +42,7 @@ struct Thread {
     shared: Arc<Shared>,
     wakeups: Connection,
     socket: PathBuf,
+    reserve: Reserve,
 }
 
 /// Why a connection is not used any more.
@@ -52,7 +55,7 @@ enum Gone {
 }
 
 impl Thread {
-    fn run(self, first: Arc<Connection>) {
+    fn run(mut self, first: Arc<Connection>) {
         let mut connection = first;
         let mut refusals = 0;
         loop {
@@ -79,6 +82,7 @@ impl Thread {
                     }
                 }
             }
+            self.reserve.release();
             let Some(next) = self.connect() else { return };
             connection = Arc::clone(&next);
             if refusals == 0 {
@@ -93,11 +97,12 @@ impl Thread {
     }
 
     /// Waits until the connection ends or the loader abandons it. False: the loader is dropped.
-    fn watch(&self, connection: &Connection, daemon: Option<&OwnedFd>) -> bool {
+    fn watch(&mut self, connection: &Connection, daemon: Option<&OwnedFd>) -> bool {
         loop {
             match self.shared.lock().lifecycle {
                 Lifecycle::Closed | Lifecycle::Lost => return false,
                 Lifecycle::Restarting => return true,
+                Lifecycle::Live => self.reserve.fill(),
                 _ => {}
             }
             // No event is requested: POLLHUP is always reported, and the loader reads the frames.

@@ -23,7 +23,7 @@ mod stalling;
 use std::path::PathBuf;
 
 pub use descriptor::DirectFile;
-pub use error::{RetryClass, StorageError};
+pub use error::{Absence, RetryClass, StorageError};
 pub use local::LocalFiles;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]

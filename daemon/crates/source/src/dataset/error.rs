@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use rustix::io::Errno;
 
-use crate::storage::{RetryClass, StorageError};
+use crate::storage::{Absence, RetryClass, StorageError};
 
 /// Why a dataset could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -204,10 +204,10 @@ impl DatasetError {
         };
         let error = match self {
             Self::Storage(error) => error.clone(),
-            Self::Missing { path } => away(path, "is not there"),
+            Self::Missing { path } => away(path, Absence::Root),
             Self::EmptyRoot(lack) => match &**lack {
                 Self::NoClassFolders { path, .. } | Self::NoSamples { path, .. } => {
-                    away(path, "is empty")
+                    away(path, Absence::EmptyRoot)
                 }
                 _ => return None,
             },

@@ -8,10 +8,12 @@
 //! than everything else here together. A file that was changed in place is noticed when it is read, if at all.
 
 pub mod cache;
+mod changes;
 pub mod classes;
 pub mod generated;
 pub mod hidden;
 pub mod index;
+mod index_bytes;
 pub mod layout;
 pub mod names;
 pub mod scan;
@@ -23,9 +25,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use forebay_protocol::mapped_file::map_file_read_only;
-
-use self::cache::IndexPlace;
+use self::cache::{IndexPlace, Turn};
 use self::hidden::VisibleEntries;
 use self::index::{FolderIndex, IndexBytes};
 use self::layout::IndexOrigin;
@@ -157,10 +157,10 @@ fn open_previous(
     format: FolderFormat,
     started: Instant,
 ) -> Result<Option<(FolderIndex, IndexReport)>, DatasetError> {
-    let Ok(mapped) = file.try_clone().and_then(map_file_read_only) else {
+    let Ok(bytes) = file.try_clone().and_then(index_bytes::take_in) else {
         return Ok(None);
     };
-    let Ok(index) = FolderIndex::open(IndexBytes::Mapped(mapped), format.extensions) else {
+    let Ok(index) = FolderIndex::open(bytes, format.extensions) else {
         return Ok(None);
     };
     if index.header().identity != digest_identity(root, format) {
@@ -232,6 +232,15 @@ fn digest_options(selection: &Selection, keys: &FolderKeys, format: FolderFormat
     *hasher.finalize().as_bytes()
 }
 
+/// The index that was saved.
+enum Saved {
+    /// No directory has changed since.
+    True(FolderIndex),
+    /// Of another state of the folders.
+    Old(FolderIndex),
+    Nothing,
+}
+
 /// One opening of one folder.
 struct Task<'a> {
     source: &'a dyn Directories,
@@ -250,20 +259,34 @@ impl Task<'_> {
         &self,
         progress: ProgressCallback<'_>,
     ) -> Result<(FolderIndex, IndexReport), DatasetError> {
-        if let Some(index) = self.load_if_true()? {
-            return Ok((index, IndexReport { reused: true, ..IndexReport::default() }));
-        }
+        let reused = |index| (index, IndexReport { reused: true, ..IndexReport::default() });
+        let before = match self.load()? {
+            Saved::True(index) => return Ok(reused(index)),
+            Saved::Old(index) => Some(index),
+            Saved::Nothing => None,
+        };
         let mut report = IndexReport::default();
         let make = || self.place.make_folder();
-        let lock = match self.opening.call("making the folder of", &self.place.path, make) {
-            Ok(()) => self.place.lock(progress)?,
-            Err(error) => Err(error),
+        let made = self.opening.call("making the folder of", &self.place.path, make);
+        let lock = loop {
+            let turn = match &made {
+                Ok(()) => self.place.take_turn(progress)?,
+                Err(error) => Err(std::io::Error::new(error.kind(), error.to_string())),
+            };
+            let may_be_saved = match &turn {
+                Ok(Turn::Own(lock)) => lock.waited,
+                Ok(Turn::Saved) => true,
+                Err(_) => false,
+            };
+            if may_be_saved && let Saved::True(index) = self.load()? {
+                return Ok(reused(index));
+            }
+            match turn {
+                Ok(Turn::Own(lock)) => break Ok(lock),
+                Ok(Turn::Saved) => {}
+                Err(error) => break Err(error),
+            }
         };
-        if lock.as_ref().is_ok_and(|lock| lock.waited)
-            && let Some(index) = self.load_if_true()?
-        {
-            return Ok((index, IndexReport { reused: true, ..IndexReport::default() }));
-        }
         let bytes =
             self.scan(progress, &mut report).map_err(|error| self.tell_empty_root(error))?;
         let saved = match &lock {
@@ -288,13 +311,17 @@ impl Task<'_> {
                 source: std::io::Error::other(format!("it is not what was written ({fault:?})")),
             }
         })?;
+        report.warnings.extend(before.and_then(|before| changes::gone(&before, &index)));
         Ok((index, report))
     }
 
-    fn load_if_true(&self) -> Result<Option<FolderIndex>, DatasetError> {
+    fn load(&self) -> Result<Saved, DatasetError> {
         let load = || self.place.load(&self.identity, &self.options, self.format.extensions);
-        let index = self.opening.call("reading the index", &self.place.path, load)?;
-        Ok(index.filter(|index| cache::is_up_to_date(index, self.source)))
+        Ok(match self.opening.call("reading the index", &self.place.path, load)? {
+            Some(index) if cache::is_up_to_date(&index, self.source) => Saved::True(index),
+            Some(index) => Saved::Old(index),
+            None => Saved::Nothing,
+        })
     }
 
     /// A root without any entry may be one that is to be mounted: a start that may wait tells it from one without samples.

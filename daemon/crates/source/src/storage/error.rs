@@ -20,6 +20,29 @@ pub enum RetryClass {
     Outage,
 }
 
+/// How a folder above a file is missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Absence {
+    /// The dataset's root is not there.
+    Root,
+    /// The root has no entries, as where nothing is mounted.
+    EmptyRoot,
+    /// A folder below the root is not there.
+    Folder,
+    /// A link leads to nothing, perhaps into another file system.
+    LinkTarget,
+}
+
+impl std::fmt::Display for Absence {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(match self {
+            Self::Root | Self::Folder => "is not there",
+            Self::EmptyRoot => "is empty",
+            Self::LinkTarget => "links to a folder that is not there",
+        })
+    }
+}
+
 /// Why a file's bytes could not be read. Every kind names the file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StorageError {
@@ -38,8 +61,8 @@ pub enum StorageError {
         path: PathBuf,
         /// The topmost folder that is not as it should be.
         missing: PathBuf,
-        /// What is wrong with it, as in `is not there`.
-        what: &'static str,
+        /// What is wrong with it.
+        what: Absence,
     },
     /// The file's length changed between opening and the end of reading.
     #[error(

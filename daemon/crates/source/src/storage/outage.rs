@@ -204,9 +204,10 @@ pub(super) fn in_words(time: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::storage::Absence;
 
     fn away() -> StorageError {
-        StorageError::Away { path: "/d/c/f".into(), missing: "/d/c".into(), what: "is not there" }
+        StorageError::Away { path: "/d/c/f".into(), missing: "/d/c".into(), what: Absence::Folder }
     }
 
     #[test]

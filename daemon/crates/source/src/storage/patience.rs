@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use forebay_observe::Clock;
 
-use super::error::{RetryClass, StorageError};
+use super::error::{Absence, RetryClass, StorageError};
 use super::listing::{Directories, DirectoryStamp, EntryKind};
 use super::outage::{Outages, Waiting};
 use super::retries::{Retries, RetryTerms};
@@ -101,6 +101,12 @@ impl Patience {
     /// Whether a root that is absent may come back though no index was saved.
     pub(crate) fn is_restart(&self) -> bool {
         self.waits == Waits::Restart
+    }
+
+    /// Whether something has been waited for in vain.
+    #[cfg(test)]
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
     }
 
     fn calls(&self) -> MutexGuard<'_, Calls> {
@@ -280,10 +286,14 @@ impl Directories for PatientStorage<'_> {
         }
     }
 
-    /// Of a directory that alone is gone nothing is waited for: then the index is out of date.
+    /// Of a directory that is gone below a root that can be reached nothing is waited for, nor of those that lay in it:
+    /// then the index is out of date.
     fn stamp(&self, directory: &[u8]) -> Result<DirectoryStamp, StorageError> {
         let path = || self.full_path(directory);
         let stamp = || match self.storage.stamp(directory) {
+            Err(StorageError::Away { path, missing, what: what @ Absence::Folder }) => {
+                Ok(Err(StorageError::Away { path, missing, what }))
+            }
             Err(error) if error.class() == RetryClass::Outage => Err(error),
             stamp => Ok(stamp),
         };

@@ -1,21 +1,24 @@
 //! Where an index is kept, who writes it, and whether it is still true.
 //!
 //! An index lies at `dataset.index`, else in the user's cache folder under a name made of the dataset's path and options.
-//! It is replaced by a rename, never changed, so daemons that have it mapped keep what they have. One daemon scans under
-//! a lock beside it; the others wait and map the result. It is true as long as no directory has changed: files are never
-//! asked. A file whose bytes change in place is met when it is read.
+//! It is replaced by a rename, never changed, so daemons that have it mapped keep what they have; on a network file system
+//! it is copied (`index_bytes`). One daemon scans under a lock beside it; the others wait, asking ever less often, and take
+//! the result. It is true as long as no directory has changed: files are never asked. A file whose bytes change in place is
+//! met when it is read.
 //! Where nothing can be kept (full disk, no permission) the index stays in memory, and a warning says so.
 
 use std::fs::{File, OpenOptions};
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use forebay_protocol::mapped_file::map_file_read_only;
+use rustix::io::Errno;
 
 use super::index::{FolderIndex, IndexBytes};
+use super::index_bytes::{own_user, take_in};
 use super::layout::LayoutFault;
 use super::names::Extensions;
 use crate::dataset::error::DatasetError;
@@ -23,8 +26,14 @@ use crate::dataset::progress::{ProgressCallback, ScanProgress};
 use crate::storage::listing::Directories;
 use forebay_host::lock_file::LockFile;
 
-/// How often a waiting daemon looks whether the scanning one is done.
-const LOCK_PERIOD: Duration = Duration::from_millis(20);
+/// How soon a waiting daemon first looks whether the scanning one is done.
+const FIRST_LOCK_PAUSE: Duration = Duration::from_millis(20);
+/// The longest time between looks: each is several requests to a file server.
+const LONGEST_LOCK_PAUSE: Duration = Duration::from_secs(5);
+/// How often progress is shown meanwhile.
+const SLICE: Duration = Duration::from_millis(50);
+/// How often a file is opened again that another host replaces while it is read.
+const STALE_TRIES: u32 = 5;
 /// A directory that changed so shortly before the scan may have changed again within the same tick of its file system's
 /// clock (2 s on the coarsest): its stamp proves nothing, and the next start scans again.
 const CLOCK_TICK_SECONDS: i64 = 2;
@@ -95,7 +104,7 @@ impl IndexPlace {
         }
     }
 
-    /// Maps the index that lies there, if it is the one wanted.
+    /// Takes in the index that lies there, if it is the one wanted.
     ///
     /// # Errors
     /// The configured path holds something else, which is not to be overwritten.
@@ -106,27 +115,8 @@ impl IndexPlace {
         extensions: Extensions,
     ) -> Result<Option<FolderIndex>, DatasetError> {
         let foreign = |what| DatasetError::ForeignIndex { path: self.path.clone(), what };
-        let Ok(file) = File::open(&self.path) else {
-            return Ok(None);
-        };
-        let Ok(status) = file.metadata() else {
-            return Ok(None);
-        };
-        if self.is_configured && !status.is_file() {
-            return Err(foreign("no regular file"));
-        }
-        // Nothing is lost when it is overwritten.
-        if status.len() == 0 {
-            return Ok(None);
-        }
-        // Another user could cut the file short under the mapping. A configured file is the configuration's word.
-        if !self.is_configured && status.uid() != own_user() {
-            return Ok(None);
-        }
-        let Ok(mapped) = map_file_read_only(file) else {
-            return Ok(None);
-        };
-        match FolderIndex::open(IndexBytes::Mapped(mapped), extensions) {
+        let Some(bytes) = self.read()? else { return Ok(None) };
+        match FolderIndex::open(bytes, extensions) {
             Err(LayoutFault::NoIndex) if self.is_configured => Err(foreign("no index of forebay")),
             Err(_) => Ok(None),
             Ok(index) if index.header().identity != *identity => {
@@ -140,7 +130,33 @@ impl IndexPlace {
         }
     }
 
-    /// Writes an index and maps it.
+    fn read(&self) -> Result<Option<IndexBytes>, DatasetError> {
+        for _ in 0..STALE_TRIES {
+            let Ok(file) = File::open(&self.path) else { return Ok(None) };
+            let Ok(status) = file.metadata() else { return Ok(None) };
+            if self.is_configured && !status.is_file() {
+                let (path, what) = (self.path.clone(), "no regular file");
+                return Err(DatasetError::ForeignIndex { path, what });
+            }
+            // Nothing is lost when it is overwritten.
+            if status.len() == 0 {
+                return Ok(None);
+            }
+            // Another user's file could hold anything. A configured file is the configuration's word.
+            if !self.is_configured && status.uid() != own_user() {
+                return Ok(None);
+            }
+            match take_in(file) {
+                Ok(bytes) => return Ok(Some(bytes)),
+                // Another host has replaced it meanwhile.
+                Err(error) if error.raw_os_error() == Some(Errno::STALE.raw_os_error()) => {}
+                Err(_) => return Ok(None),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Writes an index and takes it in.
     ///
     /// # Errors
     /// What the system says; then nothing new lies there.
@@ -154,13 +170,13 @@ impl IndexPlace {
             .open(&temporary)
             .and_then(|mut file| file.write_all(bytes))
             .and_then(|()| File::open(&temporary))
-            .and_then(map_file_read_only)
-            .and_then(|mapped| std::fs::rename(&temporary, &self.path).map(|()| mapped));
+            .and_then(take_in)
+            .and_then(|bytes| std::fs::rename(&temporary, &self.path).map(|()| bytes));
         if written.is_err() {
             // It may never have been made; the first error is the one to tell.
             let _ = std::fs::remove_file(&temporary);
         }
-        written.map(IndexBytes::Mapped)
+        written
     }
 
     /// Removes what daemons left that were killed while they saved. The lock is held: nobody else saves.
@@ -181,43 +197,65 @@ impl IndexPlace {
         }
     }
 
-    /// Takes the lock beside the index, waiting for another daemon that scans.
+    /// Takes the lock beside the index, or waits until another daemon that scans has saved one.
     ///
     /// # Errors
     /// What the system says, as where the file system has no locks; or the callback's wish to stop.
-    pub fn lock(
+    pub fn take_turn(
         &self,
         progress: ProgressCallback<'_>,
-    ) -> Result<Result<IndexLock, io::Error>, DatasetError> {
+    ) -> Result<Result<Turn, io::Error>, DatasetError> {
         let path = self.beside(".lock");
-        let mut waited = false;
-        loop {
+        let identity = || {
+            let status = std::fs::symlink_metadata(&self.path).ok()?;
+            Some((status.ino(), status.mtime(), status.mtime_nsec()))
+        };
+        let before = identity();
+        let begun = Instant::now();
+        for look in 0.. {
             match LockFile::try_take(&path) {
                 Ok(Some(lock)) => {
                     self.sweep();
-                    return Ok(Ok(IndexLock { _lock: lock, waited }));
+                    return Ok(Ok(Turn::Own(IndexLock { _lock: lock, waited: look > 0 })));
                 }
-                Ok(None) => {
-                    waited = true;
-                    let waiting =
-                        ScanProgress { waiting_for_another: true, ..ScanProgress::default() };
-                    if progress(waiting).is_break() {
-                        return Err(DatasetError::Cancelled);
-                    }
-                    std::thread::sleep(LOCK_PERIOD);
-                }
+                // Those who waited do not wait for each other.
+                Ok(None) if look > 0 && identity() != before => return Ok(Ok(Turn::Saved)),
+                Ok(None) => {}
                 Err(error) => return Ok(Err(error)),
             }
+            let until = Instant::now() + lock_pause(begun.elapsed());
+            while Instant::now() < until {
+                let waiting = ScanProgress { waiting_for_another: true, ..ScanProgress::default() };
+                if progress(waiting).is_break() {
+                    return Err(DatasetError::Cancelled);
+                }
+                std::thread::sleep(SLICE.min(until.saturating_duration_since(Instant::now())));
+            }
         }
+        Ok(Err(io::ErrorKind::TimedOut.into()))
     }
+}
+
+/// The time to the next look at the lock after having waited so long: a quarter of that, up to twice as long or half as
+/// long by chance, so that a thousand ranks neither ask at once nor wait much longer than they must.
+pub(super) fn lock_pause(waited: Duration) -> Duration {
+    let base = (waited / 4).clamp(FIRST_LOCK_PAUSE, LONGEST_LOCK_PAUSE / 2);
+    // Every map of the standard library has other keys.
+    let chance = RandomState::new().hash_one(waited) % 1024;
+    base / 2 + base * 3 / 2 * u32::try_from(chance).unwrap_or(0) / 1024
+}
+
+/// What came of waiting for the index's lock.
+#[derive(Debug)]
+pub enum Turn {
+    /// The lock.
+    Own(IndexLock),
+    /// Another daemon has saved an index, and it or a third one holds the lock.
+    Saved,
 }
 
 fn temporary_suffix() -> String {
     format!(".{}.tmp", std::process::id())
-}
-
-fn own_user() -> u32 {
-    rustix::process::getuid().as_raw()
 }
 
 /// The right to scan and to write the index, until it is dropped.

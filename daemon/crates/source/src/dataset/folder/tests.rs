@@ -7,14 +7,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use forebay_protocol::ids::SampleId;
 
-use super::cache::IndexPlace;
+use super::cache::{IndexPlace, Turn};
 use super::index::{FolderIndex, IndexBytes};
 use super::open_folder;
 use super::scan::FolderFormat;
 use crate::dataset::testing::{age_directories, config_for, make_files};
 use crate::dataset::{DatasetError, IndexReport, OpenOptions, ScanProgress, no_progress};
-use crate::storage::LocalFiles;
+use crate::storage::{LocalFiles, Patience, PatientStorage};
 use forebay_config::DatasetConfig;
+use forebay_observe::Clock;
 
 const FORMAT: FolderFormat =
     FolderFormat { name: "image-folder", extensions: &[".jpg"], flat_is_valid: false };
@@ -230,7 +231,7 @@ fn what_killed_daemons_left_of_an_index_is_removed_by_the_next_scan() {
 fn several_daemons_at_once_scan_once_and_map_the_same_index() {
     let fixture = fixture();
     let held = IndexPlace { path: fixture.index_path(), is_configured: true, private_folder: None };
-    let lock = held.lock(&no_progress).unwrap().unwrap();
+    let Turn::Own(lock) = held.take_turn(&no_progress).unwrap().unwrap() else { panic!("free") };
     let waiting = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let openers: Vec<_> = (0..4)
@@ -326,4 +327,41 @@ fn a_descriptor_that_is_no_index_is_passed_over_and_another_datasets_is_refused(
     let IndexBytes::Mapped(mapped) = index.bytes() else { panic!("it was saved") };
     let failure = fixture.open_over(mapped.file()).unwrap_err();
     assert!(matches!(failure, DatasetError::KeptIndex { .. }));
+}
+
+#[test]
+fn a_class_folder_that_is_gone_is_no_outage_and_is_told_by_name() {
+    let fixture = fixture();
+    // More than one thread checks the directories.
+    for number in 0..600 {
+        fs::create_dir_all(fixture.root.join(format!("c/{number}"))).unwrap();
+    }
+    make_files(&fixture.root, &["c/0.jpg", "c/7/0.jpg", "d/1.jpg"], b"x");
+    age_directories(&fixture.root);
+    let open = |patience: &Patience| {
+        let source = fixture.files();
+        let source = PatientStorage { storage: &source, patience };
+        let options = OpenOptions { patience: Some(patience), ..OpenOptions::default() };
+        open_folder(&fixture.config, &source, FORMAT, options).unwrap()
+    };
+    let timeout = std::time::Duration::from_secs(3);
+    let patience = Patience::at_first_start("train", timeout, Clock::system());
+    assert_eq!(open(&patience).1.samples, 7);
+    fs::remove_dir_all(fixture.root.join("c")).unwrap();
+    let (_, report) = open(&patience);
+    assert!(!patience.is_exhausted(), "it waited for a folder");
+    assert_eq!((report.samples, report.reused), (5, false));
+    let told = report.warnings.iter().find(|warning| warning.contains("gone")).unwrap();
+    assert!(told.contains("2 samples") && told.contains("`c`"), "{told}");
+}
+
+#[test]
+fn a_daemon_that_waits_for_the_index_asks_ever_less_often() {
+    let mut waited = std::time::Duration::ZERO;
+    let mut looks = 0;
+    while waited.as_secs() < 600 {
+        waited += super::cache::lock_pause(waited);
+        looks += 1;
+    }
+    assert!(looks < 600, "{looks} looks in ten minutes");
 }

@@ -15,10 +15,7 @@ use arc_swap::{ArcSwap, Guard};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 
-/// What is wrong with a folder that should be there.
-type Wrong = &'static str;
-const IS_ABSENT: Wrong = "is not there";
-const IS_EMPTY: Wrong = "is empty";
+use crate::storage::error::Absence;
 
 /// See the module's head.
 #[derive(Debug)]
@@ -59,8 +56,8 @@ impl Root {
 
     /// The topmost folder above a path that is not there, relative to the root, and what is wrong with it. `None`: the
     /// path alone leads nowhere.
-    pub(super) fn missing_above<'a>(&self, relative: &'a [u8]) -> Option<(&'a [u8], Wrong)> {
-        let Ok(root) = open(&self.path) else { return Some((b"", IS_ABSENT)) };
+    pub(super) fn missing_above<'a>(&self, relative: &'a [u8]) -> Option<(&'a [u8], Absence)> {
+        let Ok(root) = open(&self.path) else { return Some((b"", Absence::Root)) };
         let exists = |path: &[u8]| {
             rustix::fs::statat(&root, OsStr::from_bytes(path), AtFlags::empty()).is_ok()
         };
@@ -69,17 +66,23 @@ impl Root {
             let folder = &relative[..end];
             if !exists(folder) {
                 // The folder on which nothing is mounted has no entries.
-                return Some(if is_empty(&root) { (b"", IS_EMPTY) } else { (folder, IS_ABSENT) });
+                return Some(if is_empty(&root) {
+                    (b"", Absence::EmptyRoot)
+                } else if link_target(&root, folder).is_some() {
+                    (folder, Absence::LinkTarget)
+                } else {
+                    (folder, Absence::Folder)
+                });
             }
         }
         if is_empty(&root) {
-            return Some((b"", IS_EMPTY));
+            return Some((b"", Absence::EmptyRoot));
         }
         let (folder, target) = link_target(&root, relative)?;
         let above = target.parent().filter(|above| !above.as_os_str().is_empty())?;
         let above = [folder, b"/", above.as_os_str().as_bytes()].concat();
         let above = if target.is_absolute() { &above[folder.len() + 1..] } else { &above };
-        (!exists(above)).then_some((relative, "links to a folder that is not there"))
+        (!exists(above)).then_some((relative, Absence::LinkTarget))
     }
 }
 
@@ -127,6 +130,7 @@ mod tests {
             ("class/far", "../away/gone"),
             ("class/abroad", "/nonexistent/gone"),
             ("alone", "gone"),
+            ("linked", "../away"),
         ];
         for (link, target) in links {
             std::os::unix::fs::symlink(target, path.join(link)).unwrap();
@@ -136,16 +140,17 @@ mod tests {
         for present in [&b"gone"[..], b"class/gone", b"class/file", b"class/near", b"alone"] {
             assert_eq!(missing(present), None);
         }
-        assert_eq!(missing(b"away/deep/file"), Some((&b"away"[..], IS_ABSENT)));
-        assert_eq!(missing(b"class/away/file"), Some((&b"class/away"[..], IS_ABSENT)));
+        assert_eq!(missing(b"away/deep/file"), Some((&b"away"[..], Absence::Folder)));
+        assert_eq!(missing(b"class/away/file"), Some((&b"class/away"[..], Absence::Folder)));
+        assert_eq!(missing(b"linked/file"), Some((&b"linked"[..], Absence::LinkTarget)));
         for (link, _) in &links[1..3] {
-            assert!(missing(link.as_bytes()).unwrap().1.contains("links to"), "{link}");
+            assert_eq!(missing(link.as_bytes()).unwrap().1, Absence::LinkTarget, "{link}");
         }
         fs::rename(&path, folder.path().join("elsewhere")).unwrap();
-        assert_eq!(missing(b"class/file"), Some((&b""[..], IS_ABSENT)));
+        assert_eq!(missing(b"class/file"), Some((&b""[..], Absence::Root)));
         fs::create_dir(&path).unwrap();
-        assert_eq!(missing(b"class/file"), Some((&b""[..], IS_EMPTY)));
-        assert_eq!(missing(b"file"), Some((&b""[..], IS_EMPTY)));
+        assert_eq!(missing(b"class/file"), Some((&b""[..], Absence::EmptyRoot)));
+        assert_eq!(missing(b"file"), Some((&b""[..], Absence::EmptyRoot)));
     }
 
     #[test]
