@@ -3,24 +3,27 @@
 mod bench;
 mod bench_profile;
 mod check;
+mod completions;
 mod config_arguments;
 mod confine;
 mod demo;
 mod doctor;
 mod harden;
 mod index;
+mod init;
 mod launch;
 mod logging;
 mod notify;
 mod opening_watch;
 mod private;
 mod run;
+mod scan_notice;
 mod serve;
 
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 use forebay_inspect::error_text::whole_reason;
 use forebay_inspect::output::OutputClosed;
@@ -37,6 +40,8 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Look at a dataset and write a first configuration for it.
+    Init(init::InitArguments),
     /// Serve streams in the foreground until a signal.
     Serve(serve::ServeArguments),
     /// Run a command with a daemon next to it; exit with the command's status.
@@ -61,6 +66,8 @@ enum Command {
     Index(index::IndexArguments),
     /// Demonstrate Forebay on generated images.
     Demo(demo::DemoArguments),
+    /// Print a script that completes commands and options in a shell.
+    Completions(completions::CompletionsArguments),
     /// Serve the loader whose socket is the standard input. Started by the client library.
     #[command(hide = true)]
     Private,
@@ -78,6 +85,7 @@ const CLOSED_PIPE: u8 = 141;
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let outcome = match arguments.command {
+        Command::Init(arguments) => init::init(&arguments),
         Command::Serve(arguments) => serve::serve(&arguments),
         Command::Run(arguments) => run::run(&arguments),
         Command::Check(arguments) => check::check(&arguments),
@@ -90,6 +98,9 @@ pub fn main() -> ExitCode {
         Command::Top(arguments) => top::top(&arguments),
         Command::Index(arguments) => index::index(&arguments),
         Command::Demo(arguments) => demo::demo(&arguments),
+        Command::Completions(arguments) => {
+            completions::completions(&arguments, &Arguments::command())
+        }
         Command::Private => private::private(),
         Command::Guarded(arguments) => run::guarded(&arguments),
     };

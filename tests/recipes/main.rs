@@ -2,6 +2,9 @@
 
 #![forbid(unsafe_code)]
 
+mod completions;
+mod init;
+
 use std::collections::BTreeSet;
 use std::path::Path;
 

@@ -96,7 +96,7 @@ fn expectation(stream: &Stream, world_size: u32) -> String {
 }
 
 /// A tensor of batches of so many rows: type, shape and bytes, also as it is after a GPU has finished it.
-fn tensor_line(tensor: &TensorSpec, rows: u64) -> String {
+pub(super) fn tensor_line(tensor: &TensorSpec, rows: u64) -> String {
     let dense = |tensor: &TensorSpec| {
         let dims = std::iter::once(rows).chain(tensor.row_shape.iter().copied());
         let shape: Vec<String> = dims.map(|dim| dim.to_string()).collect();

@@ -1,10 +1,7 @@
 //! `forebay index`: scans a dataset once and saves what it found.
 
 use std::io::Write;
-use std::ops::ControlFlow;
 use std::process::ExitCode;
-use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
 
 use clap::Args;
 use forebay_protocol::frames::{Fault, FaultKind};
@@ -12,9 +9,10 @@ use forebay_protocol::frames::{Fault, FaultKind};
 use super::config_arguments::ConfigArguments;
 use super::logging;
 use super::opening_watch::OpeningWatch;
+use super::scan_notice::show_progress;
 use forebay_inspect::output::print_line;
 use forebay_observe::format_bytes;
-use forebay_source::dataset::{OpenOptions, ScanProgress, build_index};
+use forebay_source::dataset::{OpenOptions, build_index};
 
 /// Arguments of `forebay index`.
 #[derive(Debug, Args)]
@@ -45,22 +43,6 @@ pub(super) fn index(arguments: &IndexArguments) -> anyhow::Result<ExitCode> {
         print_line(describe(&config.name, &report))?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Shows how far a scan has come, twice a second.
-fn show_progress(name: String) -> impl Fn(ScanProgress) -> ControlFlow<()> {
-    let last = Mutex::new(Instant::now());
-    move |progress| {
-        let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
-        if last.elapsed().as_millis() >= 500 {
-            *last = Instant::now();
-            let (files, folders) = (progress.samples, progress.directories);
-            // A closed standard error does not stop the scan.
-            let _ =
-                writeln!(std::io::stderr(), "{name}: {files} files in {folders} folders so far");
-        }
-        ControlFlow::Continue(())
-    }
 }
 
 fn describe(name: &str, report: &forebay_source::dataset::IndexReport) -> String {

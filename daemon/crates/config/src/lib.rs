@@ -38,7 +38,7 @@ pub use section::{Section, nearest};
 pub use single_keys::{BadSampleBudget, Concurrency};
 pub use stages::{FetchConfig, StageConfig};
 pub use table::{Key, KeyDefault, Keys, Out, Table};
-pub use value::{Located, Value};
+pub use value::{Located, Value, toml_key};
 
 #[doc(hidden)]
 pub use serde_json::{Value as Json, json};

@@ -132,7 +132,7 @@ fn quoted(text: &str) -> String {
 }
 
 /// A key, in quotes where it needs them.
-pub(crate) fn toml_key(text: &str) -> String {
+pub fn toml_key(text: &str) -> String {
     let bare =
         !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
     if bare { text.to_owned() } else { quoted(text) }

@@ -6,6 +6,7 @@
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod conformance;
+mod draft;
 pub mod error;
 mod field;
 mod file_samples;
@@ -18,17 +19,20 @@ mod npy_header;
 mod npz;
 mod opening;
 mod progress;
+mod propose;
 mod registry;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod testing;
 
+pub use draft::Draft;
 pub use error::DatasetError;
 pub use field::{ArrayValue, Defect, DirectRead, Field, FieldKind, FieldValue};
 pub use folder::classes::ClassSummary;
 pub use folder::index::{FolderIndex, IndexBytes};
 pub use opening::{IndexReport, OpenOptions, Opened};
 pub use progress::{ProgressCallback, ScanProgress, no_progress};
+pub use propose::{Proposal, propose, recognize};
 pub use registry::{build_index, format_names, format_tables, open, resolve_keys};
 
 use forebay_protocol::ids::SampleId;

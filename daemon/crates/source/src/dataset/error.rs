@@ -28,6 +28,16 @@ pub enum DatasetError {
         /// The dataset's path.
         path: PathBuf,
     },
+    /// Nothing at a path is what a format reads.
+    #[error("{} {found}; {known}", path.display())]
+    NotRecognized {
+        /// What was looked at.
+        path: PathBuf,
+        /// What is there instead, such as `is empty`.
+        found: String,
+        /// What each format reads.
+        known: String,
+    },
     /// The dataset's path is not what the format reads.
     #[error("dataset.path {} is {found}; {format} expects {expected}", path.display())]
     WrongKind {

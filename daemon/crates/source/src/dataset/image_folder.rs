@@ -5,6 +5,7 @@
 
 use forebay_config::DatasetConfig;
 
+use super::draft::{Draft, Seen};
 use super::file_samples::{FileReader, FileSamples};
 use super::folder::scan::FolderFormat;
 use super::opening::{OpenOptions, OpenedFormat};
@@ -26,6 +27,15 @@ pub(super) fn open(
 ) -> OpenedFormat {
     let fields = vec![Field { name: "image".to_owned(), kind: FieldKind::EncodedImage }];
     FileSamples::open(config, storage, FORMAT, options, fields, ImageFile)
+}
+
+/// Training of classification: the work is the preset's.
+pub(super) fn draft(_: &Seen) -> Draft {
+    Draft {
+        head: "preset = \"imagenet-train\"  # decode, random-resized-crop 224, flip; for validation: \"imagenet-eval\"\n"
+            .to_owned(),
+        ..Draft::default()
+    }
 }
 
 #[derive(Debug)]

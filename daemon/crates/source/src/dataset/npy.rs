@@ -8,6 +8,7 @@ mod array_file;
 
 use forebay_config::DatasetConfig;
 
+use super::draft::{Draft, Seen};
 use super::file_samples::{FileReader, FileSamples, array_field, check_type};
 use super::folder::scan::FolderFormat;
 use super::npy_header::{ARRAY, ArrayHeader, read_array};
@@ -35,6 +36,11 @@ pub(super) fn open(
         let direct_read = header.direct_read(&before, header.data_bytes);
         Ok((vec![field], NpyFile { first_header: header, before, direct_read }))
     })
+}
+
+/// The arrays as they are.
+pub(super) fn draft(seen: &Seen) -> Draft {
+    Draft::of_arrays("copy", seen)
 }
 
 #[derive(Debug)]

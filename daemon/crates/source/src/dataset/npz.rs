@@ -8,6 +8,7 @@ use std::io::{Cursor, Read};
 use forebay_config::DatasetConfig;
 use zip::{CompressionMethod, ZipArchive};
 
+use super::draft::{Draft, Seen};
 use super::file_samples::{FileReader, FileSamples, array_field, check_type};
 use super::folder::scan::FolderFormat;
 use super::npy_header::{ArrayHeader, read_array};
@@ -34,6 +35,11 @@ pub(super) fn open(
         let fields = members.into_iter().map(|(name, array)| array_field(name, &array)).collect();
         Ok((fields, NpzFile { inflated_bytes }))
     })
+}
+
+/// The members as they are.
+pub(super) fn draft(seen: &Seen) -> Draft {
+    Draft::of_arrays("unpack", seen)
 }
 
 #[derive(Debug)]

@@ -1,9 +1,12 @@
 //! The formats by name, and opening one. A further format is one file and one line in `FORMATS`.
 
+use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_config::{ConfigError, DatasetConfig, Keys, Section, Table, nearest};
 
+use super::draft::{Draft, Seen};
 use super::error::DatasetError;
 use super::folder::scan::FolderFormat;
 use super::folder::{self, FolderKeys};
@@ -12,40 +15,53 @@ use super::progress::ScanProgress;
 use super::{image_folder, npy, npz};
 use crate::storage::{self, PatientStorage, RetryClass, Storage, StorageError};
 
+type DraftWriter = fn(&Seen) -> Draft;
 type Opener = fn(&DatasetConfig, &dyn Storage, OpenOptions<'_>) -> OpenedFormat;
 
-/// A format: its name, its own keys of `[dataset]`, and how a dataset of it is opened.
-struct Format {
-    name: &'static str,
-    folder: FolderFormat,
+/// A format: its name, its own keys of `[dataset]`, how a dataset of it is opened, and what a first configuration says
+/// of it.
+pub(super) struct Format {
+    pub(super) name: &'static str,
+    pub(super) folder: FolderFormat,
     keys: Table,
     resolve: fn(&mut Section) -> Result<(), ConfigError>,
     open: Opener,
+    pub(super) draft: DraftWriter,
 }
 
-const fn format<T: Keys>(format: &FolderFormat, open: Opener) -> Format {
+const fn format<T: Keys>(format: &FolderFormat, open: Opener, draft: DraftWriter) -> Format {
     Format {
         name: format.name,
         folder: *format,
         keys: T::TABLE,
         resolve: Section::resolve::<T>,
         open,
+        draft,
     }
 }
 
 static FORMATS: [Format; 3] = [
-    format::<FolderKeys>(&image_folder::FORMAT, image_folder::open),
-    format::<FolderKeys>(&npy::FORMAT, npy::open),
-    format::<FolderKeys>(&npz::FORMAT, npz::open),
+    format::<FolderKeys>(&image_folder::FORMAT, image_folder::open, image_folder::draft),
+    format::<FolderKeys>(&npy::FORMAT, npy::open, npy::draft),
+    format::<FolderKeys>(&npz::FORMAT, npz::open, npz::draft),
 ];
 
 /// Those of tests, which are no part of the reference.
 static TEST_FORMATS: &[Format] = &[
     #[cfg(any(test, feature = "testing"))]
-    format::<FolderKeys>(&super::testing::BlockFolder::FORMAT, super::testing::open_blocks),
+    format::<FolderKeys>(
+        &super::testing::BlockFolder::FORMAT,
+        super::testing::open_blocks,
+        |seen| Draft::of_arrays("copy", seen),
+    ),
 ];
 
-fn find(name: &str) -> Option<&'static Format> {
+/// Those that the reference has, in its order.
+pub(super) fn formats() -> &'static [Format] {
+    &FORMATS
+}
+
+pub(super) fn find(name: &str) -> Option<&'static Format> {
     FORMATS.iter().chain(TEST_FORMATS).find(|format| format.name == name)
 }
 
@@ -94,7 +110,10 @@ pub fn build_index(
     open_silently(config, options).map(|opened| opened.report)
 }
 
-fn open_silently(config: &DatasetConfig, options: OpenOptions<'_>) -> Result<Opened, DatasetError> {
+pub(super) fn open_silently(
+    config: &DatasetConfig,
+    options: OpenOptions<'_>,
+) -> Result<Opened, DatasetError> {
     let Some(format) = find(&config.format) else {
         return Err(DatasetError::UnknownFormat {
             given: config.format.clone(),
@@ -143,17 +162,25 @@ fn open_silently(config: &DatasetConfig, options: OpenOptions<'_>) -> Result<Ope
     }
 }
 
+/// Opens the storage that a dataset's path names.
+pub(super) fn open_storage(
+    path: &Path,
+    options: OpenOptions<'_>,
+) -> Result<Arc<dyn Storage>, DatasetError> {
+    let opened = options.call("opening", path, || storage::open(path));
+    opened.map_err(|error| match error {
+        StorageError::Vanished { .. } => DatasetError::Missing { path: path.to_owned() },
+        error => error.into(),
+    })
+}
+
 /// Opens a dataset without beginning again; single calls are made again where that can be.
 fn open_once(
     format: &Format,
     config: &DatasetConfig,
     options: OpenOptions<'_>,
 ) -> Result<Opened, DatasetError> {
-    let opened = options.call("opening", &config.path, || storage::open(&config.path));
-    let storage = opened.map_err(|error| match error {
-        StorageError::Vanished { .. } => DatasetError::Missing { path: config.path.clone() },
-        error => error.into(),
-    })?;
+    let storage = open_storage(&config.path, options)?;
     let patient =
         options.patience.map(|patience| PatientStorage { storage: storage.as_ref(), patience });
     let source: &dyn Storage = match &patient {

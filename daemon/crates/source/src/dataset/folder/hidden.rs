@@ -25,7 +25,9 @@ const MAX_NAMES: usize = 32;
 /// Names that the summary spells out.
 const MAX_SPELT_OUT: usize = 5;
 
-fn is_hidden(name: &[u8]) -> bool {
+/// Whether a name is one of those.
+#[must_use]
+pub fn is_hidden(name: &[u8]) -> bool {
     name.starts_with(b".") || SYSTEM_NAMES.contains(&name)
 }
 

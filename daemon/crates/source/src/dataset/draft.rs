@@ -1,0 +1,208 @@
+//! What a format writes into a first configuration, and the look at a few samples that tells it what to write.
+//!
+//! A format's own part is one function, `draft`, beside its line in `registry`; those of arrays share
+//! [`Draft::of_arrays`].
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use forebay_config::{DatasetConfig, toml_key};
+use forebay_protocol::ids::SampleId;
+use forebay_protocol::tensor::DType;
+
+use super::{Dataset, Field, FieldKind, FieldValue};
+use crate::location::SampleBytes;
+use crate::storage::Storage;
+
+/// Samples that are read, unless they are large.
+const MAX_READ: u64 = 64;
+/// Bytes after which no further sample is read.
+const MAX_READ_BYTES: u64 = 256 << 20;
+/// Defective samples that are remembered.
+const MAX_DEFECTS: usize = 3;
+
+/// A format's part of a configuration: TOML with comments, in whole lines.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Draft {
+    /// What stands before the first table.
+    pub head: String,
+    /// The tables behind those that every configuration has.
+    pub tables: String,
+}
+
+/// What a few samples of a dataset are.
+#[derive(Debug)]
+pub(super) struct Seen {
+    /// How many were read.
+    pub(super) samples: u64,
+    /// Whether these are all that there are.
+    pub(super) is_all: bool,
+    /// Those of arrays, in order.
+    pub(super) arrays: Vec<SeenArray>,
+    /// Of samples that cannot be used: how many, and the first ones' files and reasons.
+    pub(super) defects: (u64, Vec<(PathBuf, String)>),
+}
+
+/// One field of arrays over the samples that were read.
+#[derive(Debug)]
+pub(super) struct SeenArray {
+    name: String,
+    dtype: DType,
+    /// The first sample's shape.
+    shape: Vec<u64>,
+    /// The fewest and the most elements of the first dimension.
+    rows: (u64, u64),
+    /// A shape that differs from the first one's in more than the first dimension.
+    misfit: Option<Vec<u64>>,
+    /// The most bytes of a sample's.
+    max_bytes: u64,
+}
+
+impl SeenArray {
+    fn of(field: &Field) -> Option<Self> {
+        let FieldKind::Array { dtype, shape } = &field.kind else { return None };
+        let rows = shape.first().copied().unwrap_or(0);
+        let (name, shape) = (field.name.clone(), shape.clone());
+        Some(Self { name, dtype: *dtype, shape, rows: (rows, rows), misfit: None, max_bytes: 0 })
+    }
+
+    fn add(&mut self, shape: &[u64], bytes: usize) {
+        self.max_bytes = self.max_bytes.max(bytes as u64);
+        match (shape.split_first(), self.shape.split_first()) {
+            (Some((rows, others)), Some((_, first_others))) if others == first_others => {
+                self.rows = (self.rows.0.min(*rows), self.rows.1.max(*rows));
+            }
+            (None, None) => {}
+            _ => self.misfit = Some(shape.to_vec()),
+        }
+    }
+}
+
+impl Seen {
+    /// Reads samples that lie evenly over the dataset. A sample that cannot be read or used is a warning, never an error.
+    pub(super) fn read(
+        dataset: &dyn Dataset,
+        storage: &dyn Storage,
+        config: &DatasetConfig,
+    ) -> Self {
+        let all = dataset.sample_count();
+        let arrays = dataset.fields().iter().filter_map(SeenArray::of).collect();
+        let mut seen = Self { samples: 0, is_all: false, arrays, defects: (0, Vec::new()) };
+        let (mut locations, mut opened) = (Vec::new(), Vec::new());
+        let (mut bytes, mut ends) = (Vec::new(), Vec::new());
+        let mut read_bytes = 0;
+        let step = all.div_ceil(MAX_READ).max(1);
+        for id in (0..all).step_by(usize::try_from(step).unwrap_or(usize::MAX)).map(SampleId) {
+            locations.clear();
+            dataset.locate(id, &mut locations);
+            bytes.clear();
+            let read = storage
+                .open_all(dataset, &locations, config.limits.sample_bytes, &mut opened)
+                .and_then(|_| storage.read_all(dataset, &mut opened, &mut bytes, &mut ends))
+                .map_err(|error| error.to_string())
+                .and_then(|()| seen.add(dataset, id, SampleBytes::new(&bytes, &ends)));
+            seen.samples += 1;
+            if let Err(reason) = read {
+                seen.defects.0 += 1;
+                if seen.defects.1.len() < MAX_DEFECTS
+                    && let Some(location) = locations.first()
+                {
+                    let path = storage.full_path(&dataset.path(location.file));
+                    seen.defects.1.push((path, reason));
+                }
+            }
+            read_bytes += bytes.len() as u64;
+            if read_bytes >= MAX_READ_BYTES {
+                break;
+            }
+        }
+        seen.is_all = seen.samples == all;
+        seen
+    }
+
+    fn add(
+        &mut self,
+        dataset: &dyn Dataset,
+        id: SampleId,
+        bytes: SampleBytes<'_>,
+    ) -> Result<(), String> {
+        let mut values = Vec::with_capacity(dataset.fields().len());
+        dataset.read(id, bytes, &mut values).map_err(|defect| defect.0)?;
+        for (field, value) in dataset.fields().iter().zip(&values) {
+            let array = self.arrays.iter_mut().find(|array| array.name == field.name);
+            if let (Some(array), FieldValue::Array(value)) = (array, value) {
+                array.add(&value.shape, value.bytes.len());
+            }
+        }
+        Ok(())
+    }
+
+    /// What the user should know, a sentence each.
+    pub(super) fn warnings(&self) -> impl Iterator<Item = String> {
+        let (count, named) = &self.defects;
+        let named: Vec<_> =
+            named.iter().map(|(path, reason)| format!("{}: {reason}", path.display())).collect();
+        let defects = (*count > 0).then(|| {
+            format!(
+                "{count} of the {} samples that were read cannot be used ({}); mend or remove them, or set \
+                 errors.on_bad_sample = \"substitute\"",
+                self.samples,
+                named.join("; ")
+            )
+        });
+        let misfits = self.arrays.iter().filter_map(|array| {
+            let misfit = array.misfit.as_ref()?;
+            Some(format!(
+                "{} has the shape {:?} in the first sample and {misfit:?} in another: only the first dimension may differ; \
+                 pad the arrays, or save them as rows of one shape",
+                array.name, array.shape
+            ))
+        });
+        defects.into_iter().chain(misfits.collect::<Vec<_>>())
+    }
+}
+
+impl Draft {
+    /// Arrays as they are, through one stage without operations. A field whose samples differ in length is ragged.
+    pub(super) fn of_arrays(stage: &str, seen: &Seen) -> Self {
+        let mut tables = format!(
+            "[[stage]]\nname = \"{stage}\"\noperations = []      # operations are for images; arrays come as they are\n"
+        );
+        let mut lines = String::new();
+        for array in &seen.arrays {
+            let key = toml_key(&array.name);
+            let (fewest, most) = array.rows;
+            // Writing to a String cannot fail.
+            let _ = if fewest != most {
+                let bytes = size(if seen.is_all { array.max_bytes } else { 2 * array.max_bytes });
+                let samples =
+                    if seen.is_all { "all samples" } else { "the samples that were read" };
+                writeln!(
+                    lines,
+                    "{key} = {{ ragged = true, max_bytes = \"{bytes}\" }}  # {fewest} to {most} rows in {samples}; a longer \
+                     one is a bad sample"
+                )
+            } else if array.dtype == DType::F64 {
+                writeln!(lines, "# {key} = {{ dtype = \"float32\" }}  # float64 in the files")
+            } else {
+                Ok(())
+            };
+        }
+        if !lines.is_empty() {
+            let _ = write!(
+                tables,
+                "\n[output]             # fields that are not named keep their dtype\n{lines}"
+            );
+        }
+        Self { head: String::new(), tables }
+    }
+}
+
+/// At least so many bytes, as a power of two with its unit.
+fn size(bytes: u64) -> String {
+    match bytes.max(64).next_power_of_two() {
+        bytes if bytes >= 1 << 20 => format!("{}MiB", bytes >> 20),
+        bytes if bytes >= 1 << 10 => format!("{}KiB", bytes >> 10),
+        bytes => format!("{bytes}B"),
+    }
+}

@@ -1,0 +1,178 @@
+//! `forebay init`: what it writes passes `check` and runs, and what it says of a dataset is so.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::Stdio;
+
+use forebay_synth::ArrayContainer;
+use forebay_tests::program::Finished;
+use forebay_tests::{TestDir, data, program, signal};
+use nix::sys::signal::Signal;
+use rustix::fs::{FlockOperation, flock};
+
+fn init(dir: &TestDir, arguments: &[&str]) -> Finished {
+    program::run(dir.forebay(&["init"]).args(arguments))
+}
+
+/// What was printed, of an `init` that succeeds.
+fn success(dir: &TestDir, arguments: &[&str]) -> String {
+    let finished = init(dir, arguments);
+    assert!(finished.status.success(), "{finished:?}");
+    finished.stdout
+}
+
+fn read(dir: &TestDir, name: &str) -> String {
+    std::fs::read_to_string(dir.path(name)).unwrap()
+}
+
+#[test]
+fn what_it_writes_passes_check_and_runs_for_every_kind_of_data() {
+    let dir = TestDir::new();
+    data::images(&dir.path("my ${HOME} \"photos\""), 40, 4);
+    data::arrays(&dir.path("arrays"), ArrayContainer::NpyFiles, 40);
+    data::arrays(&dir.path("records"), ArrayContainer::NpzFiles, 40);
+    data::sentences(&dir.path("sentences"), 40);
+    data::boxes(&dir.path("boxes"), 40);
+    data::stack(&dir.path("stack"), 40);
+    for (path, keys) in [
+        ("my ${HOME} \"photos\"", "preset = \"imagenet-train\""),
+        ("arrays", "format = \"npy\""),
+        ("records", "format = \"npz\""),
+        ("sentences", "tokens = { ragged = true, max_bytes = \"64B\" }"),
+        ("boxes", "boxes = { ragged = true, max_bytes = \"64B\" }"),
+        ("stack/samples.npy", "format = \"npy\""),
+    ] {
+        let told = success(&dir, &[path, "--force"]);
+        assert!(told.contains("40 samples") && told.contains("forebay check train.toml"), "{told}");
+        let text = read(&dir, "train.toml");
+        assert!(text.contains(keys) && text.contains("size = 8 "), "{path}: {text}");
+        let plan = program::run(&mut dir.forebay(&["check", "train.toml"]));
+        assert!(plan.status.success() && plan.stderr.is_empty(), "{path}: {plan:?}");
+        let mut bench = dir.forebay(&["bench", "--json", "--batches", "2", "train.toml"]);
+        let report = program::run(bench.args(["--set", "cpu.policy=normal"])).json();
+        assert_eq!(report["samples"], 16, "{path}: {report}");
+    }
+}
+
+#[test]
+fn it_warns_of_a_wrong_root_of_hidden_files_and_of_samples_that_cannot_be_used() {
+    let dir = TestDir::new();
+    data::images(&dir.path("data/train"), 40, 4);
+    data::images(&dir.path("data/val"), 20, 4);
+    let hidden = dir.path("data/train/.ipynb_checkpoints");
+    std::fs::create_dir(&hidden).unwrap();
+    std::fs::copy(dir.path("data/train/class-000/00000000.jpg"), hidden.join("0.jpg")).unwrap();
+    std::fs::write(dir.path("data/train/class-001/00000001.jpg"), "").unwrap();
+    let told = success(&dir, &["data"]);
+    let train = dir.path("data/train").display().to_string();
+    for part in [
+        "classes: 4, class-000 to class-003, of 10 samples each",
+        "only folders that do: \"train\", \"val\"",
+        &format!("The configuration reads {train:?}"),
+        "1 .ipynb_checkpoints",
+        "1 of the 40 samples that were read cannot be used",
+        "00000001.jpg: the file is empty",
+    ] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    assert!(read(&dir, "train.toml").contains(&format!("path = {train:?}")));
+
+    data::arrays(&dir.path("arrays"), ArrayContainer::NpyFiles, 8);
+    data::stack(&dir.path("stack"), 5);
+    std::fs::rename(dir.path("stack/samples.npy"), dir.path("arrays/class-000/zz.npy")).unwrap();
+    let told = success(&dir, &["arrays", "--force"]);
+    assert!(
+        told.contains("array has the shape [2, 3] in the first sample and [5, 2, 3]"),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_configuration_that_is_there_stays_without_force_and_a_dash_prints_it_alone() {
+    let dir = TestDir::new();
+    data::images(&dir.path("photos"), 12, 3);
+    std::fs::write(dir.path("train.toml"), "mine").unwrap();
+    let refused = init(&dir, &["photos"]);
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    assert!(refused.stderr.contains("train.toml is there already; replace it with --force"));
+    assert_eq!(read(&dir, "train.toml"), "mine");
+    let printed = init(&dir, &["photos", "-o", "-"]);
+    assert!(printed.stderr.contains("12 samples"), "{printed:?}");
+    success(&dir, &["photos", "--output", "other.toml"]);
+    assert_eq!(printed.stdout, read(&dir, "other.toml"));
+    success(&dir, &["photos", "--force"]);
+    assert_eq!(printed.stdout, read(&dir, "train.toml"));
+}
+
+#[test]
+fn what_is_no_dataset_is_refused_with_what_is_there() {
+    let dir = TestDir::new();
+    data::images(&dir.path("photos"), 12, 3);
+    std::fs::create_dir_all(dir.path("empty/below")).unwrap();
+    std::fs::create_dir(dir.path("texts")).unwrap();
+    std::fs::write(dir.path("texts/a.txt"), "").unwrap();
+    std::fs::write(dir.path("texts/b.TXT"), "").unwrap();
+    std::os::unix::fs::symlink("..", dir.path("texts/loop")).unwrap();
+    std::fs::create_dir(dir.path("loop")).unwrap();
+    std::os::unix::fs::symlink(".", dir.path("loop/again")).unwrap();
+    for (path, reason) in [
+        ("empty", "empty is a folder of folders without files; image-folder reads .jpg"),
+        ("loop", "loop is a folder of folders without files"),
+        ("texts/a.txt", "a.txt is a file that no format reads (1 .txt)"),
+        ("photos/class-000", "photos/class-000 holds no class folders"),
+        ("photos/class-000/00000000.jpg", "is a file; image-folder expects a folder"),
+        ("absent", "absent does not exist"),
+        ("s3://bucket/photos", "is a URL; samples are read from mounted file systems only"),
+    ] {
+        let refused = init(&dir, &[path]);
+        assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+        assert!(refused.stderr.contains(reason), "{path}: {}", refused.stderr);
+        assert!(!dir.path("train.toml").exists(), "{path}");
+    }
+}
+
+/// A `.npy` of so many rows of so many bytes, all zero: it takes no room on disk.
+fn sparse_rows(path: &Path, rows: u64, row_bytes: u64) {
+    let header =
+        format!("{{'descr': '|u1', 'fortran_order': False, 'shape': ({rows}, {row_bytes}), }}");
+    let mut file = File::create(path).unwrap();
+    file.write_all(b"\x93NUMPY\x01\x00\x76\x00").unwrap();
+    file.write_all(format!("{header:<117}\n").as_bytes()).unwrap();
+    file.set_len(128 + rows * row_bytes).unwrap();
+}
+
+#[test]
+fn large_samples_get_a_smaller_batch_and_a_smaller_ring() {
+    let dir = TestDir::new();
+    sparse_rows(&dir.path("volumes.npy"), 64, 24 << 20);
+    success(&dir, &["volumes.npy"]);
+    let text = read(&dir, "train.toml");
+    // 16 samples would be a quarter of an epoch; eight batches of them 3 GiB, four of 8 samples 768 MiB.
+    assert!(text.contains("size = 8 ") && text.contains("slots = 4 "), "{text}");
+}
+
+#[test]
+fn a_long_look_shows_that_it_goes_on_and_an_interrupt_leaves_nothing() {
+    let dir = TestDir::new();
+    data::images(&dir.path("photos"), 12, 3);
+    success(&dir, &["photos", "-o", "first.toml"]);
+    let cache = dir.path("cache/forebay/index");
+    let index = forebay_tests::names_in(&cache).into_iter().find(|name| name.ends_with(".index"));
+    let lock = File::create(cache.join(format!("{}.lock", index.unwrap()))).unwrap();
+    flock(&lock, FlockOperation::LockExclusive).unwrap();
+    // The saved index is out of date, and somebody else makes the new one.
+    std::fs::create_dir(dir.path("photos/class-003")).unwrap();
+    // A test that runs in a shell's background ignores the signal, and its children would too.
+    let mut command = dir.command(Path::new("env"));
+    command.arg("--default-signal=INT").arg(program::forebay()).args(["init", "photos"]);
+    let mut child =
+        command.stdout(Stdio::null()).stderr(Stdio::piped()).stdin(Stdio::null()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("another process scans it; waiting for its index"), "{line}");
+    assert!(signal(child.id(), Signal::SIGINT));
+    assert_eq!(program::wait(&mut child).signal(), Some(Signal::SIGINT as i32));
+    assert!(!dir.path("train.toml").exists());
+}
