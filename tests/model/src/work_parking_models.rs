@@ -9,6 +9,8 @@ use loom::thread::{self, Thread};
 use crate::work_parking::{BitSet, Sleepers, StageGate};
 
 const GROUP: usize = 0;
+/// Between two rows' bits, so that they lie in several words with a count each.
+const SPREAD: usize = 40;
 
 /// What the daemon's pool has of all this: two stages of which each has a gate and a set of rows.
 struct Desk {
@@ -26,7 +28,7 @@ impl Desk {
     fn new(limits: [u32; 2], rows: usize) -> Arc<Self> {
         Arc::new(Self {
             gates: limits.map(StageGate::new),
-            ready: [BitSet::new(8), BitSet::new(8)],
+            ready: [BitSet::new(8 * SPREAD), BitSet::new(8 * SPREAD)],
             sleepers: Sleepers::new(2),
             threads: loom::sync::Mutex::new(Vec::new()),
             unfinished: AtomicUsize::new(rows),
@@ -41,7 +43,7 @@ impl Desk {
     /// As a fetch thread, or a work thread with a row for the next stage, does it.
     fn mark(&self, stage: usize, row: usize) {
         self.payload[row].store(stage + 1, Ordering::Relaxed);
-        self.ready[stage].add(row);
+        self.ready[stage].add(row * SPREAD);
         if self.gates[stage].has_room_for_marked(|| GROUP) {
             self.wake_one();
         }
@@ -56,7 +58,7 @@ impl Desk {
             if !self.ready[stage].any() || !self.gates[stage].enter(GROUP) {
                 continue;
             }
-            if let Some(row) = self.ready[stage].take_first() {
+            if let Some(row) = self.ready[stage].take_first().map(|bit| bit / SPREAD) {
                 assert_eq!(self.payload[row].load(Ordering::Relaxed), stage + 1, "another's row");
                 return Some((stage, row));
             }

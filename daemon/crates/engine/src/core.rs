@@ -268,6 +268,7 @@ impl Engine {
         for stream in &self.streams {
             stream.outages.tick();
         }
+        self.reap_retries();
         self.watch_waits();
     }
 

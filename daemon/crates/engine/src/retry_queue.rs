@@ -8,10 +8,11 @@
 //! ```
 //! [`PutOff`] rows come from fetch threads, through the pool's shared part; everything else is the engine thread's.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::work::FetchJob;
-use forebay_source::storage::StorageError;
+use forebay_source::storage::{Retries, StorageError};
 
 /// A row whose read failed.
 #[derive(Debug)]
@@ -22,58 +23,81 @@ pub(crate) struct PutOff {
     pub(crate) error: StorageError,
 }
 
-/// One stream's rows that wait for their next try.
+/// One stream's rows that wait for their next try. What is done for each event of the engine takes no longer the more rows
+/// wait; what looks at all of them is done at ticks.
 #[derive(Debug, Default)]
 pub(crate) struct RetryQueue {
-    jobs: Vec<FetchJob>,
+    /// By the time when they are due.
+    waiting: BTreeMap<(Instant, u64), FetchJob>,
+    /// Those that are, by batch and row.
+    due: BTreeMap<(u64, usize, u64), FetchJob>,
+    /// What tells rows apart.
+    pushed: u64,
     /// The stream's reads that had succeeded after a wait, at the last look.
     successes: u64,
 }
 
-fn due(job: &FetchJob) -> Option<Instant> {
-    Some(job.retries.as_ref()?.due())
+fn take_if<K: Copy + Ord>(
+    jobs: &mut BTreeMap<K, FetchJob>,
+    is_taken: impl Fn(&FetchJob) -> bool,
+) -> Vec<FetchJob> {
+    let keys: Vec<K> = jobs.iter().filter(|(_, job)| is_taken(job)).map(|(key, _)| *key).collect();
+    keys.into_iter().filter_map(|key| jobs.remove(&key)).collect()
 }
 
 impl RetryQueue {
-    pub(crate) fn push(&mut self, job: FetchJob) {
-        self.jobs.push(job);
+    pub(crate) fn push(&mut self, job: FetchJob, now: Instant) {
+        self.pushed += 1;
+        let due = job.retries.as_ref().map_or(now, Retries::due);
+        self.waiting.insert((due, self.pushed), job);
+    }
+
+    fn promote_until(&mut self, time: Option<Instant>) {
+        while let Some(first) = self.waiting.first_entry()
+            && time.is_none_or(|time| first.key().0 <= time)
+        {
+            let ((_, number), job) = first.remove_entry();
+            self.due.insert((job.order, job.row, number), job);
+        }
     }
 
     /// Takes rows that are due, at most `count`, those of the oldest batches first.
     pub(crate) fn take_due(&mut self, now: Instant, count: usize) -> Vec<FetchJob> {
-        let is_due = |job: &FetchJob| due(job).is_none_or(|due| due <= now);
-        if !self.jobs.iter().any(is_due) {
-            return Vec::new();
-        }
-        self.jobs.sort_by_key(|job| (!is_due(job), job.order, job.row));
-        let taken = self.jobs.iter().take_while(|job| is_due(job)).count().min(count);
-        self.jobs.drain(..taken).collect()
+        self.promote_until(Some(now));
+        std::iter::from_fn(|| self.due.pop_first()).map(|(_, job)| job).take(count).collect()
     }
 
     /// In how long a row is due; `None` without rows.
     pub(crate) fn next_due(&self, now: Instant) -> Option<Duration> {
-        let due = self.jobs.iter().map(|job| due(job).unwrap_or(now)).min()?;
-        Some(due.saturating_duration_since(now))
+        if !self.due.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        self.waiting.keys().next().map(|(due, _)| due.saturating_duration_since(now))
     }
 
     /// Makes all rows due if a read has succeeded after a wait: the storage is back, or it may be.
-    pub(crate) fn expedite(&mut self, successes: u64, now: Instant) {
+    pub(crate) fn expedite(&mut self, successes: u64) {
         if std::mem::replace(&mut self.successes, successes) != successes {
-            let retries = self.jobs.iter_mut().filter_map(|job| job.retries.as_mut());
-            retries.for_each(|retries| retries.expedite(now));
+            self.promote_until(None);
         }
     }
 
-    /// Takes rows whose time is over though no lane had room for another try; what is to be said of each.
+    fn take_if(&mut self, is_taken: impl Fn(&FetchJob) -> bool) -> Vec<FetchJob> {
+        let mut taken = take_if(&mut self.waiting, &is_taken);
+        taken.extend(take_if(&mut self.due, &is_taken));
+        taken
+    }
+
+    /// Takes rows whose time is over though no lane had room for another try; what is to be said of each. At ticks.
     pub(crate) fn take_overdue(&mut self, now: Instant) -> Vec<(FetchJob, String)> {
         let overdue =
             |job: &FetchJob| job.retries.as_ref().and_then(|retries| retries.overdue(now));
-        let taken = self.jobs.extract_if(.., |job| overdue(job).is_some());
+        let taken = self.take_if(|job| overdue(job).is_some()).into_iter();
         taken.filter_map(|job| overdue(&job).map(|sentence| (job, sentence))).collect()
     }
 
-    /// Takes rows that nobody wants any more.
+    /// Takes rows that nobody wants any more. At ticks.
     pub(crate) fn take_cancelled(&mut self) -> Vec<FetchJob> {
-        self.jobs.extract_if(.., |job| job.session.slots[job.slot].is_cancelled()).collect()
+        self.take_if(|job| job.session.slots[job.slot].is_cancelled())
     }
 }

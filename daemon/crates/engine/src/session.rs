@@ -187,7 +187,7 @@ impl Session {
                 break;
             }
         }
-        Ok(!self.batches.admissions.is_empty())
+        Ok(self.batches.has_admissions())
     }
 
     fn take_returns(&mut self) -> Result<bool, SessionEnd> {
@@ -346,7 +346,12 @@ impl Session {
 
     /// The next rows to fetch, at most `count`.
     pub(crate) fn take_admissions(&mut self, count: usize) -> Vec<FetchJob> {
-        self.batches.take_admissions(count)
+        self.batches.take_admissions(count, &self.work)
+    }
+
+    /// How many rows are to be fetched.
+    pub(crate) fn admissions_left(&self) -> usize {
+        self.batches.admissions_left()
     }
 
     /// Takes a row back to be fetched from the start.

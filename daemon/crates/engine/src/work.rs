@@ -202,6 +202,11 @@ impl SlotWork {
         last || failed
     }
 
+    /// Rows of a batch that is given up end before they were admitted. Engine only.
+    pub fn finish_rows(&self, count: u32) {
+        self.pending.fetch_sub(count, Ordering::AcqRel);
+    }
+
     /// The rows that are not finished.
     pub fn unfinished(&self) -> u32 {
         // Relaxed: a look, for the watchdog.

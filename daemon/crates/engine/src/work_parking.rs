@@ -22,34 +22,73 @@
 
 use forebay_protocol::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
+/// Words that share a count: what has none is not looked through.
+const WORDS_PER_BLOCK: usize = if cfg!(loom) { 1 } else { 64 };
+
 /// A set of small numbers that any thread adds to and takes from.
 #[derive(Debug)]
 pub(crate) struct BitSet {
     words: Box<[AtomicU64]>,
+    /// By block of words, where there are several: how many numbers are in it. Raised before a number is added and lowered
+    /// after it was taken, so it is never too low: whoever must see a number sees its count.
+    counts: Box<[AtomicU32]>,
 }
 
 impl BitSet {
     /// An empty set with room for the numbers below `bits`.
     pub(crate) fn new(bits: usize) -> Self {
-        Self { words: (0..bits.div_ceil(64)).map(|_| AtomicU64::new(0)).collect() }
+        let words = bits.div_ceil(64);
+        let blocks = if words > WORDS_PER_BLOCK { words.div_ceil(WORDS_PER_BLOCK) } else { 0 };
+        Self {
+            words: (0..words).map(|_| AtomicU64::new(0)).collect(),
+            counts: (0..blocks).map(|_| AtomicU32::new(0)).collect(),
+        }
+    }
+
+    /// The blocks that may hold numbers, each with the number of its first word.
+    fn blocks(&self) -> impl Iterator<Item = (usize, &[AtomicU64])> {
+        let blocks = self.words.chunks(WORDS_PER_BLOCK).enumerate();
+        let blocks = blocks.filter(|(block, _)| {
+            // Relaxed: whoever sees a number that was added, or has passed a fence after it, sees it counted.
+            self.counts.get(*block).is_none_or(|count| count.load(Ordering::Relaxed) > 0)
+        });
+        blocks.map(|(block, words)| (block * WORDS_PER_BLOCK, words))
+    }
+
+    fn uncount(&self, word: usize) {
+        if let Some(count) = self.counts.get(word / WORDS_PER_BLOCK) {
+            // Relaxed: the number's acquire orders it after its own addition.
+            count.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     /// Adds a number. What was done before it is seen by whoever takes it.
     pub(crate) fn add(&self, bit: usize) {
+        let word = bit / 64;
+        if let Some(count) = self.counts.get(word / WORDS_PER_BLOCK) {
+            // Relaxed: ordered before the number by its release.
+            count.fetch_add(1, Ordering::Relaxed);
+        }
         // Release: pairs with the acquire in `take_first`.
-        self.words[bit / 64].fetch_or(1 << (bit % 64), Ordering::Release);
+        let before = self.words[word].fetch_or(1 << (bit % 64), Ordering::Release);
+        if before & (1 << (bit % 64)) != 0 {
+            self.uncount(word);
+        }
     }
 
     /// Takes the least number out.
     pub(crate) fn take_first(&self) -> Option<usize> {
-        for (index, word) in self.words.iter().enumerate() {
-            let mut bits = word.load(Ordering::Relaxed);
-            while bits != 0 {
-                let bit = bits & bits.wrapping_neg();
-                // Acquire: pairs with the release in `add`.
-                bits = word.fetch_and(!bit, Ordering::Acquire);
-                if bits & bit != 0 {
-                    return Some(index * 64 + bit.trailing_zeros() as usize);
+        for (first, words) in self.blocks() {
+            for (index, word) in (first..).zip(words) {
+                let mut bits = word.load(Ordering::Relaxed);
+                while bits != 0 {
+                    let bit = bits & bits.wrapping_neg();
+                    // Acquire: pairs with the release in `add`.
+                    bits = word.fetch_and(!bit, Ordering::Acquire);
+                    if bits & bit != 0 {
+                        self.uncount(index);
+                        return Some(index * 64 + bit.trailing_zeros() as usize);
+                    }
                 }
             }
         }
@@ -60,21 +99,29 @@ impl BitSet {
     pub(crate) fn take(&self, bit: usize) -> bool {
         let mask = 1 << (bit % 64);
         // Acquire: pairs with the release in `add`.
-        self.words[bit / 64].fetch_and(!mask, Ordering::Acquire) & mask != 0
+        let was_in = self.words[bit / 64].fetch_and(!mask, Ordering::Acquire) & mask != 0;
+        if was_in {
+            self.uncount(bit / 64);
+        }
+        was_in
     }
 
     /// Whether any number is in. A look: `take_first` decides.
     pub(crate) fn any(&self) -> bool {
-        // Relaxed: callers that must not miss a number have passed a fence.
-        self.words.iter().any(|word| word.load(Ordering::Relaxed) != 0)
+        if self.counts.is_empty() {
+            return self.words.iter().any(|word| word.load(Ordering::Relaxed) != 0);
+        }
+        self.first().is_some()
     }
 
-    /// The least number that is in. A look, for the watchdog.
+    /// The least number that is in. A look: `take_first` decides.
     pub(crate) fn first(&self) -> Option<usize> {
-        self.words.iter().enumerate().find_map(|(index, word)| {
-            // Relaxed: nothing follows from it.
-            let bits = word.load(Ordering::Relaxed);
-            (bits != 0).then(|| index * 64 + bits.trailing_zeros() as usize)
+        self.blocks().find_map(|(first, words)| {
+            (first..).zip(words).find_map(|(index, word)| {
+                // Relaxed: callers that must not miss a number have passed a fence.
+                let bits = word.load(Ordering::Relaxed);
+                (bits != 0).then(|| index * 64 + bits.trailing_zeros() as usize)
+            })
         })
     }
 
@@ -83,6 +130,9 @@ impl BitSet {
         for word in &self.words {
             // Relaxed: whatever hands the set over orders this.
             word.store(0, Ordering::Relaxed);
+        }
+        for count in &self.counts {
+            count.store(0, Ordering::Relaxed);
         }
     }
 }
@@ -208,6 +258,48 @@ mod tests {
         assert!(set.any());
         set.clear();
         assert!(!set.any());
+    }
+
+    #[test]
+    fn what_is_in_a_large_set_is_found_and_counted() {
+        const BITS: usize = 3 * 64 * WORDS_PER_BLOCK + 5;
+        let set = BitSet::new(BITS);
+        let numbers = || (0..BITS).rev().step_by(997);
+        numbers().for_each(|number| set.add(number));
+        set.add(BITS - 1);
+        assert!(set.take(BITS - 1) && !set.take(BITS - 1));
+        let mut expected: Vec<usize> = numbers().skip(1).collect();
+        expected.sort_unstable();
+        assert_eq!(set.first(), expected.first().copied());
+        let taken: Vec<usize> = std::iter::from_fn(|| set.take_first()).collect();
+        assert_eq!(taken, expected);
+        assert!(!set.any() && set.counts.iter().all(|count| count.load(Ordering::Relaxed) == 0));
+        set.add(BITS - 1);
+        set.clear();
+        assert!(set.first().is_none() && set.blocks().next().is_none());
+    }
+
+    /// Four threads add, two take: nothing is lost, and no count is left over.
+    #[test]
+    fn a_large_set_that_many_threads_use_loses_nothing() {
+        const BITS: usize = 4 * 64 * WORDS_PER_BLOCK;
+        let (set, taken) = (BitSet::new(BITS), AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            for adder in 0..4 {
+                let set = &set;
+                scope.spawn(move || (adder..BITS).step_by(4).for_each(|number| set.add(number)));
+            }
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while (taken.load(Ordering::Relaxed) as usize) < BITS {
+                        if set.take_first().is_some() {
+                            taken.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                });
+            }
+        });
+        assert!(set.blocks().next().is_none());
     }
 
     #[test]

@@ -20,10 +20,23 @@ use forebay_source::storage::StorageError;
 
 /// Rows for one task of a fetch thread: amortises starting the task, about 10 µs.
 const CHUNK_ROWS: usize = 4;
-/// The same while reads are quick, as from the page cache: each task disturbs the work threads.
+/// The least while reads are quick, as from the page cache: each task disturbs the engine and the work threads.
 const QUICK_CHUNK_ROWS: usize = 16;
+/// The most, and for how long such a task may read; there are fewer rows where other lanes have none left.
+const MAX_CHUNK_ROWS: usize = 64;
+const CHUNK_TIME: Duration = Duration::from_millis(1);
 /// The mean time of a quick read.
 const QUICK: Duration = Duration::from_micros(250);
+
+/// Rows for the next task, where `count` took so long.
+fn chunk_rows(took: Duration, count: usize) -> usize {
+    let each = took / u32::try_from(count).unwrap_or(u32::MAX).max(1);
+    if each >= QUICK {
+        return CHUNK_ROWS;
+    }
+    let rows = CHUNK_TIME.as_nanos() / each.as_nanos().max(1);
+    usize::try_from(rows).unwrap_or(usize::MAX).clamp(QUICK_CHUNK_ROWS, MAX_CHUNK_ROWS)
+}
 
 /// How often a lane looks whether it may read although many hang.
 const HUNG_LOOK_PERIOD: Duration = Duration::from_millis(100);
@@ -59,11 +72,11 @@ pub(super) async fn run_lane(engine: SharedEngine, stream: usize, lane: usize) {
                 tokio::time::sleep(HUNG_LOOK_PERIOD).await;
                 engine.borrow().fail_overdue(&mut jobs);
             }
-            let count = u32::try_from(jobs.len()).unwrap_or(u32::MAX);
+            let count = jobs.len();
             left = match read_watched(&engine, (stream, lane), jobs, promise, limit).await {
                 Read::All { took } => {
                     engine.borrow_mut().fetch_threads[stream].note_answer();
-                    rows = if took < QUICK * count { QUICK_CHUNK_ROWS } else { CHUNK_ROWS };
+                    rows = chunk_rows(took, count);
                     None
                 }
                 Read::Ended => None,
@@ -165,12 +178,16 @@ impl Engine {
         if !due.is_empty() {
             return due;
         }
-        self.sessions
-            .values_mut()
+        let lanes = self.readings[stream].len();
+        let sessions = self.sessions.values_mut();
+        let next = sessions
             .filter(|session| session.stream_number == stream)
             .filter_map(|session| session.admission_urgency().map(|urgency| (urgency, session)))
-            .min_by_key(|(urgency, _)| *urgency)
-            .map(|(_, session)| session.take_admissions(count))
-            .unwrap_or_default()
+            .min_by_key(|(urgency, _)| *urgency);
+        next.map(|(_, session)| {
+            let share = session.admissions_left().div_ceil(lanes);
+            session.take_admissions(count.min(share.max(QUICK_CHUNK_ROWS)))
+        })
+        .unwrap_or_default()
     }
 }

@@ -14,15 +14,24 @@ use forebay_source::storage::{Retries, RetryClass, RetryTerms};
 const SLICE: Duration = Duration::from_millis(100);
 
 impl Engine {
-    /// Deals with rows that fetch threads have put off, and with those that nobody wants any more.
+    /// Deals with rows that fetch threads have put off.
     pub(super) fn handle_put_off(&mut self) {
         for put_off in self.pool.shared.take_put_off() {
             self.put_off(put_off);
         }
+        for (stream, queue) in self.streams.iter().zip(&mut self.retries) {
+            queue.expedite(stream.outages.successes());
+        }
+        if self.next_retry().is_some() {
+            self.retries_wanted.notify_one();
+        }
+    }
+
+    /// Ends rows that wait and that nobody wants any more, and those whose time is over. At each tick.
+    pub(super) fn reap_retries(&mut self) {
         let now = self.clock.now();
         let (mut cancelled, mut overdue) = (Vec::new(), Vec::new());
-        for (stream, queue) in self.streams.iter().zip(&mut self.retries) {
-            queue.expedite(stream.outages.successes(), now);
+        for queue in &mut self.retries {
             cancelled.extend(queue.take_cancelled());
             overdue.extend(queue.take_overdue(now));
         }
@@ -31,9 +40,6 @@ impl Engine {
         }
         for (job, sentence) in overdue {
             fail(&job, RowFailure::Storage(sentence), &self.pool.shared);
-        }
-        if self.next_retry().is_some() {
-            self.retries_wanted.notify_one();
         }
     }
 
@@ -57,7 +63,7 @@ impl Engine {
                     tracing::warn!(%error, "reading a sample failed; it is tried again for a while");
                 }
                 job.retries = Some(retries);
-                self.retries[stream].push(job);
+                self.retries[stream].push(job, self.clock.now());
                 self.retries_wanted.notify_one();
             }
             Err(sentence) => fail(&job, RowFailure::Storage(sentence), shared),

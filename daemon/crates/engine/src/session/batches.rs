@@ -1,6 +1,8 @@
 //! A session's open batches: those being filled in order, those cancelled, and the rows to fetch.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay_protocol::frames::Fault;
@@ -10,7 +12,7 @@ use forebay_protocol::sync::Ordering;
 use super::ring::Ring;
 use super::substitutes::Substituted;
 use crate::work::{FetchJob, SessionWork};
-use forebay_order::PlannedBatch;
+use forebay_order::{DrawKey, EpochOrder, PlannedBatch, PlannedRow};
 
 /// A batch that a slot is filled with.
 #[derive(Debug)]
@@ -30,6 +32,50 @@ pub(super) struct OpenBatch {
     pub(super) failed: Option<(usize, Fault)>,
 }
 
+/// An open batch whose rows are not all admitted: each is made when a fetch lane takes it, so that opening a batch takes
+/// no longer the more rows it has.
+#[derive(Debug)]
+pub(super) struct Unadmitted {
+    pub(super) order: u64,
+    pub(super) slot: usize,
+    pub(super) planned: PlannedBatch,
+    pub(super) epoch_order: Rc<EpochOrder>,
+    /// `order.seed`.
+    pub(super) seed: u64,
+    /// Below the number of rows.
+    pub(super) next_row: u32,
+}
+
+impl Unadmitted {
+    fn rows_left(&self) -> u32 {
+        self.planned.rows.len() - self.next_row
+    }
+
+    fn next(&self) -> PlannedRow {
+        self.planned.rows.row(self.next_row, &self.epoch_order)
+    }
+
+    fn admit(&mut self, work: &Arc<SessionWork>) -> FetchJob {
+        let (row, planned) = (self.next_row as usize, self.next());
+        self.next_row += 1;
+        let (id, epoch) = (planned.sample, self.planned.epoch);
+        let mut cell = work.slots[self.slot].cell(row);
+        cell.task.reset(id, DrawKey { seed: self.seed, epoch, sample: id.0 });
+        cell.valid = planned.valid;
+        cell.failure = None;
+        drop(cell);
+        FetchJob {
+            session: Arc::clone(work),
+            slot: self.slot,
+            row,
+            order: self.order,
+            id,
+            units: work.want_units(id),
+            retries: None,
+        }
+    }
+}
+
 /// See the module's head.
 #[derive(Debug, Default)]
 pub(super) struct Batches {
@@ -39,6 +85,8 @@ pub(super) struct Batches {
     cancelled: Vec<OpenBatch>,
     /// Rows to fetch, in (batch, row) order; substitutes at the front.
     pub(super) admissions: VecDeque<FetchJob>,
+    /// What comes after these, oldest first.
+    unadmitted: VecDeque<Unadmitted>,
     /// The number of the next batch to open.
     pub(super) next_order: u64,
 }
@@ -54,6 +102,10 @@ impl Batches {
         for job in self.admissions.drain(..) {
             work.slots[job.slot].cancel();
             work.slots[job.slot].finish_row(job.row, false);
+        }
+        for batch in self.unadmitted.drain(..) {
+            work.slots[batch.slot].cancel();
+            work.slots[batch.slot].finish_rows(batch.rows_left());
         }
         for batch in self.open.drain(..) {
             work.slots[usize::from(batch.slot.0)].cancel();
@@ -74,10 +126,54 @@ impl Batches {
         });
     }
 
+    /// The rows of a batch that was opened are to be fetched.
+    pub(super) fn admit_later(&mut self, mut batch: Unadmitted, work: &Arc<SessionWork>) {
+        if work.units.is_none() {
+            return self.unadmitted.push_back(batch);
+        }
+        // A block is read once for all rows that want it: those want it from now on.
+        while batch.rows_left() > 0 {
+            self.admissions.push_back(batch.admit(work));
+        }
+    }
+
+    /// Whether there are rows to fetch.
+    pub(super) fn has_admissions(&self) -> bool {
+        !self.admissions.is_empty() || !self.unadmitted.is_empty()
+    }
+
+    /// How many rows are to be fetched.
+    pub(super) fn admissions_left(&self) -> usize {
+        let left = |batch: &Unadmitted| batch.rows_left() as usize;
+        self.admissions.len() + self.unadmitted.iter().map(left).sum::<usize>()
+    }
+
     /// The next rows to fetch, at most `count`.
-    pub(super) fn take_admissions(&mut self, count: usize) -> Vec<FetchJob> {
-        let count = count.min(self.admissions.len());
-        self.admissions.drain(..count).collect()
+    pub(super) fn take_admissions(
+        &mut self,
+        count: usize,
+        work: &Arc<SessionWork>,
+    ) -> Vec<FetchJob> {
+        let ready = count.min(self.admissions.len());
+        let mut jobs: Vec<FetchJob> = self.admissions.drain(..ready).collect();
+        while jobs.len() < count
+            && let Some(batch) = self.unadmitted.front_mut()
+        {
+            jobs.push(batch.admit(work));
+            if batch.rows_left() == 0 {
+                self.unadmitted.pop_front();
+            }
+        }
+        jobs
+    }
+
+    /// The next sample to be fetched of the batch in a slot.
+    pub(super) fn next_admission(&self, slot: usize) -> Option<SampleId> {
+        let admitted = self.admissions.iter().find(|job| job.slot == slot).map(|job| job.id);
+        admitted.or_else(|| {
+            let batch = self.unadmitted.iter().find(|batch| batch.slot == slot)?;
+            Some(batch.next().sample)
+        })
     }
 
     /// Takes a row back whose unit another row was to read, and did not.
@@ -90,7 +186,8 @@ impl Batches {
 
     /// Batches between the next row to fetch and the next batch to publish.
     pub(super) fn urgency(&self, work: &SessionWork) -> Option<u64> {
-        let job = self.admissions.front()?;
-        Some(job.order.saturating_sub(work.next_to_publish.load(Ordering::Relaxed)))
+        let admitted = self.admissions.front().map(|job| job.order);
+        let order = admitted.or_else(|| Some(self.unadmitted.front()?.order))?;
+        Some(order.saturating_sub(work.next_to_publish.load(Ordering::Relaxed)))
     }
 }

@@ -1,15 +1,13 @@
 //! Opening batches while slots are free, and admitting their rows to be fetched.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_protocol::ids::{Generation, SlotIndex};
 
 use super::Session;
-use super::batches::OpenBatch;
-use crate::work::FetchJob;
-use forebay_order::{DrawKey, PlannedBatch};
+use super::batches::{OpenBatch, Unadmitted};
+use forebay_order::PlannedBatch;
 
 impl Session {
     pub(super) fn open_batches(&mut self) {
@@ -32,28 +30,17 @@ impl Session {
     ) {
         let order = self.batches.next_order;
         self.batches.next_order += 1;
-        let seed = self.stream.config.order.seed;
         let slot_number = usize::from(slot.0);
-        let slot_work = &self.work.slots[slot_number];
-        for (row, planned_row) in self.order.open(&planned).enumerate() {
-            let id = planned_row.sample;
-            let mut cell = slot_work.cell(row);
-            cell.task.reset(id, DrawKey { seed, epoch: planned.epoch, sample: id.0 });
-            cell.valid = planned_row.valid;
-            cell.failure = None;
-            drop(cell);
-            let session = Arc::clone(&self.work);
-            self.batches.admissions.push_back(FetchJob {
-                session,
-                slot: slot_number,
-                row,
-                order,
-                id,
-                units: self.work.want_units(id),
-                retries: None,
-            });
-        }
-        slot_work.open(order, planned.rows.len());
+        self.work.slots[slot_number].open(order, planned.rows.len());
+        let rows = Unadmitted {
+            order,
+            slot: slot_number,
+            planned,
+            epoch_order: self.order.open(&planned),
+            seed: self.stream.config.order.seed,
+            next_row: 0,
+        };
+        self.batches.admit_later(rows, &self.work);
         self.batches.open.push_back(OpenBatch {
             order,
             slot,

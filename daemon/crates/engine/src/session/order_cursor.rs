@@ -1,14 +1,16 @@
 //! Where a session is in its order: which batch comes next, and what was published last.
 
+use std::rc::Rc;
+
 use forebay_protocol::ids::{Position, SampleId};
 
-use forebay_order::{EpochOrder, PlannedBatch, PlannedRow, Schedule};
+use forebay_order::{EpochOrder, PlannedBatch, Schedule};
 
 /// See the module's head.
 #[derive(Debug)]
 pub(super) struct OrderCursor {
     schedule: Schedule,
-    epoch_order: EpochOrder,
+    epoch_order: Rc<EpochOrder>,
     next: Position,
     published_until: Position,
     /// The client's last seek.
@@ -18,7 +20,7 @@ pub(super) struct OrderCursor {
 impl OrderCursor {
     /// At a position that the schedule has normalised.
     pub(super) fn new(schedule: Schedule, next: Position, seek_serial: u64) -> Self {
-        let epoch_order = schedule.epoch(next.epoch);
+        let epoch_order = Rc::new(schedule.epoch(next.epoch));
         Self { schedule, epoch_order, next, published_until: next, seek_serial }
     }
 
@@ -65,22 +67,20 @@ impl OrderCursor {
         }
     }
 
-    /// The batch was opened: gives its rows.
-    pub(super) fn open<'a>(
-        &'a mut self,
-        planned: &'a PlannedBatch,
-    ) -> impl Iterator<Item = PlannedRow> + 'a {
+    /// The batch was opened: gives the order of its rows.
+    pub(super) fn open(&mut self, planned: &PlannedBatch) -> Rc<EpochOrder> {
         self.next = planned.position_after;
         if self.epoch_order.epoch() != planned.epoch {
-            self.epoch_order = self.schedule.epoch(planned.epoch);
+            self.epoch_order = Rc::new(self.schedule.epoch(planned.epoch));
         }
-        planned.rows.iter(&self.epoch_order)
+        Rc::clone(&self.epoch_order)
     }
 
     /// The sample that the order has for a row.
     pub(super) fn sample(&self, planned: &PlannedBatch, row: usize) -> Option<SampleId> {
         let order = self.schedule.epoch(planned.epoch);
-        planned.rows.iter(&order).nth(row).map(|planned| planned.sample)
+        let row = u32::try_from(row).ok().filter(|row| *row < planned.rows.len())?;
+        Some(planned.rows.row(row, &order).sample)
     }
 
     /// Batches left in the epoch after the one published last, and in a whole epoch.

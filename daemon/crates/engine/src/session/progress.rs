@@ -66,8 +66,7 @@ impl Session {
         if let Some((stage, row)) = self.work.slots[slot].ready_row() {
             return Some(WaitingRow::ForStage(stage, self.sample_in_row(row)?));
         }
-        let job = self.batches.admissions.iter().find(|job| job.slot == slot)?;
-        Some(WaitingRow::ToBeRead(job.id))
+        self.batches.next_admission(slot).map(WaitingRow::ToBeRead)
     }
 
     /// The sample of a row of the oldest batch.

@@ -141,11 +141,6 @@ impl Retries {
         })
     }
 
-    /// It is to be made again now, as where another call has succeeded.
-    pub fn expedite(&mut self, now: Instant) {
-        self.due = self.due.min(now);
-    }
-
     /// The call has succeeded.
     pub fn succeed(&self) {
         if let Some(waiting) = &self.waiting {
