@@ -209,7 +209,10 @@ fn other_loaders() -> Vec<Finding> {
         found.push(Finding::new(
             Weight::Minor,
             "other loaders",
-            format!("{} Forebay daemons run, with {threads} work threads together", sockets.len()),
+            match sockets.len() {
+                1 => format!("a Forebay daemon runs, with {threads} work threads"),
+                daemons => format!("{daemons} Forebay daemons run, with {threads} work threads together"),
+            },
             "several ranks of one job share the cores by LOCAL_WORLD_SIZE; for other jobs set cpu.cores or cpu.limit; \
              `forebay top --all` shows them",
         ));
