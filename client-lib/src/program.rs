@@ -66,6 +66,15 @@ pub(crate) fn open_pidfd(process: i32) -> Option<OwnedFd> {
     pidfd_open(Pid::from_raw(process)?, PidfdFlags::empty()).ok()
 }
 
+/// How a daemon ended.
+#[derive(Debug, Clone)]
+pub(crate) struct Exit {
+    /// In words.
+    pub(crate) how: String,
+    /// The signal that ended it.
+    pub(crate) signal: Option<u32>,
+}
+
 /// A daemon that serves only this process.
 #[derive(Debug)]
 pub(crate) struct PrivateDaemon {
@@ -111,11 +120,17 @@ impl PrivateDaemon {
     }
 
     /// How the process ended, if it has; this reaps it.
-    pub(crate) fn ended(&mut self) -> Option<String> {
+    pub(crate) fn ended(&mut self) -> Option<Exit> {
         match self.child.try_wait() {
             Ok(None) => None,
-            Ok(Some(status)) => Some(describe(status)),
-            Err(_) => Some("it ended, and another part of this program reaped it".into()),
+            Ok(Some(status)) => Some(Exit {
+                how: describe(status),
+                signal: status.signal().and_then(|signal| u32::try_from(signal).ok()),
+            }),
+            Err(_) => Some(Exit {
+                how: "it ended, and another part of this program reaped it".into(),
+                signal: None,
+            }),
         }
     }
 

@@ -19,6 +19,7 @@ mod private;
 mod run;
 mod scan_notice;
 mod serve;
+mod work_file;
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -5,7 +5,7 @@
 //!   Hello (+ pidfd)            ──►
 //!                              ◄──  Welcome | Fault
 //!   [Start]  private loader    ──►        (configuration; before any Attach)
-//!                              ◄──  [Kept] (+ plan, index)
+//!                              ◄──  [Kept] (+ plan, page of work, index)
 //!   Attach                     ──►
 //!                              ◄──  Attached (+ data, publish, return) | Fault
 //!   Seek                       ──►
@@ -85,6 +85,8 @@ pub struct Restart {
     pub local_rank: u32,
     /// How the previous daemon ended, for the log.
     pub reason: String,
+    /// The signal that ended it; `None`: it exited.
+    pub signal: Option<u32>,
 }
 
 /// The parameters of [`ClientFrame::Reattach`].
@@ -189,7 +191,8 @@ pub enum DaemonFrame {
     Fault(Fault),
     /// The daemon exits normally.
     Goodbye,
-    /// The restart state that a private loader keeps; carries the resolved plan and, for a dataset that has one, the index.
+    /// The restart state that a private loader keeps; carries the resolved plan, the page of the samples under work and, for
+    /// a dataset that has one, the index.
     Kept,
     /// Answers `Steps` and `Replay`.
     Steps(Vec<SessionSteps>),

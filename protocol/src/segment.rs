@@ -195,6 +195,16 @@ impl Segment {
         Ok(Self { descriptor, what, bytes, huge_pages: HugePages::default(), name: Some(name) })
     }
 
+    /// A segment in a file, which keeps its bytes when all processes are gone. It is not sealed: only the file's owner may
+    /// be able to shorten it.
+    ///
+    /// # Errors
+    /// When there is not enough room in the file system.
+    pub fn in_file(file: OwnedFd, what: &'static str, bytes: u64) -> Result<Self, SegmentError> {
+        allocate(&file, what, bytes)?;
+        Ok(Self { descriptor: file, what, bytes, huge_pages: HugePages::default(), name: None })
+    }
+
     /// The name in /dev/shm, if it has one.
     #[must_use]
     pub fn name(&self) -> Option<&str> {

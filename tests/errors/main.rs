@@ -7,6 +7,7 @@ mod bad_samples;
 mod broken_files;
 mod budgets;
 mod changing_files;
+mod killers;
 mod mistakes;
 mod outages;
 mod stalls;

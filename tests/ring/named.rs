@@ -72,7 +72,8 @@ fn names_go_with_their_client_and_those_of_a_killed_daemon_at_the_next_start() {
     let _ = daemon.end(Signal::SIGKILL);
     assert!(names.iter().all(|name| name.exists()), "{names:?}");
     let _next = Daemon::serve(&dir, &dir.path("train.toml"));
-    assert!(names.iter().all(|name| !name.exists()), "{names:?}");
+    // It listens before it sweeps.
+    wait_until("the names to go", || names.iter().all(|name| !name.exists()));
 }
 
 #[test]

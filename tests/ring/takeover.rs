@@ -94,7 +94,8 @@ fn lies_about_memory_and_slots_are_refused_with_a_reason_and_other_sessions_go_o
     }
     // Only a private daemon is started from a plan.
     let raw = Raw::connect(&daemon);
-    let restart = Restart { local_world_size: 1, local_rank: 0, reason: String::new() };
+    let restart =
+        Restart { local_world_size: 1, local_rank: 0, reason: String::new(), signal: None };
     raw.send(&ClientFrame::Restart(restart), &[honest[0].as_fd()]);
     assert_eq!(raw.refused().kind, FaultKind::Protocol);
     // The truth is taken: three of four slots are held, so one batch at a time is made.

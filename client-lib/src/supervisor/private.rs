@@ -15,7 +15,7 @@ use super::reserve::Reserve;
 use super::start::start;
 use super::{Lifecycle, Shared, Supervisor, drain_wakeups, spawn, wait_for_any};
 use crate::error::Error;
-use crate::program::PrivateDaemon;
+use crate::program::{Exit, PrivateDaemon};
 
 /// The delay after the first start without a batch; it doubles with each further one.
 const INITIAL_BACKOFF: Duration = Duration::from_millis(100);
@@ -113,7 +113,7 @@ impl Thread {
         let mut budget = RestartBudget::new(self.launch.budget);
         loop {
             let mut log = LogRelay::new(daemon.take_log());
-            let Some(mut how) = self.watch(&mut daemon, &mut log, None) else {
+            let Some(Exit { mut how, signal }) = self.watch(&mut daemon, &mut log, None) else {
                 return self.reap(daemon, log);
             };
             let Some(mut has_progressed) = self.on_exit(&how) else {
@@ -128,7 +128,7 @@ impl Thread {
                     return;
                 }
                 self.reserve.release();
-                match self.restart(&how) {
+                match self.restart(&how, signal) {
                     Ok(Some((connection, daemon))) => {
                         // Relaxed: a process id, and a count.
                         self.shared.process.store(daemon.process_id(), Ordering::Relaxed);
@@ -140,6 +140,7 @@ impl Thread {
                         how.push_str(" (and it had sent no plan to restart it from)");
                         return self.give_up(&how, &log);
                     }
+                    // The samples under work are still those of the daemon before: it ended as it ended.
                     Err(error) => (how, has_progressed) = (error.to_string(), false),
                 }
             };
@@ -152,12 +153,12 @@ impl Thread {
         daemon: &mut PrivateDaemon,
         log: &mut LogRelay,
         end: Option<Instant>,
-    ) -> Option<String> {
+    ) -> Option<Exit> {
         loop {
             log.forward();
-            if let Some(how) = daemon.ended() {
+            if let Some(exit) = daemon.ended() {
                 log.forward();
-                return Some(how);
+                return Some(exit);
             }
             if end.is_none() && self.shared.is_closed() {
                 return None;
@@ -216,7 +217,11 @@ impl Thread {
     }
 
     /// Starts the next daemon; `None`: the last one sent nothing to start from.
-    fn restart(&self, how: &str) -> Result<Option<(Arc<Connection>, PrivateDaemon)>, Error> {
+    fn restart(
+        &self,
+        how: &str,
+        signal: Option<u32>,
+    ) -> Result<Option<(Arc<Connection>, PrivateDaemon)>, Error> {
         let descriptors: std::io::Result<Vec<OwnedFd>> =
             self.shared.lock().restart_state.iter().map(OwnedFd::try_clone).collect();
         let descriptors = descriptors
@@ -228,6 +233,7 @@ impl Thread {
             local_world_size: self.launch.local_world_size,
             local_rank: self.launch.local_rank,
             reason: how.to_owned(),
+            signal,
         });
         let (connection, daemon) = start(&self.launch.program, &order, &descriptors)?;
         Ok(Some((Arc::new(connection), daemon)))

@@ -15,8 +15,8 @@ use super::logging;
 use super::opening_watch::{OpeningProgress, OpeningWatch};
 use forebay_config::Config;
 use forebay_engine::{
-    Engine, LocalRank, MemoryError, MemoryPlan, PoolOptions, SharedEngine, Stream, core_share,
-    plan_cpu_isolation, run_on_wake,
+    Engine, LocalRank, MemoryError, MemoryPlan, PoolOptions, SharedEngine, Stream, WorkPage,
+    core_share, plan_cpu_isolation, run_on_wake,
 };
 use forebay_inspect::http::MetricsListener;
 use forebay_observe::{Clock, IsolationItem};
@@ -143,11 +143,13 @@ impl Launch {
     }
 
     /// Gives up rights that are not needed, but for the folder of the daemon's socket, and starts the engine. Called
-    /// inside a `LocalSet`, on a thread that stays at normal priority. `metrics`: where figures are served besides.
+    /// inside a `LocalSet`, on a thread that stays at normal priority. `metrics`: where figures are served besides; `page`:
+    /// where samples under work are noted.
     pub(super) fn start(
         self,
         run_folder: Option<&Path>,
         metrics: Option<MetricsListener>,
+        page: Option<WorkPage>,
     ) -> anyhow::Result<SharedEngine> {
         let configs: Vec<&Config> = self.streams.iter().map(|stream| stream.config()).collect();
         for stream in &self.streams {
@@ -164,6 +166,9 @@ impl Launch {
         let fetch_bytes = self.plans.iter().map(|plan| plan.fetch_bytes).max().unwrap_or(0);
         let engine = Engine::start(self.streams, self.pool, fetch_bytes, Clock::system())
             .context("cannot start the engine")?;
+        if let Some(page) = page {
+            engine.borrow().note_work(page);
+        }
         if let Some(listener) = metrics {
             serve_metrics(&engine, listener)
                 .context("cannot start the thread for listen.metrics")?;

@@ -19,10 +19,10 @@ use super::logging;
 use super::opening_watch::OpeningWatch;
 use forebay_config::{Config, ConfigError, Override};
 use forebay_control::{
-    AccessRules, Host, Opened, Opening, RestartState, accept_clients, listen_for_observers,
-    serve_connection,
+    AccessRules, Host, Opened, Opening, RestartState, Resumed, accept_clients,
+    listen_for_observers, serve_connection,
 };
-use forebay_engine::{LocalRank, SharedEngine};
+use forebay_engine::{LastEnd, LocalRank, SharedEngine, WorkPage};
 use forebay_inspect::error_text::whole_reason;
 use forebay_inspect::http::MetricsListener;
 
@@ -87,6 +87,7 @@ async fn open(opening: Opening, progress: Arc<AtomicU64>) -> Result<Opened, Faul
     // On a thread of its own: one of the runtime's would read samples later, with the rights that this process gives up.
     let (sender, prepared) = tokio::sync::oneshot::channel();
     let prepare = move || {
+        let mut before = None;
         let (config, rings) = match opening {
             Opening::Start(start) => {
                 let config = read_config(&start).map_err(|error| Fault {
@@ -95,8 +96,9 @@ async fn open(opening: Opening, progress: Arc<AtomicU64>) -> Result<Opened, Faul
                 })?;
                 (config, Rings::New)
             }
-            Opening::Restart(_, kept) => {
-                let (config, index) = RestartState::open(kept)?;
+            Opening::Restart(restart, kept) => {
+                let Resumed { config, page, index } = RestartState::open(kept)?;
+                before = Some((page, restart.signal.map_or(LastEnd::Exit, LastEnd::Signal)));
                 (config, Rings::Kept(index))
             }
         };
@@ -117,20 +119,26 @@ async fn open(opening: Opening, progress: Arc<AtomicU64>) -> Result<Opened, Faul
             progress.fetch_add(1, Ordering::Relaxed);
         };
         let opening = OpeningWatch::patient();
-        Ok((Launch::prepare(configs, local, rings, &opening, on_progress)?, metrics))
+        let launch = Launch::prepare(configs, local, rings, &opening, on_progress)?;
+        let before = before.as_ref().map(|(page, end)| (page, *end));
+        let page = WorkPage::in_memory(before)
+            .map_err(|error| Fault { kind: FaultKind::Memory, message: error.to_string() })?;
+        Ok((launch, metrics, page))
     };
     std::thread::Builder::new()
         .name("forebay-start".to_owned())
         .spawn(move || drop(sender.send(prepare())))
         .map_err(|error| internal(format!("cannot start a thread: {error}")))?;
-    let (launch, metrics) = prepared.await.map_err(|error| internal(error.to_string()))??;
+    let (launch, metrics, page) = prepared.await.map_err(|error| internal(error.to_string()))??;
     let name = launch.streams.first().map_or_else(String::new, |stream| stream.name().to_owned());
-    let restart_state = launch.streams.first().map(|stream| RestartState::of(stream)).transpose();
+    let restart_state = launch.streams.first().map(|stream| RestartState::of(stream, &page));
+    let restart_state = restart_state.transpose();
     let restart_state = restart_state.unwrap_or_else(|error| {
         tracing::warn!(%error, "cannot save the plan for a restart; if this daemon dies, the loader fails with DaemonLost");
         None
     });
-    let engine = launch.start(None, metrics).map_err(|error| internal(whole_reason(&error)))?;
+    let engine =
+        launch.start(None, metrics, Some(page)).map_err(|error| internal(whole_reason(&error)))?;
     serve_observers(&name, &engine);
     Ok((engine, restart_state))
 }

@@ -23,6 +23,7 @@ use super::launch::{Launch, Rings, runtime};
 use super::logging;
 use super::opening_watch::OpeningWatch;
 use super::serve::Listening;
+use super::work_file::WorkFile;
 use forebay_control::{Host, accept_clients};
 use forebay_engine::LocalRank;
 use forebay_inspect::http::MetricsListener;
@@ -74,6 +75,9 @@ pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
     )
     .map_err(|fault| anyhow::anyhow!(fault.message))?;
     let mut place = listening.bind()?;
+    let rank = LocalRank::from_environment().rank;
+    let work = WorkFile::open(place.path.parent(), &launch.streams, rank);
+    let (work_file, page) = work.unzip();
     let program = std::env::current_exe().context("where this program lies")?;
     let mut command = Command::new(program);
     command
@@ -94,7 +98,7 @@ pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
         inherited.close();
         forward_signals(signals, Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX)));
         let rules = listening.rules;
-        let engine = launch.start(place.path.parent(), metrics)?;
+        let engine = launch.start(place.path.parent(), metrics, page)?;
         let host = Rc::new(Host::serving(Rc::clone(&engine), RestartPolicy::Never));
         if let Some((listener, waiting)) = place.take_listener() {
             tokio::task::spawn_local(async move {
@@ -113,6 +117,7 @@ pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
         }
     })?;
     runtime.shutdown_timeout(Duration::from_millis(200));
+    drop(work_file);
     drop(place);
     drop(logging);
     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));

@@ -15,6 +15,7 @@ use super::launch::{Launch, Rings, runtime};
 use super::logging;
 use super::notify::ServiceManager;
 use super::opening_watch::{OpeningProgress, OpeningWatch};
+use super::work_file::WorkFile;
 use forebay_config::Config;
 use forebay_control::{AccessRules, Host, SocketPlace, accept_clients};
 use forebay_engine::LocalRank;
@@ -62,6 +63,9 @@ pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
         Some(place) => place,
         None => listening.bind()?,
     };
+    let rank = LocalRank::from_environment().rank;
+    let work = WorkFile::open(place.path.parent(), &launch.streams, rank);
+    let (work_file, page) = work.unzip();
     let runtime = runtime()?;
     let local = tokio::task::LocalSet::new();
     local.block_on(&runtime, async {
@@ -70,7 +74,7 @@ pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
         let rules = listening.rules;
         let names: Vec<String> = launch.streams.iter().map(|stream| stream.name().to_owned()).collect();
         tracing::info!(socket = %place.path.display(), streams = names.join(","), threads = launch.threads(), "serving");
-        let engine = launch.start(place.path.parent(), metrics)?;
+        let engine = launch.start(place.path.parent(), metrics, page)?;
         let host = Rc::new(Host::serving(Rc::clone(&engine), RestartPolicy::BySupervisor));
         manager.notify_ready(&format!("serving {} at {}", names.join(", "), place.path.display()));
         if let Some((listener, waiting)) = place.take_listener() {
@@ -89,6 +93,7 @@ pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
         anyhow::Ok(())
     })?;
     runtime.shutdown_timeout(Duration::from_millis(200));
+    drop(work_file);
     drop(place);
     drop(logging);
     std::process::exit(0);

@@ -91,7 +91,12 @@ fn the_bytes_of_every_client_frame_are_pinned() {
         ClientFrame::Seek { serial: 1, position: at(2, 3), substitutes: 4 },
         ClientFrame::Stats,
         ClientFrame::Goodbye,
-        ClientFrame::Restart(Restart { local_world_size: 2, local_rank: 1, reason: "x".into() }),
+        ClientFrame::Restart(Restart {
+            local_world_size: 2,
+            local_rank: 1,
+            reason: "x".into(),
+            signal: Some(11),
+        }),
         ClientFrame::Reattach(Reattach { attach: attach(), serial: 6, leased }),
         ClientFrame::Steps,
         ClientFrame::Replay(ReplayRequest::Check { session: 1, batches: 2 }),

@@ -16,4 +16,4 @@ pub use connection::serve_connection;
 pub use host::{Host, Opened, Opening};
 pub use listen::ListenError;
 pub use listen::{SocketPlace, accept_clients, listen_for_observers};
-pub use restart_state::RestartState;
+pub use restart_state::{RestartState, Resumed};

@@ -1,8 +1,9 @@
-//! What a private daemon's client keeps for a restart: the resolved plan and the scanned index.
+//! What a private daemon's client keeps for a restart: the resolved plan, the page of the samples under work, and the
+//! scanned index.
 //!
-//! The client passes both descriptors to the next daemon, which then reads no configuration and scans no folder. Neither
-//! is trusted: the plan must be sealed memory and resolve without an error, the index sealed memory or a file of this
-//! user's with a valid checksum. Keeping is optional: where it fails, the daemon cannot be restarted and a warning says so.
+//! The client passes the descriptors to the next daemon, which then reads no configuration and scans no folder. None is
+//! trusted: the plan must be sealed memory and resolve without an error, the index sealed memory or a file of this
+//! user's with a valid checksum; the page is read once, and one that is no page is empty. Keeping is optional: where it fails, the daemon cannot be restarted and a warning says so.
 
 use std::fs::File;
 use std::io;
@@ -15,25 +16,37 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use serde_json::json;
 
 use forebay_config::Config;
-use forebay_engine::Stream;
+use forebay_engine::{Stream, WorkPage};
 use forebay_source::dataset::IndexBytes;
 
 /// The largest plan that is read back.
 const MAX_PLAN_BYTES: u64 = 16 << 20;
 
+/// What a client brings back.
+#[derive(Debug)]
+pub struct Resumed {
+    /// The plan.
+    pub config: Config,
+    /// The dead daemon's page.
+    pub page: File,
+    /// The index, where the dataset has one.
+    pub index: Option<File>,
+}
+
 /// The descriptors that go with `Kept`.
 #[derive(Debug)]
 pub struct RestartState {
     plan: OwnedFd,
+    page: OwnedFd,
     index: Option<OwnedFd>,
 }
 
 impl RestartState {
-    /// Of a stream that is open.
+    /// Of a stream that is open, whose samples under work are noted in `page`.
     ///
     /// # Errors
     /// When the machine does not grant the memory or a descriptor.
-    pub fn of(stream: &Stream) -> io::Result<Self> {
+    pub fn of(stream: &Stream, page: &WorkPage) -> io::Result<Self> {
         let config = stream.config();
         let plan = json!({
             "name": config.name, "source": config.source, "config": config.resolved_toml(),
@@ -43,25 +56,29 @@ impl RestartState {
             Some(IndexBytes::Mapped(mapped)) => Some(mapped.file().try_clone()?.into()),
             Some(IndexBytes::Owned(bytes)) => Some(seal_bytes("forebay-index", bytes)?),
         };
-        Ok(Self { plan: seal_bytes("forebay-plan", plan.to_string().as_bytes())?, index })
+        let page = page.descriptor().try_clone_to_owned()?;
+        Ok(Self { plan: seal_bytes("forebay-plan", plan.to_string().as_bytes())?, page, index })
     }
 
-    /// Plan, then index.
+    /// Plan, page, then index.
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        [Some(&self.plan), self.index.as_ref()].into_iter().flatten().map(AsFd::as_fd).collect()
+        [Some(&self.plan), Some(&self.page), self.index.as_ref()]
+            .into_iter()
+            .flatten()
+            .map(AsFd::as_fd)
+            .collect()
     }
 
-    /// The plan that a client brings back, with its index.
+    /// The plan that a client brings back, with what goes with it.
     ///
     /// # Errors
     /// A fault that says what was brought instead.
-    pub fn open(descriptors: Vec<OwnedFd>) -> Result<(Config, Option<File>), Fault> {
+    pub fn open(descriptors: Vec<OwnedFd>) -> Result<Resumed, Fault> {
         let fault = |message: String| Fault { kind: FaultKind::Protocol, message };
         let mut descriptors = descriptors.into_iter();
-        let (Some(plan), index, None) =
-            (descriptors.next(), descriptors.next(), descriptors.next())
-        else {
-            return Err(fault("Restart takes one plan and at most one index".to_owned()));
+        let mut next = || descriptors.next();
+        let (Some(plan), Some(page), index, None) = (next(), next(), next(), next()) else {
+            return Err(fault("Restart takes one plan, one page and at most one index".to_owned()));
         };
         let refused = |reason: String| fault(format!("the plan of Restart: {reason}"));
         let text = read_sealed(plan, MAX_PLAN_BYTES).map_err(|error| refused(error.to_string()))?;
@@ -81,7 +98,7 @@ impl RestartState {
                     .to_owned(),
             ));
         }
-        Ok((config, index))
+        Ok(Resumed { config, page: page.into(), index })
     }
 }
 

@@ -278,6 +278,13 @@ impl Stream {
         self.plan.has_batch_operations()
     }
 
+    /// What its samples under work are known by to the next daemon; never 0.
+    #[must_use]
+    pub fn work_key(&self) -> u64 {
+        let part = |digest: &[u8; 32]| u64::from_le_bytes(digest.as_chunks().0[0]);
+        (part(&self.dataset_fingerprint) ^ part(&self.config_fingerprint).rotate_left(17)).max(1)
+    }
+
     /// Opens the file that bad samples are listed in, if there is to be one.
     pub fn open_quarantine(&self) -> io::Result<()> {
         let Some(path) = &self.config.errors.quarantine else {

@@ -14,6 +14,7 @@ use super::meter::Meter;
 use super::pool::Shared;
 use super::stream::Stream;
 use super::work::{Claim, RowCell, RowClaim, RowFailure, SessionWork, SlotRow};
+use super::work_page::{WorkKey, WorkPage};
 use forebay_observe::recorder::{Kind, Track, What};
 use forebay_pipeline::WorkerScratch;
 
@@ -43,6 +44,8 @@ impl Worker {
                     match claim {
                         Claim::Row(claim) => self.work(&session, claim, start, start - idle_since),
                         Claim::Batch { slot } => {
+                            let _beside =
+                                self.shared.work_page.get().map(WorkPage::beside_suspects);
                             let batch = session.slots[slot].order();
                             session.slots[slot].finish(&session.stream);
                             self.shared.wake_engine();
@@ -128,7 +131,7 @@ impl Worker {
         } else {
             let place = self.shared.place(self.group, self.number);
             place.enter(session, claim, cell.task.id, self.shared.ns_of(start));
-            let failure = self.run_stage(stream, claim.stage, &mut cell).err();
+            let failure = self.run_noted(stream, claim.stage, &mut cell).err();
             self.shared.place(self.group, self.number).leave();
             let took = self.shared.clock.elapsed(start);
             match &failure {
@@ -172,15 +175,34 @@ impl Worker {
         self.shared.recorder.span(Track::Work(self.group, self.number), start, took, what);
     }
 
-    /// Runs the operations; after the last stage the row also gets its id. A panic in a decoder ends the row, not the
-    /// thread: it becomes the stream's fault with the sample's name.
-    fn run_stage(
+    /// Runs a stage with the sample noted as under work, where it may be worked on.
+    fn run_noted(
         &mut self,
         stream: &Stream,
         stage: usize,
         cell: &mut RowCell,
     ) -> Result<(), RowFailure> {
-        let scratch = &mut self.scratch;
+        let Some(page) = self.shared.work_page.get() else {
+            return Self::run_stage(&mut self.scratch, stream, stage, cell);
+        };
+        let (epoch, sample) = (cell.task.key.epoch, cell.task.id.0);
+        let key = WorkKey { stream: stream.work_key(), epoch, sample };
+        let work = page.begin((self.group, self.number), key).map_err(RowFailure::Defect)?;
+        let outcome = Self::run_stage(&mut self.scratch, stream, stage, cell);
+        if outcome.is_err() || stage + 1 == stream.stages.len() {
+            work.finish();
+        }
+        outcome
+    }
+
+    /// Runs the operations; after the last stage the row also gets its id. A panic in a decoder ends the row, not the
+    /// thread: it becomes the stream's fault with the sample's name.
+    fn run_stage(
+        scratch: &mut WorkerScratch,
+        stream: &Stream,
+        stage: usize,
+        cell: &mut RowCell,
+    ) -> Result<(), RowFailure> {
         let run = catch_unwind(AssertUnwindSafe(|| {
             let mut row = SlotRow(&mut cell.writer);
             stream.plan.run(stage, &mut cell.task, stream.dataset.as_ref(), &mut row, scratch)
@@ -189,7 +211,7 @@ impl Worker {
             Ok(Ok(())) => {}
             Ok(Err(defect)) => return Err(RowFailure::Defect(defect.0)),
             Err(_) => {
-                self.scratch = WorkerScratch::default();
+                *scratch = WorkerScratch::default();
                 return Err(RowFailure::Panic);
             }
         }

@@ -22,6 +22,7 @@ use crate::tick::{self, Tick};
 use crate::units::Units;
 use crate::waker::Waker;
 use crate::watch::watch;
+use crate::work_page::WorkPage;
 use forebay_observe::{Clock, History, WaitLog};
 
 impl Engine {
@@ -88,6 +89,14 @@ impl Engine {
         }
         tokio::task::spawn_local(run_retries(Rc::clone(&engine)));
         Ok(engine)
+    }
+}
+
+impl Engine {
+    /// Notes the samples under work in this page from now on. Called before the first session.
+    pub fn note_work(&self, page: WorkPage) {
+        // Set once.
+        let _ = self.pool.shared.work_page.set(page);
     }
 }
 

@@ -16,6 +16,7 @@ use crate::spare_buffers::SpareBuffers;
 use crate::stream::Stage;
 use crate::waker::Waker;
 use crate::work::SessionWork;
+use crate::work_page::WorkPage;
 use crate::work_parking::{GROUPS, Sleepers};
 use crate::worker_place::WorkerPlace;
 use forebay_observe::Clock;
@@ -36,6 +37,8 @@ pub(crate) struct Shared {
     put_off: Mutex<Vec<PutOff>>,
     pub recorder: Arc<Recorder>,
     waker: Arc<Waker>,
+    /// Where samples under work are noted for the next daemon; set before the first session.
+    pub work_page: OnceLock<WorkPage>,
     groups: [Group; GROUPS],
     /// The active group. Set by the engine thread alone.
     active: AtomicUsize,
@@ -82,6 +85,7 @@ impl Shared {
             put_off: Mutex::default(),
             recorder: Arc::default(),
             waker,
+            work_page: OnceLock::new(),
             groups: threads.map(group),
             active: AtomicUsize::new(LOWERED),
             ending: AtomicBool::new(false),
