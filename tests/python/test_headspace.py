@@ -297,6 +297,7 @@ def test_the_report_has_the_keys_that_programs_read_and_says_what_is_doubtful():
     assert figures["hours_saved"] is None
     assert figures["steps_measured"] == {"with_data": 100, "replayed": 50}
     assert any("another change affected the measurement" in note for note in figures["notes"])
+    assert figures["sentence"].startswith("no clear result, measure again: ")
     assert figures["sentence"] in str(result)
 
 

@@ -44,7 +44,7 @@ class Headspace:
         step_seconds_after: with data, after the replay; None with ``measure_after=False``.
         uncertainty: of the headspace, as a share: half the interquartile range of the blocks.
         steps_measured: the numbers of steps with data and replayed, without warm-up.
-        notes: reasons to doubt the result, if any.
+        notes: reasons to measure again, if any; the sentence makes no claim then.
     """
 
     step_seconds: float
@@ -65,15 +65,16 @@ class Headspace:
     def sentence(self) -> str:
         """The result in one sentence."""
         verdict = {"no": "is not", "maybe": "may be", "yes": "is"}[self.worth]
+        claim = "no clear result, measure again" if self.notes else f"making loading faster {verdict} worth the work"
         text = (
-            f"making loading faster {verdict} worth the work: a step takes {in_words(self.step_seconds)} and would "
+            f"{claim}: a step takes {in_words(self.step_seconds)} and would "
             f"take {in_words(self.step_seconds_without_loading)} if data were free, {_percent(self.headspace)} less "
             f"(± {_percent(self.uncertainty)})"
         )
         if self.hours_saved is not None and self.hours_remaining is not None:
-            text += f", {_hours(self.hours_saved)} of the remaining {_hours(self.hours_remaining)} hours"
+            text += f", {_span(self.hours_saved)} of the remaining {_span(self.hours_remaining)}"
         saved = self.wait_seconds + self.disturbance_seconds
-        if self.worth != "no" and saved > 0:
+        if self.worth != "no" and saved > 0 and not self.notes:
             text += (
                 f"; of the {in_words(saved)}, {in_words(self.wait_seconds)} are waiting for the next batch and "
                 f"{in_words(self.disturbance_seconds)} the loader slowing the step down"
@@ -103,7 +104,7 @@ class Headspace:
             f"  loader slows the step {in_words(self.disturbance_seconds):>9}",
         ]
         if self.hours_saved is not None and self.hours_remaining is not None:
-            lines.append(f"hours saved             {_hours(self.hours_saved):>9}   (of {_hours(self.hours_remaining)})")
+            lines.append(f"time saved              {_span(self.hours_saved):>9}   (of {_span(self.hours_remaining)})")
         lines += [self.sentence, *(f"note: {note}" for note in self.notes)]
         return "\n".join(lines)
 
@@ -280,7 +281,7 @@ def _judge(
             "it: another change affected the measurement; measure again, or longer"
         )
     uncertainty = max(with_data.relative_spread(), replay.relative_spread())
-    if uncertainty > _DRIFT:
+    if uncertainty > _DRIFT and _worth(share - uncertainty) != _worth(share + uncertainty):
         notes.append(
             f"step times vary by {_percent(uncertainty)}, too much for a clear result: raise `after` and `steps`, or "
             "keep other work off the machine"
@@ -291,7 +292,7 @@ def _judge(
         headspace=share,
         hours_saved=None if remaining_steps is None else saved * remaining_steps / 3600,
         hours_remaining=None if remaining_steps is None else step_seconds * remaining_steps / 3600,
-        worth="no" if share < NOT_WORTH_BELOW else "yes" if share > WORTH_ABOVE else "maybe",
+        worth=_worth(share),
         wait_seconds=waiting,
         disturbance_seconds=saved - waiting,
         step_seconds_before=before_seconds,
@@ -306,5 +307,15 @@ def _percent(share: float) -> str:
     return f"{share * 100:.1f} %"
 
 
-def _hours(hours: float) -> str:
-    return f"{hours:.2f}" if hours < 1 else f"{hours:.1f}"
+def _worth(share: float) -> str:
+    return "no" if share < NOT_WORTH_BELOW else "yes" if share > WORTH_ABOVE else "maybe"
+
+
+def _span(hours: float) -> str:
+    """A part of a run in seconds, minutes, hours or days."""
+    seconds = hours * 3600
+    if seconds < 59.5:
+        return f"{seconds:.0f} s"
+    units = (("min", 60, 3570.0), ("h", 3600, 172_800.0), ("days", 86_400, float("inf")))
+    value, unit = next((seconds / length, name) for name, length, end in units if seconds < end)
+    return f"{value:.1f} {unit}" if value < 9.95 else f"{value:.0f} {unit}"

@@ -36,6 +36,17 @@ pub fn time(seconds: f64) -> String {
     }
 }
 
+/// A span of a run: seconds, minutes, hours or days.
+pub fn span(seconds: f64) -> String {
+    let (value, unit) = match seconds {
+        ..59.5 => return format!("{seconds:.0} s"),
+        ..3570.0 => (seconds / 60.0, "min"),
+        ..172_800.0 => (seconds / 3600.0, "h"),
+        _ => (seconds / 86_400.0, "days"),
+    };
+    if value < 9.95 { format!("{value:.1} {unit}") } else { format!("{value:.0} {unit}") }
+}
+
 /// A share as a percentage.
 pub fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
@@ -43,6 +54,17 @@ pub fn percent(share: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn spans_have_the_unit_of_their_size() {
+        let spans =
+            [0.0, 59.4, 59.6, 216.0, 1110.0, 3569.0, 3571.0, 7.5 * 3600.0, 30.0 * 3600.0, 4e5];
+        let words = [
+            "0 s", "59 s", "1.0 min", "3.6 min", "18 min", "59 min", "1.0 h", "7.5 h", "30 h",
+            "4.6 days",
+        ];
+        assert_eq!(spans.map(super::span), words);
+    }
+
     #[test]
     fn cells_line_up() {
         let rows =

@@ -4,7 +4,7 @@
 use serde::Serialize;
 
 use super::series::Stretch;
-use crate::table::time;
+use crate::table::{span, time};
 
 /// Below this share a faster loader is not worth the work (SPDL's optimization guide).
 const NOT_WORTH_BELOW: f64 = 0.05;
@@ -93,12 +93,14 @@ impl Headspace {
                 time(after_seconds)
             ));
         }
-        if uncertainty > DRIFT {
+        let headspace = saved / step_seconds.max(1e-12);
+        if uncertainty > DRIFT && worth(headspace - uncertainty) != worth(headspace + uncertainty) {
             notes.push(format!(
-                "step times vary by {}, as much as the result; raise --after and --steps, or stop other work on the machine",
+                "step times vary by {}, too much for a clear result: raise --after and --steps, or stop other work on the machine",
                 percent(uncertainty)
             ));
         }
+        let is_clear = notes.is_empty();
         let measured = StepsMeasured { with_data: with_data.steps, replayed: free.steps };
         let mut found = Self {
             step_seconds_before: before_seconds,
@@ -109,7 +111,7 @@ impl Headspace {
             notes,
             ..Self::new(step_seconds, saved, waiting, remaining, measured)
         };
-        found.sentence = found.say_replayed();
+        found.sentence = found.say_replayed(is_clear);
         found
     }
 
@@ -126,15 +128,15 @@ impl Headspace {
                 .to_owned(),
         );
         found.sentence = format!(
-            "a step takes {}, and {} of it ({}) is waiting for the next batch: {}",
+            "{}: a step takes {}, and {} of it ({}) is waiting for the next batch",
+            match found.worth {
+                "no" => "loading is not the limit, measured from outside",
+                "maybe" => "faster loading might be worth the work",
+                _ => "faster loading is likely to be worth the work",
+            },
             time(step_seconds),
             time(waiting),
             percent(found.headspace),
-            match found.worth {
-                "no" => "measured from outside, loading is not the limit",
-                "maybe" => "faster loading might be worth the work",
-                _ => "faster loading is likely to be worth the work",
-            }
         );
         found
     }
@@ -154,11 +156,7 @@ impl Headspace {
             hours_saved: remaining.steps.map(|steps| hours(saved, steps)),
             hours_remaining: remaining.steps.map(|steps| hours(step_seconds, steps)),
             hours_saved_per_epoch: hours(saved, remaining.steps_per_epoch),
-            worth: match headspace {
-                share if share < NOT_WORTH_BELOW => "no",
-                share if share > WORTH_ABOVE => "yes",
-                _ => "maybe",
-            },
+            worth: worth(headspace),
             wait_seconds: waiting,
             disturbance_seconds: saved - waiting,
             step_seconds_before: step_seconds,
@@ -172,8 +170,10 @@ impl Headspace {
         }
     }
 
-    fn say_replayed(&self) -> String {
+    /// Without a claim where the notes say that the result is not clear.
+    fn say_replayed(&self, is_clear: bool) -> String {
         let opening = match self.worth {
+            _ if !is_clear => "no clear result, measure again",
             "no" => "making loading faster is not worth the work",
             "maybe" => "making loading faster may be worth the work",
             _ => "making loading faster is worth the work",
@@ -186,10 +186,10 @@ impl Headspace {
             percent(self.uncertainty)
         );
         if let (Some(saved), Some(all)) = (self.hours_saved, self.hours_remaining) {
-            let (saved, all) = (in_hours(saved), in_hours(all));
-            text.push_str(&format!(", {saved} of the remaining {all} hours"));
+            let (saved, all) = (span(saved * 3600.0), span(all * 3600.0));
+            text.push_str(&format!(", {saved} of the remaining {all}"));
         }
-        if self.worth != "no" {
+        if self.worth != "no" && is_clear {
             text.push_str(&format!(
                 "; of the {}, {} are waiting for the next batch and {} the loader slowing the step down",
                 time(self.wait_seconds + self.disturbance_seconds),
@@ -221,9 +221,10 @@ impl Headspace {
         }
         match (self.hours_saved, self.hours_remaining) {
             (Some(saved), Some(all)) => {
-                line("hours saved", in_hours(saved), &format!("   (of {})", in_hours(all)));
+                let of = format!("   (of {})", span(all * 3600.0));
+                line("time saved", span(saved * 3600.0), &of);
             }
-            _ => line("hours saved an epoch", in_hours(self.hours_saved_per_epoch), ""),
+            _ => line("time saved an epoch", span(self.hours_saved_per_epoch * 3600.0), ""),
         }
         lines.push(self.sentence.clone());
         lines.extend(self.notes.iter().map(|note| format!("note: {note}")));
@@ -243,8 +244,12 @@ fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
-fn in_hours(hours: f64) -> String {
-    if hours < 1.0 { format!("{hours:.2}") } else { format!("{hours:.1}") }
+fn worth(headspace: f64) -> &'static str {
+    match headspace {
+        share if share < NOT_WORTH_BELOW => "no",
+        share if share > WORTH_ABOVE => "yes",
+        _ => "maybe",
+    }
 }
 
 #[cfg(test)]
@@ -266,7 +271,8 @@ mod tests {
         assert!((found.wait_seconds - 0.020).abs() < 1e-9);
         assert!((found.disturbance_seconds - 0.0108).abs() < 1e-9);
         assert!((found.hours_saved.unwrap() - 0.308).abs() < 1e-6);
-        assert!(found.sentence.contains("14.9 % less"), "{}", found.sentence);
+        let words = "14.9 % less (± 0.0 %), 18 min of the remaining 2.1 h; of the";
+        assert!(found.sentence.contains(words), "{}", found.sentence);
         assert!(found.notes.is_empty());
     }
 
@@ -280,6 +286,29 @@ mod tests {
         );
         assert_eq!((found.headspace, found.worth), (0.0, "no"));
         assert!(found.notes[0].contains("another change affected"), "{:?}", found.notes);
+        assert!(
+            found.sentence.starts_with("no clear result, measure again: "),
+            "{}",
+            found.sentence
+        );
+    }
+
+    #[test]
+    fn steps_that_vary_matter_where_they_change_the_result() {
+        let varied = |mean: f64| Stretch {
+            step_means: [0.84, 0.84, 1.0, 1.16, 1.16].map(|part| part * mean).to_vec(),
+            ..stretch(mean, 0.0)
+        };
+        let free = |free: f64| {
+            let none = Stretch::default();
+            Headspace::of_replay(&varied(0.1), &stretch(free, 0.0), &none, REMAINING)
+        };
+        let near = free(0.09);
+        assert!(near.notes[0].contains("too much for a clear result"), "{:?}", near.notes);
+        assert!(near.sentence.starts_with("no clear result, measure again: "), "{}", near.sentence);
+        let far = free(0.05);
+        assert!(far.uncertainty > DRIFT && far.notes.is_empty(), "{:?}", far.notes);
+        assert!(far.sentence.starts_with("making loading faster is worth"), "{}", far.sentence);
     }
 
     #[test]
