@@ -10,6 +10,7 @@ use forebay_protocol::observing::{Recording, ReplayRequest, SessionSteps};
 use forebay_protocol::socket::{Connection, Incoming};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use crate::sanitize::{sanitize, sanitize_json};
 use forebay_host::sockets::{credentials, find_sockets};
 use forebay_observe::DaemonReport;
 
@@ -55,9 +56,9 @@ impl Observer {
         Ok(text)
     }
 
-    /// The daemon's figures.
+    /// The daemon's figures; their strings are sanitized.
     pub fn stats(&self) -> anyhow::Result<DaemonReport> {
-        serde_json::from_str(&self.stats_text()?).context("the daemon is another release")
+        read(&self.stats_text()?)
     }
 
     /// How far every session's trainer is.
@@ -91,7 +92,9 @@ impl Observer {
             let deadline = Instant::now() + patience;
             loop {
                 match self.connection.receive::<DaemonFrame>()? {
-                    Incoming::Frame(DaemonFrame::Fault(fault), _) => bail!(fault.message),
+                    Incoming::Frame(DaemonFrame::Fault(fault), _) => {
+                        bail!(sanitize(&fault.message))
+                    }
                     Incoming::Frame(frame, descriptors) => {
                         if let Some(answer) = answer(frame, descriptors) {
                             return Ok(answer);
@@ -112,6 +115,14 @@ impl Observer {
         };
         converse().with_context(|| asking(&self.socket))
     }
+}
+
+/// Reads a daemon's answer for a terminal: every string in it is sanitized first.
+pub(crate) fn read(text: &str) -> anyhow::Result<DaemonReport> {
+    let other_release = "the daemon is another release";
+    let json = serde_json::from_str(text).context(other_release)?;
+    anyhow::ensure!(!matches!(json, serde_json::Value::Null), "the daemon has no stream yet");
+    serde_json::from_value(sanitize_json(json)).context(other_release)
 }
 
 fn steps_in(frame: DaemonFrame, _: Vec<OwnedFd>) -> Option<Vec<SessionSteps>> {
@@ -148,4 +159,24 @@ pub fn the_socket(named: Option<&Path>) -> anyhow::Result<PathBuf> {
         bail!("several daemons run; name one: {}", list.join(" "))
     }
     Ok(found.remove(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_daemon_without_streams_and_other_releases_are_told_apart() {
+        assert!(read("null").unwrap_err().to_string().contains("no stream yet"));
+        assert!(read("{}").unwrap_err().to_string().contains("another release"));
+        assert!(read("").is_err());
+    }
+
+    #[test]
+    fn what_a_daemon_answers_does_not_move_the_cursor() {
+        let mut report = DaemonReport::default();
+        report.verdict.sentence = "sample 3 (/data/\u{1b}[2J.jpg) hangs".to_owned();
+        let read = read(&serde_json::to_string(&report).unwrap()).unwrap();
+        assert_eq!(read.verdict.sentence, "sample 3 (/data/\\x1b[2J.jpg) hangs");
+    }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 
 use super::super::observer::Observer;
-use super::super::sanitize::{sanitize, sanitize_json};
+use super::super::sanitize::sanitize;
 use crate::error_text::whole_reason;
 use forebay_host::sockets::find_sockets;
 use forebay_observe::DaemonReport;
@@ -58,19 +58,11 @@ fn ask(socket: &Path, observer: &mut Option<Observer>) -> Result<Box<DaemonRepor
             Some(asked) => asked,
             None => Observer::connect(socket)?,
         };
-        let report = read(&asked.stats_text()?)?;
+        let report = asked.stats()?;
         *observer = Some(asked);
         anyhow::Ok(Box::new(report))
     })();
     answer.map_err(|error| sanitize(&whole_reason(&error)))
-}
-
-/// Reads a daemon's answer. Every string in it is sanitized first.
-pub(super) fn read(text: &str) -> anyhow::Result<DaemonReport> {
-    let other_release = "the daemon is another release";
-    let json = serde_json::from_str(text).context(other_release)?;
-    anyhow::ensure!(!matches!(json, serde_json::Value::Null), "the daemon has no stream yet");
-    serde_json::from_value(sanitize_json(json)).context(other_release)
 }
 
 /// Searches the automatic sockets of this user on a separate thread, since reading a directory can hang.
@@ -85,16 +77,4 @@ pub(super) fn search_sockets() -> anyhow::Result<Receiver<Vec<PathBuf>>> {
         })
         .context("cannot start a thread")?;
     Ok(received)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_daemon_without_streams_and_other_releases_are_told_apart() {
-        assert!(read("null").unwrap_err().to_string().contains("no stream yet"));
-        assert!(read("{}").unwrap_err().to_string().contains("another release"));
-        assert!(read("").is_err());
-    }
 }

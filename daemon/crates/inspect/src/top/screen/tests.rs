@@ -194,7 +194,7 @@ fn no_control_character_reaches_the_screen() {
     report.sessions[0].substituted[0].path = "/data/\u{1b}]0;owned\u{7}\n.jpg".to_owned();
     let dirty = serde_json::to_string(&report).unwrap();
     let mut history = super::super::history::History::default();
-    history.add(std::time::Duration::ZERO, super::super::watch::read(&dirty).unwrap());
+    history.add(std::time::Duration::ZERO, crate::observer::read(&dirty).unwrap());
     let text = as_text(&of(Snapshot::of(0, "/run/x.sock", &history, None)), 120, 24);
     assert!(text.contains("a\\x1b[2Jb") && text.contains("tr\\x1bain\\x9b"), "{text}");
     assert!(text.contains("/data/\\x1b]0;owned\\x07\\x0a.jpg"), "{text}");
