@@ -18,7 +18,7 @@ use forebay_engine::{
     Engine, LocalRank, MemoryError, MemoryPlan, PoolOptions, SharedEngine, Stream, WorkPage,
     core_share, plan_cpu_isolation, run_on_wake,
 };
-use forebay_inspect::http::MetricsListener;
+use forebay_inspect::http::{MetricsListener, Question};
 use forebay_observe::{Clock, IsolationItem};
 use forebay_source::dataset::{OpenOptions, ScanProgress};
 
@@ -209,7 +209,10 @@ fn serve_metrics(engine: &SharedEngine, listener: MetricsListener) -> std::io::R
                 let mut engine = engine.borrow_mut();
                 // A client signals only every half ring of returned slots: count those that it has returned by now.
                 engine.advance_all();
-                let _ = question.send(engine.report());
+                let _ = match question {
+                    Question::Report(answer) => answer.send(engine.report()).is_ok(),
+                    Question::History(answer) => answer.send(engine.rate_history()).is_ok(),
+                };
             }
         }
     });

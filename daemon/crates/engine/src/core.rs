@@ -36,7 +36,7 @@ use super::tick::{SessionsSeen, Tick};
 use super::units::{Units, Wanted};
 use super::waker::Waker;
 use super::work::{FetchJob, SessionWork};
-use forebay_observe::{Clock, History, WaitLog};
+use forebay_observe::{Clock, History, RateHistory, WaitLog};
 
 /// The engine, shared by the tasks of its thread.
 pub type SharedEngine = Rc<RefCell<Engine>>;
@@ -70,7 +70,10 @@ pub struct Engine {
     stalls: RefCell<StallWatch>,
     /// Where metrics are served over HTTP.
     pub metrics_address: Option<SocketAddr>,
+    started: Instant,
     history: History,
+    /// By stream.
+    rates: Vec<RateHistory>,
     wait_log: WaitLog,
     pub(crate) clock: Clock,
 }
@@ -281,6 +284,9 @@ impl Engine {
             if self.history.is_due(now) {
                 self.note_moment();
             }
+        }
+        if runs != self.ticks {
+            self.observe_rates();
         }
         self.ticks = runs;
         runs

@@ -8,6 +8,7 @@ mod histogram;
 mod history;
 mod process;
 mod queue;
+mod rate_history;
 pub mod recorder;
 mod report;
 pub mod sampler;
@@ -24,9 +25,12 @@ pub use histogram::{TimeHistogram, percentile_of};
 pub use history::{History, Moment};
 pub use process::{ProcessMetrics, cpu_time, ended_children_cpu_time};
 pub use queue::{QueueMetrics, QueueReport, RingMetrics};
+pub use rate_history::{
+    HistoryReport, RateHistory, RateReport, SessionCounters, StreamCounters, StreamHistory,
+};
 pub use report::{
-    CpuBudgetReport, DaemonReport, OutageReport, QuarantineReport, SessionReport, StallReport,
-    StreamReport, Substitution, Verdict,
+    Certainty, CpuBudgetReport, DaemonReport, OutageReport, ProgressReport, QuarantineReport,
+    SessionReport, StageWindow, StallReport, StreamReport, Substitution, Verdict, WindowReport,
 };
 pub use stage::{StageMetrics, StageReport};
 pub use units::format_bytes;

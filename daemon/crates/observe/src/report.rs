@@ -16,6 +16,9 @@ pub struct DaemonReport {
     pub release: String,
     /// The process id.
     pub pid: u32,
+    /// The time since its start.
+    #[serde(default)]
+    pub uptime_seconds: f64,
     /// User and system time so far.
     pub cpu_seconds: f64,
     /// Resident memory, the rings included.
@@ -55,11 +58,62 @@ pub struct DaemonReport {
 pub struct Verdict {
     /// A stage's name, `storage`, `ring`, `cpu-budget`, `trainer` or `none`.
     pub limit: String,
-    /// For a person.
+    /// What it is, in a few words.
+    #[serde(default)]
+    pub what: String,
+    /// How sure that is; none where there is too little to judge.
+    #[serde(default)]
+    pub certainty: Option<Certainty>,
+    /// What to do, in a few words; empty where there is nothing to do.
+    #[serde(default)]
+    pub advice: String,
+    /// All of it with its numbers, for a person.
     pub sentence: String,
     /// The time that it judges, up to now.
     #[serde(default)]
     pub seconds: f64,
+}
+
+/// How sure a verdict is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Certainty {
+    /// Few numbers, or a limit that is found by exclusion.
+    Possible,
+    /// The numbers are just beyond the rule's thresholds.
+    Likely,
+    /// They are far beyond them.
+    Certain,
+}
+
+impl Certainty {
+    pub(super) const fn above(is_far_beyond: bool) -> Self {
+        if is_far_beyond { Self::Certain } else { Self::Likely }
+    }
+
+    /// As a word.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Possible => "possible",
+            Self::Likely => "likely",
+            Self::Certain => "certain",
+        }
+    }
+}
+
+impl Verdict {
+    /// What, how sure and what to do, as one short line; the sentence where a daemon of another release says no more.
+    #[must_use]
+    pub fn line(&self) -> String {
+        if self.what.is_empty() {
+            return self.sentence.clone();
+        }
+        let certainty = self.certainty.map_or("", Certainty::word);
+        let parts = [self.what.as_str(), certainty, &self.advice];
+        let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+        parts.join(" · ")
+    }
 }
 
 /// Something that has not moved for `errors.stall_after`.
@@ -191,11 +245,72 @@ pub struct SessionReport {
     /// What limits this client.
     #[serde(default)]
     pub verdict: Option<Verdict>,
+    /// The metrics of the time that the verdict judges.
+    #[serde(default)]
+    pub window: Option<WindowReport>,
+    /// How far the trainer is.
+    #[serde(default)]
+    pub progress: Option<ProgressReport>,
     /// Samples that took another one's place since the client attached.
     #[serde(default)]
     pub samples_substituted: u64,
     /// The last hundred of them.
     pub substituted: Vec<Substitution>,
+}
+
+/// How far a trainer is: by the batches that it took.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ProgressReport {
+    /// From 0.
+    pub epoch: u64,
+    /// None: endless.
+    pub epochs: Option<u64>,
+    /// Samples of this epoch that all ranks together took.
+    pub samples: u64,
+    /// Samples that an epoch gives.
+    pub samples_per_epoch: u64,
+    /// This rank's batches that are left of this epoch.
+    pub batches_left_of_epoch: u64,
+    /// This rank's batches that are left in all.
+    pub batches_left: Option<u64>,
+    /// By the verdict's window: until the end of this epoch.
+    pub epoch_seconds_left: Option<f64>,
+    /// By the verdict's window: until the end of the last epoch.
+    pub seconds_left: Option<f64>,
+}
+
+/// Metrics of the time that a session's verdict judges.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct WindowReport {
+    /// Its length.
+    pub seconds: f64,
+    /// The share of the time that the client waited.
+    pub wait_share: f64,
+    /// Batches that the client took.
+    pub batches_per_second: f64,
+    /// Samples that left the stream's last stage, for all of its sessions.
+    pub samples_per_second: f64,
+    /// What the daemon used.
+    pub cpu_cores: f64,
+    /// The stream's stages.
+    pub stages: Vec<StageWindow>,
+}
+
+/// A stage's metrics in a window.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct StageWindow {
+    /// The stage.
+    pub name: String,
+    /// Tasks at work, in the mean.
+    pub busy: f64,
+    /// The maximum of tasks at once.
+    pub concurrency: u32,
+    /// Tasks that succeeded.
+    pub tasks_per_second: f64,
+    /// The mean time of a task.
+    pub mean_seconds: f64,
+    /// The share of the time in which the queue after it, for the last stage the ring, was not empty.
+    pub occupancy: Option<f64>,
 }
 
 /// A sample that took another one's place.

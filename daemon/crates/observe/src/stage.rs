@@ -64,6 +64,12 @@ impl StageMetrics {
         self.failures.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Tasks that succeeded.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.times.count()
+    }
+
     /// The metrics so far.
     #[must_use]
     pub fn report(&self, name: &str, concurrency: u32) -> StageReport {

@@ -1,4 +1,5 @@
-//! The verdict: the limit of a session, as one word and one sentence with numbers and a remedy.
+//! The verdict: the limit of a session, as one word, as one short line (what, how sure, what to do) and as one sentence
+//! with numbers and a remedy.
 //!
 //! Each session is judged over a window of metrics, from the sink upward:
 //! 1. the client hardly waits: `trainer`. A stalled sample while it waits is the limit without further rules;
@@ -20,13 +21,13 @@ mod tests;
 mod thresholds;
 
 use self::facts::Facts;
-use self::sentences::Limit;
+use self::sentences::{Limit, Words};
 pub(crate) use self::thresholds::WAIT_SHARE_THAT_MATTERS;
 use self::thresholds::{
     ALL_BUSY, FULL_OF_WAIT, FULL_THAT_MATTERS, HELD_BACK_THAT_MATTERS, READS_BUSY, ROWS_WAIT,
     SURELY_ALL_BUSY,
 };
-use super::report::{DaemonReport, SessionReport, StallReport, Verdict};
+use super::report::{Certainty, DaemonReport, SessionReport, StallReport, Verdict, WindowReport};
 
 /// A session's verdict.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,6 +35,8 @@ pub struct Judgement {
     pub session: u64,
     pub wait_share: f64,
     pub verdict: Verdict,
+    /// The metrics that it judged.
+    pub window: WindowReport,
 }
 
 /// Judges one session by its metrics and the daemon's over one window.
@@ -41,29 +44,41 @@ pub(crate) fn judge(session: &SessionReport, report: &DaemonReport) -> Judgement
     let seconds = session.seconds;
     let wait_share =
         if seconds > 0.0 { (session.wait_seconds / seconds).clamp(0.0, 1.0) } else { 0.0 };
-    let (limit, sentence) = if let Some(stalled) = stalled(session, &report.stalls, wait_share) {
+    let mut verdict = if let Some(stalled) = stalled(session, &report.stalls, wait_share) {
         stalled
     } else if session.batches_published < 2 || seconds <= 0.0 {
-        ("none".to_owned(), "not enough batches yet to determine the limit".to_owned())
+        Verdict {
+            limit: "none".to_owned(),
+            what: "not enough batches yet".to_owned(),
+            sentence: "not enough batches yet to determine the limit".to_owned(),
+            ..Verdict::default()
+        }
     } else {
         let facts = Facts::of(session, report, wait_share);
-        facts.sentences(find(&facts))
+        let found = find(&facts);
+        let Words { limit, what, advice, sentence } = facts.words(found);
+        let certainty = Some(facts.certainty(found));
+        Verdict { limit, what, certainty, advice, sentence, ..Verdict::default() }
     };
-    let verdict = Verdict { limit, sentence, seconds };
-    Judgement { session: session.session, wait_share, verdict }
+    verdict.seconds = seconds;
+    let window = WindowReport::of(session, report, wait_share);
+    Judgement { session: session.session, wait_share, verdict, window }
 }
 
 /// The stalled sample that holds the session up. No rate shows it: a task is counted when it ends.
-fn stalled(
-    session: &SessionReport,
-    stalls: &[StallReport],
-    wait_share: f64,
-) -> Option<(String, String)> {
+fn stalled(session: &SessionReport, stalls: &[StallReport], wait_share: f64) -> Option<Verdict> {
     let holds_up =
         |stall: &&StallReport| stall.session == session.session && stall.stage != "trainer";
     let stall = stalls.iter().find(holds_up)?;
     let limit = if stall.stage == "fetch" { "storage" } else { &stall.stage };
-    (wait_share >= WAIT_SHARE_THAT_MATTERS).then(|| (limit.to_owned(), stall.sentence.clone()))
+    (wait_share >= WAIT_SHARE_THAT_MATTERS).then(|| Verdict {
+        limit: limit.to_owned(),
+        what: format!("the stage `{}` hangs", stall.stage),
+        certainty: Some(Certainty::Certain),
+        advice: stall.path.as_ref().map_or_else(String::new, |_| "look at this sample".to_owned()),
+        sentence: stall.sentence.clone(),
+        seconds: 0.0,
+    })
 }
 
 fn find<'f, 'w>(facts: &'f Facts<'w>) -> Limit<'f, 'w> {
@@ -135,7 +150,8 @@ pub(crate) fn of_daemon(judgements: &[Judgement], sessions: &[SessionReport]) ->
     });
     let Some(most) = most else {
         let sentence = "no client is attached".to_owned();
-        return Verdict { limit: "none".to_owned(), sentence, seconds: 0.0 };
+        let (limit, what) = ("none".to_owned(), sentence.clone());
+        return Verdict { limit, what, sentence, ..Verdict::default() };
     };
     let mut verdict = most.verdict.clone();
     let session = sessions.iter().find(|session| session.session == most.session);

@@ -68,12 +68,16 @@ impl WaitLog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Verdict;
+    use crate::{Verdict, WindowReport};
 
     fn judgement(session: u64, limit: &str, wait_share: f64) -> Judgement {
-        let verdict =
-            Verdict { limit: limit.to_owned(), sentence: "because".to_owned(), seconds: 60.0 };
-        Judgement { session, wait_share, verdict }
+        let verdict = Verdict {
+            limit: limit.to_owned(),
+            sentence: "because".to_owned(),
+            seconds: 60.0,
+            ..Verdict::default()
+        };
+        Judgement { session, wait_share, verdict, window: WindowReport::default() }
     }
 
     #[test]

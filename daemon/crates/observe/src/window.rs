@@ -6,7 +6,7 @@
 
 use super::histogram::percentile_of;
 use super::queue::QueueReport;
-use super::report::{DaemonReport, SessionReport};
+use super::report::{DaemonReport, SessionReport, StageWindow, WindowReport};
 use super::stage::StageReport;
 use super::verdict::{Judgement, judge, of_daemon};
 
@@ -46,11 +46,54 @@ impl DaemonReport {
         }
     }
 
-    /// Sets the daemon's verdict and those of the sessions, given in their order.
+    /// Sets the daemon's verdict, and what the sessions have by their windows; judgements in the sessions' order.
+    #[expect(clippy::cast_precision_loss, reason = "metrics")]
     pub(super) fn set_verdicts(&mut self, judgements: Vec<Judgement>) {
         self.verdict = of_daemon(&judgements, &self.sessions);
         for (session, judgement) in self.sessions.iter_mut().zip(judgements) {
+            if let Some(progress) = &mut session.progress {
+                let rate = judgement.window.batches_per_second;
+                let time = |batches: u64| (rate > 0.0).then(|| batches as f64 / rate);
+                progress.epoch_seconds_left = time(progress.batches_left_of_epoch);
+                progress.seconds_left = progress.batches_left.and_then(time);
+            }
             session.verdict = Some(judgement.verdict);
+            session.window = Some(judgement.window);
+        }
+    }
+}
+
+impl WindowReport {
+    /// Of a session's and the daemon's metrics over one window.
+    #[expect(clippy::cast_precision_loss, reason = "metrics")]
+    pub(super) fn of(session: &SessionReport, report: &DaemonReport, wait_share: f64) -> Self {
+        let seconds = session.seconds;
+        let per_second = |amount: f64| if seconds > 0.0 { amount / seconds } else { 0.0 };
+        let stream = report.streams.iter().find(|stream| stream.name == session.stream);
+        let mut stages: Vec<StageWindow> = stream
+            .into_iter()
+            .flat_map(|stream| &stream.stages)
+            .map(|stage| StageWindow {
+                name: stage.name.clone(),
+                busy: per_second(stage.busy_seconds).min(f64::from(stage.concurrency)),
+                concurrency: stage.concurrency,
+                tasks_per_second: per_second(
+                    stage.num_tasks.saturating_sub(stage.num_failures) as f64
+                ),
+                mean_seconds: stage.ave_time,
+                occupancy: stage.queue.as_ref().map(|queue| queue.occupancy_rate),
+            })
+            .collect();
+        if let (Some(last), Some(ring)) = (stages.last_mut(), &session.ring) {
+            last.occupancy = Some(ring.occupancy_rate);
+        }
+        Self {
+            seconds,
+            wait_share,
+            batches_per_second: per_second(session.batches_taken as f64),
+            samples_per_second: stages.last().map_or(0.0, |stage| stage.tasks_per_second),
+            cpu_cores: per_second(report.cpu_seconds),
+            stages,
         }
     }
 }
@@ -142,7 +185,9 @@ impl QueueReport {
 mod tests {
     use std::time::Duration;
 
-    use crate::StageMetrics;
+    use super::*;
+    use crate::report::{ProgressReport, StreamReport};
+    use crate::stage::StageMetrics;
 
     #[test]
     fn a_window_holds_what_came_between_the_reports() {
@@ -156,5 +201,65 @@ mod tests {
         assert!((window.ave_time - 0.040).abs() < 1e-9, "{}", window.ave_time);
         assert!((window.p90_time / 0.040 - 1.0).abs() < 0.07, "{}", window.p90_time);
         assert!(window.times.len() == 1);
+    }
+    /// So many seconds after its start, of which a quarter waited: 5 batches, 40 samples and 1.5 CPU seconds a second.
+    fn report(seconds: u32) -> DaemonReport {
+        let at = f64::from(seconds);
+        let queue = |occupancy_rate| {
+            Some(QueueReport { elapsed: at, occupancy_rate, ..QueueReport::default() })
+        };
+        let work = StageReport {
+            name: "work".to_owned(),
+            concurrency: 4,
+            num_tasks: u64::from(seconds) * 41,
+            num_failures: u64::from(seconds),
+            busy_seconds: at * 0.5,
+            times: vec![(0.0125, u64::from(seconds) * 40)],
+            queue: queue(0.1),
+            ..StageReport::default()
+        };
+        let progress = ProgressReport {
+            batches_left_of_epoch: 50,
+            batches_left: Some(3000),
+            ..ProgressReport::default()
+        };
+        let session = SessionReport {
+            session: 1,
+            stream: "train".to_owned(),
+            seconds: at,
+            batches_published: u64::from(seconds) * 5,
+            batches_taken: u64::from(seconds) * 5,
+            wait_seconds: at / 4.0,
+            ring: queue(0.75),
+            progress: Some(progress),
+            ..SessionReport::default()
+        };
+        let stream = StreamReport {
+            name: "train".to_owned(),
+            stages: vec![work],
+            ..StreamReport::default()
+        };
+        DaemonReport {
+            cpu_seconds: at * 1.5,
+            streams: vec![stream],
+            sessions: vec![session],
+            ..DaemonReport::default()
+        }
+    }
+
+    #[test]
+    fn a_sessions_window_holds_what_its_verdict_judges() {
+        let session = report(70).since(&report(10)).sessions.remove(0);
+        let window = session.window.unwrap();
+        let verdict = session.verdict.unwrap();
+        assert_eq!((window.seconds, verdict.seconds), (60.0, 60.0));
+        assert!(verdict.sentence.contains("waits 25 % of the time"), "{verdict:?}");
+        assert_eq!((window.wait_share, window.batches_per_second), (0.25, 5.0));
+        assert_eq!((window.samples_per_second, window.cpu_cores), (40.0, 1.5));
+        let [stage] = window.stages.as_slice() else { panic!("{window:?}") };
+        assert_eq!((stage.busy, stage.concurrency, stage.tasks_per_second), (0.5, 4, 40.0));
+        assert_eq!((stage.mean_seconds, stage.occupancy), (0.0125, Some(0.75)), "of the ring");
+        let progress = session.progress.unwrap();
+        assert_eq!((progress.epoch_seconds_left, progress.seconds_left), (Some(10.0), Some(600.0)));
     }
 }

@@ -11,8 +11,8 @@ use crate::quarantine::Quarantine;
 use crate::session::Session;
 use crate::stream::Stream;
 use forebay_observe::{
-    CpuBudgetReport, DaemonReport, Moment, OutageReport, SessionReport, StreamReport, Substitution,
-    cpu_time,
+    CpuBudgetReport, DaemonReport, HistoryReport, Moment, OutageReport, SessionCounters,
+    SessionReport, StreamCounters, StreamReport, Substitution, cpu_time,
 };
 
 /// The name of the batch operations together in reports.
@@ -78,9 +78,40 @@ impl Engine {
         if self.history.is_due(now) {
             self.note_moment();
         }
+        if self.rates.iter().any(|rates| rates.is_due(now)) {
+            self.observe_rates();
+        }
         if self.wait_log.is_due(now) {
             let judgements = self.history.judge(&self.metrics(), now);
             self.wait_log.log(&judgements, now);
+        }
+    }
+
+    /// Adds what came since the last time to the history of rates.
+    pub(super) fn observe_rates(&mut self) {
+        let now = self.clock.now();
+        for (stream, rates) in self.streams.iter().zip(&mut self.rates) {
+            let samples =
+                stream.stages.last().map_or(&stream.fetch, |stage| &stage.figures).count();
+            let of_stream =
+                self.sessions.values().filter(|session| session.stream.name() == stream.name());
+            let sessions = of_stream.map(|session| {
+                let (_, batches, waited) = session.counts();
+                let waited_seconds = waited.as_secs_f64();
+                SessionCounters { session: session.number, batches, waited_seconds }
+            });
+            rates.observe(now, StreamCounters { samples, sessions: sessions.collect() });
+        }
+    }
+
+    /// How every stream went.
+    pub fn rate_history(&mut self) -> HistoryReport {
+        self.observe_rates();
+        let streams = self.streams.iter().zip(&self.rates);
+        HistoryReport {
+            pid: std::process::id(),
+            uptime_seconds: self.clock.elapsed(self.started).as_secs_f64(),
+            streams: streams.map(|(stream, rates)| rates.report(stream.name())).collect(),
         }
     }
 
@@ -95,6 +126,7 @@ impl Engine {
         let sessions = self.sessions.values().map(report_session).collect();
         let budget = &self.pool.shared.budget;
         DaemonReport {
+            uptime_seconds: self.clock.elapsed(self.started).as_secs_f64(),
             cpu_seconds: cpu_time().as_secs_f64(),
             streams,
             sessions,
@@ -178,6 +210,8 @@ fn report_session(session: &Session) -> SessionReport {
         put_wait_seconds: session.ring.put_wait().as_secs_f64(),
         ring: Some(session.ring.report()),
         verdict: None,
+        window: None,
+        progress: Some(session.progress()),
         substituted: session
             .substitutes
             .listed

@@ -23,7 +23,7 @@ use crate::units::Units;
 use crate::waker::Waker;
 use crate::watch::watch;
 use crate::work_page::WorkPage;
-use forebay_observe::{Clock, History, WaitLog};
+use forebay_observe::{Clock, History, RateHistory, WaitLog};
 
 impl Engine {
     /// Starts the work threads and the fetch lanes; `clock` is that of the streams. Called inside the engine thread's
@@ -53,6 +53,8 @@ impl Engine {
             FetchThreads::start(*lanes as usize, run)
         });
         let fetch_threads = fetch_threads.collect::<io::Result<_>>()?;
+        let started = clock.now();
+        let rates = streams.iter().map(|_| RateHistory::new(started)).collect();
         let engine = Rc::new(RefCell::new(Self {
             fetch_notify: streams.iter().map(|_| Rc::new(Notify::new())).collect(),
             streams,
@@ -72,8 +74,10 @@ impl Engine {
             readings: lanes.iter().map(|lanes| vec![None; *lanes as usize]).collect(),
             stalls: RefCell::default(),
             metrics_address: None,
+            started,
             history: History::default(),
-            wait_log: WaitLog::new(clock.now()),
+            rates,
+            wait_log: WaitLog::new(started),
             clock,
         }));
         {

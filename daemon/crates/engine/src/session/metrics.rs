@@ -6,6 +6,7 @@ use forebay_protocol::ids::Position;
 use forebay_protocol::observing::SessionSteps;
 
 use super::Session;
+use forebay_observe::ProgressReport;
 
 impl Session {
     /// Notes whether the client waits. Called at each tick.
@@ -45,6 +46,37 @@ impl Session {
             slots: config.ring.slots,
             hold: config.ring.hold,
             replay: self.replay.state(),
+        }
+    }
+
+    /// How far the client is, by the batches that it took. Exact but for a run that was resumed at another world size:
+    /// its epoch then ends with the batch that is said here.
+    pub fn progress(&self) -> ProgressReport {
+        let schedule = self.order.schedule();
+        let published = self.order.published_until();
+        let (left, per_epoch) = self.order.batches_left();
+        let not_taken = self.ring.published().saturating_sub(self.ring.taken());
+        let is_finished = schedule.finished(published);
+        // Batches of the epoch before may lie in the ring.
+        let is_behind = is_finished || left + not_taken > per_epoch;
+        let epoch = published.epoch.saturating_sub(is_behind.into());
+        let left = if is_behind && !is_finished {
+            left + not_taken - per_epoch
+        } else {
+            (left + not_taken).min(per_epoch)
+        };
+        let config = &self.stream.config;
+        let global_batch = u64::from(config.batch.size.get()) * u64::from(self.world_size);
+        let samples_per_epoch = schedule.samples() - schedule.samples_left_out_per_epoch();
+        let epochs = config.order.epochs;
+        ProgressReport {
+            epoch,
+            epochs,
+            samples: ((per_epoch.saturating_sub(left)) * global_batch).min(samples_per_epoch),
+            samples_per_epoch,
+            batches_left_of_epoch: left,
+            batches_left: epochs.map(|epochs| epochs.saturating_sub(epoch + 1) * per_epoch + left),
+            ..ProgressReport::default()
         }
     }
 

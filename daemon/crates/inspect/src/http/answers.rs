@@ -23,11 +23,12 @@ const JSON: &str = "application/json";
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 
 /// The live page and its parts.
-const FILES: [(&str, &str, &str); 6] = [
+const FILES: [(&str, &str, &str); 7] = [
     ("/", "text/html; charset=utf-8", page::LIVE_HTML),
     ("/page.css", "text/css; charset=utf-8", page::CSS),
     ("/metrics.js", JAVASCRIPT, page::METRICS_JS),
     ("/parts.js", JAVASCRIPT, page::PARTS_JS),
+    ("/chart.js", JAVASCRIPT, page::CHART_JS),
     ("/page.js", JAVASCRIPT, page::LIVE_JS),
     ("/icon.svg", "image/svg+xml", page::ICON),
 ];
@@ -51,6 +52,7 @@ pub(super) fn router(asker: Arc<Asker>, bound: Option<IpAddr>) -> Router {
     let mut router = Router::new()
         .route("/metrics", get(metrics))
         .route("/stats.json", get(stats))
+        .route("/history.json", get(history))
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz));
     for (path, kind, text) in FILES {
@@ -60,7 +62,7 @@ pub(super) fn router(asker: Arc<Asker>, bound: Option<IpAddr>) -> Router {
         .fallback(|| async {
             (
                 StatusCode::NOT_FOUND,
-                "available paths: /, /metrics, /stats.json, /healthz and /readyz\n",
+                "available paths: /, /metrics, /stats.json, /history.json, /healthz and /readyz\n",
             )
         })
         .with_state(asker)
@@ -112,8 +114,19 @@ async fn metrics(State(asker): State<Arc<Asker>>) -> Result<Response, NoAnswer> 
 }
 
 async fn stats(State(asker): State<Arc<Asker>>) -> Result<Response, NoAnswer> {
-    let text = serde_json::to_string(&*asker.report().await?);
-    Ok(text.map_or_else(|error| unavailable(&error), |text| typed(JSON, text)))
+    Ok(as_json(&*asker.report().await?))
+}
+
+/// The history from the second `?since=` on; without it, all.
+async fn history(State(asker): State<Arc<Asker>>, request: Request) -> Result<Response, NoAnswer> {
+    let query = request.uri().query().and_then(|query| query.strip_prefix("since="));
+    let since = query.and_then(|since| since.parse().ok()).unwrap_or(0);
+    Ok(as_json(&asker.history().await?.since(since)))
+}
+
+fn as_json(value: &impl serde::Serialize) -> Response {
+    let text = serde_json::to_string(value);
+    text.map_or_else(|error| unavailable(&error), |text| typed(JSON, text))
 }
 
 async fn healthz(State(asker): State<Arc<Asker>>) -> Result<&'static str, NoAnswer> {

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::metrics::families;
 use super::*;
-use forebay_observe::DaemonReport;
+use forebay_observe::{DaemonReport, HistoryReport, RateReport, StreamHistory};
 
 /// Of a daemon with something in each family.
 fn report() -> DaemonReport {
@@ -77,12 +77,28 @@ fn serve(listener: MetricsListener, report: Option<DaemonReport>) -> StandIn {
         while let Some(question) = questions.blocking_recv() {
             counter.fetch_add(1, Ordering::SeqCst);
             match &report {
-                Some(report) => drop(question.send(report.clone())),
+                Some(report) => answer(question, report),
                 None => unanswered.push(question),
             }
         }
     });
     StandIn { address, asked }
+}
+
+fn answer(question: Question, report: &DaemonReport) {
+    match question {
+        Question::Report(answer) => drop(answer.send(report.clone())),
+        Question::History(answer) => {
+            let steps = RateReport {
+                samples: vec![1.0; 100],
+                batches: vec![1.0; 100],
+                waited: vec![None; 100],
+                ..RateReport::default()
+            };
+            let stream = StreamHistory { seconds: steps, ..StreamHistory::default() };
+            drop(answer.send(HistoryReport { streams: vec![stream], ..HistoryReport::default() }));
+        }
+    }
 }
 
 fn serve_loopback(report: Option<DaemonReport>) -> StandIn {
@@ -108,12 +124,13 @@ fn get(address: SocketAddr, path: &str) -> (u16, String) {
     (status, answer.split_once("\r\n\r\n").unwrap().1.to_owned())
 }
 
-const PAGE: [&str; 6] = ["/", "/page.css", "/page.js", "/metrics.js", "/parts.js", "/icon.svg"];
+const PAGE: [&str; 7] =
+    ["/", "/page.css", "/page.js", "/metrics.js", "/parts.js", "/chart.js", "/icon.svg"];
 
 #[test]
 fn every_path_answers_with_the_headers_that_keep_a_browser_in() {
     let daemon = serve_loopback(Some(report()));
-    for path in PAGE.into_iter().chain(["/metrics", "/stats.json", "/healthz"]) {
+    for path in PAGE.into_iter().chain(["/metrics", "/stats.json", "/history.json", "/healthz"]) {
         let head = format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n");
         let answer = ask(daemon.address, &head);
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{path}: {answer}");
@@ -135,6 +152,11 @@ fn every_path_answers_with_the_headers_that_keep_a_browser_in() {
     let (status, text) = get(daemon.address, "/stats.json");
     let read: DaemonReport = serde_json::from_str(&text).unwrap();
     assert_eq!((status, read.sessions[0].rank), (200, 3));
+    for (path, first) in [("/history.json?since=77", 77), ("/history.json?since=x", 0)] {
+        let history: HistoryReport = serde_json::from_str(&get(daemon.address, path).1).unwrap();
+        let seconds = &history.streams[0].seconds;
+        assert_eq!((seconds.first, seconds.waited.len()), (first, 100 - first as usize));
+    }
     assert_eq!(get(daemon.address, "/nothing").0, 404);
     assert_eq!(get(daemon.address, "/../etc/passwd").0, 404);
 }

@@ -1,7 +1,11 @@
-//! A verdict in words: what the limit is, by which numbers, and which key to change.
+//! A verdict in words: what the limit is, how sure, by which numbers, and which key to change.
 
 use super::facts::{Facts, StageFacts, Tail};
-use super::thresholds::{ALL_BUSY, MOSTLY_ASLEEP, OWN_SHARE, TAIL_WORTH_A_WORD};
+use super::thresholds::{
+    ALL_BUSY, CLEARLY_NO_WAIT, FEW_BATCHES, FEW_SECONDS, HELD_BACK_THAT_MATTERS, MOSTLY_ASLEEP,
+    OWN_SHARE, SURELY_ALL_BUSY, TAIL_WORTH_A_WORD,
+};
+use crate::report::Certainty;
 
 /// The limit that the rules found.
 #[derive(Debug, Clone, Copy)]
@@ -22,14 +26,37 @@ pub(super) enum Limit<'f, 'w> {
     RingSmall { busiest: Option<&'f StageFacts<'w>> },
 }
 
+/// A limit in words.
+#[derive(Debug)]
+pub(super) struct Words {
+    /// A stage's name, `storage`, `ring`, `cpu-budget` or `trainer`.
+    pub(super) limit: String,
+    /// What it is, in a few words.
+    pub(super) what: String,
+    /// What to do, in a few words; empty where there is nothing to do.
+    pub(super) advice: String,
+    /// All of it with its numbers.
+    pub(super) sentence: String,
+}
+
+impl Words {
+    fn new(limit: &str, what: &str, advice: &str, sentence: String) -> Self {
+        Self { limit: limit.to_owned(), what: what.to_owned(), advice: advice.to_owned(), sentence }
+    }
+}
+
 impl Facts<'_> {
-    /// The limit's name and the sentence.
-    pub(super) fn sentences(&self, limit: Limit<'_, '_>) -> (String, String) {
+    /// The limit in words.
+    pub(super) fn words(&self, limit: Limit<'_, '_>) -> Words {
         let waits = format!("while the trainer waits {} of the time", percent(self.wait_share));
         match limit {
-            Limit::Trainer => ("trainer".to_owned(), self.of_trainer()),
-            Limit::Budget { cores, held_back } => (
-                "cpu-budget".to_owned(),
+            Limit::Trainer => {
+                Words::new("trainer", "loading is not the limit", "", self.of_trainer())
+            }
+            Limit::Budget { cores, held_back } => Words::new(
+                "cpu-budget",
+                "the CPU budget is the limit",
+                "raise cpu.limit or the quota",
                 format!(
                     "the CPU budget of {cores:.2} cores is the limit: work threads waited for it {} of the time {waits}; \
                      raise cpu.limit, or the quota that daemon and trainer share (the daemon used {:.2} cores)",
@@ -37,8 +64,10 @@ impl Facts<'_> {
                     self.used_cores(),
                 ),
             ),
-            Limit::Quota => (
-                "cpu-budget".to_owned(),
+            Limit::Quota => Words::new(
+                "cpu-budget",
+                "the control group's CPU quota is the limit",
+                "raise cpu.max",
                 format!(
                     "the control group's CPU quota is the limit: the daemon used {:.2} of {:.2} granted cores \
                      {waits}; raise the quota (cpu.max), or make the samples cheaper",
@@ -46,16 +75,13 @@ impl Facts<'_> {
                     self.granted_cores(),
                 ),
             ),
-            Limit::Stage(stage) if stage.is_fetch => {
-                ("storage".to_owned(), self.of_storage(stage, &waits))
-            }
-            Limit::Stage(stage) => (stage.report.name.clone(), self.of_stage(stage, &waits)),
-            Limit::Tail(stage, tail) => {
-                let name = if stage.is_fetch { "storage" } else { &stage.report.name };
-                (name.to_owned(), self.of_tail(stage, tail, &waits))
-            }
-            Limit::RingFull { full } => (
-                "ring".to_owned(),
+            Limit::Stage(stage) if stage.is_fetch => self.of_storage(stage, &waits),
+            Limit::Stage(stage) => self.of_stage(stage, &waits),
+            Limit::Tail(stage, tail) => self.of_tail(stage, tail, &waits),
+            Limit::RingFull { full } => Words::new(
+                "ring",
+                "the ring is the limit",
+                "raise ring.slots",
                 format!(
                     "the ring is the limit: all its {} slots were full {} of the time, and empty {waits}: the trainer \
                      takes batches in bursts; raise ring.slots (and ring.memory where the plan needs it), or keep fewer \
@@ -64,10 +90,32 @@ impl Facts<'_> {
                     percent(full),
                 ),
             ),
-            Limit::RingSmall { busiest } => {
-                ("ring".to_owned(), self.of_small_ring(busiest, &waits))
-            }
+            Limit::RingSmall { busiest } => Words::new(
+                "ring",
+                "the ring is the limit",
+                "raise ring.slots or batch.size",
+                self.of_small_ring(busiest, &waits),
+            ),
         }
+    }
+
+    /// How far the numbers lie beyond the thresholds of the rule that found this limit.
+    pub(super) fn certainty(&self, limit: Limit<'_, '_>) -> Certainty {
+        let by_numbers = match limit {
+            Limit::Trainer => Certainty::above(self.wait_share < CLEARLY_NO_WAIT),
+            Limit::Budget { held_back, .. } => {
+                Certainty::above(held_back >= 2.0 * HELD_BACK_THAT_MATTERS)
+            }
+            Limit::Quota => {
+                Certainty::above(self.used_cores() >= SURELY_ALL_BUSY * self.granted_cores())
+            }
+            Limit::Stage(stage) => Certainty::above(stage.utilisation >= SURELY_ALL_BUSY),
+            Limit::Tail(..) | Limit::RingFull { .. } => Certainty::Likely,
+            // What is left when nothing else is busy.
+            Limit::RingSmall { .. } => Certainty::Possible,
+        };
+        let is_short = self.seconds() < FEW_SECONDS || self.session.batches_published < FEW_BATCHES;
+        if is_short { by_numbers.min(Certainty::Possible) } else { by_numbers }
     }
 
     fn of_trainer(&self) -> String {
@@ -78,85 +126,89 @@ impl Facts<'_> {
     }
 
     #[expect(clippy::cast_precision_loss, reason = "metrics")]
-    fn of_storage(&self, fetch: &StageFacts<'_>, waits: &str) -> String {
+    fn of_storage(&self, fetch: &StageFacts<'_>, waits: &str) -> Words {
         let report = fetch.report;
         let rate = report.num_tasks as f64 / self.seconds();
         let concurrency = report.concurrency;
-        let (at_once, remedy) = if fetch.utilisation >= ALL_BUSY {
+        let (at_once, remedy, advice) = if fetch.utilisation >= ALL_BUSY {
             (
                 format!("{concurrency} at once"),
                 format!("raise `concurrency` of the stage `fetch` from {concurrency}"),
+                format!("raise fetch.concurrency from {concurrency}"),
             )
         } else if self.used_cores() >= ALL_BUSY * self.granted_cores() {
-            (format!("{:.1} at once", fetch.busy), "give the daemon more cores".to_owned())
+            let remedy = "give the daemon more cores".to_owned();
+            (format!("{:.1} at once", fetch.busy), remedy.clone(), remedy)
         } else {
             (
                 format!("{:.1} of {concurrency} at once", fetch.busy),
                 "raise ring.slots or batch.size, so that more samples are read at once".to_owned(),
+                "raise ring.slots or batch.size".to_owned(),
             )
         };
-        format!(
+        let sentence = format!(
             "storage is the limit: a read takes {} and {at_once} give {rate:.0} samples/s {waits}; {remedy}, or use faster \
              storage{}",
             milliseconds(report.ave_time),
             self.word_of_tail(fetch),
-        )
+        );
+        Words::new("storage", "storage is the limit", &advice, sentence)
     }
 
-    fn of_stage(&self, stage: &StageFacts<'_>, waits: &str) -> String {
+    fn of_stage(&self, stage: &StageFacts<'_>, waits: &str) -> Words {
         let report = stage.report;
         let whose = if stage.stream == self.session.stream {
             String::new()
         } else {
             format!(" of the stream `{}`", stage.stream)
         };
-        format!(
-            "the stage `{}`{whose} is the limit: a sample takes {}, so {:.1} of {} threads are busy {waits}; {}{} (the daemon used \
-             {:.1} cores)",
-            report.name,
+        let what = format!("the stage `{}`{whose} is the limit", report.name);
+        let (remedy, advice) = self.remedy(stage);
+        let sentence = format!(
+            "{what}: a sample takes {}, so {:.1} of {} threads are busy {waits}; {remedy}{} (the daemon used {:.1} cores)",
             milliseconds(report.ave_time),
             stage.busy,
             report.concurrency,
-            self.remedy(stage),
             self.word_of_tail(stage),
             self.used_cores(),
-        )
+        );
+        Words::new(&report.name, &what, &advice, sentence)
     }
 
-    fn remedy(&self, stage: &StageFacts<'_>) -> String {
+    /// What to do: for the sentence, and in a few words.
+    fn remedy(&self, stage: &StageFacts<'_>) -> (String, String) {
         let granted = self.granted_cores();
+        let concurrency = stage.report.concurrency;
         let own_cores: f64 = self.stages.iter().map(|stage| stage.cores).sum();
         let threads_do_not_run =
-            stage.utilisation < ALL_BUSY && stage.busy < 0.7 * f64::from(stage.report.concurrency);
+            stage.utilisation < ALL_BUSY && stage.busy < 0.7 * f64::from(concurrency);
         let kept_off =
             threads_do_not_run || (stage.is_kept_off() && stage.asleep_share < MOSTLY_ASLEEP);
         if kept_off && own_cores < OWN_SHARE * granted {
-            return format!(
+            let sentence = format!(
                 "other processes use the cores: its tasks waited for a core {} of their time and got {own_cores:.1} of \
                  {granted:.1} cores; reserve cores for the daemon (cpu.cores), or set cpu.policy = \"batch\" or \
                  \"normal\"",
                 percent(stage.ready_share),
             );
+            return (sentence, "reserve cores for the daemon (cpu.cores)".to_owned());
         }
         let is_auto = stage.report.concurrency_reason.contains("thread");
+        let raise = format!("raise its `concurrency` from {concurrency}");
         if stage.asleep_share >= MOSTLY_ASLEEP {
             let slept = percent(stage.asleep_share);
+            let set = format!("set its `concurrency` above {concurrency}");
             return if is_auto {
-                format!(
-                    "{slept} of that is sleep: set its `concurrency` above {}, or raise ring.memory",
-                    stage.report.concurrency
-                )
+                (format!("{slept} of that is sleep: {set}, or raise ring.memory"), set)
             } else {
-                format!(
-                    "{slept} of that is sleep: raise its `concurrency` from {}",
-                    stage.report.concurrency
-                )
+                (format!("{slept} of that is sleep: {raise}"), raise)
             };
         }
-        if !is_auto && f64::from(stage.report.concurrency) < granted {
-            return format!("raise its `concurrency` from {}", stage.report.concurrency);
+        if !is_auto && f64::from(concurrency) < granted {
+            return (raise.clone(), raise);
         }
-        "give the daemon more cores, or make the samples cheaper".to_owned()
+        let cores = "give the daemon more cores";
+        (format!("{cores}, or make the samples cheaper"), cores.to_owned())
     }
 
     /// What slow samples add to a stage that is the limit anyway.
@@ -175,17 +227,16 @@ impl Facts<'_> {
         })
     }
 
-    fn of_tail(&self, stage: &StageFacts<'_>, tail: Tail, waits: &str) -> String {
-        let (what, remedy) = if stage.is_fetch {
-            ("storage is the limit: slow reads hold".to_owned(), "use steadier storage")
+    fn of_tail(&self, stage: &StageFacts<'_>, tail: Tail, waits: &str) -> Words {
+        let (limit, what, slow, remedy) = if stage.is_fetch {
+            ("storage", "storage is the limit".to_owned(), "reads", "use steadier storage")
         } else {
-            (
-                format!("the stage `{}` is the limit: slow samples hold", stage.report.name),
-                "find them with forebay trace or errors.quarantine",
-            )
+            let name = stage.report.name.as_str();
+            let remedy = "find them with forebay trace or errors.quarantine";
+            (name, format!("the stage `{name}` is the limit"), "samples", remedy)
         };
-        format!(
-            "{what} up their batches: one in {:.0} takes {}, the median {}, the mean {} and p99 {}, and the {} slots are \
+        let sentence = format!(
+            "{what}: slow {slow} hold up their batches: one in {:.0} takes {}, the median {}, the mean {} and p99 {}, and the {} slots are \
              filled before it finishes, so {:.1} of {} threads are busy {waits}; raise ring.slots, or {remedy}",
             tail.one_in,
             milliseconds(tail.mean_seconds),
@@ -195,7 +246,8 @@ impl Facts<'_> {
             self.slots(),
             stage.busy,
             stage.report.concurrency,
-        )
+        );
+        Words::new(limit, &what, &format!("raise ring.slots, or {remedy}"), sentence)
     }
 
     fn of_small_ring(&self, busiest: Option<&StageFacts<'_>>, waits: &str) -> String {

@@ -105,7 +105,7 @@ impl Pipeline {
 
     /// Panics unless this is the limit, and the sentence says all of it.
     fn is_limited_by(&self, limit: &str, says: &[&str]) {
-        let Verdict { limit: found, sentence, seconds } = self.judge().verdict;
+        let Verdict { limit: found, sentence, seconds, .. } = self.judge().verdict;
         assert!(found == limit && seconds == SECONDS, "{found}: {sentence}");
         for words in says {
             assert!(sentence.contains(words), "{sentence} lacks {words}");
@@ -149,6 +149,29 @@ fn of_two_stages_the_one_whose_threads_are_busy_is_named() {
     let long = stage("long", 6, &[(0.0297, 1000)], ASLEEP, 0.9);
     let short = stage("short", 1, &[(0.0099, 1000)], ASLEEP, 0.1);
     Pipeline::of(vec![quick_fetch(0.9), long, short]).is_limited_by("short", &["of 1 threads"]);
+}
+
+#[test]
+fn a_verdict_is_one_short_line_that_says_how_sure_it_is() {
+    let line = |pipeline: &Pipeline| pipeline.judge().verdict.line();
+    let mut pipeline = with(busy("work", 4, 3.96, ON_A_CORE));
+    assert_eq!(
+        line(&pipeline),
+        "the stage `work` is the limit · certain · give the daemon more cores"
+    );
+    pipeline.stages[1] = busy("work", 4, 3.5, ON_A_CORE);
+    assert!(line(&pipeline).contains("limit · likely · give"), "{}", line(&pipeline));
+    // Few batches say little.
+    pipeline.batches = 5;
+    assert!(line(&pipeline).contains("limit · possible · give"), "{}", line(&pipeline));
+    pipeline.batches = 100;
+    pipeline.waited = 0.05;
+    assert_eq!(line(&pipeline), "loading is not the limit · certain");
+    pipeline.waited = 0.15;
+    assert_eq!(line(&pipeline), "loading is not the limit · likely");
+    assert_eq!(line(&idle()), "the ring is the limit · possible · raise ring.slots or batch.size");
+    pipeline.batches = 0;
+    assert_eq!(line(&pipeline), "not enough batches yet");
 }
 
 #[test]
@@ -301,7 +324,7 @@ fn of_several_sessions_the_one_that_waits_most_speaks_for_the_daemon() {
             sentence: format!("it is {limit}"),
             ..Verdict::default()
         };
-        Judgement { session, wait_share, verdict }
+        Judgement { session, wait_share, verdict, window: WindowReport::default() }
     };
     let both = [judgement(1, "trainer", 0.01), judgement(2, "decode", 0.4)];
     let verdict = of_daemon(&both, &sessions);

@@ -2,6 +2,11 @@
 
 /// Below this share of the time spent waiting, loading is not the trainer's limit.
 pub(crate) const WAIT_SHARE_THAT_MATTERS: f64 = 0.02;
+/// Below this share there is clearly no wait.
+pub(super) const CLEARLY_NO_WAIT: f64 = 0.01;
+/// Over a shorter time, or fewer batches, nothing is sure.
+pub(super) const FEW_SECONDS: f64 = 10.0;
+pub(super) const FEW_BATCHES: u64 = 10;
 /// The CPU budget is the limit when work threads are throttled for this share.
 pub(super) const HELD_BACK_THAT_MATTERS: f64 = 0.1;
 /// Threads that are busy for this share are saturated.
