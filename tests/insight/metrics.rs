@@ -8,11 +8,25 @@ use serde_json::Value;
 #[test]
 fn stats_have_every_figure_and_print_for_a_person() {
     let dir = TestDir::new();
-    let config = dir.stack_stream(40, "");
+    let config = dir.stack_stream(40, "order.epochs = 3");
     let daemon = Daemon::serve(&dir, &config);
     assert_eq!(daemon.stats(&dir)["verdict"]["limit"], "none");
     let mut loader = daemon.loader(0, 1).attach().unwrap();
+    // By what the trainer took: the ring holds batches of the next epoch.
+    let progress = |epoch: u64, samples: u64, left: u64| {
+        let found = daemon.stats(&dir)["sessions"][0]["progress"].clone();
+        let keys = ["epoch", "epochs", "samples", "samples_per_epoch", "batches_left"];
+        let numbers = keys.map(|key| found[key].as_u64().unwrap());
+        assert_eq!(numbers, [epoch, 3, samples, 40, left], "{found}");
+    };
+    progress(0, 0, 30);
+    (0..5).for_each(|_| drop(loader.next_batch().unwrap().unwrap()));
+    progress(0, 20, 25);
+    assert_eq!(take_epoch(&mut loader).len(), 5);
+    progress(1, 0, 20);
     assert_eq!(take_epoch(&mut loader).len(), 10);
+    assert_eq!(take_epoch(&mut loader).len(), 10);
+    progress(2, 40, 0);
     let stats = daemon.stats(&dir);
     let stages = stats["stages"].as_array().unwrap();
     assert_eq!(
@@ -26,7 +40,7 @@ fn stats_have_every_figure_and_print_for_a_person() {
     let mut occupancies = queues.map(|queue| queue.occupancy_rate);
     assert!(occupancies.all(|rate| (0.0..=1.0).contains(&rate)), "{stages:?}");
     let session = &stats["sessions"][0];
-    assert_eq!((&session["stream"], &session["batches_taken"]), (&"train".into(), &10.into()));
+    assert_eq!((&session["stream"], &session["batches_taken"]), (&"train".into(), &30.into()));
     let slots: u64 = ["slots_free", "slots_filling", "slots_ready", "slots_leased"]
         .iter()
         .map(|state| session[*state].as_u64().unwrap())

@@ -3,10 +3,11 @@
 FOREBAY_SCREENSHOTS names a folder for screenshots of the page.
 """
 
-import contextlib
 import json
 import os
+import re
 import subprocess
+import time
 from pathlib import Path
 
 import chromium
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 HOSTILE = "<img src=x onerror=document.title='owned'>.npy"
+DRAWN = "document.querySelector('#%s .line').getAttribute('d').split('L').length"
 NOT_IN_FORCE = "document.querySelectorAll('#quiet .missed').length"
 
 
@@ -70,13 +72,12 @@ def test_the_page_draws_a_running_daemon(browser, loader):
         for _ in loader:
             pass
     browser.wait_for("document.querySelector('#bad .reason') !== null")
-    # Two reports make a window.
-    browser.wait_for("document.querySelector('#samples .line').getAttribute('d').length > 0")
+    browser.wait_for(f"{DRAWN % 'samples'} > 1")
     assert text_of(browser, "#streams button") == "dict"
-    assert len(text_of(browser, "#sentence")) > 10
+    assert len(text_of(browser, "#line")) > 10
     names = browser.evaluate("[...document.querySelectorAll('#pipeline .name')].map((name) => name.innerText)")
     assert names == ["fetch", "work", "trainer"]
-    assert browser.evaluate("document.querySelectorAll('#rings .slot').length") == 8
+    assert browser.evaluate("document.querySelectorAll('#rings .slots .slot').length") == 8
     # A name of a file is text: nothing of it was made an element, and nothing ran.
     assert HOSTILE in text_of(browser, "#bad")
     assert browser.evaluate("document.querySelectorAll('main img, main script').length") == 0
@@ -156,44 +157,90 @@ def test_a_report_draws_its_run(browser, folder, tmp_path_factory):
         bars = "[...document.querySelectorAll('.bar.tone-1 title')].map((title) => parseInt(title.textContent))"
         assert sum(browser.evaluate(bars)) == 40
         assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        # One waiting time, whoever says it.
+        waited = "document.querySelector('.tiles p:nth-child(2) b').innerText"
+        waits = browser.evaluate(waited)
+        assert f"waits {waits}" in text_of(browser, "#pipeline .trainer")
+        assert f"waits {waits}" in text_of(browser, "#sentence")
+        assert waits in browser.evaluate(
+            "[...document.querySelectorAll('.chart .now span')].map((one) => one.innerText)"
+        )
+        assert not browser.evaluate("document.querySelector('details').open")
+        assert "`" not in text_of(browser, "body")
         keep(browser, f"report-{width}-{scheme}")
     assert browser.evaluate("performance.getEntriesByType('resource').length") == 0
     assert browser.errors == []
 
 
-def test_windows_are_the_daemons_own(browser, loader):
-    """Against a report of a real daemon, moved on by known figures."""
-    address = loader.stats()["metrics"]
-    next(iter(loader))
-    browser.open(f"http://{address}/")
+def test_a_plot_is_full_when_it_is_opened_and_is_read_by_keys(browser, loader):
+    end = time.monotonic() + 4
+    while time.monotonic() < end:
+        for _ in loader:
+            pass
+    browser.open(f"http://{loader.stats()['metrics']}/")
     browser.wait_for("document.getElementById('state')?.className === 'live'")
-    window = browser.evaluate("""(async () => {
-        const { between } = await import("/metrics.js");
-        const earlier = await (await fetch("/stats.json")).json();
-        const later = structuredClone(earlier);
-        for (const stage of later.streams[0].stages) {
-            stage.num_tasks += 101;
-            stage.num_failures += 1;
-            stage.busy_seconds += 5;
-        }
-        const queue = later.streams[0].stages[0].queue;
-        const occupied = queue.occupancy_rate * queue.elapsed;
-        queue.elapsed += 10;
-        queue.num_items += 100;
-        queue.occupancy_rate = (occupied + 2.5) / queue.elapsed;
-        later.sessions[0].seconds += 10;
-        later.sessions[0].wait_seconds += 4;
-        later.sessions[0].batches_taken += 20;
-        later.cpu_seconds += 15;
-        return between(earlier, later, "dict");
+    for chart in ("samples", "batches", "waits"):
+        assert browser.evaluate(DRAWN % chart) >= 3
+    # Of the hour ten seconds are a point; the day has no whole minute yet.
+    for number, points in ((1, 1), (2, 1)):
+        browser.evaluate(f"document.querySelectorAll('#ranges button')[{number}].click()")
+        assert browser.evaluate(DRAWN % "samples") <= points + 1
+        assert text_of(browser, "#samples .times").startswith(("1 h ago", "1 day ago"))
+    browser.evaluate("document.querySelector('#ranges button').click()")
+    press = "document.querySelector('#samples .plot').dispatchEvent(new KeyboardEvent('keydown', { key: '%s' }))"
+    reading = "document.querySelector('#samples .reading').textContent"
+    assert browser.evaluate(reading) == ""
+    browser.evaluate(f"{press % 'End'}; {press % 'ArrowLeft'}")
+    assert browser.evaluate(reading).endswith(" ago")
+    assert " a second, " in browser.evaluate("document.querySelector('#samples .plot').ariaValueText")
+    assert browser.errors == []
+
+
+def test_the_verdict_and_the_cards_say_the_same(browser, loader):
+    """Also while the trainer changes its pace."""
+    browser.open(f"http://{loader.stats()['metrics']}/")
+    browser.wait_for("document.getElementById('state')?.className === 'live'")
+    said = set()
+    for pause in (0, 0, 0.01, 0.02, 0.04):
+        for _ in loader:
+            time.sleep(pause)
+        text = browser.evaluate("""[
+            document.getElementById("sentence").innerText,
+            document.querySelector("#waits .now span").innerText,
+            document.querySelector("#pipeline .trainer").innerText,
+            document.getElementById("window").innerText,
+            document.querySelector("#waits .now small").innerText,
+        ]""")
+        sentence, waits, trainer, window, unit = text
+        if found := re.search(r"wait(?:s|ed for data) (\d+) %", sentence):
+            assert waits == f"{found[1]} %", text
+            assert f"waits {found[1]} %" in trainer, text
+            assert unit == f"of the time, {window}", text
+            said.add(found[1])
+    assert said
+
+
+def test_the_history_is_put_together_piece_by_piece(browser, loader):
+    browser.open(f"http://{loader.stats()['metrics']}/")
+    browser.wait_for("document.getElementById('state')?.className === 'live'")
+    found = browser.evaluate("""(async () => {
+        const { History, RANGES } = await import("/metrics.js");
+        const history = new History();
+        const steps = (first, values) => ({ first, samples: values, batches: values, waited: values.map(() => null) });
+        const piece = (pid, uptime, first, values) => history.add({
+            pid, uptime_seconds: uptime,
+            streams: [{ name: "train", seconds: steps(first, values), minutes: steps(0, []) }],
+        });
+        const taken = [piece(1, 4, 1, [1, 2, 3]), piece(1, 6, 4, [4, 5]), piece(1, 7, 5, [50, 6])];
+        const all = history.points("train", "samples", RANGES[0]);
+        const waits = history.points("train", "waited", RANGES[0]).points;
+        const joined = history.points("train", "samples", RANGES[1]);
+        // A daemon that was started again is asked for all of it.
+        const again = [history.since, piece(2, 1, 7, []), history.since];
+        return { taken, all, waits, joined, again };
     })()""")
-    with contextlib.suppress(KeyError):
-        del window["sessions"]
-    assert window["seconds"] == pytest.approx(10)
-    assert window["samplesPerSecond"] == pytest.approx(10)
-    assert window["batchesPerSecond"] == pytest.approx(2)
-    assert window["waitShare"] == pytest.approx(0.4)
-    assert window["cpuCores"] == pytest.approx(1.5)
-    stage = window["stages"][0]
-    assert (stage["rate"], stage["busy"], stage["meanSeconds"]) == pytest.approx((10, 0.5, 0.05))
-    assert stage["queue"]["occupancy"] == pytest.approx(0.25)
+    assert found["taken"] == [True, True, True]
+    assert found["all"] == {"points": [[2, 1], [3, 2], [4, 3], [5, 4], [6, 50], [7, 6]], "end": 7}
+    assert [point[1] for point in found["waits"]] == [None] * 6
+    assert found["joined"] == {"points": [[7, 11]], "end": 7}
+    assert found["again"] == [7, False, 0]

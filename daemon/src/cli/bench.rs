@@ -13,7 +13,7 @@ use forebay_protocol::frames::ConfigSource;
 use super::config_arguments::Settings;
 use forebay_inspect::bench_report::{BenchReport, WaitSeconds};
 use forebay_inspect::report::{ReportFile, TimeSeries, bench_page};
-use forebay_inspect::stats::stage_table;
+use forebay_inspect::stats::{stage_table, verdict_lines};
 use forebay_inspect::table::time;
 use forebay_observe::format_bytes;
 use forebay_observe::{
@@ -181,8 +181,10 @@ pub(super) fn measure(
     if let Some(series) = &mut options.series {
         series.finish(&daemon, samples, waits.total());
     }
-    let since_begun = begun.map(|begun| daemon.since(&begun).verdict);
-    let verdict = since_begun.filter(|verdict| verdict.limit != "none");
+    let judged = begun
+        .map(|begun| daemon.since(&begun))
+        .filter(|since_begun| since_begun.verdict.limit != "none")
+        .unwrap_or_else(|| daemon.clone());
     let seconds = (last - requested).as_secs_f64();
     let own_cpu = (all_cpu() - cpu_before).as_secs_f64();
     let own = ProcessMetrics::now();
@@ -202,7 +204,8 @@ pub(super) fn measure(
         },
         digest: digest.map(|hasher| hasher.finalize().to_hex().to_string()),
         stages: daemon.stages,
-        verdict: verdict.unwrap_or(daemon.verdict),
+        verdict: judged.verdict,
+        window: judged.sessions.into_iter().next().and_then(|session| session.window),
     })
 }
 
@@ -247,6 +250,7 @@ pub(super) fn describe(report: &BenchReport) -> String {
     if let Some(digest) = &report.digest {
         text.push_str(&format!("digest {digest}\n"));
     }
-    text.push_str(&format!("\n{}\n{}\n", stage_table(&report.stages), report.verdict.sentence));
+    let verdict = verdict_lines(&report.verdict);
+    text.push_str(&format!("\n{}\n{verdict}", stage_table(&report.stages)));
     text
 }

@@ -11,6 +11,7 @@ use clap::Args;
 use super::bench::{BenchOptions, describe, measure};
 use forebay_inspect::bench_report::BenchReport;
 use forebay_inspect::output::print_line;
+use forebay_inspect::stats::verdict_lines;
 use forebay_observe::format_bytes;
 use forebay_synth::{GenerateOptions, generate_images};
 
@@ -146,7 +147,7 @@ fn run_all(config: &Path) -> anyhow::Result<()> {
         trained.wait_seconds.p50 * 1e3,
         trained.wait_seconds.p99 * 1e3
     ))?;
-    print_line(format_args!("   {}", trained.verdict.sentence))?;
+    print_line(indented(&verdict_lines(&trained.verdict)))?;
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! What `forebay bench` has measured.
 
-use forebay_observe::{StageReport, Verdict};
+use forebay_observe::{StageReport, Verdict, WindowReport};
 use serde::{Deserialize, Serialize};
 
 /// What `--json` prints.
@@ -29,6 +29,9 @@ pub struct BenchReport {
     pub stages: Vec<StageReport>,
     /// What limits the run.
     pub verdict: Verdict,
+    /// The metrics that the verdict judges: those of the run without its start.
+    #[serde(default)]
+    pub window: Option<WindowReport>,
 }
 
 /// The client's wait for a batch.

@@ -18,12 +18,10 @@ pub use time_series::TimeSeries;
 
 /// The report of a measured run of the stream `name`; `config` is what `forebay check` prints of it.
 pub fn bench_page(name: &str, run: &BenchReport, series: &TimeSeries, config: &str) -> String {
-    let session = series.last().and_then(|last| last.sessions.first());
     page(json!({
         "kind": "bench",
         "title": format!("forebay bench: {name}"),
         "run": run,
-        "session": session.map(|session| json!({ "seconds": session.seconds, "wait_seconds": session.wait_seconds })),
         "points": series.rates(),
         "config": config.lines().collect::<Vec<_>>(),
         "facts": facts(),
@@ -55,8 +53,9 @@ fn page(mut data: Value) -> String {
     // No `<`: the text cannot end the element that holds it.
     let data = sanitize_json(data).to_string().replace('<', "\\u003c");
     let nonce = format!("{:016x}", RandomState::new().hash_one(&data));
-    let script: String =
-        [page::METRICS_JS, page::PARTS_JS, page::REPORT_JS].map(without_modules).concat();
+    let script: String = [page::METRICS_JS, page::PARTS_JS, page::CHART_JS, page::REPORT_JS]
+        .map(without_modules)
+        .concat();
     let text = page::REPORT_HTML.replace("{nonce}", &nonce);
     let text = text.replace("{icon}", page::ICON.trim_end()).replace("{style}", page::CSS);
     text.replace("{script}", &script).replace("{data}", &data)

@@ -9,7 +9,7 @@ use super::observer::{Observer, the_sockets};
 use super::table::{columns, percent, time};
 use crate::output::print;
 use forebay_observe::format_bytes;
-use forebay_observe::{DaemonReport, IsolationItem, SessionReport, StageReport};
+use forebay_observe::{DaemonReport, IsolationItem, SessionReport, StageReport, Verdict};
 
 /// Arguments of `forebay stats`.
 #[derive(Debug, Args)]
@@ -72,15 +72,24 @@ fn describe(report: &DaemonReport) -> String {
     for session in &report.sessions {
         text.push_str(&describe_session(session));
     }
-    text.push_str("\nquiet\n");
+    text.push_str("\nCPU isolation\n");
     for line in isolation_lines(&report.cpu_isolation) {
         text.push_str(&format!("  {line}\n"));
     }
     for stall in &report.stalls {
         text.push_str(&format!("\nstalled: {}\n", stall.sentence));
     }
-    text.push_str(&format!("\n{}\n", report.verdict.sentence));
+    text.push_str(&format!("\n{}", verdict_lines(&report.verdict)));
     text
+}
+
+/// The short line, and the sentence below it.
+pub fn verdict_lines(verdict: &Verdict) -> String {
+    let line = verdict.line();
+    if line == verdict.sentence {
+        return format!("{line}\n");
+    }
+    format!("{line}\n{}\n", verdict.sentence)
 }
 
 /// A line for each measure of CPU isolation; `!` marks those not in effect.

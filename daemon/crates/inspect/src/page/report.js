@@ -1,7 +1,8 @@
 // Draws a report from the JSON in its own file. It loads nothing.
 
-import { axisEnd, bytes, percent, rate, round, stageBetween, time } from "./metrics.js";
-import { at, Chart, draw, legend, make, pipeline, plot, showSentence } from "./parts.js";
+import { Chart } from "./chart.js";
+import { axisEnd, bytes, count, percent, rate, round, span, time } from "./metrics.js";
+import { at, draw, legend, make, pipeline, plot, showLine, showSentence, words } from "./parts.js";
 
 const BARS_PER_DECADE = 12;
 
@@ -42,10 +43,10 @@ function decades(stages) {
 
 // How many of a stage's tasks took how long, over a logarithmic axis.
 function histogram(stage, number, [first, last]) {
-  const count = (last - first) * BARS_PER_DECADE;
-  const place = (seconds) => Math.min(Math.max((Math.log10(Math.max(seconds, 1e-12)) - first) * BARS_PER_DECADE, 0), count);
-  const tasks = Array(count).fill(0);
-  for (const [seconds, some] of stage.times) tasks[Math.min(Math.floor(place(seconds)), count - 1)] += some;
+  const bins = (last - first) * BARS_PER_DECADE;
+  const place = (seconds) => Math.min(Math.max((Math.log10(Math.max(seconds, 1e-12)) - first) * BARS_PER_DECADE, 0), bins);
+  const tasks = Array(bins).fill(0);
+  for (const [seconds, some] of stage.times) tasks[Math.min(Math.floor(place(seconds)), bins - 1)] += some;
   const total = Math.max(tasks.reduce((one, other) => one + other, 0), 1);
   const end = axisEnd(Math.max(...tasks) / total);
   const bars = tasks.map((some, bar) =>
@@ -54,16 +55,16 @@ function histogram(stage, number, [first, last]) {
   const marks = [["mean", stage.ave_time], ["p99", stage.p99_time]].map(([name, seconds]) => {
     const x = place(seconds);
     picture.append(draw("line", "mark", { x1: x, x2: x, y1: 0, y2: 100 }));
-    const mark = make("span", x > 0.85 * count ? "mark left" : "mark", name);
-    mark.style.left = `${100 * x / count}%`;
+    const mark = make("span", x > 0.85 * bins ? "mark left" : "mark", name);
+    mark.style.left = `${100 * x / bins}%`;
     return mark;
   });
   const axis = Array.from({ length: last - first + 1 }, (_, step) => make("span", "", time(10 ** (first + step))));
   return make(
     "section", "card chart",
-    make("h2", "", `Time of a task of ${stage.name}`),
-    make("p", "now", time(stage.ave_time), make("small", "", ` mean, p99 ${time(stage.p99_time)}`)),
-    make("div", "plot", picture, make("span", "top", `${percent(end)} of tasks`), ...marks),
+    make("h2", "", `Time of a task of ${stage.name}`, make("span", "aside", "share of the tasks")),
+    make("p", "now", time(stage.ave_time), make("small", "", ` in the mean, p99 ${time(stage.p99_time)}`)),
+    make("div", "plot", picture, make("span", "top", percent(end)), ...marks),
     make("p", "times", ...axis),
   );
 }
@@ -72,7 +73,7 @@ function stageTable(stages) {
   const header = [
     "stage", "concurrency", "tasks", "failed", "mean", "p90", "p99", "put wait", "get wait", "occupancy"];
   const rows = stages.map((stage) => [
-    stage.name, stage.concurrency, stage.num_tasks, stage.num_failures, time(stage.ave_time), time(stage.p90_time),
+    stage.name, stage.concurrency, count(stage.num_tasks), count(stage.num_failures), time(stage.ave_time), time(stage.p90_time),
     time(stage.p99_time), ...(stage.queue
       ? [time(stage.queue.ave_put_time), time(stage.queue.ave_get_time), percent(stage.queue.occupancy_rate)]
       : ["", "", ""]),
@@ -80,60 +81,59 @@ function stageTable(stages) {
   return card("Stages", "", table("stages", rows, header));
 }
 
-function charts(run, waitShare) {
-  const last = data.points[data.points.length - 1];
-  const span = last?.seconds ?? 1;
-  const axis = { span, from: "0 s", to: time(span) };
-  const chart = (title, unit, options, values) => {
+function charts(run, window) {
+  const length = data.points[data.points.length - 1]?.seconds ?? 1;
+  const chart = (title, options, headline, values) => {
     const element = make("section", "card chart");
     const points = data.points.map((point) => [point.seconds, ...values(point)]);
-    new Chart(element, title, unit, { ...axis, ...options }).show(points, span);
+    const axis = { span: length, from: "0 s", to: span(length), when: (seconds) => `at ${time(seconds)}`, headline };
+    new Chart(element, title, options).show({ points, end: length }, axis);
     return element;
   };
   const mean = (value) => data.points.reduce((total, point) => total + value(point), 0) / Math.max(data.points.length, 1);
   const queued = run.stages.map((stage, number) => [stage, number]).filter(([stage]) => stage.queue);
   const names = queued.map(([stage, number]) => (number + 1 === run.stages.length ? "ring" : `after ${stage.name}`));
+  const perSecond = { unit: "samples a second", write: (value) => `${rate(value)} samples a second`, writeEnd: round };
+  const cores = { unit: "cores", write: (value) => `${rate(value)} cores`, writeEnd: round };
   return grid(
-    chart("Throughput", "samples a second", { writeEnd: round, headline: rate(run.samples_per_second) }, (point) => [point.samples]),
-    chart("The trainer waits for data", "of its time", { write: percent, most: 1, headline: percent(waitShare) },
-      (point) => [point.waited_seconds]),
-    chart("Occupancy of the queues", "share of time in which each is not empty", { write: percent, least: 1, most: 1, names, headline: "" },
+    chart("Throughput", perSecond, rate(run.samples_per_second), (point) => [point.samples]),
+    chart("The trainer waits for data", { unit: "of the time after the start", write: percent, most: 1 },
+      percent(window.wait_share), (point) => [point.waited_seconds]),
+    chart("Queues that are not empty", { unit: "share of the time", write: percent, least: 1, most: 1, names }, "",
       (point) => queued.map(([, number]) => point.occupied_seconds[number] ?? null)),
-    chart("CPU time of the daemon", "cores", { writeEnd: round, headline: rate(mean((point) => point.cpu_seconds)) },
-      (point) => [point.cpu_seconds]),
+    chart("CPU time of the daemon", cores, rate(mean((point) => point.cpu_seconds)), (point) => [point.cpu_seconds]),
   );
 }
 
 function showBench() {
   const run = data.run;
-  const { seconds, wait_seconds: waited } = data.session ?? { seconds: run.seconds, wait_seconds: 0 };
-  const waitShare = seconds > 0 ? Math.min(Math.max(waited / seconds, 0), 1) : 0;
-  const window = {
-    stages: run.stages.map((stage) => stageBetween(stage, undefined, seconds)),
-    sessions: [data.session],
-    waitShare,
-    batchesPerSecond: run.seconds > 0 ? run.batches / run.seconds : 0,
-  };
-  const picture = make("ol", "", ...pipeline(run.verdict.limit, window));
+  const window = run.window ?? { seconds: 0, wait_share: 0, batches_per_second: 0, stages: [] };
+  const picture = make("ol", "", ...pipeline(run.verdict.limit, window, 1));
   picture.id = "pipeline";
   const range = decades(run.stages);
   add(
     tiles([
       [rate(run.samples_per_second), "samples a second"],
-      [percent(waitShare), "of the time the trainer waited"],
-      [time(run.wait_seconds.p99), `wait for a batch, p99 (p50 ${time(run.wait_seconds.p50)})`],
+      [percent(window.wait_share), "of the time after the start the trainer waited"],
       [rate(run.cpu_seconds_per_1000_samples), "CPU seconds per 1,000 samples"],
       [time(run.time_to_first_batch_seconds), "to the first batch"],
       [bytes(run.peak_memory_bytes), "peak memory, ring included"],
     ]),
-    card("Pipeline", "the fill of a connector is the share of time in which its queue is not empty", picture),
-    charts(run, waitShare),
+    card("Pipeline", "the run without its start", picture),
+    charts(run, window),
     grid(...run.stages.map((stage, number) => histogram(stage, number, range))),
     stageTable(run.stages),
   );
-  data.facts.unshift(["run", `${run.samples} samples in ${run.batches} batches, ${run.seconds.toFixed(2)} s`]);
-  if (run.digest) data.facts.unshift(["digest", run.digest]);
-  return ["Bottleneck", run.verdict.sentence];
+  const wait = run.wait_seconds;
+  data.facts.unshift(
+    ["run", `${count(run.samples)} samples in ${count(run.batches)} batches, ${run.seconds.toFixed(2)} s`],
+    ["wait for a batch", `median ${time(wait.p50)}, p99 ${time(wait.p99)}`],
+    ...(run.digest ? [["digest", run.digest]] : []),
+  );
+  showLine(at("line"), run.verdict.what, run.verdict.certainty, run.verdict.advice);
+  showSentence(at("sentence"), run.verdict.sentence === run.verdict.what ? "" : run.verdict.sentence);
+  at("verdict").className = `card limit-${["none", "trainer"].includes(run.verdict.limit) ? run.verdict.limit : "found"}`;
+  return "Bottleneck";
 }
 
 function showHeadspace() {
@@ -141,7 +141,7 @@ function showHeadspace() {
   const parts = [
     ["the trainer works", found.step_seconds_without_loading],
     ["waits for data", found.wait_seconds],
-    ["is slowed down by loading", found.disturbance_seconds],
+    ["loading slows it down", found.disturbance_seconds],
   ];
   const most = Math.max(found.step_seconds, parts.reduce((total, [, seconds]) => total + seconds, 0), 1e-12);
   const bar = (name, seconds, shown) => make(
@@ -167,28 +167,30 @@ function showHeadspace() {
       make("div", "plot", columns("Step times", blocks, end), make("span", "top", time(end))),
       ...(found.replayed ? [legend(phases.map((phase) => `${phase} the replay`))] : [])),
   ));
-  const hours = (value) => value.toFixed(value < 1 ? 2 : 1);
   const exact = (share) => `${(share * 100).toFixed(1)} %`;
   const steps = found.steps_measured;
+  const hours = (value) => span(value * 3600);
   data.facts.unshift(
     ["headspace", `${exact(found.headspace)} (± ${exact(found.uncertainty)})`],
-    ["steps", `${steps.with_data} with data, ${steps.replayed} replayed`],
-    ["saved per epoch", `${hours(found.hours_saved_per_epoch)} hours`],
-    ...(found.hours_saved === null ? [] :
-      [["saved", `${hours(found.hours_saved)} of the remaining ${hours(found.hours_remaining)} hours`]]),
-    ...found.notes.map((note) => ["note", note]),
+    ["steps", `${count(steps.with_data)} with data, ${count(steps.replayed)} replayed`],
+    ["saved per epoch", hours(found.hours_saved_per_epoch)],
+    ...(found.hours_saved === null ? [] : [["saved", `${hours(found.hours_saved)} of the remaining ${hours(found.hours_remaining)}`]]),
   );
-  return ["Headspace", found.sentence];
+  // The claim, and what it rests on.
+  const [claim, ...numbers] = found.sentence.split(": ");
+  showLine(at("line"), claim);
+  showSentence(at("sentence"), numbers.join(": "));
+  at("notes").hidden = found.notes.length === 0;
+  at("notes").append(...found.notes.map((note) => make("li", "", ...words(note))));
+  return "Headspace";
 }
 
-const [heading, sentence] = data.kind === "bench" ? showBench() : showHeadspace();
 document.title = data.title;
 at("title").textContent = data.title;
-at("process").textContent = data.release;
-at("heading").textContent = heading;
-showSentence(at("sentence"), sentence);
+at("process").textContent = `forebay ${data.release}`;
+at("heading").textContent = data.kind === "bench" ? showBench() : showHeadspace();
+add(card("Machine and run", "", table("facts", data.facts)));
 if (data.config) {
-  const note = make("span", "aside", "resolved, as forebay check prints it");
+  const note = make("span", "aside", "as forebay check prints it");
   add(make("details", "card", make("summary", "", make("h2", "", "Configuration", note)), make("pre", "", data.config.join("\n"))));
 }
-add(card("Machine and run", "", table("facts", data.facts)));

@@ -28,12 +28,11 @@ pub struct TimeSeries {
     start: Option<Instant>,
     interval: Duration,
     points: Vec<Point>,
-    last: Option<DaemonReport>,
 }
 
 impl Default for TimeSeries {
     fn default() -> Self {
-        Self { start: None, interval: INTERVAL, points: Vec::new(), last: None }
+        Self { start: None, interval: INTERVAL, points: Vec::new() }
     }
 }
 
@@ -58,7 +57,6 @@ impl TimeSeries {
         if let Some(start) = self.start {
             self.add(start.elapsed().as_secs_f64(), samples, waited, report);
         }
-        self.last = Some(report.clone());
     }
 
     #[expect(clippy::cast_precision_loss, reason = "figures")]
@@ -81,11 +79,6 @@ impl TimeSeries {
             });
             self.interval *= 2;
         }
-    }
-
-    /// The daemon's last report.
-    pub(super) fn last(&self) -> Option<&DaemonReport> {
-        self.last.as_ref()
     }
 
     /// Between each two points, the change per second, at the time of the second one.

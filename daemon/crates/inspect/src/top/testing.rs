@@ -60,6 +60,7 @@ impl Script {
                 sentence: "loading is not the limit: the trainer waited for data 1 % of the time"
                     .to_owned(),
                 seconds: 60.0,
+                ..Verdict::default()
             },
             streams: vec![StreamReport {
                 batch_operations: None,

@@ -9,7 +9,7 @@ use ratatui::style::{Color, Style, Stylize as _};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{RenderDirection, Sparkline};
 
-use super::super::table::percent;
+use super::super::table::{percent, span};
 use super::page::{Page, footed};
 use super::parts::{
     bar, cpu_words, cut, grouped, label, left, memory_share, memory_words, right, ring_cells,
@@ -17,12 +17,13 @@ use super::parts::{
 };
 use super::pipeline;
 use super::snapshot::{Figures, Notice, NoticeKind, Session, Snapshot};
+use forebay_observe::SessionReport;
 
 /// Below these the small screen is drawn.
 const MIN_COLUMNS: u16 = 60;
 const MIN_ROWS: u16 = 18;
-/// A verdict takes at most so many lines on a small screen.
-const VERDICT_LINES: usize = 4;
+/// The verdict's sentence takes at most so many lines.
+const SENTENCE_LINES: usize = 6;
 
 /// Draws one snapshot; `place` says which of how many it is.
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot, place: (usize, usize)) {
@@ -44,11 +45,11 @@ fn title(page: &mut Page<'_, '_>, snapshot: &Snapshot, (number, count): (usize, 
     let mut text = " forebay".to_owned();
     match snapshot.session() {
         Some(session) => text.push_str(&format!(
-            "  {}, rank {} of {}, epoch {}",
+            "  {}, rank {} of {}, {}",
             session.report.stream,
             session.report.rank,
             session.report.world_size,
-            session.report.position.epoch
+            progress_words(&session.report)
         )),
         None => text.push_str(&format!("  {}", snapshot.socket)),
     }
@@ -63,6 +64,17 @@ fn title(page: &mut Page<'_, '_>, snapshot: &Snapshot, (number, count): (usize, 
     let room = page.width();
     let text = left(&text, room.saturating_sub(end.len()));
     page.line(styled(cut(&format!("{text}{end}"), room), Style::new().reversed()));
+}
+
+/// The epoch of how many, and how long they take.
+fn progress_words(session: &SessionReport) -> String {
+    let Some(progress) = &session.progress else {
+        return format!("epoch {}", session.position.epoch);
+    };
+    let of = progress.epochs.map_or_else(String::new, |epochs| format!(" of {epochs}"));
+    let left = progress.seconds_left.filter(|left| *left > 0.0);
+    let left = left.map_or_else(String::new, |left| format!(", {} left", span(left)));
+    format!("epoch {}{of}{left}", progress.epoch)
 }
 
 fn lost(page: &mut Page<'_, '_>, snapshot: &Snapshot) {
@@ -177,38 +189,57 @@ fn budget_color(share: f64) -> Color {
     if share > 0.95 { Color::Yellow } else { Color::Cyan }
 }
 
+/// The short line, and the sentence below it as far as there is room.
 fn verdict(page: &mut Page<'_, '_>, figures: &Figures) {
-    let room = usize::from(page.room()).saturating_sub(2).clamp(1, VERDICT_LINES);
-    let lines = wrap(&figures.verdict().sentence, page.width().saturating_sub(2));
-    let is_long = lines.len() > room;
-    for (number, line) in lines.into_iter().take(room).enumerate() {
-        let more = if is_long && number + 1 == room { "…" } else { "" };
-        page.line(styled(format!(" {line}{more}"), Style::new().bold()));
+    let cells = page.width().saturating_sub(2);
+    let verdict = figures.verdict();
+    let room = usize::from(page.room());
+    let line = wrap(&verdict.line(), cells);
+    let left = room.saturating_sub(line.len() + 1).min(SENTENCE_LINES);
+    line.iter().take(room).for_each(|line| {
+        page.line(styled(format!(" {line}"), Style::new().bold()));
+    });
+    if !verdict.what.is_empty() && verdict.what != verdict.sentence {
+        paragraph(page, &verdict.sentence, left, Style::new());
     }
 }
 
-fn notices(page: &mut Page<'_, '_>, notices: &[Notice]) {
-    if notices.is_empty() {
-        page.line(Line::from(" no stalls, no bad samples, CPU isolation fully in effect").dim());
-        return;
-    }
-    let room = usize::from(page.room());
+/// A wrapped text in at most so many lines; an ellipsis ends one that is longer.
+fn paragraph(page: &mut Page<'_, '_>, text: &str, room: usize, style: Style) {
     let cells = page.width().saturating_sub(2);
-    let whole: Vec<Vec<String>> =
-        notices.iter().map(|notice| wrap(&notice.sentence, cells)).collect();
-    let fit = whole.iter().map(Vec::len).sum::<usize>() <= room;
-    let shown = if fit || notices.len() <= room { notices.len() } else { room.saturating_sub(1) };
-    for (notice, lines) in notices.iter().zip(&whole).take(shown) {
+    let lines = wrap(text, cells);
+    let is_cut = lines.len() > room;
+    for (number, line) in lines.into_iter().take(room).enumerate() {
+        let line = if is_cut && number + 1 == room {
+            cut(&format!("{} …", cut(&line, cells.saturating_sub(2))), cells)
+        } else {
+            line
+        };
+        page.line(styled(format!(" {line}"), style));
+    }
+}
+
+/// Whole notices as far as there is room, the first of them at least in part.
+fn notices(page: &mut Page<'_, '_>, notices: &[Notice]) {
+    let cells = page.width().saturating_sub(2);
+    let lines = |notice: &Notice| wrap(&notice.sentence, cells).len();
+    let room = usize::from(page.room());
+    let is_all = notices.iter().map(lines).sum::<usize>() <= room;
+    // A line says how many more there are.
+    let mut left = if is_all { room } else { room.saturating_sub(1) };
+    let mut shown = 0;
+    for notice in notices {
+        if shown > 0 && lines(notice) > left {
+            break;
+        }
         let style = Style::new().fg(match notice.kind {
             NoticeKind::Stall => Color::Red,
             NoticeKind::NotQuiet => Color::Yellow,
             NoticeKind::BadSample => Color::Magenta,
         });
-        if fit {
-            lines.iter().for_each(|line| page.line(styled(format!(" {line}"), style)));
-        } else {
-            page.line(styled(format!(" {}", cut(&notice.sentence, cells)), style));
-        }
+        paragraph(page, &notice.sentence, left, style);
+        left = left.saturating_sub(lines(notice));
+        shown += 1;
     }
     if shown < notices.len() {
         let left_out = notices.len() - shown;
@@ -249,8 +280,8 @@ fn small(page: &mut Page<'_, '_>, figures: &Figures) {
         verdict(page, figures);
         let notices = figures.notices();
         for notice in notices.iter().filter(|notice| notice.kind == NoticeKind::Stall) {
-            let line = cut(&notice.sentence, cells);
-            page.line(styled(format!(" {line}"), Style::new().fg(Color::Red)));
+            let room = usize::from(page.room());
+            paragraph(page, &notice.sentence, room, Style::new().fg(Color::Red));
         }
     }
 }
