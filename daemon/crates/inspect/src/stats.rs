@@ -83,13 +83,19 @@ fn describe(report: &DaemonReport) -> String {
     text
 }
 
-/// The short line, and the sentence below it.
+/// The short line, and what it rests on below it.
 pub fn verdict_lines(verdict: &Verdict) -> String {
-    let line = verdict.line();
-    if line == verdict.sentence {
-        return format!("{line}\n");
+    let explanation = explanation(verdict).map_or_else(String::new, |text| format!("{text}\n"));
+    format!("{}\n{explanation}", verdict.line())
+}
+
+/// The sentence without what the short line says; none where that says all.
+pub(crate) fn explanation(verdict: &Verdict) -> Option<&str> {
+    if verdict.what.is_empty() || verdict.what == verdict.sentence {
+        return None;
     }
-    format!("{line}\n{}\n", verdict.sentence)
+    let rest = verdict.sentence.strip_prefix(&verdict.what);
+    Some(rest.and_then(|rest| rest.strip_prefix(": ")).unwrap_or(&verdict.sentence))
 }
 
 /// A line for each measure of CPU isolation; `!` marks those not in effect.

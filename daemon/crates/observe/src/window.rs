@@ -52,10 +52,11 @@ impl DaemonReport {
         self.verdict = of_daemon(&judgements, &self.sessions);
         for (session, judgement) in self.sessions.iter_mut().zip(judgements) {
             if let Some(progress) = &mut session.progress {
-                let rate = judgement.window.batches_per_second;
-                let time = |batches: u64| (rate > 0.0).then(|| batches as f64 / rate);
-                progress.epoch_seconds_left = time(progress.batches_left_of_epoch);
-                progress.seconds_left = progress.batches_left.and_then(time);
+                let rate = Some(judgement.window.batches_per_second).filter(|rate| *rate > 0.0);
+                let left = progress.batches_left_of_epoch as f64;
+                progress.epoch_seconds_left = rate.map(|rate| left / rate);
+                progress.seconds_left =
+                    rate.zip(progress.batches_left).map(|(rate, left)| left as f64 / rate);
             }
             session.verdict = Some(judgement.verdict);
             session.window = Some(judgement.window);

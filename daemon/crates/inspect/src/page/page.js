@@ -2,7 +2,7 @@
 
 import { Chart } from "./chart.js";
 import { History, RANGES, bytes, count, percent, rate, round, span } from "./metrics.js";
-import { at, make, meter, pipeline, say, showLine, showSentence, words } from "./parts.js";
+import { at, make, meter, pipeline, say, showVerdict, words } from "./parts.js";
 
 const PERIOD_MS = 500;
 const HISTORY_PERIOD_MS = 1000;
@@ -45,8 +45,7 @@ function show() {
   const which = sessions.length > 1 ? `, rank ${session.rank} of ${session.world_size}, which waits most` : "";
   say(at("window"), session ? over + which : "");
   at("verdict").className = `card limit-${["none", "trainer"].includes(verdict.limit) ? verdict.limit : "found"}`;
-  showLine(at("line"), verdict.what, verdict.certainty, verdict.advice);
-  showSentence(at("sentence"), verdict.sentence === verdict.what ? "" : verdict.sentence);
+  showVerdict(at("line"), at("sentence"), verdict);
   at("progress").replaceChildren(...(session?.progress ? progress(session.progress) : []));
   at("stalls").hidden = report.stalls.length === 0;
   at("stall-list").replaceChildren(...report.stalls.map((stall) => make("li", "", ...words(stall.sentence))));

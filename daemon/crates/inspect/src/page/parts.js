@@ -63,6 +63,13 @@ export function showLine(element, what, certainty, advice) {
   element.replaceChildren(...parts);
 }
 
+// A verdict: the line, and below it what it rests on, without what the line says.
+export function showVerdict(line, sentence, verdict) {
+  showLine(line, verdict.what, verdict.certainty, verdict.advice);
+  const rest = verdict.sentence.startsWith(`${verdict.what}: `) ? verdict.what.length + 2 : 0;
+  showSentence(sentence, verdict.sentence === verdict.what ? "" : verdict.sentence.slice(rest));
+}
+
 export function legend(names) {
   return make("p", "legend", ...names.map((name, number) => make("span", "", make("i", `swatch tone-${number % 6}`), name)));
 }

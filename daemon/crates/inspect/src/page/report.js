@@ -2,7 +2,7 @@
 
 import { Chart } from "./chart.js";
 import { axisEnd, bytes, count, percent, rate, round, span, time } from "./metrics.js";
-import { at, draw, legend, make, pipeline, plot, showLine, showSentence, words } from "./parts.js";
+import { at, draw, legend, make, pipeline, plot, showLine, showSentence, showVerdict, words } from "./parts.js";
 
 const BARS_PER_DECADE = 12;
 
@@ -130,8 +130,7 @@ function showBench() {
     ["wait for a batch", `median ${time(wait.p50)}, p99 ${time(wait.p99)}`],
     ...(run.digest ? [["digest", run.digest]] : []),
   );
-  showLine(at("line"), run.verdict.what, run.verdict.certainty, run.verdict.advice);
-  showSentence(at("sentence"), run.verdict.sentence === run.verdict.what ? "" : run.verdict.sentence);
+  showVerdict(at("line"), at("sentence"), run.verdict);
   at("verdict").className = `card limit-${["none", "trainer"].includes(run.verdict.limit) ? run.verdict.limit : "found"}`;
   return "Bottleneck";
 }

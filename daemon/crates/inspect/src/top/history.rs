@@ -82,6 +82,8 @@ impl History {
         figures.verdict = last.verdict.clone();
         for (session, last) in figures.sessions.iter_mut().zip(&last.sessions) {
             session.verdict.clone_from(&last.verdict);
+            session.window.clone_from(&last.window);
+            session.progress.clone_from(&last.progress);
         }
         Some(Window { figures, seconds })
     }

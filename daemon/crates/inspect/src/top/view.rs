@@ -9,6 +9,7 @@ use ratatui::style::{Color, Style, Stylize as _};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{RenderDirection, Sparkline};
 
+use super::super::stats::explanation;
 use super::super::table::{percent, span};
 use super::page::{Page, footed};
 use super::parts::{
@@ -189,7 +190,7 @@ fn budget_color(share: f64) -> Color {
     if share > 0.95 { Color::Yellow } else { Color::Cyan }
 }
 
-/// The short line, and the sentence below it as far as there is room.
+/// The short line, and what it rests on as far as there is room.
 fn verdict(page: &mut Page<'_, '_>, figures: &Figures) {
     let cells = page.width().saturating_sub(2);
     let verdict = figures.verdict();
@@ -199,8 +200,8 @@ fn verdict(page: &mut Page<'_, '_>, figures: &Figures) {
     line.iter().take(room).for_each(|line| {
         page.line(styled(format!(" {line}"), Style::new().bold()));
     });
-    if !verdict.what.is_empty() && verdict.what != verdict.sentence {
-        paragraph(page, &verdict.sentence, left, Style::new());
+    if let Some(explanation) = explanation(verdict) {
+        paragraph(page, explanation, left, Style::new());
     }
 }
 

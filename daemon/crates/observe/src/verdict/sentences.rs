@@ -134,7 +134,7 @@ impl Facts<'_> {
             (
                 format!("{concurrency} at once"),
                 format!("raise `concurrency` of the stage `fetch` from {concurrency}"),
-                format!("raise fetch.concurrency from {concurrency}"),
+                format!("raise stage.fetch.concurrency from {concurrency}"),
             )
         } else if self.used_cores() >= ALL_BUSY * self.granted_cores() {
             let remedy = "give the daemon more cores".to_owned();

@@ -5,7 +5,9 @@ use std::path::Path;
 
 use super::super::testing::Script;
 use super::*;
-use forebay_observe::{DaemonReport, IsolationItem, StallReport, Substitution};
+use forebay_observe::{
+    Certainty, DaemonReport, IsolationItem, ProgressReport, StallReport, Substitution,
+};
 
 fn compare(name: &str, screen: &Screen, columns: u16, rows: u16) {
     let text = as_text(screen, columns, rows);
@@ -74,6 +76,11 @@ fn a_stage_that_is_the_limit_a_stall_and_bad_samples() {
     let snapshots = script.snapshots(0, None, |report| {
         missed(report);
         substituted(report, 9);
+        report.verdict.what = "the stage `preprocess` is the limit".to_owned();
+        report.verdict.certainty = Some(Certainty::Certain);
+        report.verdict.advice = "give the daemon more cores".to_owned();
+        let progress = ProgressReport { epoch: 3, epochs: Some(90), ..ProgressReport::default() };
+        report.sessions[0].progress = Some(ProgressReport { seconds_left: Some(18e3), ..progress });
         report.verdict.sentence = "the stage `preprocess` is the limit: 6.10 ms a sample keep 1.9 of 2 threads busy while \
                                    the trainer waits 45 % of the time; give the daemon more cores, or make the samples \
                                    cheaper (the daemon used 1.5 cores)"
