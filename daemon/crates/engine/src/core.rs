@@ -12,8 +12,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use forebay_protocol::frames::{DaemonFrame, Fault, FaultKind};
 use forebay_protocol::ids::Position;

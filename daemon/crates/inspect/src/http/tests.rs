@@ -155,7 +155,7 @@ fn every_path_answers_with_the_headers_that_keep_a_browser_in() {
     for (path, first) in [("/history.json?since=77", 77), ("/history.json?since=x", 0)] {
         let history: HistoryReport = serde_json::from_str(&get(daemon.address, path).1).unwrap();
         let seconds = &history.streams[0].seconds;
-        assert_eq!((seconds.first, seconds.waited.len()), (first, 100 - first as usize));
+        assert_eq!((seconds.first, seconds.waited.len() as u64), (first, 100 - first));
     }
     assert_eq!(get(daemon.address, "/nothing").0, 404);
     assert_eq!(get(daemon.address, "/../etc/passwd").0, 404);
