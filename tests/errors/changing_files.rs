@@ -140,6 +140,56 @@ fn a_file_that_vanished_is_tried_again_and_then_ends_the_run_by_name() {
     }
 }
 
+/// A file that is gone, and a link to nothing: time decides, so this is a choice of its own.
+#[test]
+fn an_unreadable_file_is_substituted_where_that_is_asked_for_and_counted_apart() {
+    for format in FORMATS {
+        let keys = "errors = { on_unreadable = \"substitute\", budget = 2, quarantine = \"bad.jsonl\" }\n\
+                    dataset.outage_timeout = \"1s\"";
+        let (dir, daemon, files) = serve(format, keys);
+        let expected = take_epoch(&mut attach(&daemon));
+        let (gone, hidden) = (files[9].clone(), dir.path("hidden"));
+        std::fs::rename(&gone, &hidden).unwrap();
+        std::fs::remove_file(&files[17]).unwrap();
+        std::os::unix::fs::symlink("nowhere", &files[17]).unwrap();
+        let mut loader = attach(&daemon);
+        let found = take_epoch(&mut loader);
+        let changed: Vec<_> =
+            ids(&expected).into_iter().zip(ids(&found)).filter(|(was, is)| was != is).collect();
+        assert_eq!(changed.iter().map(|(was, _)| *was).collect::<Vec<_>>(), [9, 17], "{format}");
+        let session = &daemon.stats(&dir)["sessions"][0];
+        let counts = [&session["samples_substituted"], &session["samples_unreadable"]];
+        assert_eq!(counts, [2, 2], "{session}");
+        let listed = session["substituted"].as_array().unwrap();
+        assert!(listed.iter().all(|one| one["unreadable"] == true), "{listed:?}");
+        let reasons = format!("{} {}", listed[0]["reason"], listed[1]["reason"]);
+        assert!(
+            reasons.contains("vanished") && reasons.contains("is a link to nowhere"),
+            "{reasons}"
+        );
+        drop(loader);
+        // The same substitutes in another run, and the sample itself once its file is back.
+        assert_eq!(take_epoch(&mut attach(&daemon)), found, "{format}");
+        std::fs::rename(&hidden, &gone).unwrap();
+        let mut third = attach(&daemon);
+        assert_eq!(ids(&take_epoch(&mut third))[9], 9);
+        let log = daemon.end(Signal::SIGTERM).1;
+        assert!(log.contains("unreadable sample substituted"), "{log}");
+        let lines = std::fs::read_to_string(dir.path("bad.jsonl")).unwrap();
+        assert_eq!(lines.matches("\"unreadable\":true").count(), 2, "{lines}");
+    }
+}
+
+#[test]
+fn defects_and_unreadable_files_are_chosen_for_apart() {
+    let keys = "errors.on_unreadable = \"substitute\"\ndataset.outage_timeout = \"1s\"";
+    let (_dir, daemon, files) = serve("image-folder", keys);
+    std::fs::write(&files[6], "no image").unwrap();
+    let (before, error) = until_error(&mut attach(&daemon));
+    assert!(matches!(&error, Error::BadSample(_)), "{error:?}");
+    assert_eq!(before.len(), 1);
+}
+
 /// Ends a thread that looks at it.
 struct StopsWhenDropped<'a>(&'a AtomicBool);
 

@@ -29,7 +29,8 @@ pub use error::{ConfigError, SourceLocation};
 pub use kind::{AtLeastOne, ByteSize, Kind, LocalPath, SomeBytes, TimeSpan};
 pub use model::{
     BatchConfig, Confinement, CpuConfig, CpuPolicy, DatasetConfig, ErrorsConfig, Last, Limits,
-    ListenConfig, MetricsFrom, OnBadSample, OrderConfig, RingConfig, SecurityConfig, SessionConfig,
+    ListenConfig, MetricsFrom, OnBadSample, OnUnreadable, OrderConfig, RingConfig, SecurityConfig,
+    SessionConfig,
 };
 pub use output::{FinishedOn, ImageLayout, OutputConfig};
 pub use overrides::Override;

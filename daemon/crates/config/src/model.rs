@@ -152,12 +152,24 @@ words! {
     }
 }
 
+words! {
+    /// What a sample leads to whose file alone cannot be read, after its retries.
+    pub enum OnUnreadable {
+        /// The stream ends with an error that names the file.
+        Fail = "fail",
+        /// Another sample takes its place and it is listed.
+        Substitute = "substitute",
+    }
+}
+
 keys! {
     /// What follows from samples that cannot be used, and from what does not move.
     pub struct ErrorsConfig = "errors" {
         /// `"fail"`: the stream ends and names the sample; `"substitute"`: another sample takes its place, and it is
         /// listed
         pub on_bad_sample: OnBadSample, "", default(OnBadSample::Fail);
+        /// for a file that is gone or may not be read: `"fail"` or `"substitute"`, as above; see below
+        pub on_unreadable: OnUnreadable, "", default(OnUnreadable::Fail);
         /// more substitutes than this (at least one is allowed by a percentage) end the stream
         pub budget: BadSampleBudget, "of an epoch's samples", default(BadSampleBudget::Share(0.001));
         /// a file to which each substituted sample is added as a line of JSON; see below

@@ -42,6 +42,9 @@ pub struct BadSample {
     /// Where it begins in a file of many samples.
     pub offset: Option<u64>,
     pub reason: String,
+    /// Whether its file could not be read (`errors.on_unreadable`); else its bytes are defective.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unreadable: bool,
     /// The id of the sample that was taken instead.
     pub substitute: u64,
 }
@@ -218,6 +221,7 @@ mod tests {
             path_hex: None,
             offset: None,
             reason: "not \"whole\"\n".to_owned(),
+            unreadable: false,
             substitute: 9,
         }
     }

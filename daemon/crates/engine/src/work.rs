@@ -37,7 +37,9 @@ pub(crate) fn row_bytes(stream: &Stream) -> u64 {
 pub enum RowFailure {
     /// The sample's bytes are defective.
     Defect(String),
-    /// The bytes could not be had, after all retries.
+    /// The file alone cannot be read, after all retries.
+    Unreadable(String),
+    /// The storage did not give the bytes, after all retries.
     Storage(String),
     /// An operation panicked: an error of the daemon's own. The panic's message is on stderr.
     Panic,

@@ -126,8 +126,13 @@ fn describe_session(session: &SessionReport) -> String {
     );
     for one in &session.substituted {
         text.push_str(&format!(
-            "  epoch {}: sample {} replaces bad sample {} ({}: {})\n",
-            one.epoch, one.substitute, one.sample, one.path, one.reason
+            "  epoch {}: sample {} replaces {} sample {} ({}: {})\n",
+            one.epoch,
+            one.substitute,
+            if one.unreadable { "unreadable" } else { "bad" },
+            one.sample,
+            one.path,
+            one.reason
         ));
     }
     text

@@ -254,6 +254,9 @@ pub struct SessionReport {
     /// Samples that took another one's place since the client attached.
     #[serde(default)]
     pub samples_substituted: u64,
+    /// Of these the ones whose file could not be read.
+    #[serde(default)]
+    pub samples_unreadable: u64,
     /// The last hundred of them.
     pub substituted: Vec<Substitution>,
 }
@@ -326,4 +329,7 @@ pub struct Substitution {
     pub path: String,
     /// What is wrong with it.
     pub reason: String,
+    /// Whether its file could not be read; else its bytes are defective.
+    #[serde(default)]
+    pub unreadable: bool,
 }

@@ -207,6 +207,7 @@ fn report_session(session: &Session) -> SessionReport {
         slots_leased: leased,
         ring_bytes: session.ring.memory.bytes,
         samples_substituted: session.substitutes.total,
+        samples_unreadable: session.substitutes.unreadable,
         put_wait_seconds: session.ring.put_wait().as_secs_f64(),
         ring: Some(session.ring.report()),
         verdict: None,
@@ -222,6 +223,7 @@ fn report_session(session: &Session) -> SessionReport {
                 substitute: one.substitute.0,
                 path: one.path.clone(),
                 reason: one.reason.clone(),
+                unreadable: one.is_unreadable,
             })
             .collect(),
     }

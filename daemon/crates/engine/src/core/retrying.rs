@@ -66,7 +66,10 @@ impl Engine {
                 self.retries[stream].push(job, self.clock.now());
                 self.retries_wanted.notify_one();
             }
-            Err(sentence) => fail(&job, RowFailure::Storage(sentence), shared),
+            Err(sentence) if error.class() == RetryClass::Outage => {
+                fail(&job, RowFailure::Storage(sentence), shared);
+            }
+            Err(sentence) => fail(&job, RowFailure::Unreadable(sentence), shared),
         }
     }
 

@@ -16,6 +16,8 @@ pub(crate) struct Substituted {
     pub substitute: SampleId,
     pub path: String,
     pub reason: String,
+    /// Whether its file could not be read; else its bytes are defective.
+    pub is_unreadable: bool,
 }
 
 /// See the module's head.
@@ -28,13 +30,20 @@ pub(crate) struct Substitutes {
     pub(crate) listed: VecDeque<Substituted>,
     /// Published in all epochs.
     pub(crate) total: u64,
+    /// Of these the ones for files that could not be read.
+    pub(crate) unreadable: u64,
 }
 
 impl Substitutes {
     /// At the position asked for, which `target` normalises, with the substitutes so far in its epoch.
     pub(super) fn new(asked: Position, target: Position, count: u64) -> Self {
-        let mut substitutes =
-            Self { count: 0, epoch: target.epoch, listed: VecDeque::new(), total: 0 };
+        let mut substitutes = Self {
+            count: 0,
+            epoch: target.epoch,
+            listed: VecDeque::new(),
+            total: 0,
+            unreadable: 0,
+        };
         substitutes.seek(asked, target, count);
         substitutes
     }
@@ -58,6 +67,7 @@ impl Substitutes {
         self.count = self.count.saturating_add(substituted.len() as u64);
         self.total += substituted.len() as u64;
         for one in substituted {
+            self.unreadable += u64::from(one.is_unreadable);
             if self.listed.len() == MAX_LISTED {
                 self.listed.pop_front();
             }

@@ -9,7 +9,7 @@ use super::batches::OpenBatch;
 use super::substitutes::Substituted;
 use crate::quarantine::{BadSample, hex_unless_text};
 use crate::work::{FetchJob, RowFailure};
-use forebay_config::{BadSampleBudget, OnBadSample};
+use forebay_config::{BadSampleBudget, OnBadSample, OnUnreadable};
 use forebay_order::{DrawKey, substitute};
 
 impl Session {
@@ -34,7 +34,8 @@ impl Session {
         let Some(failure) = cell.failure.take() else {
             return;
         };
-        let reason = match failure {
+        let errors = &stream.config.errors;
+        let (reason, is_unreadable) = match failure {
             RowFailure::Storage(message) => {
                 return batch.fail(row, Fault { kind: FaultKind::Storage, message });
             }
@@ -46,11 +47,18 @@ impl Session {
                 );
                 return batch.fail(row, Fault { kind: FaultKind::Internal, message });
             }
-            RowFailure::Defect(reason) => reason,
+            RowFailure::Unreadable(reason) if errors.on_unreadable == OnUnreadable::Fail => {
+                let message = format!(
+                    "{reason}; or set errors.on_unreadable = \"substitute\" to train on another sample in its place"
+                );
+                return batch.fail(row, Fault { kind: FaultKind::Storage, message });
+            }
+            RowFailure::Unreadable(reason) => (reason, true),
+            RowFailure::Defect(reason) => (reason, false),
         };
         let described =
             if reason.contains(&path) { reason.clone() } else { format!("{path}: {reason}") };
-        if stream.config.errors.on_bad_sample == OnBadSample::Fail {
+        if !is_unreadable && errors.on_bad_sample == OnBadSample::Fail {
             let message = format!(
                 "bad sample {} in epoch {}: {described}; repair or remove the file, or set \
                  errors.on_bad_sample = \"substitute\"",
@@ -69,12 +77,18 @@ impl Session {
             return batch.fail(row, Fault { kind: FaultKind::BadSample, message });
         };
         batch.replaced.insert(row, (bad, attempt + 1));
-        tracing::warn!(
-            sample = failed_id.0,
-            substitute = id.0,
-            reason = described,
-            "bad sample substituted"
-        );
+        // Two kinds of lines: an unreadable one depends on time, and a defect does not.
+        let (sample, by) = (failed_id.0, id.0);
+        if is_unreadable {
+            tracing::warn!(
+                sample,
+                substitute = by,
+                reason = described,
+                "unreadable sample substituted"
+            );
+        } else {
+            tracing::warn!(sample, substitute = by, reason = described, "bad sample substituted");
+        }
         if let Some(quarantine) = stream.quarantine.get() {
             let (file, range) = stream.sample_place(failed_id);
             quarantine.list(BadSample {
@@ -84,6 +98,7 @@ impl Session {
                 path: path.clone(),
                 offset: range.length.map(|_| range.offset),
                 reason: reason.clone(),
+                unreadable: is_unreadable,
                 substitute: id.0,
             });
         }
@@ -94,6 +109,7 @@ impl Session {
             substitute: id,
             path: stream.sample_path(bad).display().to_string(),
             reason,
+            is_unreadable,
         });
         cell.task.reset(id, DrawKey { seed, epoch: batch.planned.epoch, sample: id.0 });
         let order = batch.order;

@@ -207,5 +207,7 @@ fn of_sessions(sessions: &[SessionReport]) -> Vec<Family> {
         "forebay_session_ring_bytes": "The ring's shared memory." => each(|session| count(session.ring_bytes));
         "forebay_session_samples_substituted_total": "Samples that took a bad one's place."
             => each(|session| count(session.samples_substituted));
+        "forebay_session_samples_unreadable_total": "Of these, samples in the place of a file that could not be read."
+            => each(|session| count(session.samples_unreadable));
     }
 }

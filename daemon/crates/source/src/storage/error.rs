@@ -52,6 +52,17 @@ pub enum StorageError {
         /// The file.
         path: PathBuf,
     },
+    /// The path is a link, and what it leads to is not there. The folders of both are.
+    #[error(
+        "{} is a link to {}, which does not exist; restore that file, or remove the link and scan again",
+        path.display(), target.display()
+    )]
+    Dangling {
+        /// The link.
+        path: PathBuf,
+        /// Where it leads.
+        target: PathBuf,
+    },
     /// A folder above the file is not there, as where a file system is not mounted.
     #[error(
         "{} cannot be reached: {} {what}; mount or restore what should be there", path.display(), missing.display()
@@ -182,7 +193,9 @@ impl StorageError {
     pub fn class(&self) -> RetryClass {
         match self {
             Self::Away { .. } | Self::TimedOut { .. } | Self::Hangs { .. } => RetryClass::Outage,
-            Self::Vanished { .. } | Self::Changed { .. } => RetryClass::File,
+            Self::Vanished { .. } | Self::Dangling { .. } | Self::Changed { .. } => {
+                RetryClass::File
+            }
             Self::NotAFile { .. }
             | Self::TooLarge { .. }
             | Self::OutOfRange { .. }
@@ -196,6 +209,7 @@ impl StorageError {
     pub fn path(&self) -> &Path {
         match self {
             Self::Vanished { path }
+            | Self::Dangling { path, .. }
             | Self::Away { path, .. }
             | Self::Changed { path, .. }
             | Self::NotAFile { path, .. }

@@ -72,7 +72,10 @@ impl LocalFiles {
                 Some((missing, what)) => {
                     StorageError::Away { path, missing: self.full_path(missing), what }
                 }
-                None => StorageError::from_errno(path, action, errno),
+                None => match self.root.target_of(relative) {
+                    Some(target) => StorageError::Dangling { path, target },
+                    None => StorageError::from_errno(path, action, errno),
+                },
             },
             // A socket has nothing that could be opened. Of a file it says that the device below is away.
             Errno::NXIO => {

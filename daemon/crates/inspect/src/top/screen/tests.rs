@@ -54,6 +54,7 @@ fn substituted(report: &mut DaemonReport, count: u64) {
             substitute: 7,
             path: format!("/data/imagenet/train/n01440764/n01440764_{number}.JPEG"),
             reason: "the file ends in the middle of a scan".to_owned(),
+            unreadable: false,
         })
         .collect();
 }

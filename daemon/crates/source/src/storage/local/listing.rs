@@ -66,9 +66,9 @@ impl LocalFiles {
         errno: Errno,
     ) -> StorageError {
         match self.failure(directory, (action, errno)) {
-            StorageError::Vanished { path } | StorageError::NotAFile { path, .. } => {
-                StorageError::System { path, action, errno }
-            }
+            StorageError::Vanished { path }
+            | StorageError::Dangling { path, .. }
+            | StorageError::NotAFile { path, .. } => StorageError::System { path, action, errno },
             error => error,
         }
     }

@@ -84,6 +84,11 @@ impl Root {
         let above = if target.is_absolute() { &above[folder.len() + 1..] } else { &above };
         (!exists(above)).then_some((relative, Absence::LinkTarget))
     }
+
+    /// Where a path leads that is a link.
+    pub(super) fn target_of(&self, relative: &[u8]) -> Option<PathBuf> {
+        Some(link_target(&self.get(), relative)?.1)
+    }
 }
 
 /// Where a link leads, and the folder that it lies in.
