@@ -108,7 +108,7 @@ impl Trace {
             spans.sort_by_key(|span| (span.start, std::cmp::Reverse(span.end)));
             let mut open: Vec<&Span> = Vec::new();
             for span in spans {
-                while open.last().is_some_and(|outer| outer.end <= span.start + 4) {
+                while open.last().is_some_and(|outer| outer.end <= span.start) {
                     open.pop();
                 }
                 if let Some(outer) = open.last() {

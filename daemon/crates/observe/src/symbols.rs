@@ -7,7 +7,7 @@ use std::fs::File;
 use std::ops::Range;
 
 use object::read::ReadCache;
-use object::{Object, ObjectSegment, ObjectSymbol, SymbolKind};
+use object::{Object, ObjectSegment, ObjectSymbol, SymbolIndex, SymbolKind};
 
 /// Where the program's own files lie in memory.
 struct Mapped {
@@ -69,19 +69,40 @@ fn read_symbols(own: &[(u64, u64)], names: &mut BTreeMap<u64, String>) -> Option
         let within = own.iter().filter(|(at, _)| (offset..offset + length).contains(at));
         wanted.extend(within.map(|(at, address)| (at - offset + segment.address(), *address)));
     }
-    wanted.sort_unstable();
-    let mut has_symbols = false;
-    for symbol in program.symbols().filter(|symbol| symbol.kind() == SymbolKind::Text) {
-        has_symbols = true;
-        let end = symbol.address().saturating_add(symbol.size());
-        let first = wanted.partition_point(|(at, _)| *at < symbol.address());
-        for (_, address) in wanted[first..].iter().take_while(|(at, _)| *at < end) {
-            if let Ok(name) = symbol.name() {
-                names.entry(*address).or_insert_with(|| readable(name));
-            }
+    let functions = program.symbols().filter(|symbol| symbol.kind() == SymbolKind::Text);
+    let mut functions: Vec<Function> = functions
+        .map(|symbol| Function {
+            start: symbol.address(),
+            length: symbol.size(),
+            symbol: symbol.index(),
+        })
+        .collect();
+    functions.sort_unstable_by_key(|function| (function.start, function.length));
+    for (at, address) in wanted {
+        let symbol = containing(&functions, at).map(|found| program.symbol_by_index(found.symbol));
+        if let Some(Ok(symbol)) = symbol
+            && let Ok(name) = symbol.name()
+        {
+            names.entry(address).or_insert_with(|| readable(name));
         }
     }
-    Some(has_symbols)
+    Some(!functions.is_empty())
+}
+
+/// Where a function lies, by the addresses of the program's file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Function {
+    start: u64,
+    /// 0 where the symbol does not say, as of functions written in assembly: up to the next function.
+    length: u64,
+    symbol: SymbolIndex,
+}
+
+/// The function that an address lies in, among functions by address.
+fn containing(functions: &[Function], at: u64) -> Option<&Function> {
+    let after = functions.partition_point(|function| function.start <= at);
+    let last = functions.get(after.checked_sub(1)?)?;
+    (last.length == 0 || at - last.start < last.length).then_some(last)
 }
 
 /// A symbol's name without its hash, and not longer than a person reads.
@@ -105,6 +126,18 @@ mod tests {
         assert!(has_symbols);
         assert!(found[&(own + 1)].ends_with("symbols::readable"), "{found:?}");
         assert_eq!(found[&1], "no file");
+    }
+
+    #[test]
+    fn a_function_without_a_length_reaches_to_the_next_one() {
+        let function =
+            |start, length| Function { start, length, symbol: SymbolIndex(start as usize) };
+        let functions = [function(0x100, 0x20), function(0x140, 0), function(0x200, 0x10)];
+        let found = |at| containing(&functions, at).map(|function| function.start);
+        assert_eq!([found(0x90), found(0x100), found(0x11f)], [None, Some(0x100), Some(0x100)]);
+        assert_eq!([found(0x120), found(0x13f)], [None; 2], "between two functions");
+        assert_eq!([found(0x140), found(0x1ff)], [Some(0x140); 2]);
+        assert_eq!([found(0x20f), found(0x210)], [Some(0x200), None]);
     }
 
     #[test]

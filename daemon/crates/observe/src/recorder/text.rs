@@ -287,7 +287,9 @@ impl<'a, W: Write> Writer<'a, W> {
         }
         let since_base_ns =
             self.scene.unix_offset_ns.saturating_add(event.start_ns).saturating_sub(self.base_ns);
-        let length_ns = event.end_ns.saturating_sub(event.start_ns);
+        // A step begins where the one before ends. In floating-point microseconds that end may come out a nanosecond later,
+        // and a viewer takes the two for overlapping.
+        let length_ns = event.end_ns.saturating_sub(event.start_ns).saturating_sub(2);
         let timed = TimedEvent {
             ph: if kind == Kind::Ring { "C" } else { "X" },
             name,

@@ -47,7 +47,7 @@ fn every_kind_of_event_is_sound_and_carries_its_numbers() {
     let of = |ph: &str| events.iter().filter(|event| event["ph"] == ph).collect::<Vec<_>>();
     assert_eq!((of("X").len(), of("C").len()), (Kind::ALL.len() - 1, 1));
     for event in of("X") {
-        assert_eq!(event["dur"], 1000.001);
+        assert_eq!(event["dur"], 999.999);
         // As exact as a double of this size.
         let ns = base as f64 + event["ts"].as_f64().unwrap() * 1000.0;
         let expected = (scene().unix_offset_ns + begun + 1_234_567) as f64;
@@ -63,6 +63,31 @@ fn every_kind_of_event_is_sound_and_carries_its_numbers() {
     let named: BTreeSet<_> =
         of("M").into_iter().filter(|event| event["name"] == "thread_name").map(key).collect();
     assert!(of("X").into_iter().all(|event| named.contains(&key(event))), "{text}");
+}
+
+#[test]
+fn steps_that_follow_each_other_do_not_overlap_to_the_nanosecond() {
+    let recording = recording();
+    let mut start = recording.begun_ns();
+    for number in 0..200 {
+        let end = start + 54_321_987 + 7 * number;
+        recording.push(Track::Engine, start, end, What { session: 1, ..What::of(Kind::Step) });
+        start = end;
+    }
+    let (_, value) = text_of(&recording, MAX_TEXT_BYTES);
+    let events = value["traceEvents"].as_array().unwrap();
+    // As Perfetto reads a number of microseconds.
+    let nanoseconds = |value: &Value| (value.as_f64().unwrap() * 1000.0) as u64;
+    let steps: Vec<(u64, u64)> = events
+        .iter()
+        .filter(|event| event["ph"] == "X")
+        .map(|event| {
+            let start = nanoseconds(&event["ts"]);
+            (start, start + nanoseconds(&event["dur"]))
+        })
+        .collect();
+    assert_eq!(steps.len(), 200);
+    assert!(steps.windows(2).all(|pair| pair[0].1 <= pair[1].0));
 }
 
 #[test]
