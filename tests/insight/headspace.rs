@@ -103,8 +103,11 @@ fn told_within_three_points(share: f64) {
     let mut told = Value::Null;
     // A burst of other work may fall into one measurement, not into three.
     for _ in 0..3 {
-        let done =
-            headspace(&dir, &[&daemon.socket], &["--replay", "--after", "60", "--steps", "60"]);
+        let done = headspace(
+            &dir,
+            &[&daemon.socket],
+            &["--replay", "--yes", "--after", "60", "--steps", "60"],
+        );
         told = done.json();
         let found = told["headspace"].as_f64().unwrap();
         if (found - share).abs() < 0.03 {
@@ -165,7 +168,11 @@ fn all_ranks_replay_the_same_number_of_batches_from_the_same_place_and_some_alon
             Trainer::start(loader, Duration::from_millis(2), 1)
         })
         .collect();
-    let done = headspace(&dir, &[&daemon.socket], &["--replay", "--after", "20", "--steps", "20"]);
+    let done = headspace(
+        &dir,
+        &[&daemon.socket],
+        &["--replay", "--yes", "--after", "20", "--steps", "20"],
+    );
     let told = done.json();
     assert!(told["step_seconds"].as_f64().unwrap() > 0.0, "{told}");
     let seen: Vec<Vec<Step>> = ranks.into_iter().map(Trainer::end).collect();
@@ -181,7 +188,7 @@ fn all_ranks_replay_the_same_number_of_batches_from_the_same_place_and_some_alon
     assert_eq!(replays[0].1, 20);
 
     let alone = Trainer::start(daemon.loader(1, 3).attach().unwrap(), LOADING, 0);
-    let refused = headspace(&dir, &[&daemon.socket], &["--replay"]);
+    let refused = headspace(&dir, &[&daemon.socket], &["--replay", "--yes"]);
     assert!(!refused.status.success());
     assert!(refused.stderr.contains("rank 0, 2 is not among"), "{}", refused.stderr);
     assert!(alone.end().iter().all(|step| !step.is_replayed));
@@ -194,7 +201,7 @@ fn a_killed_command_lets_the_trainer_have_its_data_again() {
     let trainer =
         Trainer::start(daemon.loader(0, 1).attach().unwrap(), Duration::from_millis(2), 0);
     let mut command = dir
-        .forebay(&["headspace", "--replay", "--after", "20", "--steps", "100000"])
+        .forebay(&["headspace", "--replay", "--yes", "--after", "20", "--steps", "100000"])
         .arg(&daemon.socket)
         .spawn()
         .unwrap();
@@ -217,9 +224,14 @@ fn what_cannot_be_measured_is_said() {
     let none = headspace(&dir, &[&daemon.socket], &[]);
     assert!(none.stderr.contains("no trainer is attached"), "{}", none.stderr);
     let trainer = Trainer::start(daemon.loader(0, 1).attach().unwrap(), LOADING, 0);
-    let forbidden = headspace(&dir, &[&daemon.socket], &["--replay"]);
+    let forbidden = headspace(&dir, &[&daemon.socket], &["--replay", "--yes"]);
     assert!(forbidden.stderr.contains("session.allow_headspace"), "{}", forbidden.stderr);
-    let few = headspace(&dir, &[&daemon.socket], &["--replay", "--steps", "5"]);
+    // Nothing is asked where nobody can answer, and nothing is replayed.
+    let unasked = headspace(&dir, &[&daemon.socket], &["--replay"]);
+    assert!(!unasked.status.success(), "{unasked:?}");
+    assert!(unasked.stderr.contains("changes the model's weights"), "{}", unasked.stderr);
+    assert!(unasked.stderr.contains("pass --yes"), "{}", unasked.stderr);
+    let few = headspace(&dir, &[&daemon.socket], &["--replay", "--yes", "--steps", "5"]);
     assert!(few.stderr.contains("--steps 5 is too small"), "{}", few.stderr);
     trainer.end();
 }

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import subprocess
 import sys
 import time
@@ -23,7 +24,7 @@ def test_the_trainer_sees_replayed_batches_and_its_state_stands_still(slow_endle
     with forebay.Loader(slow_endless) as loader:
         assert loader.replaying is False
         socket = f"@forebay-{os.geteuid()}/{loader.daemon_pid}-{loader.stream}"
-        options = ["--replay", "--after", "20", "--steps", "20", "--json", socket]
+        options = ["--replay", "--yes", "--after", "20", "--steps", "20", "--json", socket]
         command = [sys.executable, "-m", "forebay", "headspace", *options]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as measuring:
             while measuring.poll() is None:
@@ -43,6 +44,29 @@ def test_the_trainer_sees_replayed_batches_and_its_state_stands_still(slow_endle
     assert fresh == [place % 5 * 8 for place in range(len(fresh))]
 
 
+@pytest.mark.parametrize("answer", ["y", "", "no"])
+def test_a_replay_asks_on_a_terminal(slow_endless, answer):
+    replayed = 0
+    with forebay.Loader(slow_endless) as loader:
+        socket = f"@forebay-{os.geteuid()}/{loader.daemon_pid}-{loader.stream}"
+        options = ["--replay", "--after", "20", "--steps", "20", socket]
+        command = [sys.executable, "-m", "forebay", "headspace", *options]
+        terminal, side = pty.openpty()
+        with subprocess.Popen(command, stdin=side, stderr=side, stdout=subprocess.DEVNULL) as measuring:
+            os.close(side)
+            shown = b""
+            while b"[y/N]" not in shown:
+                shown += os.read(terminal, 1000)
+            assert b"changes the model" in shown
+            os.write(terminal, answer.encode() + b"\n")
+            while measuring.poll() is None:
+                for _ in loader:
+                    replayed += loader.replaying
+                    time.sleep(0.004)
+        os.close(terminal)
+    assert (measuring.returncode == 0, replayed) == ((True, 20) if answer == "y" else (False, 0))
+
+
 ON_DEVICE = """
 import json, os, subprocess, sys, threading, time
 import forebay.device
@@ -51,7 +75,7 @@ done = []
 
 def ask():
     socket = f"@forebay-{os.geteuid()}/{loader.daemon_pid}-{loader.stream}"
-    words = ["headspace", "--replay", "--after", "20", "--steps", "20", "--json", socket]
+    words = ["headspace", "--replay", "--yes", "--after", "20", "--steps", "20", "--json", socket]
     command = [sys.executable, "-m", "forebay", *words]
     done.append(subprocess.run(command, capture_output=True, text=True, timeout=100))
 

@@ -36,9 +36,13 @@ pub struct HeadspaceArguments {
     /// The stream, if several are in use.
     #[arg(long, value_name = "NAME")]
     stream: Option<String>,
-    /// Replay a few batches to the trainer for a while without loading. The trainer trains on them; the epoch then continues without loss.
+    /// Replay a few batches to the trainer for a while without loading. The trainer trains on them, which changes the
+    /// model's weights; the epoch then continues without loss. Asks first.
     #[arg(long)]
     replay: bool,
+    /// Replay without asking.
+    #[arg(long, short, requires = "replay")]
+    yes: bool,
     /// Steps to measure before the replay, and again after it.
     #[arg(long, value_name = "STEPS", default_value_t = 100, requires = "replay")]
     after: u64,
@@ -129,7 +133,7 @@ fn replay(ranks: &mut Ranks, arguments: &HeadspaceArguments) -> anyhow::Result<H
             );
         }
     }
-    eprintln!("forebay: the trainer will train {steps} steps on {batches} repeated batches");
+    confirm(steps, batches, arguments.yes)?;
     let progress = Progress::new("checking that the trainer does not modify its batches");
     ranks.ask(|rank| ReplayRequest::Check { session: rank.now.session, batches })?;
     ranks.poll_until(
@@ -193,6 +197,27 @@ fn replay(ranks: &mut Ranks, arguments: &HeadspaceArguments) -> anyhow::Result<H
         );
     }
     Ok(Headspace::of_replay(&before, &free, &after, remaining(ranks.first())))
+}
+
+/// Says what a replay does to the model, and asks on a terminal.
+fn confirm(steps: u64, batches: u16, yes: bool) -> anyhow::Result<()> {
+    eprintln!(
+        "forebay: the trainer will train {steps} steps on {batches} repeated batches, which changes the model's weights \
+         unless the script skips its updates while `loader.replaying`"
+    );
+    if yes {
+        return Ok(());
+    }
+    if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
+        bail!("a replay asks first, and there is no terminal to ask on; pass --yes to replay");
+    }
+    eprint!("Replay? [y/N] ");
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    if !matches!(answer.trim(), "y" | "Y" | "yes") {
+        bail!("nothing was replayed");
+    }
+    Ok(())
 }
 
 /// The first and the last take of batches that were shown again.
