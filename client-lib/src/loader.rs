@@ -10,9 +10,11 @@
 //!
 //! - [`delivery`]: from the ring to the user, and waiting.
 //! - [`phase`], [`recovery`]: from a dead daemon to the next one.
+//! - [`names`]: the classes, and the files of samples.
 //! - [`stalls`]: the daemon's explanation of a stall, for the time-out error.
 
 mod delivery;
+mod names;
 mod phase;
 mod recovery;
 mod stalls;
@@ -89,6 +91,8 @@ pub struct Loader {
     statistics: WaitStatistics,
     /// A thread takes batches ahead of the user: its waits do not count as the user's.
     reads_ahead: bool,
+    /// The number of the last request for names.
+    names_requested: u64,
 }
 
 impl Loader {
@@ -133,6 +137,7 @@ impl Loader {
             patience: Patience::begin(Instant::now()),
             statistics: WaitStatistics::default(),
             reads_ahead: false,
+            names_requested: 0,
         })
     }
 
@@ -291,13 +296,18 @@ impl Loader {
     /// # Errors
     /// Those of a connection that has ended, and [`Error::Timeout`].
     pub fn stats(&mut self) -> Result<String, Error> {
+        self.request(Self::request_stats)
+    }
+
+    /// Asks the daemon something, and asks the next one if it dies meanwhile.
+    fn request<R>(&mut self, ask: impl Fn(&mut Self) -> Result<R, Error>) -> Result<R, Error> {
         self.check_process()?;
         loop {
             while !self.is_attached()? {
                 self.wait()?;
             }
             self.waiting_since = None;
-            match self.request_stats() {
+            match ask(self) {
                 Err(Error::DaemonLost(_)) if self.is_restartable() => self.on_daemon_lost()?,
                 answer => return answer,
             }

@@ -74,6 +74,33 @@ pub enum ClientFrame {
     Record(Recording),
     /// As `Attach`, for a client that cannot receive descriptors: the segments get names.
     AttachNamed(Attach),
+    /// Requests names of the session's dataset.
+    Names(NamesRequest),
+}
+
+/// The parameters of [`ClientFrame::Names`]. The answer has as many names as a frame holds, from the first one on, so the
+/// daemon needs no memory for it; the client asks for the rest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamesRequest {
+    /// Counted by the client; the answer has it again.
+    pub request: u64,
+    /// What is to be named.
+    pub of: NamesOf,
+}
+
+/// What a client asks the names of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NamesOf {
+    /// The classes in label order, from this label on.
+    Classes {
+        /// At most the number of classes.
+        from: u64,
+    },
+    /// The files of these samples.
+    Files {
+        /// Ids, as in the field `index`.
+        samples: Vec<u64>,
+    },
 }
 
 /// The parameters of [`ClientFrame::Restart`].
@@ -204,6 +231,15 @@ pub enum DaemonFrame {
         terms: Box<Attached>,
         /// Data, publish and return. The client removes the names once it has mapped the segments.
         names: [String; 3],
+    },
+    /// Answers `Names`.
+    Names {
+        /// The request's number.
+        request: u64,
+        /// The number of all classes, or of the samples in the request.
+        total: u64,
+        /// The names, in order: UTF-8 of classes, a path's bytes of files. At least one unless none is left.
+        names: Vec<Vec<u8>>,
     },
 }
 

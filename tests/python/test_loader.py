@@ -162,6 +162,35 @@ def test_an_iterator_that_gave_nothing_costs_no_epoch(config, face):
         assert again == list(range(40)) and next(tried, None) is None
 
 
+@pytest.mark.parametrize("face", ["Loader", "torch.Loader", "jax.Loader"])
+def test_set_epoch_makes_the_next_iteration_one_of_that_epoch(config, face):
+    module, name = (forebay, face) if face == "Loader" else (pytest.importorskip("forebay." + face[:-7]), "Loader")
+    make = getattr(module, name)
+    with make(config()) as loader:
+        whole = indices(loader)
+        # A break leaves epoch 1, and it is asked for again: all of it comes, as from DistributedSampler.
+        iterator = iter(loader)
+        next(iterator)
+        loader.set_epoch(1)
+        assert list(loader.epochs_left()) == [1] and loader.epoch == 1
+        assert indices([next(iterator)]) == whole[8:16], "the iteration under way goes on"
+        assert loader.state_dict()["samples"] == 16
+        assert indices(loader) == whole and loader.given_up == 3
+        # To a finished epoch as ever, and the mark of a finished iteration is gone.
+        loader.set_epoch(0)
+        for number, _ in enumerate(loader):
+            if number < 4:
+                loader.set_epoch(0)
+        assert list(loader.epochs_left()) == [1]
+        state = {**loader.state_dict(), "epoch": 0, "samples": 16}
+    with make(config(), state=state) as loader:
+        # A resumed epoch is named, not begun anew; once left it is.
+        loader.set_epoch(0)
+        assert indices([next(iter(loader))]) == whole[16:24]
+        loader.set_epoch(0)
+        assert indices(loader) == whole
+
+
 def test_a_state_goes_on_where_it_was_taken(config):
     shuffled = config()
     shuffled["order"]["shuffle"] = True

@@ -2,6 +2,7 @@
 //!
 //! A thin layer: [`SharedSource`] has the locks, [`crate::device`] the batches on a GPU.
 
+use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -163,6 +164,11 @@ impl Session {
         self.source.run(py, |source| source.set_epoch(epoch))
     }
 
+    /// Seeks to the start of the epoch that is iterated over.
+    fn restart_epoch(&self, py: Python<'_>) -> PyResult<()> {
+        self.source.run(py, Source::restart_epoch)
+    }
+
     /// The daemon's statistics as JSON text, and the client's.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<(String, Bound<'py, PyDict>)> {
         let (text, waits, [held, given_up, restarts], upload) = self.source.run(py, |source| {
@@ -202,6 +208,7 @@ impl Session {
         dict.set_item("batch_size", terms.batch_size)?;
         dict.set_item("batches_per_epoch", terms.batches_per_epoch)?;
         dict.set_item("epochs", terms.epochs)?;
+        dict.set_item("samples", terms.samples_per_epoch)?;
         dict.set_item("hold", terms.hold)?;
         dict.set_item("identity", identity(&terms, placement.world_size).to_string())?;
         dict.set_item("rank", placement.rank)?;
@@ -215,6 +222,17 @@ impl Session {
         }
         dict.set_item("tensors", tensors)?;
         Ok(dict)
+    }
+
+    /// The names of the classes, in label order.
+    fn classes(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        self.source.run(py, Source::classes)
+    }
+
+    /// The files of samples, by their ids.
+    fn paths(&self, py: Python<'_>, samples: Vec<u64>) -> PyResult<Vec<OsString>> {
+        let paths = self.source.run(py, |source| source.paths(&samples))?;
+        Ok(paths.into_iter().map(OsString::from).collect())
     }
 
     /// The private daemon's process id, if there is one, and how often a dead daemon was replaced.

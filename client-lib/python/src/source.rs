@@ -1,8 +1,11 @@
 //! The source of a session's batches: in this process's memory, or on a device, with a common interface.
 
+use std::path::PathBuf;
+
 use forebay_client::cuda::{Upload, UploadStatistics};
 use forebay_client::{DeviceLoader, Error, Loader, Placement, State, TensorSpec, WaitStatistics};
 use forebay_protocol::frames::Attached;
+use forebay_protocol::ids::Position;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -89,8 +92,21 @@ impl Source {
         with!(self, upload_mut, inner => inner.set_epoch(epoch))
     }
 
+    pub(crate) fn restart_epoch(&mut self) -> Result<(), Error> {
+        let start = Position { epoch: self.epoch(), samples: 0 };
+        with!(self, upload_mut, inner => inner.seek(start))
+    }
+
     pub(crate) fn stats(&mut self) -> Result<String, Error> {
         with!(self, upload_mut, inner => inner.stats())
+    }
+
+    pub(crate) fn classes(&mut self) -> Result<Vec<String>, Error> {
+        with!(self, upload_mut, inner => inner.classes())
+    }
+
+    pub(crate) fn paths(&mut self, samples: &[u64]) -> Result<Vec<PathBuf>, Error> {
+        with!(self, upload_mut, inner => inner.paths(samples))
     }
 
     pub(crate) fn wait_statistics(&self) -> &WaitStatistics {

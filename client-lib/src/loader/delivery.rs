@@ -221,7 +221,7 @@ impl Loader {
         match frame {
             DaemonFrame::Positioned(answer) => self.handle_positioned(*answer),
             // The answer to an interrupted request.
-            DaemonFrame::StatsPart { .. } => {}
+            DaemonFrame::StatsPart { .. } | DaemonFrame::Names { .. } => {}
             other => return Err(unexpected(other, "no such frame")),
         }
         Ok(())

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::finish::Finish;
 use crate::frames::{
-    Attach, Attached, ClientFrame, ConfigSource, DaemonFrame, Fault, FaultKind, Leased,
-    PROTOCOL_VERSION, Positioned, Reattach, Restart, RestartPolicy, Start,
+    Attach, Attached, ClientFrame, ConfigSource, DaemonFrame, Fault, FaultKind, Leased, NamesOf,
+    NamesRequest, PROTOCOL_VERSION, Positioned, Reattach, Restart, RestartPolicy, Start,
 };
 use crate::identity::Identity;
 use crate::ids::Position;
@@ -106,6 +106,8 @@ fn the_bytes_of_every_client_frame_are_pinned() {
         ClientFrame::Record(Recording::Trace { milliseconds: 5 }),
         ClientFrame::Record(Recording::Profile { milliseconds: 5, hertz: 99 }),
         ClientFrame::AttachNamed(attach()),
+        ClientFrame::Names(NamesRequest { request: 1, of: NamesOf::Classes { from: 2 } }),
+        ClientFrame::Names(NamesRequest { request: 1, of: NamesOf::Files { samples: vec![3] } }),
     ];
     let golden = "
         00000000010000000300000000000000302e31
@@ -125,7 +127,10 @@ fn the_bytes_of_every_client_frame_are_pinned() {
         09000000030000000100000000000000
         0a0000000000000005000000
         0a000000010000000500000063000000
-        0b000000000100000002000000030000000000000004000000000000000500000000000000";
+        0b000000000100000002000000030000000000000004000000000000000500000000000000
+        0c0000000100000000000000000000000200000000000000
+        0c0000000100000000000000010000000100000000000000\
+          0300000000000000";
     assert_pinned(frames, golden);
 }
 
@@ -159,6 +164,7 @@ fn the_bytes_of_every_daemon_frame_are_pinned() {
         DaemonFrame::Steps(vec![steps]),
         DaemonFrame::Recorded,
         DaemonFrame::AttachedNamed { terms: attached(), names: ["a", "b", "c"].map(str::to_owned) },
+        DaemonFrame::Names { request: 1, total: 2, names: vec![b"a".to_vec(), vec![0xff]] },
     ];
     let terms = "\
         0100000000000000010000000000000073030000000000000001000000000000006909000000\
@@ -184,7 +190,9 @@ fn the_bytes_of_every_daemon_frame_are_pinned() {
           00000006000000000000000700000000000000080000000000000009000000000000000a000000000000000b000000000000\
           00000c000d00030000000e0000000000000001
         08000000
-        09000000{terms}010000000000000061010000000000000062010000000000000063"
+        09000000{terms}010000000000000061010000000000000062010000000000000063
+        0a000000010000000000000002000000000000000200000000000000010000000000000061\
+          0100000000000000ff"
     );
     assert_pinned(frames, &golden);
 }

@@ -5,7 +5,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use forebay_protocol::frames::{ClientFrame, ConfigSource, PROTOCOL_VERSION, Start};
+use forebay_protocol::frames::{
+    ClientFrame, ConfigSource, NamesOf, NamesRequest, PROTOCOL_VERSION, Start,
+};
 use forebay_protocol::ids::Position;
 use forebay_protocol::observing::Recording;
 use forebay_protocol::socket::Connection;
@@ -116,7 +118,7 @@ pub(super) fn lie(socket: &Path, operations: u64, mut noise: Random) -> Tally {
 
 fn lie_of(noise: &mut Random) -> ClientFrame {
     let position = Position { epoch: noise.next(), samples: noise.next() };
-    match noise.below(8) {
+    match noise.below(9) {
         0 => ClientFrame::Hello {
             protocol: PROTOCOL_VERSION.wrapping_sub(1 + u32::try_from(noise.below(3)).unwrap_or(0)),
             release: "x".repeat(usize::try_from(noise.below(60_000)).unwrap_or(0)),
@@ -144,6 +146,14 @@ fn lie_of(noise: &mut Random) -> ClientFrame {
             milliseconds: u32::try_from(noise.below(1 << 32) >> noise.below(32))
                 .unwrap_or(u32::MAX),
         }),
+        7 => {
+            let of = if noise.below(2) == 0 {
+                NamesOf::Classes { from: noise.next() >> noise.below(64) }
+            } else {
+                NamesOf::Files { samples: vec![noise.next() >> noise.below(64); 8000] }
+            };
+            ClientFrame::Names(NamesRequest { request: noise.next(), of })
+        }
         _ => hello(PROTOCOL_VERSION),
     }
 }

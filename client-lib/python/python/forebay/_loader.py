@@ -3,10 +3,11 @@
 import itertools
 import json
 import logging
+import operator
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Optional, Union
+from typing import TYPE_CHECKING, Any, NoReturn, Optional, SupportsIndex, Union
 
 from . import _forebay
 from ._data_loader import refuse_index, refuse_worker_process
@@ -103,10 +104,13 @@ class Loader:
             device=self._device_request,
         )
         self._terms = self._session.terms()
+        self._classes: Optional[list[str]] = None
         # The newest iterator, and the state at its start.
         self._newest: Optional[tuple[Iterator[dict[str, Any]], str]] = None
         names = self.rank, self.world_size, self.rank_source, self.stream
         _log.info("rank %d of %d, from %s; stream %s", *names)
+        # The epoch under way was asked for again: the next iteration begins it anew.
+        self._again = False
         # Until all ranks have stated their stream.
         self._comparison: Optional[RankComparison] = None
         if store is not None and self.world_size > 1:
@@ -139,9 +143,19 @@ class Loader:
         if self._newest is not None and self._session.state(0) == self._newest[1]:
             # No batch was taken from it. Lightning calls `iter` once only to check that it works.
             return self._newest[0]
+        if self._again and self._left_early():
+            self._session.restart_epoch()
+        self._again = False
         epoch = self._new_epoch()
         self._newest = epoch, self._session.state(0)
         return epoch
+
+    def _left_early(self) -> bool:
+        """Whether an iteration has delivered a part of its epoch, and not all of it."""
+        if self._newest is None:
+            return False
+        state = self._session.state(0)
+        return state != self._newest[1] and bool(json.loads(state)["samples"] > 0)
 
     def _new_epoch(self) -> Iterator[dict[str, Any]]:
         return self._session.begin()
@@ -154,7 +168,7 @@ class Loader:
                     ...
 
         Of a new loader these are all epochs. After a resume the first one is the state's, of which the loader delivers
-        the rest; an epoch that was left early is not among them.
+        the rest; an epoch that was left early is not among them, unless :meth:`set_epoch` names it.
 
         Args:
             epochs: how many epochs the training has in all, the finished ones included. Default: :attr:`epochs`;
@@ -169,11 +183,8 @@ class Loader:
                 f"{self.epochs}); raise `order.epochs`, or leave it out for an endless stream"
             )
         total = self.epochs if epochs is None else epochs
-        state = self._session.state(0)
-        position = json.loads(state)
         # The next iteration gives up an epoch that has begun, so it is of the epoch after it.
-        is_left = self._newest is not None and state != self._newest[1] and position["samples"] > 0
-        first = position["epoch"] + is_left
+        first = json.loads(self._session.state(0))["epoch"] + (self._left_early() and not self._again)
         return itertools.count(first) if total is None else range(first, total)
 
     def __len__(self) -> int:
@@ -208,11 +219,18 @@ class Loader:
         text = to_json("the state", dict(state_dict))
         if compare_ranks:
             compare_states(dict(state_dict), self.rank, self.world_size)
-        self._newest = None
+        self._newest, self._again = None, False
         self._session.load_state(text, force)
 
     def set_epoch(self, epoch: int) -> None:
-        """Seeks to the start of an epoch, unless the position is in that epoch already."""
+        """Makes the next iteration one of this epoch, as ``DistributedSampler.set_epoch`` does.
+
+        It begins at the epoch's start. Only after a resume inside this epoch it delivers the rest. An iteration of this
+        epoch that is under way goes on; one of another epoch ends.
+        """
+        self._again = self._left_early() and json.loads(self._session.state(0))["epoch"] == epoch
+        if self._again:
+            return
         self._session.set_epoch(epoch)
         if self._newest is not None and self._session.state(0) != self._newest[1]:
             self._newest = None
@@ -234,6 +252,35 @@ class Loader:
             figures["upload"] = client.pop("upload")
         figures["client"] = client
         return figures
+
+    @property
+    def classes(self) -> list[str]:
+        """The names of the classes in label order, as torchvision's ``ImageFolder.classes``; empty where there are none.
+
+        The daemon is asked for them once, when they are first read.
+        """
+        if self._classes is None:
+            self._classes = self._session.classes()
+        return list(self._classes)
+
+    def path(self, index: SupportsIndex) -> str:
+        """The file of a sample, by its value in the field ``index``.
+
+        Raises:
+            IndexError: the dataset has no such sample.
+        """
+        return self.paths([index])[0]
+
+    def paths(self, indices: Iterable[SupportsIndex]) -> list[str]:
+        """As :meth:`path`, for several samples at once, such as ``batch["index"]``."""
+        samples = [operator.index(index) for index in indices]
+        for sample in samples:
+            if not 0 <= sample < self._terms["samples"]:
+                raise IndexError(
+                    f"sample {sample} is not in the dataset, which has samples 0 to {self._terms['samples'] - 1}; give "
+                    "values of the field `index`"
+                )
+        return self._session.paths(samples)
 
     def close(self) -> None:
         """Ends the session and a private daemon. Arrays stay valid as long as they are referenced.

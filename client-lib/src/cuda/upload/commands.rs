@@ -1,5 +1,6 @@
 //! Calls that the upload thread makes on the loader for the user, between two batches: epochs, seeks, states, statistics.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 
@@ -130,6 +131,23 @@ impl Upload {
     /// As there.
     pub fn stats(&mut self) -> Result<String, Error> {
         self.command(Loader::stats)
+    }
+
+    /// The names of the classes: as [`Loader::classes`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn classes(&mut self) -> Result<Vec<String>, Error> {
+        self.command(Loader::classes)
+    }
+
+    /// The files of samples: as [`Loader::paths`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn paths(&mut self, samples: &[u64]) -> Result<Vec<PathBuf>, Error> {
+        let samples = samples.to_vec();
+        self.command(move |loader| loader.paths(&samples))
     }
 
     /// The private daemon's process id, and how often a dead daemon was replaced.

@@ -173,6 +173,12 @@ impl Engine {
         self.sessions.contains_key(&number)
     }
 
+    /// The stream of a session.
+    #[must_use]
+    pub fn stream_of(&self, number: u64) -> Option<Arc<Stream>> {
+        self.sessions.get(&number).map(|session| Arc::clone(&session.stream))
+    }
+
     /// Ends a session; its memory is freed when its last running row has ended.
     pub fn detach(&mut self, number: u64, end: &SessionEnd) {
         let Some(mut session) = self.sessions.remove(&number) else {

@@ -246,6 +246,12 @@ impl Stream {
         self.dataset.index().and_then(ClassSummary::of)
     }
 
+    /// The names of the classes, in label order; none where the dataset has no classes.
+    #[must_use]
+    pub fn class_names(&self) -> &[String] {
+        self.dataset.classes()
+    }
+
     /// The hidden files and folders that are left out, where there are some.
     #[must_use]
     pub fn left_out(&self) -> Option<&str> {
