@@ -31,8 +31,9 @@ pub(super) fn private() -> anyhow::Result<ExitCode> {
     Inherited::find().close();
     disable_dumping();
     unblock_signals();
-    // What it warns of, and the dataset that was opened: its classes tell a wrong path.
-    let logging = logging::start(&format!("warn,{}=info", logging::DATASET));
+    // What it warns of, and the dataset that was opened: its classes tell a wrong path. What the trainer raises is not
+    // written to its stderr as well.
+    let logging = logging::start(&format!("warn,{}=info,{}=off", logging::DATASET, logging::SENT));
     let descriptor = std::io::stdin().as_fd().try_clone_to_owned().context("no standard input")?;
     let connection = Connection::from_descriptor(descriptor).context(
         "standard input is not a loader's socket; only the client library runs this command",

@@ -4,6 +4,8 @@
 //! `Restart` is allowed once, in Ready, and only to a private daemon; `Stats` in Ready and Attached. Anything else ends the
 //! connection with a fault.
 
+mod names;
+
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
@@ -25,7 +27,8 @@ use tokio::sync::mpsc;
 use super::host::{Host, Opening};
 use super::peer;
 use forebay_engine::{
-    ReattachState, Recorded, SessionEnd, SessionMemory, SessionTerms, begin_recording, watch,
+    ReattachState, Recorded, SENT_TO_CLIENT, SessionEnd, SessionMemory, SessionTerms,
+    begin_recording, watch,
 };
 
 /// Frames that wait to be sent to one client.
@@ -238,7 +241,7 @@ impl Client {
             Err(Cut::Refused(fault)) => fault,
             other => return other,
         };
-        tracing::warn!(kind = ?fault.kind, "refused: {}", fault.message);
+        tracing::warn!(target: SENT_TO_CLIENT, kind = ?fault.kind, "refused: {}", fault.message);
         send(socket, &DaemonFrame::Fault(fault), &[]).await?;
         Ok(Next::Over)
     }
@@ -307,6 +310,11 @@ impl Client {
             (ClientFrame::Record(wanted), true) => {
                 let engine = self.host.engine().ok_or_else(|| refusal("Record before Start"))?;
                 begin_recording(&engine, wanted, self.recorded.clone())?;
+            }
+            (ClientFrame::Names(request), true) => {
+                let engine = self.host.engine();
+                let stream = self.session.and_then(|one| engine?.borrow().stream_of(one));
+                send(socket, &names::answer(stream.as_deref(), request)?, &[]).await?;
             }
             (ClientFrame::Goodbye, true) => return Ok(Next::Over),
         }

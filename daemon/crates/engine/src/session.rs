@@ -54,6 +54,10 @@ use super::waker::Waker;
 use super::work::{FetchJob, RowFailure, SessionWork};
 use forebay_order::{STREAM_VERSION, Schedule};
 
+/// The target of log lines about errors that a client is sent, and raises: a log that the client's user reads, too, leaves
+/// them out.
+pub const SENT_TO_CLIENT: &str = "forebay::sent";
+
 /// See the module's head.
 #[derive(Debug)]
 pub struct Session {
@@ -288,7 +292,7 @@ impl Session {
     }
 
     fn end_with(&mut self, fault: Fault) {
-        tracing::error!(session = self.number, "{}", fault.message);
+        tracing::error!(target: SENT_TO_CLIENT, session = self.number, "{}", fault.message);
         self.send(DaemonFrame::Fault(fault.clone()));
         self.fault = Some(fault);
         self.batches.cancel_open(&self.work);
@@ -373,7 +377,9 @@ impl Session {
 /// Why the session ends when a batch cannot be finished.
 fn batch_fault(order: u64, failure: RowFailure) -> Fault {
     match failure {
-        RowFailure::Defect(reason) | RowFailure::Storage(reason) => Fault {
+        RowFailure::Defect(reason)
+        | RowFailure::Unreadable(reason)
+        | RowFailure::Storage(reason) => Fault {
             kind: FaultKind::BadSample,
             message: format!("batch {order} of this session: batch operation {reason}"),
         },
