@@ -1,5 +1,7 @@
 //! `forebay check`: the resolved configuration and the plan that it makes on this machine; the schema of the keys.
 
+mod sample;
+
 use std::process::ExitCode;
 
 use clap::Args;
@@ -29,6 +31,10 @@ pub(super) struct CheckArguments {
     /// Print only the plan, not the resolved configuration.
     #[arg(long)]
     plan_only: bool,
+    /// Also take so many samples through all stages and print their values. Images that are all of one value are an error.
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "8", require_equals = true, conflicts_with = "json")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=4096))]
+    sample: Option<u32>,
     /// Print a JSON schema of configuration files, for editors.
     #[arg(long, exclusive = true)]
     schema: bool,
@@ -64,6 +70,12 @@ pub(super) fn check(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
     }
     for (stream, plan) in launch.streams.iter().zip(&launch.plans) {
         print(describe(stream, plan, arguments.world_size, &launch)?)?;
+    }
+    if let Some(count) = arguments.sample {
+        let overrides = arguments.config.overrides()?;
+        for stream in &launch.streams {
+            print(sample::sample(stream.config(), &overrides, count)?)?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

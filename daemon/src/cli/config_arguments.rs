@@ -29,6 +29,10 @@ impl Settings {
 }
 
 impl ConfigArguments {
+    pub(super) fn overrides(&self) -> Result<Vec<Override>, ConfigError> {
+        self.settings.overrides()
+    }
+
     pub(super) fn read(&self) -> anyhow::Result<Vec<Config>> {
         let overrides = self.settings.overrides()?;
         let mut configs: Vec<Config> = Vec::new();

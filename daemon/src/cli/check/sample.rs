@@ -1,0 +1,130 @@
+//! `forebay check --sample`: takes some samples through the whole configuration, and tells what came out.
+
+use anyhow::Context as _;
+use forebay_client::{Batch, DType, Loader, Target, Tensor};
+use forebay_config::{Config, Override};
+use forebay_protocol::frames::ConfigSource;
+use forebay_protocol::tensor::TensorSpec;
+
+/// The values of one tensor in the sampled rows.
+struct Sampled {
+    line: String,
+    /// Rows of an image that are of one value in each channel; none for other tensors.
+    flat_rows: Vec<usize>,
+    rows: usize,
+}
+
+/// Takes up to `count` samples of a stream through its stages.
+///
+/// # Errors
+/// What a trainer would get; and images that are all of one value, of which a model learns nothing.
+pub(super) fn sample(
+    config: &Config,
+    overrides: &[Override],
+    count: u32,
+) -> anyhow::Result<String> {
+    let path = std::path::absolute(&config.source)?;
+    let program = std::env::current_exe().context("where this program lies")?;
+    let mut builder =
+        Loader::builder(Target::Config(ConfigSource::File(path.display().to_string())))
+            .rank(0, 1)
+            .program(program)
+            // As they lie in the ring: no GPU is needed for it.
+            .unfinished(true);
+    for (key, json) in overrides.iter().filter_map(Override::as_json) {
+        builder = builder.override_key(key, json);
+    }
+    let mut loader = builder
+        .override_key("batch.size", count.to_string())
+        .override_key("batch.last", "\"short\"")
+        .attach()?;
+    let batch = loader.next_batch()?.context("the stream has no samples")?;
+    let mut lines = vec![format!("# {} samples of stream {}", batch.rows(), config.name)];
+    let found: Vec<Sampled> = batch.tensors().map(|tensor| look_at(&batch, &tensor)).collect();
+    lines.extend(found.iter().map(|sampled| sampled.line.clone()));
+    for (tensor, sampled) in batch.tensors().zip(&found) {
+        let Some(first) = sampled.flat_rows.first() else { continue };
+        let ids = batch.require("index")?.as_slice::<i64>()?;
+        let sample = ids.get(*first).and_then(|id| u64::try_from(*id).ok()).unwrap_or(0);
+        let message = format!(
+            "`{}` is all of one value in {} of {} samples, such as sample {sample} ({}); look at that file, and at mean, \
+             std and dtype of output.{}",
+            tensor.name(),
+            sampled.flat_rows.len(),
+            sampled.rows,
+            loader.path(sample)?.display(),
+            tensor.name()
+        );
+        if sampled.flat_rows.len() == sampled.rows {
+            println_all(&lines)?;
+            anyhow::bail!("{}: {message}", config.source);
+        }
+        lines.push(format!("  warning: {message}"));
+    }
+    lines.push(String::new());
+    Ok(lines.join("\n"))
+}
+
+fn println_all(lines: &[String]) -> anyhow::Result<()> {
+    forebay_inspect::output::print_line(lines.join("\n"))?;
+    Ok(())
+}
+
+fn look_at(batch: &Batch, tensor: &Tensor<'_>) -> Sampled {
+    let spec = batch.specs().iter().find(|spec| spec.name == tensor.name());
+    let rows = usize::try_from(batch.rows()).unwrap_or(0);
+    let flat_rows = match spec {
+        Some(spec) if spec.row_shape.len() == 3 && !tensor.is_ragged() => flat_rows(tensor, spec),
+        _ => Vec::new(),
+    };
+    let values = match tensor.dtype() {
+        DType::U8 => {
+            range(tensor.as_slice::<u8>().unwrap_or_default().iter().map(|value| f64::from(*value)))
+        }
+        DType::F32 => range(
+            tensor.as_slice::<f32>().unwrap_or_default().iter().map(|value| f64::from(*value)),
+        ),
+        DType::I32 => range(
+            tensor.as_slice::<i32>().unwrap_or_default().iter().map(|value| f64::from(*value)),
+        ),
+        _ => None,
+    };
+    let values = match values.filter(|_| !tensor.is_ragged()) {
+        Some((least, mean, greatest)) => format!("{least:.4} to {greatest:.4}, mean {mean:.4}"),
+        None => tensor.dtype().name().to_owned(),
+    };
+    Sampled { line: format!("  {:<20}{values}", tensor.name()), flat_rows, rows }
+}
+
+/// Least, mean and greatest.
+#[expect(clippy::cast_precision_loss, reason = "a count of values")]
+fn range(values: impl ExactSizeIterator<Item = f64>) -> Option<(f64, f64, f64)> {
+    let count = values.len();
+    let start = (f64::INFINITY, 0.0, f64::NEG_INFINITY);
+    let (least, sum, greatest) = values.fold(start, |(least, sum, greatest), value| {
+        (least.min(value), sum + value, greatest.max(value))
+    });
+    (count > 0).then(|| (least, sum / count as f64, greatest))
+}
+
+/// The rows whose every channel is of one value: a normalized black image has another value in each.
+fn flat_rows(tensor: &Tensor<'_>, spec: &TensorSpec) -> Vec<usize> {
+    let size = |extent: u64| usize::try_from(extent).unwrap_or(0);
+    let element = size(spec.dtype.size_bytes());
+    let row_bytes = spec.row_shape.iter().map(|extent| size(*extent)).product::<usize>() * element;
+    let channels = size(if spec.channels_last { spec.row_shape[2] } else { spec.row_shape[0] });
+    // What stands beside each other in memory: the channels of a pixel, or the pixels of a channel.
+    let (planes, unit) =
+        if spec.channels_last { (1, channels * element) } else { (channels, element) };
+    if row_bytes == 0 || row_bytes / planes <= unit {
+        return Vec::new();
+    }
+    let is_flat = |row: &[u8]| {
+        row.chunks_exact(row_bytes / planes).all(|plane| {
+            let first = &plane[..unit];
+            plane.chunks_exact(unit).all(|value| value == first)
+        })
+    };
+    let rows = tensor.bytes().chunks_exact(row_bytes).enumerate();
+    rows.filter(|(_, row)| is_flat(row)).map(|(number, _)| number).collect()
+}
