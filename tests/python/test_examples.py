@@ -1,9 +1,11 @@
-"""The examples for Lightning, Accelerate and Transformers: what a run trained on after a checkpoint, the run that goes
-on from that checkpoint trains on, batch for batch."""
+"""The examples for other libraries: what a run trained on after a checkpoint, the run that goes on from that checkpoint
+trains on, batch for batch."""
 
 import functools
 import importlib.util
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import forebay
@@ -129,6 +131,100 @@ def test_transformers_goes_on_inside_an_epoch(config_file, order, tmp_path, monk
     with pytest.raises(ValueError, match=r"epoch 0, sample \d+, and the Trainer would go on at epoch 0, sample \d+"):
         accumulate = 3 - accumulate
         run(saved[min(saved)])
+
+
+@pytest.fixture
+def given_to_models():
+    """The ids of each batch that a small model of torchvision's or timm's is given, as they come."""
+    seen = []
+
+    def watch(module, inputs):
+        if type(module).__name__ in ("ShuffleNetV2", "ResNet"):
+            seen.append((inputs[0][:, 0, 0, 0] * 255).round().int().tolist())
+
+    threads = torch.get_num_threads()
+    # The same sums in the same order, also beside other tests.
+    torch.set_num_threads(1)
+    hook = torch.nn.modules.module.register_module_forward_pre_hook(watch)
+    yield seen
+    hook.remove()
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize(("name", "model"), [("torchvision", "shufflenet_v2_x0_5"), ("timm", "test_resnet")])
+def test_a_reference_script_goes_on_inside_an_epoch_to_the_same_weights(
+    config_file, order, tmp_path, given_to_models, name, model
+):
+    pytest.importorskip(name)
+    example = load_example(f"train_{name}")
+    ends = []
+
+    def run(resume):
+        torch.manual_seed(5)
+        arguments = [str(config_file), str(tmp_path), "--epochs", str(EPOCHS), "--save-every", "3"]
+        arguments += ["--model", model, "--classes", "5"]
+        trained = example.main(arguments + (["--resume", resume] if resume else []))
+        ends.append(torch.nn.utils.parameters_to_vector(trained.parameters()).detach())
+
+    check(run, {step: str(tmp_path / f"step-{step}.pth") for step in SAVED_STEPS}, given_to_models, order)
+    # So the learning rate of each step was the same, too.
+    assert all(torch.allclose(end, ends[0], rtol=1e-4, atol=1e-6) for end in ends[1:])
+
+
+def test_a_script_that_skips_updates_while_replaying_ends_with_the_weights_of_an_unmeasured_run(
+    config_file, tmp_path, given_to_models, monkeypatch
+):
+    pytest.importorskip("torchvision")
+    example, epochs = load_example("train_torchvision"), 12
+    longer = config_file.with_name("longer.toml")
+    longer.write_text(config_file.read_text().replace(f"epochs = {EPOCHS}", f"epochs = {epochs}"))
+    arguments = [str(longer), str(tmp_path), "--epochs", str(epochs), "--model", "shufflenet_v2_x0_5", "--classes", "5"]
+
+    def run():
+        torch.manual_seed(5)
+        given_to_models.clear()
+        parameters = example.main(arguments).parameters()
+        return torch.nn.utils.parameters_to_vector(parameters).detach(), len(given_to_models)
+
+    unmeasured, steps = run()
+    assert steps == epochs * STEPS_AN_EPOCH
+    measuring = []
+    make = forebay.torch.Loader
+
+    def make_measured(*given):
+        loader = make(*given)
+        socket = f"@forebay-{os.geteuid()}/{loader.daemon_pid}-{loader.stream}"
+        command = [sys.executable, "-m", "forebay", "headspace", "--replay", "--yes", "--after", "14", "--steps", "14"]
+        measuring.append(subprocess.Popen([*command, socket], stderr=subprocess.PIPE, text=True))
+        # It has found the trainer, which begins only then.
+        assert any("checking" in line for line in measuring[0].stderr)
+        return loader
+
+    monkeypatch.setattr(forebay.torch, "Loader", make_measured)
+    weights, steps = run()
+    assert measuring[0].wait(timeout=100) == 0, measuring[0].stderr.read()
+    measuring[0].stderr.close()
+    assert steps == epochs * STEPS_AN_EPOCH + 14 and torch.allclose(weights, unmeasured, rtol=1e-4, atol=1e-6)
+
+
+def test_flax_goes_on_inside_an_epoch(config_file, order, tmp_path, monkeypatch):
+    pytest.importorskip("flax")
+    example = load_example("train_flax")
+    seen, train_step, ends = [], example.train_step, []
+
+    def watched(state, images, labels):
+        seen.append(images[:, 0, 0, 0].tolist())
+        return train_step(state, images, labels)
+
+    monkeypatch.setattr(example, "train_step", watched)
+
+    def run(resume):
+        arguments = [str(config_file), str(tmp_path), "--epochs", str(EPOCHS), "--save-every", "3"]
+        state = example.main([*arguments, "--shape", "3", "4", "4"] + (["--resume", resume] if resume else []))
+        ends.append(numpy.asarray(state.params["Dense_0"]["kernel"]))
+
+    check(run, {step: str(tmp_path / f"step-{step}") for step in SAVED_STEPS}, seen, order)
+    assert all(numpy.allclose(end, ends[0]) for end in ends[1:])
 
 
 WATCHED = """
