@@ -255,7 +255,7 @@ class Loader:
 
     @property
     def classes(self) -> list[str]:
-        """The names of the classes in label order, as torchvision's ``ImageFolder.classes``; empty where there are none.
+        """The names of the classes in label order, as ``ImageFolder.classes`` of torchvision; empty without classes.
 
         The daemon is asked for them once, when they are first read.
         """
