@@ -130,8 +130,7 @@ mod tests {
 
     #[test]
     fn a_function_without_a_length_reaches_to_the_next_one() {
-        let function =
-            |start, length| Function { start, length, symbol: SymbolIndex(start as usize) };
+        let function = |start, length| Function { start, length, symbol: SymbolIndex(0) };
         let functions = [function(0x100, 0x20), function(0x140, 0), function(0x200, 0x10)];
         let found = |at| containing(&functions, at).map(|function| function.start);
         assert_eq!([found(0x90), found(0x100), found(0x11f)], [None, Some(0x100), Some(0x100)]);

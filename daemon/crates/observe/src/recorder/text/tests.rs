@@ -77,8 +77,8 @@ fn steps_that_follow_each_other_do_not_overlap_to_the_nanosecond() {
     let (_, value) = text_of(&recording, MAX_TEXT_BYTES);
     let events = value["traceEvents"].as_array().unwrap();
     // As Perfetto reads a number of microseconds.
-    let nanoseconds = |value: &Value| (value.as_f64().unwrap() * 1000.0) as u64;
-    let steps: Vec<(u64, u64)> = events
+    let nanoseconds = |value: &Value| (value.as_f64().unwrap() * 1000.0).trunc();
+    let steps: Vec<(f64, f64)> = events
         .iter()
         .filter(|event| event["ph"] == "X")
         .map(|event| {
