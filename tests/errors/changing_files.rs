@@ -158,8 +158,9 @@ fn an_unreadable_file_is_substituted_where_that_is_asked_for_and_counted_apart()
             ids(&expected).into_iter().zip(ids(&found)).filter(|(was, is)| was != is).collect();
         assert_eq!(changed.iter().map(|(was, _)| *was).collect::<Vec<_>>(), [9, 17], "{format}");
         let session = &daemon.stats(&dir)["sessions"][0];
-        let counts = [&session["samples_substituted"], &session["samples_unreadable"]];
-        assert_eq!(counts, [2, 2], "{session}");
+        // Batches of the next epoch may be published already.
+        assert!(session["samples_unreadable"].as_u64() >= Some(2), "{session}");
+        assert_eq!(session["samples_substituted"], session["samples_unreadable"], "{session}");
         let listed = session["substituted"].as_array().unwrap();
         assert!(listed.iter().all(|one| one["unreadable"] == true), "{listed:?}");
         let reasons = format!("{} {}", listed[0]["reason"], listed[1]["reason"]);
@@ -176,7 +177,9 @@ fn an_unreadable_file_is_substituted_where_that_is_asked_for_and_counted_apart()
         let log = daemon.end(Signal::SIGTERM).1;
         assert!(log.contains("unreadable sample substituted"), "{log}");
         let lines = std::fs::read_to_string(dir.path("bad.jsonl")).unwrap();
-        assert_eq!(lines.matches("\"unreadable\":true").count(), 2, "{lines}");
+        let first = lines.lines().filter(|line| line.contains("\"epoch\":0"));
+        let unreadable = first.filter(|line| line.contains("\"unreadable\":true"));
+        assert_eq!(unreadable.count(), 2, "{lines}");
     }
 }
 
