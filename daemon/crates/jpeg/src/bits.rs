@@ -1,0 +1,96 @@
+//! Bits, the most significant first, from data without stuffing.
+
+/// A position in the data, and the bits after it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bits<'d> {
+    data: &'d [u8],
+    /// The next bits, at the top. Below the first `count` lie some of those that follow, or zeros.
+    next: u64,
+    /// Of this the lowest six bits count; what stands above them is left over from look-ups.
+    count: u32,
+    /// The byte after the `count` bits, rounded down.
+    at: usize,
+}
+
+impl<'d> Bits<'d> {
+    /// From a byte on.
+    pub(crate) fn new(data: &'d [u8], at: usize) -> Self {
+        Self { data, next: 0, count: 0, at }
+    }
+
+    /// The position, in bits.
+    pub(crate) fn position(&self) -> usize {
+        self.at * 8 - (self.count & 63) as usize
+    }
+
+    /// Makes at least 56 bits known; behind the end they are zeros.
+    #[inline(always)]
+    pub(crate) fn refill(&mut self) {
+        let word = match self.data.get(self.at..).and_then(<[u8]>::first_chunk) {
+            Some(bytes) => u64::from_be_bytes(*bytes),
+            None => 0,
+        };
+        self.next |= word >> (self.count & 63);
+        self.at += (7 - (self.count >> 3 & 7)) as usize;
+        self.count |= 56;
+    }
+
+    /// The next `count` bits, of those that are known; at least one.
+    #[inline(always)]
+    pub(crate) fn peek(&self, count: u32) -> usize {
+        (self.next >> (64 - count)) as usize
+    }
+
+    /// Goes on by as many bits as the lowest six bits of `count` say, of those that are known.
+    #[inline(always)]
+    pub(crate) fn skip(&mut self, count: u32) {
+        self.next <<= count & 63;
+        self.count = self.count.wrapping_sub(count);
+    }
+
+    /// The number that `size` bits stand for (T.81, F.2.2.1: EXTEND).
+    #[inline(always)]
+    pub(crate) fn signed(&mut self, size: u32) -> i32 {
+        if size == 0 {
+            return 0;
+        }
+        let number = extend(self.peek(size) as u32, size);
+        self.skip(size);
+        number
+    }
+}
+
+/// T.81, F.2.2.1: numbers with a first bit of 0 are negative.
+#[inline(always)]
+pub(crate) const fn extend(bits: u32, size: u32) -> i32 {
+    let half = 1 << (size - 1);
+    if bits & half == 0 { bits.cast_signed() - (1 << size) + 1 } else { bits.cast_signed() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_position_is_read() {
+        let data: Vec<u8> = (0..40).map(|byte| byte * 37 + 11).collect();
+        let bit = |at: usize| data.get(at / 8).map_or(0, |byte| byte >> (7 - at % 8) & 1);
+        for step in 1..=26_u32 {
+            let mut bits = Bits::new(&data, 0);
+            while bits.position() < (data.len() - 8) * 8 {
+                bits.refill();
+                let at = bits.position();
+                let expected =
+                    (at..at + step as usize).fold(0, |sum, at| sum << 1 | usize::from(bit(at)));
+                assert_eq!(bits.peek(step), expected, "{step} bits at {at}");
+                bits.skip(step);
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_of_both_signs() {
+        assert_eq!([0, 1].map(|bits| extend(bits, 1)), [-1, 1]);
+        assert_eq!([0, 3, 4, 7].map(|bits| extend(bits, 3)), [-7, -4, 4, 7]);
+    }
+}

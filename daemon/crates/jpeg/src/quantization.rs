@@ -1,0 +1,33 @@
+//! Quantization tables, and the limit of what they are multiplied with.
+
+use crate::entropy::ZIGZAG;
+
+/// libjpeg-turbo's transform wraps beyond this where all other coefficients are zero, and saturates elsewhere.
+pub(crate) const LARGEST: i32 = 8191;
+
+/// Factors of the coefficients, row by row.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Quantization(pub [i16; 64]);
+
+impl Quantization {
+    /// From a file's table, in zigzag order.
+    pub(crate) fn new(table: &[u8; 64]) -> Self {
+        let mut factors = [0; 64];
+        for (factor, place) in table.iter().zip(ZIGZAG) {
+            factors[usize::from(place)] = i16::from(*factor);
+        }
+        Self(factors)
+    }
+
+    /// The first coefficient of a block times its factor.
+    #[inline(always)]
+    pub(crate) fn first(&self, coefficient: i16) -> i32 {
+        i32::from(coefficient) * i32::from(self.0[0])
+    }
+}
+
+/// Whether libjpeg's transforms agree about a value.
+#[inline(always)]
+pub(crate) fn is_certain(value: i32) -> bool {
+    (-LARGEST - 1..=LARGEST).contains(&value)
+}
