@@ -52,6 +52,18 @@ pub enum Scale {
 }
 
 impl Scale {
+    /// The one with this factor, if there is one.
+    #[must_use]
+    pub const fn of_factor(factor: u32) -> Option<Self> {
+        Some(match factor {
+            1 => Self::Full,
+            2 => Self::Half,
+            4 => Self::Quarter,
+            8 => Self::Eighth,
+            _ => return None,
+        })
+    }
+
     /// 1, 2, 4 or 8.
     #[must_use]
     pub const fn factor(self) -> u32 {

@@ -148,6 +148,23 @@ impl Decoders {
         decode(file, header.stored, channels, &mut self.unconverted, pixels)?;
         Ok(Rectangle::whole(header.stored))
     }
+
+    /// That both JPEG decoders say the same of a file, for the fuzzer.
+    ///
+    /// # Panics
+    /// When they do not.
+    pub(crate) fn assert_agreement(
+        &mut self,
+        file: &[u8],
+        header: &ImageHeader,
+        reduction: Reduction,
+        channels: u8,
+        needed: Rectangle,
+    ) {
+        if let (Coding::Jpeg(jpeg), Orientation::AS_STORED) = (header.coding, header.orientation) {
+            let _ = self.jpeg.decode_twice(file, &jpeg, reduction, channels, needed);
+        }
+    }
 }
 
 const fn stored_bytes(size: Size, channels: u8) -> usize {

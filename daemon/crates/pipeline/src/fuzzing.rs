@@ -80,6 +80,7 @@ fn decode(magic: &[u8], bytes: &[u8]) {
             width: 1 + part(size.width - left - 1, choices[3]),
             height: 1 + part(size.height - top - 1, choices[4]),
         };
+        decoders.assert_agreement(file, &header, reduction, channels, needed);
         if let Ok(area) = decoders.decode(file, &header, reduction, channels, needed, pixels) {
             let holds = area.left <= needed.left
                 && area.top <= needed.top

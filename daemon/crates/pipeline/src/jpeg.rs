@@ -1,15 +1,18 @@
 //! Decodes JPEG files, or a region of them, to grey, RGB or RGBA: the same pixels as Pillow's `open(…).convert(…)`.
 //!
 //! What is refused is what Pillow refuses: a file that ends before its image does, and what libjpeg gives up on.
-//! Other warnings are ignored. The unsafe part is in `turbo`; what the markers say is read in `stream`.
+//! Other warnings are ignored. The usual files are decoded by `forebay-jpeg`, all others and all that are in any doubt by
+//! libjpeg-turbo, which gives the same pixels more slowly; its unsafe part is in `turbo`. What the markers say is read in
+//! `stream`.
 
 mod stream;
 mod turbo;
 
-use super::buffers::{prepare, trim};
+use super::buffers::{KEPT_BYTES, prepare, trim};
 use super::decode::colour;
 use super::reduction::Reduction;
 use super::size::{Rectangle, Size};
+use forebay_jpeg::{Pixels, Region, Scale};
 use forebay_source::dataset::Defect;
 use stream::Ending;
 pub(crate) use stream::{JpegHeader, ending, read_header};
@@ -18,8 +21,10 @@ use turbo::{OpenJpeg, PixelFormat, TurboDecoder, Verdict};
 /// A work thread's JPEG decoder: the library's handle and scratch memory, used for one file after another.
 #[derive(Debug, Default)]
 pub(crate) struct JpegDecoder {
+    /// `Some(None)`: this processor lacks what it needs.
+    own: Option<Option<forebay_jpeg::Decoder>>,
     turbo: Option<TurboDecoder>,
-    cmyk: Vec<u8>,
+    scratch: Vec<u8>,
 }
 
 /// The region to decode so that `needed` has the pixels of a full decoding.
@@ -42,6 +47,58 @@ impl JpegDecoder {
     /// # Panics
     /// When `needed` is empty or does not lie in the image.
     pub(crate) fn decode(
+        &mut self,
+        file: &[u8],
+        header: &JpegHeader,
+        reduction: Reduction,
+        channels: u8,
+        needed: Rectangle,
+        pixels: &mut Vec<u8>,
+    ) -> Result<Rectangle, Defect> {
+        if self.decode_usual(file, header, reduction, channels, needed, pixels) {
+            return Ok(needed);
+        }
+        self.decode_any(file, header, reduction, channels, needed, pixels)
+    }
+
+    /// Decodes exactly `needed` of a file that the quick decoder is sure about. `false`: it is not.
+    fn decode_usual(
+        &mut self,
+        file: &[u8],
+        header: &JpegHeader,
+        reduction: Reduction,
+        channels: u8,
+        needed: Rectangle,
+        pixels: &mut Vec<u8>,
+    ) -> bool {
+        let Some(decoder) = self.own.get_or_insert_with(forebay_jpeg::Decoder::new) else {
+            return false;
+        };
+        let (kind, to_grey) = match (header.components, channels) {
+            (1, 1) => (Pixels::Grey, false),
+            (3, 1) => (Pixels::Rgb, true),
+            (1 | 3, 3) => (Pixels::Rgb, false),
+            (1 | 3, 4) => (Pixels::Rgba, false),
+            _ => return false,
+        };
+        let Some(scale) = Scale::of_factor(reduction.factor()) else { return false };
+        let Rectangle { left, top, width, height } = needed;
+        let region = Region { left, top, width, height };
+        let count = width as usize * height as usize;
+        let colours = if to_grey { &mut self.scratch } else { &mut *pixels };
+        let out = prepare(colours, count * kind.bytes());
+        if decoder.decode(file, scale, region, kind, out).is_err() {
+            return false;
+        }
+        if to_grey {
+            let colours = &self.scratch[..count * kind.bytes()];
+            colour::rgb_to_grey(colours, prepare(pixels, count));
+        }
+        true
+    }
+
+    /// The same by libjpeg-turbo, which decides about all files in doubt.
+    pub(crate) fn decode_any(
         &mut self,
         file: &[u8],
         header: &JpegHeader,
@@ -83,7 +140,7 @@ impl JpegDecoder {
             Some(Ending::Clean) | None => region,
         };
         let verdict =
-            decode_channels(&mut image, region, reduction, channels, pixels, &mut self.cmyk);
+            decode_channels(&mut image, region, reduction, channels, pixels, &mut self.scratch);
         match verdict {
             Verdict::Fine => {}
             Verdict::Failed(reason) => return Err(describe_failure(&reason, file)),
@@ -96,9 +153,41 @@ impl JpegDecoder {
         Ok(region)
     }
 
+    /// Decodes by both decoders. Gives whether the quick one was sure, and what the library says of `needed`.
+    ///
+    /// # Panics
+    /// When the quick one was sure of anything else. For tests and the fuzzer.
+    pub(crate) fn decode_twice(
+        &mut self,
+        file: &[u8],
+        header: &JpegHeader,
+        reduction: Reduction,
+        channels: u8,
+        needed: Rectangle,
+    ) -> (bool, Result<Vec<u8>, Defect>) {
+        let (mut quick, mut pixels) = (Vec::new(), Vec::new());
+        let is_sure = self.decode_usual(file, header, reduction, channels, needed, &mut quick);
+        let judged = self.decode_any(file, header, reduction, channels, needed, &mut pixels);
+        let bytes = |width: u32| width as usize * usize::from(channels);
+        let judged = judged.map(|area| {
+            let rows =
+                pixels.chunks_exact(bytes(area.width)).skip((needed.top - area.top) as usize);
+            let row = bytes(needed.left - area.left)..bytes(needed.left - area.left + needed.width);
+            rows.take(needed.height as usize).flat_map(|all| &all[row.clone()]).copied().collect()
+        });
+        let is_same = judged.as_ref().is_ok_and(|pixels: &Vec<u8>| *pixels == quick);
+        assert!(is_same || !is_sure, "{needed:?} at 1/{} in {channels}", reduction.factor());
+        (is_sure, judged)
+    }
+
     /// Gives back what an unusually large image took.
     pub(crate) fn trim(&mut self) {
-        trim(&mut self.cmyk);
+        trim(&mut self.scratch);
+        if let Some(Some(decoder)) = &mut self.own
+            && decoder.scratch_bytes() > KEPT_BYTES
+        {
+            decoder.trim();
+        }
     }
 }
 

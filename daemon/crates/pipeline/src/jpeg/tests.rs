@@ -185,8 +185,95 @@ fn a_lossless_file_is_decoded_whole() {
 fn a_region_is_smaller_than_the_image() {
     let file = encode(400, 300, ColorType::Rgb, SamplingFactor::F_2_2, false, 0);
     let wanted = Rectangle { left: 100, top: 50, width: 60, height: 40 };
-    let (area, _) = decode(&file, 3, Some(wanted)).unwrap();
+    let header = read_header(&file).unwrap();
+    let area = JpegDecoder::default()
+        .decode_any(&file, &header, Reduction::NONE, 3, wanted, &mut Vec::new())
+        .unwrap();
     assert_eq!(area, Rectangle { left: 96, top: 50, width: 66, height: 40 });
+}
+
+fn random_part(draws: &mut forebay_order::Draws, size: Size) -> Rectangle {
+    let mut span = |length: u32| {
+        let start = u32::try_from(draws.below(length.into())).unwrap();
+        (start, 1 + u32::try_from(draws.below(u64::from(length - start))).unwrap())
+    };
+    let ((left, width), (top, height)) = (span(size.width), span(size.height));
+    Rectangle { left, top, width, height }
+}
+
+#[test]
+fn the_quick_decoder_gives_the_librarys_pixels() {
+    if forebay_jpeg::Decoder::new().is_none() {
+        println!("skipped: this processor lacks AVX2");
+        return;
+    }
+    let mut draws = draws(7);
+    let mut decoder = JpegDecoder::default();
+    let sizes = [(1, 1), (2, 3), (5, 4), (8, 8), (9, 16), (17, 33), (40, 24), (131, 97), (256, 64)];
+    let (mut sure, mut all) = (0, 0);
+    for sampling in [
+        SamplingFactor::F_1_1,
+        SamplingFactor::F_2_1,
+        SamplingFactor::F_2_2,
+        SamplingFactor::F_1_2,
+        SamplingFactor::F_4_1,
+    ] {
+        for colour in [ColorType::Rgb, ColorType::Luma] {
+            for restart in [0, 1, 5] {
+                for (width, height) in sizes {
+                    let file = encode(width, height, colour, sampling, false, restart);
+                    let header = read_header(&file).unwrap();
+                    for reduction in REDUCTIONS {
+                        for channels in [1, 3, 4] {
+                            let scaled = reduction.size(header.size);
+                            let region = random_part(&mut draws, scaled);
+                            for region in [Rectangle::whole(scaled), region] {
+                                let (is_sure, judged) = decoder
+                                    .decode_twice(&file, &header, reduction, channels, region);
+                                judged.unwrap();
+                                sure += u32::from(is_sure);
+                                all += 1;
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+    // Left to the library: chroma of four samples a pixel, and so narrow or so small that it is not smoothed.
+    assert!(sure * 2 > all, "{sure} of {all}");
+}
+
+#[test]
+fn the_quick_decoder_is_sure_of_no_damaged_file_that_the_library_reads_otherwise() {
+    let mut draws = draws(8);
+    let mut decoder = JpegDecoder::default();
+    let mut counts = [0; 2];
+    for (sampling, restart) in
+        [(SamplingFactor::F_2_2, 0), (SamplingFactor::F_1_1, 0), (SamplingFactor::F_2_2, 2)]
+    {
+        let good = encode(120, 80, ColorType::Rgb, sampling, false, restart);
+        let header = read_header(&good).unwrap();
+        for _ in 0..700 {
+            let mut file = good.clone();
+            for _ in 0..=draws.below(3) {
+                let at = usize::try_from(draws.below(file.len() as u64)).unwrap();
+                match draws.below(4) {
+                    0 => file[at] = draws.next_u64().to_le_bytes()[0],
+                    1 => file[at] ^= 1 << draws.below(8),
+                    2 => drop(file.remove(at)),
+                    _ => file.insert(at, draws.next_u64().to_le_bytes()[0]),
+                }
+            }
+            // Sizes that a damaged header claims are checked before either decoder is asked.
+            if read_header(&file).is_ok_and(|found| found == header) {
+                let region = random_part(&mut draws, header.size);
+                let (is_sure, _) = decoder.decode_twice(&file, &header, Reduction::NONE, 3, region);
+                counts[usize::from(is_sure)] += 1;
+            }
+        }
+    }
+    assert!(counts[0] > 0, "{counts:?}");
 }
 
 #[test]
