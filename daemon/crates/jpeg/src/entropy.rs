@@ -4,9 +4,9 @@
 //! than 63 coefficients after the first. That no bit behind the data was read is
 //! checked by the caller, once an MCU.
 
-use crate::Unsure;
 use crate::bits::Bits;
 use crate::huffman::{Pair, SKIP_WINDOW, Table, WINDOW};
+use crate::request::Unsure;
 
 /// The coefficients of a block, row by row.
 pub(crate) type Block = [i16; 64];
@@ -96,7 +96,7 @@ pub(crate) fn decode(
             }
             bits.skip(two.consumed());
             let [first, second] = two.numbers();
-            block[usize::from(ZIGZAG[at + two.to_first() & 127] & 63)] = first;
+            block[usize::from(ZIGZAG[(at + two.to_first()) & 127] & 63)] = first;
             block[usize::from(ZIGZAG[after & 127] & 63)] = second;
             at = after;
             if two.ends_block() {

@@ -3,8 +3,8 @@
 //! Most files of a data set share a handful of tables: those of the standard's annex K, or an encoder's own. A file whose
 //! tables are its own gets them without the multiple look-ups, which cost more than they save there.
 
-use crate::Unsure;
 use crate::markers::Frame;
+use crate::request::Unsure;
 
 /// Bits that a decoding look-up sees.
 pub(crate) const WINDOW: u32 = 10;
@@ -426,11 +426,11 @@ mod tests {
             (two.consumed() & 63, two.to_first(), two.to_second(), two.numbers(), two.ends_block())
         };
         // 0 1, 110 01: 1 and -2.
-        assert_eq!(shown(two[0b01_11001_000]), (7, 1, 3, [1, -2], false));
+        assert_eq!(shown(two[0b01_1100_1000]), (7, 1, 3, [1, -2], false));
         // 0 0, 10: -1 and the end.
-        assert_eq!(shown(two[0b00_10_000000]), (4, 1, 1, [-1, -1], true));
+        assert_eq!(shown(two[0b00_1000_0000]), (4, 1, 1, [-1, -1], true));
         // 1110 (sixteen zeros), 1111…: one.
-        assert_eq!(shown(two[0b1110_1111_00]), (4, 16, 16, [0, 0], false));
+        assert_eq!(shown(two[0b11_1011_1100]), (4, 16, 16, [0, 0], false));
         assert_eq!(two[0b10_0000_0000].to_second(), 64, "the end at once");
     }
 
@@ -440,7 +440,7 @@ mod tests {
         table.make_skip();
         let skip = table.skip.unwrap();
         // 0 1, 0 0, 110 01, 10: three symbols and the end.
-        let skipped = skip[0b01_00_11001_10_00];
+        let skipped = skip[0b0_1001_1001_1000];
         assert_eq!((skipped.consumed() & 63, skipped.advance()), (11, 4));
         assert!(skipped.ends_block());
         // Six symbols, and the code of a seventh, whose number lies behind the window.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::markers::Frame;
-use crate::{Pixels, Region, Scale, Unsure};
+use crate::request::{Pixels, Region, Scale, Unsure};
 
 /// How one component's samples lie.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

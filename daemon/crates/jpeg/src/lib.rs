@@ -13,167 +13,42 @@
 
 // `simd` is the only module that allows it.
 #![deny(unsafe_code)]
+#![cfg_attr(
+    target_arch = "x86_64",
+    expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "fields are cut out of look-ups and bits, pixels out of sums; their limits stand beside them"
+    )
+)]
 
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "absent.rs"]
+mod decoder;
+mod request;
+
+#[cfg(target_arch = "x86_64")]
 mod bits;
+#[cfg(target_arch = "x86_64")]
+mod decoder;
+#[cfg(target_arch = "x86_64")]
 mod entropy;
+#[cfg(target_arch = "x86_64")]
 mod huffman;
+#[cfg(target_arch = "x86_64")]
 mod layout;
+#[cfg(target_arch = "x86_64")]
 mod markers;
+#[cfg(target_arch = "x86_64")]
 mod quantization;
+#[cfg(target_arch = "x86_64")]
 mod reduced;
+#[cfg(target_arch = "x86_64")]
 mod rows;
+#[cfg(target_arch = "x86_64")]
 mod scan;
 #[cfg(target_arch = "x86_64")]
 mod simd;
 
-use huffman::Tables;
-
-/// Part of an image, in pixels of the image as it is decoded (made smaller by a [`Scale`]).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names say it")]
-pub struct Region {
-    pub left: u32,
-    pub top: u32,
-    pub width: u32,
-    pub height: u32,
-}
-
-/// By how much an image is decoded smaller than it is, in both directions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scale {
-    /// As it is.
-    Full,
-    /// One pixel for each square of 2x2.
-    Half,
-    /// Of 4x4.
-    Quarter,
-    /// Of 8x8.
-    Eighth,
-}
-
-impl Scale {
-    /// The one with this factor, if there is one.
-    #[must_use]
-    pub const fn of_factor(factor: u32) -> Option<Self> {
-        Some(match factor {
-            1 => Self::Full,
-            2 => Self::Half,
-            4 => Self::Quarter,
-            8 => Self::Eighth,
-            _ => return None,
-        })
-    }
-
-    /// 1, 2, 4 or 8.
-    #[must_use]
-    pub const fn factor(self) -> u32 {
-        1 << self as u32
-    }
-}
-
-/// What the pixels are to be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pixels {
-    /// One byte a pixel, of grey files only.
-    Grey,
-    /// Red, green, blue.
-    Rgb,
-    /// Red, green, blue and 255.
-    Rgba,
-}
-
-impl Pixels {
-    /// Bytes a pixel.
-    #[must_use]
-    pub const fn bytes(self) -> usize {
-        match self {
-            Self::Grey => 1,
-            Self::Rgb => 3,
-            Self::Rgba => 4,
-        }
-    }
-}
-
-/// Why a file is not decoded here. It says nothing against the file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Unsure(pub &'static str);
-
-/// One thread's decoder: tables of the files before and scratch memory.
-#[derive(Debug)]
-pub struct Decoder {
-    tables: Tables,
-    scan: scan::Scan,
-    rows: rows::Rows,
-    #[cfg(target_arch = "x86_64")]
-    simd: simd::Simd,
-}
-
-impl Decoder {
-    /// `None`: this processor lacks what the decoder needs.
-    #[must_use]
-    pub fn new() -> Option<Self> {
-        #[cfg(target_arch = "x86_64")]
-        {
-            let simd = simd::Simd::detect()?;
-            let (tables, scan, rows) = Default::default();
-            Some(Self { tables, scan, rows, simd })
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        None
-    }
-
-    /// Decodes a region of a file into `pixels`: its rows from top to bottom without gaps.
-    ///
-    /// # Errors
-    /// When the file may be one that this decoder and libjpeg-turbo read differently. `pixels` then holds nothing of use.
-    ///
-    /// # Panics
-    /// When `pixels` has another length than the region.
-    #[cfg(target_arch = "x86_64")]
-    pub fn decode(
-        &mut self,
-        file: &[u8],
-        scale: Scale,
-        region: Region,
-        kind: Pixels,
-        pixels: &mut [u8],
-    ) -> Result<(), Unsure> {
-        assert_eq!(
-            pixels.len(),
-            region.width as usize * region.height as usize * kind.bytes(),
-            "the buffer's length"
-        );
-        let frame = markers::read(file)?;
-        let layout = layout::Layout::new(&frame, scale, region, kind)?;
-        self.scan.read(file, frame.scan)?;
-        let tables = self.tables.of(&frame)?;
-        self.rows.decode(&frame, &layout, &tables, &self.scan, self.simd, pixels)
-    }
-
-    /// As above, where there is never one.
-    ///
-    /// # Errors
-    /// Always.
-    #[cfg(not(target_arch = "x86_64"))]
-    pub fn decode(
-        &mut self,
-        _: &[u8],
-        _: Scale,
-        _: Region,
-        _: Pixels,
-        _: &mut [u8],
-    ) -> Result<(), Unsure> {
-        Err(Unsure("another processor"))
-    }
-
-    /// Bytes of scratch memory that it holds.
-    #[must_use]
-    pub fn scratch_bytes(&self) -> usize {
-        self.scan.bytes() + self.rows.bytes()
-    }
-
-    /// Gives scratch memory back.
-    pub fn trim(&mut self) {
-        (self.scan, self.rows) = Default::default();
-    }
-}
+pub use decoder::Decoder;
+pub use request::{Pixels, Region, Scale, Unsure};

@@ -2,7 +2,7 @@
 //!
 //! Accepts one baseline frame with one scan, in the form that every common encoder writes, and nothing that libjpeg warns of.
 
-use crate::Unsure;
+use crate::request::Unsure;
 
 /// One component of the frame, in the order of the scan.
 #[derive(Debug, Clone, Copy, Default)]

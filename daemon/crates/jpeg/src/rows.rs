@@ -13,9 +13,9 @@ use crate::layout::{Layout, Plane};
 use crate::markers::Frame;
 use crate::quantization::Quantization;
 use crate::reduced;
+use crate::request::{Pixels, Unsure};
 use crate::scan::Scan;
 use crate::simd::{Simd, Work};
-use crate::{Pixels, Unsure};
 
 /// Blocks of the largest MCU: four of luma and two of chroma.
 const MOST_BLOCKS: usize = 6;
@@ -316,7 +316,7 @@ fn smoothed<'k>(
     };
     let far = samples(kept, layout, plane, far_row, columns.clone());
     if plane.wide == 1 {
-        simd.smooth_down(near, far, row % 2 == 0, smooth);
+        simd.smooth_down(near, far, row.is_multiple_of(2), smooth);
         return &smooth[..layout.columns.len()];
     }
     // One sample more to the left and to the right, if need be the first and the last once more.

@@ -1,6 +1,6 @@
 //! The entropy-coded data of a scan without their stuffing (T.81, B.1.1.5), and where their restart markers were.
 
-use crate::Unsure;
+use crate::request::Unsure;
 
 /// Behind the data, so that eight bytes can be read from every position within them.
 const SLACK: usize = 8;

@@ -9,9 +9,9 @@ mod colour;
 mod idct;
 mod smooth;
 
-use crate::Unsure;
 use crate::entropy::Block;
 use crate::quantization::{Quantization, is_certain};
+use crate::request::Unsure;
 
 /// Stands for AVX2 and BMI2.
 #[derive(Debug, Clone, Copy)]

@@ -78,9 +78,9 @@ fn interleave<const BYTES: usize>([red, green, blue]: [__m128i; 3], out: &mut [u
         store(3, _mm_unpackhi_epi16(high, high2), out);
         return;
     }
-    for part in 0..3 {
+    for (part, places) in PLACES.iter().enumerate() {
         let take = |colour: usize, from: __m128i| {
-            let places: [u8; 16] = PLACES[part][colour];
+            let places: &[u8; 16] = &places[colour];
             // SAFETY: the array is 16 bytes, and the load needs no alignment.
             _mm_shuffle_epi8(from, unsafe { _mm_loadu_si128(places.as_ptr().cast()) })
         };

@@ -1,0 +1,41 @@
+//! In place of the decoder where there is none for the processor.
+
+use crate::request::{Pixels, Region, Scale, Unsure};
+
+/// There is none.
+#[derive(Debug)]
+pub enum Decoder {}
+
+impl Decoder {
+    /// Always `None`.
+    #[must_use]
+    pub const fn new() -> Option<Self> {
+        None
+    }
+
+    /// Decodes a region of a file into `pixels`.
+    ///
+    /// # Errors
+    /// Never called.
+    pub fn decode(
+        &mut self,
+        _file: &[u8],
+        _scale: Scale,
+        _region: Region,
+        _kind: Pixels,
+        _pixels: &mut [u8],
+    ) -> Result<(), Unsure> {
+        match *self {}
+    }
+
+    /// Bytes of scratch memory that it holds.
+    #[must_use]
+    pub fn scratch_bytes(&self) -> usize {
+        match *self {}
+    }
+
+    /// Gives scratch memory back.
+    pub fn trim(&mut self) {
+        match *self {}
+    }
+}
