@@ -136,12 +136,12 @@ impl Drop for SetWhenDropped<'_> {
     }
 }
 
-/// Does something while daemons end whenever a killer is under work, and by SIGKILL once in a while. Gives what it gave,
+/// Does something while daemons end whenever a killer is under work, and some by SIGKILL, at intervals. Gives what it gave,
 /// and how many deaths killers caused.
 fn among<T>(
     dir: &TestDir,
     killers: &BTreeSet<Key>,
-    sigkill_every: Option<Duration>,
+    mut sigkills: usize,
     run: impl FnOnce() -> T,
 ) -> (T, usize) {
     let is_over = AtomicBool::new(false);
@@ -156,9 +156,9 @@ fn among<T>(
                 }
                 deaths += daemons
                     .kill(Signal::ABORT, |keys| keys.iter().any(|key| killers.contains(key)));
-                if sigkill_every.is_some_and(|every| killed.elapsed() > every) {
+                if sigkills > 0 && killed.elapsed() > Duration::from_millis(900) {
                     // Also with a suspect alone under work.
-                    daemons.kill(Signal::KILL, |keys| !keys.is_empty());
+                    sigkills -= daemons.kill(Signal::KILL, |keys| !keys.is_empty()).min(sigkills);
                     killed = Instant::now();
                 }
                 std::thread::sleep(Duration::from_millis(1));
@@ -226,7 +226,7 @@ fn a_sample_that_ends_the_daemon_is_substituted_and_kills_beside_it_change_no_ba
     let killers = killers(&expected);
     let target = format!("use={}", config.display());
     let whole = [&target, "epoch", "epoch"];
-    let ((first, error), deaths) = among(&dir, &killers, None, || trainer(&dir, &whole));
+    let ((first, error), deaths) = among(&dir, &killers, 0, || trainer(&dir, &whole));
     assert_eq!(error, None);
     check(&first, &expected, &killers);
     assert_eq!(listed(&dir, " (signal 6)"), killers);
@@ -235,11 +235,10 @@ fn a_sample_that_ends_the_daemon_is_substituted_and_kills_beside_it_change_no_ba
     // A new process knows nothing of them and finds the same ones.
     let state = format!("state={state}");
     let rest = [&state, &target, "epoch=rest", "epoch"];
-    let ((resumed, error), _) = among(&dir, &killers, None, || trainer(&dir, &rest));
+    let ((resumed, error), _) = among(&dir, &killers, 0, || trainer(&dir, &rest));
     assert_eq!((&resumed[..], error), (&first[4..], None));
     // Kills from outside, also while a suspect is alone, make no other sample bad.
-    let every = Some(Duration::from_millis(900));
-    let ((killed, error), _) = among(&dir, &killers, every, || trainer(&dir, &whole));
+    let ((killed, error), _) = among(&dir, &killers, 8, || trainer(&dir, &whole));
     assert_eq!((killed, error), (first, None));
     assert_eq!(listed(&dir, " (signal 6)"), killers);
 }
@@ -255,7 +254,7 @@ fn under_fail_the_trainer_gets_the_sample_that_ends_the_daemon_also_after_a_resu
     let killers = killers(&expected);
     let target = format!("use={}", config.display());
     let ((before, error), _) =
-        among(&dir, &killers, None, || trainer(&dir, &[&target, "epoch", "epoch"]));
+        among(&dir, &killers, 0, || trainer(&dir, &[&target, "epoch", "epoch"]));
     check(&before, &expected[..5], &BTreeSet::new());
     let error = error.unwrap();
     let sample = format!("bad sample {} in epoch 0", expected[5].ids[0]);
@@ -264,7 +263,7 @@ fn under_fail_the_trainer_gets_the_sample_that_ends_the_daemon_also_after_a_resu
     }
     let state = format!("state={state}");
     let ((rest, again), _) =
-        among(&dir, &killers, None, || trainer(&dir, &[&state, &target, "epoch=rest"]));
+        among(&dir, &killers, 0, || trainer(&dir, &[&state, &target, "epoch=rest"]));
     check(&rest, &expected[4..5], &BTreeSet::new());
     assert_eq!(again, Some(error));
 }
@@ -301,7 +300,7 @@ fn under_serve_the_sample_is_found_by_the_daemons_that_a_service_manager_starts(
         let end = SetWhenDropped(&is_over);
         let target = format!("use={}", socket.display());
         let ((found, error), _) =
-            among(&dir, &killers, None, || trainer(&dir, &[&target, "epoch", "epoch"]));
+            among(&dir, &killers, 0, || trainer(&dir, &[&target, "epoch", "epoch"]));
         assert_eq!(error, None);
         check(&found, &expected, &killers);
         drop(end);

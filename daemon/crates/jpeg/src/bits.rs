@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn every_position_is_read() {
-        let data: Vec<u8> = (0..40).map(|byte| byte * 37 + 11).collect();
+        let data: Vec<u8> = (0..40_u8).map(|byte| byte.wrapping_mul(37)).collect();
         let bit = |at: usize| data.get(at / 8).map_or(0, |byte| byte >> (7 - at % 8) & 1);
         for step in 1..=26_u32 {
             let mut bits = Bits::new(&data, 0);

@@ -132,7 +132,7 @@ fn dangling_links_are_transient() {
     let (folder, storage) = folder_with("file", b"x");
     symlink("nowhere", folder.0.path().join("link")).unwrap();
     let error = storage.open(&Paths::new(["link"]), WHOLE).unwrap_err();
-    assert!(matches!(error, StorageError::Vanished { .. }) && error.is_transient(), "{error}");
+    assert!(matches!(error, StorageError::Dangling { .. }) && error.is_transient(), "{error}");
 }
 
 #[test]
