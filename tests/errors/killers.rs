@@ -174,7 +174,9 @@ fn among<T>(
 
 /// A trainer's lines: batches with ids and digests, and an error.
 fn trainer(dir: &TestDir, steps: &[&str]) -> (Vec<Value>, Option<String>) {
-    let finished = program::run(dir.command(Path::new(TRAINER)).args(steps));
+    // A dozen deaths, and the samples of each one alone.
+    let within = Duration::from_secs(300);
+    let finished = program::run_within(dir.command(Path::new(TRAINER)).args(steps), within);
     let lines = finished.json_lines();
     let error = lines.iter().find_map(|line| line["error"].as_str()).map(str::to_owned);
     assert_eq!(error.is_none(), finished.status.success(), "{finished:?}");

@@ -66,7 +66,9 @@ def test_waits_steps_and_phases_are_told_apart():
     assert report.wait["count"] == 10 and report.work["count"] == 11
     assert report.first_wait_seconds >= 0.004
     assert report.wait["mean"] >= 0.004 and report.work["mean"] >= 0.006
-    assert report.step["total"] == pytest.approx(report.wait["total"] + report.work["total"], abs=2 * report.work["p99"])
+    assert report.step["total"] == pytest.approx(
+        report.wait["total"] + report.work["total"], abs=2 * report.work["p99"]
+    )
     assert report.phases["forward"]["count"] == 11 and report.phases["log"]["count"] == 5
     assert report.work["total"] >= report.phases["forward"]["total"] >= 11 * 0.006
     assert set(json.loads(report.to_json())) >= {"steps", "wait", "work", "step", "phases"}

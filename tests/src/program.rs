@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::DEADLINE;
 
@@ -90,16 +90,24 @@ impl Finished {
 
 /// Runs a program to its end.
 pub fn run(command: &mut Command) -> Finished {
-    finish(
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap(),
-    )
+    run_within(command, DEADLINE)
+}
+
+/// The same for one that has more to do than others.
+pub fn run_within(command: &mut Command, deadline: Duration) -> Finished {
+    let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    finish_within(command.spawn().unwrap(), deadline)
 }
 
 /// Waits for a child's end and collects what of its output was not read.
-pub fn finish(mut child: Child) -> Finished {
+pub fn finish(child: Child) -> Finished {
+    finish_within(child, DEADLINE)
+}
+
+fn finish_within(mut child: Child, deadline: Duration) -> Finished {
     let stdout = child.stdout.take().map(read_all);
     let stderr = child.stderr.take().map(read_all);
-    let status = wait(&mut child);
+    let status = wait_within(&mut child, deadline);
     let text = |reader: Option<thread::JoinHandle<String>>| {
         reader.map_or_else(String::new, |reader| reader.join().unwrap())
     };
@@ -133,15 +141,19 @@ pub fn kill(child: &mut Child) {
 
 /// Waits for a child's end.
 pub fn wait(child: &mut Child) -> ExitStatus {
+    wait_within(child, DEADLINE)
+}
+
+fn wait_within(child: &mut Child, deadline: Duration) -> ExitStatus {
     let begin = Instant::now();
     loop {
         if let Some(status) = child.try_wait().unwrap() {
             return status;
         }
-        if begin.elapsed() > DEADLINE {
+        if begin.elapsed() > deadline {
             let _ = child.kill();
-            panic!("process {} did not end within {} s", child.id(), DEADLINE.as_secs());
+            panic!("process {} did not end within {} s", child.id(), deadline.as_secs());
         }
-        thread::sleep(std::time::Duration::from_millis(2));
+        thread::sleep(Duration::from_millis(2));
     }
 }
