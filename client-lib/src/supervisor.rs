@@ -110,6 +110,15 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The next daemon runs and was greeted: what an earlier one said is no news any more.
+    fn offer(&self, connection: Arc<Connection>) {
+        self.enter(|state| {
+            state.exit_reason = None;
+            state.is_refused = false;
+            Lifecycle::Ready(connection)
+        });
+    }
+
     /// Changes the state, unless the loader is dropped. True: changed.
     fn enter(&self, change: impl FnOnce(&mut State) -> Lifecycle) -> bool {
         let mut state = self.lock();
@@ -253,7 +262,9 @@ impl Supervisor {
     pub(crate) fn retry(&self, reason: String) {
         self.shared.enter(|state| {
             state.refusal = Some(reason.clone());
-            state.is_refused = true;
+            // The thread may have found this daemon's end by itself and wait with the next one: that has refused nothing.
+            state.is_refused =
+                matches!(state.lifecycle, Lifecycle::Reattaching | Lifecycle::Restarting);
             state.exit_reason = Some(reason);
             // Any other state is entered by the thread, which goes on from there.
             match state.lifecycle {
@@ -358,4 +369,32 @@ pub(crate) fn spawn(
         .name(name.to_owned())
         .spawn(masked)
         .map_err(|error| Error::Memory(format!("starting thread `{name}` failed: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shared(lifecycle: Lifecycle) -> (Supervisor, Connection) {
+        let (shared, wakeups) = Supervisor::new_shared().unwrap();
+        shared.lock().lifecycle = lifecycle;
+        (Supervisor { shared, own_process: std::process::id(), is_private: false }, wakeups)
+    }
+
+    /// Else the loss of the next daemon, which has the session's memory, is taken for its refusal, and its death is not
+    /// waited for.
+    #[test]
+    fn a_refusal_is_of_the_daemon_that_refused_alone() {
+        for lifecycle in [Lifecycle::Reattaching, Lifecycle::Restarting] {
+            let (supervisor, _wakeups) = shared(lifecycle);
+            supervisor.retry("taken".to_owned());
+            assert!(supervisor.shared.lock().is_refused);
+            supervisor.shared.offer(Arc::new(Connection::pair().unwrap().0));
+            assert!(!supervisor.shared.lock().is_refused, "before the next one is greeted");
+        }
+        let (supervisor, _wakeups) = shared(Lifecycle::Starting);
+        supervisor.shared.offer(Arc::new(Connection::pair().unwrap().0));
+        supervisor.retry("taken".to_owned());
+        assert!(!supervisor.shared.lock().is_refused, "after it");
+    }
 }

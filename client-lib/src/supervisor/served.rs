@@ -89,10 +89,7 @@ impl Thread {
                 // Relaxed: a count.
                 self.shared.restarts.fetch_add(1, Ordering::Relaxed);
             }
-            self.shared.enter(|state| {
-                state.exit_reason = None;
-                Lifecycle::Ready(next)
-            });
+            self.shared.offer(next);
         }
     }
 

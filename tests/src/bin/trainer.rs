@@ -122,8 +122,13 @@ fn say_batch(name: &str, taken: &Taken) {
     }));
 }
 
-/// Opens files until none can be opened.
+/// Opens files until none can be opened, once all that starts beside has what it opens.
 fn starve(time: Duration) {
+    let open = || std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+    let mut before = 0;
+    while std::mem::replace(&mut before, open()) != before {
+        std::thread::sleep(Duration::from_millis(300));
+    }
     let limit = getrlimit(Resource::Nofile);
     let few = Rlimit { current: Some(128), maximum: limit.maximum };
     setrlimit(Resource::Nofile, few).expect("a lower limit");

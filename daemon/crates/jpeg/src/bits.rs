@@ -73,7 +73,9 @@ mod tests {
 
     #[test]
     fn every_position_is_read() {
-        let data: Vec<u8> = (0..40_u8).map(|byte| byte.wrapping_mul(37)).collect();
+        // Zeros at the end, as behind a scan's data.
+        let data: Vec<u8> =
+            (0..40_u8).map(|byte| if byte < 32 { byte.wrapping_mul(37) } else { 0 }).collect();
         let bit = |at: usize| data.get(at / 8).map_or(0, |byte| byte >> (7 - at % 8) & 1);
         for step in 1..=26_u32 {
             let mut bits = Bits::new(&data, 0);
