@@ -23,8 +23,8 @@ const SAMPLES: usize = 40;
 /// Several threads, so that innocent samples are under work beside.
 const STAGE: &str =
     "{ name = \"decode\", concurrency = 8, operations = [{ op = \"delay\", milliseconds = 300 }] }";
-/// Where the cells of the first group of threads lie in the page, and the size of one: stream, epoch, sample.
-const CELLS_AT: u64 = (8 + 256 * 4) * 8;
+/// Where the first cells of both groups of threads lie in the page, and the size of one: stream, epoch, sample.
+const CELLS_AT: [u64; 2] = [(8 + 256 * 4) * 8, (8 + 256 * 4 + 512 * 8) * 8];
 const CELL_BYTES: usize = 64;
 const CELLS: usize = 16;
 
@@ -101,8 +101,9 @@ impl Daemons<'_> {
     fn kill(&mut self, signal: Signal, is_meant: impl Fn(&[Key]) -> bool) -> usize {
         let mut killed = Vec::new();
         for (pid, (process, page)) in &self.seen {
-            let mut bytes = [0; CELLS * CELL_BYTES];
-            if page.read_exact_at(&mut bytes, CELLS_AT).is_err() {
+            let mut bytes = [0; CELLS_AT.len() * CELLS * CELL_BYTES];
+            let mut groups = bytes.chunks_mut(CELLS * CELL_BYTES).zip(CELLS_AT);
+            if !groups.all(|(cells, at)| page.read_exact_at(cells, at).is_ok()) {
                 continue;
             }
             let word = |cell: &[u8], word: usize| {

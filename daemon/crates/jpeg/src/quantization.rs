@@ -31,3 +31,9 @@ impl Quantization {
 pub(crate) fn is_certain(value: i32) -> bool {
     (-LARGEST - 1..=LARGEST).contains(&value)
 }
+
+/// The same for the transform to a single sample, which has no vectors: libjpeg's table of samples repeats beyond this.
+#[inline(always)]
+pub(crate) fn is_certain_alone(value: i32) -> bool {
+    (-512..512).contains(&((value + 4) >> 3))
+}

@@ -2,7 +2,7 @@
 //! (jidctred.c), in 13-bit fixed point with the saturation of libjpeg-turbo's vectors.
 
 use crate::entropy::Block;
-use crate::quantization::{Quantization, is_certain};
+use crate::quantization::{Quantization, is_certain, is_certain_alone};
 
 /// Bits behind the point of the constants, and those that are kept between the two passes.
 const CONSTANT_BITS: u32 = 13;
@@ -89,7 +89,10 @@ pub(crate) fn transform(
     match size {
         4 => passes(&values, 1, four, samples, stride),
         2 => passes(&values, 2, two, samples, stride),
-        _ => samples[0] = to_sample(descale(values[0], 3)),
+        _ => {
+            samples[0] = to_sample(descale(values[0], 3));
+            return is_certain_alone(values[0]);
+        }
     }
     certain
 }

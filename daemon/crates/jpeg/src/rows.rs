@@ -169,7 +169,7 @@ impl Work for McuRow<'_, '_> {
                     let (down, across) = (place / plane.across, place % plane.across);
                     let samples = &mut samples[first + (down * stride + across) * plane.block..];
                     let is_certain = match plane.block {
-                        _ if *last == 0 => {
+                        2.. if *last == 0 => {
                             simd.flat(factors.first(block[0]), plane.block, samples, stride)
                         }
                         8 => simd.transform(block, factors, *last, samples, stride),
