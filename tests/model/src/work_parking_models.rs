@@ -9,11 +9,13 @@ use loom::thread::{self, Thread};
 use crate::work_parking::{BitSet, Sleepers, StageGate};
 
 const GROUP: usize = 0;
-/// Between two rows' bits, so that they lie in several words with a count each.
+/// Between two rows' bits: they lie in several words with a count each, or in one.
 const SPREAD: usize = 40;
+const DENSE: usize = 1;
 
 /// What the daemon's pool has of all this: two stages of which each has a gate and a set of rows.
 struct Desk {
+    spread: usize,
     gates: [StageGate; 2],
     ready: [BitSet; 2],
     sleepers: Sleepers,
@@ -26,9 +28,14 @@ struct Desk {
 
 impl Desk {
     fn new(limits: [u32; 2], rows: usize) -> Arc<Self> {
+        Self::with_spread(limits, rows, SPREAD)
+    }
+
+    fn with_spread(limits: [u32; 2], rows: usize, spread: usize) -> Arc<Self> {
         Arc::new(Self {
+            spread,
             gates: limits.map(StageGate::new),
-            ready: [BitSet::new(8 * SPREAD), BitSet::new(8 * SPREAD)],
+            ready: [BitSet::new(8 * spread), BitSet::new(8 * spread)],
             sleepers: Sleepers::new(2),
             threads: loom::sync::Mutex::new(Vec::new()),
             unfinished: AtomicUsize::new(rows),
@@ -43,7 +50,7 @@ impl Desk {
     /// As a fetch thread, or a work thread with a row for the next stage, does it.
     fn mark(&self, stage: usize, row: usize) {
         self.payload[row].store(stage + 1, Ordering::Relaxed);
-        self.ready[stage].add(row * SPREAD);
+        self.ready[stage].add(row * self.spread);
         if self.gates[stage].has_room_for_marked(|| GROUP) {
             self.wake_one();
         }
@@ -58,7 +65,7 @@ impl Desk {
             if !self.ready[stage].any() || !self.gates[stage].enter(GROUP) {
                 continue;
             }
-            if let Some(row) = self.ready[stage].take_first().map(|bit| bit / SPREAD) {
+            if let Some(row) = self.ready[stage].take_first().map(|bit| bit / self.spread) {
                 assert_eq!(self.payload[row].load(Ordering::Relaxed), stage + 1, "another's row");
                 return Some((stage, row));
             }
@@ -126,9 +133,9 @@ fn loom_nobody_sleeps_over_a_row() {
 /// A stage for one thread and two threads: the setter may find it full, and the one that leaves it must then look.
 #[test]
 fn loom_a_row_for_a_full_stage_is_taken_when_it_is_left() {
-    // A third thread: more preemptions would take an hour.
+    // A third thread: more preemptions would take an hour, and so would a word for each row.
     model(2, || {
-        let desk = Desk::new([1, 1], 2);
+        let desk = Desk::with_spread([1, 1], 2, DENSE);
         let workers = desk.start(2);
         desk.mark(0, 0);
         desk.mark(0, 1);
