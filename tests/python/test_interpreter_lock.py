@@ -30,13 +30,16 @@ def lock_times(config, busy_threads):
 
 
 def test_threads_that_keep_the_interpreter_busy_show_in_the_lock_time(config):
-    alone, beside = lock_times(config, 0), lock_times(config, 2)
-    for times in (alone, beside):
-        assert 1 <= times["count"] <= 10, times
-        assert 0 < times["p50"] <= times["p99"] <= times["max"] <= times["total"], times
-    # A busy thread gives the lock up after 5 ms; alone nobody has it.
-    assert beside["p50"] > 0.004, beside
-    assert alone["p50"] < beside["p50"] / 2, (alone, beside)
+    # Where other processes keep the busy threads off the cores, they do not have the lock: measured again.
+    for _ in range(5):
+        alone, beside = lock_times(config, 0), lock_times(config, 2)
+        for times in (alone, beside):
+            assert 1 <= times["count"] <= 10, times
+            assert 0 < times["p50"] <= times["p99"] <= times["max"] <= times["total"], times
+        # A busy thread gives the lock up after 5 ms; alone nobody has it.
+        if beside["p50"] > 0.004 and alone["p50"] < beside["p50"] / 2:
+            return
+    raise AssertionError(f"{alone} alone, {beside} beside two busy threads")
 
 
 def test_batches_that_are_ready_are_not_counted(config):
