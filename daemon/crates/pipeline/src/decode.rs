@@ -10,7 +10,7 @@ mod webp;
 
 use super::buffers::{prepare, trim};
 use super::jpeg::{self, JpegDecoder, JpegHeader};
-use super::reduction::Reduction;
+use super::reduction::{Reduction, Wanted};
 use super::size::{Rectangle, Size};
 use exif::Orientation;
 use forebay_source::dataset::Defect;
@@ -107,29 +107,28 @@ impl Decoders {
         Ok(ImageHeader { coding, stored, orientation })
     }
 
-    /// Decodes at least `needed` of the image into `pixels` (rows without gaps) and returns the part decoded. Both count
-    /// in pixels of the image made smaller by `reduction`, which must be one that [`ImageHeader::reducible`] gave.
+    /// Decodes at least what is wanted of the image into `pixels` (rows without gaps) and returns the part decoded. The
+    /// reduction must be one that [`ImageHeader::reducible`] gave.
     ///
     /// # Errors
     /// The file is defective, also where only a part not needed is.
     ///
     /// # Panics
-    /// When `needed` is empty or does not lie in the image.
+    /// When `wanted.needed` is empty or does not lie in the image.
     pub(crate) fn decode(
         &mut self,
         file: &[u8],
         header: &ImageHeader,
-        reduction: Reduction,
-        channels: u8,
-        needed: Rectangle,
+        wanted: Wanted,
         pixels: &mut Vec<u8>,
     ) -> Result<Rectangle, Defect> {
         if header.orientation != Orientation::AS_STORED {
             let mut stored = std::mem::take(&mut self.unconverted);
             let upright = ImageHeader { orientation: Orientation::AS_STORED, ..*header };
+            let Wanted { reduction, channels, .. } = wanted;
             let size = reduction.size(header.stored);
-            let whole = Rectangle::whole(size);
-            let decoded = self.decode(file, &upright, reduction, channels, whole, &mut stored);
+            let whole = Wanted { needed: Rectangle::whole(size), ..wanted };
+            let decoded = self.decode(file, &upright, whole, &mut stored);
             if decoded.is_ok() {
                 let bytes = stored_bytes(size, channels);
                 let turned = prepare(pixels, bytes);
@@ -140,12 +139,12 @@ impl Decoders {
         }
         let decode = match header.coding {
             Coding::Jpeg(jpeg) => {
-                return self.jpeg.decode(file, &jpeg, reduction, channels, needed, pixels);
+                return self.jpeg.decode(file, &jpeg, wanted, pixels);
             }
             Coding::Png => png::decode,
             Coding::WebP => webp::decode,
         };
-        decode(file, header.stored, channels, &mut self.unconverted, pixels)?;
+        decode(file, header.stored, wanted.channels, &mut self.unconverted, pixels)?;
         Ok(Rectangle::whole(header.stored))
     }
 
@@ -153,16 +152,9 @@ impl Decoders {
     ///
     /// # Panics
     /// When they do not.
-    pub(crate) fn assert_agreement(
-        &mut self,
-        file: &[u8],
-        header: &ImageHeader,
-        reduction: Reduction,
-        channels: u8,
-        needed: Rectangle,
-    ) {
+    pub(crate) fn assert_agreement(&mut self, file: &[u8], header: &ImageHeader, wanted: Wanted) {
         if let (Coding::Jpeg(jpeg), Orientation::AS_STORED) = (header.coding, header.orientation) {
-            let _ = self.jpeg.decode_twice(file, &jpeg, reduction, channels, needed);
+            let _ = self.jpeg.decode_twice(file, &jpeg, wanted);
         }
     }
 }

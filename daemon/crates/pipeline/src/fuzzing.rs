@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use super::decode::{self, Decoders};
 use super::jpeg;
-use super::reduction::REDUCTIONS;
+use super::reduction::{REDUCTIONS, Wanted};
 use super::size::Rectangle;
 
 /// The most pixels that a target decodes: enough for every path, and quick.
@@ -80,8 +80,9 @@ fn decode(magic: &[u8], bytes: &[u8]) {
             width: 1 + part(size.width - left - 1, choices[3]),
             height: 1 + part(size.height - top - 1, choices[4]),
         };
-        decoders.assert_agreement(file, &header, reduction, channels, needed);
-        if let Ok(area) = decoders.decode(file, &header, reduction, channels, needed, pixels) {
+        let wanted = Wanted { reduction, channels, needed };
+        decoders.assert_agreement(file, &header, wanted);
+        if let Ok(area) = decoders.decode(file, &header, wanted, pixels) {
             let holds = area.left <= needed.left
                 && area.top <= needed.top
                 && area.left + area.width >= needed.left + needed.width

@@ -10,7 +10,7 @@ mod turbo;
 
 use super::buffers::{KEPT_BYTES, prepare, trim};
 use super::decode::colour;
-use super::reduction::Reduction;
+use super::reduction::{Reduction, Wanted};
 use super::size::{Rectangle, Size};
 use forebay_jpeg::{Pixels, Region, Scale};
 use forebay_source::dataset::Defect;
@@ -38,42 +38,38 @@ fn widen(needed: Rectangle, image: Size, block_width: u32) -> Rectangle {
 }
 
 impl JpegDecoder {
-    /// Decodes at least `needed` into `pixels` (rows without gaps) and returns the region decoded. Both count in pixels of
-    /// the image made smaller by `reduction`.
+    /// Decodes at least what is wanted into `pixels` (rows without gaps) and returns the region decoded.
     ///
     /// # Errors
     /// The file is one that Pillow refuses.
     ///
     /// # Panics
-    /// When `needed` is empty or does not lie in the image.
+    /// When `wanted.needed` is empty or does not lie in the image.
     pub(crate) fn decode(
         &mut self,
         file: &[u8],
         header: &JpegHeader,
-        reduction: Reduction,
-        channels: u8,
-        needed: Rectangle,
+        wanted: Wanted,
         pixels: &mut Vec<u8>,
     ) -> Result<Rectangle, Defect> {
-        if self.decode_usual(file, header, reduction, channels, needed, pixels) {
-            return Ok(needed);
+        if self.decode_usual(file, header, wanted, pixels) {
+            return Ok(wanted.needed);
         }
-        self.decode_any(file, header, reduction, channels, needed, pixels)
+        self.decode_any(file, header, wanted, pixels)
     }
 
-    /// Decodes exactly `needed` of a file that the quick decoder is sure about. `false`: it is not.
+    /// Decodes exactly what is wanted of a file that the quick decoder is sure about. `false`: it is not.
     fn decode_usual(
         &mut self,
         file: &[u8],
         header: &JpegHeader,
-        reduction: Reduction,
-        channels: u8,
-        needed: Rectangle,
+        wanted: Wanted,
         pixels: &mut Vec<u8>,
     ) -> bool {
         let Some(decoder) = self.own.get_or_insert_with(forebay_jpeg::Decoder::new) else {
             return false;
         };
+        let Wanted { reduction, channels, needed } = wanted;
         let (kind, to_grey) = match (header.components, channels) {
             (1, 1) => (Pixels::Grey, false),
             (3, 1) => (Pixels::Rgb, true),
@@ -102,11 +98,10 @@ impl JpegDecoder {
         &mut self,
         file: &[u8],
         header: &JpegHeader,
-        reduction: Reduction,
-        channels: u8,
-        needed: Rectangle,
+        wanted: Wanted,
         pixels: &mut Vec<u8>,
     ) -> Result<Rectangle, Defect> {
+        let Wanted { reduction, channels, needed } = wanted;
         if self.turbo.is_none() {
             self.turbo = TurboDecoder::new();
         }
@@ -153,7 +148,7 @@ impl JpegDecoder {
         Ok(region)
     }
 
-    /// Decodes by both decoders. Gives whether the quick one was sure, and what the library says of `needed`.
+    /// Decodes by both decoders. Gives whether the quick one was sure, and what the library says.
     ///
     /// # Panics
     /// When the quick one was sure of anything else. For tests and the fuzzer.
@@ -161,13 +156,12 @@ impl JpegDecoder {
         &mut self,
         file: &[u8],
         header: &JpegHeader,
-        reduction: Reduction,
-        channels: u8,
-        needed: Rectangle,
+        wanted: Wanted,
     ) -> (bool, Result<Vec<u8>, Defect>) {
         let (mut quick, mut pixels) = (Vec::new(), Vec::new());
-        let is_sure = self.decode_usual(file, header, reduction, channels, needed, &mut quick);
-        let judged = self.decode_any(file, header, reduction, channels, needed, &mut pixels);
+        let is_sure = self.decode_usual(file, header, wanted, &mut quick);
+        let judged = self.decode_any(file, header, wanted, &mut pixels);
+        let Wanted { channels, needed, .. } = wanted;
         let bytes = |width: u32| width as usize * usize::from(channels);
         let judged = judged.map(|area| {
             let rows =
@@ -176,7 +170,7 @@ impl JpegDecoder {
             rows.take(needed.height as usize).flat_map(|all| &all[row.clone()]).copied().collect()
         });
         let is_same = judged.as_ref().is_ok_and(|pixels: &Vec<u8>| *pixels == quick);
-        assert!(is_same || !is_sure, "{needed:?} at 1/{} in {channels}", reduction.factor());
+        assert!(is_same || !is_sure, "{wanted:?}");
         (is_sure, judged)
     }
 

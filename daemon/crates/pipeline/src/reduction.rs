@@ -11,6 +11,16 @@ use super::size::{Rectangle, Size};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Reduction(u32);
 
+/// What is to be decoded of an image.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted {
+    pub reduction: Reduction,
+    /// 1, 3 or 4.
+    pub channels: u8,
+    /// The pixels that are needed of the image made smaller by `reduction`.
+    pub needed: Rectangle,
+}
+
 /// All of them.
 pub(crate) const REDUCTIONS: [Reduction; 4] =
     [Reduction(1), Reduction(2), Reduction(4), Reduction(8)];

@@ -14,7 +14,7 @@ use crate::arguments::{Interpolation, ScaledDecoding};
 use crate::buffers::{KEPT_BYTES, prepare, trim};
 use crate::decode::{Decoders, ImageHeader};
 use crate::geometry::Geometry;
-use crate::reduction::Reduction;
+use crate::reduction::{Reduction, Wanted};
 use crate::size::{Rectangle, Size};
 use forebay_config::ImageLayout;
 use forebay_source::dataset::Defect;
@@ -217,8 +217,8 @@ impl<'a> PendingImage<'a> {
                     // All zeros; the file is judged all the same.
                     needed = Rectangle { left: 0, top: 0, width: 1, height: 1 };
                 }
-                let area =
-                    decoders.decode(bytes, header, reduction, self.channels, needed, decoded)?;
+                let wanted = Wanted { reduction, channels: self.channels, needed };
+                let area = decoders.decode(bytes, header, wanted, decoded)?;
                 (decoded.as_slice(), area, reduction)
             }
         };

@@ -26,9 +26,15 @@ fn decode_at(
     let mut decoder = JpegDecoder::default();
     let mut pixels = Vec::new();
     let needed = region.unwrap_or(Rectangle::whole(reduction.size(header.size)));
-    let region = decoder.decode(file, &header, reduction, channels, needed, &mut pixels)?;
+    let wanted = Wanted { reduction, channels, needed };
+    let region = decoder.decode(file, &header, wanted, &mut pixels)?;
     pixels.truncate(region.width as usize * region.height as usize * usize::from(channels));
     Ok((region, pixels))
+}
+
+/// These pixels in red, green and blue, at the image's size.
+fn in_rgb(needed: Rectangle) -> Wanted {
+    Wanted { reduction: Reduction::NONE, channels: 3, needed }
 }
 
 fn encode(
@@ -186,9 +192,8 @@ fn a_region_is_smaller_than_the_image() {
     let file = encode(400, 300, ColorType::Rgb, SamplingFactor::F_2_2, false, 0);
     let wanted = Rectangle { left: 100, top: 50, width: 60, height: 40 };
     let header = read_header(&file).unwrap();
-    let area = JpegDecoder::default()
-        .decode_any(&file, &header, Reduction::NONE, 3, wanted, &mut Vec::new())
-        .unwrap();
+    let area =
+        JpegDecoder::default().decode_any(&file, &header, in_rgb(wanted), &mut Vec::new()).unwrap();
     assert_eq!(area, Rectangle { left: 96, top: 50, width: 66, height: 40 });
 }
 
@@ -228,8 +233,11 @@ fn the_quick_decoder_gives_the_librarys_pixels() {
                             let scaled = reduction.size(header.size);
                             let region = random_part(&mut draws, scaled);
                             for region in [Rectangle::whole(scaled), region] {
-                                let (is_sure, judged) = decoder
-                                    .decode_twice(&file, &header, reduction, channels, region);
+                                let (is_sure, judged) = decoder.decode_twice(
+                                    &file,
+                                    &header,
+                                    Wanted { reduction, channels, needed: region },
+                                );
                                 judged.unwrap();
                                 sure += u32::from(is_sure);
                                 all += 1;
@@ -242,6 +250,32 @@ fn the_quick_decoder_gives_the_librarys_pixels() {
     }
     // Left to the library: chroma of four samples a pixel, and so narrow or so small that it is not smoothed.
     assert!(sure * 2 > all, "{sure} of {all}");
+}
+
+/// Coefficients of a fine table, understood by a coarse one: where they leave 16 bits, libjpeg's ways differ.
+#[test]
+fn the_quick_decoder_leaves_values_beyond_all_pictures_to_the_library() {
+    let mut decoder = JpegDecoder::default();
+    // Flat fields, whose blocks have a first coefficient alone, and edges.
+    let pixels: Vec<u8> = (0..64 * 48 * 3)
+        .map(|at| if at / (64 * 3 * 24) == at / 96 % 2 { 255 } else { 3 })
+        .collect();
+    for factor in [16, 40, 80, 255] {
+        let mut file = Vec::new();
+        Encoder::new(&mut file, 100).encode(&pixels, 64, 48, ColorType::Rgb).unwrap();
+        let mut at = 0;
+        while let Some(found) = file[at..].windows(4).position(|head| head == [0xff, 0xdb, 0, 67]) {
+            at += found + 5;
+            file[at..at + 64].fill(factor);
+        }
+        assert!(at > 0);
+        let header = read_header(&file).unwrap();
+        for reduction in REDUCTIONS {
+            let whole = Rectangle::whole(reduction.size(header.size));
+            let wanted = Wanted { reduction, ..in_rgb(whole) };
+            decoder.decode_twice(&file, &header, wanted).1.unwrap();
+        }
+    }
 }
 
 #[test]
@@ -269,7 +303,8 @@ fn the_quick_decoder_is_sure_of_no_damaged_file_that_the_library_reads_otherwise
             if read_header(&file).is_ok_and(|found| found == header) {
                 let reduction = REDUCTIONS[usize::try_from(draws.below(4)).unwrap()];
                 let region = random_part(&mut draws, reduction.size(header.size));
-                let (is_sure, _) = decoder.decode_twice(&file, &header, reduction, 3, region);
+                let (is_sure, _) =
+                    decoder.decode_twice(&file, &header, Wanted { reduction, ..in_rgb(region) });
                 counts[usize::from(is_sure)] += 1;
             }
         }
@@ -334,11 +369,8 @@ fn what_a_decoder_met_before_does_not_matter() {
     for length in 0..before.len() {
         let top = Rectangle { left: 0, top: 0, width: 9, height: 3 };
         for region in [Rectangle::whole(header.size), top] {
-            decoder
-                .decode(&before[..length], &header, Reduction::NONE, 3, region, &mut pixels)
-                .unwrap_err();
-            let decoded =
-                decoder.decode(&good, &good_header, Reduction::NONE, 3, whole, &mut pixels);
+            decoder.decode(&before[..length], &header, in_rgb(region), &mut pixels).unwrap_err();
+            let decoded = decoder.decode(&good, &good_header, in_rgb(whole), &mut pixels);
             assert_eq!(decoded, Ok(whole), "after {length} bytes of another file");
             assert!(pixels[..expected.len()] == expected, "after {length} bytes of another file");
         }
