@@ -214,7 +214,19 @@ fn the_quick_decoder_gives_the_librarys_pixels() {
     }
     let mut draws = draws(7);
     let mut decoder = JpegDecoder::default();
-    let sizes = [(1, 1), (2, 3), (5, 4), (8, 8), (9, 16), (17, 33), (40, 24), (131, 97), (256, 64)];
+    let sizes = [
+        (1, 1),
+        (2, 3),
+        (3, 7),
+        (4, 20),
+        (5, 4),
+        (8, 8),
+        (9, 16),
+        (17, 33),
+        (40, 24),
+        (131, 97),
+        (256, 64),
+    ];
     let (mut sure, mut all) = (0, 0);
     for sampling in [
         SamplingFactor::F_1_1,
@@ -276,6 +288,51 @@ fn the_quick_decoder_leaves_values_beyond_all_pictures_to_the_library() {
             decoder.decode_twice(&file, &header, wanted).1.unwrap();
         }
     }
+}
+
+/// Replaces the first place of these bytes.
+fn replaced(file: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
+    let at = file.windows(from.len()).position(|bytes| bytes == from).expect("these bytes");
+    [&file[..at], to, &file[at + from.len()..]].concat()
+}
+
+#[test]
+fn the_quick_decoder_is_not_sure_of_files_that_keep_a_rule_in_part() {
+    let mut decoder = JpegDecoder::default();
+    let mut is_sure = |file: &[u8]| {
+        let header = read_header(file).unwrap();
+        decoder.decode_twice(file, &header, in_rgb(Rectangle::whole(header.size))).0
+    };
+    let good = encode(120, 80, ColorType::Rgb, SamplingFactor::F_2_2, false, 2);
+    if forebay_jpeg::Decoder::new().is_some() {
+        assert!(is_sure(&good));
+    }
+
+    let first = |marker| [0xff, marker];
+    let swapped = replaced(&good, &first(0xd0), &first(0xd7));
+    let swapped = replaced(&swapped, &first(0xd1), &first(0xd0));
+    assert!(!is_sure(&swapped), "restart markers out of order");
+    let longer = replaced(&good, &first(0xd0), &[0, 0, 0xff, 0xd0]);
+    assert!(!is_sure(&longer), "bytes before a restart marker");
+
+    // Without the segment of JFIF, the components' numbers or Adobe's segment tell the colours.
+    let start = good.windows(2).position(|bytes| bytes == first(0xe0)).unwrap();
+    let bare = [&good[..start], &good[start + 18..]].concat();
+    let rgb = replaced(
+        &bare,
+        &[3, 0, 0x22, 0, 1, 0x11, 1, 2, 0x11],
+        &[3, b'R', 0x22, 0, b'G', 0x11, 1, b'B', 0x11],
+    );
+    let rgb = replaced(&rgb, &[3, 0, 0, 1, 0x11, 2, 0x11], &[3, b'R', 0, b'G', 0x11, b'B', 0x11]);
+    assert!(!is_sure(&rgb), "components named R, G and B");
+    let adobe = [b"\xff\xee\0\x0eAdobe\0\x64\0\0\0\0".as_slice(), &[0]].concat();
+    let adobe = [&bare[..start], &adobe, &bare[start..]].concat();
+    assert!(!is_sure(&adobe), "Adobe's mark of red, green and blue");
+
+    // One more symbol of nine bits takes the code of ones alone.
+    let usual = b"\0\x1f\0\0\x01\x05\x01\x01\x01\x01\x01\x01\0\0\0\0\0\0\0\0\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b";
+    let more = b"\0\x20\0\0\x01\x05\x01\x01\x01\x01\x01\x02\0\0\0\0\0\0\0\0\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0b";
+    assert!(!is_sure(&replaced(&good, usual, more)), "a code of ones alone");
 }
 
 #[test]
