@@ -17,7 +17,7 @@ use forebay_observe::{Clock, QueueMetrics, StageMetrics};
 use forebay_pipeline::SamplePlan;
 use forebay_pipeline::batch::BatchOperation;
 use forebay_source::dataset::{
-    self, ClassSummary, Dataset, DatasetError, FolderIndex, IndexBytes, OpenOptions, Opened,
+    self, ClassSummary, Dataset, DatasetError, IndexBytes, OpenOptions, Opened,
 };
 use forebay_source::location::{ByteRange, Location};
 use forebay_source::storage::{self, Outages, Storage, StorageError};
@@ -243,7 +243,7 @@ impl Stream {
     /// The classes in numbers, where the dataset's folders give them.
     #[must_use]
     pub fn classes(&self) -> Option<ClassSummary> {
-        self.dataset.index().and_then(ClassSummary::of)
+        self.dataset.class_summary()
     }
 
     /// The names of the classes, in label order; none where the dataset has no classes.
@@ -255,13 +255,13 @@ impl Stream {
     /// The hidden files and folders that are left out, where there are some.
     #[must_use]
     pub fn left_out(&self) -> Option<&str> {
-        self.dataset.index()?.left_out()
+        self.dataset.left_out()
     }
 
     /// The index of the dataset's folders, where it has one.
     #[must_use]
     pub fn index(&self) -> Option<&IndexBytes> {
-        self.dataset.index().map(FolderIndex::bytes)
+        self.dataset.index()
     }
 
     /// The work threads that it starts with: those of the stages with a number, and the cores for all `auto` stages
@@ -306,18 +306,19 @@ impl Stream {
         Ok(())
     }
 
-    /// The first file that a sample lies in, for messages.
+    /// What messages call a sample: its file, or the file that it lies in and its name there.
     pub fn sample_path(&self, id: SampleId) -> PathBuf {
-        self.sample_place(id).0
+        let mut name = Vec::new();
+        self.dataset.append_name(id, &mut name);
+        self.storage.full_path(&name)
     }
 
-    /// The first file that a sample lies in, and where in it.
+    /// What messages call a sample, and where in its first file it lies.
     pub fn sample_place(&self, id: SampleId) -> (PathBuf, ByteRange) {
         let mut locations = Vec::new();
         self.dataset.locate(id, &mut locations);
-        locations.first().map_or((PathBuf::new(), ByteRange::WHOLE), |first| {
-            (self.storage.full_path(&self.dataset.path(first.file)), first.range)
-        })
+        let range = locations.first().map_or(ByteRange::WHOLE, |first| first.range);
+        (self.sample_path(id), range)
     }
 
     /// Opens all that a sample's bytes lie in; how many they are.

@@ -76,6 +76,8 @@ pub(crate) struct FieldPlan {
     pub last_stage: Option<usize>,
     /// Set by an operation after which no operation finds it and no tensor holds it.
     pub is_dropped: bool,
+    /// The longest row of the dataset's bytes or text, where that is known.
+    pub max_row_bytes: Option<u64>,
 }
 
 /// The fields before the next operation; an operation changes them when it is compiled.
@@ -114,7 +116,13 @@ impl FieldTypes {
             return Err(format!("there is a field `{name}` already"));
         }
         let name = name.to_owned();
-        self.fields.push(FieldPlan { name, kind, last_stage: None, is_dropped: false });
+        self.fields.push(FieldPlan {
+            name,
+            kind,
+            last_stage: None,
+            is_dropped: false,
+            max_row_bytes: None,
+        });
         Ok(self.fields.len() - 1)
     }
 

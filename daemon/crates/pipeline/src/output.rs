@@ -62,7 +62,7 @@ pub(super) fn compile(
     }
     let mut tensors = Vec::with_capacity(fields.fields.len());
     let mut outputs = Vec::with_capacity(fields.fields.len());
-    for FieldPlan { name, kind, is_dropped, .. } in &fields.fields {
+    for FieldPlan { name, kind, is_dropped, max_row_bytes, .. } in &fields.fields {
         if *is_dropped {
             outputs.push(None);
             continue;
@@ -83,7 +83,7 @@ pub(super) fn compile(
             FieldType::Image(image) => image_output(name, image, output),
             FieldType::Raw(
                 kind @ (FieldKind::EncodedImage | FieldKind::Bytes | FieldKind::Text),
-            ) => bytes_output(name, kind, output),
+            ) => bytes_output(name, kind, *max_row_bytes, output),
             FieldType::Raw(FieldKind::Array { dtype, shape }) => {
                 array_output(name, *dtype, shape, output)
             }
@@ -209,10 +209,12 @@ fn image_output(
 fn bytes_output(
     name: &str,
     kind: &FieldKind,
+    known_max_bytes: Option<u64>,
     output: Option<&OutputConfig>,
 ) -> Result<(TensorSpec, FieldOutput), String> {
-    let Some((output, max_row_bytes)) = output.and_then(|output| Some((output, output.max_bytes?)))
-    else {
+    // An image file that reaches the batch undecoded is asked for by name: without that it is a mistake.
+    let known = known_max_bytes.filter(|_| *kind != FieldKind::EncodedImage);
+    let Some(max_row_bytes) = output.and_then(|output| output.max_bytes).or(known) else {
         return Err(match kind {
             FieldKind::EncodedImage => format!(
                 "`{name}` is an image file; decode it with `decode-image`, or deliver the file's bytes with `[output] \
@@ -224,11 +226,14 @@ fn bytes_output(
             ),
         });
     };
-    no_image_keys(name, output)?;
-    if output.dtype.is_some_and(|dtype| dtype != DType::U8) {
-        return Err(format!("`output.{name}.dtype` must be `uint8` for bytes"));
+    if let Some(output) = output {
+        no_image_keys(name, output)?;
+        if output.dtype.is_some_and(|dtype| dtype != DType::U8) {
+            return Err(format!("`output.{name}.dtype` must be `uint8` for bytes"));
+        }
     }
-    let extent = Extent::Ragged { max_row_bytes, compact: output.compact };
+    let compact = output.is_some_and(|output| output.compact);
+    let extent = Extent::Ragged { max_row_bytes, compact };
     let tensor = TensorSpec { extent, ..TensorSpec::dense(name, DType::U8, &[]) };
     Ok((tensor, FieldOutput::RaggedBytes))
 }

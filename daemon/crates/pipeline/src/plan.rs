@@ -77,8 +77,10 @@ impl SamplePlan {
     pub fn compile(config: &Config, dataset: &dyn Dataset) -> Result<Self, ConfigError> {
         let fail = |message| ConfigError::new(&config.location(&[]), message);
         let mut fields = FieldTypes { fields: Vec::new(), stage: 0, limits: config.dataset.limits };
-        for field in dataset.fields() {
-            fields.add(&field.name, FieldType::Raw(field.kind.clone())).map_err(fail)?;
+        for (place, field) in dataset.fields().iter().enumerate() {
+            let number =
+                fields.add(&field.name, FieldType::Raw(field.kind.clone())).map_err(fail)?;
+            fields.fields[number].max_row_bytes = dataset.max_row_bytes(place);
         }
         let mut stages = Vec::with_capacity(config.stages.len());
         let mut first_operation = 0;

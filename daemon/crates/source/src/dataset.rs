@@ -29,7 +29,7 @@ pub use draft::Draft;
 pub use error::DatasetError;
 pub use field::{ArrayValue, Defect, DirectRead, Field, FieldKind, FieldValue};
 pub use folder::classes::ClassSummary;
-pub use folder::index::{FolderIndex, IndexBytes};
+pub use folder::index::IndexBytes;
 pub use opening::{IndexReport, OpenOptions, Opened};
 pub use progress::{ProgressCallback, ScanProgress, no_progress};
 pub use propose::{Proposal, propose, recognize};
@@ -87,8 +87,38 @@ pub trait Dataset: FileTable + std::fmt::Debug {
     /// for them; see `folder`.
     fn fingerprint(&self) -> [u8; 32];
 
-    /// The index that a scan of the folders made; `None` where a dataset is opened without one.
-    fn index(&self) -> Option<&FolderIndex> {
+    /// The bytes of the saved index, for a daemon that takes this one's place; `None` where a dataset is opened without
+    /// one.
+    fn index(&self) -> Option<&IndexBytes> {
+        None
+    }
+
+    /// Appends what `dataset.ids` and messages call a sample: a path relative to the dataset's root, that of its first file
+    /// unless several samples lie in one.
+    ///
+    /// # Panics
+    /// When there is no such sample.
+    fn append_name(&self, id: SampleId, name: &mut Vec<u8>) {
+        let mut locations = Vec::new();
+        self.locate(id, &mut locations);
+        if let Some(first) = locations.first() {
+            self.append_path(first.file, name);
+        }
+    }
+
+    /// The longest row of a field of bytes or text, where the index tells it; it stands in for `max_bytes` in `[output]`.
+    fn max_row_bytes(&self, field: usize) -> Option<u64> {
+        let _ = field;
+        None
+    }
+
+    /// What was left out of the dataset because it is hidden, as text.
+    fn left_out(&self) -> Option<&str> {
+        None
+    }
+
+    /// The classes in numbers; `None` where there are none.
+    fn class_summary(&self) -> Option<ClassSummary> {
         None
     }
 

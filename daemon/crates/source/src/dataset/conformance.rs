@@ -251,7 +251,7 @@ fn index(format: &Format) {
     std::fs::remove_file(path).unwrap();
     let third = made.open();
     assert!(!third.report.reused);
-    let Some(IndexBytes::Mapped(mapped)) = third.dataset.index().map(|index| index.bytes()) else {
+    let Some(IndexBytes::Mapped(mapped)) = third.dataset.index() else {
         panic!("the index was saved");
     };
     let previous: &File = mapped.file();

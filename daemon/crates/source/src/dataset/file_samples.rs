@@ -10,7 +10,8 @@ use forebay_protocol::ids::SampleId;
 use forebay_protocol::tensor::MAX_NAME_BYTES;
 
 use super::error::DatasetError;
-use super::folder::index::FolderIndex;
+use super::folder::classes::ClassSummary;
+use super::folder::index::{FolderIndex, IndexBytes};
 use super::folder::open_folder;
 use super::folder::scan::FolderFormat;
 use super::opening::{OpenOptions, OpenedFormat};
@@ -160,8 +161,16 @@ impl<R: FileReader> Dataset for FileSamples<R> {
         self.index.header().fingerprint
     }
 
-    fn index(&self) -> Option<&FolderIndex> {
-        Some(&self.index)
+    fn index(&self) -> Option<&IndexBytes> {
+        Some(self.index.bytes())
+    }
+
+    fn left_out(&self) -> Option<&str> {
+        self.index.left_out()
+    }
+
+    fn class_summary(&self) -> Option<ClassSummary> {
+        ClassSummary::of(&self.index)
     }
 
     fn classes(&self) -> &[String] {

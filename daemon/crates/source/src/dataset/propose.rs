@@ -46,7 +46,7 @@ pub fn propose(config: &DatasetConfig, options: OpenOptions<'_>) -> Result<Propo
     let seen = Seen::read(dataset.as_ref(), storage.as_ref(), config);
     report.warnings.extend(seen.warnings());
     let draft = find(&config.format).map(|format| (format.draft)(&seen)).unwrap_or_default();
-    let classes = dataset.index().and_then(ClassSummary::of);
+    let classes = dataset.class_summary();
     Ok(Proposal { format: config.format.clone(), report, classes, draft })
 }
 

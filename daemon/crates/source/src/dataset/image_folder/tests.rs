@@ -10,9 +10,7 @@ use forebay_config::DatasetConfig;
 
 use crate::dataset::conformance::{self, Format};
 use crate::dataset::testing::{age_directories, config_for, make_files, own_flag, own_key};
-use crate::dataset::{
-    ClassSummary, Dataset, DatasetError, FieldKind, FieldValue, OpenOptions, Opened, open,
-};
+use crate::dataset::{Dataset, DatasetError, FieldKind, FieldValue, OpenOptions, Opened, open};
 use crate::location::{FileId, Location};
 
 #[test]
@@ -280,7 +278,7 @@ fn an_empty_class_is_a_warning_and_keeps_its_label() {
 fn the_summary_of_classes_has_their_number_ends_and_extremes() {
     let summary = |paths: &[&str]| {
         let opened = fixture(paths).open().unwrap();
-        ClassSummary::of(opened.dataset.index().unwrap()).unwrap().to_string()
+        opened.dataset.class_summary().unwrap().to_string()
     };
     assert_eq!(summary(&["a/1.jpg", "a/2.jpg"]), "1, a, of 2 samples");
     assert_eq!(summary(&["a/1.jpg", "b/2.jpg", "c/3.jpg"]), "3, a to c, of 1 samples each");
