@@ -10,4 +10,5 @@ mod changing_files;
 mod killers;
 mod mistakes;
 mod outages;
+mod remote;
 mod stalls;

@@ -19,6 +19,7 @@ use forebay_observe::format_bytes;
 use forebay_order::Schedule;
 use forebay_pipeline::operation_tables;
 use forebay_source::dataset::format_tables;
+use forebay_source::storage::storage_table;
 
 /// Arguments of `forebay check`.
 #[derive(Debug, Args)]
@@ -213,7 +214,11 @@ fn describe(
 
 /// All keys: the configuration's own, those of formats, and the arguments of operations.
 fn reference() -> Reference {
-    Reference { formats: format_tables().collect(), operations: operation_tables().collect() }
+    Reference {
+        formats: format_tables().collect(),
+        storage: storage_table(),
+        operations: operation_tables().collect(),
+    }
 }
 
 #[cfg(test)]

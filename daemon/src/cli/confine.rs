@@ -74,6 +74,11 @@ fn restrict(
         for path in SYSTEM {
             rules.add(Path::new(path), reading);
         }
+        if configs.iter().any(|config| config.dataset.is_remote()) {
+            for path in forebay_source::storage::remote_files() {
+                rules.add(&path, reading);
+            }
+        }
         for config in configs {
             rules.add(&config.dataset.path, reading);
             for path in config.dataset.files() {

@@ -31,7 +31,12 @@ pub(super) fn index(arguments: &IndexArguments) -> anyhow::Result<ExitCode> {
         let scan = move || {
             let progress = show_progress(name);
             let patience = Some(&*patience);
-            let options = OpenOptions { progress: &progress, previous_index: None, patience };
+            let options = OpenOptions {
+                progress: &progress,
+                previous_index: None,
+                patience,
+                ..OpenOptions::default()
+            };
             build_index(&dataset, options)
                 .map_err(|error| Fault { kind: FaultKind::Config, message: error.to_string() })
         };

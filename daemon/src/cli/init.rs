@@ -79,7 +79,7 @@ fn is_there(output: &Path) -> anyhow::Error {
 fn dataset_path(given: &Path) -> anyhow::Result<String> {
     if given.to_string_lossy().contains("://") {
         bail!(
-            "{} is a URL; samples are read from mounted file systems only: mount or copy them, then name the folder",
+            "{} is a URL, and only folders of this machine are looked at: write `dataset.path` yourself (docs/storage.md)",
             given.display()
         );
     }
@@ -135,7 +135,7 @@ fn look_once(path: &str) -> Result<Proposal, LookError> {
         move || {
             let progress = show_progress(path.clone());
             let patience = Some(&*patience);
-            let options = OpenOptions { progress: &progress, previous_index: None, patience };
+            let options = OpenOptions { progress: &progress, previous_index: None, patience, ..OpenOptions::default() };
             let found = recognize(Path::new(&path), options).map_err(LookError::from);
             Ok(found.and_then(|format| {
                 let config = minimal(&path, format)?;

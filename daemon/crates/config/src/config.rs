@@ -1,8 +1,8 @@
 //! From a file, a dict and overrides to a [`Config`], and back to TOML.
 //!
 //! The order is: the preset, the user's keys over it, the overrides over both, then variables, then meaning. Whether
-//! files exist, and whether operations fit the dataset, is not checked here; nor are the keys of formats and operations,
-//! which those read themselves.
+//! files exist, and whether operations fit the dataset, is not checked here; nor are the keys of formats, storages and
+//! operations, which those read themselves.
 
 use std::path::Path;
 
@@ -40,9 +40,9 @@ pub(crate) const TABLES: [Table; 14] = [
 ];
 
 /// The tables and keys of the first level.
-const ROOT_KEYS: [&str; 13] = [
-    "preset", "dataset", "limits", "order", "batch", "stage", "output", "ring", "errors", "cpu",
-    "listen", "session", "security",
+const ROOT_KEYS: [&str; 14] = [
+    "preset", "dataset", "storage", "limits", "order", "batch", "stage", "output", "ring",
+    "errors", "cpu", "listen", "session", "security",
 ];
 
 /// What a dict without a name is called.
@@ -177,6 +177,12 @@ impl Config {
         for (key, located) in self.dataset.own.entries() {
             text.line(&toml_key(key), &located.value);
         }
+        if !self.dataset.storage.entries().is_empty() {
+            text.0.push_str("\n[storage]\n");
+        }
+        for (key, located) in self.dataset.storage.entries() {
+            text.line(&toml_key(key), &located.value);
+        }
         text.section("\n[limits]", &self.dataset.limits);
         text.section("\n[order]", &self.order);
         text.section("\n[batch]", &self.batch);
@@ -249,6 +255,7 @@ pub(super) fn resolve(
     let mut own = root.take_section("dataset")?;
     let mut dataset = DatasetConfig::take(&mut own)?;
     (dataset.limits, dataset.own) = (limits, own);
+    dataset.storage = root.take_section("storage")?;
     let (order, batch) = (root.table()?, root.table()?);
     let (fetch, stages) = read_stages(&mut root)?;
     let output = read_output(&mut root)?;

@@ -8,6 +8,9 @@ use std::ffi::OsString;
 use super::error::{ConfigError, SourceLocation};
 use super::value::{Located, Value};
 
+/// What a storage expands when it sends it: the values are secrets, and a configuration is printed and saved.
+const UNEXPANDED: &str = "storage.headers";
+
 /// Gives an environment variable's value.
 pub(super) type Environment<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
@@ -20,6 +23,9 @@ pub(super) fn expand_all(
     path: &str,
     environment: Environment<'_>,
 ) -> Result<(), ConfigError> {
+    if path == UNEXPANDED {
+        return Ok(());
+    }
     match &mut located.value {
         Value::String(text) if text.contains("${") => {
             *text = expand(text, path, &located.location, environment)?;
@@ -66,6 +72,18 @@ fn expand(
     }
     expanded.push_str(rest);
     Ok(expanded)
+}
+
+/// Expands what stands in [`UNEXPANDED`], from this process's environment.
+///
+/// # Errors
+/// As in a configuration.
+pub fn expand_header(
+    text: &str,
+    path: &str,
+    location: &SourceLocation,
+) -> Result<String, ConfigError> {
+    expand(text, path, location, &|name| std::env::var_os(name))
 }
 
 fn look_up(

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod config;
+mod data_path;
 mod error;
 mod expand;
 mod fingerprint;
@@ -25,7 +26,9 @@ mod table;
 mod value;
 
 pub use config::Config;
+pub use data_path::{DataPath, is_url};
 pub use error::{ConfigError, SourceLocation};
+pub use expand::expand_header;
 pub use kind::{AtLeastOne, ByteSize, Kind, LocalPath, SomeBytes, TimeSpan};
 pub use model::{
     BatchConfig, Confinement, CpuConfig, CpuPolicy, DatasetConfig, ErrorsConfig, Last, Limits,

@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::data_path::{DataPath, is_url};
 use crate::error::ConfigError;
 use crate::kind::{
     AtLeastOne, ByteSize, HeldSlots, LocalPath, Niceness, Sessions, Slots, SomeBytes, TimeSpan,
@@ -30,8 +31,9 @@ keys! {
 keys! {
     /// What the samples are.
     pub struct DatasetConfig = "dataset" {
-        /// the folder of samples; for `npy` also one file whose first axis is the samples
-        pub path: LocalPath, "", required;
+        /// the folder of samples, or its URL (see [storage.md](storage.md)); for `npy` also one file whose first axis is
+        /// the samples
+        pub path: DataPath, "", required;
         /// how the samples are stored: `image-folder`, `npy` or `npz`
         pub format: String, "", required("the preset's, else required");
         /// a file that lists the samples to use, one path a line, relative to `dataset.path`
@@ -51,10 +53,17 @@ keys! {
         pub limits: Limits,
         /// The keys that this crate does not know: the format's own.
         pub own: Section,
+        /// `[storage]`, whose keys are those of the storage that a URL names.
+        pub storage: Section,
     }
 }
 
 impl DatasetConfig {
+    /// Whether `dataset.path` is a URL.
+    pub fn is_remote(&self) -> bool {
+        is_url(&self.path)
+    }
+
     /// The files beside the data that the configuration names; the format's keys must be resolved.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         let own = self.own.entries().iter().filter_map(|(_, located)| located.value.as_text());

@@ -13,6 +13,8 @@ use crate::table::{Key, KeyDefault, Table};
 pub struct Reference {
     /// Names of formats with their own keys of `[dataset]`.
     pub formats: Vec<(&'static str, Table)>,
+    /// The keys of `[storage]`.
+    pub storage: Table,
     /// The arguments of operations; the path is the operation's name.
     pub operations: Vec<Table>,
 }
@@ -26,7 +28,7 @@ impl Reference {
     pub fn markdown(&self, document: &str) -> Result<String, String> {
         let mut parts =
             vec![("formats", self.format_rows()), ("operations", self.operation_rows())];
-        for table in TABLES {
+        for table in TABLES.into_iter().chain([self.storage]) {
             let name = if table.path.is_empty() { "top level" } else { table.path };
             let rows = table.keys.iter().map(|key| row(&path_of(&table, key), key, key.words));
             parts.push((name, format!("{HEAD}{}", rows.collect::<String>())));
@@ -85,7 +87,7 @@ impl Reference {
     /// A JSON schema (draft 7) of the configuration file.
     pub fn schema(&self) -> Json {
         let mut sections = Map::new();
-        for table in TABLES {
+        for table in TABLES.into_iter().chain([self.storage]) {
             let mut keys = properties(&table);
             match table.path {
                 "" => sections.append(&mut keys),

@@ -321,6 +321,17 @@ impl Stream {
         (self.sample_path(id), range)
     }
 
+    /// Reads a sample's bytes outside of any batch, to measure it; how many they are.
+    ///
+    /// # Errors
+    /// As the storage has it; nothing is tried again.
+    pub fn read_bytes(&self, id: SampleId, buffer: &mut Vec<u8>) -> Result<u64, StorageError> {
+        let mut scratch = ReadScratch::default();
+        let length_bytes = self.open_sample(id, &mut scratch)?;
+        self.read_sample(&mut scratch, buffer)?;
+        Ok(length_bytes)
+    }
+
     /// Opens all that a sample's bytes lie in; how many they are.
     pub(crate) fn open_sample(
         &self,

@@ -82,7 +82,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     reads.retain(|(_, bytes)| (before_bytes.max(1)..RING_BYTES).contains(bytes));
     let total: usize = reads.iter().map(|(_, bytes)| bytes).sum();
     let largest = reads.iter().map(|(_, bytes)| *bytes).max().ok_or("nothing to read there")?;
-    let storage = storage::open(root)?;
+    let storage = storage::open(root, &forebay_config::Section::default())?;
     let mut ring = vec![1_u8; RING_BYTES];
     let source = vec![2_u8; RING_BYTES];
     let (mut buffer, mut scratch, mut before) = (Vec::new(), Vec::new(), Vec::new());

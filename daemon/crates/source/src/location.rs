@@ -15,11 +15,52 @@ pub trait FileTable: Send + Sync {
     /// When there is no such file.
     fn append_path(&self, file: FileId, path: &mut Vec<u8>);
 
+    /// What a listing said of a file; `None`: nothing.
+    fn stamp(&self, file: FileId) -> Option<ObjectStamp> {
+        let _ = file;
+        None
+    }
+
     /// The path alone.
     fn path(&self, file: FileId) -> Vec<u8> {
         let mut path = Vec::with_capacity(64);
         self.append_path(file, &mut path);
         path
+    }
+}
+
+/// An object's size, and what tells it from another of the same name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ObjectStamp {
+    /// Its size.
+    pub bytes: u64,
+    /// Of its ETag; 0: it has none.
+    pub tag: u64,
+}
+
+impl ObjectStamp {
+    /// Of a size and an ETag. Quotes, and the mark of a weak tag, do not count: listings and answers differ in them.
+    #[must_use]
+    pub fn new(bytes: u64, tag: Option<&str>) -> Self {
+        let bare = tag.map(|tag| tag.strip_prefix("W/").unwrap_or(tag).trim_matches('"'));
+        let digest = |tag: &str| {
+            let digest = blake3::hash(tag.as_bytes());
+            digest.as_bytes().first_chunk().map_or(1, |bytes| u64::from_le_bytes(*bytes).max(1))
+        };
+        Self { bytes, tag: bare.filter(|tag| !tag.is_empty()).map_or(0, digest) }
+    }
+
+    /// Whether both may be of the same object.
+    #[must_use]
+    pub fn agrees(self, other: Self) -> bool {
+        let is_known = self.tag != 0 && other.tag != 0;
+        self.bytes == other.bytes && (!is_known || self.tag == other.tag)
+    }
+
+    /// Whether both have one tag.
+    #[must_use]
+    pub fn has_tag_of(self, other: Self) -> bool {
+        self.tag != 0 && self.tag == other.tag
     }
 }
 

@@ -16,6 +16,7 @@ mod opened;
 mod outage;
 mod patience;
 mod registry;
+mod remote;
 mod retries;
 #[cfg(any(test, feature = "testing"))]
 mod stalling;
@@ -23,7 +24,7 @@ mod stalling;
 use std::path::PathBuf;
 
 pub use descriptor::DirectFile;
-pub use error::{Absence, RetryClass, StorageError};
+pub use error::{Absence, RemoteFailure, RetryClass, StorageError};
 pub use local::LocalFiles;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
@@ -32,7 +33,10 @@ pub use opened::{Handle, Opened};
 pub use outage::{OutageSeen, Outages};
 pub use patience::Patience;
 pub(crate) use patience::PatientStorage;
-pub use registry::open;
+pub use registry::{open, remote_files, resolve_keys, storage_table};
+#[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
+pub use remote::testing as remote_testing;
 pub use retries::{Retries, RetryTerms};
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]

@@ -120,6 +120,9 @@ fn read(stream: &Stream, at_once: u32, time: Duration, turn: &AtomicU64) -> Rate
 }
 
 fn read_one(stream: &Stream, id: SampleId, buffer: &mut Vec<u8>) -> std::io::Result<u64> {
+    if stream.config().dataset.is_remote() {
+        return stream.read_bytes(id, buffer).map_err(std::io::Error::other);
+    }
     let (path, range) = stream.sample_place(id);
     let file = File::open(path)?;
     let length = match range.length {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use forebay_config::DatasetConfig;
 use forebay_protocol::ids::SampleId;
 
-use super::testing::config_for;
+use super::testing::{Opener, config_for};
 use super::{DatasetError, Field, FieldKind, FieldValue, IndexBytes, OpenOptions, Opened};
 use crate::location::{ByteRange, Location, SampleBytes, SharedBytes, Unit};
 
@@ -20,7 +20,7 @@ pub struct Format {
     /// Its name in the registry.
     pub name: &'static str,
     /// Opens one: [`super::open`] for those of this crate's registry.
-    pub open: fn(&DatasetConfig, OpenOptions<'_>) -> Result<Opened, DatasetError>,
+    pub open: Opener,
     /// Makes a dataset of so many samples in a folder, at least 1, each with other values; gives `dataset.path`.
     pub make: fn(&Path, usize) -> PathBuf,
     /// Whether samples have names, which `dataset.ids` can list.
@@ -63,7 +63,7 @@ pub fn run(format: &Format) {
 struct Made {
     folder: tempfile::TempDir,
     config: DatasetConfig,
-    opener: fn(&DatasetConfig, OpenOptions<'_>) -> Result<Opened, DatasetError>,
+    opener: Opener,
 }
 
 impl Format {
@@ -352,6 +352,8 @@ fn refusals(format: &Format) {
     if let Err(error) = made.open_with(options) {
         assert!(matches!(error, DatasetError::Cancelled), "{error}");
     }
+    // That opening may have saved its index.
+    made.config.index = Some(made.folder.path().join("other.index"));
     made.config.path = made.folder.path().join("absent");
     let error = made.failure();
     assert!(matches!(error, DatasetError::Missing { .. }), "{error}");

@@ -16,7 +16,7 @@ use super::folder::open_folder;
 use super::folder::scan::FolderFormat;
 use super::opening::{OpenOptions, OpenedFormat};
 use super::{ArrayValue, Dataset, Defect, DirectRead, Field, FieldKind, FieldValue};
-use crate::location::{FileId, FileTable, Location, SampleBytes};
+use crate::location::{FileId, FileTable, Location, ObjectStamp, SampleBytes};
 use crate::storage::Storage;
 
 /// The field that class folders give.
@@ -121,6 +121,10 @@ impl<R: FileReader> FileSamples<R> {
 impl<R: FileReader> FileTable for FileSamples<R> {
     fn append_path(&self, file: FileId, path: &mut Vec<u8>) {
         self.index.append_path(SampleId(file.0), path);
+    }
+
+    fn stamp(&self, file: FileId) -> Option<ObjectStamp> {
+        self.index.stamp(file)
     }
 }
 

@@ -34,6 +34,7 @@ use self::select::{ListFile, Selection};
 use super::error::DatasetError;
 use super::opening::{IndexReport, OpenOptions};
 use super::progress::ProgressCallback;
+use crate::storage::StorageError;
 use crate::storage::listing::Directories;
 use forebay_config::{ConfigError, DatasetConfig, Keys, LocalPath};
 
@@ -72,7 +73,7 @@ pub fn open_folder(
     options: OpenOptions<'_>,
 ) -> Result<(FolderIndex, IndexReport), DatasetError> {
     let started = Instant::now();
-    let resolve = || resolve_root(&config.path, format);
+    let resolve = || resolve_root(&config.path, source, format);
     let root = options.call("asking the status of", &config.path, resolve)?;
     let mut warnings = Vec::new();
     if let Some(file) = options.previous_index {
@@ -122,7 +123,10 @@ pub(super) fn has_saved_index(
     options: OpenOptions<'_>,
 ) -> bool {
     // The root cannot be asked where its links lead: a path through links counts as never seen.
-    let root = std::path::absolute(&config.path).unwrap_or_else(|_| config.path.clone());
+    let root = match config.is_remote() {
+        true => config.path.clone(),
+        false => std::path::absolute(&config.path).unwrap_or_else(|_| config.path.clone()),
+    };
     let Ok(keys) = FolderKeys::of(config) else { return false };
     let Ok(selection) = read_selection(config, &keys, options) else { return false };
     let identity = digest_identity(&root, format);
@@ -177,14 +181,24 @@ fn open_previous(
     Ok(Some((index, report)))
 }
 
-fn resolve_root(path: &Path, format: FolderFormat) -> Result<PathBuf, DatasetError> {
+fn resolve_root(
+    path: &Path,
+    source: &dyn Directories,
+    format: FolderFormat,
+) -> Result<PathBuf, DatasetError> {
+    if let Some(url) = source.remote_root().filter(|_| !source.root_is_file()) {
+        return Ok(url.to_owned());
+    }
+    let is_remote = source.remote_root().is_some();
     let fail = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::NotFound => DatasetError::Missing { path: path.to_owned() },
         _ => DatasetError::from_io(path.to_owned(), "resolving", error),
     };
-    let root = std::fs::canonicalize(path).map_err(fail)?;
-    if std::fs::metadata(&root).map_err(fail)?.is_dir() {
-        return Ok(root);
+    if !is_remote {
+        let root = std::fs::canonicalize(path).map_err(fail)?;
+        if std::fs::metadata(&root).map_err(fail)?.is_dir() {
+            return Ok(root);
+        }
     }
     Err(DatasetError::WrongKind {
         path: path.to_owned(),
@@ -260,9 +274,10 @@ impl Task<'_> {
         progress: ProgressCallback<'_>,
     ) -> Result<(FolderIndex, IndexReport), DatasetError> {
         let reused = |index| (index, IndexReport { reused: true, ..IndexReport::default() });
+        let is_anew = self.opening.lists_anew && self.source.remote_root().is_some();
         let before = match self.load()? {
-            Saved::True(index) => return Ok(reused(index)),
-            Saved::Old(index) => Some(index),
+            Saved::True(index) if !is_anew => return Ok(reused(index)),
+            Saved::True(index) | Saved::Old(index) => Some(index),
             Saved::Nothing => None,
         };
         let mut report = IndexReport::default();
@@ -351,7 +366,16 @@ impl Task<'_> {
             .unwrap_or(0);
         let visible = VisibleEntries::new(self.source, self.format.extensions);
         let source: &dyn Directories = if self.keys.hidden { self.source } else { &visible };
-        let scanned = scan::scan_folder(source, self.root, self.format, progress)?;
+        let scanned = scan::scan_folder(source, self.root, self.format, progress);
+        let scanned = scanned.map_err(|error| match error {
+            // Nothing lies behind the URL.
+            DatasetError::Storage(StorageError::Vanished { path })
+                if self.source.remote_root() == Some(path.as_path()) =>
+            {
+                DatasetError::Missing { path }
+            }
+            error => error,
+        })?;
         // A list of classes says that these folders are meant.
         if !self.keys.nested_classes && self.selection.classes.is_none() {
             classes::refuse_nested_classes(&scanned, self.root, self.format)?;

@@ -26,7 +26,7 @@ pub(super) fn open(
     storage: &dyn Storage,
     options: OpenOptions<'_>,
 ) -> OpenedFormat {
-    if options.call("asking the status of", &config.path, || config.path.is_file()) {
+    if storage.root_is_file() {
         return array_file::open(config, storage, FORMAT.name);
     }
     FileSamples::open_arrays(config, storage, FORMAT, options, |first| {

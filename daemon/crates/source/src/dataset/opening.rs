@@ -32,6 +32,8 @@ pub struct OpenOptions<'a> {
     pub previous_index: Option<&'a File>,
     /// How long a storage that is away is waited for; left out: not at all, and nobody watches the calls.
     pub patience: Option<&'a Patience>,
+    /// Whether a saved index of a dataset that has no stamps is made anew.
+    pub lists_anew: bool,
 }
 
 impl OpenOptions<'_> {
@@ -46,7 +48,7 @@ impl OpenOptions<'_> {
 
 impl Default for OpenOptions<'_> {
     fn default() -> Self {
-        Self { progress: &no_progress, previous_index: None, patience: None }
+        Self { progress: &no_progress, previous_index: None, patience: None, lists_anew: false }
     }
 }
 

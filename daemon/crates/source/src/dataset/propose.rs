@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use forebay_config::DatasetConfig;
+use forebay_config::{DatasetConfig, Section};
 
 use super::ClassSummary;
 use super::draft::{Draft, Seen};
@@ -55,7 +55,7 @@ pub fn propose(config: &DatasetConfig, options: OpenOptions<'_>) -> Result<Propo
 /// # Errors
 /// There is nothing that a format reads; a folder cannot be listed; or the callback's wish to stop.
 pub fn recognize(path: &Path, options: OpenOptions<'_>) -> Result<&'static str, DatasetError> {
-    let storage = open_storage(path, options)?;
+    let storage = open_storage(path, &Section::default(), options)?;
     let is_file = options.call("asking the status of", path, || path.is_file());
     let mut census = Census::default();
     if is_file {

@@ -70,12 +70,13 @@ pub fn format_tables() -> impl Iterator<Item = (&'static str, Table)> {
     FORMATS.iter().map(|format| (format.name, format.keys))
 }
 
-/// Reads the keys of `[dataset]` that only the format knows, and leaves them resolved: defaults filled in and paths
-/// absolute. Of an unknown format nothing is read; [`open`] says that it is unknown.
+/// Reads the keys of `[dataset]` that only the format knows and those of `[storage]`, and leaves them resolved: defaults
+/// filled in and paths absolute. Of an unknown format nothing is read; [`open`] says that it is unknown.
 ///
 /// # Errors
 /// A key that the format does not know, or whose value it does not take.
 pub fn resolve_keys(config: &mut DatasetConfig) -> Result<(), ConfigError> {
+    storage::resolve_keys(config)?;
     match find(&config.format) {
         Some(format) => (format.resolve)(&mut config.own),
         None => Ok(()),
@@ -99,7 +100,8 @@ pub fn open(config: &DatasetConfig, options: OpenOptions<'_>) -> Result<Opened, 
     Ok(opened)
 }
 
-/// Opens a dataset for its index alone: what `forebay index` does. A saved index that is still true is kept.
+/// Opens a dataset for its index alone: what `forebay index` does. A saved index that is still true is kept; that of a URL,
+/// of which nobody can say so, is made anew.
 ///
 /// # Errors
 /// As [`open`].
@@ -107,6 +109,7 @@ pub fn build_index(
     config: &DatasetConfig,
     options: OpenOptions<'_>,
 ) -> Result<IndexReport, DatasetError> {
+    let options = OpenOptions { lists_anew: true, ..options };
     open_silently(config, options).map(|opened| opened.report)
 }
 
@@ -165,9 +168,10 @@ pub(super) fn open_silently(
 /// Opens the storage that a dataset's path names.
 pub(super) fn open_storage(
     path: &Path,
+    keys: &Section,
     options: OpenOptions<'_>,
 ) -> Result<Arc<dyn Storage>, DatasetError> {
-    let opened = options.call("opening", path, || storage::open(path));
+    let opened = options.call("opening", path, || storage::open(path, keys));
     opened.map_err(|error| match error {
         StorageError::Vanished { .. } => DatasetError::Missing { path: path.to_owned() },
         error => error.into(),
@@ -180,7 +184,7 @@ fn open_once(
     config: &DatasetConfig,
     options: OpenOptions<'_>,
 ) -> Result<Opened, DatasetError> {
-    let storage = open_storage(&config.path, options)?;
+    let storage = open_storage(&config.path, &config.storage, options)?;
     let patient =
         options.patience.map(|patience| PatientStorage { storage: storage.as_ref(), patience });
     let source: &dyn Storage = match &patient {

@@ -5,14 +5,19 @@ mod blocks;
 pub use blocks::BlockFolder;
 pub(super) use blocks::open as open_blocks;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use zip::CompressionMethod;
 use zip::write::SimpleFileOptions;
 
 use forebay_config::{DatasetConfig, Limits, Section, Value};
+
+use super::{DatasetError, OpenOptions, Opened};
+use crate::storage::remote_testing::Server;
 
 /// A configuration whose index lies beside the dataset's folder, so that nothing outside the test's folder is touched.
 pub fn config_for(format: &str, path: &Path) -> DatasetConfig {
@@ -28,7 +33,35 @@ pub fn config_for(format: &str, path: &Path) -> DatasetConfig {
         read_timeout: std::time::Duration::from_secs(60),
         outage_timeout: std::time::Duration::from_secs(1800),
         own: Section::default(),
+        storage: Section::default(),
     }
+}
+
+/// Opens a dataset on disk, or the same folder behind a URL.
+pub type Opener = fn(&DatasetConfig, OpenOptions<'_>) -> Result<Opened, DatasetError>;
+
+/// On disk, in a bucket, and behind a web server.
+pub const EVERYWHERE: [Opener; 3] = [
+    crate::dataset::open,
+    |config, options| open_behind("s3", config, options),
+    |config, options| open_behind("http", config, options),
+];
+
+fn open_behind(
+    scheme: &str,
+    config: &DatasetConfig,
+    options: OpenOptions<'_>,
+) -> Result<Opened, DatasetError> {
+    static SERVERS: Mutex<BTreeMap<PathBuf, Server>> = Mutex::new(BTreeMap::new());
+    // A folder's server lives as long as the tests: its port is part of the URL, by which an index is known.
+    let mut servers = SERVERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = config.path.ancestors().find(|folder| folder.join("data").is_dir()).unwrap();
+    let server = servers.entry(folder.to_owned()).or_insert_with(|| Server::of(folder));
+    let mut config = config.clone();
+    let name = config.path.strip_prefix(folder).unwrap().to_str().unwrap().to_owned();
+    server.lead(&mut config, &server.url(scheme, &name));
+    drop(servers);
+    crate::dataset::open(&config, options)
 }
 
 /// A format's own key with a text as its value.

@@ -153,6 +153,25 @@ pub enum StorageError {
         /// For how long.
         lasts: Duration,
     },
+    /// An object that another has taken the place of.
+    #[error(
+        "{} has changed since the dataset was indexed: {what}; put it back, or run `forebay index`, which lists the dataset \
+         anew", path.display()
+    )]
+    Replaced {
+        /// The object.
+        path: PathBuf,
+        /// What tells it from the indexed one.
+        what: String,
+    },
+    /// A server refuses, fails or does not answer.
+    #[error("{} {} failed: {}", failure.action, path.display(), failure.what)]
+    Remote {
+        /// The object or the folder.
+        path: PathBuf,
+        /// What is known of it.
+        failure: Box<RemoteFailure>,
+    },
     /// The system reports something else.
     #[error("{action} {} failed: {}{}", path.display(), std::io::Error::from(*errno), remedy(*errno))]
     System {
@@ -163,6 +182,19 @@ pub enum StorageError {
         /// The system's error.
         errno: Errno,
     },
+}
+
+/// What a server said, or that it said nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RemoteFailure {
+    /// What was tried, as in "reading".
+    pub action: &'static str,
+    /// What came of it, with the remedy; no secret is in it.
+    pub what: String,
+    /// For how long it is tried again.
+    pub class: RetryClass,
+    /// The pause that the server asks for.
+    pub retry_after: Option<Duration>,
 }
 
 /// What may be done about a want that other daemons or limits cause.
@@ -199,7 +231,9 @@ impl StorageError {
             Self::NotAFile { .. }
             | Self::TooLarge { .. }
             | Self::OutOfRange { .. }
+            | Self::Replaced { .. }
             | Self::Permission { .. } => RetryClass::Never,
+            Self::Remote { failure, .. } => failure.class,
             Self::System { errno, .. } => class_of(*errno),
         }
     }
@@ -218,7 +252,18 @@ impl StorageError {
             | Self::Permission { path }
             | Self::TimedOut { path, .. }
             | Self::Hangs { path, .. }
+            | Self::Replaced { path, .. }
+            | Self::Remote { path, .. }
             | Self::System { path, .. } => path,
+        }
+    }
+
+    /// How long the storage asks to be left alone.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Remote { failure, .. } => failure.retry_after,
+            _ => None,
         }
     }
 

@@ -3,7 +3,10 @@
 //! A listing says what each entry is without asking for the status of files; it decides nothing about classes, extensions
 //! or order.
 
+use std::path::Path;
+
 use super::error::StorageError;
+use crate::location::ObjectStamp;
 
 /// When a directory's entries last changed, and which directory it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -21,6 +24,8 @@ pub struct DirectoryStamp {
 pub enum EntryKind {
     /// Anything that is no directory; links to files, and broken ones, count as files.
     File,
+    /// A file of which the listing tells size and tag.
+    Object(ObjectStamp),
     /// A directory.
     Directory,
     /// A link to a directory, with the directory's device and inode.
@@ -45,4 +50,15 @@ pub trait Directories: Sync {
     /// # Errors
     /// The directory cannot be asked for its status; names it.
     fn stamp(&self, directory: &[u8]) -> Result<DirectoryStamp, StorageError>;
+
+    /// Whether the root is a single file; paths then count from its folder.
+    fn root_is_file(&self) -> bool {
+        false
+    }
+
+    /// The root's URL, where it lies on no file system of this machine. Its directories have no stamps: a saved index is
+    /// taken as it is, until `forebay index` lists them anew.
+    fn remote_root(&self) -> Option<&Path> {
+        None
+    }
 }

@@ -31,6 +31,7 @@ use crate::location::{FileId, FileTable, Location};
 pub struct LocalFiles {
     root: Root,
     path: PathBuf,
+    root_is_file: bool,
     kept: KeptFiles,
 }
 
@@ -60,7 +61,12 @@ impl LocalFiles {
         };
         let root = Root::open(folder)
             .map_err(|errno| StorageError::from_errno(folder.to_owned(), "opening", errno))?;
-        Ok(Self { root, path: folder.to_owned(), kept: KeptFiles::default() })
+        Ok(Self {
+            root,
+            path: folder.to_owned(),
+            root_is_file: is_file,
+            kept: KeptFiles::default(),
+        })
     }
 
     /// The error for what the system said of a path below the root: looks at the folders above a path that leads nowhere,

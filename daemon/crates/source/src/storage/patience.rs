@@ -6,7 +6,7 @@
 //! the one who looks gives the opening up with its thread.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -298,6 +298,14 @@ impl Directories for PatientStorage<'_> {
             stamp => Ok(stamp),
         };
         self.patience.retry("asking the status of", path, stamp)?
+    }
+
+    fn root_is_file(&self) -> bool {
+        self.storage.root_is_file()
+    }
+
+    fn remote_root(&self) -> Option<&Path> {
+        self.storage.remote_root()
     }
 }
 

@@ -108,7 +108,8 @@ impl Retries {
         }
         // The last try is made when the time is over.
         let end = now + (limit - spent);
-        let due = (now + pause(failures, key)).min(end);
+        let pause = pause(failures, key).max(error.retry_after().unwrap_or_default());
+        let due = (now + pause).min(end);
         let (failed_at, error) = (now, error.to_string());
         Ok(Self { failures, class, failed_at, as_file, by_outage, due, end, error, waiting })
     }

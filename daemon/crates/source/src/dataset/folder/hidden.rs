@@ -4,6 +4,7 @@
 //! storage's directories without them, so that the scan never sees them, and counts what it leaves out.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use super::names::{Extensions, split_extension};
@@ -81,6 +82,10 @@ impl<'a> VisibleEntries<'a> {
     }
 
     fn leave_out(&self, name: &[u8], kind: EntryKind) {
+        let kind = match kind {
+            EntryKind::Object(_) => EntryKind::File,
+            kind => kind,
+        };
         let shown = match kind {
             EntryKind::File if split_extension(name, self.extensions).is_none() => return,
             // Each file has another name; the pattern says enough.
@@ -105,6 +110,14 @@ impl Directories for VisibleEntries<'_> {
 
     fn stamp(&self, directory: &[u8]) -> Result<DirectoryStamp, StorageError> {
         self.source.stamp(directory)
+    }
+
+    fn root_is_file(&self) -> bool {
+        self.source.root_is_file()
+    }
+
+    fn remote_root(&self) -> Option<&Path> {
+        self.source.remote_root()
     }
 }
 

@@ -11,7 +11,7 @@ use forebay_protocol::mapped_file::MappedFile;
 use super::layout::{self, DirectoryRecord, Header, IndexOrigin, LayoutFault, u32_at, u64_at};
 use super::names::{BLOCK_NAMES, Extensions, NameDecoder};
 use super::select::SelectedFolder;
-use crate::location::{FileId, FileTable};
+use crate::location::{FileId, FileTable, ObjectStamp};
 
 /// The bytes of an index.
 #[derive(Debug)]
@@ -100,7 +100,7 @@ impl FolderIndex {
             before = record;
         }
         let paths_bytes = (self.header.names_start - self.header.paths_start) as u64;
-        let names_bytes = (self.bytes.len() - self.header.names_start) as u64;
+        let names_bytes = (self.header.objects_start - self.header.names_start) as u64;
         let ends = before.first_sample == self.header.samples
             && before.path_offset == paths_bytes
             && before.names_offset == names_bytes;
@@ -230,7 +230,8 @@ impl FolderIndex {
         let entry = usize::try_from(block).ok()?.checked_mul(4)?;
         let offset = u32_at(self.bytes.get(self.header.blocks_start..)?, entry)?;
         let names = usize::try_from(record.names_offset).ok()?.checked_add(offset as usize)?;
-        let encoded = self.bytes.get(self.header.names_start..)?.get(names..)?;
+        let all = self.bytes.get(self.header.names_start..self.header.objects_start)?;
+        let encoded = all.get(names..)?;
         Some(NameDecoder::new(encoded, self.extensions, start))
     }
 
@@ -297,6 +298,10 @@ impl FolderIndex {
 impl FileTable for FolderIndex {
     fn append_path(&self, file: FileId, path: &mut Vec<u8>) {
         Self::append_path(self, SampleId(file.0), path);
+    }
+
+    fn stamp(&self, file: FileId) -> Option<ObjectStamp> {
+        self.header.object(&self.bytes, file.0)
     }
 }
 

@@ -9,22 +9,26 @@
 //!            112 fingerprint [32]  144 samples u64      152 directories u64   160 blocks u64
 //!            168 classes u64       176 scan's start, seconds since 1970, i64  184 bytes of names u64
 //!            192 bytes of paths u64   200 bytes of classes u64               208 files skipped u64
-//!            216 bytes of what was left out u64                              224 zero to 256
+//!            216 bytes of what was left out u64   224 bytes of objects u64    232 zero to 256
 //! directories  one record each and one that ends the last; see [`DirectoryRecord`]
 //! blocks       u32 each: where the block starts, counted from its directory's names
 //! classes      in label order: length u32, then the name
 //! left out     the hidden entries that the scan left out, as text; empty where it took them in or met none
 //! paths        of the directories, relative to the root, one behind the other
 //! names        front-coded blocks; see `names`
+//! objects      of each sample: size u64, tag u64 (of all ones: nothing is known); none where no listing tells them
 //! ```
 //! This module encodes and finds numbers; what they mean for samples is `index`'s part.
 
 use super::select::SelectedFolder;
+use crate::location::ObjectStamp;
 
 /// The header's size.
 pub const HEADER_BYTES: usize = 256;
 /// The size of a directory's record.
 pub const DIRECTORY_BYTES: usize = 48;
+/// The size of what is known of an object.
+const OBJECT_BYTES: usize = 16;
 /// The first bytes of every index.
 pub const MAGIC: [u8; 8] = *b"FOREBIDX";
 /// Raised whenever a byte of the layout changes its meaning.
@@ -63,6 +67,8 @@ pub struct Header {
     pub paths_start: usize,
     /// Where the names begin.
     pub names_start: usize,
+    /// Where the objects begin.
+    pub objects_start: usize,
 }
 
 /// One directory, or the end of the last one.
@@ -169,7 +175,11 @@ impl Header {
         let left_out_start = classes_start.checked_add(size(200)?)?;
         let paths_start = left_out_start.checked_add(size(216)?)?;
         let names_start = paths_start.checked_add(size(192)?)?;
-        if names_start.checked_add(size(184)?)? != bytes.len() {
+        let objects_start = names_start.checked_add(size(184)?)?;
+        let objects_bytes = size(224)?;
+        let is_whole = objects_bytes == 0
+            || size(144)?.checked_mul(OBJECT_BYTES).is_some_and(|all| all == objects_bytes);
+        if objects_start.checked_add(objects_bytes)? != bytes.len() || !is_whole {
             return None;
         }
         Some(Self {
@@ -186,9 +196,22 @@ impl Header {
             left_out_start,
             paths_start,
             names_start,
+            objects_start,
         })
     }
+
+    /// What is known of a sample's object.
+    #[must_use]
+    pub fn object(&self, index: &[u8], sample: u64) -> Option<ObjectStamp> {
+        let offset = usize::try_from(sample).ok()?.checked_mul(OBJECT_BYTES)?;
+        let bytes = index.get(self.objects_start..)?.get(offset..)?;
+        let stamp = ObjectStamp { bytes: u64_at(bytes, 0)?, tag: u64_at(bytes, 8)? };
+        (stamp != UNKNOWN).then_some(stamp)
+    }
 }
+
+/// Stands for an object of which nothing is known.
+const UNKNOWN: ObjectStamp = ObjectStamp { bytes: u64::MAX, tag: u64::MAX };
 
 /// What goes into an index besides the samples.
 #[derive(Debug, Clone)]
@@ -216,14 +239,17 @@ pub fn lay_out(folder: &SelectedFolder, origin: &IndexOrigin) -> Vec<u8> {
     let blocks = sum(|directory| directory.block_offsets.len());
     let classes_bytes: usize = folder.classes.iter().map(|class| 4 + class.len()).sum();
     let directories = folder.directories.len();
+    let knows_objects = folder.directories.iter().any(|directory| !directory.stamps.is_empty());
+    let samples: u64 = folder.directories.iter().map(|directory| directory.file_count).sum();
+    let objects = if knows_objects { usize::try_from(samples).unwrap_or(usize::MAX) } else { 0 };
     let total = HEADER_BYTES
         + (directories + 1) * DIRECTORY_BYTES
         + blocks * 4
         + classes_bytes
         + origin.left_out.len()
         + paths_bytes
-        + names_bytes;
-    let samples: u64 = folder.directories.iter().map(|directory| directory.file_count).sum();
+        + names_bytes
+        + objects * OBJECT_BYTES;
 
     let mut bytes = Vec::with_capacity(total);
     bytes.extend_from_slice(&MAGIC);
@@ -243,6 +269,7 @@ pub fn lay_out(folder: &SelectedFolder, origin: &IndexOrigin) -> Vec<u8> {
         classes_bytes as u64,
         origin.skipped,
         origin.left_out.len() as u64,
+        (objects * OBJECT_BYTES) as u64,
     ] {
         bytes.extend_from_slice(&number.to_le_bytes());
     }
@@ -274,6 +301,14 @@ pub fn lay_out(folder: &SelectedFolder, origin: &IndexOrigin) -> Vec<u8> {
     }
     for directory in &folder.directories {
         bytes.extend_from_slice(&directory.encoded_names);
+    }
+    for directory in folder.directories.iter().filter(|_| knows_objects) {
+        for file in 0..directory.file_count {
+            let file = usize::try_from(file).unwrap_or(usize::MAX);
+            let stamp = directory.stamps.get(file).copied().unwrap_or(UNKNOWN);
+            bytes.extend_from_slice(&stamp.bytes.to_le_bytes());
+            bytes.extend_from_slice(&stamp.tag.to_le_bytes());
+        }
     }
     bytes
 }

@@ -15,6 +15,7 @@ use super::names::{Extensions, NameEncoder, split_extension};
 use super::skipped::Skipped;
 use crate::dataset::error::DatasetError;
 use crate::dataset::progress::{ProgressCallback, ScanProgress};
+use crate::location::ObjectStamp;
 use crate::storage::listing::{Directories, DirectoryStamp, EntryKind};
 
 /// How often progress is reported.
@@ -37,6 +38,8 @@ pub struct ScannedDirectory {
     pub encoded_names: Vec<u8>,
     /// Where each block starts in `encoded_names`.
     pub block_offsets: Vec<u32>,
+    /// What the listing tells of each file; empty where it tells nothing.
+    pub stamps: Vec<ObjectStamp>,
 }
 
 /// What a scan found.
@@ -126,7 +129,10 @@ pub fn scan_folder(
     let mut listing = Listing::default();
     let mut skipped = Skipped::default();
     let stamp = source.list(b"", &mut |name, kind| match kind {
-        EntryKind::File => listing.add(name, format.extensions, &mut skipped),
+        EntryKind::File => listing.add(name, None, format.extensions, &mut skipped),
+        EntryKind::Object(stamp) => {
+            listing.add(name, Some(stamp), format.extensions, &mut skipped);
+        }
         kind => class_folders.push((name.to_vec(), kind)),
     })?;
     class_folders.sort_by(|left, right| left.0.cmp(&right.0));
@@ -310,7 +316,8 @@ fn list_one(
     let mut listing = Listing::default();
     let mut folders: Vec<(Vec<u8>, EntryKind)> = Vec::new();
     let stamp = source.list(&task.path, &mut |name, kind| match kind {
-        EntryKind::File => listing.add(name, format.extensions, skipped),
+        EntryKind::File => listing.add(name, None, format.extensions, skipped),
+        EntryKind::Object(stamp) => listing.add(name, Some(stamp), format.extensions, skipped),
         kind => folders.push((name.to_vec(), kind)),
     })?;
     let mut below = Vec::with_capacity(folders.len());
@@ -336,18 +343,38 @@ fn list_one(
 #[derive(Default)]
 struct Listing {
     bytes: Vec<u8>,
-    /// Start, length of the stem, extension code.
-    names: Vec<(usize, u16, u8)>,
+    names: Vec<ListedName>,
+    /// Of each name, or none at all.
+    stamps: Vec<ObjectStamp>,
+}
+
+/// One name in the buffer.
+#[derive(Clone, Copy)]
+struct ListedName {
+    start: usize,
+    /// Its place in the listing.
+    place: u32,
+    stem: u16,
+    extension: u8,
 }
 
 impl Listing {
-    fn add(&mut self, name: &[u8], extensions: Extensions, skipped: &mut Skipped) {
+    fn add(
+        &mut self,
+        name: &[u8],
+        stamp: Option<ObjectStamp>,
+        extensions: Extensions,
+        skipped: &mut Skipped,
+    ) {
         match split_extension(name, extensions) {
             // Longer than any file system's names: nothing that could be opened.
-            Some((stem, code)) if stem <= usize::from(u16::MAX) - 8 => {
+            Some((stem, extension)) if stem <= usize::from(u16::MAX) - 8 => {
                 let stem = u16::try_from(stem).unwrap_or(0);
-                self.names.push((self.bytes.len(), stem, code));
+                // The names of one directory fill 4 GiB before they are so many.
+                let place = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
+                self.names.push(ListedName { start: self.bytes.len(), place, stem, extension });
                 self.bytes.extend_from_slice(name);
+                self.stamps.extend(stamp);
             }
             _ => skipped.add(name),
         }
@@ -363,15 +390,15 @@ impl Listing {
         extensions: Extensions,
         root: &Path,
     ) -> Result<(), DatasetError> {
-        let Self { bytes, names } = &mut self;
+        let Self { bytes, names, stamps } = &mut self;
         names.sort_unstable_by(|left, right| {
             whole_name(bytes, *left, extensions).cmp(whole_name(bytes, *right, extensions))
         });
         let mut encoder = NameEncoder::default();
-        for (start, stem, code) in names.iter().copied() {
-            let stem = &bytes[start..start + usize::from(stem)];
+        for name in names.iter() {
+            let stem = &bytes[name.start..name.start + usize::from(name.stem)];
             encoder
-                .push(stem, code, &mut directory.encoded_names, &mut directory.block_offsets)
+                .push(stem, name.extension, &mut directory.encoded_names, &mut directory.block_offsets)
                 .map_err(|_| DatasetError::System {
                     path: full_path(root, &directory.path),
                     action: "indexing",
@@ -380,15 +407,20 @@ impl Listing {
                     ),
                 })?;
         }
+        if stamps.len() == names.len() {
+            directory.stamps =
+                names.iter().filter_map(|name| stamps.get(name.place as usize).copied()).collect();
+        }
         directory.file_count = names.len() as u64;
         directory.encoded_names.shrink_to_fit();
         Ok(())
     }
 }
 
-fn whole_name(bytes: &[u8], name: (usize, u16, u8), extensions: Extensions) -> &[u8] {
-    let (start, stem, code) = name;
-    let extension = extensions.get(usize::from(code / 32)).map_or(0, |extension| extension.len());
+fn whole_name(bytes: &[u8], name: ListedName, extensions: Extensions) -> &[u8] {
+    let ListedName { start, stem, extension, .. } = name;
+    let extension =
+        extensions.get(usize::from(extension / 32)).map_or(0, |extension| extension.len());
     &bytes[start..start + usize::from(stem) + extension]
 }
 

@@ -172,13 +172,17 @@ fn keep_listed(
             stamp: directory.stamp,
             ..ScannedDirectory::default()
         };
-        for _ in 0..directory.file_count {
+        for file in 0.. {
+            if file as u64 >= directory.file_count {
+                break;
+            }
             let Some((stem_end, code)) = next_name(&mut decoder, &mut path) else {
                 break;
             };
             if let Ok(place) = listed.binary_search_by(|entry| entry.0.cmp(&path)) {
                 listed[place].2 = true;
                 selected.file_count += 1;
+                selected.stamps.extend(directory.stamps.get(file).copied());
                 let names = &mut selected.encoded_names;
                 // It fits: the whole directory's names did.
                 let _ =
@@ -227,6 +231,7 @@ fn keep_first(limit: u64, directories: &mut [ScannedDirectory]) {
         if directory.file_count > left {
             // Names behind the last one are never decoded; blocks behind it go.
             directory.file_count = left;
+            directory.stamps.truncate(usize::try_from(left).unwrap_or(usize::MAX));
             let blocks =
                 usize::try_from(left.div_ceil(super::names::BLOCK_NAMES)).unwrap_or(usize::MAX);
             if let Some(end) = directory.block_offsets.get(blocks) {

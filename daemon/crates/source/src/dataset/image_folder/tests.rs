@@ -9,25 +9,29 @@ use forebay_protocol::ids::SampleId;
 use forebay_config::DatasetConfig;
 
 use crate::dataset::conformance::{self, Format};
-use crate::dataset::testing::{age_directories, config_for, make_files, own_flag, own_key};
+use crate::dataset::testing::{
+    EVERYWHERE, age_directories, config_for, make_files, own_flag, own_key,
+};
 use crate::dataset::{Dataset, DatasetError, FieldKind, FieldValue, OpenOptions, Opened, open};
 use crate::location::{FileId, Location};
 
 #[test]
 fn image_folders_conform() {
-    conformance::run(&Format {
-        open: crate::dataset::open,
-        name: "image-folder",
-        make: |root, count| {
-            for number in 0..count {
-                let path = format!("class{}/{number:03}.jpg", number * 3 / count);
-                make_files(root, &[&path], path.as_bytes());
-            }
-            root.to_owned()
-        },
-        has_names: true,
-        refuses_cuts: false,
-    });
+    for open in EVERYWHERE {
+        conformance::run(&Format {
+            open,
+            name: "image-folder",
+            make: |root, count| {
+                for number in 0..count {
+                    let path = format!("class{}/{number:03}.jpg", number * 3 / count);
+                    make_files(root, &[&path], path.as_bytes());
+                }
+                root.to_owned()
+            },
+            has_names: true,
+            refuses_cuts: false,
+        });
+    }
 }
 
 struct Fixture {

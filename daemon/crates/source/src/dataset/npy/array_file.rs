@@ -13,8 +13,8 @@ use crate::dataset::folder::FolderKeys;
 use crate::dataset::npy_header::{ARRAY, ArrayHeader, MAX_HEADER_BYTES};
 use crate::dataset::opening::{IndexReport, OpenedFormat};
 use crate::dataset::{ArrayValue, Dataset, Defect, DirectRead, Field, FieldKind, FieldValue};
-use crate::location::{ByteRange, FileId, FileTable, Location, SampleBytes};
-use crate::storage::{Storage, StorageError};
+use crate::location::{ByteRange, FileId, FileTable, Location, ObjectStamp, SampleBytes};
+use crate::storage::{FileStatus, ObjectIdentity, Storage, StorageError};
 
 /// One file, of which each row of the first axis is a sample.
 #[derive(Debug)]
@@ -29,15 +29,19 @@ struct ArrayFile {
     fingerprint: [u8; 32],
 }
 
-/// The name of the file within its folder.
+/// The name of the file within its folder, and the object that its header was read of.
 #[derive(Debug)]
-struct OneFile(Vec<u8>);
+struct OneFile(Vec<u8>, Option<ObjectStamp>);
 
 const FILE: FileId = FileId(0);
 
 impl FileTable for OneFile {
     fn append_path(&self, _file: FileId, path: &mut Vec<u8>) {
         path.extend_from_slice(&self.0);
+    }
+
+    fn stamp(&self, _file: FileId) -> Option<ObjectStamp> {
+        self.1
     }
 }
 
@@ -65,8 +69,8 @@ pub(super) fn open(
              use dataset.limit",
         ));
     }
-    let file = OneFile(name);
-    let header = read_header(storage, &file)
+    let mut file = OneFile(name, None);
+    let header = read_header(storage, &mut file)
         .map_err(|error| error.map_or_else(|error| error.into(), |reason| refuse(&reason)))?;
     let Some((rows, row_shape)) = header.shape.split_first() else {
         return Err(refuse("it holds a single number; the first axis must be the samples"));
@@ -99,13 +103,16 @@ pub(super) fn open(
 /// that may pass.
 fn read_header(
     storage: &dyn Storage,
-    file: &OneFile,
+    file: &mut OneFile,
 ) -> Result<ArrayHeader, Result<String, StorageError>> {
     let fail = |error: StorageError| match error.is_transient() {
         true => Err(error),
         false => Ok(error.to_string()),
     };
-    let file_bytes = storage.status(file, FILE).map_err(fail)?.bytes;
+    let FileStatus { bytes: file_bytes, identity } = storage.status(file, FILE).map_err(fail)?;
+    if let ObjectIdentity::Tag(tag) = identity {
+        file.1 = Some(ObjectStamp::new(file_bytes, Some(&tag)));
+    }
     let range = ByteRange { offset: 0, length: Some(file_bytes.min(MAX_HEADER_BYTES as u64)) };
     let mut bytes = Vec::new();
     storage
@@ -133,6 +140,10 @@ fn fingerprint(name: &[u8], header: &ArrayHeader, samples: u64) -> [u8; 32] {
 impl FileTable for ArrayFile {
     fn append_path(&self, file: FileId, path: &mut Vec<u8>) {
         self.file.append_path(file, path);
+    }
+
+    fn stamp(&self, file: FileId) -> Option<ObjectStamp> {
+        self.file.stamp(file)
     }
 }
 

@@ -7,7 +7,9 @@ use forebay_protocol::ids::SampleId;
 use forebay_protocol::tensor::DType;
 
 use crate::dataset::conformance::{self, Format};
-use crate::dataset::testing::{config_for, make_files, npy_bytes, npy_with_text, own_flag};
+use crate::dataset::testing::{
+    EVERYWHERE, config_for, make_files, npy_bytes, npy_with_text, own_flag,
+};
 use crate::dataset::{
     ArrayValue, DatasetError, Field, FieldKind, FieldValue, OpenOptions, Opened, open,
 };
@@ -15,36 +17,40 @@ use crate::location::ByteRange;
 
 #[test]
 fn folders_of_arrays_conform() {
-    conformance::run(&Format {
-        open: crate::dataset::open,
-        name: "npy",
-        make: |root, count| {
-            for number in 0..count {
-                let path = format!("class{}/{number:03}.npy", number * 3 / count);
-                let elements = [7, 0, u8::try_from(number).unwrap(), 0];
-                make_files(root, &[&path], &npy_bytes("<u2", false, "(2,)", &elements));
-            }
-            root.to_owned()
-        },
-        has_names: true,
-        refuses_cuts: true,
-    });
+    for open in EVERYWHERE {
+        conformance::run(&Format {
+            open,
+            name: "npy",
+            make: |root, count| {
+                for number in 0..count {
+                    let path = format!("class{}/{number:03}.npy", number * 3 / count);
+                    let elements = [7, 0, u8::try_from(number).unwrap(), 0];
+                    make_files(root, &[&path], &npy_bytes("<u2", false, "(2,)", &elements));
+                }
+                root.to_owned()
+            },
+            has_names: true,
+            refuses_cuts: true,
+        });
+    }
 }
 
 #[test]
 fn array_files_conform() {
     for descr in ["<u2", ">u2"] {
-        conformance::run(&Format {
-            open: crate::dataset::open,
-            name: "npy",
-            make: if descr == "<u2" {
-                |root, count| all(root, "<u2", count)
-            } else {
-                |root, count| all(root, ">u2", count)
-            },
-            has_names: false,
-            refuses_cuts: true,
-        });
+        for open in EVERYWHERE {
+            conformance::run(&Format {
+                open,
+                name: "npy",
+                make: if descr == "<u2" {
+                    |root, count| all(root, "<u2", count)
+                } else {
+                    |root, count| all(root, ">u2", count)
+                },
+                has_names: false,
+                refuses_cuts: true,
+            });
+        }
     }
 }
 

@@ -9,27 +9,30 @@ use zip::CompressionMethod::{Deflated, Stored};
 use forebay_config::DatasetConfig;
 
 use crate::dataset::conformance::{self, Format};
-use crate::dataset::testing::{config_for, make_files, npy_bytes, npz_bytes};
+use crate::dataset::testing::{EVERYWHERE, config_for, make_files, npy_bytes, npz_bytes};
 use crate::dataset::{DatasetError, FieldKind, FieldValue, OpenOptions, open};
 
 #[test]
 fn folders_of_archives_conform() {
-    conformance::run(&Format {
-        open: crate::dataset::open,
-        name: "npz",
-        make: |root, count| {
-            for number in 0..count {
-                let flags = [u8::try_from(number).unwrap(), 1, 0, 1];
-                let flags = npy_bytes("|u1", true, "(2, 2)", &flags);
-                let method = if number % 2 == 0 { Deflated } else { Stored };
-                let bytes = npz_bytes(&[("points.npy", &points()), ("flags.npy", &flags)], method);
-                make_files(root, &[&format!("{number:03}.npz")], &bytes);
-            }
-            root.to_owned()
-        },
-        has_names: true,
-        refuses_cuts: true,
-    });
+    for open in EVERYWHERE {
+        conformance::run(&Format {
+            open,
+            name: "npz",
+            make: |root, count| {
+                for number in 0..count {
+                    let flags = [u8::try_from(number).unwrap(), 1, 0, 1];
+                    let flags = npy_bytes("|u1", true, "(2, 2)", &flags);
+                    let method = if number % 2 == 0 { Deflated } else { Stored };
+                    let bytes =
+                        npz_bytes(&[("points.npy", &points()), ("flags.npy", &flags)], method);
+                    make_files(root, &[&format!("{number:03}.npz")], &bytes);
+                }
+                root.to_owned()
+            },
+            has_names: true,
+            refuses_cuts: true,
+        });
+    }
 }
 
 struct Fixture {

@@ -111,4 +111,8 @@ impl Directories for LocalFiles {
             .map(|status| stamp_of(&status))
             .map_err(|errno| self.listing_failure(directory, "asking the status of", errno))
     }
+
+    fn root_is_file(&self) -> bool {
+        self.root_is_file
+    }
 }

@@ -1,0 +1,398 @@
+//! Objects behind a URL: S3 and what speaks it, Google Cloud Storage, files behind a web server.
+//!
+//! The crate `object_store` signs and asks; `client` is the HTTP below it, `lines` its threads and connections. Nothing is
+//! retried here but a page of a listing: `failure` says what may pass.
+//!
+//! Reading is by call. Where the dataset's index knows an object's size and tag, opening asks nobody, and reading is one
+//! request whose answer must fit both; else opening sends the request, whose answer tells the length, and reading takes the
+//! body. A body goes from the connection's buffer to the caller's. Folders are listed a page at a time and have no stamps:
+//! an index that was saved is taken as it is.
+
+mod address;
+mod client;
+mod failure;
+mod keys;
+mod lines;
+mod listing;
+mod page;
+mod profile;
+mod stores;
+#[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
+pub mod testing;
+mod trace;
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
+use object_store::path::Path as Key;
+use object_store::{Error, GetOptions, GetRange};
+
+use forebay_config::Section;
+
+use self::address::Address;
+use self::failure::Failed;
+pub(super) use self::keys::RemoteKeys;
+use self::lines::{Line, Lines};
+use self::stores::{Store, Stores};
+use super::error::{RetryClass, StorageError};
+use super::{FileStatus, Handle, ObjectIdentity, Opened, Storage};
+use crate::location::{ByteRange, FileId, FileTable, Location, ObjectStamp};
+
+/// Beyond this a range is not asked for: no object is so large.
+const MAX_OBJECT_BYTES: u64 = 1 << 60;
+
+/// The objects below one URL.
+#[derive(Debug)]
+pub(super) struct RemoteObjects {
+    /// The folder.
+    root: Address,
+    /// `dataset.path`.
+    url: PathBuf,
+    root_is_file: bool,
+    lines: Lines,
+    /// Whether a request has succeeded before: then credentials that fail may come back.
+    has_worked: AtomicBool,
+}
+
+/// See [`remote_files`](super::remote_files).
+pub(super) fn needed_files() -> Vec<PathBuf> {
+    const VARIABLES: [&str; 3] = [
+        "AWS_WEB_IDENTITY_TOKEN_FILE",
+        "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+        "GOOGLE_APPLICATION_CREDENTIALS",
+    ];
+    let named = VARIABLES.iter().filter_map(std::env::var_os).filter(|path| !path.is_empty());
+    let resolver = PathBuf::from("/run/systemd/resolve");
+    // Their folders: a file that is renewed is another one.
+    let files = profile::files().into_iter().chain(named.map(PathBuf::from));
+    let folders = files.filter_map(|file| Some(file.parent()?.to_owned()));
+    folders.chain([resolver]).filter(|path| path.is_absolute()).collect()
+}
+
+type Body = BoxStream<'static, object_store::Result<Bytes>>;
+
+/// What [`Handle::Other`] holds here.
+enum Found {
+    /// The index says all that reading needs.
+    Indexed(Location),
+    /// The answer has begun, on this line.
+    Answered(FileId, Line, Body),
+    /// There is nothing to read.
+    Nothing,
+}
+
+/// A call that failed.
+struct Refused {
+    error: StorageError,
+    /// The object's length, where a range beyond it was asked for.
+    total_bytes: Option<u64>,
+}
+
+/// An answer to a request for an object.
+struct Answer {
+    body: Body,
+    range: Range<u64>,
+    stamp: ObjectStamp,
+}
+
+impl RemoteObjects {
+    /// Opens a URL. One whose last part has a dot may be an object: the server is asked.
+    ///
+    /// # Errors
+    /// Keys or credentials that cannot be used, or a server that does not answer.
+    pub(super) fn open(url: &Path, section: &Section) -> Result<Self, StorageError> {
+        let refuse = |what: String| {
+            let identity = "";
+            Failed { action: "opening", path: url.to_owned(), identity, has_worked: false }
+                .local(what)
+        };
+        let keys = RemoteKeys::of(section).map_err(|error| refuse(error.to_string()))?;
+        let root = url.to_str().and_then(Address::parse).ok_or_else(|| {
+            refuse("the URL names no bucket, or has a part that is empty, `.` or `..`".to_owned())
+        })?;
+        let stores = Stores::new(&root, &keys).map_err(refuse)?;
+        let mut objects = Self {
+            root,
+            url: url.to_owned(),
+            root_is_file: false,
+            lines: Lines::new(stores),
+            has_worked: AtomicBool::new(false),
+        };
+        if objects.root.name().contains('.') {
+            match objects.head("") {
+                Ok(_) => {
+                    objects.root = objects.root.parent();
+                    objects.root_is_file = true;
+                }
+                // No object, or one that may not be asked for: its folder is listed, which says what is wrong.
+                Err(error) if error.class() != RetryClass::Outage => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(objects)
+    }
+
+    fn path(&self, relative: &str) -> PathBuf {
+        self.root.full(relative).into()
+    }
+
+    fn failed(&self, action: &'static str, relative: &str) -> Failed<'_> {
+        Failed {
+            action,
+            path: self.path(relative),
+            identity: self.lines.identity(),
+            // Relaxed: a hint for messages.
+            has_worked: self.has_worked.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Makes one call on a line, and gives the line too. `limit_bytes`: of the answer.
+    fn call<T>(
+        &self,
+        action: &'static str,
+        relative: &str,
+        limit_bytes: u64,
+        call: impl AsyncFnOnce(&Store, &Key) -> Result<T, Error>,
+    ) -> Result<(T, Line), Refused> {
+        let local = |what: String| Refused {
+            error: self.failed(action, relative).local(what),
+            total_bytes: None,
+        };
+        let key = Key::parse(self.root.key(relative)).map_err(|error| local(error.to_string()))?;
+        let line = self.lines.take().map_err(local)?;
+        let (result, trace) = line.run(limit_bytes, async |store: &Store| call(store, &key).await);
+        match result {
+            Ok(result) => {
+                self.has_worked.store(true, Ordering::Relaxed);
+                Ok((result, line))
+            }
+            Err(error) => {
+                self.lines.give_back(line);
+                let total_bytes = trace.total_bytes.filter(|_| trace.status == Some(416));
+                Err(Refused {
+                    error: self.failed(action, relative).error(&error, &trace),
+                    total_bytes,
+                })
+            }
+        }
+    }
+
+    /// Size and tag of an object.
+    fn head(&self, relative: &str) -> Result<FileStatus, StorageError> {
+        let options = GetOptions { head: true, ..GetOptions::default() };
+        let head = async |store: &Store, key: &Key| {
+            store.objects.get_opts(key, options).await.map(|result| result.meta)
+        };
+        let (meta, line) =
+            self.call("asking the size of", relative, 0, head).map_err(|refused| refused.error)?;
+        self.lines.give_back(line);
+        let identity =
+            meta.e_tag.unwrap_or_else(|| format!("{} {}", meta.size, meta.last_modified));
+        Ok(FileStatus { bytes: meta.size, identity: ObjectIdentity::Tag(identity) })
+    }
+
+    /// Asks for a part of an object.
+    fn ask(&self, relative: &str, range: ByteRange) -> Result<(Answer, Line), StorageError> {
+        let end = range.length.map(|length| range.offset.saturating_add(length));
+        let wanted = match end {
+            None if range.offset == 0 => None,
+            None => Some(GetRange::Offset(range.offset)),
+            Some(end) => Some(GetRange::Bounded(range.offset..end)),
+        };
+        let options = GetOptions { range: wanted, ..GetOptions::default() };
+        let get = async |store: &Store, key: &Key| store.objects.get_opts(key, options).await;
+        let (result, line) = self.call("reading", relative, u64::MAX, get).map_err(|refused| {
+            match refused.total_bytes {
+                Some(length_bytes) => self.out_of_range(relative, range, length_bytes),
+                None => refused.error,
+            }
+        })?;
+        let stamp = ObjectStamp::new(result.meta.size, result.meta.e_tag.as_deref());
+        let range = result.range.clone();
+        Ok((Answer { body: result.into_stream(), range, stamp }, line))
+    }
+
+    fn out_of_range(&self, relative: &str, range: ByteRange, length_bytes: u64) -> StorageError {
+        let end = range.length.map_or(range.offset, |length| range.offset.saturating_add(length));
+        StorageError::OutOfRange {
+            path: self.path(relative),
+            length_bytes,
+            offset: range.offset,
+            end,
+        }
+    }
+
+    /// Opens a location of an object that no index knows: the answer to its request tells its length.
+    fn open_unknown(&self, relative: &str, location: Location) -> Result<Opened, StorageError> {
+        let range = location.range;
+        let end = range.length.map(|length| range.offset.saturating_add(length));
+        if end.is_some_and(|end| end == range.offset || end > MAX_OBJECT_BYTES) {
+            // No range can be asked for.
+            let length_bytes = self.head(relative)?.bytes;
+            if end.is_some_and(|end| end > length_bytes) {
+                return Err(self.out_of_range(relative, range, length_bytes));
+            }
+            return Ok(Opened::new(0, Handle::Other(Box::new(Found::Nothing))));
+        }
+        let (answer, line) = match self.ask(relative, range) {
+            Err(StorageError::OutOfRange { length_bytes, .. })
+                if range.length.is_none() && length_bytes == range.offset =>
+            {
+                return Ok(Opened::new(0, Handle::Other(Box::new(Found::Nothing))));
+            }
+            answered => answered?,
+        };
+        if end.is_some_and(|end| end > answer.stamp.bytes) {
+            return Err(self.out_of_range(relative, range, answer.stamp.bytes));
+        }
+        let found = Found::Answered(location.file, line, answer.body);
+        Ok(Opened::new(answer.range.end - answer.range.start, Handle::Other(Box::new(found))))
+    }
+
+    /// Reads what the index knows, from an object that is still as the index has it.
+    fn read_indexed(
+        &self,
+        relative: &str,
+        location: Location,
+        length_bytes: u64,
+        stamp: ObjectStamp,
+        buffer: &mut Vec<u8>,
+    ) -> Result<(), StorageError> {
+        if location.range.length == Some(0) {
+            return Ok(());
+        }
+        let (answer, line) = match self.ask(relative, location.range) {
+            Err(StorageError::OutOfRange { length_bytes, .. }) => {
+                let now = ObjectStamp::new(length_bytes, None);
+                return Err(self.replaced(relative, stamp, now));
+            }
+            answered => answered?,
+        };
+        if !stamp.agrees(answer.stamp) {
+            return Err(self.replaced(relative, stamp, answer.stamp));
+        }
+        let found = answer.range.end - answer.range.start;
+        if found != length_bytes {
+            let what = format!("{found} bytes where {length_bytes} were asked for");
+            return Err(self.failed("reading", relative).answer(&what, RetryClass::File));
+        }
+        self.take_body(relative, line, answer.body, length_bytes, buffer)
+    }
+
+    /// The error of an object that is not the indexed one. Where the tag is the same, the answer is at fault.
+    fn replaced(&self, relative: &str, indexed: ObjectStamp, now: ObjectStamp) -> StorageError {
+        if indexed.has_tag_of(now) {
+            let what = format!(
+                "it says that the object has {} bytes, and its tag is that of {} bytes",
+                now.bytes, indexed.bytes
+            );
+            return self.failed("reading", relative).answer(&what, RetryClass::File);
+        }
+        let what = match indexed.bytes == now.bytes {
+            true => format!("its {} bytes have another tag (ETag) now", now.bytes),
+            false => format!("it had {} bytes and has {}", indexed.bytes, now.bytes),
+        };
+        StorageError::Replaced { path: self.path(relative), what }
+    }
+
+    /// Appends a body of so many bytes.
+    fn take_body(
+        &self,
+        relative: &str,
+        line: Line,
+        mut body: Body,
+        length_bytes: u64,
+        buffer: &mut Vec<u8>,
+    ) -> Result<(), StorageError> {
+        let failed = || self.failed("reading", relative);
+        let wanted = usize::try_from(length_bytes).unwrap_or(usize::MAX);
+        if buffer.try_reserve_exact(wanted).is_err() {
+            let path = self.path(relative);
+            return Err(StorageError::from_errno(path, "reading", rustix::io::Errno::NOMEM));
+        }
+        let end = buffer.len() + wanted;
+        let (taken, trace) = line.run(u64::MAX, async |_: &Store| {
+            while let Some(chunk) = body.next().await {
+                let chunk = chunk.map_err(|_| Some(()))?;
+                if chunk.len() > end - buffer.len() {
+                    return Err(None);
+                }
+                buffer.extend_from_slice(&chunk);
+            }
+            Ok(())
+        });
+        drop(body);
+        let missing = end - buffer.len();
+        match taken {
+            Ok(()) if missing == 0 => {
+                self.lines.give_back(line);
+                Ok(())
+            }
+            Ok(()) => {
+                let what = format!("its body ends {missing} bytes early");
+                Err(failed().answer(&what, RetryClass::Outage))
+            }
+            Err(None) => {
+                Err(failed().answer("its body is longer than it says", RetryClass::Outage))
+            }
+            // Its line goes with it: the connection is of no use.
+            Err(Some(())) => Err(failed().transport(&trace)),
+        }
+    }
+}
+
+impl Storage for RemoteObjects {
+    fn full_path(&self, relative: &[u8]) -> PathBuf {
+        self.path(&String::from_utf8_lossy(relative))
+    }
+
+    fn status(&self, files: &dyn FileTable, file: FileId) -> Result<FileStatus, StorageError> {
+        self.head(&String::from_utf8_lossy(&files.path(file)))
+    }
+
+    fn open(&self, files: &dyn FileTable, location: Location) -> Result<Opened, StorageError> {
+        let range = location.range;
+        let Some(stamp) = files.stamp(location.file) else {
+            let path = files.path(location.file);
+            return self.open_unknown(&String::from_utf8_lossy(&path), location);
+        };
+        let end = match range.length {
+            Some(length) => range.offset.saturating_add(length),
+            None => stamp.bytes.max(range.offset),
+        };
+        if end > stamp.bytes {
+            let path = files.path(location.file);
+            return Err(self.out_of_range(&String::from_utf8_lossy(&path), range, stamp.bytes));
+        }
+        let found = Found::Indexed(location);
+        Ok(Opened::new(end - range.offset, Handle::Other(Box::new(found))))
+    }
+
+    fn read_opened(
+        &self,
+        files: &dyn FileTable,
+        opened: Opened,
+        buffer: &mut Vec<u8>,
+    ) -> Result<(), StorageError> {
+        let length_bytes = opened.length_bytes();
+        let name = |file| String::from_utf8_lossy(&files.path(file)).into_owned();
+        match *opened.into_other::<Found>() {
+            Found::Nothing => Ok(()),
+            Found::Answered(file, line, body) => {
+                self.take_body(&name(file), line, body, length_bytes, buffer)
+            }
+            Found::Indexed(location) => {
+                let stamp = files.stamp(location.file).unwrap_or_default();
+                self.read_indexed(&name(location.file), location, length_bytes, stamp, buffer)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,309 @@
+//! HTTP as this storage speaks it: no redirects, no metadata services, bounded headers and bodies, and a note of what each
+//! request met.
+//!
+//! A client for data refuses hosts that [`is_metadata`] knows, by number and by name. A client for credentials may ask
+//! them: its addresses come from the environment, never from a dataset's path. It keeps no connection, since several
+//! threads' runtimes use it.
+
+use std::error::Error;
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::header::{CONTENT_RANGE, LOCATION, RETRY_AFTER};
+use http::{HeaderMap, StatusCode};
+use http_body_util::{BodyExt, Limited};
+use object_store::ClientOptions;
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse,
+    HttpResponseBody, HttpService,
+};
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+
+use super::address::is_metadata;
+use super::trace::Trace;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
+/// Fields of a response's header; the client reads at most 400 KiB of them.
+const MAX_HEADERS: usize = 100;
+/// An answer that tells of an error, or gives credentials.
+const MAX_SMALL_BODY_BYTES: usize = 1 << 20;
+/// Of an error's text, for a message.
+const MAX_MESSAGE_CHARS: usize = 160;
+
+/// What all clients of a storage have in common.
+#[derive(Debug, Clone)]
+pub(super) struct ClientTerms {
+    /// A server that sends nothing for so long has failed.
+    pub(super) stall: Duration,
+    /// Of each request for data.
+    pub(super) headers: HeaderMap,
+    /// Whether the server is on this machine: then no proxy stands between.
+    pub(super) is_loopback: bool,
+    /// With those who sign the servers' certificates.
+    pub(super) tls: rustls::ClientConfig,
+}
+
+/// Makes clients for data, or for credentials.
+#[derive(Debug, Clone)]
+pub(super) struct Connector {
+    pub(super) terms: Arc<ClientTerms>,
+    pub(super) for_credentials: bool,
+}
+
+impl Connector {
+    /// A client.
+    ///
+    /// # Errors
+    /// It cannot be built, in words.
+    pub(super) fn client(&self) -> Result<HttpClient, String> {
+        let mut builder = reqwest::Client::builder()
+            .tls_backend_preconfigured(self.terms.tls.clone())
+            .redirect(reqwest::redirect::Policy::none())
+            .connect_timeout(CONNECT_TIMEOUT)
+            .read_timeout(self.terms.stall)
+            .pool_idle_timeout(IDLE_TIMEOUT)
+            .http1_max_headers(MAX_HEADERS)
+            .http1_only()
+            .user_agent(concat!("forebay/", env!("CARGO_PKG_VERSION")));
+        if self.terms.is_loopback {
+            builder = builder.no_proxy();
+        }
+        builder = match self.for_credentials {
+            true => builder.pool_max_idle_per_host(0),
+            false => builder.dns_resolver(Guarded).default_headers(self.terms.headers.clone()),
+        };
+        let client = builder.build().map_err(|error| chain(&error.without_url()))?;
+        let for_credentials = self.for_credentials;
+        let stall = self.terms.stall;
+        Ok(HttpClient::new(Service { client, for_credentials, stall }))
+    }
+}
+
+impl HttpConnector for Connector {
+    fn connect(&self, _options: &ClientOptions) -> object_store::Result<HttpClient> {
+        let fail = |source: String| object_store::Error::Generic {
+            store: "HTTP client",
+            source: source.into(),
+        };
+        self.client().map_err(fail)
+    }
+}
+
+/// TLS with servers whose certificates are signed as the system says (or `SSL_CERT_FILE` and `SSL_CERT_DIR`), or
+/// `AWS_CA_BUNDLE`; with no server where none is needed.
+///
+/// # Errors
+/// There are no certificates, or the named file cannot be used.
+pub(super) fn tls(is_needed: bool) -> Result<rustls::ClientConfig, String> {
+    static SYSTEM: OnceLock<Vec<CertificateDer<'static>>> = OnceLock::new();
+    let mut roots = rustls::RootCertStore::empty();
+    if is_needed {
+        let system = SYSTEM.get_or_init(|| rustls_native_certs::load_native_certs().certs);
+        roots.add_parsable_certificates(system.iter().cloned());
+    }
+    if let Some(path) =
+        std::env::var_os("AWS_CA_BUNDLE").filter(|path| is_needed && !path.is_empty())
+    {
+        let shown = path.to_string_lossy().into_owned();
+        let unusable = |error: &dyn std::fmt::Display| format!("AWS_CA_BUNDLE {shown}: {error}");
+        let found = CertificateDer::pem_file_iter(&path).map_err(|error| unusable(&error))?;
+        for certificate in found {
+            roots
+                .add(certificate.map_err(|error| unusable(&error))?)
+                .map_err(|error| unusable(&error))?;
+        }
+    }
+    if is_needed && roots.is_empty() {
+        return Err("this machine trusts no certificates: install the package ca-certificates, or name a file of them \
+                    in SSL_CERT_FILE"
+            .to_owned());
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?;
+    Ok(config.with_root_certificates(roots).with_no_client_auth())
+}
+
+/// Resolves names as the system does, but not to a metadata service.
+#[derive(Debug)]
+struct Guarded;
+
+impl Resolve for Guarded {
+    fn resolve(&self, name: Name) -> Resolving {
+        Box::pin(async move {
+            let host = name.as_str().to_owned();
+            let found: Vec<SocketAddr> =
+                tokio::net::lookup_host((host.as_str(), 0)).await?.collect();
+            if found.iter().any(|address| is_metadata(address.ip())) {
+                return Err(format!(
+                    "{host} leads to an address of this machine's cloud for credentials"
+                )
+                .into());
+            }
+            Ok(Box::new(found.into_iter()) as Addrs)
+        })
+    }
+}
+
+#[derive(Debug)]
+struct Service {
+    client: reqwest::Client,
+    for_credentials: bool,
+    stall: Duration,
+}
+
+impl Service {
+    async fn send(&self, request: HttpRequest) -> Result<http::Response<reqwest::Body>, HttpError> {
+        let (parts, body) = request.into_parts();
+        let url = parts.uri.to_string().parse::<reqwest::Url>();
+        let mut url = url.map_err(|error| HttpError::new(HttpErrorKind::Request, error))?;
+        // Both are a space; some servers take the first for itself where they check a signature.
+        let query = url.query().map(|query| query.replace('+', "%20"));
+        url.set_query(query.as_deref());
+        let mut sent = reqwest::Request::new(parts.method, url);
+        *sent.headers_mut() = parts.headers;
+        *sent.body_mut() = body.as_bytes().map(|bytes| bytes.clone().into());
+        // The time-out of the client begins anew with each byte that the server sends.
+        let deadline = CONNECT_TIMEOUT + 2 * self.stall;
+        match tokio::time::timeout(deadline, self.client.execute(sent)).await {
+            Ok(response) => response.map(Into::into).map_err(failure),
+            Err(_) => {
+                let what = format!("no answer within {} s", deadline.as_secs_f32());
+                Trace::update(|trace| trace.transport = Some(what.clone()));
+                Err(HttpError::new(HttpErrorKind::Timeout, std::io::Error::other(what)))
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl HttpService for Service {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let host = request.uri().host().unwrap_or_default().to_owned();
+        let limit_bytes = Trace::update(|trace| {
+            let limit_bytes = trace.limit_bytes;
+            *trace = Trace {
+                limit_bytes,
+                host,
+                is_credentials: self.for_credentials,
+                ..Trace::default()
+            };
+            limit_bytes
+        });
+        let again = request.clone();
+        let response = match self.send(request).await {
+            // The server may have closed the kept connection at this very moment.
+            Err(error)
+                if matches!(error.kind(), HttpErrorKind::Request | HttpErrorKind::Interrupted) =>
+            {
+                self.send(again).await?
+            }
+            response => response?,
+        };
+        let (parts, body) = response.into_parts();
+        Trace::update(|trace| note(trace, parts.status, &parts.headers));
+        if !parts.status.is_success() {
+            let body = Limited::new(body, MAX_SMALL_BODY_BYTES).collect().await;
+            let body = body.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+            Trace::update(|trace| note_error(trace, &body));
+            // The crate takes an error's text as it is, which may hold anything.
+            return Ok(HttpResponse::from_parts(parts, Bytes::new().into()));
+        }
+        let limit = match (self.for_credentials, limit_bytes) {
+            (false, Some(limit)) => usize::try_from(limit).unwrap_or(usize::MAX),
+            _ => MAX_SMALL_BODY_BYTES,
+        };
+        let body =
+            Limited::new(body, limit).map_err(|error| match error.downcast::<reqwest::Error>() {
+                Ok(error) => failure(*error),
+                Err(error) => {
+                    Trace::update(|trace| {
+                        trace.transport = Some("the answer is longer than its limit".to_owned())
+                    });
+                    HttpError::new_boxed(HttpErrorKind::Decode, error)
+                }
+            });
+        Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(body)))
+    }
+}
+
+/// Notes what became of the connection.
+fn failure(error: reqwest::Error) -> HttpError {
+    let error = error.without_url();
+    let mut kind = match (error.is_timeout(), error.is_connect()) {
+        (true, _) => HttpErrorKind::Timeout,
+        (_, true) => HttpErrorKind::Connect,
+        _ => HttpErrorKind::Unknown,
+    };
+    let what = chain(&error);
+    if kind == HttpErrorKind::Unknown {
+        let is_broken = ["connection closed", "reset", "broken pipe", "incomplete", "SendRequest"]
+            .iter()
+            .any(|sign| what.contains(sign));
+        if is_broken {
+            kind = HttpErrorKind::Interrupted;
+        }
+    }
+    Trace::update(|trace| trace.transport = Some(what));
+    HttpError::new(kind, error)
+}
+
+/// An error with its causes, each said once.
+pub(super) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let said = cause.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        source = cause.source();
+    }
+    shown(&text)
+}
+
+/// A text of a server's, for one line of a message: without what stands behind a question mark, which may be a signature.
+pub(super) fn shown(text: &str) -> String {
+    let words = text.split_whitespace().map(|word| match word.split_once('?') {
+        Some((before, query)) if query.contains('=') => format!("{before}?…"),
+        _ => word.to_owned(),
+    });
+    let line = words.collect::<Vec<_>>().join(" ");
+    line.chars().filter(|char| !char.is_control()).take(MAX_MESSAGE_CHARS).collect()
+}
+
+fn note(trace: &mut Trace, status: StatusCode, headers: &HeaderMap) {
+    let text = |name: &str| headers.get(name)?.to_str().ok().map(shown);
+    trace.status = Some(status.as_u16());
+    trace.request_id =
+        ["x-amz-request-id", "x-ms-request-id", "x-guploader-uploadid", "x-request-id"]
+            .into_iter()
+            .find_map(text);
+    trace.region = text("x-amz-bucket-region");
+    trace.retry_after = text(RETRY_AFTER.as_str())
+        .and_then(|seconds| seconds.parse().ok())
+        .map(Duration::from_secs);
+    trace.total_bytes =
+        text(CONTENT_RANGE.as_str()).and_then(|range| range.strip_prefix("bytes */")?.parse().ok());
+    trace.redirect = headers
+        .get(LOCATION)
+        .and_then(|location| url::Url::parse(location.to_str().ok()?).ok())
+        .and_then(|url| url.host_str().map(str::to_owned));
+}
+
+fn note_error(trace: &mut Trace, body: &Bytes) {
+    let text = String::from_utf8_lossy(body);
+    let element = |name: &str| {
+        let (_, rest) = text.split_once(&format!("<{name}>"))?;
+        rest.split_once("</").map(|(value, _)| shown(value)).filter(|value| !value.is_empty())
+    };
+    trace.code = element("Code");
+    trace.message = element("Message");
+}

@@ -1,0 +1,82 @@
+//! The keys of `[storage]`, and the headers of a web server's requests.
+
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use forebay_config::{
+    ConfigError, Keys, Located, Section, SourceLocation, TimeSpan, Value, expand_header,
+};
+
+forebay_config::keys! {
+    /// Where a URL's data is asked for, and as whom.
+    pub struct RemoteKeys = "storage" {
+        /// the server, such as `"https://minio.lab:9000"`; with the bucket in the path unless `virtual_hosted`
+        pub endpoint: String, "", absent("`AWS_ENDPOINT_URL`, else the provider's");
+        /// of S3
+        pub region: String, "", absent("`AWS_REGION`, the profile's, else `us-east-1`");
+        /// a section of `~/.aws/credentials` and `~/.aws/config`: keys, region, `endpoint_url`
+        pub profile: String, "", absent("`AWS_PROFILE`, else `default` where no keys are set");
+        /// ask without credentials, as public buckets allow
+        pub anonymous: bool, "", default(false);
+        /// headers of each request to a web server; each value names a variable, as in `"Bearer ${TOKEN}"`, and is neither
+        /// printed nor saved
+        pub headers: Headers, "", default(Vec::new(), "none");
+        /// a server that sends nothing for so long has failed, and is asked again
+        pub stall: TimeSpan, "", default(Duration::from_secs(5));
+        /// plain `http://` also to other machines
+        pub allow_http: bool, "", default(false);
+        /// the endpoint's host names the bucket
+        pub virtual_hosted: bool, "", default(false);
+    }
+}
+
+forebay_config::kinds! {
+    /// Names and values of headers, as they are written.
+    [pub] Headers as Vec<(String, String)>: "a table of strings that each name a variable, such as { Authorization = \"Bearer ${TOKEN}\" }", type "a table of strings";
+    read(value) {
+        let Value::Table(entries) = value else { return None };
+        let header = |(name, located): &(String, Located)| {
+            let text = located.value.as_text().filter(|text| text.contains("${"))?;
+            HeaderName::try_from(name.as_str()).ok()?;
+            Some((name.clone(), text.to_owned()))
+        };
+        entries.iter().map(header).collect()
+    }
+    write(out) {
+        let entry = |(name, text): &(String, String)| (name.clone(), Value::String(text.clone()).into());
+        Value::Table(out.iter().map(entry).collect())
+    }
+    // A value may be a secret: it is not repeated.
+    refusal(_) { Some(" must be a table of strings that each name a variable, such as { Authorization = \"Bearer ${TOKEN}\" }: what stands in a configuration is printed and saved".to_owned()) }
+    schema { "type": "object", "additionalProperties": { "type": "string", "pattern": "\\$\\{" } }
+}
+
+impl RemoteKeys {
+    /// Those of a configuration.
+    ///
+    /// # Errors
+    /// Another key, or a value of another kind.
+    pub(super) fn of(section: &Section) -> Result<Self, ConfigError> {
+        Self::read(&mut section.clone())
+    }
+
+    /// The headers with their variables filled in.
+    ///
+    /// # Errors
+    /// A variable that is not set, or a value that no header can have; values are not repeated.
+    pub(super) fn header_map(&self) -> Result<HeaderMap, String> {
+        let mut map = HeaderMap::new();
+        for (name, text) in &self.headers {
+            let path = format!("storage.headers.{name}");
+            let location = SourceLocation::default();
+            let text = expand_header(text, &path, &location).map_err(|error| error.message)?;
+            let mut value = HeaderValue::try_from(text)
+                .map_err(|_| format!("`{path}` holds characters that no header can have"))?;
+            value.set_sensitive(true);
+            let name = HeaderName::try_from(name.as_str()).map_err(|error| error.to_string())?;
+            map.append(name, value);
+        }
+        Ok(map)
+    }
+}

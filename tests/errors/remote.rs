@@ -1,0 +1,265 @@
+//! Data behind a URL: the batches of the same folder on disk, states that go over from one to the other, and weather.
+//!
+//! The server is the one of `storage/remote/testing.rs`; tests/python has one that checks signatures.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use forebay_client::{Builder, Loader, Next};
+use forebay_source::storage::remote_testing::{Fault, Server};
+use forebay_synth::ArrayContainer;
+use forebay_tests::taken::{ids, sorted, take, take_epoch, until_error};
+use forebay_tests::{Taken, TestDir, data, program, test_dir, wait_until};
+
+const SAMPLES: u64 = 96;
+const SECRET: &str = "a-secret-that-nobody-may-see";
+
+/// A folder of images on disk, and the same behind a URL.
+struct Twins {
+    dir: TestDir,
+    server: Server,
+    local: PathBuf,
+    remote: PathBuf,
+}
+
+impl Twins {
+    fn new(scheme: &str, keys: &str) -> Self {
+        let dir = TestDir::new();
+        data::images(&dir.path("images"), SAMPLES, 2);
+        let server = Server::of(&dir.path(""));
+        let keys = format!("order.epochs = 2\nring.slots = 3\n{keys}");
+        let text = data::image_config(&dir.path("images"), &keys);
+        let local = dir.config("local.toml", &text);
+        let url = server.url(scheme, "images");
+        let keys = format!("{keys}\n{}", storage_keys(&server, scheme));
+        let remote = dir.config("remote.toml", &data::image_config(Path::new(&url), &keys));
+        Self { dir, server, local, remote }
+    }
+
+    fn expected(&self) -> Vec<Taken> {
+        let mut loader = attach(&self.local);
+        [take_epoch(&mut loader), take_epoch(&mut loader)].concat()
+    }
+}
+
+/// The keys that lead a URL to the server.
+fn storage_keys(server: &Server, scheme: &str) -> String {
+    let endpoint = match scheme {
+        "http" => String::new(),
+        _ => format!("endpoint = \"http://127.0.0.1:{}\", ", server.port()),
+    };
+    format!("storage = {{ {endpoint}anonymous = true, stall = \"300ms\" }}")
+}
+
+fn loader(config: &Path) -> Builder {
+    test_dir::loader(config, 0, 1)
+}
+
+fn attach(config: &Path) -> Loader {
+    loader(config).attach().unwrap()
+}
+
+#[test]
+fn a_url_gives_the_batches_of_the_folder() {
+    for scheme in ["s3", "gs", "http"] {
+        let twins = Twins::new(scheme, "");
+        let mut loader = attach(&twins.remote);
+        let found = [take_epoch(&mut loader), take_epoch(&mut loader)].concat();
+        assert_eq!(found, twins.expected(), "{scheme}");
+        let once = sorted(ids(&found[..found.len() / 2]));
+        assert!(once.windows(2).all(|pair| pair[0] < pair[1]), "{scheme}: {once:?}");
+    }
+}
+
+#[test]
+fn arrays_behind_a_url_are_those_on_disk() {
+    let dir = TestDir::new();
+    data::stack(&dir.path("stack"), 40);
+    data::arrays(&dir.path("files"), ArrayContainer::NpyFiles, 40);
+    data::arrays(&dir.path("archives"), ArrayContainer::NpzFiles, 40);
+    let server = Server::of(&dir.path(""));
+    for (name, format) in [("stack/samples.npy", "npy"), ("files", "npy"), ("archives", "npz")] {
+        let config = |path: &str, keys: &str, file: &str| {
+            let text = format!(
+                "dataset.path = {path:?}\ndataset.format = {format:?}\nbatch.size = 4\norder.epochs = 1\n{keys}\n\
+                 stage = [{{ name = \"copy\", operations = [] }}]\n"
+            );
+            dir.config(file, &text)
+        };
+        let file = name.replace(['/', '.'], "-");
+        let local = config(dir.path(name).to_str().unwrap(), "", &format!("local-{file}.toml"));
+        let expected = take_epoch(&mut attach(&local));
+        assert_eq!(expected.len(), 10);
+        for scheme in ["s3", "http"] {
+            let keys = storage_keys(&server, scheme);
+            let remote = format!("{scheme}-{file}.toml");
+            let remote = config(&server.url(scheme, name), &keys, &remote);
+            assert_eq!(take_epoch(&mut attach(&remote)), expected, "{scheme} {name}");
+        }
+    }
+}
+
+#[test]
+fn a_state_goes_over_from_the_folder_to_the_bucket_and_back_and_nothing_is_listed_twice() {
+    let twins = Twins::new("s3", "");
+    let expected = twins.expected();
+    let listings = Arc::new(AtomicU64::new(0));
+    twins.server.set_weather({
+        let listings = Arc::clone(&listings);
+        move |request| {
+            listings.fetch_add(request.is_listing().into(), Ordering::SeqCst);
+            Fault::None
+        }
+    });
+    let mut state = None;
+    let mut found = Vec::new();
+    for (place, config) in
+        [&twins.local, &twins.remote, &twins.local, &twins.remote].into_iter().enumerate()
+    {
+        let mut builder = loader(config);
+        if let Some(state) = state.take() {
+            builder = builder.state(state, false);
+        }
+        let mut loader = builder.attach().unwrap();
+        found.extend(take(&mut loader, if place == 3 { expected.len() / 2 - 9 } else { 3 }));
+        state = Some(loader.state(0).unwrap());
+        if place == 1 {
+            assert!(listings.swap(0, Ordering::SeqCst) > 0, "the first start lists");
+        }
+    }
+    assert_eq!(found, expected[..found.len()]);
+    assert_eq!(found.len(), expected.len() / 2);
+    assert_eq!(listings.load(Ordering::SeqCst), 0, "the second start takes the index");
+    assert!(program::run(twins.dir.forebay(&["index"]).arg(&twins.remote)).status.success());
+    assert!(listings.load(Ordering::SeqCst) > 0, "`forebay index` lists anew");
+}
+
+#[test]
+fn in_any_weather_each_sample_comes_once_and_as_it_is() {
+    let twins = Twins::new("s3", "dataset.outage_timeout = \"60s\"");
+    twins.server.set_weather(|request| match request.number % 11 {
+        0 => Fault::Status(503, Some(0), "<Error><Code>SlowDown</Code></Error>".to_owned()),
+        2 => Fault::Close,
+        3 => Fault::Short(100),
+        5 if request.number % 3 == 0 => Fault::Stall(100),
+        6 => Fault::Delay(Duration::from_millis(20)),
+        7 => Fault::Longer(9),
+        8 => Fault::Status(500, None, String::new()),
+        9 if request.number % 3 == 0 => Fault::Silence,
+        _ => Fault::None,
+    });
+    let found = take_epoch(&mut attach(&twins.remote));
+    let expected = twins.expected();
+    assert_eq!(found, expected[..expected.len() / 2]);
+}
+
+#[test]
+fn a_server_that_goes_away_is_waited_for_and_named() {
+    let mut twins = Twins::new("s3", "dataset.outage_timeout = \"60s\"");
+    let expected = twins.expected();
+    let mut loader = attach(&twins.remote);
+    let mut found = take(&mut loader, 2);
+    twins.server.close();
+    let mut outage = serde_json::Value::Null;
+    wait_until("the outage is announced", || match loader.try_next().unwrap() {
+        Next::Batch(batch) => {
+            found.push(Taken::of(&batch));
+            false
+        }
+        Next::End => panic!("the epoch ended without an outage"),
+        Next::Waiting => {
+            let stats: serde_json::Value = serde_json::from_str(&loader.stats().unwrap()).unwrap();
+            outage = stats["streams"][0]["outage"].clone();
+            !outage.is_null()
+        }
+    });
+    let said = outage.to_string();
+    assert!(said.contains("s3://bucket/images/") && said.contains("refused"), "{said}");
+    twins.server.open();
+    found.extend(take_epoch(&mut loader));
+    assert_eq!(found, expected[..expected.len() / 2]);
+}
+
+#[test]
+fn what_cannot_pass_ends_the_run_by_name() {
+    let twins = Twins::new("s3", "dataset.outage_timeout = \"2s\"");
+    let begin = |fault: Fault| {
+        twins.server.set_weather(|_| Fault::None);
+        let mut loader = attach(&twins.remote);
+        take(&mut loader, 1);
+        twins.server.set_weather(move |_| fault.clone());
+        until_error(&mut loader).1.to_string()
+    };
+    let denied =
+        "<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>".to_owned();
+    for (fault, said) in [
+        (Fault::Status(403, None, denied), "403 AccessDenied \"Access Denied\""),
+        (Fault::OtherTag, "has changed since the dataset was indexed"),
+        (
+            Fault::Redirect("https://elsewhere/x".to_owned()),
+            "a redirect to elsewhere, which is not followed",
+        ),
+        (Fault::Status(500, None, String::new()), "500 Internal Server Error"),
+    ] {
+        let error = begin(fault);
+        assert!(error.contains("s3://bucket/images/") && error.contains(said), "{error}");
+    }
+}
+
+#[test]
+fn secrets_are_nowhere_to_be_seen() {
+    let twins = Twins::new("s3", "");
+    let text = std::fs::read_to_string(&twins.remote).unwrap().replace("anonymous = true, ", "");
+    std::fs::write(&twins.remote, text).unwrap();
+    let signed = Arc::new(AtomicU64::new(0));
+    twins.server.set_weather({
+        let signed = Arc::clone(&signed);
+        move |request| {
+            signed
+                .fetch_add(request.headers.contains_key("authorization").into(), Ordering::SeqCst);
+            match request.is_listing() {
+                true => Fault::None,
+                false => Fault::Status(403, None, String::new()),
+            }
+        }
+    });
+    let mut said = String::new();
+    for arguments in [&["check"][..], &["index"], &["bench", "--json"], &["doctor"]] {
+        let mut command = twins.dir.forebay(arguments);
+        command
+            .env("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
+            .env("AWS_SECRET_ACCESS_KEY", SECRET)
+            .env("AWS_SESSION_TOKEN", SECRET)
+            .env("FOREBAY_LOG", "trace")
+            .arg(&twins.remote);
+        let finished = program::run(&mut command);
+        said.push_str(&finished.stdout);
+        said.push_str(&finished.stderr);
+    }
+    assert!(signed.load(Ordering::SeqCst) > 0 && said.contains("AWS_ACCESS_KEY_ID"), "{said}");
+    assert!(!said.contains(SECRET), "{said}");
+    for entry in std::fs::read_dir(twins.dir.path("")).unwrap().flatten() {
+        let held = std::fs::read(entry.path()).unwrap_or_default();
+        assert!(!String::from_utf8_lossy(&held).contains(SECRET), "{:?}", entry.path());
+    }
+}
+
+#[test]
+fn a_url_with_a_secret_or_to_a_metadata_service_is_refused() {
+    let twins = Twins::new("s3", "");
+    for (url, said) in [
+        (format!("https://me:{SECRET}@host/x"), "a user or a password"),
+        (format!("https://host/x?token={SECRET}"), "a query"),
+        ("http://169.254.169.254/latest".to_owned(), "never holds data"),
+        ("http://10.0.0.1/x".to_owned(), "not encrypted"),
+        ("ftp://host/x".to_owned(), "s3://bucket/prefix"),
+    ] {
+        let config = twins.dir.config("refused.toml", &data::image_config(Path::new(&url), ""));
+        let finished = program::run(twins.dir.forebay(&["check"]).arg(&config));
+        let output = format!("{}{}", finished.stdout, finished.stderr);
+        assert!(!finished.status.success() && output.contains(said), "{output}");
+        assert!(!output.contains(SECRET), "{output}");
+    }
+}
