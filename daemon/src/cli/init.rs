@@ -135,7 +135,12 @@ fn look_once(path: &str) -> Result<Proposal, LookError> {
         move || {
             let progress = show_progress(path.clone());
             let patience = Some(&*patience);
-            let options = OpenOptions { progress: &progress, previous_index: None, patience, ..OpenOptions::default() };
+            let options = OpenOptions {
+                progress: &progress,
+                previous_index: None,
+                patience,
+                ..OpenOptions::default()
+            };
             let found = recognize(Path::new(&path), options).map_err(LookError::from);
             Ok(found.and_then(|format| {
                 let config = minimal(&path, format)?;

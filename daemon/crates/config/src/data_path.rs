@@ -102,7 +102,16 @@ mod tests {
         assert_eq!(read("file://localhost/data").unwrap(), Path::new("/data"));
         assert_eq!(DataPath::resolve("x".into(), Path::new("/base")), Path::new("/base/x"));
         assert!(!is_url(Path::new("/data/s3:/x")));
-        for wrong in ["ftp://x/y", "az://box/x", "s3://", "s3:///key", "file://host/x", "file:///%2", "~/x", ""] {
+        for wrong in [
+            "ftp://x/y",
+            "az://box/x",
+            "s3://",
+            "s3:///key",
+            "file://host/x",
+            "file:///%2",
+            "~/x",
+            "",
+        ] {
             assert_eq!(read(wrong), None, "{wrong}");
         }
     }

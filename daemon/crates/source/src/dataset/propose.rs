@@ -72,7 +72,7 @@ pub fn recognize(path: &Path, options: OpenOptions<'_>) -> Result<&'static str, 
             };
             match kind {
                 _ if is_hidden(name) => {}
-                EntryKind::File => census.count(name),
+                EntryKind::File | EntryKind::Object(_) => census.count(name),
                 EntryKind::LinkedDirectory(identity) if !linked.insert(identity) => {}
                 EntryKind::Directory | EntryKind::LinkedDirectory(_) => waiting.push_back(below()),
             }

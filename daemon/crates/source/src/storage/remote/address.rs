@@ -159,7 +159,9 @@ mod tests {
             (address.key("x/y"), address.full("")),
             ("x/y".to_owned(), "gs://bucket".to_owned())
         );
-        for wrong in ["/data", "az://b", "ftp://x", "s3://b/a//c", "s3://b/../c", "https://h/%2e%2e/x"] {
+        for wrong in
+            ["/data", "az://b", "ftp://x", "s3://b/a//c", "s3://b/../c", "https://h/%2e%2e/x"]
+        {
             assert_eq!(Address::parse(wrong), None, "{wrong}");
         }
     }

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
-
 /// A request, for those who decide on its weather.
 #[derive(Debug, Clone)]
 pub struct Request {
