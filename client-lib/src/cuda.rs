@@ -35,6 +35,7 @@
 
 mod device;
 mod device_loader;
+mod device_pool;
 mod driver;
 mod finisher;
 mod pin;
@@ -45,7 +46,7 @@ mod uploader;
 
 pub use cudarc;
 pub use device::Device;
-pub use device_loader::{DeviceBatch, DeviceLoader, DeviceOptions};
+pub use device_loader::{DeviceBatch, DeviceLoader, DeviceOptions, SMALL_FIELD_BYTES};
 pub use pin::PinPolicy;
 pub use regions::{Part, Region};
 pub use upload::{Upload, UploadStatistics, Uploaded};

@@ -137,7 +137,7 @@ def test_a_batch_is_held_by_what_was_made_of_it_and_by_nothing_else(config, play
             except forebay.HoldLimit as error:
                 said.append(str(error))
         batch = step()
-        kept = Taken(batch["index"], max_version=(1, 0))
+        kept = Taken(batch["array"], max_version=(1, 0))
         unused = batch["array"].__dlpack__()   # a capsule that nobody takes
         del batch
         step()                                  # the tensor and the capsule hold it
@@ -150,6 +150,20 @@ def test_a_batch_is_held_by_what_was_made_of_it_and_by_nothing_else(config, play
     )
     assert len(seen[0]) == 2 and "1 batches are held on the device" in seen[0][0]
     assert seen[1] == on_host(config())[1]["index"]
+
+
+def test_small_fields_hold_no_batch(config, play):
+    seen = play(
+        config(),
+        """
+        kept = []
+        for batch in loader(device_hold=2, ahead=2):
+            kept.append(batch["index"])
+        print(json.dumps([read(index) for index in kept]))
+        """,
+    )
+    expected = [batch["index"] for batch in on_host(config())]
+    assert seen == expected and len(seen) > 3
 
 
 def test_wrong_streams_devices_and_copies_are_refused_and_the_array_interface_names_a_stream(config, play):

@@ -16,6 +16,7 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use forebay_client::cuda::SMALL_FIELD_BYTES;
 use forebay_client::{Batch, DType, Extent, TensorSpec};
 use numpy::npyffi::{NPY_ARRAY_CARRAY, NPY_ORDER, PY_ARRAY_API, PyArray_Descr, npy_intp};
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray};
@@ -25,9 +26,6 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
 use crate::forked_arrays;
-
-/// A field of up to this size in a full batch is copied out of its slot.
-pub(crate) const SMALL_FIELD_BYTES: u64 = 64 << 10;
 
 /// Holds a batch's slot on behalf of the arrays of one field.
 #[pyclass(frozen, module = "forebay._forebay")]

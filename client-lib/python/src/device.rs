@@ -175,13 +175,15 @@ impl SharedSource {
     }
 }
 
-/// A batch's tensors as arrays that hold it.
+/// A batch's tensors as arrays that hold it, or, small ones, their own memory alone.
 fn to_arrays(py: Python<'_>, batch: DeviceBatch) -> PyResult<Bound<'_, PyDict>> {
     let missing = || PyValueError::new_err("a tensor that the batch does not have");
-    let batch = Arc::new(batch);
+    let (large, small) = batch.split();
+    let (large, small) = (Arc::new(large), Arc::new(small));
     let ragged_class = py.import("forebay._ragged")?.getattr("Ragged")?;
     let dict = PyDict::new(py);
-    for spec in batch.specs() {
+    for spec in large.specs() {
+        let batch = if large.bytes(&spec.name).is_some() { &large } else { &small };
         let bytes = batch.bytes(&spec.name).ok_or_else(missing)?;
         let at = DeviceBatch::address(&bytes);
         if matches!(spec.extent, Extent::Ragged { .. }) {
@@ -189,16 +191,16 @@ fn to_arrays(py: Python<'_>, batch: DeviceBatch) -> PyResult<Bound<'_, PyDict>> 
             let elements = bytes.len() as u64 / spec.dtype.size_bytes();
             // Offsets and lengths are far below 2^63, so u64 reads as i64.
             let column = |view| {
-                Array::new(&batch, DeviceBatch::address(view), DType::I64, vec![batch.rows()])
+                Array::new(batch, DeviceBatch::address(view), DType::I64, vec![batch.rows()])
             };
-            let values = Array::new(&batch, at, spec.dtype, vec![elements]);
+            let values = Array::new(batch, at, spec.dtype, vec![elements]);
             let parts = (values, column(&offsets), column(&lengths), spec.row_shape.clone());
             let ragged = ragged_class.call1(parts)?;
             dict.set_item(&spec.name, ragged)?;
         } else {
             let mut shape = vec![batch.rows()];
             shape.extend(&spec.row_shape);
-            dict.set_item(&spec.name, Array::new(&batch, at, spec.dtype, shape))?;
+            dict.set_item(&spec.name, Array::new(batch, at, spec.dtype, shape))?;
         }
     }
     Ok(dict)

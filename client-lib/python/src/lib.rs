@@ -26,7 +26,7 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    module.add("SMALL_FIELD_BYTES", arrays::SMALL_FIELD_BYTES)?;
+    module.add("SMALL_FIELD_BYTES", forebay_client::cuda::SMALL_FIELD_BYTES)?;
     module.add_class::<session::Session>()?;
     ranks::register(module)?;
     module.add_class::<session::Epoch>()?;

@@ -3,13 +3,16 @@
 //! Ownership of a destination: the pool while it is free, the upload from the offer to the hand-over, then the user's
 //! [`DeviceBatch`]. Its drop records an event on each stream that was passed to [`DeviceBatch::used_on`], and the pool
 //! offers the memory again at once: the side stream, not the host, waits for those events before it copies.
+//!
+//! A batch's small fields have memory of their own, so that [`DeviceBatch::split`] can part them from the others.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use cudarc::driver::{CudaSlice, CudaStream, CudaView, DeviceRepr};
+use cudarc::driver::{CudaStream, CudaView, DeviceRepr};
 use forebay_protocol::tensor::{DType, TensorSpec};
 
 use super::device::Device;
+use super::device_pool::{Block, Blocks, Place, Pool, address, lock};
 use super::driver::{Event, Gpu};
 use super::pin::PinPolicy;
 use super::regions::{Part, Region};
@@ -36,38 +39,8 @@ impl Default for DeviceOptions {
     }
 }
 
-/// The memory of one batch, with the events that must complete before it is written again or freed.
-#[derive(Debug)]
-struct Block {
-    memory: Option<CudaSlice<u8>>,
-    after: Vec<Arc<Event>>,
-    gpu: Arc<Gpu>,
-}
-
-impl Drop for Block {
-    fn drop(&mut self) {
-        let Some(memory) = self.memory.take() else { return };
-        let side = memory.stream().cu_stream() as usize;
-        // SAFETY: the memory holds its stream.
-        let is_ordered = self.after.iter().all(|used| unsafe { self.gpu.wait(side, used) }.is_ok());
-        if is_ordered {
-            // Stream-ordered, behind the waits.
-            let _ = self.gpu.with_context(|| drop(memory));
-        } else {
-            // The device has failed: memory that may still be in use is leaked.
-            std::mem::forget(memory);
-        }
-    }
-}
-
-/// The free blocks, and those offered to the upload.
-#[derive(Debug, Default)]
-struct Pool {
-    free: Vec<Block>,
-    offered: Vec<(u64, Block)>,
-    /// The number of blocks that the user holds.
-    held: usize,
-}
+/// A field of at most this size in a full batch is small: programs keep labels and ids for a whole epoch.
+pub const SMALL_FIELD_BYTES: u64 = 64 << 10;
 
 /// A session whose batches are in device memory. Created by [`Loader::to_device`].
 #[derive(Debug)]
@@ -76,14 +49,10 @@ pub struct DeviceLoader {
     upload: Upload,
     options: DeviceOptions,
     pool: Arc<Mutex<Pool>>,
-    /// The offsets of the regions in a block.
-    offsets: Arc<[usize]>,
-    block_bytes: usize,
+    places: Arc<[Place]>,
+    /// The size of each block; 0: there is none.
+    block_bytes: [usize; 2],
     next_token: u64,
-}
-
-fn lock(pool: &Mutex<Pool>) -> MutexGuard<'_, Pool> {
-    pool.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Loader {
@@ -121,16 +90,21 @@ impl DeviceLoader {
             )));
         }
         let upload = Upload::start(loader, device, options.pin)?;
-        let mut offsets = Vec::new();
-        let mut end = 0usize;
-        for region in upload.regions() {
-            offsets.push(end);
-            end = (end + region.bytes).next_multiple_of(256);
-        }
-        let pool = Arc::default();
-        let block_bytes = end.max(256);
-        let offsets = offsets.into();
-        Ok(Self { upload, options, pool, offsets, block_bytes, next_token: 0 })
+        let regions = upload.regions();
+        let is_small = |tensor| {
+            let own = regions.iter().filter(|region| region.tensor == tensor);
+            own.map(|region| region.bytes as u64).sum::<u64>() <= SMALL_FIELD_BYTES
+        };
+        let mut block_bytes = [0_usize; 2];
+        let places = regions.iter().map(|region| {
+            let block = usize::from(is_small(region.tensor));
+            let offset = block_bytes[block];
+            // Never empty, so that every region has an address.
+            block_bytes[block] = (offset + region.bytes.max(1)).next_multiple_of(256);
+            Place { block, offset }
+        });
+        let (places, pool) = (places.collect(), Arc::default());
+        Ok(Self { upload, options, pool, places, block_bytes, next_token: 0 })
     }
 
     /// The next batch; `None` at the epoch's end, and the call after that begins the next epoch. `stream` waits for the
@@ -170,16 +144,18 @@ impl DeviceLoader {
         let mut pool = lock(&self.pool);
         let index = pool.offered.iter().position(|(token, _)| *token == uploaded.token);
         let index = index.ok_or_else(|| Error::Protocol("a batch without a destination".into()))?;
-        let (_, mut block) = pool.offered.swap_remove(index);
+        let (_, mut blocks) = pool.offered.swap_remove(index);
         // The copy is ordered behind them on the side stream, and so is a later free of the memory.
-        block.after.clear();
+        blocks.iter_mut().flatten().for_each(|block| block.after.clear());
         pool.held += 1;
         Ok(Some(DeviceBatch {
-            block: Some(block),
+            blocks,
+            is_counted: true,
+            most_free: self.options.ahead + self.options.device_hold,
             pool: Arc::clone(&self.pool),
             gpu: Arc::clone(self.upload.gpu()),
             specs: Arc::clone(self.upload.specs()),
-            offsets: Arc::clone(&self.offsets),
+            places: Arc::clone(&self.places),
             regions: Arc::clone(self.upload.regions_shared()),
             uploaded,
             users: Mutex::default(),
@@ -203,28 +179,34 @@ impl DeviceLoader {
             return Err(Error::DeviceHoldLimit { held, hold });
         }
         while pool.offered.len() < self.options.ahead {
-            let block = match pool.free.pop() {
-                Some(block) => block,
-                None => self.allocate()?,
-            };
-            let start = block.memory.as_ref().map_or(0, address);
-            let addresses = self.offsets.iter().map(|offset| start + *offset as u64).collect();
-            // Kept in the block, too: it may be freed before a copy is queued.
-            let after = block.after.clone();
+            let mut blocks = [None, None];
+            for (place, block) in blocks.iter_mut().enumerate() {
+                if self.block_bytes[place] > 0 {
+                    let free = pool.free[place].pop();
+                    *block = Some(free.map_or_else(|| self.allocate(place), Ok)?);
+                }
+            }
+            let starts = blocks.each_ref().map(|block| {
+                block.as_ref().and_then(|block| block.memory.as_ref()).map_or(0, address)
+            });
+            let addresses = self.places.iter().map(|at| starts[at.block] + at.offset as u64);
+            let addresses = addresses.collect();
+            // Kept in the blocks, too: they may be freed before a copy is queued.
+            let after = blocks.iter().flatten().flat_map(|block| block.after.clone()).collect();
             let token = self.next_token;
             self.next_token += 1;
-            pool.offered.push((token, block));
+            pool.offered.push((token, blocks));
             self.upload.offer_after(token, addresses, after);
         }
         Ok(())
     }
 
-    fn allocate(&self) -> Result<Block, Error> {
+    fn allocate(&self, block: usize) -> Result<Block, Error> {
         let gpu = self.upload.gpu();
         let side = self.upload.side_stream();
         // SAFETY: a copy writes the memory before a view of it is returned. Allocation and free are ordered on the side
         // stream, which waits for all other uses.
-        let memory = gpu.with_context(|| unsafe { side.alloc::<u8>(self.block_bytes) })?;
+        let memory = gpu.with_context(|| unsafe { side.alloc::<u8>(self.block_bytes[block]) })?;
         let memory = memory.map_err(|error| gpu.failed("allocating memory for a batch", error))?;
         Ok(Block { memory: Some(memory), after: Vec::new(), gpu: Arc::clone(gpu) })
     }
@@ -271,27 +253,25 @@ impl DeviceLoader {
     }
 }
 
-fn address(memory: &CudaSlice<u8>) -> u64 {
-    use cudarc::driver::DevicePtr;
-    // The guard would record a use for cudarc's event tracking, which is disabled.
-    memory.device_ptr(memory.stream()).0
-}
-
 /// A batch on the device. Dropping it returns its memory, ordered behind the work of the streams that used it.
 #[derive(Debug)]
 pub struct DeviceBatch {
-    block: Option<Block>,
+    blocks: Blocks,
+    /// Whether it is one of the batches that the user may hold.
+    is_counted: bool,
+    /// Blocks of a kind that are kept for later batches.
+    most_free: usize,
     pool: Arc<Mutex<Pool>>,
     gpu: Arc<Gpu>,
     specs: Arc<[TensorSpec]>,
-    offsets: Arc<[usize]>,
+    places: Arc<[Place]>,
     regions: Arc<[Region]>,
     uploaded: Uploaded,
     users: Mutex<Vec<User>>,
 }
 
 /// A stream that uses a batch.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct User {
     handle: usize,
     _stream: Option<Arc<CudaStream>>,
@@ -333,6 +313,28 @@ impl DeviceBatch {
     #[must_use]
     pub fn specs(&self) -> &[TensorSpec] {
         &self.specs
+    }
+
+    /// The batch's fields in two: those of more than [`SMALL_FIELD_BYTES`], and the small ones, whose memory is their own.
+    /// Both have the whole schema, and give no view of each other's fields. Only the first counts for
+    /// [`DeviceOptions::device_hold`].
+    #[must_use]
+    pub fn split(mut self) -> (Self, Self) {
+        let users = std::mem::take(self.users.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let small = Self {
+            blocks: [None, self.blocks[1].take()],
+            is_counted: false,
+            most_free: self.most_free,
+            pool: Arc::clone(&self.pool),
+            gpu: Arc::clone(&self.gpu),
+            specs: Arc::clone(&self.specs),
+            places: Arc::clone(&self.places),
+            regions: Arc::clone(&self.regions),
+            uploaded: self.uploaded.clone(),
+            users: Mutex::new(users.clone()),
+        };
+        self.users = Mutex::new(users);
+        (self, small)
     }
 
     /// Registers a stream that uses the batch: the stream waits for the copy, and the memory is not written again before
@@ -390,8 +392,8 @@ impl DeviceBatch {
 
     fn region(&self, tensor: usize, part: Part, bytes: usize) -> Option<CudaView<'_, u8>> {
         let is_it = |region: &Region| region.tensor == tensor && region.part == part;
-        let start = *self.offsets.get(self.regions.iter().position(is_it)?)?;
-        self.block.as_ref()?.memory.as_ref()?.try_slice(start..start + bytes)
+        let Place { block, offset } = *self.places.get(self.regions.iter().position(is_it)?)?;
+        self.blocks[block].as_ref()?.memory.as_ref()?.try_slice(offset..offset + bytes)
     }
 
     /// A tensor's elements on the device.
@@ -418,8 +420,8 @@ impl DeviceBatch {
 
 impl Drop for DeviceBatch {
     fn drop(&mut self) {
-        let Some(mut block) = self.block.take() else { return };
         let users = std::mem::take(self.users.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let mut after = Vec::new();
         let mut is_ordered = true;
         for user in users {
             let recorded = self.gpu.event().and_then(|event| {
@@ -430,17 +432,21 @@ impl Drop for DeviceBatch {
                 Ok(event)
             });
             match recorded {
-                Ok(event) => block.after.push(Arc::new(event)),
+                Ok(event) => after.push(Arc::new(event)),
                 Err(_) => is_ordered = false,
             }
         }
         let mut pool = lock(&self.pool);
-        pool.held -= 1;
-        if is_ordered {
-            pool.free.push(block);
-        } else {
-            // The device has failed: memory that may still be in use is leaked.
-            std::mem::forget(block.memory.take());
+        pool.held -= usize::from(self.is_counted);
+        for (place, block) in self.blocks.iter_mut().enumerate() {
+            let Some(mut block) = block.take() else { continue };
+            block.after.clone_from(&after);
+            if !is_ordered {
+                // The device has failed: memory that may still be in use is leaked.
+                std::mem::forget(block.memory.take());
+            } else if pool.free[place].len() < self.most_free {
+                pool.free[place].push(block);
+            }
         }
     }
 }

@@ -34,7 +34,7 @@ use crate::stream_cursor::StreamCursor;
 const SLICE: Duration = Duration::from_millis(50);
 
 /// A batch that is handed over, with its destination; the caller's stream already waits for its copies.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Uploaded {
     /// The destination's token, as it was offered.
     pub token: u64,

@@ -87,6 +87,9 @@ fn make_data(folder: &Path, arguments: &DemoArguments) -> anyhow::Result<()> {
     let report = generate_images(folder, &options, &|done, all| {
         if shows && (done % 50 == 0 || done == all) {
             eprint!("\r  {done} of {all} ");
+        } else if !shows && done % all.div_ceil(4).max(1) == 0 {
+            // A log gets a line now and then.
+            eprintln!("  {done} of {all}");
         }
     })?;
     if shows {

@@ -47,11 +47,20 @@ impl StarvationWatch {
         let turn = self.turn;
         match self.step(client_waits, now, || run_time_and_runnable(pool)) {
             Some(true) => {
-                tracing::warn!(
-                    seconds = turn.as_secs(),
-                    "other processes use the cores and the work threads do not run; the fallback pool takes over for \
-                     a while (cpu.policy = \"batch\" always uses its class)"
-                );
+                let seconds = turn.as_secs();
+                // Programs that start beside the daemon keep the cores busy for a moment: nothing to warn of yet.
+                if turn > FIRST_TURN {
+                    tracing::warn!(
+                        seconds,
+                        "other processes use the cores and the work threads do not run; the fallback pool takes over \
+                         for a while (cpu.policy = \"batch\" always uses its class)"
+                    );
+                } else {
+                    tracing::info!(
+                        seconds,
+                        "other processes use the cores; the fallback pool takes over for a while"
+                    );
+                }
                 pool.set_fallback(true);
             }
             Some(false) => pool.set_fallback(false),
