@@ -77,7 +77,7 @@ pub(super) fn profile(config: Config, json: bool) -> anyhow::Result<ExitCode> {
     };
     let mut alone = StageBenchmark::new(&stream, share.threads.max(1));
     let fetch = &stream.config().fetch;
-    let configured = Some(fetch.concurrency.get());
+    let configured = (!fetch.is_auto()).then(|| fetch.reads().0);
     let runs = doubling(
         MAX_AT_ONCE,
         |_| true,

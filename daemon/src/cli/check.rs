@@ -178,6 +178,11 @@ fn describe(
         let rows = u64::from(config.batch.size.get());
         line(&format!("tensor {}", tensor.name), tensor_line(tensor, rows));
     }
+    let reads = match config.fetch.reads() {
+        (least, most) if least < most => format!("{least} to {most} reads at once (\"auto\")"),
+        (reads, _) => format!("{reads} reads at once"),
+    };
+    line("stage fetch", reads);
     for (name, threads) in stream.stage_limits() {
         line(&format!("stage {name}"), format!("{threads} threads"));
     }

@@ -58,8 +58,8 @@ const MISTAKES: &str = r#"
     => 11: `stage.fetch.operations` … `concurrency` alone
 [[stage]] | name = "fetch" | concurency = 2
     => 11: unknown key `stage.fetch.concurency` … did you mean `stage.fetch.concurrency`?
-[[stage]] | name = "fetch" | concurrency = "auto"
-    => 11: `stage.fetch.concurrency` must be a whole number from 1
+[[stage]] | name = "fetch" | concurrency = "all"
+    => 11: `stage.fetch.concurrency` must be "auto" or a whole number from 1
 [[stage]] | operations = []
     => 9: `stage.name` is required
 [[stage]] | name = "b"

@@ -36,7 +36,7 @@ pub enum BadSampleBudget {
 }
 
 kinds! {
-    Concurrency as Concurrency: "\"auto\" or a number of threads from 1", type "\"auto\" or a whole number from 1";
+    Concurrency as Concurrency: "\"auto\" or a whole number from 1";
     read(value) {
         match value.as_text() {
             Some(AUTO) => Some(Concurrency::Auto),

@@ -1,7 +1,5 @@
 //! `[[stage]]`: the fetch stage and the CPU stages.
 
-use std::num::NonZeroU32;
-
 use crate::error::{ConfigError, SourceLocation};
 use crate::kind::Kind;
 use crate::section::Section;
@@ -13,7 +11,8 @@ use crate::{keys, kinds};
 /// The stage that reads files; it exists without being written.
 const FETCH: &str = "fetch";
 
-const FETCH_READS: NonZeroU32 = NonZeroU32::new(16).unwrap();
+/// Reads under way at once where that is found at run time: at the start, and at most.
+const AUTO_READS: (u32, u32) = (16, 64);
 
 /// What the verdict calls other limits than a stage.
 const WORDS_OF_THE_VERDICT: [&str; 5] = ["storage", "ring", "cpu-budget", "trainer", "none"];
@@ -39,8 +38,26 @@ keys! {
     pub struct FetchConfig = "stage.fetch" {
         /// `fetch`
         pub name: StageName, "", required;
-        /// reads under way at once
-        pub concurrency: NonZeroU32, "reads", default(FETCH_READS);
+        /// reads under way at once; `"auto"`: 16 at first, up to 64 while work waits for rows and more reads bring more;
+        /// `forebay stats` says why
+        pub concurrency: Concurrency, "reads", default(Concurrency::Auto);
+    }
+}
+
+impl FetchConfig {
+    /// Whether the number of reads is found at run time.
+    #[must_use]
+    pub fn is_auto(&self) -> bool {
+        self.concurrency == Concurrency::Auto
+    }
+
+    /// Reads under way at once: at the start, which are the fewest, and at most.
+    #[must_use]
+    pub fn reads(&self) -> (u32, u32) {
+        match self.concurrency {
+            Concurrency::Auto => AUTO_READS,
+            Concurrency::Threads(count) => (count.get(), count.get()),
+        }
     }
 }
 

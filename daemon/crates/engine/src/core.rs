@@ -46,6 +46,8 @@ pub type SharedEngine = Rc<RefCell<Engine>>;
 pub struct Engine {
     streams: Vec<Arc<Stream>>,
     fetch_notify: Vec<Rc<Notify>>,
+    /// A stream may have more reads under way.
+    more_lanes: Rc<Notify>,
     sessions: BTreeMap<u64, Session>,
     /// The work of ended sessions until their last row is finished: rows that wait hold bytes of the gate.
     ending: Vec<Arc<SessionWork>>,
@@ -273,7 +275,10 @@ impl Engine {
             client_waits: self.sessions.values().any(|session| session.ring.client_waits()),
             rings_have_room: self.sessions.values().any(|session| session.ring.has_room()),
         };
-        self.tick.run(&mut self.pool, &self.streams, seen, self.clock.now());
+        let (pool, threads) = (&mut self.pool, &mut self.fetch_threads);
+        if self.tick.run(pool, threads, &self.streams, seen, self.clock.now()) {
+            self.more_lanes.notify_waiters();
+        }
         for stream in &self.streams {
             stream.outages.tick();
         }

@@ -164,6 +164,11 @@ impl FetchThreads {
         Ok(())
     }
 
+    /// The lanes that there are now.
+    pub(crate) fn lanes(&self) -> usize {
+        self.lanes
+    }
+
     fn add(&self) -> io::Result<()> {
         let (shared, run) = (Arc::clone(&self.shared), Arc::clone(&self.run));
         let builder = thread::Builder::new().name("forebay-fetch".to_owned());

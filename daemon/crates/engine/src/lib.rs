@@ -27,6 +27,7 @@ mod core;
 mod cpu;
 mod fetch;
 mod fetch_threads;
+mod fetch_tuning;
 mod gate;
 mod identity;
 mod memory;

@@ -17,6 +17,8 @@ const MIN_FETCH_BYTES: u64 = 8 << 20;
 /// What a work thread's decoder, resizer and scratch memory are reckoned with: a decoded photograph of 12 megapixels
 /// is 36 MB, one of ImageNet's half a megabyte.
 const SCRATCH_BYTES_PER_THREAD: u64 = 16 << 20;
+/// What a fetch thread's stack takes.
+const BYTES_PER_FETCH_THREAD: u64 = 64 << 10;
 /// More threads than so many for each core hide no more sleep than these do.
 const MAX_THREADS_PER_CORE: u32 = 16;
 
@@ -85,7 +87,9 @@ impl MemoryPlan {
             .saturating_mul(u64::from(stream.config.batch.size.get()))
             .saturating_mul(stream.config.ring.slots.into());
         let ceiling_bytes = stream.memory_bytes();
-        let wanted = u64::from(stream.config.fetch.concurrency.get()) * FETCH_BYTES_PER_READ;
+        // What `"auto"` adds later shares these bytes.
+        let (reads, most_reads) = stream.config.fetch.reads();
+        let wanted = u64::from(reads) * FETCH_BYTES_PER_READ;
         // One thread of the second group at least, where there is one; the further ones take what is left over.
         let second_group = u32::from(stream.config.cpu.policy == CpuPolicy::Idle);
         let room = ceiling_bytes.saturating_sub(ring_bytes + rows_bytes) / 2;
@@ -93,7 +97,8 @@ impl MemoryPlan {
             ring_bytes,
             rows_bytes,
             fetch_bytes: wanted.min(room).max(MIN_FETCH_BYTES),
-            scratch_bytes: u64::from(threads + second_group) * SCRATCH_BYTES_PER_THREAD,
+            scratch_bytes: u64::from(threads + second_group) * SCRATCH_BYTES_PER_THREAD
+                + u64::from(most_reads) * BYTES_PER_FETCH_THREAD,
             ceiling_bytes,
         }
     }

@@ -27,6 +27,7 @@ use forebay_source::dataset::OpenOptions;
 use forebay_source::dataset::testing::npy_bytes;
 
 mod batches;
+mod fetching;
 mod replays;
 mod schedules;
 mod stalls;

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use super::cpu::isolation::CpuIsolation;
 use super::cpu::quota::QuotaWatch;
 use super::cpu::starvation::StarvationWatch;
+use super::fetch_threads::FetchThreads;
+use super::fetch_tuning::{FetchSeen, FetchTuner};
 use super::pool::Pool;
 use super::stream::Stream;
 use super::tuning::{Resources, StageSeen, Tuner};
@@ -42,6 +44,9 @@ pub(super) struct Tick {
     others_used: Duration,
     /// By stream.
     tuners: Vec<Tuner>,
+    fetch_tuners: Vec<FetchTuner>,
+    /// By stream: the rows read at the last look, and the time that took.
+    read_before: Vec<(u64, Duration)>,
     tuned_at: Instant,
     /// Time that each stage's queue was empty at the last look, by stream.
     empty_before: Vec<Vec<Duration>>,
@@ -63,6 +68,8 @@ impl Tick {
             // What was used before there was a budget is not charged: a scan of a large dataset would hold up the start.
             others_used: cpu_time(),
             tuners: (0..streams).map(|_| Tuner::default()).collect(),
+            fetch_tuners: (0..streams).map(|_| FetchTuner::default()).collect(),
+            read_before: vec![(0, Duration::ZERO); streams],
             tuned_at: now,
             empty_before: vec![Vec::new(); streams],
         }
@@ -87,22 +94,27 @@ impl Tick {
         self.quota = None;
     }
 
-    /// One tick.
+    /// One tick. True: a stream may have more reads under way.
     pub(super) fn run(
         &mut self,
         pool: &mut Pool,
+        fetch_threads: &mut [FetchThreads],
         streams: &[Arc<Stream>],
         seen: SessionsSeen,
         now: Instant,
-    ) {
+    ) -> bool {
         self.starvation.update(&pool.shared, seen.client_waits, now);
         self.quiet.follow_fallback(pool.shared.is_fallback_active());
         self.charge_budget(pool, now);
-        if now.saturating_duration_since(self.tuned_at) >= TUNING_PERIOD
-            && streams.iter().any(|stream| stream.stages.iter().any(|stage| stage.is_auto))
-        {
-            self.tune(pool, streams, seen.rings_have_room, now);
+        if now.saturating_duration_since(self.tuned_at) < TUNING_PERIOD {
+            return false;
         }
+        self.tune(pool, fetch_threads, streams, seen.rings_have_room, now)
+    }
+
+    /// Why a stream has as many reads under way as it has; empty where that is configured.
+    pub(super) fn why_fetch(&self, stream: usize) -> &str {
+        self.fetch_tuners.get(stream).map_or("", FetchTuner::why)
     }
 
     /// Why a stage of a stream has the threads that it has.
@@ -130,12 +142,14 @@ impl Tick {
     fn tune(
         &mut self,
         pool: &mut Pool,
+        fetch_threads: &mut [FetchThreads],
         streams: &[Arc<Stream>],
         rings_have_room: bool,
         now: Instant,
-    ) {
+    ) -> bool {
         let elapsed = now.saturating_duration_since(self.tuned_at);
-        let empty_before = self.note_tuning(streams, now);
+        let (empty_before, read_before) = self.note_tuning(streams, now);
+        let mut has_more_reads = false;
         let granted = self.granted_cores;
         let resources = Resources {
             cores: pool.shared.budget.cores().map_or(granted, |limit| limit.min(granted)),
@@ -158,6 +172,28 @@ impl Tick {
                     }
                 })
                 .collect();
+            let threads = &mut fetch_threads[number];
+            if stream.config.fetch.is_auto() {
+                let (rows, busy) = self.read_before[number];
+                let lanes = u32::try_from(threads.lanes()).unwrap_or(u32::MAX);
+                let wanted = self.fetch_tuners[number].update(FetchSeen {
+                    lanes,
+                    bounds: stream.config.fetch.reads(),
+                    rows: rows.saturating_sub(read_before[number].0),
+                    busy: busy.saturating_sub(read_before[number].1),
+                    elapsed,
+                    occupancy: seen.first().map_or(0.0, |stage| stage.occupancy),
+                    rings_have_room,
+                    is_away: stream.outages.current().is_some(),
+                });
+                has_more_reads |= wanted > lanes;
+                if let Err(error) = threads.set_lanes(wanted as usize) {
+                    tracing::warn!(%error, wanted, "cannot start more threads for the stage fetch");
+                }
+            }
+            if !stream.stages.iter().any(|stage| stage.is_auto) {
+                continue;
+            }
             let limits = self.tuners[number].update(&seen, resources);
             let mut raised = 0;
             for (stage, limit) in stream.stages.iter().zip(&limits) {
@@ -171,15 +207,22 @@ impl Tick {
                 (0..raised).for_each(|_| pool.shared.wake_one());
             }
         }
+        has_more_reads
     }
 
-    /// Stores the queues' empty times; gives the former ones.
-    fn note_tuning(&mut self, streams: &[Arc<Stream>], now: Instant) -> Vec<Vec<Duration>> {
+    /// Stores the queues' empty times and the rows read; gives the former ones.
+    fn note_tuning(
+        &mut self,
+        streams: &[Arc<Stream>],
+        now: Instant,
+    ) -> (Vec<Vec<Duration>>, Vec<(u64, Duration)>) {
         self.tuned_at = now;
+        let read = streams.iter().map(|stream| stream.fetch.done()).collect();
         let empty = streams
             .iter()
             .map(|stream| stream.stages.iter().map(|stage| stage.input.empty_time()).collect())
             .collect();
-        std::mem::replace(&mut self.empty_before, empty)
+        let empty_before = std::mem::replace(&mut self.empty_before, empty);
+        (empty_before, std::mem::replace(&mut self.read_before, read))
     }
 }

@@ -21,7 +21,7 @@ pub struct StageReport {
     pub name: String,
     /// The maximum of tasks at once.
     pub concurrency: u32,
-    /// How `concurrency` was chosen, as a sentence; empty for `fetch`.
+    /// How `concurrency` was chosen, as a sentence; empty for `fetch` where it is configured.
     #[serde(default)]
     pub concurrency_reason: String,
     /// Tasks that ended, failed ones included.
@@ -68,6 +68,12 @@ impl StageMetrics {
     #[must_use]
     pub fn count(&self) -> u64 {
         self.times.count()
+    }
+
+    /// The tasks that were done, and the time that they took together.
+    #[must_use]
+    pub fn done(&self) -> (u64, std::time::Duration) {
+        (self.times.count(), self.times.total())
     }
 
     /// The metrics so far.

@@ -31,7 +31,8 @@ pub(super) fn measure(stream: &Stream, seconds: f64) -> Reading {
     if time.is_zero() {
         return Reading::default();
     }
-    let configured = stream.config().fetch.concurrency.get();
+    let fetch = &stream.config().fetch;
+    let (configured, most) = fetch.reads();
     let turn = AtomicU64::new(0);
     let rates: Vec<Rate> =
         [1, configured, configured * 2].map(|at_once| read(stream, at_once, time, &turn)).into();
@@ -49,7 +50,8 @@ pub(super) fn measure(stream: &Stream, seconds: f64) -> Reading {
         now.per_second(),
         format_bytes(now.bytes_per_second())
     );
-    let finding = if twice.per_second() > now.per_second() * WORTHWHILE {
+    // "auto" tries that by itself.
+    let finding = if configured * 2 > most && twice.per_second() > now.per_second() * WORTHWHILE {
         Finding::new(
             Weight::Minor,
             "storage",

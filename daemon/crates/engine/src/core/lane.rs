@@ -48,10 +48,15 @@ const MAX_CHECK_PERIOD: Duration = Duration::from_secs(1);
 /// Runs one lane of a stream until the engine ends.
 pub(super) async fn run_lane(engine: SharedEngine, stream: usize, lane: usize) {
     let work_to_do = Rc::clone(&engine.borrow().fetch_notify[stream]);
+    let more_lanes = Rc::clone(&engine.borrow().more_lanes);
     let shares_units = engine.borrow().streams[stream].shares_units;
     let limit = engine.borrow().streams[stream].config.dataset.read_timeout;
     let mut rows = CHUNK_ROWS;
     loop {
+        if lane >= engine.borrow().fetch_threads[stream].lanes() {
+            more_lanes.notified().await;
+            continue;
+        }
         if !engine.borrow().has_fetch_jobs(stream) {
             work_to_do.notified().await;
             continue;
@@ -178,7 +183,7 @@ impl Engine {
         if !due.is_empty() {
             return due;
         }
-        let lanes = self.readings[stream].len();
+        let lanes = self.fetch_threads[stream].lanes();
         let sessions = self.sessions.values_mut();
         let next = sessions
             .filter(|session| session.stream_number == stream)
@@ -186,7 +191,9 @@ impl Engine {
             .min_by_key(|(urgency, _)| *urgency);
         next.map(|(_, session)| {
             let share = session.admissions_left().div_ceil(lanes);
-            session.take_admissions(count.min(share.max(QUICK_CHUNK_ROWS)))
+            // Reads that are slow are spread over all lanes.
+            let least = if count > CHUNK_ROWS { QUICK_CHUNK_ROWS } else { 1 };
+            session.take_admissions(count.min(share.max(least)))
         })
         .unwrap_or_default()
     }

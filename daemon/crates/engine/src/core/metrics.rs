@@ -147,7 +147,10 @@ impl Engine {
     }
 
     fn report_stream(&self, number: usize, stream: &Stream) -> StreamReport {
-        let mut stages = vec![stream.fetch.report("fetch", stream.config.fetch.concurrency.get())];
+        let lanes = u32::try_from(self.fetch_threads[number].lanes()).unwrap_or(u32::MAX);
+        let mut fetch = stream.fetch.report("fetch", lanes);
+        fetch.concurrency_reason = self.tick.why_fetch(number).to_owned();
+        let mut stages = vec![fetch];
         for (stage_number, stage) in stream.stages.iter().enumerate() {
             if let Some(before) = stages.last_mut() {
                 before.queue = Some(stage.input.report());

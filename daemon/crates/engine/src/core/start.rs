@@ -35,8 +35,8 @@ impl Engine {
         clock: Clock,
     ) -> io::Result<SharedEngine> {
         let waker = Arc::new(Waker::new()?);
-        let lanes: Vec<u32> =
-            streams.iter().map(|stream| stream.config.fetch.concurrency.get()).collect();
+        let lanes: Vec<(u32, u32)> =
+            streams.iter().map(|stream| stream.config.fetch.reads()).collect();
         let units: Vec<_> = streams
             .iter()
             .map(|stream| stream.shares_units.then(|| Arc::new(Units::new(Arc::clone(&waker)))))
@@ -46,7 +46,7 @@ impl Engine {
         let retries = streams.iter().map(|_| RetryQueue::default()).collect();
         let gate = Arc::new(ByteGate::new(fetch_bytes, Arc::clone(&waker), keeps_units));
         let pool = Pool::start(pool, Arc::clone(&waker), clock.clone())?;
-        let fetch_threads = lanes.iter().enumerate().map(|(stream, lanes)| {
+        let fetch_threads = lanes.iter().enumerate().map(|(stream, (lanes, _))| {
             let (gate, shared) = (Arc::clone(&gate), Arc::clone(&pool.shared));
             let run: Run =
                 Arc::new(move |reading, lane| fetch_rows(reading, &gate, &shared, (stream, lane)));
@@ -57,6 +57,7 @@ impl Engine {
         let rates = streams.iter().map(|_| RateHistory::new(started)).collect();
         let engine = Rc::new(RefCell::new(Self {
             fetch_notify: streams.iter().map(|_| Rc::new(Notify::new())).collect(),
+            more_lanes: Rc::default(),
             streams,
             sessions: BTreeMap::new(),
             ending: Vec::new(),
@@ -71,7 +72,7 @@ impl Engine {
             fetch_threads,
             retries,
             retries_wanted: Rc::default(),
-            readings: lanes.iter().map(|lanes| vec![None; *lanes as usize]).collect(),
+            readings: lanes.iter().map(|(_, most)| vec![None; *most as usize]).collect(),
             stalls: RefCell::default(),
             metrics_address: None,
             started,
@@ -86,8 +87,8 @@ impl Engine {
             engine.pool.shared.budget.set_cores(engine.pool.options.limit_cores);
             engine.share_recorder();
         }
-        for (stream, lanes) in lanes.into_iter().enumerate() {
-            for lane in 0..lanes as usize {
+        for (stream, (_, most)) in lanes.into_iter().enumerate() {
+            for lane in 0..most as usize {
                 tokio::task::spawn_local(run_lane(Rc::clone(&engine), stream, lane));
             }
         }

@@ -133,8 +133,19 @@ impl Facts<'_> {
         let (at_once, remedy, advice) = if fetch.utilisation >= ALL_BUSY {
             (
                 format!("{concurrency} at once"),
-                format!("raise `concurrency` of the stage `fetch` from {concurrency}"),
-                format!("raise stage.fetch.concurrency from {concurrency}"),
+                if report.concurrency_reason.is_empty() {
+                    format!("raise `concurrency` of the stage `fetch` from {concurrency}")
+                } else {
+                    format!(
+                        "\"auto\" has found no more to gain; to try more, set `concurrency` of the stage `fetch` above \
+                         {concurrency}"
+                    )
+                },
+                if report.concurrency_reason.is_empty() {
+                    format!("raise stage.fetch.concurrency from {concurrency}")
+                } else {
+                    format!("set stage.fetch.concurrency above {concurrency}")
+                },
             )
         } else if self.used_cores() >= ALL_BUSY * self.granted_cores() {
             let remedy = "give the daemon more cores".to_owned();

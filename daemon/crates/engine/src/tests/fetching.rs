@@ -1,0 +1,26 @@
+//! How many reads are under way, where that is found at run time.
+
+use super::*;
+use forebay_source::storage::SlowFolder;
+
+#[test]
+fn reads_of_a_slow_storage_become_more_and_no_batch_changes() {
+    on_engine_thread(|| async {
+        let folder = tempfile::tempdir().unwrap();
+        let _slow = SlowFolder::new(folder.path().join("data"), Duration::from_millis(20), 1);
+        let stream = stream_with(folder.path(), &["ring.slots=16"], Clock::system());
+        let engine = start(&stream, 1 << 20);
+        let mut client = Client::attach(&engine, false);
+        // Until a trial has shown that more are of use.
+        loop {
+            let batch = client.next().await;
+            client.check(&batch);
+            client.give_back(&batch);
+            let fetch = engine.borrow().report().streams[0].stages[0].clone();
+            assert!((16..=64).contains(&fetch.concurrency), "{}", fetch.concurrency);
+            if fetch.concurrency > 16 && fetch.concurrency_reason.contains(" by ") {
+                break;
+            }
+        }
+    });
+}
