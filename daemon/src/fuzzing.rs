@@ -31,11 +31,11 @@ pub fn config(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
     };
-    let Ok(resolved) = Config::from_text("fuzz", Path::new("/data"), text) else {
+    let Ok(resolved) = Config::from_text("fuzz", Path::new("/data"), text, &[]) else {
         return;
     };
     let printed = resolved.resolved_toml();
-    let again = Config::from_text("fuzz", Path::new("/data"), &printed)
+    let again = Config::from_text("fuzz", Path::new("/data"), &printed, &[])
         .unwrap_or_else(|error| panic!("{error}:\n{printed}"));
     assert_eq!(printed, again.resolved_toml());
 }

@@ -209,6 +209,66 @@ fn what_cannot_pass_ends_the_run_by_name() {
 }
 
 #[test]
+fn every_command_takes_a_url_as_it_takes_a_folder() {
+    let twins = Twins::new("s3", "cpu.policy = \"normal\"");
+    let said = |arguments: &[&str], config: &Path| {
+        let finished = program::run(twins.dir.forebay(arguments).arg(config));
+        assert!(finished.status.success(), "{arguments:?}: {finished:?}");
+        finished.stdout
+    };
+    let both = |arguments: &[&str]| {
+        [&twins.local, &twins.remote].map(|config| said(arguments, config))
+    };
+    let [local, remote] = both(&["check", "--plan-only", "--sample=4"]);
+    let without_name = |text: &str, name: &str| text.replace(name, "NAME");
+    assert_eq!(without_name(&local, "local"), without_name(&remote, "remote"));
+    let [local, remote] = both(&["index"]).map(|text| text.split(" in ").next().unwrap().to_owned());
+    assert_eq!(local.replace("local", "remote"), remote);
+    let [local, remote] = both(&["bench", "--json", "--batches", "3"]).map(|text| {
+        let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+        report["samples"].clone()
+    });
+    assert_eq!(local, remote);
+    for doctor in both(&["doctor", "--read-seconds", "0.1"]) {
+        assert!(doctor.contains("one at a time gives"), "{doctor}");
+    }
+    let endpoint = format!("storage.endpoint=http://127.0.0.1:{}", twins.server.port());
+    let url = twins.server.url("s3", "images");
+    let init = ["init", "--force", "--set", &endpoint, "--set", "storage.anonymous=true"];
+    let [local, remote] = [(twins.dir.path("images"), &init[..2]), (url.clone().into(), &init[..])]
+        .map(|(path, arguments)| {
+            said(arguments, &path);
+            std::fs::read_to_string(twins.dir.path("train.toml")).unwrap()
+        });
+    let keys = format!("\n[storage]\nendpoint = {:?}\nanonymous = true\n", endpoint.split_once('=').unwrap().1);
+    assert!(remote.contains(&keys), "{remote}");
+    assert_eq!(remote.replace(&keys, "").replace(&url, twins.dir.path("images").to_str().unwrap()), local);
+    said(&["check"], &twins.dir.path("train.toml"));
+    let batch = take(&mut attach(&twins.dir.path("train.toml")), 1);
+    assert_eq!(batch.len(), 1);
+}
+
+#[test]
+fn each_command_names_the_object_the_status_and_what_to_do() {
+    let twins = Twins::new("s3", "");
+    assert!(program::run(twins.dir.forebay(&["index"]).arg(&twins.remote)).status.success());
+    let denied = "<Error><Code>AccessDenied</Code><RequestId>4442587F</RequestId></Error>";
+    twins.server.set_weather(move |_| Fault::Status(403, None, denied.to_owned()));
+    for arguments in [
+        &["check", "--sample=2"][..],
+        &["index"],
+        &["bench", "--batches", "1"],
+        &["doctor", "--read-seconds", "0.1"],
+    ] {
+        let finished = program::run(twins.dir.forebay(arguments).arg(&twins.remote));
+        let said = format!("{}{}", finished.stdout, finished.stderr);
+        for part in ["s3://bucket/images", "403 AccessDenied", "(request 4442587F)", "grant reading"] {
+            assert!(said.contains(part) && !finished.status.success(), "{arguments:?} {part}: {said}");
+        }
+    }
+}
+
+#[test]
 fn secrets_are_nowhere_to_be_seen() {
     let twins = Twins::new("s3", "");
     let text = std::fs::read_to_string(&twins.remote).unwrap().replace("anonymous = true, ", "");

@@ -124,7 +124,7 @@ fn what_is_no_dataset_is_refused_with_what_is_there() {
         ("photos/class-000", "photos/class-000 holds no class folders"),
         ("photos/class-000/00000000.jpg", "is a file; image-folder expects a folder"),
         ("absent", "absent does not exist"),
-        ("s3://bucket/photos", "is a URL, and only folders of this machine are looked at"),
+        ("https://me:word@host/photos", "is a URL with a user or a password"),
     ] {
         let refused = init(&dir, &[path]);
         assert_eq!(refused.status.code(), Some(1), "{refused:?}");

@@ -1,7 +1,8 @@
 //! `forebay init`: looks at a dataset and writes a first configuration for it, with what to try next.
 //!
 //! The format is recognized, the dataset opened and sampled, and the format's draft completed by a batch size and a ring
-//! that fit the memory: the plan is made by what `check` uses, so that what is written passes it.
+//! that fit the memory: the plan is made by what `check` uses, so that what is written passes it. Behind a URL, keys of
+//! `[storage]` that reach it are given as arguments and written too.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};
@@ -16,11 +17,13 @@ use super::launch::{Launch, Rings};
 use super::logging;
 use super::opening_watch::OpeningWatch;
 use super::scan_notice::show_progress;
-use forebay_config::{Config, Value};
+use forebay_config::{Config, Override, Value, is_url};
 use forebay_engine::LocalRank;
 use forebay_inspect::output::print;
 use forebay_observe::format_bytes;
-use forebay_source::dataset::{DatasetError, OpenOptions, Proposal, propose, recognize};
+use forebay_source::dataset::{
+    DatasetError, OpenOptions, Proposal, propose, recognize, resolve_keys,
+};
 
 /// The batch size where nothing speaks against it.
 const USUAL_BATCH: u32 = 256;
@@ -36,8 +39,11 @@ const MAX_RING_BYTES: u64 = 1 << 30;
 /// Arguments of `forebay init`.
 #[derive(Debug, Args)]
 pub(super) struct InitArguments {
-    /// The dataset: a folder, or one file.
+    /// The dataset: a folder, or one file, or the URL of one.
     path: PathBuf,
+    /// A key of `[storage]`, such as `storage.region=eu-central-1`. May be given several times.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    set: Vec<String>,
     /// The configuration to write; `-`: the standard output.
     #[arg(long, short, value_name = "FILE", default_value = "train.toml")]
     output: PathBuf,
@@ -54,8 +60,9 @@ pub(super) fn init(arguments: &InitArguments) -> anyhow::Result<ExitCode> {
     if !is_printed && !arguments.force && arguments.output.symlink_metadata().is_ok() {
         return Err(is_there(&arguments.output));
     }
-    let (found, path) = look(&dataset_path(&arguments.path)?)?;
-    let (text, launch) = fit(&found, &path)?;
+    let overrides = storage_keys(&arguments.set)?;
+    let (found, path) = look(&dataset_path(&arguments.path)?, &overrides)?;
+    let (text, launch) = fit(&found, &path, &overrides)?;
     let summary = describe(&found, &path, &launch);
     if is_printed {
         let _ = write!(std::io::stderr(), "{summary}");
@@ -75,26 +82,32 @@ fn is_there(output: &Path) -> anyhow::Error {
     )
 }
 
+/// The keys to reach a storage.
+fn storage_keys(arguments: &[String]) -> anyhow::Result<Vec<Override>> {
+    let read = |argument: &String| match argument.starts_with("storage.") {
+        true => Ok(Override::from_argument(argument)?),
+        false => bail!("--set {argument}: init takes keys of `storage` alone; change the others in what it writes"),
+    };
+    arguments.iter().map(read).collect()
+}
+
 /// The path as a configuration can have it.
 fn dataset_path(given: &Path) -> anyhow::Result<String> {
-    if given.to_string_lossy().contains("://") {
-        bail!(
-            "{} is a URL, and only folders of this machine are looked at: write `dataset.path` yourself (docs/storage.md)",
-            given.display()
-        );
-    }
-    let path = std::path::absolute(given).with_context(|| format!("{given:?}"))?;
+    let path = match is_url(given) {
+        true => given.to_owned(),
+        false => std::path::absolute(given).with_context(|| format!("{given:?}"))?,
+    };
     path.into_os_string().into_string().map_err(|path| {
         anyhow::anyhow!("{path:?} is not UTF-8, as a configuration must be; make a link to it under another name")
     })
 }
 
 /// What was found at a path; where its folders hold class folders, in the folder that was probably meant.
-fn look(given: &str) -> anyhow::Result<(Proposal, String)> {
+fn look(given: &str, overrides: &[Override]) -> anyhow::Result<(Proposal, String)> {
     let mut path = given.to_owned();
     let mut warning = None;
     loop {
-        match look_once(&path) {
+        match look_once(&path, overrides) {
             Ok(mut found) => {
                 found.report.warnings.splice(0..0, warning);
                 return Ok((found, path));
@@ -125,15 +138,15 @@ impl From<DatasetError> for LookError {
 }
 
 /// Watched, as at any opening: a storage that hangs ends the look with a message.
-fn look_once(path: &str) -> Result<Proposal, LookError> {
+fn look_once(path: &str, overrides: &[Override]) -> Result<Proposal, LookError> {
     let opening = OpeningWatch::impatient();
     // Its time-outs are the defaults.
-    let config = minimal(path, "")?;
+    let mut config = minimal(path, overrides)?;
     let patience = opening.patience(&config, false);
     let path = path.to_owned();
     let looked = opening.watched(
         move || {
-            let progress = show_progress(path.clone());
+            let progress = show_progress(path);
             let patience = Some(&*patience);
             let options = OpenOptions {
                 progress: &progress,
@@ -141,9 +154,9 @@ fn look_once(path: &str) -> Result<Proposal, LookError> {
                 patience,
                 ..OpenOptions::default()
             };
-            let found = recognize(Path::new(&path), options).map_err(LookError::from);
+            let found = recognize(&config.dataset, options).map_err(LookError::from);
             Ok(found.and_then(|format| {
-                let config = minimal(&path, format)?;
+                format.clone_into(&mut config.dataset.format);
                 Ok(propose(&config.dataset, options)?)
             }))
         },
@@ -153,13 +166,26 @@ fn look_once(path: &str) -> Result<Proposal, LookError> {
 }
 
 /// As little of a configuration as can be opened.
-fn minimal(path: &str, format: &str) -> Result<Config, LookError> {
+fn minimal(path: &str, overrides: &[Override]) -> Result<Config, LookError> {
     let path = Value::String(path.to_owned()).to_toml();
     let text = format!(
-        "dataset = {{ path = {path}, format = \"{format}\" }}\nbatch.size = 1\nstage = [{{ name = \"look\", operations = [] }}]\n"
+        "dataset = {{ path = {path}, format = \"\" }}\nbatch.size = 1\nstage = [{{ name = \"look\", operations = [] }}]\n"
     );
-    Config::from_text("init", Path::new("/"), &text)
-        .map_err(|error| LookError::Other(error.to_string()))
+    let config = Config::from_text("init", Path::new("/"), &text, overrides);
+    let config = config.and_then(|mut config| {
+        resolve_keys(&mut config.dataset)?;
+        Ok(config)
+    });
+    config.map_err(|error| LookError::Other(error.to_string()))
+}
+
+/// `[storage]` as it was given; empty where it was not.
+fn storage_table(overrides: &[Override]) -> String {
+    let lines: Vec<_> = overrides.iter().filter_map(Override::toml_line).collect();
+    match lines.is_empty() {
+        true => String::new(),
+        false => format!("\n[storage]\n{}\n", lines.join("\n")),
+    }
 }
 
 /// A batch size and a ring.
@@ -189,11 +215,17 @@ impl Sizes {
 }
 
 /// The configuration whose ring is not too large for the machine or for a first one, and what starts with it.
-fn fit(found: &Proposal, path: &str) -> anyhow::Result<(String, Launch)> {
+fn fit(
+    found: &Proposal,
+    path: &str,
+    overrides: &[Override],
+) -> anyhow::Result<(String, Launch)> {
     let mut sizes = Sizes::usual(found.report.samples);
+    let storage = storage_table(overrides);
     loop {
-        let text = configuration(found, path, sizes, "");
-        let config = Config::from_text("train", Path::new("/"), &text)?;
+        let text = configuration(found, path, &storage, sizes, "");
+        let mut config = Config::from_text("train", Path::new("/"), &text, &[])?;
+        resolve_keys(&mut config.dataset)?;
         let prepared = Launch::prepare(
             vec![config],
             LocalRank::from_environment(),
@@ -206,9 +238,8 @@ fn fit(found: &Proposal, path: &str) -> anyhow::Result<(String, Launch)> {
         match (prepared, sizes.smaller()) {
             (Ok(launch), smaller) if smaller.is_none() || fits(&launch) => {
                 let batch = launch.streams.first().map_or(0, |stream| stream.layout().slot_bytes());
-                let text =
-                    configuration(found, path, sizes, &format!(" of {}", format_bytes(batch)));
-                return Ok((text, launch));
+                let batch = format!(" of {}", format_bytes(batch));
+                return Ok((configuration(found, path, &storage, sizes, &batch), launch));
             }
             (Ok(_) | Err(Fault { kind: FaultKind::Memory, .. }), Some(smaller)) => sizes = smaller,
             (Ok(_), None) => bail!("bug: no batch size was left"),
@@ -217,7 +248,13 @@ fn fit(found: &Proposal, path: &str) -> anyhow::Result<(String, Launch)> {
     }
 }
 
-fn configuration(found: &Proposal, path: &str, sizes: Sizes, batch_bytes: &str) -> String {
+fn configuration(
+    found: &Proposal,
+    path: &str,
+    storage: &str,
+    sizes: Sizes,
+    batch_bytes: &str,
+) -> String {
     let Sizes { batch, slots } = sizes;
     let path = Value::String(path.to_owned()).to_toml();
     let (head, tables) = (&found.draft.head, &found.draft.tables);
@@ -230,7 +267,7 @@ fn configuration(found: &Proposal, path: &str, sizes: Sizes, batch_bytes: &str) 
 [dataset]
 format = \"{format}\"
 path = {path}
-
+{storage}
 [order]
 epochs = 90          # left out: endless
 seed = 0             # another seed: another order and other random operations

@@ -117,9 +117,14 @@ impl Config {
     }
 
     /// Reads the text of a file called `name` in `folder`, as [`from_file`](Self::from_file) does, with no variable set.
-    pub fn from_text(name: &str, folder: &Path, text: &str) -> Result<Self, ConfigError> {
+    pub fn from_text(
+        name: &str,
+        folder: &Path,
+        text: &str,
+        overrides: &[Override],
+    ) -> Result<Self, ConfigError> {
         let origin = Origin { name: name.to_owned(), source: name.to_owned(), folder };
-        resolve(origin, parse_toml(name, text)?, &[], &|_| None)
+        resolve(origin, parse_toml(name, text)?, overrides, &|_| None)
     }
 
     /// Reads what [`resolved_toml`](Self::resolved_toml) wrote. Messages name `source`, as those of the daemon before did.

@@ -7,7 +7,7 @@
 use super::error::{ConfigError, SourceLocation};
 use super::parse::{from_json, parse_toml_value};
 use super::presets::merge_values;
-use super::value::{Located, Value};
+use super::value::{Located, Value, toml_key};
 
 /// One key and its new value.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,6 +53,14 @@ impl Override {
             .map(|part| if part.contains('.') { format!("{part:?}") } else { part.clone() })
             .collect();
         Some((key.join("."), value.value.to_json().to_string()))
+    }
+
+    /// The line of TOML that sets the key below its first table's head. `None` for a key of no table and one taken away.
+    pub fn toml_line(&self) -> Option<String> {
+        let (_, path) = self.path.split_first()?;
+        let path: Vec<_> = path.iter().map(|part| toml_key(part)).collect();
+        let value = self.value.as_ref().filter(|_| !path.is_empty())?;
+        Some(format!("{} = {}", path.join("."), value.value.to_toml()))
     }
 
     /// Reads a dict of overrides: keys with dots, or dicts within dicts. `None` (null) takes a key away.

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -38,8 +39,9 @@ pub(super) fn measure(stream: &Stream, seconds: f64) -> Reading {
         [1, configured, configured * 2].map(|at_once| read(stream, at_once, time, &turn)).into();
     let [one, now, twice] = &rates[..] else { return Reading::default() };
     let Some(bytes_per_sample) = now.bytes.checked_div(now.samples) else {
-        let reason = "cannot read any sample; `forebay bench` prints the error".to_owned();
-        let finding = Finding::new(Weight::Broken, "storage", reason, "make the files readable");
+        let error = rates.iter().find_map(|rate| rate.error.clone());
+        let reason = format!("cannot read any sample: {}", error.unwrap_or_default());
+        let finding = Finding::new(Weight::Broken, "storage", reason, "make the samples readable");
         return Reading { findings: vec![finding], bytes_per_sample: 0 };
     };
     let state = format!(
@@ -73,6 +75,8 @@ struct Rate {
     bytes: u64,
     seconds: f64,
     mean_seconds: f64,
+    /// What ended a thread's reading, the first of them.
+    error: Option<String>,
 }
 
 #[expect(clippy::cast_precision_loss, reason = "figures")]
@@ -91,6 +95,7 @@ impl Rate {
 fn read(stream: &Stream, at_once: u32, time: Duration, turn: &AtomicU64) -> Rate {
     let times = TimeHistogram::default();
     let (samples, bytes) = (AtomicU64::new(0), AtomicU64::new(0));
+    let failed = OnceLock::new();
     let begin = Instant::now();
     std::thread::scope(|scope| {
         for _ in 0..at_once {
@@ -107,7 +112,10 @@ fn read(stream: &Stream, at_once: u32, time: Duration, turn: &AtomicU64) -> Rate
                             samples.fetch_add(1, Ordering::Relaxed);
                             bytes.fetch_add(length, Ordering::Relaxed);
                         }
-                        Err(_) => return,
+                        Err(error) => {
+                            failed.get_or_init(|| error.to_string());
+                            return;
+                        }
                     }
                 }
             });
@@ -118,6 +126,7 @@ fn read(stream: &Stream, at_once: u32, time: Duration, turn: &AtomicU64) -> Rate
         bytes: bytes.into_inner(),
         seconds: begin.elapsed().as_secs_f64(),
         mean_seconds: times.mean_seconds(),
+        error: failed.into_inner(),
     }
 }
 

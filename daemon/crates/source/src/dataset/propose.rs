@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use forebay_config::{DatasetConfig, Section};
+use forebay_config::DatasetConfig;
 
 use super::ClassSummary;
 use super::draft::{Draft, Seen};
@@ -50,15 +50,19 @@ pub fn propose(config: &DatasetConfig, options: OpenOptions<'_>) -> Result<Propo
     Ok(Proposal { format: config.format.clone(), report, classes, draft })
 }
 
-/// The name of the format that reads most of what lies at a path: a file, or the files in a folder and the folders below.
+/// The name of the format that reads most of what lies at a configuration's path: a file, or the files in a folder and the
+/// folders below. Its format is not looked at.
 ///
 /// # Errors
 /// There is nothing that a format reads; a folder cannot be listed; or the callback's wish to stop.
-pub fn recognize(path: &Path, options: OpenOptions<'_>) -> Result<&'static str, DatasetError> {
-    let storage = open_storage(path, &Section::default(), options)?;
-    let is_file = options.call("asking the status of", path, || path.is_file());
+pub fn recognize(
+    config: &DatasetConfig,
+    options: OpenOptions<'_>,
+) -> Result<&'static str, DatasetError> {
+    let path = &config.path;
+    let storage = open_storage(path, &config.storage, options)?;
     let mut census = Census::default();
-    if is_file {
+    if storage.root_is_file() {
         census.count(path.file_name().unwrap_or_default().as_bytes());
         return census.verdict(path, "is a file");
     }

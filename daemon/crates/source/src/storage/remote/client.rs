@@ -306,4 +306,5 @@ fn note_error(trace: &mut Trace, body: &Bytes) {
     };
     trace.code = element("Code");
     trace.message = element("Message");
+    trace.request_id = trace.request_id.take().or_else(|| element("RequestId"));
 }
