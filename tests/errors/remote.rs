@@ -210,7 +210,7 @@ fn what_cannot_pass_ends_the_run_by_name() {
 
 #[test]
 fn every_command_takes_a_url_as_it_takes_a_folder() {
-    let twins = Twins::new("s3", "cpu.policy = \"normal\"");
+    let twins = Twins::new("s3", "");
     let said = |arguments: &[&str], config: &Path| {
         let finished = program::run(twins.dir.forebay(arguments).arg(config));
         assert!(finished.status.success(), "{arguments:?}: {finished:?}");
@@ -246,6 +246,41 @@ fn every_command_takes_a_url_as_it_takes_a_folder() {
     said(&["check"], &twins.dir.path("train.toml"));
     let batch = take(&mut attach(&twins.dir.path("train.toml")), 1);
     assert_eq!(batch.len(), 1);
+}
+
+#[test]
+fn a_far_server_is_told_by_its_latency_and_its_requests_are_counted() {
+    let socket = "[[stage]]\nname = \"fetch\"\nconcurrency = 2\n";
+    let twins = Twins::new("s3", "order.epochs = 1000");
+    let text = std::fs::read_to_string(&twins.remote).unwrap().replace("order.epochs = 2\n", "");
+    std::fs::write(&twins.remote, format!("{text}\n{socket}")).unwrap();
+    let refused = Arc::new(AtomicU64::new(0));
+    twins.server.set_weather({
+        let refused = Arc::clone(&refused);
+        move |request| match request.number {
+            _ if request.is_listing() => Fault::None,
+            number if number % 500 == 499 => {
+                refused.fetch_add(1, Ordering::SeqCst);
+                Fault::Status(503, Some(0), String::new())
+            }
+            _ => Fault::Delay(Duration::from_millis(15)),
+        }
+    });
+    let mut loader = attach(&twins.remote);
+    let mut stats = serde_json::Value::Null;
+    wait_until("the verdict names the latency", || {
+        take(&mut loader, 2);
+        stats = serde_json::from_str(&loader.stats().unwrap()).unwrap();
+        stats["verdict"]["sentence"].to_string().contains("by its latency")
+    });
+    let requests = &stats["streams"][0]["requests"];
+    let counted = |name: &str| requests[name].as_u64().unwrap();
+    assert!(counted("num_requests") >= counted("num_whole") && counted("num_whole") > 0, "{requests}");
+    assert!(counted("bytes") > 0 && counted("in_flight") <= 2, "{requests}");
+    assert!(counted("num_refused") <= refused.load(Ordering::SeqCst), "{requests}");
+    assert!(requests["p50_first_byte"].as_f64().unwrap() >= 0.014, "{requests}");
+    let window = stats["sessions"][0]["window"]["requests"].to_string();
+    assert!(window.contains("requests/s") && window.contains("to the first byte"), "{window}");
 }
 
 #[test]

@@ -58,6 +58,9 @@ fn describe(report: &DaemonReport) -> String {
     for stream in &report.streams {
         let stages: Vec<_> = stream.stages_and_batch().cloned().collect();
         text.push_str(&format!("\nstream {}\n{}", stream.name, stage_table(&stages)));
+        if let Some(requests) = &stream.requests {
+            text.push_str(&format!("  storage, since the start: {}\n", requests.line()));
+        }
         if let Some(list) = &stream.quarantine {
             text.push_str(&format!("bad samples are listed in {}", list.path));
             if list.samples_lost > 0 {

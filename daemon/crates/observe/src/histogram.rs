@@ -101,6 +101,18 @@ pub fn percentile_of(counts: &[(f64, u64)], share: f64) -> f64 {
     0.0
 }
 
+/// Counted times minus those that were counted before.
+pub(super) fn counts_since(now: &[(f64, u64)], earlier: &[(f64, u64)]) -> Vec<(f64, u64)> {
+    let before = |seconds: f64| {
+        let same = earlier.iter().find(|(upper, _)| *upper == seconds);
+        same.map_or(0, |(_, count)| *count)
+    };
+    now.iter()
+        .map(|(seconds, count)| (*seconds, count.saturating_sub(before(*seconds))))
+        .filter(|(_, count)| *count > 0)
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -11,6 +11,7 @@ mod queue;
 mod rate_history;
 pub mod recorder;
 mod report;
+mod requests;
 pub mod sampler;
 mod stage;
 pub mod symbols;
@@ -32,6 +33,7 @@ pub use report::{
     Certainty, CpuBudgetReport, DaemonReport, OutageReport, ProgressReport, QuarantineReport,
     SessionReport, StageWindow, StallReport, StreamReport, Substitution, Verdict, WindowReport,
 };
+pub use requests::{RequestMetrics, RequestReport, RequestUnderWay};
 pub use stage::{StageMetrics, StageReport};
 pub use units::format_bytes;
 pub use wait_log::WaitLog;

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cpu_isolation::IsolationItem;
 use super::queue::QueueReport;
+use super::requests::RequestReport;
 use super::stage::StageReport;
 
 /// The daemon's figures. `stats --json` prints this. The engine fills in what it counts, [`super::History::report`] the
@@ -166,6 +167,9 @@ pub struct StreamReport {
     /// The operations on complete batches together, where there are any: a task is a batch, on a work thread.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch_operations: Option<StageReport>,
+    /// What its storage was asked for, where it answers requests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests: Option<RequestReport>,
     /// Where bad samples are listed, if anywhere.
     pub quarantine: Option<QuarantineReport>,
     /// The outage of its storage that is announced.
@@ -297,6 +301,9 @@ pub struct WindowReport {
     pub cpu_cores: f64,
     /// The stream's stages.
     pub stages: Vec<StageWindow>,
+    /// What the stream's storage was asked for, in a line, where it answers requests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests: Option<String>,
 }
 
 /// A stage's metrics in a window.

@@ -4,9 +4,10 @@
 //! Means, rates and the percentiles of stages are those of the window. The percentiles of queues remain those since the
 //! start: a report does not carry their buckets.
 
-use super::histogram::percentile_of;
+use super::histogram::{counts_since, percentile_of};
 use super::queue::QueueReport;
 use super::report::{DaemonReport, SessionReport, StageWindow, WindowReport};
+use super::requests::RequestReport;
 use super::stage::StageReport;
 use super::verdict::{Judgement, judge, of_daemon};
 
@@ -42,6 +43,9 @@ impl DaemonReport {
                 subtract_stages(&mut stream.stages, &before.stages);
                 let batch = before.batch_operations.as_slice();
                 subtract_stages(stream.batch_operations.as_mut_slice(), batch);
+                if let (Some(requests), Some(before)) = (&mut stream.requests, &before.requests) {
+                    *requests = requests.since(before);
+                }
             }
         }
     }
@@ -95,6 +99,7 @@ impl WindowReport {
             samples_per_second: stages.last().map_or(0.0, |stage| stage.tasks_per_second),
             cpu_cores: per_second(report.cpu_seconds),
             stages,
+            requests: stream.and_then(|stream| stream.requests.as_ref()).map(RequestReport::line),
         }
     }
 }
@@ -122,16 +127,7 @@ fn subtract_stages(stages: &mut [StageReport], earlier: &[StageReport]) {
 impl StageReport {
     #[expect(clippy::cast_precision_loss, reason = "metrics")]
     fn since(&self, earlier: &Self) -> Self {
-        let before = |seconds: f64| {
-            let same = earlier.times.iter().find(|(upper, _)| *upper == seconds);
-            same.map_or(0, |(_, count)| *count)
-        };
-        let times: Vec<(f64, u64)> = self
-            .times
-            .iter()
-            .map(|(seconds, count)| (*seconds, count.saturating_sub(before(*seconds))))
-            .filter(|(_, count)| *count > 0)
-            .collect();
+        let times = counts_since(&self.times, &earlier.times);
         let count: u64 = times.iter().map(|(_, count)| count).sum();
         let busy_seconds = (self.busy_seconds - earlier.busy_seconds).max(0.0);
         let queue = match (&self.queue, &earlier.queue) {

@@ -43,6 +43,7 @@ pub use retries::{Retries, RetryTerms};
 pub use stalling::{SlowFolder, StalledFile};
 
 use crate::location::{FileId, FileTable, Location};
+use forebay_observe::RequestMetrics;
 use listing::Directories;
 
 /// Files below a root, listed and read. Shared by all threads.
@@ -96,6 +97,11 @@ pub trait Storage: Directories + Send + Sync + std::fmt::Debug {
     /// The read, where it was not taken.
     fn submit(&self, read: SubmittedRead) -> Result<(), SubmittedRead> {
         Err(read)
+    }
+
+    /// What it was asked for; `None`: it answers no requests, as a file system does not.
+    fn requests(&self) -> Option<&RequestMetrics> {
+        None
     }
 
     /// Opens every location of a sample; their bytes together.

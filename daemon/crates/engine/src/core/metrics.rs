@@ -11,8 +11,8 @@ use crate::quarantine::Quarantine;
 use crate::session::Session;
 use crate::stream::Stream;
 use forebay_observe::{
-    CpuBudgetReport, DaemonReport, HistoryReport, Moment, OutageReport, SessionCounters,
-    SessionReport, StreamCounters, StreamReport, Substitution, cpu_time,
+    CpuBudgetReport, DaemonReport, HistoryReport, Moment, OutageReport, RequestMetrics,
+    SessionCounters, SessionReport, StreamCounters, StreamReport, Substitution, cpu_time,
 };
 
 /// The name of the batch operations together in reports.
@@ -186,6 +186,7 @@ impl Engine {
             memory_budget_bytes: stream.memory_bytes(),
             stages,
             batch_operations,
+            requests: stream.storage.requests().map(RequestMetrics::report),
             quarantine,
         }
     }

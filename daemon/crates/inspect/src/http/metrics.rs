@@ -6,7 +6,9 @@
 use std::collections::BTreeMap;
 
 use super::exposition::{Family, Kind, Labels};
-use forebay_observe::{DaemonReport, QueueReport, SessionReport, StageReport, StreamReport};
+use forebay_observe::{
+    DaemonReport, QueueReport, RequestReport, SessionReport, StageReport, StreamReport,
+};
 
 /// Buckets end at powers of two of a nanosecond from 2¹⁴ (16 µs) to 2³⁶ (69 s): where buckets of the daemon's own
 /// histogram end too, so nothing is guessed.
@@ -17,6 +19,7 @@ pub(super) fn families(report: &DaemonReport) -> Vec<Family> {
     [
         of_daemon(report),
         of_stages(&report.streams),
+        of_requests(&report.streams),
         of_queues(report),
         of_sessions(&report.sessions),
     ]
@@ -116,6 +119,34 @@ fn of_stages(streams: &[StreamReport]) -> Vec<Family> {
         "forebay_stage_tasks_total": "Tasks that ended, failed ones included; a task is a sample, of batch.operations a batch."
             => each(|stage| count(stage.num_tasks));
         "forebay_stage_failures_total": "Tasks that failed." => each(|stage| count(stage.num_failures));
+    };
+    families.push(times);
+    families
+}
+
+/// Of storages behind URLs.
+fn of_requests(streams: &[StreamReport]) -> Vec<Family> {
+    let storages: Vec<(Labels, &RequestReport)> = streams
+        .iter()
+        .filter_map(|stream| Some((vec![("stream", stream.name.clone())], stream.requests.as_ref()?)))
+        .collect();
+    let each = |value: fn(&RequestReport) -> f64| {
+        storages.iter().map(move |(labels, requests)| (labels.clone(), value(requests)))
+    };
+    let help = "From a request to the first byte of its answer.";
+    let mut times = Family::new("forebay_storage_first_byte_seconds", Kind::Histogram, help);
+    for (labels, requests) in &storages {
+        let (buckets, total) = cumulative(&requests.first_bytes);
+        times.add_histogram(labels, buckets.into_iter(), total, requests.first_byte_seconds);
+    }
+    let mut families = families! {
+        "forebay_storage_requests_total": "Requests for samples that began."
+            => each(|requests| count(requests.num_requests));
+        "forebay_storage_failures_total": "Requests that failed." => each(|requests| count(requests.num_failures));
+        "forebay_storage_refused_total": "Of these, those that the server had no room for: status 429 or 503."
+            => each(|requests| count(requests.num_refused));
+        "forebay_storage_bytes_total": "Bytes of samples that came." => each(|requests| count(requests.bytes));
+        "forebay_storage_in_flight": "Requests under way." => each(|requests| count(requests.in_flight));
     };
     families.push(times);
     families

@@ -39,6 +39,11 @@ fn report() -> DaemonReport {
         "streams": [{
             "name": "train", "memory_budget_bytes": 5, "stages": [stage("fetch"), stage("work")],
             "quarantine": { "path": "/q", "samples_lost": 2 },
+            "requests": {
+                "elapsed": 10.0, "num_requests": 30, "num_failures": 3, "num_refused": 2, "in_flight": 4, "bytes": 500,
+                "first_byte_seconds": 0.5, "p50_first_byte": 0.01, "p99_first_byte": 0.1, "first_bytes": [[0.02, 25]],
+                "num_whole": 20, "whole_seconds": 0.9,
+            },
         }],
         "sessions": [{
             "session": 1, "stream": "train", "rank": 3, "world_size": 4, "seconds": 5.0,
@@ -326,6 +331,8 @@ fn buckets_are_cumulative_and_end_in_all_of_them() {
     for line in [
         "forebay_stage_task_seconds_count{stream=\"train\",stage=\"work\"} 6\n",
         "forebay_queue_occupied_seconds_total{stream=\"train\",stage=\"fetch\",session=\"\"} 5\n",
+        "forebay_storage_requests_total{stream=\"train\"} 30\n",
+        "forebay_storage_first_byte_seconds_sum{stream=\"train\"} 0.5\n",
         "forebay_session_slots{stream=\"train\",session=\"1\",rank=\"3\",state=\"ready\"} 3\n",
     ] {
         assert!(text.contains(line), "{line} is not in {text}");

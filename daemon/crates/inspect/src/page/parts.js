@@ -101,6 +101,7 @@ export function pipeline(limit, window, trainers, reasons = []) {
       meter(stage.busy / stage.concurrency),
       make("p", "", `${stage.busy.toFixed(1)} of ${stage.concurrency} ${doing}`),
       make("p", "detail", `${rate(stage.tasks_per_second)} samples/s, ${time(stage.mean_seconds)} each`),
+      ...(number === 0 && window.requests ? [make("p", "detail", window.requests)] : []),
     );
     box.title = reasons[number] ?? "";
     const waiting = number === window.stages.length - 1 ? "batches wait here" : "samples wait here";

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::history::{Course, History, Window, samples_per_second, wait_share};
-use forebay_observe::{DaemonReport, SessionReport, StageReport, Verdict};
+use forebay_observe::{DaemonReport, RequestReport, SessionReport, StageReport, Verdict};
 
 /// Which daemon and session is meant; daemons without a session have a separate snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,6 +102,12 @@ impl Figures {
         let name = self.session.as_ref().map(|session| &session.report.stream);
         let stream = self.report().streams.iter().find(|stream| Some(&stream.name) == name);
         stream.map_or(self.report().stages.as_slice(), |stream| stream.stages.as_slice())
+    }
+
+    /// What the storage of the session's stream was asked for.
+    pub(super) fn requests(&self) -> Option<&RequestReport> {
+        let name = &self.session.as_ref()?.report.stream;
+        self.report().streams.iter().find(|stream| &stream.name == name)?.requests.as_ref()
     }
 
     /// Tasks of a stage at work, in the mean. A task that took longer than the window counts where it ended.

@@ -69,6 +69,7 @@ impl Script {
                 memory_budget_bytes: 2 << 30,
                 stages,
                 quarantine: None,
+                requests: None,
                 outage: None,
                 outage_timeout_seconds: 1800.0,
             }],

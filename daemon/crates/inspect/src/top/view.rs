@@ -99,6 +99,10 @@ fn full(page: &mut Page<'_, '_>, figures: &Figures) {
     }
     page.blank();
     pipeline::draw(page, figures);
+    if let Some(requests) = figures.requests() {
+        let line = format!(" storage   {}", requests.line());
+        page.line(cut(&line, page.width()));
+    }
     if page.room() >= 14 {
         page.blank();
     }

@@ -3,6 +3,7 @@
 use super::thresholds::{EXPLAINS_WAIT, FEW, KEPT_OFF, MOSTLY_ASLEEP, SLOW, SLOWER_THAN_MEAN};
 use crate::histogram::percentile_of;
 use crate::report::{DaemonReport, SessionReport};
+use crate::requests::RequestReport;
 use crate::stage::StageReport;
 
 /// The numbers of one session's window.
@@ -66,6 +67,12 @@ impl<'w> Facts<'w> {
         let threads = f64::from(report.threads.max(1));
         let held_back = report.cpu_budget.held_back_seconds / (seconds * threads);
         Self { session, report, wait_share, held_back, stages }
+    }
+
+    /// What the storage of a stream was asked for, where it brought anything by requests.
+    pub(super) fn requests_of(&self, stream: &str) -> Option<&'w RequestReport> {
+        let stream = self.report.streams.iter().find(|one| one.name == stream)?;
+        stream.requests.as_ref().filter(|requests| requests.num_whole > 0)
     }
 
     pub(super) fn seconds(&self) -> f64 {

@@ -2,10 +2,11 @@
 
 use super::facts::{Facts, StageFacts, Tail};
 use super::thresholds::{
-    ALL_BUSY, CLEARLY_NO_WAIT, FEW_BATCHES, FEW_SECONDS, HELD_BACK_THAT_MATTERS, MOSTLY_ASLEEP,
-    OWN_SHARE, SURELY_ALL_BUSY, TAIL_WORTH_A_WORD,
+    ALL_BUSY, CLEARLY_NO_WAIT, FEW_BATCHES, FEW_SECONDS, HELD_BACK_THAT_MATTERS, LATENCY_SHARE,
+    MOSTLY_ASLEEP, OWN_SHARE, REFUSED_THAT_MATTERS, SURELY_ALL_BUSY, TAIL_WORTH_A_WORD,
 };
 use crate::report::Certainty;
+use crate::units::format_bytes;
 
 /// The limit that the rules found.
 #[derive(Debug, Clone, Copy)]
@@ -157,13 +158,36 @@ impl Facts<'_> {
                 "raise ring.slots or batch.size".to_owned(),
             )
         };
+        let (mut what, mut parts) = ("storage is the limit", String::new());
+        let (mut remedy, mut advice) = (format!("{remedy}, or use faster storage"), advice);
+        if let Some(requests) = self.requests_of(fetch.stream) {
+            let has_cores = self.used_cores() < ALL_BUSY * self.granted_cores();
+            let first_byte = requests.mean_first_byte();
+            parts = format!(" ({} of it to the first byte)", milliseconds(first_byte));
+            if requests.refused_share() >= REFUSED_THAT_MATTERS {
+                what = "storage is the limit: it refuses requests";
+                parts = format!(
+                    "{parts}, {} of the requests are refused with 429 or 503,",
+                    percent(requests.refused_share())
+                );
+                advice = "spread the objects over more prefixes".to_owned();
+                remedy = format!("{advice}, lower `concurrency` of the stage `fetch`, or store several samples in an object");
+            } else if first_byte >= LATENCY_SHARE * requests.mean_whole() {
+                what = "storage is the limit by its latency";
+            } else if has_cores {
+                what = "storage is the limit by its bandwidth";
+                let rate = format_bytes(requests.bytes_per_second());
+                parts = format!("{parts}, {rate}/s come");
+                advice = "use storage that is nearer or faster".to_owned();
+                remedy = format!("{advice}, or smaller samples; more reads at once hardly help");
+            }
+        }
         let sentence = format!(
-            "storage is the limit: a read takes {} and {at_once} give {rate:.0} samples/s {waits}; {remedy}, or use faster \
-             storage{}",
+            "{what}: a read takes {}{parts} and {at_once} give {rate:.0} samples/s {waits}; {remedy}{}",
             milliseconds(report.ave_time),
             self.word_of_tail(fetch),
         );
-        Words::new("storage", "storage is the limit", &advice, sentence)
+        Words::new("storage", what, &advice, sentence)
     }
 
     fn of_stage(&self, stage: &StageFacts<'_>, waits: &str) -> Words {

@@ -2,7 +2,7 @@
 //! says otherwise. That measured metrics lead to the same is shown once, in the engine's tests.
 
 use super::*;
-use crate::{CpuBudgetReport, QueueReport, StageReport, StreamReport};
+use crate::{CpuBudgetReport, QueueReport, RequestReport, StageReport, StreamReport};
 
 const SECONDS: f64 = 10.0;
 
@@ -54,6 +54,7 @@ struct Pipeline {
     threads: u32,
     cpu_seconds: f64,
     budget: CpuBudgetReport,
+    requests: Option<RequestReport>,
     stalls: Vec<StallReport>,
 }
 
@@ -69,6 +70,7 @@ impl Pipeline {
             threads: 4,
             cpu_seconds: 1.0,
             budget: CpuBudgetReport { granted_cores: 4.0, ..CpuBudgetReport::default() },
+            requests: None,
             stalls: Vec::new(),
         }
     }
@@ -90,6 +92,7 @@ impl Pipeline {
             batch_operations: None,
             name: name.to_owned(),
             stages: stages.to_vec(),
+            requests: self.requests.clone(),
             ..StreamReport::default()
         };
         let report = DaemonReport {
@@ -467,4 +470,35 @@ fn a_stage_that_sleeps_with_auto_threads_needs_a_number_or_memory() {
     let mut sleeps = busy("work", 4, 4.0, ASLEEP);
     sleeps.concurrency_reason = "4 threads: a row takes 1 ms of sleep".to_owned();
     with(sleeps).is_limited_by("work", &["set its `concurrency` above 4, or raise ring.memory"]);
+}
+
+#[test]
+fn a_storage_that_answers_requests_is_limited_by_latency_bandwidth_or_what_it_refuses() {
+    let fetch = stage("fetch", 16, &[(0.16, 1000)], ASLEEP, 0.0);
+    let mut pipeline = Pipeline::of(vec![fetch, stage("work", 4, &[(0.0001, 1000)], ON_A_CORE, 0.0)]);
+    let requests = |first_byte: f64, refused: u64| RequestReport {
+        elapsed: SECONDS,
+        num_requests: 1000,
+        num_failures: refused,
+        num_refused: refused,
+        bytes: 1000 << 20,
+        first_byte_seconds: first_byte * 1000.0,
+        first_bytes: vec![(first_byte, 1000)],
+        num_whole: 1000,
+        whole_seconds: 160.0,
+        ..RequestReport::default()
+    };
+    pipeline.requests = Some(requests(0.15, 0));
+    pipeline.is_limited_by(
+        "storage",
+        &["by its latency: a read takes 160.00 ms (150.00 ms of it to the first byte)", "raise `concurrency`"],
+    );
+    pipeline.requests = Some(requests(0.02, 0));
+    pipeline.is_limited_by(
+        "storage",
+        &["by its bandwidth: a read takes 160.00 ms (20.00 ms", "100 MiB/s come", "more reads at once hardly help"],
+    );
+    pipeline.requests = Some(requests(0.15, 50));
+    pipeline.is_limited_by("storage", &["it refuses requests", "5 % of the requests are refused", "more prefixes"]);
+    assert_eq!(pipeline.judge().verdict.what, "storage is the limit: it refuses requests");
 }

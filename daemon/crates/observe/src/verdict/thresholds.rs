@@ -37,3 +37,7 @@ pub(super) const FEW: f64 = 0.1;
 pub(super) const OWN_SHARE: f64 = 0.7;
 /// Slow samples that take this part of a stage's time are mentioned.
 pub(super) const TAIL_WORTH_A_WORD: f64 = 0.3;
+/// From this share of refused requests on, the server's rate is the limit.
+pub(super) const REFUSED_THAT_MATTERS: f64 = 0.01;
+/// A read that waits this share of its time for the first byte is limited by latency, any other by bandwidth.
+pub(super) const LATENCY_SHARE: f64 = 0.5;

@@ -24,6 +24,7 @@ mod trace;
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
@@ -33,6 +34,7 @@ use object_store::path::Path as Key;
 use object_store::{Error, GetOptions, GetRange};
 
 use forebay_config::Section;
+use forebay_observe::{RequestMetrics, RequestUnderWay};
 
 use self::address::Address;
 use self::failure::Failed;
@@ -57,6 +59,8 @@ pub(super) struct RemoteObjects {
     lines: Lines,
     /// Whether a request has succeeded before: then credentials that fail may come back.
     has_worked: AtomicBool,
+    /// Of requests for samples.
+    metrics: Arc<RequestMetrics>,
 }
 
 /// See [`remote_files`](super::remote_files).
@@ -81,7 +85,7 @@ enum Found {
     /// The index says all that reading needs.
     Indexed(Location),
     /// The answer has begun, on this line.
-    Answered(FileId, Line, Body),
+    Answered(FileId, Line, Answer),
     /// There is nothing to read.
     Nothing,
 }
@@ -91,6 +95,8 @@ struct Refused {
     error: StorageError,
     /// The object's length, where a range beyond it was asked for.
     total_bytes: Option<u64>,
+    /// The server has no room now.
+    is_busy: bool,
 }
 
 /// An answer to a request for an object.
@@ -98,6 +104,7 @@ struct Answer {
     body: Body,
     range: Range<u64>,
     stamp: ObjectStamp,
+    request: RequestUnderWay,
 }
 
 impl RemoteObjects {
@@ -122,6 +129,7 @@ impl RemoteObjects {
             root_is_file: false,
             lines: Lines::new(stores),
             has_worked: AtomicBool::new(false),
+            metrics: Arc::default(),
         };
         if objects.root.name().contains('.') {
             match objects.head("") {
@@ -162,6 +170,7 @@ impl RemoteObjects {
         let local = |what: String| Refused {
             error: self.failed(action, relative).local(what),
             total_bytes: None,
+            is_busy: false,
         };
         let key = Key::parse(self.root.key(relative)).map_err(|error| local(error.to_string()))?;
         let line = self.lines.take().map_err(local)?;
@@ -177,6 +186,7 @@ impl RemoteObjects {
                 Err(Refused {
                     error: self.failed(action, relative).error(&error, &trace),
                     total_bytes,
+                    is_busy: matches!(trace.status, Some(429 | 503)),
                 })
             }
         }
@@ -206,15 +216,21 @@ impl RemoteObjects {
         };
         let options = GetOptions { range: wanted, ..GetOptions::default() };
         let get = async |store: &Store, key: &Key| store.objects.get_opts(key, options).await;
-        let (result, line) = self.call("reading", relative, u64::MAX, get).map_err(|refused| {
-            match refused.total_bytes {
-                Some(length_bytes) => self.out_of_range(relative, range, length_bytes),
-                None => refused.error,
+        let request = self.metrics.begin();
+        let (result, line) = match self.call("reading", relative, u64::MAX, get) {
+            Ok(answered) => answered,
+            Err(refused) => {
+                request.fail(refused.is_busy);
+                return Err(match refused.total_bytes {
+                    Some(length_bytes) => self.out_of_range(relative, range, length_bytes),
+                    None => refused.error,
+                });
             }
-        })?;
+        };
+        request.answered();
         let stamp = ObjectStamp::new(result.meta.size, result.meta.e_tag.as_deref());
         let range = result.range.clone();
-        Ok((Answer { body: result.into_stream(), range, stamp }, line))
+        Ok((Answer { body: result.into_stream(), range, stamp, request }, line))
     }
 
     fn out_of_range(&self, relative: &str, range: ByteRange, length_bytes: u64) -> StorageError {
@@ -250,8 +266,9 @@ impl RemoteObjects {
         if end.is_some_and(|end| end > answer.stamp.bytes) {
             return Err(self.out_of_range(relative, range, answer.stamp.bytes));
         }
-        let found = Found::Answered(location.file, line, answer.body);
-        Ok(Opened::new(answer.range.end - answer.range.start, Handle::Other(Box::new(found))))
+        let length_bytes = answer.range.end - answer.range.start;
+        let found = Found::Answered(location.file, line, answer);
+        Ok(Opened::new(length_bytes, Handle::Other(Box::new(found))))
     }
 
     /// Reads what the index knows, from an object that is still as the index has it.
@@ -281,7 +298,7 @@ impl RemoteObjects {
             let what = format!("{found} bytes where {length_bytes} were asked for");
             return Err(self.failed("reading", relative).answer(&what, RetryClass::File));
         }
-        self.take_body(relative, line, answer.body, length_bytes, buffer)
+        self.take_body(relative, line, answer, length_bytes, buffer)
     }
 
     /// The error of an object that is not the indexed one. Where the tag is the same, the answer is at fault.
@@ -305,10 +322,11 @@ impl RemoteObjects {
         &self,
         relative: &str,
         line: Line,
-        mut body: Body,
+        answer: Answer,
         length_bytes: u64,
         buffer: &mut Vec<u8>,
     ) -> Result<(), StorageError> {
+        let Answer { mut body, request, .. } = answer;
         let failed = || self.failed("reading", relative);
         let wanted = usize::try_from(length_bytes).unwrap_or(usize::MAX);
         if buffer.try_reserve_exact(wanted).is_err() {
@@ -328,11 +346,13 @@ impl RemoteObjects {
         });
         drop(body);
         let missing = end - buffer.len();
+        if taken.is_ok() && missing == 0 {
+            request.succeed(length_bytes);
+            self.lines.give_back(line);
+            return Ok(());
+        }
+        request.fail(false);
         match taken {
-            Ok(()) if missing == 0 => {
-                self.lines.give_back(line);
-                Ok(())
-            }
             Ok(()) => {
                 let what = format!("its body ends {missing} bytes early");
                 Err(failed().answer(&what, RetryClass::Outage))
@@ -353,6 +373,10 @@ impl Storage for RemoteObjects {
 
     fn status(&self, files: &dyn FileTable, file: FileId) -> Result<FileStatus, StorageError> {
         self.head(&String::from_utf8_lossy(&files.path(file)))
+    }
+
+    fn requests(&self) -> Option<&RequestMetrics> {
+        Some(&self.metrics)
     }
 
     fn open(&self, files: &dyn FileTable, location: Location) -> Result<Opened, StorageError> {
@@ -383,8 +407,8 @@ impl Storage for RemoteObjects {
         let name = |file| String::from_utf8_lossy(&files.path(file)).into_owned();
         match *opened.into_other::<Found>() {
             Found::Nothing => Ok(()),
-            Found::Answered(file, line, body) => {
-                self.take_body(&name(file), line, body, length_bytes, buffer)
+            Found::Answered(file, line, answer) => {
+                self.take_body(&name(file), line, answer, length_bytes, buffer)
             }
             Found::Indexed(location) => {
                 let stamp = files.stamp(location.file).unwrap_or_default();
