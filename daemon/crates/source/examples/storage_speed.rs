@@ -1,0 +1,193 @@
+//! The two ends that `scripts/bench/storage` compares Forebay with.
+//!
+//! `storage_speed serve FOLDER` shows a folder on loopback, with a page for each folder and ranges, and prints its port: a
+//! thread a connection, `sendfile`. `storage_speed bare URL SECONDS` reads the objects of a page with the crate
+//! `object_store` alone, over one HTTP client on a runtime with a thread a core, at 1 to 64 requests under way, and prints a
+//! line of JSON for each: bytes a second, and its own CPU seconds per GB. What comes is dropped.
+
+use std::error::Error;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use futures_util::StreamExt;
+use http_body_util::BodyExt;
+use nix::sys::resource::{UsageWho, getrusage};
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse,
+    HttpResponseBody, HttpService,
+};
+use object_store::http::HttpBuilder;
+use object_store::path::Path as Key;
+use object_store::{ClientOptions, ObjectStoreExt};
+use rustix::fs::sendfile;
+
+type Failure = Box<dyn Error + Send + Sync>;
+
+fn main() -> Result<(), Failure> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match &arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["serve", folder] => serve(folder.into()),
+        ["bare", url, seconds] => bare(url, Duration::from_secs_f64(seconds.parse()?)),
+        _ => Err("storage_speed serve FOLDER | bare URL SECONDS".into()),
+    }
+}
+
+fn serve(root: PathBuf) -> Result<(), Failure> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    println!("{}", listener.local_addr()?.port());
+    for stream in listener.incoming().flatten() {
+        let root = root.clone();
+        // A client that goes away ends its thread.
+        std::thread::spawn(move || drop(answer_all(&stream, &root)));
+    }
+    Ok(())
+}
+
+fn answer_all(mut stream: &TcpStream, root: &Path) -> Result<(), Failure> {
+    stream.set_nodelay(true)?;
+    let mut reader = BufReader::new(stream);
+    loop {
+        let (mut target, mut range, mut line) = (String::new(), None, String::new());
+        loop {
+            line.clear();
+            if reader.read_line(&mut line)? == 0 {
+                return Ok(());
+            }
+            let text = line.trim_end().to_ascii_lowercase();
+            if let Some(bytes) = text.strip_prefix("range: bytes=") {
+                range = bytes.split_once('-').map(|(from, to)| (from.to_owned(), to.to_owned()));
+            } else if target.is_empty() {
+                target = line.split(' ').nth(1).unwrap_or("/").to_owned();
+            } else if text.is_empty() {
+                break;
+            }
+        }
+        let path = root.join(target.trim_matches('/'));
+        if path.is_dir() {
+            let names = std::fs::read_dir(&path)?.map(|entry| {
+                let entry = entry?;
+                let slash = if entry.file_type()?.is_dir() { "/" } else { "" };
+                let name = format!("{}{slash}", entry.file_name().to_string_lossy());
+                Ok(format!("<a href=\"{name}\">{name}</a>\n"))
+            });
+            let page = names.collect::<std::io::Result<String>>()?;
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", page.len());
+            stream.write_all(format!("{head}{page}").as_bytes())?;
+            continue;
+        }
+        let Ok(file) = File::open(&path) else {
+            stream.write_all(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")?;
+            continue;
+        };
+        let length = file.metadata()?.len();
+        let (mut offset, end, status) = match &range {
+            None => (0, length, "200 OK".to_owned()),
+            Some((from, to)) => {
+                let from: u64 = from.parse()?;
+                let end = to.parse().map_or(length, |last: u64| length.min(last + 1));
+                let found = format!("bytes {from}-{}/{length}", end.saturating_sub(1));
+                (from, end, format!("206 Partial Content\r\ncontent-range: {found}"))
+            }
+        };
+        let date = "last-modified: Thu, 01 Jan 2026 00:00:00 GMT";
+        let bytes = end.saturating_sub(offset);
+        write!(stream, "HTTP/1.1 {status}\r\n{date}\r\ncontent-length: {bytes}\r\n\r\n")?;
+        while offset < end {
+            sendfile(stream, &file, Some(&mut offset), usize::try_from(end - offset)?)?;
+        }
+    }
+}
+
+/// The least that the crate needs to speak HTTP.
+#[derive(Debug)]
+struct Plain(reqwest::Client);
+
+impl HttpConnector for Plain {
+    fn connect(&self, _options: &ClientOptions) -> object_store::Result<HttpClient> {
+        Ok(HttpClient::new(Self(self.0.clone())))
+    }
+}
+
+#[async_trait]
+impl HttpService for Plain {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let fail = |error| HttpError::new(HttpErrorKind::Unknown, error);
+        let (parts, _) = request.into_parts();
+        let url = parts.uri.to_string().parse::<reqwest::Url>();
+        let url = url.map_err(|error| HttpError::new(HttpErrorKind::Request, error))?;
+        let mut sent = reqwest::Request::new(parts.method, url);
+        *sent.headers_mut() = parts.headers;
+        let response: http::Response<_> = self.0.execute(sent).await.map_err(fail)?.into();
+        let (parts, body) = response.into_parts();
+        Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(body.map_err(fail))))
+    }
+}
+
+fn cpu_seconds() -> f64 {
+    let usage = getrusage(UsageWho::RUSAGE_SELF);
+    usage.map_or(0.0, |usage| {
+        let seconds = |time: nix::sys::time::TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 * 1e-6;
+        seconds(usage.user_time()) + seconds(usage.system_time())
+    })
+}
+
+fn bare(url: &str, time: Duration) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let _entered = runtime.enter();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let tls = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(rustls::RootCertStore::empty())
+        .with_no_client_auth();
+    let client = reqwest::Client::builder().tls_backend_preconfigured(tls).no_proxy().http1_only();
+    let client = client.build()?;
+    let page = client.get(url).send();
+    let page = runtime.block_on(async { page.await?.text().await })?;
+    let base = url::Url::parse(url)?;
+    let folder = base.path().trim_matches('/').to_owned();
+    let names = page.split("href=\"").skip(1).filter_map(|rest| rest.split('"').next());
+    let keys: Vec<Key> = names.map(|name| Key::from(format!("{folder}/{name}"))).collect();
+    let store = HttpBuilder::new()
+        .with_url(&base[..url::Position::BeforePath])
+        .with_client_options(ClientOptions::new().with_allow_http(true))
+        .with_http_connector(Plain(client))
+        .build()?;
+    let (store, keys) = (Arc::new(store), Arc::new(keys));
+    for at_once in [1, 2, 4, 8, 16, 32, 64] {
+        let (bytes, turn) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicUsize::new(0)));
+        let (begin, cpu_before) = (Instant::now(), cpu_seconds());
+        let readers: Vec<_> = (0..at_once)
+            .map(|_| {
+                let (store, keys) = (Arc::clone(&store), Arc::clone(&keys));
+                let (bytes, turn) = (Arc::clone(&bytes), Arc::clone(&turn));
+                runtime.spawn(async move {
+                    while begin.elapsed() < time {
+                        // Relaxed, here and below: counts.
+                        let key = &keys[turn.fetch_add(1, Ordering::Relaxed) % keys.len()];
+                        let mut body = store.get(key).await?.into_stream();
+                        while let Some(chunk) = body.next().await {
+                            bytes.fetch_add(chunk?.len() as u64, Ordering::Relaxed);
+                        }
+                    }
+                    object_store::Result::Ok(())
+                })
+            })
+            .collect();
+        for reader in readers {
+            runtime.block_on(reader)??;
+        }
+        let bytes = bytes.load(Ordering::Relaxed) as f64;
+        let per_second = bytes / begin.elapsed().as_secs_f64();
+        let per_gb = (cpu_seconds() - cpu_before) / bytes * 1e9;
+        println!(
+            "{{\"at_once\": {at_once}, \"bytes_per_second\": {per_second:.0}, \"cpu_seconds_per_gb\": {per_gb:.3}}}"
+        );
+    }
+    Ok(())
+}
