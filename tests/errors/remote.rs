@@ -216,13 +216,13 @@ fn every_command_takes_a_url_as_it_takes_a_folder() {
         assert!(finished.status.success(), "{arguments:?}: {finished:?}");
         finished.stdout
     };
-    let both = |arguments: &[&str]| {
-        [&twins.local, &twins.remote].map(|config| said(arguments, config))
-    };
+    let both =
+        |arguments: &[&str]| [&twins.local, &twins.remote].map(|config| said(arguments, config));
     let [local, remote] = both(&["check", "--plan-only", "--sample=4"]);
     let without_name = |text: &str, name: &str| text.replace(name, "NAME");
     assert_eq!(without_name(&local, "local"), without_name(&remote, "remote"));
-    let [local, remote] = both(&["index"]).map(|text| text.split(" in ").next().unwrap().to_owned());
+    let [local, remote] =
+        both(&["index"]).map(|text| text.split(" in ").next().unwrap().to_owned());
     assert_eq!(local.replace("local", "remote"), remote);
     let [local, remote] = both(&["bench", "--json", "--batches", "3"]).map(|text| {
         let report: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -240,9 +240,15 @@ fn every_command_takes_a_url_as_it_takes_a_folder() {
             said(arguments, &path);
             std::fs::read_to_string(twins.dir.path("train.toml")).unwrap()
         });
-    let keys = format!("\n[storage]\nendpoint = {:?}\nanonymous = true\n", endpoint.split_once('=').unwrap().1);
+    let keys = format!(
+        "\n[storage]\nendpoint = {:?}\nanonymous = true\n",
+        endpoint.split_once('=').unwrap().1
+    );
     assert!(remote.contains(&keys), "{remote}");
-    assert_eq!(remote.replace(&keys, "").replace(&url, twins.dir.path("images").to_str().unwrap()), local);
+    assert_eq!(
+        remote.replace(&keys, "").replace(&url, twins.dir.path("images").to_str().unwrap()),
+        local
+    );
     said(&["check"], &twins.dir.path("train.toml"));
     let batch = take(&mut attach(&twins.dir.path("train.toml")), 1);
     assert_eq!(batch.len(), 1);
@@ -275,7 +281,10 @@ fn a_far_server_is_told_by_its_latency_and_its_requests_are_counted() {
     });
     let requests = &stats["streams"][0]["requests"];
     let counted = |name: &str| requests[name].as_u64().unwrap();
-    assert!(counted("num_requests") >= counted("num_whole") && counted("num_whole") > 0, "{requests}");
+    assert!(
+        counted("num_requests") >= counted("num_whole") && counted("num_whole") > 0,
+        "{requests}"
+    );
     assert!(counted("bytes") > 0 && counted("in_flight") <= 2, "{requests}");
     assert!(counted("num_refused") <= refused.load(Ordering::SeqCst), "{requests}");
     assert!(requests["p50_first_byte"].as_f64().unwrap() >= 0.014, "{requests}");
@@ -297,8 +306,13 @@ fn each_command_names_the_object_the_status_and_what_to_do() {
     ] {
         let finished = program::run(twins.dir.forebay(arguments).arg(&twins.remote));
         let said = format!("{}{}", finished.stdout, finished.stderr);
-        for part in ["s3://bucket/images", "403 AccessDenied", "(request 4442587F)", "grant reading"] {
-            assert!(said.contains(part) && !finished.status.success(), "{arguments:?} {part}: {said}");
+        for part in
+            ["s3://bucket/images", "403 AccessDenied", "(request 4442587F)", "grant reading"]
+        {
+            assert!(
+                said.contains(part) && !finished.status.success(),
+                "{arguments:?} {part}: {said}"
+            );
         }
     }
 }

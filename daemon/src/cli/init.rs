@@ -86,7 +86,9 @@ fn is_there(output: &Path) -> anyhow::Error {
 fn storage_keys(arguments: &[String]) -> anyhow::Result<Vec<Override>> {
     let read = |argument: &String| match argument.starts_with("storage.") {
         true => Ok(Override::from_argument(argument)?),
-        false => bail!("--set {argument}: init takes keys of `storage` alone; change the others in what it writes"),
+        false => bail!(
+            "--set {argument}: init takes keys of `storage` alone; change the others in what it writes"
+        ),
     };
     arguments.iter().map(read).collect()
 }
@@ -215,11 +217,7 @@ impl Sizes {
 }
 
 /// The configuration whose ring is not too large for the machine or for a first one, and what starts with it.
-fn fit(
-    found: &Proposal,
-    path: &str,
-    overrides: &[Override],
-) -> anyhow::Result<(String, Launch)> {
+fn fit(found: &Proposal, path: &str, overrides: &[Override]) -> anyhow::Result<(String, Launch)> {
     let mut sizes = Sizes::usual(found.report.samples);
     let storage = storage_table(overrides);
     loop {

@@ -2,7 +2,7 @@
 //!
 //! `storage_speed serve FOLDER` shows a folder on loopback, with a page for each folder and ranges, and prints its port: a
 //! thread a connection, `sendfile`. `storage_speed bare URL SECONDS` reads the objects of a page with the crate
-//! `object_store` alone, over one HTTP client on a runtime with a thread a core, at 1 to 64 requests under way, and prints a
+//! `object_store` alone, on a runtime for each core, at 1 to 64 requests under way, and prints a
 //! line of JSON for each: bytes a second, and its own CPU seconds per GB. What comes is dropped.
 
 use std::error::Error;
@@ -99,7 +99,8 @@ fn answer_all(mut stream: &TcpStream, root: &Path) -> Result<(), Failure> {
         let bytes = end.saturating_sub(offset);
         write!(stream, "HTTP/1.1 {status}\r\n{date}\r\ncontent-length: {bytes}\r\n\r\n")?;
         while offset < end {
-            sendfile(stream, &file, Some(&mut offset), usize::try_from(end - offset)?)?;
+            let left = usize::try_from(end - offset)?;
+            sendfile(stream, &file, Some(&mut offset), left)?;
         }
     }
 }
@@ -132,56 +133,67 @@ impl HttpService for Plain {
 fn cpu_seconds() -> f64 {
     let usage = getrusage(UsageWho::RUSAGE_SELF);
     usage.map_or(0.0, |usage| {
-        let seconds = |time: nix::sys::time::TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 * 1e-6;
+        let seconds =
+            |time: nix::sys::time::TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 * 1e-6;
         seconds(usage.user_time()) + seconds(usage.system_time())
     })
 }
 
 fn bare(url: &str, time: Duration) -> Result<(), Failure> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let _entered = runtime.enter();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let tls = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .with_root_certificates(rustls::RootCertStore::empty())
         .with_no_client_auth();
-    let client = reqwest::Client::builder().tls_backend_preconfigured(tls).no_proxy().http1_only();
-    let client = client.build()?;
-    let page = client.get(url).send();
-    let page = runtime.block_on(async { page.await?.text().await })?;
+    // One a runtime: kept connections belong to it.
+    let client = || {
+        let builder = reqwest::Client::builder().tls_backend_preconfigured(tls.clone());
+        builder.no_proxy().http1_only().build()
+    };
     let base = url::Url::parse(url)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let page = client()?.get(url).send();
+    let page = runtime.block_on(async { page.await?.text().await })?;
     let folder = base.path().trim_matches('/').to_owned();
     let names = page.split("href=\"").skip(1).filter_map(|rest| rest.split('"').next());
     let keys: Vec<Key> = names.map(|name| Key::from(format!("{folder}/{name}"))).collect();
-    let store = HttpBuilder::new()
-        .with_url(&base[..url::Position::BeforePath])
-        .with_client_options(ClientOptions::new().with_allow_http(true))
-        .with_http_connector(Plain(client))
-        .build()?;
-    let (store, keys) = (Arc::new(store), Arc::new(keys));
+    let cores = std::thread::available_parallelism()?.get();
     for at_once in [1, 2, 4, 8, 16, 32, 64] {
-        let (bytes, turn) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicUsize::new(0)));
+        let (bytes, turn) = (AtomicU64::new(0), AtomicUsize::new(0));
         let (begin, cpu_before) = (Instant::now(), cpu_seconds());
-        let readers: Vec<_> = (0..at_once)
-            .map(|_| {
-                let (store, keys) = (Arc::clone(&store), Arc::clone(&keys));
-                let (bytes, turn) = (Arc::clone(&bytes), Arc::clone(&turn));
-                runtime.spawn(async move {
-                    while begin.elapsed() < time {
-                        // Relaxed, here and below: counts.
-                        let key = &keys[turn.fetch_add(1, Ordering::Relaxed) % keys.len()];
-                        let mut body = store.get(key).await?.into_stream();
-                        while let Some(chunk) = body.next().await {
-                            bytes.fetch_add(chunk?.len() as u64, Ordering::Relaxed);
-                        }
+        let read = |readers: usize| -> Result<(), Failure> {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            let store = HttpBuilder::new()
+                .with_url(&base[..url::Position::BeforePath])
+                .with_client_options(ClientOptions::new().with_allow_http(true))
+                .with_http_connector(Plain(client()?))
+                .build()?;
+            let reader = || async {
+                while begin.elapsed() < time {
+                    // Relaxed, here and below: counts.
+                    let key = &keys[turn.fetch_add(1, Ordering::Relaxed) % keys.len()];
+                    let mut body = store.get(key).await?.into_stream();
+                    while let Some(chunk) = body.next().await {
+                        bytes.fetch_add(chunk?.len() as u64, Ordering::Relaxed);
                     }
-                    object_store::Result::Ok(())
-                })
-            })
-            .collect();
-        for reader in readers {
-            runtime.block_on(reader)??;
-        }
+                }
+                Ok::<(), object_store::Error>(())
+            };
+            let readers = (0..readers).map(|_| reader());
+            runtime.block_on(futures_util::future::try_join_all(readers))?;
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            let threads = (0..cores.min(at_once)).map(|core| {
+                let readers = at_once / cores + usize::from(core < at_once % cores);
+                {
+                    let read = &read;
+                    scope.spawn(move || read(readers))
+                }
+            });
+            let threads: Vec<_> = threads.collect();
+            threads.into_iter().try_for_each(|thread| thread.join().unwrap_or(Err("".into())))
+        })?;
         let bytes = bytes.load(Ordering::Relaxed) as f64;
         let per_second = bytes / begin.elapsed().as_secs_f64();
         let per_gb = (cpu_seconds() - cpu_before) / bytes * 1e9;

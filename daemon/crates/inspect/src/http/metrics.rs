@@ -128,7 +128,9 @@ fn of_stages(streams: &[StreamReport]) -> Vec<Family> {
 fn of_requests(streams: &[StreamReport]) -> Vec<Family> {
     let storages: Vec<(Labels, &RequestReport)> = streams
         .iter()
-        .filter_map(|stream| Some((vec![("stream", stream.name.clone())], stream.requests.as_ref()?)))
+        .filter_map(|stream| {
+            Some((vec![("stream", stream.name.clone())], stream.requests.as_ref()?))
+        })
         .collect();
     let each = |value: fn(&RequestReport) -> f64| {
         storages.iter().map(move |(labels, requests)| (labels.clone(), value(requests)))

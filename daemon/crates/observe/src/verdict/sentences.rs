@@ -171,7 +171,9 @@ impl Facts<'_> {
                     percent(requests.refused_share())
                 );
                 advice = "spread the objects over more prefixes".to_owned();
-                remedy = format!("{advice}, lower `concurrency` of the stage `fetch`, or store several samples in an object");
+                remedy = format!(
+                    "{advice}, lower `concurrency` of the stage `fetch`, or store several samples in an object"
+                );
             } else if first_byte >= LATENCY_SHARE * requests.mean_whole() {
                 what = "storage is the limit by its latency";
             } else if has_cores {
