@@ -81,6 +81,7 @@ pub(super) fn needed_files() -> Vec<PathBuf> {
 type Body = BoxStream<'static, object_store::Result<Bytes>>;
 
 /// What [`Handle::Other`] holds here.
+#[expect(clippy::large_enum_variant, reason = "it lies in a box")]
 enum Found {
     /// The index says all that reading needs.
     Indexed(Location),

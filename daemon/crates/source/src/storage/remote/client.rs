@@ -165,8 +165,10 @@ impl Service {
         let url = parts.uri.to_string().parse::<reqwest::Url>();
         let mut url = url.map_err(|error| HttpError::new(HttpErrorKind::Request, error))?;
         // Both are a space; some servers take the first for itself where they check a signature.
-        let query = url.query().map(|query| query.replace('+', "%20"));
-        url.set_query(query.as_deref());
+        if let Some(query) = url.query().filter(|query| query.contains('+')) {
+            let query = query.replace('+', "%20");
+            url.set_query(Some(&query));
+        }
         let mut sent = reqwest::Request::new(parts.method, url);
         *sent.headers_mut() = parts.headers;
         *sent.body_mut() = body.as_bytes().map(|bytes| bytes.clone().into());
