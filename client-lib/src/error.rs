@@ -14,6 +14,9 @@ pub enum Error {
     /// A bad sample with `on_bad_sample = "fail"`, or more bad samples than allowed.
     #[error("{0}")]
     BadSample(String),
+    /// The user's own function, a stage of the stream, raised an exception, or cannot be called any more.
+    #[error("{0}")]
+    Stage(String),
     /// Reading the data failed after all retries, for a possibly transient reason.
     #[error("{0}")]
     Storage(String),
@@ -109,6 +112,7 @@ impl From<Fault> for Error {
             FaultKind::Version => Self::Version(message),
             FaultKind::Config | FaultKind::Position => Self::Config(message),
             FaultKind::BadSample => Self::BadSample(message),
+            FaultKind::Stage => Self::Stage(message),
             FaultKind::Storage => Self::Storage(message),
             FaultKind::Taken => Self::Taken(message),
             FaultKind::Memory => Self::Memory(message),

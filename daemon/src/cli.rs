@@ -72,6 +72,9 @@ enum Command {
     /// Serve the loader whose socket is the standard input. Started by the client library.
     #[command(hide = true)]
     Private,
+    /// Start the workers of a Python stage for the daemon whose socket is the standard input.
+    #[command(hide = true)]
+    SpawnWorkers,
     /// Execute a command that dies with this process's parent. Started by `run`.
     #[command(hide = true)]
     Guarded(run::GuardedArguments),
@@ -103,8 +106,10 @@ pub fn main() -> ExitCode {
             completions::completions(&arguments, &Arguments::command())
         }
         Command::Private => private::private(),
+        Command::SpawnWorkers => harden::spawn_workers(),
         Command::Guarded(arguments) => run::guarded(&arguments),
     };
+    forebay_workers::end_workers();
     outcome.unwrap_or_else(|error| {
         if error.is::<OutputClosed>() {
             return ExitCode::from(CLOSED_PIPE);

@@ -316,6 +316,8 @@ pub enum FaultKind {
     Memory,
     /// An internal error of the daemon.
     Internal,
+    /// The user's own function raised an exception, or cannot be called.
+    Stage,
 }
 
 /// An error that the daemon reports to a client.

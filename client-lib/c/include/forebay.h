@@ -87,7 +87,8 @@ typedef enum forebay_status {
     FOREBAY_ERROR_CLOSED = -15,          /* another thread closed the loader meanwhile */
     FOREBAY_ERROR_NO_SUCH_TENSOR = -16,  /* the batch has no tensor of this name or number */
     FOREBAY_ERROR_PROTOCOL = -17,        /* the daemon sent invalid data: a bug in Forebay */
-    FOREBAY_ERROR_INTERNAL = -18         /* an internal error of this library: please report it */
+    FOREBAY_ERROR_INTERNAL = -18,        /* an internal error of this library: please report it */
+    FOREBAY_ERROR_STAGE = -19            /* the user's own Python stage raised an exception, or cannot be called */
 } forebay_status;
 
 /* The text of this thread's last failed call; "" before the first. It is the library's, valid until a later call of this

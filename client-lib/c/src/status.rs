@@ -68,6 +68,8 @@ statuses! {
     Protocol = -17, "FOREBAY_ERROR_PROTOCOL", c"protocol";
     /// An internal error.
     Internal = -18, "FOREBAY_ERROR_INTERNAL", c"internal";
+    /// As [`Error::Stage`].
+    Stage = -19, "FOREBAY_ERROR_STAGE", c"stage";
 }
 
 /// The failure of a function.
@@ -88,6 +90,7 @@ impl From<Error> for Failure {
         let status = match &error {
             Error::Config(_) => Status::Config,
             Error::BadSample(_) => Status::BadSample,
+            Error::Stage(_) => Status::Stage,
             Error::Storage(_) => Status::Storage,
             Error::Memory(_) => Status::Memory,
             Error::Taken(_) => Status::Taken,

@@ -9,6 +9,7 @@ pub(crate) fn to_exception(py: Python<'_>, error: &Error) -> PyErr {
     let name = match error {
         Error::Config(_) | Error::NoSuchTensor(_) => "ConfigError",
         Error::BadSample(_) => "BadSample",
+        Error::Stage(_) => "StageError",
         Error::DaemonLost(_) => "DaemonLost",
         Error::Timeout { .. } => "Timeout",
         Error::HoldLimit { .. } | Error::DeviceHoldLimit { .. } => "HoldLimit",

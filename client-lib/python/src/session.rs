@@ -30,10 +30,10 @@ pub(crate) struct Session {
 #[pymethods]
 impl Session {
     /// Attaches. `kind` is `word` (file, socket or stream), `json` (a configuration's text) or `first` (a stream of
-    /// `forebay run`); `overrides` are pairs of a dotted key and JSON text; `rank`, `distributed` and `ray_train` are (rank, world size);
+    /// `forebay run`); `overrides` are pairs of a dotted key and JSON text; `worker_keys` are such pairs for a configuration alone; `rank`, `distributed` and `ray_train` are (rank, world size);
     /// `group` is the group of ranks to compare with outside of Python; `device` is a `DeviceRequest` for batches on a GPU.
     #[new]
-    #[pyo3(signature = (kind, target, *, rank, distributed, ray_train, state, force, timeout, overrides, program, group=None, device=None))]
+    #[pyo3(signature = (kind, target, *, rank, distributed, ray_train, state, force, timeout, overrides, worker_keys, program, group=None, device=None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of forebay.Loader")]
     fn new(
         py: Python<'_>,
@@ -46,6 +46,7 @@ impl Session {
         force: bool,
         timeout: f64,
         overrides: Vec<(String, String)>,
+        worker_keys: Vec<(String, String)>,
         program: Option<std::path::PathBuf>,
         group: Option<&str>,
         device: Option<DeviceRequest>,
@@ -55,6 +56,7 @@ impl Session {
             "first" => Target::Stream(None),
             _ => Target::parse(target),
         };
+        let has_configuration = matches!(target, Target::Config(_));
         let timeout = Duration::try_from_secs_f64(timeout)
             .map_err(|error| PyValueError::new_err(format!("timeout: {error}")))?;
         let pending = PendingException::default();
@@ -75,7 +77,9 @@ impl Session {
             let state = State::from_json(text).map_err(|error| to_exception(py, &error))?;
             builder = builder.state(state, force);
         }
-        for (key, json) in overrides {
+        // Those of this interpreter are beneath what the user gives.
+        let worker_keys = if has_configuration { worker_keys } else { Vec::new() };
+        for (key, json) in worker_keys.into_iter().chain(overrides) {
             builder = builder.override_key(key, json);
         }
         if let Some(program) = program {

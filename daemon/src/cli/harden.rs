@@ -1,5 +1,6 @@
 //! What a daemon does first of all: it cannot be traced or dumped, and it closes inherited descriptors.
 
+use anyhow::Context as _;
 use nix::sys::signal::SigSet;
 
 /// Set to 1, it allows debuggers, profilers and core dumps of the same user.
@@ -47,6 +48,13 @@ impl Inherited {
 /// Unblocks all signals: the mask is inherited from the thread that started this process.
 pub(super) fn unblock_signals() {
     let _ = SigSet::empty().thread_set_mask();
+}
+
+/// `forebay spawn-workers`.
+pub(super) fn spawn_workers() -> anyhow::Result<std::process::ExitCode> {
+    Inherited::find().close();
+    unblock_signals();
+    forebay_workers::serve_spawner().context("starting the workers of a Python stage")
 }
 
 #[cfg(test)]

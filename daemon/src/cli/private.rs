@@ -43,6 +43,7 @@ pub(super) fn private() -> anyhow::Result<ExitCode> {
     let outcome = local.block_on(&runtime, serve_one(connection));
     // Reads that hang in storage must not keep a daemon alive whose trainer is gone.
     runtime.shutdown_timeout(Duration::from_millis(200));
+    forebay_workers::end_workers();
     drop(logging);
     outcome?;
     // Threads may still sleep in an operation; nothing they do matters any more.

@@ -121,6 +121,7 @@ pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
     drop(place);
     drop(logging);
     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    forebay_workers::end_workers();
     std::process::exit(code);
 }
 

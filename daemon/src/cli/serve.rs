@@ -96,6 +96,7 @@ pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
     drop(work_file);
     drop(place);
     drop(logging);
+    forebay_workers::end_workers();
     std::process::exit(0);
 }
 

@@ -21,6 +21,7 @@ from ._exceptions import (
     EpochsFinished,
     Error,
     HoldLimit,
+    StageError,
     StateMismatch,
     Timeout,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "HoldLimit",
     "Loader",
     "Ragged",
+    "StageError",
     "StateMismatch",
     "StepReport",
     "StepTimer",

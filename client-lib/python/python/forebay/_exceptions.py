@@ -14,6 +14,11 @@ class BadSample(Error):
     """A bad sample with ``on_bad_sample = "fail"``, or more bad samples than allowed. Names file and reason."""
 
 
+class StageError(Error):
+    """Your own function, a stage of the stream, raised an exception. Names stage, sample and file, and ends with the
+    function's own traceback."""
+
+
 class DaemonLost(Error):
     """The daemon is gone. Batches that it had published were handed over first; arrays stay valid."""
 

@@ -34,6 +34,7 @@ class Session:
         force: bool,
         timeout: float,
         overrides: list[tuple[str, str]],
+        worker_keys: list[tuple[str, str]],
         program: Path | None,
         group: str | None = None,
         device: object = None,

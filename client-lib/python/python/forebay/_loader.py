@@ -15,6 +15,7 @@ from ._exceptions import ConfigError
 from ._forked import watch_forks
 from ._rank_comparison import RankComparison, job_store
 from ._ranks import ask_ray, ask_torch, compare_states
+from ._stages import worker_keys
 from ._target import Target, resolve_target, to_json
 
 if TYPE_CHECKING:
@@ -63,6 +64,9 @@ class Loader:
             ``torch.distributed`` where it is initialised (docs/training.md, "Several ranks"); and a ``state`` that is
             given is compared across all ranks of ``torch.distributed``, so every rank must construct its loader then. A
             string names a group of ranks with a stream of its own. False skips both comparisons.
+        stages: your own functions or classes by the name of a ``[[stage]]``, such as ``{"augment": augment}``: its key
+            ``python``. A stage of a new name comes last. Each is called as ``function(sample, rng)`` in worker processes
+            (docs/python.md), so it must be defined at the top of a module or of the script.
         preset, batch_size, epochs, seed, shuffle: the keys ``preset``, ``batch.size``, ``order.epochs``, ``order.seed``
             and ``order.shuffle`` of the configuration, over its own. All other keys go into ``overrides``.
 
@@ -99,6 +103,7 @@ class Loader:
             force=force,
             timeout=float(timeout),
             overrides=keys,
+            worker_keys=[(key, to_json(key, value)) for key, value in worker_keys().items()],
             program=Path(__file__).with_name("bin") / "forebay",
             group=group if compare_ranks is not False and store is None else None,
             device=self._device_request,

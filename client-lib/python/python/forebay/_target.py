@@ -3,10 +3,11 @@
 import difflib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Optional, TypedDict, Union
 
 from ._exceptions import ConfigError
+from ._stages import stage_keys
 
 Target = Union[str, "os.PathLike[str]", Mapping[str, Any], None]
 
@@ -19,6 +20,7 @@ class ConfigKeys(TypedDict, total=False):
     epochs: Optional[int]
     seed: Optional[int]
     shuffle: Optional[bool]
+    stages: Optional[Mapping[str, Callable[..., Any]]]
 
 
 _KEYS = {
@@ -35,9 +37,15 @@ def resolve_target(
 ) -> tuple[str, str, list[tuple[str, str]]]:
     """The target's kind and text for the native module, and the overridden keys with their values as JSON."""
     keys = dict(overrides or {})
+    for key, value in stage_keys(keywords.get("stages")).items():
+        if key in keys:
+            raise ConfigError(f"`{key}` is given twice: in `stages` and in `overrides`")
+        keys[key] = value
     for name, value in keywords.items():
+        if name == "stages":
+            continue
         if name not in _KEYS:
-            nearest = difflib.get_close_matches(name, _KEYS, 1)
+            nearest = difflib.get_close_matches(name, [*_KEYS, "stages"], 1)
             hint = f"did you mean {nearest[0]!r}?" if nearest else "other keys go into `overrides`"
             raise TypeError(f"a loader has no keyword argument {name!r}; {hint}")
         if value is None:

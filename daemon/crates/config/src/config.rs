@@ -17,12 +17,12 @@ use crate::overrides::Override;
 use crate::parse::{from_json, parse_toml};
 use crate::presets::{merge, preset_tree};
 use crate::section::{Section, unknown_key};
-use crate::stages::{FetchConfig, StageConfig, read_stages};
+use crate::stages::{FetchConfig, PythonConfig, StageConfig, read_stages};
 use crate::table::{Keys, Table};
 use crate::value::{Located, Value, toml_key};
 
 /// All tables of keys, in the order of the reference.
-pub(crate) const TABLES: [Table; 14] = [
+pub(crate) const TABLES: [Table; 15] = [
     TopLevel::TABLE,
     DatasetConfig::TABLE,
     Limits::TABLE,
@@ -30,6 +30,7 @@ pub(crate) const TABLES: [Table; 14] = [
     BatchConfig::TABLE,
     StageConfig::TABLE,
     FetchConfig::TABLE,
+    PythonConfig::TABLE,
     OutputConfig::TABLE,
     RingConfig::TABLE,
     ErrorsConfig::TABLE,
@@ -40,9 +41,9 @@ pub(crate) const TABLES: [Table; 14] = [
 ];
 
 /// The tables and keys of the first level.
-const ROOT_KEYS: [&str; 14] = [
-    "preset", "dataset", "storage", "limits", "order", "batch", "stage", "output", "ring",
-    "errors", "cpu", "listen", "session", "security",
+const ROOT_KEYS: [&str; 15] = [
+    "preset", "dataset", "storage", "limits", "order", "batch", "stage", "python", "output",
+    "ring", "errors", "cpu", "listen", "session", "security",
 ];
 
 /// What a dict without a name is called.
@@ -65,6 +66,8 @@ pub struct Config {
     pub fetch: FetchConfig,
     /// Every other `[[stage]]`, in order; at least one.
     pub stages: Vec<StageConfig>,
+    /// `[python]`.
+    pub python: PythonConfig,
     /// `[output]`, in the order written.
     pub output: Vec<OutputConfig>,
     /// `[ring]`.
@@ -195,6 +198,9 @@ impl Config {
         for stage in &self.stages {
             text.section("\n[[stage]]", stage);
         }
+        if self.stages.iter().any(|stage| stage.python.is_some()) {
+            text.section("\n[python]", &self.python);
+        }
         if !self.output.is_empty() {
             text.0.push_str("\n[output]\n");
         }
@@ -263,6 +269,8 @@ pub(super) fn resolve(
     dataset.storage = root.take_section("storage")?;
     let (order, batch) = (root.table()?, root.table()?);
     let (fetch, stages) = read_stages(&mut root)?;
+    let mut python: PythonConfig = root.table()?;
+    python.folder.get_or_insert_with(|| origin.folder.to_owned());
     let output = read_output(&mut root)?;
     Ok(Config {
         name: origin.name,
@@ -272,6 +280,7 @@ pub(super) fn resolve(
         batch,
         fetch,
         stages,
+        python,
         output,
         ring: root.table()?,
         errors: root.table()?,

@@ -23,8 +23,18 @@ impl Config {
         let [seed, shuffle, operations, output] = &mut hashers;
         seed.update(&self.order.seed.to_le_bytes());
         shuffle.update(&[u8::from(self.order.shuffle)]);
-        for operation in self.stages.iter().flat_map(|stage| &stage.operations) {
-            update_with_value(operations, &operation.value);
+        for stage in &self.stages {
+            for operation in &stage.operations {
+                update_with_value(operations, &operation.value);
+            }
+            if let Some(python) = &stage.python {
+                // No kind of value: no operation can be taken for it. The module's source is stated apart from it: a
+                // change is warned of, not refused.
+                operations.update(b"P");
+                update_with_text(operations, python);
+                let arguments = Value::Table(stage.arguments.clone().unwrap_or_default());
+                update_with_value(operations, &arguments);
+            }
         }
         for (name, arguments) in batch_operations {
             // No kind of value: none of the operations above can be taken for it.

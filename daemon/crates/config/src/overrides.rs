@@ -136,8 +136,12 @@ impl Override {
             Value::Array(items) => {
                 let index = match find_element(items, step) {
                     Ok(index) => index,
-                    // The fetch stage exists without being written.
-                    Err(_) if parent == "stage" && step == "fetch" => {
+                    // The fetch stage exists without being written, and a function may be given without a stage for it.
+                    Err(_)
+                        if parent == "stage"
+                            && (step == "fetch"
+                                || self.path.get(depth + 1).is_some_and(|key| key == "python")) =>
+                    {
                         let name = Located::new(Value::String(step.clone()), &self.location);
                         let table = Value::Table(vec![("name".to_owned(), name)]);
                         items.push(Located::new(table, &self.location));

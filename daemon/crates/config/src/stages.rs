@@ -1,7 +1,9 @@
-//! `[[stage]]`: the fetch stage and the CPU stages.
+//! `[[stage]]`: the fetch stage, the CPU stages and those of the user's own Python; `[python]`: what runs the latter.
+
+use std::time::Duration;
 
 use crate::error::{ConfigError, SourceLocation};
-use crate::kind::Kind;
+use crate::kind::{ByteSize, Kind, LocalPath, TimeSpan};
 use crate::section::Section;
 use crate::single_keys::Concurrency;
 use crate::table::Keys;
@@ -20,16 +22,103 @@ const WORDS_OF_THE_VERDICT: [&str; 5] = ["storage", "ring", "cpu-budget", "train
 /// The longest name that the tables of `stats` have room for.
 const MAX_NAME_BYTES: usize = 32;
 
+/// How long one call of a Python stage may run, where nothing is said.
+const CALL_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What a worker of a Python stage may hold, where nothing is said.
+const WORKER_BYTES: u64 = 2 << 30;
+
 keys! {
-    /// A CPU stage.
-    pub struct StageConfig = "stage" {
+    /// A CPU stage: `operations`, or `python`.
+    pub struct StageConfig = "stage", check check_stage {
         /// unique; `fetch` is the stage that reads files
         pub name: StageName, "", required;
         /// threads at once; `"auto"`: found at run time, from the number of allowed cores upward where threads block;
         /// `forebay stats` says why
         pub concurrency: Concurrency, "threads", default(Concurrency::Auto);
         /// each with `op` and its arguments; `[]` for none
-        pub operations: Operations, "", required;
+        pub operations: Operations, "", default(Vec::new(), "required without `python`");
+        /// the user's own function or class, `"module:name"`: it is called for each sample; see
+        /// [python.md](python.md)
+        pub python: PythonTarget, "", absent("none");
+        /// with `python`: keyword arguments of the class, or of each call of the function
+        pub arguments: Arguments, "", absent("none");
+        /// with `python`: worker processes; `"auto"`: one for each core
+        pub workers: Concurrency, "processes", absent("`\"auto\"`");
+        /// with `python`: how long one call may run before its worker is replaced
+        pub timeout: TimeSpan, "", absent("`\"60s\"`");
+        /// with `python`: what a worker may hold of its own before it is replaced; not part of `ring.memory`
+        pub memory: ByteSize, "", absent("`\"2GiB\"`");
+    }
+}
+
+impl StageConfig {
+    /// How long one call may run.
+    pub fn call_timeout(&self) -> Duration {
+        self.timeout.unwrap_or(CALL_TIMEOUT)
+    }
+
+    /// What a worker may hold.
+    pub fn worker_bytes(&self) -> u64 {
+        self.memory.unwrap_or(WORKER_BYTES)
+    }
+
+    /// How many threads, each with a worker in a Python stage.
+    pub fn threads(&self) -> Concurrency {
+        match self.python {
+            Some(_) => self.workers.unwrap_or(Concurrency::Auto),
+            None => self.concurrency,
+        }
+    }
+}
+
+fn check_stage(stage: &mut StageConfig, section: &Section) -> Result<(), ConfigError> {
+    let path = |key: &str| section.key_path(key);
+    if stage.python.is_none() {
+        if section.location_of("operations").is_none() {
+            let message = format!("`{}` is required: {}", path("operations"), Operations::EXPECTED);
+            return Err(section.error(message));
+        }
+        for key in ["arguments", "workers", "timeout", "memory"] {
+            if section.location_of(key).is_some() {
+                let message = format!(
+                    "`{}` is for a stage with `python = \"module:function\"`; leave it out, or give `python` instead of \
+                     `operations`",
+                    path(key)
+                );
+                return Err(section.error_at(key, message));
+            }
+        }
+        return Ok(());
+    }
+    if !stage.operations.is_empty() {
+        let message = format!(
+            "`{}`: a stage has operations or `python`, not both; make two stages of them",
+            path("operations")
+        );
+        return Err(section.error_at("operations", message));
+    }
+    if stage.concurrency != Concurrency::Auto {
+        let message = format!(
+            "`{}`: a stage with `python` has `workers`, each with a thread of its own; leave `concurrency` out",
+            path("concurrency")
+        );
+        return Err(section.error_at("concurrency", message));
+    }
+    Ok(())
+}
+
+keys! {
+    /// What runs the stages with `python`. A Python trainer's loader gives its own interpreter, `sys.path` and script.
+    pub struct PythonConfig = "python" {
+        /// the interpreter; it must be able to import `forebay` and what the stages need
+        pub interpreter: String, "", default("python3".to_owned());
+        /// what `sys.path` becomes
+        pub path: Vec<String>, "", default(Vec::new(), "as the interpreter has it");
+        /// a folder that is searched for modules after those of `path`
+        pub folder: LocalPath, "", absent("the configuration's folder");
+        /// the script, or the name of the module, that `__main__` means in `python = "__main__:name"`
+        pub main: String, "", absent("none");
     }
 }
 
@@ -77,6 +166,34 @@ kinds! {
         Some(format!(": the verdict uses `{name}` for another limit; choose another name"))
     }
     schema { "type": "string", "pattern": "^[A-Za-z0-9_-]{1,32}$" }
+
+    /// A function or class of a module.
+    [pub] PythonTarget as String: "\"module:name\", such as \"mydata.transforms:augment\"";
+    read(value) {
+        let text = value.as_text()?;
+        let is_dotted = |text: &str| {
+            text.split('.').all(|part| {
+                let mut letters = part.chars();
+                letters.next().is_some_and(|first| first.is_alphabetic() || first == '_')
+                    && letters.all(|letter| letter.is_alphanumeric() || letter == '_')
+            })
+        };
+        let (module, name) = text.split_once(':')?;
+        (is_dotted(module) && is_dotted(name)).then(|| text.to_owned())
+    }
+    write(out) { String::write(out) }
+    schema { "type": "string", "pattern": "^[^:]+:[^:]+$" }
+
+    /// A table that is passed on.
+    [pub] Arguments as Vec<(String, Located)>: "a table such as { size = 224 }", type "a table";
+    read(value) {
+        match value {
+            Value::Table(entries) => Some(entries.clone()),
+            _ => None,
+        }
+    }
+    write(out) { Value::Table(out.clone()) }
+    schema { "type": "object" }
 
     /// An array of tables, which the registry of operations reads.
     [pub] Operations as Vec<Located>: "an array of tables such as [{ op = \"decode-image\" }], or [] for none", type "an array of tables";

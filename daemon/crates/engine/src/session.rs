@@ -379,6 +379,8 @@ fn batch_fault(order: u64, failure: RowFailure) -> Fault {
     match failure {
         RowFailure::Defect(reason)
         | RowFailure::Unreadable(reason)
+        | RowFailure::NoWorkers(reason)
+        | RowFailure::Raised { text: reason, .. }
         | RowFailure::Storage(reason) => Fault {
             kind: FaultKind::BadSample,
             message: format!("batch {order} of this session: batch operation {reason}"),

@@ -14,8 +14,8 @@ use super::work_parking::StageGate;
 use forebay_config::{Concurrency, Config, ConfigError, Last, SourceLocation};
 use forebay_observe::recorder::Recorder;
 use forebay_observe::{Clock, QueueMetrics, StageMetrics};
-use forebay_pipeline::SamplePlan;
 use forebay_pipeline::batch::BatchOperation;
+use forebay_pipeline::{SamplePlan, SampleTask};
 use forebay_source::dataset::{
     self, ClassSummary, Dataset, DatasetError, IndexBytes, OpenOptions, Opened,
 };
@@ -148,8 +148,13 @@ impl Stream {
             StreamError::Dataset { location: config.location(&["dataset", key]), error }
         })?;
         let Opened { dataset, storage, .. } = opened;
+        let limit_bytes = config.dataset.limits.sample_bytes;
+        let read = |task: &mut SampleTask| {
+            read_at_start(storage.as_ref(), dataset.as_ref(), limit_bytes, task)
+                .map_err(|error| error.to_string())
+        };
         let plan = batch_operations.into_iter().try_fold(
-            SamplePlan::compile(&config, dataset.as_ref())?,
+            SamplePlan::compile_with(&config, dataset.as_ref(), threads, &read)?,
             SamplePlan::with_batch_operation,
         )?;
         let mut tensors = plan.tensors().to_vec();
@@ -170,9 +175,9 @@ impl Stream {
             .iter()
             .map(|stage| Stage {
                 name: stage.name.clone(),
-                is_auto: stage.concurrency == Concurrency::Auto,
+                is_auto: stage.python.is_none() && stage.concurrency == Concurrency::Auto,
                 cost: StageCost::default(),
-                gate: StageGate::new(match stage.concurrency {
+                gate: StageGate::new(match stage.threads() {
                     Concurrency::Auto => threads,
                     Concurrency::Threads(count) => count.get(),
                 }),
@@ -354,4 +359,18 @@ impl Stream {
         let ReadScratch { opened, part_ends, .. } = scratch;
         self.storage.read_all(self.dataset.as_ref(), opened, buffer, part_ends)
     }
+}
+
+/// Reads one sample's bytes while the stream is opened.
+fn read_at_start(
+    storage: &dyn Storage,
+    dataset: &dyn Dataset,
+    limit_bytes: u64,
+    task: &mut SampleTask,
+) -> Result<(), StorageError> {
+    let mut locations = Vec::new();
+    let mut opened = Vec::new();
+    dataset.locate(task.id, &mut locations);
+    storage.open_all(dataset, &locations, limit_bytes, &mut opened)?;
+    storage.read_all(dataset, &mut opened, &mut task.bytes, &mut task.part_ends)
 }

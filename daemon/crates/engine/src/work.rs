@@ -41,6 +41,10 @@ pub enum RowFailure {
     Unreadable(String),
     /// The storage did not give the bytes, after all retries.
     Storage(String),
+    /// The user's own function raised an exception: on one line, and with its traceback.
+    Raised { stage: usize, summary: String, text: String },
+    /// The user's own function cannot be called any more.
+    NoWorkers(String),
     /// An operation panicked: an error of the daemon's own. The panic's message is on stderr.
     Panic,
 }
@@ -320,8 +324,13 @@ impl SlotWork {
         self.ready[stage].any()
     }
 
+    /// The rows of the open batch that are not finished, divided among so many.
+    pub fn share_of_unfinished(&self, threads: u32) -> usize {
+        (self.unfinished().div_ceil(threads.max(1))) as usize
+    }
+
     /// Claims the first row that waits for a stage.
-    fn take_ready(&self, stage: usize) -> Option<usize> {
+    pub fn take_ready(&self, stage: usize) -> Option<usize> {
         self.ready[stage].take_first()
     }
 }

@@ -1,10 +1,14 @@
 //! One work thread: claims rows, runs their stages, hands them on, and sleeps when there is nothing to claim.
 //!
+//! A row of a Python stage takes further rows of its batch along ([`bundle`]).
+//!
 //! A thread's states are in [`super::work_parking`]. Besides, it sleeps for the CPU budget before it claims, with no row, no
 //! place in a stage and no bit among the sleepers: nobody waits for it then.
 
+mod bundle;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,6 +21,13 @@ use super::work::{Claim, RowCell, RowClaim, RowFailure, SessionWork, SlotRow};
 use super::work_page::{WorkKey, WorkPage};
 use forebay_observe::recorder::{Kind, Track, What};
 use forebay_pipeline::WorkerScratch;
+
+/// What became of a row at the end of a stage.
+#[derive(Debug, Clone, Copy)]
+enum HandedOn {
+    Finished { has_failed: bool },
+    ToNextStage,
+}
 
 /// See the module's head.
 pub(super) struct Worker {
@@ -42,6 +53,9 @@ impl Worker {
                 Some((session, claim)) => {
                     let start = self.shared.clock.now();
                     match claim {
+                        Claim::Row(claim) if session.stream.plan.is_python(claim.stage) => {
+                            self.call(&session, claim, start, start - idle_since);
+                        }
                         Claim::Row(claim) => self.work(&session, claim, start, start - idle_since),
                         Claim::Batch { slot } => {
                             let _beside =
@@ -147,27 +161,48 @@ impl Worker {
             }
             failure
         };
-        let failed = failure.is_some();
-        let is_last = claim.stage + 1 == stream.stages.len();
-        let finished = is_last || failed || slot.is_cancelled();
-        if finished {
-            cell.failure = failure;
-            self.shared.spare_buffers.give(cell.task.take_bytes());
-            cell.permit = None;
-        }
-        drop(cell);
+        let finished = self.hand_on(session, claim, cell, failure);
         self.meter.leave(stage, (start, self.shared.clock.now()), &self.shared.budget);
         stage.gate.leave(self.group);
-        if finished {
-            // Relaxed: a sign of life.
-            self.shared.rows_finished.fetch_add(1, Ordering::Relaxed);
-            if slot.finish_row(claim.row, failed) {
-                self.shared.wake_engine();
+        self.announce(session, claim, finished);
+    }
+
+    /// A row's stage is over: its cell is let go. Says what is to be announced.
+    fn hand_on(
+        &self,
+        session: &SessionWork,
+        claim: RowClaim,
+        mut cell: MutexGuard<'_, RowCell>,
+        failure: Option<RowFailure>,
+    ) -> HandedOn {
+        let has_failed = failure.is_some();
+        let is_last = claim.stage + 1 == session.stream.stages.len();
+        if !(is_last || has_failed || session.slots[claim.slot].is_cancelled()) {
+            return HandedOn::ToNextStage;
+        }
+        cell.failure = failure;
+        self.shared.spare_buffers.give(cell.task.take_bytes());
+        cell.permit = None;
+        HandedOn::Finished { has_failed }
+    }
+
+    /// Tells the next stage or the engine.
+    fn announce(&self, session: &SessionWork, claim: RowClaim, handed_on: HandedOn) {
+        let slot = &session.slots[claim.slot];
+        match handed_on {
+            HandedOn::Finished { has_failed } => {
+                // Relaxed: a sign of life.
+                self.shared.rows_finished.fetch_add(1, Ordering::Relaxed);
+                if slot.finish_row(claim.row, has_failed) {
+                    self.shared.wake_engine();
+                }
             }
-        } else {
-            stream.stages[claim.stage + 1].input.put(Duration::ZERO);
-            slot.mark_ready(claim.stage + 1, claim.row);
-            self.shared.wake_for(&stream.stages[claim.stage + 1]);
+            HandedOn::ToNextStage => {
+                let next = &session.stream.stages[claim.stage + 1];
+                next.input.put(Duration::ZERO);
+                slot.mark_ready(claim.stage + 1, claim.row);
+                self.shared.wake_for(next);
+            }
         }
     }
 
@@ -216,12 +251,17 @@ impl Worker {
             }
         }
         if stage + 1 == stream.stages.len() {
-            let id = i64::try_from(cell.task.id.0).unwrap_or(i64::MAX);
-            cell.writer.bytes_mut(stream.index_tensor).copy_from_slice(&id.to_ne_bytes());
-            if let Some(tensor) = stream.valid_tensor {
-                cell.writer.bytes_mut(tensor)[0] = cell.valid.into();
-            }
+            Self::write_id(stream, cell);
         }
         Ok(())
+    }
+
+    /// After the last stage the row gets its id.
+    fn write_id(stream: &Stream, cell: &mut RowCell) {
+        let id = i64::try_from(cell.task.id.0).unwrap_or(i64::MAX);
+        cell.writer.bytes_mut(stream.index_tensor).copy_from_slice(&id.to_ne_bytes());
+        if let Some(tensor) = stream.valid_tensor {
+            cell.writer.bytes_mut(tensor)[0] = cell.valid.into();
+        }
     }
 }

@@ -78,6 +78,10 @@ pub(crate) struct FieldPlan {
     pub is_dropped: bool,
     /// The longest row of the dataset's bytes or text, where that is known.
     pub max_row_bytes: Option<u64>,
+    /// Set by a Python stage where no operation has worked on it before: it may then differ from sample to sample.
+    pub is_unchecked: bool,
+    /// Set by a Python stage that returned it: it is no longer what the dataset gives.
+    pub is_returned: bool,
 }
 
 /// The fields before the next operation; an operation changes them when it is compiled.
@@ -122,6 +126,8 @@ impl FieldTypes {
             last_stage: None,
             is_dropped: false,
             max_row_bytes: None,
+            is_unchecked: false,
+            is_returned: false,
         });
         Ok(self.fields.len() - 1)
     }

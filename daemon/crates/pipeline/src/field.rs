@@ -26,6 +26,13 @@ pub(crate) struct Tools {
     arrays: Vec<ArrayBuffer>,
 }
 
+impl Tools {
+    /// A buffer for an array, in which anything may be.
+    pub(crate) fn spare_array(&mut self) -> ArrayBuffer {
+        self.arrays.pop().unwrap_or_default()
+    }
+}
+
 /// One field of a sample while operations run on it.
 #[derive(Debug)]
 pub(crate) enum FieldInProgress<'a> {
@@ -137,7 +144,7 @@ impl<'a> FieldInProgress<'a> {
     /// There is none, or it has not the bytes that its shape needs.
     pub(crate) fn array(&mut self, tools: &mut Tools) -> Result<&mut ArrayBuffer, Defect> {
         if let Some(value) = self.array_value() {
-            let mut buffer = tools.arrays.pop().unwrap_or_default();
+            let mut buffer = tools.spare_array();
             buffer.dtype = value.dtype;
             buffer.shape.clear();
             buffer.shape.extend_from_slice(&value.shape);

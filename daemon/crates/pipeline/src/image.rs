@@ -5,5 +5,5 @@ mod pixels;
 mod resample;
 mod values;
 
-pub(crate) use pending::{ImageTools, PendingImage, PlannedImage};
+pub(crate) use pending::{ImageTools, PLAIN, PendingImage, PlannedImage};
 pub(crate) use values::{ImageFormat, Normalization, PixelValues, check_normalization};

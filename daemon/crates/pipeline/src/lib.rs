@@ -22,6 +22,7 @@ mod jpeg;
 mod operations;
 mod output;
 mod plan;
+mod python;
 mod reduction;
 mod registry;
 mod row;
@@ -30,7 +31,7 @@ mod task;
 #[cfg(test)]
 mod test_images;
 
-pub use plan::SamplePlan;
+pub use plan::{CallError, CalledRow, SamplePlan, SampleReader};
 pub use registry::operation_tables;
 pub use row::Row;
 pub use task::{SampleTask, WorkerScratch};

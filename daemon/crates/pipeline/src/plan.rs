@@ -2,22 +2,30 @@
 //!
 //! A field's row is written at the end of the last stage with an operation on it, and at the end of the first stage
 //! where no operation works on it: an image's decoding, crop, resize and conversion are then one pass into the row.
-//! Between two stages a field waits in the sample's task.
+//! Between two stages a field waits in the sample's task. A Python stage ([`call`]) takes all fields and gives those that
+//! its function returns.
+
+mod call;
+mod compile;
+
+pub use call::{CallError, CalledRow};
+pub use compile::SampleReader;
 
 use forebay_protocol::tensor::{DType, Extent, TensorSpec};
 
 use super::array::{ArrayType, check_ragged_type, check_type, write_array};
 use super::batch::{BatchOperation, BatchRow};
-use super::contract::{FieldPlan, FieldType, FieldTypes, Operation, Sample};
+use super::contract::{Operation, Sample};
 use super::field::{CarriedField, FieldInProgress, Tools};
-use super::output::{self, FieldOutput};
-use super::registry;
+use super::output::FieldOutput;
+use super::python::PythonBody;
 use super::row::Row;
-use super::task::{SampleTask, WorkerScratch, emptied};
-use forebay_config::{Config, ConfigError};
+use super::task::{SampleLists, SampleTask, WorkerScratch, emptied};
+use forebay_config::ConfigError;
 use forebay_order::Draws;
-use forebay_source::dataset::{Dataset, Defect, FieldKind, FieldValue};
-use forebay_source::location::SampleBytes;
+use forebay_protocol::ids::SampleId;
+use forebay_source::dataset::{Dataset, Defect, FieldValue};
+use forebay_source::location::{SampleBytes, SharedBytes};
 
 /// Everything that a stream does to a sample after its bytes were fetched, and to a batch before it is published; shared
 /// by all threads.
@@ -31,6 +39,8 @@ pub struct SamplePlan {
     /// By tensor: the bytes of a dense one's row that the stages write.
     row_bytes: Vec<usize>,
     batch_operations: Vec<Box<dyn BatchOperation>>,
+    /// Of the whole stream: while a plan is compiled it has fewer.
+    stage_count: usize,
 }
 
 #[derive(Debug)]
@@ -46,6 +56,8 @@ struct Stage {
 enum StageBody {
     /// Operations of this crate, one after the other on a work thread.
     Native(Vec<Box<dyn Operation>>),
+    /// The user's function, in worker processes.
+    Python(Box<PythonBody>),
 }
 
 #[derive(Debug)]
@@ -57,6 +69,8 @@ struct PlannedField {
     last_stage: usize,
     /// The tensor and how its row is written; `None` for a dropped field.
     output: Option<(usize, FieldOutput)>,
+    /// A Python stage takes it: it is never read directly into the row.
+    is_called_with: bool,
 }
 
 /// What every sample's array must be.
@@ -69,66 +83,6 @@ enum ExpectedArray {
 }
 
 impl SamplePlan {
-    /// Checks the operations against the dataset's fields and compiles them.
-    ///
-    /// # Errors
-    /// An unknown operation or argument, an operation whose input is missing (names the operation that makes it), an
-    /// output that does not exist: each with its place in the configuration.
-    pub fn compile(config: &Config, dataset: &dyn Dataset) -> Result<Self, ConfigError> {
-        let fail = |message| ConfigError::new(&config.location(&[]), message);
-        let mut fields = FieldTypes { fields: Vec::new(), stage: 0, limits: config.dataset.limits };
-        for (place, field) in dataset.fields().iter().enumerate() {
-            let number =
-                fields.add(&field.name, FieldType::Raw(field.kind.clone())).map_err(fail)?;
-            fields.fields[number].max_row_bytes = dataset.max_row_bytes(place);
-        }
-        let mut stages = Vec::with_capacity(config.stages.len());
-        let mut first_operation = 0;
-        for (number, stage) in config.stages.iter().enumerate() {
-            fields.stage = number;
-            let mut operations = Vec::with_capacity(stage.operations.len());
-            let mut operation_names = Vec::with_capacity(stage.operations.len());
-            for (index, entry) in stage.operations.iter().enumerate() {
-                let path = format!("stage.{}.operations[{index}]", stage.name);
-                let (name, operation) = registry::compile(path, entry.clone(), &mut fields)?;
-                operations.push(operation);
-                operation_names.push(name);
-            }
-            let count = operations.len() as u64;
-            let body = StageBody::Native(operations);
-            stages.push(Stage { body, operation_names, first_operation });
-            first_operation += count;
-        }
-        let (tensors, outputs) = output::compile(config, &fields)?;
-        let mut kinds = dataset.fields().iter().map(|field| &field.kind);
-        let mut tensor = 0..;
-        let planned = |(field, output): (FieldPlan, Option<FieldOutput>)| PlannedField {
-            expected: match (kinds.next().filter(|_| field.last_stage.is_some()), &output) {
-                (Some(_), Some(FieldOutput::RaggedArray { source, row_shape, .. })) => {
-                    Some(ExpectedArray::Ragged(*source, row_shape.clone()))
-                }
-                (Some(FieldKind::Array { dtype, shape }), _) => {
-                    Some(ExpectedArray::Fixed(ArrayType { dtype: *dtype, shape: shape.clone() }))
-                }
-                (Some(FieldKind::RaggedArray { dtype, row_shape }), _) => {
-                    Some(ExpectedArray::Ragged(*dtype, row_shape.clone()))
-                }
-                _ => None,
-            },
-            name: field.name,
-            last_stage: field.last_stage.unwrap_or(0),
-            output: output.and_then(|output| Some((tensor.next()?, output))),
-        };
-        Ok(Self {
-            stages,
-            fields: fields.fields.into_iter().zip(outputs).map(planned).collect(),
-            dataset_fields: dataset.fields().len(),
-            row_bytes: tensors.iter().map(row_bytes).collect(),
-            tensors,
-            batch_operations: Vec::new(),
-        })
-    }
-
     /// The same plan with an operation on complete batches, after those that it has.
     ///
     /// # Errors
@@ -174,7 +128,9 @@ impl SamplePlan {
         let field = &self.fields[dataset.direct_read()?.field];
         match &field.output {
             Some((tensor, FieldOutput::Array { expected, target }))
-                if expected.dtype == *target && field.expected.is_none() =>
+                if expected.dtype == *target
+                    && field.expected.is_none()
+                    && !field.is_called_with =>
             {
                 Some(*tensor)
             }
@@ -195,52 +151,82 @@ impl SamplePlan {
         row: &mut dyn Row,
         scratch: &mut WorkerScratch,
     ) -> Result<(), Defect> {
-        let result = self.run_stage(stage, task, dataset, row, scratch);
+        let result = match self.stages.get(stage).map(|stage| (&stage.body, stage.first_operation))
+        {
+            Some((StageBody::Native(operations), first)) => {
+                self.run_native(stage, (operations, first), task, dataset, row, scratch)
+            }
+            Some((StageBody::Python(_), _)) => self.call_alone(stage, task, dataset, row, scratch),
+            None => Err(Defect(format!("the plan has no stage {stage}"))),
+        };
         scratch.trim();
         result
     }
 
-    fn run_stage(
+    fn run_native(
         &self,
         stage: usize,
+        (operations, first_operation): (&[Box<dyn Operation>], u64),
         task: &mut SampleTask,
         dataset: &dyn Dataset,
         row: &mut dyn Row,
         scratch: &mut WorkerScratch,
     ) -> Result<(), Defect> {
-        let Some(work) = self.stages.get(stage) else {
-            return Err(Defect(format!("the plan has no stage {stage}")));
-        };
         let SampleTask { id, key, bytes, part_ends, shared, in_place, carried: carried_on } = task;
-        let fetched = if shared.is_empty() {
-            SampleBytes::new(bytes, part_ends)
-        } else {
-            SampleBytes::shared(shared)
-        };
-        let WorkerScratch { tools, lists } = scratch;
+        let fetched = fetched(bytes, part_ends, shared);
+        let WorkerScratch { tools, lists, .. } = scratch;
         // A list that a defect takes along is missed by the next sample alone.
         let mut carried = std::mem::replace(carried_on, std::mem::take(&mut lists.carried));
         let mut fields = emptied(std::mem::take(&mut lists.fields));
-        if stage == 0 {
-            let mut values = emptied(std::mem::take(&mut lists.values));
-            match in_place {
-                Some(_) => dataset.read_in_place(*id, &mut values),
-                None => dataset.read(*id, fetched, &mut values)?,
-            }
-            self.begin(&mut values, &mut fields)?;
-            lists.values = emptied(values);
-        } else {
+        self.open(stage, (*id, *in_place), fetched, dataset, &mut carried, &mut fields, lists)?;
+        let mut sample = Sample { fields: &mut fields, tools };
+        for (operation, number) in operations.iter().zip(first_operation..) {
+            operation.run(&mut sample, &mut Draws::new(*key, number))?;
+        }
+        self.close(stage, &mut fields, fetched, carried_on, row, tools)?;
+        lists.fields = emptied(fields);
+        carried.clear();
+        lists.carried = carried;
+        Ok(())
+    }
+
+    /// A sample's fields at a stage's start: the dataset's, or as the stage before left them.
+    #[expect(clippy::too_many_arguments, reason = "parts of a task and of a thread's scratch")]
+    fn open<'a>(
+        &self,
+        stage: usize,
+        (id, in_place): (SampleId, Option<usize>),
+        fetched: SampleBytes<'a>,
+        dataset: &'a dyn Dataset,
+        carried: &'a mut [CarriedField],
+        fields: &mut Vec<FieldInProgress<'a>>,
+        lists: &mut SampleLists,
+    ) -> Result<(), Defect> {
+        if stage > 0 {
             fields.extend(carried.iter_mut().map(|field| FieldInProgress::pick_up(field, fetched)));
+            return Ok(());
         }
-        match &work.body {
-            StageBody::Native(operations) => {
-                let mut sample = Sample { fields: &mut fields, tools };
-                for (operation, number) in operations.iter().zip(work.first_operation..) {
-                    operation.run(&mut sample, &mut Draws::new(*key, number))?;
-                }
-            }
+        let mut values = emptied(std::mem::take(&mut lists.values));
+        match in_place {
+            Some(_) => dataset.read_in_place(id, &mut values),
+            None => dataset.read(id, fetched, &mut values)?,
         }
-        let is_last = stage + 1 == self.stages.len();
+        self.begin(&mut values, fields)?;
+        lists.values = emptied(values);
+        Ok(())
+    }
+
+    /// Writes the fields on which no later stage works, and leaves the others for the next.
+    fn close<'a>(
+        &self,
+        stage: usize,
+        fields: &mut Vec<FieldInProgress<'a>>,
+        fetched: SampleBytes<'_>,
+        carried_on: &mut Vec<CarriedField>,
+        row: &mut dyn Row,
+        tools: &mut Tools,
+    ) -> Result<(), Defect> {
+        let is_last = stage + 1 == self.stage_count;
         for (field, planned) in fields.drain(..).zip(&self.fields) {
             let left = if stage < planned.last_stage {
                 field.carry(fetched, tools)?
@@ -257,9 +243,6 @@ impl SamplePlan {
                 carried_on.push(left);
             }
         }
-        lists.fields = emptied(fields);
-        carried.clear();
-        lists.carried = carried;
         Ok(())
     }
 
@@ -386,6 +369,15 @@ impl SamplePlan {
         }
         Ok(())
     }
+}
+
+/// A task's bytes.
+fn fetched<'a>(
+    bytes: &'a [u8],
+    part_ends: &'a [usize],
+    shared: &'a [SharedBytes],
+) -> SampleBytes<'a> {
+    if shared.is_empty() { SampleBytes::new(bytes, part_ends) } else { SampleBytes::shared(shared) }
 }
 
 /// The bytes of a dense tensor's row; 0 for a ragged one.

@@ -5,6 +5,8 @@ use forebay_protocol::ids::SampleId;
 use forebay_source::dataset::FieldValue;
 use forebay_source::location::SharedBytes;
 
+use forebay_workers::CallBuffer;
+
 use super::buffers::trim;
 use super::field::{CarriedField, FieldInProgress, Tools};
 
@@ -64,6 +66,8 @@ impl SampleTask {
 #[derive(Debug, Default)]
 pub struct WorkerScratch {
     pub(crate) tools: Tools,
+    /// The rows of the next call of a Python stage.
+    pub(crate) call: CallBuffer,
     pub(crate) lists: SampleLists,
 }
 

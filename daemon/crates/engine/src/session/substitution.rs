@@ -39,6 +39,25 @@ impl Session {
             RowFailure::Storage(message) => {
                 return batch.fail(row, Fault { kind: FaultKind::Storage, message });
             }
+            RowFailure::NoWorkers(message) => {
+                return batch.fail(row, Fault { kind: FaultKind::Stage, message });
+            }
+            RowFailure::Raised { stage, summary, text }
+                if errors.on_bad_sample == OnBadSample::Fail =>
+            {
+                let (id, epoch) = (failed_id.0, batch.planned.epoch);
+                let stage = &stream.stages[stage].name;
+                let message = format!(
+                    "stage `{stage}` failed on sample {id} ({path}) in epoch {epoch}, seed {}: {summary}; \
+                     errors.on_bad_sample = \"substitute\" trains on another sample in its place\n\n{}",
+                    stream.config.order.seed,
+                    text.trim_end()
+                );
+                return batch.fail(row, Fault { kind: FaultKind::Stage, message });
+            }
+            RowFailure::Raised { stage, summary, .. } => {
+                (format!("stage `{}`: {summary}", stream.stages[stage].name), false)
+            }
             RowFailure::Panic => {
                 let message = format!(
                     "an operation panicked on sample {} ({path}); this is a bug in forebay, please report it with the \

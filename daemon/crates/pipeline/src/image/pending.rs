@@ -20,7 +20,9 @@ use forebay_config::ImageLayout;
 use forebay_source::dataset::Defect;
 
 /// The form in which images are carried from stage to stage.
-const PLAIN: ImageFormat = ImageFormat { layout: ImageLayout::Nhwc, values: PixelValues::Bytes };
+/// Pixels as they are.
+pub(crate) const PLAIN: ImageFormat =
+    ImageFormat { layout: ImageLayout::Nhwc, values: PixelValues::Bytes };
 /// Spare buffers that a work thread keeps.
 const KEPT_BUFFERS: usize = 4;
 
@@ -109,6 +111,17 @@ impl<'a> PendingImage<'a> {
             channels,
             geometry: Geometry::identity(decoded),
         }
+    }
+
+    /// An image whose pixels are here: height × width × channels.
+    pub(crate) fn from_pixels(pixels: Vec<u8>, size: Size, channels: u8) -> Self {
+        let source = Source::Pixels(Arc::new(pixels));
+        Self { source, decoded: size, channels, geometry: Geometry::identity(size) }
+    }
+
+    /// The channels of a pixel.
+    pub(crate) const fn channels(&self) -> u8 {
+        self.channels
     }
 
     /// What is to be done, and the file, where decoding has to wait for the first resampling: by how much smaller an

@@ -1,0 +1,364 @@
+"""The user's function in a worker: how it is found, seeded and called, and how rows come and results go.
+
+The bytes are those of daemon/crates/workers/src/call.rs and reply.rs.
+"""
+
+import hashlib
+import importlib
+import io
+import json
+import mmap
+import os
+import random
+import runpy
+import socket
+import struct
+import sys
+import traceback
+import types
+from collections.abc import Callable
+from typing import Any, Optional
+
+import numpy as np
+
+_MESSAGE = struct.Struct("<QQQQ")
+_ANSWER = struct.Struct("<QQ")
+_HEAD = struct.Struct("<IIII")
+_ROW = struct.Struct("<6Q")
+_RECORD = struct.Struct("<BBB5xQQ")
+_ARRAY, _BYTES, _TEXT, _INTEGER, _FLOAT = 1, 2, 3, 4, 5
+_PROBE = 1
+_NO_ROW = (1 << 64) - 1
+_MAX_TRACEBACK_BYTES = 16 << 10
+
+# By the daemon's number of the type; bfloat16 (9) has none in NumPy.
+_DTYPES = [
+    np.dtype(name) if name else None
+    for name in "u1 i1 u2 i2 i4 i8 u4 u8 f2".split() + ["", "f4", "f8", "?"]
+]
+_CODES = {dtype: code for code, dtype in enumerate(_DTYPES) if dtype is not None}
+
+
+class Log(io.TextIOBase):
+    """What is printed, by the line, with the stage and the sample before it."""
+
+    def __init__(self, stage: str) -> None:
+        self._stage = stage
+        self._line = ""
+        self.sample: Optional[int] = None
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return 2
+
+    def write(self, text: str) -> int:
+        *lines, self._line = (self._line + text).split("\n")
+        where = f"stage `{self._stage}`" if self.sample is None else f"stage `{self._stage}`, sample {self.sample}"
+        for line in lines:
+            _write_all(2, f"forebay: {where}: {line}\n".encode(errors="replace"))
+        return len(text)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    try:
+        while data:
+            data = data[os.write(descriptor, data) :]
+    except OSError:
+        pass  # Nobody reads the log.
+
+
+class Stage:
+    """The user's function, and the generators that are seeded for each call."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        if spec["path"]:
+            sys.path[:] = spec["path"]
+        if spec["folder"] and spec["folder"] not in sys.path:
+            sys.path.append(spec["folder"])
+        module_name, _, name = spec["python"].partition(":")
+        module = _main(spec["main"]) if module_name == "__main__" else importlib.import_module(module_name)
+        self.source_digest = _source_digest(module)
+        found: Any = module
+        for part in name.split("."):
+            found = getattr(found, part)
+        self.arguments: dict[str, Any] = spec["arguments"] or {}
+        if isinstance(found, type):
+            found = found(**self.arguments)
+            self.arguments = {}
+        if not callable(found):
+            raise TypeError(f"`{spec['python']}` is a {type(found).__name__}, which cannot be called with (sample, rng)")
+        self.function: Callable[..., Any] = found
+        self._philox = np.random.Philox(key=0)
+        self.rng = np.random.Generator(self._philox)
+        self._key = np.zeros(2, np.uint64)
+        self._state = {
+            "bit_generator": "Philox",
+            "state": {"counter": np.zeros(4, np.uint64), "key": self._key},
+            "buffer": np.zeros(4, np.uint64),
+            "buffer_pos": 4,
+            "has_uint32": 0,
+            "uinteger": 0,
+        }
+        self._torch: Any = None
+        self._composes = _composes(found, module)
+        _one_thread()
+
+    def seed(self, words: tuple[int, int, int, int]) -> None:
+        """Sets every generator from the words of a row."""
+        self._key[0], self._key[1] = words[0], words[1]
+        self._philox.state = self._state
+        random.seed(words[2])
+        np.random.seed(words[3] & 0xFFFFFFFF)
+        if self._torch is not None:
+            self._torch.default_generator.manual_seed(words[2] >> 1)
+        for compose in self._composes:
+            compose.set_random_seed(words[3] >> 33)
+
+    def call(self, make: Callable[[], dict[str, Any]], words: tuple[int, int, int, int]) -> Any:
+        """Calls the function with a row."""
+        while True:
+            self.seed(words)
+            result = self.function(make(), self.rng, **self.arguments)
+            if self._torch is not None or "torch" not in sys.modules:
+                return result
+            # PyTorch was imported by this call, so its generator was not seeded.
+            self._torch = sys.modules["torch"]
+            _one_thread()
+
+
+def _main(main: Optional[str]) -> types.ModuleType:
+    """The script or module that the trainer runs, under the name ``__mp_main__``, as multiprocessing imports it."""
+    if not main:
+        raise ImportError("no script is known for `__main__`; put the function into a module")
+    module = types.ModuleType("__mp_main__")
+    run = runpy.run_path if main.endswith(".py") or os.sep in main else runpy.run_module
+    module.__dict__.update(run(main, run_name="__mp_main__"))
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = module
+    return module
+
+
+def _source_digest(module: types.ModuleType) -> str:
+    try:
+        with open(module.__dict__["__file__"], "rb") as file:
+            return hashlib.blake2b(file.read(), digest_size=16).hexdigest()
+    except (KeyError, OSError, TypeError):
+        return ""
+
+
+def _composes(found: Any, module: types.ModuleType) -> list[Any]:
+    """Albumentations' pipelines, which have generators of their own."""
+    candidates = [found, *vars(module).values(), *getattr(found, "__dict__", {}).values()]
+    is_compose = lambda one: hasattr(one, "set_random_seed") and type(one).__module__.startswith("albumentations")  # noqa: E731
+    composes: list[Any] = []
+    for one in candidates:
+        if not isinstance(one, type) and is_compose(one) and all(one is not other for other in composes):
+            composes.append(one)
+    return composes
+
+
+def _one_thread() -> None:
+    """One native thread: workers are as many as there are cores for them."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+    if "cv2" in sys.modules:
+        sys.modules["cv2"].setNumThreads(0)
+
+
+def raised(error: BaseException, own_frames: int) -> dict[str, str]:
+    """An exception as the daemon passes it on, without this package's own frames."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(os.path.dirname(__file__)):
+        trace = trace.tb_next
+    lines = traceback.format_exception(type(error), error, trace)
+    text = "".join(lines)
+    if len(text) > _MAX_TRACEBACK_BYTES:
+        text = text[: _MAX_TRACEBACK_BYTES // 2] + "\n…\n" + text[-_MAX_TRACEBACK_BYTES // 2 :]
+    summary = "".join(traceback.format_exception_only(type(error), error)).strip()
+    return {"summary": " ".join(summary.split())[:1000], "traceback": text}
+
+
+class _Arena:
+    """The memory that is shared with the daemon."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self.memory = mmap.mmap(descriptor, os.fstat(descriptor).st_size)
+
+    def reach(self, end: int) -> None:
+        """Maps it up to ``end``, larger if need be."""
+        if end <= len(self.memory):
+            return
+        if os.fstat(self._descriptor).st_size < end:
+            os.ftruncate(self._descriptor, end + end // 4)
+        self.memory = mmap.mmap(self._descriptor, os.fstat(self._descriptor).st_size)
+
+
+def serve(stage: Stage, connection: socket.socket, descriptor: int, log: Log) -> None:
+    """Answers calls until the daemon closes the socket."""
+    arena = _Arena(descriptor)
+    names_text, inputs, outputs = b"", [], []
+    while True:
+        message = connection.recv(_MESSAGE.size, socket.MSG_WAITALL)
+        if len(message) < _MESSAGE.size:
+            return
+        number, header_at, header_bytes, reply_at = _MESSAGE.unpack(message)
+        arena.reach(reply_at)
+        header = arena.memory[header_at : header_at + header_bytes]
+        rows, names_bytes, flags, _ = _HEAD.unpack_from(header)
+        at = _HEAD.size
+        if header[at : at + names_bytes] != names_text:
+            names_text = header[at : at + names_bytes]
+            names = json.loads(names_text)
+            inputs, outputs = names["inputs"], names["outputs"]
+        at += names_bytes
+        reply = _Reply(arena, reply_at)
+        for row in range(rows):
+            arena.memory[0:8] = row.to_bytes(8, "little")
+            id, _epoch, *words = _ROW.unpack_from(header, at)
+            at += _ROW.size
+            records, at = _records(header, at, len(inputs))
+            log.sample = id
+            make = lambda records=records: _sample(arena.memory, inputs, records)  # noqa: E731
+            try:
+                result = stage.call(make, tuple(words))
+                if not isinstance(result, dict):
+                    raise TypeError(
+                        f"the function returned {type(result).__name__}; return a dict of the fields that a batch needs"
+                    )
+                if flags & _PROBE:
+                    reply.probe(result)
+                else:
+                    reply.values(result, outputs)
+            except BaseException as error:  # noqa: BLE001: sys.exit() in a transform is an error of the sample
+                reply.raised(raised(error, own_frames=1), flags & _PROBE)
+        arena.memory[0:8] = _NO_ROW.to_bytes(8, "little")
+        log.sample = None
+        connection.sendall(_ANSWER.pack(number, reply.finish(flags & _PROBE)))
+
+
+def _records(header: bytes, at: int, count: int) -> tuple[list[Any], int]:
+    records = []
+    for _ in range(count):
+        kind, dtype, dimensions, offset, size = _RECORD.unpack_from(header, at)
+        at += _RECORD.size
+        shape = struct.unpack_from(f"<{dimensions}Q", header, at) if dimensions else ()
+        at += 8 * dimensions
+        records.append((kind, dtype, shape, offset, size))
+    return records, at
+
+
+def _sample(memory: mmap.mmap, names: list[str], records: list[Any]) -> dict[str, Any]:
+    """A row's fields: copies, which the function may keep and change."""
+    sample: dict[str, Any] = {}
+    for name, (kind, dtype, shape, offset, size) in zip(names, records):
+        if kind == _ARRAY:
+            array = np.ndarray(shape, _DTYPES[dtype], memory, offset)
+            sample[name] = array.copy() if shape else array.item()
+        elif kind == _INTEGER:
+            sample[name] = offset - (1 << 64) if offset >> 63 else offset
+        elif kind == _FLOAT:
+            sample[name] = struct.unpack("<d", struct.pack("<Q", offset))[0]
+        else:
+            data = memory[offset : offset + size]
+            sample[name] = data.decode() if kind == _TEXT else data
+    return sample
+
+
+class _Reply:
+    """A reply: its records first, the bytes behind room for them."""
+
+    def __init__(self, arena: _Arena, at: int) -> None:
+        self._arena = arena
+        self._at = at
+        self._head = bytearray()
+        self._arrays: list[tuple[int, Any]] = []
+        self._bytes = 0
+        self._probed: list[Any] = []
+
+    def values(self, result: dict[str, Any], names: list[str]) -> None:
+        if len(result) != len(names) or any(name not in result for name in names):
+            raise ValueError(f"the function returned the fields {list(result)}, and {names} for the first samples")
+        head, arrays, size = bytearray(b"\0"), [], self._bytes
+        for name in names:
+            kind, dtype, shape, value, length = _plain(name, result[name])
+            if kind in (_INTEGER, _FLOAT):
+                head += struct.pack("<B7x", kind) + struct.pack("<q" if kind == _INTEGER else "<d", value) + b"\0" * 8
+                continue
+            start = -(-size // 64) * 64
+            # The offset is known when all records are.
+            arrays.append((start, value, len(self._head) + len(head) + 8))
+            head += _RECORD.pack(kind, dtype, len(shape), start, length) + struct.pack(f"<{len(shape)}Q", *shape)
+            size = start + length
+        self._head += head
+        self._arrays += arrays
+        self._bytes = size
+
+    def raised(self, error: dict[str, str], is_probe: int) -> None:
+        if is_probe:
+            self._probed.append({"raised": error})
+            return
+        text = json.dumps(error).encode()
+        self._head += b"\1" + len(text).to_bytes(4, "little") + text
+
+    def probe(self, result: dict[str, Any]) -> None:
+        fields, digest = [], hashlib.blake2b(digest_size=16)
+        for name, value in result.items():
+            if not isinstance(name, str):
+                raise TypeError(f"the function returned the key {name!r}; the names of fields are strings")
+            kind, dtype, shape, plain, _ = _plain(name, value)
+            fields.append({"name": name, "kind": kind, "dtype": dtype, "shape": list(shape)})
+            digest.update(plain.tobytes() if kind == _ARRAY else repr(plain).encode())
+        self._probed.append({"fields": fields, "digest": digest.hexdigest()})
+
+    def finish(self, is_probe: int) -> int:
+        """Writes it; its length without what its records point to."""
+        if is_probe:
+            self._head += json.dumps(self._probed).encode()
+        first = self._at + -(-len(self._head) // 64) * 64
+        self._arena.reach(first + self._bytes)
+        memory = self._arena.memory
+        for start, value, record in self._arrays:
+            at = first + start
+            struct.pack_into("<Q", self._head, record, at)
+            if isinstance(value, bytes):
+                memory[at : at + len(value)] = value
+            elif value.size:
+                np.ndarray(value.shape, value.dtype, memory, at)[...] = value
+        memory[self._at : self._at + len(self._head)] = bytes(self._head)
+        return len(self._head)
+
+
+def _plain(name: str, value: Any) -> tuple[int, int, tuple[int, ...], Any, int]:
+    """A result's kind, type, shape, value and bytes."""
+    if isinstance(value, str):
+        data = value.encode()
+        return _TEXT, 0, (), data, len(data)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        data = bytes(value)
+        return _BYTES, 0, (), data, len(data)
+    if isinstance(value, (bool, int, np.integer, np.bool_)):
+        return _INTEGER, 0, (), int(value), 0
+    if isinstance(value, (float, np.floating)):
+        return _FLOAT, 0, (), float(value), 0
+    if not isinstance(value, np.ndarray):
+        value = _array(name, value)
+    dtype = value.dtype.newbyteorder("=")
+    code = _CODES.get(dtype)
+    if code is None:
+        raise TypeError(f"`{name}` has the type {value.dtype}, which a batch cannot hold; convert it with .astype()")
+    return _ARRAY, code, value.shape, value, value.nbytes
+
+
+def _array(name: str, value: Any) -> "np.ndarray[Any, Any]":
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return value.detach().cpu().numpy()  # type: ignore[no-any-return]
+    if hasattr(value, "__array_interface__") or hasattr(value, "__array__"):  # a picture of Pillow's
+        return np.asarray(value)
+    if isinstance(value, (list, tuple)):
+        return np.asarray(value)
+    raise TypeError(
+        f"`{name}` is a {type(value).__name__}; return an array, a tensor, a picture, text, bytes or a number"
+    )

@@ -1,0 +1,157 @@
+//! A Python stage on a work thread: a bundle of rows of one batch, so that a wake-up of its worker is paid once.
+//!
+//! The thread holds the rows' cells until the worker has answered. A bundle is at most this thread's share of the rows
+//! that the batch still lacks, so that no worker of the stage is idle beside it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use super::Worker;
+use crate::stream::Stream;
+use crate::work::{RowCell, RowClaim, RowFailure, SessionWork, SlotRow};
+use crate::work_page::WorkKey;
+use forebay_observe::recorder::{Kind, What};
+use forebay_pipeline::{CallError, CalledRow, WorkerScratch};
+
+/// The rows of a bundle at most: what a loss of the worker repeats.
+const MAX_ROWS: usize = 8;
+
+impl Worker {
+    /// Runs a Python stage on a row, and on further rows that wait for it.
+    pub(super) fn call(
+        &mut self,
+        session: &SessionWork,
+        claim: RowClaim,
+        start: Instant,
+        waited: Duration,
+    ) {
+        let stream = &session.stream;
+        let stage = &stream.stages[claim.stage];
+        let slot = &session.slots[claim.slot];
+        let wanted = slot.share_of_unfinished(stage.gate.limit()).clamp(1, MAX_ROWS);
+        let mut claims = vec![claim];
+        while claims.len() < wanted
+            && let Some(row) = slot.take_ready(claim.stage)
+        {
+            claims.push(RowClaim { row, ..claim });
+        }
+        for _ in &claims {
+            stage.input.get(waited);
+        }
+        self.meter.enter(stage, start, &self.shared.budget);
+        let mut cells: Vec<_> = claims.iter().map(|claim| slot.cell(claim.row)).collect();
+        let mut failures: Vec<Option<RowFailure>> = claims.iter().map(|_| None).collect();
+        if !slot.is_cancelled() {
+            let place = self.shared.place(self.group, self.number);
+            place.enter(session, claim, cells[0].task.id, self.shared.ns_of(start));
+            stream.plan.begin_bundle(&mut self.scratch);
+            for (cell, failure) in cells.iter_mut().zip(&mut failures) {
+                *failure = self.prepare(stream, claim.stage, cell).err();
+            }
+            self.call_prepared(stream, claim, &mut cells, &mut failures);
+            self.shared.place(self.group, self.number).leave();
+            // The rows of a bundle are told apart by no clock of this process.
+            let took = self.shared.clock.elapsed(start);
+            let each = took / u32::try_from(claims.len()).unwrap_or(1);
+            for ((claim, cell), failure) in claims.iter().zip(&mut cells).zip(&failures) {
+                match failure {
+                    None => stage.figures.record(each),
+                    Some(_) => stage.figures.record_failure(),
+                }
+                if failure.is_none() && claim.stage + 1 == stream.stages.len() {
+                    Self::write_id(stream, cell);
+                }
+                if self.shared.recorder.is_on() {
+                    let kind = if failure.is_some() { Kind::FailedStage } else { Kind::Stage };
+                    let (session, batch) = (session.number, slot.order());
+                    let RowClaim { stage: place, row, .. } = *claim;
+                    let detail = cell.task.id.0;
+                    self.record(start, took, What { kind, session, batch, place, row, detail });
+                }
+            }
+        }
+        let handed_on: Vec<_> = claims
+            .iter()
+            .zip(cells)
+            .zip(failures)
+            .map(|((claim, cell), failure)| self.hand_on(session, *claim, cell, failure))
+            .collect();
+        self.meter.leave(stage, (start, self.shared.clock.now()), &self.shared.budget);
+        stage.gate.leave(self.group);
+        for (claim, handed_on) in claims.iter().zip(handed_on) {
+            self.announce(session, *claim, handed_on);
+        }
+    }
+
+    /// Copies a row's fields for the call, with its sample noted as under work: what is not decoded yet is decoded here.
+    fn prepare(
+        &mut self,
+        stream: &Stream,
+        stage: usize,
+        cell: &mut RowCell,
+    ) -> Result<(), RowFailure> {
+        let page = self.shared.work_page.get();
+        let (epoch, sample) = (cell.task.key.epoch, cell.task.id.0);
+        let key = WorkKey { stream: stream.work_key(), epoch, sample };
+        let work = page.map(|page| page.begin((self.group, self.number), key)).transpose();
+        let work = work.map_err(RowFailure::Defect)?;
+        let scratch = &mut self.scratch;
+        let run = catch_unwind(AssertUnwindSafe(|| {
+            stream.plan.prepare_row(stage, &mut cell.task, stream.dataset.as_ref(), scratch)
+        }));
+        let outcome = match run {
+            Ok(outcome) => outcome.map_err(|defect| RowFailure::Defect(defect.0)),
+            Err(_) => Err(RowFailure::Panic),
+        };
+        if let Some(work) = work {
+            work.finish();
+        }
+        outcome
+    }
+
+    /// Calls the function with the rows that were prepared.
+    fn call_prepared(
+        &mut self,
+        stream: &Stream,
+        claim: RowClaim,
+        cells: &mut [std::sync::MutexGuard<'_, RowCell>],
+        failures: &mut [Option<RowFailure>],
+    ) {
+        let mut parts: Vec<_> = cells
+            .iter_mut()
+            .zip(failures)
+            .filter(|(_, failure)| failure.is_none())
+            .map(|(cell, failure)| {
+                let RowCell { writer, task, .. } = &mut **cell;
+                (SlotRow(writer), task, failure)
+            })
+            .collect();
+        if parts.is_empty() {
+            return;
+        }
+        let (shared, scratch, thread) = (&self.shared, &mut self.scratch, self.number);
+        let is_ending = || shared.is_ending();
+        let run = catch_unwind(AssertUnwindSafe(|| {
+            let mut rows: Vec<CalledRow<'_>> = parts
+                .iter_mut()
+                .map(|(row, task, _)| CalledRow { task, row, outcome: Ok(()) })
+                .collect();
+            stream.plan.call_bundle(claim.stage, &mut rows, thread, scratch, &is_ending);
+            rows.into_iter().map(|row| row.outcome).collect::<Vec<_>>()
+        }));
+        let Ok(outcomes) = run else {
+            self.scratch = WorkerScratch::default();
+            return parts.iter_mut().for_each(|(.., failure)| **failure = Some(RowFailure::Panic));
+        };
+        for ((.., failure), outcome) in parts.iter_mut().zip(outcomes) {
+            **failure = outcome.err().map(|error| match error {
+                CallError::Defect(reason) => RowFailure::Defect(reason),
+                CallError::Raised { summary, text } => {
+                    RowFailure::Raised { stage: claim.stage, summary, text }
+                }
+                CallError::NoWorkers(reason) => RowFailure::NoWorkers(reason),
+                CallError::Ending => RowFailure::Defect("the daemon ends".to_owned()),
+            });
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! A Python stage of a plan: rows are prepared one by one, called together, and written as they come back.
+
+use std::os::unix::fs::FileExt;
+
+use super::{SamplePlan, StageBody, fetched};
+use crate::array::{ArrayType, check_type};
+use crate::buffers::KEPT_BYTES;
+use crate::field::{FieldInProgress, Tools};
+use crate::output::FieldOutput;
+use crate::python::{PythonBody, RETURNED_NONE};
+use crate::row::Row;
+use crate::task::{SampleLists, SampleTask, WorkerScratch, emptied};
+use forebay_order::Draws;
+use forebay_source::dataset::{ArrayValue, Dataset, Defect};
+use forebay_workers::{Lost, Outcome, ReplyKind, ReplyValue, RowSeed};
+
+/// A row of a bundle.
+pub struct CalledRow<'r> {
+    /// Its sample, prepared.
+    pub task: &'r mut SampleTask,
+    /// Its memory.
+    pub row: &'r mut dyn Row,
+    /// What became of it.
+    pub outcome: Result<(), CallError>,
+}
+
+/// Why a row of a Python stage has no data.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CallError {
+    /// The sample is bad.
+    Defect(String),
+    /// The user's function raised an exception, or returned what cannot be taken: on one line, and as Python prints it.
+    Raised {
+        /// On one line.
+        summary: String,
+        /// With the traceback.
+        text: String,
+    },
+    /// No worker can be started any more.
+    NoWorkers(String),
+    /// The caller ends; nothing was done.
+    Ending,
+}
+
+impl SamplePlan {
+    /// Whether a stage is the user's function.
+    pub fn is_python(&self, stage: usize) -> bool {
+        self.python(stage).is_some()
+    }
+
+    /// A digest of the source of each Python stage's module, by the stage's number.
+    pub fn python_sources(&self) -> impl Iterator<Item = (usize, String)> {
+        (0..self.stages.len()).filter_map(|stage| Some((stage, self.python(stage)?.0.source())))
+    }
+
+    fn python(&self, stage: usize) -> Option<(&PythonBody, u64)> {
+        match self.stages.get(stage) {
+            Some(stage) => match &stage.body {
+                StageBody::Python(body) => Some((body, stage.first_operation)),
+                StageBody::Native(_) => None,
+            },
+            None => None,
+        }
+    }
+
+    /// Begins a bundle.
+    pub fn begin_bundle(&self, scratch: &mut WorkerScratch) {
+        scratch.call.clear();
+    }
+
+    /// Adds a sample to the bundle: decodes what is not decoded, and copies its fields.
+    ///
+    /// # Errors
+    /// The sample is bad, and not in the bundle.
+    pub fn prepare_row(
+        &self,
+        stage: usize,
+        task: &mut SampleTask,
+        dataset: &dyn Dataset,
+        scratch: &mut WorkerScratch,
+    ) -> Result<(), Defect> {
+        let Some((body, first_operation)) = self.python(stage) else {
+            return Err(Defect(format!("stage {stage} is no Python stage")));
+        };
+        let prepared = self.prepare((stage, first_operation), body, task, dataset, scratch);
+        scratch.trim();
+        prepared
+    }
+
+    /// See [`prepare_row`](Self::prepare_row).
+    pub(super) fn prepare(
+        &self,
+        (stage, first_operation): (usize, u64),
+        body: &PythonBody,
+        task: &mut SampleTask,
+        dataset: &dyn Dataset,
+        scratch: &mut WorkerScratch,
+    ) -> Result<(), Defect> {
+        let SampleTask { id, key, bytes, part_ends, shared, in_place, carried: carried_on } = task;
+        let fetched = fetched(bytes, part_ends, shared);
+        let WorkerScratch { tools, lists, call } = scratch;
+        let mut carried = std::mem::replace(carried_on, std::mem::take(&mut lists.carried));
+        let mut fields = emptied(std::mem::take(&mut lists.fields));
+        self.open(stage, (*id, *in_place), fetched, dataset, &mut carried, &mut fields, lists)?;
+        let mut draws = Draws::new(*key, first_operation);
+        let words = std::array::from_fn(|_| draws.next_u64());
+        call.begin_row(RowSeed { id: key.sample, epoch: key.epoch, words });
+        let copied = body.copy_inputs(&mut fields, call, tools);
+        if copied.is_err() {
+            call.abandon_row();
+        }
+        for field in fields.drain(..) {
+            field.recycle(tools);
+        }
+        lists.fields = emptied(fields);
+        carried.clear();
+        lists.carried = carried;
+        copied
+    }
+
+    /// Calls the function with the rows of the bundle, which are those of `rows` in the same order, and writes the
+    /// fields on which no later stage works. `thread` tells the threads of the stage apart, so that each keeps a worker.
+    pub fn call_bundle(
+        &self,
+        stage: usize,
+        rows: &mut [CalledRow<'_>],
+        thread: usize,
+        scratch: &mut WorkerScratch,
+        is_ending: &dyn Fn() -> bool,
+    ) {
+        let Some((body, _)) = self.python(stage) else { return };
+        let WorkerScratch { tools, lists, call } = scratch;
+        let mut is_done = vec![false; rows.len()];
+        let ran = body.call(thread, call, is_ending, &mut |number, outcome| {
+            let Some(row) = rows.get_mut(number) else { return };
+            is_done[number] = true;
+            row.outcome = match outcome {
+                Outcome::Done(values, arena) => {
+                    self.take_results(stage, body, (values, arena), row, (tools, lists))
+                }
+                Outcome::Raised(raised) => Err(CallError::Raised {
+                    summary: raised.summary.clone(),
+                    text: raised.traceback.clone(),
+                }),
+                Outcome::Crashes(how) => Err(CallError::Defect(how.to_owned())),
+            };
+        });
+        if let Err(lost) = ran {
+            let error = match lost {
+                Lost::NoWorkers(reason) => CallError::NoWorkers(reason),
+                Lost::Ending => CallError::Ending,
+            };
+            for (row, _) in rows.iter_mut().zip(&is_done).filter(|(_, is_done)| !**is_done) {
+                row.outcome = Err(error.clone());
+            }
+        }
+        call.trim(KEPT_BYTES);
+    }
+
+    /// A bundle of one row.
+    pub(super) fn call_alone(
+        &self,
+        stage: usize,
+        task: &mut SampleTask,
+        dataset: &dyn Dataset,
+        row: &mut dyn Row,
+        scratch: &mut WorkerScratch,
+    ) -> Result<(), Defect> {
+        self.begin_bundle(scratch);
+        self.prepare_row(stage, task, dataset, scratch)?;
+        let mut rows = [CalledRow { task, row, outcome: Ok(()) }];
+        self.call_bundle(stage, &mut rows, 0, scratch, &|| false);
+        let [row] = rows;
+        row.outcome.map_err(|error| match error {
+            CallError::Defect(reason) | CallError::NoWorkers(reason) => Defect(reason),
+            CallError::Raised { summary, text } => Defect(format!("{summary}\n\n{text}")),
+            CallError::Ending => Defect("the call was given up".to_owned()),
+        })
+    }
+
+    fn take_results(
+        &self,
+        stage: usize,
+        body: &PythonBody,
+        (values, arena): (&[ReplyValue], &std::fs::File),
+        called: &mut CalledRow<'_>,
+        (tools, lists): (&mut Tools, &mut SampleLists),
+    ) -> Result<(), CallError> {
+        let mut fields: Vec<FieldInProgress<'_>> = emptied(std::mem::take(&mut lists.fields));
+        fields.resize_with(self.fields.len(), || FieldInProgress::Absent);
+        let taken = body.outputs().zip(values).try_for_each(|((number, returned), value)| {
+            fields[number] = match self.read_into_row(stage, number, value, arena, called.row)? {
+                true => FieldInProgress::InPlace,
+                false => returned.read(&self.fields[number].name, value, arena, tools)?,
+            };
+            Ok::<_, Defect>(())
+        });
+        let SampleTask { bytes, part_ends, shared, carried, .. } = &mut *called.task;
+        let fetched = fetched(bytes, part_ends, shared);
+        let closed = taken
+            .and_then(|()| self.close(stage, &mut fields, fetched, carried, called.row, tools));
+        fields.clear();
+        lists.fields = emptied(fields);
+        closed.map_err(|Defect(reason)| CallError::Raised { summary: reason.clone(), text: reason })
+    }
+
+    /// Copies an array from the arena straight into its row, where it is written as it is; false: another way is needed.
+    fn read_into_row(
+        &self,
+        stage: usize,
+        field: usize,
+        value: &ReplyValue,
+        arena: &std::fs::File,
+        row: &mut dyn Row,
+    ) -> Result<bool, Defect> {
+        let planned = &self.fields[field];
+        let (
+            Some((tensor, FieldOutput::Array { expected, target })),
+            ReplyKind::Array(dtype, shape),
+        ) = (&planned.output, &value.kind)
+        else {
+            return Ok(false);
+        };
+        if stage != planned.last_stage || expected.dtype != *target {
+            return Ok(false);
+        }
+        let found = ArrayType { dtype: *dtype, shape: shape.clone() };
+        let found = ArrayValue {
+            dtype: found.dtype,
+            shape: found.shape.into(),
+            fortran_order: false,
+            big_endian: cfg!(target_endian = "big"),
+            bytes: (&[]).into(),
+        };
+        check_type(&planned.name, &found, expected)?;
+        let to = self.dense(row, *tensor)?;
+        if arena.read_exact_at(to, value.offset).is_err() {
+            return Err(Defect(RETURNED_NONE.to_owned()));
+        }
+        Ok(true)
+    }
+}

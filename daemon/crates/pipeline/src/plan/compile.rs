@@ -1,0 +1,214 @@
+//! How a stream's operations are compiled: stage by stage, each against the fields that those before it leave.
+
+use super::{ExpectedArray, PlannedField, SamplePlan, Stage, StageBody, row_bytes};
+use crate::array::ArrayType;
+use crate::contract::{FieldPlan, FieldType, FieldTypes};
+use crate::output::{self, FieldOutput};
+use crate::python::{PythonBody, Returns};
+use crate::registry;
+use crate::row::Row;
+use crate::task::{SampleTask, WorkerScratch};
+use forebay_config::{Config, ConfigError, StageConfig};
+use forebay_order::DrawKey;
+use forebay_protocol::ids::SampleId;
+use forebay_source::dataset::{Dataset, FieldKind};
+
+/// Reads a sample's bytes into its task, for the probe call of a Python stage. The error says why it cannot be read.
+pub type SampleReader<'r> = &'r dyn Fn(&mut SampleTask) -> Result<(), String>;
+
+/// The samples that a function is called with at the start.
+const PROBED: usize = 4;
+/// The samples that are tried for it: some may be bad.
+const TRIED: u64 = 16;
+
+impl SamplePlan {
+    /// Checks the operations against the dataset's fields and compiles them.
+    ///
+    /// # Errors
+    /// An unknown operation or argument, an operation whose input is missing (names the operation that makes it), an
+    /// output that does not exist: each with its place in the configuration.
+    pub fn compile(config: &Config, dataset: &dyn Dataset) -> Result<Self, ConfigError> {
+        let unread = |_: &mut SampleTask| Err("nothing reads samples here".to_owned());
+        Self::compile_with(config, dataset, 1, &unread)
+    }
+
+    /// As [`compile`](Self::compile), with what Python stages need: how many workers `"auto"` means, and what reads the
+    /// samples of their probe. Starts a worker of each, and calls it.
+    ///
+    /// # Errors
+    /// As [`compile`](Self::compile), and a function that cannot be imported or called, or whose results differ in kind.
+    pub fn compile_with(
+        config: &Config,
+        dataset: &dyn Dataset,
+        workers: u32,
+        read: SampleReader<'_>,
+    ) -> Result<Self, ConfigError> {
+        let fail = |message| ConfigError::new(&config.location(&[]), message);
+        let mut fields = FieldTypes { fields: Vec::new(), stage: 0, limits: config.dataset.limits };
+        for (place, field) in dataset.fields().iter().enumerate() {
+            let number =
+                fields.add(&field.name, FieldType::Raw(field.kind.clone())).map_err(fail)?;
+            fields.fields[number].max_row_bytes = dataset.max_row_bytes(place);
+        }
+        let mut stages = Vec::with_capacity(config.stages.len());
+        let mut first_operation = 0;
+        for (number, stage) in config.stages.iter().enumerate() {
+            fields.stage = number;
+            let (body, operation_names) = if stage.python.is_some() {
+                let reason =
+                    |reason: String| ConfigError::new(&config.location(&["stage"]), reason);
+                let mut body =
+                    PythonBody::start(config, stage, workers, &mut fields).map_err(reason)?;
+                let before = Self::part(config, dataset, &fields, std::mem::take(&mut stages));
+                let probed = before.probe((number, first_operation), &body, dataset, read);
+                stages = before.stages;
+                let returns = Returns {
+                    is_ragged: &|name| {
+                        config.output.iter().any(|output| output.field == name && output.ragged)
+                    },
+                    may_be_images: is_followed_by_operations(&config.stages[number + 1..]),
+                    location: config.location(&["stage"]),
+                };
+                probed
+                    .and_then(|probed| body.declare(&probed, &returns, &mut fields))
+                    .map_err(|why| reason(format!("stage `{}`: {why}", stage.name)))?;
+                (StageBody::Python(Box::new(body)), vec!["python"])
+            } else {
+                let mut operations = Vec::with_capacity(stage.operations.len());
+                let mut operation_names = Vec::with_capacity(stage.operations.len());
+                for (index, entry) in stage.operations.iter().enumerate() {
+                    let path = format!("stage.{}.operations[{index}]", stage.name);
+                    let (name, operation) = registry::compile(path, entry.clone(), &mut fields)?;
+                    operations.push(operation);
+                    operation_names.push(name);
+                }
+                (StageBody::Native(operations), operation_names)
+            };
+            let count = operation_names.len() as u64;
+            stages.push(Stage { body, operation_names, first_operation });
+            first_operation += count;
+        }
+        let (tensors, outputs) = output::compile(config, &fields)?;
+        Ok(Self {
+            stages,
+            fields: planned_fields(dataset, fields.fields, outputs),
+            dataset_fields: dataset.fields().len(),
+            row_bytes: tensors.iter().map(row_bytes).collect(),
+            tensors,
+            batch_operations: Vec::new(),
+            stage_count: config.stages.len(),
+        })
+    }
+
+    /// The stages before a Python stage, for its probe: they write no row.
+    fn part(
+        config: &Config,
+        dataset: &dyn Dataset,
+        fields: &FieldTypes,
+        stages: Vec<Stage>,
+    ) -> Self {
+        let copy = |field: &FieldPlan| FieldPlan {
+            name: field.name.clone(),
+            kind: field.kind.clone(),
+            ..*field
+        };
+        let fields: Vec<FieldPlan> = fields.fields.iter().map(copy).collect();
+        let outputs = fields.iter().map(|_| None).collect();
+        Self {
+            stages,
+            fields: planned_fields(dataset, fields, outputs),
+            dataset_fields: dataset.fields().len(),
+            tensors: Vec::new(),
+            row_bytes: Vec::new(),
+            batch_operations: Vec::new(),
+            stage_count: config.stages.len(),
+        }
+    }
+
+    /// What the function returns for the first samples that can be read.
+    fn probe(
+        &self,
+        (stage, first_operation): (usize, u64),
+        body: &PythonBody,
+        dataset: &dyn Dataset,
+        read: SampleReader<'_>,
+    ) -> Result<crate::python::Found, String> {
+        let mut scratch = WorkerScratch::default();
+        let mut why_not = String::from("the dataset has no samples");
+        let mut found = crate::python::Found::default();
+        for id in 0..dataset.sample_count().min(TRIED) {
+            let key = DrawKey { seed: 0, epoch: 0, sample: id };
+            let mut task = SampleTask::new(SampleId(id), key, Vec::new());
+            scratch.call.clear();
+            let prepared = read(&mut task).and_then(|()| {
+                let run = |stage| self.run(stage, &mut task, dataset, &mut NoRow, &mut scratch);
+                (0..stage).try_for_each(run).map_err(|defect| defect.0)?;
+                let place = (stage, first_operation);
+                self.prepare(place, body, &mut task, dataset, &mut scratch)
+                    .map_err(|defect| defect.0)
+            });
+            let probed = prepared.and_then(|()| body.probe(&scratch.call, &mut found));
+            match probed {
+                Ok(true) if found.count() == PROBED => break,
+                Ok(true) => {}
+                // The function raised: it may be the sample's fault.
+                Ok(false) => {}
+                Err(reason) => why_not = reason,
+            }
+        }
+        if found.count() > 0 { Ok(found) } else { Err(found.raised.take().unwrap_or(why_not)) }
+    }
+}
+
+/// Whether operations of this crate come before the next Python stage.
+fn is_followed_by_operations(stages: &[StageConfig]) -> bool {
+    let mut native = stages.iter().take_while(|stage| stage.python.is_none());
+    native.any(|stage| !stage.operations.is_empty())
+}
+
+fn planned_fields(
+    dataset: &dyn Dataset,
+    fields: Vec<FieldPlan>,
+    outputs: Vec<Option<FieldOutput>>,
+) -> Vec<PlannedField> {
+    let mut kinds = dataset.fields().iter().map(|field| &field.kind);
+    let mut tensor = 0..;
+    let planned = |(field, output): (FieldPlan, Option<FieldOutput>)| {
+        let kind = kinds.next();
+        let worked_on = kind.filter(|_| field.last_stage.is_some() && !field.is_unchecked);
+        // What a function returned says nothing of what the dataset gives.
+        let dataset_output = output.as_ref().filter(|_| !field.is_returned);
+        PlannedField {
+            expected: match (worked_on, dataset_output) {
+                (Some(_), Some(FieldOutput::RaggedArray { source, row_shape, .. })) => {
+                    Some(ExpectedArray::Ragged(*source, row_shape.clone()))
+                }
+                (Some(FieldKind::Array { dtype, shape }), _) => {
+                    Some(ExpectedArray::Fixed(ArrayType { dtype: *dtype, shape: shape.clone() }))
+                }
+                (Some(FieldKind::RaggedArray { dtype, row_shape }), _) => {
+                    Some(ExpectedArray::Ragged(*dtype, row_shape.clone()))
+                }
+                _ => None,
+            },
+            is_called_with: field.is_unchecked || field.is_returned,
+            name: field.name,
+            last_stage: field.last_stage.unwrap_or(0),
+            output: output.and_then(|output| Some((tensor.next()?, output))),
+        }
+    };
+    fields.into_iter().zip(outputs).map(planned).collect()
+}
+
+/// The row of a sample that no batch holds.
+struct NoRow;
+
+impl Row for NoRow {
+    fn dense(&mut self, _tensor: usize) -> &mut [u8] {
+        &mut []
+    }
+
+    fn ragged(&mut self, _tensor: usize, _bytes: u64) -> Option<&mut [u8]> {
+        None
+    }
+}

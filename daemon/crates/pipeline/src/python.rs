@@ -1,0 +1,448 @@
+//! A Python stage between the fields before it and those that its function returns.
+//!
+//! Its function is called with all fields at that point. What it returns is found by calling it at the start, and is the
+//! same in kind from then on.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use forebay_config::{Concurrency, Config, CpuPolicy, SourceLocation, StageConfig, Value};
+use forebay_protocol::tensor::DType;
+use forebay_source::dataset::{Defect, FieldKind};
+use forebay_workers::{
+    CallBuffer, DeclaredKind, Lost, Number, Outcome, Pool, PoolSpec, ReplyKind, ReplyValue,
+    WorkerClass,
+};
+
+use super::array::ArrayBuffer;
+use super::contract::{FieldType, FieldTypes, ImageType};
+use super::field::{FieldInProgress, Tools};
+use super::image::{PLAIN, PendingImage};
+use super::size::Size;
+
+/// What a result that lies nowhere means.
+pub(crate) const RETURNED_NONE: &str = "the worker's answer is none";
+
+/// See the module's head.
+#[derive(Debug)]
+pub(crate) struct PythonBody {
+    pool: Pool,
+    inputs: Vec<(usize, InputKind)>,
+    input_names: Vec<String>,
+    outputs: Vec<(usize, Returned)>,
+    output_names: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum InputKind {
+    Text,
+    Other,
+}
+
+/// What an output holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Returned {
+    /// An array, written as it is.
+    Array,
+    /// Pixels for later operations: uint8, [height, width, channels].
+    Image {
+        channels: u8,
+    },
+    Bytes,
+    Text,
+    Integer,
+    Float,
+}
+
+/// What the configuration says of what is returned.
+pub(crate) struct Returns<'c> {
+    /// Whether `[output]` says that a field differs in length.
+    pub is_ragged: &'c dyn Fn(&str) -> bool,
+    /// Whether operations follow that work on images.
+    pub may_be_images: bool,
+    /// For messages.
+    pub location: SourceLocation,
+}
+
+/// What the probe found.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    names: Vec<String>,
+    kinds: Vec<Vec<DeclaredKind>>,
+    /// The first exception.
+    pub raised: Option<String>,
+}
+
+impl Found {
+    /// The samples that the function returned something for.
+    pub(crate) fn count(&self) -> usize {
+        self.kinds.len()
+    }
+}
+
+impl PythonBody {
+    /// Starts what starts the workers. Takes all fields.
+    pub(crate) fn start(
+        config: &Config,
+        stage: &StageConfig,
+        auto_workers: u32,
+        fields: &mut FieldTypes,
+    ) -> Result<Self, String> {
+        let nice = config.cpu.nice;
+        let arguments = Value::Table(stage.arguments.clone().unwrap_or_default());
+        let spec = PoolSpec {
+            stage: stage.name.clone(),
+            target: stage.python.clone().unwrap_or_default(),
+            arguments: arguments.to_json().to_string(),
+            interpreter: PathBuf::from(&config.python.interpreter),
+            path: config.python.path.clone(),
+            folder: config.python.folder.clone().unwrap_or_default(),
+            main: config.python.main.clone(),
+            workers: match stage.threads() {
+                Concurrency::Auto => auto_workers,
+                Concurrency::Threads(workers) => workers.get(),
+            },
+            timeout: stage.call_timeout(),
+            memory_bytes: stage.worker_bytes(),
+            class: match config.cpu.policy {
+                CpuPolicy::Idle => WorkerClass::Idle,
+                CpuPolicy::Batch => WorkerClass::Batch(nice),
+                CpuPolicy::Normal => WorkerClass::Normal(nice),
+            },
+        };
+        let pool = Pool::start(spec).map_err(|error| {
+            format!("the process that starts workers cannot be started: {error}")
+        })?;
+        let mut inputs = Vec::new();
+        let mut input_names = Vec::new();
+        let stage = fields.stage;
+        for (number, field) in fields.fields.iter_mut().enumerate() {
+            if field.is_dropped {
+                continue;
+            }
+            let is_text = matches!(field.kind, FieldType::Raw(FieldKind::Text));
+            inputs.push((number, if is_text { InputKind::Text } else { InputKind::Other }));
+            input_names.push(field.name.clone());
+            field.is_unchecked |= field.last_stage.is_none();
+            field.last_stage = Some(stage);
+        }
+        Ok(Self { pool, inputs, input_names, outputs: Vec::new(), output_names: Vec::new() })
+    }
+
+    /// A digest of the source of the function's module.
+    pub(crate) fn source(&self) -> String {
+        self.pool.source()
+    }
+
+    /// The outputs' fields and what they hold, in the order of a reply.
+    pub(crate) fn outputs(&self) -> impl Iterator<Item = (usize, Returned)> {
+        self.outputs.iter().copied()
+    }
+
+    /// Copies a sample's fields for a call.
+    pub(crate) fn copy_inputs(
+        &self,
+        fields: &mut [FieldInProgress<'_>],
+        call: &mut CallBuffer,
+        tools: &mut Tools,
+    ) -> Result<(), Defect> {
+        for (number, kind) in &self.inputs {
+            let field = &mut fields[*number];
+            match field {
+                FieldInProgress::Image(image) => {
+                    let (size, channels) = (image.size(), image.channels());
+                    let shape = [size.height.into(), size.width.into(), u64::from(channels)];
+                    let bytes = size.height as usize * size.width as usize * usize::from(channels);
+                    image.write(&PLAIN, call.array(DType::U8, &shape, bytes), &mut tools.image)?;
+                }
+                FieldInProgress::File(bytes) => call.bytes(bytes),
+                FieldInProgress::Bytes(bytes) if *kind == InputKind::Text => call.text(bytes),
+                FieldInProgress::Bytes(bytes) => call.bytes(bytes),
+                FieldInProgress::Number(DType::F64, bytes) => {
+                    call.number(Number::Float(f64::from_ne_bytes(*bytes)));
+                }
+                FieldInProgress::Number(_, bytes) => {
+                    call.number(Number::Integer(i64::from_ne_bytes(*bytes)));
+                }
+                FieldInProgress::Array(_) | FieldInProgress::Buffer(_) => {
+                    let array = field.array(tools)?;
+                    call.array(array.dtype, &array.shape, array.bytes.len())
+                        .copy_from_slice(&array.bytes);
+                }
+                FieldInProgress::Absent | FieldInProgress::InPlace => {
+                    return Err(Defect(format!("a Python stage found {}", field.describe())));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls the function with the prepared rows.
+    pub(crate) fn call(
+        &self,
+        thread: usize,
+        call: &CallBuffer,
+        is_ending: &dyn Fn() -> bool,
+        done: &mut dyn FnMut(usize, Outcome<'_>),
+    ) -> Result<(), Lost> {
+        fn names(names: &[String]) -> Vec<&str> {
+            names.iter().map(String::as_str).collect()
+        }
+        let (inputs, outputs) = (names(&self.input_names), names(&self.output_names));
+        self.pool.run(thread, call, (&inputs, &outputs), is_ending, done)
+    }
+
+    /// Calls the function with one sample, twice; false: it raised an exception.
+    ///
+    /// # Errors
+    /// It cannot be called at all, or gives other fields than before.
+    pub(crate) fn probe(&self, call: &CallBuffer, found: &mut Found) -> Result<bool, String> {
+        let names: Vec<&str> = self.input_names.iter().map(String::as_str).collect();
+        let mut digests = Vec::new();
+        for attempt in 0..2 {
+            for row in self.pool.probe(call, &names)? {
+                match row {
+                    Err(raised) => {
+                        let text = format!("{}\n\n{}", raised.summary, raised.traceback.trim_end());
+                        found.raised.get_or_insert(text);
+                        return Ok(false);
+                    }
+                    Ok((fields, digest)) => {
+                        digests.push(digest);
+                        if attempt > 0 {
+                            continue;
+                        }
+                        let (names, kinds): (Vec<_>, Vec<_>) =
+                            fields.into_iter().map(|field| (field.name, field.kind)).unzip();
+                        if found.kinds.is_empty() {
+                            found.names = names;
+                        } else if found.names != names {
+                            return Err(format!(
+                                "its function returns the fields {names:?} for one sample and {:?} for another; a \
+                                 batch needs the same fields of each",
+                                found.names
+                            ));
+                        }
+                        found.kinds.push(kinds);
+                    }
+                }
+            }
+        }
+        if digests.windows(2).any(|pair| pair[0] != pair[1]) && found.count() == 1 {
+            let stage = &self.pool.spec().stage;
+            tracing::warn!(
+                stage,
+                "the function gives other bytes for the same sample and seed: batches will depend on timing. Draw from \
+                 `rng`, `random`, `numpy.random` or torch's default generator, and keep nothing from call to call"
+            );
+        }
+        Ok(true)
+    }
+
+    /// Changes the fields to what the function returns.
+    pub(crate) fn declare(
+        &mut self,
+        found: &Found,
+        returns: &Returns<'_>,
+        fields: &mut FieldTypes,
+    ) -> Result<(), String> {
+        let stage = fields.stage;
+        for (place, name) in found.names.iter().enumerate() {
+            let kinds: Vec<&DeclaredKind> = found.kinds.iter().map(|kinds| &kinds[place]).collect();
+            let (kind, returned) = merge(name, &kinds, returns)?;
+            let known = fields.present().find(|(_, field)| field.name == *name);
+            let known = known.map(|(number, _)| number);
+            let number = match known {
+                Some(number) => number,
+                None => fields.add(name, kind.clone())?,
+            };
+            let field = &mut fields.fields[number];
+            (field.kind, field.last_stage, field.is_returned) = (kind, Some(stage), true);
+            field.max_row_bytes = None;
+            self.outputs.push((number, returned));
+            self.output_names.push(name.clone());
+        }
+        for (number, _) in &self.inputs {
+            let field = &mut fields.fields[*number];
+            field.is_dropped = !found.names.contains(&field.name);
+        }
+        Ok(())
+    }
+}
+
+/// What a field is, of what it was for some samples.
+fn merge(
+    name: &str,
+    kinds: &[&DeclaredKind],
+    returns: &Returns<'_>,
+) -> Result<(FieldType, Returned), String> {
+    let raw = |kind| FieldType::Raw(kind);
+    let is = |wanted: &[DeclaredKind]| kinds.iter().all(|kind| wanted.contains(kind));
+    if is(&[DeclaredKind::Integer]) {
+        return Ok((raw(FieldKind::Integer), Returned::Integer));
+    }
+    if is(&[DeclaredKind::Integer, DeclaredKind::Float]) {
+        return Ok((raw(FieldKind::Float), Returned::Float));
+    }
+    if is(&[DeclaredKind::Bytes]) {
+        return Ok((raw(FieldKind::Bytes), Returned::Bytes));
+    }
+    if is(&[DeclaredKind::Text]) {
+        return Ok((raw(FieldKind::Text), Returned::Text));
+    }
+    let arrays: Option<Vec<(DType, &[u64])>> = kinds
+        .iter()
+        .map(|kind| match kind {
+            DeclaredKind::Array(dtype, shape) => Some((*dtype, shape.as_slice())),
+            _ => None,
+        })
+        .collect();
+    let (Some(arrays), Some(first)) = (arrays, kinds.first()) else {
+        let other = kinds.iter().find(|kind| Some(*kind) != kinds.first());
+        return Err(format!(
+            "`{name}` is {} for one sample and {} for another",
+            kinds.first().map_or_else(String::new, |kind| describe(kind)),
+            other.map_or_else(String::new, |kind| describe(kind)),
+        ));
+    };
+    let (dtype, shape) = arrays[0];
+    let other = arrays.iter().find(|array| **array != arrays[0]);
+    if returns.may_be_images && dtype == DType::U8 {
+        let channels = |shape: &[u64]| match shape {
+            [_, _, channels @ (1 | 3 | 4)] => u8::try_from(*channels).ok(),
+            _ => None,
+        };
+        if let Some(channels) = channels(shape)
+            && arrays.iter().all(|(kind, shape)| {
+                *kind == DType::U8 && shape.last() == Some(&channels.into()) && shape.len() == 3
+            })
+        {
+            let side = |side: u64| u32::try_from(side).unwrap_or(u32::MAX);
+            let size = Size { width: side(shape[1]), height: side(shape[0]) };
+            let size = other.is_none().then_some(size);
+            let location = returns.location.clone();
+            let image = ImageType { channels, size, normalization: None, location };
+            return Ok((FieldType::Image(image), Returned::Image { channels }));
+        }
+    }
+    let differs_in_length_alone = arrays.iter().all(|(kind, other)| {
+        *kind == dtype && !other.is_empty() && other.get(1..) == shape.get(1..)
+    });
+    if differs_in_length_alone && ((returns.is_ragged)(name) || other.is_some()) {
+        let row_shape = shape.get(1..).unwrap_or_default().to_vec();
+        return Ok((raw(FieldKind::RaggedArray { dtype, row_shape }), Returned::Array));
+    }
+    if let Some((other_dtype, other_shape)) = other {
+        return Err(format!(
+            "`{name}` is {} for one sample and {} {other_shape:?} for another; only the first dimension may differ, with \
+             `[output] {name} = {{ ragged = true, max_bytes = \"64KiB\" }}`",
+            describe(first),
+            other_dtype.name(),
+        ));
+    }
+    Ok((raw(FieldKind::Array { dtype, shape: shape.to_vec() }), Returned::Array))
+}
+
+fn describe(kind: &DeclaredKind) -> String {
+    match kind {
+        DeclaredKind::Array(dtype, shape) => format!("{} {shape:?}", dtype.name()),
+        DeclaredKind::Bytes => "bytes".to_owned(),
+        DeclaredKind::Text => "text".to_owned(),
+        DeclaredKind::Integer => "a whole number".to_owned(),
+        DeclaredKind::Float => "a number".to_owned(),
+    }
+}
+
+impl Returned {
+    /// Reads a result out of the arena.
+    ///
+    /// # Errors
+    /// It is of another kind than at the start.
+    pub(crate) fn read(
+        self,
+        name: &str,
+        value: &ReplyValue,
+        arena: &File,
+        tools: &mut Tools,
+    ) -> Result<FieldInProgress<'static>, Defect> {
+        Ok(match (self, &value.kind) {
+            (Self::Array, ReplyKind::Array(dtype, shape)) => {
+                let mut buffer: ArrayBuffer = tools.spare_array();
+                buffer.dtype = *dtype;
+                buffer.shape.clone_from(shape);
+                read_into(&mut buffer.bytes, value, arena)?;
+                FieldInProgress::Buffer(buffer)
+            }
+            (Self::Image { channels }, ReplyKind::Array(DType::U8, shape))
+                if shape.len() == 3 && shape[2] == u64::from(channels) && value.bytes > 0 =>
+            {
+                let side = |side: u64| {
+                    u32::try_from(side)
+                        .map_err(|_| Defect(format!("`{name}` has {side} pixels a side")))
+                };
+                let size = Size { width: side(shape[1])?, height: side(shape[0])? };
+                let mut pixels = Vec::new();
+                read_into(&mut pixels, value, arena)?;
+                FieldInProgress::Image(PendingImage::from_pixels(pixels, size, channels))
+            }
+            (Self::Bytes, ReplyKind::Bytes) | (Self::Text, ReplyKind::Text) => {
+                let mut bytes = Vec::new();
+                read_into(&mut bytes, value, arena)?;
+                if self == Self::Text && std::str::from_utf8(&bytes).is_err() {
+                    return Err(Defect(RETURNED_NONE.to_owned()));
+                }
+                FieldInProgress::Bytes(bytes.into())
+            }
+            (Self::Integer, ReplyKind::Number(Number::Integer(number))) => {
+                FieldInProgress::Number(DType::I64, number.to_ne_bytes())
+            }
+            (Self::Float, ReplyKind::Number(number)) => {
+                let number = match number {
+                    Number::Float(number) => *number,
+                    #[expect(clippy::cast_precision_loss, reason = "as Python's float() of it")]
+                    Number::Integer(number) => *number as f64,
+                };
+                FieldInProgress::Number(DType::F64, number.to_ne_bytes())
+            }
+            (_, found) => {
+                let found = match found {
+                    ReplyKind::Array(dtype, shape) => format!("{} {shape:?}", dtype.name()),
+                    ReplyKind::Bytes => "bytes".to_owned(),
+                    ReplyKind::Text => "text".to_owned(),
+                    ReplyKind::Number(Number::Integer(_)) => "a whole number".to_owned(),
+                    ReplyKind::Number(Number::Float(_)) => "a number".to_owned(),
+                };
+                return Err(Defect(format!(
+                    "`{name}` is {found}, and {} for the first samples",
+                    self.describe()
+                )));
+            }
+        })
+    }
+
+    fn describe(self) -> String {
+        match self {
+            Self::Array => "an array".to_owned(),
+            Self::Image { channels } => format!("uint8 [height, width, {channels}]"),
+            Self::Bytes => "bytes".to_owned(),
+            Self::Text => "text".to_owned(),
+            Self::Integer => "a whole number".to_owned(),
+            Self::Float => "a number".to_owned(),
+        }
+    }
+}
+
+/// The longest result of a sample that is taken (1 GiB): more is a mistake, or an attempt on this process's memory.
+const MAX_RESULT_BYTES: u64 = 1 << 30;
+
+fn read_into(buffer: &mut Vec<u8>, value: &ReplyValue, arena: &File) -> Result<(), Defect> {
+    let lies_there = arena.metadata().is_ok_and(|found| {
+        value.offset.checked_add(value.bytes).is_some_and(|end| end <= found.len())
+    });
+    if !lies_there || value.bytes > MAX_RESULT_BYTES {
+        return Err(Defect(RETURNED_NONE.to_owned()));
+    }
+    buffer.resize(usize::try_from(value.bytes).unwrap_or(0), 0);
+    arena.read_exact_at(buffer, value.offset).map_err(|_| Defect(RETURNED_NONE.to_owned()))
+}

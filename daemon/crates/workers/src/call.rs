@@ -1,0 +1,161 @@
+//! What is written into an arena for a call: the inputs of a bundle of rows.
+//!
+//! ```text
+//!   0   u64 the row under call, written by the worker; all ones between calls
+//!   64  the inputs' bytes, each aligned to 64
+//!   …   the header: u32 rows, u32 names' bytes, u32 flags, 4 bytes unused, names (JSON), then for each row
+//!         6 × u64 id, epoch, four words of seed, and for each input a record:
+//!           u8 kind, u8 dtype, u8 dimensions, 5 bytes unused, u64 offset or number, u64 bytes, dimensions × u64
+//! ```
+//! Little-endian. The reply has the same records ([`super::reply`]).
+
+use forebay_protocol::tensor::DType;
+
+/// Where inputs begin.
+pub(crate) const INPUTS_AT: u64 = 64;
+/// What rows begin at.
+const ALIGNMENT: usize = 64;
+
+pub(crate) const KIND_ARRAY: u8 = 1;
+pub(crate) const KIND_BYTES: u8 = 2;
+pub(crate) const KIND_TEXT: u8 = 3;
+pub(crate) const KIND_INTEGER: u8 = 4;
+pub(crate) const KIND_FLOAT: u8 = 5;
+
+/// A call that only asks what the function returns.
+pub(crate) const FLAG_PROBE: u32 = 1;
+
+/// A single number.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Number {
+    /// A whole one.
+    Integer(i64),
+    /// Any other.
+    Float(f64),
+}
+
+/// A row's sample and the words that all its randomness is seeded by.
+#[derive(Debug, Clone, Copy)]
+pub struct RowSeed {
+    /// The sample.
+    pub id: u64,
+    /// Its epoch.
+    pub epoch: u64,
+    /// Of the draws of this stage for this sample.
+    pub words: [u64; 4],
+}
+
+/// The rows of a call. Reused: its memory only grows.
+#[derive(Debug, Default)]
+pub struct CallBuffer {
+    rows: Vec<Vec<u8>>,
+    used_rows: usize,
+    inputs: Vec<u8>,
+    used_bytes: usize,
+}
+
+impl CallBuffer {
+    /// Forgets all rows.
+    pub fn clear(&mut self) {
+        self.used_rows = 0;
+        self.used_bytes = 0;
+    }
+
+    /// The number of rows.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.used_rows
+    }
+
+    /// Gives back what unusually large rows took.
+    pub fn trim(&mut self, kept_bytes: usize) {
+        if self.inputs.capacity() > kept_bytes {
+            self.inputs = Vec::new();
+            self.used_bytes = 0;
+        }
+    }
+
+    /// Begins a row; its inputs follow in the order of the names.
+    pub fn begin_row(&mut self, seed: RowSeed) {
+        if self.used_rows == self.rows.len() {
+            self.rows.push(Vec::new());
+        }
+        let row = &mut self.rows[self.used_rows];
+        self.used_rows += 1;
+        row.clear();
+        for word in [seed.id, seed.epoch].iter().chain(&seed.words) {
+            row.extend_from_slice(&word.to_le_bytes());
+        }
+    }
+
+    /// Takes the last row back.
+    pub fn abandon_row(&mut self) {
+        self.used_rows = self.used_rows.saturating_sub(1);
+    }
+
+    /// Room for an array of so many bytes.
+    pub fn array(&mut self, dtype: DType, shape: &[u64], bytes: usize) -> &mut [u8] {
+        self.record(KIND_ARRAY, dtype as u8, shape, bytes)
+    }
+
+    /// Bytes.
+    pub fn bytes(&mut self, bytes: &[u8]) {
+        self.record(KIND_BYTES, 0, &[], bytes.len()).copy_from_slice(bytes);
+    }
+
+    /// Text, in UTF-8.
+    pub fn text(&mut self, text: &[u8]) {
+        self.record(KIND_TEXT, 0, &[], text.len()).copy_from_slice(text);
+    }
+
+    /// A single number.
+    pub fn number(&mut self, number: Number) {
+        let (kind, bits) = match number {
+            Number::Integer(value) => (KIND_INTEGER, value.to_le_bytes()),
+            Number::Float(value) => (KIND_FLOAT, value.to_le_bytes()),
+        };
+        let Some(row) = self.rows[..self.used_rows].last_mut() else { return };
+        row.extend_from_slice(&[kind, 0, 0, 0, 0, 0, 0, 0]);
+        row.extend_from_slice(&bits);
+        row.extend_from_slice(&0_u64.to_le_bytes());
+    }
+
+    fn record(&mut self, kind: u8, dtype: u8, shape: &[u64], bytes: usize) -> &mut [u8] {
+        let start = self.used_bytes.next_multiple_of(ALIGNMENT);
+        let end = start + bytes;
+        if self.inputs.len() < end {
+            self.inputs.resize(end, 0);
+        }
+        self.used_bytes = end;
+        if let Some(row) = self.rows[..self.used_rows].last_mut() {
+            let dimensions = u8::try_from(shape.len()).unwrap_or(u8::MAX);
+            row.extend_from_slice(&[kind, dtype, dimensions, 0, 0, 0, 0, 0]);
+            row.extend_from_slice(&(INPUTS_AT + start as u64).to_le_bytes());
+            row.extend_from_slice(&(bytes as u64).to_le_bytes());
+            for side in shape {
+                row.extend_from_slice(&side.to_le_bytes());
+            }
+        }
+        &mut self.inputs[start..end]
+    }
+
+    /// The inputs of all rows.
+    pub(crate) fn inputs(&self) -> &[u8] {
+        &self.inputs[..self.used_bytes]
+    }
+
+    /// The header of a call of some of the rows.
+    pub(crate) fn header(&self, rows: &[usize], names: &str, flags: u32) -> Vec<u8> {
+        let word = |count: usize| u32::try_from(count).unwrap_or(u32::MAX).to_le_bytes();
+        let mut header = Vec::with_capacity(256);
+        header.extend_from_slice(&word(rows.len()));
+        header.extend_from_slice(&word(names.len()));
+        header.extend_from_slice(&flags.to_le_bytes());
+        header.extend_from_slice(&[0; 4]);
+        header.extend_from_slice(names.as_bytes());
+        for row in rows {
+            header.extend_from_slice(&self.rows[*row]);
+        }
+        header
+    }
+}

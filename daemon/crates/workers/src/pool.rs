@@ -1,0 +1,297 @@
+//! The workers of one stage, and a bundle's way through them. The states of rows are in the crate's head.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
+
+use crate::call::{CallBuffer, FLAG_PROBE};
+use crate::reply::{self, Declared, Raised, ReplyValue};
+use crate::spawner::Spawner;
+use crate::spec::PoolSpec;
+use crate::worker::{Failure, Worker};
+
+/// How long a worker may take to import the user's module, at least.
+const START_LIMIT: Duration = Duration::from_secs(300);
+/// Losses alone after which a sample is bad.
+const MAX_LOSSES: u32 = 3;
+/// The same where SIGKILL ended the workers: that may be the kernel, short of memory, or a person.
+const MAX_KILLS: u32 = 10;
+/// Starts in a row that fail before the stage gives up; as many as `MAX_KILLS` where they are killed.
+const MAX_STARTS: u32 = 3;
+/// How long a thread sleeps that finds every worker taken, which the stage's limit nearly excludes.
+const TAKEN_INTERVAL: Duration = Duration::from_millis(1);
+
+/// What became of a row.
+#[derive(Debug)]
+pub enum Outcome<'p> {
+    /// Its outputs, in the order of the names, and the arena that they lie in.
+    Done(&'p [ReplyValue], &'p File),
+    /// The function raised an exception.
+    Raised(&'p Raised),
+    /// It ends its worker each time.
+    Crashes(&'p str),
+}
+
+/// Why a bundle was not worked on.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Lost {
+    /// No worker can be started.
+    NoWorkers(String),
+    /// The caller ends.
+    Ending,
+}
+
+/// What a probe found, and the digest of the results' bytes, for each row.
+pub type Probed = Vec<Result<(Vec<Declared>, String), Raised>>;
+
+/// See the module's head.
+#[derive(Debug)]
+pub struct Pool {
+    spec: PoolSpec,
+    spawner: Arc<Spawner>,
+    /// A worker belongs to whoever holds its lock. Taken with `try_lock` alone.
+    workers: Vec<Mutex<Option<Worker>>>,
+    /// What the function was found to be made of: a digest of its module's source.
+    source: Mutex<String>,
+}
+
+impl Pool {
+    /// Starts the process that starts workers, and no worker. Called before the daemon is confined.
+    ///
+    /// # Errors
+    /// The process cannot be started.
+    pub fn start(spec: PoolSpec) -> std::io::Result<Self> {
+        let spawner = Spawner::start(spec.interpreter.clone(), spec.to_json())?;
+        let workers = (0..spec.workers.max(1)).map(|_| Mutex::new(None)).collect();
+        Ok(Self { spec, spawner, workers, source: Mutex::default() })
+    }
+
+    /// What it was started with.
+    #[must_use]
+    pub fn spec(&self) -> &PoolSpec {
+        &self.spec
+    }
+
+    /// A digest of the source of the function's module, as the first worker found it.
+    #[must_use]
+    pub fn source(&self) -> String {
+        self.source.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The processes that run now.
+    pub fn processes(&self) -> Vec<u32> {
+        let process = |worker: &Mutex<Option<Worker>>| match worker.try_lock() {
+            Ok(worker) => worker.as_ref().map(Worker::process),
+            Err(_) => None,
+        };
+        self.workers.iter().filter_map(process).collect()
+    }
+
+    /// Asks what the function returns for the rows; `names` are their inputs' names.
+    ///
+    /// # Errors
+    /// Why it cannot be called: the import's error, or how its worker ends.
+    pub fn probe(&self, buffer: &CallBuffer, names: &[&str]) -> Result<Probed, String> {
+        let never = || false;
+        let mut place = self.take(0);
+        let mut losses = 0;
+        loop {
+            let worker = self.ready(&mut place, &never).map_err(|lost| match lost {
+                Lost::NoWorkers(reason) => reason,
+                Lost::Ending => "the start was given up".to_owned(),
+            })?;
+            let rows: Vec<usize> = (0..buffer.rows()).collect();
+            let header = buffer.header(&rows, &names_json(names, &[]), FLAG_PROBE);
+            match worker.call(buffer, &header, self.spec.timeout, &never) {
+                Ok(reply) => {
+                    let parsed = serde_json::from_slice::<Vec<serde_json::Value>>(&reply).ok();
+                    let probed = parsed.and_then(|rows| rows.iter().map(reply::probed).collect());
+                    return probed.ok_or_else(|| "its worker gave no answer".to_owned());
+                }
+                Err(Failure::Lost { reason, .. }) => {
+                    *place = None;
+                    losses += 1;
+                    if losses == MAX_LOSSES {
+                        return Err(format!("the first sample {reason}"));
+                    }
+                }
+                Err(Failure::Ending) => return Err("the start was given up".to_owned()),
+            }
+        }
+    }
+
+    /// Calls the function with each row. `first` is the worker to begin the search at, so that each thread keeps its own;
+    /// `done` gets every row once, in any order.
+    ///
+    /// # Errors
+    /// No worker can be started, or the caller ends: some rows were not done.
+    pub fn run(
+        &self,
+        first: usize,
+        buffer: &CallBuffer,
+        (inputs, outputs): (&[&str], &[&str]),
+        is_ending: &dyn Fn() -> bool,
+        done: &mut dyn FnMut(usize, Outcome<'_>),
+    ) -> Result<(), Lost> {
+        let names = names_json(inputs, outputs);
+        let mut place = self.take(first);
+        let mut together: Vec<usize> = (0..buffer.rows()).collect();
+        let mut suspects = VecDeque::new();
+        let mut alone = [0];
+        let mut losses = 0_u32;
+        loop {
+            let bundle: &[usize] = if !together.is_empty() {
+                &together
+            } else if let Some(suspect) = suspects.front() {
+                alone[0] = *suspect;
+                &alone
+            } else {
+                return Ok(());
+            };
+            let worker = self.ready(&mut place, is_ending)?;
+            let header = buffer.header(bundle, &names, 0);
+            let reply = worker.call(buffer, &header, self.spec.timeout, is_ending);
+            let parsed = reply.and_then(|reply| {
+                reply::parse(&reply, bundle.len(), outputs.len()).map_err(|_| worker.rubbish())
+            });
+            match parsed {
+                Ok(replies) => {
+                    let mut end = 0;
+                    for (row, reply) in bundle.iter().zip(&replies) {
+                        match reply {
+                            Ok(values) => {
+                                let ends = values.iter().map(|value| match value.kind {
+                                    reply::ReplyKind::Number(_) => 0,
+                                    _ => value.offset.saturating_add(value.bytes),
+                                });
+                                end = ends.fold(end, u64::max);
+                                done(*row, Outcome::Done(values, worker.arena()));
+                            }
+                            Err(raised) => done(*row, Outcome::Raised(raised)),
+                        }
+                    }
+                    worker.note_reply_end(&header, buffer.inputs().len(), end);
+                    if together.is_empty() {
+                        suspects.pop_front();
+                        losses = 0;
+                    } else {
+                        together.clear();
+                    }
+                    if let Some(bytes) = worker.is_beyond(self.spec.memory_bytes) {
+                        self.replace_for_memory(&mut place, bytes);
+                    }
+                }
+                Err(Failure::Ending) => return Err(Lost::Ending),
+                Err(Failure::Lost { reason, row, was_killed }) => {
+                    *place = None;
+                    tracing::warn!(stage = self.spec.stage, "a worker was lost: a sample {reason}");
+                    if bundle.len() == 1 && together.is_empty() {
+                        losses += 1;
+                        if losses >= if was_killed { MAX_KILLS } else { MAX_LOSSES } {
+                            done(alone[0], Outcome::Crashes(&reason));
+                            suspects.pop_front();
+                            losses = 0;
+                        }
+                    } else {
+                        // Only the row under call is to blame; the first, where the worker does not say which it was.
+                        let blamed = row.filter(|row| *row < together.len()).unwrap_or(0);
+                        suspects.push_back(together.remove(blamed));
+                    }
+                }
+            }
+        }
+    }
+
+    fn replace_for_memory(&self, place: &mut Option<Worker>, bytes: u64) {
+        tracing::warn!(
+            stage = self.spec.stage,
+            bytes,
+            cap = self.spec.memory_bytes,
+            "a worker holds more memory than `memory` allows and is replaced; the function keeps something from call to \
+             call, or the key is too small"
+        );
+        if let Some(worker) = place.take() {
+            worker.end();
+        }
+    }
+
+    /// A worker's place, from `first` on.
+    fn take(&self, first: usize) -> MutexGuard<'_, Option<Worker>> {
+        loop {
+            for number in 0..self.workers.len() {
+                match self.workers[(first + number) % self.workers.len()].try_lock() {
+                    Ok(place) => return place,
+                    Err(TryLockError::Poisoned(place)) => return place.into_inner(),
+                    Err(TryLockError::WouldBlock) => {}
+                }
+            }
+            std::thread::sleep(TAKEN_INTERVAL);
+        }
+    }
+
+    /// The worker of a place, started where there is none.
+    fn ready<'w>(
+        &self,
+        place: &'w mut Option<Worker>,
+        is_ending: &dyn Fn() -> bool,
+    ) -> Result<&'w mut Worker, Lost> {
+        let mut failed = 0;
+        loop {
+            if place.as_ref().is_some_and(Worker::is_ready) {
+                break;
+            }
+            let mut worker = Worker::start(Arc::clone(&self.spawner))
+                .map_err(|reason| self.no_workers(&reason))?;
+            worker.take_own_cores();
+            let reason = match worker.hello(START_LIMIT.max(self.spec.timeout), is_ending) {
+                Ok(hello) => match self.read_hello(&hello) {
+                    Ok(()) => {
+                        *place = Some(worker);
+                        break;
+                    }
+                    Err(reason) => {
+                        worker.end();
+                        return Err(self.no_workers(&reason));
+                    }
+                },
+                Err(Failure::Ending) => return Err(Lost::Ending),
+                Err(Failure::Lost { reason, was_killed, .. }) => {
+                    failed += if was_killed { 1 } else { MAX_KILLS / MAX_STARTS };
+                    reason
+                }
+            };
+            if failed + 1 >= MAX_KILLS {
+                return Err(self.no_workers(&format!(
+                    "starting a worker with `{} -m forebay.worker` {reason}; what it printed stands in the log",
+                    self.spec.interpreter.display()
+                )));
+            }
+        }
+        match place {
+            Some(worker) => Ok(worker),
+            None => Err(self.no_workers("no worker was started")),
+        }
+    }
+
+    fn no_workers(&self, reason: &str) -> Lost {
+        let (stage, target) = (&self.spec.stage, &self.spec.target);
+        Lost::NoWorkers(format!("stage `{stage}` (`{target}`): {reason}"))
+    }
+
+    /// A worker's first message: the source's digest, or why it cannot work.
+    fn read_hello(&self, hello: &[u8]) -> Result<(), String> {
+        let value: serde_json::Value = serde_json::from_slice(hello)
+            .map_err(|_| "a worker's first message is none".to_owned())?;
+        if let Some(raised) = value.get("raised").and_then(reply::raised_of) {
+            return Err(format!("{}\n\n{}", raised.summary, raised.traceback.trim_end()));
+        }
+        let source = value.get("source").and_then(serde_json::Value::as_str).unwrap_or_default();
+        source.clone_into(&mut self.source.lock().unwrap_or_else(PoisonError::into_inner));
+        Ok(())
+    }
+}
+
+fn names_json(inputs: &[&str], outputs: &[&str]) -> String {
+    serde_json::json!({ "inputs": inputs, "outputs": outputs }).to_string()
+}

@@ -1,0 +1,236 @@
+//! What a worker answers, checked: nothing in it is trusted.
+//!
+//! A reply lies in the arena at the place that the call named: for each row, u8 status; 0: a record for each output, as
+//! in a call; 1: u32 bytes of JSON that say what was raised.
+
+use forebay_protocol::tensor::{DType, MAX_RANK};
+
+use crate::call::{KIND_ARRAY, KIND_BYTES, KIND_FLOAT, KIND_INTEGER, KIND_TEXT, Number};
+
+/// The longest reply without its arrays.
+pub(crate) const MAX_REPLY_BYTES: u64 = 16 << 20;
+
+/// What the function gave for one output.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ReplyValue {
+    /// What it is.
+    pub kind: ReplyKind,
+    /// Where it lies in the arena.
+    pub offset: u64,
+    /// How many bytes it has there.
+    pub bytes: u64,
+}
+
+/// What a value is.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ReplyKind {
+    /// An array in native byte order and C order.
+    Array(DType, Vec<u64>),
+    /// Bytes.
+    Bytes,
+    /// Text.
+    Text,
+    /// A number, which lies nowhere.
+    Number(Number),
+}
+
+/// An exception of the user's function.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Raised {
+    /// Its type and message, on one line.
+    pub summary: String,
+    /// As Python prints it.
+    pub traceback: String,
+}
+
+/// A field that the function returned for a sample.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Declared {
+    /// Its name.
+    pub name: String,
+    /// What it is.
+    pub kind: DeclaredKind,
+}
+
+/// What a field is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DeclaredKind {
+    /// An array.
+    Array(DType, Vec<u64>),
+    /// Bytes.
+    Bytes,
+    /// Text.
+    Text,
+    /// A whole number.
+    Integer,
+    /// A number.
+    Float,
+}
+
+/// What cannot be a reply.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Rubbish;
+
+struct Bytes<'b>(&'b [u8]);
+
+impl<'b> Bytes<'b> {
+    fn take(&mut self, count: usize) -> Result<&'b [u8], Rubbish> {
+        let (taken, rest) = self.0.split_at_checked(count).ok_or(Rubbish)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn word(&mut self) -> Result<u64, Rubbish> {
+        let bytes = self.take(8)?.first_chunk().ok_or(Rubbish)?;
+        Ok(u64::from_le_bytes(*bytes))
+    }
+}
+
+/// What a row of a reply says.
+pub(crate) type RowReply = Result<Vec<ReplyValue>, Raised>;
+
+/// Reads a reply of so many rows with so many outputs each.
+pub(crate) fn parse(reply: &[u8], rows: usize, outputs: usize) -> Result<Vec<RowReply>, Rubbish> {
+    let mut bytes = Bytes(reply);
+    let parsed = (0..rows).map(|_| row(&mut bytes, outputs)).collect::<Result<Vec<_>, _>>()?;
+    if bytes.0.is_empty() { Ok(parsed) } else { Err(Rubbish) }
+}
+
+fn row(bytes: &mut Bytes<'_>, outputs: usize) -> Result<RowReply, Rubbish> {
+    match bytes.take(1)? {
+        [0] => (0..outputs).map(|_| value(bytes)).collect::<Result<_, _>>().map(Ok),
+        [1] => {
+            let length = bytes.take(4)?.first_chunk().ok_or(Rubbish)?;
+            let text = bytes.take(u32::from_le_bytes(*length) as usize)?;
+            raised(text).map(Err)
+        }
+        _ => Err(Rubbish),
+    }
+}
+
+fn value(bytes: &mut Bytes<'_>) -> Result<ReplyValue, Rubbish> {
+    let &[kind, dtype, dimensions, ..] = bytes.take(8)? else { return Err(Rubbish) };
+    let (offset, length) = (bytes.word()?, bytes.word()?);
+    if usize::from(dimensions) > MAX_RANK {
+        return Err(Rubbish);
+    }
+    let shape: Vec<u64> = (0..dimensions).map(|_| bytes.word()).collect::<Result<_, _>>()?;
+    let kind = match kind {
+        KIND_ARRAY => {
+            let dtype = *DType::ALL.get(usize::from(dtype)).ok_or(Rubbish)?;
+            let needed = shape
+                .iter()
+                .try_fold(dtype.size_bytes(), |bytes, side| bytes.checked_mul(*side))
+                .ok_or(Rubbish)?;
+            if needed != length {
+                return Err(Rubbish);
+            }
+            ReplyKind::Array(dtype, shape)
+        }
+        KIND_BYTES => ReplyKind::Bytes,
+        KIND_TEXT => ReplyKind::Text,
+        KIND_INTEGER => ReplyKind::Number(Number::Integer(offset.cast_signed())),
+        KIND_FLOAT => ReplyKind::Number(Number::Float(f64::from_bits(offset))),
+        _ => return Err(Rubbish),
+    };
+    Ok(ReplyValue { kind, offset, bytes: length })
+}
+
+/// An exception from its JSON.
+fn raised(text: &[u8]) -> Result<Raised, Rubbish> {
+    let value: serde_json::Value = serde_json::from_slice(text).map_err(|_| Rubbish)?;
+    raised_of(&value).ok_or(Rubbish)
+}
+
+pub(crate) fn raised_of(value: &serde_json::Value) -> Option<Raised> {
+    let part = |key: &str| Some(value.get(key)?.as_str()?.to_owned());
+    Some(Raised { summary: part("summary")?, traceback: part("traceback")? })
+}
+
+/// What a probe's row says: the fields and a digest of their bytes.
+pub(crate) fn probed(value: &serde_json::Value) -> Option<Result<(Vec<Declared>, String), Raised>> {
+    if let Some(raised) = value.get("raised") {
+        return raised_of(raised).map(Err);
+    }
+    let fields = value.get("fields")?.as_array()?.iter().map(declared).collect::<Option<_>>()?;
+    Some(Ok((fields, value.get("digest")?.as_str()?.to_owned())))
+}
+
+fn declared(value: &serde_json::Value) -> Option<Declared> {
+    let name = value.get("name")?.as_str()?.to_owned();
+    let kind = match value.get("kind")?.as_u64()?.try_into().ok()? {
+        KIND_ARRAY => {
+            let code = usize::try_from(value.get("dtype")?.as_u64()?).ok()?;
+            let shape = value.get("shape")?.as_array()?.iter().map(serde_json::Value::as_u64);
+            let shape: Vec<u64> = shape.collect::<Option<_>>()?;
+            if shape.len() > MAX_RANK {
+                return None;
+            }
+            DeclaredKind::Array(*DType::ALL.get(code)?, shape)
+        }
+        KIND_BYTES => DeclaredKind::Bytes,
+        KIND_TEXT => DeclaredKind::Text,
+        KIND_INTEGER => DeclaredKind::Integer,
+        KIND_FLOAT => DeclaredKind::Float,
+        _ => return None,
+    };
+    Some(Declared { name, kind })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(kind: u8, dtype: u8, shape: &[u64], offset: u64, bytes: u64) -> Vec<u8> {
+        let mut record = vec![kind, dtype, u8::try_from(shape.len()).unwrap(), 0, 0, 0, 0, 0];
+        for word in [offset, bytes].iter().chain(shape) {
+            record.extend_from_slice(&word.to_le_bytes());
+        }
+        record
+    }
+
+    #[test]
+    fn a_reply_is_read() {
+        let raised = br#"{"summary": "ValueError: no", "traceback": "Traceback"}"#;
+        let mut reply = vec![0];
+        reply.extend(record(KIND_ARRAY, 4, &[2, 3], 128, 24));
+        reply.extend(record(KIND_INTEGER, 0, &[], 7, 0));
+        reply.push(1);
+        reply.extend(u32::try_from(raised.len()).unwrap().to_le_bytes());
+        reply.extend(raised);
+        let rows = parse(&reply, 2, 2).unwrap();
+        let array = ReplyKind::Array(DType::I32, vec![2, 3]);
+        assert_eq!(
+            rows[0].as_ref().unwrap()[0],
+            ReplyValue { kind: array, offset: 128, bytes: 24 }
+        );
+        let number = ReplyKind::Number(Number::Integer(7));
+        assert_eq!(rows[0].as_ref().unwrap()[1].kind, number);
+        assert_eq!(rows[1].as_ref().unwrap_err().summary, "ValueError: no");
+    }
+
+    #[test]
+    fn rubbish_is_refused_whatever_it_is() {
+        let mut replies = vec![Vec::new(), vec![2], vec![0], vec![1, 255, 255, 255, 255]];
+        for (kind, dtype, shape, bytes) in [
+            (KIND_ARRAY, 200, &[1][..], 1),
+            (KIND_ARRAY, 0, &[u64::MAX, 2], 2),
+            (KIND_ARRAY, 0, &[4], 5),
+            (KIND_ARRAY, 0, &[1; 100], 1),
+            (99, 0, &[], 0),
+        ] {
+            let mut reply = vec![0];
+            reply.extend(record(kind, dtype, shape, 0, bytes));
+            replies.push(reply);
+        }
+        let mut whole = vec![0];
+        whole.extend(record(KIND_BYTES, 0, &[], 64, 3));
+        assert!(parse(&whole, 1, 1).is_ok());
+        (0..whole.len()).for_each(|length| replies.push(whole[..length].to_vec()));
+        whole.push(0);
+        replies.push(whole);
+        for reply in replies {
+            assert_eq!(parse(&reply, 1, 1), Err(Rubbish), "{reply:?}");
+        }
+    }
+}

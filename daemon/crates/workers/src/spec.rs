@@ -1,0 +1,66 @@
+//! What is known of a Python stage before its workers start.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The scheduling class of the workers: that of the work threads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WorkerClass {
+    /// SCHED_IDLE.
+    Idle,
+    /// SCHED_BATCH with a nice level.
+    Batch(u8),
+    /// SCHED_OTHER with a nice level.
+    Normal(u8),
+}
+
+/// A stage and how its workers are started.
+#[derive(Debug, Clone)]
+pub struct PoolSpec {
+    /// The stage's name.
+    pub stage: String,
+    /// `module:function` or `module:Class`.
+    pub target: String,
+    /// A JSON object: the arguments.
+    pub arguments: String,
+    /// The interpreter; a name without `/` is looked up on PATH.
+    pub interpreter: PathBuf,
+    /// What `sys.path` becomes; empty: what it is.
+    pub path: Vec<String>,
+    /// What `sys.path` has at its end besides.
+    pub folder: PathBuf,
+    /// The script or `-m` module that `__main__` means.
+    pub main: Option<String>,
+    /// Processes at most.
+    pub workers: u32,
+    /// How long one call may run.
+    pub timeout: Duration,
+    /// What a worker may hold, resident.
+    pub memory_bytes: u64,
+    /// The workers' scheduling class.
+    pub class: WorkerClass,
+}
+
+impl PoolSpec {
+    /// What a worker is told, as JSON.
+    pub(crate) fn to_json(&self) -> String {
+        let arguments: serde_json::Value =
+            serde_json::from_str(&self.arguments).unwrap_or(serde_json::Value::Null);
+        let (policy, nice) = match self.class {
+            WorkerClass::Idle => ("idle", 0),
+            WorkerClass::Batch(nice) => ("batch", nice),
+            WorkerClass::Normal(nice) => ("normal", nice),
+        };
+        serde_json::json!({
+            "stage": self.stage,
+            "python": self.target,
+            "arguments": arguments,
+            "path": self.path,
+            "folder": self.folder.to_string_lossy(),
+            "main": self.main,
+            "policy": policy,
+            "nice": nice,
+        })
+        .to_string()
+    }
+}

@@ -1,0 +1,269 @@
+//! One worker process, as the thread that holds it sees it. The states are in the crate's head.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nix::sys::memfd::{MFdFlags, memfd_create};
+
+use crate::call::{CallBuffer, INPUTS_AT};
+use crate::process::{look, resident_bytes};
+use crate::reply::MAX_REPLY_BYTES;
+use crate::spawner::{End, Spawner};
+
+/// How often a thread that waits for a worker looks at its process.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// What one look counts at most: the thread itself may have been suspended.
+const MAX_LOOK: Duration = Duration::from_millis(400);
+/// No row is under call.
+const NO_ROW: u64 = u64::MAX;
+/// How often its memory is looked at.
+const MEMORY_INTERVAL: Duration = Duration::from_millis(500);
+const REPLY_ALIGNMENT: u64 = 64;
+
+/// Why a call has no answer.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The worker is lost: why, and the row under call by its place in the bundle.
+    Lost { reason: String, row: Option<usize>, was_killed: bool },
+    /// The caller ends.
+    Ending,
+}
+
+/// See the module's head. Dropping it does not end the process: [`end`](Self::end) does, or the spawner's end.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    process: u32,
+    socket: UnixStream,
+    arena: File,
+    arena_bytes: u64,
+    spawner: Arc<Spawner>,
+    calls: u64,
+    reply_bytes: u64,
+    memory_seen: Instant,
+    is_ready: bool,
+}
+
+impl Worker {
+    /// Asks for a process. It is not ready: [`hello`](Self::hello) waits for that.
+    pub(crate) fn start(spawner: Arc<Spawner>) -> Result<Self, String> {
+        let failed = |error: io::Error| format!("a worker's socket or memory: {error}");
+        let (socket, theirs) = UnixStream::pair().map_err(failed)?;
+        socket.set_read_timeout(Some(LOOK_INTERVAL)).map_err(failed)?;
+        socket.set_write_timeout(Some(Duration::from_secs(10))).map_err(failed)?;
+        let arena: File = memfd_create("forebay-python", MFdFlags::MFD_CLOEXEC)
+            .map_err(|error| failed(error.into()))?
+            .into();
+        let arena_bytes = INPUTS_AT;
+        arena.set_len(arena_bytes).map_err(failed)?;
+        let copy: OwnedFd = arena.try_clone().map_err(failed)?.into();
+        let process = spawner.start_worker(theirs.into(), copy)?;
+        let memory_seen = Instant::now();
+        let (calls, reply_bytes, is_ready) = (0, 0, false);
+        Ok(Self {
+            process,
+            socket,
+            arena,
+            arena_bytes,
+            spawner,
+            calls,
+            reply_bytes,
+            memory_seen,
+            is_ready,
+        })
+    }
+
+    pub(crate) fn is_ready(&self) -> bool {
+        self.is_ready
+    }
+
+    pub(crate) fn process(&self) -> u32 {
+        self.process
+    }
+
+    /// Waits for its first message: what it says of itself.
+    pub(crate) fn hello(
+        &mut self,
+        limit: Duration,
+        is_ending: &dyn Fn() -> bool,
+    ) -> Result<Vec<u8>, Failure> {
+        let bytes = self.wait_for(0, limit, is_ending)?;
+        self.is_ready = true;
+        self.read_reply(INPUTS_AT, bytes)
+    }
+
+    /// One call; the reply's bytes.
+    pub(crate) fn call(
+        &mut self,
+        buffer: &CallBuffer,
+        header: &[u8],
+        limit: Duration,
+        is_ending: &dyn Fn() -> bool,
+    ) -> Result<Vec<u8>, Failure> {
+        let inputs = buffer.inputs();
+        let header_at = (INPUTS_AT + inputs.len() as u64).next_multiple_of(8);
+        let reply_at = (header_at + header.len() as u64).next_multiple_of(REPLY_ALIGNMENT);
+        let needed = reply_at + self.reply_bytes;
+        let written = self
+            .grow(needed)
+            .and_then(|()| self.arena.write_all_at(&NO_ROW.to_le_bytes(), 0))
+            .and_then(|()| self.arena.write_all_at(inputs, INPUTS_AT))
+            .and_then(|()| self.arena.write_all_at(header, header_at));
+        if let Err(error) = written {
+            return Err(self.lost(&format!("its inputs cannot be written: {error}")));
+        }
+        self.calls += 1;
+        let words = [self.calls, header_at, header.len() as u64, reply_at];
+        let message: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        if self.socket.write_all(&message).is_err() {
+            return Err(self.lost(""));
+        }
+        let bytes = self.wait_for(self.calls, limit, is_ending)?;
+        self.read_reply(reply_at, bytes)
+    }
+
+    /// Reads an output.
+    pub(crate) fn arena(&self) -> &File {
+        &self.arena
+    }
+
+    /// Notes how far the outputs of a call reach, so that the next call has room for as much.
+    pub(crate) fn note_reply_end(&mut self, header: &[u8], inputs: usize, end: u64) {
+        let begun = INPUTS_AT + inputs as u64 + header.len() as u64;
+        self.reply_bytes = self.reply_bytes.max(end.saturating_sub(begun).min(MAX_KEPT_REPLY));
+    }
+
+    fn grow(&mut self, needed: u64) -> io::Result<()> {
+        if needed > self.arena_bytes {
+            // Some room over, so that rows of many sizes do not grow it one by one.
+            let bytes = (needed + needed / 4).next_multiple_of(1 << 16);
+            self.arena.set_len(bytes)?;
+            self.arena_bytes = bytes;
+        }
+        Ok(())
+    }
+
+    /// Waits for the answer to a call; the bytes of its reply.
+    fn wait_for(
+        &mut self,
+        call: u64,
+        limit: Duration,
+        is_ending: &dyn Fn() -> bool,
+    ) -> Result<u64, Failure> {
+        let mut message = [0; 16];
+        let mut filled = 0;
+        let mut ran = Duration::ZERO;
+        let mut row = self.row_under_call();
+        let mut before = (Instant::now(), look(self.process));
+        loop {
+            match self.socket.read(&mut message[filled..]) {
+                Ok(0) => return Err(self.lost("")),
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+                    ) =>
+                {
+                    if is_ending() {
+                        return Err(Failure::Ending);
+                    }
+                    let now = (Instant::now(), look(self.process));
+                    if !now.1.is_alive {
+                        return Err(self.lost(""));
+                    }
+                    let under_call = self.row_under_call();
+                    if under_call != row {
+                        (row, ran) = (under_call, Duration::ZERO);
+                    } else if !now.1.is_stopped {
+                        let waited =
+                            now.1.waited_for_cores.saturating_sub(before.1.waited_for_cores);
+                        ran += (now.0 - before.0).min(MAX_LOOK).saturating_sub(waited);
+                    }
+                    before = now;
+                    if ran > limit {
+                        let seconds = limit.as_secs_f64();
+                        return Err(self.lost(&format!("it has run for more than {seconds} s")));
+                    }
+                }
+                Err(_) => return Err(self.lost("")),
+            }
+            if filled == message.len() {
+                break;
+            }
+        }
+        let (number, bytes) = message.split_at(8);
+        let word = |bytes: &[u8]| bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        let (number, bytes) = (word(number), word(bytes));
+        if number != call || bytes > MAX_REPLY_BYTES {
+            return Err(self.rubbish());
+        }
+        Ok(bytes)
+    }
+
+    fn read_reply(&mut self, at: u64, bytes: u64) -> Result<Vec<u8>, Failure> {
+        let mut reply = vec![0; usize::try_from(bytes).unwrap_or(0)];
+        match self.arena.read_exact_at(&mut reply, at) {
+            Ok(()) => Ok(reply),
+            Err(_) => Err(self.rubbish()),
+        }
+    }
+
+    /// Its answer cannot be one.
+    pub(crate) fn rubbish(&mut self) -> Failure {
+        self.lost("its answer is none")
+    }
+
+    /// The place in the bundle of the row under call, as the worker says.
+    fn row_under_call(&self) -> Option<usize> {
+        let mut word = [0; 8];
+        self.arena.read_exact_at(&mut word, 0).ok()?;
+        usize::try_from(u64::from_le_bytes(word)).ok().filter(|row| *row < usize::MAX)
+    }
+
+    /// Ends the process. `why` is empty where it ended by itself.
+    fn lost(&mut self, why: &str) -> Failure {
+        let row = self.row_under_call();
+        let end = self.spawner.end_worker(self.process);
+        let was_killed = why.is_empty() && end == End::Signal(9);
+        let how = match end {
+            End::Signal(signal) => format!("crashes the worker (signal {signal})"),
+            End::Code(code) => format!("ends the worker (exit status {code})"),
+            End::Unknown => "loses the worker".to_owned(),
+            End::WithSpawner => return Failure::Ending,
+        };
+        let reason = if why.is_empty() { how } else { format!("is not worked on: {why}") };
+        Failure::Lost { reason, row, was_killed }
+    }
+
+    /// Kills it.
+    pub(crate) fn end(self) {
+        self.spawner.end_worker(self.process);
+    }
+
+    /// Whether it holds more than it may; looked at from time to time.
+    pub(crate) fn is_beyond(&mut self, memory_bytes: u64) -> Option<u64> {
+        if self.memory_seen.elapsed() < MEMORY_INTERVAL {
+            return None;
+        }
+        self.memory_seen = Instant::now();
+        resident_bytes(self.process).filter(|bytes| *bytes > memory_bytes)
+    }
+
+    /// Gives it the cores of the calling thread.
+    pub(crate) fn take_own_cores(&self) {
+        let process = i32::try_from(self.process).ok().and_then(rustix::process::Pid::from_raw);
+        if let (Some(process), Ok(cores)) = (process, rustix::thread::sched_getaffinity(None)) {
+            // It then runs where the daemon may run.
+            let _ = rustix::thread::sched_setaffinity(Some(process), &cores);
+        }
+    }
+}
+
+/// The room for outputs that is kept from call to call.
+const MAX_KEPT_REPLY: u64 = 256 << 20;

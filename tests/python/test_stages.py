@@ -1,0 +1,455 @@
+"""The user's own Python as a stage: the same bytes whatever happens to its workers, and errors that name the sample."""
+
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import numpy
+import pytest
+from PIL import Image
+
+import forebay
+
+SAMPLES = 48
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory):
+    """48 small pictures in three classes."""
+    folder = tmp_path_factory.mktemp("pictures")
+    for sample in range(SAMPLES):
+        path = folder / f"class{sample // 16}" / f"{sample:02}.png"
+        path.parent.mkdir(exist_ok=True)
+        pixels = numpy.random.default_rng(sample).integers(0, 255, (40, 50, 3), dtype=numpy.uint8)
+        Image.fromarray(pixels).save(path)
+    return folder
+
+
+@pytest.fixture
+def stage(tmp_path, pictures, monkeypatch):
+    """Writes a module of stages; the configuration of one that follows decoding, without shuffle."""
+    monkeypatch.syspath_prepend(tmp_path)
+    counter = iter(range(100))
+
+    def make(source, function="augment", before='{ op = "decode-image" }, { op = "random-resized-crop", size = 32 }', **keys):
+        module = f"stages{next(counter)}_{os.getpid()}"
+        (tmp_path / f"{module}.py").write_text(textwrap.dedent(source))
+        text = f'[dataset]\nformat = "image-folder"\npath = "{pictures}"\n[order]\nshuffle = false\nseed = 5\nepochs = 2\n'
+        text += f'[batch]\nsize = 8\n[[stage]]\nname = "decode"\noperations = [{before}]\n'
+        text += f'[[stage]]\nname = "augment"\npython = "{module}:{function}"\n'
+        text += "".join(f"{key} = {value}\n" for key, value in keys.items())
+        path = tmp_path / f"{module}.toml"
+        path.write_text(text)
+        return path
+
+    return make
+
+
+EVERY_GENERATOR = """
+    import random, time
+    import numpy as np
+    import torch
+
+    def augment(sample, rng):
+        time.sleep(0.005)
+        noise = [rng.random(), random.random(), np.random.random(), float(torch.rand(())), float(rng.normal())]
+        image = sample["image"]
+        image[::2] //= 2
+        return {"image": image, "noise": np.array(noise), "label": sample["label"]}
+"""
+
+
+def digests(path, **keywords):
+    """A digest for each batch of all epochs."""
+    with forebay.Loader(path, timeout=120, **keywords) as loader:
+        return [digest(batch) for _ in loader.epochs_left() for batch in loader]
+
+
+def digest(batch):
+    hasher = hashlib.blake2b()
+    for name in sorted(batch):
+        value = batch[name]
+        parts = [value.values, value.offsets] if isinstance(value, forebay.Ragged) else [value]
+        for part in parts:
+            hasher.update(numpy.ascontiguousarray(part).tobytes())
+    return hasher.hexdigest()
+
+
+def processes():
+    """The parent of each process that lives, and its command."""
+    found = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat") as file:
+                    state, parent = file.read().rpartition(")")[2].split()[:2]
+                with open(f"/proc/{name}/cmdline") as file:
+                    command = file.read()
+            except OSError:
+                continue
+            if state not in "ZX":
+                found[int(name)] = (int(parent), command)
+    return found
+
+
+def workers(of):
+    """The workers below a process."""
+    found = processes()
+
+    def is_below(process):
+        while process in found:
+            if process == of:
+                return True
+            process = found[process][0]
+        return False
+
+    return [process for process, (_, command) in found.items() if "forebay.worker" in command and is_below(process)]
+
+
+def wait_until(condition, what):
+    for _ in range(600):
+        if condition():
+            return
+        time.sleep(0.05)
+    pytest.fail(what)
+
+
+def test_batches_are_the_same_for_every_number_of_workers(stage):
+    path = stage(EVERY_GENERATOR)
+    alone, two, seven = (digests(path, overrides={"stage.augment.workers": count}) for count in (1, 2, 7))
+    assert len(set(alone)) == 12, "twelve batches, each other than the others"
+    assert alone == two == seven
+    other_seed = digests(path, overrides={"stage.augment.workers": 2, "order.seed": 6})
+    assert not set(other_seed) & set(alone)
+
+
+def test_batches_are_the_same_after_kills_of_workers_and_daemons(stage):
+    # Without PyTorch, whose import takes longer than a worker of this test lives.
+    source = EVERY_GENERATOR.replace("import torch", "import os, pathlib").replace("float(torch.rand(())), ", "")
+    source += """
+    with pathlib.Path(__file__).with_suffix(".pids").open("a") as file:
+        file.write(f"{os.getpid()}\\n")
+    """
+    path = stage(source, workers=2)
+    note = path.with_suffix(".pids")
+    expected = digests(path)
+    kills = {"workers": 0, "daemons": 0}
+    own = os.getpid()
+    dice = random.Random(7)
+    is_over = threading.Event()
+
+    def kill():
+        while not is_over.wait(dice.uniform(0.01, 0.3)):
+            imported = {int(process) for process in note.read_text().split()}
+            found = [process for process in workers(own) if process in imported]
+            if found:
+                kills["workers"] += 1
+                os.kill(dice.choice(found), signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        with forebay.Loader(path, timeout=120) as loader:
+            got = []
+            for _ in loader.epochs_left():
+                for batch in loader:
+                    got.append(digest(batch))
+                    if len(got) in (3, 9):
+                        kills["daemons"] += 1
+                        os.kill(loader._session.daemon()[0], signal.SIGKILL)
+    finally:
+        is_over.set()
+        killer.join()
+    assert got == expected
+    assert kills["workers"] > 2 and kills["daemons"] == 2, kills
+    wait_until(lambda: not workers(own), "workers are left behind")
+
+
+def test_nothing_is_left_behind_when_the_daemon_dies_while_the_function_hangs(stage, tmp_path):
+    path = stage(
+        """
+        import os, pathlib, signal, subprocess, time
+        NOTE = pathlib.Path(__file__).with_suffix(".pids")
+
+        def augment(sample, rng):
+            if sample["label"] == 2:
+                child = subprocess.Popen(["sleep", "1000"])
+                with NOTE.open("a") as file:
+                    file.write(f"{os.getpid()}\\n{child.pid}\\n")
+                signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.Signals))
+                time.sleep(1000)
+            return {"label": sample["label"]}
+        """,
+        workers=2,
+    )
+    note = path.with_suffix(".pids")
+    script = (
+        f"import forebay, sys\nloader = forebay.Loader({str(path)!r})\n"
+        "print(loader._session.daemon()[0], flush=True)\n[0 for batch in loader]"
+    )
+    for victim in ("daemon", "trainer"):
+        note.unlink(missing_ok=True)
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        trainer = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=environment)
+        daemon = int(trainer.stdout.readline())
+        wait_until(lambda: note.exists() and len(note.read_text().split()) >= 4, "the function was not called")
+        if victim == "daemon":
+            os.kill(trainer.pid, signal.SIGSTOP)  # It starts no other.
+            os.kill(daemon, signal.SIGKILL)
+        else:
+            trainer.kill()
+        started = {int(process) for process in note.read_text().split()}
+        wait_until(lambda started=started: not started & set(processes()), "processes are left behind")
+        trainer.kill()
+        trainer.wait()
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "os.kill(os.getpid(), signal.SIGSEGV)",
+        "os._exit(3)",
+        "os.write(CONNECTION, b'x' * 16)",
+        "os.write(CONNECTION, (1 << 62).to_bytes(8, 'little') * 2)",
+        "os.close(CONNECTION); os.kill(os.getpid(), signal.SIGABRT)",
+        "os.ftruncate(ARENA, 0); os.kill(os.getpid(), signal.SIGKILL)",
+        "lie()",
+    ],
+)
+def test_a_hostile_worker_harms_its_own_sample_alone(stage, attack):
+    source = f"""
+        import ctypes, os, signal, stat, struct
+
+        def descriptors():
+            for name in os.listdir("/proc/self/fd"):
+                target = os.readlink(f"/proc/self/fd/{{name}}") if os.path.exists(f"/proc/self/fd/{{name}}") else ""
+                yield int(name), target
+        CONNECTION = ARENA = 0
+        for number, target in descriptors():
+            if number > 2 and target.startswith("socket:"):
+                CONNECTION = number
+            if number > 2 and "forebay-python" in target:
+                ARENA = number
+        assert CONNECTION and ARENA
+
+        def lie():
+            # An answer to a later call, the arena full of rubbish, and a reply that points behind its end.
+            os.pwrite(ARENA, b"\\xff" * 65536, 0)
+            for number in range(100):
+                os.write(CONNECTION, struct.pack("<QQ", number, 40))
+
+        def augment(sample, rng):
+            if sample["label"] == 1 and sample["image"][0, 0, 0] == MARK:
+                {attack}
+            return {{"image": sample["image"] + rng.integers(9, dtype="uint8"), "label": sample["label"]}}
+        """
+    before = '{ op = "decode-image" }, { op = "resize", size = [40, 50] }'
+    pixels = numpy.random.default_rng(20).integers(0, 255, (40, 50, 3), dtype=numpy.uint8)
+    marked = f"MARK = {int(pixels[0, 0, 0])}\nSUM = {int(pixels.sum())}\n"
+    source = marked + textwrap.dedent(source).replace(
+        'sample["image"][0, 0, 0] == MARK', 'int(sample["image"].astype(int).sum()) == SUM'
+    )
+    path = stage(source, before=before, workers=2)
+    with pytest.raises(forebay.BadSample, match=r"bad sample 20 .*20\.png"):
+        digests(path)
+
+    def rows(path, overrides):
+        with forebay.Loader(path, timeout=120, overrides={"order.epochs": 1, **overrides}) as loader:
+            return {int(i): image.tobytes() for batch in loader for i, image in zip(batch["index"], batch["image"])}
+
+    harmless = stage(source.replace("== SUM:", "== -1:"), before=before, workers=2)
+    expected = rows(harmless, {})
+    survived = rows(path, {"errors.on_bad_sample": "substitute", "errors.budget": 4})
+    assert 20 not in survived
+    assert all(expected[sample] == row for sample, row in survived.items())
+    assert len(survived) >= SAMPLES - 1
+
+
+def test_a_call_that_hangs_is_ended_and_its_sample_named(stage):
+    path = stage(
+        """
+        import time
+
+        def augment(sample, rng):
+            if sample["label"] == 1:
+                time.sleep(1000)
+            return {"label": sample["label"]}
+        """,
+        workers=1,
+        timeout='"300ms"',
+    )
+    with pytest.raises(forebay.BadSample, match=r"bad sample 16 .*it has run for more than 0\.3 s"):
+        digests(path)
+
+
+def test_an_exception_ends_with_the_users_own_traceback(stage):
+    path = stage(
+        """
+        def check(label):
+            if label == 1:
+                raise LookupError("no such label: 1")
+
+        def augment(sample, rng):
+            check(sample["label"])
+            return {"label": sample["label"]}
+        """
+    )
+    with pytest.raises(forebay.StageError) as caught:
+        digests(path)
+    text = str(caught.value)
+    assert text.startswith("stage `augment` failed on sample 16 (")
+    assert "16.png) in epoch 0, seed 5: LookupError: no such label: 1" in text
+    assert text.endswith('    raise LookupError("no such label: 1")\nLookupError: no such label: 1')
+    assert "in check" in text and "_stage.py" not in text
+    kept = {"errors.on_bad_sample": "substitute", "errors.budget": 100}
+    assert len(digests(path, overrides=kept)) == 12
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("other = 1", "AttributeError: module .* has no attribute 'augment'"),
+        ("augment = 7", "TypeError: .* is a int, which cannot be called"),
+        ("import os; os._exit(5)", r"ends the worker \(exit status 5\)"),
+        ("def augment(sample, rng):\n    return 5", "TypeError: the function returned int; return a dict"),
+        ("def augment(sample, rng):\n    return {'a': object()}", "`a` is a object; return an array"),
+        ("def augment(sample, rng):\n    1 / 0", "ZeroDivisionError: division by zero"),
+        (
+            "def augment(sample, rng):\n    return {'a': rng.random(int(rng.integers(1, 1000)))}",
+            r"the length of `a` differs from sample to sample.*ragged = true",
+        ),
+    ],
+)
+def test_what_cannot_work_is_refused_at_the_start(stage, source, reason):
+    path = stage(source)
+    with pytest.raises(forebay.ConfigError, match="(?s)" + reason):
+        forebay.Loader(path, timeout=120).close()
+
+
+def test_an_interpreter_that_is_not_there_is_named(stage):
+    path = stage("def augment(sample, rng): return sample")
+    with pytest.raises(forebay.ConfigError, match="the interpreter `/no/python` cannot be started"):
+        forebay.Loader(path, overrides={"python.interpreter": "/no/python"}).close()
+
+
+def test_results_of_other_shapes_and_kinds_than_the_first_name_the_field(stage):
+    source = """
+        def augment(sample, rng):
+            is_odd = sample["label"] == 2
+            return {"image": sample["image"][: 16 if is_odd else 32], "label": sample["label"]}
+        """
+    with pytest.raises(forebay.StageError, match=r"`image` is uint8 \[16, 32, 3\], and the first sample's is uint8 \[32, 32, 3\]"):
+        digests(stage(source))
+    source = """
+        def augment(sample, rng):
+            return {"label": "two" if sample["label"] == 2 else 1}
+        """
+    with pytest.raises(forebay.StageError, match="`label` is text, and a whole number for the first samples"):
+        digests(stage(source))
+
+
+class TestInScripts:
+    """Functions that are given to a loader."""
+
+    def run(self, tmp_path, pictures, script, *arguments):
+        head = f"""
+            import forebay, sys
+            CONFIG = {{"dataset": {{"path": {str(pictures)!r}, "format": "image-folder"}}, "batch": {{"size": 16}},
+                "stage": [{{"name": "decode", "operations": [{{"op": "decode-image"}}, {{"op": "resize", "size": [8, 8]}}]}}]}}
+            """
+        text = textwrap.dedent(head) + textwrap.dedent(script)
+        if not arguments:
+            path = tmp_path / "train.py"
+            path.write_text(text)
+            arguments = (str(path),)
+        else:
+            arguments = (*arguments, text)
+        return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=120)
+
+    def test_a_function_of_the_script_is_a_stage(self, tmp_path, pictures):
+        script = """
+            def double(sample, rng):
+                print("from", __name__)
+                return {"label": sample["label"] * 2, "text": "é" * sample["label"]}
+
+            if __name__ == "__main__":
+                output = {"text": {"ragged": True, "max_bytes": 16}}
+                with forebay.Loader({**CONFIG, "output": output}, stages={"double": double}, timeout=60, epochs=1, shuffle=False) as loader:
+                    for batch in loader:
+                        print(batch["label"].tolist()[0], batch["text"][0].tobytes().decode())
+            """
+        done = self.run(tmp_path, pictures, script)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.split("\n")[:3] == ["0 ", "2 é", "4 éé"]
+        assert "forebay: stage `double`, sample 20: from __mp_main__" in done.stderr
+
+    def test_what_another_process_cannot_find_is_refused(self, tmp_path, pictures):
+        script = 'forebay.Loader(CONFIG, stages={"one": lambda sample, rng: sample})'
+        done = self.run(tmp_path, pictures, script)
+        assert "ConfigError: the function of stage `one`, `<lambda>`, cannot be found from another process" in done.stderr
+        script = 'def one(sample, rng): return sample\nforebay.Loader(CONFIG, stages={"one": one})'
+        done = self.run(tmp_path, pictures, script, "-c")
+        assert "%%writefile" in done.stderr
+
+
+def test_torchvisions_own_randomness_is_seeded(stage):
+    source = """
+        import torch
+        from torchvision.transforms import v2
+
+        class Augment:
+            def __init__(self, size):
+                steps = [v2.ToImage(), v2.RandAugment(), v2.ColorJitter(0.4, 0.4, 0.4), v2.RandomHorizontalFlip()]
+                self.run = v2.Compose([*steps, v2.RandomCrop(size), v2.ToDtype(torch.float32, scale=True)])
+
+            def __call__(self, sample, rng):
+                return {"image": self.run(sample["image"]), "label": sample["label"]}
+        """
+    path = stage(source, function="Augment", arguments="{ size = 24 }")
+    alone, two = (digests(path, overrides={"stage.augment.workers": count}) for count in (1, 2))
+    assert alone == two and len(set(alone)) == 12
+    with forebay.Loader(path, timeout=120) as loader:
+        batch = next(iter(loader))
+    assert batch["image"].shape == (8, 3, 24, 24) and batch["image"].dtype == numpy.float32
+
+
+def test_files_are_decoded_by_the_user_and_cropped_by_forebay(stage):
+    source = """
+        import io
+        import numpy as np
+        from PIL import Image
+
+        def augment(sample, rng):
+            assert isinstance(sample["image"], bytes)
+            picture = Image.open(io.BytesIO(sample["image"]))
+            return {"image": picture, "size": np.array(picture.size), "label": sample["label"]}
+        """
+    path = stage(source, before="")
+    path.write_text(path.read_text() + '[[stage]]\nname = "crop"\noperations = [{ op = "center-crop", size = 20 }]\n')
+    with forebay.Loader(path, timeout=120) as loader:
+        batch = next(iter(loader))
+    assert batch["image"].shape == (8, 3, 20, 20) and batch["size"].tolist() == [[50, 40]] * 8
+    pixels = numpy.random.default_rng(0).integers(0, 255, (40, 50, 3), dtype=numpy.uint8)
+    assert (batch["image"][0].transpose(1, 2, 0) == pixels[10:30, 15:35]).all()
+
+
+def test_a_leak_is_stopped_by_its_cap(stage):
+    source = """
+        import numpy as np, time
+        KEPT = []
+
+        def augment(sample, rng):
+            KEPT.append(np.ones(20 << 20, np.uint8))
+            time.sleep(0.05)
+            return {"label": sample["label"], "drawn": rng.random()}
+        """
+    path = stage(source, workers=1, memory='"150MiB"')
+    leaking = digests(path)
+    assert leaking == digests(stage(source.replace("KEPT.append", "(lambda _: 0)"), workers=1))
