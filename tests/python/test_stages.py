@@ -10,11 +10,10 @@ import textwrap
 import threading
 import time
 
+import forebay
 import numpy
 import pytest
 from PIL import Image
-
-import forebay
 
 SAMPLES = 48
 
@@ -37,10 +36,14 @@ def stage(tmp_path, pictures, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     counter = iter(range(100))
 
-    def make(source, function="augment", before='{ op = "decode-image" }, { op = "random-resized-crop", size = 32 }', **keys):
+    def make(
+        source, function="augment", before='{ op = "decode-image" }, { op = "random-resized-crop", size = 32 }', **keys
+    ):
         module = f"stages{next(counter)}_{os.getpid()}"
         (tmp_path / f"{module}.py").write_text(textwrap.dedent(source))
-        text = f'[dataset]\nformat = "image-folder"\npath = "{pictures}"\n[order]\nshuffle = false\nseed = 5\nepochs = 2\n'
+        text = (
+            f'[dataset]\nformat = "image-folder"\npath = "{pictures}"\n[order]\nshuffle = false\nseed = 5\nepochs = 2\n'
+        )
         text += f'[batch]\nsize = 8\n[[stage]]\nname = "decode"\noperations = [{before}]\n'
         text += f'[[stage]]\nname = "augment"\npython = "{module}:{function}"\n'
         text += "".join(f"{key} = {value}\n" for key, value in keys.items())
@@ -345,7 +348,9 @@ def test_results_of_other_shapes_and_kinds_than_the_first_name_the_field(stage):
             is_odd = sample["label"] == 2
             return {"image": sample["image"][: 16 if is_odd else 32], "label": sample["label"]}
         """
-    with pytest.raises(forebay.StageError, match=r"`image` is uint8 \[16, 32, 3\], and the first sample's is uint8 \[32, 32, 3\]"):
+    with pytest.raises(
+        forebay.StageError, match=r"`image` is uint8 \[16, 32, 3\], and the first sample's is uint8 \[32, 32, 3\]"
+    ):
         digests(stage(source))
     source = """
         def augment(sample, rng):
@@ -362,7 +367,8 @@ class TestInScripts:
         head = f"""
             import forebay, sys
             CONFIG = {{"dataset": {{"path": {str(pictures)!r}, "format": "image-folder"}}, "batch": {{"size": 16}},
-                "stage": [{{"name": "decode", "operations": [{{"op": "decode-image"}}, {{"op": "resize", "size": [8, 8]}}]}}]}}
+                "stage": [{{"name": "decode",
+                    "operations": [{{"op": "decode-image"}}, {{"op": "resize", "size": [8, 8]}}]}}]}}
             """
         text = textwrap.dedent(head) + textwrap.dedent(script)
         if not arguments:
@@ -381,7 +387,8 @@ class TestInScripts:
 
             if __name__ == "__main__":
                 output = {"text": {"ragged": True, "max_bytes": 16}}
-                with forebay.Loader({**CONFIG, "output": output}, stages={"double": double}, timeout=60, epochs=1, shuffle=False) as loader:
+                stages = {"double": double}
+                with forebay.Loader({**CONFIG, "output": output}, stages=stages, epochs=1, shuffle=False) as loader:
                     for batch in loader:
                         print(batch["label"].tolist()[0], batch["text"][0].tobytes().decode())
             """
@@ -393,7 +400,9 @@ class TestInScripts:
     def test_what_another_process_cannot_find_is_refused(self, tmp_path, pictures):
         script = 'forebay.Loader(CONFIG, stages={"one": lambda sample, rng: sample})'
         done = self.run(tmp_path, pictures, script)
-        assert "ConfigError: the function of stage `one`, `<lambda>`, cannot be found from another process" in done.stderr
+        assert (
+            "ConfigError: the function of stage `one`, `<lambda>`, cannot be found from another process" in done.stderr
+        )
         script = 'def one(sample, rng): return sample\nforebay.Loader(CONFIG, stages={"one": one})'
         done = self.run(tmp_path, pictures, script, "-c")
         assert "%%writefile" in done.stderr

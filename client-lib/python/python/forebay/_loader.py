@@ -64,9 +64,9 @@ class Loader:
             ``torch.distributed`` where it is initialised (docs/training.md, "Several ranks"); and a ``state`` that is
             given is compared across all ranks of ``torch.distributed``, so every rank must construct its loader then. A
             string names a group of ranks with a stream of its own. False skips both comparisons.
-        stages: your own functions or classes by the name of a ``[[stage]]``, such as ``{"augment": augment}``: its key
-            ``python``. A stage of a new name comes last. Each is called as ``function(sample, rng)`` in worker processes
-            (docs/python.md), so it must be defined at the top of a module or of the script.
+        stages: your own functions or classes by the name of a ``[[stage]]``, such as ``{"augment": augment}``: its
+            key ``python``. A stage of a new name comes last. Each is called as ``function(sample, rng)`` in worker
+            processes (docs/python.md), so it must be defined at the top of a module or of the script.
         preset, batch_size, epochs, seed, shuffle: the keys ``preset``, ``batch.size``, ``order.epochs``, ``order.seed``
             and ``order.shuffle`` of the configuration, over its own. All other keys go into ``overrides``.
 

@@ -3,6 +3,7 @@
 The bytes are those of daemon/crates/workers/src/call.rs and reply.rs.
 """
 
+import functools
 import hashlib
 import importlib
 import io
@@ -32,10 +33,8 @@ _NO_ROW = (1 << 64) - 1
 _MAX_TRACEBACK_BYTES = 16 << 10
 
 # By the daemon's number of the type; bfloat16 (9) has none in NumPy.
-_DTYPES = [
-    np.dtype(name) if name else None
-    for name in "u1 i1 u2 i2 i4 i8 u4 u8 f2".split() + ["", "f4", "f8", "?"]
-]
+_NAMES = ("u1", "i1", "u2", "i2", "i4", "i8", "u4", "u8", "f2", "", "f4", "f8", "?")
+_DTYPES = [np.dtype(name) if name else None for name in _NAMES]
 _CODES = {dtype: code for code, dtype in enumerate(_DTYPES) if dtype is not None}
 
 
@@ -88,12 +87,14 @@ class Stage:
             found = found(**self.arguments)
             self.arguments = {}
         if not callable(found):
-            raise TypeError(f"`{spec['python']}` is a {type(found).__name__}, which cannot be called with (sample, rng)")
+            raise TypeError(
+                f"`{spec['python']}` is a {type(found).__name__}, which cannot be called with (sample, rng)"
+            )
         self.function: Callable[..., Any] = found
         self._philox = np.random.Philox(key=0)
         self.rng = np.random.Generator(self._philox)
         self._key = np.zeros(2, np.uint64)
-        self._state = {
+        self._state: Any = {
             "bit_generator": "Philox",
             "state": {"counter": np.zeros(4, np.uint64), "key": self._key},
             "buffer": np.zeros(4, np.uint64),
@@ -105,7 +106,7 @@ class Stage:
         self._composes = _composes(found, module)
         _one_thread()
 
-    def seed(self, words: tuple[int, int, int, int]) -> None:
+    def seed(self, words: list[int]) -> None:
         """Sets every generator from the words of a row."""
         self._key[0], self._key[1] = words[0], words[1]
         self._philox.state = self._state
@@ -116,7 +117,7 @@ class Stage:
         for compose in self._composes:
             compose.set_random_seed(words[3] >> 33)
 
-    def call(self, make: Callable[[], dict[str, Any]], words: tuple[int, int, int, int]) -> Any:
+    def call(self, make: Callable[[], dict[str, Any]], words: list[int]) -> Any:
         """Calls the function with a row."""
         while True:
             self.seed(words)
@@ -150,7 +151,10 @@ def _source_digest(module: types.ModuleType) -> str:
 def _composes(found: Any, module: types.ModuleType) -> list[Any]:
     """Albumentations' pipelines, which have generators of their own."""
     candidates = [found, *vars(module).values(), *getattr(found, "__dict__", {}).values()]
-    is_compose = lambda one: hasattr(one, "set_random_seed") and type(one).__module__.startswith("albumentations")  # noqa: E731
+
+    def is_compose(one: Any) -> bool:
+        return hasattr(one, "set_random_seed") and type(one).__module__.startswith("albumentations")
+
     composes: list[Any] = []
     for one in candidates:
         if not isinstance(one, type) and is_compose(one) and all(one is not other for other in composes):
@@ -220,9 +224,8 @@ def serve(stage: Stage, connection: socket.socket, descriptor: int, log: Log) ->
             at += _ROW.size
             records, at = _records(header, at, len(inputs))
             log.sample = id
-            make = lambda records=records: _sample(arena.memory, inputs, records)  # noqa: E731
             try:
-                result = stage.call(make, tuple(words))
+                result = stage.call(functools.partial(_sample, arena.memory, inputs, records), words)
                 if not isinstance(result, dict):
                     raise TypeError(
                         f"the function returned {type(result).__name__}; return a dict of the fields that a batch needs"
@@ -231,7 +234,7 @@ def serve(stage: Stage, connection: socket.socket, descriptor: int, log: Log) ->
                     reply.probe(result)
                 else:
                     reply.values(result, outputs)
-            except BaseException as error:  # noqa: BLE001: sys.exit() in a transform is an error of the sample
+            except BaseException as error:  # a sample's error too: sys.exit() in a transform
                 reply.raised(raised(error, own_frames=1), flags & _PROBE)
         arena.memory[0:8] = _NO_ROW.to_bytes(8, "little")
         log.sample = None
@@ -273,7 +276,7 @@ class _Reply:
         self._arena = arena
         self._at = at
         self._head = bytearray()
-        self._arrays: list[tuple[int, Any]] = []
+        self._arrays: list[tuple[int, Any, int]] = []
         self._bytes = 0
         self._probed: list[Any] = []
 

@@ -41,13 +41,13 @@ def _name_of(stage: str, function: Any) -> str:
         raise ConfigError(f"{what} is a {type(function).__name__}; give a function or a class of a module")
     if "<lambda>" in name or "<locals>" in name:
         raise ConfigError(
-            f"{what}, `{name}`, cannot be found from another process; define it with `def` at the top of a module or of "
-            "the script"
+            f"{what}, `{name}`, cannot be found from another process; define it with `def` at the top of a module or "
+            "of the script"
         )
     if module == "__main__" and _main() is None:
         raise ConfigError(
-            f"{what}, `{name}`, is defined in a notebook or a session, where another process cannot find it; write it to a "
-            "file (in a notebook with `%%writefile transforms.py` at the top of its cell) and import it from there"
+            f"{what}, `{name}`, is defined in a notebook or a session, where another process cannot find it; write it "
+            "to a file (in a notebook with `%%writefile transforms.py` at the top of its cell) and import it from there"
         )
     found: Any = sys.modules.get(module)
     for part in name.split("."):

@@ -26,7 +26,7 @@ def main() -> None:
     sys.stdout = sys.stderr = log
     try:
         stage = Stage(spec)
-    except BaseException as error:  # noqa: BLE001: whatever the user's module raises is told
+    except BaseException as error:  # whatever the user's module raises
         from ._stage import raised
 
         _tell(connection, arena, json.dumps({"raised": raised(error, own_frames=0)}).encode())
