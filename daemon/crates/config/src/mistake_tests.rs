@@ -68,14 +68,6 @@ const MISTAKES: &str = r#"
     => 11: unknown key `stage.b.operation` … did you mean `stage.b.operations`?
 [[stage]] | name = "b" | operations = ["resize"]
     => 11: `stage.b.operations` must be an array of tables
-[[stage]] | name = "b" | python = "module.function"
-    => 11: `stage.b.python` must be "module:name"
-[[stage]] | name = "b" | python = "a:b" | operations = [{ op = "resize" }]
-    => 12: `stage.b.operations`: a stage has operations or `python`, not both
-[[stage]] | name = "b" | python = "a:b" | concurrency = 2
-    => 12: `stage.b.concurrency`: a stage with `python` has `workers`
-[[stage]] | name = "b" | operations = [] | workers = 2
-    => 12: `stage.b.workers` is for a stage with `python
 [[stage]] | name = "ring" | operations = []
     => 10: `stage.name`: the verdict uses `ring`
 [[stage]] | name = "two words"

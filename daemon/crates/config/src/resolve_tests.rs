@@ -181,17 +181,3 @@ fn the_resolved_configuration_reads_as_itself() {
     }
     assert!(read(full).unwrap().resolved_toml().contains("budget = \"0.07%\""));
 }
-
-#[test]
-fn a_function_may_be_given_to_a_stage_or_make_one_and_prints_itself() {
-    let given = ["stage.preprocess.concurrency=2", "stage.mine.python=\"a.b:C.d\""];
-    let config = read_with(FOUR_LINES, &set(&given)).unwrap();
-    let names: Vec<_> = config.stages.iter().map(|stage| stage.name.as_str()).collect();
-    assert_eq!(names, ["preprocess", "mine"]);
-    assert_eq!(config.stages[1].python.as_deref(), Some("a.b:C.d"));
-    let again = crate::Config::from_resolved("x", "x", &config.resolved_toml()).unwrap();
-    assert_eq!(again.resolved_toml(), config.resolved_toml());
-    assert_eq!(again.python.folder, config.python.folder, "modules are found after a restart");
-    let other = read_with(FOUR_LINES, &set(&["stage.mine.python=\"a.b:C.e\""])).unwrap();
-    assert_ne!(other.fingerprint([]), config.fingerprint([]));
-}
