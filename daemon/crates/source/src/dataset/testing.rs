@@ -1,9 +1,11 @@
 //! For tests of datasets: folders of files, bytes of `.npy` and `.npz` files, configurations.
 
 mod blocks;
+mod tars;
 
 pub use blocks::BlockFolder;
 pub(super) use blocks::open as open_blocks;
+pub use tars::{seal_header, tar_bytes, tar_header, tar_member, write_aged};
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -72,6 +74,14 @@ pub fn own_key(key: &str, text: &str) -> Section {
 /// A format's own key that is `true`.
 pub fn own_flag(key: &str) -> Section {
     own_value(key, Value::Bool(true))
+}
+
+/// Formats' own keys as TOML has them.
+pub fn own_keys(text: &str) -> Section {
+    let head =
+        "dataset.path = \"/x\"\nbatch.size = 1\nstage = [{ name = \"x\", operations = [] }]\n";
+    let text = format!("{head}dataset.format = \"x\"\n{text}");
+    forebay_config::Config::from_text("test.toml", Path::new("/"), &text).unwrap().dataset.own
 }
 
 fn own_value(key: &str, value: Value) -> Section {
