@@ -87,14 +87,14 @@ fn all(storage: &dyn Storage, extensions: &[&str]) -> Result<Vec<Vec<u8>>, Datas
     while let Some(folder) = waiting.pop() {
         storage.list(&folder, &mut |name, kind| match kind {
             _ if is_hidden(name) => {}
-            kind if is_file(kind) => {
+            EntryKind::File | EntryKind::Object(_) => {
                 if has_extension(name, extensions) {
                     found.push(below(&folder, name));
                 }
             }
             EntryKind::LinkedDirectory(identity) if !linked.insert(identity) => {}
             EntryKind::Directory | EntryKind::LinkedDirectory(_) => {
-                waiting.push(below(&folder, name))
+                waiting.push(below(&folder, name));
             }
         })?;
     }

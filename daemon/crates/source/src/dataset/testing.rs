@@ -1,11 +1,9 @@
 //! For tests of datasets: folders of files, bytes of `.npy` and `.npz` files, configurations.
 
 mod blocks;
-mod tars;
 
 pub use blocks::BlockFolder;
 pub(super) use blocks::open as open_blocks;
-pub use tars::{seal_header, tar_bytes, tar_header, tar_member, write_aged};
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -18,7 +18,7 @@ use crate::dataset::fields::{
 };
 use crate::dataset::folder::cache::{CLOCK_TICK_SECONDS, Loaded, Saved};
 use crate::dataset::folder::index_bytes;
-use crate::dataset::folder::select::{ListFile, Listed};
+use crate::dataset::folder::select::Listed;
 use crate::dataset::opening::{IndexReport, OpenOptions, OpenedFormat};
 use crate::dataset::{Dataset, Defect, Field, shard_paths};
 use crate::location::{FileId, SampleBytes};

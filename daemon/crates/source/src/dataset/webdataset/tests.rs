@@ -1,14 +1,23 @@
+use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use forebay_config::Section;
 use forebay_protocol::ids::SampleId;
+use forebay_synth::tar;
 
 use crate::dataset::conformance::{self, Format};
-use crate::dataset::testing::{
-    config_for, own_keys, seal_header, tar_bytes, tar_header, tar_member, write_aged,
-};
+use crate::dataset::testing::{EVERYWHERE, config_for, own_keys};
 use crate::dataset::{DatasetError, FieldValue, OpenOptions, Opened, open};
 use crate::location::SampleBytes;
+
+/// Writes a file as if an hour ago.
+fn write_aged(path: &Path, bytes: &[u8]) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, bytes).unwrap();
+    let then = SystemTime::now() - Duration::from_secs(3600);
+    fs::File::options().write(true).open(path).unwrap().set_modified(then).unwrap();
+}
 
 fn conforming(root: &Path, count: usize) -> PathBuf {
     let samples: Vec<_> = (0..count)
@@ -27,33 +36,25 @@ fn conforming(root: &Path, count: usize) -> PathBuf {
             })
             .collect();
         let members: Vec<_> = members.iter().map(|(name, data)| (&name[..], *data)).collect();
-        write_aged(&root.join(format!("shard-{place:02}.tar")), &tar_bytes(&members));
+        write_aged(&root.join(format!("shard-{place:02}.tar")), &tar::archive(&members));
     }
     root.to_owned()
 }
 
+/// The same by a pattern.
+fn conforming_by_pattern(root: &Path, count: usize) -> PathBuf {
+    let last = count.div_ceil(count.div_ceil(3)) - 1;
+    conforming(root, count).join(format!("shard-{{00..{last:02}}}.tar"))
+}
+
 #[test]
-fn archives_conform() {
-    for make in [
-        conforming,
-        // By a pattern.
-        |root: &Path, count| conforming(root, count).join("shard-{00..99}.tar"),
-    ] {
-        let made = tempfile::tempdir().unwrap();
-        let is_pattern = make(made.path(), 37).to_str().unwrap().contains('{');
-        conformance::run(&Format {
-            open: crate::dataset::open,
-            name: "webdataset",
-            make: match is_pattern {
-                true => |root, count| {
-                    let shards = count.div_ceil(count.div_ceil(3)) - 1;
-                    conforming(root, count).join(format!("shard-{{00..{shards:02}}}.tar"))
-                },
-                false => conforming,
-            },
-            has_names: true,
-            refuses_cuts: true,
-        });
+fn archives_conform_on_disk_and_behind_urls() {
+    for open in EVERYWHERE {
+        for make in [conforming, conforming_by_pattern] {
+            let (has_names, refuses_cuts) = (true, true);
+            let name = "webdataset";
+            conformance::run(&Format { open, name, make, has_names, refuses_cuts });
+        }
     }
 }
 
@@ -74,7 +75,7 @@ impl Fixture {
     }
 
     fn of(members: &[(&str, &[u8])]) -> Self {
-        Self::new(&[("a.tar", tar_bytes(members))])
+        Self::new(&[("a.tar", tar::archive(members))])
     }
 
     fn with(mut self, keys: &str) -> Self {
@@ -137,7 +138,7 @@ fn sample(opened: &Opened, id: u64) -> Result<Vec<String>, String> {
 fn archives_of_all_writers_are_read() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus/tar");
     for form in ["ustar", "gnu", "pax", "webdataset", "base256"] {
-        let bytes = std::fs::read(corpus.join(form)).unwrap();
+        let bytes = fs::read(corpus.join(form)).unwrap();
         let made = Fixture::new(&[("a.tar", bytes)]);
         let opened = made.open();
         let fields: Vec<_> = opened.dataset.fields().iter().map(|field| &field.name[..]).collect();
@@ -159,7 +160,7 @@ fn archives_of_all_writers_are_read() {
             opened.report
         );
     }
-    let sparse = std::fs::read(corpus.join("sparse")).unwrap();
+    let sparse = fs::read(corpus.join("sparse")).unwrap();
     let refusal = Fixture::new(&[("a.tar", sparse)]).refusal();
     assert!(refusal.contains("a.tar: at byte 0: it is a sparse file"), "{refusal}");
 }
@@ -226,11 +227,9 @@ fn a_table_of_fields_that_cannot_be_is_refused_with_its_line() {
     ] {
         let own = own_keys(&format!("[dataset.fields]\n{fields}"));
         let refusal = Fixture { own, folder: tempfile::tempdir().unwrap(), limit: None };
-        std::fs::rename(made.folder.path().join("data"), refusal.folder.path().join("data"))
-            .unwrap();
+        fs::rename(made.folder.path().join("data"), refusal.folder.path().join("data")).unwrap();
         let message = refusal.refusal();
-        std::fs::rename(refusal.folder.path().join("data"), made.folder.path().join("data"))
-            .unwrap();
+        fs::rename(refusal.folder.path().join("data"), made.folder.path().join("data")).unwrap();
         assert!(
             message.starts_with("test.toml:6") && message.contains(reason),
             "{fields}: {message}"
@@ -255,7 +254,7 @@ fn members_that_lie_far_apart_are_read_apart_and_absent_ones_make_a_bad_sample()
 
 #[test]
 fn a_broken_archive_is_named_with_the_place() {
-    let whole = tar_bytes(&[("a.jpg", b"picture"), ("a.txt", b"text"), ("b.jpg", b"other")]);
+    let whole = tar::archive(&[("a.jpg", b"picture"), ("a.txt", b"text"), ("b.jpg", b"other")]);
     let open = |bytes: &[u8]| Fixture::new(&[("a.tar", bytes.to_vec())]).open_path("data");
     // Cut off anywhere: refused, or between members with a warning.
     for length in (0..whole.len() - 1024).step_by(7) {
@@ -271,16 +270,16 @@ fn a_broken_archive_is_named_with_the_place() {
         }
     }
     let with = |extra: Vec<u8>| [extra, whole.clone()].concat();
-    let mut lying = tar_header("z.jpg", 1 << 40, b'0').to_vec();
+    let mut lying = tar::header("z.jpg", 1 << 40, b'0').to_vec();
     lying.resize(1024, 0);
-    let mut negative = tar_header("z.jpg", 0, b'0');
+    let mut negative = tar::header("z.jpg", 0, b'0');
     negative[124..136].fill(0xff);
-    seal_header(&mut negative);
+    tar::seal(&mut negative);
     let mut damaged = whole.clone();
     damaged[1024 + 3] ^= 1;
     let pax = |records: &[u8], name: &str, size: u64| {
-        let mut bytes = tar_member("x", records, b'x');
-        bytes.extend_from_slice(&tar_header(name, size, b'0'));
+        let mut bytes = tar::member("x", records, b'x');
+        bytes.extend_from_slice(&tar::header(name, size, b'0'));
         with(bytes)
     };
     for (bytes, reason) in [
@@ -290,15 +289,15 @@ fn a_broken_archive_is_named_with_the_place() {
         (pax(b"9 size=7\n", "z.jpg", 3), "give two sizes"),
         (pax(b"9 size=x\n", "z.jpg", 0), "its PAX records are malformed"),
         (
-            with([tar_member("x", b"a\0", b'L'), pax(b"10 path=b\n", "z", 0)].concat()),
+            with([tar::member("x", b"a\0", b'L'), pax(b"10 path=b\n", "z", 0)].concat()),
             "give two names",
         ),
-        (with(tar_member("x", b"9 size=7\n", b'g')), "a global PAX header gives a path or a size"),
-        (with(tar_member("x", &vec![b'a'; 70_000], b'L')), "more than 65535 bytes"),
-        (with(tar_header("x", (1 << 20) + 1, b'x').to_vec()), "larger than 1 MiB"),
-        (tar_member("x", b"a\0", b'L'), "cut off"),
-        (with(tar_member("dir", b"x", b'5')), "a directory, link or device has data"),
-        (tar_bytes(&[("a.jpg", b"1"), ("a.JPG", b"2")]), "has two members \"jpg\""),
+        (with(tar::member("x", b"9 size=7\n", b'g')), "a global PAX header gives a path or a size"),
+        (with(tar::member("x", &vec![b'a'; 70_000], b'L')), "more than 65535 bytes"),
+        (with(tar::header("x", (1 << 20) + 1, b'x').to_vec()), "larger than 1 MiB"),
+        (tar::member("x", b"a\0", b'L'), "cut off"),
+        (with(tar::member("dir", b"x", b'5')), "a directory, link or device has data"),
+        (tar::archive(&[("a.jpg", b"1"), ("a.JPG", b"2")]), "has two members \"jpg\""),
         (b"\x1f\x8b\x08".repeat(300), "compressed by gzip"),
         (Vec::new(), "the file is empty"),
         (vec![0; 1024], "no samples"),
@@ -314,7 +313,7 @@ fn an_archive_that_was_replaced_gives_a_bad_sample_and_a_new_start_the_new_ones(
     let opened = made.open();
     assert_eq!(sample(&opened, 1).unwrap(), ["\"second\""]);
     let path = made.folder.path().join("data/a.tar");
-    std::fs::write(&path, tar_bytes(&[("a.txt", &[b'x'; 600]), ("b.txt", b"second")])).unwrap();
+    fs::write(&path, tar::archive(&[("a.txt", &[b'x'; 600]), ("b.txt", b"second")])).unwrap();
     let defect = sample(&opened, 1).unwrap_err();
     assert!(defect.contains("the archive was changed after it was indexed"), "{defect}");
     let again = made.open();
@@ -324,7 +323,7 @@ fn an_archive_that_was_replaced_gives_a_bad_sample_and_a_new_start_the_new_ones(
 
 #[test]
 fn archives_are_found_by_patterns_and_below_folders() {
-    let one = |text: &str| tar_bytes(&[("a.txt", text.as_bytes())]);
+    let one = |text: &str| tar::archive(&[("a.txt", text.as_bytes())]);
     let made = Fixture::new(&[
         ("b/1.tar", one("b1")),
         ("a/2.TAR", one("a2")),
@@ -333,7 +332,7 @@ fn archives_are_found_by_patterns_and_below_folders() {
         ("c.tar.gz", b"x".to_vec()),
     ]);
     let texts = |path: &str| {
-        std::fs::remove_file(made.folder.path().join("saved.index")).ok();
+        fs::remove_file(made.folder.path().join("saved.index")).ok();
         let opened = made.open_path(path).unwrap();
         (0..opened.dataset.sample_count())
             .map(|id| sample(&opened, id).unwrap().concat())
@@ -346,7 +345,7 @@ fn archives_are_found_by_patterns_and_below_folders() {
     assert_eq!(texts("data/a/?.tar"), "\"a1\"");
     assert_eq!(texts("data/a/1.tar"), "\"a1\"");
     let refusal = |path: &str| {
-        std::fs::remove_file(made.folder.path().join("saved.index")).ok();
+        fs::remove_file(made.folder.path().join("saved.index")).ok();
         made.open_path(path).unwrap_err().to_string()
     };
     assert!(refusal("data/c.tar.gz").contains("decompress it (gunzip"));
@@ -354,7 +353,7 @@ fn archives_are_found_by_patterns_and_below_folders() {
     assert!(refusal("data/a/{1,9}.tar").contains("9.tar does not exist"));
     assert!(refusal("data/{a/1.tar").contains("not balanced"));
     assert!(refusal("data/?/1.tar").contains("not of folders"));
-    std::fs::remove_dir_all(made.folder.path().join("data/a")).unwrap();
-    std::fs::remove_dir_all(made.folder.path().join("data/b")).unwrap();
+    fs::remove_dir_all(made.folder.path().join("data/a")).unwrap();
+    fs::remove_dir_all(made.folder.path().join("data/b")).unwrap();
     assert!(refusal("data").contains("c.tar.gz: a compressed archive"));
 }
