@@ -289,8 +289,11 @@ fn ids(format: &Format) {
     let mut made = format.made(COUNT);
     let whole = made.open();
     let list = made.folder.path().join("ids.txt");
-    let name =
-        |id: u64| String::from_utf8(whole.dataset.path(locations(&whole, id)[0].file)).unwrap();
+    let name = |id: u64| {
+        let mut name = Vec::new();
+        whole.dataset.append_name(SampleId(id), &mut name);
+        String::from_utf8(name).unwrap()
+    };
     let (last, first) = (name(30), name(3));
     made.config.ids = Some(list.clone());
     let listed = |text: String| {
