@@ -17,21 +17,16 @@ use forebay_protocol::ids::SampleId;
 use forebay_protocol::tensor::DType;
 
 use self::files::TokenFiles;
-pub(super) use self::keys::OwnKeys;
+pub(super) use self::keys::{FORMAT, OwnKeys};
 use self::keys::{Labels, TokenKeys};
 use self::rows::Windows;
 use self::values::{Fetched, RowValues};
 use super::draft::{Draft, Seen};
 use super::error::DatasetError;
-use super::folder::scan::FolderFormat;
 use super::opening::{IndexReport, OpenOptions, OpenedFormat};
 use super::{Dataset, Defect, Field, FieldValue};
 use crate::location::{FileId, FileTable, Location, ObjectStamp, SampleBytes};
 use crate::storage::Storage;
-
-/// The format's name, and what is read of a folder that has no configuration yet.
-pub(super) const FORMAT: FolderFormat =
-    FolderFormat { name: "tokens", extensions: &[".bin"], flat_is_valid: true };
 
 /// Opens a folder of files, or one file.
 pub(super) fn open(

@@ -10,7 +10,7 @@ use std::path::Path;
 use forebay_config::DatasetConfig;
 use forebay_protocol::tensor::DType;
 
-use super::keys::{TokenKeys, is_integer};
+use super::keys::{FORMAT, TokenKeys, is_integer};
 use super::megatron::IndexHeader;
 use crate::dataset::error::DatasetError;
 use crate::dataset::folder::hidden::is_hidden;
@@ -233,7 +233,7 @@ fn single(
         return Err(DatasetError::WrongKind {
             path: path.clone(),
             found: "a file that ends in none of .bin, .idx and .npy",
-            format: super::FORMAT.name,
+            format: FORMAT.name,
             expected: "a file of tokens, or a folder of them",
         });
     }

@@ -5,6 +5,12 @@ use forebay_config::{
 };
 use forebay_protocol::tensor::DType;
 
+use crate::dataset::folder::scan::FolderFormat;
+
+/// The format's name, and what is read of a folder that has no configuration yet.
+pub(in crate::dataset) const FORMAT: FolderFormat =
+    FolderFormat { name: "tokens", extensions: &[".bin"], flat_is_valid: true };
+
 /// The name of the table within `[dataset]`.
 const TABLE: &str = "tokens";
 /// Of a row: its last position must fit `cu_seqlens`, and its memory a batch.
