@@ -8,10 +8,10 @@ use std::path::Path;
 
 use forebay_config::Config;
 pub use forebay_pipeline::fuzzing::{exif, jpeg, jpeg_markers, png, webp};
-pub use forebay_source::dataset::fuzzing::{index, npy, npz};
+pub use forebay_source::dataset::fuzzing::{index, npy, npz, token_file, token_index};
 
 /// Every target's name, which is that of its folder in `fuzz/corpus`.
-pub const TARGETS: [(&str, Target); 9] = [
+pub const TARGETS: [(&str, Target); 11] = [
     ("config", config),
     ("exif", exif),
     ("index", index),
@@ -20,6 +20,8 @@ pub const TARGETS: [(&str, Target); 9] = [
     ("npy", npy),
     ("npz", npz),
     ("png", png),
+    ("token_file", token_file),
+    ("token_index", token_index),
     ("webp", webp),
 ];
 

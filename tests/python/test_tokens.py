@@ -1,5 +1,8 @@
 """Rows of tokens: what arrives is what the files hold, once each, at any world size and after any resume."""
 
+import os
+import signal
+
 import forebay
 import numpy
 import pytest
@@ -91,3 +94,69 @@ def check_resume(config, ids):
             after.append(take(loader))
     seen = [int(index) for batches in before + after for batch in batches for index in batch["index"]]
     assert sorted(seen) == list(ids)
+
+
+@pytest.fixture
+def documents(tmp_path):
+    """A file of documents that count up from numbers of their own, each with its end."""
+    generator = numpy.random.default_rng(4)
+    lengths = generator.integers(1, 3 * LENGTH, 100)
+    starts = lengths.cumsum() - lengths
+    whole = [numpy.arange(start, start + length) for start, length in zip(starts, lengths, strict=True)]
+    tokens = numpy.concatenate([numpy.append(document, END) for document in whole]).astype(numpy.uint16)
+    tokens.tofile(tmp_path / "train.bin")
+    return tmp_path, tokens
+
+
+@pytest.mark.parametrize("cut", ["concatenate", "pack"])
+def test_documents_are_there_once_and_labels_follow_them(documents, cut):
+    folder, tokens = documents
+    keys = f'cut = "{cut}"\nend = {END}\nboundaries = ["cu_seqlens", "position_ids", "segment_ids"]'
+    config = write_config(folder, "train.bin", keys)
+    with forebay.Loader(config) as loader:
+        epochs = [take(loader) for _ in range(2)]
+    assert (joined(epochs[0], "index") != joined(epochs[1], "index")).any()
+    rows, labels = (joined(epochs[0], name) for name in ("tokens", "labels"))
+    segments = joined(epochs[0], "segment_ids")
+    seen = numpy.sort(rows[segments > 0])
+    # Of concatenated documents less than a row is left over.
+    assert len(tokens) - LENGTH <= len(seen) <= len(tokens)
+    counting = seen[seen != END]
+    assert len(numpy.unique(counting)) == len(counting)
+    if cut == "pack":
+        numpy.testing.assert_array_equal(seen, numpy.sort(tokens))
+    followed = labels != -100
+    following = (rows + 1 == labels) | (labels == END)
+    assert following[followed].all() and not followed[(rows == END) | (segments == 0)].any()
+    # Every token but the end of a document has a label, the last one of a row too.
+    assert followed[(rows != END) & (segments > 0)].all()
+    for row, position_ids, cu_seqlens in zip(
+        segments, joined(epochs[0], "position_ids"), joined(epochs[0], "cu_seqlens"), strict=True
+    ):
+        starts = numpy.flatnonzero(numpy.diff(row, prepend=-1))
+        assert (position_ids[starts] == 0).all() and (numpy.diff(position_ids)[numpy.diff(row) == 0] == 1).all()
+        assert cu_seqlens.dtype == numpy.int32 and len(cu_seqlens) == LENGTH + 1
+        assert cu_seqlens[: len(starts)].tolist() == starts.tolist() and (cu_seqlens[len(starts) :] == LENGTH).all()
+    check_resume(config, range(len(rows)))
+
+
+def test_a_daemon_that_is_killed_loses_and_repeats_nothing(documents):
+    folder, _ = documents
+    config = write_config(folder, "train.bin", f'cut = "pack"\nend = {END}\nboundaries = ["cu_seqlens"]')
+    with forebay.Loader(config) as loader:
+        undisturbed = [take(loader) for _ in range(2)]
+    disturbed, kills = [], 0
+    with forebay.Loader(config) as loader:
+        for _ in range(2):
+            batches = []
+            for place, batch in enumerate(loader):
+                batches.append({name: numpy.array(array) for name, array in batch.items()})
+                if place % 5 == 1:
+                    os.kill(loader.daemon_pid, signal.SIGKILL)
+                    kills += 1
+            disturbed.append(batches)
+    assert kills >= 6
+    for before, after in zip(undisturbed, disturbed, strict=True):
+        assert len(before) == len(after)
+        for one, other in zip(before, after, strict=True):
+            assert all((one[name] == other[name]).all() for name in one)

@@ -10,6 +10,7 @@ use super::folder::layout;
 use super::image_folder;
 use super::npy_header::{ArrayHeader, header_bytes, read_array};
 use super::npz;
+use super::tokens;
 
 /// The most that a target lets an archive inflate to.
 const INFLATED_BYTES: u64 = 1 << 20;
@@ -42,6 +43,22 @@ pub fn npz(bytes: &[u8]) {
         }
     }
     assert!(inflated <= INFLATED_BYTES, "{inflated}");
+}
+
+/// The start of a file of tokens, or of Megatron's index.
+///
+/// # Panics
+/// When what it announces does not fit the file.
+pub fn token_file(bytes: &[u8]) {
+    tokens::fuzzing::start(bytes);
+}
+
+/// A saved index of documents of tokens.
+///
+/// # Panics
+/// When a row has more tokens than it may have.
+pub fn token_index(bytes: &[u8]) {
+    tokens::fuzzing::index(bytes);
 }
 
 fn check_array(array: &ArrayValue<'_>) {

@@ -28,6 +28,17 @@ const LLM_C: [(u32, u32, DType); 2] = [(20_240_520, 1, DType::U16), (20_240_801,
 /// What is read of a file's start: enough for either header.
 const HEAD_BYTES: u64 = MAX_HEADER_BYTES as u64;
 
+/// What says where a file's documents end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Documents {
+    /// The token of `end`.
+    EndToken,
+    /// The token of `end`; without one the file is a document.
+    EndTokenOrFile,
+    /// Megatron's index.
+    Index(FileId, IndexHeader),
+}
+
 /// One file of tokens.
 #[derive(Debug, Clone)]
 pub(super) struct TokenFile {
@@ -35,6 +46,11 @@ pub(super) struct TokenFile {
     pub(super) data_start: u64,
     /// How many there are.
     pub(super) tokens: u64,
+    /// The number of its first token among those of all files.
+    pub(super) first: u64,
+    pub(super) documents: Documents,
+    /// What tells it from a file that takes its place, in words.
+    pub(super) identity: String,
 }
 
 /// All files.
@@ -136,17 +152,20 @@ impl TokenFiles {
             })
             .collect();
         let mut files = Vec::with_capacity(count);
-        let mut dtype: Option<DType> = None;
+        let (mut first, mut dtype): (u64, Option<DType>) = (0, None);
         let mut head = Vec::new();
         for (place, index) in index_of.into_iter().enumerate() {
             let id = FileId(place as u64);
             let FileStatus { bytes, identity } = storage
                 .status(&all, id)
                 .map_err(|error| storage_error(storage, &all, id, error))?;
-            all.1.push(match identity {
-                ObjectIdentity::Tag(tag) => Some(ObjectStamp::new(bytes, Some(&tag))),
-                ObjectIdentity::Inode { .. } => None,
-            });
+            let (stamp, identity) = match identity {
+                ObjectIdentity::Inode { device, inode, modified: (seconds, nanoseconds) } => {
+                    (None, format!("{device} {inode} {seconds} {nanoseconds}"))
+                }
+                ObjectIdentity::Tag(tag) => (Some(ObjectStamp::new(bytes, Some(&tag))), tag),
+            };
+            all.1.push(stamp);
             head.clear();
             if index.is_none() {
                 read_part(storage, &all, id, 0, bytes.min(HEAD_BYTES), &mut head)?;
@@ -159,7 +178,7 @@ impl TokenFiles {
                 None => bin(&head, bytes, keys.dtype)
                     .map_err(|reason| refuse(storage, &all, id, reason)),
             };
-            let Layout { data_start, tokens, dtype: found } = layout?;
+            let Layout { data_start, tokens, dtype: found, documents } = layout?;
             let known = *dtype.get_or_insert(found);
             if known != found {
                 let reason = format!(
@@ -170,7 +189,9 @@ impl TokenFiles {
                 );
                 return Err(refuse(storage, &all, id, reason));
             }
-            files.push(TokenFile { data_start, tokens });
+            let identity = format!("{bytes} {identity}");
+            files.push(TokenFile { data_start, tokens, first, documents, identity });
+            first = first.saturating_add(tokens);
             report(options, files.len())?;
         }
         let dtype = dtype.unwrap_or(keys.dtype);
@@ -191,7 +212,7 @@ impl TokenFiles {
 
     /// How many tokens there are together.
     pub(super) fn tokens(&self) -> u64 {
-        self.files.iter().map(|file| file.tokens).sum()
+        self.files.last().map_or(0, |file| file.first + file.tokens)
     }
 
     /// The bytes of one token.
@@ -202,6 +223,20 @@ impl TokenFiles {
     /// The names, for reading.
     pub(super) const fn names(&self) -> &Names {
         &self.names
+    }
+
+    /// The file in which a token lies.
+    pub(super) fn place_of(&self, token: u64) -> usize {
+        self.files.partition_point(|file| file.first <= token).saturating_sub(1)
+    }
+
+    /// Where so many tokens lie, all of them in one file.
+    pub(super) fn location(&self, start: u64, tokens: u64) -> Location {
+        let place = self.place_of(start);
+        let file = &self.files[place];
+        let offset = file.data_start + (start - file.first) * self.token_bytes();
+        let range = ByteRange { offset, length: Some(tokens * self.token_bytes()) };
+        Location { range, ..Location::whole(FileId(place as u64)) }
     }
 }
 
@@ -217,11 +252,11 @@ fn report(options: OpenOptions<'_>, files: usize) -> Result<(), DatasetError> {
     }
 }
 
+/// The names of files of tokens, and of the indexes beside them.
+type FoundNames = (Vec<Vec<u8>>, Vec<Vec<u8>>);
+
 /// The one file that the path names; its index, where there is one.
-fn single(
-    config: &DatasetConfig,
-    storage: &dyn Storage,
-) -> Result<(Vec<Vec<u8>>, Vec<Vec<u8>>), DatasetError> {
+fn single(config: &DatasetConfig, storage: &dyn Storage) -> Result<FoundNames, DatasetError> {
     let path = &config.path;
     let mut name = path.file_name().map(|name| name.as_bytes().to_vec()).unwrap_or_default();
     if ends_with(&name, ".idx") {
@@ -263,14 +298,19 @@ fn listed(
     config: &DatasetConfig,
     storage: &dyn Storage,
     options: OpenOptions<'_>,
-) -> Result<(Vec<Vec<u8>>, Vec<Vec<u8>>), DatasetError> {
+) -> Result<FoundNames, DatasetError> {
     let (mut names, mut indexes) = (Vec::new(), Vec::new());
-    storage.list(b"", &mut |name, kind| match kind {
+    let listing = storage.list(b"", &mut |name, kind| match kind {
         EntryKind::Directory | EntryKind::LinkedDirectory(_) => {}
         _ if is_hidden(name) => {}
         _ if ends_with(name, ".bin") || ends_with(name, ".npy") => names.push(name.to_vec()),
         _ if ends_with(name, ".idx") => indexes.push(name.to_vec()),
         _ => {}
+    });
+    listing.map_err(|error| match error {
+        // Nothing lies behind the URL.
+        StorageError::Vanished { .. } => DatasetError::Missing { path: config.path.clone() },
+        error => error.into(),
     })?;
     report(options, 0)?;
     names.sort_unstable();
@@ -346,6 +386,7 @@ pub(super) struct Layout {
     pub(super) data_start: u64,
     pub(super) tokens: u64,
     dtype: DType,
+    documents: Documents,
 }
 
 /// A `.bin` without an index, from its start and its size.
@@ -358,6 +399,7 @@ pub(super) fn bin(head: &[u8], bytes: u64, raw: DType) -> Result<Layout, String>
             .and_then(|bytes| bytes.first_chunk())
             .map(|bytes| u32::from_le_bytes(*bytes))
     };
+    let documents = Documents::EndToken;
     if let Some((magic, version, dtype)) =
         LLM_C.into_iter().find(|(magic, ..)| number(0) == Some(*magic))
     {
@@ -376,7 +418,7 @@ pub(super) fn bin(head: &[u8], bytes: u64, raw: DType) -> Result<Layout, String>
                 dtype.name()
             ));
         }
-        return Ok(Layout { data_start: LLM_C_HEADER_BYTES, tokens, dtype });
+        return Ok(Layout { data_start: LLM_C_HEADER_BYTES, tokens, dtype, documents });
     }
     let token_bytes = raw.size_bytes();
     if !bytes.is_multiple_of(token_bytes) {
@@ -385,7 +427,7 @@ pub(super) fn bin(head: &[u8], bytes: u64, raw: DType) -> Result<Layout, String>
             raw.name()
         ));
     }
-    Ok(Layout { data_start: 0, tokens: bytes / token_bytes, dtype: raw })
+    Ok(Layout { data_start: 0, tokens: bytes / token_bytes, dtype: raw, documents })
 }
 
 /// A `.npy`, from its start and its size.
@@ -409,8 +451,8 @@ pub(super) fn npy(head: &[u8], bytes: u64) -> Result<Layout, String> {
     if tokens == 0 {
         return Err("it has no tokens".to_owned());
     }
-    let dtype = header.dtype;
-    Ok(Layout { data_start: header.data_start as u64, tokens, dtype })
+    let (dtype, documents) = (header.dtype, Documents::EndTokenOrFile);
+    Ok(Layout { data_start: header.data_start as u64, tokens, dtype, documents })
 }
 
 /// A `.bin` beside which an index lies.
@@ -435,5 +477,5 @@ fn megatron(
         )));
     }
     let tokens = bytes / dtype.size_bytes();
-    Ok(Layout { data_start: 0, tokens, dtype })
+    Ok(Layout { data_start: 0, tokens, dtype, documents: Documents::Index(index, header) })
 }

@@ -21,6 +21,10 @@ words! {
     pub(super) enum Cut {
         /// A fixed part of a file.
         Windows = "windows",
+        /// A fixed part of all documents, one after the other.
+        Concatenate = "concatenate",
+        /// Documents that fit a row together.
+        Pack = "pack",
     }
 }
 
@@ -55,10 +59,12 @@ keys! {
         pub length: AtLeastOne, "tokens", default(2048);
         /// the type of the tokens in raw `.bin` files; files with a header say their own
         pub dtype: DType, "", default(DType::U16);
-        /// what a row is: a fixed part of a file
+        /// what a row is: a fixed part of a file, a fixed part of all documents one after the other, or documents that fit
+        /// together; see [Tokens](#tokens)
         pub cut: Cut, "", default(Cut::Windows);
-        /// the token that ends each document
-        pub end: u32, "", absent("none");
+        /// the token that ends each document: where `.bin` and `.npy` files are cut into documents; it also fills what
+        /// `pack` leaves free
+        pub end: u32, "", absent("none: 0 fills what `pack` leaves free");
         /// the field `labels`: the next token at each position, the tokens themselves (for models that shift them), or no
         /// such field
         pub labels: Labels, "", default(Labels::Shifted);
@@ -115,6 +121,20 @@ impl TokenKeys {
         Ok(OwnKeys::read(&mut config.own.clone())?.0)
     }
 
+    /// Everything of them that says what is in a row.
+    pub(super) fn digest(&self, hasher: &mut blake3::Hasher, dtype: DType) {
+        let end = self.end.map_or(u64::MAX, u64::from);
+        for number in [self.length, end, self.boundaries.len() as u64] {
+            hasher.update(&number.to_le_bytes());
+        }
+        let boundaries = self.boundaries.iter().map(|boundary| boundary.word());
+        let words = [dtype.name(), self.cut.word(), self.labels.word()].into_iter();
+        for word in words.chain(boundaries) {
+            hasher.update(word.as_bytes());
+            hasher.update(b"\0");
+        }
+    }
+
     /// Whether labels look one token ahead.
     pub(super) fn looks_ahead(&self) -> bool {
         self.labels == Labels::Shifted
@@ -122,7 +142,7 @@ impl TokenKeys {
 
     /// Whether a row's documents are told apart.
     pub(super) fn has_segments(&self) -> bool {
-        !self.boundaries.is_empty()
+        self.cut == Cut::Pack || !self.boundaries.is_empty()
     }
 }
 

@@ -84,6 +84,21 @@ impl IndexHeader {
         Ok(header)
     }
 
+    /// Where the lengths of so many sequences lie, and how many bytes they take.
+    pub(super) const fn lengths(&self, first: u64, count: u64) -> (u64, u64) {
+        (HEADER_BYTES + 4 * first, 4 * count)
+    }
+
+    /// As [`lengths`](Self::lengths), of the pointers.
+    pub(super) const fn pointers(&self, first: u64, count: u64) -> (u64, u64) {
+        (HEADER_BYTES + 4 * self.sequences + 8 * first, 8 * count)
+    }
+
+    /// As [`lengths`](Self::lengths), of the documents' first sequences.
+    pub(super) const fn documents(&self, first: u64, count: u64) -> (u64, u64) {
+        (HEADER_BYTES + 12 * self.sequences + 8 * first, 8 * count)
+    }
+
     fn bytes(&self) -> Option<u64> {
         let sequences = self.sequences.checked_mul(12)?;
         let documents = self.document_ends.checked_mul(8)?;

@@ -4,6 +4,51 @@ use crate::location::{ByteRange, FileId, Location};
 
 use super::files::TokenFiles;
 
+/// So many tokens from one on, all of one file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Segment {
+    /// Its number among the tokens of all files.
+    pub(super) start: u64,
+    pub(super) tokens: u64,
+}
+
+/// The tokens of one row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Row {
+    /// The documents or parts of documents, in the row's order. Their tokens are at most the row's length.
+    pub(super) segments: Vec<Segment>,
+    /// The token that the last label is.
+    pub(super) ahead: Option<u64>,
+}
+
+impl Row {
+    /// How many tokens are read.
+    pub(super) fn read_tokens(&self) -> u64 {
+        let own: u64 = self.segments.iter().map(|segment| segment.tokens).sum();
+        own + u64::from(self.ahead.is_some())
+    }
+
+    /// Appends where the tokens lie, those that follow each other as one part.
+    pub(super) fn locate(&self, files: &TokenFiles, locations: &mut Vec<Location>) {
+        let ahead = self.ahead.map(|start| Segment { start, tokens: 1 });
+        for segment in self.segments.iter().copied().chain(ahead) {
+            let next = files.location(segment.start, segment.tokens);
+            match locations.last_mut() {
+                Some(last) if follows(last, &next) => {
+                    let length = |location: &Location| location.range.length.unwrap_or(0);
+                    last.range.length = Some(length(last) + length(&next));
+                }
+                _ => locations.push(next),
+            }
+        }
+    }
+}
+
+fn follows(last: &Location, next: &Location) -> bool {
+    let ByteRange { offset, length } = last.range;
+    last.file == next.file && length.is_some_and(|length| offset + length == next.range.offset)
+}
+
 /// Fixed windows of each file.
 #[derive(Debug)]
 pub(super) struct Windows {

@@ -350,7 +350,7 @@ fn keys_that_contradict_each_other_are_refused() {
         (vec![("length", Value::Integer(0))], "`dataset.tokens.length` must be"),
         (vec![("length", Value::Integer(1 << 25))], "`dataset.tokens.length` must be at most"),
         (vec![("dtype", text("float32"))], "`dataset.tokens.dtype` must be an integer type"),
-        (vec![("cut", text("window"))], "`dataset.tokens.cut` must be \"windows\""),
+        (vec![("cut", text("window"))], "must be \"windows\", \"concatenate\" or \"pack\""),
         (vec![("ends", Value::Integer(1))], "unknown key `dataset.tokens.ends`; did you mean"),
         (vec![("boundaries", list(&["cu_seqlens"]))], "set it, or leave them out"),
         (vec![("boundaries", list(&["cu_seqlens", "cu_seqlens"]))], "names `cu_seqlens` twice"),
@@ -360,3 +360,5 @@ fn keys_that_contradict_each_other_are_refused() {
         assert!(message.contains(expected), "{message}");
     }
 }
+
+mod documents;

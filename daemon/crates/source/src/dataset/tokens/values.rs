@@ -26,11 +26,9 @@ pub(super) struct RowValues {
     shapes: [[u64; 1]; 2],
 }
 
-/// One row's tokens as they were read.
+/// Where a row's documents end.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Fetched<'a> {
-    /// In the files' type; the row's own, and then the one that the last label may be.
-    pub(super) bytes: &'a [u8],
+pub(super) struct Ends<'a> {
     /// Where each segment ends in the row, ascending; the last one's end is the number of tokens without padding.
     pub(super) ends: &'a [usize],
     /// Whether the last segment's document goes on behind the row; the last label is then its next token.
@@ -66,8 +64,12 @@ impl RowValues {
         fields
     }
 
-    /// Of fields whose documents are not told apart. Appends to `values`.
-    pub(super) fn of_stream<'a>(&'a self, fetched: &'a [u8], values: &mut Vec<FieldValue<'a>>) {
+    /// Of rows whose documents are not told apart. Appends to `values`.
+    pub(super) fn of_stream<'a>(
+        &'a self,
+        fetched: Cow<'a, [u8]>,
+        values: &mut Vec<FieldValue<'a>>,
+    ) {
         let token_bytes = self.token_bytes();
         let row_bytes = self.length * token_bytes;
         let ahead = match self.keys.labels {
@@ -76,20 +78,24 @@ impl RowValues {
             Labels::None => None,
         };
         for start in std::iter::once(0).chain(ahead) {
-            let bytes = fetched.get(start..start + row_bytes).unwrap_or_default();
-            values.push(self.array(self.dtype, false, bytes.into()));
+            let range = start..start + row_bytes;
+            let bytes = match &fetched {
+                Cow::Borrowed(bytes) => bytes.get(range).unwrap_or_default().into(),
+                Cow::Owned(bytes) => bytes.get(range).unwrap_or_default().to_vec().into(),
+            };
+            values.push(self.array(self.dtype, false, bytes));
         }
     }
 
-    /// Of segments. Appends to `values`.
+    /// Of segments, from the row's tokens and the one that the last label may be. Appends to `values`.
     pub(super) fn of_segments<'a>(
         &'a self,
-        row: Fetched<'_>,
+        row: Ends<'_>,
         bytes: Cow<'a, [u8]>,
         values: &mut Vec<FieldValue<'a>>,
     ) {
         if self.keys.labels != Labels::None {
-            let labels = self.labels(row);
+            let labels = self.labels(row, &bytes);
             values.push(self.array(DType::I64, false, native(&labels, i64::to_le_bytes).into()));
         }
         let tokens = self.array(self.dtype, false, self.padded(row, bytes));
@@ -136,7 +142,7 @@ impl RowValues {
         goes_on
     }
 
-    fn padded<'a>(&self, row: Fetched<'_>, bytes: Cow<'a, [u8]>) -> Cow<'a, [u8]> {
+    fn padded<'a>(&self, row: Ends<'_>, bytes: Cow<'a, [u8]>) -> Cow<'a, [u8]> {
         let (token_bytes, filled) = (self.token_bytes(), filled(row.ends));
         if filled == self.length {
             let row_bytes = self.length * token_bytes;
@@ -157,20 +163,20 @@ impl RowValues {
         padded.into()
     }
 
-    fn labels(&self, row: Fetched<'_>) -> Vec<i64> {
+    fn labels(&self, row: Ends<'_>, bytes: &[u8]) -> Vec<i64> {
         let filled = filled(row.ends);
         let mut labels = vec![IGNORED; self.length];
         match self.keys.labels {
             Labels::None => {}
             Labels::Same => {
-                widen(row.bytes, self.dtype, &mut labels[..filled]);
+                widen(bytes, self.dtype, &mut labels[..filled]);
                 let starts = std::iter::once(0).chain(row.ends.iter().copied());
                 for start in starts.filter(|start| *start < self.length) {
                     labels[start] = IGNORED;
                 }
             }
             Labels::Shifted => {
-                let ahead = row.bytes.get(self.token_bytes()..).unwrap_or_default();
+                let ahead = bytes.get(self.token_bytes()..).unwrap_or_default();
                 widen(ahead, self.dtype, &mut labels[..filled]);
                 for end in row.ends.iter().filter(|end| !(row.goes_on && **end == filled)) {
                     labels[end - 1] = IGNORED;
