@@ -12,6 +12,7 @@ use super::image::{ImageTools, Normalization, PendingImage};
 use super::size::Size;
 use forebay_config::{ConfigError, Limits, Section, SourceLocation, nearest};
 use forebay_order::Draws;
+use forebay_protocol::tensor::DType;
 use forebay_source::dataset::{Defect, FieldKind};
 
 /// Something that is done to each sample. Shared by all work threads.
@@ -78,6 +79,8 @@ pub(crate) struct FieldPlan {
     pub is_dropped: bool,
     /// The longest row of the dataset's bytes or text, where that is known.
     pub max_row_bytes: Option<u64>,
+    /// The type in a batch of an array for which `[output]` does not say one; `None`: the array's own.
+    pub output_dtype: Option<DType>,
 }
 
 /// The fields before the next operation; an operation changes them when it is compiled.
@@ -122,6 +125,7 @@ impl FieldTypes {
             last_stage: None,
             is_dropped: false,
             max_row_bytes: None,
+            output_dtype: None,
         });
         Ok(self.fields.len() - 1)
     }

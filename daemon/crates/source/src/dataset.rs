@@ -26,6 +26,7 @@ mod shard_paths;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod testing;
+mod tokens;
 mod webdataset;
 
 pub use draft::Draft;
@@ -39,6 +40,7 @@ pub use propose::{Proposal, propose, recognize};
 pub use registry::{build_index, format_names, format_tables, open, resolve_keys, root_of};
 
 use forebay_protocol::ids::SampleId;
+use forebay_protocol::tensor::DType;
 
 use crate::location::{FileTable, Location, SampleBytes};
 
@@ -84,6 +86,17 @@ pub trait Dataset: FileTable + std::fmt::Debug {
     fn read_in_place<'a>(&'a self, id: SampleId, values: &mut Vec<FieldValue<'a>>) {
         let _ = id;
         values.push(FieldValue::InPlace);
+    }
+
+    /// The type that a field of arrays has in a batch where `[output]` does not say one; `None`: that of its samples.
+    fn output_dtype(&self, field: usize) -> Option<DType> {
+        let _ = field;
+        None
+    }
+
+    /// What `forebay check` prints of the dataset: names and texts.
+    fn notes(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
     }
 
     /// BLAKE3 over the relative paths in id order and the class list. Sizes are left out, because a scan does not ask

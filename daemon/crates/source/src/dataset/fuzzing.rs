@@ -9,7 +9,7 @@ use super::folder::index::{FolderIndex, IndexBytes};
 use super::folder::layout;
 use super::image_folder;
 use super::npy_header::{ArrayHeader, header_bytes, read_array};
-use super::{fields, npz, webdataset};
+use super::{fields, npz, tokens, webdataset};
 
 /// The most that a target lets an archive inflate to.
 const INFLATED_BYTES: u64 = 1 << 20;
@@ -72,6 +72,22 @@ pub fn tar_index(bytes: &[u8]) {
 /// A JSON member, of which one key is read.
 pub fn json_key(bytes: &[u8]) {
     fields::read_json_key(bytes);
+}
+
+/// The start of a file of tokens, or of Megatron's index.
+///
+/// # Panics
+/// When what it announces does not fit the file.
+pub fn token_file(bytes: &[u8]) {
+    tokens::fuzzing::start(bytes);
+}
+
+/// A saved index of documents of tokens.
+///
+/// # Panics
+/// When a row has more tokens than it may have.
+pub fn token_index(bytes: &[u8]) {
+    tokens::fuzzing::index(bytes);
 }
 
 fn check_array(array: &ArrayValue<'_>) {

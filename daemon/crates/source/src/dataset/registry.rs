@@ -13,7 +13,7 @@ use super::folder::{self, FolderKeys};
 use super::opening::{IndexReport, OpenOptions, Opened, OpenedFormat};
 use super::progress::ScanProgress;
 use super::webdataset::{self, WebDatasetKeys};
-use super::{image_folder, npy, npz};
+use super::{image_folder, npy, npz, tokens};
 use crate::storage::{self, PatientStorage, RetryClass, Storage, StorageError};
 
 type DraftWriter = fn(&Seen) -> Draft;
@@ -47,7 +47,7 @@ const fn format<T: Keys>(format: &FolderFormat, open: Opener, draft: DraftWriter
     }
 }
 
-static FORMATS: [Format; 4] = [
+static FORMATS: [Format; 5] = [
     format::<FolderKeys>(&image_folder::FORMAT, image_folder::open, image_folder::draft),
     format::<FolderKeys>(&npy::FORMAT, npy::open, npy::draft),
     format::<FolderKeys>(&npz::FORMAT, npz::open, npz::draft),
@@ -56,6 +56,7 @@ static FORMATS: [Format; 4] = [
         has_saved_index: webdataset::has_saved_index,
         ..format::<WebDatasetKeys>(&webdataset::FORMAT, webdataset::open, webdataset::draft)
     },
+    format::<tokens::OwnKeys>(&tokens::FORMAT, tokens::open, tokens::draft),
 ];
 
 /// Those of tests, which are no part of the reference.
@@ -264,7 +265,7 @@ mod tests {
         let message = open(&config, OpenOptions::default()).unwrap_err().to_string();
         assert_eq!(
             message,
-            "unknown dataset.format \"image-foldr\"; did you mean \"image-folder\"?; the formats are image-folder, npy, npz, webdataset"
+            "unknown dataset.format \"image-foldr\"; did you mean \"image-folder\"?; the formats are image-folder, npy, npz, webdataset, tokens"
         );
         config.format = "parquet".to_owned();
         let message = open(&config, OpenOptions::default()).unwrap_err().to_string();

@@ -34,7 +34,7 @@ impl ListFile {
     }
 
     /// The entries with their lines, counted from 1, without `\r` and a leading `./`.
-    fn entries(&self) -> impl Iterator<Item = (usize, &[u8])> {
+    pub(in crate::dataset) fn entries(&self) -> impl Iterator<Item = (usize, &[u8])> {
         self.bytes.split(|byte| *byte == b'\n').enumerate().filter_map(|(place, line)| {
             let line = line.strip_suffix(b"\r").unwrap_or(line);
             let line = line.strip_prefix(b"./").unwrap_or(line);
@@ -47,7 +47,7 @@ impl ListFile {
         format!("{} lists none", self.path.display())
     }
 
-    fn error(&self, line: usize, message: String) -> DatasetError {
+    pub(in crate::dataset) fn error(&self, line: usize, message: String) -> DatasetError {
         DatasetError::List { path: self.path.clone(), line, message }
     }
 }
