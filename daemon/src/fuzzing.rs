@@ -8,18 +8,25 @@ use std::path::Path;
 
 use forebay_config::Config;
 pub use forebay_pipeline::fuzzing::{exif, jpeg, jpeg_markers, png, webp};
-pub use forebay_source::dataset::fuzzing::{index, npy, npz};
+pub use forebay_source::dataset::fuzzing::{
+    index, json_key, npy, npz, tar, tar_index, token_file, token_index,
+};
 
 /// Every target's name, which is that of its folder in `fuzz/corpus`.
-pub const TARGETS: [(&str, Target); 9] = [
+pub const TARGETS: [(&str, Target); 14] = [
     ("config", config),
     ("exif", exif),
     ("index", index),
     ("jpeg", jpeg),
     ("jpeg_markers", jpeg_markers),
+    ("json_key", json_key),
     ("npy", npy),
     ("npz", npz),
     ("png", png),
+    ("tar", tar),
+    ("tar_index", tar_index),
+    ("token_file", token_file),
+    ("token_index", token_index),
     ("webp", webp),
 ];
 

@@ -14,12 +14,28 @@ const BATCH_SIZES: [u32; 3] = [4, 7, 1];
 
 #[test]
 fn an_epoch_is_whole_whatever_the_world_sizes_that_it_went_through() {
-    let epochs =
-        std::env::var("FOREBAY_TEST_WORLD_CHANGES").map_or(6, |text| text.parse().unwrap());
     let dir = TestDir::new();
     data::stack(&dir.path("data"), SAMPLES);
-    let keys = "order.seed = 9\nbatch.last = \"short\"\nlisten.max_sessions = 9";
-    let text = data::stack_config(&dir.path("data"), keys);
+    let text = data::stack_config(&dir.path("data"), KEYS);
+    change_worlds(&text);
+}
+
+#[test]
+fn an_epoch_of_archives_is_whole_whatever_the_world_sizes() {
+    let dir = TestDir::new();
+    data::number_tars(&dir.path("data"), SAMPLES);
+    change_worlds(&format!(
+        "dataset.path = {:?}\ndataset.format = \"webdataset\"\nbatch.size = 4\n\
+         stage = [{{ name = \"copy\", concurrency = 2, operations = [] }}]\n{KEYS}\n",
+        dir.path("data").display()
+    ));
+}
+
+const KEYS: &str = "order.seed = 9\nbatch.last = \"short\"\nlisten.max_sessions = 9";
+
+fn change_worlds(text: &str) {
+    let epochs =
+        std::env::var("FOREBAY_TEST_WORLD_CHANGES").map_or(6, |text| text.parse().unwrap());
     let places = BATCH_SIZES.map(|_| TestDir::new());
     let daemons: Vec<Daemon> = BATCH_SIZES
         .iter()

@@ -9,8 +9,13 @@ use forebay_tests::program;
 
 /// Runs the killing program, which compares every batch.
 fn kill(mode: &str, seed: &str) {
-    let kills = std::env::var("FOREBAY_TEST_KILLS").unwrap_or_else(|_| "20".to_owned());
+    kill_over(None, mode, seed, "20");
+}
+
+fn kill_over(format: Option<&str>, mode: &str, seed: &str, usual: &str) {
+    let kills = std::env::var("FOREBAY_TEST_KILLS").unwrap_or_else(|_| usual.to_owned());
     let mut command = Command::new(env!("CARGO_BIN_EXE_forebay-test-kills"));
+    command.envs(format.map(|format| ("FOREBAY_TEST_KILLS_FORMAT", format)));
     command.args([mode, "--kills", &kills, "--seed", seed]);
     command.env("FOREBAY_PROGRAM", program::forebay());
     let finished = program::run(&mut command);
@@ -36,4 +41,9 @@ fn run_is_killed() {
 #[test]
 fn everything_is_killed_at_once() {
     kill("all", "4");
+}
+
+#[test]
+fn the_daemon_is_killed_over_archives() {
+    kill_over(Some("webdataset"), "daemon", "5", "8");
 }

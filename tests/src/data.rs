@@ -19,6 +19,28 @@ pub fn images(folder: &Path, count: u64, classes: u32) {
     generate_images(folder, &options, &|_, _| {}).unwrap();
 }
 
+/// The same as members of tar archives, 50 in each, with their labels as `cls`.
+pub fn image_tars(folder: &Path, count: u64, classes: u32) {
+    let files = folder.with_extension("files");
+    images(&files, count, classes);
+    forebay_synth::tar::pack_classes(&files, folder, 50).unwrap();
+    std::fs::remove_dir_all(files).unwrap();
+}
+
+/// Samples of a class number in tar archives, 100 in each.
+pub fn number_tars(folder: &Path, count: u64) {
+    std::fs::create_dir_all(folder).unwrap();
+    let numbers: Vec<u64> = (0..count).collect();
+    for (archive, numbers) in numbers.chunks(100).enumerate() {
+        let members: Vec<_> =
+            numbers.iter().map(|number| (format!("{number:06}.cls"), number.to_string())).collect();
+        let members: Vec<_> =
+            members.iter().map(|(name, data)| (name.as_str(), data.as_bytes())).collect();
+        let path = folder.join(format!("{archive:03}.tar"));
+        std::fs::write(path, forebay_synth::tar::archive(&members)).unwrap();
+    }
+}
+
 /// NumPy arrays of 2×3 float32.
 pub fn arrays(folder: &Path, container: ArrayContainer, count: u64) {
     let options = ArrayOptions {

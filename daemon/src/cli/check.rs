@@ -153,6 +153,9 @@ fn describe(
     if let Some(left_out) = stream.left_out() {
         line("hidden, left out", left_out.to_owned());
     }
+    for (name, text) in stream.notes() {
+        line(name, text);
+    }
     let (fewest, most) = schedule.batches_per_epoch_over_ranks();
     let batches = if fewest == most {
         format!(

@@ -14,6 +14,7 @@ use landlock::{
 };
 
 use forebay_config::{Config, Confinement};
+use forebay_source::dataset::root_of;
 
 /// The newest rights known here; an older kernel restricts what it knows of them.
 const KNOWN: ABI = ABI::V5;
@@ -80,7 +81,7 @@ fn restrict(
             }
         }
         for config in configs {
-            rules.add(&config.dataset.path, reading);
+            rules.add(&root_of(&config.dataset), reading);
             for path in config.dataset.files() {
                 rules.add(path, reading);
             }

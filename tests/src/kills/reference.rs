@@ -10,6 +10,9 @@ use crate::{Taken, TestDir, data, test_dir};
 /// Samples of the data set; the last global batch of an epoch is short.
 const SAMPLES: u64 = 202;
 
+/// The variable that names the format of the data; left out: images in class folders.
+pub const FORMAT: &str = "FOREBAY_TEST_KILLS_FORMAT";
+
 /// A configuration and what it delivers.
 #[derive(Debug)]
 pub struct Reference {
@@ -22,11 +25,20 @@ pub struct Reference {
 impl Reference {
     /// Makes data and configuration in a place.
     pub fn new(dir: &TestDir) -> Self {
-        let images = dir.path("images");
+        let mut images = dir.path("images");
         data::images(&images, SAMPLES, 4);
         std::fs::write(images.join("class-001/00000005.jpg"), "no image").unwrap();
         let keys = "ring.slots = 4\nbatch.last = \"short\"\norder.seed = 11\nerrors.on_bad_sample = \"substitute\"";
+        let archives = dir.path("archives");
+        if std::env::var_os(FORMAT).is_some_and(|format| format == "webdataset") {
+            forebay_synth::tar::pack_classes(&images, &archives, 50).unwrap();
+            images = archives;
+        }
         let text = data::image_config(&images, keys).replace("batch.size = 8", "batch.size = 4");
+        let text = match std::env::var(FORMAT) {
+            Ok(format) => format!("dataset.format = {format:?}\n{text}"),
+            Err(_) => text,
+        };
         let config = dir.config("train.toml", &text);
         let loader = test_dir::loader(config.as_path(), 0, 1)
             .timeout(std::time::Duration::from_secs(8))

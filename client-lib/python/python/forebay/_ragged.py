@@ -45,6 +45,22 @@ class Ragged:
         """Each row in one dimension."""
         return [row.reshape(-1) for row in self]
 
+    def strings(self, errors: str = "strict") -> list[str]:
+        """The rows of a field of text as a list of ``str``.
+
+        Each string is made from the row's bytes at once. ``errors`` is that of ``bytes.decode``; text that a dataset
+        gives is UTF-8 already.
+        """
+        if self.row_shape or str(self.values.dtype).rpartition(".")[2] != "uint8":
+            raise TypeError(f"only rows of bytes can be strings, not {self!r}")
+        import numpy
+
+        # One view of the whole region, on the CPU: a tensor of PyTorch or an array of JAX is slow to slice row by row.
+        values = self.values.cpu() if hasattr(self.values, "cpu") else self.values
+        region = memoryview(numpy.asarray(values))
+        offsets, lengths = self.offsets.tolist(), self.lengths.tolist()
+        return [str(region[start : start + length], "utf-8", errors) for start, length in zip(offsets, lengths)]
+
     def copy(self) -> "Ragged":
         """A copy with contiguous rows."""
         lengths = self.lengths + 0

@@ -104,8 +104,15 @@ impl Reference {
                 }
                 path => {
                     if path == "dataset" {
-                        let own = self.formats.iter().map(|(_, table)| properties(table));
-                        keys.extend(own.flatten());
+                        for (_, own) in &self.formats {
+                            // A format's keys stand in `[dataset]`, or in a table of its own there.
+                            match own.path.strip_prefix("dataset.") {
+                                Some(name) => {
+                                    keys.insert(name.to_owned(), object(own, properties(own)));
+                                }
+                                None => keys.extend(properties(own)),
+                            }
+                        }
                         keys["format"]["enum"] =
                             self.formats.iter().map(|(name, _)| *name).collect();
                     }

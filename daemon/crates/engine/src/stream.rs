@@ -257,6 +257,12 @@ impl Stream {
         self.dataset.classes()
     }
 
+    /// What is to be said of the dataset beside its numbers: names and texts.
+    #[must_use]
+    pub fn notes(&self) -> Vec<(&'static str, String)> {
+        self.dataset.notes()
+    }
+
     /// The hidden files and folders that are left out, where there are some.
     #[must_use]
     pub fn left_out(&self) -> Option<&str> {

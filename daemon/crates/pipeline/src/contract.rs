@@ -12,6 +12,7 @@ use super::image::{ImageTools, Normalization, PendingImage};
 use super::size::Size;
 use forebay_config::{ConfigError, Limits, Section, SourceLocation, nearest};
 use forebay_order::Draws;
+use forebay_protocol::tensor::DType;
 use forebay_source::dataset::{Defect, FieldKind};
 
 /// Something that is done to each sample. Shared by all work threads.
@@ -82,6 +83,8 @@ pub(crate) struct FieldPlan {
     pub is_unchecked: bool,
     /// Set by a Python stage that returned it: it is no longer what the dataset gives.
     pub is_returned: bool,
+    /// The type in a batch of an array for which `[output]` does not say one; `None`: the array's own.
+    pub output_dtype: Option<DType>,
 }
 
 /// The fields before the next operation; an operation changes them when it is compiled.
@@ -128,6 +131,7 @@ impl FieldTypes {
             max_row_bytes: None,
             is_unchecked: false,
             is_returned: false,
+            output_dtype: None,
         });
         Ok(self.fields.len() - 1)
     }

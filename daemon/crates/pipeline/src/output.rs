@@ -62,7 +62,7 @@ pub(super) fn compile(
     }
     let mut tensors = Vec::with_capacity(fields.fields.len());
     let mut outputs = Vec::with_capacity(fields.fields.len());
-    for FieldPlan { name, kind, is_dropped, max_row_bytes, .. } in &fields.fields {
+    for FieldPlan { name, kind, is_dropped, max_row_bytes, output_dtype, .. } in &fields.fields {
         if *is_dropped {
             outputs.push(None);
             continue;
@@ -85,13 +85,17 @@ pub(super) fn compile(
                 kind @ (FieldKind::EncodedImage | FieldKind::Bytes | FieldKind::Text),
             ) => bytes_output(name, kind, *max_row_bytes, output),
             FieldType::Raw(FieldKind::Array { dtype, shape }) => {
-                array_output(name, *dtype, shape, output)
+                array_output(name, *dtype, output_dtype.unwrap_or(*dtype), shape, output)
             }
             FieldType::Raw(FieldKind::RaggedArray { dtype, row_shape }) => {
                 ragged_array_output(name, *dtype, row_shape, output)
             }
-            FieldType::Raw(FieldKind::Integer) => array_output(name, DType::I64, &[], output),
-            FieldType::Raw(FieldKind::Float) => array_output(name, DType::F64, &[], output),
+            FieldType::Raw(FieldKind::Integer) => {
+                array_output(name, DType::I64, DType::I64, &[], output)
+            }
+            FieldType::Raw(FieldKind::Float) => {
+                array_output(name, DType::F64, DType::F64, &[], output)
+            }
         }
         .map_err(fail)?;
         let (tensor, field_output) = match output {
@@ -250,19 +254,20 @@ fn ragged_array_output(
              ragged = true, max_bytes = \"64KiB\" }}`"
         ));
     }
-    array_output(name, dtype, &[&[0], row_shape].concat(), output)
+    array_output(name, dtype, dtype, &[&[0], row_shape].concat(), output)
 }
 
 fn array_output(
     name: &str,
     dtype: DType,
+    default: DType,
     shape: &[u64],
     output: Option<&OutputConfig>,
 ) -> Result<(TensorSpec, FieldOutput), String> {
     if let Some(output) = output {
         no_image_keys(name, output)?;
     }
-    let target = output.and_then(|output| output.dtype).unwrap_or(dtype);
+    let target = output.and_then(|output| output.dtype).unwrap_or(default);
     if let Some((output, max_row_bytes)) =
         output.and_then(|output| Some((output, output.max_bytes?)))
     {

@@ -9,6 +9,7 @@ pub mod conformance;
 mod draft;
 pub mod error;
 mod field;
+mod fields;
 mod file_samples;
 pub mod folder;
 #[doc(hidden)]
@@ -21,9 +22,12 @@ mod opening;
 mod progress;
 mod propose;
 mod registry;
+mod shard_paths;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod testing;
+mod tokens;
+mod webdataset;
 
 pub use draft::Draft;
 pub use error::DatasetError;
@@ -33,9 +37,10 @@ pub use folder::index::IndexBytes;
 pub use opening::{IndexReport, OpenOptions, Opened};
 pub use progress::{ProgressCallback, ScanProgress, no_progress};
 pub use propose::{Proposal, propose, recognize};
-pub use registry::{build_index, format_names, format_tables, open, resolve_keys};
+pub use registry::{build_index, format_names, format_tables, open, resolve_keys, root_of};
 
 use forebay_protocol::ids::SampleId;
+use forebay_protocol::tensor::DType;
 
 use crate::location::{FileTable, Location, SampleBytes};
 
@@ -83,6 +88,17 @@ pub trait Dataset: FileTable + std::fmt::Debug {
         values.push(FieldValue::InPlace);
     }
 
+    /// The type that a field of arrays has in a batch where `[output]` does not say one; `None`: that of its samples.
+    fn output_dtype(&self, field: usize) -> Option<DType> {
+        let _ = field;
+        None
+    }
+
+    /// What `forebay check` prints of the dataset: names and texts.
+    fn notes(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
+
     /// BLAKE3 over the relative paths in id order and the class list. Sizes are left out, because a scan does not ask
     /// for them; see `folder`.
     fn fingerprint(&self) -> [u8; 32];
@@ -110,6 +126,11 @@ pub trait Dataset: FileTable + std::fmt::Debug {
     fn max_row_bytes(&self, field: usize) -> Option<u64> {
         let _ = field;
         None
+    }
+
+    /// What the fields are made of, as `[dataset.fields]` says it; empty where that table is not the format's.
+    fn field_rules(&self) -> String {
+        String::new()
     }
 
     /// What was left out of the dataset because it is hidden, as text.

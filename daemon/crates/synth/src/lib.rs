@@ -11,6 +11,7 @@ mod arrays;
 mod error;
 mod marker;
 mod picture;
+pub mod tar;
 #[cfg(test)]
 mod tests;
 

@@ -49,6 +49,7 @@ impl SamplePlan {
             let number =
                 fields.add(&field.name, FieldType::Raw(field.kind.clone())).map_err(fail)?;
             fields.fields[number].max_row_bytes = dataset.max_row_bytes(place);
+            fields.fields[number].output_dtype = dataset.output_dtype(place);
         }
         let mut stages = Vec::with_capacity(config.stages.len());
         let mut first_operation = 0;

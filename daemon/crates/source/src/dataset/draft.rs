@@ -39,6 +39,10 @@ pub(super) struct Seen {
     pub(super) is_all: bool,
     /// Those of arrays, in order.
     pub(super) arrays: Vec<SeenArray>,
+    /// All of them.
+    pub(super) fields: Vec<Field>,
+    /// What they are made of, as `[dataset.fields]` says it; empty where that table is not the format's.
+    pub(super) rules: String,
     /// Of samples that cannot be used: how many, and the first ones' files and reasons.
     pub(super) defects: (u64, Vec<(PathBuf, String)>),
 }
@@ -87,7 +91,14 @@ impl Seen {
     ) -> Self {
         let all = dataset.sample_count();
         let arrays = dataset.fields().iter().filter_map(SeenArray::of).collect();
-        let mut seen = Self { samples: 0, is_all: false, arrays, defects: (0, Vec::new()) };
+        let mut seen = Self {
+            samples: 0,
+            is_all: false,
+            arrays,
+            fields: dataset.fields().to_vec(),
+            rules: dataset.field_rules(),
+            defects: (0, Vec::new()),
+        };
         let (mut locations, mut opened) = (Vec::new(), Vec::new());
         let (mut bytes, mut ends) = (Vec::new(), Vec::new());
         let mut read_bytes = 0;
@@ -194,6 +205,40 @@ impl Draft {
                 "\n[output]             # fields that are not named keep their dtype\n{lines}"
             );
         }
+        Self { head: String::new(), tables }
+    }
+}
+
+impl Draft {
+    /// Members of a container: one image is decoded and cropped, several are left to the user, the rest stays as it is.
+    pub(super) fn of_members(seen: &Seen) -> Self {
+        let mut images = seen.fields.iter().filter(|field| field.kind == FieldKind::EncodedImage);
+        let rules = &seen.rules;
+        let (first, second) = (images.next(), images.next());
+        if first.is_some() && second.is_none() {
+            let head = "preset = \"imagenet-train\"  # decode, random-resized-crop 224, flip; for validation: \"imagenet-eval\"\n";
+            return Self { head: head.to_owned(), tables: rules.clone() };
+        }
+        let mut operations = String::new();
+        for image in seen.fields.iter().filter(|field| field.kind == FieldKind::EncodedImage) {
+            for operation in ["decode-image\"", "resize\", size = [224, 224]"] {
+                // Writing to a String cannot fail.
+                let _ = writeln!(
+                    operations,
+                    "    {{ op = \"{operation}, field = \"{}\" }},",
+                    image.name
+                );
+            }
+        }
+        let operations =
+            if operations.is_empty() { "[]".to_owned() } else { format!("[\n{operations}]") };
+        let arrays = Self::of_arrays("unpack", seen);
+        let output = arrays
+            .tables
+            .split_once("\n[output]")
+            .map_or(String::new(), |(_, rest)| format!("\n[output]{rest}"));
+        let tables =
+            format!("{rules}\n[[stage]]\nname = \"unpack\"\noperations = {operations}\n{output}");
         Self { head: String::new(), tables }
     }
 }

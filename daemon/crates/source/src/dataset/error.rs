@@ -189,6 +189,14 @@ pub enum DatasetError {
         /// What is wrong and what to do.
         reason: String,
     },
+    /// A file of many samples that is broken or of a kind that is not read.
+    #[error("{}: {reason}", path.display())]
+    BrokenFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, where, and what to do.
+        reason: String,
+    },
     /// The storage fails in another way.
     #[error(transparent)]
     Storage(StorageError),

@@ -13,7 +13,7 @@ pub mod classes;
 pub mod generated;
 pub mod hidden;
 pub mod index;
-mod index_bytes;
+pub(super) mod index_bytes;
 pub mod layout;
 pub mod names;
 pub mod scan;
@@ -25,9 +25,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use self::cache::{IndexPlace, Turn};
+use self::cache::{IndexPlace, Loaded, Saved};
 use self::hidden::VisibleEntries;
-use self::index::{FolderIndex, IndexBytes};
+use self::index::FolderIndex;
 use self::layout::IndexOrigin;
 use self::scan::FolderFormat;
 use self::select::{ListFile, Selection};
@@ -102,7 +102,7 @@ pub fn open_folder(
         place,
         opening: options,
     };
-    let (index, mut report) = task.open(options.progress)?;
+    let (index, mut report) = task.open()?;
     report.warnings.splice(0..0, warnings);
     report.warnings.extend(index.left_out().map(hidden::warning));
     if task.selection.ids.is_none() && task.selection.limit.is_none() {
@@ -132,7 +132,7 @@ pub(super) fn has_saved_index(
     let identity = digest_identity(&root, format);
     let digest = digest_options(&selection, &keys, format);
     let place = IndexPlace::choose(config.index.as_deref(), &identity, &digest);
-    let load = || place.load(&identity, &digest, format.extensions);
+    let load = || load_at(&place, &identity, &digest, format);
     options.call("reading", &place.path, load).is_ok_and(|index| index.is_some())
 }
 
@@ -209,7 +209,7 @@ fn resolve_root(
 }
 
 /// An index in the dataset's folder would change that folder each time it is written.
-fn refuse_index_inside(index: Option<&Path>, root: &Path) -> Result<(), DatasetError> {
+pub(super) fn refuse_index_inside(index: Option<&Path>, root: &Path) -> Result<(), DatasetError> {
     let folder = index
         .and_then(Path::parent)
         .map(|folder| std::fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned()));
@@ -246,13 +246,14 @@ fn digest_options(selection: &Selection, keys: &FolderKeys, format: FolderFormat
     *hasher.finalize().as_bytes()
 }
 
-/// The index that was saved.
-enum Saved {
-    /// No directory has changed since.
-    True(FolderIndex),
-    /// Of another state of the folders.
-    Old(FolderIndex),
-    Nothing,
+fn load_at(
+    place: &IndexPlace,
+    identity: &[u8; 32],
+    options: &[u8; 32],
+    format: FolderFormat,
+) -> Result<Option<FolderIndex>, DatasetError> {
+    let open = |bytes| FolderIndex::open(bytes, format.extensions);
+    place.load(identity, options, open, |index| [&index.header().identity, &index.header().options])
 }
 
 /// One opening of one folder.
@@ -269,69 +270,33 @@ struct Task<'a> {
 }
 
 impl Task<'_> {
-    fn open(
-        &self,
-        progress: ProgressCallback<'_>,
-    ) -> Result<(FolderIndex, IndexReport), DatasetError> {
-        let reused = |index| (index, IndexReport { reused: true, ..IndexReport::default() });
-        let is_anew = self.opening.lists_anew && self.source.remote_root().is_some();
-        let before = match self.load()? {
-            Saved::True(index) if !is_anew => return Ok(reused(index)),
-            Saved::True(index) | Saved::Old(index) => Some(index),
-            Saved::Nothing => None,
-        };
+    fn open(&self) -> Result<(FolderIndex, IndexReport), DatasetError> {
         let mut report = IndexReport::default();
-        let make = || self.place.make_folder();
-        let made = self.opening.call("making the folder of", &self.place.path, make);
-        let lock = loop {
-            let turn = match &made {
-                Ok(()) => self.place.take_turn(progress)?,
-                Err(error) => Err(std::io::Error::new(error.kind(), error.to_string())),
-            };
-            let may_be_saved = match &turn {
-                Ok(Turn::Own(lock)) => lock.waited,
-                Ok(Turn::Saved) => true,
-                Err(_) => false,
-            };
-            if may_be_saved && let Saved::True(index) = self.load()? {
-                return Ok(reused(index));
+        let mut warnings = Vec::new();
+        let make = |warnings: &mut Vec<String>| {
+            self.scan(self.opening.progress, warnings).map_err(|error| self.tell_empty_root(error))
+        };
+        let is_anew = self.opening.lists_anew && self.source.remote_root().is_some();
+        let load = || self.load();
+        let loaded = self.place.load_or_make(self.opening, is_anew, &mut warnings, load, make)?;
+        let index = match loaded {
+            Loaded::Saved(index) => {
+                report.reused = true;
+                index
             }
-            match turn {
-                Ok(Turn::Own(lock)) => break Ok(lock),
-                Ok(Turn::Saved) => {}
-                Err(error) => break Err(error),
+            Loaded::New { bytes, before } => {
+                let index = FolderIndex::open(bytes, self.format.extensions)
+                    .map_err(|fault| self.place.unreadable(fault))?;
+                warnings.extend(before.and_then(|before| changes::gone(&before, &index)));
+                index
             }
         };
-        let bytes =
-            self.scan(progress, &mut report).map_err(|error| self.tell_empty_root(error))?;
-        let saved = match &lock {
-            Ok(_) => {
-                self.opening.call("saving the index", &self.place.path, || self.place.save(&bytes))
-            }
-            Err(error) => Err(std::io::Error::new(error.kind(), error.to_string())),
-        };
-        let bytes = saved.unwrap_or_else(|error| {
-            report.warnings.push(format!(
-                "the index could not be kept at {} ({error}); it stays in memory and every start scans the dataset \
-                 again. Set dataset.index to a file that can be written",
-                self.place.path.display()
-            ));
-            IndexBytes::Owned(bytes)
-        });
-        drop(lock);
-        let index = FolderIndex::open(bytes, self.format.extensions).map_err(|fault| {
-            DatasetError::System {
-                path: self.place.path.clone(),
-                action: "reading back the index",
-                source: std::io::Error::other(format!("it is not what was written ({fault:?})")),
-            }
-        })?;
-        report.warnings.extend(before.and_then(|before| changes::gone(&before, &index)));
+        report.warnings = warnings;
         Ok((index, report))
     }
 
-    fn load(&self) -> Result<Saved, DatasetError> {
-        let load = || self.place.load(&self.identity, &self.options, self.format.extensions);
+    fn load(&self) -> Result<Saved<FolderIndex>, DatasetError> {
+        let load = || load_at(&self.place, &self.identity, &self.options, self.format);
         Ok(match self.opening.call("reading the index", &self.place.path, load)? {
             Some(index) if cache::is_up_to_date(&index, self.source) => Saved::True(index),
             Some(index) => Saved::Old(index),
@@ -357,7 +322,7 @@ impl Task<'_> {
     fn scan(
         &self,
         progress: ProgressCallback<'_>,
-        report: &mut IndexReport,
+        warnings: &mut Vec<String>,
     ) -> Result<Vec<u8>, DatasetError> {
         let scan_started_seconds = SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -380,7 +345,7 @@ impl Task<'_> {
         if !self.keys.nested_classes && self.selection.classes.is_none() {
             classes::refuse_nested_classes(&scanned, self.root, self.format)?;
         }
-        report.warnings.extend(scanned.skipped.summary(self.format.extensions));
+        warnings.extend(scanned.skipped.summary(self.format.extensions));
         let skipped = scanned.skipped.total();
         let selected = self.selection.apply(scanned, self.root, self.format)?;
         let origin = IndexOrigin {

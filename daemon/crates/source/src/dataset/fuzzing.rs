@@ -9,7 +9,7 @@ use super::folder::index::{FolderIndex, IndexBytes};
 use super::folder::layout;
 use super::image_folder;
 use super::npy_header::{ArrayHeader, header_bytes, read_array};
-use super::npz;
+use super::{fields, npz, tokens, webdataset};
 
 /// The most that a target lets an archive inflate to.
 const INFLATED_BYTES: u64 = 1 << 20;
@@ -42,6 +42,52 @@ pub fn npz(bytes: &[u8]) {
         }
     }
     assert!(inflated <= INFLATED_BYTES, "{inflated}");
+}
+
+/// A tar archive: its members lie in it, one behind the other.
+///
+/// # Panics
+/// When they do not.
+pub fn tar(bytes: &[u8]) {
+    let mut before = 0;
+    let _ = webdataset::walk_for_fuzzing(bytes, |name, offset, size| {
+        assert!(offset >= before + 512 && offset % 512 == 0, "{offset} after {before}");
+        assert!(offset + size <= bytes.len() as u64 && name.len() <= usize::from(u16::MAX));
+        before = offset + size;
+    });
+}
+
+/// A saved index of archives. The checksum, which hides the rest from a fuzzer, is set right first.
+///
+/// # Panics
+/// When an index that opens cannot be walked.
+pub fn tar_index(bytes: &[u8]) {
+    let mut sealed = bytes.to_vec();
+    if bytes.len() >= layout::HEADER_BYTES {
+        layout::seal(&mut sealed, [0; 32]);
+    }
+    webdataset::check_index(sealed);
+}
+
+/// A JSON member, of which one key is read.
+pub fn json_key(bytes: &[u8]) {
+    fields::read_json_key(bytes);
+}
+
+/// The start of a file of tokens, or of Megatron's index.
+///
+/// # Panics
+/// When what it announces does not fit the file.
+pub fn token_file(bytes: &[u8]) {
+    tokens::fuzzing::start(bytes);
+}
+
+/// A saved index of documents of tokens.
+///
+/// # Panics
+/// When a row has more tokens than it may have.
+pub fn token_index(bytes: &[u8]) {
+    tokens::fuzzing::index(bytes);
 }
 
 fn check_array(array: &ArrayValue<'_>) {

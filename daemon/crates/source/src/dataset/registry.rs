@@ -1,6 +1,6 @@
 //! The formats by name, and opening one. A further format is one file and one line in `FORMATS`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,7 +12,8 @@ use super::folder::scan::FolderFormat;
 use super::folder::{self, FolderKeys};
 use super::opening::{IndexReport, OpenOptions, Opened, OpenedFormat};
 use super::progress::ScanProgress;
-use super::{image_folder, npy, npz};
+use super::webdataset::{self, WebDatasetKeys};
+use super::{image_folder, npy, npz, tokens};
 use crate::storage::{self, PatientStorage, RetryClass, Storage, StorageError};
 
 type DraftWriter = fn(&Seen) -> Draft;
@@ -23,6 +24,10 @@ type Opener = fn(&DatasetConfig, &dyn Storage, OpenOptions<'_>) -> OpenedFormat;
 pub(super) struct Format {
     pub(super) name: &'static str,
     pub(super) folder: FolderFormat,
+    /// The folder or file that holds everything that a path names; of most formats the path itself.
+    root: fn(&Path) -> PathBuf,
+    /// Whether an index of a dataset was saved: then its root has been there before.
+    has_saved_index: fn(&DatasetConfig, FolderFormat, OpenOptions<'_>) -> bool,
     keys: Table,
     resolve: fn(&mut Section) -> Result<(), ConfigError>,
     open: Opener,
@@ -33,6 +38,8 @@ const fn format<T: Keys>(format: &FolderFormat, open: Opener, draft: DraftWriter
     Format {
         name: format.name,
         folder: *format,
+        root: Path::to_path_buf,
+        has_saved_index: folder::has_saved_index,
         keys: T::TABLE,
         resolve: Section::resolve::<T>,
         open,
@@ -40,10 +47,16 @@ const fn format<T: Keys>(format: &FolderFormat, open: Opener, draft: DraftWriter
     }
 }
 
-static FORMATS: [Format; 3] = [
+static FORMATS: [Format; 5] = [
     format::<FolderKeys>(&image_folder::FORMAT, image_folder::open, image_folder::draft),
     format::<FolderKeys>(&npy::FORMAT, npy::open, npy::draft),
     format::<FolderKeys>(&npz::FORMAT, npz::open, npz::draft),
+    Format {
+        root: webdataset::root,
+        has_saved_index: webdataset::has_saved_index,
+        ..format::<WebDatasetKeys>(&webdataset::FORMAT, webdataset::open, webdataset::draft)
+    },
+    format::<tokens::OwnKeys>(&tokens::FORMAT, tokens::open, tokens::draft),
 ];
 
 /// Those of tests, which are no part of the reference.
@@ -81,6 +94,11 @@ pub fn resolve_keys(config: &mut DatasetConfig) -> Result<(), ConfigError> {
         Some(format) => (format.resolve)(&mut config.own),
         None => Ok(()),
     }
+}
+
+/// The folder or file of which a dataset's format reads: its path, but for patterns that name several files.
+pub fn root_of(config: &DatasetConfig) -> PathBuf {
+    find(&config.format).map_or_else(|| config.path.clone(), |format| (format.root)(&config.path))
 }
 
 /// The names that `dataset.format` may have.
@@ -151,7 +169,7 @@ pub(super) fn open_silently(
                 // A root that nobody has seen, or seen with samples, is a mistake in the configuration.
                 && (!matches!(opened, Err(DatasetError::Missing { .. } | DatasetError::EmptyRoot(_)))
                     || patience.is_restart()
-                    || folder::has_saved_index(config, format.folder, options))
+                    || (format.has_saved_index)(config, format.folder, options))
         });
         match again {
             Some(error) if patience.wait_after(&mut retries, &error) => {}
@@ -184,7 +202,8 @@ fn open_once(
     config: &DatasetConfig,
     options: OpenOptions<'_>,
 ) -> Result<Opened, DatasetError> {
-    let storage = open_storage(&config.path, &config.storage, options)?;
+    let root = (format.root)(&config.path);
+    let storage = open_storage(&root, &config.storage, options)?;
     let patient =
         options.patience.map(|patience| PatientStorage { storage: storage.as_ref(), patience });
     let source: &dyn Storage = match &patient {
@@ -246,7 +265,7 @@ mod tests {
         let message = open(&config, OpenOptions::default()).unwrap_err().to_string();
         assert_eq!(
             message,
-            "unknown dataset.format \"image-foldr\"; did you mean \"image-folder\"?; the formats are image-folder, npy, npz"
+            "unknown dataset.format \"image-foldr\"; did you mean \"image-folder\"?; the formats are image-folder, npy, npz, webdataset, tokens"
         );
         config.format = "parquet".to_owned();
         let message = open(&config, OpenOptions::default()).unwrap_err().to_string();

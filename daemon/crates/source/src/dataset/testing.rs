@@ -74,6 +74,14 @@ pub fn own_flag(key: &str) -> Section {
     own_value(key, Value::Bool(true))
 }
 
+/// Formats' own keys as TOML has them.
+pub fn own_keys(text: &str) -> Section {
+    let head =
+        "dataset.path = \"/x\"\nbatch.size = 1\nstage = [{ name = \"x\", operations = [] }]\n";
+    let text = format!("{head}dataset.format = \"x\"\n{text}");
+    forebay_config::Config::from_text("test.toml", Path::new("/"), &text).unwrap().dataset.own
+}
+
 fn own_value(key: &str, value: Value) -> Section {
     let table = Value::Table(vec![(key.to_owned(), value.into())]);
     Section::new("dataset", table.into(), Path::new("/")).unwrap()

@@ -7,7 +7,7 @@
 //! met when it is read.
 //! Where nothing can be kept (full disk, no permission) the index stays in memory, and a warning says so.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -20,8 +20,8 @@ use rustix::io::Errno;
 use super::index::{FolderIndex, IndexBytes};
 use super::index_bytes::{own_user, take_in};
 use super::layout::LayoutFault;
-use super::names::Extensions;
 use crate::dataset::error::DatasetError;
+use crate::dataset::opening::OpenOptions;
 use crate::dataset::progress::{ProgressCallback, ScanProgress};
 use crate::storage::listing::Directories;
 use forebay_host::lock_file::LockFile;
@@ -36,7 +36,7 @@ const SLICE: Duration = Duration::from_millis(50);
 const STALE_TRIES: u32 = 5;
 /// A directory that changed so shortly before the scan may have changed again within the same tick of its file system's
 /// clock (2 s on the coarsest): its stamp proves nothing, and the next start scans again.
-const CLOCK_TICK_SECONDS: i64 = 2;
+pub(in crate::dataset) const CLOCK_TICK_SECONDS: i64 = 2;
 /// Directories that one thread checks before another is worth its start.
 const CHECKED_PER_THREAD: usize = 512;
 const MOST_CHECKING_THREADS: usize = 8;
@@ -104,29 +104,96 @@ impl IndexPlace {
         }
     }
 
-    /// Takes in the index that lies there, if it is the one wanted.
+    /// Takes in the index that lies there, if it is the one wanted: `open` checks its bytes, `keys` says of which dataset
+    /// and with which options it was made.
     ///
     /// # Errors
     /// The configured path holds something else, which is not to be overwritten.
-    pub fn load(
+    pub fn load<T>(
         &self,
         identity: &[u8; 32],
         options: &[u8; 32],
-        extensions: Extensions,
-    ) -> Result<Option<FolderIndex>, DatasetError> {
+        open: impl FnOnce(IndexBytes) -> Result<T, LayoutFault>,
+        keys: impl FnOnce(&T) -> [&[u8]; 2],
+    ) -> Result<Option<T>, DatasetError> {
         let foreign = |what| DatasetError::ForeignIndex { path: self.path.clone(), what };
         let Some(bytes) = self.read()? else { return Ok(None) };
-        match FolderIndex::open(bytes, extensions) {
+        match open(bytes) {
             Err(LayoutFault::NoIndex) if self.is_configured => Err(foreign("no index of forebay")),
             Err(_) => Ok(None),
-            Ok(index) if index.header().identity != *identity => {
-                if self.is_configured {
-                    Err(foreign("the index of another dataset"))
-                } else {
-                    Ok(None)
+            Ok(index) => {
+                let [found_identity, found_options] = keys(&index);
+                let is_of_dataset = found_identity == identity;
+                let is_wanted = is_of_dataset && found_options == options;
+                match is_of_dataset {
+                    false if self.is_configured => Err(foreign("the index of another dataset")),
+                    _ => Ok(is_wanted.then_some(index)),
                 }
             }
-            Ok(index) => Ok((index.header().options == *options).then_some(index)),
+        }
+    }
+
+    /// The saved index, or the bytes of a new one, which is made under the lock and saved. Of several daemons one makes
+    /// it. Where it cannot be saved, a warning says so. With `is_anew` a saved one is true only if another daemon has just
+    /// made it.
+    ///
+    /// # Errors
+    /// What `load` and `make` say, or the callback's wish to stop.
+    pub(in crate::dataset) fn load_or_make<T>(
+        &self,
+        opening: OpenOptions<'_>,
+        is_anew: bool,
+        warnings: &mut Vec<String>,
+        load: impl Fn() -> Result<Saved<T>, DatasetError>,
+        make: impl FnOnce(&mut Vec<String>) -> Result<Vec<u8>, DatasetError>,
+    ) -> Result<Loaded<T>, DatasetError> {
+        let before = match load()? {
+            Saved::True(index) if !is_anew => return Ok(Loaded::Saved(index)),
+            Saved::True(index) | Saved::Old(index) => Some(index),
+            Saved::Nothing => None,
+        };
+        let made = opening.call("making the folder of", &self.path, || self.make_folder());
+        let lock = loop {
+            let turn = match &made {
+                Ok(()) => self.take_turn(opening.progress)?,
+                Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
+            };
+            let may_be_saved = match &turn {
+                Ok(Turn::Own(lock)) => lock.waited,
+                Ok(Turn::Saved) => true,
+                Err(_) => false,
+            };
+            if may_be_saved && let Saved::True(index) = load()? {
+                return Ok(Loaded::Saved(index));
+            }
+            match turn {
+                Ok(Turn::Own(lock)) => break Ok(lock),
+                Ok(Turn::Saved) => {}
+                Err(error) => break Err(error),
+            }
+        };
+        let bytes = make(warnings)?;
+        let saved = match &lock {
+            Ok(_) => opening.call("saving the index", &self.path, || self.save(&bytes)),
+            Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
+        };
+        let bytes = saved.unwrap_or_else(|error| {
+            warnings.push(format!(
+                "the index could not be kept at {} ({error}); it stays in memory and every start scans the dataset \
+                 again. Set dataset.index to a file that can be written",
+                self.path.display()
+            ));
+            IndexBytes::Owned(bytes)
+        });
+        Ok(Loaded::New { bytes, before })
+    }
+
+    /// The error for an index that cannot be opened although it was written here.
+    pub(in crate::dataset) fn unreadable(&self, fault: LayoutFault) -> DatasetError {
+        DatasetError::System {
+            path: self.path.clone(),
+            action: "reading back the index",
+            source: io::Error::other(format!("it is not what was written ({fault:?})")),
         }
     }
 
@@ -162,7 +229,7 @@ impl IndexPlace {
     /// What the system says; then nothing new lies there.
     pub fn save(&self, bytes: &[u8]) -> io::Result<IndexBytes> {
         let temporary = self.beside(&temporary_suffix());
-        let written = OpenOptions::new()
+        let written = File::options()
             .create(true)
             .truncate(true)
             .write(true)
@@ -243,6 +310,23 @@ pub(super) fn lock_pause(waited: Duration) -> Duration {
     // Every map of the standard library has other keys.
     let chance = RandomState::new().hash_one(waited) % 1024;
     base / 2 + base * 3 / 2 * u32::try_from(chance).unwrap_or(0) / 1024
+}
+
+/// The index that was saved.
+pub(in crate::dataset) enum Saved<T> {
+    /// The data has not changed since.
+    True(T),
+    /// Of another state of the data.
+    Old(T),
+    Nothing,
+}
+
+/// What [`IndexPlace::load_or_make`] gives.
+pub(in crate::dataset) enum Loaded<T> {
+    /// A saved one that is still true.
+    Saved(T),
+    /// A new one's bytes, and the one that it replaces.
+    New { bytes: IndexBytes, before: Option<T> },
 }
 
 /// What came of waiting for the index's lock.

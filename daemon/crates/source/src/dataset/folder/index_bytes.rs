@@ -31,7 +31,7 @@ enum Kept {
 ///
 /// # Errors
 /// What the system says.
-pub(super) fn take_in(file: File) -> io::Result<IndexBytes> {
+pub(in crate::dataset) fn take_in(file: File) -> io::Result<IndexBytes> {
     let is_safe = is_sealed(file.as_fd()) || !is_to_be_copied(&file)?;
     let file = if is_safe { file } else { copy(file)? };
     map_file_read_only(file).map(IndexBytes::Mapped)

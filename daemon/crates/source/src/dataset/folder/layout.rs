@@ -159,8 +159,7 @@ impl Header {
         if u32_at(bytes, 8) != Some(VERSION) {
             return Err(LayoutFault::OtherVersion);
         }
-        let covered = bytes.get(CHECKSUM.end..).ok_or(LayoutFault::Damaged)?;
-        if bytes.len() < HEADER_BYTES || bytes[CHECKSUM] != *blake3::hash(covered).as_bytes() {
+        if bytes.len() < HEADER_BYTES || !is_sealed(bytes) {
             return Err(LayoutFault::Damaged);
         }
         Self::read_fields(bytes).ok_or(LayoutFault::Damaged)
@@ -311,6 +310,13 @@ pub fn lay_out(folder: &SelectedFolder, origin: &IndexOrigin) -> Vec<u8> {
         }
     }
     bytes
+}
+
+/// Whether the checksum is right.
+#[must_use]
+pub fn is_sealed(bytes: &[u8]) -> bool {
+    let covered = bytes.get(CHECKSUM.end..);
+    covered.is_some_and(|covered| bytes[CHECKSUM] == *blake3::hash(covered).as_bytes())
 }
 
 /// Writes the fingerprint, then the checksum over all of it.

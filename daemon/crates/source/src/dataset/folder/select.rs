@@ -34,7 +34,7 @@ impl ListFile {
     }
 
     /// The entries with their lines, counted from 1, without `\r` and a leading `./`.
-    fn entries(&self) -> impl Iterator<Item = (usize, &[u8])> {
+    pub(in crate::dataset) fn entries(&self) -> impl Iterator<Item = (usize, &[u8])> {
         self.bytes.split(|byte| *byte == b'\n').enumerate().filter_map(|(place, line)| {
             let line = line.strip_suffix(b"\r").unwrap_or(line);
             let line = line.strip_prefix(b"./").unwrap_or(line);
@@ -42,8 +42,59 @@ impl ListFile {
         })
     }
 
-    fn error(&self, line: usize, message: String) -> DatasetError {
+    /// That nothing was selected.
+    pub(in crate::dataset) fn lists_none(&self) -> String {
+        format!("{} lists none", self.path.display())
+    }
+
+    pub(in crate::dataset) fn error(&self, line: usize, message: String) -> DatasetError {
         DatasetError::List { path: self.path.clone(), line, message }
+    }
+}
+
+/// The names of a list that selects samples, and which of them were found.
+pub(in crate::dataset) struct Listed<'a> {
+    list: &'a ListFile,
+    /// Sorted: the name, its line, whether it was found.
+    names: Vec<(&'a [u8], usize, bool)>,
+}
+
+impl<'a> Listed<'a> {
+    /// # Errors
+    /// A name is listed twice.
+    pub(in crate::dataset) fn new(list: &'a ListFile) -> Result<Self, DatasetError> {
+        let mut names: Vec<_> = list.entries().map(|(line, name)| (name, line, false)).collect();
+        names.sort_unstable();
+        if let Some(pair) = names.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+            let shown = String::from_utf8_lossy(pair[0].0);
+            return Err(list.error(
+                pair[1].1,
+                format!(
+                    "{shown:?} is listed already in line {}; a sample is used once an epoch",
+                    pair[0].1
+                ),
+            ));
+        }
+        Ok(Self { list, names })
+    }
+
+    /// Whether a sample's name is listed.
+    pub(in crate::dataset) fn take(&mut self, name: &[u8]) -> bool {
+        let place = self.names.binary_search_by(|entry| entry.0.cmp(name));
+        place.is_ok_and(|place| {
+            self.names[place].2 = true;
+            true
+        })
+    }
+
+    /// # Errors
+    /// A name that is no sample's; `form` says what names look like.
+    pub(in crate::dataset) fn finish(self, form: &str) -> Result<(), DatasetError> {
+        let missing = self.names.iter().filter(|entry| !entry.2).min_by_key(|entry| entry.1);
+        missing.map_or(Ok(()), |(name, line, _)| {
+            let shown = String::from_utf8_lossy(name);
+            Err(self.list.error(*line, format!("{shown:?} is no sample of the dataset; {form}")))
+        })
     }
 }
 
@@ -93,7 +144,7 @@ impl Selection {
         if let Some(ids) = &self.ids {
             directories = keep_listed(ids, directories, format.extensions)?;
             if directories.iter().all(|directory| directory.file_count == 0) {
-                return Err(none(format!("{} lists none", ids.path.display())));
+                return Err(none(ids.lists_none()));
             }
         }
         if let Some(limit) = self.limit {
@@ -147,19 +198,7 @@ fn keep_listed(
     directories: Vec<ScannedDirectory>,
     extensions: Extensions,
 ) -> Result<Vec<ScannedDirectory>, DatasetError> {
-    let mut listed: Vec<(&[u8], usize, bool)> =
-        ids.entries().map(|(line, path)| (path, line, false)).collect();
-    listed.sort_unstable();
-    if let Some(pair) = listed.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-        let shown = String::from_utf8_lossy(pair[0].0);
-        return Err(ids.error(
-            pair[1].1,
-            format!(
-                "{shown:?} is listed already in line {}; a sample is used once an epoch",
-                pair[0].1
-            ),
-        ));
-    }
+    let mut listed = Listed::new(ids)?;
     let mut kept = Vec::with_capacity(directories.len());
     let mut path = Vec::new();
     for directory in directories {
@@ -179,8 +218,7 @@ fn keep_listed(
             let Some((stem_end, code)) = next_name(&mut decoder, &mut path) else {
                 break;
             };
-            if let Ok(place) = listed.binary_search_by(|entry| entry.0.cmp(&path)) {
-                listed[place].2 = true;
+            if listed.take(&path) {
                 selected.file_count += 1;
                 selected.stamps.extend(directory.stamps.get(file).copied());
                 let names = &mut selected.encoded_names;
@@ -192,18 +230,11 @@ fn keep_listed(
         }
         kept.push(selected);
     }
-    let missing = listed.iter().filter(|entry| !entry.2).min_by_key(|entry| entry.1);
-    match missing {
-        None => Ok(kept),
-        Some((path, line, _)) => Err(ids.error(
-            *line,
-            format!(
-                "{:?} is no sample of the dataset; paths are relative to dataset.path, as in CLASS/name{}",
-                String::from_utf8_lossy(path),
-                extensions.first().copied().unwrap_or_default()
-            ),
-        )),
-    }
+    listed.finish(&format!(
+        "paths are relative to dataset.path, as in CLASS/name{}",
+        extensions.first().copied().unwrap_or_default()
+    ))?;
+    Ok(kept)
 }
 
 /// Replaces `path` by a directory's, with a slash unless it is the root. Gives the length.

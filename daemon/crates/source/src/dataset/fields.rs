@@ -1,0 +1,443 @@
+//! `[dataset.fields]`: what the fields of a sample are made of, where a container holds more than one file or value.
+//!
+//! A [`FieldRule`] names the members (or columns) that a field comes from, what they are read as, and what becomes of a
+//! sample that has none. The container finds the bytes; this file makes values of them.
+
+use std::borrow::Cow;
+use std::path::Path;
+
+use forebay_config::{ConfigError, Located, Section, Value, kinds, toml_key};
+use forebay_protocol::tensor::{MAX_NAME_BYTES, MAX_TENSORS};
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Serialize};
+
+use super::npy_header::read_array;
+use super::{Defect, Field, FieldKind, FieldValue};
+
+/// Extensions that a decoder of images reads.
+pub(super) const IMAGES: [&str; 4] = ["jpg", "jpeg", "png", "webp"];
+/// Names that every batch uses itself.
+const RESERVED: [&str; 2] = ["index", "valid"];
+
+/// What a member is read as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Form {
+    Image,
+    Text,
+    Bytes,
+    Integer,
+    Float,
+    Array,
+}
+
+const FORMS: [(&str, Form); 6] = [
+    ("image", Form::Image),
+    ("text", Form::Text),
+    ("bytes", Form::Bytes),
+    ("integer", Form::Integer),
+    ("float", Form::Float),
+    ("array", Form::Array),
+];
+
+/// What becomes of a sample that has no such member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Missing {
+    /// It is a bad sample.
+    Error,
+    /// The field has no bytes.
+    Empty,
+    /// It leaves the dataset.
+    Skip,
+}
+
+const MISSING: [(&str, Missing); 3] =
+    [("error", Missing::Error), ("empty", Missing::Empty), ("skip", Missing::Skip)];
+
+fn word_of<T: Copy + PartialEq>(words: &[(&'static str, T)], wanted: T) -> &'static str {
+    words.iter().find(|(_, value)| *value == wanted).map_or("", |(word, _)| word)
+}
+
+fn value_of<T: Copy>(words: &[(&str, T)], value: &Value) -> Option<T> {
+    let text = value.as_text()?;
+    words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value)
+}
+
+kinds! {
+    /// `as`.
+    [pub(super)] FormWord as Form: "\"image\", \"text\", \"bytes\", \"integer\", \"float\" or \"array\"";
+    read(value) { value_of(&FORMS, value) }
+    write(out) { Value::String(word_of(&FORMS, *out).to_owned()) }
+    schema { "enum": ["image", "text", "bytes", "integer", "float", "array"] }
+
+    /// `missing`.
+    [pub(super)] MissingWord as Missing: "\"error\", \"empty\" or \"skip\"";
+    read(value) { value_of(&MISSING, value) }
+    write(out) { Value::String(word_of(&MISSING, *out).to_owned()) }
+    schema { "enum": ["error", "empty", "skip"] }
+
+    /// `from`: a name, or several of which a sample has one.
+    [pub(super)] Names as Vec<String>: "a name, or an array of names";
+    read(value) {
+        let names: Option<Vec<String>> = match value {
+            Value::String(name) => Some(vec![name.clone()]),
+            Value::Array(names) => {
+                names.iter().map(|name| name.value.as_text().map(str::to_owned)).collect()
+            }
+            _ => None,
+        };
+        names.filter(|names| !names.is_empty() && names.iter().all(|name| !name.is_empty()))
+    }
+    write(out) { Value::Array(out.iter().map(|name| Value::String(name.clone()).into()).collect()) }
+    schema { "type": ["string", "array"] }
+
+    /// The table as it stands; [`read_rules`] reads it.
+    [pub(super)] FieldsTable as Vec<(String, Located)>: "a table of fields, each `{ from = \"…\", as = \"…\" }`", type "table";
+    read(value) {
+        match value {
+            Value::Table(entries) if !entries.is_empty() => Some(entries.clone()),
+            _ => None,
+        }
+    }
+    write(out) { Value::Table(out.clone()) }
+    schema { "type": "object" }
+}
+
+/// What one field is made of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct FieldRule {
+    pub(super) name: String,
+    /// The members or columns, of which the first that a sample has is used.
+    pub(super) from: Vec<String>,
+    /// The key within a JSON object.
+    pub(super) key: Option<String>,
+    pub(super) form: Form,
+    pub(super) missing: Missing,
+}
+
+/// Reads `[dataset.fields]`.
+///
+/// # Errors
+/// Names the key and the line.
+pub(super) fn read_rules(entries: &[(String, Located)]) -> Result<Vec<FieldRule>, ConfigError> {
+    entries.iter().map(|(name, located)| read_rule(name, located)).collect()
+}
+
+fn read_rule(name: &str, located: &Located) -> Result<FieldRule, ConfigError> {
+    let path = format!("dataset.fields.{name}");
+    let mut section = Section::new(path, located.clone(), Path::new("/"))?;
+    let from = section.require::<Names>("from")?;
+    let form = section.take::<FormWord>("as")?;
+    let missing = section.take::<MissingWord>("missing")?.unwrap_or(Missing::Error);
+    section.finish()?;
+    if let Some(reason) = name_fault(name) {
+        return Err(section.error(format!("`dataset.fields`: {reason}")));
+    }
+    let key = from.iter().find_map(|from| {
+        from.split_once(':').map(|(member, key)| (member.to_owned(), key.to_owned()))
+    });
+    let fail = |key: &str, message: &str| {
+        Err(section.error_at(key, format!("`{}` {message}", section.key_path(key))))
+    };
+    let (from, key) = match key {
+        Some(_) if from.len() > 1 => {
+            return fail(
+                "from",
+                "has several names, of which one is a key of JSON; such a name stands alone",
+            );
+        }
+        Some((member, key)) if member.rsplit('.').next() == Some("json") => {
+            (vec![member], Some(key))
+        }
+        Some(_) => {
+            return fail("from", "has a colon, which is for keys of JSON, as in \"json:caption\"");
+        }
+        None => (from, None),
+    };
+    let from: Vec<String> = from.into_iter().map(|name| name.to_lowercase()).collect();
+    if let Some(code) = from.iter().find(|name| holds_code(name)) {
+        return fail(
+            "from",
+            &format!(
+                "names {code:?}: pickles and code in data are never run; save the values in another form, such as .npy or .json"
+            ),
+        );
+    }
+    let usual = if key.is_some() { Form::Text } else { usual_form(&from[0]) };
+    let form = form.unwrap_or(usual);
+    let is_packed = from.iter().any(|name| name.ends_with(".gz"));
+    if is_packed && form != Form::Bytes {
+        return fail(
+            "from",
+            "names a compressed member; read it `as = \"bytes\"`, or store it as it is",
+        );
+    }
+    let may_be_empty = matches!(form, Form::Text | Form::Bytes);
+    if missing == Missing::Empty && !may_be_empty {
+        return fail(
+            "missing",
+            "can be \"empty\" for text and bytes alone; use \"error\" or \"skip\"",
+        );
+    }
+    if key.is_some() && missing == Missing::Skip {
+        return fail(
+            "missing",
+            "cannot be \"skip\" for a key of JSON, since all members would have to be read for it; use \"error\" or \"empty\"",
+        );
+    }
+    if key.is_some() && matches!(form, Form::Image | Form::Array) {
+        return fail(
+            "as",
+            "is of no value that JSON has; use \"text\", \"bytes\", \"integer\" or \"float\"",
+        );
+    }
+    Ok(FieldRule { name: name.to_owned(), from, key, form, missing })
+}
+
+/// The rules as a configuration has them.
+pub(super) fn fields_table(rules: &[FieldRule]) -> String {
+    let mut text = "[dataset.fields]    # what each field is made of; remove those that the trainer does not need\n".to_owned();
+    for FieldRule { name, from, key, form, missing } in rules {
+        let key = key.as_ref().map(|key| format!(":{key}")).unwrap_or_default();
+        let from: Vec<_> =
+            from.iter().map(|from| Value::String(format!("{from}{key}")).to_toml()).collect();
+        let from = match &from[..] {
+            [one] => one.clone(),
+            several => format!("[{}]", several.join(", ")),
+        };
+        let missing = match missing {
+            Missing::Error => String::new(),
+            missing => format!(", missing = \"{}\"", word_of(&MISSING, *missing)),
+        };
+        text += &format!(
+            "{} = {{ from = {from}, as = \"{}\"{missing} }}\n",
+            toml_key(name),
+            word_of(&FORMS, *form)
+        );
+    }
+    text
+}
+
+/// The rules as the index keeps them.
+pub(super) fn rules_text(rules: &[FieldRule]) -> String {
+    // Strings and words alone: writing them cannot fail.
+    serde_json::to_string(rules).unwrap_or_default()
+}
+
+/// What [`rules_text`] has written.
+pub(super) fn parse_rules(text: &str) -> Option<Vec<FieldRule>> {
+    let rules: Vec<FieldRule> = serde_json::from_str(text).ok()?;
+    let is_sound = rules.iter().all(|rule| !rule.from.is_empty());
+    (is_sound && !rules.is_empty()).then_some(rules)
+}
+
+/// Why a field cannot have a name.
+fn name_fault(name: &str) -> Option<String> {
+    if RESERVED.contains(&name) {
+        return Some(format!("the field `{name}` is made by Forebay; use another name"));
+    }
+    (name.is_empty() || name.len() > MAX_NAME_BYTES)
+        .then(|| format!("a field's name has 1 to {MAX_NAME_BYTES} bytes, and {name:?} has not"))
+}
+
+/// Whether a member of that name may hold code that reading it would run.
+pub(super) fn holds_code(name: &str) -> bool {
+    let last = name.strip_suffix(".gz").unwrap_or(name).rsplit('.').next();
+    last.is_some_and(|last| ["pyd", "pickle", "pkl", "pth", "pt"].contains(&last))
+}
+
+/// What a member is by its last extension, as webdataset decodes it.
+fn usual_form(name: &str) -> Form {
+    match name.rsplit('.').next().unwrap_or_default() {
+        last if IMAGES.contains(&last) => Form::Image,
+        "cls" | "cls2" | "class" | "count" | "index" | "inx" | "id" => Form::Integer,
+        "txt" | "text" | "transcript" | "html" | "json" | "jsn" => Form::Text,
+        "npy" => Form::Array,
+        _ => Form::Bytes,
+    }
+}
+
+/// The fields of samples with those members, in their order, where the configuration names none: images are `image`, `cls`
+/// is `label`, other members keep their names. Gives the members that are left out, too.
+pub(super) fn infer_rules(
+    members: &[String],
+    has_several_images: bool,
+) -> (Vec<FieldRule>, Vec<String>) {
+    let (mut rules, mut left_out) = (Vec::<FieldRule>::new(), Vec::new());
+    let rule = |name: &str, from: Vec<String>, form| FieldRule {
+        name: name.to_owned(),
+        from,
+        key: None,
+        form,
+        missing: Missing::Error,
+    };
+    let is_image = |name: &str| IMAGES.contains(&name) && !has_several_images;
+    if members.iter().any(|name| is_image(name)) {
+        rules.push(rule("image", IMAGES.map(str::to_owned).to_vec(), Form::Image));
+    }
+    for name in members.iter().filter(|name| !is_image(name)) {
+        let field = if name == "cls" { "label" } else { name };
+        let is_taken = rules.iter().any(|rule| rule.name == *field);
+        if holds_code(name)
+            || name_fault(field).is_some()
+            || is_taken
+            || rules.len() + RESERVED.len() >= MAX_TENSORS
+        {
+            left_out.push(name.clone());
+        } else {
+            let packed = name.ends_with(".gz");
+            rules.push(rule(
+                field,
+                vec![name.clone()],
+                if packed { Form::Bytes } else { usual_form(name) },
+            ));
+        }
+    }
+    (rules, left_out)
+}
+
+impl FieldRule {
+    /// What the field holds; of an array the first sample's value says it.
+    ///
+    /// # Errors
+    /// The first sample has no array there.
+    pub(super) fn field(&self, first: Option<&[u8]>) -> Result<Field, Defect> {
+        let kind = match self.form {
+            Form::Image => FieldKind::EncodedImage,
+            Form::Text => FieldKind::Text,
+            Form::Bytes => FieldKind::Bytes,
+            Form::Integer => FieldKind::Integer,
+            Form::Float => FieldKind::Float,
+            Form::Array => {
+                let array = read_array(first.ok_or_else(|| self.absent())?)?;
+                FieldKind::Array { dtype: array.dtype, shape: array.shape.to_vec() }
+            }
+        };
+        Ok(Field { name: self.name.clone(), kind })
+    }
+
+    /// The value that a sample's bytes are.
+    ///
+    /// # Errors
+    /// There are none where some are needed, or they are no such value.
+    pub(super) fn value<'a>(&self, bytes: Option<&'a [u8]>) -> Result<FieldValue<'a>, Defect> {
+        let Some(bytes) = bytes else { return self.empty() };
+        let Some(key) = &self.key else { return self.plain_value(bytes.into()) };
+        let mut json = serde_json::Deserializer::from_slice(bytes);
+        let found = KeyOf(key).deserialize(&mut json).and_then(|found| json.end().map(|()| found));
+        let found = found.map_err(|error| {
+            Defect(format!("`{}`: its JSON cannot be read: {error}", self.name))
+        })?;
+        let refuse = |what| Err(Defect(format!("`{}`: {key:?} is {what} in its JSON", self.name)));
+        match (self.form, found) {
+            (_, None | Some(serde_json::Value::Null)) => self.empty(),
+            (Form::Text, Some(serde_json::Value::String(text))) => {
+                Ok(FieldValue::Text(text.into()))
+            }
+            (Form::Bytes, Some(serde_json::Value::String(text))) => {
+                Ok(FieldValue::Bytes(text.into_bytes().into()))
+            }
+            (Form::Integer, Some(serde_json::Value::Bool(value))) => {
+                Ok(FieldValue::Integer(value.into()))
+            }
+            (Form::Integer, Some(serde_json::Value::Number(number))) => match number.as_i64() {
+                Some(value) => Ok(FieldValue::Integer(value)),
+                None => refuse("no whole number"),
+            },
+            (Form::Float, Some(serde_json::Value::Number(number))) => {
+                Ok(FieldValue::Float(number.as_f64().unwrap_or(f64::NAN)))
+            }
+            _ => refuse(match self.form {
+                Form::Integer | Form::Float => "no number",
+                _ => "no text",
+            }),
+        }
+    }
+
+    fn plain_value<'a>(&self, bytes: Cow<'a, [u8]>) -> Result<FieldValue<'a>, Defect> {
+        let Cow::Borrowed(bytes) = bytes else { return Ok(FieldValue::Bytes(bytes)) };
+        let number = || std::str::from_utf8(bytes).map_or("", str::trim);
+        let refuse = |what: &str| {
+            let shown =
+                String::from_utf8_lossy(&bytes[..bytes.len().min(40)]).escape_debug().to_string();
+            Defect(format!("`{}` is {what}: \"{shown}\"", self.name))
+        };
+        Ok(match self.form {
+            Form::Image if bytes.is_empty() => {
+                return Err(Defect(format!("`{}` is empty", self.name)));
+            }
+            Form::Image => FieldValue::EncodedImage(bytes),
+            Form::Bytes => FieldValue::Bytes(bytes.into()),
+            Form::Text => {
+                FieldValue::Text(std::str::from_utf8(bytes).map_err(|_| refuse("no UTF-8"))?.into())
+            }
+            Form::Integer => {
+                FieldValue::Integer(number().parse().map_err(|_| refuse("no whole number"))?)
+            }
+            Form::Float => FieldValue::Float(number().parse().map_err(|_| refuse("no number"))?),
+            Form::Array => FieldValue::Array(read_array(bytes)?),
+        })
+    }
+
+    /// The value of a sample that has none.
+    fn empty<'a>(&self) -> Result<FieldValue<'a>, Defect> {
+        match (self.missing, self.form) {
+            (Missing::Empty, Form::Text) => Ok(FieldValue::Text("".into())),
+            (Missing::Empty, _) => Ok(FieldValue::Bytes(Cow::Borrowed(&[]))),
+            _ => Err(self.absent()),
+        }
+    }
+
+    fn absent(&self) -> Defect {
+        let from = self.from.join(", ");
+        let key = self.key.as_ref().map(|key| format!(":{key}")).unwrap_or_default();
+        Defect(format!("it has no {from}{key} for the field `{}`", self.name))
+    }
+}
+
+/// Reads the key `a` in every form that JSON has.
+#[doc(hidden)]
+pub(super) fn read_json_key(bytes: &[u8]) {
+    for form in [Form::Text, Form::Bytes, Form::Integer, Form::Float] {
+        let rule = FieldRule {
+            name: "a".to_owned(),
+            from: vec!["json".to_owned()],
+            key: Some("a".to_owned()),
+            form,
+            missing: Missing::Error,
+        };
+        let _ = rule.value(Some(bytes));
+    }
+}
+
+/// The value of one key of a JSON object; the last one, as in Python. The others are passed over.
+struct KeyOf<'k>(&'k str);
+
+impl<'de> DeserializeSeed<'de> for KeyOf<'_> {
+    type Value = Option<serde_json::Value>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for KeyOf<'_> {
+    type Value = Option<serde_json::Value>;
+
+    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("an object")
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
+        let mut found = None;
+        while let Some(key) = map.next_key::<Cow<'de, str>>()? {
+            if key == self.0 {
+                found = Some(map.next_value()?);
+            } else {
+                map.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(found)
+    }
+}

@@ -1,0 +1,298 @@
+//! Which files a path with a pattern names: braces as webdataset's `braceexpand` reads them, `*` and `?` in a file's name.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use super::error::DatasetError;
+use super::folder::hidden::is_hidden;
+use crate::storage::Storage;
+use crate::storage::listing::EntryKind;
+
+/// More files than a pattern means.
+const MAX_PATHS: usize = 1_000_000;
+
+/// The folder that holds everything that a path names, and the rest of the path: a pattern, or a file of one of the
+/// extensions. `None`: the folder with all such files in it and below.
+pub(super) fn split<'a>(path: &'a Path, extensions: &[&str]) -> (PathBuf, Option<&'a str>) {
+    let Some(text) = path.to_str() else { return (path.to_owned(), None) };
+    let special = text.find(['{', '*', '?']);
+    let is_file = has_extension(text.as_bytes(), extensions);
+    let end = special.unwrap_or(if is_file { text.len() } else { return (path.to_owned(), None) });
+    match text[..end].rfind('/') {
+        Some(0) => ("/".into(), Some(&text[1..])),
+        Some(slash) => (text[..slash].into(), Some(&text[slash + 1..])),
+        None => (".".into(), Some(text)),
+    }
+}
+
+/// Whether a name ends in one of the extensions, in any case.
+pub(super) fn has_extension(name: &[u8], extensions: &[&str]) -> bool {
+    extensions.iter().any(|extension| {
+        let start = name.len().checked_sub(extension.len());
+        start.is_some_and(|start| {
+            start > 0 && name[start..].eq_ignore_ascii_case(extension.as_bytes())
+        })
+    })
+}
+
+/// Files relative to the root: those that a pattern names, in its order, or all with an extension, in the order of their
+/// paths.
+///
+/// # Errors
+/// A folder cannot be listed; a pattern cannot be read.
+pub(super) fn find(
+    storage: &dyn Storage,
+    path: &Path,
+    pattern: Option<&str>,
+    extensions: &[&str],
+) -> Result<Vec<Vec<u8>>, DatasetError> {
+    let Some(pattern) = pattern else { return all(storage, extensions) };
+    let refuse = |reason| DatasetError::BrokenFile { path: path.to_owned(), reason };
+    let mut found = Vec::new();
+    for name in expand(pattern).map_err(refuse)? {
+        if !name.contains(['*', '?']) {
+            found.push(name.into_bytes());
+            continue;
+        }
+        let (folder, pattern) = name.rsplit_once('/').unwrap_or(("", &name));
+        if folder.contains(['*', '?']) {
+            return Err(refuse(
+                "* and ? are read in the names of files alone, not of folders".to_owned(),
+            ));
+        }
+        let mut names = Vec::new();
+        storage.list(folder.as_bytes(), &mut |name, kind| {
+            if is_file(kind) && matches(pattern.as_bytes(), name) {
+                names.push(below(folder.as_bytes(), name));
+            }
+        })?;
+        names.sort_unstable();
+        found.append(&mut names);
+    }
+    Ok(found)
+}
+
+const fn is_file(kind: EntryKind) -> bool {
+    matches!(kind, EntryKind::File | EntryKind::Object(_))
+}
+
+fn below(folder: &[u8], name: &[u8]) -> Vec<u8> {
+    if folder.is_empty() { name.to_vec() } else { [folder, name].join(&b'/') }
+}
+
+/// All files with an extension in the root and the folders below, but hidden ones.
+fn all(storage: &dyn Storage, extensions: &[&str]) -> Result<Vec<Vec<u8>>, DatasetError> {
+    let (mut found, mut linked) = (Vec::new(), HashSet::new());
+    let mut waiting = vec![Vec::new()];
+    while let Some(folder) = waiting.pop() {
+        storage.list(&folder, &mut |name, kind| match kind {
+            _ if is_hidden(name) => {}
+            EntryKind::File | EntryKind::Object(_) => {
+                if has_extension(name, extensions) {
+                    found.push(below(&folder, name));
+                }
+            }
+            EntryKind::LinkedDirectory(identity) if !linked.insert(identity) => {}
+            EntryKind::Directory | EntryKind::LinkedDirectory(_) => {
+                waiting.push(below(&folder, name));
+            }
+        })?;
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
+/// Whether a name is what a pattern means: `*` stands for any bytes, `?` for one.
+fn matches(pattern: &[u8], name: &[u8]) -> bool {
+    let (mut at, mut place) = (0, 0);
+    // Where the last star stands, and up to where it has taken the name.
+    let mut star = None;
+    while place < name.len() {
+        match pattern.get(at) {
+            Some(b'*') => {
+                star = Some((at, place));
+                at += 1;
+            }
+            Some(b'?') => (at, place) = (at + 1, place + 1),
+            Some(byte) if *byte == name[place] => (at, place) = (at + 1, place + 1),
+            _ => match star {
+                Some((star_at, taken)) => {
+                    star = Some((star_at, taken + 1));
+                    (at, place) = (star_at + 1, taken + 1);
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern[at..].iter().all(|byte| *byte == b'*')
+}
+
+/// All names that a pattern with braces stands for.
+///
+/// # Errors
+/// A brace that is not closed, or too many names.
+pub(super) fn expand(pattern: &str) -> Result<Vec<String>, String> {
+    let mut done = vec![String::new()];
+    let mut rest = pattern;
+    while let Some(open) = rest.find(['{', '}']) {
+        let unbalanced = || format!("the braces of {pattern:?} are not balanced");
+        let close = matching_brace(&rest[open..]).ok_or_else(unbalanced)?;
+        let inner = &rest[open + 1..open + close];
+        let choices = choices(inner)?;
+        if done.len().saturating_mul(choices.len()) > MAX_PATHS {
+            return Err(format!("{pattern:?} stands for more than {MAX_PATHS} files"));
+        }
+        let extend = |done: &String| {
+            let before = &rest[..open];
+            choices.iter().map(|choice| format!("{done}{before}{choice}")).collect::<Vec<_>>()
+        };
+        done = done.iter().flat_map(extend).collect();
+        rest = &rest[open + close + 1..];
+    }
+    done.iter_mut().for_each(|name| name.push_str(rest));
+    Ok(done)
+}
+
+/// Where the brace at the start of a text is closed.
+fn matching_brace(text: &str) -> Option<usize> {
+    let mut depth = 0_usize;
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            b'{' => depth += 1,
+            b'}' => {
+                depth = depth.checked_sub(1)?;
+                if depth == 0 {
+                    return Some(at);
+                }
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+/// What stands between two braces: alternatives, a range, or neither, which stays as it is with its braces.
+fn choices(inner: &str) -> Result<Vec<String>, String> {
+    let mut parts = vec![String::new()];
+    let mut depth = 0_usize;
+    for character in inner.chars() {
+        match character {
+            ',' if depth == 0 => parts.push(String::new()),
+            _ => {
+                depth = match character {
+                    '{' => depth + 1,
+                    '}' => depth.saturating_sub(1),
+                    _ => depth,
+                };
+                parts.iter_mut().last().into_iter().for_each(|part| part.push(character));
+            }
+        }
+    }
+    if parts.len() > 1 {
+        let mut all = Vec::new();
+        for part in parts {
+            all.append(&mut expand(&part)?);
+        }
+        return Ok(all);
+    }
+    match range(inner)? {
+        Some(range) => Ok(range),
+        None => Ok(expand(inner)?.into_iter().map(|inner| format!("{{{inner}}}")).collect()),
+    }
+}
+
+/// `FIRST..LAST` or `FIRST..LAST..STEP`, of whole numbers or of single letters.
+fn range(text: &str) -> Result<Option<Vec<String>>, String> {
+    let parts: Vec<&str> = text.split("..").collect();
+    let (first, last, step) = match parts[..] {
+        [first, last] => (first, last, 1),
+        [first, last, step] => match step.parse::<i64>() {
+            Ok(step) => (first, last, step.unsigned_abs().max(1)),
+            Err(_) => return Ok(None),
+        },
+        _ => return Ok(None),
+    };
+    let (start, end, is_letter) = match (first.parse::<i64>(), last.parse::<i64>()) {
+        (Ok(start), Ok(end)) => (start, end, false),
+        _ => match (first.as_bytes(), last.as_bytes()) {
+            ([start], [end]) if start.is_ascii_alphabetic() && end.is_ascii_alphabetic() => {
+                (i64::from(*start), i64::from(*end), true)
+            }
+            _ => return Ok(None),
+        },
+    };
+    let count = start.abs_diff(end) / step + 1;
+    let count = usize::try_from(count).ok().filter(|count| *count <= MAX_PATHS);
+    let count =
+        count.ok_or_else(|| format!("{{{text}}} stands for more than {MAX_PATHS} files"))?;
+    let is_padded = |text: &str| {
+        text.trim_start_matches('-').starts_with('0') && text.trim_start_matches('-').len() > 1
+    };
+    let width = if is_padded(first) || is_padded(last) { first.len().max(last.len()) } else { 0 };
+    let values = (0..count as u64).map(|place| {
+        let distance = place.saturating_mul(step).cast_signed();
+        if start <= end { start.saturating_add(distance) } else { start.saturating_sub(distance) }
+    });
+    let name = |value: i64| match u8::try_from(value) {
+        Ok(letter) if is_letter => char::from(letter).to_string(),
+        _ => format!("{value:0width$}"),
+    };
+    Ok(Some(values.map(name).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn braces_expand_as_webdataset_expands_them() {
+        for (pattern, expected) in [
+            ("a-{000..002}.tar", "a-000.tar a-001.tar a-002.tar"),
+            ("{1..3}", "1 2 3"),
+            ("{0..10..5}", "0 5 10"),
+            ("{10..08}", "10 09 08"),
+            ("{a..c}", "a b c"),
+            ("{c..a}", "c b a"),
+            ("{a,b}-{0..2}", "a-0 a-1 a-2 b-0 b-1 b-2"),
+            ("x{001}", "x{001}"),
+            ("{a,{b,c}d}", "a bd cd"),
+            ("{x{1..2}}", "{x1} {x2}"),
+            ("{,a}b", "b ab"),
+            ("{-1..1}", "-1 0 1"),
+            ("plain.tar", "plain.tar"),
+        ] {
+            assert_eq!(expand(pattern).unwrap().join(" "), expected, "{pattern}");
+        }
+        for pattern in [
+            "a{b",
+            "a}b",
+            "{a}}",
+            "{0..9999999}",
+            "{0..999}{0..999}{0..9}",
+            "{0..9223372036854775807}",
+        ] {
+            expand(pattern).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn a_path_is_a_folder_and_a_pattern() {
+        let split = |path| split(Path::new(path), &[".tar"]);
+        assert_eq!(split("/data/a-{0..9}.tar"), ("/data".into(), Some("a-{0..9}.tar")));
+        assert_eq!(split("/data/{a,b}/x.tar"), ("/data".into(), Some("{a,b}/x.tar")));
+        assert_eq!(split("/data/x.TAR"), ("/data".into(), Some("x.TAR")));
+        assert_eq!(split("s3://bucket/a/*.tar"), ("s3://bucket/a".into(), Some("*.tar")));
+        assert_eq!(split("/x.tar"), ("/".into(), Some("x.tar")));
+        assert_eq!(split("/data/tars"), ("/data/tars".into(), None));
+        for (pattern, name, is_match) in [
+            ("*.tar", "a.tar", true),
+            ("a*b?c", "aXXbbYc", true),
+            ("a*b?c", "abc", false),
+            ("*", "", true),
+            ("?", "", false),
+            ("a*", "b", false),
+        ] {
+            assert_eq!(matches(pattern.as_bytes(), name.as_bytes()), is_match, "{pattern} {name}");
+        }
+    }
+}

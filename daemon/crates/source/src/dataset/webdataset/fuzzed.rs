@@ -1,0 +1,55 @@
+//! What fuzzers run of this format.
+
+use std::path::PathBuf;
+
+use forebay_protocol::ids::SampleId;
+
+use super::index::TarIndex;
+use super::members::{Bytes, Members, Window};
+use crate::dataset::IndexBytes;
+use crate::dataset::error::DatasetError;
+use crate::dataset::fields::parse_rules;
+
+/// Walks over an archive in memory; gives each member's name and extent.
+///
+/// # Errors
+/// What is wrong with it.
+pub(in crate::dataset) fn walk_for_fuzzing(
+    archive: &[u8],
+    mut visit: impl FnMut(&[u8], u64, u64),
+) -> Result<(), String> {
+    struct InMemory<'a>(&'a [u8]);
+    impl Bytes for InMemory<'_> {
+        fn read(&self, offset: u64, length: u64, buffer: &mut Vec<u8>) -> Result<(), DatasetError> {
+            let start = usize::try_from(offset).unwrap();
+            buffer.clear();
+            buffer.extend_from_slice(&self.0[start..start + usize::try_from(length).unwrap()]);
+            Ok(())
+        }
+
+        fn fault(&self, reason: String) -> DatasetError {
+            DatasetError::BrokenFile { path: PathBuf::from("archive"), reason }
+        }
+    }
+    let source = InMemory(archive);
+    let mut members = Members::new(&source, archive.len() as u64, Window::LOCAL);
+    while let Some(member) = members.next().map_err(|error| error.to_string())? {
+        visit(member.name, member.offset, member.size);
+    }
+    Ok(())
+}
+
+/// Opens an index and reads all that it holds.
+pub(in crate::dataset) fn check_index(bytes: Vec<u8>) {
+    let Ok(index) = TarIndex::open(IndexBytes::Owned(bytes)) else { return };
+    let _ = parse_rules(index.rules());
+    for place in 0..index.shards().min(64) {
+        let _ = index.shard_path(place);
+    }
+    for id in (0..index.samples().min(64)).map(SampleId) {
+        let _ = index.key(id);
+        for column in 0..index.columns().min(64) {
+            let _ = (index.member(id, column), index.longest(column));
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! The members of one archive, found by reading headers alone.
+//!
+//! [`Members`] holds a window of the file that begins at a header: 4 KiB while members are large, growing while the next
+//! header lies in it or close behind, so that small members cost few reads and large ones little to read.
+
+use super::header::{self, BLOCK, Header, Kind, Records, SPARSE};
+use super::index::ShardStamp;
+use crate::dataset::error::DatasetError;
+use crate::location::{ByteRange, FileId, FileTable, Location, ObjectStamp};
+use crate::storage::{Storage, StorageError};
+
+/// The most that PAX records or a long name may be.
+const MAX_EXTENDED_BYTES: u64 = 1 << 20;
+/// The longest name: more than any file system takes.
+const MAX_NAME_BYTES: usize = u16::MAX as usize;
+
+/// How large a window is: at first, and at most.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Window {
+    pub(super) least: u64,
+    pub(super) most: u64,
+}
+
+impl Window {
+    /// Reading is cheap beside asking.
+    pub(super) const LOCAL: Self = Self { least: 4 << 10, most: 64 << 10 };
+    /// An answer takes about as long as the bytes of a window: what lies between two headers is read over where it is less.
+    const REMOTE: Self = Self { least: 1 << 20, most: 4 << 20 };
+
+    /// What suits a storage.
+    pub(super) fn for_storage(storage: &dyn Storage) -> Self {
+        if storage.remote_root().is_some() { Self::REMOTE } else { Self::LOCAL }
+    }
+}
+
+/// Where the bytes of an archive come from.
+pub(super) trait Bytes {
+    /// Replaces the buffer by a range that lies in the archive.
+    fn read(&self, offset: u64, length: u64, buffer: &mut Vec<u8>) -> Result<(), DatasetError>;
+    /// The error for what is wrong with the archive.
+    fn fault(&self, reason: String) -> DatasetError;
+}
+
+/// An archive in a storage.
+pub(super) struct StoredArchive<'a> {
+    storage: &'a dyn Storage,
+    path: &'a [u8],
+    pub(super) stamp: ShardStamp,
+}
+
+impl<'a> StoredArchive<'a> {
+    /// Asks for its size.
+    ///
+    /// # Errors
+    /// As the storage has it.
+    pub(super) fn new(storage: &'a dyn Storage, path: &'a [u8]) -> Result<Self, StorageError> {
+        let status = storage.status(&OnePath(path), FileId(0))?;
+        Ok(Self { storage, path, stamp: ShardStamp::of(&status) })
+    }
+}
+
+/// A file before its status is known.
+struct OnePath<'a>(&'a [u8]);
+
+impl FileTable for OnePath<'_> {
+    fn append_path(&self, _file: FileId, path: &mut Vec<u8>) {
+        path.extend_from_slice(self.0);
+    }
+}
+
+impl FileTable for StoredArchive<'_> {
+    fn append_path(&self, _file: FileId, path: &mut Vec<u8>) {
+        path.extend_from_slice(self.path);
+    }
+
+    fn stamp(&self, _file: FileId) -> Option<ObjectStamp> {
+        Some(self.stamp.object())
+    }
+}
+
+impl Bytes for StoredArchive<'_> {
+    fn read(&self, offset: u64, length: u64, buffer: &mut Vec<u8>) -> Result<(), DatasetError> {
+        let range = ByteRange { offset, length: Some(length) };
+        let location = Location { range, ..Location::whole(FileId(0)) };
+        buffer.clear();
+        Ok(self.storage.read(self, location, u64::MAX, buffer)?)
+    }
+
+    fn fault(&self, reason: String) -> DatasetError {
+        let path = self.storage.full_path(self.path);
+        DatasetError::BrokenFile { path, reason }
+    }
+}
+
+/// A regular file of an archive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Member<'a> {
+    pub(super) name: &'a [u8],
+    /// Where its data begins; its header is the block before.
+    pub(super) offset: u64,
+    pub(super) size: u64,
+}
+
+/// How an archive ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// By a block of zeros.
+    Marked,
+    /// Behind a member: perhaps cut off there.
+    Unmarked,
+}
+
+/// Walks over an archive's members.
+pub(super) struct Members<'a> {
+    archive: &'a dyn Bytes,
+    archive_bytes: u64,
+    window: Window,
+    /// The next block.
+    position: u64,
+    buffer: Vec<u8>,
+    buffer_start: u64,
+    window_bytes: u64,
+    name: Vec<u8>,
+    end: Option<End>,
+}
+
+impl<'a> Members<'a> {
+    pub(super) fn new(archive: &'a dyn Bytes, archive_bytes: u64, window: Window) -> Self {
+        Self {
+            archive,
+            archive_bytes,
+            window,
+            position: 0,
+            buffer: Vec::new(),
+            buffer_start: 0,
+            window_bytes: window.least,
+            name: Vec::new(),
+            end: None,
+        }
+    }
+
+    /// How the archive ended; `None` before its end.
+    pub(super) fn end(&self) -> Option<End> {
+        self.end
+    }
+
+    /// The next regular file; `None` at the archive's end.
+    ///
+    /// # Errors
+    /// The archive is broken or cut off, or holds what is not read; names the place.
+    pub(super) fn next(&mut self) -> Result<Option<Member<'_>>, DatasetError> {
+        let (mut records, mut long_name) = (Records::default(), None);
+        loop {
+            let start = self.position;
+            let is_pending = records != Records::default() || long_name.is_some();
+            let Some(header) = self.header(is_pending)? else { return Ok(None) };
+            self.position = start + BLOCK as u64;
+            let fault = |reason: &str| self.fault(start, reason);
+            match header.kind {
+                Kind::Sparse => return Err(fault(SPARSE)),
+                Kind::Extended | Kind::Global | Kind::LongName | Kind::LongLink => {
+                    if header.size > MAX_EXTENDED_BYTES {
+                        return Err(fault("an extended header is larger than 1 MiB"));
+                    }
+                    self.check_end(start, header.size)?;
+                    let data = self.bytes(self.position, header.size)?;
+                    match header.kind {
+                        Kind::LongName => long_name = Some(header::text(data).to_vec()),
+                        Kind::LongLink => {}
+                        kind => {
+                            let found =
+                                Records::parse(data).map_err(|why| self.fault(start, why))?;
+                            let is_global = kind == Kind::Global;
+                            if is_global && found != Records::default() {
+                                let reason = "a global PAX header gives a path or a size, on which \
+                                              programs differ; make the archive again";
+                                return Err(self.fault(start, reason));
+                            }
+                            records.path = found.path.or(records.path);
+                            records.size = found.size.or(records.size);
+                        }
+                    }
+                    self.skip(header.size);
+                }
+                Kind::File => {
+                    let size = match records.size {
+                        Some(size) if header.size != 0 && header.size != size => {
+                            return Err(fault("its header and its PAX records give two sizes"));
+                        }
+                        Some(size) => size,
+                        None => header.size,
+                    };
+                    self.take_name(start, records.path, long_name)?;
+                    let offset = self.position;
+                    self.check_end(start, size)?;
+                    self.skip(size);
+                    return Ok(Some(Member { name: &self.name, offset, size }));
+                }
+                // What was announced belongs to it.
+                Kind::Empty | Kind::Other => {
+                    let size = records.size.unwrap_or(header.size);
+                    if size != header.size {
+                        return Err(fault("its header and its PAX records give two sizes"));
+                    }
+                    self.check_end(start, size)?;
+                    self.skip(size);
+                    (records, long_name) = (Records::default(), None);
+                }
+            }
+        }
+    }
+
+    /// Puts the member's name together.
+    fn take_name(
+        &mut self,
+        start: u64,
+        path: Option<Vec<u8>>,
+        long_name: Option<Vec<u8>>,
+    ) -> Result<(), DatasetError> {
+        self.name.clear();
+        match (path, long_name) {
+            (Some(path), Some(long)) if path != long => {
+                return Err(self.fault(start, "a PAX header and a GNU header give two names"));
+            }
+            (Some(name), _) | (None, Some(name)) => self.name = name,
+            (None, None) => {
+                let mut name = std::mem::take(&mut self.name);
+                header::append_name(self.block(start)?, &mut name);
+                self.name = name;
+            }
+        }
+        if self.name.len() > MAX_NAME_BYTES {
+            return Err(self.fault(start, "its name has more than 65535 bytes"));
+        }
+        Ok(())
+    }
+
+    /// The header at the position; `None` at the end.
+    fn header(&mut self, is_pending: bool) -> Result<Option<Header>, DatasetError> {
+        let start = self.position;
+        let left = self.archive_bytes.saturating_sub(start);
+        if left < BLOCK as u64 {
+            return match left {
+                0 if start == 0 => Err(self.fault(0, "the file is empty")),
+                0 if !is_pending => {
+                    self.end = Some(End::Unmarked);
+                    Ok(None)
+                }
+                _ => Err(self.fault(start, "the archive is cut off")),
+            };
+        }
+        match header::parse(self.block(start)?) {
+            Ok(None) if is_pending => {
+                Err(self.fault(start, "the archive ends behind an extended header"))
+            }
+            Ok(None) => {
+                self.end = Some(End::Marked);
+                Ok(None)
+            }
+            Ok(header) => Ok(header),
+            Err(why) => {
+                let hint = if start == 0 { compression(&self.buffer) } else { None };
+                Err(self.fault(start, hint.unwrap_or(why)))
+            }
+        }
+    }
+
+    /// Refuses data that the archive does not hold.
+    fn check_end(&self, start: u64, size: u64) -> Result<(), DatasetError> {
+        match self.position.checked_add(size) {
+            Some(end) if end <= self.archive_bytes => Ok(()),
+            _ => Err(self.fault(
+                start,
+                &format!(
+                    "a member of {size} bytes ends behind the file, which has {}: the archive is cut off",
+                    self.archive_bytes
+                ),
+            )),
+        }
+    }
+
+    /// Goes behind data and its padding.
+    fn skip(&mut self, size: u64) {
+        // Inside of the file, whose size is below 2^63.
+        self.position += size.next_multiple_of(BLOCK as u64);
+    }
+
+    fn block(&mut self, start: u64) -> Result<&[u8; BLOCK], DatasetError> {
+        self.fill(start, BLOCK as u64)?;
+        let from = usize::try_from(start - self.buffer_start).unwrap_or(usize::MAX);
+        let block = self.buffer.get(from..).and_then(<[u8]>::first_chunk);
+        block.ok_or_else(|| self.shrunk())
+    }
+
+    /// Bytes that lie in the archive, through the window.
+    fn bytes(&mut self, start: u64, length: u64) -> Result<&[u8], DatasetError> {
+        self.fill(start, length)?;
+        let from = usize::try_from(start - self.buffer_start).unwrap_or(usize::MAX);
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        let found = self.buffer.get(from..).and_then(|bytes| bytes.get(..length));
+        found.ok_or_else(|| self.shrunk())
+    }
+
+    fn shrunk(&self) -> DatasetError {
+        self.archive.fault("it became shorter while it was read".to_owned())
+    }
+
+    /// Has the window hold a range of the archive.
+    fn fill(&mut self, start: u64, length: u64) -> Result<(), DatasetError> {
+        let buffer_end = self.buffer_start + self.buffer.len() as u64;
+        if start < self.buffer_start || start + length > buffer_end {
+            let is_near = start <= buffer_end + self.window_bytes;
+            self.window_bytes = match is_near && !self.buffer.is_empty() {
+                true => (self.window_bytes * 2).min(self.window.most),
+                false => self.window.least,
+            };
+            let wanted = self.window_bytes.max(length).min(self.archive_bytes - start);
+            self.archive.read(start, wanted, &mut self.buffer)?;
+            self.buffer_start = start;
+        }
+        Ok(())
+    }
+
+    fn fault(&self, start: u64, reason: &str) -> DatasetError {
+        self.archive.fault(format!("at byte {start}: {reason}"))
+    }
+}
+
+/// What a compressed archive begins with.
+fn compression(bytes: &[u8]) -> Option<&'static str> {
+    const FORMS: [(&[u8], &str); 4] = [
+        (
+            b"\x1f\x8b",
+            "it is compressed by gzip; decompress it (gunzip), as a member of it cannot be read alone",
+        ),
+        (
+            b"\x28\xb5\x2f\xfd",
+            "it is compressed by zstd; decompress it (unzstd), as a member of it cannot be read alone",
+        ),
+        (
+            b"BZh",
+            "it is compressed by bzip2; decompress it (bunzip2), as a member of it cannot be read alone",
+        ),
+        (
+            b"\xfd7zXZ",
+            "it is compressed by xz; decompress it (unxz), as a member of it cannot be read alone",
+        ),
+    ];
+    FORMS.iter().find(|(magic, _)| bytes.starts_with(magic)).map(|(_, words)| *words)
+}
+
+/// Whether the block before a member's data is still its header.
+pub(super) fn is_header_of(block: &[u8; BLOCK], size: u64) -> bool {
+    matches!(header::parse(block), Ok(Some(header)) if header.kind == Kind::File && (header.size == size || header.size == 0))
+}

@@ -1,0 +1,359 @@
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use forebay_config::Section;
+use forebay_protocol::ids::SampleId;
+use forebay_synth::tar;
+
+use crate::dataset::conformance::{self, Format};
+use crate::dataset::testing::{EVERYWHERE, config_for, own_keys};
+use crate::dataset::{DatasetError, FieldValue, OpenOptions, Opened, open};
+use crate::location::SampleBytes;
+
+/// Writes a file as if an hour ago.
+fn write_aged(path: &Path, bytes: &[u8]) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, bytes).unwrap();
+    let then = SystemTime::now() - Duration::from_secs(3600);
+    fs::File::options().write(true).open(path).unwrap().set_modified(then).unwrap();
+}
+
+fn conforming(root: &Path, count: usize) -> PathBuf {
+    let samples: Vec<_> = (0..count)
+        .map(|number| {
+            let text = format!("text {number}");
+            let image = vec![u8::try_from(number).unwrap(); 100 + number];
+            (format!("./k{number:03}"), image, number.to_string(), text)
+        })
+        .collect();
+    for (place, shard) in samples.chunks(count.div_ceil(3)).enumerate() {
+        let members: Vec<(String, &[u8])> = shard
+            .iter()
+            .flat_map(|(key, image, label, text)| {
+                [("jpg", &image[..]), ("cls", label.as_bytes()), ("txt", text.as_bytes())]
+                    .map(|(field, data)| (format!("{key}.{field}"), data))
+            })
+            .collect();
+        let members: Vec<_> = members.iter().map(|(name, data)| (&name[..], *data)).collect();
+        write_aged(&root.join(format!("shard-{place:02}.tar")), &tar::archive(&members));
+    }
+    root.to_owned()
+}
+
+/// The same by a pattern.
+fn conforming_by_pattern(root: &Path, count: usize) -> PathBuf {
+    let last = count.div_ceil(count.div_ceil(3)) - 1;
+    conforming(root, count).join(format!("shard-{{00..{last:02}}}.tar"))
+}
+
+#[test]
+fn archives_conform_on_disk_and_behind_urls() {
+    for open in EVERYWHERE {
+        for make in [conforming, conforming_by_pattern] {
+            let (has_names, refuses_cuts) = (true, true);
+            let name = "webdataset";
+            conformance::run(&Format { open, name, make, has_names, refuses_cuts });
+        }
+    }
+}
+
+/// A folder with one archive, or several.
+struct Fixture {
+    folder: tempfile::TempDir,
+    own: Section,
+    limit: Option<u64>,
+}
+
+impl Fixture {
+    fn new(archives: &[(&str, Vec<u8>)]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, bytes) in archives {
+            write_aged(&folder.path().join("data").join(name), bytes);
+        }
+        Self { folder, own: Section::default(), limit: None }
+    }
+
+    fn of(members: &[(&str, &[u8])]) -> Self {
+        Self::new(&[("a.tar", tar::archive(members))])
+    }
+
+    fn with(mut self, keys: &str) -> Self {
+        self.own = own_keys(keys);
+        self
+    }
+
+    fn open_path(&self, path: &str) -> Result<Opened, DatasetError> {
+        let mut config = config_for("webdataset", &self.folder.path().join(path));
+        config.index = Some(self.folder.path().join("saved.index"));
+        (config.own, config.limit) = (self.own.clone(), self.limit);
+        open(&config, OpenOptions::default())
+    }
+
+    fn open(&self) -> Opened {
+        self.open_path("data").unwrap()
+    }
+
+    fn refusal(&self) -> String {
+        self.open_path("data").unwrap_err().to_string()
+    }
+}
+
+fn names(opened: &Opened) -> Vec<String> {
+    let name = |id| {
+        let mut name = Vec::new();
+        opened.dataset.append_name(SampleId(id), &mut name);
+        String::from_utf8(name).unwrap()
+    };
+    (0..opened.dataset.sample_count()).map(name).collect()
+}
+
+/// A sample's values, or its defect.
+fn sample(opened: &Opened, id: u64) -> Result<Vec<String>, String> {
+    let Opened { dataset, storage, .. } = opened;
+    let (mut locations, mut parts) = (Vec::new(), Vec::new());
+    let (mut bytes, mut ends, mut values) = (Vec::new(), Vec::new(), Vec::new());
+    dataset.locate(SampleId(id), &mut locations);
+    storage
+        .open_all(dataset.as_ref(), &locations, 1 << 30, &mut parts)
+        .map_err(|error| error.to_string())?;
+    storage.read_all(dataset.as_ref(), &mut parts, &mut bytes, &mut ends).unwrap();
+    let read = dataset.read(SampleId(id), SampleBytes::new(&bytes, &ends), &mut values);
+    read.map_err(|defect| defect.0)?;
+    Ok(values
+        .iter()
+        .map(|value| match value {
+            FieldValue::EncodedImage(bytes) => format!("image {}", bytes.len()),
+            FieldValue::Text(text) => format!("{text:?}"),
+            FieldValue::Bytes(bytes) => format!("{bytes:?}"),
+            FieldValue::Integer(value) => value.to_string(),
+            FieldValue::Float(value) => value.to_string(),
+            FieldValue::Array(array) => format!("{:?} {:?}", array.dtype, array.shape),
+            FieldValue::InPlace => "in place".to_owned(),
+        })
+        .collect())
+}
+
+#[test]
+fn archives_of_all_writers_are_read() {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus/tar");
+    for form in ["ustar", "gnu", "pax", "webdataset", "base256"] {
+        let bytes = fs::read(corpus.join(form)).unwrap();
+        let made = Fixture::new(&[("a.tar", bytes)]);
+        let opened = made.open();
+        let fields: Vec<_> = opened.dataset.fields().iter().map(|field| &field.name[..]).collect();
+        assert_eq!(fields[0], "image", "{form}");
+        let place = |name| fields.iter().position(|field| *field == name).unwrap();
+        for id in 0..3 {
+            let values = sample(&opened, id).unwrap();
+            assert_eq!(values[0], format!("image {}", 7 + 700 * id), "{form}");
+            assert_eq!(values[place("label")], (10 * id).to_string(), "{form}");
+            assert!(values[place("json")].contains(&format!("picture {id}")), "{form}: {values:?}");
+        }
+        assert_eq!(opened.dataset.sample_count(), 3, "{form}");
+        assert!(names(&opened)[0] == "a.tar/n00/sample0", "{form}");
+        assert_eq!(names(&opened)[2].len() > 100, form != "webdataset", "{form}");
+        assert_eq!(
+            opened.report.warnings.len(),
+            usize::from(form != "webdataset"),
+            "{:?}",
+            opened.report
+        );
+    }
+    let sparse = fs::read(corpus.join("sparse")).unwrap();
+    let refusal = Fixture::new(&[("a.tar", sparse)]).refusal();
+    assert!(refusal.contains("a.tar: at byte 0: it is a sparse file"), "{refusal}");
+}
+
+#[test]
+fn fields_are_what_the_table_says() {
+    let json = br#"{"caption": "a cat", "n": 3, "score": 0.5, "nothing": null}"#;
+    let made = Fixture::of(&[
+        ("a.PNG", b"png"),
+        ("a.jpg", b"jpeg"),
+        ("a.json", json),
+        ("a.txt", b"text"),
+        ("b.jpg", b"jpeg"),
+        ("b.json", b"{}"),
+        ("c.txt", b"alone"),
+        ("d.zip", b"foreign"),
+    ])
+    .with(
+        r#"
+        [dataset.fields]
+        image   = { from = ["jpg", "png"], as = "image", missing = "skip" }
+        caption = { from = "json:caption", as = "text", missing = "empty" }
+        n       = { from = "json:n", as = "integer" }
+        score   = { from = "json:score", as = "float" }
+        note    = { from = "txt", as = "bytes", missing = "empty" }
+        "#,
+    );
+    let opened = made.open();
+    assert_eq!(names(&opened), ["a.tar/a", "a.tar/b"]);
+    let expected = ["image 4", "\"a cat\"", "3", "0.5", "[116, 101, 120, 116]"];
+    assert_eq!(sample(&opened, 0).unwrap(), expected);
+    assert_eq!(sample(&opened, 1).unwrap_err(), "it has no json:n for the field `n`");
+    let warnings = opened.report.warnings.join("\n");
+    assert!(
+        warnings
+            .contains("1 samples without a member that dataset.fields has as missing = \"skip\""),
+        "{warnings}"
+    );
+    assert!(warnings.contains("1 samples without any member"), "{warnings}");
+    assert_eq!(opened.dataset.max_row_bytes(1), Some(json.len() as u64));
+    assert_eq!((opened.dataset.max_row_bytes(0), opened.dataset.max_row_bytes(2)), (None, None));
+    // The rules are part of what a saved state recognises.
+    let other = Fixture {
+        own: own_keys("dataset.fields = { image = { from = \"jpg\", missing = \"skip\" } }"),
+        ..made
+    };
+    assert_ne!(other.open().dataset.fingerprint(), opened.dataset.fingerprint());
+}
+
+#[test]
+fn a_table_of_fields_that_cannot_be_is_refused_with_its_line() {
+    let made = Fixture::of(&[("a.jpg", b"x")]);
+    for (fields, reason) in [
+        ("image = { as = \"image\" }", "`dataset.fields.image.from` is required"),
+        ("image = { from = \"jpg\", as = \"picture\" }", "must be \"image\", \"text\""),
+        ("image = { from = \"jpg\", form = \"image\" }", "unknown key `dataset.fields.image.form`"),
+        ("image = { from = \"jpg\", missing = \"empty\" }", "for text and bytes alone"),
+        ("x = { from = \"pickle\" }", "pickles and code in data are never run"),
+        ("x = { from = \"json:a\", missing = \"skip\" }", "cannot be \"skip\" for a key of JSON"),
+        ("x = { from = \"txt:a\" }", "has a colon"),
+        ("x = { from = [\"json:a\", \"txt\"] }", "has several names"),
+        ("x = { from = \"txt.gz\", as = \"text\" }", "names a compressed member"),
+        ("index = { from = \"jpg\" }", "is made by Forebay"),
+    ] {
+        let own = own_keys(&format!("[dataset.fields]\n{fields}"));
+        let refusal = Fixture { own, folder: tempfile::tempdir().unwrap(), limit: None };
+        fs::rename(made.folder.path().join("data"), refusal.folder.path().join("data")).unwrap();
+        let message = refusal.refusal();
+        fs::rename(refusal.folder.path().join("data"), made.folder.path().join("data")).unwrap();
+        assert!(
+            message.starts_with("test.toml:6") && message.contains(reason),
+            "{fields}: {message}"
+        );
+    }
+}
+
+#[test]
+fn members_that_lie_far_apart_are_read_apart_and_absent_ones_make_a_bad_sample() {
+    let large = vec![1; 100 << 10];
+    let made =
+        Fixture::of(&[("a.jpg", b"x"), ("a.mp4", &large), ("a.txt", b"far"), ("b.jpg", b"y")])
+            .with("dataset.fields = { image = { from = \"jpg\" }, text = { from = \"txt\" } }");
+    let opened = made.open();
+    let mut locations = Vec::new();
+    opened.dataset.locate(SampleId(0), &mut locations);
+    assert_eq!(locations.len(), 2);
+    assert_eq!(sample(&opened, 0).unwrap(), ["image 1", "\"far\""]);
+    assert_eq!(sample(&opened, 1).unwrap_err(), "it has no txt for the field `text`");
+    assert!(opened.report.warnings[0].contains("1 samples have no txt, and are bad samples"));
+}
+
+#[test]
+fn a_broken_archive_is_named_with_the_place() {
+    let whole = tar::archive(&[("a.jpg", b"picture"), ("a.txt", b"text"), ("b.jpg", b"other")]);
+    let open = |bytes: &[u8]| Fixture::new(&[("a.tar", bytes.to_vec())]).open_path("data");
+    // Cut off anywhere: refused, or between members with a warning.
+    for length in (0..whole.len() - 1024).step_by(7) {
+        match open(&whole[..length]) {
+            Ok(opened) => {
+                assert!(length.is_multiple_of(512) || length % 512 >= 4, "{length}");
+                let warnings = opened.report.warnings.join("\n");
+                assert!(warnings.contains("end without the blocks"), "{length}: {warnings}");
+            }
+            Err(error) => {
+                assert!(error.to_string().contains("a.tar: at byte"), "{length}: {error}")
+            }
+        }
+    }
+    let with = |extra: Vec<u8>| [extra, whole.clone()].concat();
+    let mut lying = tar::header("z.jpg", 1 << 40, b'0').to_vec();
+    lying.resize(1024, 0);
+    let mut negative = tar::header("z.jpg", 0, b'0');
+    negative[124..136].fill(0xff);
+    tar::seal(&mut negative);
+    let mut damaged = whole.clone();
+    damaged[1024 + 3] ^= 1;
+    let pax = |records: &[u8], name: &str, size: u64| {
+        let mut bytes = tar::member("x", records, b'x');
+        bytes.extend_from_slice(&tar::header(name, size, b'0'));
+        with(bytes)
+    };
+    for (bytes, reason) in [
+        (with(lying), "at byte 0: a member of 1099511627776 bytes ends behind the file"),
+        (with(negative.to_vec()), "at byte 0: its size is no number"),
+        (damaged, "at byte 1024: no tar header is there"),
+        (pax(b"9 size=7\n", "z.jpg", 3), "give two sizes"),
+        (pax(b"9 size=x\n", "z.jpg", 0), "its PAX records are malformed"),
+        (
+            with([tar::member("x", b"a\0", b'L'), pax(b"10 path=b\n", "z", 0)].concat()),
+            "give two names",
+        ),
+        (with(tar::member("x", b"9 size=7\n", b'g')), "a global PAX header gives a path or a size"),
+        (with(tar::member("x", &vec![b'a'; 70_000], b'L')), "more than 65535 bytes"),
+        (with(tar::header("x", (1 << 20) + 1, b'x').to_vec()), "larger than 1 MiB"),
+        (tar::member("x", b"a\0", b'L'), "cut off"),
+        (with(tar::member("dir", b"x", b'5')), "a directory, link or device has data"),
+        (tar::archive(&[("a.jpg", b"1"), ("a.JPG", b"2")]), "has two members \"jpg\""),
+        (b"\x1f\x8b\x08".repeat(300), "compressed by gzip"),
+        (Vec::new(), "the file is empty"),
+        (vec![0; 1024], "no samples"),
+    ] {
+        let message = open(&bytes).unwrap_err().to_string();
+        assert!(message.contains(reason), "{reason}: {message}");
+    }
+}
+
+#[test]
+fn an_archive_that_was_replaced_gives_a_bad_sample_and_a_new_start_the_new_ones() {
+    let made = Fixture::of(&[("a.txt", b"first"), ("b.txt", b"second")]);
+    let opened = made.open();
+    assert_eq!(sample(&opened, 1).unwrap(), ["\"second\""]);
+    let path = made.folder.path().join("data/a.tar");
+    fs::write(&path, tar::archive(&[("a.txt", &[b'x'; 600]), ("b.txt", b"second")])).unwrap();
+    let defect = sample(&opened, 1).unwrap_err();
+    assert!(defect.contains("the archive was changed after it was indexed"), "{defect}");
+    let again = made.open();
+    assert!(!again.report.reused);
+    assert_eq!(sample(&again, 1).unwrap(), ["\"second\""]);
+}
+
+#[test]
+fn archives_are_found_by_patterns_and_below_folders() {
+    let one = |text: &str| tar::archive(&[("a.txt", text.as_bytes())]);
+    let made = Fixture::new(&[
+        ("b/1.tar", one("b1")),
+        ("a/2.TAR", one("a2")),
+        ("a/1.tar", one("a1")),
+        (".hidden/x.tar", one("hidden")),
+        ("c.tar.gz", b"x".to_vec()),
+    ]);
+    let texts = |path: &str| {
+        fs::remove_file(made.folder.path().join("saved.index")).ok();
+        let opened = made.open_path(path).unwrap();
+        (0..opened.dataset.sample_count())
+            .map(|id| sample(&opened, id).unwrap().concat())
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    assert_eq!(texts("data"), "\"a1\" \"a2\" \"b1\"");
+    assert_eq!(texts("data/{b,a}/1.tar"), "\"b1\" \"a1\"");
+    assert_eq!(texts("data/a/*.TAR"), "\"a2\"");
+    assert_eq!(texts("data/a/?.tar"), "\"a1\"");
+    assert_eq!(texts("data/a/1.tar"), "\"a1\"");
+    let refusal = |path: &str| {
+        fs::remove_file(made.folder.path().join("saved.index")).ok();
+        made.open_path(path).unwrap_err().to_string()
+    };
+    assert!(refusal("data/c.tar.gz").contains("decompress it (gunzip"));
+    assert!(refusal("data/a/{1,1}.tar").contains("names it twice"));
+    assert!(refusal("data/a/{1,9}.tar").contains("9.tar does not exist"));
+    assert!(refusal("data/{a/1.tar").contains("not balanced"));
+    assert!(refusal("data/?/1.tar").contains("not of folders"));
+    fs::remove_dir_all(made.folder.path().join("data/a")).unwrap();
+    fs::remove_dir_all(made.folder.path().join("data/b")).unwrap();
+    assert!(refusal("data").contains("c.tar.gz: a compressed archive"));
+}
