@@ -3,8 +3,8 @@
     python train_gpt.py tokens.toml runs/state.pt
     python train_gpt.py tokens.toml runs/state.pt --resume
 
-The configuration has `format = "tokens"`, and its defaults are what this takes: `tokens` and, one token ahead, `labels`,
-both int64. Unlike nanoGPT's `get_batch`, which draws windows with replacement, an epoch has each window once, and a run
+The configuration has `format = "tokens"`, and its defaults are what this takes: `tokens` and, one token ahead,
+`labels`, both int64. Unlike nanoGPT's `get_batch`, which draws windows with replacement, an epoch has each window once, and a run
 goes on at the next batch.
 """
 

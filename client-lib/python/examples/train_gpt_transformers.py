@@ -9,8 +9,8 @@
     boundaries = ["position_ids"]    # restart at each document
 
 Where `position_ids` restart and no `attention_mask` is given, the models keep documents apart: no token attends to
-another document's. With `labels = "same"` the first label of each document is -100, since it would be predicted from the
-document before.
+another document's. With `labels = "same"` the first label of each document is -100, since it would be predicted from
+the document before.
 """
 
 import argparse

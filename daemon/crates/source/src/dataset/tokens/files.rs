@@ -279,6 +279,12 @@ fn single(config: &DatasetConfig, storage: &dyn Storage) -> Result<FoundNames, D
     }
     let index = index_name_of(&name);
     let has_index = match &index {
+        // A missing file is asked for again for 10 s; its folder is asked once.
+        Some(index) if storage.remote_root().is_none() => {
+            let mut is_there = false;
+            storage.list(b"", &mut |name, _| is_there |= name == index.as_slice())?;
+            is_there
+        }
         Some(index) => match storage.status(&Names(vec![index.clone()], Vec::new()), FileId(0)) {
             Ok(_) => true,
             Err(StorageError::Vanished { .. }) => false,
