@@ -4,8 +4,8 @@
     python train_gpt.py tokens.toml runs/state.pt --resume
 
 The configuration has `format = "tokens"`, and its defaults are what this takes: `tokens` and, one token ahead,
-`labels`, both int64. Unlike nanoGPT's `get_batch`, which draws windows with replacement, an epoch has each window once, and a run
-goes on at the next batch.
+`labels`, both int64. Unlike nanoGPT's `get_batch`, which draws windows with replacement, an epoch has each window
+once, and a run goes on at the next batch.
 """
 
 import argparse

@@ -10,7 +10,8 @@
     boundaries = ["cu_seqlens", "position_ids"]
 
 `get_batch` stands in for the one of `pretrain_gpt.py`: `tokens`, `labels`, `loss_mask`, `attention_mask`,
-`position_ids`, and for attention over packed documents `cu_seqlens` with `max_seqlen`. Each data-parallel rank makes its own loader.
+`position_ids`, and for attention over packed documents `cu_seqlens` with `max_seqlen`. Each data-parallel rank makes
+its own loader.
 """
 
 import argparse

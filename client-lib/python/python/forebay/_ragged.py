@@ -57,7 +57,7 @@ class Ragged:
 
         # One view of the whole region, on the CPU: a tensor of PyTorch or an array of JAX is slow to slice row by row.
         values = self.values.cpu() if hasattr(self.values, "cpu") else self.values
-        region = memoryview(numpy.asarray(values))
+        region = numpy.asarray(values).data
         offsets, lengths = self.offsets.tolist(), self.lengths.tolist()
         return [str(region[start : start + length], "utf-8", errors) for start, length in zip(offsets, lengths)]
 
