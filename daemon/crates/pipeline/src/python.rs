@@ -259,6 +259,7 @@ impl PythonBody {
             };
             let field = &mut fields.fields[number];
             (field.kind, field.last_stage, field.is_returned) = (kind, Some(stage), true);
+            field.output_dtype = None;
             field.max_row_bytes = None;
             self.outputs.push((number, returned));
             self.output_names.push(name.clone());

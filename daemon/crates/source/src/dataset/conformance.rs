@@ -187,7 +187,8 @@ fn order(format: &Format) {
 }
 
 fn threads(format: &Format) {
-    let opened = format.made(COUNT).open();
+    let made = format.made(COUNT);
+    let opened = made.open();
     let expected = all(&opened);
     std::thread::scope(|scope| {
         for _ in 0..4 {

@@ -79,7 +79,7 @@ pub fn own_keys(text: &str) -> Section {
     let head =
         "dataset.path = \"/x\"\nbatch.size = 1\nstage = [{ name = \"x\", operations = [] }]\n";
     let text = format!("{head}dataset.format = \"x\"\n{text}");
-    forebay_config::Config::from_text("test.toml", Path::new("/"), &text).unwrap().dataset.own
+    forebay_config::Config::from_text("test.toml", Path::new("/"), &text, &[]).unwrap().dataset.own
 }
 
 fn own_value(key: &str, value: Value) -> Section {

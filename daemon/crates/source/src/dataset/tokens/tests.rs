@@ -331,7 +331,7 @@ fn what_is_no_file_of_tokens_is_named() {
     }
     for (files, expected) in [
         (vec![("a.txt", vec![1])], "there is no .bin or .npy file"),
-        (vec![("a.bin", raw(1..4))], "no file has the 4 tokens of a row and the one"),
+        (vec![("a.bin", raw(1..4))], "there are not the 4 tokens of a row and the one"),
         (
             vec![("a.bin", raw(1..9)), ("b.npy", npy("<u4", "(4,)", 16))],
             "its tokens are uint32, and uint16 in",

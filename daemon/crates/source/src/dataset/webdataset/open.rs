@@ -168,6 +168,7 @@ impl<'a> Task<'a> {
                 self.request.pattern,
                 extensions,
             )
+            .map_err(|error| self.tell_missing(error))
         };
         let shards = find(&[".tar"])?;
         let compressed = match self.request.pattern {
