@@ -28,8 +28,7 @@ impl Config {
                 update_with_value(operations, &operation.value);
             }
             if let Some(python) = &stage.python {
-                // No kind of value: no operation can be taken for it. The module's source is stated apart from it: a
-                // change is warned of, not refused.
+                // No kind of value: no operation can be taken for it. The module's source is no part of it.
                 operations.update(b"P");
                 update_with_text(operations, python);
                 let arguments = Value::Table(stage.arguments.clone().unwrap_or_default());

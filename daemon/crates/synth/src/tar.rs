@@ -60,7 +60,10 @@ pub fn pack_classes(folder: &Path, target: &Path, files_each: usize) -> io::Resu
     };
     fs::create_dir_all(target)?;
     let mut files = Vec::new();
-    for (label, class) in names(folder)?.into_iter().enumerate() {
+    let mut classes = names(folder)?;
+    // Beside them lies what says how they were made.
+    classes.retain(|class| folder.join(class).is_dir());
+    for (label, class) in classes.into_iter().enumerate() {
         files.extend(
             names(&folder.join(&class))?.into_iter().map(|name| (label, format!("{class}/{name}"))),
         );
