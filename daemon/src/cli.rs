@@ -2,6 +2,7 @@
 
 mod bench;
 mod bench_profile;
+mod cache;
 mod check;
 mod completions;
 mod config_arguments;
@@ -65,6 +66,8 @@ enum Command {
     Top(top::TopArguments),
     /// Scan a dataset and save its index for later starts.
     Index(index::IndexArguments),
+    /// Show, fill, verify or trim the cache on disk.
+    Cache(cache::CacheArguments),
     /// Demonstrate Forebay on generated images.
     Demo(demo::DemoArguments),
     /// Print a script that completes commands and options in a shell.
@@ -101,6 +104,7 @@ pub fn main() -> ExitCode {
         Command::Trace(arguments) => trace::trace(&arguments),
         Command::Top(arguments) => top::top(&arguments),
         Command::Index(arguments) => index::index(&arguments),
+        Command::Cache(arguments) => cache::cache(&arguments),
         Command::Demo(arguments) => demo::demo(&arguments),
         Command::Completions(arguments) => {
             completions::completions(&arguments, &Arguments::command())

@@ -6,6 +6,7 @@
 mod bad_samples;
 mod broken_files;
 mod budgets;
+mod cache;
 mod changing_files;
 mod killers;
 mod mistakes;

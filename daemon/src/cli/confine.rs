@@ -68,6 +68,9 @@ fn restrict(
     rules.add(Path::new("/proc/self"), reading | AccessFs::WriteFile);
     rules.add(Path::new("/sys/fs/cgroup"), reading | AccessFs::WriteFile);
     rules.add(Path::new("/dev/null"), reading | AccessFs::WriteFile);
+    for cache in configs.iter().filter_map(|config| config.dataset.cache.path.as_ref()) {
+        rules.add(cache, writing | reading);
+    }
     if configs.iter().any(|config| config.listen.named_segments) {
         rules.add(Path::new("/dev/shm"), writing | reading);
     }

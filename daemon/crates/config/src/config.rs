@@ -9,8 +9,8 @@ use std::path::Path;
 use crate::error::{ConfigError, SourceLocation};
 use crate::expand::{Environment, expand_all};
 use crate::model::{
-    BatchConfig, CpuConfig, DatasetConfig, ErrorsConfig, Limits, ListenConfig, OrderConfig,
-    RingConfig, SecurityConfig, SessionConfig, TopLevel,
+    BatchConfig, CacheConfig, CpuConfig, DatasetConfig, ErrorsConfig, Limits, ListenConfig,
+    OrderConfig, RingConfig, SecurityConfig, SessionConfig, TopLevel,
 };
 use crate::output::{OutputConfig, read_output};
 use crate::overrides::Override;
@@ -22,9 +22,10 @@ use crate::table::{Keys, Table};
 use crate::value::{Located, Value, toml_key};
 
 /// All tables of keys, in the order of the reference.
-pub(crate) const TABLES: [Table; 15] = [
+pub(crate) const TABLES: [Table; 16] = [
     TopLevel::TABLE,
     DatasetConfig::TABLE,
+    CacheConfig::TABLE,
     Limits::TABLE,
     OrderConfig::TABLE,
     BatchConfig::TABLE,
@@ -41,9 +42,9 @@ pub(crate) const TABLES: [Table; 15] = [
 ];
 
 /// The tables and keys of the first level.
-const ROOT_KEYS: [&str; 15] = [
-    "preset", "dataset", "storage", "limits", "order", "batch", "stage", "python", "output",
-    "ring", "errors", "cpu", "listen", "session", "security",
+const ROOT_KEYS: [&str; 16] = [
+    "preset", "dataset", "storage", "cache", "limits", "order", "batch", "stage", "python",
+    "output", "ring", "errors", "cpu", "listen", "session", "security",
 ];
 
 /// What a dict without a name is called.
@@ -191,6 +192,9 @@ impl Config {
         for (key, located) in self.dataset.storage.entries() {
             text.line(&toml_key(key), &located.value);
         }
+        if self.dataset.cache != CacheConfig::default() {
+            text.section("\n[cache]", &self.dataset.cache);
+        }
         text.section("\n[limits]", &self.dataset.limits);
         text.section("\n[order]", &self.order);
         text.section("\n[batch]", &self.batch);
@@ -267,6 +271,7 @@ pub(super) fn resolve(
     let mut dataset = DatasetConfig::take(&mut own)?;
     (dataset.limits, dataset.own) = (limits, own);
     dataset.storage = root.take_section("storage")?;
+    dataset.cache = root.table()?;
     let (order, batch) = (root.table()?, root.table()?);
     let (fetch, stages) = read_stages(&mut root)?;
     let mut python: PythonConfig = root.table()?;

@@ -55,6 +55,8 @@ keys! {
         pub own: Section,
         /// `[storage]`, whose keys are those of the storage that a URL names.
         pub storage: Section,
+        /// `[cache]`.
+        pub cache: CacheConfig,
     }
 }
 
@@ -69,6 +71,18 @@ impl DatasetConfig {
         let own = self.own.entries().iter().filter_map(|(_, located)| located.value.as_text());
         let own = own.filter(|text| text.starts_with('/')).map(Path::new);
         [&self.ids, &self.index].into_iter().flatten().map(PathBuf::as_path).chain(own)
+    }
+}
+
+keys! {
+    /// Where what was fetched is kept on a disk of this machine.
+    #[derive(Default, Eq)]
+    pub struct CacheConfig = "cache" {
+        /// a folder on a fast disk, shared by all ranks, runs and streams of this user; see
+        /// [storage.md](storage.md#a-cache-on-disk)
+        pub path: LocalPath, "", absent("nothing is kept");
+        /// the most that may lie there; of the disk 10 GiB, or a tenth of a small one, stay free whatever is said here
+        pub size: SomeBytes, "bytes", absent("what lies there and 75 % of what is free at the start");
     }
 }
 

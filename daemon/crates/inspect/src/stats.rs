@@ -61,6 +61,9 @@ fn describe(report: &DaemonReport) -> String {
         if let Some(requests) = &stream.requests {
             text.push_str(&format!("  storage, since the start: {}\n", requests.line()));
         }
+        if let Some(cache) = &stream.cache {
+            text.push_str(&format!("  cache, since the start: {}\n", cache.line()));
+        }
         if let Some(list) = &stream.quarantine {
             text.push_str(&format!("bad samples are listed in {}", list.path));
             if list.samples_lost > 0 {

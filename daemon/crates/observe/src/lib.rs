@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod cache;
 mod clock;
 mod cpu_isolation;
 mod histogram;
@@ -20,6 +21,7 @@ mod verdict;
 mod wait_log;
 mod window;
 
+pub use cache::{CacheMetrics, CacheReport};
 pub use clock::Clock;
 pub use cpu_isolation::IsolationItem;
 pub use histogram::{TimeHistogram, percentile_of};

@@ -4,6 +4,7 @@
 use forebay_protocol::ids::Position;
 use serde::{Deserialize, Serialize};
 
+use super::cache::CacheReport;
 use super::cpu_isolation::IsolationItem;
 use super::queue::QueueReport;
 use super::requests::RequestReport;
@@ -170,6 +171,9 @@ pub struct StreamReport {
     /// What its storage was asked for, where it answers requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests: Option<RequestReport>,
+    /// What the cache on disk in front of its storage did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<CacheReport>,
     /// Where bad samples are listed, if anywhere.
     pub quarantine: Option<QuarantineReport>,
     /// The outage of its storage that is announced.
@@ -304,6 +308,9 @@ pub struct WindowReport {
     /// What the stream's storage was asked for, in a line, where it answers requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests: Option<String>,
+    /// What the cache on disk did, in a line, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<String>,
 }
 
 /// A stage's metrics in a window.

@@ -4,6 +4,7 @@
 //! Means, rates and the percentiles of stages are those of the window. The percentiles of queues remain those since the
 //! start: a report does not carry their buckets.
 
+use super::cache::CacheReport;
 use super::histogram::{counts_since, percentile_of};
 use super::queue::QueueReport;
 use super::report::{DaemonReport, SessionReport, StageWindow, WindowReport};
@@ -45,6 +46,9 @@ impl DaemonReport {
                 subtract_stages(stream.batch_operations.as_mut_slice(), batch);
                 if let (Some(requests), Some(before)) = (&mut stream.requests, &before.requests) {
                     *requests = requests.since(before);
+                }
+                if let (Some(cache), Some(before)) = (&mut stream.cache, &before.cache) {
+                    *cache = cache.since(before);
                 }
             }
         }
@@ -100,6 +104,7 @@ impl WindowReport {
             cpu_cores: per_second(report.cpu_seconds),
             stages,
             requests: stream.and_then(|stream| stream.requests.as_ref()).map(RequestReport::line),
+            cache: stream.and_then(|stream| stream.cache.as_ref()).map(CacheReport::line),
         }
     }
 }

@@ -3,6 +3,7 @@
 //! A storage knows files by their paths and nothing of samples or formats. A new one is one file here that implements
 //! the trait, a line in `registry`, and one line that runs `conformance` over it.
 
+mod cache;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod conformance;
@@ -23,6 +24,7 @@ mod stalling;
 
 use std::path::PathBuf;
 
+pub use cache::{CacheKeeper, CachedDataset, Verified};
 pub use descriptor::DirectFile;
 pub use error::{Absence, RemoteFailure, RetryClass, StorageError};
 pub use local::LocalFiles;
@@ -33,7 +35,7 @@ pub use opened::{Handle, Opened};
 pub use outage::{OutageSeen, Outages};
 pub use patience::Patience;
 pub(crate) use patience::PatientStorage;
-pub use registry::{open, remote_files, resolve_keys, storage_table};
+pub use registry::{open, remote_files, resolve_keys, storage_table, with_cache};
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub use remote::testing as remote_testing;
@@ -43,7 +45,7 @@ pub use retries::{Retries, RetryTerms};
 pub use stalling::{SlowFolder, StalledFile};
 
 use crate::location::{FileId, FileTable, Location};
-use forebay_observe::RequestMetrics;
+use forebay_observe::{CacheMetrics, RequestMetrics};
 use listing::Directories;
 
 /// Files below a root, listed and read. Shared by all threads.
@@ -101,6 +103,16 @@ pub trait Storage: Directories + Send + Sync + std::fmt::Debug {
 
     /// What it was asked for; `None`: it answers no requests, as a file system does not.
     fn requests(&self) -> Option<&RequestMetrics> {
+        None
+    }
+
+    /// How its files are told apart in a cache on disk; `None`: they are not kept in one.
+    fn cache_scope(&self) -> Option<CacheScope> {
+        None
+    }
+
+    /// The metrics of the cache in front of it; `None`: there is none.
+    fn cache(&self) -> Option<&CacheMetrics> {
         None
     }
 
@@ -193,6 +205,15 @@ pub enum ObjectIdentity {
     },
     /// The ETag or version that an object store gives.
     Tag(String),
+}
+
+/// How a storage's files are told apart for as long as the cache lasts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CacheScope {
+    /// The server and the folder, or the folder's path; no secret is in it.
+    pub name: String,
+    /// Whether asking for a file's status costs little; else an object without a stamp is not kept.
+    pub has_status: bool,
 }
 
 /// A read for [`Storage::submit`].

@@ -11,8 +11,9 @@ use crate::quarantine::Quarantine;
 use crate::session::Session;
 use crate::stream::Stream;
 use forebay_observe::{
-    CpuBudgetReport, DaemonReport, HistoryReport, Moment, OutageReport, RequestMetrics,
-    SessionCounters, SessionReport, StreamCounters, StreamReport, Substitution, cpu_time,
+    CacheMetrics, CpuBudgetReport, DaemonReport, HistoryReport, Moment, OutageReport,
+    RequestMetrics, SessionCounters, SessionReport, StreamCounters, StreamReport, Substitution,
+    cpu_time,
 };
 
 /// The name of the batch operations together in reports.
@@ -187,6 +188,7 @@ impl Engine {
             stages,
             batch_operations,
             requests: stream.storage.requests().map(RequestMetrics::report),
+            cache: stream.storage.cache().map(CacheMetrics::report),
             quarantine,
         }
     }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::exposition::{Family, Kind, Labels};
 use forebay_observe::{
-    DaemonReport, QueueReport, RequestReport, SessionReport, StageReport, StreamReport,
+    CacheReport, DaemonReport, QueueReport, RequestReport, SessionReport, StageReport, StreamReport,
 };
 
 /// Buckets end at powers of two of a nanosecond from 2¹⁴ (16 µs) to 2³⁶ (69 s): where buckets of the daemon's own
@@ -20,6 +20,7 @@ pub(super) fn families(report: &DaemonReport) -> Vec<Family> {
         of_daemon(report),
         of_stages(&report.streams),
         of_requests(&report.streams),
+        of_caches(&report.streams),
         of_queues(report),
         of_sessions(&report.sessions),
     ]
@@ -152,6 +153,27 @@ fn of_requests(streams: &[StreamReport]) -> Vec<Family> {
     };
     families.push(times);
     families
+}
+
+/// Of caches on disk.
+fn of_caches(streams: &[StreamReport]) -> Vec<Family> {
+    let caches: Vec<(Labels, &CacheReport)> = streams
+        .iter()
+        .filter_map(|stream| Some((vec![("stream", stream.name.clone())], stream.cache.as_ref()?)))
+        .collect();
+    let each = |value: fn(&CacheReport) -> u64| {
+        caches.iter().map(move |(labels, cache)| (labels.clone(), count(value(cache))))
+    };
+    families! {
+        "forebay_cache_hits_total": "Reads that the cache on disk answered." => each(|cache| cache.num_hits);
+        "forebay_cache_hit_bytes_total": "Their bytes." => each(|cache| cache.hit_bytes);
+        "forebay_cache_misses_total": "Reads that went on to the storage." => each(|cache| cache.num_misses);
+        "forebay_cache_kept_bytes_total": "Bytes that were written to it." => each(|cache| cache.kept_bytes);
+        "forebay_cache_full_total": "Reads that were not kept for want of room." => each(|cache| cache.num_full);
+        "forebay_cache_damaged_total": "Entries that were damaged, removed and fetched again."
+            => each(|cache| cache.num_damaged);
+        "forebay_cache_faults_total": "Calls to its disk that failed." => each(|cache| cache.num_faults);
+    }
 }
 
 fn labels_of(stream: &StreamReport, stage: &StageReport) -> Labels {

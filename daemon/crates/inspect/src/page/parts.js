@@ -102,6 +102,7 @@ export function pipeline(limit, window, trainers, reasons = []) {
       make("p", "", `${stage.busy.toFixed(1)} of ${stage.concurrency} ${doing}`),
       make("p", "detail", `${rate(stage.tasks_per_second)} samples/s, ${time(stage.mean_seconds)} each`),
       ...(number === 0 && window.requests ? [make("p", "detail", window.requests)] : []),
+      ...(number === 0 && window.cache ? [make("p", "detail", `cache: ${window.cache}`)] : []),
     );
     box.title = reasons[number] ?? "";
     const waiting = number === window.stages.length - 1 ? "batches wait here" : "samples wait here";

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use super::history::{Course, History, Window, samples_per_second, wait_share};
-use forebay_observe::{DaemonReport, RequestReport, SessionReport, StageReport, Verdict};
+use forebay_observe::{
+    CacheReport, DaemonReport, RequestReport, SessionReport, StageReport, StreamReport, Verdict,
+};
 
 /// Which daemon and session is meant; daemons without a session have a separate snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -106,8 +108,18 @@ impl Figures {
 
     /// What the storage of the session's stream was asked for.
     pub(super) fn requests(&self) -> Option<&RequestReport> {
+        self.stream()?.requests.as_ref()
+    }
+
+    /// What the cache on disk did for it.
+    pub(super) fn cache(&self) -> Option<&CacheReport> {
+        self.stream()?.cache.as_ref()
+    }
+
+    /// The session's.
+    fn stream(&self) -> Option<&StreamReport> {
         let name = &self.session.as_ref()?.report.stream;
-        self.report().streams.iter().find(|stream| &stream.name == name)?.requests.as_ref()
+        self.report().streams.iter().find(|stream| &stream.name == name)
     }
 
     /// Tasks of a stage at work, in the mean. A task that took longer than the window counts where it ended.

@@ -70,6 +70,7 @@ impl Script {
                 stages,
                 quarantine: None,
                 requests: None,
+                cache: None,
                 outage: None,
                 outage_timeout_seconds: 1800.0,
             }],

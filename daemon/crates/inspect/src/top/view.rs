@@ -103,6 +103,10 @@ fn full(page: &mut Page<'_, '_>, figures: &Figures) {
         let line = format!(" storage   {}", requests.line());
         page.line(cut(&line, page.width()));
     }
+    if let Some(cache) = figures.cache() {
+        let line = format!(" cache     {}", cache.line());
+        page.line(cut(&line, page.width()));
+    }
     if page.room() >= 14 {
         page.blank();
     }

@@ -211,6 +211,8 @@ fn open_once(
         None => storage.as_ref(),
     };
     let (dataset, report) = (format.open)(config, source, options)?;
+    // Opening reads what is kept in the index, not here.
+    let storage = storage::with_cache(storage, &config.cache);
     Ok(Opened { dataset, storage, report })
 }
 

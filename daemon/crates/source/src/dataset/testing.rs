@@ -34,6 +34,7 @@ pub fn config_for(format: &str, path: &Path) -> DatasetConfig {
         outage_timeout: std::time::Duration::from_secs(1800),
         own: Section::default(),
         storage: Section::default(),
+        cache: Default::default(),
     }
 }
 

@@ -23,7 +23,7 @@ use self::kept::KeptFiles;
 use self::root::Root;
 use super::descriptor::{Descriptor, DirectFile, OpenFile};
 use super::error::StorageError;
-use super::{FileStatus, Handle, ObjectIdentity, Opened, Storage};
+use super::{CacheScope, FileStatus, Handle, ObjectIdentity, Opened, Storage};
 use crate::location::{FileId, FileTable, Location};
 
 /// The files below one folder.
@@ -161,6 +161,12 @@ impl Storage for LocalFiles {
                 modified: (status.st_mtime, u32::try_from(status.st_mtime_nsec).unwrap_or(0)),
             },
         })
+    }
+
+    /// Of use where the folder lies on a file server.
+    fn cache_scope(&self) -> Option<CacheScope> {
+        let path = std::fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone());
+        Some(CacheScope { name: path.display().to_string(), has_status: true })
     }
 
     fn open(&self, files: &dyn FileTable, location: Location) -> Result<Opened, StorageError> {

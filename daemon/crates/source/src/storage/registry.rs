@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forebay_config::{ConfigError, DatasetConfig, Keys, Section, Table, is_url};
+use forebay_config::{CacheConfig, ConfigError, DatasetConfig, Keys, Section, Table, is_url};
 
+use super::cache;
 use super::remote::{self, RemoteKeys, RemoteObjects};
 use super::{LocalFiles, Storage, StorageError};
 
@@ -17,6 +18,12 @@ pub fn open(path: &Path, keys: &Section) -> Result<Arc<dyn Storage>, StorageErro
         true => Arc::new(RemoteObjects::open(path, keys)?),
         false => Arc::new(LocalFiles::open(path)?),
     })
+}
+
+/// Puts the configured cache on disk in front of a storage. Where none is configured, or it cannot be used, which is said,
+/// the storage is given back.
+pub fn with_cache(storage: Arc<dyn Storage>, config: &CacheConfig) -> Arc<dyn Storage> {
+    cache::in_front_of(storage, config)
 }
 
 /// Reads the keys of `[storage]` and leaves them resolved, where there are any or a URL needs them.

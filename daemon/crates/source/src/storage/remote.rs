@@ -42,7 +42,7 @@ pub(super) use self::keys::RemoteKeys;
 use self::lines::{Line, Lines};
 use self::stores::{Store, Stores};
 use super::error::{RetryClass, StorageError};
-use super::{FileStatus, Handle, ObjectIdentity, Opened, Storage};
+use super::{CacheScope, FileStatus, Handle, ObjectIdentity, Opened, Storage};
 use crate::location::{ByteRange, FileId, FileTable, Location, ObjectStamp};
 
 /// Beyond this a range is not asked for: no object is so large.
@@ -56,6 +56,8 @@ pub(super) struct RemoteObjects {
     /// `dataset.path`.
     url: PathBuf,
     root_is_file: bool,
+    /// Where it is asked, if not where the provider says.
+    endpoint: Option<String>,
     lines: Lines,
     /// Whether a request has succeeded before: then credentials that fail may come back.
     has_worked: AtomicBool,
@@ -128,6 +130,7 @@ impl RemoteObjects {
             root,
             url: url.to_owned(),
             root_is_file: false,
+            endpoint: keys.endpoint.clone(),
             lines: Lines::new(stores),
             has_worked: AtomicBool::new(false),
             metrics: Arc::default(),
@@ -374,6 +377,12 @@ impl Storage for RemoteObjects {
 
     fn status(&self, files: &dyn FileTable, file: FileId) -> Result<FileStatus, StorageError> {
         self.head(&String::from_utf8_lossy(&files.path(file)))
+    }
+
+    fn cache_scope(&self) -> Option<CacheScope> {
+        let endpoint = self.endpoint.as_deref().unwrap_or_default();
+        let name = format!("{endpoint} {}", self.root.full("")).trim().to_owned();
+        Some(CacheScope { name, has_status: false })
     }
 
     fn requests(&self) -> Option<&RequestMetrics> {

@@ -1,0 +1,156 @@
+//! A cache as `forebay cache` looks at it.
+
+use std::path::Path;
+
+use forebay_config::CacheConfig;
+use rustix::io::Errno;
+
+use super::digest::digest_of;
+use super::folder::CacheFolder;
+use super::space::Space;
+use super::sweep::{remove_gone, remove_unused};
+use crate::storage::Storage;
+
+/// See the module's head.
+#[derive(Debug)]
+pub struct CacheKeeper {
+    folder: CacheFolder,
+    space: Space,
+}
+
+/// A dataset's entries.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CachedDataset {
+    /// Its URL or path.
+    pub title: String,
+    /// How many.
+    pub entries: u64,
+    /// What they take of the disk.
+    pub bytes: u64,
+    /// Whether a process uses it.
+    pub is_used: bool,
+    /// Whether it is the one that was asked about.
+    pub is_own: bool,
+}
+
+/// What reading all entries found.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// Entries that were read.
+    pub entries: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Those that were damaged, and are removed.
+    pub damaged: u64,
+}
+
+impl CacheKeeper {
+    /// Opens the configured cache.
+    ///
+    /// # Errors
+    /// There is none, or it cannot be used; in words.
+    pub fn open(config: &CacheConfig) -> Result<Self, String> {
+        let Some(path) = &config.path else {
+            return Err("the configuration has no cache; name a folder in cache.path".to_owned());
+        };
+        let folder = CacheFolder::open(path)?;
+        let failed = |errno: Errno| format!("{}: {errno}", folder.path().display());
+        let file = folder.file("space").map_err(failed)?;
+        let count_lock = folder.file("count").map_err(failed)?;
+        let space = Space::open(file, count_lock, config.size).map_err(failed)?;
+        Ok(Self { folder, space })
+    }
+
+    /// The folder.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The most that may lie there, in bytes.
+    #[must_use]
+    pub const fn limit_bytes(&self) -> u64 {
+        self.space.limit_bytes()
+    }
+
+    fn words(&self, errno: Errno) -> String {
+        format!("{}: {errno}", self.path().display())
+    }
+
+    /// The datasets that lie there, those longest unused first. `storage`: the one that is asked about.
+    ///
+    /// # Errors
+    /// The system's, in words.
+    pub fn datasets(&self, storage: Option<&dyn Storage>) -> Result<Vec<CachedDataset>, String> {
+        let own = self.own_name(storage);
+        let names = self.folder.datasets().map_err(|errno| self.words(errno))?;
+        let describe = |name: &String| {
+            let (title, is_used) = self.folder.describe(name);
+            let is_own = own.as_ref() == Some(name);
+            let mut found = CachedDataset { title, entries: 0, bytes: 0, is_used, is_own };
+            let counted = self.folder.visit(name, &mut |file| {
+                found.entries += 1;
+                found.bytes += Space::cost(file.bytes);
+                true
+            });
+            counted.map(|()| found).map_err(|errno| self.words(errno))
+        };
+        names.iter().map(describe).collect()
+    }
+
+    fn own_name(&self, storage: Option<&dyn Storage>) -> Option<String> {
+        let scope = storage?.cache_scope()?;
+        Some(CacheFolder::dataset_name(&digest_of(&scope.name)))
+    }
+
+    /// Removes the datasets that no process uses, but that of `storage`; the bytes that were freed.
+    ///
+    /// # Errors
+    /// The system's, in words.
+    pub fn trim(&self, storage: Option<&dyn Storage>) -> Result<u64, String> {
+        let own = self.own_name(storage).unwrap_or_default();
+        remove_unused(&self.folder, &self.space, u64::MAX, &own)
+            .and_then(|freed| {
+                let mut left = 0;
+                remove_gone(&self.folder, &mut |file| left += Space::cost(file))?;
+                let _ = self.space.release(left);
+                Ok(freed + left)
+            })
+            .map_err(|errno| self.words(errno))
+    }
+
+    /// Reads every entry and removes those that are damaged. `progress` says whether to go on.
+    ///
+    /// # Errors
+    /// The system's, in words.
+    pub fn verify(&self, progress: &mut dyn FnMut(&Verified) -> bool) -> Result<Verified, String> {
+        let mut verified = Verified::default();
+        let mut buffer = Vec::new();
+        let mut goes_on = true;
+        for name in self.folder.datasets().map_err(|errno| self.words(errno))? {
+            let mut fault = None;
+            let visited = self.folder.visit(&name, &mut |file| {
+                match self.folder.is_whole(&name, &file, &mut buffer) {
+                    Ok(true) | Err(Errno::NOENT) => {}
+                    Ok(false) => {
+                        verified.damaged += 1;
+                        fault = self.folder.remove_entry(&name, &file).err();
+                        let _ = self.space.release(Space::cost(file.bytes));
+                    }
+                    Err(errno) => fault = Some(errno),
+                }
+                verified.entries += 1;
+                verified.bytes += file.bytes;
+                goes_on = fault.is_none() && progress(&verified);
+                goes_on
+            });
+            if let Some(errno) = visited.err().or(fault) {
+                return Err(self.words(errno));
+            }
+            if !goes_on {
+                break;
+            }
+        }
+        Ok(verified)
+    }
+}

@@ -1,0 +1,245 @@
+//! `forebay cache`: shows, fills, checks and trims the cache on disk.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use clap::{Args, ValueEnum};
+
+use forebay_config::Config;
+use forebay_inspect::output::print_line;
+use forebay_inspect::table::columns;
+use forebay_observe::format_bytes;
+use forebay_protocol::frames::{Fault, FaultKind};
+use forebay_protocol::ids::SampleId;
+use forebay_source::dataset::{self, OpenOptions, Opened};
+use forebay_source::location::Location;
+use forebay_source::storage::{self, CacheKeeper, CachedDataset, Storage, StorageError};
+
+use super::config_arguments::Settings;
+use super::logging;
+use super::opening_watch::OpeningWatch;
+use super::scan_notice::show_progress;
+
+/// Reads under way at once while a cache is filled.
+const FILLING_THREADS: u64 = 32;
+/// How often a read that fails in a way that may pass is made again; the pauses double from a second on.
+const FILLING_TRIES: u32 = 6;
+/// Failed samples that are named.
+const NAMED_FAILURES: usize = 10;
+
+/// What to do with it.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Action {
+    /// Say what lies there.
+    Show,
+    /// Fetch every sample that is not there yet.
+    Fill,
+    /// Read every entry, and remove those that are damaged.
+    Verify,
+    /// Remove the datasets that no process uses, but this configuration's.
+    Trim,
+}
+
+/// Arguments of `forebay cache`.
+#[derive(Debug, Args)]
+pub(super) struct CacheArguments {
+    /// A configuration file (TOML) with `cache.path`.
+    config: PathBuf,
+    /// What to do with it.
+    #[arg(value_enum, default_value = "show")]
+    action: Action,
+    #[command(flatten)]
+    settings: Settings,
+}
+
+/// `forebay cache`.
+pub(super) fn cache(arguments: &CacheArguments) -> anyhow::Result<ExitCode> {
+    let _logging = logging::start("warn");
+    let mut config = Config::from_file(&arguments.config, &arguments.settings.overrides()?)?;
+    dataset::resolve_keys(&mut config.dataset)?;
+    let keeper = CacheKeeper::open(&config.dataset.cache).map_err(anyhow::Error::msg)?;
+    // Where the storage cannot be opened, no dataset is taken for this configuration's.
+    let storage = || {
+        let keys = &config.dataset;
+        storage::open(&dataset::root_of(keys), &keys.storage).ok()
+    };
+    match arguments.action {
+        Action::Show => show(&keeper, storage().as_deref())?,
+        Action::Verify => verify(&keeper)?,
+        Action::Trim => {
+            let freed = keeper.trim(storage().as_deref()).map_err(anyhow::Error::msg)?;
+            print_line(format!("{} freed", format_bytes(freed)))?;
+        }
+        Action::Fill if fill(&config)? => {}
+        Action::Fill => return Ok(ExitCode::FAILURE),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(keeper: &CacheKeeper, storage: Option<&dyn Storage>) -> anyhow::Result<()> {
+    let found = keeper.datasets(storage).map_err(anyhow::Error::msg)?;
+    let bytes = found.iter().map(|dataset| dataset.bytes).sum();
+    print_line(format!(
+        "{}: {} of at most {}",
+        keeper.path().display(),
+        format_bytes(bytes),
+        format_bytes(keeper.limit_bytes()),
+    ))?;
+    let row = |dataset: &CachedDataset| {
+        let used = match (dataset.is_own, dataset.is_used) {
+            (true, true) => "this configuration's, in use",
+            (true, false) => "this configuration's",
+            (false, true) => "in use",
+            (false, false) => "",
+        };
+        let (entries, bytes) = (dataset.entries.to_string(), format_bytes(dataset.bytes));
+        vec![dataset.title.clone(), entries, bytes, used.to_owned()]
+    };
+    let rows: Vec<_> = found.iter().map(row).collect();
+    if !rows.is_empty() {
+        print_line(columns(&["dataset", "entries", "bytes", ""], &rows).trim_end())?;
+    }
+    Ok(())
+}
+
+fn verify(keeper: &CacheKeeper) -> anyhow::Result<()> {
+    let mut notice = Notice::new();
+    let verified = keeper
+        .verify(&mut |so_far| {
+            notice.say(|| {
+                format!("{} entries, {} so far", so_far.entries, format_bytes(so_far.bytes))
+            });
+            true
+        })
+        .map_err(anyhow::Error::msg)?;
+    print_line(format!(
+        "{} entries, {}: {} damaged and removed",
+        verified.entries,
+        format_bytes(verified.bytes),
+        verified.damaged
+    ))?;
+    Ok(())
+}
+
+/// Progress, once a second.
+struct Notice(Instant);
+
+impl Notice {
+    fn new() -> Self {
+        Self(Instant::now())
+    }
+
+    fn say(&mut self, text: impl FnOnce() -> String) {
+        if self.0.elapsed() >= Duration::from_secs(1) {
+            self.0 = Instant::now();
+            // A closed standard error does not stop the work.
+            let _ = writeln!(std::io::stderr(), "{}", text());
+        }
+    }
+}
+
+/// Reads every sample through the cache; whether all could be read and kept.
+fn fill(config: &Config) -> anyhow::Result<bool> {
+    let opening = OpeningWatch::patient();
+    let patience = opening.patience(config, false);
+    let (name, keys) = (config.name.clone(), config.dataset.clone());
+    let open = move || {
+        let progress = show_progress(name);
+        let options = OpenOptions {
+            progress: &progress,
+            patience: Some(&*patience),
+            ..OpenOptions::default()
+        };
+        dataset::open(&keys, options)
+            .map_err(|error| Fault { kind: FaultKind::Config, message: error.to_string() })
+    };
+    let opened = opening.watched(open, |_| {}).map_err(|fault| anyhow::anyhow!(fault.message))?;
+    let metrics = opened.storage.cache().context(
+        "nothing of this dataset can be kept: the cache cannot be used, which the lines above say, or the storage has no \
+         tags that tell an object from one that takes its place",
+    )?;
+    let (next, bytes) = (AtomicU64::new(0), AtomicU64::new(0));
+    let failures = Mutex::new(Vec::new());
+    let samples = opened.dataset.sample_count();
+    let (begun, notice) = (Instant::now(), Mutex::new(Notice::new()));
+    let read_all = || {
+        let (mut buffer, mut locations) = (Vec::new(), Vec::new());
+        loop {
+            // Relaxed, here and below: counts.
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= samples {
+                return;
+            }
+            locations.clear();
+            opened.dataset.locate(SampleId(number), &mut locations);
+            for location in &locations {
+                match read(&opened, *location, config, &mut buffer) {
+                    Ok(()) => {
+                        bytes.fetch_add(buffer.len() as u64, Ordering::Relaxed);
+                    }
+                    Err(error) => lock(&failures).push(error.to_string()),
+                }
+            }
+            lock(&notice).say(|| {
+                let seconds = begun.elapsed().as_secs_f64();
+                let left = (samples - number) as f64 * seconds / (number + 1) as f64;
+                format!(
+                    "{}: {number} of {samples} samples, {} read, {:.0} s left",
+                    config.name,
+                    format_bytes(bytes.load(Ordering::Relaxed)),
+                    left
+                )
+            });
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..FILLING_THREADS.min(samples) {
+            scope.spawn(read_all);
+        }
+    });
+    let failures = failures.into_inner().unwrap_or_default();
+    for failure in failures.iter().take(NAMED_FAILURES) {
+        let _ = writeln!(std::io::stderr(), "{}: {failure}", config.name);
+    }
+    let report = metrics.report();
+    print_line(format!(
+        "{}: {samples} samples, {} in {:.1} s: {} were there, {} were kept, {} had no room, {} failed",
+        config.name,
+        format_bytes(bytes.load(Ordering::Relaxed)),
+        begun.elapsed().as_secs_f64(),
+        report.num_hits,
+        report.num_kept,
+        report.num_full,
+        failures.len(),
+    ))?;
+    Ok(failures.is_empty() && report.num_full == 0)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn read(
+    opened: &Opened,
+    location: Location,
+    config: &Config,
+    buffer: &mut Vec<u8>,
+) -> Result<(), StorageError> {
+    let limit_bytes = config.dataset.limits.sample_bytes;
+    let mut pause = Duration::from_secs(1);
+    for _ in 1..FILLING_TRIES {
+        match opened.storage.read(&*opened.dataset, location, limit_bytes, buffer) {
+            Err(error) if error.is_transient() => {
+                std::thread::sleep(error.retry_after().unwrap_or(pause));
+                pause *= 2;
+            }
+            done => return done,
+        }
+    }
+    opened.storage.read(&*opened.dataset, location, limit_bytes, buffer)
+}
