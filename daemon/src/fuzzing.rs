@@ -11,9 +11,11 @@ pub use forebay_pipeline::fuzzing::{exif, jpeg, jpeg_markers, png, webp};
 pub use forebay_source::dataset::fuzzing::{
     index, json_key, npy, npz, tar, tar_index, token_file, token_index,
 };
+pub use forebay_source::storage::cache_entry;
 
 /// Every target's name, which is that of its folder in `fuzz/corpus`.
-pub const TARGETS: [(&str, Target); 14] = [
+pub const TARGETS: [(&str, Target); 15] = [
+    ("cache_entry", cache_entry),
     ("config", config),
     ("exif", exif),
     ("index", index),

@@ -24,6 +24,8 @@ mod stalling;
 
 use std::path::PathBuf;
 
+#[doc(hidden)]
+pub use cache::cache_entry;
 pub use cache::{CacheKeeper, CachedDataset, Verified};
 pub use descriptor::DirectFile;
 pub use error::{Absence, RemoteFailure, RetryClass, StorageError};

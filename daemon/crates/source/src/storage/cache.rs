@@ -33,6 +33,8 @@ use forebay_observe::{CacheMetrics, RequestMetrics};
 use self::digest::digest_of;
 use self::disk::Cache;
 use self::entry::Key;
+#[doc(hidden)]
+pub use self::entry::cache_entry;
 pub use self::keeper::{CacheKeeper, CachedDataset, Verified};
 use super::error::StorageError;
 use super::listing::{Directories, DirectoryStamp, EntryKind};

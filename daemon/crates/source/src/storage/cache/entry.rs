@@ -58,6 +58,17 @@ pub(super) fn open(file: &[u8]) -> Option<(Key, &[u8])> {
         .then_some((*key, bytes))
 }
 
+/// The fuzzers' way in: an entry's file, see `forebay::fuzzing`.
+///
+/// # Panics
+/// When what is taken for whole is not what the same bytes and key make.
+pub fn cache_entry(file: &[u8]) {
+    if let Some((key, bytes)) = open(file) {
+        assert_eq!(file_bytes(bytes.len() as u64), file.len() as u64);
+        assert_eq!([bytes, &tail(&key, bytes)].concat(), file);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
