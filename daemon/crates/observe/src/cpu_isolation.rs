@@ -2,6 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
+/// The item of the scheduling class.
+const CLASS: &str = "class";
+const IN_CLASS: &str = "work threads run in the class";
+
 /// One measure that isolates the trainer from the daemon, as `stats` and `check` show it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IsolationItem {
@@ -20,6 +24,17 @@ impl IsolationItem {
     /// A measure in force.
     pub fn in_force(name: &str, state: impl Into<String>) -> Self {
         Self { name: name.to_owned(), in_force: true, state: state.into(), remedy: None }
+    }
+
+    /// The item of the work threads' scheduling class, which is `word` and perhaps a nice level.
+    pub fn class_in_force(class: &str) -> Self {
+        Self::in_force(CLASS, format!("{IN_CLASS} {class}"))
+    }
+
+    /// Whether the work threads run in the class `idle`, as a report's items say it.
+    pub(crate) fn is_idle(items: &[Self]) -> bool {
+        let idle = format!("{IN_CLASS} idle");
+        items.iter().any(|item| item.name == CLASS && item.state.ends_with(&idle))
     }
 
     /// A measure that the machine or the configuration does not allow.

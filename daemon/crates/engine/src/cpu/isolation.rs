@@ -214,7 +214,7 @@ fn class_item(options: &PoolOptions, classes: &[String]) -> IsolationItem {
             format!("cpu.policy is {asked}; cannot read the work threads' class"),
             "mount /proc",
         ),
-        None => IsolationItem::in_force("class", format!("work threads run in the class {asked}")),
+        None => IsolationItem::class_in_force(&asked),
         Some(other) => IsolationItem::unavailable(
             "class",
             format!("cpu.policy is {asked}, but work threads run in the class {other}"),

@@ -1,6 +1,7 @@
 //! The numbers behind a verdict, computed from a window of metrics. The rules and the sentences are elsewhere.
 
 use super::thresholds::{EXPLAINS_WAIT, FEW, KEPT_OFF, MOSTLY_ASLEEP, SLOW, SLOWER_THAN_MEAN};
+use crate::cpu_isolation::IsolationItem;
 use crate::histogram::percentile_of;
 use crate::report::{DaemonReport, SessionReport};
 use crate::requests::RequestReport;
@@ -92,6 +93,11 @@ impl<'w> Facts<'w> {
 
     pub(super) fn granted_cores(&self) -> f64 {
         self.report.cpu_budget.granted_cores
+    }
+
+    /// Whether work threads run only where nothing else is ready to.
+    pub(super) fn runs_idle(&self) -> bool {
+        IsolationItem::is_idle(&self.report.cpu_isolation)
     }
 
     pub(super) fn slots(&self) -> u64 {

@@ -222,10 +222,13 @@ impl Facts<'_> {
         let kept_off =
             threads_do_not_run || (stage.is_kept_off() && stage.asleep_share < MOSTLY_ASLEEP);
         if kept_off && own_cores < OWN_SHARE * granted {
+            let or = match self.runs_idle() {
+                true => ", or set cpu.policy = \"batch\" or \"normal\"",
+                false => "",
+            };
             let sentence = format!(
                 "other processes use the cores: its tasks waited for a core {} of their time and got {own_cores:.1} of \
-                 {granted:.1} cores; reserve cores for the daemon (cpu.cores), or set cpu.policy = \"batch\" or \
-                 \"normal\"",
+                 {granted:.1} cores; reserve cores for the daemon (cpu.cores){or}",
                 percent(stage.ready_share),
             );
             return (sentence, "reserve cores for the daemon (cpu.cores)".to_owned());

@@ -2,7 +2,9 @@
 //! says otherwise. That measured metrics lead to the same is shown once, in the engine's tests.
 
 use super::*;
-use crate::{CpuBudgetReport, QueueReport, RequestReport, StageReport, StreamReport};
+use crate::{
+    CpuBudgetReport, IsolationItem, QueueReport, RequestReport, StageReport, StreamReport,
+};
 
 mod requests;
 
@@ -56,6 +58,7 @@ struct Pipeline {
     threads: u32,
     cpu_seconds: f64,
     budget: CpuBudgetReport,
+    isolation: Vec<IsolationItem>,
     requests: Option<RequestReport>,
     stalls: Vec<StallReport>,
 }
@@ -72,6 +75,7 @@ impl Pipeline {
             threads: 4,
             cpu_seconds: 1.0,
             budget: CpuBudgetReport { granted_cores: 4.0, ..CpuBudgetReport::default() },
+            isolation: vec![IsolationItem::class_in_force("idle")],
             requests: None,
             stalls: Vec::new(),
         }
@@ -103,6 +107,7 @@ impl Pipeline {
             cpu_seconds: self.cpu_seconds,
             cpu_budget: self.budget,
             stalls: self.stalls.clone(),
+            cpu_isolation: self.isolation.clone(),
             ..DaemonReport::default()
         };
         judge(&session, &report)
@@ -204,7 +209,10 @@ fn rows_that_wait_while_threads_do_not_run_are_kept_off_the_cores() {
     );
     // All four in a task, and none gets more than half a core.
     pipeline.stages[1] = stage("work", 4, &[(0.04, 1000)], [0.5, 0.0], 0.0);
-    pipeline.is_limited_by("work", &["other processes use the cores", "2.0 of 4.0 cores"]);
+    pipeline.is_limited_by("work", &["2.0 of 4.0 cores", "or set cpu.policy"]);
+    // Nothing is said that is done already.
+    pipeline.isolation = vec![IsolationItem::class_in_force("batch, nice 10")];
+    assert!(!pipeline.judge().verdict.sentence.contains("cpu.policy"));
 }
 
 #[test]
