@@ -9,12 +9,12 @@ use std::path::Path;
 use forebay_config::Config;
 pub use forebay_pipeline::fuzzing::{exif, jpeg, jpeg_markers, png, webp};
 pub use forebay_source::dataset::fuzzing::{
-    index, json_key, npy, npz, tar, tar_index, token_file, token_index,
+    index, json_key, manifest, manifest_index, npy, npz, tar, tar_index, token_file, token_index,
 };
 pub use forebay_source::storage::cache_entry;
 
 /// Every target's name, which is that of its folder in `fuzz/corpus`.
-pub const TARGETS: [(&str, Target); 15] = [
+pub const TARGETS: [(&str, Target); 17] = [
     ("cache_entry", cache_entry),
     ("config", config),
     ("exif", exif),
@@ -22,6 +22,8 @@ pub const TARGETS: [(&str, Target); 15] = [
     ("jpeg", jpeg),
     ("jpeg_markers", jpeg_markers),
     ("json_key", json_key),
+    ("manifest", manifest),
+    ("manifest_index", manifest_index),
     ("npy", npy),
     ("npz", npz),
     ("png", png),

@@ -47,3 +47,8 @@ fn everything_is_killed_at_once() {
 fn the_daemon_is_killed_over_archives() {
     kill_over(Some("webdataset"), "daemon", "5", "8");
 }
+
+#[test]
+fn the_daemon_is_killed_over_a_manifest() {
+    kill_over(Some("manifest"), "daemon", "6", "8");
+}

@@ -14,7 +14,7 @@ use landlock::{
 };
 
 use forebay_config::{Config, Confinement};
-use forebay_source::dataset::root_of;
+use forebay_source::dataset::roots_of;
 
 /// The newest rights known here; an older kernel restricts what it knows of them.
 const KNOWN: ABI = ABI::V5;
@@ -84,7 +84,9 @@ fn restrict(
             }
         }
         for config in configs {
-            rules.add(&root_of(&config.dataset), reading);
+            for root in roots_of(&config.dataset) {
+                rules.add(&root, reading);
+            }
             for path in config.dataset.files() {
                 rules.add(path, reading);
             }

@@ -1,7 +1,7 @@
 //! What an undisturbed run delivers, by epoch and place.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use forebay_client::Loader;
 
@@ -33,6 +33,9 @@ impl Reference {
         if std::env::var_os(FORMAT).is_some_and(|format| format == "webdataset") {
             forebay_synth::tar::pack_classes(&images, &archives, 50).unwrap();
             images = archives;
+        }
+        if std::env::var_os(FORMAT).is_some_and(|format| format == "manifest") {
+            images = manifest_of(&images);
         }
         let text = data::image_config(&images, keys).replace("batch.size = 8", "batch.size = 4");
         let text = match std::env::var(FORMAT) {
@@ -72,4 +75,25 @@ impl Reference {
     pub fn samples(&self) -> u64 {
         SAMPLES
     }
+}
+
+/// Writes a manifest of class folders beside them.
+fn manifest_of(images: &Path) -> PathBuf {
+    let mut text = "file_name,label\n".to_owned();
+    let names = |folder: &Path| {
+        let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        let mut names: Vec<_> = entries.collect();
+        names.sort_unstable();
+        names
+    };
+    let classes: Vec<_> = names(images).into_iter().filter(|class| class.is_dir()).collect();
+    for (label, class) in classes.iter().enumerate() {
+        for file in names(class) {
+            let file = file.strip_prefix(images).unwrap();
+            text += &format!("images/{},{label}\n", file.display());
+        }
+    }
+    let path = images.with_file_name("images.csv");
+    std::fs::write(&path, text).unwrap();
+    path
 }

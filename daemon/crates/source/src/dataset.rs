@@ -15,6 +15,7 @@ pub mod folder;
 #[doc(hidden)]
 pub mod fuzzing;
 mod image_folder;
+mod manifest;
 mod npy;
 mod npy_header;
 mod npz;
@@ -22,7 +23,10 @@ mod opening;
 mod progress;
 mod propose;
 mod registry;
+mod saved_index;
 mod shard_paths;
+mod shards;
+mod stored_file;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod testing;
@@ -37,7 +41,7 @@ pub use folder::index::IndexBytes;
 pub use opening::{IndexReport, OpenOptions, Opened};
 pub use progress::{ProgressCallback, ScanProgress, no_progress};
 pub use propose::{Proposal, propose, recognize};
-pub use registry::{build_index, format_names, format_tables, open, resolve_keys, root_of};
+pub use registry::{build_index, format_names, format_tables, open, resolve_keys, roots_of};
 
 use forebay_protocol::ids::SampleId;
 use forebay_protocol::tensor::DType;

@@ -10,6 +10,7 @@ use forebay_config::{DatasetConfig, toml_key};
 use forebay_protocol::ids::SampleId;
 use forebay_protocol::tensor::DType;
 
+use super::opening::read_sample;
 use super::{Dataset, Field, FieldKind, FieldValue};
 use crate::location::SampleBytes;
 use crate::storage::Storage;
@@ -99,27 +100,22 @@ impl Seen {
             rules: dataset.field_rules(),
             defects: (0, Vec::new()),
         };
-        let (mut locations, mut opened) = (Vec::new(), Vec::new());
         let (mut bytes, mut ends) = (Vec::new(), Vec::new());
         let mut read_bytes = 0;
         let step = all.div_ceil(MAX_READ).max(1);
         for id in (0..all).step_by(usize::try_from(step).unwrap_or(usize::MAX)).map(SampleId) {
-            locations.clear();
-            dataset.locate(id, &mut locations);
             bytes.clear();
-            let read = storage
-                .open_all(dataset, &locations, config.limits.sample_bytes, &mut opened)
-                .and_then(|_| storage.read_all(dataset, &mut opened, &mut bytes, &mut ends))
+            let limit = config.limits.sample_bytes;
+            let read = read_sample(storage, dataset, id, limit, &mut bytes, &mut ends)
                 .map_err(|error| error.to_string())
                 .and_then(|()| seen.add(dataset, id, SampleBytes::new(&bytes, &ends)));
             seen.samples += 1;
             if let Err(reason) = read {
                 seen.defects.0 += 1;
-                if seen.defects.1.len() < MAX_DEFECTS
-                    && let Some(location) = locations.first()
-                {
-                    let path = storage.full_path(&dataset.path(location.file));
-                    seen.defects.1.push((path, reason));
+                if seen.defects.1.len() < MAX_DEFECTS {
+                    let mut name = Vec::new();
+                    dataset.append_name(id, &mut name);
+                    seen.defects.1.push((storage.full_path(&name), reason));
                 }
             }
             read_bytes += bytes.len() as u64;

@@ -17,7 +17,7 @@ use super::{Defect, Field, FieldKind, FieldValue};
 /// Extensions that a decoder of images reads.
 pub(super) const IMAGES: [&str; 4] = ["jpg", "jpeg", "png", "webp"];
 /// Names that every batch uses itself.
-const RESERVED: [&str; 2] = ["index", "valid"];
+pub(super) const RESERVED: [&str; 2] = ["index", "valid"];
 
 /// What a member is read as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -195,10 +195,10 @@ fn read_rule(name: &str, located: &Located) -> Result<FieldRule, ConfigError> {
     Ok(FieldRule { name: name.to_owned(), from, key, form, missing })
 }
 
-/// The rules as a configuration has them.
-pub(super) fn fields_table(rules: &[FieldRule]) -> String {
+/// The rules as a configuration has them, each with what else its table says.
+pub(super) fn fields_table<'r>(rules: impl Iterator<Item = (&'r FieldRule, String)>) -> String {
     let mut text = "[dataset.fields]    # what each field is made of; remove those that the trainer does not need\n".to_owned();
-    for FieldRule { name, from, key, form, missing } in rules {
+    for (FieldRule { name, from, key, form, missing }, more) in rules {
         let key = key.as_ref().map(|key| format!(":{key}")).unwrap_or_default();
         let from: Vec<_> =
             from.iter().map(|from| Value::String(format!("{from}{key}")).to_toml()).collect();
@@ -211,7 +211,7 @@ pub(super) fn fields_table(rules: &[FieldRule]) -> String {
             missing => format!(", missing = \"{}\"", word_of(&MISSING, *missing)),
         };
         text += &format!(
-            "{} = {{ from = {from}, as = \"{}\"{missing} }}\n",
+            "{} = {{ from = {from}, as = \"{}\"{missing}{more} }}\n",
             toml_key(name),
             word_of(&FORMS, *form)
         );
@@ -233,7 +233,7 @@ pub(super) fn parse_rules(text: &str) -> Option<Vec<FieldRule>> {
 }
 
 /// Why a field cannot have a name.
-fn name_fault(name: &str) -> Option<String> {
+pub(super) fn name_fault(name: &str) -> Option<String> {
     if RESERVED.contains(&name) {
         return Some(format!("the field `{name}` is made by Forebay; use another name"));
     }

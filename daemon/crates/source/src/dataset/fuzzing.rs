@@ -9,7 +9,7 @@ use super::folder::index::{FolderIndex, IndexBytes};
 use super::folder::layout;
 use super::image_folder;
 use super::npy_header::{ArrayHeader, header_bytes, read_array};
-use super::{fields, npz, tokens, webdataset};
+use super::{fields, manifest, npz, tokens, webdataset};
 
 /// The most that a target lets an archive inflate to.
 const INFLATED_BYTES: u64 = 1 << 20;
@@ -62,11 +62,65 @@ pub fn tar(bytes: &[u8]) {
 /// # Panics
 /// When an index that opens cannot be walked.
 pub fn tar_index(bytes: &[u8]) {
+    webdataset::check_index(sealed(bytes));
+}
+
+/// A manifest: rows come in the order of their lines, and have at most the bytes of the file.
+///
+/// # Panics
+/// When they do not, or when rows written as CSV again are other rows.
+pub fn manifest(bytes: &[u8]) {
+    for is_json in [false, true] {
+        let (mut before, mut all, mut again) = (0, 0, b"\"\"".to_vec());
+        let mut rows = Vec::new();
+        let read = manifest::read_for_fuzzing(bytes, is_json, |line, cells| {
+            assert!(line > before, "{line} after {before}");
+            before = line;
+            all += cells.iter().flatten().map(|cell| cell.len()).sum::<usize>();
+            rows.push(cells.iter().map(|cell| cell.map(<[u8]>::to_vec)).collect::<Vec<_>>());
+        });
+        // JSON's escapes are longer than what they stand for, and so are numbers, but for those such as 1e20.
+        assert!(all <= 32 * bytes.len(), "{all}");
+        if is_json || read.is_err() {
+            continue;
+        }
+        let columns = rows.first().map_or(0, Vec::len);
+        again.extend((1..columns).flat_map(|place| format!(",{place}").into_bytes()));
+        for row in &rows {
+            again.push(b'\n');
+            for (place, cell) in row.iter().enumerate() {
+                again.extend_from_slice(if place == 0 { b"\"" } else { b",\"" });
+                let cell = cell
+                    .iter()
+                    .flatten()
+                    .flat_map(|byte| std::iter::repeat_n(*byte, if *byte == b'"' { 2 } else { 1 }));
+                again.extend(cell);
+                again.push(b'"');
+            }
+        }
+        let mut rows = rows.iter();
+        let read = manifest::read_for_fuzzing(&again, false, |_, cells| {
+            let row = rows.next().map(|row| row.iter().map(Option::as_deref).collect::<Vec<_>>());
+            assert_eq!(row.as_deref(), Some(cells));
+        });
+        assert!(columns == 0 || (read.is_ok() && rows.next().is_none()), "{read:?}");
+    }
+}
+
+/// A saved index of manifests. The checksum, which hides the rest from a fuzzer, is set right first.
+///
+/// # Panics
+/// When an index that opens cannot be walked.
+pub fn manifest_index(bytes: &[u8]) {
+    manifest::check_index(sealed(bytes));
+}
+
+fn sealed(bytes: &[u8]) -> Vec<u8> {
     let mut sealed = bytes.to_vec();
     if bytes.len() >= layout::HEADER_BYTES {
         layout::seal(&mut sealed, [0; 32]);
     }
-    webdataset::check_index(sealed);
+    sealed
 }
 
 /// A JSON member, of which one key is read.

@@ -4,10 +4,12 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use forebay_protocol::ids::SampleId;
+
 use super::Dataset;
 use super::error::DatasetError;
 use super::progress::{ProgressCallback, no_progress};
-use crate::storage::{Patience, Storage};
+use crate::storage::{Patience, Storage, StorageError};
 
 /// An open dataset, and what opening it did.
 #[derive(Debug)]
@@ -69,4 +71,22 @@ pub struct IndexReport {
     pub reused: bool,
     /// What the user should know: files skipped, an index that could not be kept. One sentence each.
     pub warnings: Vec<String>,
+}
+
+/// Reads a sample's bytes while a dataset is opened, or looked at.
+///
+/// # Errors
+/// As the storage has it.
+pub(super) fn read_sample(
+    storage: &dyn Storage,
+    dataset: &dyn Dataset,
+    id: SampleId,
+    limit_bytes: u64,
+    bytes: &mut Vec<u8>,
+    ends: &mut Vec<usize>,
+) -> Result<(), StorageError> {
+    let (mut locations, mut opened) = (Vec::new(), Vec::new());
+    dataset.locate(id, &mut locations);
+    storage.open_all(dataset, &locations, limit_bytes, &mut opened)?;
+    storage.read_all(dataset, &mut opened, bytes, ends)
 }

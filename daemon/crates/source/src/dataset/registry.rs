@@ -10,6 +10,7 @@ use super::draft::{Draft, Seen};
 use super::error::DatasetError;
 use super::folder::scan::FolderFormat;
 use super::folder::{self, FolderKeys};
+use super::manifest::{self, ManifestKeys};
 use super::opening::{IndexReport, OpenOptions, Opened, OpenedFormat};
 use super::progress::ScanProgress;
 use super::webdataset::{self, WebDatasetKeys};
@@ -26,6 +27,8 @@ pub(super) struct Format {
     pub(super) folder: FolderFormat,
     /// The folder or file that holds everything that a path names; of most formats the path itself.
     root: fn(&Path) -> PathBuf,
+    /// What samples are read from, where that is not the same.
+    data_root: fn(&DatasetConfig) -> Option<PathBuf>,
     /// Whether an index of a dataset was saved: then its root has been there before.
     has_saved_index: fn(&DatasetConfig, FolderFormat, OpenOptions<'_>) -> bool,
     keys: Table,
@@ -39,6 +42,7 @@ const fn format<T: Keys>(format: &FolderFormat, open: Opener, draft: DraftWriter
         name: format.name,
         folder: *format,
         root: Path::to_path_buf,
+        data_root: |_| None,
         has_saved_index: folder::has_saved_index,
         keys: T::TABLE,
         resolve: Section::resolve::<T>,
@@ -47,7 +51,7 @@ const fn format<T: Keys>(format: &FolderFormat, open: Opener, draft: DraftWriter
     }
 }
 
-static FORMATS: [Format; 5] = [
+static FORMATS: [Format; 6] = [
     format::<FolderKeys>(&image_folder::FORMAT, image_folder::open, image_folder::draft),
     format::<FolderKeys>(&npy::FORMAT, npy::open, npy::draft),
     format::<FolderKeys>(&npz::FORMAT, npz::open, npz::draft),
@@ -55,6 +59,12 @@ static FORMATS: [Format; 5] = [
         root: webdataset::root,
         has_saved_index: webdataset::has_saved_index,
         ..format::<WebDatasetKeys>(&webdataset::FORMAT, webdataset::open, webdataset::draft)
+    },
+    Format {
+        root: manifest::root,
+        data_root: manifest::data_root,
+        has_saved_index: manifest::has_saved_index,
+        ..format::<ManifestKeys>(&manifest::FORMAT, manifest::open, manifest::draft)
     },
     format::<tokens::OwnKeys>(&tokens::FORMAT, tokens::open, tokens::draft),
 ];
@@ -96,9 +106,11 @@ pub fn resolve_keys(config: &mut DatasetConfig) -> Result<(), ConfigError> {
     }
 }
 
-/// The folder or file of which a dataset's format reads: its path, but for patterns that name several files.
-pub fn root_of(config: &DatasetConfig) -> PathBuf {
-    find(&config.format).map_or_else(|| config.path.clone(), |format| (format.root)(&config.path))
+/// The folders or files that a dataset's format reads of: its path, but for patterns that name several files, and where
+/// samples lie if that is elsewhere.
+pub fn roots_of(config: &DatasetConfig) -> Vec<PathBuf> {
+    let Some(format) = find(&config.format) else { return vec![config.path.clone()] };
+    [(format.root)(&config.path)].into_iter().chain((format.data_root)(config)).collect()
 }
 
 /// The names that `dataset.format` may have.
@@ -202,7 +214,7 @@ fn open_once(
     config: &DatasetConfig,
     options: OpenOptions<'_>,
 ) -> Result<Opened, DatasetError> {
-    let root = (format.root)(&config.path);
+    let root = (format.data_root)(config).unwrap_or_else(|| (format.root)(&config.path));
     let storage = open_storage(&root, &config.storage, options)?;
     let patient =
         options.patience.map(|patience| PatientStorage { storage: storage.as_ref(), patience });
@@ -267,7 +279,7 @@ mod tests {
         let message = open(&config, OpenOptions::default()).unwrap_err().to_string();
         assert_eq!(
             message,
-            "unknown dataset.format \"image-foldr\"; did you mean \"image-folder\"?; the formats are image-folder, npy, npz, webdataset, tokens"
+            "unknown dataset.format \"image-foldr\"; did you mean \"image-folder\"?; the formats are image-folder, npy, npz, webdataset, manifest, tokens"
         );
         config.format = "parquet".to_owned();
         let message = open(&config, OpenOptions::default()).unwrap_err().to_string();

@@ -15,8 +15,10 @@ use zip::CompressionMethod;
 use zip::write::SimpleFileOptions;
 
 use forebay_config::{DatasetConfig, Limits, Section, Value};
+use forebay_protocol::ids::SampleId;
 
-use super::{DatasetError, OpenOptions, Opened};
+use super::{DatasetError, FieldValue, OpenOptions, Opened};
+use crate::location::SampleBytes;
 use crate::storage::remote_testing::Server;
 
 /// A configuration whose index lies beside the dataset's folder, so that nothing outside the test's folder is touched.
@@ -137,4 +139,48 @@ pub fn npz_bytes(members: &[(&str, &[u8])], method: CompressionMethod) -> Vec<u8
         writer.write_all(bytes).unwrap();
     }
     writer.finish().unwrap().into_inner()
+}
+
+/// Writes a file as if an hour ago.
+pub fn write_aged(path: &Path, bytes: &[u8]) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, bytes).unwrap();
+    let then = std::time::SystemTime::now() - std::time::Duration::from_secs(3600);
+    fs::File::options().write(true).open(path).unwrap().set_modified(then).unwrap();
+}
+
+/// What all samples are called.
+pub fn names(opened: &Opened) -> Vec<String> {
+    let name = |id| {
+        let mut name = Vec::new();
+        opened.dataset.append_name(SampleId(id), &mut name);
+        String::from_utf8(name).unwrap()
+    };
+    (0..opened.dataset.sample_count()).map(name).collect()
+}
+
+/// A sample's values in words, or its defect.
+pub fn sample(opened: &Opened, id: u64) -> Result<Vec<String>, String> {
+    let Opened { dataset, storage, .. } = opened;
+    let (mut locations, mut parts) = (Vec::new(), Vec::new());
+    let (mut bytes, mut ends, mut values) = (Vec::new(), Vec::new(), Vec::new());
+    dataset.locate(SampleId(id), &mut locations);
+    storage
+        .open_all(dataset.as_ref(), &locations, 1 << 30, &mut parts)
+        .map_err(|error| error.to_string())?;
+    storage.read_all(dataset.as_ref(), &mut parts, &mut bytes, &mut ends).unwrap();
+    let read = dataset.read(SampleId(id), SampleBytes::new(&bytes, &ends), &mut values);
+    read.map_err(|defect| defect.0)?;
+    Ok(values
+        .iter()
+        .map(|value| match value {
+            FieldValue::EncodedImage(bytes) => format!("image {}", bytes.len()),
+            FieldValue::Text(text) => format!("{text:?}"),
+            FieldValue::Bytes(bytes) => format!("{bytes:?}"),
+            FieldValue::Integer(value) => value.to_string(),
+            FieldValue::Float(value) => value.to_string(),
+            FieldValue::Array(array) => format!("{:?} {:?}", array.dtype, array.shape),
+            FieldValue::InPlace => "in place".to_owned(),
+        })
+        .collect())
 }

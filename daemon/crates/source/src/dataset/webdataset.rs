@@ -2,13 +2,12 @@
 //!
 //! Members whose names are equal up to their first dot, and that follow each other, are a sample; what follows the dot is
 //! the field ([`names`]). The archives are walked over once, by their headers alone ([`members`], [`scan`]), for an index
-//! that says where each member lies ([`index`]); then a sample is a range of its archive, so that the shuffle is exact.
+//! that says where each member lies ([`shards`](super::shards)); then a sample is a range of its archive, so that the shuffle is exact.
 //! Each read begins at the header before the first member, and the headers that it brings are checked: an archive that was
 //! replaced since gives a bad sample and not another one's bytes.
 
 mod fuzzed;
 mod header;
-mod index;
 mod members;
 mod names;
 mod open;
@@ -21,11 +20,12 @@ use forebay_config::{ConfigError, Located, Section, keys};
 use forebay_protocol::ids::SampleId;
 
 use self::header::BLOCK;
-use self::index::{Extent, TarIndex};
 use super::draft::{Draft, Seen};
 use super::fields::{FieldRule, FieldsTable, fields_table, read_rules};
 use super::file_samples::check_type;
 use super::folder::scan::FolderFormat;
+use super::saved_index::SavedIndex;
+use super::shards::{self, Extent, ShardIndex};
 use super::{Dataset, Defect, Field, FieldKind, FieldValue, IndexBytes};
 use crate::location::{ByteRange, FileId, FileTable, Location, ObjectStamp, SampleBytes};
 
@@ -63,7 +63,7 @@ pub(super) fn draft(seen: &Seen) -> Draft {
 /// Samples in archives.
 #[derive(Debug)]
 pub(super) struct TarSamples {
-    index: TarIndex,
+    index: ShardIndex,
     fields: Vec<Field>,
     /// By field.
     rules: Vec<FieldRule>,
@@ -192,14 +192,11 @@ impl Dataset for TarSamples {
     }
 
     fn field_rules(&self) -> String {
-        fields_table(&self.rules)
+        fields_table(self.rules.iter().map(|rule| (rule, String::new())))
     }
 
-    /// The shard's path and the key in it.
     fn append_name(&self, id: SampleId, name: &mut Vec<u8>) {
-        name.extend_from_slice(self.index.shard_path(self.index.shard_of(id)));
-        name.push(b'/');
-        name.extend_from_slice(self.index.key(id));
+        shards::append_name(&self.index, id, name);
     }
 
     fn max_row_bytes(&self, field: usize) -> Option<u64> {

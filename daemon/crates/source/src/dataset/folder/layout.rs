@@ -153,15 +153,7 @@ impl Header {
     /// # Errors
     /// The bytes are no index of this version, whole and unchanged.
     pub fn read(bytes: &[u8]) -> Result<Self, LayoutFault> {
-        if bytes.get(..8) != Some(&MAGIC[..]) {
-            return Err(LayoutFault::NoIndex);
-        }
-        if u32_at(bytes, 8) != Some(VERSION) {
-            return Err(LayoutFault::OtherVersion);
-        }
-        if bytes.len() < HEADER_BYTES || !is_sealed(bytes) {
-            return Err(LayoutFault::Damaged);
-        }
+        check_header(bytes, MAGIC, VERSION)?;
         Self::read_fields(bytes).ok_or(LayoutFault::Damaged)
     }
 
@@ -251,28 +243,23 @@ pub fn lay_out(folder: &SelectedFolder, origin: &IndexOrigin) -> Vec<u8> {
         + objects * OBJECT_BYTES;
 
     let mut bytes = Vec::with_capacity(total);
-    bytes.extend_from_slice(&MAGIC);
-    bytes.extend_from_slice(&VERSION.to_le_bytes());
-    bytes.resize(48, 0);
-    bytes.extend_from_slice(&origin.identity);
-    bytes.extend_from_slice(&origin.options);
-    bytes.resize(144, 0);
-    for number in [
-        samples,
-        directories as u64,
-        blocks as u64,
-        folder.classes.len() as u64,
-        origin.scan_started_seconds.cast_unsigned(),
-        names_bytes as u64,
-        paths_bytes as u64,
-        classes_bytes as u64,
-        origin.skipped,
-        origin.left_out.len() as u64,
-        (objects * OBJECT_BYTES) as u64,
-    ] {
-        bytes.extend_from_slice(&number.to_le_bytes());
-    }
-    bytes.resize(HEADER_BYTES, 0);
+    begin(&mut bytes, MAGIC, VERSION, [&origin.identity, &origin.options]);
+    set_numbers(
+        &mut bytes,
+        &[
+            samples,
+            directories as u64,
+            blocks as u64,
+            folder.classes.len() as u64,
+            origin.scan_started_seconds.cast_unsigned(),
+            names_bytes as u64,
+            paths_bytes as u64,
+            classes_bytes as u64,
+            origin.skipped,
+            origin.left_out.len() as u64,
+            (objects * OBJECT_BYTES) as u64,
+        ],
+    );
 
     let mut record = DirectoryRecord::default();
     for directory in &folder.directories {
@@ -310,6 +297,55 @@ pub fn lay_out(folder: &SelectedFolder, origin: &IndexOrigin) -> Vec<u8> {
         }
     }
     bytes
+}
+
+/// Begins an index of any layout with the header that they share, up to the fingerprint: whose it is. Its numbers are zero.
+pub fn begin(bytes: &mut Vec<u8>, magic: [u8; 8], version: u32, keys: [&[u8; 32]; 2]) {
+    bytes.extend_from_slice(&magic);
+    bytes.extend_from_slice(&version.to_le_bytes());
+    bytes.resize(CHECKSUM.end, 0);
+    bytes.extend(keys.into_iter().flatten());
+    bytes.resize(HEADER_BYTES, 0);
+}
+
+/// Writes the header's numbers, which stand behind the fingerprint.
+///
+/// # Panics
+/// When the header has no room for them.
+pub fn set_numbers(bytes: &mut [u8], numbers: &[u64]) {
+    for (place, number) in bytes[FINGERPRINT.end..HEADER_BYTES].chunks_exact_mut(8).zip(numbers) {
+        place.copy_from_slice(&number.to_le_bytes());
+    }
+    assert!(numbers.len() <= (HEADER_BYTES - FINGERPRINT.end) / 8);
+}
+
+/// Checks what every layout begins with, and the checksum.
+///
+/// # Errors
+/// The bytes are no index of this kind and version, whole and unchanged.
+pub fn check_header(bytes: &[u8], magic: [u8; 8], version: u32) -> Result<(), LayoutFault> {
+    if bytes.get(..8) != Some(&magic[..]) {
+        return Err(LayoutFault::NoIndex);
+    }
+    if u32_at(bytes, 8) != Some(version) {
+        return Err(LayoutFault::OtherVersion);
+    }
+    if bytes.len() < HEADER_BYTES || !is_sealed(bytes) {
+        return Err(LayoutFault::Damaged);
+    }
+    Ok(())
+}
+
+/// Of which dataset an index is, and made with which options; its header was checked.
+#[must_use]
+pub fn keys(bytes: &[u8]) -> [&[u8]; 2] {
+    [48..80, 80..112].map(|range| bytes.get(range).unwrap_or_default())
+}
+
+/// What tells the samples from others; the header was checked.
+#[must_use]
+pub fn fingerprint(bytes: &[u8]) -> [u8; 32] {
+    bytes.get(FINGERPRINT).and_then(|bytes| bytes.first_chunk().copied()).unwrap_or_default()
 }
 
 /// Whether the checksum is right.

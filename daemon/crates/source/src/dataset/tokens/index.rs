@@ -17,9 +17,8 @@ use super::keys::{Cut, TokenKeys};
 use super::pack::Piece;
 use super::rows::{Row, Segment};
 use crate::dataset::IndexBytes;
-use crate::dataset::folder::layout::{LayoutFault, is_sealed, seal, u32_at, u64_at};
+use crate::dataset::folder::layout::{self, HEADER_BYTES, LayoutFault, u32_at, u64_at};
 
-const HEADER_BYTES: usize = 256;
 const MAGIC: [u8; 8] = *b"FOREBTOK";
 const VERSION: u32 = 1;
 const CONCATENATED: u32 = 1;
@@ -62,15 +61,7 @@ impl TokenIndex {
     /// # Errors
     /// They are no index of this version, whole and unchanged.
     pub(super) fn open(bytes: IndexBytes) -> Result<Self, LayoutFault> {
-        if bytes.get(..8) != Some(&MAGIC[..]) {
-            return Err(LayoutFault::NoIndex);
-        }
-        if u32_at(&bytes, 8) != Some(VERSION) {
-            return Err(LayoutFault::OtherVersion);
-        }
-        if bytes.len() < HEADER_BYTES || !is_sealed(&bytes) {
-            return Err(LayoutFault::Damaged);
-        }
+        layout::check_header(&bytes, MAGIC, VERSION)?;
         let digest = |start: usize| bytes.get(start..)?.first_chunk::<32>().copied();
         let read = || {
             let is_packed = match u32_at(&bytes, 12)? {
@@ -255,20 +246,16 @@ impl PackedRows {
 }
 
 fn header(cut: Cut, origin: Origin, numbers: [u64; 4]) -> Vec<u8> {
-    let mut bytes = MAGIC.to_vec();
-    bytes.extend(VERSION.to_le_bytes());
-    bytes.extend(if cut == Cut::Pack { PACKED } else { CONCATENATED }.to_le_bytes());
-    bytes.resize(48, 0);
-    bytes.extend(origin.identity);
-    bytes.extend(origin.options);
-    bytes.resize(144, 0);
-    bytes.extend(numbers.into_iter().flat_map(u64::to_le_bytes));
-    bytes.resize(HEADER_BYTES, 0);
+    let mut bytes = Vec::new();
+    layout::begin(&mut bytes, MAGIC, VERSION, [&origin.identity, &origin.options]);
+    let kind: u32 = if cut == Cut::Pack { PACKED } else { CONCATENATED };
+    bytes[12..16].copy_from_slice(&kind.to_le_bytes());
+    layout::set_numbers(&mut bytes, &numbers);
     bytes
 }
 
 fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
     let digest = *blake3::hash(&bytes[HEADER_BYTES..]).as_bytes();
-    seal(&mut bytes, digest);
+    layout::seal(&mut bytes, digest);
     bytes
 }

@@ -2,13 +2,10 @@
 
 use std::path::PathBuf;
 
-use forebay_protocol::ids::SampleId;
-
-use super::index::TarIndex;
 use super::members::{Bytes, Members, Window};
-use crate::dataset::IndexBytes;
 use crate::dataset::error::DatasetError;
 use crate::dataset::fields::parse_rules;
+use crate::dataset::shards;
 
 /// Walks over an archive in memory; gives each member's name and extent.
 ///
@@ -41,15 +38,7 @@ pub(in crate::dataset) fn walk_for_fuzzing(
 
 /// Opens an index and reads all that it holds.
 pub(in crate::dataset) fn check_index(bytes: Vec<u8>) {
-    let Ok(index) = TarIndex::open(IndexBytes::Owned(bytes)) else { return };
-    let _ = parse_rules(index.rules());
-    for place in 0..index.shards().min(64) {
-        let _ = index.shard_path(place);
-    }
-    for id in (0..index.samples().min(64)).map(SampleId) {
-        let _ = index.key(id);
-        for column in 0..index.columns().min(64) {
-            let _ = (index.member(id, column), index.longest(column));
-        }
+    if let Some(index) = shards::check_index(bytes) {
+        let _ = parse_rules(index.rules());
     }
 }

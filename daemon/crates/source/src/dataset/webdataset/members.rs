@@ -4,10 +4,9 @@
 //! header lies in it or close behind, so that small members cost few reads and large ones little to read.
 
 use super::header::{self, BLOCK, Header, Kind, Records, SPARSE};
-use super::index::ShardStamp;
 use crate::dataset::error::DatasetError;
-use crate::location::{ByteRange, FileId, FileTable, Location, ObjectStamp};
-use crate::storage::{Storage, StorageError};
+use crate::dataset::stored_file::StoredFile;
+use crate::storage::Storage;
 
 /// The most that PAX records or a long name may be.
 const MAX_EXTENDED_BYTES: u64 = 1 << 20;
@@ -41,54 +40,13 @@ pub(super) trait Bytes {
     fn fault(&self, reason: String) -> DatasetError;
 }
 
-/// An archive in a storage.
-pub(super) struct StoredArchive<'a> {
-    storage: &'a dyn Storage,
-    path: &'a [u8],
-    pub(super) stamp: ShardStamp,
-}
-
-impl<'a> StoredArchive<'a> {
-    /// Asks for its size.
-    ///
-    /// # Errors
-    /// As the storage has it.
-    pub(super) fn new(storage: &'a dyn Storage, path: &'a [u8]) -> Result<Self, StorageError> {
-        let status = storage.status(&OnePath(path), FileId(0))?;
-        Ok(Self { storage, path, stamp: ShardStamp::of(&status) })
-    }
-}
-
-/// A file before its status is known.
-struct OnePath<'a>(&'a [u8]);
-
-impl FileTable for OnePath<'_> {
-    fn append_path(&self, _file: FileId, path: &mut Vec<u8>) {
-        path.extend_from_slice(self.0);
-    }
-}
-
-impl FileTable for StoredArchive<'_> {
-    fn append_path(&self, _file: FileId, path: &mut Vec<u8>) {
-        path.extend_from_slice(self.path);
-    }
-
-    fn stamp(&self, _file: FileId) -> Option<ObjectStamp> {
-        Some(self.stamp.object())
-    }
-}
-
-impl Bytes for StoredArchive<'_> {
+impl Bytes for StoredFile<'_> {
     fn read(&self, offset: u64, length: u64, buffer: &mut Vec<u8>) -> Result<(), DatasetError> {
-        let range = ByteRange { offset, length: Some(length) };
-        let location = Location { range, ..Location::whole(FileId(0)) };
-        buffer.clear();
-        Ok(self.storage.read(self, location, u64::MAX, buffer)?)
+        Self::read(self, offset, length, buffer)
     }
 
     fn fault(&self, reason: String) -> DatasetError {
-        let path = self.storage.full_path(self.path);
-        DatasetError::BrokenFile { path, reason }
+        Self::fault(self, reason)
     }
 }
 

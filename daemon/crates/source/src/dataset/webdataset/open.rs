@@ -1,13 +1,12 @@
 //! Opening a set of archives: which they are, whether the saved index is still true of them, and making a new one.
 
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use forebay_config::DatasetConfig;
 use forebay_protocol::ids::SampleId;
 
-use super::index::{Origin, ScannedShard, ShardStamp, TarIndex};
-use super::members::{Members, StoredArchive, Window};
+use super::members::{Members, Window};
 use super::names::{self, Name};
 use super::request::{COMPRESSED, Request};
 use super::scan::{self, Column, Counts};
@@ -16,16 +15,19 @@ use crate::dataset::error::DatasetError;
 use crate::dataset::fields::{
     FieldRule, Form, IMAGES, Missing, infer_rules, parse_rules, rules_text,
 };
-use crate::dataset::folder::cache::{CLOCK_TICK_SECONDS, Loaded, Saved};
-use crate::dataset::folder::index_bytes;
-use crate::dataset::folder::select::Listed;
-use crate::dataset::opening::{IndexReport, OpenOptions, OpenedFormat};
-use crate::dataset::{Dataset, Defect, Field, shard_paths};
-use crate::location::{FileId, SampleBytes};
-use crate::storage::{Storage, StorageError};
+use crate::dataset::opening::{IndexReport, OpenOptions, OpenedFormat, read_sample};
+use crate::dataset::saved_index::{now_seconds, refuse_other_file, refuse_twice, tell_missing};
+use crate::dataset::shards::{Origin, ShardIndex};
+use crate::dataset::stored_file::StoredFile;
+use crate::dataset::{Dataset, Defect, Field, shard_paths, shards};
+use crate::location::SampleBytes;
+use crate::storage::Storage;
 
 /// Samples that fields are inferred from, as many as Hugging Face's reader takes.
 const INFERRED_FROM: usize = 5;
+
+/// What a sample's name looks like.
+const NAME_FORM: &str = "a sample is named by its archive, relative to the dataset's folder, and its key, as in train-000.tar/KEY";
 
 /// Opens archives: those that the path names, or those of a folder.
 pub(in crate::dataset) fn open(
@@ -36,24 +38,12 @@ pub(in crate::dataset) fn open(
     let started = Instant::now();
     let task = Task::new(config, storage, options)?;
     let mut report = IndexReport::default();
-    let index = match task.previous()? {
-        Some(Ok(index)) => {
-            report.reused = true;
-            index
-        }
-        other => {
-            if other.is_some() {
-                report.warnings.push(
-                    "the index of the daemon before was changed in place or cut off: the archives are looked at anew"
-                        .to_owned(),
-                );
-            }
-            task.index(&mut report)?
-        }
-    };
-    report.samples = index.samples();
-    report.bytes = index.bytes().len() as u64;
-    report.path = index.is_mapped().then(|| task.request.place.path.clone());
+    let index = task.request.index.open(
+        storage,
+        &mut report,
+        |index| shards::are_unchanged(&task.request.index, storage, index, || task.shards()),
+        |warnings| task.make(warnings),
+    )?;
     let dataset = task.dataset(index)?;
     report.seconds = started.elapsed().as_secs_f64();
     Ok((Arc::new(dataset), report))
@@ -71,92 +61,14 @@ impl<'a> Task<'a> {
         storage: &'a dyn Storage,
         options: OpenOptions<'a>,
     ) -> Result<Self, DatasetError> {
-        let path = &config.path;
-        let is_file = || options.call("asking the status of", path, || path.is_file());
         let request = Request::of(config, options)?;
-        if request.pattern.is_none() && (storage.root_is_file() || is_file()) {
-            return Err(DatasetError::WrongKind {
-                path: path.clone(),
-                found: "a file that does not end in .tar",
-                format: FORMAT.name,
-                expected: "a .tar file, several by a pattern such as {000..099}.tar, or a folder of them",
-            });
+        if request.pattern.is_none() {
+            let expected =
+                "a .tar file, several by a pattern such as {000..099}.tar, or a folder of them";
+            let words = ("a file that does not end in .tar", FORMAT.name, expected);
+            refuse_other_file(storage, &config.path, words, options)?;
         }
         Ok(Self { request, storage })
-    }
-
-    /// The index of the daemon before: `None` where there is none, `Some(Err)` where its bytes are not sound.
-    fn previous(&self) -> Result<Option<Result<TarIndex, ()>>, DatasetError> {
-        let Some(file) = self.request.options.previous_index else { return Ok(None) };
-        let Ok(bytes) = file.try_clone().and_then(index_bytes::take_in) else {
-            return Ok(Some(Err(())));
-        };
-        match TarIndex::open(bytes) {
-            Ok(index) if index.keys()[0] == self.request.identity => Ok(Some(Ok(index))),
-            Ok(_) => Err(DatasetError::KeptIndex { path: self.request.config.path.clone() }),
-            Err(_) => Ok(Some(Err(()))),
-        }
-    }
-
-    fn index(&self, report: &mut IndexReport) -> Result<TarIndex, DatasetError> {
-        let mut warnings = Vec::new();
-        let is_anew = self.request.options.lists_anew && self.storage.remote_root().is_some();
-        let loaded = self.request.place.load_or_make(
-            self.request.options,
-            is_anew,
-            &mut warnings,
-            || self.load(),
-            |warnings| self.make(warnings),
-        )?;
-        report.warnings.append(&mut warnings);
-        match loaded {
-            Loaded::Saved(index) => {
-                report.reused = true;
-                Ok(index)
-            }
-            Loaded::New { bytes, .. } => {
-                TarIndex::open(bytes).map_err(|fault| self.request.place.unreadable(fault))
-            }
-        }
-    }
-
-    fn load(&self) -> Result<Saved<TarIndex>, DatasetError> {
-        Ok(match self.request.load()? {
-            Some(index) if self.is_up_to_date(&index)? => Saved::True(index),
-            Some(index) => Saved::Old(index),
-            None => Saved::Nothing,
-        })
-    }
-
-    /// Whether the archives are those that were scanned, of the same sizes and times. One that changed within the clock's
-    /// tick before the scan counts as changed.
-    /// Behind a URL nobody can say so cheaply: a sample's read tells an object that changed.
-    fn is_up_to_date(&self, index: &TarIndex) -> Result<bool, DatasetError> {
-        if self.storage.remote_root().is_some() {
-            return Ok(true);
-        }
-        let shards = self.shards()?;
-        // With a limit the last ones were not looked at.
-        let are_same =
-            |count: usize| (0..count).all(|place| index.shard_path(place) == shards[place]);
-        let is_cut = self.request.config.limit.is_some() && index.shards() < shards.len();
-        if !(index.shards() == shards.len() || is_cut) || !are_same(index.shards()) {
-            return Ok(false);
-        }
-        for place in 0..index.shards() {
-            let found = match self.storage.status(index, FileId(place as u64)) {
-                Ok(status) => ShardStamp::of(&status),
-                Err(error) if error.is_transient() => return Err(error.into()),
-                Err(_) => return Ok(false),
-            };
-            let known = index.shard(place).map(|shard| shard.stamp);
-            let is_settled =
-                found.changed_seconds < index.scan_started_seconds() - CLOCK_TICK_SECONDS;
-            if known != Some(found) || !is_settled {
-                return Ok(false);
-            }
-        }
-        Ok(true)
     }
 
     /// The archives, in their order.
@@ -164,11 +76,11 @@ impl<'a> Task<'a> {
         let find = |extensions| {
             shard_paths::find(
                 self.storage,
-                &self.request.config.path,
+                &self.request.index.config.path,
                 self.request.pattern,
                 extensions,
             )
-            .map_err(|error| self.tell_missing(error))
+            .map_err(tell_missing)
         };
         let shards = find(&[".tar"])?;
         let compressed = match self.request.pattern {
@@ -186,93 +98,48 @@ impl<'a> Task<'a> {
             });
         }
         if shards.is_empty() {
-            let reason = "there is no .tar file in it".to_owned();
-            return Err(DatasetError::NoSamples { path: self.request.config.path.clone(), reason });
+            return Err(self.request.index.no_samples("there is no .tar file in it"));
         }
-        if shards.len() > 1 {
-            let mut sorted: Vec<&Vec<u8>> = shards.iter().collect();
-            sorted.sort_unstable();
-            if let Some(twice) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
-                let path = self.storage.full_path(twice[0]);
-                let reason =
-                    "the pattern names it twice; a sample is used once an epoch".to_owned();
-                return Err(DatasetError::BrokenFile { path, reason });
-            }
-        }
+        refuse_twice(self.storage, &shards)?;
         Ok(shards)
     }
 
     /// Scans the archives and lays out an index.
     fn make(&self, warnings: &mut Vec<String>) -> Result<Vec<u8>, DatasetError> {
-        let scan_started_seconds = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .ok()
-            .and_then(|since| i64::try_from(since.as_secs()).ok())
-            .unwrap_or(0);
+        let scan_started_seconds = now_seconds();
         let shards = self.shards()?;
         let rules = match &self.request.rules {
             Some(rules) => rules.clone(),
             None => self.infer(&shards, warnings)?,
         };
         let columns = columns(&rules);
-        let limit = self.request.config.limit.filter(|_| self.request.ids.is_none());
-        let progress = self.request.options.progress;
-        let (mut found, counts) = scan::scan(self.storage, &shards, &columns, limit, progress)
-            .map_err(|error| self.tell_missing(error))?;
-        self.select(&mut found, columns.len())?;
-        warnings.extend(sentences(&counts, &rules, &columns));
-        let none = |reason| {
-            Err(DatasetError::NoSamples { path: self.request.config.path.clone(), reason })
+        let request = &self.request.index;
+        request.check_limit()?;
+        let limit = request.config.limit.filter(|_| request.ids.is_none());
+        let scan_shard = |place: usize, is_cancelled: &dyn Fn() -> bool| {
+            scan::scan_shard(self.storage, &shards[place], &columns, is_cancelled)
         };
-        if self.request.config.limit == Some(0) {
-            return none("dataset.limit is 0; leave it out or raise it".to_owned());
-        }
+        let scanned = shards::scan(shards.len(), limit, request.options.progress, &scan_shard);
+        let (mut found, counted) = scanned.map_err(tell_missing)?;
+        let mut counts = Counts::default();
+        counted.iter().for_each(|more| counts.add(more));
+        shards::select(request, &mut found, columns.len(), NAME_FORM)?;
+        warnings.extend(sentences(&counts, &rules, &columns));
         if found.iter().all(|shard| shard.samples() == 0) {
             let left: u64 = counts.skipped + counts.foreign;
             let names: Vec<_> = columns.iter().map(|column| column.from.join("|")).collect();
-            return none(match &self.request.ids {
+            return Err(request.no_samples(match &request.ids {
                 Some(ids) => ids.lists_none(),
                 None => format!(
                     "none of its {left} samples has what dataset.fields names ({})",
                     names.join(", ")
                 ),
-            });
+            }));
         }
         let text = rules_text(&rules);
-        let (identity, options) = (self.request.identity, self.request.digest);
+        let (identity, options) = (request.identity, request.digest);
         let origin = Origin { identity, options, scan_started_seconds, rules: &text };
-        Ok(TarIndex::build(&found, columns.len(), &origin))
-    }
-
-    /// A file that the pattern names and that is not there.
-    fn tell_missing(&self, error: DatasetError) -> DatasetError {
-        match error {
-            DatasetError::Storage(StorageError::Vanished { path }) => {
-                DatasetError::Missing { path }
-            }
-            error => error,
-        }
-    }
-
-    /// Applies `dataset.ids` and `dataset.limit`.
-    fn select(&self, found: &mut [ScannedShard], columns: usize) -> Result<(), DatasetError> {
-        if let Some(ids) = &self.request.ids {
-            let mut listed = Listed::new(ids)?;
-            for shard in &mut *found {
-                shard.retain(columns, |path, key| listed.take(&[path, key].join(&b'/')));
-            }
-            listed.finish(
-                "a sample is named by its archive, relative to the dataset's folder, and its key, as in train-000.tar/KEY",
-            )?;
-        }
-        if let Some(limit) = self.request.config.limit {
-            let mut left = usize::try_from(limit).unwrap_or(usize::MAX);
-            for shard in found {
-                shard.truncate(left, columns);
-                left -= shard.samples();
-            }
-        }
-        Ok(())
+        Ok(ShardIndex::build(&found, columns.len(), &origin))
     }
 
     /// The fields that the first samples have.
@@ -284,8 +151,8 @@ impl<'a> Task<'a> {
         let (mut members, mut has_several) = (Vec::<String>::new(), false);
         let (mut key, mut samples, mut images) = (Vec::new(), 0, 0);
         for path in shards {
-            let archive = StoredArchive::new(self.storage, path);
-            let archive = archive.map_err(|error| self.tell_missing(error.into()))?;
+            let archive = StoredFile::new(self.storage, path);
+            let archive = archive.map_err(|error| tell_missing(error.into()))?;
             let window = Window::for_storage(self.storage);
             let mut walk = Members::new(&archive, archive.stamp.bytes, window);
             while let Some(member) = walk.next()? {
@@ -317,16 +184,16 @@ impl<'a> Task<'a> {
             ));
         }
         if rules.is_empty() {
-            let reason = "its first samples have no members that can be read".to_owned();
-            return Err(DatasetError::NoSamples { path: self.request.config.path.clone(), reason });
+            let reason = "its first samples have no members that can be read";
+            return Err(self.request.index.no_samples(reason));
         }
         Ok(rules)
     }
 
     /// The dataset over an index. The first sample says what arrays are.
-    fn dataset(&self, index: TarIndex) -> Result<TarSamples, DatasetError> {
+    fn dataset(&self, index: ShardIndex) -> Result<TarSamples, DatasetError> {
         let rules = parse_rules(index.rules()).ok_or_else(|| DatasetError::BrokenFile {
-            path: self.request.place.path.clone(),
+            path: self.request.index.place.path.clone(),
             reason: "its fields cannot be read back; remove the index".to_owned(),
         })?;
         let of = columns(&rules);
@@ -338,20 +205,13 @@ impl<'a> Task<'a> {
         let (mut bytes, mut ends) = (Vec::new(), Vec::new());
         let first = SampleId(0);
         if has_arrays {
-            let (mut locations, mut opened) = (Vec::new(), Vec::new());
-            dataset.locate(first, &mut locations);
-            let limit = self.request.config.limits.sample_bytes;
-            let read = self
-                .storage
-                .open_all(&dataset, &locations, limit, &mut opened)
-                .and_then(|_| self.storage.read_all(&dataset, &mut opened, &mut bytes, &mut ends));
-            if let Err(error) = read {
-                return Err(if error.is_transient() {
-                    error.into()
-                } else {
-                    self.refuse_first(&dataset, &error.to_string())
-                });
-            }
+            let limit = self.request.index.config.limits.sample_bytes;
+            read_sample(self.storage, &dataset, first, limit, &mut bytes, &mut ends).map_err(
+                |error| match error.is_transient() {
+                    true => error.into(),
+                    false => self.refuse_first(&dataset, &error.to_string()),
+                },
+            )?;
         }
         let spans = dataset.spans(first);
         let field = |(rule, column): (&FieldRule, &usize)| -> Result<Field, Defect> {

@@ -1,23 +1,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
 
 use forebay_config::Section;
 use forebay_protocol::ids::SampleId;
 use forebay_synth::tar;
 
 use crate::dataset::conformance::{self, Format};
-use crate::dataset::testing::{EVERYWHERE, config_for, own_keys};
-use crate::dataset::{DatasetError, FieldValue, OpenOptions, Opened, open};
-use crate::location::SampleBytes;
-
-/// Writes a file as if an hour ago.
-fn write_aged(path: &Path, bytes: &[u8]) {
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(path, bytes).unwrap();
-    let then = SystemTime::now() - Duration::from_secs(3600);
-    fs::File::options().write(true).open(path).unwrap().set_modified(then).unwrap();
-}
+use crate::dataset::testing::{EVERYWHERE, config_for, names, own_keys, sample, write_aged};
+use crate::dataset::{DatasetError, OpenOptions, Opened, open};
 
 fn conforming(root: &Path, count: usize) -> PathBuf {
     let samples: Vec<_> = (0..count)
@@ -97,41 +87,6 @@ impl Fixture {
     fn refusal(&self) -> String {
         self.open_path("data").unwrap_err().to_string()
     }
-}
-
-fn names(opened: &Opened) -> Vec<String> {
-    let name = |id| {
-        let mut name = Vec::new();
-        opened.dataset.append_name(SampleId(id), &mut name);
-        String::from_utf8(name).unwrap()
-    };
-    (0..opened.dataset.sample_count()).map(name).collect()
-}
-
-/// A sample's values, or its defect.
-fn sample(opened: &Opened, id: u64) -> Result<Vec<String>, String> {
-    let Opened { dataset, storage, .. } = opened;
-    let (mut locations, mut parts) = (Vec::new(), Vec::new());
-    let (mut bytes, mut ends, mut values) = (Vec::new(), Vec::new(), Vec::new());
-    dataset.locate(SampleId(id), &mut locations);
-    storage
-        .open_all(dataset.as_ref(), &locations, 1 << 30, &mut parts)
-        .map_err(|error| error.to_string())?;
-    storage.read_all(dataset.as_ref(), &mut parts, &mut bytes, &mut ends).unwrap();
-    let read = dataset.read(SampleId(id), SampleBytes::new(&bytes, &ends), &mut values);
-    read.map_err(|defect| defect.0)?;
-    Ok(values
-        .iter()
-        .map(|value| match value {
-            FieldValue::EncodedImage(bytes) => format!("image {}", bytes.len()),
-            FieldValue::Text(text) => format!("{text:?}"),
-            FieldValue::Bytes(bytes) => format!("{bytes:?}"),
-            FieldValue::Integer(value) => value.to_string(),
-            FieldValue::Float(value) => value.to_string(),
-            FieldValue::Array(array) => format!("{:?} {:?}", array.dtype, array.shape),
-            FieldValue::InPlace => "in place".to_owned(),
-        })
-        .collect())
 }
 
 #[test]

@@ -1,6 +1,7 @@
-//! The index of a set of archives: for each sample its key and, for each column, where the member's data lies.
+//! The index of a set of shards: for each sample its key and, for each column, where the member's data lies.
 //!
-//! A column is one list of extensions that fields name; a sample has at most one member of it. The bytes are written once
+//! Of archives a column is one list of extensions that fields name, of which a sample has at most one member; of records,
+//! which are read whole, there is one column. The bytes are written once
 //! and read in place by all daemons of a host. All numbers are little endian. A header of [`HEADER_BYTES`], then the
 //! sections one behind the other:
 //!
@@ -23,11 +24,11 @@
 use forebay_protocol::ids::SampleId;
 
 use crate::dataset::IndexBytes;
-use crate::dataset::folder::layout::{self, LayoutFault, u32_at, u64_at};
+use crate::dataset::folder::layout::{self, HEADER_BYTES, LayoutFault, u32_at, u64_at};
+use crate::dataset::saved_index::SavedIndex;
+use crate::dataset::stored_file::FileStamp;
 use crate::location::{FileId, FileTable, ObjectStamp};
-use crate::storage::{FileStatus, ObjectIdentity};
 
-const HEADER_BYTES: usize = 256;
 const SHARD_BYTES: usize = 56;
 const COLUMN_BYTES: usize = 8;
 const MEMBER_BYTES: usize = 16;
@@ -38,68 +39,34 @@ const ABSENT: u64 = u64::MAX;
 
 /// Where a member's data lies in its shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Extent {
-    pub(super) offset: u64,
-    pub(super) bytes: u64,
-}
-
-/// What tells a shard from one that takes its place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct ShardStamp {
-    pub(super) bytes: u64,
-    pub(super) changed_seconds: i64,
-    pub(super) changed_nanoseconds: u32,
-    /// Of an object's ETag; 0: it is a file, or has none.
-    pub(super) tag: u64,
-}
-
-impl ShardStamp {
-    pub(super) fn of(status: &FileStatus) -> Self {
-        let bytes = status.bytes;
-        match &status.identity {
-            ObjectIdentity::Inode { modified: (changed_seconds, changed_nanoseconds), .. } => {
-                Self {
-                    bytes,
-                    changed_seconds: *changed_seconds,
-                    changed_nanoseconds: *changed_nanoseconds,
-                    tag: 0,
-                }
-            }
-            ObjectIdentity::Tag(tag) => {
-                Self { bytes, tag: ObjectStamp::new(bytes, Some(tag)).tag, ..Self::default() }
-            }
-        }
-    }
-
-    /// As a storage of objects asks for it.
-    pub(super) fn object(self) -> ObjectStamp {
-        ObjectStamp { bytes: self.bytes, tag: self.tag }
-    }
+pub(in crate::dataset) struct Extent {
+    pub(in crate::dataset) offset: u64,
+    pub(in crate::dataset) bytes: u64,
 }
 
 /// A shard's record, or the end of the last one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Shard {
-    pub(super) first_sample: u64,
+pub(in crate::dataset) struct Shard {
+    pub(in crate::dataset) first_sample: u64,
     path_offset: u64,
     names_offset: u64,
-    pub(super) stamp: ShardStamp,
+    pub(in crate::dataset) stamp: FileStamp,
 }
 
 /// What a shard's samples are.
 #[derive(Debug, Default)]
-pub(super) struct ScannedShard {
-    pub(super) path: Vec<u8>,
-    pub(super) stamp: ShardStamp,
+pub(in crate::dataset) struct ScannedShard {
+    pub(in crate::dataset) path: Vec<u8>,
+    pub(in crate::dataset) stamp: FileStamp,
     /// By sample, then by column.
-    pub(super) members: Vec<Option<Extent>>,
+    pub(in crate::dataset) members: Vec<Option<Extent>>,
     /// By sample.
-    pub(super) name_ends: Vec<u32>,
-    pub(super) names: Vec<u8>,
+    pub(in crate::dataset) name_ends: Vec<u32>,
+    pub(in crate::dataset) names: Vec<u8>,
 }
 
 impl ScannedShard {
-    pub(super) fn samples(&self) -> usize {
+    pub(in crate::dataset) fn samples(&self) -> usize {
         self.name_ends.len()
     }
 
@@ -111,7 +78,11 @@ impl ScannedShard {
     }
 
     /// Keeps the samples of whose shard and key that is true.
-    pub(super) fn retain(&mut self, columns: usize, mut is_kept: impl FnMut(&[u8], &[u8]) -> bool) {
+    pub(in crate::dataset) fn retain(
+        &mut self,
+        columns: usize,
+        mut is_kept: impl FnMut(&[u8], &[u8]) -> bool,
+    ) {
         let mut kept =
             Self { path: std::mem::take(&mut self.path), stamp: self.stamp, ..Self::default() };
         for sample in 0..self.samples() {
@@ -127,7 +98,7 @@ impl ScannedShard {
     }
 
     /// Keeps the first samples.
-    pub(super) fn truncate(&mut self, samples: usize, columns: usize) {
+    pub(in crate::dataset) fn truncate(&mut self, samples: usize, columns: usize) {
         self.name_ends.truncate(samples);
         self.members.truncate(samples.saturating_mul(columns));
         self.names.truncate(self.name_ends.last().map_or(0, |end| *end as usize));
@@ -136,17 +107,17 @@ impl ScannedShard {
 
 /// What goes into an index beside the samples.
 #[derive(Debug)]
-pub(super) struct Origin<'a> {
-    pub(super) identity: [u8; 32],
-    pub(super) options: [u8; 32],
-    pub(super) scan_started_seconds: i64,
+pub(in crate::dataset) struct Origin<'a> {
+    pub(in crate::dataset) identity: [u8; 32],
+    pub(in crate::dataset) options: [u8; 32],
+    pub(in crate::dataset) scan_started_seconds: i64,
     /// What the fields are made of, as the fingerprint has it.
-    pub(super) rules: &'a str,
+    pub(in crate::dataset) rules: &'a str,
 }
 
 /// The samples of a set of archives.
 #[derive(Debug)]
-pub(super) struct TarIndex {
+pub(in crate::dataset) struct ShardIndex {
     bytes: IndexBytes,
     samples: u64,
     shards: usize,
@@ -158,9 +129,13 @@ pub(super) struct TarIndex {
     rules_start: usize,
 }
 
-impl TarIndex {
+impl ShardIndex {
     /// Lays out and seals.
-    pub(super) fn build(shards: &[ScannedShard], columns: usize, origin: &Origin<'_>) -> Vec<u8> {
+    pub(in crate::dataset) fn build(
+        shards: &[ScannedShard],
+        columns: usize,
+        origin: &Origin<'_>,
+    ) -> Vec<u8> {
         let sum = |part: fn(&ScannedShard) -> usize| shards.iter().map(part).sum::<usize>();
         let (samples, names_bytes) = (sum(ScannedShard::samples), sum(|shard| shard.names.len()));
         let mut bytes = Vec::with_capacity(
@@ -172,24 +147,19 @@ impl TarIndex {
                 + names_bytes
                 + origin.rules.len(),
         );
-        bytes.extend_from_slice(&MAGIC);
-        bytes.extend_from_slice(&VERSION.to_le_bytes());
-        bytes.resize(48, 0);
-        bytes.extend_from_slice(&origin.identity);
-        bytes.extend_from_slice(&origin.options);
-        bytes.resize(144, 0);
-        for number in [
-            samples as u64,
-            shards.len() as u64,
-            columns as u64,
-            origin.scan_started_seconds.cast_unsigned(),
-            sum(|shard| shard.path.len()) as u64,
-            names_bytes as u64,
-            origin.rules.len() as u64,
-        ] {
-            bytes.extend_from_slice(&number.to_le_bytes());
-        }
-        bytes.resize(HEADER_BYTES, 0);
+        layout::begin(&mut bytes, MAGIC, VERSION, [&origin.identity, &origin.options]);
+        layout::set_numbers(
+            &mut bytes,
+            &[
+                samples as u64,
+                shards.len() as u64,
+                columns as u64,
+                origin.scan_started_seconds.cast_unsigned(),
+                sum(|shard| shard.path.len()) as u64,
+                names_bytes as u64,
+                origin.rules.len() as u64,
+            ],
+        );
         let mut record = Shard::default();
         for shard in shards {
             record.stamp = shard.stamp;
@@ -198,7 +168,7 @@ impl TarIndex {
             record.path_offset += shard.path.len() as u64;
             record.names_offset += shard.names.len() as u64;
         }
-        Shard { stamp: ShardStamp::default(), ..record }.write(&mut bytes);
+        Shard { stamp: FileStamp::default(), ..record }.write(&mut bytes);
         for column in 0..columns {
             let members =
                 shards.iter().flat_map(|shard| shard.members.iter().skip(column).step_by(columns));
@@ -219,23 +189,6 @@ impl TarIndex {
         bytes.extend_from_slice(origin.rules.as_bytes());
         layout::seal(&mut bytes, fingerprint(shards, origin.rules));
         bytes
-    }
-
-    /// Checks the bytes and takes them.
-    ///
-    /// # Errors
-    /// They are no index of this version, whole and unchanged.
-    pub(super) fn open(bytes: IndexBytes) -> Result<Self, LayoutFault> {
-        if bytes.get(..8) != Some(&MAGIC[..]) {
-            return Err(LayoutFault::NoIndex);
-        }
-        if u32_at(&bytes, 8) != Some(VERSION) {
-            return Err(LayoutFault::OtherVersion);
-        }
-        if bytes.len() < HEADER_BYTES || !layout::is_sealed(&bytes) {
-            return Err(LayoutFault::Damaged);
-        }
-        Self::find_sections(bytes).ok_or(LayoutFault::Damaged)
     }
 
     fn find_sections(bytes: IndexBytes) -> Option<Self> {
@@ -287,30 +240,16 @@ impl TarIndex {
         ends.then_some(())
     }
 
-    /// Whether it was made of that dataset with those options: the two digests.
-    pub(super) fn keys(&self) -> [&[u8]; 2] {
-        [&self.bytes[48..80], &self.bytes[80..112]]
+    pub(in crate::dataset) fn fingerprint(&self) -> [u8; 32] {
+        layout::fingerprint(&self.bytes)
     }
 
-    pub(super) fn fingerprint(&self) -> [u8; 32] {
-        self.bytes[112..].first_chunk().copied().unwrap_or_default()
-    }
-
-    pub(super) fn scan_started_seconds(&self) -> i64 {
+    pub(in crate::dataset) fn scan_started_seconds(&self) -> i64 {
         u64_at(&self.bytes, 168).unwrap_or(0).cast_signed()
     }
 
-    pub(super) fn bytes(&self) -> &IndexBytes {
-        &self.bytes
-    }
-
-    /// Whether other processes can share the bytes.
-    pub(super) fn is_mapped(&self) -> bool {
-        matches!(self.bytes, IndexBytes::Mapped(_))
-    }
-
     /// What the fields are made of.
-    pub(super) fn rules(&self) -> &str {
+    pub(in crate::dataset) fn rules(&self) -> &str {
         // Checked when it was opened.
         self.bytes
             .get(self.rules_start..)
@@ -318,32 +257,28 @@ impl TarIndex {
             .unwrap_or_default()
     }
 
-    pub(super) fn samples(&self) -> u64 {
-        self.samples
-    }
-
-    pub(super) fn shards(&self) -> usize {
+    pub(in crate::dataset) fn shards(&self) -> usize {
         self.shards
     }
 
-    pub(super) fn columns(&self) -> usize {
+    pub(in crate::dataset) fn columns(&self) -> usize {
         self.columns
     }
 
     /// The bytes of a column's longest member.
-    pub(super) fn longest(&self, column: usize) -> u64 {
+    pub(in crate::dataset) fn longest(&self, column: usize) -> u64 {
         let place = HEADER_BYTES + (self.shards + 1) * SHARD_BYTES + column * COLUMN_BYTES;
         u64_at(&self.bytes, place).unwrap_or(0)
     }
 
     /// A shard's record; behind the last one the end.
-    pub(super) fn shard(&self, place: usize) -> Option<Shard> {
+    pub(in crate::dataset) fn shard(&self, place: usize) -> Option<Shard> {
         let start = HEADER_BYTES.checked_add(place.checked_mul(SHARD_BYTES)?)?;
         Shard::read(self.bytes.get(start..start.checked_add(SHARD_BYTES)?)?)
     }
 
     /// A shard's path, relative to the root.
-    pub(super) fn shard_path(&self, place: usize) -> &[u8] {
+    pub(in crate::dataset) fn shard_path(&self, place: usize) -> &[u8] {
         let range = self.shard(place).zip(self.shard(place + 1)).and_then(|(shard, next)| {
             let start = self.paths_start.checked_add(usize::try_from(shard.path_offset).ok()?)?;
             let end = self.paths_start.checked_add(usize::try_from(next.path_offset).ok()?)?;
@@ -356,7 +291,7 @@ impl TarIndex {
     ///
     /// # Panics
     /// When there is no such sample.
-    pub(super) fn shard_of(&self, id: SampleId) -> usize {
+    pub(in crate::dataset) fn shard_of(&self, id: SampleId) -> usize {
         assert!(
             id.0 < self.samples,
             "sample {} does not exist: the dataset has {}",
@@ -374,7 +309,7 @@ impl TarIndex {
     }
 
     /// A sample's member of a column.
-    pub(super) fn member(&self, id: SampleId, column: usize) -> Option<Extent> {
+    pub(in crate::dataset) fn member(&self, id: SampleId, column: usize) -> Option<Extent> {
         let place = usize::try_from(id.0).ok()?.checked_mul(self.columns)?.checked_add(column)?;
         let start = self.members_start.checked_add(place.checked_mul(MEMBER_BYTES)?)?;
         let record = self.bytes.get(start..self.ends_start)?;
@@ -386,7 +321,7 @@ impl TarIndex {
     ///
     /// # Panics
     /// When there is no such sample.
-    pub(super) fn key(&self, id: SampleId) -> &[u8] {
+    pub(in crate::dataset) fn key(&self, id: SampleId) -> &[u8] {
         let place = self.shard_of(id);
         let find = || {
             let shard = self.shard(place)?;
@@ -403,9 +338,24 @@ impl TarIndex {
     }
 }
 
+impl SavedIndex for ShardIndex {
+    fn open(bytes: IndexBytes) -> Result<Self, LayoutFault> {
+        layout::check_header(&bytes, MAGIC, VERSION)?;
+        Self::find_sections(bytes).ok_or(LayoutFault::Damaged)
+    }
+
+    fn bytes(&self) -> &IndexBytes {
+        &self.bytes
+    }
+
+    fn samples(&self) -> u64 {
+        self.samples
+    }
+}
+
 impl Shard {
     fn write(self, bytes: &mut Vec<u8>) {
-        let ShardStamp { bytes: length, changed_seconds, changed_nanoseconds, tag } = self.stamp;
+        let FileStamp { bytes: length, changed_seconds, changed_nanoseconds, tag } = self.stamp;
         for number in [self.first_sample, self.path_offset, self.names_offset, length] {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
@@ -415,7 +365,7 @@ impl Shard {
     }
 
     fn read(record: &[u8]) -> Option<Self> {
-        let stamp = ShardStamp {
+        let stamp = FileStamp {
             bytes: u64_at(record, 24)?,
             changed_seconds: u64_at(record, 32)?.cast_signed(),
             changed_nanoseconds: u32_at(record, 40)?,
@@ -427,7 +377,7 @@ impl Shard {
     }
 }
 
-impl FileTable for TarIndex {
+impl FileTable for ShardIndex {
     fn append_path(&self, file: FileId, path: &mut Vec<u8>) {
         path.extend_from_slice(self.shard_path(usize::try_from(file.0).unwrap_or(usize::MAX)));
     }

@@ -1,0 +1,113 @@
+"""Manifests as Python's csv and pandas' habits write them, read through the whole program."""
+
+import contextlib
+import csv
+import io
+import json
+import re
+from pathlib import Path
+
+import forebay
+import numpy
+import pytest
+from PIL import Image
+
+DOCUMENT = Path(__file__).parents[2] / "docs/from-torchvision.md"
+SPECIES = ["owl", "bee", "ant"]
+
+
+@pytest.fixture
+def table(tmp_path):
+    """A CSV of 42 pictures with masks, labels by name and captions with quotes and line ends."""
+    (tmp_path / "images").mkdir()
+    with open(tmp_path / "train.csv", "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["path", "mask", "species", "caption"])
+        for number in range(42):
+            name = f"images/{number:02}.png"
+            Image.new("RGB", (30, 20), (number, 5, 250)).save(tmp_path / name)
+            Image.new("L", (30, 20), number).save(tmp_path / f"images/mask{number:02}.png")
+            caption = f'ü, "{number}"' + "\nnext" * (number % 3)
+            writer.writerow([name, f"images/mask{number:02}.png", SPECIES[number % 3], caption])
+    return str(tmp_path / "train.csv")
+
+
+def config(path, fields, operations=(), **keys):
+    dataset = {"format": "manifest", "path": str(path), "fields": fields}
+    stage = [{"name": "unpack", "operations": list(operations)}]
+    return {"dataset": dataset, "batch": {"size": 8, "last": "short"}, "stage": stage, "order": {"epochs": 1, **keys}}
+
+
+def test_pictures_masks_labels_and_captions_of_a_csv_arrive(table):
+    fields = {
+        "image": {"from": "path"},
+        "mask": {"from": "mask"},
+        "label": {"from": "species", "classes": "sorted"},
+        "caption": {"from": "caption"},
+    }
+    operations = [{"op": "decode-image", "field": "image"}, {"op": "decode-image", "field": "mask"}]
+    operations += [{"op": "resize", "size": [20, 30], "field": field} for field in ("image", "mask")]
+    with open(table, newline="") as file:
+        rows = list(csv.DictReader(file))
+    with forebay.Loader(config(table, fields, operations)) as loader:
+        seen = []
+        for batch in loader:
+            captions = batch["caption"].strings()
+            for place, index in enumerate(batch["index"].tolist()):
+                row = rows[index]
+                assert captions[place] == row["caption"]
+                assert batch["label"][place] == sorted(SPECIES).index(row["species"])
+                assert batch["image"][place][:, 0, 0].tolist() == [index, 5, 250]
+                assert (numpy.asarray(batch["mask"][place]).reshape(-1) == index).all()
+                seen.append(index)
+        name = Path(loader.paths([3])[0])
+    assert sorted(seen) == list(range(42)) and seen != sorted(seen)
+    assert name.name.startswith("train.csv:")
+
+
+def test_rows_of_text_and_numbers_alone_resume(tmp_path):
+    with open(tmp_path / "pairs.jsonl", "w") as file:
+        for number in range(50):
+            file.write(
+                json.dumps({"source": f"s{number}", "target": f"t{number}" * number, "score": number / 4}) + "\n"
+            )
+    fields = {name: {"from": name} for name in ("source", "target", "score")}
+
+    def take(loader, count=None):
+        taken = []
+        for batch in loader:
+            taken += zip(batch["source"].strings(), batch["target"].strings(), batch["score"].tolist())
+            if count is not None and len(taken) >= count:
+                break
+        return taken
+
+    with forebay.Loader(config(tmp_path / "pairs.jsonl", fields)) as loader:
+        whole = take(loader)
+    assert sorted(whole) == sorted((f"s{n}", f"t{n}" * n, n / 4) for n in range(50))
+    with forebay.Loader(config(tmp_path / "pairs.jsonl", fields)) as loader:
+        before = take(loader, 16)
+        state = loader.state_dict()
+    with forebay.Loader(config(tmp_path / "pairs.jsonl", fields), state=state) as loader:
+        assert before + take(loader) == whole
+
+
+def test_a_broken_picture_is_a_bad_sample_with_its_line(table):
+    (Path(table).parent / "images/07.png").write_text("no image")
+    operations = [{"op": "decode-image"}, {"op": "resize", "size": [20, 30]}]
+    fields = {"image": {"from": "path"}}
+    settings = config(table, fields, operations, shuffle=False)
+    with pytest.raises(forebay.BadSample, match=r"train\.csv:15: not a JPEG"), forebay.Loader(settings) as loader:
+        list(loader)
+
+
+def test_the_programs_of_the_migration_page_give_the_same_samples(table):
+    pytest.importorskip("torchvision")
+    programs = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    assert len(programs) == 2
+    printed = []
+    for program in programs:
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            exec(compile(program, str(DOCUMENT), "exec"), {"table": table})
+        printed.append(sorted(output.getvalue().splitlines()))
+    assert len(printed[0]) >= 42 and printed[0] == printed[1]
