@@ -13,7 +13,7 @@ use landlock::{
     RulesetCreatedAttr, RulesetError, RulesetStatus,
 };
 
-use forebay_config::{Config, Confinement};
+use forebay_config::{Config, Confinement, is_url};
 use forebay_source::dataset::roots_of;
 
 /// The newest rights known here; an older kernel restricts what it knows of them.
@@ -78,15 +78,16 @@ fn restrict(
         for path in SYSTEM {
             rules.add(Path::new(path), reading);
         }
-        if configs.iter().any(|config| config.dataset.is_remote()) {
+        let roots: Vec<_> = configs.iter().flat_map(|config| roots_of(&config.dataset)).collect();
+        if roots.iter().any(|root| is_url(root)) {
             for path in forebay_source::storage::remote_files() {
                 rules.add(&path, reading);
             }
         }
+        for root in &roots {
+            rules.add(root, reading);
+        }
         for config in configs {
-            for root in roots_of(&config.dataset) {
-                rules.add(&root, reading);
-            }
             for path in config.dataset.files() {
                 rules.add(path, reading);
             }
