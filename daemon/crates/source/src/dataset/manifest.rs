@@ -2,13 +2,14 @@
 //! beside images as Hugging Face's image folders have them.
 //!
 //! Columns are paths of files or values; `[dataset.fields]` says which ([`rules`]). The manifests are read once ([`table`],
-//! `open`) for an index that holds each row's cells ([`index`]); then a sample's files are known at once, and a manifest
+//! `read`) for an index that holds each row's cells ([`index`]); then a sample's files are known at once, and a manifest
 //! that is edited during a run changes nothing in it. Where paths may lead is [`paths`]' part.
 
 mod fuzzed;
 mod index;
 mod open;
 mod paths;
+mod read;
 mod rules;
 mod table;
 

@@ -7,20 +7,18 @@ use std::time::Instant;
 use forebay_config::{DatasetConfig, Keys, is_url};
 use forebay_protocol::ids::SampleId;
 
-use super::index::{Draft, ManifestIndex, append_name};
+use super::index::ManifestIndex;
 use super::paths::Paths;
+use super::read::Reading;
 use super::rules::{
-    ColumnRule, FoundClasses, Labels, SeenColumn, infer_rules, parse_rules, read_rules, rules_text,
-    settle_forms,
+    ColumnRule, SeenColumn, infer_rules, parse_rules, read_rules, rules_text, settle_forms,
 };
 use super::table::{Kind, Table};
 use super::{FORMAT, ManifestKeys, ManifestSamples};
 use crate::dataset::error::DatasetError;
 use crate::dataset::fields::{Form, Missing};
 use crate::dataset::folder::scan::FolderFormat;
-use crate::dataset::folder::select::Listed;
 use crate::dataset::opening::{IndexReport, OpenOptions, OpenedFormat, read_sample};
-use crate::dataset::progress::ScanProgress;
 use crate::dataset::saved_index::{
     Asked, Request, is_unchanged, now_seconds, refuse_other_file, refuse_twice, tell_missing,
 };
@@ -34,8 +32,6 @@ use crate::storage::{self, PatientStorage, Storage, StorageError};
 const IN_FOLDERS: [&str; 3] = ["metadata.jsonl", "metadata.csv", "metadata.tsv"];
 /// Rows that columns are judged by.
 const SEEN_ROWS: usize = 100;
-/// Rows between two reports.
-const ROWS_PER_REPORT: u64 = 4096;
 /// What is read of a manifest at once.
 const LOCAL_WINDOW: usize = 1 << 20;
 const REMOTE_WINDOW: usize = 8 << 20;
@@ -257,29 +253,20 @@ impl Task<'_> {
         self.request.check_limit()?;
         let manifests = self.manifests()?;
         let mut rules = self.rules(&manifests[0], warnings)?;
-        let draft = Draft::new(rules.len(), [&self.request.identity, &self.request.digest]);
-        let labels = rules.iter().map(|rule| Labels::new(rule.classes.as_ref())).collect();
-        let found = rules.iter().map(|_| FoundClasses::default()).collect();
-        let finds = rules
-            .iter()
-            .any(|rule| rule.classes.as_ref().is_some_and(|classes| classes.are_sorted));
-        let mut reading = Reading {
-            task: self,
-            rules: &rules,
-            labels,
-            found,
-            finds,
-            draft,
-            listed: self.request.ids.as_ref().map(Listed::new).transpose()?,
-            skipped: 0,
-            missing: vec![0; rules.len()],
-            rows: 0,
-        };
+        let mut reading = Reading::new(&self.request, &rules)?;
         for path in &manifests {
-            if reading.is_full() && !reading.finds {
+            if reading.is_over() {
                 break;
             }
-            reading.read(path)?;
+            let file = self.file(path)?;
+            let table = Table::new(&file, Kind::of(path), self.window())?;
+            let end = match self.keys.root {
+                Some(_) => 0,
+                None => path.iter().rposition(|byte| *byte == b'/').unwrap_or(0),
+            };
+            let is_contained = self.storage.remote_root().is_some();
+            let paths = Paths::new(&self.data_root, &path[..end], is_contained);
+            reading.read(path, file.stamp, table, &paths)?;
         }
         let Reading { found, draft, listed, skipped, missing, .. } = reading;
         if let Some(listed) = listed {
@@ -351,161 +338,5 @@ impl Task<'_> {
         let mut name = Vec::new();
         dataset.index.append_name(SampleId(0), &mut name);
         DatasetError::FirstSample { path: self.lists.full_path(&name), reason }
-    }
-}
-
-/// The reading of all manifests.
-struct Reading<'a> {
-    task: &'a Task<'a>,
-    rules: &'a [ColumnRule],
-    /// By rule.
-    labels: Vec<Labels>,
-    found: Vec<FoundClasses>,
-    /// Whether rows behind the limit matter: they may have other classes.
-    finds: bool,
-    draft: Draft,
-    listed: Option<Listed<'a>>,
-    skipped: u64,
-    /// By rule.
-    missing: Vec<u64>,
-    rows: u64,
-}
-
-impl Reading<'_> {
-    fn is_full(&self) -> bool {
-        let limit = self.task.request.config.limit;
-        // All names of a list are looked for.
-        self.listed.is_none() && limit.is_some_and(|limit| self.draft.samples() >= limit)
-    }
-
-    fn read(&mut self, path: &[u8]) -> Result<(), DatasetError> {
-        let file = self.task.file(path)?;
-        let mut table = Table::new(&file, Kind::of(path), self.task.window())?;
-        let columns = self.columns(&mut table)?;
-        let end = match self.task.keys.root {
-            Some(_) => 0,
-            None => path.iter().rposition(|byte| *byte == b'/').unwrap_or(0),
-        };
-        let is_contained = self.task.storage.remote_root().is_some();
-        let paths = Paths::new(&self.task.data_root, &path[..end], is_contained);
-        self.draft.begin(path, file.stamp);
-        let mut was_there = vec![false; self.rules.len()];
-        let mut resolved: Vec<Vec<u8>> = vec![Vec::new(); self.rules.len()];
-        while table.next(false)? {
-            self.rows += 1;
-            if self.rows.is_multiple_of(ROWS_PER_REPORT) {
-                let samples = self.draft.samples();
-                let seen = ScanProgress { directories: 0, samples, waiting_for_another: false };
-                if (self.task.request.options.progress)(seen).is_break() {
-                    return Err(DatasetError::Cancelled);
-                }
-            }
-            if self.is_full() && !self.finds {
-                break;
-            }
-            self.row(&table, &columns, &paths, &mut resolved, &mut was_there, path)?;
-        }
-        // JSON has no header: a key that no row has is probably a wrong name.
-        let absent = |(_, there): &(&ColumnRule, &bool)| !**there;
-        match self
-            .rules
-            .iter()
-            .zip(&was_there)
-            .find(absent)
-            .filter(|_| table.has_nulls() && self.rows > 0 && !self.is_full())
-        {
-            Some((rule, _)) if rule.rule.missing == Missing::Error => Err(file.fault(format!(
-                "no row has {} for dataset.fields.{}; check the name",
-                rule.rule.from.join(" or "),
-                rule.rule.name
-            ))),
-            _ => Ok(()),
-        }
-    }
-
-    /// By rule, the places of its columns.
-    fn columns(&self, table: &mut Table<'_>) -> Result<Vec<Vec<usize>>, DatasetError> {
-        let wanted: Vec<&str> =
-            self.rules.iter().flat_map(|rule| &rule.rule.from).map(String::as_str).collect();
-        let mut places = table.take_columns(&wanted).into_iter();
-        let mut columns = Vec::new();
-        for rule in self.rules {
-            let found: Vec<usize> =
-                rule.rule.from.iter().filter_map(|_| places.next().flatten()).collect();
-            if found.is_empty() {
-                return Err(table.fault(format!(
-                    "the header has no column {} for dataset.fields.{}; it has {}",
-                    rule.rule.from.join(" or "),
-                    rule.rule.name,
-                    table.columns().join(", ")
-                )));
-            }
-            columns.push(found);
-        }
-        Ok(columns)
-    }
-
-    /// Takes one row.
-    fn row(
-        &mut self,
-        table: &Table<'_>,
-        columns: &[Vec<usize>],
-        paths: &Paths<'_>,
-        resolved: &mut [Vec<u8>],
-        was_there: &mut [bool],
-        manifest: &[u8],
-    ) -> Result<(), DatasetError> {
-        let mut cells: Vec<Option<&[u8]>> = Vec::with_capacity(self.rules.len());
-        let mut lacks = false;
-        let mut resolved = resolved.iter_mut();
-        for (place, (rule, columns)) in self.rules.iter().zip(columns).enumerate() {
-            // An empty cell of CSV is an empty text, and no value of another kind.
-            let may_be_empty = rule.rule.form == Form::Text;
-            let is_value = |cell: &&[u8]| !cell.is_empty() || may_be_empty;
-            let mut values = columns
-                .iter()
-                .filter_map(|column| Some((*column, table.cell(*column).filter(is_value)?)));
-            let found = values.next();
-            was_there[place] |= found.is_some();
-            lacks |= found.is_none() && rule.rule.missing == Missing::Skip;
-            if let (Some((column, cell)), Some(classes)) = (found, &rule.classes) {
-                let checked = match classes.are_sorted {
-                    true => self.found[place].add(cell),
-                    false if self.labels[place].of(cell).is_some() => Ok(()),
-                    false => {
-                        Err(format!("is none of its classes: {:?}", String::from_utf8_lossy(cell)))
-                    }
-                };
-                checked.map_err(|reason| table.fault_in(column, &reason))?;
-            }
-            let path = resolved.next();
-            cells.push(match (found, path) {
-                (Some((column, cell)), Some(path)) if rule.is_file() => {
-                    paths.resolve(cell, path).map_err(|reason| table.fault_in(column, &reason))?;
-                    Some(path.as_slice())
-                }
-                (found, _) => found.map(|(_, cell)| cell),
-            });
-        }
-        if lacks {
-            self.skipped += 1;
-            return Ok(());
-        }
-        let line = table.line() as u64;
-        if let Some(listed) = &mut self.listed {
-            let mut name = Vec::new();
-            append_name(manifest, line, &mut name);
-            if !listed.take(&name) {
-                return Ok(());
-            }
-        }
-        if self.task.request.config.limit.is_some_and(|limit| self.draft.samples() >= limit) {
-            return Ok(());
-        }
-        for (missing, cell) in self.missing.iter_mut().zip(&cells) {
-            *missing += u64::from(cell.is_none());
-        }
-        self.draft.add(line, cells.into_iter());
-        Ok(())
     }
 }

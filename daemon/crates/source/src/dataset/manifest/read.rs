@@ -1,0 +1,209 @@
+//! The reading of manifests: each row's cells are found, checked and handed to the index that is made.
+
+use super::index::{Draft, append_name};
+use super::paths::Paths;
+use super::rules::{ColumnRule, FoundClasses, Labels};
+use super::table::Table;
+use crate::dataset::error::DatasetError;
+use crate::dataset::fields::{Form, Missing};
+use crate::dataset::folder::select::Listed;
+use crate::dataset::opening::OpenOptions;
+use crate::dataset::progress::ScanProgress;
+use crate::dataset::saved_index::Request;
+use crate::dataset::stored_file::FileStamp;
+
+/// Rows between two reports.
+const ROWS_PER_REPORT: u64 = 4096;
+
+/// The reading of all manifests.
+pub(super) struct Reading<'a> {
+    options: OpenOptions<'a>,
+    limit: Option<u64>,
+    rules: &'a [ColumnRule],
+    /// By rule.
+    labels: Vec<Labels>,
+    pub(super) found: Vec<FoundClasses>,
+    /// Whether rows behind the limit matter: they may have other classes.
+    finds: bool,
+    pub(super) draft: Draft,
+    pub(super) listed: Option<Listed<'a>>,
+    pub(super) skipped: u64,
+    /// By rule.
+    pub(super) missing: Vec<u64>,
+    rows: u64,
+}
+
+impl<'a> Reading<'a> {
+    /// Of nothing yet.
+    ///
+    /// # Errors
+    /// A list of ids that names a sample twice.
+    pub(super) fn new(
+        request: &'a Request<'_>,
+        rules: &'a [ColumnRule],
+    ) -> Result<Self, DatasetError> {
+        let are_found =
+            |rule: &ColumnRule| rule.classes.as_ref().is_some_and(|classes| classes.are_sorted);
+        Ok(Self {
+            options: request.options,
+            limit: request.config.limit,
+            rules,
+            labels: rules.iter().map(|rule| Labels::new(rule.classes.as_ref())).collect(),
+            found: rules.iter().map(|_| FoundClasses::default()).collect(),
+            finds: rules.iter().any(are_found),
+            draft: Draft::new(rules.len(), [&request.identity, &request.digest]),
+            listed: request.ids.as_ref().map(Listed::new).transpose()?,
+            skipped: 0,
+            missing: vec![0; rules.len()],
+            rows: 0,
+        })
+    }
+
+    fn is_full(&self) -> bool {
+        // All names of a list are looked for.
+        self.listed.is_none() && self.is_at_limit()
+    }
+
+    /// Whether further manifests would change nothing.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_full() && !self.finds
+    }
+
+    fn is_at_limit(&self) -> bool {
+        self.limit.is_some_and(|limit| self.draft.samples() >= limit)
+    }
+
+    /// Reads one manifest: `path`, whose paths mean what `paths` says.
+    ///
+    /// # Errors
+    /// It is broken, has not the columns that are asked for, or names what it may not; or the callback's wish to stop.
+    pub(super) fn read(
+        &mut self,
+        path: &[u8],
+        stamp: FileStamp,
+        mut table: Table<'_>,
+        paths: &Paths<'_>,
+    ) -> Result<(), DatasetError> {
+        let columns = self.columns(&mut table)?;
+        let before = self.rows;
+        self.draft.begin(path, stamp);
+        let mut was_there = vec![false; self.rules.len()];
+        let mut resolved: Vec<Vec<u8>> = vec![Vec::new(); self.rules.len()];
+        while table.next(false)? {
+            self.rows += 1;
+            if self.rows.is_multiple_of(ROWS_PER_REPORT) {
+                let samples = self.draft.samples();
+                let seen = ScanProgress { directories: 0, samples, waiting_for_another: false };
+                if (self.options.progress)(seen).is_break() {
+                    return Err(DatasetError::Cancelled);
+                }
+            }
+            if self.is_over() {
+                break;
+            }
+            self.row(&table, &columns, paths, &mut resolved, &mut was_there, path)?;
+        }
+        // JSON has no header: a key that no row has is probably a wrong name.
+        let absent = |(_, there): &(&ColumnRule, &bool)| !**there;
+        match self
+            .rules
+            .iter()
+            .zip(&was_there)
+            .find(absent)
+            .filter(|_| table.has_nulls() && self.rows > before && !self.is_full())
+        {
+            Some((rule, _)) if rule.rule.missing == Missing::Error => Err(table.fault(format!(
+                "no row has {} for dataset.fields.{}; check the name",
+                rule.rule.from.join(" or "),
+                rule.rule.name
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// By rule, the places of its columns.
+    fn columns(&self, table: &mut Table<'_>) -> Result<Vec<Vec<usize>>, DatasetError> {
+        let wanted: Vec<&str> =
+            self.rules.iter().flat_map(|rule| &rule.rule.from).map(String::as_str).collect();
+        let mut places = table.take_columns(&wanted).into_iter();
+        let mut columns = Vec::new();
+        for rule in self.rules {
+            let found: Vec<usize> =
+                rule.rule.from.iter().filter_map(|_| places.next().flatten()).collect();
+            if found.is_empty() {
+                return Err(table.fault(format!(
+                    "the header has no column {} for dataset.fields.{}; it has {}",
+                    rule.rule.from.join(" or "),
+                    rule.rule.name,
+                    table.columns().join(", ")
+                )));
+            }
+            columns.push(found);
+        }
+        Ok(columns)
+    }
+
+    /// Takes one row.
+    fn row(
+        &mut self,
+        table: &Table<'_>,
+        columns: &[Vec<usize>],
+        paths: &Paths<'_>,
+        resolved: &mut [Vec<u8>],
+        was_there: &mut [bool],
+        manifest: &[u8],
+    ) -> Result<(), DatasetError> {
+        let mut cells: Vec<Option<&[u8]>> = Vec::with_capacity(self.rules.len());
+        let mut lacks = false;
+        let mut resolved = resolved.iter_mut();
+        for (place, (rule, columns)) in self.rules.iter().zip(columns).enumerate() {
+            // An empty cell of CSV is an empty text, and no value of another kind.
+            let may_be_empty = rule.rule.form == Form::Text;
+            let is_value = |cell: &&[u8]| !cell.is_empty() || may_be_empty;
+            let mut values = columns
+                .iter()
+                .filter_map(|column| Some((*column, table.cell(*column).filter(is_value)?)));
+            let found = values.next();
+            was_there[place] |= found.is_some();
+            lacks |= found.is_none() && rule.rule.missing == Missing::Skip;
+            if let (Some((column, cell)), Some(classes)) = (found, &rule.classes) {
+                let checked = match classes.are_sorted {
+                    true => self.found[place].add(cell),
+                    false if self.labels[place].of(cell).is_some() => Ok(()),
+                    false => {
+                        Err(format!("is none of its classes: {:?}", String::from_utf8_lossy(cell)))
+                    }
+                };
+                checked.map_err(|reason| table.fault_in(column, &reason))?;
+            }
+            let path = resolved.next();
+            cells.push(match (found, path) {
+                (Some((column, cell)), Some(path)) if rule.is_file() => {
+                    paths.resolve(cell, path).map_err(|reason| table.fault_in(column, &reason))?;
+                    Some(path.as_slice())
+                }
+                (found, _) => found.map(|(_, cell)| cell),
+            });
+        }
+        if lacks {
+            self.skipped += 1;
+            return Ok(());
+        }
+        let line = table.line() as u64;
+        if let Some(listed) = &mut self.listed {
+            let mut name = Vec::new();
+            append_name(manifest, line, &mut name);
+            if !listed.take(&name) {
+                return Ok(());
+            }
+        }
+        if self.is_at_limit() {
+            return Ok(());
+        }
+        for (missing, cell) in self.missing.iter_mut().zip(&cells) {
+            *missing += u64::from(cell.is_none());
+        }
+        self.draft.add(line, cells.into_iter());
+        Ok(())
+    }
+}
