@@ -37,6 +37,12 @@ pub(super) struct Format {
     pub(super) draft: DraftWriter,
 }
 
+impl Format {
+    fn samples_root(&self, config: &DatasetConfig) -> PathBuf {
+        (self.data_root)(config).unwrap_or_else(|| (self.root)(&config.path))
+    }
+}
+
 const fn format<T: Keys>(format: &FolderFormat, open: Opener, draft: DraftWriter) -> Format {
     Format {
         name: format.name,
@@ -106,11 +112,16 @@ pub fn resolve_keys(config: &mut DatasetConfig) -> Result<(), ConfigError> {
     }
 }
 
-/// The folders or files that a dataset's format reads of: its path, but for patterns that name several files, and where
-/// samples lie if that is elsewhere.
+/// The folder or file that samples are read from: a dataset's path, but for patterns that name several files, and for
+/// formats that lead elsewhere.
+pub fn root_of(config: &DatasetConfig) -> PathBuf {
+    find(&config.format).map_or_else(|| config.path.clone(), |format| format.samples_root(config))
+}
+
+/// That, and the folder or file that says which samples there are.
 pub fn roots_of(config: &DatasetConfig) -> Vec<PathBuf> {
-    let Some(format) = find(&config.format) else { return vec![config.path.clone()] };
-    [(format.root)(&config.path)].into_iter().chain((format.data_root)(config)).collect()
+    let listed = find(&config.format).map(|format| (format.root)(&config.path));
+    [root_of(config)].into_iter().chain(listed).collect()
 }
 
 /// The names that `dataset.format` may have.
@@ -214,7 +225,7 @@ fn open_once(
     config: &DatasetConfig,
     options: OpenOptions<'_>,
 ) -> Result<Opened, DatasetError> {
-    let root = (format.data_root)(config).unwrap_or_else(|| (format.root)(&config.path));
+    let root = format.samples_root(config);
     let storage = open_storage(&root, &config.storage, options)?;
     let patient =
         options.patience.map(|patience| PatientStorage { storage: storage.as_ref(), patience });
