@@ -33,7 +33,7 @@ impl Cached {
             server.port()
         );
         let plain = dir.config("plain.toml", &data::image_config(Path::new(&url), &keys));
-        let keys = format!("{keys}\ncache.path = {:?}\n", dir.path("cache"));
+        let keys = format!("{keys}\ncache.path = {:?}\ncache.keep_free = 0\n", dir.path("cache"));
         let cached = dir.config("cached.toml", &data::image_config(Path::new(&url), &keys));
         Self { dir, server, plain, cached }
     }
@@ -149,7 +149,7 @@ fn a_folder_of_this_machine_may_have_a_cache_and_a_file_that_changes_is_read_aga
     data::images(&dir.path("images"), SAMPLES, 2);
     let text = data::image_config(&dir.path("images"), "order.epochs = 2\nring.slots = 3");
     let plain = dir.config("plain.toml", &text);
-    let text = format!("cache.path = {:?}\n{text}", dir.path("cache"));
+    let text = format!("cache.path = {:?}\ncache.keep_free = 0\n{text}", dir.path("cache"));
     let cached = dir.config("cached.toml", &text);
     for _ in 0..2 {
         let expected = epochs(&plain, 2);

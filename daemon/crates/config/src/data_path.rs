@@ -10,7 +10,7 @@ use crate::kind::LocalPath;
 use crate::kinds;
 
 /// What may stand before `://`.
-const SCHEMES: [&str; 5] = ["s3", "gs", "https", "http", "file"];
+const SCHEMES: [&str; 6] = ["s3", "gs", "az", "https", "http", "file"];
 const SEPARATOR: &str = "://";
 
 /// Whether a path is a URL. A path on this machine is never one: its doubled slashes are taken out when it is read.
@@ -22,7 +22,7 @@ pub fn is_url(path: &Path) -> bool {
 
 kinds! {
     /// A path on this machine as [`LocalPath`], or a URL; `file://` becomes a path.
-    [pub] DataPath as PathBuf: "a local path (~ is not expanded, write ${HOME} instead) or a URL: s3://bucket/prefix, gs://bucket/prefix, https://host/path or file:///path", type "a path or a URL";
+    [pub] DataPath as PathBuf: "a local path (~ is not expanded, write ${HOME} instead) or a URL: s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, https://host/path or file:///path", type "a path or a URL";
     read(value) {
         let text = value.as_text()?;
         let Some((scheme, rest)) = text.split_once(SEPARATOR) else {
@@ -104,7 +104,7 @@ mod tests {
         assert!(!is_url(Path::new("/data/s3:/x")));
         for wrong in [
             "ftp://x/y",
-            "az://box/x",
+            "abfs://box/x",
             "s3://",
             "s3:///key",
             "file://host/x",

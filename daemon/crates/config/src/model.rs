@@ -82,8 +82,10 @@ keys! {
         /// a folder on a fast disk, shared by all ranks, runs and streams of this user; see
         /// [storage.md](storage.md#a-cache-on-disk)
         pub path: LocalPath, "", absent("nothing is kept");
-        /// the most that may lie there; of the disk 10 GiB, or a tenth of a small one, stay free whatever is said here
+        /// the most that may lie there
         pub size: SomeBytes, "bytes", absent("what lies there and 75 % of what is free at the start");
+        /// what stays free of the disk, whatever `size` says
+        pub keep_free: ByteSize, "bytes", absent("10 GiB, or a tenth of a small disk");
     }
 }
 

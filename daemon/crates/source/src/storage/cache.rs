@@ -61,11 +61,11 @@ enum Found {
 /// Puts the configured cache in front of a storage. Where there is none, or it cannot be used, which is said, the storage
 /// is given back.
 pub(super) fn in_front_of(behind: Arc<dyn Storage>, config: &CacheConfig) -> Arc<dyn Storage> {
-    let (Some(path), Some(scope)) = (&config.path, behind.cache_scope()) else {
+    let (Some(_), Some(scope)) = (&config.path, behind.cache_scope()) else {
         return behind;
     };
     let (digest, has_status) = (digest_of(&scope.name), scope.has_status);
-    match Cache::open(path, config.size, &digest, &scope.name) {
+    match Cache::open(config, &digest, &scope.name) {
         Ok(cache) => Arc::new(CachedStorage { behind, has_status, digest, cache }),
         Err(error) => {
             tracing::warn!("the cache is not used: {error}");

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
+use forebay_config::CacheConfig;
 use forebay_observe::{CacheMetrics, format_bytes};
 
 use super::entry::{self, Key};
@@ -50,18 +50,18 @@ impl Cache {
     /// # Errors
     /// It cannot be used; in words.
     pub(super) fn open(
-        path: &Path,
-        size: Option<u64>,
+        config: &CacheConfig,
         digest: &Key,
         title: &str,
     ) -> Result<Arc<Self>, String> {
+        let path = config.path.as_deref().ok_or("the configuration has no cache")?;
         let folder = CacheFolder::open(path)?;
         let failed = |errno: Errno| format!("{}: {errno}", folder.path().display());
         let dataset = folder.dataset(digest, title).map_err(failed)?;
         let (user, is_alone) = join(&folder).map_err(failed)?;
         let file = folder.file("space").map_err(failed)?;
         let count_lock = folder.file("count").map_err(failed)?;
-        let space = Space::open(file, count_lock, size).map_err(failed)?;
+        let space = Space::open(file, count_lock, config).map_err(failed)?;
         let metrics = Arc::new(CacheMetrics::new(space.limit_bytes()));
         let cache = Arc::new(Self {
             folder,
@@ -254,7 +254,8 @@ mod tests {
     #[test]
     fn a_disk_that_hangs_is_left_alone_until_its_call_has_ended() {
         let folder = tempfile::tempdir().unwrap();
-        let cache = Cache::open(folder.path(), None, &[1; 32], "title").unwrap();
+        let config = CacheConfig { path: Some(folder.path().to_owned()), ..CacheConfig::default() };
+        let cache = Cache::open(&config, &[1; 32], "title").unwrap();
         let begun = Instant::now().checked_sub(SLOW * 2).unwrap();
         lock(&cache.calls).insert((begun, u64::MAX));
         assert_eq!(cache.call(|| ()), None);

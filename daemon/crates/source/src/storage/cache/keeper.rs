@@ -57,7 +57,7 @@ impl CacheKeeper {
         let failed = |errno: Errno| format!("{}: {errno}", folder.path().display());
         let file = folder.file("space").map_err(failed)?;
         let count_lock = folder.file("count").map_err(failed)?;
-        let space = Space::open(file, count_lock, config.size).map_err(failed)?;
+        let space = Space::open(file, count_lock, config).map_err(failed)?;
         Ok(Self { folder, space })
     }
 

@@ -13,6 +13,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use forebay_config::CacheConfig;
 use rustix::fs::{FlockOperation, flock, fstatvfs};
 use rustix::io::Errno;
 
@@ -46,6 +47,8 @@ pub(super) struct Space {
     /// Held by whoever counts.
     count_lock: OwnedFd,
     limit_bytes: u64,
+    /// Left out: by the disk's size.
+    kept_free_bytes: Option<u64>,
     state: Mutex<State>,
 }
 
@@ -58,16 +61,16 @@ struct State {
 }
 
 impl Space {
-    /// The space of a cache whose number lies in `file`. `limit_bytes` `None`: what lies there and 75 % of what is free.
+    /// The space of a cache whose number lies in `file`. Without a size: what lies there and 75 % of what is free.
     ///
     /// # Errors
     /// The file cannot be read.
     pub(super) fn open(
         file: OwnedFd,
         count_lock: OwnedFd,
-        limit_bytes: Option<u64>,
+        config: &CacheConfig,
     ) -> Result<Self, Errno> {
-        let limit_bytes = match limit_bytes {
+        let limit_bytes = match config.size {
             Some(limit) => limit,
             None => {
                 let room = fstatvfs(&file)?;
@@ -75,7 +78,8 @@ impl Space {
                 read_number(&file)?.saturating_add(free / 4 * 3)
             }
         };
-        Ok(Self { file, count_lock, limit_bytes, state: Mutex::default() })
+        let kept_free_bytes = config.keep_free;
+        Ok(Self { file, count_lock, limit_bytes, kept_free_bytes, state: Mutex::default() })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -158,7 +162,8 @@ impl Space {
             let room = fstatvfs(&self.file)?;
             let [free, total] =
                 [room.f_bavail, room.f_blocks].map(|blocks| blocks.saturating_mul(room.f_frsize));
-            let free = free.saturating_sub((total / 10).min(MOST_KEPT_FREE_BYTES));
+            let kept = self.kept_free_bytes.unwrap_or((total / 10).min(MOST_KEPT_FREE_BYTES));
+            let free = free.saturating_sub(kept);
             let left = self.limit_bytes.saturating_sub(used).min(free);
             let granted = if left < missing { 0 } else { wanted.min(left) };
             Ok((used + granted, granted))
@@ -233,7 +238,9 @@ mod tests {
                 File::options().create(true).truncate(false).read(true).write(true).open(path);
             OwnedFd::from(options.unwrap())
         };
-        Space::open(file("space"), file("count"), Some(limit)).unwrap()
+        let config =
+            CacheConfig { size: Some(limit), keep_free: Some(0), ..CacheConfig::default() };
+        Space::open(file("space"), file("count"), &config).unwrap()
     }
 
     #[test]

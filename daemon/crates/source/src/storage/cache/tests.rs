@@ -48,7 +48,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn config(path: &Path, size: Option<u64>) -> CacheConfig {
-    CacheConfig { path: Some(path.to_owned()), size }
+    CacheConfig { path: Some(path.to_owned()), size, keep_free: Some(0) }
 }
 
 /// Objects whose stamps the index knows; reads are counted.
@@ -156,12 +156,11 @@ fn entries(cache: &Path) -> Vec<PathBuf> {
     groups.filter(|path| path.is_dir()).flat_map(folders).collect()
 }
 
-/// Waits for the thread that counts.
-fn counted(storage: &dyn Storage, until: impl Fn(&forebay_observe::CacheReport) -> bool) {
+/// Does something until it is so. Nothing is kept before what lies there is counted, which a thread does.
+fn until(mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
-    while !until(&storage.cache().unwrap().report()) {
-        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", storage.cache());
-        std::thread::sleep(Duration::from_millis(1));
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it does not happen");
     }
 }
 
@@ -189,12 +188,12 @@ fn what_was_read_once_comes_from_the_disk_for_every_process_and_run() {
     let expected = [&bytes[..], &bytes[777..777 + 1234], &bytes[40_000..]];
     for run in 0..3 {
         let storage = in_front_of(bucket.clone(), &config(folder.path(), None));
-        // Nothing is kept before what lies there is counted.
-        while run == 0 && entries(folder.path()).len() < places.len() {
+        until(|| {
             for (place, expected) in places.iter().zip(expected) {
                 assert_eq!(read(&*storage, &files, *place), expected);
             }
-        }
+            run > 0 || entries(folder.path()).len() == places.len()
+        });
         let before = bucket.reads();
         for (place, expected) in places.iter().zip(expected) {
             assert_eq!(read(&*storage, &files, *place), expected);
@@ -229,9 +228,7 @@ fn a_damaged_entry_is_removed_and_fetched_again() {
     let files = Indexed::new(bytes.len(), "one");
     let storage = in_front_of(bucket.clone(), &config(folder.path(), None));
     let keep = || {
-        while entries(folder.path()).is_empty() {
-            assert_eq!(read(&*storage, &files, WHOLE), bytes);
-        }
+        until(|| read(&*storage, &files, WHOLE) == bytes && !entries(folder.path()).is_empty());
         entries(folder.path()).pop().unwrap()
     };
     let whole = fs::read(keep()).unwrap();
@@ -277,16 +274,17 @@ fn a_full_cache_keeps_no_more_and_a_dataset_that_nobody_uses_makes_room() {
     };
     let old = Bucket::new("old");
     let storage = open(&old);
-    while storage.cache().unwrap().report().num_full == 0 {
+    until(|| {
         fill(&old, &*storage);
-    }
+        storage.cache().unwrap().report().num_full > 0
+    });
     assert_eq!(entries(folder.path()).len(), 4);
     drop(storage);
     let new = Bucket::new("new");
     let storage = open(&new);
-    counted(&*storage, |report| {
+    until(|| {
         fill(&new, &*storage);
-        report.num_kept > 0
+        storage.cache().unwrap().report().num_kept > 0
     });
     assert!(entries(folder.path()).len() <= 4);
     let names: Vec<_> = fs::read_dir(folder.path()).unwrap().flatten().collect();
@@ -321,9 +319,7 @@ fn a_disk_that_vanishes_is_gone_round() {
     let files = Indexed::new(bytes.len(), "one");
     let cache = folder.path().join("cache");
     let storage = in_front_of(bucket.clone(), &config(&cache, None));
-    while entries(&cache).is_empty() {
-        read(&*storage, &files, WHOLE);
-    }
+    until(|| read(&*storage, &files, WHOLE) == bytes && !entries(&cache).is_empty());
     fs::remove_dir_all(&cache).unwrap();
     for _ in 0..3 {
         assert_eq!(read(&*storage, &files, WHOLE), bytes);
@@ -341,9 +337,8 @@ fn the_keeper_shows_verifies_and_trims() {
     for (number, bucket) in buckets.iter().enumerate() {
         bucket.objects.put("folder/object", &bytes);
         let storage = in_front_of(bucket.clone(), &configured);
-        while entries(folder.path()).len() == number {
-            read(&*storage, &Indexed::new(bytes.len(), "tag"), WHOLE);
-        }
+        let files = Indexed::new(bytes.len(), "tag");
+        until(|| read(&*storage, &files, WHOLE) == bytes && entries(folder.path()).len() > number);
         open.push(storage);
     }
     let keeper = CacheKeeper::open(&configured).unwrap();

@@ -11,6 +11,8 @@ pub(super) enum Scheme {
     S3,
     /// Google Cloud Storage.
     Gs,
+    /// Azure Blob Storage.
+    Az,
     /// Files behind a web server.
     Web,
 }
@@ -34,6 +36,7 @@ impl Address {
         let scheme = match name {
             "s3" => Scheme::S3,
             "gs" => Scheme::Gs,
+            "az" => Scheme::Az,
             "https" | "http" => Scheme::Web,
             _ => return None,
         };
@@ -160,7 +163,7 @@ mod tests {
             ("x/y".to_owned(), "gs://bucket".to_owned())
         );
         for wrong in
-            ["/data", "az://b", "ftp://x", "s3://b/a//c", "s3://b/../c", "https://h/%2e%2e/x"]
+            ["/data", "abfs://b", "ftp://x", "s3://b/a//c", "s3://b/../c", "https://h/%2e%2e/x"]
         {
             assert_eq!(Address::parse(wrong), None, "{wrong}");
         }

@@ -13,6 +13,8 @@ forebay_config::keys! {
     pub struct RemoteKeys = "storage" {
         /// the server, such as `"https://minio.lab:9000"`; with the bucket in the path unless `virtual_hosted`
         pub endpoint: String, "", absent("`AWS_ENDPOINT_URL`, else the provider's");
+        /// of Azure
+        pub account: String, "", absent("`AZURE_STORAGE_ACCOUNT_NAME`");
         /// of S3
         pub region: String, "", absent("`AWS_REGION`, the profile's, else `us-east-1`");
         /// a section of `~/.aws/credentials` and `~/.aws/config`: keys, region, `endpoint_url`

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, AwsCredentialProvider};
+use object_store::azure::{AzureConfigKey, AzureCredentialProvider, MicrosoftAzureBuilder};
 use object_store::client::HttpClient;
 use object_store::gcp::{GcpCredentialProvider, GoogleCloudStorageBuilder};
 use object_store::http::HttpBuilder;
@@ -58,6 +59,7 @@ pub(super) struct Stores {
 enum Provider {
     S3(Box<AmazonS3Builder>),
     Gs(Box<GoogleCloudStorageBuilder>),
+    Az(Box<MicrosoftAzureBuilder>),
     Web(Url),
 }
 
@@ -92,6 +94,7 @@ impl Stores {
         let (provider, identity) = match address.scheme {
             Scheme::S3 => s3(address, keys, &data, credentials)?,
             Scheme::Gs => gs(address, keys, &data, credentials)?,
+            Scheme::Az => az(address, keys, &data, credentials)?,
             Scheme::Web => web(address, keys)?,
         };
         Ok(Self { provider, connector: data, identity })
@@ -110,6 +113,7 @@ impl Stores {
         match &self.provider {
             Provider::S3(builder) => builder.as_ref().clone().build().map(pages).map_err(words),
             Provider::Gs(builder) => builder.as_ref().clone().build().map(pages).map_err(words),
+            Provider::Az(builder) => builder.as_ref().clone().build().map(pages).map_err(words),
             Provider::Web(url) => {
                 let builder = HttpBuilder::new()
                     .with_url(url.as_str())
@@ -230,6 +234,45 @@ fn gs(address: &Address, keys: &RemoteKeys, data: &Connector, credentials: Conne
         identity = "Google's application default credentials".to_owned();
     }
     Ok((Provider::Gs(Box::new(builder.with_http_connector(data.clone()))), identity))
+}
+
+fn az(address: &Address, keys: &RemoteKeys, data: &Connector, credentials: Connector) -> Chosen {
+    let mut builder = MicrosoftAzureBuilder::from_env()
+        .with_container_name(&address.bucket)
+        .with_retry(no_retries())
+        .with_skip_signature(keys.anonymous);
+    if let Some(account) = &keys.account {
+        builder = builder.with_account(account);
+    }
+    if builder.get_config_value(&AzureConfigKey::AccountName).is_none() {
+        return Err(
+            "az:// needs an account: set storage.account, or AZURE_STORAGE_ACCOUNT_NAME".to_owned()
+        );
+    }
+    if let Some(endpoint) = &keys.endpoint {
+        builder = builder.with_endpoint(endpoint.clone());
+    } else if let Some(endpoint) = builder.get_config_value(&AzureConfigKey::Endpoint) {
+        check_endpoint(&endpoint, keys, "AZURE_STORAGE_ENDPOINT")?;
+    }
+    // Whether it may is checked above and where `storage.endpoint` is read.
+    builder = builder.with_allow_http(true);
+    let is_set = |key| builder.get_config_value(&key).is_some();
+    let mut identity = match () {
+        () if is_set(AzureConfigKey::AccessKey) => "the key of AZURE_STORAGE_ACCOUNT_KEY",
+        () if is_set(AzureConfigKey::SasKey) => "the signature of AZURE_STORAGE_SAS_KEY",
+        () if is_set(AzureConfigKey::ClientId) => "the credentials of AZURE_CLIENT_ID",
+        () => "the credentials of this machine's identity",
+    };
+    if keys.anonymous {
+        identity = "a request without credentials";
+    } else {
+        let store = builder.clone().with_http_connector(credentials).build();
+        let store = store.map_err(|error| chain(&error))?;
+        let noted: AzureCredentialProvider = Arc::new(Noted(Arc::clone(store.credentials())));
+        builder = builder.with_credentials(noted);
+    }
+    let builder = builder.with_http_connector(data.clone());
+    Ok((Provider::Az(Box::new(builder)), identity.to_owned()))
 }
 
 fn web(address: &Address, keys: &RemoteKeys) -> Chosen {
