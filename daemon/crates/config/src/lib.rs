@@ -40,7 +40,7 @@ pub use overrides::Override;
 pub use reference::Reference;
 pub use section::{Section, nearest};
 pub use single_keys::{BadSampleBudget, Concurrency};
-pub use stages::{FetchConfig, PythonConfig, StageConfig};
+pub use stages::{FetchConfig, Operations, PythonConfig, StageConfig};
 pub use table::{Key, KeyDefault, Keys, Out, Table};
 pub use value::{Located, Value, toml_key};
 

@@ -4,16 +4,16 @@
 pub(crate) const KEPT_BYTES: usize = 64 << 20;
 
 /// Gives back a buffer that an unusually large sample took.
-pub(crate) fn trim(buffer: &mut Vec<u8>) {
-    if buffer.capacity() > KEPT_BYTES {
+pub(crate) fn trim<T>(buffer: &mut Vec<T>) {
+    if buffer.capacity() * size_of::<T>() > KEPT_BYTES {
         *buffer = Vec::new();
     }
 }
 
-/// The first `bytes` of a buffer, which only grows: what is there is overwritten, not cleared.
-pub(crate) fn prepare(buffer: &mut Vec<u8>, bytes: usize) -> &mut [u8] {
-    if buffer.len() < bytes {
-        buffer.resize(bytes, 0);
+/// The first `count` elements of a buffer, which only grows: what is there is overwritten, not cleared.
+pub(crate) fn prepare<T: Copy + Default>(buffer: &mut Vec<T>, count: usize) -> &mut [T] {
+    if buffer.len() < count {
+        buffer.resize(count, T::default());
     }
-    &mut buffer[..bytes]
+    &mut buffer[..count]
 }

@@ -10,7 +10,7 @@ use std::fmt::Debug;
 use super::field::{FieldInProgress, Tools};
 use super::image::{ImageTools, Normalization, PendingImage};
 use super::size::Size;
-use forebay_config::{ConfigError, Limits, Section, SourceLocation, nearest};
+use forebay_config::{ConfigError, Limits, Located, Section, SourceLocation, nearest};
 use forebay_order::Draws;
 use forebay_protocol::tensor::DType;
 use forebay_source::dataset::{Defect, FieldKind};
@@ -69,7 +69,7 @@ pub(crate) enum FieldType {
 }
 
 /// What is known of a field at some point of the plan.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct FieldPlan {
     pub name: String,
     pub kind: FieldType,
@@ -87,6 +87,10 @@ pub(crate) struct FieldPlan {
     pub output_dtype: Option<DType>,
 }
 
+/// Compiles one entry of a list of operations, at a path: the operation's name and itself. The registry's.
+pub(crate) type CompileEntry =
+    fn(String, Located, &mut FieldTypes) -> Result<(&'static str, Box<dyn Operation>), ConfigError>;
+
 /// The fields before the next operation; an operation changes them when it is compiled.
 #[derive(Debug)]
 pub(crate) struct FieldTypes {
@@ -96,6 +100,8 @@ pub(crate) struct FieldTypes {
     pub stage: usize,
     /// What one sample may take.
     pub limits: Limits,
+    /// For operations that are lists of operations.
+    pub compile: CompileEntry,
 }
 
 impl FieldTypes {
@@ -228,6 +234,24 @@ impl FieldTypes {
             return Err(
                 arguments.error(format!("`{operation}` works on bytes; put it before `normalize`"))
             );
+        }
+        Ok((index, image))
+    }
+
+    /// Like [`image_of_bytes`](Self::image_of_bytes), for an operation that knows grey and red, green and blue, and no
+    /// alpha.
+    pub(crate) fn opaque_image(
+        &mut self,
+        operation: &str,
+        arguments: &Section,
+        field: Option<String>,
+    ) -> Result<(usize, &mut ImageType), ConfigError> {
+        let (index, image) = self.image_of_bytes(operation, arguments, field)?;
+        if image.channels == 4 {
+            return Err(arguments.error(format!(
+                "`{operation}` works on images of 1 or 3 channels, and this one has 4; set `channels = 3` of \
+                 `decode-image`"
+            )));
         }
         Ok((index, image))
     }

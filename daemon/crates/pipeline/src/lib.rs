@@ -8,10 +8,12 @@
 
 mod arguments;
 mod array;
+mod augment;
 pub mod batch;
 mod buffers;
 mod contract;
 mod decode;
+mod distribution;
 mod field;
 mod finish;
 #[doc(hidden)]

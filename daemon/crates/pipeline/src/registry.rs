@@ -8,7 +8,9 @@ use super::operations::for_tests;
 #[cfg(any(test, feature = "testing"))]
 use super::operations::spin;
 use super::operations::{
-    crop, decode_image, delay, normalize, random_flip, random_resized_crop, resize,
+    auto_augment, color_jitter, crop, decode_image, delay, gaussian_blur, grayscale, normalize,
+    pad, random_erasing, random_flip, random_levels, random_lists, random_resized_crop, resize,
+    warps,
 };
 use forebay_config::{ConfigError, Keys, Located, Section, Table, nearest};
 
@@ -25,6 +27,28 @@ const OPERATIONS: &[(Table, Compile)] = &[
     (random_resized_crop::Arguments::TABLE, random_resized_crop::compile),
     (random_flip::Horizontal::TABLE, random_flip::compile_horizontal),
     (random_flip::Vertical::TABLE, random_flip::compile_vertical),
+    (pad::Arguments::TABLE, pad::compile),
+    (warps::Rotate::TABLE, warps::compile_rotate),
+    (warps::Affine::TABLE, warps::compile_affine),
+    (warps::Perspective::TABLE, warps::compile_perspective),
+    (color_jitter::Arguments::TABLE, color_jitter::compile),
+    (grayscale::Always::TABLE, grayscale::compile_always),
+    (grayscale::Random::TABLE, grayscale::compile_random),
+    (gaussian_blur::Arguments::TABLE, gaussian_blur::compile),
+    (random_levels::AdjustSharpness::TABLE, random_levels::compile_adjust_sharpness),
+    (random_levels::Invert::TABLE, random_levels::compile_invert),
+    (random_levels::Posterize::TABLE, random_levels::compile_posterize),
+    (random_levels::Solarize::TABLE, random_levels::compile_solarize),
+    (random_levels::Equalize::TABLE, random_levels::compile_equalize),
+    (random_levels::Autocontrast::TABLE, random_levels::compile_autocontrast),
+    (random_erasing::Arguments::TABLE, random_erasing::compile),
+    (auto_augment::RandAugment::TABLE, auto_augment::compile_rand),
+    (auto_augment::TrivialAugmentWide::TABLE, auto_augment::compile_trivial),
+    (auto_augment::AutoAugment::TABLE, auto_augment::compile_auto),
+    (auto_augment::AugMix::TABLE, auto_augment::compile_mix),
+    (random_lists::Apply::TABLE, random_lists::compile_apply),
+    (random_lists::Choice::TABLE, random_lists::compile_choice),
+    (random_lists::Order::TABLE, random_lists::compile_order),
     (normalize::Arguments::TABLE, normalize::compile),
     (delay::Arguments::TABLE, delay::compile),
 ];

@@ -44,7 +44,12 @@ impl SamplePlan {
         read: SampleReader<'_>,
     ) -> Result<Self, ConfigError> {
         let fail = |message| ConfigError::new(&config.location(&[]), message);
-        let mut fields = FieldTypes { fields: Vec::new(), stage: 0, limits: config.dataset.limits };
+        let mut fields = FieldTypes {
+            fields: Vec::new(),
+            stage: 0,
+            limits: config.dataset.limits,
+            compile: registry::compile,
+        };
         for (place, field) in dataset.fields().iter().enumerate() {
             let number =
                 fields.add(&field.name, FieldType::Raw(field.kind.clone())).map_err(fail)?;
@@ -108,12 +113,7 @@ impl SamplePlan {
         fields: &FieldTypes,
         stages: Vec<Stage>,
     ) -> Self {
-        let copy = |field: &FieldPlan| FieldPlan {
-            name: field.name.clone(),
-            kind: field.kind.clone(),
-            ..*field
-        };
-        let fields: Vec<FieldPlan> = fields.fields.iter().map(copy).collect();
+        let fields = fields.fields.clone();
         let outputs = fields.iter().map(|_| None).collect();
         Self {
             stages,
