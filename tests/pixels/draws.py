@@ -48,3 +48,16 @@ class Draws:
     def normal(self):
         radius = math.sqrt(-2.0 * math.log(1.0 - self.uniform()))
         return radius * math.cos(2.0 * math.pi * self.uniform())
+
+    def gamma(self, shape):
+        """Of a shape from 1."""
+        d = shape - 1.0 / 3.0
+        while True:
+            x = self.normal()
+            v, u = (1.0 + x / math.sqrt(9.0 * d)) ** 3, 1.0 - self.uniform()
+            if v > 0.0 and math.log(u) < 0.5 * x * x + d - d * v + d * math.log(v):
+                return d * v
+
+    def dirichlet(self, count, alpha=1.0):
+        shares = [self.gamma(alpha) for _ in range(count)]
+        return [share / sum(shares) for share in shares]

@@ -282,3 +282,163 @@ def test_probabilities_are_kept(program, tmp_path):  # noqa: F811
     data = apply(program, tmp_path, operations + '{ op = "center-crop", size = 1 }', [path] * count)
     share = (np.frombuffer(data, np.uint8) == 245).mean()
     assert abs(share - 0.3) < 5 * math.sqrt(0.3 * 0.7 / count)
+
+
+# What the automatic augmentations choose from, by the bin of ten or more strengths: torchvision's own tables.
+def table(of, bins, width, height):
+    space = {}
+    for name, (magnitudes, signed) in of._AUGMENTATION_SPACE.items():
+        values = magnitudes(bins, height, width)
+        space[name] = (None if values is None else [float(value) for value in values], signed)
+    return space
+
+
+class Chosen:
+    """Transformations as an operation draws them, done by torchvision."""
+
+    def __init__(self, of, bins, size, interpolation, fill=None):
+        self.space = table(of, bins, *size)
+        self.apply = of()._apply_image_or_video_transform
+        self.arguments = (F.InterpolationMode(interpolation), {"others": fill})
+
+    def one(self, image, name, draws, bin):
+        strengths, is_signed = self.space[name]
+        strength = 0.0
+        if strengths is not None:
+            strength = strengths[bin(draws)]
+            if is_signed and draws.uniform() < 0.5:
+                strength = -strength
+        return self.apply(image, name, strength, *self.arguments)
+
+
+def assert_chain_near(row, expected, interpolation="nearest"):
+    """Some pixels may be a neighbour's, and a level that differs may be stretched by what follows."""
+    difference = np.abs(row.astype(int) - expected.numpy())
+    assert (difference > 1).mean() <= 0.03, (difference > 1).mean()
+    assert difference.mean() < 1, difference.mean()
+
+
+V2 = pytest.importorskip("torchvision.transforms.v2")
+MANY = 40
+
+
+@pytest.mark.parametrize("size,mode", [((61, 40), "RGB"), ((64, 64), "L"), ((200, 151), "RGB")])
+@pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
+def test_rand_augment_agrees(program, tmp_path, size, mode, interpolation):  # noqa: F811
+    case = Case(tmp_path, size, mode, samples=MANY)
+    for bins, magnitude, fill in [(31, 9, None), (11, 10, 50.0)]:
+        arguments = f'num_magnitude_bins = {bins}, magnitude = {magnitude}, interpolation = "{interpolation}"'
+        arguments += "" if fill is None else f", fill = {fill}"
+        rows = case.run(program, f'{{ op = "rand-augment", num_ops = 1, {arguments} }}')
+        chosen = Chosen(V2.RandAugment, bins, size, interpolation, fill)
+        names, seen = list(chosen.space), set()
+        for sample, (row, image) in enumerate(zip(rows, case.tensors)):
+            draws = Draws(sample, 1)
+            name = names[draws.below(len(names))]
+            seen.add(name)
+            expected = chosen.one(image, name, draws, lambda draws: magnitude)
+            assert_near(row, expected, share=TIES[interpolation])
+        assert len(seen) >= 10
+    rows = case.run(program, '{ op = "rand-augment", num_ops = 3 }')
+    chosen = Chosen(V2.RandAugment, 31, size, "nearest")
+    for sample, (row, image) in enumerate(zip(rows, case.tensors)):
+        draws = Draws(sample, 1)
+        for _ in range(3):
+            image = chosen.one(image, names[draws.below(len(names))], draws, lambda draws: 9)
+        assert_chain_near(row, image)
+
+
+@pytest.mark.parametrize("bins", [31, 2, 10])
+def test_trivial_augment_agrees(program, tmp_path, bins):  # noqa: F811
+    case = Case(tmp_path, (61, 40), "RGB", samples=2 * MANY)
+    rows = case.run(program, f'{{ op = "trivial-augment-wide", num_magnitude_bins = {bins} }}')
+    chosen = Chosen(V2.TrivialAugmentWide, bins, case.size, "nearest")
+    names = list(chosen.space)
+    for sample, (row, image) in enumerate(zip(rows, case.tensors)):
+        draws = Draws(sample, 1)
+        name = names[draws.below(len(names))]
+        expected = chosen.one(image, name, draws, lambda draws: draws.below(bins))
+        assert_near(row, expected, share=TIES["nearest"])
+
+
+@pytest.mark.parametrize("policy", ["imagenet", "cifar10", "svhn"])
+def test_auto_augment_agrees(program, tmp_path, policy):  # noqa: F811
+    case = Case(tmp_path, (61, 40), "RGB", samples=2 * MANY)
+    rows = case.run(program, f'{{ op = "auto-augment", policy = "{policy}" }}')
+    chosen = Chosen(V2.AutoAugment, 10, case.size, "nearest")
+    pairs = V2.AutoAugment()._get_policies(V2.AutoAugmentPolicy(policy))
+    for sample, (row, image) in enumerate(zip(rows, case.tensors)):
+        draws = Draws(sample, 1)
+        for name, probability, bin in pairs[draws.below(len(pairs))]:
+            if draws.uniform() < probability:
+                image = chosen.one(image, name, draws, lambda draws: bin)
+        assert_chain_near(row, image)
+
+
+@pytest.mark.parametrize("all_ops", ["true", "false"])
+def test_aug_mix_agrees(program, tmp_path, all_ops):  # noqa: F811
+    case = Case(tmp_path, (61, 40), "RGB", samples=MANY)
+    rows = case.run(program, f'{{ op = "aug-mix", severity = 5, all_ops = {all_ops} }}')
+    chosen = Chosen(V2.AugMix, 10, case.size, "bilinear")
+    names = list(V2.AugMix._AUGMENTATION_SPACE if all_ops == "true" else V2.AugMix._PARTIAL_AUGMENTATION_SPACE)
+    for sample, (row, image) in enumerate(zip(rows, case.tensors)):
+        draws = Draws(sample, 1)
+        of_image, of_chains = draws.dirichlet(2)
+        shares = [share * of_chains for share in draws.dirichlet(3)]
+        mixed = image * np.float32(of_image)
+        for share in shares:
+            chain = image
+            for _ in range(1 + draws.below(3)):
+                name = names[draws.below(len(names))]
+                chain = chosen.one(chain, name, draws, lambda draws: draws.below(5))
+            mixed = mixed + chain * np.float32(share)
+        assert_chain_near(row, mixed.to(torch.uint8))
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+def test_erased_parts_agree(program, tmp_path, mode):  # noqa: F811
+    case = Case(tmp_path, (61, 40), mode, samples=MANY)
+    levels = [10, 200, 77][: case.channels]
+    arguments = f"probability = 0.7, scale = [0.05, 0.9], ratio = [0.2, 6], value = {levels}"
+    rows = case.run(program, f'{{ op = "random-erasing", {arguments} }}')
+    erased = 0
+    for sample, (row, image) in enumerate(zip(rows, case.tensors)):
+        draws, expected = Draws(sample, 1), image
+        for _ in range(10 if draws.uniform() < 0.7 else 0):
+            area, ratio = 61 * 40 * draws.uniform(0.05, 0.9), math.exp(draws.uniform(math.log(0.2), math.log(6)))
+            height, width = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+            if height < 40 and width < 61:
+                top, left = draws.below(40 - height + 1), draws.below(61 - width + 1)
+                value = torch.tensor(levels, dtype=torch.float32)[:, None, None]
+                expected = F.erase(image, top, left, height, width, value)
+                erased += 1
+                break
+        assert_near(row, expected, allowed=0)
+    assert 15 <= erased <= 39
+    noise = case.run(program, '{ op = "random-erasing", probability = 1.0, scale = [0.5, 0.5], value = "random" }')
+    changed = noise != np.stack([image.numpy() for image in case.tensors])
+    mean, deviation = ((0.449, 0.226), (0.485, 0.229))[case.channels == 3]
+    found = noise[:, 0][changed[:, 0]] / 255
+    assert abs(found.mean() - mean) < 0.01 and abs(found.std() - deviation) < 0.01
+    assert 0.45 < changed.mean() < 0.51
+
+
+def test_lists_of_operations_are_done_as_they_are_drawn(program, tmp_path):  # noqa: F811
+    case = Case(tmp_path, (61, 40), "RGB", samples=MANY)
+    never, always = "probability = 0.0", "probability = 1.0"
+    invert, light = f'{{ op = "invert", {always} }}', '{ op = "color-jitter", brightness = [1.3, 1.3] }'
+    rows = case.run(program, f'{{ op = "random-apply", operations = [{invert}, {light}], probability = 0.4 }}')
+    chosen = case.run(
+        program, f'{{ op = "random-choice", operations = [{invert}, {light}], probabilities = [3, 1] }}'
+    )
+    ordered = case.run(program, f'{{ op = "random-order", operations = [{invert}, {light}] }}')
+    unchanged = case.run(program, f'{{ op = "random-apply", operations = [{invert}], {never} }}')
+    functions = [F.invert, lambda image: F.adjust_brightness(image, 1.3)]
+    for sample, image in enumerate(case.tensors):
+        draw = Draws(sample, 1).uniform()
+        both = functions[1](functions[0](image))
+        assert_near(rows[sample], both if draw < 0.4 else image)
+        assert_near(chosen[sample], functions[draw >= 0.75](image))
+        first, second = Draws(sample, 1).shuffled([0, 1])
+        assert_near(ordered[sample], functions[second](functions[first](image)))
+        assert_near(unchanged[sample], image, allowed=0)

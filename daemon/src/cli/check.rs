@@ -17,7 +17,7 @@ use forebay_engine::{LocalRank, MemoryPlan, Stream};
 use forebay_inspect::stats::isolation_lines;
 use forebay_observe::format_bytes;
 use forebay_order::Schedule;
-use forebay_pipeline::operation_tables;
+use forebay_pipeline::{batch_operation_tables, operation_tables};
 use forebay_source::dataset::format_tables;
 use forebay_source::storage::storage_table;
 
@@ -226,6 +226,7 @@ fn reference() -> Reference {
         formats: format_tables().collect(),
         storage: storage_table(),
         operations: operation_tables().collect(),
+        batch_operations: batch_operation_tables().collect(),
     }
 }
 

@@ -14,6 +14,7 @@ mod expand;
 mod fingerprint;
 mod kind;
 mod model;
+mod operations;
 mod output;
 mod overrides;
 mod parse;
@@ -35,12 +36,13 @@ pub use model::{
     Limits, ListenConfig, MetricsFrom, OnBadSample, OnUnreadable, OrderConfig, RingConfig,
     SecurityConfig, SessionConfig,
 };
+pub use operations::{BatchOperations, Operations};
 pub use output::{FinishedOn, ImageLayout, OutputConfig};
 pub use overrides::Override;
 pub use reference::Reference;
 pub use section::{Section, nearest};
 pub use single_keys::{BadSampleBudget, Concurrency};
-pub use stages::{FetchConfig, Operations, PythonConfig, StageConfig};
+pub use stages::{FetchConfig, PythonConfig, StageConfig};
 pub use table::{Key, KeyDefault, Keys, Out, Table};
 pub use value::{Located, Value, toml_key};
 

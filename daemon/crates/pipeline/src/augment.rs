@@ -10,7 +10,7 @@ mod pad;
 mod point;
 mod warp;
 
-pub(crate) use colour::{adjust_hue, adjust_saturation, grayscale};
+pub(crate) use colour::{adjust_hue, adjust_saturation, grayscale, mix_levels};
 pub(crate) use filter::{adjust_sharpness, gaussian_blur};
 pub(crate) use pad::{Beyond, Margins, pad};
 pub(crate) use point::{

@@ -32,9 +32,10 @@ mod size;
 mod task;
 #[cfg(test)]
 mod test_images;
+mod weighted;
 
 pub use plan::{CallError, CalledRow, SamplePlan, SampleReader};
-pub use registry::operation_tables;
+pub use registry::{batch_operation_tables, operation_tables};
 pub use row::Row;
 pub use task::{SampleTask, WorkerScratch};
 

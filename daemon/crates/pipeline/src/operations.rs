@@ -1,6 +1,8 @@
 //! One file an operation, or a family of them. Each is listed in the registry beside this folder.
 
 pub(super) mod auto_augment;
+pub(super) mod batch_choice;
+pub(super) mod batch_mixes;
 pub(super) mod color_jitter;
 pub(super) mod crop;
 pub(super) mod decode_image;

@@ -2,15 +2,16 @@
 
 use std::path::Path;
 
+use super::batch::{BatchOperation, CompileBatchEntry};
 use super::contract::{FieldTypes, Operation};
 #[cfg(test)]
 use super::operations::for_tests;
 #[cfg(any(test, feature = "testing"))]
 use super::operations::spin;
 use super::operations::{
-    auto_augment, color_jitter, crop, decode_image, delay, gaussian_blur, grayscale, normalize,
-    pad, random_erasing, random_flip, random_levels, random_lists, random_resized_crop, resize,
-    warps,
+    auto_augment, batch_choice, batch_mixes, color_jitter, crop, decode_image, delay,
+    gaussian_blur, grayscale, normalize, pad, random_erasing, random_flip, random_levels,
+    random_lists, random_resized_crop, resize, warps,
 };
 use forebay_config::{ConfigError, Keys, Located, Section, Table, nearest};
 
@@ -53,6 +54,17 @@ const OPERATIONS: &[(Table, Compile)] = &[
     (delay::Arguments::TABLE, delay::compile),
 ];
 
+/// Reads a batch operation's arguments. The last compiles entries of its own.
+type CompileBatch =
+    fn(&mut Section, CompileBatchEntry) -> Result<Box<dyn BatchOperation>, ConfigError>;
+
+/// The operations on complete batches: arguments and what compiles them.
+const BATCH_OPERATIONS: &[(Table, CompileBatch)] = &[
+    (batch_mixes::Mixup::TABLE, |section, _| batch_mixes::compile_mixup(section)),
+    (batch_mixes::Cutmix::TABLE, |section, _| batch_mixes::compile_cutmix(section)),
+    (batch_choice::Arguments::TABLE, batch_choice::compile),
+];
+
 /// Those of tests, which are no part of the reference.
 const TEST_OPERATIONS: &[(Table, Compile)] = &[
     #[cfg(any(test, feature = "testing"))]
@@ -70,6 +82,11 @@ pub fn operation_tables() -> impl Iterator<Item = Table> {
     OPERATIONS.iter().map(|(table, _)| *table)
 }
 
+/// The arguments of every operation on complete batches.
+pub fn batch_operation_tables() -> impl Iterator<Item = Table> {
+    BATCH_OPERATIONS.iter().map(|(table, _)| *table)
+}
+
 /// Compiles one entry of a stage's `operations`.
 ///
 /// # Errors
@@ -80,21 +97,45 @@ pub(crate) fn compile(
     fields: &mut FieldTypes,
 ) -> Result<(&'static str, Box<dyn Operation>), ConfigError> {
     let mut arguments = Section::new(path, entry, Path::new("/"))?;
-    let names = || OPERATIONS.iter().map(|(table, _)| table.path);
+    let names = || operation_tables().map(|table| table.path);
+    let all = OPERATIONS.iter().chain(TEST_OPERATIONS);
+    let (table, compile) =
+        named(&mut arguments, names, all.map(|(table, compile)| (table, compile)))?;
+    Ok((table.path, compile(&mut arguments, fields)?))
+}
+
+/// Compiles one entry of a batch's `operations`.
+///
+/// # Errors
+/// An unknown name or argument.
+pub(crate) fn compile_batch(
+    path: String,
+    entry: Located,
+) -> Result<Box<dyn BatchOperation>, ConfigError> {
+    let mut arguments = Section::new(path, entry, Path::new("/"))?;
+    let names = || batch_operation_tables().map(|table| table.path);
+    let all = BATCH_OPERATIONS.iter().map(|(table, compile)| (table, compile));
+    let (_, compile) = named(&mut arguments, names, all)?;
+    compile(&mut arguments, compile_batch)
+}
+
+/// The operation that `op` names, of those in `all`; `names` are those that a message lists.
+fn named<'o, C, N: Iterator<Item = &'static str>>(
+    arguments: &mut Section,
+    names: impl Fn() -> N,
+    mut all: impl Iterator<Item = (&'o Table, &'o C)>,
+) -> Result<(&'o Table, &'o C), ConfigError> {
     let listed = || names().collect::<Vec<_>>().join(", ");
     let Some(wanted) = arguments.take::<String>("op")? else {
         let path = arguments.key_path("op");
         let message = format!("`{path}` is required: the operation's name, one of {}", listed());
         return Err(arguments.error(message));
     };
-    let mut all = OPERATIONS.iter().chain(TEST_OPERATIONS);
-    let Some((table, compile)) = all.find(|(table, _)| table.path == wanted) else {
+    all.find(|(table, _)| table.path == wanted).ok_or_else(|| {
         let hint = nearest(&wanted, names()).map_or_else(
             || format!("the operations are: {}", listed()),
             |name| format!("did you mean `{name}`?"),
         );
-        let message = format!("unknown operation {wanted:?}; {hint}");
-        return Err(arguments.error_at("op", message));
-    };
-    Ok((table.path, compile(&mut arguments, fields)?))
+        arguments.error_at("op", format!("unknown operation {wanted:?}; {hint}"))
+    })
 }

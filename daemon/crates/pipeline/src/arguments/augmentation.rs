@@ -279,7 +279,7 @@ kinds! {
     [pub(crate)] PositiveNumber as f64: "a number above 0";
     read(value) { f64::read(value).filter(|value| *value > 0.0) }
     write(out) { f64::write(out) }
-    schema { "type": "number", "exclusiveMinimum": 0 }
+    schema { "type": "number", "minimum": 0 }
 
     /// How many bits of a level are kept.
     [pub(crate)] Bits as u32: "a whole number from 0 to 8";

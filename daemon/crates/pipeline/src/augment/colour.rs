@@ -1,6 +1,6 @@
 //! What mixes the channels of a pixel: grey, saturation, hue.
 
-use super::{Pixels, single, truncated};
+use super::{Pixels, rounded, single, truncated};
 
 /// How much of red, green and blue the grey level has; they add up to 0.9999, as torchvision's.
 const LUMA: [f32; 3] = [0.2989, 0.587, 0.114];
@@ -102,4 +102,13 @@ fn with_hue_turned(pixel: [u8; 3], turn: f32) -> [u8; 3] {
     };
     // torchvision's way to give 255 to more than exactly 1.
     mixed.map(|value| truncated(value.clamp(0.0, 1.0) * 255.999))
+}
+
+/// Mixes levels of two images in place: each becomes `share` of itself and the rest of the other, half to even.
+pub(crate) fn mix_levels(one: &mut [u8], other: &mut [u8], share: f32) {
+    let rest = 1.0 - share;
+    for (one, other) in one.iter_mut().zip(other) {
+        let (a, b) = (f32::from(*one), f32::from(*other));
+        (*one, *other) = (rounded(a * share + b * rest), rounded(b * share + a * rest));
+    }
 }

@@ -232,7 +232,7 @@ mod tests {
         let deviation = (levels.iter().map(square).sum::<f64>() / 4096.0).sqrt();
         // The normal's 123.7 and 58.4, with 1.7 % of it cut at 0 and 1.2 % at 255.
         assert!(
-            (mean - 123.7).abs() < 0.6 && (57.0..58.4).contains(&deviation),
+            (mean - 123.7).abs() < 0.6 && (56.0..58.4).contains(&deviation),
             "{mean} {deviation}"
         );
         assert!((60..=80).contains(&levels.iter().filter(|level| **level == 0).count()));

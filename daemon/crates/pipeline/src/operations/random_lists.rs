@@ -5,6 +5,7 @@
 use crate::arguments::Probability;
 use crate::contract::{FieldPlan, FieldType, FieldTypes, Operation, Sample};
 use crate::distribution::{happens, shuffle};
+use crate::weighted::WeightedChoice;
 use forebay_config::{ConfigError, Keys, Operations, Section};
 use forebay_order::Draws;
 use forebay_source::dataset::Defect;
@@ -46,8 +47,7 @@ struct RandomApply {
 #[derive(Debug)]
 struct RandomChoice {
     operations: Vec<Box<dyn Operation>>,
-    /// Up to which draw each is chosen; the last up to 1.
-    until: Vec<f64>,
+    choice: WeightedChoice,
 }
 
 #[derive(Debug)]
@@ -129,19 +129,10 @@ pub(crate) fn compile_choice(
     fields: &mut FieldTypes,
 ) -> Result<Box<dyn Operation>, ConfigError> {
     let Choice { operations, probabilities } = Choice::read(section)?;
-    let count = operations.len();
-    let weights = probabilities.unwrap_or_else(|| vec![1.0; count]);
-    let total: f64 = weights.iter().sum();
-    if weights.len() != count || weights.iter().any(|weight| *weight < 0.0) || total <= 0.0 {
-        let path = section.key_path("probabilities");
-        let message = format!(
-            "`{path}` must be one number from 0 for each of the {count} operations, one of them above 0"
-        );
-        return Err(section.error_at("probabilities", message));
-    }
+    let choice = WeightedChoice::new(section, operations.len(), probabilities)?;
     let before = fields.fields.clone();
     let mut joined: Option<Vec<FieldPlan>> = None;
-    let mut compiled = Vec::with_capacity(count);
+    let mut compiled = Vec::with_capacity(operations.len());
     for (path, entry) in entries(section, operations)? {
         fields.fields.clone_from(&before);
         compiled.push((fields.compile)(path, entry, fields)?.1);
@@ -151,14 +142,7 @@ pub(crate) fn compile_choice(
         }
     }
     fields.fields = joined.unwrap_or(before);
-    let until = weights
-        .iter()
-        .scan(0.0, |sum, weight| {
-            *sum += weight / total;
-            Some(*sum)
-        })
-        .collect();
-    Ok(Box::new(RandomChoice { operations: compiled, until }))
+    Ok(Box::new(RandomChoice { operations: compiled, choice }))
 }
 
 pub(crate) fn compile_order(
@@ -198,10 +182,7 @@ impl Operation for RandomApply {
 
 impl Operation for RandomChoice {
     fn run(&self, sample: &mut Sample<'_, '_>, draws: &mut Draws) -> Result<(), Defect> {
-        let draw = draws.uniform();
-        let chosen = self.until.partition_point(|until| *until <= draw);
-        // Rounding may leave the last bound just below 1.
-        self.operations[chosen.min(self.operations.len() - 1)].run(sample, draws)
+        self.operations[self.choice.draw(draws)].run(sample, draws)
     }
 }
 

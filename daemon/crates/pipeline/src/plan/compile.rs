@@ -95,7 +95,7 @@ impl SamplePlan {
             first_operation += count;
         }
         let (tensors, outputs) = output::compile(config, &fields)?;
-        Ok(Self {
+        let mut plan = Self {
             stages,
             fields: planned_fields(dataset, fields.fields, outputs),
             dataset_fields: dataset.fields().len(),
@@ -103,7 +103,12 @@ impl SamplePlan {
             tensors,
             batch_operations: Vec::new(),
             stage_count: config.stages.len(),
-        })
+        };
+        for (index, entry) in config.batch.operations.iter().enumerate() {
+            let path = format!("batch.operations[{index}]");
+            plan = plan.with_batch_operation(registry::compile_batch(path, entry.clone())?)?;
+        }
+        Ok(plan)
     }
 
     /// The stages before a Python stage, for its probe: they write no row.

@@ -52,18 +52,18 @@ pub(super) struct Strengths {
     pub bins: u32,
 }
 
-/// Place `bin` of `bins` between two numbers, as torch's `linspace` computes it.
-#[expect(
-    clippy::cast_precision_loss,
-    clippy::cast_possible_truncation,
-    reason = "small counts; torch rounds to single precision"
-)]
+/// Place `bin` of `bins` between two numbers, as torch's `linspace` computes it: in single precision, from the nearer end,
+/// each sum rounded once.
+#[expect(clippy::cast_possible_truncation, reason = "torch rounds to single precision")]
 fn linspace(start: f64, end: f64, bins: u32, bin: u32) -> f64 {
-    let (start, end) = (start as f32, end as f32);
-    let step = (end - start) / (bins - 1) as f32;
-    let from_start = start + step * bin as f32;
-    let from_end = end - step * (bins - 1 - bin) as f32;
-    f64::from(if bin < bins / 2 { from_start } else { from_end })
+    let step = f64::from(((end as f32) - (start as f32)) / f64::from(bins - 1) as f32);
+    let (start, end) = (f64::from(start as f32), f64::from(end as f32));
+    let place = if bin < bins / 2 {
+        start + step * f64::from(bin)
+    } else {
+        end - step * f64::from(bins - 1 - bin)
+    };
+    f64::from(place as f32)
 }
 
 impl Transform {
