@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from draws import Draws
 from PIL import Image
-from test_pixels import apply, photograph, program  # noqa: F401
+from test_pixels import apply, photograph
 
 torch = pytest.importorskip("torch")
 F = pytest.importorskip("torchvision.transforms.v2.functional")
@@ -65,7 +65,7 @@ POINTS = [
 
 
 @pytest.mark.parametrize("size,mode", IMAGES)
-def test_levels_agree(program, tmp_path, size, mode):  # noqa: F811
+def test_levels_agree(program, tmp_path, size, mode):
     case = Case(tmp_path, size, mode, samples=2)
     for name, arguments, expected in POINTS:
         rows = case.run(program, f'{{ op = "{name}", {arguments} probability = 1.0 }}')
@@ -74,7 +74,7 @@ def test_levels_agree(program, tmp_path, size, mode):  # noqa: F811
 
 
 @pytest.mark.parametrize("operation", ["equalize", "autocontrast", "adjust-sharpness", "gaussian-blur"])
-def test_images_of_few_levels_and_few_pixels_agree(program, tmp_path, operation):  # noqa: F811
+def test_images_of_few_levels_and_few_pixels_agree(program, tmp_path, operation):
     functions = {
         "equalize": ("probability = 1.0", F.equalize),
         "autocontrast": ("probability = 1.0", F.autocontrast),
@@ -103,9 +103,9 @@ JITTERS = [
 
 
 @pytest.mark.parametrize("size,mode", IMAGES)
-def test_colours_agree(program, tmp_path, size, mode):  # noqa: F811
+def test_colours_agree(program, tmp_path, size, mode):
     case = Case(tmp_path, size, mode)
-    for place, (name, bounds, function) in enumerate(JITTERS):
+    for name, bounds, function in JITTERS:
         rows = case.run(program, f'{{ op = "color-jitter", {name} = {bounds} }}')
         for sample, (row, image) in enumerate(zip(rows, case.tensors)):
             draws = Draws(sample, 1)
@@ -124,7 +124,7 @@ def test_colours_agree(program, tmp_path, size, mode):  # noqa: F811
         assert_near(row, image, share=0.02)
 
 
-def test_every_colour_keeps_torchvisions_hue(program, tmp_path):  # noqa: F811
+def test_every_colour_keeps_torchvisions_hue(program, tmp_path):
     """A grid of all colours, corners and greys included, turned by several angles."""
     steps = np.linspace(0, 255, 16).round().astype(np.uint8)
     pixels = np.stack(np.meshgrid(steps, steps, steps), axis=-1).reshape(64, 64, 3)
@@ -139,7 +139,7 @@ def test_every_colour_keeps_torchvisions_hue(program, tmp_path):  # noqa: F811
 
 
 @pytest.mark.parametrize("size,mode", IMAGES)
-def test_grey_agrees(program, tmp_path, size, mode):  # noqa: F811
+def test_grey_agrees(program, tmp_path, size, mode):
     case = Case(tmp_path, size, mode, samples=2)
     for channels in (1, 3):
         rows = case.run(program, f'{{ op = "grayscale", channels = {channels} }}', channels=channels)
@@ -152,7 +152,7 @@ def test_grey_agrees(program, tmp_path, size, mode):  # noqa: F811
 
 @pytest.mark.parametrize("size,mode", IMAGES)
 @pytest.mark.parametrize("kernel", [[3, 3], [23, 23], [5, 9], [1, 7]])
-def test_blur_agrees(program, tmp_path, size, mode, kernel):  # noqa: F811
+def test_blur_agrees(program, tmp_path, size, mode, kernel):
     case = Case(tmp_path, size, mode, samples=2)
     rows = case.run(program, f'{{ op = "gaussian-blur", kernel_size = {kernel}, sigma = [0.1, 3.0] }}')
     for sample, (row, image) in enumerate(zip(rows, case.tensors)):
@@ -171,7 +171,7 @@ def fill_of(case):
 
 @pytest.mark.parametrize("size,mode", IMAGES)
 @pytest.mark.parametrize("name,interpolation", MODES)
-def test_rotations_agree(program, tmp_path, size, mode, name, interpolation):  # noqa: F811
+def test_rotations_agree(program, tmp_path, size, mode, name, interpolation):
     case = Case(tmp_path, size, mode)
     arguments = f'interpolation = "{name}", fill = {fill_of(case)}'
     rows = case.run(program, f'{{ op = "rotate", degrees = [-180, 180], {arguments} }}')
@@ -196,12 +196,10 @@ def test_rotations_agree(program, tmp_path, size, mode, name, interpolation):  #
 
 @pytest.mark.parametrize("size,mode", IMAGES)
 @pytest.mark.parametrize("name,interpolation", MODES)
-def test_affine_transformations_agree(program, tmp_path, size, mode, name, interpolation):  # noqa: F811
+def test_affine_transformations_agree(program, tmp_path, size, mode, name, interpolation):
     case = Case(tmp_path, size, mode)
     arguments = "degrees = 30, translate = [0.1, 0.2], scale = [0.7, 1.4], shear = [-10, 10, -5, 15]"
-    rows = case.run(
-        program, f'{{ op = "affine", {arguments}, interpolation = "{name}", fill = {fill_of(case)} }}'
-    )
+    rows = case.run(program, f'{{ op = "affine", {arguments}, interpolation = "{name}", fill = {fill_of(case)} }}')
     for sample, (row, image) in enumerate(zip(rows, case.tensors)):
         draws = Draws(sample, 1)
         angle = draws.uniform(-30, 30)
@@ -215,7 +213,7 @@ def test_affine_transformations_agree(program, tmp_path, size, mode, name, inter
 
 @pytest.mark.parametrize("size,mode", IMAGES)
 @pytest.mark.parametrize("name,interpolation", MODES)
-def test_perspectives_agree(program, tmp_path, size, mode, name, interpolation):  # noqa: F811
+def test_perspectives_agree(program, tmp_path, size, mode, name, interpolation):
     case = Case(tmp_path, size, mode)
     arguments = f'probability = 1.0, distortion_scale = 0.6, interpolation = "{name}", fill = {fill_of(case)}'
     rows = case.run(program, f'{{ op = "perspective", {arguments} }}')
@@ -235,7 +233,7 @@ def test_perspectives_agree(program, tmp_path, size, mode, name, interpolation):
 
 @pytest.mark.parametrize("size,mode", IMAGES)
 @pytest.mark.parametrize("beyond", ["constant", "edge", "reflect", "symmetric"])
-def test_margins_agree(program, tmp_path, size, mode, beyond):  # noqa: F811
+def test_margins_agree(program, tmp_path, size, mode, beyond):
     case = Case(tmp_path, size, mode, samples=2)
     for given, padding in [("5", [5, 5, 5, 5]), ("[3, 12]", [3, 12, 3, 12]), ("[1, 0, 20, 9]", [1, 0, 20, 9])]:
         for fill in (fill_of(case), [0.0]):
@@ -249,7 +247,7 @@ def test_margins_agree(program, tmp_path, size, mode, beyond):  # noqa: F811
 
 @pytest.mark.parametrize("beyond", ["constant", "reflect"])
 @pytest.mark.parametrize("crop", [(40, 30), (66, 70)])
-def test_random_crops_with_margins_agree(program, tmp_path, beyond, crop):  # noqa: F811
+def test_random_crops_with_margins_agree(program, tmp_path, beyond, crop):
     case = Case(tmp_path, (61, 40), "RGB")
     arguments = f'size = [{crop[1]}, {crop[0]}], padding = 4, padding_mode = "{beyond}", fill = 9'
     rows = case.run(program, f'{{ op = "random-crop", {arguments} }}', size=crop)
@@ -264,7 +262,7 @@ def test_random_crops_with_margins_agree(program, tmp_path, beyond, crop):  # no
         assert_near(row, F.crop(padded, top, left, crop[1], crop[0]), allowed=0)
 
 
-def test_flips_and_crops_that_wait_come_before_what_changes_pixels(program, tmp_path):  # noqa: F811
+def test_flips_and_crops_that_wait_come_before_what_changes_pixels(program, tmp_path):
     """A rotation of a flipped part is not the flipped part of a rotation."""
     case = Case(tmp_path, (61, 40), "RGB", samples=1)
     before = '{ op = "random-horizontal-flip", probability = 1.0 }, { op = "center-crop", size = [40, 30] }'
@@ -274,7 +272,7 @@ def test_flips_and_crops_that_wait_come_before_what_changes_pixels(program, tmp_
     assert_near(rows[0], F.rotate(image, 20, F.InterpolationMode.BILINEAR, fill=0))
 
 
-def test_probabilities_are_kept(program, tmp_path):  # noqa: F811
+def test_probabilities_are_kept(program, tmp_path):
     path = tmp_path / "image.png"
     Image.new("L", (1, 1), 10).save(path)
     count = 4000
@@ -302,10 +300,11 @@ class Chosen:
         self.arguments = (F.InterpolationMode(interpolation), {"others": fill})
 
     def one(self, image, name, draws, bin):
+        """`bin` is the strength's number, or draws it."""
         strengths, is_signed = self.space[name]
         strength = 0.0
         if strengths is not None:
-            strength = strengths[bin(draws)]
+            strength = strengths[bin(draws) if callable(bin) else bin]
             if is_signed and draws.uniform() < 0.5:
                 strength = -strength
         return self.apply(image, name, strength, *self.arguments)
@@ -324,7 +323,7 @@ MANY = 40
 
 @pytest.mark.parametrize("size,mode", [((61, 40), "RGB"), ((64, 64), "L"), ((200, 151), "RGB")])
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
-def test_rand_augment_agrees(program, tmp_path, size, mode, interpolation):  # noqa: F811
+def test_rand_augment_agrees(program, tmp_path, size, mode, interpolation):
     case = Case(tmp_path, size, mode, samples=MANY)
     for bins, magnitude, fill in [(31, 9, None), (11, 10, 50.0)]:
         arguments = f'num_magnitude_bins = {bins}, magnitude = {magnitude}, interpolation = "{interpolation}"'
@@ -336,7 +335,7 @@ def test_rand_augment_agrees(program, tmp_path, size, mode, interpolation):  # n
             draws = Draws(sample, 1)
             name = names[draws.below(len(names))]
             seen.add(name)
-            expected = chosen.one(image, name, draws, lambda draws: magnitude)
+            expected = chosen.one(image, name, draws, magnitude)
             assert_near(row, expected, share=TIES[interpolation])
         assert len(seen) >= 10
     rows = case.run(program, '{ op = "rand-augment", num_ops = 3 }')
@@ -344,12 +343,12 @@ def test_rand_augment_agrees(program, tmp_path, size, mode, interpolation):  # n
     for sample, (row, image) in enumerate(zip(rows, case.tensors)):
         draws = Draws(sample, 1)
         for _ in range(3):
-            image = chosen.one(image, names[draws.below(len(names))], draws, lambda draws: 9)
+            image = chosen.one(image, names[draws.below(len(names))], draws, 9)
         assert_chain_near(row, image)
 
 
 @pytest.mark.parametrize("bins", [31, 2, 10])
-def test_trivial_augment_agrees(program, tmp_path, bins):  # noqa: F811
+def test_trivial_augment_agrees(program, tmp_path, bins):
     case = Case(tmp_path, (61, 40), "RGB", samples=2 * MANY)
     rows = case.run(program, f'{{ op = "trivial-augment-wide", num_magnitude_bins = {bins} }}')
     chosen = Chosen(V2.TrivialAugmentWide, bins, case.size, "nearest")
@@ -362,7 +361,7 @@ def test_trivial_augment_agrees(program, tmp_path, bins):  # noqa: F811
 
 
 @pytest.mark.parametrize("policy", ["imagenet", "cifar10", "svhn"])
-def test_auto_augment_agrees(program, tmp_path, policy):  # noqa: F811
+def test_auto_augment_agrees(program, tmp_path, policy):
     case = Case(tmp_path, (61, 40), "RGB", samples=2 * MANY)
     rows = case.run(program, f'{{ op = "auto-augment", policy = "{policy}" }}')
     chosen = Chosen(V2.AutoAugment, 10, case.size, "nearest")
@@ -371,12 +370,12 @@ def test_auto_augment_agrees(program, tmp_path, policy):  # noqa: F811
         draws = Draws(sample, 1)
         for name, probability, bin in pairs[draws.below(len(pairs))]:
             if draws.uniform() < probability:
-                image = chosen.one(image, name, draws, lambda draws: bin)
+                image = chosen.one(image, name, draws, bin)
         assert_chain_near(row, image)
 
 
 @pytest.mark.parametrize("all_ops", ["true", "false"])
-def test_aug_mix_agrees(program, tmp_path, all_ops):  # noqa: F811
+def test_aug_mix_agrees(program, tmp_path, all_ops):
     case = Case(tmp_path, (61, 40), "RGB", samples=MANY)
     rows = case.run(program, f'{{ op = "aug-mix", severity = 5, all_ops = {all_ops} }}')
     chosen = Chosen(V2.AugMix, 10, case.size, "bilinear")
@@ -396,7 +395,7 @@ def test_aug_mix_agrees(program, tmp_path, all_ops):  # noqa: F811
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L"])
-def test_erased_parts_agree(program, tmp_path, mode):  # noqa: F811
+def test_erased_parts_agree(program, tmp_path, mode):
     case = Case(tmp_path, (61, 40), mode, samples=MANY)
     levels = [10, 200, 77][: case.channels]
     arguments = f"probability = 0.7, scale = [0.05, 0.9], ratio = [0.2, 6], value = {levels}"
@@ -423,14 +422,12 @@ def test_erased_parts_agree(program, tmp_path, mode):  # noqa: F811
     assert 0.45 < changed.mean() < 0.51
 
 
-def test_lists_of_operations_are_done_as_they_are_drawn(program, tmp_path):  # noqa: F811
+def test_lists_of_operations_are_done_as_they_are_drawn(program, tmp_path):
     case = Case(tmp_path, (61, 40), "RGB", samples=MANY)
     never, always = "probability = 0.0", "probability = 1.0"
     invert, light = f'{{ op = "invert", {always} }}', '{ op = "color-jitter", brightness = [1.3, 1.3] }'
     rows = case.run(program, f'{{ op = "random-apply", operations = [{invert}, {light}], probability = 0.4 }}')
-    chosen = case.run(
-        program, f'{{ op = "random-choice", operations = [{invert}, {light}], probabilities = [3, 1] }}'
-    )
+    chosen = case.run(program, f'{{ op = "random-choice", operations = [{invert}, {light}], probabilities = [3, 1] }}')
     ordered = case.run(program, f'{{ op = "random-order", operations = [{invert}, {light}] }}')
     unchanged = case.run(program, f'{{ op = "random-apply", operations = [{invert}], {never} }}')
     functions = [F.invert, lambda image: F.adjust_brightness(image, 1.3)]
