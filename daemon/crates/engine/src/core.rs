@@ -21,8 +21,8 @@ use tokio::sync::Notify;
 
 pub use self::attach::{ReattachState, SessionMemory};
 pub use self::start::run_on_wake;
+use super::budgets::Gates;
 use super::fetch_threads::FetchThreads;
-use super::gate::ByteGate;
 use super::pool::Pool;
 #[cfg(test)]
 use super::pool::Shared;
@@ -54,7 +54,7 @@ pub struct Engine {
     next_session: u64,
     /// By stream: the blocks that its samples share, if they do.
     units: Vec<Option<Arc<Units<FetchJob>>>>,
-    pub(crate) gate: Arc<ByteGate>,
+    pub(crate) gates: Gates,
     pool: Pool,
     waker: Arc<Waker>,
     tick: Tick,
@@ -82,7 +82,7 @@ pub struct Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.gate.close();
+        self.gates.close();
     }
 }
 
@@ -126,7 +126,7 @@ impl Engine {
 
     /// Advances all sessions: a batch completed, a row failed, bytes were freed, or time passed.
     pub fn advance_all(&mut self) {
-        self.gate.grant();
+        self.gates.grant();
         self.handle_put_off();
         self.tend_units();
         self.reap_ending();
@@ -157,8 +157,10 @@ impl Engine {
                 }
             }
         }
-        while self.gate.is_awaited() && self.units.iter().flatten().any(|units| units.evict()) {
-            self.gate.grant();
+        while self.gates.fetch.is_awaited()
+            && self.units.iter().flatten().any(|units| units.evict())
+        {
+            self.gates.fetch.grant();
         }
     }
 

@@ -11,7 +11,7 @@ use forebay_protocol::slots::RowWriter;
 use forebay_protocol::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use forebay_protocol::tensor::{Extent, TensorSpec};
 
-use super::gate::BytePermit;
+use super::budgets::RowPermits;
 use super::stream::Stream;
 use super::units::{Units, Wanted};
 use super::work_parking::BitSet;
@@ -55,7 +55,7 @@ pub struct RowCell {
     pub writer: RowWriter,
     pub task: SampleTask,
     pub valid: bool,
-    pub permit: Option<BytePermit>,
+    pub(crate) permits: RowPermits,
     pub failure: Option<RowFailure>,
 }
 
@@ -154,7 +154,7 @@ impl SlotWork {
                         writer,
                         task: SampleTask::new(SampleId(0), key, Vec::new()),
                         valid: true,
-                        permit: None,
+                        permits: RowPermits::default(),
                         failure: None,
                     })
                 })

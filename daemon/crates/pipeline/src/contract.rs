@@ -9,6 +9,7 @@ use std::fmt::Debug;
 
 use super::field::{FieldInProgress, Tools};
 use super::image::{ImageTools, Normalization, PendingImage};
+use super::needs::Reckoning;
 use super::size::Size;
 use forebay_config::{ConfigError, Limits, Located, Section, SourceLocation, nearest};
 use forebay_order::Draws;
@@ -22,6 +23,9 @@ pub(crate) trait Operation: Debug + Send + Sync {
     /// # Errors
     /// The sample is bad.
     fn run(&self, sample: &mut Sample<'_, '_>, draws: &mut Draws) -> Result<(), Defect>;
+
+    /// Adds up what [`run`](Self::run) will take at most of memory, and changes the images as it will.
+    fn reckon(&self, _reckoning: &mut Reckoning<'_>) {}
 }
 
 /// A sample while operations run on it.

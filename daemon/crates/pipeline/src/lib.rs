@@ -6,6 +6,7 @@
 
 #![deny(unsafe_code)]
 
+mod allocator;
 mod arguments;
 mod array;
 mod augment;
@@ -21,6 +22,7 @@ pub mod fuzzing;
 mod geometry;
 mod image;
 mod jpeg;
+mod needs;
 mod operations;
 mod output;
 mod plan;
@@ -34,6 +36,8 @@ mod task;
 mod test_images;
 mod weighted;
 
+pub use allocator::give_back_large_buffers;
+pub use needs::{KEPT_BYTES, Needs};
 pub use plan::{CallError, CalledRow, SamplePlan, SampleReader};
 pub use registry::{batch_operation_tables, operation_tables};
 pub use row::Row;

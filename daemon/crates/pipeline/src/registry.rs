@@ -69,6 +69,8 @@ const BATCH_OPERATIONS: &[(Table, CompileBatch)] = &[
 const TEST_OPERATIONS: &[(Table, Compile)] = &[
     #[cfg(any(test, feature = "testing"))]
     (spin::Arguments::TABLE, spin::compile),
+    #[cfg(any(test, feature = "testing"))]
+    (spin::Takes::TABLE, spin::compile_takes),
     #[cfg(test)]
     (for_tests::table("drop"), for_tests::compile_drop),
     #[cfg(test)]

@@ -12,7 +12,7 @@ use super::resample::resample;
 use super::values::{ImageFormat, PixelValues};
 use crate::arguments::{Interpolation, ScaledDecoding};
 use crate::augment::Pixels;
-use crate::buffers::{KEPT_BYTES, prepare, trim};
+use crate::buffers::prepare;
 use crate::decode::{Decoders, ImageHeader};
 use crate::geometry::Geometry;
 use crate::reduction::{Reduction, Wanted};
@@ -44,22 +44,26 @@ pub(crate) struct ImageTools {
 }
 
 impl ImageTools {
-    /// Gives back what an unusually large image took. Called after each sample.
-    pub(crate) fn trim(&mut self) {
-        trim(&mut self.decoded);
-        trim(&mut self.resampled);
-        trim(&mut self.floats);
-        trim(&mut self.lines);
-        if self.resizer.size_of_internal_buffers() > KEPT_BYTES {
-            self.resizer.reset_internal_buffers();
-        }
-        self.decoders.trim();
+    /// What it keeps from image to image.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        let spare: usize = self.spare.iter().map(|buffer| buffer.capacity()).sum();
+        let floats = self.floats.capacity() * size_of::<f32>();
+        let own = self.decoded.capacity() + self.resampled.capacity() + self.lines.capacity();
+        own + floats + spare + self.resizer.size_of_internal_buffers() + self.decoders.kept_bytes()
+    }
+
+    /// Gives that back.
+    pub(crate) fn give_back(&mut self) {
+        (self.decoded, self.resampled) = (Vec::new(), Vec::new());
+        (self.floats, self.lines) = (Vec::new(), Vec::new());
+        self.spare.clear();
+        self.resizer.reset_internal_buffers();
+        self.decoders.give_back();
     }
 
     fn recycle(&mut self, mut buffer: Arc<Vec<u8>>) {
-        let is_kept =
-            Arc::get_mut(&mut buffer).is_some_and(|buffer| buffer.capacity() <= KEPT_BYTES);
-        if is_kept && self.spare.len() < KEPT_BUFFERS {
+        let is_alone = Arc::get_mut(&mut buffer).is_some();
+        if is_alone && self.spare.len() < KEPT_BUFFERS {
             self.spare.push(buffer);
         }
     }

@@ -17,6 +17,7 @@ use crate::augment::Picked;
 use crate::contract::{FieldTypes, Operation, Sample};
 use crate::distribution::{dirichlet, fill_dirichlet, happens, place};
 use crate::image::{ImageTools, PendingImage};
+use crate::needs::{Reckoning, Remade};
 use forebay_config::{AtLeastOne, ConfigError, Keys, Section};
 use forebay_order::Draws;
 use forebay_source::dataset::Defect;
@@ -174,6 +175,10 @@ pub(crate) fn compile_rand(
 }
 
 impl Operation for Rand {
+    fn reckon(&self, reckoning: &mut Reckoning<'_>) {
+        reckoning.remake(self.base.field, |size| size, Remade::Floats);
+    }
+
     fn run(&self, sample: &mut Sample<'_, '_>, draws: &mut Draws) -> Result<(), Defect> {
         let (image, tools) = sample.image(self.base.field)?;
         (0..self.num_ops).try_for_each(|_| {
@@ -223,6 +228,10 @@ pub(crate) fn compile_trivial(
 }
 
 impl Operation for Trivial {
+    fn reckon(&self, reckoning: &mut Reckoning<'_>) {
+        reckoning.remake(self.base.field, |size| size, Remade::Floats);
+    }
+
     fn run(&self, sample: &mut Sample<'_, '_>, draws: &mut Draws) -> Result<(), Defect> {
         let (image, tools) = sample.image(self.base.field)?;
         let transform = ALL[place(draws, ALL.len())];
@@ -271,6 +280,10 @@ pub(crate) fn compile_auto(
 }
 
 impl Operation for Auto {
+    fn reckon(&self, reckoning: &mut Reckoning<'_>) {
+        reckoning.remake(self.base.field, |size| size, Remade::Floats);
+    }
+
     fn run(&self, sample: &mut Sample<'_, '_>, draws: &mut Draws) -> Result<(), Defect> {
         let (image, tools) = sample.image(self.base.field)?;
         let pairs = self.policy.pairs();
@@ -371,6 +384,10 @@ fn add(sum: &mut [f32], levels: &[u8], share: f64) {
 }
 
 impl Operation for Mix {
+    fn reckon(&self, reckoning: &mut Reckoning<'_>) {
+        reckoning.remake(self.base.field, |size| size, Remade::Floats);
+    }
+
     fn run(&self, sample: &mut Sample<'_, '_>, draws: &mut Draws) -> Result<(), Defect> {
         let (image, tools) = sample.image(self.base.field)?;
         let [of_image, of_chains] = dirichlet(draws, self.alpha);

@@ -4,6 +4,7 @@ use crate::arguments::{Factors, Hue};
 use crate::augment::{adjust_brightness, adjust_contrast, adjust_hue, adjust_saturation};
 use crate::contract::{FieldTypes, Operation, Sample};
 use crate::distribution::{between, shuffle};
+use crate::needs::{Reckoning, Remade};
 use forebay_config::{ConfigError, Keys, Section};
 use forebay_order::Draws;
 use forebay_source::dataset::Defect;
@@ -51,6 +52,10 @@ pub(crate) fn compile(
 }
 
 impl Operation for ColorJitter {
+    fn reckon(&self, reckoning: &mut Reckoning<'_>) {
+        reckoning.remake(self.field, |size| size, Remade::Floats);
+    }
+
     fn run(&self, sample: &mut Sample<'_, '_>, draws: &mut Draws) -> Result<(), Defect> {
         let (image, tools) = sample.image(self.field)?;
         let mut order = [0, 1, 2, 3];

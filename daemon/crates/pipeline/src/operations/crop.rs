@@ -6,6 +6,7 @@ use super::warps::check_fill;
 use crate::arguments::{Fill, ImageSize};
 use crate::augment::{Beyond, Margins};
 use crate::contract::{FieldTypes, Operation, Sample};
+use crate::needs::{Reckoning, Remade};
 use crate::size::Size;
 use forebay_config::{ConfigError, Keys, Section};
 use forebay_order::Draws;
@@ -55,6 +56,10 @@ pub(crate) fn compile_center(
 }
 
 impl Operation for CenterCrop {
+    fn reckon(&self, reckoning: &mut Reckoning<'_>) {
+        reckoning.crop(self.field, self.size);
+    }
+
     fn run(&self, sample: &mut Sample<'_, '_>, _draws: &mut Draws) -> Result<(), Defect> {
         let (image, _) = sample.image(self.field)?;
         let before = image.size();
@@ -89,6 +94,12 @@ pub(crate) fn compile_random(
 }
 
 impl Operation for RandomCrop {
+    fn reckon(&self, reckoning: &mut Reckoning<'_>) {
+        let padded = |size| self.padding.around(size).unwrap_or(size);
+        reckoning.remake(self.field, padded, Remade::Bytes);
+        reckoning.crop(self.field, self.size);
+    }
+
     fn run(&self, sample: &mut Sample<'_, '_>, draws: &mut Draws) -> Result<(), Defect> {
         let (image, tools) = sample.image(self.field)?;
         let before = image.size();

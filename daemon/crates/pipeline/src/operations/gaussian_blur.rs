@@ -4,6 +4,7 @@ use crate::arguments::{FilterSize, PositiveRange, Sigma};
 use crate::augment::gaussian_blur;
 use crate::contract::{FieldTypes, Operation, Sample};
 use crate::distribution::between;
+use crate::needs::{Reckoning, Remade};
 use forebay_config::{ConfigError, Keys, Section};
 use forebay_order::Draws;
 use forebay_source::dataset::Defect;
@@ -37,6 +38,10 @@ pub(crate) fn compile(
 }
 
 impl Operation for GaussianBlur {
+    fn reckon(&self, reckoning: &mut Reckoning<'_>) {
+        reckoning.remake(self.field, |size| size, Remade::Floats);
+    }
+
     fn run(&self, sample: &mut Sample<'_, '_>, draws: &mut Draws) -> Result<(), Defect> {
         let (image, tools) = sample.image(self.field)?;
         let sigma = between(draws, (self.sigma.low, self.sigma.high));

@@ -4,6 +4,7 @@ use crate::arguments::{GreyChannels, Probability};
 use crate::augment::grayscale;
 use crate::contract::{FieldTypes, Operation, Sample};
 use crate::distribution::happens;
+use crate::needs::{Reckoning, Remade};
 use forebay_config::{ConfigError, Keys, Section};
 use forebay_order::Draws;
 use forebay_source::dataset::Defect;
@@ -57,6 +58,10 @@ pub(crate) fn compile_random(
 }
 
 impl Operation for Grayscale {
+    fn reckon(&self, reckoning: &mut Reckoning<'_>) {
+        reckoning.remake(self.field, |size| size, Remade::Bytes);
+    }
+
     fn run(&self, sample: &mut Sample<'_, '_>, draws: &mut Draws) -> Result<(), Defect> {
         let (image, tools) = sample.image(self.field)?;
         if self.probability.is_some_and(|probability| !happens(draws, probability)) {

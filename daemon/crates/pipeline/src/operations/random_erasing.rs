@@ -6,6 +6,7 @@
 use crate::arguments::{AreaShare, Erased, PositiveRange, Probability};
 use crate::contract::{FieldTypes, Operation, Sample};
 use crate::distribution::{between, happens};
+use crate::needs::{Reckoning, Remade};
 use crate::size::{Rectangle, Size};
 use forebay_config::{ConfigError, Keys, Section};
 use forebay_order::Draws;
@@ -136,6 +137,10 @@ impl RandomErasing {
 }
 
 impl Operation for RandomErasing {
+    fn reckon(&self, reckoning: &mut Reckoning<'_>) {
+        reckoning.remake(self.field, |size| size, Remade::Bytes);
+    }
+
     fn run(&self, sample: &mut Sample<'_, '_>, draws: &mut Draws) -> Result<(), Defect> {
         let (image, tools) = sample.image(self.field)?;
         if !happens(draws, self.probability) {

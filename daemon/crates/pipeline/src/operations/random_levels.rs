@@ -7,6 +7,7 @@ use crate::augment::{
 };
 use crate::contract::{FieldTypes, Operation, Sample};
 use crate::distribution::happens;
+use crate::needs::{Reckoning, Remade};
 use forebay_config::{ConfigError, Keys, Section};
 use forebay_order::Draws;
 use forebay_source::dataset::Defect;
@@ -27,6 +28,10 @@ impl std::fmt::Debug for RandomLevels {
 }
 
 impl Operation for RandomLevels {
+    fn reckon(&self, reckoning: &mut Reckoning<'_>) {
+        reckoning.remake(self.field, |size| size, Remade::Bytes);
+    }
+
     fn run(&self, sample: &mut Sample<'_, '_>, draws: &mut Draws) -> Result<(), Defect> {
         let (image, tools) = sample.image(self.field)?;
         if happens(draws, self.probability) {

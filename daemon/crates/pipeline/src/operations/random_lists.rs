@@ -6,6 +6,7 @@ use crate::arguments::Probability;
 use crate::contract::{FieldPlan, FieldType, FieldTypes, Operation, Sample};
 use crate::distribution::{happens, shuffle};
 use crate::weighted::WeightedChoice;
+use crate::needs::Reckoning;
 use forebay_config::{ConfigError, Keys, Operations, Section};
 use forebay_order::Draws;
 use forebay_source::dataset::Defect;
@@ -172,6 +173,10 @@ pub(crate) fn compile_order(
 }
 
 impl Operation for RandomApply {
+    fn reckon(&self, reckoning: &mut Reckoning<'_>) {
+        self.operations.iter().for_each(|operation| operation.reckon(reckoning));
+    }
+
     fn run(&self, sample: &mut Sample<'_, '_>, draws: &mut Draws) -> Result<(), Defect> {
         if !happens(draws, self.probability) {
             return Ok(());
@@ -181,12 +186,20 @@ impl Operation for RandomApply {
 }
 
 impl Operation for RandomChoice {
+    fn reckon(&self, reckoning: &mut Reckoning<'_>) {
+        self.operations.iter().for_each(|operation| operation.reckon(reckoning));
+    }
+
     fn run(&self, sample: &mut Sample<'_, '_>, draws: &mut Draws) -> Result<(), Defect> {
         self.operations[self.choice.draw(draws)].run(sample, draws)
     }
 }
 
 impl Operation for RandomOrder {
+    fn reckon(&self, reckoning: &mut Reckoning<'_>) {
+        self.operations.iter().for_each(|operation| operation.reckon(reckoning));
+    }
+
     fn run(&self, sample: &mut Sample<'_, '_>, draws: &mut Draws) -> Result<(), Defect> {
         let mut order: Vec<usize> = (0..self.operations.len()).collect();
         shuffle(draws, &mut order);

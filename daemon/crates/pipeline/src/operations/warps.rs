@@ -9,6 +9,7 @@ use crate::augment::{
 use crate::contract::{FieldTypes, ImageType, Operation, Sample};
 use crate::distribution::{between, happens};
 use crate::image::{ImageTools, PendingImage};
+use crate::needs::{Reckoning, Remade};
 use crate::size::Size;
 use forebay_config::{ConfigError, Keys, Section};
 use forebay_order::Draws;
@@ -113,6 +114,14 @@ pub(crate) fn compile_rotate(
 }
 
 impl Operation for Rotation {
+    fn reckon(&self, reckoning: &mut Reckoning<'_>) {
+        // At most the diagonal on each side.
+        let sum = |size: Size| size.width.saturating_add(size.height);
+        let most = |size| Size { width: sum(size), height: sum(size) };
+        let after = |size| if self.expand { most(size) } else { size };
+        reckoning.remake(self.filling.field, after, Remade::Bytes);
+    }
+
     fn run(&self, sample: &mut Sample<'_, '_>, draws: &mut Draws) -> Result<(), Defect> {
         let (image, tools) = sample.image(self.filling.field)?;
         let angle = between(draws, self.degrees);
@@ -209,6 +218,10 @@ impl RandomAffine {
 }
 
 impl Operation for RandomAffine {
+    fn reckon(&self, reckoning: &mut Reckoning<'_>) {
+        reckoning.remake(self.filling.field, |size| size, Remade::Bytes);
+    }
+
     fn run(&self, sample: &mut Sample<'_, '_>, draws: &mut Draws) -> Result<(), Defect> {
         let (image, tools) = sample.image(self.filling.field)?;
         let matrix = inverse_affine(&self.draw(image.size(), draws));
@@ -282,6 +295,10 @@ fn draw_corners(size: Size, distortion_scale: f64, draws: &mut Draws) -> [[f64; 
 }
 
 impl Operation for RandomPerspective {
+    fn reckon(&self, reckoning: &mut Reckoning<'_>) {
+        reckoning.remake(self.filling.field, |size| size, Remade::Bytes);
+    }
+
     fn run(&self, sample: &mut Sample<'_, '_>, draws: &mut Draws) -> Result<(), Defect> {
         let (image, tools) = sample.image(self.filling.field)?;
         if !happens(draws, self.probability) {
