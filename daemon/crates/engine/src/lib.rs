@@ -64,7 +64,7 @@ pub use cpu::isolation::{open_own_autogroup, plan_cpu_isolation};
 pub use memory::{MemoryError, MemoryPlan};
 pub use pool::PoolOptions;
 pub use recording::{Recorded, begin_recording};
-pub use session::{SENT_TO_CLIENT, SessionEnd, SessionTerms};
+pub use session::{SENT_TO_CLIENT, Seek, SessionEnd, SessionTerms};
 pub use stage_benchmark::{StageBenchmark, StageRun};
 pub use stream::{Stream, StreamError};
 pub use watch::watch;

@@ -262,7 +262,9 @@ impl Client {
 
     fn seek(&mut self, samples: u64) {
         self.serial += 1;
-        self.engine.borrow_mut().seek(self.number, self.serial, Position { epoch: 0, samples }, 0);
+        let position = Position { epoch: 0, samples };
+        let seek = Seek { serial: self.serial, position, substitutes: 0 };
+        self.engine.borrow_mut().seek(self.number, &[seek]);
     }
 
     /// Compares a batch with what the order says of it, substitutes included.

@@ -62,6 +62,7 @@ impl Engine {
             sessions: BTreeMap::new(),
             ending: Vec::new(),
             next_session: 1,
+            rows_published: Rc::default(),
             units,
             gates,
             pool,
