@@ -9,6 +9,7 @@ mod budgets;
 mod cache;
 mod changing_files;
 mod killers;
+mod memory;
 mod mistakes;
 mod outages;
 mod remote;

@@ -209,3 +209,26 @@ fn too_low_a_limit_of_open_files_is_told_with_the_remedy_and_outlived() {
     assert_eq!(take_epoch(&mut loader().attach().unwrap()).len(), 10);
     program::kill(&mut child);
 }
+
+/// The kernel takes the descriptors away that a process has no room for; the frame itself arrives.
+#[test]
+fn a_trainer_without_room_for_the_rings_descriptors_says_so_and_names_the_remedy() {
+    let dir = TestDir::new();
+    let daemon = Daemon::serve(&dir, &dir.stack_stream(40, ""));
+    let mut said = Vec::new();
+    for files in 4..40 {
+        let mut command = dir.command(std::path::Path::new("sh"));
+        command.args(["-c", &format!("ulimit -n {files}; exec \"$@\""), "sh"]);
+        command.arg(env!("CARGO_BIN_EXE_forebay-test-trainer"));
+        command.arg(format!("use={}", daemon.socket.display())).arg("epoch");
+        let trainer = program::run(&mut command);
+        if trainer.status.success() {
+            assert!(
+                said.iter().any(|said: &String| said.contains("descriptors of a control frame"))
+            );
+            return;
+        }
+        said.push(trainer.stdout);
+    }
+    panic!("no trainer got through: {said:?}");
+}

@@ -6,7 +6,6 @@ FOREBAY_APPLY_OPERATIONS names a built example, else cargo builds `apply_operati
 
 import io
 import math
-import os
 import pathlib
 import subprocess
 import zlib
@@ -14,18 +13,6 @@ import zlib
 import numpy as np
 import pytest
 from PIL import Image, ImageOps
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="session")
-def program():
-    named = os.environ.get("FOREBAY_APPLY_OPERATIONS")
-    if named:
-        return named
-    subprocess.run(["cargo", "build", "-p", "forebay-pipeline", "--example", "apply_operations"], cwd=ROOT, check=True)
-    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-    return str(target / "debug" / "examples" / "apply_operations")
 
 
 def photograph(width, height, seed=0):

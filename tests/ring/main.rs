@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod clients;
+mod floods;
 mod hostile;
 mod named;
 mod takeover;

@@ -14,6 +14,7 @@ mod webp;
 
 use broken_file::seed;
 pub use broken_file::{BrokenFile, INFLATED_BYTES};
+pub use bytes::crc32;
 
 /// A format of datasets with its good file and its broken ones.
 #[derive(Debug)]

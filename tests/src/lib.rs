@@ -10,6 +10,7 @@
 //! - [`corpus`]: broken files of every format.
 //! - [`raw`]: a client that sends any frame.
 //! - [`hostile`]: clients that break every rule.
+//! - [`flood`]: a client that sends one frame without end.
 //! - [`soak`]: a daemon at work for long.
 //! - [`taken`]: what a batch held, for comparison.
 //! - [`kills`]: kills processes at random instants and compares what arrives (`forebay-test-kills`).
@@ -25,6 +26,7 @@
 pub mod corpus;
 pub mod daemon;
 pub mod data;
+pub mod flood;
 pub mod hostile;
 pub mod kills;
 pub mod program;

@@ -17,7 +17,7 @@ use forebay_engine::{LocalRank, MemoryPlan, Stream};
 use forebay_inspect::stats::isolation_lines;
 use forebay_observe::format_bytes;
 use forebay_order::Schedule;
-use forebay_pipeline::operation_tables;
+use forebay_pipeline::{batch_operation_tables, operation_tables};
 use forebay_source::dataset::format_tables;
 use forebay_source::storage::storage_table;
 
@@ -92,6 +92,8 @@ fn as_json(launch: &Launch, world_size: u32) -> serde_json::Value {
             "stages": stages.collect::<Vec<_>>(),
             "expect": expectation(stream, world_size),
             "memory_bytes": plan.total_bytes(),
+            "memory_for_large_samples_bytes": plan.work_bytes,
+            "memory_of_workers_bytes": plan.workers_bytes,
             "memory_ceiling_bytes": plan.ceiling_bytes,
         })
     });
@@ -202,7 +204,7 @@ fn describe(
     line(
         "memory",
         format!(
-            "{} of {}: ring {} ({} slots of {}), rows {}, fetch {}, scratch {}",
+            "{} of {}: ring {} ({} slots of {}), rows {}, fetch {}, scratch {}; up to {} more for large samples",
             format_bytes(plan.total_bytes()),
             format_bytes(plan.ceiling_bytes),
             format_bytes(plan.ring_bytes),
@@ -210,9 +212,17 @@ fn describe(
             format_bytes(stream.layout().slot_bytes()),
             format_bytes(plan.rows_bytes),
             format_bytes(plan.fetch_bytes),
-            format_bytes(plan.scratch_bytes)
+            format_bytes(plan.scratch_bytes),
+            format_bytes(plan.work_bytes)
         ),
     );
+    if plan.workers_bytes > 0 {
+        let bytes = format_bytes(plan.workers_bytes);
+        line(
+            "memory of workers",
+            format!("{bytes} at most, beside ring.memory; one that holds more is replaced"),
+        );
+    }
     line("FOREBAY_EXPECT", expectation(stream, world_size));
     lines.push("  quiet".to_owned());
     lines.extend(isolation_lines(&launch.quiet()).map(|item| format!("  {item}")));
@@ -226,6 +236,7 @@ fn reference() -> Reference {
         formats: format_tables().collect(),
         storage: storage_table(),
         operations: operation_tables().collect(),
+        batch_operations: batch_operation_tables().collect(),
     }
 }
 

@@ -19,7 +19,7 @@ use forebay_engine::{
     core_share, plan_cpu_isolation, run_on_wake,
 };
 use forebay_inspect::http::{MetricsListener, Question};
-use forebay_observe::{Clock, IsolationItem};
+use forebay_observe::{Clock, IsolationItem, format_bytes};
 use forebay_source::dataset::{OpenOptions, ScanProgress};
 
 /// Streams that are open and checked, and how to run them.
@@ -106,9 +106,25 @@ impl Launch {
             streams.push(Arc::new(stream));
             plans.push(plan);
         }
-        if let (Rings::New, Some(first)) = (&rings, streams.first()) {
+        if let Some(first) = streams.first() {
             let needed = MemoryPlan::together(&plans);
-            needed.check_machine(first, local.count).map_err(memory_fault)?;
+            let left_bytes = match needed.check_machine(first, local.count) {
+                Ok(bytes) => bytes,
+                // The client has the memory.
+                Err(_) if matches!(rings, Rings::Kept(_)) => 0,
+                Err(error) => return Err(memory_fault(error)),
+            };
+            if needed.workers_bytes > left_bytes {
+                tracing::warn!(
+                    workers = %format_bytes(needed.workers_bytes),
+                    left = %format_bytes(left_bytes),
+                    "the workers of Python stages may hold more than is left beside the plan: lower a stage's `memory` or \
+                     `workers`"
+                );
+            }
+            for plan in &mut plans {
+                plan.work_bytes = plan.work_bytes.min(left_bytes);
+            }
         }
         let threads = streams.iter().map(|stream| stream.thread_count()).max().unwrap_or(1);
         let cores = u32::try_from(share.cores.len()).unwrap_or(u32::MAX);
@@ -164,8 +180,8 @@ impl Launch {
         }
         let confinement = confine(&configs, run_folder);
         tracing::info!(confinement, "file access");
-        let fetch_bytes = self.plans.iter().map(|plan| plan.fetch_bytes).max().unwrap_or(0);
-        let engine = Engine::start(self.streams, self.pool, fetch_bytes, Clock::system())
+        let budgets = MemoryPlan::budgets(&self.plans);
+        let engine = Engine::start(self.streams, self.pool, budgets, Clock::system())
             .context("cannot start the engine")?;
         if let Some(page) = page {
             engine.borrow().note_work(page);

@@ -1,7 +1,7 @@
 //! Small tools for bytes: checksums, searching, changing.
 
 /// ISO 3309's CRC-32, as PNG and zip have it.
-pub(super) fn crc32(bytes: &[u8]) -> u32 {
+pub fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(u32::MAX, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
             crc >> 1 ^ (0xedb8_8320 & (crc & 1).wrapping_neg())

@@ -14,6 +14,7 @@ mod expand;
 mod fingerprint;
 mod kind;
 mod model;
+mod operations;
 mod output;
 mod overrides;
 mod parse;
@@ -35,6 +36,7 @@ pub use model::{
     Limits, ListenConfig, MetricsFrom, OnBadSample, OnUnreadable, OrderConfig, RingConfig,
     SecurityConfig, SessionConfig,
 };
+pub use operations::{BatchOperations, Operations};
 pub use output::{FinishedOn, ImageLayout, OutputConfig};
 pub use overrides::Override;
 pub use reference::Reference;

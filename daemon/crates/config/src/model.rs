@@ -10,6 +10,7 @@ use crate::error::ConfigError;
 use crate::kind::{
     AtLeastOne, ByteSize, HeldSlots, LocalPath, Niceness, Sessions, Slots, SomeBytes, TimeSpan,
 };
+use crate::operations::BatchOperations;
 use crate::section::Section;
 use crate::single_keys::{Address, BadSampleBudget, Cores, CpuLimit, Group, Preset, SocketPath};
 use crate::{keys, words};
@@ -139,6 +140,8 @@ keys! {
         pub size: NonZeroU32, "samples per rank", required;
         /// what becomes of an epoch's samples that fill no global batch; see below
         pub last: Last, "", default(Last::Drop, "`\"drop\"` (`imagenet-eval`: `\"short\"`)");
+        /// what is done to each complete batch, in order; each with `op` and its arguments
+        pub operations: BatchOperations, "", default(Vec::new(), "none");
     }
 }
 

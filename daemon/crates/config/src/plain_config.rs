@@ -1,4 +1,4 @@
-//! A configuration from the TOML of `[[stage]]` and `[output]` alone, for tests and examples of the operations.
+//! A configuration from the TOML of `[[stage]]`, `[output]` and `batch.operations` alone, for tests and examples of the operations.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ pub fn plain_config(text: &str) -> Config {
     let root: toml::Table = toml::from_str(text).expect("TOML");
     let mut dict = serde_json::to_value(root).expect("TOML is no richer than JSON here");
     dict["dataset"] = json!({ "format": "npy", "path": "/" });
-    dict["batch"] = json!({ "size": 1 });
+    dict["batch"]["size"] = json!(1);
     let stages = dict.get_mut("stage").and_then(Value::as_array_mut);
     for (index, stage) in stages.into_iter().flatten().enumerate() {
         if stage.get("name").is_none() {

@@ -8,8 +8,11 @@ use super::section::nearest;
 use super::value::{Located, Value};
 
 /// The presets' names and texts.
-pub(super) const PRESETS: [(&str, &str); 2] =
-    [("imagenet-train", IMAGENET_TRAIN), ("imagenet-eval", IMAGENET_EVAL)];
+pub(super) const PRESETS: [(&str, &str); 3] = [
+    ("imagenet-train", IMAGENET_TRAIN),
+    ("imagenet-train-strong", IMAGENET_TRAIN_STRONG),
+    ("imagenet-eval", IMAGENET_EVAL),
+];
 
 /// What torchvision's reference training of ResNet-50 does to an image, with the cast to float left to the GPU.
 const IMAGENET_TRAIN: &str = r#"
@@ -22,6 +25,30 @@ operations = [
   { op = "decode-image" },
   { op = "random-resized-crop", size = 224 },
   { op = "random-horizontal-flip", probability = 0.5 },
+]
+
+[output]
+image = { dtype = "uint8", layout = "NCHW" }
+"#;
+
+/// What timm's recipes for long trainings do to images and to batches: RandAugment, erased parts, MixUp or CutMix.
+const IMAGENET_TRAIN_STRONG: &str = r#"
+[dataset]
+format = "image-folder"
+
+[batch]
+operations = [
+  { op = "choice", operations = [{ op = "mixup", alpha = 0.8 }, { op = "cutmix", alpha = 1.0 }] },
+]
+
+[[stage]]
+name = "preprocess"
+operations = [
+  { op = "decode-image" },
+  { op = "random-resized-crop", size = 224, interpolation = "bicubic" },
+  { op = "random-horizontal-flip", probability = 0.5 },
+  { op = "rand-augment", num_ops = 2, magnitude = 9, interpolation = "bilinear", fill = [124, 116, 104] },
+  { op = "random-erasing", probability = 0.25, value = "random" },
 ]
 
 [output]

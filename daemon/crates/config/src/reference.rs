@@ -17,17 +17,22 @@ pub struct Reference {
     pub storage: Table,
     /// The arguments of operations; the path is the operation's name.
     pub operations: Vec<Table>,
+    /// Likewise of operations on complete batches.
+    pub batch_operations: Vec<Table>,
 }
 
 impl Reference {
     /// A document with its tables made anew. A table stands below a line such as `<!-- keys: ring -->`; there are also
-    /// `<!-- keys: formats -->` and `<!-- keys: operations -->`.
+    /// `<!-- keys: formats -->`, `<!-- keys: operations -->` and `<!-- keys: batch operations -->`.
     ///
     /// # Errors
     /// A table that has no such line, by the line that is missing.
     pub fn markdown(&self, document: &str) -> Result<String, String> {
-        let mut parts =
-            vec![("formats", self.format_rows()), ("operations", self.operation_rows())];
+        let mut parts = vec![
+            ("formats", self.format_rows()),
+            ("operations", operation_rows(&self.operations)),
+            ("batch operations", operation_rows(&self.batch_operations)),
+        ];
         for table in TABLES.into_iter().chain([self.storage]) {
             let name = if table.path.is_empty() { "top level" } else { table.path };
             let rows = table.keys.iter().map(|key| row(&path_of(&table, key), key, key.words));
@@ -68,22 +73,6 @@ impl Reference {
         format!("{HEAD}{}", rows.collect::<String>())
     }
 
-    fn operation_rows(&self) -> String {
-        let mut text =
-            "| `op` | argument | type | default | meaning |\n|---|---|---|---|---|\n".to_owned();
-        for table in &self.operations {
-            text.push_str(&format!("| `{}` | | | | {} |\n", table.path, table.words));
-            for key in table.keys {
-                let (name, default) = (key.name, key.default_words());
-                text.push_str(&format!(
-                    "| | `{name}` | {} | {default} | {} |\n",
-                    key.kind, key.words
-                ));
-            }
-        }
-        text
-    }
-
     /// A JSON schema (draft 7) of the configuration file.
     pub fn schema(&self) -> Json {
         let mut sections = Map::new();
@@ -120,19 +109,37 @@ impl Reference {
                 }
             }
         }
-        let operations: Vec<Json> = self.operations.iter().map(operation).collect();
+        let one_of = |operations: &[Table]| -> Json {
+            json!({ "oneOf": operations.iter().map(operation).collect::<Vec<_>>() })
+        };
         json!({
             "$schema": "http://json-schema.org/draft-07/schema#",
             "title": "A stream of Forebay",
             "type": "object",
             "properties": sections,
             "additionalProperties": false,
-            "definitions": { "operation": { "oneOf": operations } },
+            "definitions": {
+                "operation": one_of(&self.operations),
+                "batch_operation": one_of(&self.batch_operations),
+            },
         })
     }
 }
 
 const HEAD: &str = "| key | type | unit | default | meaning |\n|---|---|---|---|---|\n";
+
+fn operation_rows(operations: &[Table]) -> String {
+    let mut text =
+        "| `op` | argument | type | default | meaning |\n|---|---|---|---|---|\n".to_owned();
+    for table in operations {
+        text.push_str(&format!("| `{}` | | | | {} |\n", table.path, table.words));
+        for key in table.keys {
+            let (name, default) = (key.name, key.default_words());
+            text.push_str(&format!("| | `{name}` | {} | {default} | {} |\n", key.kind, key.words));
+        }
+    }
+    text
+}
 
 fn path_of(table: &Table, key: &Key) -> String {
     if table.path.is_empty() { key.name.to_owned() } else { format!("{}.{}", table.path, key.name) }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::error::{ConfigError, SourceLocation};
 use crate::kind::{ByteSize, Kind, LocalPath, TimeSpan};
+use crate::operations::Operations;
 use crate::section::Section;
 use crate::single_keys::Concurrency;
 use crate::table::Keys;
@@ -194,19 +195,6 @@ kinds! {
     }
     write(out) { Value::Table(out.clone()) }
     schema { "type": "object" }
-
-    /// An array of tables, which the registry of operations reads.
-    [pub] Operations as Vec<Located>: "an array of tables such as [{ op = \"decode-image\" }], or [] for none", type "an array of tables";
-    read(value) {
-        match value {
-            Value::Array(items) if items.iter().all(|item| matches!(item.value, Value::Table(_))) => {
-                Some(items.clone())
-            }
-            _ => None,
-        }
-    }
-    write(out) { Value::Array(out.clone()) }
-    schema { "type": "array", "items": { "$ref": "#/definitions/operation" } }
 }
 
 /// Reads all stages out of the root.

@@ -4,30 +4,34 @@
 //! `Restart` is allowed once, in Ready, and only to a private daemon; `Stats` in Ready and Attached. Anything else ends the
 //! connection with a fault.
 
+mod cut;
 mod names;
+mod sending;
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_protocol::frames::{
     Attach, ClientFrame, DaemonFrame, Fault, FaultKind, PROTOCOL_VERSION,
 };
 use forebay_protocol::observing::ReplayRequest;
 use forebay_protocol::socket::{Connection, Incoming, SocketError};
-use forebay_protocol::wire::MAX_FRAME_BYTES;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 
+use self::cut::Cut;
+use self::sending::{Shared, in_parts, send};
+use super::fair_share::{Meter, Peer, RECORDING_COST, ROW_COST, metered, peer_of};
 use super::host::{Host, Opening};
 use super::peer;
 use forebay_engine::{
-    ReattachState, Recorded, SENT_TO_CLIENT, SessionEnd, SessionMemory, SessionTerms,
+    ReattachState, Recorded, SENT_TO_CLIENT, Seek, SessionEnd, SessionMemory, SessionTerms,
     begin_recording, watch,
 };
 
@@ -38,37 +42,23 @@ const MAX_CONNECTIONS: usize = 256;
 /// Messages of one client that are read before the others have their turn.
 const MESSAGES_PER_TURN: usize = 64;
 
+/// Seeks that are carried out as one; their answers wait in the outbox.
+const MAX_SEEKS: usize = OUTBOX_FRAMES / 2;
+/// How often a client that is not read from is looked at: it may have hung up.
+const LOOK_PERIOD: Duration = Duration::from_millis(100);
+
 /// How often a daemon that is opening its streams shows that it makes progress.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(500);
 
-/// Why a connection ended, where the client did not just leave.
-#[derive(Debug, thiserror::Error)]
-enum Cut {
-    #[error(transparent)]
-    Socket(#[from] SocketError),
-    #[error("the client sent nothing for {0:?} after connecting")]
-    SaysNothing(Duration),
-    #[error("the client did not read its socket for {0:?}")]
-    ReadsNothing(Duration),
-    /// The client is sent the fault.
-    #[error("{}", .0.message)]
-    Refused(Fault),
-}
-
-impl From<Fault> for Cut {
-    fn from(fault: Fault) -> Self {
-        Self::Refused(fault)
-    }
-}
-
 /// Serves one client until it is gone.
 pub async fn serve_connection(connection: Connection, host: Rc<Host>) {
-    if let Err(error) = converse(connection, host).await {
+    let meter = Rc::new(Meter::default());
+    if let Err(error) = metered(&meter, converse(connection, host, Rc::clone(&meter))).await {
         tracing::warn!(%error, "a connection ended");
     }
 }
 
-async fn converse(connection: Connection, host: Rc<Host>) -> Result<(), Cut> {
+async fn converse(connection: Connection, host: Rc<Host>, meter: Rc<Meter>) -> Result<(), Cut> {
     if host.connections.get() >= MAX_CONNECTIONS {
         tracing::warn!(connections = MAX_CONNECTIONS, "refused a connection: too many connections");
         let message =
@@ -80,6 +70,7 @@ async fn converse(connection: Connection, host: Rc<Host>) -> Result<(), Cut> {
     }
     host.connections.set(host.connections.get() + 1);
     let pidfd = peer::pidfd(&connection);
+    let peer = peer_of(&connection);
     let (outbox, frames) = mpsc::channel(OUTBOX_FRAMES);
     let (recorded, recordings) = mpsc::channel(1);
     let mut client = Client {
@@ -93,9 +84,13 @@ async fn converse(connection: Connection, host: Rc<Host>) -> Result<(), Cut> {
         number: host.next_number(),
         replay_requests: BTreeSet::new(),
         recorded,
+        seeks: Vec::new(),
+        peer,
+        meter,
     };
     let ended = client.run(frames, recordings, pidfd).await;
     client.detach();
+    client.settle_share();
     host.connections.set(host.connections.get() - 1);
     ended
 }
@@ -116,6 +111,11 @@ struct Client {
     replay_requests: BTreeSet<u64>,
     /// Where a recording is sent to; the recording ends when the receiver is dropped.
     recorded: mpsc::Sender<Recorded>,
+    /// Read, and not carried out.
+    seeks: Vec<Seek>,
+    /// Whose share of the thread it uses.
+    peer: Peer,
+    meter: Rc<Meter>,
 }
 
 /// Whether the connection goes on.
@@ -143,10 +143,18 @@ impl Client {
         let greeting = tokio::time::sleep(patience.greeting);
         tokio::pin!(greeting);
         loop {
+            let pause = self.settle_share();
             tokio::select! {
                 biased;
                 () = &mut death => return Ok(()),
                 () = &mut announced_death => return Ok(()),
+                () = tokio::time::sleep(pause.unwrap_or_default().min(LOOK_PERIOD)), if pause.is_some() => {
+                    if has_hung_up(&connection) {
+                        return Ok(());
+                    }
+                    // What it has sent is still to be read.
+                    greeting.as_mut().reset(tokio::time::Instant::now() + patience.greeting);
+                }
                 () = &mut greeting, if !self.greeted => return Err(Cut::SaysNothing(patience.greeting)),
                 frame = frames.recv() => {
                     if let Some(frame) = frame {
@@ -158,13 +166,22 @@ impl Client {
                     Some(Err(fault)) => send(&socket, &DaemonFrame::Fault(fault), &[]).await?,
                     None => {}
                 },
-                guard = socket.readable() => {
+                guard = socket.readable(), if pause.is_none() => {
                     let mut guard = guard.map_err(io_failed)?;
                     let mut is_drained = false;
                     let mut rang = false;
                     for _ in 0..MESSAGES_PER_TURN {
                         match connection.receive::<ClientFrame>() {
+                            Ok(Incoming::Frame(ClientFrame::Seek { serial, position, substitutes }, _))
+                                if self.session.is_some() =>
+                            {
+                                self.seeks.push(Seek { serial, position, substitutes });
+                                if self.seeks.len() == MAX_SEEKS {
+                                    break;
+                                }
+                            }
                             Ok(Incoming::Frame(frame, descriptors)) => {
+                                self.carry_out_seeks();
                                 // A request may take long, such as the scan of a dataset; it ends with the client.
                                 let next = tokio::select! {
                                     biased;
@@ -198,6 +215,7 @@ impl Client {
                             }
                         }
                     }
+                    self.carry_out_seeks();
                     if rang {
                         self.doorbell();
                     }
@@ -226,7 +244,11 @@ impl Client {
 
     fn doorbell(&self) {
         if let (Some(engine), Some(session)) = (self.host.engine(), self.session) {
-            engine.borrow_mut().advance(session);
+            let begun = Instant::now();
+            // What its batches need is no part of the share.
+            if engine.borrow_mut().on_doorbell(session) {
+                self.meter.skip(begun.elapsed());
+            }
         }
     }
 
@@ -284,12 +306,7 @@ impl Client {
                 let memory = SessionMemory::Reattached(state);
                 self.attach(&request.attach, memory, socket).await?;
             }
-            (ClientFrame::Seek { serial, position, substitutes }, true) => {
-                let (Some(engine), Some(number)) = (self.host.engine(), self.session) else {
-                    return Err(refusal("Seek before Attach"));
-                };
-                engine.borrow_mut().seek(number, serial, position, substitutes);
-            }
+            (ClientFrame::Seek { .. }, true) => return Err(refusal("Seek before Attach")),
             (ClientFrame::Stats, true) => {
                 let report = self.host.engine().map(|engine| {
                     let mut engine = engine.borrow_mut();
@@ -309,6 +326,7 @@ impl Client {
             (ClientFrame::Replay(request), true) => self.replay(&request, socket).await?,
             (ClientFrame::Record(wanted), true) => {
                 let engine = self.host.engine().ok_or_else(|| refusal("Record before Start"))?;
+                self.host.shares.charge(self.peer, Instant::now(), RECORDING_COST);
                 begin_recording(&engine, wanted, self.recorded.clone())?;
             }
             (ClientFrame::Names(request), true) => {
@@ -369,6 +387,8 @@ impl Client {
                 "this daemon is private to its loader; use `forebay serve` for several clients";
             return Err(Fault { kind: FaultKind::Config, message: message.to_owned() }.into());
         }
+        self.wait_for_attach().await?;
+        let begun = Instant::now();
         let attached = engine.borrow_mut().attach(
             request,
             memory,
@@ -376,8 +396,11 @@ impl Client {
             Rc::clone(&self.connection),
             self.outbox.clone(),
         );
+        self.meter.skip(begun.elapsed());
+        self.host.shares.charge_attach(self.peer, Instant::now(), begun.elapsed());
         let (number, terms) = attached?;
         self.session = Some(number);
+        self.host.shares.on_attach(self.peer);
         send(socket, &terms.frame, &terms.descriptors()).await?;
         // Names last until the client has opened them.
         self.terms = terms.has_names().then_some(terms);
@@ -402,12 +425,43 @@ impl Client {
         send(socket, &DaemonFrame::Steps(steps), &[]).await
     }
 
+    /// Carries out the seeks that were read together.
+    fn carry_out_seeks(&mut self) {
+        if let (Some(engine), Some(number), false) =
+            (self.host.engine(), self.session, self.seeks.is_empty())
+        {
+            let thrown_away = engine.borrow_mut().seek(number, &self.seeks);
+            let rows = u32::try_from(thrown_away).unwrap_or(u32::MAX);
+            self.host.shares.charge(self.peer, Instant::now(), ROW_COST.saturating_mul(rows));
+        }
+        self.seeks.clear();
+    }
+
+    /// Charges what this connection has used; how long it is not read from.
+    fn settle_share(&self) -> Option<Duration> {
+        let now = Instant::now();
+        self.host.shares.charge(self.peer, now, self.meter.take(now));
+        self.host.shares.pause(self.peer, now)
+    }
+
+    /// Waits until this process may attach again.
+    async fn wait_for_attach(&self) -> Result<(), SocketError> {
+        while let Some(pause) = self.host.shares.attach_pause(self.peer, Instant::now()) {
+            tokio::time::sleep(pause.min(LOOK_PERIOD)).await;
+            if has_hung_up(&self.connection) {
+                return Err(SocketError::Closed);
+            }
+        }
+        Ok(())
+    }
+
     fn detach(&mut self) {
         let Some(engine) = self.host.engine() else { return };
         for session in std::mem::take(&mut self.replay_requests) {
             engine.borrow_mut().on_replay_disconnect(session, self.number);
         }
         if let Some(number) = self.session.take() {
+            self.host.shares.on_detach(self.peer);
             engine.borrow_mut().detach(number, &SessionEnd::ClientLeft);
         }
     }
@@ -430,69 +484,6 @@ fn version_fault(theirs: u32, release: &str) -> Fault {
         env!("CARGO_PKG_VERSION")
     );
     Fault { kind: FaultKind::Version, message }
-}
-
-/// Cuts a text into frames at character borders.
-fn in_parts(text: &str) -> Vec<DaemonFrame> {
-    const PART_BYTES: usize = MAX_FRAME_BYTES - 64;
-    let mut parts = Vec::new();
-    let mut rest = text;
-    loop {
-        let mut cut = rest.len().min(PART_BYTES);
-        while !rest.is_char_boundary(cut) {
-            cut -= 1;
-        }
-        let (part, after) = rest.split_at(cut);
-        rest = after;
-        parts.push(DaemonFrame::StatsPart { last: rest.is_empty(), text: part.to_owned() });
-        if rest.is_empty() {
-            return parts;
-        }
-    }
-}
-
-/// Sends a frame, waiting for room in the socket up to a deadline.
-async fn send(
-    socket: &AsyncFd<Shared>,
-    frame: &DaemonFrame,
-    descriptors: &[std::os::fd::BorrowedFd<'_>],
-) -> Result<(), Cut> {
-    let Shared { connection, patience } = socket.get_ref();
-    loop {
-        match connection.send(frame, descriptors) {
-            Err(SocketError::Call { source, .. })
-                if source.kind() == std::io::ErrorKind::WouldBlock =>
-            {
-                match tokio::time::timeout(*patience, socket.writable()).await {
-                    Ok(Ok(mut guard)) => guard.clear_ready(),
-                    Ok(Err(source)) => {
-                        return Err(SocketError::Call { call: "epoll", source }.into());
-                    }
-                    Err(_) => return Err(Cut::ReadsNothing(*patience)),
-                }
-            }
-            other => return Ok(other?),
-        }
-    }
-}
-
-/// A connection that the runtime watches and the engine rings.
-struct Shared {
-    connection: Rc<Connection>,
-    /// How long the client may leave the socket full.
-    patience: Duration,
-}
-
-impl AsFd for Shared {
-    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        (*self.connection).as_fd()
-    }
-}
-
-impl std::os::fd::AsRawFd for Shared {
-    fn as_raw_fd(&self) -> std::os::fd::RawFd {
-        std::os::fd::AsRawFd::as_raw_fd(&*self.connection)
-    }
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use forebay_protocol::frames::{Fault, Restart, RestartPolicy, Start};
 
+use super::fair_share::FairShares;
 use super::restart_state::RestartState;
 use forebay_engine::SharedEngine;
 
@@ -53,6 +54,7 @@ pub struct Host {
     pub(super) takes_clients: bool,
     pub(super) connections: Cell<usize>,
     numbers: Cell<u64>,
+    pub(super) shares: FairShares,
     pub(super) patience: Patience,
 }
 
@@ -69,6 +71,7 @@ impl Host {
             takes_clients: true,
             connections,
             numbers,
+            shares: FairShares::default(),
             patience,
         }
     }
@@ -87,6 +90,7 @@ impl Host {
             takes_clients: true,
             connections: Cell::new(0),
             numbers: Cell::new(0),
+            shares: FairShares::default(),
             patience: Patience::default(),
         }
     }

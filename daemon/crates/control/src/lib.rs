@@ -6,6 +6,7 @@
 
 mod access;
 mod connection;
+mod fair_share;
 mod host;
 mod listen;
 mod peer;

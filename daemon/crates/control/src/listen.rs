@@ -11,13 +11,14 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_protocol::socket::{Connection, Listener, SocketError};
 use tokio::io::Interest;
 
 use super::access::AccessRules;
 use super::connection::serve_connection;
+use super::fair_share::peer_of;
 use super::host::Host;
 use forebay_engine::watch;
 use forebay_host::lock_file::LockFile;
@@ -212,9 +213,13 @@ pub async fn accept_clients(
         loop {
             match listener.get_ref().accept() {
                 Ok(Some(connection)) => {
+                    let peer = peer_of(&connection);
                     admit(connection, &rules, &host);
                     // Endless connecting must not block the engine.
-                    tokio::task::yield_now().await;
+                    match host.shares.listener_pause(peer, Instant::now()) {
+                        Some(pause) => tokio::time::sleep(pause).await,
+                        None => tokio::task::yield_now().await,
+                    }
                 }
                 Ok(None) => break,
                 Err(error) => {

@@ -7,7 +7,7 @@ mod recording;
 mod retrying;
 mod start;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -15,21 +15,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay_protocol::frames::{DaemonFrame, Fault, FaultKind};
-use forebay_protocol::ids::Position;
 use forebay_protocol::sync::Ordering;
 use tokio::sync::Notify;
 
 pub use self::attach::{ReattachState, SessionMemory};
 pub use self::start::run_on_wake;
+use super::budgets::Gates;
 use super::fetch_threads::FetchThreads;
-use super::gate::ByteGate;
 use super::pool::Pool;
 #[cfg(test)]
 use super::pool::Shared;
 use super::quarantine::Quarantine;
 use super::reading::Reading;
 use super::retry_queue::RetryQueue;
-use super::session::{Session, SessionEnd};
+use super::session::{Seek, Session, SessionEnd};
 use super::stall::StallWatch;
 use super::stream::Stream;
 use super::tick::{SessionsSeen, Tick};
@@ -52,9 +51,11 @@ pub struct Engine {
     /// The work of ended sessions until their last row is finished: rows that wait hold bytes of the gate.
     ending: Vec<Arc<SessionWork>>,
     next_session: u64,
+    /// Rows published so far, of all sessions.
+    rows_published: Rc<Cell<u64>>,
     /// By stream: the blocks that its samples share, if they do.
     units: Vec<Option<Arc<Units<FetchJob>>>>,
-    pub(crate) gate: Arc<ByteGate>,
+    pub(crate) gates: Gates,
     pool: Pool,
     waker: Arc<Waker>,
     tick: Tick,
@@ -82,7 +83,7 @@ pub struct Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.gate.close();
+        self.gates.close();
     }
 }
 
@@ -97,7 +98,15 @@ impl Engine {
         Arc::clone(&self.pool.shared)
     }
 
-    /// Advances one session, for example on its client's doorbell.
+    /// Advances one session on its client's doorbell. False: the client has returned nothing since the last look.
+    pub fn on_doorbell(&mut self, number: u64) -> bool {
+        let returned = |engine: &Self| engine.sessions.get(&number).map(|one| one.ring.returned());
+        let before = returned(self);
+        self.advance(number);
+        returned(self) != before
+    }
+
+    /// Advances one session.
     pub fn advance(&mut self, number: u64) {
         let Some(session) = self.sessions.get_mut(&number) else {
             return;
@@ -126,7 +135,7 @@ impl Engine {
 
     /// Advances all sessions: a batch completed, a row failed, bytes were freed, or time passed.
     pub fn advance_all(&mut self) {
-        self.gate.grant();
+        self.gates.grant();
         self.handle_put_off();
         self.tend_units();
         self.reap_ending();
@@ -157,17 +166,19 @@ impl Engine {
                 }
             }
         }
-        while self.gate.is_awaited() && self.units.iter().flatten().any(|units| units.evict()) {
-            self.gate.grant();
+        while self.gates.fetch.is_awaited()
+            && self.units.iter().flatten().any(|units| units.evict())
+        {
+            self.gates.fetch.grant();
         }
     }
 
-    /// Moves a session's client to another position.
-    pub fn seek(&mut self, number: u64, serial: u64, position: Position, substitutes: u64) {
-        if let Some(session) = self.sessions.get_mut(&number) {
-            session.seek(serial, position, substitutes);
-        }
+    /// Answers a client's seeks and moves it to the position of the last one. Gives the rows that were taken and thrown away.
+    pub fn seek(&mut self, number: u64, seeks: &[Seek]) -> u64 {
+        let session = self.sessions.get_mut(&number);
+        let thrown_away = session.map_or(0, |session| session.seek(seeks));
         self.advance(number);
+        thrown_away
     }
 
     /// Whether a session of this number is attached.

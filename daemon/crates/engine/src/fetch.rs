@@ -1,17 +1,17 @@
 //! Reads the bytes of admitted rows: what a fetch thread does.
 //!
-//! A fetch thread reads the rows of one [`Reading`] one after another. Bytes of the budget are granted between opening a
-//! file and reading it. An array that needs no work is read directly into its row and takes no bytes of the budget, but
-//! only from the page cache: a read that may hang must not write into a row. Which rows are read, and when one whose read
-//! failed or hangs is read again, is decided on the engine thread (`core/lane.rs`, `core/retrying.rs`).
+//! A fetch thread reads the rows of one [`Reading`] one after another. Bytes of the fetch budget are granted between
+//! opening a file and reading it, bytes of the work budget before the row is handed on ([`super::budgets`]). An array
+//! that needs no work is read directly into its row and takes no bytes of the budget, but only from the page cache: a read
+//! that may hang must not write into a row. Which rows are read, and when one whose read failed or hangs is read again, is
+//! decided on the engine thread (`core/lane.rs`, `core/retrying.rs`).
 
 mod units;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::gate::ByteGate;
+use super::budgets::Gates;
 use super::pool::Shared;
 use super::reading::{Abandoned, Reading, Row, RowToRead};
 use super::retry_queue::PutOff;
@@ -19,6 +19,7 @@ use super::stream::ReadScratch;
 use super::units::Wanted;
 use super::work::{FetchJob, RowFailure};
 use forebay_observe::recorder::{Kind, Track, What};
+use forebay_source::location::SampleBytes;
 use forebay_source::storage::StorageError;
 
 /// Why a row could not be read.
@@ -29,15 +30,10 @@ enum ReadFailure {
 
 /// Reads all rows of a reading; stops where the engine thread has abandoned it. `lane`: the stream and the lane. Nothing is
 /// open any more when it returns.
-pub(super) fn fetch_rows(
-    reading: &Reading,
-    gate: &Arc<ByteGate>,
-    shared: &Shared,
-    lane: (usize, usize),
-) {
+pub(super) fn fetch_rows(reading: &Reading, gates: &Gates, shared: &Shared, lane: (usize, usize)) {
     let mut scratch = ReadScratch::default();
     while let Ok(Some(row)) = reading.current() {
-        if fetch(reading, &row, gate, shared, &mut scratch, lane).is_err() {
+        if fetch(reading, &row, gates, shared, &mut scratch, lane).is_err() {
             break;
         }
     }
@@ -47,7 +43,7 @@ pub(super) fn fetch_rows(
 fn fetch(
     reading: &Reading,
     row: &RowToRead,
-    gate: &Arc<ByteGate>,
+    gates: &Gates,
     shared: &Shared,
     scratch: &mut ReadScratch,
     lane: (usize, usize),
@@ -66,7 +62,7 @@ fn fetch(
     let mut outcome = Ok(Fetched::InPlace);
     if stream.shares_units || !read_direct(reading, row, scratch)? {
         // A panic ends the row, as it does in a work thread: a row that is never finished would keep its slot for ever.
-        let read = AssertUnwindSafe(|| read(reading, row, gate, shared, scratch, &mut waited));
+        let read = AssertUnwindSafe(|| read(reading, row, gates, shared, scratch, &mut waited));
         outcome = catch_unwind(read).unwrap_or(Ok(Err(ReadFailure::Panic)))?;
     }
     if !scratch.opened.is_empty() {
@@ -79,7 +75,7 @@ fn fetch(
     let whole = stream.clock.elapsed(begun);
     let held_up = waited.map_or(Duration::ZERO, |(_, held_up)| held_up);
     let took = whole.saturating_sub(held_up);
-    let Some((mut job, permit)) = reading.finish(took)? else {
+    let Some((mut job, permits)) = reading.finish(took)? else {
         return Ok(());
     };
     if shared.recorder.is_on() {
@@ -88,7 +84,7 @@ fn fetch(
     match outcome {
         Ok(Fetched::Units) => {
             stream.fetch.record(took);
-            units::hand_on(job, held_up, shared);
+            units::hand_on(job, held_up, gates, shared);
         }
         Ok(fetched) => {
             let slot = &job.session.slots[job.slot];
@@ -97,7 +93,7 @@ fn fetch(
                 let mut cell = slot.cell(job.row);
                 (cell.task.bytes, cell.task.in_place) = (buffer, None);
                 cell.task.part_ends.clone_from(&scratch.part_ends);
-                cell.permit = permit;
+                cell.permits = permits;
             }
             stream.stages[0].input.put(held_up);
             slot.mark_ready(0, job.row);
@@ -134,26 +130,37 @@ enum Fetched {
 fn read(
     reading: &Reading,
     row: &RowToRead,
-    gate: &Arc<ByteGate>,
+    gates: &Gates,
     shared: &Shared,
     scratch: &mut ReadScratch,
     waited: &mut Option<(Instant, Duration)>,
 ) -> Result<Result<Fetched, ReadFailure>, Abandoned> {
     let stream = &row.stream;
     if stream.shares_units {
-        let held = units::fetch(reading, row, gate, shared, scratch, waited)?;
+        let held = units::fetch(reading, row, gates, shared, scratch, waited)?;
         return Ok(held.map_err(ReadFailure::Storage).map(|row| match row {
             Row::Waits => Fetched::ByOthers,
             Row::HoldsUnits | Row::LacksUnits => Fetched::Units,
         }));
     }
-    let mut buffer = shared.spare_buffers.take();
     let length = match reading.call("opening", || stream.open_sample(row.id, scratch))? {
         Ok(length) => length,
         Err(error) => return Ok(Err(ReadFailure::Storage(error))),
     };
-    *waited = Some(reading.wait_for_bytes(|| gate.acquire(&row.age, length)));
+    let (begun, mut held_up) = reading.wait_for_bytes(|| gates.acquire_to_fetch(&row.age, length));
+    let mut to_work = |bytes: u64| {
+        if bytes > 0 {
+            held_up += reading.wait_to_work(|held| gates.acquire_to_work(&row.age, held, bytes));
+        }
+    };
+    to_work(gates.beyond_fetch(length));
+    let mut buffer = shared.spare_buffers.take(length);
     let read = reading.call("reading", || stream.read_sample(scratch, &mut buffer))?;
+    if read.is_ok() {
+        let fetched = SampleBytes::new(&buffer, &scratch.part_ends);
+        to_work(gates.work_bytes(stream.needs(row.id, fetched)));
+    }
+    *waited = Some((begun, held_up));
     Ok(read.map(|()| Fetched::Bytes(buffer)).map_err(ReadFailure::Storage))
 }
 

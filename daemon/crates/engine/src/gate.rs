@@ -65,7 +65,8 @@ pub(crate) struct ByteGate {
 
 #[derive(Debug)]
 struct Waiter {
-    age: Age,
+    /// `None`: it holds bytes of the budget already, and goes first.
+    age: Option<Age>,
     bytes: u64,
     granted: oneshot::Sender<()>,
 }
@@ -83,7 +84,7 @@ pub(crate) struct Rest(Arc<ByteGate>);
 
 /// So many bytes of the budget; given back when dropped.
 #[derive(Debug)]
-pub struct BytePermit {
+pub(crate) struct BytePermit {
     gate: Arc<ByteGate>,
     bytes: u64,
 }
@@ -146,6 +147,16 @@ impl ByteGate {
 
     /// Takes bytes, waiting for them if need be. Called by fetch threads only. `None`: the daemon ends.
     pub(crate) fn acquire(self: &Arc<Self>, age: &Age, bytes: u64) -> Option<BytePermit> {
+        self.acquire_as(Some(age), bytes)
+    }
+
+    /// As [`acquire`](Self::acquire), for the one who holds bytes already and may be waited for: it goes before all others.
+    /// There must not be a second one, and it must ask for no more than is not its own.
+    pub(crate) fn acquire_more(self: &Arc<Self>, bytes: u64) -> Option<BytePermit> {
+        self.acquire_as(None, bytes)
+    }
+
+    fn acquire_as(self: &Arc<Self>, age: Option<&Age>, bytes: u64) -> Option<BytePermit> {
         let bytes = bytes.min(self.budget);
         let mean = self.mean_bytes.load(Ordering::Relaxed);
         self.mean_bytes.store(mean - mean / 8 + bytes / 8, Ordering::Relaxed);
@@ -156,7 +167,7 @@ impl ByteGate {
         let (sender, granted) = oneshot::channel();
         {
             let mut waiters = self.waiters.lock().unwrap_or_else(PoisonError::into_inner);
-            waiters.as_mut()?.push(Waiter { age: age.clone(), bytes, granted: sender });
+            waiters.as_mut()?.push(Waiter { age: age.cloned(), bytes, granted: sender });
             // Relaxed: ordered by the fence.
             self.waiting.fetch_add(1, Ordering::Relaxed);
         }
@@ -176,7 +187,10 @@ impl ByteGate {
         let mut waiters = self.waiters.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(waiters) = waiters.as_mut() else { return };
         loop {
-            let ages = waiters.iter().enumerate().map(|(place, waiter)| (waiter.age.now(), place));
+            let ages = waiters
+                .iter()
+                .enumerate()
+                .map(|(place, waiter)| (waiter.age.as_ref().map(Age::now), place));
             let Some((_, oldest)) = ages.min() else { return };
             if !self.try_take(waiters[oldest].bytes) {
                 return;
@@ -222,6 +236,17 @@ impl ByteGate {
 }
 
 impl BytePermit {
+    /// How many.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Adds another permit of the same gate.
+    pub(crate) fn merge(&mut self, mut other: Self) {
+        debug_assert!(Arc::ptr_eq(&self.gate, &other.gate));
+        self.bytes += std::mem::take(&mut other.bytes);
+    }
+
     /// A part of it, or all that is left, as a permit of its own.
     pub(crate) fn split(&mut self, bytes: u64) -> Self {
         let bytes = bytes.min(self.bytes);
@@ -280,7 +305,7 @@ mod tests {
     /// A request for ten bytes that waits, as in `acquire`; without a thread, whose own grant may come at any moment.
     fn wait(gate: &Arc<ByteGate>, age: Age) -> oneshot::Receiver<()> {
         let (sender, granted) = oneshot::channel();
-        let waiter = Waiter { age, bytes: 10, granted: sender };
+        let waiter = Waiter { age: Some(age), bytes: 10, granted: sender };
         gate.waiters.lock().unwrap().as_mut().unwrap().push(waiter);
         gate.waiting.fetch_add(1, Ordering::Relaxed);
         granted

@@ -3,7 +3,7 @@
 //! Who runs where:
 //! ```text
 //!   engine thread    normal class; owns every session, slot table and ring; never touches a pixel    session, core
-//!   fetch threads    normal class; block in storage, take bytes from the gate                         fetch, gate
+//!   fetch threads    normal class; block in storage, take bytes of the two budgets                    fetch, budgets, gate
 //!   work threads     lowered class; run a stage on one row at a time                                  pool, work
 //! ```
 //! Work threads share no blocking lock with the others. They take rows from bitmaps ([`work`], [`work_parking`]), give bytes
@@ -23,6 +23,7 @@
 
 #![forbid(unsafe_code)]
 
+mod budgets;
 mod core;
 mod cpu;
 mod fetch;
@@ -57,12 +58,13 @@ mod worker;
 mod worker_place;
 
 pub use self::core::{Engine, ReattachState, SessionMemory, SharedEngine, run_on_wake};
+pub use budgets::ByteBudgets;
 pub use cpu::cores::{LocalRank, core_share, granted_cpu};
 pub use cpu::isolation::{open_own_autogroup, plan_cpu_isolation};
 pub use memory::{MemoryError, MemoryPlan};
 pub use pool::PoolOptions;
 pub use recording::{Recorded, begin_recording};
-pub use session::{SENT_TO_CLIENT, SessionEnd, SessionTerms};
+pub use session::{SENT_TO_CLIENT, Seek, SessionEnd, SessionTerms};
 pub use stage_benchmark::{StageBenchmark, StageRun};
 pub use stream::{Stream, StreamError};
 pub use watch::watch;

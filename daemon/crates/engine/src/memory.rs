@@ -3,22 +3,31 @@
 mod defaults;
 mod machine;
 
+use super::budgets::ByteBudgets;
 use super::session::ring_bytes;
+use super::spare_buffers::MAX_KEPT_BYTES;
 use super::stream::Stream;
 use super::work::row_bytes;
 use forebay_config::CpuPolicy;
 use forebay_observe::format_bytes;
+use forebay_pipeline::KEPT_BYTES;
 use machine::{Grant, Machine};
 
 /// What a read may hold until its sample is worked, for each read that may be under way.
 const FETCH_BYTES_PER_READ: u64 = 2 << 20;
 /// The least that a fetch budget may be.
 const MIN_FETCH_BYTES: u64 = 8 << 20;
-/// What a work thread's decoder, resizer and scratch memory are reckoned with: a decoded photograph of 12 megapixels
-/// is 36 MB, one of ImageNet's half a megabyte.
-const SCRATCH_BYTES_PER_THREAD: u64 = 16 << 20;
 /// What a fetch thread's stack takes.
 const BYTES_PER_FETCH_THREAD: u64 = 64 << 10;
+/// What a sample may take of its work thread's memory without bytes of the work budget: a photograph of ImageNet takes one
+/// megabyte, one of 12 megapixels 40.
+const COVERED_BYTES: u64 = 8 << 20;
+/// What a work thread's decoder, resizer and scratch memory take at most, then.
+const SCRATCH_BYTES_PER_THREAD: u64 = KEPT_BYTES as u64 + COVERED_BYTES;
+/// What rows may hold between two stages for each thread, where there are several stages: some images of ImageNet.
+const CARRIED_BYTES_PER_THREAD: u64 = 4 << 20;
+/// The share of the fetch bytes that emptied buffers may take.
+const SPARE_SHARE: u64 = 4;
 /// More threads than so many for each core hide no more sleep than these do.
 const MAX_THREADS_PER_CORE: u32 = 16;
 
@@ -33,6 +42,13 @@ pub struct MemoryPlan {
     pub fetch_bytes: u64,
     /// Decoders and scratch memory of all threads.
     pub scratch_bytes: u64,
+    /// What rows hold between two stages, at least.
+    pub carried_bytes: u64,
+    /// What the workers of Python stages may hold of their own at most, beside `ring.memory`: watched, not granted.
+    pub workers_bytes: u64,
+    /// On top of these, what is granted to samples that take more than a thread has: half of what `ring.memory` leaves
+    /// beside the rings of all sessions that may attach. The other half is for more threads.
+    pub work_bytes: u64,
     /// `ring.memory`, given or chosen.
     pub ceiling_bytes: u64,
 }
@@ -93,26 +109,63 @@ impl MemoryPlan {
         // One thread of the second group at least, where there is one; the further ones take what is left over.
         let second_group = u32::from(stream.config.cpu.policy == CpuPolicy::Idle);
         let room = ceiling_bytes.saturating_sub(ring_bytes + rows_bytes) / 2;
-        Self {
+        // What they have prepared for a call.
+        let callers: u32 = stream.python_stages().map(|(_, workers)| workers).sum();
+        let plan = Self {
             ring_bytes,
             rows_bytes,
             fetch_bytes: wanted.min(room).max(MIN_FETCH_BYTES),
             scratch_bytes: u64::from(threads + second_group) * SCRATCH_BYTES_PER_THREAD
-                + u64::from(most_reads) * BYTES_PER_FETCH_THREAD,
+                + u64::from(most_reads)
+                    * (BYTES_PER_FETCH_THREAD + stream.storage.bytes_per_read())
+                + u64::from(callers) * KEPT_BYTES as u64,
+            carried_bytes: match stream.stages.len() {
+                0 | 1 if callers == 0 => 0,
+                _ => u64::from(threads) * CARRIED_BYTES_PER_THREAD,
+            },
+            workers_bytes: stream.python_stages().fold(0, |sum: u64, (stage, workers)| {
+                sum.saturating_add(stage.worker_bytes().saturating_mul(workers.into()))
+            }),
+            work_bytes: 0,
             ceiling_bytes,
+        };
+        Self { work_bytes: plan.spare_bytes(stream) / 2, ..plan }
+    }
+
+    /// What all sessions of the daemon share.
+    fn shared_bytes(&self) -> u64 {
+        self.fetch_bytes.saturating_add(self.scratch_bytes).saturating_add(self.carried_bytes)
+    }
+
+    /// What `ring.memory` leaves beside the rings of all sessions that may attach.
+    fn spare_bytes(&self, stream: &Stream) -> u64 {
+        let sessions = u64::from(stream.config.listen.max_sessions);
+        let taken =
+            self.session_bytes().saturating_mul(sessions).saturating_add(self.shared_bytes());
+        self.ceiling_bytes.saturating_sub(taken)
+    }
+
+    /// The byte budgets of a daemon with these streams.
+    #[must_use]
+    pub fn budgets(plans: &[Self]) -> ByteBudgets {
+        let fetch_bytes = plans.iter().map(|plan| plan.fetch_bytes).max().unwrap_or(0);
+        ByteBudgets {
+            fetch_bytes: fetch_bytes - (fetch_bytes / SPARE_SHARE).min(MAX_KEPT_BYTES),
+            work_bytes: plans
+                .iter()
+                .map(|plan| plan.work_bytes)
+                .min()
+                .unwrap_or(0)
+                .saturating_add(plans.iter().map(|plan| plan.carried_bytes).max().unwrap_or(0)),
+            covered_bytes: COVERED_BYTES,
         }
     }
 
     /// Threads of the second group and of the lowered one at most, for so many at the start: as many as `ring.memory`
     /// leaves room for beside the rings of all sessions that may attach.
     pub fn thread_bounds(&self, stream: &Stream, threads: u32, cores: u32) -> (u32, u32) {
-        let sessions = u64::from(stream.config.listen.max_sessions);
-        let taken = self
-            .session_bytes()
-            .saturating_mul(sessions)
-            .saturating_add(self.fetch_bytes)
-            .saturating_add(self.scratch_bytes);
-        let spare = self.ceiling_bytes.saturating_sub(taken) / SCRATCH_BYTES_PER_THREAD;
+        let spare = self.spare_bytes(stream).saturating_sub(self.work_bytes);
+        let spare = spare / SCRATCH_BYTES_PER_THREAD;
         let spare = u32::try_from(spare).unwrap_or(u32::MAX);
         let rescue = threads.min(spare.saturating_add(1));
         let further = spare.saturating_sub(rescue - 1);
@@ -130,7 +183,7 @@ impl MemoryPlan {
     /// All together.
     #[must_use]
     pub fn total_bytes(&self) -> u64 {
-        self.session_bytes().saturating_add(self.fetch_bytes).saturating_add(self.scratch_bytes)
+        self.session_bytes().saturating_add(self.shared_bytes())
     }
 
     /// What a daemon with these streams needs, one session of each: their rings, and once what they share. No ceiling.
@@ -145,6 +198,9 @@ impl MemoryPlan {
             rows_bytes: sum(|plan| plan.rows_bytes),
             fetch_bytes: greatest(|plan| plan.fetch_bytes),
             scratch_bytes: greatest(|plan| plan.scratch_bytes),
+            carried_bytes: greatest(|plan| plan.carried_bytes),
+            workers_bytes: sum(|plan| plan.workers_bytes),
+            work_bytes: greatest(|plan| plan.work_bytes),
             ceiling_bytes: u64::MAX,
         }
     }
@@ -170,9 +226,11 @@ impl MemoryPlan {
     /// Holds the plan against the control group and the machine, for `local_ranks` such daemons together; `stream` is the
     /// one whose configuration is named. What those that run already have taken is not needed a second time.
     ///
+    /// Gives what is left for each rank beside the plans.
+    ///
     /// # Errors
     /// When it does not fit: with the figures and the keys to change.
-    pub fn check_machine(&self, stream: &Stream, local_ranks: u32) -> Result<(), MemoryError> {
+    pub fn check_machine(&self, stream: &Stream, local_ranks: u32) -> Result<u64, MemoryError> {
         self.check_on(memory_key(stream), local_ranks, &Machine::default())
     }
 
@@ -181,11 +239,12 @@ impl MemoryPlan {
         place: String,
         local_ranks: u32,
         machine: &Machine<'_>,
-    ) -> Result<(), MemoryError> {
+    ) -> Result<u64, MemoryError> {
         let needed_bytes = self.total_bytes().saturating_mul(local_ranks.into());
         let grants = machine.grants();
-        if grants.iter().all(|grant| needed_bytes <= grant.left_bytes) {
-            return Ok(());
+        let least = grants.iter().map(|grant| grant.left_bytes).min().unwrap_or(u64::MAX);
+        if needed_bytes <= least {
+            return Ok((least - needed_bytes) / u64::from(local_ranks.max(1)));
         }
         let others = machine.other_daemons();
         let beyond = grants.into_iter().find_map(|grant| {
@@ -197,7 +256,7 @@ impl MemoryPlan {
             Some((grantor, granted_bytes)) => {
                 Err(MemoryError::Machine { place, needed_bytes, grantor, granted_bytes })
             }
-            None => Ok(()),
+            None => Ok(0),
         }
     }
 

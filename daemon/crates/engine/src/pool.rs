@@ -77,6 +77,7 @@ pub(crate) struct Pool {
 impl Pool {
     /// Starts the threads. Called from a thread that stays at normal priority.
     pub(crate) fn start(options: PoolOptions, waker: Arc<Waker>, clock: Clock) -> io::Result<Self> {
+        forebay_pipeline::give_back_large_buffers();
         // Only the idle class can starve.
         let fallback_threads =
             if options.policy == CpuPolicy::Idle { options.fallback_threads } else { 0 };

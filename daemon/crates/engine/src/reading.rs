@@ -14,6 +14,7 @@ use forebay_observe::Clock;
 use forebay_protocol::ids::SampleId;
 use forebay_source::storage::Retries;
 
+use super::budgets::RowPermits;
 use super::gate::{Age, BytePermit, Promise};
 use super::stream::Stream;
 use super::units::{Claim, Standing, Wanted};
@@ -62,7 +63,7 @@ struct State {
     doing: Doing,
     /// Until bytes are asked for.
     promise: Option<Promise>,
-    permit: Option<BytePermit>,
+    permits: RowPermits,
     /// Units that the row is to read, or reads.
     claims: Vec<Claim<FetchJob>>,
     /// What the rows that are done took, without waiting for bytes.
@@ -105,7 +106,7 @@ pub(super) enum Row {
 impl State {
     /// Gives back what the first row has of bytes and units.
     fn give_up_row(&mut self) {
-        self.permit = None;
+        self.permits = RowPermits::default();
         self.claims.clear();
         if let Some(job) = self.jobs.front_mut() {
             Wanted::let_go(&mut job.units);
@@ -122,8 +123,8 @@ impl Reading {
         clock: Clock,
     ) -> Self {
         let (doing, took) = (Doing::Nothing, Duration::ZERO);
-        let (permit, claims) = (None, Vec::new());
-        let state = State { jobs, doing, promise, permit, claims, took, is_abandoned: false };
+        let (permits, claims) = (RowPermits::default(), Vec::new());
+        let state = State { jobs, doing, promise, permits, claims, took, is_abandoned: false };
         Self { clock, state: Mutex::new(state), abandoned_threads }
     }
 
@@ -195,21 +196,43 @@ impl Reading {
         }
         let permit = wait();
         let mut state = self.state();
-        (state.doing, state.permit) = (Doing::Nothing, permit);
+        (state.doing, state.permits.fetch) = (Doing::Nothing, permit);
         (begun, self.clock.elapsed(begun))
     }
 
-    /// Takes the row that was read, to be handed on, with its bytes' permit.
+    /// Waits for bytes of the work budget beside those that the row has of it, and keeps them here. Gives how long.
+    pub(super) fn wait_to_work(
+        &self,
+        wait: impl FnOnce(Option<&BytePermit>) -> Option<BytePermit>,
+    ) -> Duration {
+        let begun = self.clock.now();
+        let mut held = {
+            let mut state = self.state();
+            state.doing = Doing::Waiting(begun);
+            state.permits.work.take()
+        };
+        let more = wait(held.as_ref());
+        match (&mut held, more) {
+            (Some(held), Some(more)) => held.merge(more),
+            (None, more) => held = more,
+            (Some(_), None) => {}
+        }
+        let mut state = self.state();
+        (state.doing, state.permits.work) = (Doing::Nothing, held);
+        self.clock.elapsed(begun)
+    }
+
+    /// Takes the row that was read, to be handed on, with what it holds of the budgets.
     pub(super) fn finish(
         &self,
         took: Duration,
-    ) -> Result<Option<(FetchJob, Option<BytePermit>)>, Abandoned> {
+    ) -> Result<Option<(FetchJob, RowPermits)>, Abandoned> {
         let mut state = self.own()?;
         state.doing = Doing::Nothing;
         state.took += took;
-        let permit = state.permit.take();
+        let permits = std::mem::take(&mut state.permits);
         state.claims.clear();
-        Ok(state.jobs.pop_front().map(|job| (job, permit)))
+        Ok(state.jobs.pop_front().map(|job| (job, permits)))
     }
 
     /// What the rows that are done took, without waiting for bytes.
@@ -282,8 +305,8 @@ impl Reading {
         bytes: impl Iterator<Item = u64>,
     ) -> Result<Vec<bool>, Abandoned> {
         let mut state = self.own()?;
-        let State { jobs, permit, claims, .. } = &mut *state;
-        let mut permit = permit.take();
+        let State { jobs, permits, claims, .. } = &mut *state;
+        let mut permit = permits.fetch.take();
         let Some(job) = jobs.front_mut() else {
             return Ok(Vec::new());
         };

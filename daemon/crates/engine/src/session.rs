@@ -12,11 +12,13 @@ mod progress;
 mod recording;
 mod replay;
 mod ring;
+mod seek_debt;
 mod substitutes;
 mod substitution;
 mod takeover;
 mod terms;
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -41,6 +43,7 @@ pub(super) use self::progress::{FrontBatch, FullRing, WaitingRow};
 pub(super) use self::recording::ClientCounters;
 use self::replay::{Replay, ReplaySession};
 use self::ring::{Ring, RingMemory};
+use self::seek_debt::SeekDebt;
 use self::substitutes::Substitutes;
 pub(crate) use self::takeover::Takeover;
 use self::takeover::create_segment;
@@ -78,6 +81,20 @@ pub struct Session {
     /// A complete batch waits for a work thread to finish it.
     pub wake_workers: bool,
     replay: Replay,
+    seek_debt: SeekDebt,
+    /// The rows that the daemon has published, of all sessions.
+    rows_published: Rc<Cell<u64>>,
+}
+
+/// What a client asks for with `Seek`.
+#[derive(Debug, Clone, Copy)]
+pub struct Seek {
+    /// Counted by the client.
+    pub serial: u64,
+    /// The new position.
+    pub position: Position,
+    /// Substitutes already counted in that epoch.
+    pub substitutes: u64,
 }
 
 impl Session {
@@ -94,6 +111,7 @@ impl Session {
         restart_policy: RestartPolicy,
         connection: Rc<Connection>,
         outbox: mpsc::Sender<DaemonFrame>,
+        rows_published: Rc<Cell<u64>>,
     ) -> Result<(Self, SessionTerms), SessionFault> {
         let config = &stream.config;
         let schedule = Schedule::new(
@@ -174,12 +192,15 @@ impl Session {
             fault: None,
             wake_workers: false,
             replay,
+            seek_debt: SeekDebt::new(u64::from(slots) * u64::from(config.batch.size.get())),
+            rows_published,
         };
         Ok((session, SessionTerms::new(terms, [data, publish, returns])))
     }
 
     /// Does all that can be done now. True: there are rows to fetch.
     pub fn advance(&mut self) -> Result<bool, SessionEnd> {
+        self.settle_seeks();
         loop {
             self.take_returns()?;
             self.replay.advance(self.batches.is_idle(), &mut self.ring);
@@ -271,6 +292,7 @@ impl Session {
         let planned = &batch.planned;
         self.substitutes.publish(planned.epoch, batch.substituted);
         let rows = planned.rows.len();
+        self.rows_published.set(self.rows_published.get() + u64::from(rows));
         let after = planned.position_after;
         self.order.published(after);
         let descriptor = Descriptor {
@@ -308,22 +330,42 @@ impl Session {
         }
     }
 
-    /// Moves to another position. The client returns what was published for the former one.
-    pub fn seek(&mut self, serial: u64, position: Position, substitutes: u64) {
-        let target = match self.order.schedule().normalise(position) {
-            Ok(target) => target,
-            Err(error) => {
-                let fault = Fault { kind: FaultKind::Position, message: error.to_string() };
-                return self.send(DaemonFrame::Fault(fault));
+    /// Answers seeks and moves to the position of the last one; what was published for another one, the client returns.
+    /// Gives the rows that were thrown away; those that no lane had taken cost next to nothing and are left out.
+    pub fn seek(&mut self, seeks: &[Seek]) -> u64 {
+        let mut last = None;
+        for seek in seeks {
+            match self.order.schedule().normalise(seek.position) {
+                Ok(target) => {
+                    let batches_left = self.order.schedule().batches_left(target);
+                    let answer = Positioned { serial: seek.serial, position: target, batches_left };
+                    self.send(DaemonFrame::Positioned(answer));
+                    last = Some((seek, target));
+                }
+                Err(error) => {
+                    let fault = Fault { kind: FaultKind::Position, message: error.to_string() };
+                    self.send(DaemonFrame::Fault(fault));
+                }
             }
-        };
+        }
+        let Some((seek, target)) = last else { return 0 };
+        let [_, _, ready, _] = self.ring.slots_by_state();
+        let thrown_away =
+            self.batches.open_rows() + ready * u64::from(self.stream.config.batch.size.get());
+        let begun = thrown_away.saturating_sub(self.batches.admissions_left() as u64);
+        self.seek_debt.charge(begun, self.rows_published.get());
         self.batches.cancel_open(&self.work);
         self.replay.on_seek(&mut self.ring);
         self.fault = None;
-        self.order.seek(serial, target);
-        self.substitutes.seek(position, target, substitutes);
-        let (batches_left, _) = self.order.batches_left();
-        self.send(DaemonFrame::Positioned(Positioned { serial, position: target, batches_left }));
+        self.order.seek(seek.serial, target);
+        self.substitutes.seek(seek.position, target, seek.substitutes);
+        begun
+    }
+
+    /// A session whose seeks throw many rows away yields to others.
+    fn settle_seeks(&mut self) {
+        let yields = self.seek_debt.settle(self.rows_published.get());
+        self.work.set_yields(yields);
     }
 
     /// Carries out a request for a replay; an error says why it cannot be done.

@@ -10,7 +10,13 @@ use super::work_parking::BitSet;
 /// Buffers kept.
 const PLACES: usize = 64;
 /// A larger buffer is not kept.
-const LARGEST_BYTES: usize = 1 << 20;
+const LARGEST_BYTES: usize = 256 << 10;
+/// A buffer has at most so much room beyond what is read into it, as a share of that and in bytes.
+const SPARE_SHARE: usize = 8;
+const SPARE_BYTES: usize = 256;
+
+/// What all kept buffers may be together.
+pub(crate) const MAX_KEPT_BYTES: u64 = (PLACES * LARGEST_BYTES) as u64;
 
 /// See the module's head. A place's mutex goes with its bit, so it is never contended.
 #[derive(Debug)]
@@ -45,8 +51,14 @@ impl SpareBuffers {
         }
     }
 
-    /// A kept buffer, or a new one; empty.
-    pub(crate) fn take(&self) -> Vec<u8> {
+    /// An empty buffer for so many bytes: a kept one, unless that is much too large; what is in use is counted by length.
+    pub(crate) fn take(&self, bytes: u64) -> Vec<u8> {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let most = bytes.saturating_add(bytes / SPARE_SHARE + SPARE_BYTES);
+        Some(self.take_any()).filter(|kept| kept.capacity() <= most).unwrap_or_default()
+    }
+
+    fn take_any(&self) -> Vec<u8> {
         let Some(place) = self.full.take_first() else {
             return Vec::new();
         };
@@ -68,9 +80,13 @@ mod tests {
             store.give(Vec::with_capacity(100));
         }
         store.give(Vec::with_capacity(LARGEST_BYTES * 2));
-        for _ in 0..PLACES {
-            assert!(store.take().capacity() >= 100);
+        assert_eq!(store.take(1 << 20).capacity(), 100);
+        // It is kept in the place that has become empty, which is looked at first.
+        store.give(Vec::with_capacity(LARGEST_BYTES));
+        assert_eq!(store.take(90).capacity(), 0, "a much larger one is let go");
+        for _ in 0..PLACES - 1 {
+            assert_eq!(store.take(90).capacity(), 100);
         }
-        assert_eq!(store.take().capacity(), 0);
+        assert_eq!(store.take(1 << 20).capacity(), 0, "there is no more");
     }
 }

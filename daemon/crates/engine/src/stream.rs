@@ -11,15 +11,15 @@ use forebay_protocol::tensor::{DType, Extent, TensorSpec};
 use super::quarantine::Quarantine;
 use super::stage_cost::StageCost;
 use super::work_parking::StageGate;
-use forebay_config::{Concurrency, Config, ConfigError, Last, SourceLocation};
+use forebay_config::{Concurrency, Config, ConfigError, Last, SourceLocation, StageConfig};
 use forebay_observe::recorder::Recorder;
 use forebay_observe::{Clock, QueueMetrics, StageMetrics};
 use forebay_pipeline::batch::BatchOperation;
-use forebay_pipeline::{SamplePlan, SampleTask};
+use forebay_pipeline::{Needs, SamplePlan, SampleTask};
 use forebay_source::dataset::{
     self, ClassSummary, Dataset, DatasetError, IndexBytes, OpenOptions, Opened,
 };
-use forebay_source::location::{ByteRange, Location};
+use forebay_source::location::{ByteRange, Location, SampleBytes};
 use forebay_source::storage::{self, Outages, Storage, StorageError};
 
 /// What `ring.memory` is where the machine has it and the plan needs no more.
@@ -284,6 +284,13 @@ impl Stream {
         fixed.map(|stage| stage.gate.limit()).sum::<u32>() + auto.max().unwrap_or(0)
     }
 
+    /// The stages of the user's own Python, and the workers of each.
+    pub(crate) fn python_stages(&self) -> impl Iterator<Item = (&StageConfig, u32)> {
+        let stages = self.config.stages.iter().zip(&self.stages);
+        let called = stages.filter(|(config, _)| config.python.is_some());
+        called.map(|(config, stage)| (config, stage.gate.limit()))
+    }
+
     /// A stage's name and its most threads at once.
     pub fn stage_limits(&self) -> impl Iterator<Item = (&str, u32)> {
         self.stages.iter().map(|stage| (stage.name.as_str(), stage.gate.limit()))
@@ -341,6 +348,11 @@ impl Stream {
         let length_bytes = self.open_sample(id, &mut scratch)?;
         self.read_sample(&mut scratch, buffer)?;
         Ok(length_bytes)
+    }
+
+    /// The most that a sample takes beside its fetched bytes and its row.
+    pub(crate) fn needs(&self, id: SampleId, fetched: SampleBytes<'_>) -> Needs {
+        self.plan.needs(id, fetched, self.dataset.as_ref())
     }
 
     /// Opens all that a sample's bytes lie in; how many they are.

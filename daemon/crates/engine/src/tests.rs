@@ -136,8 +136,17 @@ fn pool() -> PoolOptions {
 }
 
 fn start_pool(stream: &Arc<Stream>, fetch_bytes: u64, pool: PoolOptions) -> SharedEngine {
+    start_within(stream, budgets(fetch_bytes), pool)
+}
+
+/// No sample of most tests takes more than is covered.
+const fn budgets(fetch_bytes: u64) -> ByteBudgets {
+    ByteBudgets { fetch_bytes, work_bytes: 1 << 30, covered_bytes: 8 << 20 }
+}
+
+fn start_within(stream: &Arc<Stream>, budgets: ByteBudgets, pool: PoolOptions) -> SharedEngine {
     let engine =
-        Engine::start(vec![Arc::clone(stream)], pool, fetch_bytes, stream.clock.clone()).unwrap();
+        Engine::start(vec![Arc::clone(stream)], pool, budgets, stream.clock.clone()).unwrap();
     let shared = Rc::clone(&engine);
     tokio::task::spawn_local(async move { run_on_wake(shared).await });
     engine
@@ -253,7 +262,9 @@ impl Client {
 
     fn seek(&mut self, samples: u64) {
         self.serial += 1;
-        self.engine.borrow_mut().seek(self.number, self.serial, Position { epoch: 0, samples }, 0);
+        let position = Position { epoch: 0, samples };
+        let seek = Seek { serial: self.serial, position, substitutes: 0 };
+        self.engine.borrow_mut().seek(self.number, &[seek]);
     }
 
     /// Compares a batch with what the order says of it, substitutes included.

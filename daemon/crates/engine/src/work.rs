@@ -11,7 +11,7 @@ use forebay_protocol::slots::RowWriter;
 use forebay_protocol::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use forebay_protocol::tensor::{Extent, TensorSpec};
 
-use super::gate::BytePermit;
+use super::budgets::RowPermits;
 use super::stream::Stream;
 use super::units::{Units, Wanted};
 use super::work_parking::BitSet;
@@ -55,7 +55,7 @@ pub struct RowCell {
     pub writer: RowWriter,
     pub task: SampleTask,
     pub valid: bool,
-    pub permit: Option<BytePermit>,
+    pub(crate) permits: RowPermits,
     pub failure: Option<RowFailure>,
 }
 
@@ -85,6 +85,8 @@ pub struct SlotWork {
 /// operation failed.
 pub(crate) type Finished = Result<Vec<u64>, RowFailure>;
 
+/// Added to the urgency of rows that yield: more than a ring has slots.
+const YIELDING: u64 = 1 << 32;
 const FINISHING_NONE: u32 = 0;
 const FINISHING_WANTED: u32 = 1;
 const FINISHING_RUNNING: u32 = 2;
@@ -99,6 +101,8 @@ pub struct SessionWork {
     pub slots: Box<[SlotWork]>,
     /// The number of the batch that is published next: what is oldest to this session.
     pub next_to_publish: Arc<AtomicU64>,
+    /// Whether rows of other sessions come first.
+    yields: AtomicBool,
     /// Where samples share units: the stream's.
     pub(crate) units: Option<Arc<Units<FetchJob>>>,
 }
@@ -154,7 +158,7 @@ impl SlotWork {
                         writer,
                         task: SampleTask::new(SampleId(0), key, Vec::new()),
                         valid: true,
-                        permit: None,
+                        permits: RowPermits::default(),
                         failure: None,
                     })
                 })
@@ -344,7 +348,21 @@ impl SessionWork {
     ) -> Self {
         let stages = stream.stages.len();
         let slots = rows.into_iter().map(|rows| SlotWork::new(rows, stages)).collect();
-        Self { number, stream, slots, next_to_publish: Arc::default(), units }
+        let (next_to_publish, yields) = (Arc::default(), AtomicBool::new(false));
+        Self { number, stream, slots, next_to_publish, yields, units }
+    }
+
+    /// Has the rows of other sessions come first, or no longer. Engine only.
+    pub(crate) fn set_yields(&self, yields: bool) {
+        // Relaxed: a matter of order only.
+        self.yields.store(yields, Ordering::Relaxed);
+    }
+
+    /// The urgency of rows this far from being published, below which others come first.
+    pub(crate) fn urgency_of(&self, distance: u64) -> u64 {
+        // Relaxed: as above.
+        let yields = self.yields.load(Ordering::Relaxed);
+        distance + if yields { YIELDING } else { 0 }
     }
 
     /// The units that a sample needs, where samples share some. Engine thread.
@@ -362,14 +380,15 @@ impl SessionWork {
         self.slots.iter().all(SlotWork::is_complete)
     }
 
-    /// How far the session's most urgent ready row is from being published, if there is one.
+    /// How far the session's most urgent ready row is from being published, if there is one. Rows of a cancelled batch
+    /// take no time and give their bytes back: they never yield.
     pub fn urgency(&self) -> Option<u64> {
         let next = self.next_to_publish.load(Ordering::Relaxed);
-        self.slots
-            .iter()
-            .filter(|slot| self.has_work(slot))
-            .map(|slot| slot.order.load(Ordering::Acquire).saturating_sub(next))
-            .min()
+        let urgency = |slot: &SlotWork| {
+            let distance = slot.order.load(Ordering::Acquire).saturating_sub(next);
+            if slot.is_cancelled() { distance } else { self.urgency_of(distance) }
+        };
+        self.slots.iter().filter(|slot| self.has_work(slot)).map(urgency).min()
     }
 
     /// Claims a row of the oldest batch that has one for a stage with room; later stages first within a batch. The

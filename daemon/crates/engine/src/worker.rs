@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use forebay_protocol::sync::Ordering;
 
+use super::budgets::RowPermits;
 use super::meter::Meter;
 use super::pool::Shared;
 use super::stream::Stream;
@@ -182,7 +183,7 @@ impl Worker {
         }
         cell.failure = failure;
         self.shared.spare_buffers.give(cell.task.take_bytes());
-        cell.permit = None;
+        cell.permits = RowPermits::default();
         HandedOn::Finished { has_failed }
     }
 

@@ -28,6 +28,12 @@ impl Decoder {
         match *self {}
     }
 
+    /// The most scratch memory that decoding a file takes.
+    #[must_use]
+    pub const fn most_scratch_bytes(_file_bytes: u64, _width: u32, _height: u32) -> u64 {
+        0
+    }
+
     /// Bytes of scratch memory that it holds.
     #[must_use]
     pub fn scratch_bytes(&self) -> usize {

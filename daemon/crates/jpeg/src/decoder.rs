@@ -8,6 +8,11 @@ use crate::rows::Rows;
 use crate::scan::Scan;
 use crate::simd::Simd;
 
+/// Of two rows of MCUs at most 48 bytes a column, of what smooths chroma four, all with room for twice that.
+const BYTES_PER_COLUMN: u64 = 128;
+/// What is padded, and lists that are never shorter.
+const FIXED_BYTES: u64 = 16 << 10;
+
 /// One thread's decoder: tables of the files before and scratch memory.
 #[derive(Debug)]
 pub struct Decoder {
@@ -48,9 +53,18 @@ impl Decoder {
         );
         let frame = markers::read(file)?;
         let layout = Layout::new(&frame, scale, region, kind)?;
-        self.scan.read(file, frame.scan)?;
+        self.scan.read(file, frame.scan, layout.intervals(frame.restart_interval))?;
         let tables = self.tables.of(&frame)?;
         self.rows.decode(&frame, &layout, &tables, &self.scan, self.simd, pixels)
+    }
+
+    /// The most scratch memory that decoding a file of this length and size takes.
+    #[must_use]
+    pub fn most_scratch_bytes(file_bytes: u64, width: u32, height: u32) -> u64 {
+        let blocks = u64::from(width).div_ceil(8) * u64::from(height).div_ceil(8);
+        // A list of restart markers, of two bytes each in the file, has room for twice what it holds.
+        let restarts = blocks.min(file_bytes / 2) * 16;
+        file_bytes + restarts + FIXED_BYTES + BYTES_PER_COLUMN * u64::from(width)
     }
 
     /// Bytes of scratch memory that it holds.

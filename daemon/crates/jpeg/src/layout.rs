@@ -132,6 +132,12 @@ impl Layout {
         &self.planes[..self.count]
     }
 
+    /// The intervals between restart markers, for so many MCUs between two of them (0: there are none).
+    pub(crate) fn intervals(&self, restart_interval: usize) -> usize {
+        let mcus = self.mcus_across * self.mcus_down;
+        if restart_interval == 0 { 1 } else { mcus.div_ceil(restart_interval) }
+    }
+
     /// Whether some rows are interpolated from two rows of samples.
     pub(crate) fn looks_down(&self) -> bool {
         self.planes().iter().any(|plane| plane.high == 2)

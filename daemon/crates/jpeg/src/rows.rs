@@ -44,11 +44,7 @@ struct Cursor<'d> {
 }
 
 impl<'d> Cursor<'d> {
-    fn new(scan: &'d Scan, restart_interval: usize, mcus: usize) -> Result<Self, Unsure> {
-        let intervals = if restart_interval == 0 { 1 } else { mcus.div_ceil(restart_interval) };
-        if scan.intervals() != intervals {
-            return Err(Unsure("restart markers in places of their own"));
-        }
+    fn new(scan: &'d Scan, restart_interval: usize) -> Result<Self, Unsure> {
         let bits = Bits::new(scan.data(), 0);
         let mut cursor =
             Self { scan, bits, end: 0, before: [0; 3], mcu: 0, restart_interval, next_restart: 0 };
@@ -218,8 +214,7 @@ impl Rows {
             row.resize(layout.columns.len() + 4, 0);
         }
         self.sums.resize(layout.columns.len() / 2 + 4, 0);
-        let mcus = layout.mcus_across * layout.mcus_down;
-        let mut cursor = Cursor::new(scan, frame.restart_interval, mcus)?;
+        let mut cursor = Cursor::new(scan, frame.restart_interval)?;
         let (mut first, mut rest) = (layout.rows.start, pixels);
         for mcu_row in layout.mcu_rows.clone() {
             let start = mcu_row * layout.mcus_across + layout.mcu_columns.start;

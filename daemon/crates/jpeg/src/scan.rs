@@ -18,12 +18,19 @@ impl Scan {
     /// Takes the stuffing out of what follows `start`, up to the end of the image.
     ///
     /// # Errors
-    /// When anything but restart markers in their order and the end of the image lies in the data.
-    pub(crate) fn read(&mut self, file: &[u8], start: usize) -> Result<(), Unsure> {
+    /// When anything but restart markers in their order and the end of the image lies in the data, or when these are not
+    /// so many intervals.
+    pub(crate) fn read(
+        &mut self,
+        file: &[u8],
+        start: usize,
+        intervals: usize,
+    ) -> Result<(), Unsure> {
         self.data.clear();
         self.restarts.clear();
         let mut rest = file.get(start..).unwrap_or_default();
-        self.data.reserve(rest.len() + SLACK);
+        // Exactly, as `Decoder::most_scratch_bytes` says.
+        self.data.reserve_exact(rest.len() + SLACK);
         loop {
             let Some(plain) = memchr::memchr(0xff, rest) else {
                 return Err(Unsure("no end of the image"));
@@ -35,12 +42,16 @@ impl Scan {
                     if usize::from(*marker & 7) != self.restarts.len() % 8 {
                         return Err(Unsure("restart markers out of their order"));
                     }
+                    if self.intervals() == intervals {
+                        return Err(Unsure("too many restart markers"));
+                    }
                     self.restarts.push(self.data.len());
                 }
                 Some(0xd9) => {
                     self.data.extend_from_slice(&rest[..plain]);
                     self.data.extend_from_slice(&[0; SLACK]);
-                    return Ok(());
+                    let is_whole = self.intervals() == intervals;
+                    return is_whole.then_some(()).ok_or(Unsure("too few restart markers"));
                 }
                 _ => return Err(Unsure("a marker within the data")),
             }
@@ -53,8 +64,8 @@ impl Scan {
         &self.data
     }
 
-    /// How many restart intervals there are.
-    pub(crate) fn intervals(&self) -> usize {
+    /// How many restart intervals were read.
+    fn intervals(&self) -> usize {
         self.restarts.len() + 1
     }
 
@@ -81,14 +92,16 @@ mod tests {
     fn stuffing_goes_and_restarts_are_noted() {
         let mut scan = Scan::default();
         let file = [1, 0xff, 0, 2, 0xff, 0xd0, 3, 0xff, 0xd1, 0xff, 0xd9, 7];
-        scan.read(&file, 0).unwrap();
+        scan.read(&file, 0, 3).unwrap();
         assert_eq!(scan.data()[..4], [1, 0xff, 2, 3]);
         assert_eq!(
             [0, 1, 2, 3].map(|n| scan.interval(n)),
             [Some((0, 3)), Some((3, 4)), Some((4, 4)), None]
         );
+        assert!(scan.read(&file, 0, 2).is_err(), "too many");
+        assert!(scan.read(&file, 0, 4).is_err(), "too few");
         for strange in [&file[..9], &file[..10], &[0xff, 0xd1, 0xff, 0xd9], &[0xff, 0xff, 0xd9]] {
-            assert!(scan.read(strange, 0).is_err(), "{strange:x?}");
+            assert!(scan.read(strange, 0, 3).is_err(), "{strange:x?}");
         }
     }
 }

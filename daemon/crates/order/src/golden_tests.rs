@@ -38,7 +38,7 @@ fn orders_are_pinned() {
     ];
     for (samples, seed, epoch, pinned) in cases {
         let order = OrderConfig { seed, shuffle: true, epochs: None };
-        let batch = BatchConfig { size: NonZeroU32::MIN, last: Last::Drop };
+        let batch = BatchConfig { size: NonZeroU32::MIN, last: Last::Drop, operations: Vec::new() };
         let order = Schedule::new(samples, &order, &batch, 0, 1).unwrap().epoch(epoch);
         let ids = (0..samples.min(10_000)).map(|position| order.sample_at(position).0);
         let what = format!("the order of {samples} samples, seed {seed}, epoch {epoch}");

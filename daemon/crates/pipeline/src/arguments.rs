@@ -1,5 +1,12 @@
 //! The kinds of values that operations' arguments take.
 
+mod augmentation;
+
+pub(crate) use augmentation::{
+    Angles, AreaShare, Bits, Erased, Factor, Factors, Fill, FilterSize, GreyChannels, Hue, Level,
+    Place, PositiveNumber, Shares, Shear, Sigma,
+};
+
 use forebay_config::{Json, Located, Value, json, kinds, words};
 
 use super::size::Size;

@@ -5,7 +5,7 @@
 
 use std::fmt::Debug;
 
-use forebay_config::ConfigError;
+use forebay_config::{ConfigError, Located};
 use forebay_order::DrawKey;
 use forebay_protocol::tensor::TensorSpec;
 use forebay_source::dataset::Defect;
@@ -36,6 +36,10 @@ pub trait BatchOperation: Debug + Send + Sync {
     /// The batch cannot be made: the stream ends.
     fn run(&self, rows: &mut [BatchRow<'_>], operation: u64) -> Result<(), Defect>;
 }
+
+/// Compiles one entry of a list of batch operations, at a path. The registry's.
+pub(crate) type CompileBatchEntry =
+    fn(String, Located) -> Result<Box<dyn BatchOperation>, ConfigError>;
 
 /// A row of a complete batch.
 pub struct BatchRow<'b> {

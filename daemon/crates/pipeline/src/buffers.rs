@@ -1,19 +1,17 @@
 //! Buffers that a work thread keeps from sample to sample.
 
-/// The largest that is kept (64 MiB); a larger one is given back after its sample.
-pub(crate) const KEPT_BYTES: usize = 64 << 20;
+/// Samples of about the same size soon need no larger buffer.
+const GROWTH_BYTES: usize = 64 << 10;
 
-/// Gives back a buffer that an unusually large sample took.
-pub(crate) fn trim(buffer: &mut Vec<u8>) {
-    if buffer.capacity() > KEPT_BYTES {
-        *buffer = Vec::new();
+/// The first `count` elements of a buffer, which only grows: what is there is overwritten, not cleared.
+pub(crate) fn prepare<T: Copy + Default>(buffer: &mut Vec<T>, count: usize) -> &mut [T] {
+    if buffer.len() < count {
+        // Without copying what is overwritten, and with little room for more: the memory is reckoned with.
+        if buffer.capacity() < count {
+            *buffer = Vec::new();
+            buffer.reserve_exact(count.next_multiple_of(GROWTH_BYTES / size_of::<T>()));
+        }
+        buffer.resize(count, T::default());
     }
-}
-
-/// The first `bytes` of a buffer, which only grows: what is there is overwritten, not cleared.
-pub(crate) fn prepare(buffer: &mut Vec<u8>, bytes: usize) -> &mut [u8] {
-    if buffer.len() < bytes {
-        buffer.resize(bytes, 0);
-    }
-    &mut buffer[..bytes]
+    &mut buffer[..count]
 }

@@ -9,8 +9,9 @@ use std::fmt::Debug;
 
 use super::field::{FieldInProgress, Tools};
 use super::image::{ImageTools, Normalization, PendingImage};
+use super::needs::Reckoning;
 use super::size::Size;
-use forebay_config::{ConfigError, Limits, Section, SourceLocation, nearest};
+use forebay_config::{ConfigError, Limits, Located, Section, SourceLocation, nearest};
 use forebay_order::Draws;
 use forebay_protocol::tensor::DType;
 use forebay_source::dataset::{Defect, FieldKind};
@@ -22,6 +23,9 @@ pub(crate) trait Operation: Debug + Send + Sync {
     /// # Errors
     /// The sample is bad.
     fn run(&self, sample: &mut Sample<'_, '_>, draws: &mut Draws) -> Result<(), Defect>;
+
+    /// Adds up what [`run`](Self::run) will take at most of memory, and changes the images as it will.
+    fn reckon(&self, _reckoning: &mut Reckoning<'_>) {}
 }
 
 /// A sample while operations run on it.
@@ -69,7 +73,7 @@ pub(crate) enum FieldType {
 }
 
 /// What is known of a field at some point of the plan.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct FieldPlan {
     pub name: String,
     pub kind: FieldType,
@@ -87,6 +91,10 @@ pub(crate) struct FieldPlan {
     pub output_dtype: Option<DType>,
 }
 
+/// Compiles one entry of a list of operations, at a path: the operation's name and itself. The registry's.
+pub(crate) type CompileEntry =
+    fn(String, Located, &mut FieldTypes) -> Result<(&'static str, Box<dyn Operation>), ConfigError>;
+
 /// The fields before the next operation; an operation changes them when it is compiled.
 #[derive(Debug)]
 pub(crate) struct FieldTypes {
@@ -96,6 +104,8 @@ pub(crate) struct FieldTypes {
     pub stage: usize,
     /// What one sample may take.
     pub limits: Limits,
+    /// For operations that are lists of operations.
+    pub compile: CompileEntry,
 }
 
 impl FieldTypes {
@@ -228,6 +238,24 @@ impl FieldTypes {
             return Err(
                 arguments.error(format!("`{operation}` works on bytes; put it before `normalize`"))
             );
+        }
+        Ok((index, image))
+    }
+
+    /// Like [`image_of_bytes`](Self::image_of_bytes), for an operation that knows grey and red, green and blue, and no
+    /// alpha.
+    pub(crate) fn opaque_image(
+        &mut self,
+        operation: &str,
+        arguments: &Section,
+        field: Option<String>,
+    ) -> Result<(usize, &mut ImageType), ConfigError> {
+        let (index, image) = self.image_of_bytes(operation, arguments, field)?;
+        if image.channels == 4 {
+            return Err(arguments.error(format!(
+                "`{operation}` works on images of 1 or 3 channels, and this one has 4; set `channels = 3` of \
+                 `decode-image`"
+            )));
         }
         Ok((index, image))
     }

@@ -8,7 +8,7 @@ pub(crate) mod exif;
 mod png;
 mod webp;
 
-use super::buffers::{prepare, trim};
+use super::buffers::prepare;
 use super::jpeg::{self, JpegDecoder, JpegHeader};
 use super::reduction::{Reduction, Wanted};
 use super::size::{Rectangle, Size};
@@ -51,6 +51,19 @@ impl ImageHeader {
     }
 }
 
+/// The most that decoding takes: the pixels, and what a decoder holds beside them.
+pub(crate) fn decoding_bytes(file: &[u8], header: &ImageHeader, channels: u8) -> u64 {
+    let area = u64::from(header.stored.width) * u64::from(header.stored.height);
+    let pixels = area * u64::from(channels);
+    let turned = if header.orientation == Orientation::AS_STORED { 0 } else { pixels };
+    let beside = match header.coding {
+        Coding::Jpeg(jpeg) => jpeg::bytes_beside_pixels(file, &jpeg, channels),
+        Coding::Png => png::bytes_beside_pixels(file, header.stored, channels),
+        Coding::WebP => webp::bytes_beside_pixels(file, header.stored, channels),
+    };
+    pixels.saturating_add(turned).saturating_add(beside)
+}
+
 /// A work thread's decoders and their scratch memory.
 #[derive(Debug, Default)]
 pub(crate) struct Decoders {
@@ -60,10 +73,15 @@ pub(crate) struct Decoders {
 }
 
 impl Decoders {
-    /// Gives back what an unusually large image took.
-    pub(crate) fn trim(&mut self) {
-        self.jpeg.trim();
-        trim(&mut self.unconverted);
+    /// What it keeps from image to image.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        self.jpeg.kept_bytes() + self.unconverted.capacity()
+    }
+
+    /// Gives that back.
+    pub(crate) fn give_back(&mut self) {
+        self.jpeg.give_back();
+        self.unconverted = Vec::new();
     }
 
     /// Reads the header of a file of any known format.

@@ -10,8 +10,8 @@ use forebay_source::dataset::{ArrayValue, Defect, FieldValue};
 use forebay_source::location::{PlaceInBytes, SampleBytes};
 
 use super::array::{ArrayBuffer, write_array};
-use super::buffers::KEPT_BYTES;
 use super::image::{ImageTools, PendingImage, PlannedImage};
+use super::needs::KEPT_BYTES;
 
 /// Spare array buffers that a work thread keeps.
 const KEPT_ARRAYS: usize = 8;
@@ -30,6 +30,16 @@ impl Tools {
     /// A buffer for an array, in which anything may be.
     pub(crate) fn spare_array(&mut self) -> ArrayBuffer {
         self.arrays.pop().unwrap_or_default()
+    }
+
+    /// Gives back what an unusually large sample took: a thread keeps [`KEPT_BYTES`] of all its buffers together.
+    pub(crate) fn trim(&mut self) {
+        let arrays: usize = self.arrays.iter().map(|array| array.bytes.capacity()).sum();
+        if self.image.kept_bytes() + self.reordered.capacity() + arrays > KEPT_BYTES {
+            self.image.give_back();
+            self.reordered = Vec::new();
+            self.arrays.clear();
+        }
     }
 }
 
@@ -226,11 +236,7 @@ impl<'a> FieldInProgress<'a> {
     pub(crate) fn recycle(self, tools: &mut Tools) {
         match self {
             Self::Image(image) => image.recycle(&mut tools.image),
-            Self::Buffer(array)
-                if tools.arrays.len() < KEPT_ARRAYS && array.bytes.capacity() <= KEPT_BYTES =>
-            {
-                tools.arrays.push(array);
-            }
+            Self::Buffer(array) if tools.arrays.len() < KEPT_ARRAYS => tools.arrays.push(array),
             _ => {}
         }
     }

@@ -8,7 +8,7 @@
 mod stream;
 mod turbo;
 
-use super::buffers::{KEPT_BYTES, prepare, trim};
+use super::buffers::prepare;
 use super::decode::colour;
 use super::reduction::{Reduction, Wanted};
 use super::size::{Rectangle, Size};
@@ -108,7 +108,9 @@ impl JpegDecoder {
         let Some(turbo) = self.turbo.as_mut() else {
             return Err(Defect("out of memory for the JPEG decoder".to_owned()));
         };
-        let mut image = turbo.open(file).map_err(|reason| describe_failure(&reason, file))?;
+        let mut image = turbo
+            .open(file, library_bytes(header))
+            .map_err(|reason| describe_failure(&reason, file))?;
         if image.size != header.size {
             return Err(Defect(format!(
                 "the JPEG file holds frames of {}x{} and of {}x{} pixels",
@@ -174,15 +176,41 @@ impl JpegDecoder {
         (is_sure, judged)
     }
 
-    /// Gives back what an unusually large image took.
-    pub(crate) fn trim(&mut self) {
-        trim(&mut self.scratch);
-        if let Some(Some(decoder)) = &mut self.own
-            && decoder.scratch_bytes() > KEPT_BYTES
-        {
+    /// What it keeps from image to image beside the library's handle.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        let own = self.own.as_ref().and_then(Option::as_ref);
+        self.scratch.capacity() + own.map_or(0, forebay_jpeg::Decoder::scratch_bytes)
+    }
+
+    /// Gives that back.
+    pub(crate) fn give_back(&mut self) {
+        self.scratch = Vec::new();
+        if let Some(Some(decoder)) = &mut self.own {
             decoder.trim();
         }
     }
+}
+
+/// What the library may take for a picture in memory beside what it buffers of all of it.
+const LIBRARY_BYTES: u64 = 1 << 20;
+const LIBRARY_BYTES_PER_COLUMN: u64 = 256;
+
+/// The library's own memory.
+fn library_bytes(header: &JpegHeader) -> u64 {
+    header.buffered_bytes + LIBRARY_BYTES + LIBRARY_BYTES_PER_COLUMN * u64::from(header.size.width)
+}
+
+/// The most that decoding takes beside the pixels: of both decoders, as the second one goes on where the first gives up.
+pub(crate) fn bytes_beside_pixels(file: &[u8], header: &JpegHeader, channels: u8) -> u64 {
+    let area = u64::from(header.size.width) * u64::from(header.size.height);
+    let unconverted = match (header.components, channels) {
+        (4, _) => 4,
+        (3, 1) => 3,
+        _ => 0,
+    };
+    let Size { width, height } = header.size;
+    let own = forebay_jpeg::Decoder::most_scratch_bytes(file.len() as u64, width, height);
+    own + library_bytes(header) + area * unconverted
 }
 
 fn truncated() -> Defect {

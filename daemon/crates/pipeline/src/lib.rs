@@ -6,12 +6,15 @@
 
 #![deny(unsafe_code)]
 
+mod allocator;
 mod arguments;
 mod array;
+mod augment;
 pub mod batch;
 mod buffers;
 mod contract;
 mod decode;
+mod distribution;
 mod field;
 mod finish;
 #[doc(hidden)]
@@ -19,6 +22,7 @@ pub mod fuzzing;
 mod geometry;
 mod image;
 mod jpeg;
+mod needs;
 mod operations;
 mod output;
 mod plan;
@@ -30,9 +34,12 @@ mod size;
 mod task;
 #[cfg(test)]
 mod test_images;
+mod weighted;
 
+pub use allocator::give_back_large_buffers;
+pub use needs::{KEPT_BYTES, Needs};
 pub use plan::{CallError, CalledRow, SamplePlan, SampleReader};
-pub use registry::operation_tables;
+pub use registry::{batch_operation_tables, operation_tables};
 pub use row::Row;
 pub use task::{SampleTask, WorkerScratch};
 

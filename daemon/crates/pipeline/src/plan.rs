@@ -7,6 +7,7 @@
 
 mod call;
 mod compile;
+mod reckon;
 
 pub use call::{CallError, CalledRow};
 pub use compile::SampleReader;
@@ -159,7 +160,7 @@ impl SamplePlan {
             Some((StageBody::Python(_), _)) => self.call_alone(stage, task, dataset, row, scratch),
             None => Err(Defect(format!("the plan has no stage {stage}"))),
         };
-        scratch.trim();
+        scratch.tools.trim();
         result
     }
 

@@ -3,6 +3,9 @@
 //! Its function is called with all fields at that point. What it returns is found by calling it at the start, and is the
 //! same in kind from then on.
 
+mod output_size;
+mod reckon;
+
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -15,6 +18,7 @@ use forebay_workers::{
     WorkerClass,
 };
 
+use self::output_size::OutputSize;
 use super::array::ArrayBuffer;
 use super::contract::{FieldType, FieldTypes, ImageType};
 use super::field::{FieldInProgress, Tools};
@@ -30,7 +34,7 @@ pub(crate) struct PythonBody {
     pool: Pool,
     inputs: Vec<(usize, InputKind)>,
     input_names: Vec<String>,
-    outputs: Vec<(usize, Returned)>,
+    outputs: Vec<Output>,
     output_names: Vec<String>,
 }
 
@@ -38,6 +42,14 @@ pub(crate) struct PythonBody {
 enum InputKind {
     Text,
     Other,
+}
+
+/// An output.
+#[derive(Debug)]
+pub(crate) struct Output {
+    pub(crate) field: usize,
+    pub(crate) returned: Returned,
+    pub(crate) size: OutputSize,
 }
 
 /// What an output holds.
@@ -136,8 +148,8 @@ impl PythonBody {
     }
 
     /// The outputs' fields and what they hold, in the order of a reply.
-    pub(crate) fn outputs(&self) -> impl Iterator<Item = (usize, Returned)> {
-        self.outputs.iter().copied()
+    pub(crate) fn outputs(&self) -> impl Iterator<Item = &Output> {
+        self.outputs.iter()
     }
 
     /// Copies a sample's fields for a call.
@@ -257,11 +269,13 @@ impl PythonBody {
                 Some(number) => number,
                 None => fields.add(name, kind.clone())?,
             };
+            let seen_bytes = kinds.iter().map(|kind| kind.bytes()).max().unwrap_or(0);
+            let size = OutputSize::of(&kind, seen_bytes);
             let field = &mut fields.fields[number];
             (field.kind, field.last_stage, field.is_returned) = (kind, Some(stage), true);
             field.output_dtype = None;
             field.max_row_bytes = None;
-            self.outputs.push((number, returned));
+            self.outputs.push(Output { field: number, returned, size });
             self.output_names.push(name.clone());
         }
         for (number, _) in &self.inputs {

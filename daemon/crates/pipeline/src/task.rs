@@ -7,7 +7,6 @@ use forebay_source::location::SharedBytes;
 
 use forebay_workers::CallBuffer;
 
-use super::buffers::trim;
 use super::field::{CarriedField, FieldInProgress, Tools};
 
 /// One sample on its way through the stages. Handed from stage to stage.
@@ -69,14 +68,6 @@ pub struct WorkerScratch {
     /// The rows of the next call of a Python stage.
     pub(crate) call: CallBuffer,
     pub(crate) lists: SampleLists,
-}
-
-impl WorkerScratch {
-    /// Gives back what an unusually large sample took: a thread keeps at most [`KEPT_BYTES`](super::buffers::KEPT_BYTES) of each buffer.
-    pub(crate) fn trim(&mut self) {
-        self.tools.image.trim();
-        trim(&mut self.tools.reordered);
-    }
 }
 
 /// Lists that are empty between samples and kept for their memory.

@@ -11,6 +11,7 @@ use forebay_config::plain_config::plain_config;
 use forebay_source::dataset::{ArrayValue, Defect, FieldKind, FieldValue};
 use in_memory::InMemory;
 
+mod augmentations;
 mod batch;
 mod fields;
 #[path = "../examples/support/in_memory.rs"]

@@ -82,6 +82,11 @@ pub trait Dataset: FileTable + std::fmt::Debug {
         values: &mut Vec<FieldValue<'a>>,
     ) -> Result<(), Defect>;
 
+    /// What [`read`](Self::read) unpacks of a sample's bytes at most, beside them.
+    fn unpacked_bytes(&self, _bytes: SampleBytes<'_>) -> u64 {
+        0
+    }
+
     /// How a sample's array can be read directly into its row; `None` where it cannot.
     fn direct_read(&self) -> Option<&DirectRead> {
         None

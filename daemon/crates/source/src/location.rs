@@ -195,6 +195,15 @@ impl<'a> SampleBytes<'a> {
         }
     }
 
+    /// How many they are.
+    #[must_use]
+    pub fn length_bytes(self) -> u64 {
+        match self.0 {
+            Parts::Own { all, .. } => all.len() as u64,
+            Parts::Shared(parts) => parts.iter().map(|part| part.get().len() as u64).sum(),
+        }
+    }
+
     fn buffer(self, number: usize) -> Option<&'a [u8]> {
         match self.0 {
             Parts::Own { all, .. } => (number == 0).then_some(all),

@@ -118,6 +118,11 @@ pub trait Storage: Directories + Send + Sync + std::fmt::Debug {
         None
     }
 
+    /// What a read under way holds at most beside its own bytes: a connection's buffers.
+    fn bytes_per_read(&self) -> u64 {
+        0
+    }
+
     /// Opens every location of a sample; their bytes together.
     ///
     /// # Errors

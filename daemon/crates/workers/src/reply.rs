@@ -67,6 +67,19 @@ pub enum DeclaredKind {
     Float,
 }
 
+impl DeclaredKind {
+    /// What an array has.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Self::Array(dtype, shape) => {
+                shape.iter().fold(dtype.size_bytes(), |bytes, side| bytes.saturating_mul(*side))
+            }
+            Self::Bytes | Self::Text | Self::Integer | Self::Float => 0,
+        }
+    }
+}
+
 /// What cannot be a reply.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Rubbish;

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -246,13 +246,15 @@ impl Worker {
         self.spawner.end_worker(self.process);
     }
 
-    /// Whether it holds more than it may; looked at from time to time.
+    /// Whether it holds more than it may, its arena included; looked at from time to time.
     pub(crate) fn is_beyond(&mut self, memory_bytes: u64) -> Option<u64> {
         if self.memory_seen.elapsed() < MEMORY_INTERVAL {
             return None;
         }
         self.memory_seen = Instant::now();
-        resident_bytes(self.process).filter(|bytes| *bytes > memory_bytes)
+        let shared_bytes = self.arena.metadata().map_or(0, |arena| arena.blocks() * 512);
+        let bytes = resident_bytes(self.process)?.saturating_add(shared_bytes);
+        Some(bytes).filter(|bytes| *bytes > memory_bytes)
     }
 
     /// Gives it the cores of the calling thread.

@@ -57,7 +57,10 @@ fn misfit(schema: &Value, value: &Value, root: &Value) -> Option<String> {
     schema.as_object().unwrap().iter().find_map(|(keyword, wanted)| {
         let holds = match keyword.as_str() {
             "$schema" | "title" | "description" | "default" | "definitions" | "pattern" => true,
-            "$ref" => return misfit(&root["definitions"]["operation"], value, root),
+            "$ref" => {
+                let definition = wanted.as_str().unwrap().trim_start_matches('#');
+                return misfit(root.pointer(definition).unwrap(), value, root);
+            }
             "type" => match wanted.as_str().unwrap() {
                 "object" => value.is_object(),
                 "array" => value.is_array(),

@@ -86,7 +86,8 @@ fn ending_with(impatient: Patience, client: impl AsyncFnOnce(Connection)) -> Str
         let mut host = Host::private(Box::new(|_, _| Box::pin(std::future::pending())));
         host.patience = impatient;
         let host = Rc::new(host);
-        let (ended, ()) = tokio::join!(converse(daemon, Rc::clone(&host)), client(end));
+        let (ended, ()) =
+            tokio::join!(converse(daemon, Rc::clone(&host), Rc::default()), client(end));
         told = ended.unwrap_err().to_string();
         assert_eq!(host.connections.get(), 0);
     });

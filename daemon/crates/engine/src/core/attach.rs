@@ -130,6 +130,7 @@ impl Engine {
             restart_policy,
             connection,
             outbox,
+            Rc::clone(&self.rows_published),
         )
         .map_err(|SessionFault(fault)| fault)?;
         self.next_session += 1;

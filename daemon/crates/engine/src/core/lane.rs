@@ -62,7 +62,7 @@ pub(super) async fn run_lane(engine: SharedEngine, stream: usize, lane: usize) {
             continue;
         }
         // A lane of shared units does not rest: its rows free bytes that are kept for them.
-        let started = (!shares_units).then(|| engine.borrow().gate.start()).transpose();
+        let started = (!shares_units).then(|| engine.borrow().gates.fetch.start()).transpose();
         let promise = match started {
             Ok(promise) => promise,
             Err(_rest) => {

@@ -133,8 +133,8 @@ impl Engine {
             sessions,
             threads: self.pool.threads(),
             rescue: self.pool.shared.is_fallback_active(),
-            fetch_budget_bytes: self.gate.budget(),
-            fetch_in_use_bytes: self.gate.in_use(),
+            fetch_budget_bytes: self.gates.fetch.budget(),
+            fetch_in_use_bytes: self.gates.fetch.in_use(),
             cpu_budget: CpuBudgetReport {
                 cores: budget.cores(),
                 held_back_seconds: budget.held_back_in_all().as_secs_f64(),

@@ -12,9 +12,9 @@ use tokio::sync::Notify;
 use super::lane::run_lane;
 use super::retrying::run_retries;
 use super::{Engine, SharedEngine};
+use crate::budgets::{ByteBudgets, Gates};
 use crate::fetch::fetch_rows;
 use crate::fetch_threads::{FetchThreads, Run};
-use crate::gate::ByteGate;
 use crate::pool::{Pool, PoolOptions};
 use crate::retry_queue::RetryQueue;
 use crate::stream::Stream;
@@ -31,7 +31,7 @@ impl Engine {
     pub fn start(
         streams: Vec<Arc<Stream>>,
         pool: PoolOptions,
-        fetch_bytes: u64,
+        budgets: ByteBudgets,
         clock: Clock,
     ) -> io::Result<SharedEngine> {
         let waker = Arc::new(Waker::new()?);
@@ -44,12 +44,12 @@ impl Engine {
         let keeps_units = units.iter().any(Option::is_some);
         let tick = Tick::new(streams.len(), pool.granted_cores, pool.limit_cores, clock.now());
         let retries = streams.iter().map(|_| RetryQueue::default()).collect();
-        let gate = Arc::new(ByteGate::new(fetch_bytes, Arc::clone(&waker), keeps_units));
+        let gates = Gates::new(budgets, &waker, keeps_units);
         let pool = Pool::start(pool, Arc::clone(&waker), clock.clone())?;
         let fetch_threads = lanes.iter().enumerate().map(|(stream, (lanes, _))| {
-            let (gate, shared) = (Arc::clone(&gate), Arc::clone(&pool.shared));
+            let (gates, shared) = (gates.clone(), Arc::clone(&pool.shared));
             let run: Run =
-                Arc::new(move |reading, lane| fetch_rows(reading, &gate, &shared, (stream, lane)));
+                Arc::new(move |reading, lane| fetch_rows(reading, &gates, &shared, (stream, lane)));
             FetchThreads::start(*lanes as usize, run)
         });
         let fetch_threads = fetch_threads.collect::<io::Result<_>>()?;
@@ -62,8 +62,9 @@ impl Engine {
             sessions: BTreeMap::new(),
             ending: Vec::new(),
             next_session: 1,
+            rows_published: Rc::default(),
             units,
-            gate,
+            gates,
             pool,
             waker,
             tick,

@@ -4,20 +4,21 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::gate::ByteGate;
+use crate::budgets::Gates;
+use crate::gate::Age;
 use crate::pool::Shared;
 use crate::reading::{Abandoned, Reading, Row, RowToRead};
 use crate::stream::ReadScratch;
 use crate::units::{Standing, Wanted};
 use crate::work::FetchJob;
-use forebay_source::location::SharedBytes;
+use forebay_source::location::{SampleBytes, SharedBytes};
 use forebay_source::storage::StorageError;
 
 /// Comes to hold all units of the row, or leaves it waiting for one that another row reads: says which.
 pub(super) fn fetch(
     reading: &Reading,
     row: &RowToRead,
-    gate: &Arc<ByteGate>,
+    gates: &Gates,
     shared: &Shared,
     scratch: &mut ReadScratch,
     waited: &mut Option<(Instant, Duration)>,
@@ -32,7 +33,7 @@ pub(super) fn fetch(
             Ok(length) => length,
             Err(error) => return Ok(Err(error)),
         };
-        *waited = Some(reading.wait_for_bytes(|| gate.acquire(&row.age, length)));
+        *waited = Some(reading.wait_for_bytes(|| gates.acquire_to_fetch(&row.age, length)));
         let lengths = scratch.opened.iter().map(|opened| opened.length_bytes());
         let is_claimed = reading.claim_units(lengths)?;
         // What is left of it after a failure is closed by the caller.
@@ -51,20 +52,20 @@ pub(super) fn fetch(
                 return Ok(Err(error));
             }
             for job in reading.complete_unit(place, bytes)? {
-                settle(job, shared);
+                settle(job, gates, shared);
             }
         }
     }
 }
 
 /// Hands a row on that has waited for a unit, or lets it wait for the next.
-fn settle(mut job: FetchJob, shared: &Shared) {
+fn settle(mut job: FetchJob, gates: &Gates, shared: &Shared) {
     loop {
         match Wanted::look(&mut job.units) {
             Standing::Held => {
                 // It took none of a fetch thread's time.
                 job.session.stream.fetch.record(Duration::ZERO);
-                return hand_on(job, Duration::ZERO, shared);
+                return hand_on(job, Duration::ZERO, gates, shared);
             }
             Standing::Reading(place) => {
                 let unit = Arc::clone(job.units[place].unit());
@@ -85,15 +86,22 @@ fn settle(mut job: FetchJob, shared: &Shared) {
     }
 }
 
-/// Hands a row that holds all its units to the work threads.
-pub(super) fn hand_on(job: FetchJob, held_up: Duration, shared: &Shared) {
-    let FetchJob { session, slot, row, units, retries, .. } = job;
+/// Hands a row that holds all its units to the work threads, once it has what unpacking its bytes takes. The units that
+/// it holds meanwhile are none that a row with bytes of the work budget waits for: such a row holds all of its own.
+pub(super) fn hand_on(job: FetchJob, held_up: Duration, gates: &Gates, shared: &Shared) {
+    let FetchJob { session, slot, row, order, id, units, retries } = job;
     let stream = &session.stream;
+    let held = units.into_iter().filter_map(Wanted::into_hold).map(SharedBytes::new);
+    let held: Vec<SharedBytes> = held.collect();
+    let bytes = gates.work_bytes(stream.needs(id, SampleBytes::shared(&held)));
+    let age = Age { next_to_publish: Arc::clone(&session.next_to_publish), order, row };
+    let work = if bytes > 0 { gates.acquire_to_work(&age, None, bytes) } else { None };
     let slot = &session.slots[slot];
     let mut cell = slot.cell(row);
     let task = &mut cell.task;
     task.in_place = None;
-    task.shared.extend(units.into_iter().filter_map(Wanted::into_hold).map(SharedBytes::new));
+    task.shared.extend(held);
+    cell.permits.work = work;
     drop(cell);
     stream.stages[0].input.put(held_up);
     slot.mark_ready(0, row);

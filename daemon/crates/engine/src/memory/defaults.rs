@@ -8,6 +8,8 @@ use super::machine::Machine;
 use super::{MemoryPlan, SCRATCH_BYTES_PER_THREAD};
 use crate::stream::{Stream, USUAL_MEMORY_BYTES};
 
+/// So many times the threads' memory is left for large samples and further threads.
+const ROOM_FOR_LARGE: u64 = 4;
 /// The fewest slots that a ring may have.
 const MIN_SLOTS: u16 = 3;
 
@@ -38,9 +40,16 @@ impl Stream {
             self.config.ring.hold = self.config.ring.slots - 2;
         }
         if given.is_none() {
-            let total = total(self);
-            let roomy = total.saturating_mul(2).max(USUAL_MEMORY_BYTES).min(share / 2);
-            self.config.ring.memory = Some(roomy.max(total));
+            let plan = MemoryPlan::of(self, self.thread_count());
+            let sessions = u64::from(self.config.listen.max_sessions);
+            let roomy = plan
+                .session_bytes()
+                .saturating_mul(sessions - 1)
+                .saturating_add(plan.scratch_bytes.saturating_mul(ROOM_FOR_LARGE))
+                .saturating_add(plan.total_bytes())
+                .max(USUAL_MEMORY_BYTES)
+                .min(share / 2);
+            self.config.ring.memory = Some(roomy.max(plan.total_bytes()));
         }
     }
 }

@@ -20,6 +20,9 @@ fn plan(ring_bytes: u64, beside_bytes: u64) -> MemoryPlan {
         rows_bytes: 0,
         fetch_bytes: 0,
         scratch_bytes: beside_bytes,
+        carried_bytes: 0,
+        workers_bytes: 0,
+        work_bytes: 0,
         ceiling_bytes: u64::MAX,
     }
 }

@@ -97,6 +97,11 @@ impl Batches {
         self.open.is_empty() && self.cancelled.is_empty()
     }
 
+    /// The rows of open batches.
+    pub(super) fn open_rows(&self) -> u64 {
+        self.open.iter().map(|batch| u64::from(batch.planned.rows.len())).sum()
+    }
+
     /// Cancels every open batch; their slots are freed once their running rows have ended.
     pub(super) fn cancel_open(&mut self, work: &SessionWork) {
         for job in self.admissions.drain(..) {
@@ -188,6 +193,7 @@ impl Batches {
     pub(super) fn urgency(&self, work: &SessionWork) -> Option<u64> {
         let admitted = self.admissions.front().map(|job| job.order);
         let order = admitted.or_else(|| Some(self.unadmitted.front()?.order))?;
-        Some(order.saturating_sub(work.next_to_publish.load(Ordering::Relaxed)))
+        let distance = order.saturating_sub(work.next_to_publish.load(Ordering::Relaxed));
+        Some(work.urgency_of(distance))
     }
 }

@@ -196,7 +196,7 @@ impl Ring {
     }
 
     /// Slots returned.
-    pub(super) fn returned(&self) -> u64 {
+    pub(crate) fn returned(&self) -> u64 {
         self.returns.consumed()
     }
 

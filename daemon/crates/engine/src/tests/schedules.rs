@@ -16,8 +16,13 @@ const SCHEDULES: u32 = 300;
 
 #[derive(Debug, Clone)]
 struct Plan {
-    /// From a fraction of the smallest sample to more than all slots need.
+    /// From a fraction of the smallest sample to more than all slots need: of samples, and of what unpacking them takes
+    /// beyond what is covered.
     fetch_bytes: u64,
+    work_bytes: u64,
+    covered_bytes: u64,
+    /// Of its bytes a sample takes so many times as much.
+    takes: u64,
     bad_samples: bool,
     /// Samples share blocks.
     blocks: bool,
@@ -35,16 +40,21 @@ struct Plan {
 }
 
 fn plans() -> impl Strategy<Value = Plan> {
-    let budget = prop_oneof![1..2_000_u64, 2_000..40_000_u64, Just(1 << 20)];
-    let engine = (budget, 1..8_u32, 3..8_u32, prop::collection::vec(0..4_u32, 1..4));
+    let budget = || prop_oneof![1..2_000_u64, 2_000..40_000_u64, Just(1 << 20)];
+    let budgets = (budget(), budget(), prop_oneof![Just(0), 100..20_000_u64], 0..4_u64);
+    let engine = (budgets, 1..8_u32, 3..8_u32, prop::collection::vec(0..4_u32, 1..4));
     let data = (any::<bool>(), any::<bool>());
     let client = (data, prop::bool::weighted(0.1), 0..6_u32, prop::option::of(0..3_u32));
     (engine, client, any::<u64>()).prop_map(|(engine, client, seed)| {
-        let (fetch_bytes, lanes, slots, stages) = engine;
+        let (budgets, lanes, slots, stages) = engine;
+        let (fetch_bytes, work_bytes, covered_bytes, takes) = budgets;
         let ((bad_samples, blocks), sleeps, kept, idle_client) = client;
         let kept = kept.min(slots - 2);
         Plan {
             fetch_bytes,
+            work_bytes,
+            covered_bytes,
+            takes,
             bad_samples,
             blocks,
             lanes,
@@ -93,7 +103,9 @@ fn open(folder: &Path, plan: &Plan) -> Arc<Stream> {
     for (number, threads) in plan.stages.iter().enumerate() {
         let concurrency = if *threads == 0 { "\"auto\"".into() } else { threads.to_string() };
         let delay = "{ op = \"delay\", milliseconds = 1, probability = 0.01 }";
-        let operations = if plan.sleeps { delay } else { "" };
+        let delay = if plan.sleeps { delay } else { "" };
+        let comma = if plan.sleeps { "," } else { "" };
+        let operations = format!("{{ op = \"takes\", times = {} }}{comma}{delay}", plan.takes);
         text += &format!(
             "[[stage]]\nname = \"s{number}\"\nconcurrency = {concurrency}\noperations = [{operations}]\n"
         );
@@ -103,7 +115,9 @@ fn open(folder: &Path, plan: &Plan) -> Arc<Stream> {
 }
 
 async fn run(stream: Arc<Stream>, plan: Plan) {
-    let engine = start(&stream, plan.fetch_bytes);
+    let Plan { fetch_bytes, work_bytes, covered_bytes, .. } = plan;
+    let budgets = ByteBudgets { fetch_bytes, work_bytes, covered_bytes };
+    let engine = start_within(&stream, budgets, pool());
     let work = tokio::time::timeout(WATCHDOG / 2, take(&engine, plan));
     if work.await.is_err() {
         panic!("the engine stands still: {:?}", engine.borrow());
@@ -136,7 +150,8 @@ async fn take(engine: &SharedEngine, plan: Plan) {
     for client in idle.iter().chain([&client]) {
         engine.borrow_mut().detach(client.number, &SessionEnd::ClientLeft);
     }
-    while engine.borrow().gate.in_use() > 0 {
+    let held = |engine: &Engine| engine.gates.fetch.in_use() + engine.gates.work.in_use();
+    while held(&engine.borrow()) > 0 {
         tokio::time::sleep(Duration::from_micros(200)).await;
     }
 }

@@ -81,7 +81,7 @@ fn a_read_that_never_returns_is_given_up_and_made_again_until_the_outage_has_las
             assert!(fault.message.contains(part), "{}", fault.message);
         }
         assert!(engine.borrow().hung_threads() > 1, "it was tried again");
-        assert_eq!(engine.borrow().gate.in_use(), 0, "what was given up holds no bytes");
+        assert_eq!(engine.borrow().gates.fetch.in_use(), 0, "what was given up holds no bytes");
         assert_eq!(engine.borrow().report().streams[0].outage, None, "nobody waits any more");
         engine.borrow_mut().detach(client.number, &SessionEnd::ClientLeft);
         // The storage answers again: the threads end, and another session reads everything.
@@ -111,7 +111,7 @@ fn a_stream_whose_storage_hangs_slows_no_other_stream_down() {
             .iter()
             .map(|sample| StalledFile::new(file(folders[0].path(), *sample)))
             .collect();
-        let engine = Engine::start(vec![dead, other], pool(), 1 << 20, clock).unwrap();
+        let engine = Engine::start(vec![dead, other], pool(), budgets(1 << 20), clock).unwrap();
         let shared = Rc::clone(&engine);
         tokio::task::spawn_local(async move { run_on_wake(shared).await });
         let _waits = Client::attach(&engine, false);

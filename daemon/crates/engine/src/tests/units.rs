@@ -56,7 +56,7 @@ fn check_by_id(client: &Client, batch: &Descriptor) {
 }
 
 async fn until_all_bytes_are_back(engine: &SharedEngine) {
-    while engine.borrow().gate.in_use() > 0 {
+    while engine.borrow().gates.fetch.in_use() > 0 {
         tokio::time::sleep(Duration::from_micros(200)).await;
     }
 }
@@ -75,7 +75,7 @@ fn each_block_is_read_once_and_its_bytes_are_counted_once() {
             while stream.stages[0].input.report().num_items < SAMPLES {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            assert_eq!(engine.borrow().gate.in_use(), BLOCK_BYTES);
+            assert_eq!(engine.borrow().gates.fetch.in_use(), BLOCK_BYTES);
             assert_eq!(reads.reads(), BLOCKS);
             stream.stages[0].gate.leave(0);
             engine.borrow().pool_shared().wake_one();
@@ -105,7 +105,7 @@ fn a_budget_of_one_sample_reads_blocks_again_and_does_not_lock_up() {
                 let batch = client.next().await;
                 check_by_id(&client, &batch);
                 client.give_back(&batch);
-                assert!(engine.borrow().gate.in_use() <= fetch_bytes);
+                assert!(engine.borrow().gates.fetch.in_use() <= fetch_bytes);
             }
             engine.borrow_mut().detach(client.number, &SessionEnd::ClientLeft);
             until_all_bytes_are_back(&engine).await;
@@ -164,7 +164,7 @@ fn a_client_that_leaves_takes_no_block_from_another() {
         while stream.stages[0].input.report().num_items < SAMPLES {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        assert_eq!(engine.borrow().gate.in_use(), BLOCK_BYTES);
+        assert_eq!(engine.borrow().gates.fetch.in_use(), BLOCK_BYTES);
         assert_eq!(reads.reads(), BLOCKS, "blocks are shared between the sessions of a stream");
         engine.borrow_mut().detach(leaves.number, &SessionEnd::ClientLeft);
         stream.stages[0].gate.leave(0);

@@ -53,18 +53,53 @@ pub(super) fn read_header(file: &[u8], wants_orientation: bool) -> Result<(Size,
     Ok((size, if wants_orientation { orientation(file) } else { tag }))
 }
 
-/// Walks the chunks to `eXIf`.
+/// The chunks that are there in full: name and body.
+fn chunks(file: &[u8]) -> impl Iterator<Item = (&[u8; 4], &[u8])> {
+    let mut rest = file.get(8..).unwrap_or_default();
+    std::iter::from_fn(move || {
+        let (length, after) = rest.split_first_chunk::<4>()?;
+        let (name, after) = after.split_first_chunk::<4>()?;
+        let (body, after) = after.split_at_checked(u32::from_be_bytes(*length) as usize)?;
+        rest = after.get(4..).unwrap_or_default();
+        Some((name, body))
+    })
+}
+
 fn orientation(file: &[u8]) -> u8 {
-    let mut at = 8_usize;
-    while let Some(head) = file.get(at..at.saturating_add(8)) {
-        let length = u32::from_be_bytes([head[0], head[1], head[2], head[3]]) as usize;
-        let body = at + 8;
-        if &head[4..8] == b"eXIf" {
-            return file.get(body..body.saturating_add(length)).map_or(1, exif::orientation);
+    chunks(file).find(|(name, _)| *name == b"eXIf").map_or(1, |(_, body)| exif::orientation(body))
+}
+
+/// The most that a byte of a deflate stream becomes (zlib's technical details, "Maximum Compression Factor").
+const MAX_DEFLATE_FACTOR: u64 = 1032;
+
+/// The most that decoding takes beside the pixels: zune-png copies the compressed image, and each chunk once more for its
+/// checksum, inflates all of it, up to a limit that follows from the header, and inflates a colour profile and texts.
+pub(super) fn bytes_beside_pixels(file: &[u8], size: Size, channels: u8) -> u64 {
+    let (area, height) = (u64::from(size.width) * u64::from(size.height), u64::from(size.height));
+    let at = |place: usize| file.get(place).copied().unwrap_or(0);
+    let [depth, colours, interlacing] = [24, 25, 28].map(at);
+    let stored_channels: u64 = match colours {
+        2 => 3,
+        4 => 2,
+        6 => 4,
+        _ => 1,
+    };
+    let element_bytes = if depth == 16 { 2 } else { 1 };
+    let (mut extra, mut has_transparency) = (0, false);
+    for (name, body) in chunks(file) {
+        match name {
+            b"iCCP" | b"zTXt" | b"iTXt" => extra += MAX_DEFLATE_FACTOR * body.len() as u64,
+            b"tRNS" => has_transparency = true,
+            _ => {}
         }
-        at = body.saturating_add(length).saturating_add(4);
     }
-    1
+    let inflated = (area + height) * element_bytes * stored_channels + 4 * height + (1 << 20);
+    let decoded_channels = if has_transparency || colours == 3 { 4 } else { stored_channels };
+    let decoded = area * decoded_channels * element_bytes;
+    let is_direct = element_bytes == 1 && decoded_channels == u64::from(channels) && colours != 3;
+    let unconverted = if is_direct { 0 } else { decoded };
+    let interlaced = if interlacing == 0 { 0 } else { decoded };
+    2 * file.len() as u64 + inflated + unconverted + interlaced + extra
 }
 
 /// Decodes the image, converted to 1, 3 or 4 channels of 8 bits.

@@ -42,6 +42,20 @@ pub(super) fn read_header(file: &[u8], wants_orientation: bool) -> Result<(Size,
     Ok((Size { width, height }, tag))
 }
 
+/// The most that decoding takes beside the pixels, by what image-webp allocates: planes of whole macroblocks for a lossy
+/// image, four bytes a pixel and what its transforms need for a lossless one; both, and a plane of alpha, in a container.
+pub(super) fn bytes_beside_pixels(file: &[u8], size: Size, channels: u8) -> u64 {
+    let blocks = u64::from(size.width).div_ceil(16) * u64::from(size.height).div_ceil(16);
+    let area = blocks * 256;
+    let bytes_per_pixel = match (file.get(12..16), channels) {
+        (Some(b"VP8 "), 3) => 2,
+        (Some(b"VP8 "), _) => 5,
+        (Some(b"VP8L"), _) => 10,
+        _ => 14,
+    };
+    area * bytes_per_pixel + file.len() as u64
+}
+
 /// Decodes the image, converted to 1, 3 or 4 channels.
 pub(super) fn decode(
     file: &[u8],
@@ -51,6 +65,8 @@ pub(super) fn decode(
     pixels: &mut Vec<u8>,
 ) -> Result<(), Defect> {
     let mut decoder = WebPDecoder::new(Cursor::new(file)).map_err(defect)?;
+    // Of what it copies of the file.
+    decoder.set_memory_limit(file.len());
     let count = size.width as usize * size.height as usize;
     let from_channels = if decoder.has_alpha() { 4 } else { 3 };
     let bytes = count * usize::from(from_channels);

@@ -11,7 +11,8 @@ use super::pixels::{PixelView, write_canvas};
 use super::resample::resample;
 use super::values::{ImageFormat, PixelValues};
 use crate::arguments::{Interpolation, ScaledDecoding};
-use crate::buffers::{KEPT_BYTES, prepare, trim};
+use crate::augment::Pixels;
+use crate::buffers::prepare;
 use crate::decode::{Decoders, ImageHeader};
 use crate::geometry::Geometry;
 use crate::reduction::{Reduction, Wanted};
@@ -34,28 +35,42 @@ pub(crate) struct ImageTools {
     resizer: Resizer,
     decoded: Vec<u8>,
     resampled: Vec<u8>,
+    /// For what augmentations compute in single precision.
+    pub floats: Vec<f32>,
+    /// For rows of pixels that augmentations still need.
+    pub lines: Vec<u8>,
     /// Held by nothing else.
     spare: Vec<Arc<Vec<u8>>>,
 }
 
 impl ImageTools {
-    /// Gives back what an unusually large image took. Called after each sample.
-    pub(crate) fn trim(&mut self) {
-        trim(&mut self.decoded);
-        trim(&mut self.resampled);
-        if self.resizer.size_of_internal_buffers() > KEPT_BYTES {
-            self.resizer.reset_internal_buffers();
-        }
-        self.decoders.trim();
+    /// What it keeps from image to image.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        let spare: usize = self.spare.iter().map(|buffer| buffer.capacity()).sum();
+        let floats = self.floats.capacity() * size_of::<f32>();
+        let own = self.decoded.capacity() + self.resampled.capacity() + self.lines.capacity();
+        own + floats + spare + self.resizer.size_of_internal_buffers() + self.decoders.kept_bytes()
+    }
+
+    /// Gives that back.
+    pub(crate) fn give_back(&mut self) {
+        (self.decoded, self.resampled) = (Vec::new(), Vec::new());
+        (self.floats, self.lines) = (Vec::new(), Vec::new());
+        self.spare.clear();
+        self.resizer.reset_internal_buffers();
+        self.decoders.give_back();
     }
 
     fn recycle(&mut self, mut buffer: Arc<Vec<u8>>) {
-        let is_kept =
-            Arc::get_mut(&mut buffer).is_some_and(|buffer| buffer.capacity() <= KEPT_BYTES);
-        if is_kept && self.spare.len() < KEPT_BUFFERS {
+        let is_alone = Arc::get_mut(&mut buffer).is_some();
+        if is_alone && self.spare.len() < KEPT_BUFFERS {
             self.spare.push(buffer);
         }
     }
+}
+
+const fn image_bytes(size: Size, channels: u8) -> usize {
+    size.width as usize * size.height as usize * channels as usize
 }
 
 /// Where an image's pixels are.
@@ -166,11 +181,48 @@ impl<'a> PendingImage<'a> {
         Ok(())
     }
 
+    /// Its pixels, to be changed in place: all that is pending is carried out, and no copy of the image shares them.
+    pub(crate) fn pixels(&mut self, tools: &mut ImageTools) -> Result<Pixels<&mut [u8]>, Defect> {
+        let is_own =
+            matches!(&self.source, Source::Pixels(pixels) if Arc::strong_count(pixels) == 1);
+        if !(is_own && self.geometry.is_identity(self.decoded)) {
+            self.materialise(tools)?;
+        }
+        let (size, channels) = (self.decoded, self.channels);
+        let bytes = image_bytes(size, channels);
+        let Source::Pixels(pixels) = &mut self.source else {
+            return Err(Defect("the image was not decoded".to_owned()));
+        };
+        Ok(Pixels { bytes: &mut Arc::make_mut(pixels)[..bytes], size, channels })
+    }
+
+    /// Makes it anew: all that is pending is carried out, and `make` fills the pixels of an image of the given size and
+    /// channels from those that there are.
+    pub(crate) fn remake(
+        &mut self,
+        size: Size,
+        channels: u8,
+        tools: &mut ImageTools,
+        make: impl FnOnce(&Pixels<&[u8]>, &mut [u8]),
+    ) -> Result<(), Defect> {
+        let mut result = tools.spare.pop().unwrap_or_default();
+        let Pixels { bytes, size: before, channels: channels_before } = self.pixels(tools)?;
+        let from = Pixels { bytes: &*bytes, size: before, channels: channels_before };
+        make(&from, prepare(Arc::make_mut(&mut result), image_bytes(size, channels)));
+        if let Source::Pixels(before) = std::mem::replace(&mut self.source, Source::Pixels(result))
+        {
+            tools.recycle(before);
+        }
+        (self.decoded, self.channels) = (size, channels);
+        self.geometry = Geometry::identity(size);
+        Ok(())
+    }
+
     /// Carries out all that is pending.
     fn materialise(&mut self, tools: &mut ImageTools) -> Result<(), Defect> {
         let size = self.geometry.canvas;
-        let bytes = size.width as usize * size.height as usize * usize::from(self.channels);
         let mut result = tools.spare.pop().unwrap_or_default();
+        let bytes = image_bytes(size, self.channels);
         self.write(&PLAIN, prepare(Arc::make_mut(&mut result), bytes), tools)?;
         if let Source::Pixels(before) = std::mem::replace(&mut self.source, Source::Pixels(result))
         {

@@ -22,6 +22,9 @@ pub(crate) struct JpegHeader {
     /// The width in pixels of the groups of blocks in which it is coded (T.81, A.2: MCUs); `None` where it is coded
     /// without blocks (lossless).
     pub block_width: Option<u32>,
+    /// What a decoder has to hold of all of the picture before it gives the first row: the coefficients, where scans refine
+    /// each other or hold some of the components.
+    pub buffered_bytes: u64,
 }
 
 /// Whether the markers lead to the end of the image.
@@ -92,6 +95,36 @@ fn block_width(marker: u8, list: &[u8]) -> Option<u32> {
     Some(8 * u32::from(widest.max(1)))
 }
 
+const fn is_progressive(marker: u8) -> bool {
+    matches!(marker, 0xc2 | 0xc6 | 0xca | 0xce)
+}
+
+/// How many components the first scan at or after a position holds.
+fn components_of_first_scan(file: &[u8], mut position: usize) -> Option<u8> {
+    loop {
+        let segment = next_segment(file, position)?;
+        position = segment.end;
+        match segment.marker {
+            START_OF_SCAN => return segment.body.first().copied(),
+            END_OF_IMAGE => return None,
+            _ => {}
+        }
+    }
+}
+
+/// The coefficients of all blocks, of two bytes each. A lossless picture has as many samples, of two bytes.
+fn coefficient_bytes(size: Size, list: &[u8]) -> u64 {
+    let factors =
+        list.as_chunks::<3>().0.iter().map(|[_, factors, _]| {
+            (u64::from(factors >> 4).max(1), u64::from(factors & 0xf).max(1))
+        });
+    let widest = factors.clone().map(|(across, _)| across).max().unwrap_or(1);
+    let highest = factors.clone().map(|(_, down)| down).max().unwrap_or(1);
+    let groups =
+        u64::from(size.width).div_ceil(8 * widest) * u64::from(size.height).div_ceil(8 * highest);
+    factors.map(|(across, down)| groups * across * down * 128).sum()
+}
+
 /// Reads the segments before the first scan.
 ///
 /// # Errors
@@ -116,14 +149,18 @@ pub(crate) fn read_header(file: &[u8]) -> Result<JpegHeader, Defect> {
                 else {
                     return Err(Defect("the JPEG frame header is too short".to_owned()));
                 };
+                let size = Size {
+                    width: u32::from(u16::from_be_bytes([*width_high, *width_low])),
+                    height: u32::from(u16::from_be_bytes([*height_high, *height_low])),
+                };
+                let is_buffered = is_progressive(marker)
+                    || components_of_first_scan(file, position).is_some_and(|of| of < *components);
                 return Ok(JpegHeader {
-                    size: Size {
-                        width: u32::from(u16::from_be_bytes([*width_high, *width_low])),
-                        height: u32::from(u16::from_be_bytes([*height_high, *height_low])),
-                    },
+                    size,
                     components: *components,
                     orientation,
                     block_width: block_width(marker, list),
+                    buffered_bytes: if is_buffered { coefficient_bytes(size, list) } else { 0 },
                 });
             }
             START_OF_SCAN | END_OF_IMAGE => {

@@ -450,3 +450,29 @@ fn grey_of_a_colour_file_is_the_grey_of_its_colours() {
         assert_eq!(with_alpha, [colour[0], colour[1], colour[2], 255]);
     }
 }
+
+/// A file that announces less than it holds would have the library buffer what nobody has reckoned with.
+#[test]
+fn a_picture_that_is_buffered_is_reckoned_with_and_the_library_takes_no_more() {
+    let size = Size { width: 1200, height: 800 };
+    let pixels = gradient(1200, 800, 3);
+    let coding = |progressive| TestCoding {
+        subsampling: sys::TJSAMP_TJSAMP_420,
+        arithmetic: false,
+        progressive,
+        lossless: false,
+    };
+    let header = |progressive| read_header(&encode_for_tests(&pixels, size, coding(progressive)));
+    assert_eq!(header(false).unwrap().buffered_bytes, 0);
+    // Two bytes for each of one and a half samples a pixel, in whole blocks of 16 pixels.
+    assert_eq!(header(true).unwrap().buffered_bytes, 1200 * 800 * 3);
+    let file = encode_for_tests(&pixels, size, coding(true));
+    let mut turbo = TurboDecoder::new().unwrap();
+    let mut decode = |memory_bytes| {
+        let mut image = turbo.open(&file, memory_bytes).unwrap();
+        let mut rows = vec![0; 1200 * 800 * 3];
+        image.decode(Rectangle::whole(size), Reduction::NONE, PixelFormat::Rgb, &mut rows)
+    };
+    assert_eq!(decode(library_bytes(&header(true).unwrap())), Verdict::Fine);
+    assert!(matches!(decode(0), Verdict::Failed(reason) if reason.contains("emory")));
+}

@@ -133,11 +133,18 @@ impl TurboDecoder {
         Verdict::Failed(message)
     }
 
-    /// Reads a file's header.
-    pub(super) fn open<'d, 'f>(&'d mut self, file: &'f [u8]) -> Result<OpenJpeg<'d, 'f>, String> {
+    /// Reads a file's header. Decoding is refused where the library would need more than `memory_bytes`.
+    pub(super) fn open<'d, 'f>(
+        &'d mut self,
+        file: &'f [u8],
+        memory_bytes: u64,
+    ) -> Result<OpenJpeg<'d, 'f>, String> {
         if self.has_failed {
             *self = Self::new().ok_or("out of memory for the JPEG decoder")?;
         }
+        // What it buffers is known from the header that the caller has read; a file may hold another one.
+        let mebibytes = c_int::try_from(memory_bytes.div_ceil(1 << 20) + 1).unwrap_or(c_int::MAX);
+        self.set(sys::TJPARAM_TJPARAM_MAXMEMORY as c_int, mebibytes);
         let whole = sys::tjregion { x: 0, y: 0, w: 0, h: 0 };
         // SAFETY: the handle is live; an all-zero region is always accepted and undoes the last one.
         unsafe { sys::tj3SetCroppingRegion(self.handle.as_ptr().cast(), whole) };

@@ -1,61 +1,127 @@
-//! `center-crop` and `random-crop`: a part of the given size. Where the image is smaller, zeros surround it.
+//! `center-crop` and `random-crop`: a part of the given size. Where the image is smaller, zeros surround it, or what
+//! `random-crop` is given.
 
-use crate::arguments::ImageSize;
+use super::pad::Margin;
+use super::warps::check_fill;
+use crate::arguments::{Fill, ImageSize};
+use crate::augment::{Beyond, Margins};
 use crate::contract::{FieldTypes, Operation, Sample};
+use crate::needs::{Reckoning, Remade};
 use crate::size::Size;
 use forebay_config::{ConfigError, Keys, Section};
 use forebay_order::Draws;
 use forebay_source::dataset::Defect;
 
+forebay_config::keys! {
+    /// the middle of the image
+    pub(crate) struct Center = "center-crop" {
+        /// one number or `[height, width]`; small images are zero-padded
+        pub size: ImageSize, "pixels", required;
+        /// the field to work on
+        pub field: String, "", absent("the only image");
+    }
+}
+
+forebay_config::keys! {
+    /// a part of the image, anywhere
+    pub(crate) struct Random = "random-crop" {
+        /// one number or `[height, width]`; small images are padded
+        pub size: ImageSize, "pixels", required;
+        /// margins before the crop: on all sides, `[left and right, top and bottom]`, or `[left, top, right, bottom]`
+        pub padding: Margins, "pixels", default(Margins::default(), "none");
+        /// the levels of `"constant"` margins
+        pub fill: Fill, "", default(vec![0.0]);
+        /// what margins show; `"reflect"` leaves the edge itself out, `"symmetric"` repeats it
+        pub padding_mode: Beyond, "", default(Beyond::Constant);
+        /// the field to work on
+        pub field: String, "", absent("the only image");
+    }
+}
+
 #[derive(Debug)]
-struct Crop {
+struct CenterCrop {
     field: usize,
     size: Size,
-    /// Where the crop starts on one axis, from the image's side and the crop's; negative where zeros come first.
-    start: fn(&mut Draws, u32, u32) -> i64,
 }
 
-macro_rules! crop {
-    ($Arguments:ident, $words:literal, $name:literal, $compile:ident, $start:path) => {
-        forebay_config::keys! {
-            #[doc = $words]
-            pub(crate) struct $Arguments = $name {
-                /// one number or `[height, width]`; small images are zero-padded
-                pub size: ImageSize, "pixels", required;
-                /// the field to work on
-                pub field: String, "", absent("the only image");
-            }
-        }
-
-        pub(crate) fn $compile(
-            section: &mut Section,
-            fields: &mut FieldTypes,
-        ) -> Result<Box<dyn Operation>, ConfigError> {
-            let $Arguments { size, field } = $Arguments::read(section)?;
-            let size = size.square_or_exact();
-            let (field, image) = fields.image_of_bytes($name, section, field)?;
-            image.size = Some(size);
-            Ok(Box::new(Crop { field, size, start: $start }))
-        }
-    };
+pub(crate) fn compile_center(
+    section: &mut Section,
+    fields: &mut FieldTypes,
+) -> Result<Box<dyn Operation>, ConfigError> {
+    let Center { size, field } = Center::read(section)?;
+    let size = size.square_or_exact();
+    let (field, image) = fields.image_of_bytes("center-crop", section, field)?;
+    image.size = Some(size);
+    Ok(Box::new(CenterCrop { field, size }))
 }
 
-crop!(Center, "the middle of the image", "center-crop", compile_center, center);
-crop!(Random, "a part of the image, anywhere", "random-crop", compile_random, random);
+impl Operation for CenterCrop {
+    fn reckon(&self, reckoning: &mut Reckoning<'_>) {
+        reckoning.crop(self.field, self.size);
+    }
 
-impl Operation for Crop {
-    fn run(&self, sample: &mut Sample<'_, '_>, draws: &mut Draws) -> Result<(), Defect> {
+    fn run(&self, sample: &mut Sample<'_, '_>, _draws: &mut Draws) -> Result<(), Defect> {
         let (image, _) = sample.image(self.field)?;
         let before = image.size();
-        let top = (self.start)(draws, before.height, self.size.height);
-        let left = (self.start)(draws, before.width, self.size.width);
+        let top = center(before.height, self.size.height);
+        let left = center(before.width, self.size.width);
         image.geometry.crop(left, top, self.size);
         Ok(())
     }
 }
 
+#[derive(Debug)]
+struct RandomCrop {
+    field: usize,
+    size: Size,
+    padding: Margins,
+    margin: Margin,
+    most_pixels: u64,
+}
+
+pub(crate) fn compile_random(
+    section: &mut Section,
+    fields: &mut FieldTypes,
+) -> Result<Box<dyn Operation>, ConfigError> {
+    let Random { size, padding, fill, padding_mode, field } = Random::read(section)?;
+    let size = size.square_or_exact();
+    let most_pixels = fields.limits.pixels;
+    let (field, image) = fields.image_of_bytes("random-crop", section, field)?;
+    check_fill(&fill, image, section)?;
+    image.size = Some(size);
+    let margin = Margin::new(padding_mode, &fill);
+    Ok(Box::new(RandomCrop { field, size, padding, margin, most_pixels }))
+}
+
+impl Operation for RandomCrop {
+    fn reckon(&self, reckoning: &mut Reckoning<'_>) {
+        let padded = |size| self.padding.around(size).unwrap_or(size);
+        reckoning.remake(self.field, padded, Remade::Bytes);
+        reckoning.crop(self.field, self.size);
+    }
+
+    fn run(&self, sample: &mut Sample<'_, '_>, draws: &mut Draws) -> Result<(), Defect> {
+        let (image, tools) = sample.image(self.field)?;
+        let before = image.size();
+        let padded = self.padding.around(before).unwrap_or(before);
+        // torchvision's `pad_if_needed`: what is still missing on an axis is added on both sides of it.
+        let (x, y) =
+            (missing(padded.width, self.size.width), missing(padded.height, self.size.height));
+        let margins = self.padding.widened(x, y);
+        self.margin.apply(image, margins, self.most_pixels, tools)?;
+        let top = random(draws, padded.height, self.size.height);
+        let left = random(draws, padded.width, self.size.width);
+        image.geometry.crop(left + i64::from(x), top + i64::from(y), self.size);
+        Ok(())
+    }
+}
+
+fn missing(side: u32, crop: u32) -> u32 {
+    crop.saturating_sub(side)
+}
+
 /// As torchvision's `CenterCrop`: int(round((side − crop) / 2)), half to even.
-fn center(_draws: &mut Draws, side: u32, crop: u32) -> i64 {
+fn center(side: u32, crop: u32) -> i64 {
     let surplus = i64::from(side) - i64::from(crop);
     if surplus < 0 {
         // torchvision pads (crop − side) // 2 before and the rest after.
@@ -66,10 +132,10 @@ fn center(_draws: &mut Draws, side: u32, crop: u32) -> i64 {
     if surplus % 2 == 1 && half % 2 == 1 { half + 1 } else { half }
 }
 
-/// As torchvision's `RandomCrop(size, pad_if_needed=True)`: a smaller image is first padded with (crop − side) zeros on
-/// *both* sides.
+/// As torchvision's `RandomCrop(size, pad_if_needed=True)`: a smaller image is first padded with (crop − side) pixels on
+/// *both* sides. From the image's own edge.
 fn random(draws: &mut Draws, side: u32, crop: u32) -> i64 {
-    let padding = i64::from(crop.saturating_sub(side));
+    let padding = i64::from(missing(side, crop));
     let choices = u64::from(side.abs_diff(crop)) + 1;
     i64::try_from(draws.below(choices)).unwrap_or(0) - padding
 }
@@ -81,11 +147,10 @@ mod tests {
 
     #[test]
     fn halves_go_to_the_even_number_and_a_small_image_is_padded_less_before_than_after() {
-        let start = |side, crop| center(&mut draws(0), side, crop);
-        let starts: Vec<i64> = (224..=230).map(|side| start(side, 224)).collect();
+        let starts: Vec<i64> = (224..=230).map(|side| center(side, 224)).collect();
         assert_eq!(starts, [0, 0, 1, 2, 2, 2, 3]);
-        assert_eq!((start(341, 224), start(256, 224)), (58, 16));
-        assert_eq!((start(10, 15), start(10, 14), start(10, 11)), (-2, -2, 0));
+        assert_eq!((center(341, 224), center(256, 224)), (58, 16));
+        assert_eq!((center(10, 15), center(10, 14), center(10, 11)), (-2, -2, 0));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use crate::arguments::{Channels, ScaledDecoding};
 use crate::contract::{FieldPlan, FieldType, FieldTypes, ImageType, Operation, Sample};
 use crate::field::FieldInProgress;
 use crate::image::PendingImage;
+use crate::needs::Reckoning;
 use forebay_config::{ConfigError, Keys, Section};
 use forebay_order::Draws;
 use forebay_source::dataset::Defect;
@@ -52,6 +53,10 @@ pub(crate) fn compile(
 }
 
 impl Operation for DecodeImage {
+    fn reckon(&self, reckoning: &mut Reckoning<'_>) {
+        reckoning.decode(self.field, self.channels, self.orientation, self.most_pixels);
+    }
+
     fn run(&self, sample: &mut Sample<'_, '_>, _draws: &mut Draws) -> Result<(), Defect> {
         let field = &mut sample.fields[self.field];
         let FieldInProgress::File(file) = *field else {

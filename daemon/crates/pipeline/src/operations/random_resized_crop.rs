@@ -5,6 +5,7 @@
 
 use crate::arguments::{ImageSize, Interpolation, PositiveRange};
 use crate::contract::{FieldTypes, Operation, Sample};
+use crate::needs::Reckoning;
 use crate::size::{Rectangle, Size};
 use forebay_config::{ConfigError, Keys, Section};
 use forebay_order::Draws;
@@ -119,6 +120,10 @@ pub(crate) fn compile(
 }
 
 impl Operation for RandomResizedCrop {
+    fn reckon(&self, reckoning: &mut Reckoning<'_>) {
+        reckoning.resample(self.field, |_| Some(self.size));
+    }
+
     fn run(&self, sample: &mut Sample<'_, '_>, draws: &mut Draws) -> Result<(), Defect> {
         let (image, tools) = sample.image(self.field)?;
         let part = self.shape.draw(image.size(), draws);

@@ -4,6 +4,7 @@
 
 use crate::arguments::{ImageSize, Interpolation};
 use crate::contract::{FieldTypes, Operation, Sample};
+use crate::needs::Reckoning;
 use crate::size::Size;
 use forebay_config::{ConfigError, Keys, Section};
 use forebay_order::Draws;
@@ -63,6 +64,10 @@ pub(crate) fn compile(
 }
 
 impl Operation for Resize {
+    fn reckon(&self, reckoning: &mut Reckoning<'_>) {
+        reckoning.resample(self.field, |before| resized(self.size, before, self.most_pixels));
+    }
+
     fn run(&self, sample: &mut Sample<'_, '_>, _draws: &mut Draws) -> Result<(), Defect> {
         let (image, tools) = sample.image(self.field)?;
         let before = image.size();

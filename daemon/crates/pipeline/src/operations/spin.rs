@@ -1,10 +1,12 @@
-//! `spin`, for tests: takes CPU time while it holds its work thread. `milliseconds` of it.
+//! For tests: `spin` takes CPU time while it holds its work thread, `milliseconds` of it; `takes` says that it takes so
+//! many times the sample's bytes of memory.
 
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
 use crate::contract::{FieldTypes, Operation, Sample};
+use crate::needs::Reckoning;
 use forebay_config::{ConfigError, Keys, Section};
 use forebay_order::Draws;
 use forebay_source::dataset::Defect;
@@ -26,6 +28,35 @@ pub(crate) fn compile(
 ) -> Result<Box<dyn Operation>, ConfigError> {
     let Arguments { milliseconds } = Arguments::read(section)?;
     Ok(Box::new(Spin(Duration::from_secs_f64(milliseconds / 1000.0))))
+}
+
+#[derive(Debug)]
+struct TakesBytes(u64);
+
+forebay_config::keys! {
+    /// says that it takes memory; for tests
+    pub(crate) struct Takes = "takes" {
+        /// of the sample's bytes
+        pub times: u64, "", required;
+    }
+}
+
+pub(crate) fn compile_takes(
+    section: &mut Section,
+    _fields: &mut FieldTypes,
+) -> Result<Box<dyn Operation>, ConfigError> {
+    let Takes { times } = Takes::read(section)?;
+    Ok(Box::new(TakesBytes(times)))
+}
+
+impl Operation for TakesBytes {
+    fn run(&self, _sample: &mut Sample<'_, '_>, _draws: &mut Draws) -> Result<(), Defect> {
+        Ok(())
+    }
+
+    fn reckon(&self, reckoning: &mut Reckoning<'_>) {
+        reckoning.scratch_bytes += self.0 * reckoning.sample_bytes;
+    }
 }
 
 impl Operation for Spin {

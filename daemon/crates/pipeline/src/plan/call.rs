@@ -4,8 +4,8 @@ use std::os::unix::fs::FileExt;
 
 use super::{SamplePlan, StageBody, fetched};
 use crate::array::{ArrayType, check_type};
-use crate::buffers::KEPT_BYTES;
 use crate::field::{FieldInProgress, Tools};
+use crate::needs::KEPT_BYTES;
 use crate::output::FieldOutput;
 use crate::python::{PythonBody, RETURNED_NONE};
 use crate::row::Row;
@@ -83,7 +83,7 @@ impl SamplePlan {
             return Err(Defect(format!("stage {stage} is no Python stage")));
         };
         let prepared = self.prepare((stage, first_operation), body, task, dataset, scratch);
-        scratch.trim();
+        scratch.tools.trim();
         prepared
     }
 
@@ -188,11 +188,14 @@ impl SamplePlan {
     ) -> Result<(), CallError> {
         let mut fields: Vec<FieldInProgress<'_>> = emptied(std::mem::take(&mut lists.fields));
         fields.resize_with(self.fields.len(), || FieldInProgress::Absent);
-        let taken = body.outputs().zip(values).try_for_each(|((number, returned), value)| {
+        let taken = body.outputs().zip(values).try_for_each(|(output, value)| {
+            let number = output.field;
+            let name = &self.fields[number].name;
             fields[number] = match self.read_into_row(stage, number, value, arena, called.row)? {
                 true => FieldInProgress::InPlace,
-                false => returned.read(&self.fields[number].name, value, arena, tools)?,
+                false => output.returned.read(name, value, arena, tools)?,
             };
+            output.size.note(value.bytes);
             Ok::<_, Defect>(())
         });
         let SampleTask { bytes, part_ends, shared, carried, .. } = &mut *called.task;
@@ -214,14 +217,12 @@ impl SamplePlan {
         row: &mut dyn Row,
     ) -> Result<bool, Defect> {
         let planned = &self.fields[field];
-        let (
-            Some((tensor, FieldOutput::Array { expected, target })),
-            ReplyKind::Array(dtype, shape),
-        ) = (&planned.output, &value.kind)
+        let (Some((tensor, FieldOutput::Array { expected, .. })), ReplyKind::Array(dtype, shape)) =
+            (&planned.output, &value.kind)
         else {
             return Ok(false);
         };
-        if stage != planned.last_stage || expected.dtype != *target {
+        if !self.is_read_into_row(stage, field) {
             return Ok(false);
         }
         let found = ArrayType { dtype: *dtype, shape: shape.clone() };

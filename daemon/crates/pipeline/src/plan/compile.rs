@@ -44,7 +44,12 @@ impl SamplePlan {
         read: SampleReader<'_>,
     ) -> Result<Self, ConfigError> {
         let fail = |message| ConfigError::new(&config.location(&[]), message);
-        let mut fields = FieldTypes { fields: Vec::new(), stage: 0, limits: config.dataset.limits };
+        let mut fields = FieldTypes {
+            fields: Vec::new(),
+            stage: 0,
+            limits: config.dataset.limits,
+            compile: registry::compile,
+        };
         for (place, field) in dataset.fields().iter().enumerate() {
             let number =
                 fields.add(&field.name, FieldType::Raw(field.kind.clone())).map_err(fail)?;
@@ -90,7 +95,7 @@ impl SamplePlan {
             first_operation += count;
         }
         let (tensors, outputs) = output::compile(config, &fields)?;
-        Ok(Self {
+        let mut plan = Self {
             stages,
             fields: planned_fields(dataset, fields.fields, outputs),
             dataset_fields: dataset.fields().len(),
@@ -98,7 +103,12 @@ impl SamplePlan {
             tensors,
             batch_operations: Vec::new(),
             stage_count: config.stages.len(),
-        })
+        };
+        for (index, entry) in config.batch.operations.iter().enumerate() {
+            let path = format!("batch.operations[{index}]");
+            plan = plan.with_batch_operation(registry::compile_batch(path, entry.clone())?)?;
+        }
+        Ok(plan)
     }
 
     /// The stages before a Python stage, for its probe: they write no row.
@@ -108,12 +118,7 @@ impl SamplePlan {
         fields: &FieldTypes,
         stages: Vec<Stage>,
     ) -> Self {
-        let copy = |field: &FieldPlan| FieldPlan {
-            name: field.name.clone(),
-            kind: field.kind.clone(),
-            ..*field
-        };
-        let fields: Vec<FieldPlan> = fields.fields.iter().map(copy).collect();
+        let fields = fields.fields.clone();
         let outputs = fields.iter().map(|_| None).collect();
         Self {
             stages,

@@ -37,6 +37,11 @@ pub(super) trait FileReader: Send + Sync + std::fmt::Debug + 'static {
         values: &mut Vec<FieldValue<'a>>,
     ) -> Result<(), Defect>;
 
+    /// As [`Dataset::unpacked_bytes`].
+    fn unpacked_bytes(&self, _bytes: &[u8]) -> u64 {
+        0
+    }
+
     /// As [`Dataset::direct_read`].
     fn direct_read(&self) -> Option<&DirectRead> {
         None
@@ -150,6 +155,10 @@ impl<R: FileReader> Dataset for FileSamples<R> {
         self.reader.read(&self.fields[..self.of_file], bytes.all(), values)?;
         self.push_label(id, values);
         Ok(())
+    }
+
+    fn unpacked_bytes(&self, bytes: SampleBytes<'_>) -> u64 {
+        self.reader.unpacked_bytes(bytes.all())
     }
 
     fn direct_read(&self) -> Option<&DirectRead> {

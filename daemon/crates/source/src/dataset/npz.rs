@@ -81,6 +81,20 @@ impl FileReader for NpzFile {
         }
         Ok(())
     }
+
+    fn unpacked_bytes(&self, bytes: &[u8]) -> u64 {
+        let Ok(mut archive) = open_archive(bytes) else { return 0 };
+        let mut unpacked: u64 = 0;
+        for place in 0..archive.len() {
+            // The directory's words, by which a member is also read.
+            if let Ok(member) = archive.by_index_raw(place)
+                && member.compression() == CompressionMethod::Deflated
+            {
+                unpacked = unpacked.saturating_add(member.size());
+            }
+        }
+        unpacked.min(self.inflated_bytes)
+    }
 }
 
 type Archive<'a> = ZipArchive<Cursor<&'a [u8]>>;

@@ -213,6 +213,10 @@ impl Storage for CachedStorage {
         self.behind.requests()
     }
 
+    fn bytes_per_read(&self) -> u64 {
+        self.behind.bytes_per_read()
+    }
+
     fn cache(&self) -> Option<&CacheMetrics> {
         Some(self.cache.metrics())
     }

@@ -48,6 +48,9 @@ use crate::location::{ByteRange, FileId, FileTable, Location, ObjectStamp};
 /// Beyond this a range is not asked for: no object is so large.
 const MAX_OBJECT_BYTES: u64 = 1 << 60;
 
+/// What a line holds at most: the client's buffer for an answer (400 KiB), TLS records, its runtime.
+const BYTES_PER_LINE: u64 = 512 << 10;
+
 /// The objects below one URL.
 #[derive(Debug)]
 pub(super) struct RemoteObjects {
@@ -387,6 +390,10 @@ impl Storage for RemoteObjects {
 
     fn requests(&self) -> Option<&RequestMetrics> {
         Some(&self.metrics)
+    }
+
+    fn bytes_per_read(&self) -> u64 {
+        BYTES_PER_LINE
     }
 
     fn open(&self, files: &dyn FileTable, location: Location) -> Result<Opened, StorageError> {

@@ -1,0 +1,285 @@
+//! Rotations, affine transformations and perspective: for each pixel of the result, what lies at its place in the image.
+//!
+//! Places are computed as by torchvision's grids and torch's `grid_sample`, step by step in single precision.
+
+use super::{Pixels, rounded, single};
+use crate::size::Size;
+use forebay_config::words;
+
+words! {
+    /// What is taken of the pixels around a place.
+    pub(crate) enum Picked {
+        /// The nearest.
+        Nearest = "nearest",
+        /// A mixture of the four around it.
+        Bilinear = "bilinear",
+    }
+}
+
+/// An affine transformation: rotated, sheared and scaled about a centre, then moved.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AffineShape {
+    /// Degrees, clockwise.
+    pub angle: f64,
+    /// Pixels to the right and down.
+    pub translate: [f64; 2],
+    pub scale: f64,
+    /// Degrees, along the rows and across them.
+    pub shear: [f64; 2],
+    /// Pixels from the middle of the image.
+    pub center: [f64; 2],
+}
+
+/// Where a pixel of the result lies in the image, both from the middle: `x' = m₀x + m₁y + m₂`, `y' = m₃x + m₄y + m₅`.
+pub(crate) fn inverse_affine(shape: &AffineShape) -> [f64; 6] {
+    let AffineShape { angle, translate, scale, shear, center: [cx, cy] } = *shape;
+    // libm, not the system's functions: machines must agree to the last bit.
+    let rotation = angle.to_radians();
+    let [shear_x, shear_y] = shear.map(f64::to_radians);
+    let (cos_y, tan_x) = (libm::cos(shear_y), libm::tan(shear_x));
+    let a = libm::cos(rotation - shear_y) / cos_y;
+    let b = -(a * tan_x + libm::sin(rotation));
+    let c = libm::sin(rotation - shear_y) / cos_y;
+    let d = libm::cos(rotation) - c * tan_x;
+    let mut matrix = [d / scale, -b / scale, 0.0, -c / scale, a / scale, 0.0];
+    let (x, y) = (cx + translate[0], cy + translate[1]);
+    matrix[2] += cx - matrix[0] * x - matrix[1] * y;
+    matrix[5] += cy - matrix[3] * x - matrix[4] * y;
+    matrix
+}
+
+/// The size that holds a whole rotated image, as torchvision's `expand` finds it.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "sides of images; a float beyond the range saturates"
+)]
+pub(crate) fn expanded_size(matrix: &[f64; 6], size: Size) -> Size {
+    let m = matrix.map(single);
+    let half = [size.width as f32 * 0.5, size.height as f32 * 0.5];
+    let side = |row: [f32; 3], half_side: f32| {
+        let corners = [(-1.0, -1.0), (-1.0, 1.0), (1.0, 1.0), (1.0, -1.0)];
+        let places = corners.map(|(x, y)| x * half[0] * row[0] + y * half[1] * row[1] + row[2]);
+        // Cut to 1/10,000 of a pixel, so that a rounding error adds none.
+        let cut = |place: f32| libm::truncf((place + half_side) * 10_000.0) * 1e-4;
+        let last = libm::ceilf(cut(places.into_iter().fold(f32::MIN, f32::max)));
+        let first = libm::floorf(cut(places.into_iter().fold(f32::MAX, f32::min)));
+        ((last - first) as u32).max(1)
+    };
+    Size { width: side([m[0], m[1], m[2]], half[0]), height: side([m[3], m[4], m[5]], half[1]) }
+}
+
+/// The coefficients by which the corners `from` of an image come to lie at `to`; `None` where three of `to` lie in one
+/// line.
+///
+/// A pixel of the result at x, y lies in the image at `(c₀x + c₁y + c₂) / (c₆x + c₇y + 1)`,
+/// `(c₃x + c₄y + c₅) / (c₆x + c₇y + 1)`.
+pub(crate) fn perspective(from: [[f64; 2]; 4], to: [[f64; 2]; 4]) -> Option<[f64; 8]> {
+    let mut rows = [[0.0; 9]; 8];
+    for (pair, ([x, y], [u, v])) in
+        rows.as_chunks_mut::<2>().0.iter_mut().zip(to.into_iter().zip(from))
+    {
+        pair[0] = [x, y, 1.0, 0.0, 0.0, 0.0, -u * x, -u * y, u];
+        pair[1] = [0.0, 0.0, 0.0, x, y, 1.0, -v * x, -v * y, v];
+    }
+    // Gauss and Jordan's elimination.
+    for column in 0..8 {
+        let largest =
+            |a: &usize, b: &usize| rows[*a][column].abs().total_cmp(&rows[*b][column].abs());
+        let pivot = (column..8).max_by(largest)?;
+        if rows[pivot][column].abs() < 1e-9 {
+            return None;
+        }
+        rows.swap(column, pivot);
+        let divisor = rows[column][column];
+        rows[column] = rows[column].map(|value| value / divisor);
+        let used = rows[column];
+        for (place, row) in rows.iter_mut().enumerate() {
+            let factor = row[column];
+            if place != column && factor != 0.0 {
+                for (value, used) in row.iter_mut().zip(used) {
+                    *value -= factor * used;
+                }
+            }
+        }
+    }
+    Some(std::array::from_fn(|row| rows[row][8]))
+}
+
+/// Where pixels of the result lie in the image.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Projection {
+    /// See [`inverse_affine`].
+    Affine([f64; 6]),
+    /// See [`perspective`].
+    Perspective([f64; 8]),
+}
+
+/// Fills `to`, of `size`, with what lies at each pixel's place. Beyond the image lies black; where `fill` is given, a
+/// level for each channel or one for all, that colour.
+///
+/// At the edge, torchvision's mixture with a fill counts the part that is beyond the image twice: so does this one.
+pub(crate) fn warp(
+    from: &Pixels<&[u8]>,
+    projection: &Projection,
+    picked: Picked,
+    fill: Option<&[f64]>,
+    size: Size,
+    to: &mut [u8],
+) {
+    match from.channels {
+        1 => warp_each::<1>(from, projection, picked, fill, size, to),
+        3 => warp_each::<3>(from, projection, picked, fill, size, to),
+        _ => warp_each::<4>(from, projection, picked, fill, size, to),
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "sides of images")]
+fn warp_each<const N: usize>(
+    from: &Pixels<&[u8]>,
+    projection: &Projection,
+    picked: Picked,
+    fill: Option<&[f64]>,
+    size: Size,
+    to: &mut [u8],
+) {
+    let (half_width, half_height) = (from.size.width as f32 * 0.5, from.size.height as f32 * 0.5);
+    let fill = fill.map(|fill| {
+        std::array::from_fn(|channel| single(*fill.get(channel).or(fill.first()).unwrap_or(&0.0)))
+    });
+    let source = Source::<N> {
+        pixels: from.bytes.as_chunks::<N>().0,
+        width: from.size.width,
+        height: from.size.height,
+        fill,
+    };
+    // From the grid's −1 to 1 to pixels.
+    let in_pixels = |x: f32, y: f32| ((x + 1.0) * half_width - 0.5, (y + 1.0) * half_height - 0.5);
+    let to = to.as_chunks_mut::<N>().0;
+    match projection {
+        Projection::Affine(matrix) => {
+            let [a, b, c] = [matrix[0], matrix[1], matrix[2]].map(|m| single(m) / half_width);
+            let [d, e, f] = [matrix[3], matrix[4], matrix[5]].map(|m| single(m) / half_height);
+            let first_x = (1.0 - size.width as f32) * 0.5;
+            let first_y = (1.0 - size.height as f32) * 0.5;
+            let place = |column: f32, row: f32| {
+                let (x, y) = (first_x + column, first_y + row);
+                in_pixels(x * a + y * b + c, x * d + y * e + f)
+            };
+            source.pick_all(picked, size, place, to);
+        }
+        Projection::Perspective(coefficients) => {
+            let [a, b, c, d, e, f, g, h] = coefficients.map(single);
+            let (half_x, half_y) = (size.width as f32 * 0.5, size.height as f32 * 0.5);
+            let [a, b, c] = [a, b, c].map(|value| value / half_x);
+            let [d, e, f] = [d, e, f].map(|value| value / half_y);
+            let place = |column: f32, row: f32| {
+                let (x, y) = (column + 0.5, row + 0.5);
+                let divisor = x * g + y * h + 1.0;
+                in_pixels((x * a + y * b + c) / divisor - 1.0, (x * d + y * e + f) / divisor - 1.0)
+            };
+            source.pick_all(picked, size, place, to);
+        }
+    }
+}
+
+/// The image from which pixels are picked.
+struct Source<'p, const N: usize> {
+    pixels: &'p [[u8; N]],
+    width: u32,
+    height: u32,
+    fill: Option<[f32; N]>,
+}
+
+impl<const N: usize> Source<'_, N> {
+    #[inline(always)]
+    fn pick_all(
+        &self,
+        picked: Picked,
+        size: Size,
+        place: impl Fn(f32, f32) -> (f32, f32),
+        to: &mut [[u8; N]],
+    ) {
+        #[expect(clippy::cast_precision_loss, reason = "sides of images")]
+        let places = |count: u32| (0..count).map(|index| index as f32);
+        for (line, row) in to.chunks_exact_mut(size.width as usize).zip(places(size.height)) {
+            for (pixel, column) in line.iter_mut().zip(places(size.width)) {
+                let (x, y) = place(column, row);
+                *pixel = match picked {
+                    Picked::Nearest => self.nearest(x, y),
+                    Picked::Bilinear => self.bilinear(x, y),
+                };
+            }
+        }
+    }
+
+    /// The colour beyond the image.
+    #[inline(always)]
+    fn beyond(&self) -> [u8; N] {
+        self.fill.map_or([0; N], |fill| fill.map(rounded))
+    }
+
+    #[inline(always)]
+    fn nearest(&self, x: f32, y: f32) -> [u8; N] {
+        /// 1.5 · 2²³: what is added to it is rounded, half to even. What is below 0, too large or no number becomes a
+        /// number that no image has pixels of.
+        const ROUNDING: f32 = 12_582_912.0;
+        let whole = |value: f32| (value + ROUNDING).to_bits().wrapping_sub(ROUNDING.to_bits());
+        let (column, row) = (whole(x), whole(y));
+        if column >= self.width || row >= self.height {
+            return self.beyond();
+        }
+        self.pixels[row as usize * self.width as usize + column as usize]
+    }
+
+    #[inline(always)]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "within the image and a pixel around it"
+    )]
+    fn bilinear(&self, x: f32, y: f32) -> [u8; N] {
+        let is_near = |place: f32, side: u32| place > -1.0 && place < side as f32;
+        if !(is_near(x, self.width) && is_near(y, self.height)) {
+            return self.beyond();
+        }
+        // One more than the pixel to the left and the one above: not negative, so cutting is rounding down.
+        let (right, below) = ((x + 1.0) as u32, (y + 1.0) as u32);
+        let (east, south) = (x + 1.0 - right as f32, y + 1.0 - below as f32);
+        let (west, north) = (1.0 - east, 1.0 - south);
+        let weights = [west * north, east * north, west * south, east * south];
+        let line = self.width as usize;
+        if right > 0 && below > 0 && right < self.width && below < self.height {
+            let corner = (below as usize - 1) * line + right as usize - 1;
+            let above = &self.pixels[corner..][..2];
+            let under = &self.pixels[corner + line..][..2];
+            return std::array::from_fn(|channel| {
+                rounded(
+                    f32::from(above[0][channel]) * weights[0]
+                        + f32::from(above[1][channel]) * weights[1]
+                        + f32::from(under[0][channel]) * weights[2]
+                        + f32::from(under[1][channel]) * weights[3],
+                )
+            });
+        }
+        let places = [(0, 0), (1, 0), (0, 1), (1, 1)];
+        let (mut sums, mut inside) = ([0.0; N], 0.0);
+        for ((to_right, to_below), weight) in places.into_iter().zip(weights) {
+            let (column, row) =
+                ((right + to_right).wrapping_sub(1), (below + to_below).wrapping_sub(1));
+            if column < self.width && row < self.height {
+                let pixel = self.pixels[row as usize * line + column as usize];
+                for (sum, level) in sums.iter_mut().zip(pixel) {
+                    *sum += f32::from(level) * weight;
+                }
+                inside += weight;
+            }
+        }
+        let Some(fill) = self.fill else { return sums.map(rounded) };
+        std::array::from_fn(|channel| {
+            rounded((sums[channel] - fill[channel]) * inside + fill[channel])
+        })
+    }
+}

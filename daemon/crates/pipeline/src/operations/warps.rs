@@ -1,0 +1,323 @@
+//! `rotate`, `affine` and `perspective`: the pixels of an image at other places.
+//!
+//! The distributions are those of torchvision's `RandomRotation`, `RandomAffine` and `RandomPerspective`.
+
+use crate::arguments::{Angles, Fill, Place, PositiveRange, Probability, Shares, Shear};
+use crate::augment::{
+    AffineShape, Picked, Projection, expanded_size, inverse_affine, perspective, warp,
+};
+use crate::contract::{FieldTypes, ImageType, Operation, Sample};
+use crate::distribution::{between, happens};
+use crate::image::{ImageTools, PendingImage};
+use crate::needs::{Reckoning, Remade};
+use crate::size::Size;
+use forebay_config::{ConfigError, Keys, Section};
+use forebay_order::Draws;
+use forebay_source::dataset::Defect;
+
+/// What all three need besides the place of each pixel.
+#[derive(Debug)]
+struct Filling {
+    field: usize,
+    picked: Picked,
+    fill: Vec<f64>,
+}
+
+impl Filling {
+    fn compile(
+        name: &'static str,
+        section: &Section,
+        fields: &mut FieldTypes,
+        (field, picked, fill): (Option<String>, Picked, Vec<f64>),
+    ) -> Result<(Self, u64), ConfigError> {
+        let most_pixels = fields.limits.pixels;
+        let (field, image) = fields.image_of_bytes(name, section, field)?;
+        check_fill(&fill, image, section)?;
+        Ok((Self { field, picked, fill }, most_pixels))
+    }
+
+    fn apply(
+        &self,
+        image: &mut PendingImage<'_>,
+        size: Size,
+        projection: &Projection,
+        tools: &mut ImageTools,
+    ) -> Result<(), Defect> {
+        image.remake(size, image.channels(), tools, |from, to| {
+            warp(from, projection, self.picked, Some(&self.fill), size, to);
+        })
+    }
+}
+
+/// Refuses a colour of another number of channels than the image has.
+pub(super) fn check_fill(
+    fill: &[f64],
+    image: &ImageType,
+    section: &Section,
+) -> Result<(), ConfigError> {
+    if fill.len() == 1 || fill.len() == usize::from(image.channels) {
+        return Ok(());
+    }
+    let (path, channels) = (section.key_path("fill"), image.channels);
+    let message = format!(
+        "`{path}` must be one number, or one for each of the {channels} channels, not {}",
+        fill.len()
+    );
+    Err(section.error_at("fill", message))
+}
+
+/// From the middle of an image to a place that is given from its left upper corner.
+fn from_middle(center: Option<[f64; 2]>, size: Size) -> [f64; 2] {
+    let half = [f64::from(size.width) * 0.5, f64::from(size.height) * 0.5];
+    center.map_or([0.0; 2], |[x, y]| [x - half[0], y - half[1]])
+}
+
+forebay_config::keys! {
+    /// rotated
+    pub(crate) struct Rotate = "rotate" {
+        /// counter-clockwise: one number for both directions, or from and to
+        pub degrees: Angles, "degrees", required;
+        /// what is taken of the pixels around a place
+        pub interpolation: Picked, "", default(Picked::Nearest);
+        /// larger, so that the whole rotated image shows
+        pub expand: bool, "", default(false);
+        /// what it is rotated about, from the left upper corner
+        pub center: Place, "pixels", absent("the middle");
+        /// the levels beyond the image
+        pub fill: Fill, "", default(vec![0.0]);
+        /// the field to work on
+        pub field: String, "", absent("the only image");
+    }
+}
+
+#[derive(Debug)]
+struct Rotation {
+    filling: Filling,
+    degrees: (f64, f64),
+    expand: bool,
+    center: Option<[f64; 2]>,
+    most_pixels: u64,
+}
+
+pub(crate) fn compile_rotate(
+    section: &mut Section,
+    fields: &mut FieldTypes,
+) -> Result<Box<dyn Operation>, ConfigError> {
+    let Rotate { degrees, interpolation, expand, center, fill, field } = Rotate::read(section)?;
+    if expand {
+        let (_, image) = fields.image_of_bytes("rotate", section, field.clone())?;
+        image.size = None;
+    }
+    let (filling, most_pixels) =
+        Filling::compile("rotate", section, fields, (field, interpolation, fill))?;
+    Ok(Box::new(Rotation { filling, degrees, expand, center, most_pixels }))
+}
+
+impl Operation for Rotation {
+    fn reckon(&self, reckoning: &mut Reckoning<'_>) {
+        // At most the diagonal on each side.
+        let sum = |size: Size| size.width.saturating_add(size.height);
+        let most = |size| Size { width: sum(size), height: sum(size) };
+        let after = |size| if self.expand { most(size) } else { size };
+        reckoning.remake(self.filling.field, after, Remade::Bytes);
+    }
+
+    fn run(&self, sample: &mut Sample<'_, '_>, draws: &mut Draws) -> Result<(), Defect> {
+        let (image, tools) = sample.image(self.filling.field)?;
+        let angle = between(draws, self.degrees);
+        let before = image.size();
+        let matrix = inverse_affine(&AffineShape {
+            angle: -angle,
+            translate: [0.0; 2],
+            scale: 1.0,
+            shear: [0.0; 2],
+            center: from_middle(self.center, before),
+        });
+        let size = match self.expand {
+            true if self.center.is_none() => turned_size(angle, &matrix, before),
+            true => expanded_size(&matrix, before),
+            false => before,
+        };
+        if u64::from(size.width) * u64::from(size.height) > self.most_pixels {
+            return Err(Defect(format!(
+                "rotating {}x{} with `expand` exceeds limits.pixels ({})",
+                before.width, before.height, self.most_pixels
+            )));
+        }
+        self.filling.apply(image, size, &Projection::Affine(matrix), tools)
+    }
+}
+
+/// The size of an image rotated about its middle. A quarter turn swaps the sides, whatever they are.
+fn turned_size(angle: f64, matrix: &[f64; 6], size: Size) -> Size {
+    if angle.rem_euclid(180.0) == 90.0 {
+        return Size { width: size.height, height: size.width };
+    }
+    expanded_size(matrix, size)
+}
+
+forebay_config::keys! {
+    /// rotated, moved, scaled and sheared
+    pub(crate) struct Affine = "affine" {
+        /// clockwise: one number for both directions, or from and to
+        pub degrees: Angles, "degrees", required;
+        /// the largest shares of the width and of the height that it moves by
+        pub translate: Shares, "", absent("not moved");
+        /// the factor's bounds
+        pub scale: PositiveRange, "", absent("not scaled");
+        /// along x; four numbers: along x and along y
+        pub shear: Shear, "degrees", absent("not sheared");
+        /// what is taken of the pixels around a place
+        pub interpolation: Picked, "", default(Picked::Nearest);
+        /// the levels beyond the image
+        pub fill: Fill, "", default(vec![0.0]);
+        /// what it is rotated about, from the left upper corner
+        pub center: Place, "pixels", absent("the middle");
+        /// the field to work on
+        pub field: String, "", absent("the only image");
+    }
+}
+
+#[derive(Debug)]
+struct RandomAffine {
+    filling: Filling,
+    degrees: (f64, f64),
+    translate: Option<[f64; 2]>,
+    scale: Option<PositiveRange>,
+    shear: Option<Shear>,
+    center: Option<[f64; 2]>,
+}
+
+pub(crate) fn compile_affine(
+    section: &mut Section,
+    fields: &mut FieldTypes,
+) -> Result<Box<dyn Operation>, ConfigError> {
+    let Affine { degrees, translate, scale, shear, interpolation, fill, center, field } =
+        Affine::read(section)?;
+    let (filling, _) = Filling::compile("affine", section, fields, (field, interpolation, fill))?;
+    Ok(Box::new(RandomAffine { filling, degrees, translate, scale, shear, center }))
+}
+
+impl RandomAffine {
+    fn draw(&self, size: Size, draws: &mut Draws) -> AffineShape {
+        let angle = between(draws, self.degrees);
+        let sides = [f64::from(size.width), f64::from(size.height)];
+        let translate = self.translate.map_or([0.0; 2], |shares| {
+            [0, 1].map(|axis| {
+                let most = shares[axis] * sides[axis];
+                between(draws, (-most, most)).round_ties_even()
+            })
+        });
+        let scale = self.scale.map_or(1.0, |scale| between(draws, (scale.low, scale.high)));
+        let shear = self.shear.map_or([0.0; 2], |shear| {
+            let x = between(draws, shear.x);
+            [x, shear.y.map_or(0.0, |y| between(draws, y))]
+        });
+        AffineShape { angle, translate, scale, shear, center: from_middle(self.center, size) }
+    }
+}
+
+impl Operation for RandomAffine {
+    fn reckon(&self, reckoning: &mut Reckoning<'_>) {
+        reckoning.remake(self.filling.field, |size| size, Remade::Bytes);
+    }
+
+    fn run(&self, sample: &mut Sample<'_, '_>, draws: &mut Draws) -> Result<(), Defect> {
+        let (image, tools) = sample.image(self.filling.field)?;
+        let matrix = inverse_affine(&self.draw(image.size(), draws));
+        self.filling.apply(image, image.size(), &Projection::Affine(matrix), tools)
+    }
+}
+
+forebay_config::keys! {
+    /// seen from aside, or not
+    pub(crate) struct Perspective = "perspective" {
+        /// how far the corners move inward, of half the image's sides
+        pub distortion_scale: Probability, "", default(0.5);
+        /// how often
+        pub probability: Probability, "", default(0.5);
+        /// what is taken of the pixels around a place
+        pub interpolation: Picked, "", default(Picked::Bilinear);
+        /// the levels beyond the image
+        pub fill: Fill, "", default(vec![0.0]);
+        /// the field to work on
+        pub field: String, "", absent("the only image");
+    }
+}
+
+#[derive(Debug)]
+struct RandomPerspective {
+    filling: Filling,
+    distortion_scale: f64,
+    probability: f64,
+}
+
+pub(crate) fn compile_perspective(
+    section: &mut Section,
+    fields: &mut FieldTypes,
+) -> Result<Box<dyn Operation>, ConfigError> {
+    let Perspective { distortion_scale, probability, interpolation, fill, field } =
+        Perspective::read(section)?;
+    let (filling, _) =
+        Filling::compile("perspective", section, fields, (field, interpolation, fill))?;
+    Ok(Box::new(RandomPerspective { filling, distortion_scale, probability }))
+}
+
+/// Where the corners come to lie: left above, right above, right below, left below.
+fn draw_corners(size: Size, distortion_scale: f64, draws: &mut Draws) -> [[f64; 2]; 4] {
+    // As torchvision: whole pixels, at most so far inward.
+    let bound = |side: u32| {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "at most half a side"
+        )]
+        let moved = (distortion_scale * f64::from(side / 2)) as u64;
+        moved + 1
+    };
+    let (width, height) = (bound(size.width), bound(size.height));
+    let inward = |draws: &mut Draws, bound: u64| {
+        #[expect(clippy::cast_precision_loss, reason = "a side of an image")]
+        let pixels = draws.below(bound) as f64;
+        pixels
+    };
+    // The far sides are drawn upward from the innermost place.
+    let far = |draws: &mut Draws, side: u32, bound: u64| {
+        #[expect(clippy::cast_precision_loss, reason = "a side of an image")]
+        let innermost = (u64::from(side) - bound) as f64;
+        innermost + inward(draws, bound)
+    };
+    let left_above = [inward(draws, width), inward(draws, height)];
+    let right_above = [far(draws, size.width, width), inward(draws, height)];
+    let right_below = [far(draws, size.width, width), far(draws, size.height, height)];
+    let left_below = [inward(draws, width), far(draws, size.height, height)];
+    [left_above, right_above, right_below, left_below]
+}
+
+impl Operation for RandomPerspective {
+    fn reckon(&self, reckoning: &mut Reckoning<'_>) {
+        reckoning.remake(self.filling.field, |size| size, Remade::Bytes);
+    }
+
+    fn run(&self, sample: &mut Sample<'_, '_>, draws: &mut Draws) -> Result<(), Defect> {
+        let (image, tools) = sample.image(self.filling.field)?;
+        if !happens(draws, self.probability) {
+            return Ok(());
+        }
+        let size = image.size();
+        let to = draw_corners(size, self.distortion_scale, draws);
+        let (right, below) = (f64::from(size.width) - 1.0, f64::from(size.height) - 1.0);
+        let from = [[0.0, 0.0], [right, 0.0], [right, below], [0.0, below]];
+        // Where three corners lie in one line there is no such view: the image stays.
+        match perspective(from, to) {
+            Some(coefficients) => {
+                let projection = Projection::Perspective(coefficients);
+                self.filling.apply(image, size, &projection, tools)
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

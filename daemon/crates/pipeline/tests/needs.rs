@@ -1,0 +1,204 @@
+//! What a sample takes of memory is at most what is reckoned from its header, and not many times less.
+//!
+//! What it takes is the process's resident memory at its peak: of all allocators, and without room that a vector has and
+//! nobody has written to.
+
+#[path = "../examples/support/in_memory.rs"]
+mod in_memory;
+
+use std::fs;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use forebay_order::DrawKey;
+use forebay_pipeline::{KEPT_BYTES, SamplePlan, SampleTask, WorkerScratch};
+use forebay_protocol::ids::SampleId;
+use in_memory::{InMemory, OneRow};
+
+const SIDE: usize = 1_500;
+
+fn crc32(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(u32::MAX, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
+            crc >> 1 ^ (0xedb8_8320 & (crc & 1).wrapping_neg())
+        })
+    })
+}
+
+/// A black PNG in stored blocks: `stored` samples of `depth` bits a pixel, of this colour type.
+fn png(depth: u8, colours: u8, stored: usize) -> Vec<u8> {
+    let lines = vec![0; SIDE * (1 + (SIDE * stored * usize::from(depth)).div_ceil(8))];
+    let mut stream = vec![0x78, 0x01];
+    let mut blocks = lines.chunks(65_535).peekable();
+    while let Some(block) = blocks.next() {
+        let length = u16::try_from(block.len()).unwrap();
+        stream.push(u8::from(blocks.peek().is_none()));
+        stream.extend(length.to_le_bytes());
+        stream.extend((!length).to_le_bytes());
+        stream.extend(block);
+    }
+    let adler = u32::try_from(lines.len() % 65_521).unwrap() << 16 | 1;
+    stream.extend(adler.to_be_bytes());
+    let side = u32::try_from(SIDE).unwrap().to_be_bytes();
+    let header = [&side[..], &side, &[depth, colours, 0, 0, 0]].concat();
+    let palette = vec![0; if colours == 3 { 768 } else { 0 }];
+    let mut file = b"\x89PNG\r\n\x1a\n".to_vec();
+    for (name, body) in
+        [(b"IHDR", header), (b"PLTE", palette), (b"IDAT", stream), (b"IEND", vec![])]
+    {
+        if name == b"PLTE" && body.is_empty() {
+            continue;
+        }
+        let named = [&name[..], &body].concat();
+        file.extend(u32::try_from(body.len()).unwrap().to_be_bytes());
+        file.extend(&named);
+        file.extend(crc32(&named).to_be_bytes());
+    }
+    file
+}
+
+fn webp(colours: image_webp::ColorType, channels: usize) -> Vec<u8> {
+    let side = u32::try_from(SIDE).unwrap();
+    let pixels: Vec<u8> =
+        (0..SIDE * SIDE * channels).map(|at| ((at * at) >> 12).to_le_bytes()[0]).collect();
+    let mut file = Vec::new();
+    image_webp::WebPEncoder::new(&mut file).encode(&pixels, side, side, colours).unwrap();
+    file
+}
+
+/// A photograph's usual coding, which the quick decoder reads.
+fn jpeg(restart_interval: Option<u16>, factors: jpeg_encoder::SamplingFactor) -> Vec<u8> {
+    encoded(factors, |encoder| {
+        if let Some(interval) = restart_interval {
+            encoder.set_restart_interval(interval);
+        }
+    })
+}
+
+fn encoded(
+    factors: jpeg_encoder::SamplingFactor,
+    set: impl FnOnce(&mut jpeg_encoder::Encoder<&mut Vec<u8>>),
+) -> Vec<u8> {
+    let side = u16::try_from(SIDE).unwrap();
+    let pixels: Vec<u8> =
+        (0..SIDE * SIDE * 3).map(|at| ((at * at) >> 12).to_le_bytes()[0]).collect();
+    let mut file = Vec::new();
+    let mut encoder = jpeg_encoder::Encoder::new(&mut file, 90);
+    encoder.set_sampling_factor(factors);
+    set(&mut encoder);
+    encoder.encode(&pixels, side, side, jpeg_encoder::ColorType::Rgb).unwrap();
+    file
+}
+
+/// The kernel counts pages by processor, and adds them up now and then.
+const MEASURED_WITHIN_BYTES: u64 = 1 << 20;
+
+/// Resident memory is the whole process's: one test at a time.
+static MEASURING: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    let alone = MEASURING.lock().unwrap_or_else(PoisonError::into_inner);
+    forebay_pipeline::give_back_large_buffers();
+    alone
+}
+
+/// A line of this process's status, in bytes.
+fn status_bytes(name: &str) -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    line.trim_start_matches(':').trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
+
+/// The most memory that a sample has taken at a time, what is reckoned, and what the thread keeps.
+fn taken(file: &[u8], operations: &str) -> (u64, u64, u64) {
+    let dataset = InMemory::images();
+    let text = format!("[[stage]]\noperations = [{operations}]\n");
+    let config = forebay_config::plain_config::plain_config(&text);
+    let plan = SamplePlan::compile(&config, &dataset).unwrap();
+    let needs = plan.needs(SampleId(0), file.into(), &dataset);
+    assert_eq!(needs.carried_bytes, 0, "there is one stage");
+    let row_bytes = plan.tensors()[0].row_pitch_bytes().unwrap();
+    // Written to, so that it is resident.
+    let mut row = OneRow(vec![1; usize::try_from(row_bytes).unwrap()]);
+    let mut scratch = WorkerScratch::default();
+    let key = DrawKey { seed: 1, epoch: 0, sample: 0 };
+    let mut task = SampleTask::new(SampleId(0), key, file.to_vec());
+    // The peak is this from here on.
+    fs::write("/proc/self/clear_refs", "5").unwrap();
+    let before = status_bytes("VmRSS");
+    plan.run(0, &mut task, &dataset, &mut row, &mut scratch).unwrap();
+    let beyond = |name| status_bytes(name).saturating_sub(before);
+    (beyond("VmHWM"), needs.scratch_bytes, beyond("VmRSS"))
+}
+
+#[test]
+fn a_picture_takes_at_most_what_is_reckoned_from_its_header() {
+    let _alone = alone();
+    let files = [
+        ("PNG of RGB", png(8, 2, 3)),
+        ("PNG with alpha", png(8, 6, 4)),
+        ("PNG of 16 bits", png(16, 2, 3)),
+        ("PNG of grey", png(8, 0, 1)),
+        ("PNG of a palette", png(8, 3, 1)),
+        ("WebP of RGB", webp(image_webp::ColorType::Rgb8, 3)),
+        ("WebP with alpha", webp(image_webp::ColorType::Rgba8, 4)),
+    ];
+    for (name, file) in files {
+        for channels in [1, 3, 4] {
+            for size in ["[224, 224]", "2000"] {
+                let operations = format!(
+                    "{{ op = \"decode-image\", channels = {channels} }}, {{ op = \"resize\", size = {size} }}, \
+                     {{ op = \"center-crop\", size = 128 }}, {{ op = \"resize\", size = [64, 64] }}"
+                );
+                let (most, reckoned, kept) = taken(&file, &operations);
+                let figures = format!("{name} as {channels}, {size}: {most} of {reckoned}");
+                assert!(most <= reckoned + MEASURED_WITHIN_BYTES, "{figures}");
+                // Of the larger result only the crop's part is made.
+                assert!(size == "2000" || reckoned <= 5 * most, "{figures}");
+                assert!(kept <= KEPT_BYTES as u64 + (1 << 20), "{figures}: keeps {kept}");
+            }
+        }
+    }
+}
+
+/// A file in the form that the quick decoder gives up on at its end: what it has taken counts beside libjpeg-turbo's.
+#[test]
+fn a_jpeg_takes_at_most_what_is_reckoned_of_both_decoders() {
+    let _alone = alone();
+    use jpeg_encoder::SamplingFactor::{F_1_1, F_2_1, F_2_2};
+    for factors in [F_1_1, F_2_1, F_2_2] {
+        for interval in [None, Some(1), Some(64)] {
+            let whole = jpeg(interval, factors);
+            let progressive = encoded(factors, |encoder| encoder.set_progressive(true));
+            let strange = [&whole[..whole.len() - 2], &[0xff, 0xfe, 0, 2, 0xff, 0xd9]].concat();
+            for (file, channels) in [(&whole, 3), (&whole, 1), (&strange, 4), (&progressive, 3)] {
+                let operations = format!(
+                    "{{ op = \"decode-image\", channels = {channels} }}, {{ op = \"center-crop\", size = 1500 }}"
+                );
+                let (most, reckoned, kept) = taken(file, &operations);
+                let figures =
+                    format!("{factors:?}, {interval:?}, {channels}: {most} of {reckoned}");
+                assert!(
+                    most <= reckoned + MEASURED_WITHIN_BYTES && reckoned <= 4 * most,
+                    "{figures}"
+                );
+                assert!(kept <= KEPT_BYTES as u64 + (1 << 20), "{figures}: keeps {kept}");
+            }
+        }
+    }
+}
+
+/// Of an image that waits between two stages its pixels are reckoned with, not its file's.
+#[test]
+fn what_waits_between_stages_is_reckoned_with() {
+    let _alone = alone();
+    let dataset = InMemory::images();
+    let text = "[[stage]]\noperations = [{ op = \"decode-image\" }]\n[[stage]]\n\
+                operations = [{ op = \"center-crop\", size = 64 }]\n[[stage]]\n\
+                operations = [{ op = \"random-horizontal-flip\" }]\n";
+    let config = forebay_config::plain_config::plain_config(text);
+    let plan = SamplePlan::compile(&config, &dataset).unwrap();
+    let file = png(8, 2, 3);
+    let needs = plan.needs(SampleId(0), file.as_slice().into(), &dataset);
+    assert_eq!(needs.carried_bytes, (SIDE * SIDE * 3) as u64);
+    assert_eq!(plan.needs(SampleId(0), (&b"no picture"[..]).into(), &dataset).scratch_bytes, 0);
+}
