@@ -1,10 +1,11 @@
 //! One thread's decoder: the way of a file from its markers to its pixels.
 
+use crate::checkpoints::Checkpoints;
 use crate::huffman::Tables;
 use crate::layout::Layout;
 use crate::markers;
-use crate::request::{Pixels, Region, Scale, Unsure};
-use crate::rows::Rows;
+use crate::request::{Index, Pixels, Region, Scale, Unsure};
+use crate::rows::{Marks, Rows, Source};
 use crate::scan::Scan;
 use crate::simd::Simd;
 
@@ -14,6 +15,7 @@ pub struct Decoder {
     tables: Tables,
     scan: Scan,
     rows: Rows,
+    checkpoints: Checkpoints,
     simd: Simd,
 }
 
@@ -22,8 +24,8 @@ impl Decoder {
     #[must_use]
     pub fn new() -> Option<Self> {
         let simd = Simd::detect()?;
-        let (tables, scan, rows) = Default::default();
-        Some(Self { tables, scan, rows, simd })
+        let (tables, scan, rows, checkpoints) = Default::default();
+        Some(Self { tables, scan, rows, checkpoints, simd })
     }
 
     /// Decodes a region of a file into `pixels`: its rows from top to bottom without gaps.
@@ -39,6 +41,7 @@ impl Decoder {
         scale: Scale,
         region: Region,
         kind: Pixels,
+        index: Index<'_>,
         pixels: &mut [u8],
     ) -> Result<(), Unsure> {
         assert_eq!(
@@ -50,17 +53,41 @@ impl Decoder {
         let layout = Layout::new(&frame, scale, region, kind)?;
         self.scan.read(file, frame.scan)?;
         let tables = self.tables.of(&frame)?;
-        self.rows.decode(&frame, &layout, &tables, &self.scan, self.simd, pixels)
+        let Self { scan, rows, checkpoints, simd, .. } = self;
+        let source = Source { frame: &frame, layout: &layout, tables: &tables, scan };
+        let mut decode =
+            |marks: Marks<'_>, pixels: &mut [u8]| rows.decode(source, marks, *simd, pixels);
+        let data_bytes = scan.data_bytes();
+        let is_one = frame.restart_interval == 0 && u32::try_from(data_bytes * 8).is_ok();
+        match index {
+            Index::Known(packed) if is_one => {
+                let last = layout.mcu_rows.end * layout.mcus_across;
+                let known = checkpoints.unpack(packed, &layout, data_bytes, last);
+                match known.and_then(|()| decode(Marks::Known(checkpoints), pixels)) {
+                    Ok(()) => Ok(()),
+                    // The index may be at fault.
+                    Err(_) => decode(Marks::None, pixels),
+                }
+            }
+            Index::Learn(packed) if is_one => {
+                packed.clear();
+                checkpoints.begin(&layout);
+                decode(Marks::Learn(checkpoints), pixels)?;
+                checkpoints.pack(&layout, data_bytes, file.len(), packed);
+                Ok(())
+            }
+            _ => decode(Marks::None, pixels),
+        }
     }
 
     /// Bytes of scratch memory that it holds.
     #[must_use]
     pub fn scratch_bytes(&self) -> usize {
-        self.scan.bytes() + self.rows.bytes()
+        self.scan.bytes() + self.rows.bytes() + self.checkpoints.bytes()
     }
 
     /// Gives scratch memory back.
     pub fn trim(&mut self) {
-        (self.scan, self.rows) = Default::default();
+        (self.scan, self.rows, self.checkpoints) = Default::default();
     }
 }

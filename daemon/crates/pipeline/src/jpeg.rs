@@ -12,7 +12,7 @@ use super::buffers::{KEPT_BYTES, prepare, trim};
 use super::decode::colour;
 use super::reduction::{Reduction, Wanted};
 use super::size::{Rectangle, Size};
-use forebay_jpeg::{Pixels, Region, Scale};
+use forebay_jpeg::{Index, Pixels, Region, Scale};
 use forebay_source::dataset::Defect;
 use stream::Ending;
 pub(crate) use stream::{JpegHeader, ending, read_header};
@@ -83,7 +83,7 @@ impl JpegDecoder {
         let count = width as usize * height as usize;
         let colours = if to_grey { &mut self.scratch } else { &mut *pixels };
         let out = prepare(colours, count * kind.bytes());
-        if decoder.decode(file, scale, region, kind, out).is_err() {
+        if decoder.decode(file, scale, region, kind, Index::None, out).is_err() {
             return false;
         }
         if to_grey {
