@@ -164,6 +164,9 @@ impl Launch {
         }
         let confinement = confine(&configs, run_folder);
         tracing::info!(confinement, "file access");
+        for (stream, plan) in self.streams.iter().zip(&self.plans) {
+            stream.jpeg_index().start(plan.jpeg_index_bytes);
+        }
         let fetch_bytes = self.plans.iter().map(|plan| plan.fetch_bytes).max().unwrap_or(0);
         let engine = Engine::start(self.streams, self.pool, fetch_bytes, Clock::system())
             .context("cannot start the engine")?;

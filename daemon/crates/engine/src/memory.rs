@@ -33,6 +33,9 @@ pub struct MemoryPlan {
     pub fetch_bytes: u64,
     /// Decoders and scratch memory of all threads.
     pub scratch_bytes: u64,
+    /// What finds what was learned of JPEG files; 0 where `ring.memory` has no room for it beside the rest: then nothing
+    /// is learned.
+    pub jpeg_index_bytes: u64,
     /// `ring.memory`, given or chosen.
     pub ceiling_bytes: u64,
 }
@@ -93,14 +96,20 @@ impl MemoryPlan {
         // One thread of the second group at least, where there is one; the further ones take what is left over.
         let second_group = u32::from(stream.config.cpu.policy == CpuPolicy::Idle);
         let room = ceiling_bytes.saturating_sub(ring_bytes + rows_bytes) / 2;
-        Self {
+        let mut plan = Self {
             ring_bytes,
             rows_bytes,
             fetch_bytes: wanted.min(room).max(MIN_FETCH_BYTES),
             scratch_bytes: u64::from(threads + second_group) * SCRATCH_BYTES_PER_THREAD
                 + u64::from(most_reads) * BYTES_PER_FETCH_THREAD,
+            jpeg_index_bytes: 0,
             ceiling_bytes,
+        };
+        let index_bytes = stream.jpeg_index.memory_bytes();
+        if plan.total_bytes().saturating_add(index_bytes) <= ceiling_bytes {
+            plan.jpeg_index_bytes = index_bytes;
         }
+        plan
     }
 
     /// Threads of the second group and of the lowered one at most, for so many at the start: as many as `ring.memory`
@@ -111,7 +120,8 @@ impl MemoryPlan {
             .session_bytes()
             .saturating_mul(sessions)
             .saturating_add(self.fetch_bytes)
-            .saturating_add(self.scratch_bytes);
+            .saturating_add(self.scratch_bytes)
+            .saturating_add(self.jpeg_index_bytes);
         let spare = self.ceiling_bytes.saturating_sub(taken) / SCRATCH_BYTES_PER_THREAD;
         let spare = u32::try_from(spare).unwrap_or(u32::MAX);
         let rescue = threads.min(spare.saturating_add(1));
@@ -130,7 +140,8 @@ impl MemoryPlan {
     /// All together.
     #[must_use]
     pub fn total_bytes(&self) -> u64 {
-        self.session_bytes().saturating_add(self.fetch_bytes).saturating_add(self.scratch_bytes)
+        let parts = [self.fetch_bytes, self.scratch_bytes, self.jpeg_index_bytes];
+        parts.into_iter().fold(self.session_bytes(), u64::saturating_add)
     }
 
     /// What a daemon with these streams needs, one session of each: their rings, and once what they share. No ceiling.
@@ -145,6 +156,7 @@ impl MemoryPlan {
             rows_bytes: sum(|plan| plan.rows_bytes),
             fetch_bytes: greatest(|plan| plan.fetch_bytes),
             scratch_bytes: greatest(|plan| plan.scratch_bytes),
+            jpeg_index_bytes: sum(|plan| plan.jpeg_index_bytes),
             ceiling_bytes: u64::MAX,
         }
     }

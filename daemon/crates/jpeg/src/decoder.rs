@@ -44,6 +44,13 @@ impl Decoder {
         index: Index<'_>,
         pixels: &mut [u8],
     ) -> Result<(), Unsure> {
+        let index = match index {
+            Index::Learn(packed) => {
+                packed.clear();
+                Index::Learn(packed)
+            }
+            other => other,
+        };
         assert_eq!(
             pixels.len(),
             region.width as usize * region.height as usize * kind.bytes(),
@@ -70,7 +77,6 @@ impl Decoder {
                 }
             }
             Index::Learn(packed) if is_one => {
-                packed.clear();
                 checkpoints.begin(&layout);
                 decode(Marks::Learn(checkpoints), pixels)?;
                 checkpoints.pack(&layout, data_bytes, file.len(), packed);

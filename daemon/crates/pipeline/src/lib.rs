@@ -31,6 +31,7 @@ mod task;
 #[cfg(test)]
 mod test_images;
 
+pub use jpeg::JpegLearner;
 pub use plan::{CallError, CalledRow, SamplePlan, SampleReader};
 pub use registry::operation_tables;
 pub use row::Row;

@@ -20,6 +20,7 @@ fn plan(ring_bytes: u64, beside_bytes: u64) -> MemoryPlan {
         rows_bytes: 0,
         fetch_bytes: 0,
         scratch_bytes: beside_bytes,
+        jpeg_index_bytes: 0,
         ceiling_bytes: u64::MAX,
     }
 }

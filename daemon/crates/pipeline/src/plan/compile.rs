@@ -98,6 +98,7 @@ impl SamplePlan {
             tensors,
             batch_operations: Vec::new(),
             stage_count: config.stages.len(),
+            jpeg_index: None,
         })
     }
 
@@ -123,6 +124,7 @@ impl SamplePlan {
             row_bytes: Vec::new(),
             batch_operations: Vec::new(),
             stage_count: config.stages.len(),
+            jpeg_index: None,
         }
     }
 
