@@ -7,6 +7,7 @@ use forebay_protocol::fuzzing::Target;
 use std::path::Path;
 
 use forebay_config::Config;
+pub use forebay_jpeg_index::fuzz_records as jpeg_index;
 pub use forebay_pipeline::fuzzing::{exif, jpeg, jpeg_markers, png, webp};
 pub use forebay_source::dataset::fuzzing::{
     index, json_key, manifest, manifest_index, npy, npz, tar, tar_index, token_file, token_index,
@@ -14,12 +15,13 @@ pub use forebay_source::dataset::fuzzing::{
 pub use forebay_source::storage::cache_entry;
 
 /// Every target's name, which is that of its folder in `fuzz/corpus`.
-pub const TARGETS: [(&str, Target); 17] = [
+pub const TARGETS: [(&str, Target); 18] = [
     ("cache_entry", cache_entry),
     ("config", config),
     ("exif", exif),
     ("index", index),
     ("jpeg", jpeg),
+    ("jpeg_index", jpeg_index),
     ("jpeg_markers", jpeg_markers),
     ("json_key", json_key),
     ("manifest", manifest),

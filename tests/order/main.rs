@@ -5,5 +5,6 @@
 
 mod digests;
 mod finish;
+mod jpeg_index;
 mod places;
 mod releases;

@@ -65,6 +65,9 @@ pub(super) fn check(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
         |_| {},
     )
     .map_err(|fault| anyhow::anyhow!(fault.message))?;
+    for (stream, plan) in launch.streams.iter().zip(&launch.plans) {
+        stream.jpeg_index().look(plan.jpeg_index_bytes);
+    }
     if arguments.json {
         print_line(as_json(&launch, arguments.world_size))?;
         return Ok(ExitCode::SUCCESS);
@@ -91,6 +94,7 @@ fn as_json(launch: &Launch, world_size: u32) -> serde_json::Value {
             "samples": stream.sample_count(),
             "stages": stages.collect::<Vec<_>>(),
             "expect": expectation(stream, world_size),
+            "jpeg_index": stream.jpeg_index().report(),
             "memory_bytes": plan.total_bytes(),
             "memory_for_large_samples_bytes": plan.work_bytes,
             "memory_of_workers_bytes": plan.workers_bytes,
@@ -204,7 +208,7 @@ fn describe(
     line(
         "memory",
         format!(
-            "{} of {}: ring {} ({} slots of {}), rows {}, fetch {}, scratch {}; up to {} more for large samples",
+            "{} of {}: ring {} ({} slots of {}), rows {}, fetch {}, scratch {}{}; up to {} more for large samples",
             format_bytes(plan.total_bytes()),
             format_bytes(plan.ceiling_bytes),
             format_bytes(plan.ring_bytes),
@@ -213,9 +217,16 @@ fn describe(
             format_bytes(plan.rows_bytes),
             format_bytes(plan.fetch_bytes),
             format_bytes(plan.scratch_bytes),
+            match plan.jpeg_index_bytes {
+                0 => String::new(),
+                bytes => format!(", JPEG index {}", format_bytes(bytes)),
+            },
             format_bytes(plan.work_bytes)
         ),
     );
+    if let Some(index) = stream.jpeg_index().report() {
+        line("JPEG index", index.line());
+    }
     if plan.workers_bytes > 0 {
         let bytes = format_bytes(plan.workers_bytes);
         line(

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use forebay_protocol::frames::{Fault, FaultKind};
@@ -10,8 +11,10 @@ use super::config_arguments::ConfigArguments;
 use super::logging;
 use super::opening_watch::OpeningWatch;
 use super::scan_notice::show_progress;
+use forebay_config::Config;
+use forebay_engine::{Learning, LocalRank, Stream, core_share};
 use forebay_inspect::output::print_line;
-use forebay_observe::format_bytes;
+use forebay_observe::{Clock, format_bytes};
 use forebay_source::dataset::{OpenOptions, build_index};
 
 /// Arguments of `forebay index`.
@@ -19,6 +22,9 @@ use forebay_source::dataset::{OpenOptions, build_index};
 pub(super) struct IndexArguments {
     #[command(flatten)]
     config: ConfigArguments,
+    /// Read all JPEG files too and learn where their parts lie, which the first epoch does otherwise
+    #[arg(long)]
+    jpeg: bool,
 }
 
 /// `forebay index`.
@@ -46,8 +52,43 @@ pub(super) fn index(arguments: &IndexArguments) -> anyhow::Result<ExitCode> {
             let _ = writeln!(std::io::stderr(), "{}: {warning}", config.name);
         }
         print_line(describe(&config.name, &report))?;
+        if arguments.jpeg {
+            print_line(learn(config)?)?;
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Learns the JPEG files, and shows every two seconds how far that has come.
+fn learn(config: Config) -> anyhow::Result<String> {
+    let name = config.name.clone();
+    let threads = core_share(&config.cpu, LocalRank::ALONE).threads;
+    let stream = Stream::open(config, threads, OpenOptions::default(), Clock::system())?;
+    let (learning, begun, all) = (Learning::default(), Instant::now(), stream.sample_count());
+    let learned = std::thread::scope(|scope| {
+        let run = scope.spawn(|| learning.run(&stream, threads));
+        let mut last = begun;
+        while !run.is_finished() {
+            std::thread::sleep(Duration::from_millis(20));
+            let done = learning.samples();
+            if done > 0 && last.elapsed() > Duration::from_secs(2) {
+                last = Instant::now();
+                let left = begun.elapsed().as_secs() * (all - done.min(all)) / done;
+                let _ = writeln!(
+                    std::io::stderr(),
+                    "{name}: {done} of {all} samples, about {left} s left"
+                );
+            }
+        }
+        run.join().unwrap_or_else(|_| Err("a thread of it has panicked".to_owned()))
+    });
+    learned.map_err(|why| anyhow::anyhow!("{name}: dataset.jpeg_index: {why}"))?;
+    let skipped = match learning.skipped() {
+        0 => String::new(),
+        skipped => format!(", {skipped} samples that cannot be read left out"),
+    };
+    let line = stream.jpeg_index().report().map_or_else(String::new, |report| report.line());
+    Ok(format!("{name}: {line}, in {:.1} s{skipped}", begun.elapsed().as_secs_f64()))
 }
 
 fn describe(name: &str, report: &forebay_source::dataset::IndexReport) -> String {

@@ -180,6 +180,9 @@ impl Launch {
         }
         let confinement = confine(&configs, run_folder);
         tracing::info!(confinement, "file access");
+        for (stream, plan) in self.streams.iter().zip(&self.plans) {
+            stream.jpeg_index().start(plan.jpeg_index_bytes);
+        }
         let budgets = MemoryPlan::budgets(&self.plans);
         let engine = Engine::start(self.streams, self.pool, budgets, Clock::system())
             .context("cannot start the engine")?;

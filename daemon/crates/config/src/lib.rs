@@ -32,9 +32,9 @@ pub use error::{ConfigError, SourceLocation};
 pub use expand::expand_header;
 pub use kind::{AtLeastOne, ByteSize, Kind, LocalPath, SomeBytes, TimeSpan};
 pub use model::{
-    BatchConfig, CacheConfig, Confinement, CpuConfig, CpuPolicy, DatasetConfig, ErrorsConfig, Last,
-    Limits, ListenConfig, MetricsFrom, OnBadSample, OnUnreadable, OrderConfig, RingConfig,
-    SecurityConfig, SessionConfig,
+    BatchConfig, CacheConfig, Confinement, CpuConfig, CpuPolicy, DatasetConfig, ErrorsConfig,
+    JpegIndexing, Last, Limits, ListenConfig, MetricsFrom, OnBadSample, OnUnreadable, OrderConfig,
+    RingConfig, SecurityConfig, SessionConfig,
 };
 pub use operations::{BatchOperations, Operations};
 pub use output::{FinishedOn, ImageLayout, OutputConfig};

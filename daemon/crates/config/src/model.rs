@@ -29,6 +29,16 @@ keys! {
     }
 }
 
+words! {
+    /// Whether what is learned of JPEG files is kept.
+    pub enum JpegIndexing {
+        /// It is.
+        Auto = "auto",
+        /// It is not, and nothing that was is used.
+        Off = "off",
+    }
+}
+
 keys! {
     /// What the samples are.
     pub struct DatasetConfig = "dataset" {
@@ -49,6 +59,11 @@ keys! {
         /// how long a storage that is away (any I/O error, a mount that is gone, reads that hang) is waited for, at start,
         /// in the run and when a daemon is restarted; see [Outages](#outages)
         pub outage_timeout: TimeSpan, "", default(Duration::from_secs(30 * 60));
+        /// `"auto"`: what decoding learns of JPEG files is kept beside the index, and makes later decodings quicker; see
+        /// [tuning.md](tuning.md#the-jpeg-index). `"off"`: nothing is kept, and nothing that was is used
+        pub jpeg_index: JpegIndexing, "", default(JpegIndexing::Auto);
+        /// the most that this file grows to; never more than 2 % of the data that were read
+        pub jpeg_index_bytes: ByteSize, "bytes", default(4 * GIBIBYTE);
     }
     with {
         /// `[limits]`.

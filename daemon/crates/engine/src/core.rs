@@ -217,12 +217,12 @@ impl Engine {
         self.ticks_wanted.notify_one();
     }
 
-    /// Waits for a bounded time until all bad samples are listed: the process is about to end.
+    /// Waits for a bounded time until all bad samples are listed and all that was learned of JPEG files is kept: the process is about to end.
     pub fn finish_lists(&self) {
-        self.streams
-            .iter()
-            .filter_map(|stream| stream.quarantine.get())
-            .for_each(Quarantine::finish);
+        for stream in &self.streams {
+            stream.jpeg_index.finish();
+            stream.quarantine.get().into_iter().for_each(Quarantine::finish);
+        }
     }
 
     /// Tells every client that the daemon shuts down.

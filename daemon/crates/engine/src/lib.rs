@@ -31,6 +31,8 @@ mod fetch_threads;
 mod fetch_tuning;
 mod gate;
 mod identity;
+mod jpeg_index;
+mod jpeg_learning;
 mod memory;
 mod meter;
 mod pool;
@@ -61,6 +63,8 @@ pub use self::core::{Engine, ReattachState, SessionMemory, SharedEngine, run_on_
 pub use budgets::ByteBudgets;
 pub use cpu::cores::{LocalRank, core_share, granted_cpu};
 pub use cpu::isolation::{open_own_autogroup, plan_cpu_isolation};
+pub use jpeg_index::StreamIndex;
+pub use jpeg_learning::Learning;
 pub use memory::{MemoryError, MemoryPlan};
 pub use pool::PoolOptions;
 pub use recording::{Recorded, begin_recording};

@@ -49,6 +49,9 @@ pub struct MemoryPlan {
     /// On top of these, what is granted to samples that take more than a thread has: half of what `ring.memory` leaves
     /// beside the rings of all sessions that may attach. The other half is for more threads.
     pub work_bytes: u64,
+    /// What finds what was learned of JPEG files; 0 where `ring.memory` has no room for it beside the rest: then nothing
+    /// is learned.
+    pub jpeg_index_bytes: u64,
     /// `ring.memory`, given or chosen.
     pub ceiling_bytes: u64,
 }
@@ -111,7 +114,7 @@ impl MemoryPlan {
         let room = ceiling_bytes.saturating_sub(ring_bytes + rows_bytes) / 2;
         // What they have prepared for a call.
         let callers: u32 = stream.python_stages().map(|(_, workers)| workers).sum();
-        let plan = Self {
+        let mut plan = Self {
             ring_bytes,
             rows_bytes,
             fetch_bytes: wanted.min(room).max(MIN_FETCH_BYTES),
@@ -127,14 +130,22 @@ impl MemoryPlan {
                 sum.saturating_add(stage.worker_bytes().saturating_mul(workers.into()))
             }),
             work_bytes: 0,
+            jpeg_index_bytes: 0,
             ceiling_bytes,
         };
-        Self { work_bytes: plan.spare_bytes(stream) / 2, ..plan }
+        let index_bytes = stream.jpeg_index.memory_bytes();
+        if plan.total_bytes().saturating_add(index_bytes) <= ceiling_bytes {
+            plan.jpeg_index_bytes = index_bytes;
+        }
+        plan.work_bytes = plan.spare_bytes(stream) / 2;
+        plan
     }
 
     /// What all sessions of the daemon share.
     fn shared_bytes(&self) -> u64 {
-        self.fetch_bytes.saturating_add(self.scratch_bytes).saturating_add(self.carried_bytes)
+        [self.scratch_bytes, self.carried_bytes, self.jpeg_index_bytes]
+            .into_iter()
+            .fold(self.fetch_bytes, u64::saturating_add)
     }
 
     /// What `ring.memory` leaves beside the rings of all sessions that may attach.
@@ -201,6 +212,7 @@ impl MemoryPlan {
             carried_bytes: greatest(|plan| plan.carried_bytes),
             workers_bytes: sum(|plan| plan.workers_bytes),
             work_bytes: greatest(|plan| plan.work_bytes),
+            jpeg_index_bytes: sum(|plan| plan.jpeg_index_bytes),
             ceiling_bytes: u64::MAX,
         }
     }

@@ -8,6 +8,7 @@ use forebay_protocol::ids::SampleId;
 use forebay_protocol::layout::{LayoutError, SlotLayout};
 use forebay_protocol::tensor::{DType, Extent, TensorSpec};
 
+use super::jpeg_index::StreamIndex;
 use super::quarantine::Quarantine;
 use super::stage_cost::StageCost;
 use super::work_parking::StageGate;
@@ -107,6 +108,8 @@ pub struct Stream {
     pub(crate) outages: Arc<Outages>,
     pub(crate) dataset_fingerprint: [u8; 32],
     pub(crate) config_fingerprint: [u8; 32],
+    /// What is learned of its JPEG files.
+    pub(crate) jpeg_index: StreamIndex,
     /// Where bad samples are listed; set before the engine starts.
     pub quarantine: OnceLock<Quarantine>,
     /// What records its batches: the engine's, set when that starts.
@@ -147,14 +150,17 @@ impl Stream {
             };
             StreamError::Dataset { location: config.location(&["dataset", key]), error }
         })?;
-        let Opened { dataset, storage, .. } = opened;
+        let Opened { dataset, storage, report } = opened;
+        let jpeg_index =
+            StreamIndex::open(&config.dataset, dataset.as_ref(), report.path.as_deref());
         let limit_bytes = config.dataset.limits.sample_bytes;
         let read = |task: &mut SampleTask| {
             read_at_start(storage.as_ref(), dataset.as_ref(), limit_bytes, task)
                 .map_err(|error| error.to_string())
         };
         let plan = batch_operations.into_iter().try_fold(
-            SamplePlan::compile_with(&config, dataset.as_ref(), threads, &read)?,
+            SamplePlan::compile_with(&config, dataset.as_ref(), threads, &read)?
+                .with_jpeg_index(jpeg_index.get().ok().cloned()),
             SamplePlan::with_batch_operation,
         )?;
         let mut tensors = plan.tensors().to_vec();
@@ -205,6 +211,7 @@ impl Stream {
             outages,
             dataset_fingerprint,
             config_fingerprint,
+            jpeg_index,
             quarantine: OnceLock::new(),
             recorder: OnceLock::new(),
         })
@@ -237,6 +244,12 @@ impl Stream {
     #[must_use]
     pub fn layout(&self) -> &SlotLayout {
         &self.layout
+    }
+
+    /// What is learned of its JPEG files.
+    #[must_use]
+    pub const fn jpeg_index(&self) -> &StreamIndex {
+        &self.jpeg_index
     }
 
     /// The number of samples.

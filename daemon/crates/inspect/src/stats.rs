@@ -64,6 +64,9 @@ fn describe(report: &DaemonReport) -> String {
         if let Some(cache) = &stream.cache {
             text.push_str(&format!("  cache, since the start: {}\n", cache.line()));
         }
+        if let Some(index) = &stream.jpeg_index {
+            text.push_str(&format!("  JPEG index: {}\n", index.line()));
+        }
         if let Some(list) = &stream.quarantine {
             text.push_str(&format!("bad samples are listed in {}", list.path));
             if list.samples_lost > 0 {

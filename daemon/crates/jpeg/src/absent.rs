@@ -1,6 +1,6 @@
 //! In place of the decoder where there is none for the processor.
 
-use crate::request::{Pixels, Region, Scale, Unsure};
+use crate::request::{Index, Pixels, Region, Scale, Unsure};
 
 /// There is none.
 #[derive(Debug)]
@@ -23,6 +23,7 @@ impl Decoder {
         _scale: Scale,
         _region: Region,
         _kind: Pixels,
+        _index: Index<'_>,
         _pixels: &mut [u8],
     ) -> Result<(), Unsure> {
         match *self {}

@@ -18,6 +18,14 @@ impl<'d> Bits<'d> {
         Self { data, next: 0, count: 0, at }
     }
 
+    /// From a bit on.
+    pub(crate) fn from_bit(data: &'d [u8], position: usize) -> Self {
+        let mut bits = Self::new(data, position / 8);
+        bits.refill();
+        bits.skip((position % 8) as u32);
+        bits
+    }
+
     /// The position, in bits.
     pub(crate) fn position(&self) -> usize {
         self.at * 8 - (self.count & 63) as usize
@@ -87,6 +95,20 @@ mod tests {
                 assert_eq!(bits.peek(step), expected, "{step} bits at {at}");
                 bits.skip(step);
             }
+        }
+    }
+
+    #[test]
+    fn every_bit_can_be_the_first() {
+        let data: Vec<u8> = (0..40_u8).map(|byte| byte.wrapping_mul(37)).collect();
+        let mut read = Bits::new(&data, 0);
+        for position in 0..200 {
+            let mut begun = Bits::from_bit(&data, position);
+            begun.refill();
+            read.refill();
+            assert_eq!(begun.position(), position);
+            assert_eq!(begun.peek(26), read.peek(26), "at {position}");
+            read.skip(1);
         }
     }
 

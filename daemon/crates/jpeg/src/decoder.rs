@@ -1,10 +1,11 @@
 //! One thread's decoder: the way of a file from its markers to its pixels.
 
+use crate::checkpoints::Checkpoints;
 use crate::huffman::Tables;
 use crate::layout::Layout;
 use crate::markers;
-use crate::request::{Pixels, Region, Scale, Unsure};
-use crate::rows::Rows;
+use crate::request::{Index, Pixels, Region, Scale, Unsure};
+use crate::rows::{Marks, Rows, Source};
 use crate::scan::Scan;
 use crate::simd::Simd;
 
@@ -19,6 +20,7 @@ pub struct Decoder {
     tables: Tables,
     scan: Scan,
     rows: Rows,
+    checkpoints: Checkpoints,
     simd: Simd,
 }
 
@@ -27,8 +29,8 @@ impl Decoder {
     #[must_use]
     pub fn new() -> Option<Self> {
         let simd = Simd::detect()?;
-        let (tables, scan, rows) = Default::default();
-        Some(Self { tables, scan, rows, simd })
+        let (tables, scan, rows, checkpoints) = Default::default();
+        Some(Self { tables, scan, rows, checkpoints, simd })
     }
 
     /// Decodes a region of a file into `pixels`: its rows from top to bottom without gaps.
@@ -44,8 +46,16 @@ impl Decoder {
         scale: Scale,
         region: Region,
         kind: Pixels,
+        index: Index<'_>,
         pixels: &mut [u8],
     ) -> Result<(), Unsure> {
+        let index = match index {
+            Index::Learn(packed) => {
+                packed.clear();
+                Index::Learn(packed)
+            }
+            other => other,
+        };
         assert_eq!(
             pixels.len(),
             region.width as usize * region.height as usize * kind.bytes(),
@@ -55,7 +65,30 @@ impl Decoder {
         let layout = Layout::new(&frame, scale, region, kind)?;
         self.scan.read(file, frame.scan, layout.intervals(frame.restart_interval))?;
         let tables = self.tables.of(&frame)?;
-        self.rows.decode(&frame, &layout, &tables, &self.scan, self.simd, pixels)
+        let Self { scan, rows, checkpoints, simd, .. } = self;
+        let source = Source { frame: &frame, layout: &layout, tables: &tables, scan };
+        let mut decode =
+            |marks: Marks<'_>, pixels: &mut [u8]| rows.decode(source, marks, *simd, pixels);
+        let data_bytes = scan.data_bytes();
+        let is_one = frame.restart_interval == 0 && u32::try_from(data_bytes * 8).is_ok();
+        match index {
+            Index::Known(packed) if is_one => {
+                let last = layout.mcu_rows.end * layout.mcus_across;
+                let known = checkpoints.unpack(packed, &layout, data_bytes, last);
+                match known.and_then(|()| decode(Marks::Known(checkpoints), pixels)) {
+                    Ok(()) => Ok(()),
+                    // The index may be at fault.
+                    Err(_) => decode(Marks::None, pixels),
+                }
+            }
+            Index::Learn(packed) if is_one => {
+                checkpoints.begin(&layout);
+                decode(Marks::Learn(checkpoints), pixels)?;
+                checkpoints.pack(&layout, data_bytes, file.len(), packed);
+                Ok(())
+            }
+            _ => decode(Marks::None, pixels),
+        }
     }
 
     /// The most scratch memory that decoding a file of this length and size takes.
@@ -64,17 +97,19 @@ impl Decoder {
         let blocks = u64::from(width).div_ceil(8) * u64::from(height).div_ceil(8);
         // A list of restart markers, of two bytes each in the file, has room for twice what it holds.
         let restarts = blocks.min(file_bytes / 2) * 16;
-        file_bytes + restarts + FIXED_BYTES + BYTES_PER_COLUMN * u64::from(width)
+        // A checkpoint of 16 bytes each 128 pixels at most, with room for twice as many.
+        let checkpoints = blocks * 2;
+        file_bytes + restarts + checkpoints + FIXED_BYTES + BYTES_PER_COLUMN * u64::from(width)
     }
 
     /// Bytes of scratch memory that it holds.
     #[must_use]
     pub fn scratch_bytes(&self) -> usize {
-        self.scan.bytes() + self.rows.bytes()
+        self.scan.bytes() + self.rows.bytes() + self.checkpoints.bytes()
     }
 
     /// Gives scratch memory back.
     pub fn trim(&mut self) {
-        (self.scan, self.rows) = Default::default();
+        (self.scan, self.rows, self.checkpoints) = Default::default();
     }
 }

@@ -36,8 +36,9 @@ pub(crate) struct Layout {
     /// Those that are decoded.
     pub mcu_columns: Range<usize>,
     pub mcu_rows: Range<usize>,
-    /// Pixels of an MCU, from top to bottom.
+    /// Pixels of an MCU, from top to bottom, as it is decoded; and across, at the image's own size.
     pub mcu_height: usize,
+    pub mcu_width: usize,
 }
 
 /// The samples that a range of pixels needs: for larger samples their neighbours too, between which is interpolated.
@@ -125,6 +126,7 @@ impl Layout {
             mcu_columns,
             mcu_rows,
             mcu_height: (most_down * smallest) as usize,
+            mcu_width: (most_across * 8) as usize,
         })
     }
 

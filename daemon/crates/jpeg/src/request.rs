@@ -66,6 +66,19 @@ impl Pixels {
     }
 }
 
+/// What is known of a file's inside from decoding it before: places in its data at which decoding can begin.
+#[derive(Debug)]
+pub enum Index<'i> {
+    /// Nothing; nor is anything to be learned.
+    None,
+    /// What [`Self::Learn`] gave. That of another file, or a damaged one, costs time alone in most cases; to be sure of
+    /// the pixels, the caller makes sure of file and index.
+    Known(&'i [u8]),
+    /// To be learned: the file is read to its end. Takes at most a hundredth of the file's bytes. Left empty where the file
+    /// is too small, has restart markers (which serve as well), or is in any doubt behind the region.
+    Learn(&'i mut Vec<u8>),
+}
+
 /// Why a file is not decoded here. It says nothing against the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unsure(pub &'static str);

@@ -7,6 +7,7 @@
 use std::ops::Range;
 
 use crate::bits::Bits;
+use crate::checkpoints::{Checkpoint, Checkpoints};
 use crate::entropy;
 use crate::huffman::Pair;
 use crate::layout::{Layout, Plane};
@@ -29,8 +30,27 @@ pub(crate) struct Rows {
     sums: Vec<u16>,
 }
 
+/// A file that is decoded.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Source<'f> {
+    pub frame: &'f Frame<'f>,
+    pub layout: &'f Layout,
+    pub tables: &'f [Pair<'f>; 3],
+    pub scan: &'f Scan,
+}
+
+/// What is done with checkpoints.
+#[derive(Debug)]
+pub(crate) enum Marks<'m> {
+    None,
+    /// MCUs before them are passed by at once.
+    Known(&'m Checkpoints),
+    /// The scan is read to its end. Then those that were met are in here; none, where anything is in doubt.
+    Learn(&'m mut Checkpoints),
+}
+
 /// Where a scan is read.
-struct Cursor<'d> {
+struct Cursor<'d, 'm> {
     scan: &'d Scan,
     bits: Bits<'d>,
     /// Where this restart interval ends.
@@ -41,13 +61,22 @@ struct Cursor<'d> {
     restart_interval: usize,
     /// The first MCU behind this interval.
     next_restart: usize,
+    marks: Marks<'m>,
+    /// The next MCU with a checkpoint before it.
+    next_mark: usize,
 }
 
-impl<'d> Cursor<'d> {
-    fn new(scan: &'d Scan, restart_interval: usize) -> Result<Self, Unsure> {
+impl<'d, 'm> Cursor<'d, 'm> {
+    fn new(scan: &'d Scan, restart_interval: usize, marks: Marks<'m>) -> Result<Self, Unsure> {
         let bits = Bits::new(scan.data(), 0);
+        let next_mark = match &marks {
+            Marks::None => usize::MAX,
+            Marks::Known(checkpoints) => checkpoints.spacing,
+            Marks::Learn(checkpoints) => checkpoints.spacing,
+        };
+        let (end, before, mcu, next_restart) = (0, [0; 3], 0, 0);
         let mut cursor =
-            Self { scan, bits, end: 0, before: [0; 3], mcu: 0, restart_interval, next_restart: 0 };
+            Self { scan, bits, end, before, mcu, restart_interval, next_restart, marks, next_mark };
         cursor.enter(0)?;
         Ok(cursor)
     }
@@ -86,6 +115,49 @@ impl<'d> Cursor<'d> {
         self.enter(self.mcu / self.restart_interval)
     }
 
+    /// Before the MCU of a checkpoint.
+    #[inline(never)]
+    fn mark(&mut self) -> Result<(), Unsure> {
+        // Whoever learns makes sure that positions fit.
+        let position = self.bits.position() as u32;
+        let here = Checkpoint { position, before: self.before };
+        let spacing = match &mut self.marks {
+            Marks::None => return Ok(()),
+            Marks::Known(checkpoints) => {
+                let number = self.mcu / checkpoints.spacing;
+                let known = checkpoints.places.get(number.wrapping_sub(1));
+                if known.is_some_and(|known| *known != here) {
+                    return Err(Unsure("checkpoints of another file"));
+                }
+                checkpoints.spacing
+            }
+            Marks::Learn(checkpoints) => {
+                checkpoints.places.push(here);
+                checkpoints.spacing
+            }
+        };
+        self.next_mark = self.mcu + spacing;
+        Ok(())
+    }
+
+    /// Goes to the last checkpoint before an MCU, if it lies ahead.
+    #[inline(always)]
+    fn jump(&mut self, target: usize) {
+        if let Marks::Known(checkpoints) = &self.marks
+            && let Some((mcu, place)) = checkpoints.before(target)
+            && mcu > self.mcu
+        {
+            self.bits = Bits::from_bit(self.scan.data(), place.position as usize);
+            (self.mcu, self.before) = (mcu, place.before);
+            self.next_mark = mcu + checkpoints.spacing;
+        }
+    }
+
+    /// Whether the scan was read to its end, and nothing lies behind it.
+    fn is_at_end(&self, mcus: usize) -> bool {
+        self.mcu == mcus && self.bits.position().div_ceil(8) == self.end
+    }
+
     /// Passes MCUs by, up to `target`.
     #[inline(always)]
     fn skip_to(
@@ -99,9 +171,13 @@ impl<'d> Cursor<'d> {
         {
             self.enter(interval)?;
         }
+        self.jump(target);
         // Known to be a local, it stays in registers.
         let mut bits = self.bits;
         while self.mcu < target {
+            if self.mcu == self.next_mark {
+                self.mark()?;
+            }
             for (component, plane) in planes.iter().enumerate() {
                 for _ in 0..plane.across * plane.down {
                     entropy::skip(&mut bits, tables[component], &mut self.before[component])?;
@@ -120,9 +196,9 @@ fn kept_row(plane: &Plane, row: usize) -> usize {
 }
 
 /// A row of MCUs of which some are needed.
-struct McuRow<'a, 'd> {
+struct McuRow<'a, 'd, 'm> {
     planes: &'a mut [Vec<u8>; 3],
-    cursor: &'a mut Cursor<'d>,
+    cursor: &'a mut Cursor<'d, 'm>,
     /// The first one that is needed, counted from the image's first.
     start: usize,
     mcu_row: usize,
@@ -132,7 +208,7 @@ struct McuRow<'a, 'd> {
     simd: Simd,
 }
 
-impl Work for McuRow<'_, '_> {
+impl Work for McuRow<'_, '_, '_> {
     /// Passes by what comes before and decodes the needed ones.
     #[inline(always)]
     fn work(self) -> Result<(), Unsure> {
@@ -141,6 +217,9 @@ impl Work for McuRow<'_, '_> {
         let mut blocks = [([0; 64], 0); MOST_BLOCKS];
         for mcu in 0..layout.mcu_columns.len() {
             cursor.restart()?;
+            if cursor.mcu == cursor.next_mark {
+                cursor.mark()?;
+            }
             // All are decoded before the first is transformed: a load of what was just written in pieces has to wait.
             let (mut bits, mut left) = (cursor.bits, &mut blocks[..]);
             for (component, plane) in layout.planes().iter().enumerate() {
@@ -182,6 +261,21 @@ impl Work for McuRow<'_, '_> {
     }
 }
 
+/// What lies behind the last needed MCU.
+struct Rest<'a, 'd, 'm> {
+    cursor: &'a mut Cursor<'d, 'm>,
+    mcus: usize,
+    planes: &'a [Plane],
+    tables: &'a [Pair<'a>; 3],
+}
+
+impl Work for Rest<'_, '_, '_> {
+    #[inline(always)]
+    fn work(self) -> Result<(), Unsure> {
+        self.cursor.skip_to(self.mcus, self.planes, self.tables)
+    }
+}
+
 impl Rows {
     pub(crate) fn bytes(&self) -> usize {
         let bytes = self.planes.iter().chain(&self.smooth).map(Vec::capacity).sum::<usize>();
@@ -194,13 +288,12 @@ impl Rows {
     /// When anything is in doubt.
     pub(crate) fn decode(
         &mut self,
-        frame: &Frame<'_>,
-        layout: &Layout,
-        tables: &[Pair<'_>; 3],
-        scan: &Scan,
+        source: Source<'_>,
+        marks: Marks<'_>,
         simd: Simd,
         pixels: &mut [u8],
     ) -> Result<(), Unsure> {
+        let Source { frame, layout, tables, scan } = source;
         let mut quantization = [Quantization([0; 64]); 3];
         for (component, table) in frame.components().iter().zip(&mut quantization) {
             let missing = Unsure("a quantization table that is missing");
@@ -214,7 +307,8 @@ impl Rows {
             row.resize(layout.columns.len() + 4, 0);
         }
         self.sums.resize(layout.columns.len() / 2 + 4, 0);
-        let mut cursor = Cursor::new(scan, frame.restart_interval)?;
+        let mcus = layout.mcus_across * layout.mcus_down;
+        let mut cursor = Cursor::new(scan, frame.restart_interval, marks)?;
         let (mut first, mut rest) = (layout.rows.start, pixels);
         for mcu_row in layout.mcu_rows.clone() {
             let start = mcu_row * layout.mcus_across + layout.mcu_columns.start;
@@ -237,6 +331,14 @@ impl Rows {
                 let (these, later) = rest.split_at_mut(bytes);
                 self.give_rows(first..end, layout, simd, these);
                 (first, rest) = (end, later);
+            }
+        }
+        if matches!(cursor.marks, Marks::Learn(_)) {
+            let read =
+                simd.run(Rest { cursor: &mut cursor, mcus, planes: layout.planes(), tables });
+            let is_whole = read.is_ok() && cursor.is_at_end(mcus);
+            if let (Marks::Learn(checkpoints), false) = (cursor.marks, is_whole) {
+                checkpoints.places.clear();
             }
         }
         Ok(())

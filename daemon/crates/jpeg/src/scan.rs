@@ -64,6 +64,11 @@ impl Scan {
         &self.data
     }
 
+    /// Without the zeros.
+    pub(crate) fn data_bytes(&self) -> usize {
+        self.data.len() - SLACK
+    }
+
     /// How many restart intervals were read.
     fn intervals(&self) -> usize {
         self.restarts.len() + 1
@@ -76,7 +81,7 @@ impl Scan {
             later => *self.restarts.get(later - 1)?,
         };
         let end = self.restarts.get(number).copied();
-        Some((begin, end.unwrap_or(self.data.len() - SLACK)))
+        Some((begin, end.unwrap_or(self.data_bytes())))
     }
 
     pub(crate) fn bytes(&self) -> usize {

@@ -7,6 +7,7 @@ mod clock;
 mod cpu_isolation;
 mod histogram;
 mod history;
+mod jpeg_index;
 mod process;
 mod queue;
 mod rate_history;
@@ -26,6 +27,7 @@ pub use clock::Clock;
 pub use cpu_isolation::IsolationItem;
 pub use histogram::{TimeHistogram, percentile_of};
 pub use history::{History, Moment};
+pub use jpeg_index::JpegIndexReport;
 pub use process::{ProcessMetrics, cpu_time, ended_children_cpu_time};
 pub use queue::{QueueMetrics, QueueReport, RingMetrics};
 pub use rate_history::{

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cache::CacheReport;
 use super::cpu_isolation::IsolationItem;
+use super::jpeg_index::JpegIndexReport;
 use super::queue::QueueReport;
 use super::requests::RequestReport;
 use super::stage::StageReport;
@@ -176,6 +177,9 @@ pub struct StreamReport {
     pub cache: Option<CacheReport>,
     /// Where bad samples are listed, if anywhere.
     pub quarantine: Option<QuarantineReport>,
+    /// What is learned of its JPEG files; none for a dataset without images.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jpeg_index: Option<JpegIndexReport>,
     /// The outage of its storage that is announced.
     #[serde(default)]
     pub outage: Option<OutageReport>,

@@ -8,11 +8,14 @@ pub(crate) mod exif;
 mod png;
 mod webp;
 
+use std::sync::Arc;
+
 use super::buffers::prepare;
 use super::jpeg::{self, JpegDecoder, JpegHeader};
 use super::reduction::{Reduction, Wanted};
 use super::size::{Rectangle, Size};
 use exif::Orientation;
+use forebay_jpeg_index::JpegIndex;
 use forebay_source::dataset::Defect;
 
 /// The format, and what its decoder needs of the header.
@@ -73,6 +76,11 @@ pub(crate) struct Decoders {
 }
 
 impl Decoders {
+    /// Where what is learned of JPEG files is kept from now on.
+    pub(crate) fn use_jpeg_index(&mut self, index: Option<&Arc<JpegIndex>>) {
+        self.jpeg.use_index(index);
+    }
+
     /// What it keeps from image to image.
     pub(crate) fn kept_bytes(&self) -> usize {
         self.jpeg.kept_bytes() + self.unconverted.capacity()

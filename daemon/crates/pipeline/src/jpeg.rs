@@ -8,11 +8,14 @@
 mod stream;
 mod turbo;
 
+use std::sync::Arc;
+
 use super::buffers::prepare;
 use super::decode::colour;
 use super::reduction::{Reduction, Wanted};
 use super::size::{Rectangle, Size};
-use forebay_jpeg::{Pixels, Region, Scale};
+use forebay_jpeg::{Index, Pixels, Region, Scale};
+use forebay_jpeg_index::{Found, JpegIndex};
 use forebay_source::dataset::Defect;
 use stream::Ending;
 pub(crate) use stream::{JpegHeader, ending, read_header};
@@ -25,6 +28,11 @@ pub(crate) struct JpegDecoder {
     own: Option<Option<forebay_jpeg::Decoder>>,
     turbo: Option<TurboDecoder>,
     scratch: Vec<u8>,
+    /// What was learned of files before, if that is kept.
+    index: Option<Arc<JpegIndex>>,
+    /// A record of it, and what is learned of the file at hand.
+    record: Vec<u8>,
+    learned: Vec<u8>,
 }
 
 /// The region to decode so that `needed` has the pixels of a full decoding.
@@ -38,6 +46,17 @@ fn widen(needed: Rectangle, image: Size, block_width: u32) -> Rectangle {
 }
 
 impl JpegDecoder {
+    /// What is learned is kept there from now on.
+    pub(crate) fn use_index(&mut self, index: Option<&Arc<JpegIndex>>) {
+        let is_same = match (&self.index, index) {
+            (Some(own), Some(index)) => Arc::ptr_eq(own, index),
+            (own, index) => own.is_none() && index.is_none(),
+        };
+        if !is_same {
+            self.index = index.cloned();
+        }
+    }
+
     /// Decodes at least what is wanted into `pixels` (rows without gaps) and returns the region decoded.
     ///
     /// # Errors
@@ -83,8 +102,20 @@ impl JpegDecoder {
         let count = width as usize * height as usize;
         let colours = if to_grey { &mut self.scratch } else { &mut *pixels };
         let out = prepare(colours, count * kind.bytes());
-        if decoder.decode(file, scale, region, kind, out).is_err() {
+        // Where all is needed nothing can be passed by.
+        let is_part = needed != Rectangle::whole(reduction.size(header.size));
+        let index = self.index.as_deref().filter(|_| is_part);
+        let found = index.map_or(Found::Nothing, |index| index.find(file, &mut self.record));
+        let known = match found {
+            Found::Nothing | Found::Known([]) => Index::None,
+            Found::Known(marks) => Index::Known(marks),
+            Found::Learn(_) => Index::Learn(&mut self.learned),
+        };
+        if decoder.decode(file, scale, region, kind, known, out).is_err() {
             return false;
+        }
+        if let (Found::Learn(key), Some(index)) = (found, index) {
+            index.offer(key, &self.learned);
         }
         if to_grey {
             let colours = &self.scratch[..count * kind.bytes()];
@@ -179,12 +210,13 @@ impl JpegDecoder {
     /// What it keeps from image to image beside the library's handle.
     pub(crate) fn kept_bytes(&self) -> usize {
         let own = self.own.as_ref().and_then(Option::as_ref);
-        self.scratch.capacity() + own.map_or(0, forebay_jpeg::Decoder::scratch_bytes)
+        let index = self.record.capacity() + self.learned.capacity();
+        self.scratch.capacity() + index + own.map_or(0, forebay_jpeg::Decoder::scratch_bytes)
     }
 
     /// Gives that back.
     pub(crate) fn give_back(&mut self) {
-        self.scratch = Vec::new();
+        (self.scratch, self.record, self.learned) = Default::default();
         if let Some(Some(decoder)) = &mut self.own {
             decoder.trim();
         }
@@ -194,6 +226,11 @@ impl JpegDecoder {
 /// What the library may take for a picture in memory beside what it buffers of all of it.
 const LIBRARY_BYTES: u64 = 1 << 20;
 const LIBRARY_BYTES_PER_COLUMN: u64 = 256;
+
+/// Of an image of the smallest MCUs.
+const PIXELS_PER_CHECKPOINT: u64 = 128 * 8;
+/// What was known of a file is less than this part of it.
+const LEARNED_SHARE: u64 = 50;
 
 /// The library's own memory.
 fn library_bytes(header: &JpegHeader) -> u64 {
@@ -210,7 +247,37 @@ pub(crate) fn bytes_beside_pixels(file: &[u8], header: &JpegHeader, channels: u8
     };
     let Size { width, height } = header.size;
     let own = forebay_jpeg::Decoder::most_scratch_bytes(file.len() as u64, width, height);
-    own + library_bytes(header) + area * unconverted
+    // A packed checkpoint takes 25 bytes at most, with room for twice as many, until every second one is left out.
+    let learned = area / PIXELS_PER_CHECKPOINT * 50 + file.len() as u64 / LEARNED_SHARE;
+    own + library_bytes(header) + area * unconverted + learned
+}
+
+/// Learns files beforehand: of each a pixel is decoded, and the rest followed to its end.
+#[derive(Debug, Default)]
+pub struct JpegLearner {
+    /// None before the first file; `Some(None)`: this processor lacks what it needs.
+    decoder: Option<Option<forebay_jpeg::Decoder>>,
+    record: Vec<u8>,
+    learned: Vec<u8>,
+}
+
+impl JpegLearner {
+    /// Offers what is learned of a file, if it is a JPEG of which nothing is known. False: too many records wait; later.
+    pub fn learn(&mut self, file: &[u8], index: &JpegIndex) -> bool {
+        let Some(decoder) = self.decoder.get_or_insert_with(forebay_jpeg::Decoder::new) else {
+            return true;
+        };
+        if !file.starts_with(&[0xff, 0xd8, 0xff]) {
+            return true;
+        }
+        let Found::Learn(key) = index.find(file, &mut self.record) else { return true };
+        let region = Region { left: 0, top: 0, width: 1, height: 1 };
+        let learn = Index::Learn(&mut self.learned);
+        match decoder.decode(file, Scale::Full, region, Pixels::Rgb, learn, &mut [0; 3]) {
+            Ok(()) => index.offer(key, &self.learned),
+            Err(_) => true,
+        }
+    }
 }
 
 fn truncated() -> Defect {
@@ -261,5 +328,7 @@ fn decode_channels(
     }
 }
 
+#[cfg(test)]
+mod index_tests;
 #[cfg(test)]
 mod tests;

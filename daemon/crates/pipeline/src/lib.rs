@@ -37,6 +37,7 @@ mod test_images;
 mod weighted;
 
 pub use allocator::give_back_large_buffers;
+pub use jpeg::JpegLearner;
 pub use needs::{KEPT_BYTES, Needs};
 pub use plan::{CallError, CalledRow, SamplePlan, SampleReader};
 pub use registry::{batch_operation_tables, operation_tables};

@@ -12,6 +12,8 @@ mod reckon;
 pub use call::{CallError, CalledRow};
 pub use compile::SampleReader;
 
+use std::sync::Arc;
+
 use forebay_protocol::tensor::{DType, Extent, TensorSpec};
 
 use super::array::{ArrayType, check_ragged_type, check_type, write_array};
@@ -23,6 +25,7 @@ use super::python::PythonBody;
 use super::row::Row;
 use super::task::{SampleLists, SampleTask, WorkerScratch, emptied};
 use forebay_config::ConfigError;
+use forebay_jpeg_index::JpegIndex;
 use forebay_order::Draws;
 use forebay_protocol::ids::SampleId;
 use forebay_source::dataset::{Dataset, Defect, FieldValue};
@@ -42,6 +45,8 @@ pub struct SamplePlan {
     batch_operations: Vec<Box<dyn BatchOperation>>,
     /// Of the whole stream: while a plan is compiled it has fewer.
     stage_count: usize,
+    /// Where what is learned of JPEG files is kept.
+    jpeg_index: Option<Arc<JpegIndex>>,
 }
 
 #[derive(Debug)]
@@ -112,6 +117,13 @@ impl SamplePlan {
         Ok(self)
     }
 
+    /// The same plan, whose decoders keep what they learn of JPEG files. No pixel depends on it.
+    #[must_use]
+    pub fn with_jpeg_index(mut self, index: Option<Arc<JpegIndex>>) -> Self {
+        self.jpeg_index = index;
+        self
+    }
+
     /// The tensors of a batch without `index` and `valid`, in the order of the fields, then those that batch operations
     /// add.
     pub fn tensors(&self) -> &[TensorSpec] {
@@ -152,6 +164,7 @@ impl SamplePlan {
         row: &mut dyn Row,
         scratch: &mut WorkerScratch,
     ) -> Result<(), Defect> {
+        scratch.tools.image.decoders.use_jpeg_index(self.jpeg_index.as_ref());
         let result = match self.stages.get(stage).map(|stage| (&stage.body, stage.first_operation))
         {
             Some((StageBody::Native(operations), first)) => {

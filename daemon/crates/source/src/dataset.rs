@@ -3,6 +3,7 @@
 //! This file is the seam: the trait [`Dataset`] that engine and operations see; `field` has what its samples consist of.
 //! Formats are one file each, beside it, and one line in `registry`. Reading bytes is `storage`'s part.
 
+mod beside_index;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod conformance;
@@ -33,6 +34,7 @@ pub mod testing;
 mod tokens;
 mod webdataset;
 
+pub use beside_index::{open_beside, path_beside};
 pub use draft::Draft;
 pub use error::DatasetError;
 pub use field::{ArrayValue, Defect, DirectRead, Field, FieldKind, FieldValue};

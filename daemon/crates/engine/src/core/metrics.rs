@@ -190,6 +190,7 @@ impl Engine {
             requests: stream.storage.requests().map(RequestMetrics::report),
             cache: stream.storage.cache().map(CacheMetrics::report),
             quarantine,
+            jpeg_index: stream.jpeg_index.report(),
         }
     }
 }

@@ -23,6 +23,7 @@ fn plan(ring_bytes: u64, beside_bytes: u64) -> MemoryPlan {
         carried_bytes: 0,
         workers_bytes: 0,
         work_bytes: 0,
+        jpeg_index_bytes: 0,
         ceiling_bytes: u64::MAX,
     }
 }

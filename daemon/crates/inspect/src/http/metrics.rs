@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 
 use super::exposition::{Family, Kind, Labels};
 use forebay_observe::{
-    CacheReport, DaemonReport, QueueReport, RequestReport, SessionReport, StageReport, StreamReport,
+    CacheReport, DaemonReport, JpegIndexReport, QueueReport, RequestReport, SessionReport,
+    StageReport, StreamReport,
 };
 
 /// Buckets end at powers of two of a nanosecond from 2¹⁴ (16 µs) to 2³⁶ (69 s): where buckets of the daemon's own
@@ -21,6 +22,7 @@ pub(super) fn families(report: &DaemonReport) -> Vec<Family> {
         of_stages(&report.streams),
         of_requests(&report.streams),
         of_caches(&report.streams),
+        of_jpeg_indexes(&report.streams),
         of_queues(report),
         of_sessions(&report.sessions),
     ]
@@ -173,6 +175,30 @@ fn of_caches(streams: &[StreamReport]) -> Vec<Family> {
         "forebay_cache_damaged_total": "Entries that were damaged, removed and fetched again."
             => each(|cache| cache.num_damaged);
         "forebay_cache_faults_total": "Calls to its disk that failed." => each(|cache| cache.num_faults);
+    }
+}
+
+/// Of streams with images.
+fn of_jpeg_indexes(streams: &[StreamReport]) -> Vec<Family> {
+    let indexes: Vec<(Labels, &JpegIndexReport)> = streams
+        .iter()
+        .filter_map(|stream| {
+            Some((vec![("stream", stream.name.clone())], stream.jpeg_index.as_ref()?))
+        })
+        .collect();
+    let each = |value: fn(&JpegIndexReport) -> u64| {
+        indexes.iter().map(move |(labels, index)| (labels.clone(), count(value(index))))
+    };
+    families! {
+        "forebay_jpeg_index_images": "The images of the dataset." => each(|index| index.images);
+        "forebay_jpeg_index_known": "Images of which the JPEG index knows something." => each(|index| index.known);
+        "forebay_jpeg_index_bytes": "The size of the JPEG index." => each(|index| index.bytes);
+        "forebay_jpeg_index_found_total": "Decodings of parts of JPEG files with the index."
+            => each(|index| index.decodes_with);
+        "forebay_jpeg_index_missed_total": "Such decodings of files that it did not know."
+            => each(|index| index.decodes_without);
+        "forebay_jpeg_index_dropped_total": "Records that were dropped because too many waited to be written."
+            => each(|index| index.dropped);
     }
 }
 

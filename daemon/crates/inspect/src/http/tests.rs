@@ -39,6 +39,10 @@ fn report() -> DaemonReport {
         "streams": [{
             "name": "train", "memory_budget_bytes": 5, "stages": [stage("fetch"), stage("work")],
             "quarantine": { "path": "/q", "samples_lost": 2 },
+            "jpeg_index": {
+                "path": "/i", "images": 9, "known": 4, "bytes": 800, "limit_bytes": 900, "decodes_with": 6,
+                "decodes_without": 3, "dropped": 1, "off": null,
+            },
             "requests": {
                 "elapsed": 10.0, "num_requests": 30, "num_failures": 3, "num_refused": 2, "in_flight": 4, "bytes": 500,
                 "first_byte_seconds": 0.5, "p50_first_byte": 0.01, "p99_first_byte": 0.1, "first_bytes": [[0.02, 25]],

@@ -52,7 +52,10 @@ function show() {
   showCharts(window, over, sessions.length);
   say(at("pipeline-window"), over);
   const reasons = stream.stages.map((stage) => stage.concurrency_reason.replaceAll("`", ""));
-  at("pipeline").replaceChildren(...pipeline(verdict.limit, window, sessions.length, reasons));
+  const index = stream.jpeg_index;
+  // Images are decoded in the first stage after the reads, as a rule.
+  const notes = index?.path ? [null, `JPEG index: ${index.known} of ${index.images} images`] : [];
+  at("pipeline").replaceChildren(...pipeline(verdict.limit, window, sessions.length, reasons, notes));
   at("rings").replaceChildren(...rings(sessions));
   at("budgets").replaceChildren(...budgets(report, window, over));
   showMissed(report.quiet);

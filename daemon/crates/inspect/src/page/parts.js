@@ -89,8 +89,8 @@ export function plot(label, width = 100) {
 }
 
 // The stages with the queue after each, and the trainer: `window` is a session's, `reasons` say how concurrencies were
-// chosen. Each bar shows what the line below it says.
-export function pipeline(limit, window, trainers, reasons = []) {
+// chosen, `notes` are further lines by stage. Each bar shows what the line below it says.
+export function pipeline(limit, window, trainers, reasons = [], notes = []) {
   const parts = [];
   window.stages.forEach((stage, number) => {
     const isLimit = limit === stage.name || (limit === "storage" && number === 0);
@@ -103,6 +103,7 @@ export function pipeline(limit, window, trainers, reasons = []) {
       make("p", "detail", `${rate(stage.tasks_per_second)} samples/s, ${time(stage.mean_seconds)} each`),
       ...(number === 0 && window.requests ? [make("p", "detail", window.requests)] : []),
       ...(number === 0 && window.cache ? [make("p", "detail", `cache: ${window.cache}`)] : []),
+      ...(notes[number] ? [make("p", "detail", notes[number])] : []),
     );
     box.title = reasons[number] ?? "";
     const waiting = number === window.stages.length - 1 ? "batches wait here" : "samples wait here";

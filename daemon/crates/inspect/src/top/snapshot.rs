@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::history::{Course, History, Window, samples_per_second, wait_share};
 use forebay_observe::{
-    CacheReport, DaemonReport, RequestReport, SessionReport, StageReport, StreamReport, Verdict,
+    CacheReport, DaemonReport, JpegIndexReport, RequestReport, SessionReport, StageReport,
+    StreamReport, Verdict,
 };
 
 /// Which daemon and session is meant; daemons without a session have a separate snapshot.
@@ -109,6 +110,11 @@ impl Figures {
     /// What the storage of the session's stream was asked for.
     pub(super) fn requests(&self) -> Option<&RequestReport> {
         self.stream()?.requests.as_ref()
+    }
+
+    /// What is learned of the JPEG files of the session's stream.
+    pub(super) fn jpeg_index(&self) -> Option<&JpegIndexReport> {
+        self.stream()?.jpeg_index.as_ref()
     }
 
     /// What the cache on disk did for it.

@@ -71,6 +71,7 @@ impl Script {
                 quarantine: None,
                 requests: None,
                 cache: None,
+                jpeg_index: None,
                 outage: None,
                 outage_timeout_seconds: 1800.0,
             }],

@@ -107,6 +107,10 @@ fn full(page: &mut Page<'_, '_>, figures: &Figures) {
         let line = format!(" cache     {}", cache.line());
         page.line(cut(&line, page.width()));
     }
+    if let Some(index) = figures.jpeg_index().filter(|_| page.room() >= 14) {
+        let line = format!(" JPEG      {}", index.line());
+        page.line(cut(&line, page.width()));
+    }
     if page.room() >= 14 {
         page.blank();
     }

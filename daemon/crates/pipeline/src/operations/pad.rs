@@ -4,8 +4,8 @@ use crate::arguments::Fill;
 use crate::augment::{Beyond, Margins, pad};
 use crate::contract::{FieldTypes, Operation, Sample};
 use crate::image::{ImageTools, PendingImage};
-use crate::operations::warps::check_fill;
 use crate::needs::{Reckoning, Remade};
+use crate::operations::warps::check_fill;
 use crate::size::Size;
 use forebay_config::{ConfigError, Keys, Section};
 use forebay_order::Draws;
@@ -97,7 +97,11 @@ pub(crate) fn compile(
 
 impl Operation for Pad {
     fn reckon(&self, reckoning: &mut Reckoning<'_>) {
-        reckoning.remake(self.field, |size| self.margins.around(size).unwrap_or(size), Remade::Bytes);
+        reckoning.remake(
+            self.field,
+            |size| self.margins.around(size).unwrap_or(size),
+            Remade::Bytes,
+        );
     }
 
     fn run(&self, sample: &mut Sample<'_, '_>, _draws: &mut Draws) -> Result<(), Defect> {

@@ -5,8 +5,8 @@
 use crate::arguments::Probability;
 use crate::contract::{FieldPlan, FieldType, FieldTypes, Operation, Sample};
 use crate::distribution::{happens, shuffle};
-use crate::weighted::WeightedChoice;
 use crate::needs::Reckoning;
+use crate::weighted::WeightedChoice;
 use forebay_config::{ConfigError, Keys, Operations, Section};
 use forebay_order::Draws;
 use forebay_source::dataset::Defect;

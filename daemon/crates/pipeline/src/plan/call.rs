@@ -82,6 +82,7 @@ impl SamplePlan {
         let Some((body, first_operation)) = self.python(stage) else {
             return Err(Defect(format!("stage {stage} is no Python stage")));
         };
+        scratch.tools.image.decoders.use_jpeg_index(self.jpeg_index.as_ref());
         let prepared = self.prepare((stage, first_operation), body, task, dataset, scratch);
         scratch.tools.trim();
         prepared

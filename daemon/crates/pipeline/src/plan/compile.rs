@@ -103,6 +103,7 @@ impl SamplePlan {
             tensors,
             batch_operations: Vec::new(),
             stage_count: config.stages.len(),
+            jpeg_index: None,
         };
         for (index, entry) in config.batch.operations.iter().enumerate() {
             let path = format!("batch.operations[{index}]");
@@ -128,6 +129,7 @@ impl SamplePlan {
             row_bytes: Vec::new(),
             batch_operations: Vec::new(),
             stage_count: config.stages.len(),
+            jpeg_index: None,
         }
     }
 

@@ -77,7 +77,7 @@ pub fn open_folder(
     let root = options.call("asking the status of", &config.path, resolve)?;
     let mut warnings = Vec::new();
     if let Some(file) = options.previous_index {
-        match open_previous(file, &root, format, started)? {
+        match open_previous(file, config, &root, format, started)? {
             Some(opened) => return Ok(opened),
             None => warnings.push(
                 "the index of the daemon before was changed in place or cut off: the folders are looked at anew"
@@ -157,6 +157,7 @@ fn read_selection(
 /// samples is told from it by the stream's fingerprint.
 fn open_previous(
     file: &File,
+    config: &DatasetConfig,
     root: &Path,
     format: FolderFormat,
     started: Instant,
@@ -170,10 +171,13 @@ fn open_previous(
     if index.header().identity != digest_identity(root, format) {
         return Err(DatasetError::KeptIndex { path: root.to_owned() });
     }
+    let header = index.header();
+    let place = IndexPlace::choose(config.index.as_deref(), &header.identity, &header.options);
     let report = IndexReport {
         samples: index.sample_count(),
         classes: index.header().classes,
         bytes: index.size_bytes(),
+        path: Some(place.path),
         seconds: started.elapsed().as_secs_f64(),
         reused: true,
         ..IndexReport::default()

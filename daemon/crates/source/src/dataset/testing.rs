@@ -34,6 +34,8 @@ pub fn config_for(format: &str, path: &Path) -> DatasetConfig {
         limits: Limits::default(),
         read_timeout: std::time::Duration::from_secs(60),
         outage_timeout: std::time::Duration::from_secs(1800),
+        jpeg_index: forebay_config::JpegIndexing::Auto,
+        jpeg_index_bytes: 4 << 30,
         own: Section::default(),
         storage: Section::default(),
         cache: Default::default(),

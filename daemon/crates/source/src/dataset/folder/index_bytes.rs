@@ -37,8 +37,13 @@ pub(in crate::dataset) fn take_in(file: File) -> io::Result<IndexBytes> {
     map_file_read_only(file).map(IndexBytes::Mapped)
 }
 
-pub(super) fn own_user() -> u32 {
+pub(in crate::dataset) fn own_user() -> u32 {
     rustix::process::getuid().as_raw()
+}
+
+/// Whether a file is known to be on a file system of this host.
+pub(in crate::dataset) fn is_on_this_host(file: &File) -> io::Result<bool> {
+    kept(file).map(|kept| kept == Kept::OnThisHost)
 }
 
 fn is_to_be_copied(file: &File) -> io::Result<bool> {

@@ -1,0 +1,215 @@
+//! The file that all daemons of a host append to: reading records, taking in what is new, appending under the lock.
+//!
+//! Who holds the lock sees a file that nobody else changes. It cuts off what is damaged before it appends, so that records
+//! always lie without gaps. Who does not hold it sees at the end what may be half written, and leaves that alone.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use crate::record::{
+    HEAD_BYTES, HEADER_BYTES, Header, Key, MOST_MARK_BYTES, Parsed, header, parse, read_header,
+};
+use crate::table::Table;
+
+/// Read at once while records are taken in; more than the largest record.
+pub(crate) const CHUNK_BYTES: usize = 2 * MOST_MARK_BYTES;
+/// Read at once to find a record's marks, which are seldom longer.
+const GUESSED_BYTES: usize = HEAD_BYTES + 2048;
+/// How soon a lock that another process holds is asked for again.
+const LOCK_PAUSE: Duration = Duration::from_millis(5);
+
+/// The right to append and to cut, over all processes. The kernel releases that of a process that dies.
+#[derive(Debug)]
+pub(crate) struct Lock<'f>(&'f File);
+
+impl<'f> Lock<'f> {
+    /// None: another process has held it all the time until then.
+    ///
+    /// # Errors
+    /// The file system has no locks.
+    pub(crate) fn take(file: &'f File, until: Instant) -> io::Result<Option<Self>> {
+        loop {
+            match flock(file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Some(Self(file))),
+                Err(Errno::INTR) => {}
+                Err(Errno::WOULDBLOCK) if Instant::now() < until => thread::sleep(LOCK_PAUSE),
+                Err(Errno::WOULDBLOCK) => return Ok(None),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+}
+
+impl Drop for Lock<'_> {
+    fn drop(&mut self) {
+        let _ = flock(self.0, FlockOperation::Unlock);
+    }
+}
+
+/// Reads the record at an offset, if one lies there. Gives its key and where in the buffer its marks are.
+pub(crate) fn read_record(
+    file: &File,
+    offset: u64,
+    buffer: &mut Vec<u8>,
+) -> Option<(Key, std::ops::Range<usize>)> {
+    let mut wanted = GUESSED_BYTES;
+    for _ in 0..2 {
+        buffer.resize(wanted, 0);
+        let read = read_fully(file, buffer, offset).ok()?;
+        match parse(&buffer[..read]) {
+            Parsed::Whole { key, marks, .. } => {
+                return Some((key, HEAD_BYTES..HEAD_BYTES + marks.len()));
+            }
+            Parsed::Cut(all) if all > wanted => wanted = all,
+            _ => return None,
+        }
+    }
+    None
+}
+
+/// Fewer bytes than the buffer's: the file ends there.
+fn read_fully(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut read = 0;
+    while read < buffer.len() {
+        match file.read_at(&mut buffer[read..], offset + read as u64) {
+            Ok(0) => break,
+            Ok(more) => read += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(read)
+}
+
+/// How far this process has taken in the file.
+#[derive(Debug, Default)]
+pub(crate) struct Taken {
+    /// Behind the last record that was checked and noted in the table; 0: the header was not read.
+    end: u64,
+}
+
+impl Taken {
+    /// Up to where all is known.
+    pub(crate) const fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Notes the records that the file has beyond those that are known. With the lock it cuts off what is damaged, and
+    /// begins a file that is empty or of another version.
+    ///
+    /// # Errors
+    /// What the system says, or that the file is something else, which is left as it is.
+    pub(crate) fn take_in(
+        &mut self,
+        file: &File,
+        table: &Table,
+        lock: Option<&Lock<'_>>,
+    ) -> io::Result<()> {
+        loop {
+            if self.end == 0 && !self.begin(file, lock)? {
+                return Ok(());
+            }
+            let began = self.end;
+            self.read_records(file, table)?;
+            if lock.is_none() || self.end == file.metadata()?.len() {
+                return Ok(());
+            }
+            if began == HEADER_BYTES as u64 {
+                return file.set_len(self.end);
+            }
+            // What was known to be there may have been cut off and written anew: then this began amid a record.
+            table.clear();
+            self.end = 0;
+        }
+    }
+
+    /// Whether there is a header of this version now.
+    fn begin(&mut self, file: &File, lock: Option<&Lock<'_>>) -> io::Result<bool> {
+        let mut bytes = [0; HEADER_BYTES];
+        let read = read_fully(file, &mut bytes, 0)?;
+        match (read_header(&bytes[..read]), lock) {
+            (Header::Own, _) => {}
+            (Header::Foreign, _) => {
+                let what = "it is another kind of file; move it away";
+                return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+            }
+            (Header::Missing | Header::OtherVersion, None) => return Ok(false),
+            (Header::Missing | Header::OtherVersion, Some(_)) => {
+                let mut file = file;
+                file.set_len(0)?;
+                file.write_all(&header())?;
+            }
+        }
+        self.end = HEADER_BYTES as u64;
+        Ok(true)
+    }
+
+    fn read_records(&mut self, file: &File, table: &Table) -> io::Result<()> {
+        let mut buffer = Vec::new();
+        loop {
+            let left = file.metadata()?.len().saturating_sub(self.end);
+            let size = usize::try_from(left).unwrap_or(CHUNK_BYTES).min(CHUNK_BYTES);
+            buffer.resize(size, 0);
+            let read = read_fully(file, &mut buffer, self.end)?;
+            let mut rest = &buffer[..read];
+            while let Parsed::Whole { key, bytes, .. } = parse(rest) {
+                table.put(key, self.end);
+                self.end += bytes as u64;
+                rest = &rest[bytes..];
+            }
+            if read < CHUNK_BYTES || rest.len() == read {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Appends those of the records, one behind the other, that are not known, as far as the limit lets. False: the
+    /// limit is reached. All that the file has must have been taken in under this lock.
+    ///
+    /// # Errors
+    /// What the system says; what was written of them is cut off again.
+    pub(crate) fn append(
+        &mut self,
+        file: &File,
+        table: &Table,
+        _lock: &Lock<'_>,
+        mut records: &[u8],
+        limit_bytes: u64,
+    ) -> io::Result<bool> {
+        let (mut new, mut places, mut keys) = (Vec::new(), Vec::new(), HashSet::new());
+        let (mut scratch, mut has_room) = (Vec::new(), true);
+        while let Parsed::Whole { key, bytes, .. } = parse(records) {
+            let (record, rest) = records.split_at(bytes);
+            records = rest;
+            let offset = self.end + new.len() as u64;
+            has_room &= offset + bytes as u64 <= limit_bytes;
+            let mut is_known = || {
+                table.offsets(key).any(|offset| {
+                    read_record(file, offset, &mut scratch).is_some_and(|(found, _)| found == key)
+                })
+            };
+            if has_room && !is_known() && keys.insert(key) {
+                new.extend_from_slice(record);
+                places.push((key, offset));
+            }
+        }
+        let mut file = file;
+        if let Err(error) = file.write_all(&new) {
+            let _ = file.set_len(self.end);
+            return Err(error);
+        }
+        self.end += new.len() as u64;
+        // One for which the table has no room is found by the daemons that have more.
+        for (key, offset) in places {
+            table.put(key, offset);
+        }
+        Ok(has_room)
+    }
+}

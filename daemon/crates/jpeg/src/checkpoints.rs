@@ -1,0 +1,171 @@
+//! Places in a file's entropy-coded data at which decoding can begin, learned when the data were read to their end.
+//!
+//! Checkpoint *n* stands before MCU *n* times the spacing, in the order of the scan. It holds the position in bits and the
+//! last first coefficient of each component. Packed as differences from the checkpoint before, in numbers of one to five
+//! bytes (LEB128), one takes about seven bytes.
+//!
+//! Who packed them is not trusted: the bytes may be of another file or damaged. What does not fit the file's frame and the
+//! length of its data is refused by [`Checkpoints::unpack`], and a decoder that arrives at a checkpoint compares it with what
+//! it knows. Memory is safe with any content; pixels are right for the file that they were learned of.
+
+use crate::layout::Layout;
+use crate::request::Unsure;
+
+/// Pixels between two checkpoints, where the packed ones stay within their share of the file.
+const SPACING_PIXELS: usize = 128;
+/// The packed checkpoints take at most one byte for so many of the file.
+const FILE_BYTES_EACH: usize = 100;
+/// Further MCUs apart they serve no crop.
+const MOST_SPACING: usize = 1 << 12;
+
+/// Where decoding can begin.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Checkpoint {
+    /// In bits, from the start of the data without stuffing.
+    pub position: u32,
+    /// The last first coefficient of each component.
+    pub before: [i32; 3],
+}
+
+/// The checkpoints of one file.
+#[derive(Debug, Default)]
+pub(crate) struct Checkpoints {
+    /// MCUs between two of them.
+    pub spacing: usize,
+    /// Of MCU `spacing` on: the image's first MCU needs none.
+    pub places: Vec<Checkpoint>,
+}
+
+impl Checkpoints {
+    /// Begins to learn a file's.
+    pub(crate) fn begin(&mut self, layout: &Layout) {
+        self.spacing = (SPACING_PIXELS / layout.mcu_width).max(1);
+        self.places.clear();
+    }
+
+    /// The packed form; empty where the file is too small for any.
+    pub(crate) fn pack(
+        &mut self,
+        layout: &Layout,
+        data_bytes: usize,
+        file_bytes: usize,
+        packed: &mut Vec<u8>,
+    ) {
+        loop {
+            packed.clear();
+            if self.places.is_empty() || self.spacing > MOST_SPACING {
+                return;
+            }
+            for number in [layout.mcus_across, layout.mcus_down, data_bytes, self.spacing] {
+                put(packed, u32::try_from(number).unwrap_or(u32::MAX));
+            }
+            let mut last = Checkpoint::default();
+            for place in &self.places {
+                put(packed, place.position - last.position);
+                for (now, before) in
+                    place.before.iter().zip(last.before).take(layout.planes().len())
+                {
+                    let change = now.wrapping_sub(before);
+                    put(packed, (change << 1 ^ change >> 31).cast_unsigned());
+                }
+                last = *place;
+            }
+            if packed.len() <= file_bytes / FILE_BYTES_EACH {
+                return;
+            }
+            // Every second one stays.
+            self.spacing *= 2;
+            let mut number = 0;
+            self.places.retain(|_| {
+                number += 1;
+                number % 2 == 0
+            });
+        }
+    }
+
+    /// Reads packed checkpoints up to that before `last_mcu`.
+    ///
+    /// # Errors
+    /// They are not of this file, or damaged.
+    pub(crate) fn unpack(
+        &mut self,
+        mut packed: &[u8],
+        layout: &Layout,
+        data_bytes: usize,
+        last_mcu: usize,
+    ) -> Result<(), Unsure> {
+        const FOREIGN: Unsure = Unsure("checkpoints of another file");
+        self.places.clear();
+        let mut take = || take(&mut packed).ok_or(FOREIGN);
+        for own in [layout.mcus_across, layout.mcus_down, data_bytes] {
+            if take()? as usize != own {
+                return Err(FOREIGN);
+            }
+        }
+        self.spacing = take()? as usize;
+        if !(1..=MOST_SPACING).contains(&self.spacing) {
+            return Err(FOREIGN);
+        }
+        let all = (layout.mcus_across * layout.mcus_down - 1) / self.spacing;
+        let mut place = Checkpoint::default();
+        for _ in 0..all.min(last_mcu / self.spacing) {
+            place.position = place.position.checked_add(take()?).ok_or(FOREIGN)?;
+            for before in place.before.iter_mut().take(layout.planes().len()) {
+                let change = take()?;
+                *before =
+                    before.wrapping_add((change >> 1).cast_signed() ^ -(change & 1).cast_signed());
+            }
+            if place.position as usize >= data_bytes * 8 {
+                return Err(FOREIGN);
+            }
+            self.places.push(place);
+        }
+        Ok(())
+    }
+
+    /// The last checkpoint before or at an MCU, and its MCU.
+    pub(crate) fn before(&self, mcu: usize) -> Option<(usize, Checkpoint)> {
+        let number = (mcu / self.spacing).min(self.places.len());
+        Some((number * self.spacing, *self.places.get(number.checked_sub(1)?)?))
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.places.capacity() * size_of::<Checkpoint>()
+    }
+}
+
+fn put(packed: &mut Vec<u8>, mut number: u32) {
+    while number > 127 {
+        packed.push(number as u8 | 128);
+        number >>= 7;
+    }
+    packed.push(number as u8);
+}
+
+fn take(packed: &mut &[u8]) -> Option<u32> {
+    let mut number = 0;
+    for shift in [0, 7, 14, 21, 28] {
+        let (byte, rest) = packed.split_first()?;
+        *packed = rest;
+        number |= u32::from(byte & 127) << shift;
+        if *byte < 128 {
+            return Some(number);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_every_length_return() {
+        let mut packed = Vec::new();
+        let numbers = (0..32).flat_map(|bit| [(1 << bit) - 1, 1_u32 << bit]).chain([u32::MAX]);
+        numbers.clone().for_each(|number| put(&mut packed, number));
+        let mut rest = packed.as_slice();
+        assert!(numbers.eq(std::iter::from_fn(|| take(&mut rest))));
+        assert_eq!(take(&mut [255; 9].as_slice()), None);
+    }
+}

@@ -1,0 +1,174 @@
+//! No pixel depends on what an index holds.
+
+use std::fs::OpenOptions;
+use std::path::Path;
+use std::time::Duration;
+
+use forebay_jpeg_index::{Key, Terms};
+use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
+
+use super::*;
+use crate::test_images::{draws, gradient};
+
+/// A file with content of its own, large enough for an index.
+fn file(number: u8, sampling: SamplingFactor, progressive: bool, restart: u16) -> Vec<u8> {
+    let (width, height) = (400 + u16::from(number) * 7, 310);
+    let mut pixels = gradient(width.into(), height.into(), 3);
+    let mut draws = draws(u64::from(number) + 1);
+    pixels.iter_mut().for_each(|pixel| *pixel ^= u8::try_from(draws.below(64)).unwrap());
+    let mut file = Vec::new();
+    let mut encoder = Encoder::new(&mut file, 85);
+    encoder.set_sampling_factor(sampling);
+    encoder.set_progressive(progressive);
+    if restart > 0 {
+        encoder.set_restart_interval(restart);
+    }
+    encoder.encode(&pixels, width, height, ColorType::Rgb).unwrap();
+    file
+}
+
+fn files() -> Vec<Vec<u8>> {
+    let plain = [SamplingFactor::F_1_1, SamplingFactor::F_2_1, SamplingFactor::F_2_2];
+    let mut files: Vec<Vec<u8>> =
+        (0..9).map(|number| file(number, plain[usize::from(number) % 3], false, 0)).collect();
+    files.push(file(9, SamplingFactor::F_2_2, true, 0));
+    files.push(file(10, SamplingFactor::F_2_2, false, 4));
+    // Damaged behind most crops.
+    let mut damaged = file(11, SamplingFactor::F_2_2, false, 0);
+    let at = damaged.len() - 2000;
+    damaged[at..at + 40].fill(0xfe);
+    files.push(damaged);
+    files
+}
+
+fn open(path: &Path) -> Arc<JpegIndex> {
+    let file = OpenOptions::new().read(true).append(true).create(true).open(path).unwrap();
+    let terms = Terms { limit_bytes: 1 << 30, images: 100, may_write: true };
+    Arc::new(JpegIndex::new(file, path, terms))
+}
+
+/// What several crops of all files give: pixels, or why there are none.
+fn decode_all(
+    files: &[Vec<u8>],
+    index: Option<&Arc<JpegIndex>>,
+    seed: u64,
+) -> Vec<Result<Vec<u8>, Defect>> {
+    let mut decoder = JpegDecoder::default();
+    decoder.use_index(index);
+    let mut draws = draws(seed);
+    let mut below = |limit: u32| u32::try_from(draws.below(limit.into())).unwrap();
+    let mut found = Vec::new();
+    for file in files {
+        let header = read_header(file).unwrap();
+        for reduction in [Reduction::NONE, crate::reduction::REDUCTIONS[1]] {
+            for channels in [3, 4] {
+                let Size { width, height } = reduction.size(header.size);
+                let (left, top) = (below(width - 8), below(height - 8));
+                let size = (1 + below(width - left), 1 + below(height - top));
+                let needed = Rectangle { left, top, width: size.0, height: size.1 };
+                let wanted = Wanted { reduction, channels, needed };
+                let mut pixels = Vec::new();
+                let decoded = decoder.decode(file, &header, wanted, &mut pixels);
+                // libjpeg-turbo gives more than what is wanted.
+                found.push(decoded.map(|area| {
+                    let bytes = |pixels: u32| pixels as usize * usize::from(channels);
+                    let rows = pixels.chunks_exact(bytes(area.width));
+                    let rows = rows.skip((needed.top - area.top) as usize);
+                    let from = bytes(needed.left - area.left);
+                    let rows = rows.take(needed.height as usize);
+                    rows.flat_map(|row| &row[from..from + bytes(needed.width)]).copied().collect()
+                }));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn pixels_are_the_same_whatever_an_index_holds() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("index");
+    let files = files();
+    let expected = |seed| decode_all(&files, None, seed);
+    // Cold: all is learned on the way.
+    let index = open(&path);
+    index.start().unwrap();
+    assert_eq!(decode_all(&files, Some(&index), 1), expected(1));
+    let figures = index.figures();
+    // The second to fourth decoding of a file may find it already.
+    assert!(figures.missed >= files.len() as u64, "{figures:?}");
+    index.finish(Duration::from_secs(60));
+    let whole = std::fs::read(&path).unwrap();
+    let all: usize = files.iter().map(Vec::len).sum();
+    assert!(whole.len() > 1000 && whole.len() < all / 50, "{} of {all}", whole.len());
+    // Full.
+    let known = |seed| {
+        let index = open(&path);
+        index.look().unwrap();
+        assert_eq!(decode_all(&files, Some(&index), seed), expected(seed));
+        index.figures().found
+    };
+    for seed in 2..6 {
+        assert!(known(seed) >= 40, "four decodings of ten files");
+    }
+    // Half of it, then damaged at random.
+    std::fs::write(&path, &whole[..whole.len() / 2]).unwrap();
+    assert!((4..40).contains(&known(6)));
+    let mut draws = draws(7);
+    for seed in 0..20 {
+        let mut damaged = whole.clone();
+        for _ in 0..3 {
+            let at = usize::try_from(draws.below(damaged.len() as u64)).unwrap();
+            damaged[at] ^= 1 << draws.below(8);
+        }
+        std::fs::write(&path, damaged).unwrap();
+        known(10 + seed);
+    }
+}
+
+/// Marks with a right checksum are trusted; whatever they are, nothing but pixels may suffer.
+#[test]
+fn no_marks_make_the_decoder_panic() {
+    let folder = tempfile::tempdir().unwrap();
+    let index = open(&folder.path().join("index"));
+    index.start().unwrap();
+    let files: Vec<Vec<u8>> = files().into_iter().take(3).collect();
+    decode_all(&files, Some(&index), 1);
+    index.finish(Duration::from_secs(60));
+    let learned = open(&folder.path().join("index"));
+    learned.look().unwrap();
+    let marks = files.iter().map(|file| match learned.find(file, &mut Vec::new()) {
+        Found::Known(marks) => marks.to_vec(),
+        _ => panic!("it was learned"),
+    });
+    let marks: Vec<Vec<u8>> = marks.collect();
+    assert!(files.iter().all(|file| Key::of(file).is_some()));
+    let mut decoder = forebay_jpeg::Decoder::new().unwrap();
+    let mut draws = draws(2);
+    let mut below = |limit: usize| usize::try_from(draws.below(limit as u64)).unwrap();
+    let (mut accepted, mut pixels) = (0, vec![0; 40 * 40 * 3]);
+    for round in 0..6000 {
+        let mut marks = marks[below(marks.len())].clone();
+        for _ in 0..=below(3) {
+            let at = below(marks.len());
+            match below(4) {
+                0 => marks[at] ^= 1 << below(8),
+                1 => marks.truncate(at.max(1)),
+                2 => marks[at] = u8::try_from(below(256)).unwrap(),
+                _ => marks.insert(at, 255),
+            }
+        }
+        let region = Region {
+            left: u32::try_from(below(360)).unwrap(),
+            top: u32::try_from(below(270)).unwrap(),
+            width: 40,
+            height: 40,
+        };
+        let file = &files[round % 3];
+        let known = Index::Known(&marks);
+        let decoded = decoder.decode(file, Scale::Full, region, Pixels::Rgb, known, &mut pixels);
+        accepted += usize::from(decoded.is_ok());
+    }
+    // Where marks are refused, the file is decoded without.
+    assert_eq!(accepted, 6000);
+}
