@@ -160,6 +160,31 @@ fn a_picture_takes_at_most_what_is_reckoned_from_its_header() {
     }
 }
 
+/// Their buffers are larger than the picture: copies, and elements in single precision.
+#[test]
+fn an_augmented_picture_takes_at_most_what_is_reckoned() {
+    let _alone = alone();
+    let file = png(8, 2, 3);
+    for augmentation in [
+        r#"{ op = "gaussian-blur", kernel_size = 9 }"#,
+        r#"{ op = "color-jitter", brightness = 0.4, saturation = 0.4, hue = 0.2 }"#,
+        r#"{ op = "rotate", degrees = 40, expand = true }"#,
+        r#"{ op = "pad", padding = 300, padding_mode = "reflect" }"#,
+        r#"{ op = "aug-mix" }"#,
+        r#"{ op = "rand-augment" }"#,
+        r#"{ op = "random-apply", probability = 1.0, operations = [{ op = "random-perspective", probability = 1.0 }] }"#,
+    ] {
+        let operations = format!(
+            r#"{{ op = "decode-image" }}, {augmentation}, {{ op = "center-crop", size = 64 }}"#
+        );
+        let (most, reckoned, kept) = taken(&file, &operations);
+        let figures = format!("{augmentation}: {most} of {reckoned}");
+        println!("{figures}");
+        assert!(most <= reckoned + MEASURED_WITHIN_BYTES && reckoned <= 6 * most, "{figures}");
+        assert!(kept <= KEPT_BYTES as u64 + (1 << 20), "{figures}: keeps {kept}");
+    }
+}
+
 /// A file in the form that the quick decoder gives up on at its end: what it has taken counts beside libjpeg-turbo's.
 #[test]
 fn a_jpeg_takes_at_most_what_is_reckoned_of_both_decoders() {
