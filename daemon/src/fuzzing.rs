@@ -9,12 +9,13 @@ use std::path::Path;
 use forebay_config::Config;
 pub use forebay_pipeline::fuzzing::{exif, jpeg, jpeg_markers, png, webp};
 pub use forebay_source::dataset::fuzzing::{
-    index, json_key, manifest, manifest_index, npy, npz, tar, tar_index, token_file, token_index,
+    index, json_key, manifest, manifest_index, npy, npz, records, tar, tar_index, token_file,
+    token_index,
 };
 pub use forebay_source::storage::cache_entry;
 
 /// Every target's name, which is that of its folder in `fuzz/corpus`.
-pub const TARGETS: [(&str, Target); 17] = [
+pub const TARGETS: [(&str, Target); 18] = [
     ("cache_entry", cache_entry),
     ("config", config),
     ("exif", exif),
@@ -27,6 +28,7 @@ pub const TARGETS: [(&str, Target); 17] = [
     ("npy", npy),
     ("npz", npz),
     ("png", png),
+    ("records", records),
     ("tar", tar),
     ("tar_index", tar_index),
     ("token_file", token_file),

@@ -15,13 +15,16 @@ pub mod folder;
 #[doc(hidden)]
 pub mod fuzzing;
 mod image_folder;
+mod litdata;
 mod manifest;
+mod mds;
 mod npy;
 mod npy_header;
 mod npz;
 mod opening;
 mod progress;
 mod propose;
+mod records;
 mod registry;
 mod saved_index;
 mod shard_paths;

@@ -13,8 +13,9 @@ use super::folder::{self, FolderKeys};
 use super::manifest::{self, ManifestKeys};
 use super::opening::{IndexReport, OpenOptions, Opened, OpenedFormat};
 use super::progress::ScanProgress;
+use super::records::{self, RecordKeys};
 use super::webdataset::{self, WebDatasetKeys};
-use super::{image_folder, npy, npz, tokens};
+use super::{image_folder, litdata, mds, npy, npz, tokens};
 use crate::storage::{self, PatientStorage, RetryClass, Storage, StorageError};
 
 type DraftWriter = fn(&Seen) -> Draft;
@@ -57,7 +58,7 @@ const fn format<T: Keys>(format: &FolderFormat, open: Opener, draft: DraftWriter
     }
 }
 
-static FORMATS: [Format; 6] = [
+static FORMATS: [Format; 8] = [
     format::<FolderKeys>(&image_folder::FORMAT, image_folder::open, image_folder::draft),
     format::<FolderKeys>(&npy::FORMAT, npy::open, npy::draft),
     format::<FolderKeys>(&npz::FORMAT, npz::open, npz::draft),
@@ -71,6 +72,14 @@ static FORMATS: [Format; 6] = [
         data_root: manifest::data_root,
         has_saved_index: manifest::has_saved_index,
         ..format::<ManifestKeys>(&manifest::FORMAT, manifest::open, manifest::draft)
+    },
+    Format {
+        has_saved_index: records::has_saved_index,
+        ..format::<RecordKeys>(&mds::FORMAT, mds::open, records::draft)
+    },
+    Format {
+        has_saved_index: records::has_saved_index,
+        ..format::<RecordKeys>(&litdata::FORMAT, litdata::open, records::draft)
     },
     format::<tokens::OwnKeys>(&tokens::FORMAT, tokens::open, tokens::draft),
 ];
@@ -290,7 +299,7 @@ mod tests {
         let message = open(&config, OpenOptions::default()).unwrap_err().to_string();
         assert_eq!(
             message,
-            "unknown dataset.format \"image-foldr\"; did you mean \"image-folder\"?; the formats are image-folder, npy, npz, webdataset, manifest, tokens"
+            "unknown dataset.format \"image-foldr\"; did you mean \"image-folder\"?; the formats are image-folder, npy, npz, webdataset, manifest, mds, litdata, tokens"
         );
         config.format = "parquet".to_owned();
         let message = open(&config, OpenOptions::default()).unwrap_err().to_string();
