@@ -16,6 +16,9 @@ use crate::storage::Storage;
 pub(super) const FORMAT: FolderFormat =
     FolderFormat { name: "litdata", extensions: &[], flat_is_valid: true };
 
+/// The first chunk of every folder.
+pub(super) const FIRST_CHUNKS: [&str; 2] = ["chunk-0-0.bin", "chunk-0-0.zstd.bin"];
+
 /// Opens a folder of chunks.
 pub(super) fn open(
     config: &DatasetConfig,

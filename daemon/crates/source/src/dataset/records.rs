@@ -5,7 +5,9 @@
 //! the columns with their encodings ([`encoding`]). The shards' tables are read once for an index ([`open`]); then a sample
 //! is one range of its shard, so that the shuffle is exact.
 
+mod description;
 mod encoding;
+mod fuzzed;
 mod half;
 mod open;
 mod rules;
@@ -14,7 +16,10 @@ use forebay_config::{ConfigError, DatasetConfig, Keys, Located, Section, keys};
 use forebay_protocol::ids::SampleId;
 use serde::{Deserialize, Serialize};
 
+pub(super) use self::description::{Column, Described, DescribedShard};
 pub(super) use self::encoding::{ArrayForm, Encoding, lit_dtype, lit_tensor_dtype};
+#[doc(hidden)]
+pub(super) use self::fuzzed::{read_for_fuzzing, read_table_for_fuzzing};
 pub(super) use self::open::{has_saved_index, open};
 use self::rules::{RecordRule, read_rules};
 use super::draft::{Draft, Seen};
@@ -49,35 +54,6 @@ impl RecordKeys {
 pub(super) fn draft(seen: &Seen) -> Draft {
     Draft::of_members(seen)
 }
-
-/// What a folder's `index.json` says.
-#[derive(Debug)]
-pub(super) struct Described {
-    pub(super) shards: Vec<DescribedShard>,
-    pub(super) columns: Vec<Column>,
-}
-
-/// A shard as it is described.
-#[derive(Debug)]
-pub(super) struct DescribedShard {
-    /// Relative to the folder.
-    pub(super) path: String,
-    pub(super) samples: u64,
-    /// How it is compressed; it can be used where it lies there decompressed, too.
-    pub(super) compression: Option<String>,
-}
-
-/// One column of the records.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Column {
-    pub(super) name: String,
-    pub(super) encoding: Encoding,
-    /// The bytes of each value, where all have the same and records do not say it.
-    pub(super) bytes: Option<u64>,
-}
-
-/// Takes `index.json` apart.
-pub(super) type Describe = fn(&[u8]) -> Result<Described, String>;
 
 /// The columns of a dataset and the fields made of them, as the index keeps them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -233,51 +209,6 @@ impl Dataset for RecordSamples {
         // A value is shorter than the longest record.
         is_of_bytes.then(|| self.index.longest(0).max(1))
     }
-}
-
-/// Takes a record apart that has a column of each encoding, for fuzzers. Gives each array's type, elements and bytes.
-pub(super) fn read_for_fuzzing(record: &[u8], mut array: impl FnMut(&super::ArrayValue<'_>)) {
-    for encoding in Encoding::for_fuzzing() {
-        for bytes in [None, Some(8)] {
-            let column = Column { name: "a".to_owned(), encoding: encoding.clone(), bytes };
-            let rules = vec![RecordRule::of("a", &encoding)];
-            let layout = Layout {
-                columns: vec![
-                    column.clone(),
-                    Column { name: "b".to_owned(), bytes: None, ..column },
-                ],
-                rules,
-            };
-            let Ok(parts) = layout.split(record) else { continue };
-            for part in parts {
-                if let Ok(FieldValue::Array(value)) = layout.rules[0].value(&encoding, part) {
-                    array(&value);
-                }
-            }
-        }
-    }
-}
-
-/// Reads the table of a shard in memory, for fuzzers. Gives where each sample lies.
-///
-/// # Errors
-/// What is wrong with it.
-pub(super) fn read_table_for_fuzzing(
-    shard: &[u8],
-    mut visit: impl FnMut(u64, u64),
-) -> Result<(), String> {
-    let samples = shard.first_chunk().map_or(0, |bytes| u64::from(u32::from_le_bytes(*bytes)));
-    let read = |offset: u64, length: u64, buffer: &mut Vec<u8>| {
-        let start = usize::try_from(offset).unwrap();
-        buffer.clear();
-        buffer.extend_from_slice(&shard[start..start + usize::try_from(length).unwrap()]);
-        Ok(())
-    };
-    let visit = |Extent { offset, bytes }| {
-        visit(offset, bytes);
-        Ok(())
-    };
-    open::read_table(shard.len() as u64, samples, read, visit).map_err(|fault| format!("{fault:?}"))
 }
 
 /// Whether a type of numbers is read.

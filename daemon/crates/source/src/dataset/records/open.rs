@@ -6,8 +6,9 @@ use std::time::Instant;
 use forebay_config::DatasetConfig;
 use forebay_protocol::ids::SampleId;
 
+use super::description::{Describe, Described, DescribedShard};
 use super::rules::{RecordRule, infer, read_rules, settle};
-use super::{Describe, Described, DescribedShard, Layout, RecordKeys, RecordSamples, refuse};
+use super::{Layout, RecordKeys, RecordSamples, refuse};
 use crate::dataset::error::DatasetError;
 use crate::dataset::folder::scan::FolderFormat;
 use crate::dataset::opening::{IndexReport, OpenOptions, OpenedFormat, read_sample};

@@ -6,8 +6,8 @@ use forebay_config::{ConfigError, Located, Section};
 use forebay_protocol::tensor::MAX_TENSORS;
 use serde::{Deserialize, Serialize};
 
-use super::encoding::Number;
-use super::{Column, Encoding};
+use super::description::Column;
+use super::encoding::{Encoding, Number};
 use crate::dataset::fields::{FieldRule, Form, FormWord, Missing, Names, RESERVED, name_fault};
 use crate::dataset::file_samples::array_field;
 use crate::dataset::{Defect, Field, FieldValue};
