@@ -1,4 +1,4 @@
-"""Shards of MosaicML Streaming's and LitData's own writers (daemon/crates/source/fixtures), through the whole program."""
+"""Shards of MosaicML Streaming's and LitData's own writers (daemon/crates/source/fixtures), through the program."""
 
 import contextlib
 import importlib.util
