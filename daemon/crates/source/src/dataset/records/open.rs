@@ -236,7 +236,7 @@ fn scan_shard(
     let length = file.stamp.bytes;
     let read = |offset, length, buffer: &mut Vec<u8>| file.read(offset, length, buffer);
     read_table(length, samples, read, |extent| {
-        if shard.samples().is_multiple_of(TABLE_STEP as usize) && is_cancelled() {
+        if (shard.samples() as u64).is_multiple_of(TABLE_STEP) && is_cancelled() {
             return Err(DatasetError::Cancelled);
         }
         shard.names.extend_from_slice(shard.samples().to_string().as_bytes());
