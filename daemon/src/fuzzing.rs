@@ -10,7 +10,8 @@ use forebay_config::Config;
 pub use forebay_jpeg_index::fuzz_records as jpeg_index;
 pub use forebay_pipeline::fuzzing::{exif, jpeg, jpeg_markers, png, webp};
 pub use forebay_source::dataset::fuzzing::{
-    index, json_key, manifest, manifest_index, npy, npz, tar, tar_index, token_file, token_index,
+    index, json_key, manifest, manifest_index, npy, npz, records, tar, tar_index, token_file,
+    token_index,
 };
 pub use forebay_source::storage::cache_entry;
 
@@ -29,6 +30,7 @@ pub const TARGETS: [(&str, Target); 18] = [
     ("npy", npy),
     ("npz", npz),
     ("png", png),
+    ("records", records),
     ("tar", tar),
     ("tar_index", tar_index),
     ("token_file", token_file),

@@ -36,7 +36,18 @@ fn what_it_writes_passes_check_and_runs_for_every_kind_of_data() {
     data::sentences(&dir.path("sentences"), 40);
     data::boxes(&dir.path("boxes"), 40);
     data::stack(&dir.path("stack"), 40);
+    data::image_tars(&dir.path("tars"), 40, 4);
+    data::number_tars(&dir.path("numbers"), 40);
+    let rows: String = (0..40).map(|row| format!("text {row},{row}\n")).collect();
+    let table = dir.path("table");
+    std::fs::create_dir(&table).unwrap();
+    std::fs::write(table.join("metadata.csv"), format!("text,label\n{rows}")).unwrap();
     for (path, keys) in [
+        ("table", "label = { from = \"label\", as = \"integer\" }"),
+        ("table/metadata.csv", "format = \"manifest\""),
+        ("tars", "image = { from = [\"jpg\", \"jpeg\", \"png\", \"webp\"], as = \"image\" }"),
+        ("numbers/{000..000}.tar", "label = { from = \"cls\", as = \"integer\" }"),
+        ("numbers/000.tar", "format = \"webdataset\""),
         ("my ${HOME} \"photos\"", "preset = \"imagenet-train\""),
         ("arrays", "format = \"npy\""),
         ("records", "format = \"npz\""),
@@ -175,4 +186,35 @@ fn a_long_look_shows_that_it_goes_on_and_an_interrupt_leaves_nothing() {
     assert!(signal(child.id(), Signal::SIGINT));
     assert_eq!(program::wait(&mut child).signal(), Some(Signal::SIGINT as i32));
     assert!(!dir.path("train.toml").exists());
+}
+
+#[test]
+fn a_configuration_without_a_format_takes_the_one_that_is_found() {
+    let dir = TestDir::new();
+    data::number_tars(&dir.path("numbers"), 40);
+    data::stack(&dir.path("stack"), 40);
+    std::fs::create_dir(dir.path("table")).unwrap();
+    let rows: String = (0..40).map(|row| format!("{row}\n")).collect();
+    std::fs::write(dir.path("table/metadata.csv"), format!("label\n{rows}")).unwrap();
+    let bench = |path: &str, format: &str| {
+        let text = format!(
+            "dataset.path = {:?}\n{format}batch.size = 8\norder.epochs = 1\nstage = [{{ name = \"copy\", operations = [] }}]\n",
+            dir.path(path).display()
+        );
+        let name = path.replace(|letter: char| !letter.is_ascii_alphanumeric(), "-") + ".toml";
+        dir.config(&name, &text);
+        program::run(dir.forebay(&["bench", "--json", "--digest"]).arg(&name)).json()["digest"]
+            .clone()
+    };
+    for (path, format) in [
+        ("numbers", "webdataset"),
+        ("numbers/{000..000}.tar", "webdataset"),
+        ("stack/samples.npy", "npy"),
+        ("table", "manifest"),
+    ] {
+        let named = bench(path, &format!("dataset.format = {format:?}\n"));
+        assert!(named.is_string(), "{named}");
+        assert_eq!(bench(path, ""), named, "{path}");
+        assert_eq!(bench(path, "dataset.format = \"auto\"\n"), named, "{path}");
+    }
 }

@@ -111,7 +111,7 @@ const MISSING: &str = r#"
 [dataset] | format = "npy"
     => 1: `dataset.path` is required
 dataset.path = "x"
-    => 1: `dataset.format` is required
+    => 1: `batch.size` is required
 [dataset] | path = "x" | format = "npy"
     => 1: `batch.size` is required: a whole number from 1
 [dataset] | path = "x" | format = "npy" |  | [batch]

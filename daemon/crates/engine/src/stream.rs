@@ -143,7 +143,9 @@ impl Stream {
         batch_operations: Vec<Box<dyn BatchOperation>>,
     ) -> Result<Self, StreamError> {
         dataset::resolve_keys(&mut config.dataset)?;
-        let opened = dataset::open(&config.dataset, options).map_err(|error| {
+        let settled = dataset::settle_format(&mut config.dataset, options);
+        let opened = settled.and_then(|()| dataset::open(&config.dataset, options));
+        let opened = opened.map_err(|error| {
             let key = match error {
                 DatasetError::UnknownFormat { .. } => "format",
                 _ => "path",

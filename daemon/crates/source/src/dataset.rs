@@ -16,13 +16,16 @@ pub mod folder;
 #[doc(hidden)]
 pub mod fuzzing;
 mod image_folder;
+mod litdata;
 mod manifest;
+mod mds;
 mod npy;
 mod npy_header;
 mod npz;
 mod opening;
 mod progress;
 mod propose;
+mod records;
 mod registry;
 mod saved_index;
 mod shard_paths;
@@ -42,10 +45,8 @@ pub use folder::classes::ClassSummary;
 pub use folder::index::IndexBytes;
 pub use opening::{IndexReport, OpenOptions, Opened};
 pub use progress::{ProgressCallback, ScanProgress, no_progress};
-pub use propose::{Proposal, propose, recognize};
-pub use registry::{
-    build_index, format_names, format_tables, open, resolve_keys, root_of, roots_of,
-};
+pub use propose::{Proposal, build_index, open, propose, recognize, settle_format};
+pub use registry::{format_names, format_tables, resolve_keys, root_of, roots_of};
 
 use forebay_protocol::ids::SampleId;
 use forebay_protocol::tensor::DType;

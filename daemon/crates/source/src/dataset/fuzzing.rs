@@ -9,7 +9,7 @@ use super::folder::index::{FolderIndex, IndexBytes};
 use super::folder::layout;
 use super::image_folder;
 use super::npy_header::{ArrayHeader, header_bytes, read_array};
-use super::{fields, manifest, npz, tokens, webdataset};
+use super::{fields, litdata, manifest, mds, npz, records, tokens, webdataset};
 
 /// The most that a target lets an archive inflate to.
 const INFLATED_BYTES: u64 = 1 << 20;
@@ -113,6 +113,20 @@ pub fn manifest(bytes: &[u8]) {
 /// When an index that opens cannot be walked.
 pub fn manifest_index(bytes: &[u8]) {
     manifest::check_index(sealed(bytes));
+}
+
+/// A shard of records: as its table, as one record, and as the description of a folder of them.
+///
+/// # Panics
+/// When samples do not lie one behind the other, or an array has not exactly the bytes of its shape.
+pub fn records(bytes: &[u8]) {
+    let _ = (mds::describe(bytes), litdata::describe(bytes));
+    let mut before = 0;
+    let _ = records::read_table_for_fuzzing(bytes, |offset, length| {
+        assert!(offset >= before && offset + length <= bytes.len() as u64);
+        before = offset + length;
+    });
+    records::read_for_fuzzing(bytes, check_array);
 }
 
 fn sealed(bytes: &[u8]) -> Vec<u8> {

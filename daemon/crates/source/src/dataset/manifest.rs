@@ -19,7 +19,7 @@ use forebay_protocol::ids::SampleId;
 #[doc(hidden)]
 pub(super) use self::fuzzed::{check_index, read_for_fuzzing};
 use self::index::ManifestIndex;
-pub(super) use self::open::{data_root, has_saved_index, open, root};
+pub(super) use self::open::{IN_FOLDERS, data_root, has_saved_index, open, root};
 use self::rules::{ColumnRule, Labels, read_rules};
 use super::draft::{Draft, Seen};
 use super::fields::{FieldsTable, Form};

@@ -1,5 +1,6 @@
 //! What lies at a path that has no configuration yet: of which format it is, and what a first configuration says of it.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -14,7 +15,9 @@ use super::folder::hidden::is_hidden;
 use super::folder::names::split_extension;
 use super::opening::{IndexReport, OpenOptions, Opened};
 use super::progress::ScanProgress;
-use super::registry::{find, formats, open_silently, open_storage};
+use super::registry::{
+    self, AUTO, Format, find, formats, of_pattern, open_silently, open_storage, resolve_keys,
+};
 use crate::storage::listing::EntryKind;
 
 /// Files of one format after which the look ends: the scan counts them all.
@@ -60,6 +63,9 @@ pub fn recognize(
     options: OpenOptions<'_>,
 ) -> Result<&'static str, DatasetError> {
     let path = &config.path;
+    if let Some(format) = of_pattern(path) {
+        return Ok(format.name);
+    }
     let storage = open_storage(path, &config.storage, options)?;
     let mut census = Census::default();
     if storage.root_is_file() {
@@ -76,11 +82,19 @@ pub fn recognize(
             };
             match kind {
                 _ if is_hidden(name) => {}
-                EntryKind::File | EntryKind::Object(_) => census.count(name),
+                EntryKind::File | EntryKind::Object(_) => {
+                    if folder.is_empty() {
+                        census.look_for_mark(name);
+                    }
+                    census.count(name);
+                }
                 EntryKind::LinkedDirectory(identity) if !linked.insert(identity) => {}
                 EntryKind::Directory | EntryKind::LinkedDirectory(_) => waiting.push_back(below()),
             }
         })?;
+        if let Some(format) = census.marked {
+            return Ok(format.name);
+        }
         folders += 1;
         let samples = census.most();
         let seen = ScanProgress { directories: folders, samples, waiting_for_another: false };
@@ -94,6 +108,56 @@ pub fn recognize(
     census.verdict(path, if folders == 1 { "is a folder" } else { "is a folder of folders" })
 }
 
+/// Opens a dataset and its storage, and logs the report's warnings. Finds its format where that is `"auto"`.
+///
+/// # Errors
+/// An unknown format, or a dataset that cannot be used as configured.
+pub fn open(config: &DatasetConfig, options: OpenOptions<'_>) -> Result<Opened, DatasetError> {
+    let config = settled(config, options)?;
+    registry::open(config.as_ref(), options)
+}
+
+/// Opens a dataset for its index alone: what `forebay index` does. A saved index that is still true is kept; that of a URL,
+/// of which nobody can say so, is made anew.
+///
+/// # Errors
+/// As [`open`].
+pub fn build_index(
+    config: &DatasetConfig,
+    options: OpenOptions<'_>,
+) -> Result<IndexReport, DatasetError> {
+    let config = settled(config, options)?;
+    registry::build_index(config.as_ref(), options)
+}
+
+/// Has a configuration whose format is `"auto"` name the one that is found, and its keys resolved.
+///
+/// # Errors
+/// As [`recognize`], and keys that the format does not know.
+pub fn settle_format(
+    config: &mut DatasetConfig,
+    options: OpenOptions<'_>,
+) -> Result<(), DatasetError> {
+    if config.format == AUTO {
+        config.format = recognize(config, options)?.to_owned();
+        tracing::info!(path = %config.path.display(), format = config.format, "the dataset's format was found");
+        resolve_keys(config)?;
+    }
+    Ok(())
+}
+
+fn settled<'c>(
+    config: &'c DatasetConfig,
+    options: OpenOptions<'_>,
+) -> Result<Cow<'c, DatasetConfig>, DatasetError> {
+    if config.format != AUTO {
+        return Ok(Cow::Borrowed(config));
+    }
+    let mut found = config.clone();
+    settle_format(&mut found, options)?;
+    Ok(Cow::Owned(found))
+}
+
 /// Files by what reads them.
 #[derive(Default)]
 struct Census {
@@ -101,13 +165,18 @@ struct Census {
     readable: BTreeMap<usize, u64>,
     /// By extension.
     others: BTreeMap<String, u64>,
+    /// The format of which a mark was seen.
+    marked: Option<&'static Format>,
 }
 
 impl Census {
+    fn look_for_mark(&mut self, name: &[u8]) {
+        let is_marked = |format: &&Format| format.marks.iter().any(|mark| mark.as_bytes() == name);
+        self.marked = self.marked.or_else(|| formats().iter().find(is_marked));
+    }
+
     fn count(&mut self, name: &[u8]) {
-        let reads = |format: &super::registry::Format| {
-            split_extension(name, format.folder.extensions).is_some()
-        };
+        let reads = |format: &Format| split_extension(name, format.folder.extensions).is_some();
         if let Some(place) = formats().iter().position(reads) {
             *self.readable.entry(place).or_default() += 1;
             return;
@@ -147,6 +216,7 @@ impl Census {
         };
         let known = formats()
             .iter()
+            .filter(|format| !format.folder.extensions.is_empty())
             .map(|format| format!("{} reads {}", format.name, format.folder.extensions.join(" ")));
         let known = known.collect::<Vec<_>>().join(", ");
         Err(DatasetError::NotRecognized { path: path.to_owned(), found, known })

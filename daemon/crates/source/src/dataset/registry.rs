@@ -13,9 +13,14 @@ use super::folder::{self, FolderKeys};
 use super::manifest::{self, ManifestKeys};
 use super::opening::{IndexReport, OpenOptions, Opened, OpenedFormat};
 use super::progress::ScanProgress;
+use super::records::{self, RecordKeys};
+use super::shard_paths::has_extension;
 use super::webdataset::{self, WebDatasetKeys};
-use super::{image_folder, npy, npz, tokens};
+use super::{image_folder, litdata, mds, npy, npz, tokens};
 use crate::storage::{self, PatientStorage, RetryClass, Storage, StorageError};
+
+/// The `dataset.format` that stands for the one that reads what lies at the path.
+pub(super) const AUTO: &str = "auto";
 
 type DraftWriter = fn(&Seen) -> Draft;
 type Opener = fn(&DatasetConfig, &dyn Storage, OpenOptions<'_>) -> OpenedFormat;
@@ -29,6 +34,8 @@ pub(super) struct Format {
     root: fn(&Path) -> PathBuf,
     /// What samples are read from, where that is not the same.
     data_root: fn(&DatasetConfig) -> Option<PathBuf>,
+    /// Names of files that the format alone has: where one lies at the top, the others do not count.
+    pub(super) marks: &'static [&'static str],
     /// Whether an index of a dataset was saved: then its root has been there before.
     has_saved_index: fn(&DatasetConfig, FolderFormat, OpenOptions<'_>) -> bool,
     keys: Table,
@@ -49,6 +56,7 @@ const fn format<T: Keys>(format: &FolderFormat, open: Opener, draft: DraftWriter
         folder: *format,
         root: Path::to_path_buf,
         data_root: |_| None,
+        marks: &[],
         has_saved_index: folder::has_saved_index,
         keys: T::TABLE,
         resolve: Section::resolve::<T>,
@@ -57,7 +65,7 @@ const fn format<T: Keys>(format: &FolderFormat, open: Opener, draft: DraftWriter
     }
 }
 
-static FORMATS: [Format; 6] = [
+static FORMATS: [Format; 8] = [
     format::<FolderKeys>(&image_folder::FORMAT, image_folder::open, image_folder::draft),
     format::<FolderKeys>(&npy::FORMAT, npy::open, npy::draft),
     format::<FolderKeys>(&npz::FORMAT, npz::open, npz::draft),
@@ -69,8 +77,18 @@ static FORMATS: [Format; 6] = [
     Format {
         root: manifest::root,
         data_root: manifest::data_root,
+        marks: &manifest::IN_FOLDERS,
         has_saved_index: manifest::has_saved_index,
         ..format::<ManifestKeys>(&manifest::FORMAT, manifest::open, manifest::draft)
+    },
+    Format {
+        has_saved_index: records::has_saved_index,
+        ..format::<RecordKeys>(&mds::FORMAT, mds::open, records::draft)
+    },
+    Format {
+        has_saved_index: records::has_saved_index,
+        marks: &litdata::FIRST_CHUNKS,
+        ..format::<RecordKeys>(&litdata::FORMAT, litdata::open, records::draft)
     },
     format::<tokens::OwnKeys>(&tokens::FORMAT, tokens::open, tokens::draft),
 ];
@@ -94,6 +112,22 @@ pub(super) fn find(name: &str) -> Option<&'static Format> {
     FORMATS.iter().chain(TEST_FORMATS).find(|format| format.name == name)
 }
 
+/// The format of a configuration; of one that is to be found, that for which the path is a pattern.
+fn configured(config: &DatasetConfig) -> Option<&'static Format> {
+    match config.format.as_str() {
+        AUTO => of_pattern(&config.path),
+        name => find(name),
+    }
+}
+
+/// The format for which a path is a file in which several samples lie, or a pattern of such files, and no folder.
+pub(super) fn of_pattern(path: &Path) -> Option<&'static Format> {
+    let name = path.as_os_str().as_encoded_bytes();
+    formats()
+        .iter()
+        .find(|format| (format.root)(path) != path && has_extension(name, format.folder.extensions))
+}
+
 /// Each format's name and its own keys, for the reference.
 pub fn format_tables() -> impl Iterator<Item = (&'static str, Table)> {
     FORMATS.iter().map(|format| (format.name, format.keys))
@@ -115,12 +149,12 @@ pub fn resolve_keys(config: &mut DatasetConfig) -> Result<(), ConfigError> {
 /// The folder or file that samples are read from: a dataset's path, but for patterns that name several files, and for
 /// formats that lead elsewhere.
 pub fn root_of(config: &DatasetConfig) -> PathBuf {
-    find(&config.format).map_or_else(|| config.path.clone(), |format| format.samples_root(config))
+    configured(config).map_or_else(|| config.path.clone(), |format| format.samples_root(config))
 }
 
 /// That, and the folder or file that says which samples there are.
 pub fn roots_of(config: &DatasetConfig) -> Vec<PathBuf> {
-    let listed = find(&config.format).map(|format| (format.root)(&config.path));
+    let listed = configured(config).map(|format| (format.root)(&config.path));
     [root_of(config)].into_iter().chain(listed).collect()
 }
 
@@ -133,7 +167,10 @@ pub fn format_names() -> impl Iterator<Item = &'static str> {
 ///
 /// # Errors
 /// An unknown format, or a dataset that cannot be used as configured.
-pub fn open(config: &DatasetConfig, options: OpenOptions<'_>) -> Result<Opened, DatasetError> {
+pub(super) fn open(
+    config: &DatasetConfig,
+    options: OpenOptions<'_>,
+) -> Result<Opened, DatasetError> {
     let opened = open_silently(config, options)?;
     for warning in &opened.report.warnings {
         tracing::warn!(path = %config.path.display(), "{warning}");
@@ -141,12 +178,11 @@ pub fn open(config: &DatasetConfig, options: OpenOptions<'_>) -> Result<Opened, 
     Ok(opened)
 }
 
-/// Opens a dataset for its index alone: what `forebay index` does. A saved index that is still true is kept; that of a URL,
-/// of which nobody can say so, is made anew.
+/// As [`open`], for the index alone.
 ///
 /// # Errors
 /// As [`open`].
-pub fn build_index(
+pub(super) fn build_index(
     config: &DatasetConfig,
     options: OpenOptions<'_>,
 ) -> Result<IndexReport, DatasetError> {
@@ -290,7 +326,7 @@ mod tests {
         let message = open(&config, OpenOptions::default()).unwrap_err().to_string();
         assert_eq!(
             message,
-            "unknown dataset.format \"image-foldr\"; did you mean \"image-folder\"?; the formats are image-folder, npy, npz, webdataset, manifest, tokens"
+            "unknown dataset.format \"image-foldr\"; did you mean \"image-folder\"?; the formats are image-folder, npy, npz, webdataset, manifest, mds, litdata, tokens"
         );
         config.format = "parquet".to_owned();
         let message = open(&config, OpenOptions::default()).unwrap_err().to_string();

@@ -71,6 +71,22 @@ impl<'a> StoredFile<'a> {
         Ok(self.storage.read(self, location, u64::MAX, buffer)?)
     }
 
+    /// The whole of a file that is not to be larger than that.
+    ///
+    /// # Errors
+    /// It is larger, or as the storage has it.
+    pub(super) fn read_whole(&self, limit_bytes: u64) -> Result<Vec<u8>, DatasetError> {
+        if self.stamp.bytes > limit_bytes {
+            return Err(self.fault(format!(
+                "it has {} bytes, and at most {limit_bytes} are read",
+                self.stamp.bytes
+            )));
+        }
+        let mut buffer = Vec::new();
+        self.read(0, self.stamp.bytes, &mut buffer)?;
+        Ok(buffer)
+    }
+
     /// The error for what is wrong with it.
     pub(super) fn fault(&self, reason: String) -> DatasetError {
         let path = self.storage.full_path(self.path);

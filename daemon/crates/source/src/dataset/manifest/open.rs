@@ -29,7 +29,8 @@ use crate::storage::listing::EntryKind;
 use crate::storage::{self, PatientStorage, Storage, StorageError};
 
 /// The manifests that a folder may have.
-const IN_FOLDERS: [&str; 3] = ["metadata.jsonl", "metadata.csv", "metadata.tsv"];
+pub(in crate::dataset) const IN_FOLDERS: [&str; 3] =
+    ["metadata.jsonl", "metadata.csv", "metadata.tsv"];
 /// Rows that columns are judged by.
 const SEEN_ROWS: usize = 100;
 /// What is read of a manifest at once.

@@ -1,0 +1,153 @@
+//! `mds`: the shards that MosaicML Streaming writes.
+//!
+//! A folder has an `index.json` that lists the shards and their columns. What is in a shard is [`records`](super::records)'
+//! part: this file knows the description and the names of encodings.
+
+use forebay_config::DatasetConfig;
+use serde::Deserialize;
+
+use super::folder::scan::FolderFormat;
+use super::opening::{OpenOptions, OpenedFormat};
+use super::records::{self, ArrayForm, Column, Described, DescribedShard, Encoding};
+use crate::storage::Storage;
+
+/// What is read.
+pub(super) const FORMAT: FolderFormat =
+    FolderFormat { name: "mds", extensions: &[".mds"], flat_is_valid: true };
+
+/// Opens a folder of shards.
+pub(super) fn open(
+    config: &DatasetConfig,
+    storage: &dyn Storage,
+    options: OpenOptions<'_>,
+) -> OpenedFormat {
+    records::open(config, storage, options, FORMAT, describe)
+}
+
+#[derive(Deserialize)]
+struct Index {
+    version: u64,
+    shards: Vec<Shard>,
+}
+
+#[derive(Deserialize)]
+struct Shard {
+    #[serde(default)]
+    column_encodings: Vec<String>,
+    #[serde(default)]
+    column_names: Vec<String>,
+    #[serde(default)]
+    column_sizes: Vec<Option<u64>>,
+    compression: Option<String>,
+    format: String,
+    raw_data: RawData,
+    samples: u64,
+}
+
+#[derive(Deserialize)]
+struct RawData {
+    basename: String,
+}
+
+/// Takes `index.json` apart.
+///
+/// # Errors
+/// What is wrong with it.
+pub(super) fn describe(text: &[u8]) -> Result<Described, String> {
+    let index: Index = serde_json::from_slice(text)
+        .map_err(|error| format!("it is no index of MosaicML Streaming: {error}"))?;
+    if index.version != 2 {
+        return Err(format!("its version is {}, and 2 is read", index.version));
+    }
+    let mut columns: Option<Vec<Column>> = None;
+    let mut shards = Vec::with_capacity(index.shards.len());
+    for shard in index.shards {
+        let path = shard.raw_data.basename;
+        if shard.format != "mds" {
+            return Err(format!(
+                "its shard {path} is of the format {:?}, and \"mds\" is read; write it with MDSWriter",
+                shard.format
+            ));
+        }
+        let count = shard.column_names.len();
+        if shard.column_encodings.len() != count || shard.column_sizes.len() != count {
+            return Err(format!(
+                "its shard {path} has {count} names of columns and other numbers of encodings or sizes"
+            ));
+        }
+        let names =
+            shard.column_names.into_iter().zip(shard.column_encodings).zip(shard.column_sizes);
+        let own: Vec<Column> = names
+            .map(|((name, encoding), bytes)| {
+                // A size of 0 means that there is none, as in Streaming's own reader.
+                Column {
+                    name,
+                    encoding: encoding_of(&encoding),
+                    bytes: bytes.filter(|bytes| *bytes > 0),
+                }
+            })
+            .collect();
+        match &columns {
+            Some(columns) if *columns != own => {
+                return Err(format!(
+                    "its shard {path} has other columns than the first one; write all with the same"
+                ));
+            }
+            Some(_) => {}
+            None => columns = Some(own),
+        }
+        shards.push(DescribedShard {
+            path,
+            samples: shard.samples,
+            compression: shard.compression,
+        });
+    }
+    Ok(Described { shards, columns: columns.unwrap_or_default() })
+}
+
+fn encoding_of(name: &str) -> Encoding {
+    match name {
+        "bytes" => Encoding::Bytes,
+        "str" => Encoding::Text,
+        "int" => Encoding::Number("int64".to_owned()),
+        "jpeg" | "png" => Encoding::Image,
+        "json" => Encoding::Json,
+        "str_int" => Encoding::IntegerText,
+        "str_float" => Encoding::FloatText,
+        "str_decimal" => Encoding::Text,
+        "pkl" => Encoding::Unread(
+            "it is pickled, and pickles are never run; write it as json, ndarray or bytes"
+                .to_owned(),
+        ),
+        name if records::is_number(name) => Encoding::Number(name.to_owned()),
+        name => array_of(name).map_or_else(
+            || {
+                Encoding::Unread(format!(
+                    "its encoding is {name:?}; write it as jpeg, png, ndarray, json or bytes"
+                ))
+            },
+            Encoding::Array,
+        ),
+    }
+}
+
+/// `ndarray`, `ndarray:DTYPE` or `ndarray:DTYPE:SHAPE`.
+fn array_of(name: &str) -> Option<ArrayForm> {
+    let mut parts = name.split(':');
+    if parts.next() != Some("ndarray") {
+        return None;
+    }
+    let dtype = match parts.next() {
+        None => return Some(ArrayForm::Mosaic(None)),
+        Some(dtype) => records::is_number(dtype).then(|| dtype.to_owned())?,
+    };
+    match (parts.next(), parts.next()) {
+        (None, _) => Some(ArrayForm::Mosaic(Some(dtype))),
+        (Some(shape), None) => {
+            let shape =
+                shape.split(',').map(|dimension| dimension.parse().ok()).collect::<Option<_>>()?;
+            Some(ArrayForm::Plain(dtype, Some(shape)))
+        }
+        _ => None,
+    }
+}

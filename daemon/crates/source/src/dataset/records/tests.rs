@@ -1,0 +1,239 @@
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use forebay_config::Section;
+
+use crate::dataset::conformance::{self, Format};
+use crate::dataset::testing::{EVERYWHERE, config_for, names, own_keys, sample, write_aged};
+use crate::dataset::{DatasetError, OpenOptions, Opened, open};
+
+/// The bytes of a shard of such records.
+fn shard(config: &str, records: &[Vec<u8>]) -> Vec<u8> {
+    let mut bytes = u32::try_from(records.len()).unwrap().to_le_bytes().to_vec();
+    let mut end = 4 * (records.len() + 2) + config.len();
+    for length in [0].into_iter().chain(records.iter().map(Vec::len)) {
+        end += length;
+        bytes.extend(u32::try_from(end).unwrap().to_le_bytes());
+    }
+    bytes.extend(config.as_bytes());
+    bytes.extend(records.concat());
+    bytes
+}
+
+fn record(number: usize, are_all_sized: bool) -> Vec<u8> {
+    let text = format!("text {number}");
+    let label = i64::try_from(number).unwrap().to_le_bytes();
+    let image = vec![u8::try_from(number).unwrap(); 30 + number];
+    let sizes = match are_all_sized {
+        true => vec![image.len(), label.len(), text.len()],
+        false => vec![image.len(), text.len()],
+    };
+    let sizes = sizes.iter().flat_map(|size| u32::try_from(*size).unwrap().to_le_bytes());
+    sizes.chain(image.iter().copied()).chain(label).chain(text.bytes()).collect()
+}
+
+fn mds(root: &Path, count: usize) -> PathBuf {
+    let columns = r#""column_names": ["image", "label", "text"], "column_encodings": ["jpeg", "int", "str"], "column_sizes": [null, 8, null]"#;
+    let records: Vec<_> = (0..count).map(|number| record(number, false)).collect();
+    let mut shards = Vec::new();
+    for (place, records) in records.chunks(count.div_ceil(3)).enumerate() {
+        let name = format!("shard.{place:05}.mds");
+        let bytes = shard("{\"format\": \"mds\"}", records);
+        shards.push(format!(
+            r#"{{{columns}, "compression": null, "format": "mds", "hashes": [], "raw_data": {{"basename": "{name}", "bytes": {}, "hashes": {{}}}}, "samples": {}, "version": 2, "zip_data": null}}"#,
+            bytes.len(),
+            records.len()
+        ));
+        write_aged(&root.join(name), &bytes);
+    }
+    let index = format!(r#"{{"version": 2, "shards": [{}]}}"#, shards.join(","));
+    write_aged(&root.join("index.json"), index.as_bytes());
+    root.to_owned()
+}
+
+const LIT_SPEC: &str = r#"[1, {"type": "builtins.dict", "context": "[\"image\", \"label\", \"text\"]", "children_spec": [{"type": null, "context": null, "children_spec": []}, {"type": null, "context": null, "children_spec": []}, {"type": null, "context": null, "children_spec": []}]}]"#;
+
+fn litdata(root: &Path, count: usize) -> PathBuf {
+    let records: Vec<_> = (0..count).map(|number| record(number, true)).collect();
+    let mut chunks = Vec::new();
+    for (place, records) in records.chunks(count.div_ceil(3)).enumerate() {
+        let name = format!("chunk-0-{place}.bin");
+        let bytes = shard("", records);
+        chunks.push(format!(
+            r#"{{"chunk_bytes": {}, "chunk_size": {}, "dim": null, "filename": "{name}"}}"#,
+            bytes.len(),
+            records.len()
+        ));
+        write_aged(&root.join(name), &bytes);
+    }
+    let spec = serde_json::to_string(LIT_SPEC).unwrap();
+    let index = format!(
+        r#"{{"chunks": [{}], "config": {{"chunk_bytes": 1, "chunk_size": null, "compression": null, "data_format": ["jpeg", "int", "str"], "data_spec": {spec}, "encryption": null, "item_loader": "PyTreeLoader"}}, "updated_at": "0"}}"#,
+        chunks.join(",")
+    );
+    write_aged(&root.join("index.json"), index.as_bytes());
+    root.to_owned()
+}
+
+#[test]
+fn shards_of_records_conform_on_disk_and_behind_urls() {
+    for (name, make) in [("mds", mds as fn(&Path, usize) -> PathBuf), ("litdata", litdata)] {
+        for open in EVERYWHERE {
+            let (has_names, refuses_cuts) = (true, true);
+            conformance::run(&Format { open, name, make, has_names, refuses_cuts });
+        }
+    }
+}
+
+fn open_with(format: &str, folder: &Path, own: Section) -> Result<Opened, DatasetError> {
+    let mut config = config_for(format, folder);
+    config.index = Some(folder.with_extension("index"));
+    config.own = own;
+    open(&config, OpenOptions::default())
+}
+
+/// A copy of what a format's own writer has written.
+fn written(name: &str) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    for entry in
+        fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)).unwrap()
+    {
+        let path = entry.unwrap().path();
+        write_aged(&data.join(path.file_name().unwrap()), &fs::read(&path).unwrap());
+    }
+    (folder, data)
+}
+
+#[test]
+fn what_mosaicmls_writer_writes_is_read() {
+    let (_folder, data) = written("mds");
+    let opened = open_with("mds", &data, Section::default()).unwrap();
+    let fields: Vec<_> = opened.dataset.fields().iter().map(|field| &field.name[..]).collect();
+    let expected = [
+        "count", "fixed", "free", "half", "image", "info", "label", "raw", "score", "small",
+        "text", "typed",
+    ];
+    assert_eq!(fields, expected);
+    assert!(opened.report.warnings[0].contains("blob (it is pickled"), "{:?}", opened.report);
+    assert_eq!(opened.dataset.sample_count(), 7);
+    for number in 0..7 {
+        let values = sample(&opened, number).unwrap();
+        let expected = [
+            10_u64.pow(u32::try_from(number).unwrap()).to_string(),
+            "I16 [2, 2]".to_owned(),
+            format!("U8 [{}, 3]", number + 1),
+            (number as f64 / 2.0).to_string(),
+            format!("image {}", 2 + 5 + number),
+            format!("{:?}", format!("{{\"caption\": \"no {number}\", \"n\": {number}}}")),
+            format!("{}", -number.cast_signed()),
+            format!("{:?}", (0..number).collect::<Vec<_>>()),
+            (number as f64 / 4.0).to_string(),
+            (60_000 + number).to_string(),
+            format!("{:?}", "ü".repeat(usize::try_from(number).unwrap())),
+            format!("F32 [{}]", number + 1),
+        ];
+        assert_eq!(values, expected);
+    }
+    assert_eq!(names(&opened)[3], "shard.00001.mds/0");
+    // Other fields, and those that cannot be.
+    let own = |fields: &str| own_keys(&format!("[dataset.fields]\n{fields}"));
+    let opened = open_with("mds", &data, own("c = { from = \"info:caption\" }\nn = { from = \"info:n\", as = \"integer\" }\nx = { from = \"label\", as = \"float\" }")).unwrap();
+    assert_eq!(sample(&opened, 2).unwrap(), ["\"no 2\"", "2", "-2"]);
+    for (fields, reason) in [
+        (
+            "x = { from = \"blob\" }",
+            "the column blob of dataset.fields.x is not read: it is pickled",
+        ),
+        ("x = { from = \"lable\" }", "no column lable for dataset.fields.x; it has blob, count"),
+        ("x = { from = \"text\", as = \"image\" }", "is no such value"),
+        ("x = { from = [\"text\", \"raw\"] }", "is one column"),
+    ] {
+        let message = open_with("mds", &data, own(fields)).unwrap_err().to_string();
+        assert!(message.contains(reason), "{message}");
+    }
+}
+
+#[test]
+fn what_litdatas_writer_writes_is_read() {
+    let (_folder, data) = written("litdata");
+    let opened = open_with("litdata", &data, Section::default()).unwrap();
+    let fields: Vec<_> = opened.dataset.fields().iter().map(|field| &field.name[..]).collect();
+    assert_eq!(fields, ["file", "label", "score", "text", "flat", "deep", "line", "tensor"]);
+    for number in 0..7 {
+        let values = sample(&opened, number).unwrap();
+        let expected = [
+            format!("{:?}", vec![number; 5]),
+            number.to_string(),
+            (number as f64 / 4.0).to_string(),
+            format!("{:?}", "ü".repeat(usize::try_from(number).unwrap())),
+            format!("I16 [{}]", number + 1),
+            format!("U8 [2, {}]", number + 1),
+            "F32 [3]".to_owned(),
+            "I64 [1, 2]".to_owned(),
+        ];
+        assert_eq!(values, expected);
+    }
+}
+
+#[test]
+fn broken_shards_and_descriptions_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let number = |value: u32| value.to_le_bytes();
+    for (place, bytes, reason) in [
+        (0, number(14), "it has 14 samples, and 13 by index.json"),
+        (4, number(20), "its first sample begins at byte 20, within its table of 60 bytes"),
+        (8, number(u32::MAX), "its sample 0 lies from byte 77 to 4294967295"),
+        (12, number(70), "its sample 1 lies from byte"),
+    ] {
+        mds(&data, 37);
+        let path = data.join("shard.00000.mds");
+        let mut shard = fs::read(&path).unwrap();
+        shard[place..place + 4].copy_from_slice(&bytes);
+        write_aged(&path, &shard);
+        let message = open_with("mds", &data, Section::default()).unwrap_err().to_string();
+        assert!(message.contains("shard.00000.mds: ") && message.contains(reason), "{message}");
+    }
+    mds(&data, 37);
+    let whole = fs::read(data.join("shard.00001.mds")).unwrap();
+    for length in [0, 3, 8, 59, 60, 100, whole.len() - 1] {
+        write_aged(&data.join("shard.00001.mds"), &whole[..length]);
+        let message = open_with("mds", &data, Section::default()).unwrap_err().to_string();
+        assert!(message.contains("shard.00001.mds: it"), "{length}: {message}");
+    }
+    let edit = |from: &str, to: &str| {
+        mds(&data, 37);
+        let text = fs::read_to_string(data.join("index.json")).unwrap().replacen(from, to, 1);
+        write_aged(&data.join("index.json"), text.as_bytes());
+        open_with("mds", &data, Section::default()).unwrap_err().to_string()
+    };
+    for (from, to, reason) in [
+        ("\"version\": 2, \"shards", "\"version\": 3, \"shards", "its version is 3, and 2 is read"),
+        ("\"format\": \"mds\"", "\"format\": \"json\"", "is of the format \"json\""),
+        ("shard.00000.mds", "../shard.mds", "which is no path within its folder"),
+        ("shard.00000.mds", "/etc/passwd", "which is no path within its folder"),
+        ("shard.00000.mds", "shard.00001.mds", "names it twice"),
+        ("\"jpeg\"", "\"png\", \"int\"", "other numbers of encodings or sizes"),
+        ("\"str\"", "\"bytes\"", "has other columns than the first one"),
+        ("\"samples\": 13", "\"samples\": 9999999999999999999", "which is less than the table"),
+        ("{\"version\"", "[{\"version\"", "is no index of MosaicML Streaming"),
+    ] {
+        let message = edit(from, to);
+        assert!(message.contains(reason), "{reason}: {message}");
+    }
+    // Compressed shards are read where they lie there decompressed.
+    let text = mds(&data, 37).join("index.json");
+    let text = fs::read_to_string(text)
+        .unwrap()
+        .replace("\"compression\": null", "\"compression\": \"zstd:3\"");
+    write_aged(&data.join("index.json"), text.as_bytes());
+    assert_eq!(open_with("mds", &data, Section::default()).unwrap().dataset.sample_count(), 37);
+    fs::remove_file(data.join("shard.00002.mds")).unwrap();
+    fs::remove_file(folder.path().join("data.index")).unwrap();
+    let message = open_with("mds", &data, Section::default()).unwrap_err().to_string();
+    assert!(
+        message.contains("compressed (zstd:3)") && message.contains("unzstd --keep"),
+        "{message}"
+    );
+}
