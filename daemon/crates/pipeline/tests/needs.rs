@@ -172,7 +172,7 @@ fn an_augmented_picture_takes_at_most_what_is_reckoned() {
         r#"{ op = "pad", padding = 300, padding_mode = "reflect" }"#,
         r#"{ op = "aug-mix" }"#,
         r#"{ op = "rand-augment" }"#,
-        r#"{ op = "random-apply", probability = 1.0, operations = [{ op = "random-perspective", probability = 1.0 }] }"#,
+        r#"{ op = "random-apply", probability = 1.0, operations = [{ op = "perspective", probability = 1.0 }] }"#,
     ] {
         let operations = format!(
             r#"{{ op = "decode-image" }}, {augmentation}, {{ op = "center-crop", size = 64 }}"#
