@@ -16,7 +16,7 @@ pub use forebay_source::dataset::fuzzing::{
 pub use forebay_source::storage::cache_entry;
 
 /// Every target's name, which is that of its folder in `fuzz/corpus`.
-pub const TARGETS: [(&str, Target); 18] = [
+pub const TARGETS: [(&str, Target); 19] = [
     ("cache_entry", cache_entry),
     ("config", config),
     ("exif", exif),
