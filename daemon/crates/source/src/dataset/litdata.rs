@@ -1,7 +1,7 @@
 //! `litdata`: the chunks that LitData's `optimize` writes.
 //!
 //! A folder has an `index.json` that lists the chunks and the forms of an item's leaves. What is in a chunk is
-//! [`records`](super::records)' part: this file knows the description and the names of forms.
+//! [`records`]' part: this file knows the description and the names of forms.
 
 use forebay_config::DatasetConfig;
 use forebay_protocol::tensor::DType;

@@ -1,6 +1,6 @@
 //! `mds`: the shards that MosaicML Streaming writes.
 //!
-//! A folder has an `index.json` that lists the shards and their columns. What is in a shard is [`records`](super::records)'
+//! A folder has an `index.json` that lists the shards and their columns. What is in a shard is [`records`]'
 //! part: this file knows the description and the names of encodings.
 
 use forebay_config::DatasetConfig;

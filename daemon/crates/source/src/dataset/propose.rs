@@ -43,7 +43,7 @@ pub struct Proposal {
 /// Opens a dataset, which saves its index, reads a few samples and proposes a configuration. The warnings are for the caller.
 ///
 /// # Errors
-/// As [`open`](super::open).
+/// As [`open`].
 pub fn propose(config: &DatasetConfig, options: OpenOptions<'_>) -> Result<Proposal, DatasetError> {
     let Opened { dataset, storage, mut report } = open_silently(config, options)?;
     let seen = Seen::read(dataset.as_ref(), storage.as_ref(), config);

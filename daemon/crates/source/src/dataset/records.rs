@@ -2,7 +2,7 @@
 //! LitData (`litdata`) write them. A record is the sizes of its columns and then their bytes.
 //!
 //! A format is its description of a folder ([`Described`]), read from the folder's `index.json`: which shards there are, and
-//! the columns with their encodings ([`encoding`]). The shards' tables are read once for an index ([`open`]); then a sample
+//! the columns with their encodings ([`encoding`]). The shards' tables are read once for an index ([`open()`]); then a sample
 //! is one range of its shard, so that the shuffle is exact.
 
 mod description;
