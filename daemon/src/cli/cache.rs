@@ -27,6 +27,8 @@ use super::scan_notice::show_progress;
 
 /// Reads under way at once while a cache is filled.
 const FILLING_THREADS: u64 = 32;
+/// An entry is not kept while another process counts what lies there or holds the lock: the next pass fetches it again.
+const FILLING_PASSES: u32 = 4;
 /// How often a read that fails in a way that may pass is made again; the pauses double from a second on.
 const FILLING_TRIES: u32 = 6;
 /// Failed samples that are named.
@@ -197,11 +199,24 @@ fn fill(config: &Config) -> anyhow::Result<bool> {
             });
         }
     };
-    std::thread::scope(|scope| {
-        for _ in 0..FILLING_THREADS.min(samples) {
-            scope.spawn(read_all);
+    let mut were_there = None;
+    for _ in 0..FILLING_PASSES {
+        next.store(0, Ordering::Relaxed);
+        let before = metrics.report();
+        std::thread::scope(|scope| {
+            for _ in 0..FILLING_THREADS.min(samples) {
+                scope.spawn(read_all);
+            }
+        });
+        let now = metrics.report();
+        were_there.get_or_insert(now.num_hits);
+        let missed = now.num_misses - before.num_misses;
+        let is_done = missed == now.num_kept - before.num_kept;
+        if is_done || now.num_full > 0 || !lock(&failures).is_empty() {
+            break;
         }
-    });
+        std::thread::sleep(Duration::from_secs(1));
+    }
     let failures = failures.into_inner().unwrap_or_default();
     for failure in failures.iter().take(NAMED_FAILURES) {
         let _ = writeln!(std::io::stderr(), "{}: {failure}", config.name);
@@ -212,7 +227,7 @@ fn fill(config: &Config) -> anyhow::Result<bool> {
         config.name,
         format_bytes(bytes.load(Ordering::Relaxed)),
         begun.elapsed().as_secs_f64(),
-        report.num_hits,
+        were_there.unwrap_or(0),
         report.num_kept,
         report.num_full,
         failures.len(),
