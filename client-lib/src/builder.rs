@@ -1,6 +1,6 @@
 //! The settings of a loader, and the attach.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use forebay_protocol::frames::{Attach, Attached, ClientFrame, ConfigSource, RestartPolicy, Start};
@@ -222,13 +222,7 @@ impl Builder {
             Target::Stream(stream) => {
                 let socket = std::env::var_os(SOCKET_VARIABLE).filter(|path| !path.is_empty());
                 let Some(socket) = socket else {
-                    let what =
-                        stream.map_or_else(|| "no target".into(), |name| format!("`{name}`"));
-                    return Err(Error::Config(format!(
-                        "{what} was given, which is no configuration file and no socket, so it would be a stream of \
-                         `forebay run`, but {SOCKET_VARIABLE} is not set: start the program with `forebay run CONFIG -- \
-                         COMMAND`, or give a `.toml` file (a folder of data needs a `/`: `./data`)"
-                    )));
+                    return Err(no_socket(stream.as_deref()));
                 };
                 (PathBuf::from(socket), stream)
             }
@@ -297,6 +291,20 @@ impl Loader {
     pub fn builder(target: impl Into<Target>) -> Builder {
         Builder::new(target.into())
     }
+}
+
+/// What a bare word says where no daemon runs beside the trainer.
+fn no_socket(word: Option<&str>) -> Error {
+    if let Some(folder) = word.filter(|word| Path::new(word).is_dir()) {
+        return Error::Config(format!(
+            "`{folder}` is a folder here, but a word without a `/` is a stream of `forebay run`: did you mean `./{folder}`?"
+        ));
+    }
+    let what = word.map_or_else(|| "no target".into(), |word| format!("`{word}`"));
+    Error::Config(format!(
+        "{what} was given, which is no configuration file and no socket, so it would be a stream of `forebay run`, but \
+         {SOCKET_VARIABLE} is not set: start the program with `forebay run CONFIG -- COMMAND`, or give a `.toml` file"
+    ))
 }
 
 /// Refuses a stream that leaves a field to a GPU, for a loader without one.

@@ -18,8 +18,10 @@ mod notify;
 mod opening_watch;
 mod private;
 mod run;
+mod samples;
 mod scan_notice;
 mod serve;
+mod show;
 mod work_file;
 
 use std::io::Write;
@@ -50,6 +52,8 @@ enum Command {
     Run(run::RunArguments),
     /// Validate a configuration and print the plan: samples, batches, tensors, memory, threads.
     Check(check::CheckArguments),
+    /// Draw what a trainer gets of some samples: a page of pictures, labels by name, texts and boxes.
+    Show(show::ShowArguments),
     /// Inspect the machine and a configuration and print what to change, most useful first.
     Doctor(doctor::DoctorArguments),
     /// Run a daemon and a client without a trainer and print throughput, a stage table and the bottleneck.
@@ -96,6 +100,7 @@ pub fn main() -> ExitCode {
         Command::Serve(arguments) => serve::serve(&arguments),
         Command::Run(arguments) => run::run(&arguments),
         Command::Check(arguments) => check::check(&arguments),
+        Command::Show(arguments) => show::show(&arguments),
         Command::Doctor(arguments) => doctor::doctor(&arguments),
         Command::Bench(arguments) => bench::bench(&arguments),
         Command::Stats(arguments) => stats::stats(&arguments),

@@ -7,5 +7,6 @@ mod headspace;
 mod metrics;
 mod profile;
 mod report;
+mod show;
 mod top;
 mod traces;

@@ -1,5 +1,6 @@
-"""The daemon's page and a report in a headless Chromium, with a real daemon and trainer. Skipped without Chromium.
+"""The daemon's page, a report and a page of samples in a headless Chromium, with a real daemon and trainer.
 
+Skipped without Chromium.
 FOREBAY_SCREENSHOTS names a folder for screenshots of the page.
 """
 
@@ -132,6 +133,37 @@ def test_the_browser_runs_and_loads_nothing_from_elsewhere_in_it(browser, loader
     })""")
     assert blocked == ["connect-src", "img-src", "script-src-elem"]
     assert browser.evaluate("document.title") != "owned"
+
+
+def test_a_page_of_samples_draws_pictures_and_their_files(browser, tmp_path_factory):
+    image = pytest.importorskip("PIL.Image")
+    data = tmp_path_factory.mktemp("classes")
+    for number in range(6):
+        folder = data / ("<b>bird", "whale")[number // 3]
+        folder.mkdir(exist_ok=True)
+        image.new("RGB", (300, 200), (250, 10, 40 * number)).save(folder / f"{number}.png")
+    page = tmp_path_factory.mktemp("show") / "out.html"
+    config = page.parent / "train.toml"
+    config.write_text(f'preset = "imagenet-train"\ndataset.path = "{data}"\nbatch.size = 4\n')
+    subprocess.run([PROGRAM, "show", config, "--output", page], check=True, capture_output=True)
+    browser.open(page.as_uri())
+    browser.wait_for("document.querySelectorAll('.before canvas').length === 6")
+    assert browser.evaluate("document.querySelectorAll('.sample canvas').length") == 12
+    names = browser.evaluate("[...document.querySelectorAll('.sample b')].map((name) => name.innerText)")
+    assert sorted(names) == ["<b>bird"] * 3 + ["whale"] * 3
+    # The crop and the file have the file's one colour.
+    pixel = (
+        "[...document.querySelectorAll('.sample')].map((card) => [...card.querySelectorAll('canvas')].map((canvas) => "
+    )
+    pixel += "[...canvas.getContext('2d').getImageData(5, 5, 1, 1).data].join()))"
+    for crop, file in browser.evaluate(pixel):
+        assert crop == file and crop.startswith("250,10,")
+    for width, height in ((1280, 800), (390, 844)):
+        for scheme in ("light", "dark"):
+            browser.look(width, height, scheme)
+            assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            keep(browser, f"samples-{width}-{scheme}")
+    assert browser.errors == []
 
 
 def test_a_report_draws_its_run(browser, folder, tmp_path_factory):

@@ -74,6 +74,9 @@ def test_a_folder_is_loaded_with_a_preset_and_keyword_arguments(classes_folder, 
     monkeypatch.chdir(classes_folder.parent)
     with make("./data", **keys) as loader:
         assert len(loader) == 3
+    monkeypatch.delenv("FOREBAY_SOCKET", raising=False)
+    with pytest.raises(forebay.ConfigError, match=r"`data` is a folder here.*did you mean `\./data`"):
+        make("data", **keys)
 
 
 def test_keyword_arguments_are_keys_over_those_of_a_file_or_a_dict(config, arrays_folder, tmp_path):

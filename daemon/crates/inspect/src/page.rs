@@ -11,6 +11,8 @@ pub(crate) const PARTS_JS: &str = include_str!("page/parts.js");
 /// Lines over time.
 pub(crate) const CHART_JS: &str = include_str!("page/chart.js");
 pub(crate) const LIVE_JS: &str = include_str!("page/page.js");
+/// Pictures and values of samples.
+pub(crate) const SAMPLES_JS: &str = include_str!("page/samples.js");
 pub(crate) const REPORT_HTML: &str = include_str!("page/report.html");
 pub(crate) const REPORT_JS: &str = include_str!("page/report.js");
 pub(crate) const ICON: &str = include_str!("page/icon.svg");

@@ -1,4 +1,4 @@
-//! Reports of `bench` and `headspace`: one HTML file that holds the run as JSON, and the script and style of the live page
+//! Reports of `bench`, `headspace` and `show`: one HTML file that holds the run as JSON, and the script and style of the live page
 //! (`page`) that draw it. The file loads nothing and sends nothing, which its Content-Security-Policy enforces: only the
 //! script with this file's nonce runs. Strings of the run are data only, never markup.
 
@@ -40,6 +40,17 @@ pub(crate) fn headspace_page(found: Value, blocks: &[(String, f64)]) -> String {
     }))
 }
 
+/// What a trainer gets of some samples of the stream `name`, as `forebay show` found it.
+pub fn samples_page(name: &str, found: Value, config: &str) -> String {
+    page(json!({
+        "kind": "samples",
+        "title": format!("forebay show: {name}"),
+        "run": found,
+        "config": config.lines().collect::<Vec<_>>(),
+        "facts": facts(),
+    }))
+}
+
 /// The command line and the machine.
 fn facts() -> Vec<(String, String)> {
     let command_line: Vec<String> = std::env::args().collect();
@@ -53,9 +64,10 @@ fn page(mut data: Value) -> String {
     // No `<`: the text cannot end the element that holds it.
     let data = sanitize_json(data).to_string().replace('<', "\\u003c");
     let nonce = format!("{:016x}", RandomState::new().hash_one(&data));
-    let script: String = [page::METRICS_JS, page::PARTS_JS, page::CHART_JS, page::REPORT_JS]
-        .map(without_modules)
-        .concat();
+    let script: String =
+        [page::METRICS_JS, page::PARTS_JS, page::CHART_JS, page::SAMPLES_JS, page::REPORT_JS]
+            .map(without_modules)
+            .concat();
     let text = page::REPORT_HTML.replace("{nonce}", &nonce);
     let text = text.replace("{icon}", page::ICON.trim_end()).replace("{style}", page::CSS);
     text.replace("{script}", &script).replace("{data}", &data)

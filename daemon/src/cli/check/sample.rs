@@ -1,10 +1,10 @@
 //! `forebay check --sample`: takes some samples through the whole configuration, and tells what came out.
 
-use anyhow::Context as _;
-use forebay_client::{Batch, DType, Loader, Target, Tensor};
+use forebay_client::{Batch, DType, Tensor};
 use forebay_config::{Config, Override};
-use forebay_protocol::frames::ConfigSource;
 use forebay_protocol::tensor::TensorSpec;
+
+use crate::cli::samples;
 
 /// The values of one tensor in the sampled rows.
 struct Sampled {
@@ -23,29 +23,14 @@ pub(super) fn sample(
     overrides: &[Override],
     count: u32,
 ) -> anyhow::Result<String> {
-    let path = std::path::absolute(&config.source)?;
-    let program = std::env::current_exe().context("where this program lies")?;
-    let mut builder =
-        Loader::builder(Target::Config(ConfigSource::File(path.display().to_string())))
-            .rank(0, 1)
-            .program(program)
-            // As they lie in the ring: no GPU is needed for it.
-            .unfinished(true);
-    for (key, json) in overrides.iter().filter_map(Override::as_json) {
-        builder = builder.override_key(key, json);
-    }
-    let mut loader = builder
-        .override_key("batch.size", count.to_string())
-        .override_key("batch.last", "\"short\"")
-        .attach()?;
-    let batch = loader.next_batch()?.context("the stream has no samples")?;
+    let mut loader = samples::attach(config, overrides, count, &[])?;
+    let batch = samples::first_batch(&mut loader)?;
     let mut lines = vec![format!("# {} samples of stream {}", batch.rows(), config.name)];
     let found: Vec<Sampled> = batch.tensors().map(|tensor| look_at(&batch, &tensor)).collect();
     lines.extend(found.iter().map(|sampled| sampled.line.clone()));
     for (tensor, sampled) in batch.tensors().zip(&found) {
         let Some(first) = sampled.flat_rows.first() else { continue };
-        let ids = batch.require("index")?.as_slice::<i64>()?;
-        let sample = ids.get(*first).and_then(|id| u64::try_from(*id).ok()).unwrap_or(0);
+        let sample = samples::ids(&batch)?.get(*first).copied().unwrap_or(0);
         let message = format!(
             "`{}` is all of one value in {} of {} samples, such as sample {sample} ({}); look at that file, and at mean, \
              std and dtype of output.{}",

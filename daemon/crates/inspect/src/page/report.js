@@ -2,6 +2,7 @@
 
 import { Chart } from "./chart.js";
 import { axisEnd, bytes, count, percent, rate, round, span, time } from "./metrics.js";
+import { showSamples } from "./samples.js";
 import { at, draw, legend, make, pipeline, plot, showLine, showSentence, showVerdict, words } from "./parts.js";
 
 const BARS_PER_DECADE = 12;
@@ -187,7 +188,8 @@ function showHeadspace() {
 document.title = data.title;
 at("title").textContent = data.title;
 at("process").textContent = `forebay ${data.release}`;
-at("heading").textContent = data.kind === "bench" ? showBench() : showHeadspace();
+const kinds = { bench: showBench, headspace: showHeadspace, samples: () => showSamples(data.run) };
+at("heading").textContent = kinds[data.kind]();
 add(card("Machine and run", "", table("facts", data.facts)));
 if (data.config) {
   const note = make("span", "aside", "as forebay check prints it");

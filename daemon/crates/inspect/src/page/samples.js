@@ -1,0 +1,91 @@
+// Samples as a trainer gets them: pictures with their boxes, and all other fields as text, beside the files they come from.
+
+import { count } from "./metrics.js";
+import { at, make, say } from "./parts.js";
+
+const bytesOf = (text) => Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+
+function canvas(width, height, label) {
+  const element = make("canvas", "picture");
+  Object.assign(element, { width, height });
+  element.setAttribute("role", "img");
+  element.setAttribute("aria-label", label);
+  return element;
+}
+
+// Height × width × channels bytes of one, three or four channels.
+function picture(field) {
+  const element = canvas(field.width, field.height, field.name);
+  const from = bytesOf(field.pixels);
+  const to = new ImageData(field.width, field.height);
+  for (let pixel = 0; pixel < field.width * field.height; pixel += 1) {
+    for (let channel = 0; channel < 3; channel += 1) {
+      to.data[4 * pixel + channel] = from[pixel * field.channels + (field.channels === 1 ? 0 : channel)];
+    }
+    to.data[4 * pixel + 3] = field.channels === 4 ? from[4 * pixel + 3] : 255;
+  }
+  element.getContext("2d").putImageData(to, 0, 0);
+  return element;
+}
+
+// Boxes are in pixels of the field, which may be drawn smaller.
+function frame(element, boxes, step) {
+  const context = element.getContext("2d");
+  const width = Math.max(element.width, element.height) / 150;
+  for (const [left, top, right, bottom] of boxes) {
+    for (const [style, line] of [["#000a", 2 * width], ["#ffd23f", width]]) {
+      Object.assign(context, { strokeStyle: style, lineWidth: line });
+      context.strokeRect(left / step, top / step, (right - left) / step, (bottom - top) / step);
+    }
+  }
+}
+
+const MOST_PIXELS_A_SIDE = 512;
+
+// The file as the browser decodes it; nothing where it cannot.
+function before(sample) {
+  const element = make("figure", "before");
+  createImageBitmap(new Blob([bytesOf(sample.file)])).then((bitmap) => {
+    const scale = Math.min(1, MOST_PIXELS_A_SIDE / Math.max(bitmap.width, bitmap.height));
+    const width = Math.max(1, Math.round(bitmap.width * scale));
+    const height = Math.max(1, Math.round(bitmap.height * scale));
+    const drawn = canvas(width, height, "the file");
+    drawn.getContext("2d").drawImage(bitmap, 0, 0, width, height);
+    element.append(drawn, make("figcaption", "", `the file, ${bitmap.width} × ${bitmap.height}`));
+  }, () => element.remove());
+  return element;
+}
+
+function show(sample) {
+  const pictures = [];
+  const lines = [];
+  let title = "";
+  const boxes = sample.fields.filter((field) => field.boxes);
+  for (const field of sample.fields) {
+    if (field.pixels !== undefined) {
+      const drawn = picture(field);
+      if (pictures.length === 0) boxes.forEach((some) => frame(drawn, some.boxes, field.step));
+      const size = `${field.width * field.step} × ${field.height * field.step}`;
+      pictures.push(make("figure", "", drawn, make("figcaption", "", [field.name, size, field.note].filter(Boolean).join(", "))));
+    } else if (field.class !== undefined && title === "") {
+      title = field.class;
+    } else {
+      const text = field.text ?? field.class ?? field.value ?? `${field.boxes.length} boxes`;
+      lines.push(make("dt", "", field.name), make("dd", field.text === undefined ? "" : "text", text));
+    }
+  }
+  if (sample.file) pictures.push(before(sample));
+  const name = sample.path.split("/").pop();
+  const head = make("h2", "", ...(title ? [make("b", "", title), " "] : []), make("span", "", `sample ${sample.id}`));
+  const where = make("p", "where", name);
+  where.title = sample.path;
+  return make("section", "card sample", head, make("div", "pictures", ...pictures), make("dl", "", ...lines), where);
+}
+
+export function showSamples(run) {
+  at("report").append(make("div", "sheet", ...run.samples.map(show)));
+  const classes = run.classes > 0 ? `, in ${count(run.classes)} classes` : "";
+  say(at("line"), `${count(run.samples.length)} of ${count(run.of)} samples${classes}`);
+  say(at("sentence"), "The first rows of the first batch, as a trainer gets them; beside them the files, where they are pictures.");
+  return "What the trainer gets";
+}

@@ -1,0 +1,48 @@
+//! A batch that a command takes through a whole configuration, to look at it.
+
+use anyhow::Context as _;
+use forebay_client::{Batch, Loader, Target};
+use forebay_config::{Config, Override};
+use forebay_protocol::frames::ConfigSource;
+
+/// Starts a private daemon with the configuration, whose first batch has up to `count` samples; `more` are keys over those
+/// of the overrides, with values as JSON. Fields that a GPU would finish are as they lie in the ring.
+///
+/// # Errors
+/// What a trainer would get.
+pub(super) fn attach(
+    config: &Config,
+    overrides: &[Override],
+    count: u32,
+    more: &[(String, String)],
+) -> anyhow::Result<Loader> {
+    let path = std::path::absolute(&config.source)?;
+    let program = std::env::current_exe().context("where this program lies")?;
+    let mut builder =
+        Loader::builder(Target::Config(ConfigSource::File(path.display().to_string())))
+            .rank(0, 1)
+            .program(program)
+            .unfinished(true);
+    for (key, json) in overrides.iter().filter_map(Override::as_json) {
+        builder = builder.override_key(key, json);
+    }
+    for (key, json) in more {
+        builder = builder.override_key(key.clone(), json.clone());
+    }
+    let builder = builder.override_key("batch.size", count.to_string());
+    Ok(builder.override_key("batch.last", "\"short\"").attach()?)
+}
+
+/// The first batch.
+///
+/// # Errors
+/// Those of the stream, or that it has no samples.
+pub(super) fn first_batch(loader: &mut Loader) -> anyhow::Result<Batch> {
+    loader.next_batch()?.context("the stream has no samples")
+}
+
+/// The samples' ids, in the order of the rows.
+pub(super) fn ids(batch: &Batch) -> anyhow::Result<Vec<u64>> {
+    let ids = batch.require("index")?.as_slice::<i64>()?;
+    Ok(ids.iter().map(|id| u64::try_from(*id).unwrap_or(0)).collect())
+}

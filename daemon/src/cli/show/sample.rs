@@ -1,0 +1,151 @@
+//! One row of a batch as what a page draws: pictures, boxes, texts and values.
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use forebay_client::{Batch, DType, Tensor};
+use forebay_protocol::tensor::TensorSpec;
+use half::{bf16, f16};
+use serde_json::{Value, json};
+
+/// Pictures with a longer side are drawn with every second, third … pixel.
+const MAX_SIDE: usize = 512;
+/// Of longer arrays and texts, the begin is shown.
+const MAX_VALUES: usize = 24;
+const MAX_CHARACTERS: usize = 400;
+
+/// The fields of a row but `index`, in the order of the tensors.
+pub(super) fn fields(batch: &Batch, row: usize, classes: &[String]) -> Vec<Value> {
+    let shown = batch.tensors().zip(batch.specs()).filter(|(tensor, _)| tensor.name() != "index");
+    shown.map(|(tensor, spec)| field(&tensor, spec, row, classes)).collect()
+}
+
+fn field(tensor: &Tensor<'_>, spec: &TensorSpec, row: usize, classes: &[String]) -> Value {
+    let size = |extent: u64| usize::try_from(extent).unwrap_or(0);
+    let name = tensor.name();
+    let shape: Vec<usize> = spec.row_shape.iter().map(|extent| size(*extent)).collect();
+    if let Some(ragged) = tensor.ragged() {
+        let bytes = ragged.row_bytes(row).unwrap_or_default();
+        if tensor.dtype() == DType::U8 && shape.is_empty() {
+            return match std::str::from_utf8(bytes) {
+                Ok(text) => json!({ "name": name, "text": begin(text) }),
+                Err(_) => json!({ "name": name, "value": format!("{} bytes", bytes.len()) }),
+            };
+        }
+        let values = numbers(bytes, tensor.dtype());
+        if shape == [4] && tensor.dtype() == DType::F32 {
+            let boxes: Vec<&[f64]> = values.chunks_exact(4).collect();
+            return json!({ "name": name, "boxes": boxes });
+        }
+        let rows = ragged.row_len(row).unwrap_or(0);
+        let shape: Vec<usize> = std::iter::once(rows).chain(shape).collect();
+        return json!({ "name": name, "value": described(&values, tensor.dtype(), &shape) });
+    }
+    let row_bytes = shape.iter().product::<usize>() * size(tensor.dtype().size_bytes());
+    let bytes = tensor.bytes().get(row * row_bytes..(row + 1) * row_bytes).unwrap_or_default();
+    let values = numbers(bytes, tensor.dtype());
+    if let Some(picture) = picture(&values, &shape, spec) {
+        let mut picture = picture;
+        picture["name"] = name.into();
+        return picture;
+    }
+    if shape.is_empty() && tensor.dtype() == DType::I64 && matches!(name, "label" | "label_b") {
+        let class = bytes.try_into().map(i64::from_ne_bytes).ok();
+        let class = class.and_then(|class| classes.get(usize::try_from(class).ok()?));
+        if let Some(class) = class {
+            let number = described(&values, tensor.dtype(), &shape);
+            return json!({ "name": name, "class": class, "value": number });
+        }
+    }
+    json!({ "name": name, "value": described(&values, tensor.dtype(), &shape) })
+}
+
+/// A picture of three dimensions with 1, 3 or 4 channels: its pixels, height × width × channels, a byte each.
+fn picture(values: &[f64], shape: &[usize], spec: &TensorSpec) -> Option<Value> {
+    let [first, second, third] = <[usize; 3]>::try_from(shape).ok()?;
+    let (height, width, channels) =
+        if spec.channels_last { (first, second, third) } else { (second, third, first) };
+    if !matches!(channels, 1 | 3 | 4)
+        || height * width == 0
+        || values.len() != height * width * channels
+    {
+        return None;
+    }
+    let is_bytes = spec.dtype == DType::U8;
+    let finite = || values.iter().copied().filter(|value| value.is_finite());
+    let (least, most) = if is_bytes {
+        (0.0, 255.0)
+    } else {
+        (finite().fold(f64::INFINITY, f64::min), finite().fold(f64::NEG_INFINITY, f64::max))
+    };
+    let step = height.max(width).div_ceil(MAX_SIDE);
+    let scale = 255.0 / (most - least).max(f64::MIN_POSITIVE);
+    let mut pixels = Vec::with_capacity((height / step + 1) * (width / step + 1) * channels);
+    for row in (0..height).step_by(step) {
+        for column in (0..width).step_by(step) {
+            for channel in 0..channels {
+                let place = if spec.channels_last {
+                    (row * width + column) * channels + channel
+                } else {
+                    (channel * height + row) * width + column
+                };
+                #[expect(
+                    clippy::cast_possible_truncation,
+                    clippy::cast_sign_loss,
+                    reason = "between 0 and 255; a value that is no number becomes 0"
+                )]
+                pixels.push(((values[place] - least) * scale).round().clamp(0.0, 255.0) as u8);
+            }
+        }
+    }
+    let range = (!is_bytes).then(|| format!("drawn from {least:.3} to {most:.3}"));
+    Some(json!({
+        "width": width.div_ceil(step),
+        "height": height.div_ceil(step),
+        "step": step,
+        "channels": channels,
+        "pixels": BASE64_STANDARD.encode(&pixels),
+        "note": range,
+    }))
+}
+
+/// The elements of a row.
+#[expect(clippy::cast_precision_loss, reason = "they are shown to a person")]
+fn numbers(bytes: &[u8], dtype: DType) -> Vec<f64> {
+    fn each<const N: usize>(bytes: &[u8], read: fn([u8; N]) -> f64) -> Vec<f64> {
+        bytes.chunks_exact(N).map(|chunk| chunk.try_into().map_or(0.0, read)).collect()
+    }
+    match dtype {
+        DType::Bool | DType::U8 => bytes.iter().map(|byte| f64::from(*byte)).collect(),
+        DType::I8 => each(bytes, |b| f64::from(i8::from_ne_bytes(b))),
+        DType::U16 => each(bytes, |b| f64::from(u16::from_ne_bytes(b))),
+        DType::I16 => each(bytes, |b| f64::from(i16::from_ne_bytes(b))),
+        DType::U32 => each(bytes, |b| f64::from(u32::from_ne_bytes(b))),
+        DType::I32 => each(bytes, |b| f64::from(i32::from_ne_bytes(b))),
+        DType::U64 => each(bytes, |b| u64::from_ne_bytes(b) as f64),
+        DType::I64 => each(bytes, |b| i64::from_ne_bytes(b) as f64),
+        DType::F16 => each(bytes, |b| f16::from_ne_bytes(b).to_f64()),
+        DType::BF16 => each(bytes, |b| bf16::from_ne_bytes(b).to_f64()),
+        DType::F32 => each(bytes, |b| f64::from(f32::from_ne_bytes(b))),
+        DType::F64 => each(bytes, f64::from_ne_bytes),
+    }
+}
+
+/// The first values, and the shape where there are several.
+fn described(values: &[f64], dtype: DType, shape: &[usize]) -> String {
+    let is_float = matches!(dtype, DType::F16 | DType::BF16 | DType::F32 | DType::F64);
+    let one = |value: &f64| if is_float { format!("{value:.4}") } else { format!("{value}") };
+    if shape.is_empty() {
+        return values.first().map(one).unwrap_or_default();
+    }
+    let first: Vec<String> = values.iter().take(MAX_VALUES).map(one).collect();
+    let more = if values.len() > MAX_VALUES { ", …" } else { "" };
+    let shape: Vec<String> = shape.iter().map(ToString::to_string).collect();
+    format!("{} [{}]: {}{more}", dtype.name(), shape.join(", "), first.join(", "))
+}
+
+fn begin(text: &str) -> String {
+    match text.char_indices().nth(MAX_CHARACTERS) {
+        Some((end, _)) => format!("{} …", &text[..end]),
+        None => text.to_owned(),
+    }
+}

@@ -1,0 +1,90 @@
+//! The page that `forebay show` writes.
+
+use std::fs;
+use std::path::Path;
+
+use forebay_tests::{TestDir, data, program};
+use serde_json::Value;
+
+/// The run's JSON in a page.
+fn found(page: &Path) -> Value {
+    let text = fs::read_to_string(page).unwrap();
+    let (_, data) = text.split_once("id=\"data\">").unwrap();
+    serde_json::from_str(data.split_once("</script>").unwrap().0).unwrap()
+}
+
+fn field<'f>(sample: &'f Value, name: &str) -> &'f Value {
+    let fields = sample["fields"].as_array().unwrap();
+    fields.iter().find(|field| field["name"] == name).unwrap()
+}
+
+#[test]
+fn pictures_labels_and_files_are_those_that_a_trainer_gets() {
+    let dir = TestDir::new();
+    data::images(&dir.path("data"), 24, 3);
+    let config = dir.config("train.toml", &data::image_config(&dir.path("data"), ""));
+    let page = dir.path("out.html");
+    let show = |arguments: &[&str]| {
+        let run = program::run(
+            dir.forebay(&["show", "--count", "6", "--output"])
+                .arg(&page)
+                .args(arguments)
+                .arg(&config),
+        );
+        assert!(run.status.success(), "{run:?}");
+        found(&page)
+    };
+    let bytes = show(&["--set", "output.image.dtype=uint8"]);
+    let samples = bytes["run"]["samples"].as_array().unwrap();
+    assert_eq!((samples.len(), bytes["run"]["of"].as_u64()), (6, Some(24)));
+    for sample in samples {
+        let picture = field(sample, "image");
+        assert_eq!((&picture["width"], &picture["channels"]), (&32.into(), &3.into()));
+        // Four characters for three bytes.
+        assert_eq!(picture["pixels"].as_str().unwrap().len(), 32 * 32 * 3 / 3 * 4);
+        let path = sample["path"].as_str().unwrap();
+        let class = Path::new(path).parent().unwrap().file_name().unwrap().to_str().unwrap();
+        assert_eq!(field(sample, "label")["class"], class, "{path}");
+        assert!(sample["file"].as_str().unwrap().len() > fs::read(path).unwrap().len());
+    }
+    // Normalised pictures are drawn as the bytes that they are made of.
+    let normalised = show(&[
+        "--set",
+        "output.image.dtype=float32",
+        "--set",
+        "output.image.mean=[0.4, 0.5, 0.6]",
+        "--set",
+        "output.image.std=[0.2, 0.3, 0.4]",
+    ]);
+    assert_eq!(normalised["run"], bytes["run"]);
+}
+
+#[test]
+fn boxes_are_shown_for_each_sample_and_an_unwritable_page_is_an_error() {
+    let dir = TestDir::new();
+    data::boxes(&dir.path("boxes"), 5);
+    let text = format!(
+        "dataset.path = {:?}\ndataset.format = \"npz\"\nbatch.size = 2\norder.shuffle = false\n\
+         stage = [{{ name = \"unpack\", operations = [] }}]\n\
+         output.boxes = {{ ragged = true, max_bytes = \"1KiB\" }}\n",
+        dir.path("boxes").display()
+    );
+    let config = dir.config("boxes.toml", &text);
+    let folder = dir.path("pages");
+    fs::create_dir(&folder).unwrap();
+    let run = program::run(dir.forebay(&["show"]).arg(&config).current_dir(&folder));
+    assert!(run.status.success(), "{run:?}");
+    let page = folder.join("boxes-samples.html");
+    let data = found(&page);
+    let samples = data["run"]["samples"].as_array().unwrap();
+    assert_eq!(samples.len(), 5, "{data}");
+    for (number, sample) in samples.iter().enumerate() {
+        let expected = vec![vec![number as f64; 4]; number % 5];
+        assert_eq!(field(sample, "boxes")["boxes"], serde_json::json!(expected));
+        assert!(sample["file"].is_null());
+    }
+    // A folder that is not there is an error, and no page.
+    let page = dir.path("no/such/out.html");
+    let run = program::run(dir.forebay(&["show", "--output"]).arg(&page).arg(&config));
+    assert!(!run.status.success() && run.stderr.contains("cannot write the report"), "{run:?}");
+}
