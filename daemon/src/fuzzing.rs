@@ -10,8 +10,8 @@ use forebay_config::Config;
 pub use forebay_jpeg_index::fuzz_records as jpeg_index;
 pub use forebay_pipeline::fuzzing::{exif, jpeg, jpeg_markers, png, webp};
 pub use forebay_source::dataset::fuzzing::{
-    index, json_key, manifest, manifest_index, npy, npz, records, tar, tar_index, token_file,
-    token_index,
+    index, json_key, manifest, manifest_index, npy, npz, records, tar, tar_index, tfrecord,
+    token_file, token_index,
 };
 pub use forebay_source::storage::cache_entry;
 
@@ -33,6 +33,7 @@ pub const TARGETS: [(&str, Target); 19] = [
     ("records", records),
     ("tar", tar),
     ("tar_index", tar_index),
+    ("tfrecord", tfrecord),
     ("token_file", token_file),
     ("token_index", token_index),
     ("webp", webp),

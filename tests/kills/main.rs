@@ -52,3 +52,8 @@ fn the_daemon_is_killed_over_archives() {
 fn the_daemon_is_killed_over_a_manifest() {
     kill_over(Some("manifest"), "daemon", "6", "8");
 }
+
+#[test]
+fn the_daemon_is_killed_over_tfrecords() {
+    kill_over(Some("tfrecord"), "daemon", "7", "8");
+}

@@ -1,4 +1,4 @@
-"""Shards of MosaicML Streaming's and LitData's own writers (daemon/crates/source/fixtures), through the program."""
+"""Shards of MosaicML Streaming's and LitData's own writers, and TFRecords (daemon/crates/source/fixtures), through the program."""
 
 import contextlib
 import importlib.util
@@ -21,9 +21,13 @@ def config(name, tmp_path, fields, **keys):
     return {"dataset": dataset, "batch": {"size": 3, "last": "short"}, "stage": stage, "order": {"epochs": 1, **keys}}
 
 
-@pytest.mark.parametrize("name, array, sign", [("mds", "fixed", -1), ("litdata", "line", 1)])
-def test_columns_arrive_and_a_run_resumes(name, array, sign, tmp_path):
-    fields = {column: {"from": column} for column in ("label", "text", "score", array)}
+@pytest.mark.parametrize(
+    "name, label, array, sign",
+    [("mds", "label", "fixed", -1), ("litdata", "label", "line", 1), ("tfrecord", "image/class/label", "line", -1)],
+)
+def test_columns_arrive_and_a_run_resumes(name, label, array, sign, tmp_path):
+    fields = {column: {"from": column} for column in ("text", "score", array)}
+    fields["label"] = {"from": label}
     state, seen = None, []
     for _ in range(2):
         with forebay.Loader(config(name, tmp_path, fields), state=state) as loader:

@@ -38,6 +38,12 @@ fn what_it_writes_passes_check_and_runs_for_every_kind_of_data() {
     data::stack(&dir.path("stack"), 40);
     data::image_tars(&dir.path("tars"), 40, 4);
     data::number_tars(&dir.path("numbers"), 40);
+    forebay_synth::tfrecord::pack_classes(
+        &dir.path("my ${HOME} \"photos\""),
+        &dir.path("examples"),
+        15,
+    )
+    .unwrap();
     let rows: String = (0..40).map(|row| format!("text {row},{row}\n")).collect();
     let table = dir.path("table");
     std::fs::create_dir(&table).unwrap();
@@ -48,6 +54,11 @@ fn what_it_writes_passes_check_and_runs_for_every_kind_of_data() {
         ("tars", "image = { from = [\"jpg\", \"jpeg\", \"png\", \"webp\"], as = \"image\" }"),
         ("numbers/{000..000}.tar", "label = { from = \"cls\", as = \"integer\" }"),
         ("numbers/000.tar", "format = \"webdataset\""),
+        ("examples", "image = { from = \"image/encoded\", as = \"image\" }"),
+        (
+            "examples/train-{00000..00002}-of-00003",
+            "label = { from = \"image/class/label\", as = \"integer\" }",
+        ),
         ("my ${HOME} \"photos\"", "preset = \"imagenet-train\""),
         ("arrays", "format = \"npy\""),
         ("records", "format = \"npz\""),

@@ -34,6 +34,11 @@ impl Reference {
             forebay_synth::tar::pack_classes(&images, &archives, 50).unwrap();
             images = archives;
         }
+        let records = dir.path("records");
+        if std::env::var_os(FORMAT).is_some_and(|format| format == "tfrecord") {
+            forebay_synth::tfrecord::pack_classes(&images, &records, 50).unwrap();
+            images = records;
+        }
         if std::env::var_os(FORMAT).is_some_and(|format| format == "manifest") {
             images = manifest_of(&images);
         }

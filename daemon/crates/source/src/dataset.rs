@@ -4,6 +4,7 @@
 //! Formats are one file each, beside it, and one line in `registry`. Reading bytes is `storage`'s part.
 
 mod beside_index;
+mod columns;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod conformance;
@@ -34,8 +35,10 @@ mod stored_file;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod testing;
+mod tfrecord;
 mod tokens;
 mod webdataset;
+mod window;
 
 pub use beside_index::{open_beside, path_beside};
 pub use draft::Draft;

@@ -8,12 +8,14 @@
 #![forbid(unsafe_code)]
 
 mod arrays;
+mod class_folders;
 mod error;
 mod marker;
 mod picture;
 pub mod tar;
 #[cfg(test)]
 mod tests;
+pub mod tfrecord;
 
 pub use arrays::{ArrayContainer, ArrayOptions, generate_arrays};
 pub use error::GenerateError;

@@ -51,23 +51,8 @@ pub fn archive(members: &[(&str, &[u8])]) -> Vec<u8> {
 /// # Errors
 /// What the system says.
 pub fn pack_classes(folder: &Path, target: &Path, files_each: usize) -> io::Result<usize> {
-    let names = |folder: &Path| -> io::Result<Vec<String>> {
-        let entries = fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name().into_string()));
-        let mut names: Vec<_> =
-            entries.collect::<io::Result<Vec<_>>>()?.into_iter().flatten().collect();
-        names.sort_unstable();
-        Ok(names)
-    };
     fs::create_dir_all(target)?;
-    let mut files = Vec::new();
-    let mut classes = names(folder)?;
-    // Beside them lies what says how they were made.
-    classes.retain(|class| folder.join(class).is_dir());
-    for (label, class) in classes.into_iter().enumerate() {
-        files.extend(
-            names(&folder.join(&class))?.into_iter().map(|name| (label, format!("{class}/{name}"))),
-        );
-    }
+    let files = crate::class_folders::files(folder)?;
     let archives = files.chunks(files_each.max(1));
     let count = archives.len();
     for (number, files) in archives.enumerate() {

@@ -9,7 +9,7 @@ use super::folder::index::{FolderIndex, IndexBytes};
 use super::folder::layout;
 use super::image_folder;
 use super::npy_header::{ArrayHeader, header_bytes, read_array};
-use super::{fields, litdata, manifest, mds, npz, records, tokens, webdataset};
+use super::{fields, litdata, manifest, mds, npz, records, tfrecord, tokens, webdataset};
 
 /// The most that a target lets an archive inflate to.
 const INFLATED_BYTES: u64 = 1 << 20;
@@ -127,6 +127,20 @@ pub fn records(bytes: &[u8]) {
         before = offset + length;
     });
     records::read_for_fuzzing(bytes, check_array);
+}
+
+/// A TFRecord file, and one Example: frames lie one behind the other.
+///
+/// # Panics
+/// When they do not, or an array has not exactly the bytes of its shape.
+pub fn tfrecord(bytes: &[u8]) {
+    let mut before = 0;
+    let walked = tfrecord::walk_for_fuzzing(bytes, |offset, length| {
+        assert_eq!(offset, before);
+        before += length;
+    });
+    assert!(walked.is_err() || before == bytes.len() as u64);
+    tfrecord::read_for_fuzzing(bytes, check_array);
 }
 
 fn sealed(bytes: &[u8]) -> Vec<u8> {

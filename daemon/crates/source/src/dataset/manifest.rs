@@ -20,7 +20,7 @@ use forebay_protocol::ids::SampleId;
 pub(super) use self::fuzzed::{check_index, read_for_fuzzing};
 use self::index::ManifestIndex;
 pub(super) use self::open::{IN_FOLDERS, data_root, has_saved_index, open, root};
-use self::rules::{ColumnRule, Labels, read_rules};
+use super::columns::{self, ColumnRule, Labels, read_rules};
 use super::draft::{Draft, Seen};
 use super::fields::{FieldsTable, Form};
 use super::file_samples::check_type;
@@ -137,7 +137,7 @@ impl Dataset for ManifestSamples {
     }
 
     fn field_rules(&self) -> String {
-        rules::table(&self.rules)
+        columns::table(&self.rules)
     }
 
     /// The manifest's path and the row's line.
@@ -150,13 +150,8 @@ impl Dataset for ManifestSamples {
         is_text.then(|| self.index.longest(field).max(1))
     }
 
-    /// Those of the one field that has some.
     fn classes(&self) -> &[String] {
-        let mut all = self.rules.iter().filter_map(|rule| rule.classes.as_ref());
-        match (all.next(), all.next()) {
-            (Some(classes), None) => &classes.names,
-            _ => &[],
-        }
+        columns::classes(&self.rules)
     }
 
     fn notes(&self) -> Vec<(&'static str, String)> {

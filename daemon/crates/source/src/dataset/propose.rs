@@ -12,7 +12,6 @@ use super::ClassSummary;
 use super::draft::{Draft, Seen};
 use super::error::DatasetError;
 use super::folder::hidden::is_hidden;
-use super::folder::names::split_extension;
 use super::opening::{IndexReport, OpenOptions, Opened};
 use super::progress::ScanProgress;
 use super::registry::{
@@ -176,8 +175,7 @@ impl Census {
     }
 
     fn count(&mut self, name: &[u8]) {
-        let reads = |format: &Format| split_extension(name, format.folder.extensions).is_some();
-        if let Some(place) = formats().iter().position(reads) {
+        if let Some(place) = formats().iter().position(|format| format.reads(name)) {
             *self.readable.entry(place).or_default() += 1;
             return;
         }
@@ -216,8 +214,8 @@ impl Census {
         };
         let known = formats()
             .iter()
-            .filter(|format| !format.folder.extensions.is_empty())
-            .map(|format| format!("{} reads {}", format.name, format.folder.extensions.join(" ")));
+            .filter(|format| !format.extensions().is_empty())
+            .map(|format| format!("{} reads {}", format.name, format.extensions().join(" ")));
         let known = known.collect::<Vec<_>>().join(", ");
         Err(DatasetError::NotRecognized { path: path.to_owned(), found, known })
     }

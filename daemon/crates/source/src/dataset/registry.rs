@@ -8,13 +8,14 @@ use forebay_config::{ConfigError, DatasetConfig, Keys, Section, Table, nearest};
 
 use super::draft::{Draft, Seen};
 use super::error::DatasetError;
+use super::folder::names::split_extension;
 use super::folder::scan::FolderFormat;
 use super::folder::{self, FolderKeys};
 use super::manifest::{self, ManifestKeys};
 use super::opening::{IndexReport, OpenOptions, Opened, OpenedFormat};
 use super::progress::ScanProgress;
 use super::records::{self, RecordKeys};
-use super::shard_paths::has_extension;
+use super::tfrecord::{self, TfRecordKeys};
 use super::webdataset::{self, WebDatasetKeys};
 use super::{image_folder, litdata, mds, npy, npz, tokens};
 use crate::storage::{self, PatientStorage, RetryClass, Storage, StorageError};
@@ -29,7 +30,9 @@ type Opener = fn(&DatasetConfig, &dyn Storage, OpenOptions<'_>) -> OpenedFormat;
 /// of it.
 pub(super) struct Format {
     pub(super) name: &'static str,
-    pub(super) folder: FolderFormat,
+    folder: FolderFormat,
+    /// Whether a file, or those that a pattern names, are of the format by the name.
+    reads: fn(&FolderFormat, &[u8]) -> bool,
     /// The folder or file that holds everything that a path names; of most formats the path itself.
     root: fn(&Path) -> PathBuf,
     /// What samples are read from, where that is not the same.
@@ -45,6 +48,15 @@ pub(super) struct Format {
 }
 
 impl Format {
+    /// Whether a file, or those that a pattern names, are of the format by the name.
+    pub(super) fn reads(&self, name: &[u8]) -> bool {
+        (self.reads)(&self.folder, name)
+    }
+
+    pub(super) fn extensions(&self) -> &'static [&'static str] {
+        self.folder.extensions
+    }
+
     fn samples_root(&self, config: &DatasetConfig) -> PathBuf {
         (self.data_root)(config).unwrap_or_else(|| (self.root)(&config.path))
     }
@@ -54,6 +66,7 @@ const fn format<T: Keys>(format: &FolderFormat, open: Opener, draft: DraftWriter
     Format {
         name: format.name,
         folder: *format,
+        reads: |format, name| split_extension(name, format.extensions).is_some(),
         root: Path::to_path_buf,
         data_root: |_| None,
         marks: &[],
@@ -65,7 +78,7 @@ const fn format<T: Keys>(format: &FolderFormat, open: Opener, draft: DraftWriter
     }
 }
 
-static FORMATS: [Format; 8] = [
+static FORMATS: [Format; 9] = [
     format::<FolderKeys>(&image_folder::FORMAT, image_folder::open, image_folder::draft),
     format::<FolderKeys>(&npy::FORMAT, npy::open, npy::draft),
     format::<FolderKeys>(&npz::FORMAT, npz::open, npz::draft),
@@ -89,6 +102,12 @@ static FORMATS: [Format; 8] = [
         has_saved_index: records::has_saved_index,
         marks: &litdata::FIRST_CHUNKS,
         ..format::<RecordKeys>(&litdata::FORMAT, litdata::open, records::draft)
+    },
+    Format {
+        reads: |_, name| tfrecord::is_record_file(name),
+        root: tfrecord::root,
+        has_saved_index: tfrecord::has_saved_index,
+        ..format::<TfRecordKeys>(&tfrecord::FORMAT, tfrecord::open, tfrecord::draft)
     },
     format::<tokens::OwnKeys>(&tokens::FORMAT, tokens::open, tokens::draft),
 ];
@@ -123,9 +142,7 @@ fn configured(config: &DatasetConfig) -> Option<&'static Format> {
 /// The format for which a path is a file in which several samples lie, or a pattern of such files, and no folder.
 pub(super) fn of_pattern(path: &Path) -> Option<&'static Format> {
     let name = path.as_os_str().as_encoded_bytes();
-    formats()
-        .iter()
-        .find(|format| (format.root)(path) != path && has_extension(name, format.folder.extensions))
+    formats().iter().find(|format| (format.root)(path) != path && format.reads(name))
 }
 
 /// Each format's name and its own keys, for the reference.
@@ -326,7 +343,7 @@ mod tests {
         let message = open(&config, OpenOptions::default()).unwrap_err().to_string();
         assert_eq!(
             message,
-            "unknown dataset.format \"image-foldr\"; did you mean \"image-folder\"?; the formats are image-folder, npy, npz, webdataset, manifest, mds, litdata, tokens"
+            "unknown dataset.format \"image-foldr\"; did you mean \"image-folder\"?; the formats are image-folder, npy, npz, webdataset, manifest, mds, litdata, tfrecord, tokens"
         );
         config.format = "parquet".to_owned();
         let message = open(&config, OpenOptions::default()).unwrap_err().to_string();

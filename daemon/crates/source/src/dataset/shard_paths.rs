@@ -14,9 +14,14 @@ const MAX_PATHS: usize = 1_000_000;
 /// The folder that holds everything that a path names, and the rest of the path: a pattern, or a file of one of the
 /// extensions. `None`: the folder with all such files in it and below.
 pub(super) fn split<'a>(path: &'a Path, extensions: &[&str]) -> (PathBuf, Option<&'a str>) {
+    split_named(path, |name| has_extension(name, extensions))
+}
+
+/// The same for files that their names tell otherwise.
+pub(super) fn split_named(path: &Path, is_file: impl Fn(&[u8]) -> bool) -> (PathBuf, Option<&str>) {
     let Some(text) = path.to_str() else { return (path.to_owned(), None) };
     let special = text.find(['{', '*', '?']);
-    let is_file = has_extension(text.as_bytes(), extensions);
+    let is_file = is_file(text.as_bytes());
     let end = special.unwrap_or(if is_file { text.len() } else { return (path.to_owned(), None) });
     match text[..end].rfind('/') {
         Some(0) => ("/".into(), Some(&text[1..])),
@@ -46,7 +51,20 @@ pub(super) fn find(
     pattern: Option<&str>,
     extensions: &[&str],
 ) -> Result<Vec<Vec<u8>>, DatasetError> {
-    let Some(pattern) = pattern else { return all(storage, extensions) };
+    find_named(storage, path, pattern, &|name| has_extension(name, extensions))
+}
+
+/// The same for files that their names tell otherwise.
+///
+/// # Errors
+/// As [`find`].
+pub(super) fn find_named(
+    storage: &dyn Storage,
+    path: &Path,
+    pattern: Option<&str>,
+    is_one: &dyn Fn(&[u8]) -> bool,
+) -> Result<Vec<Vec<u8>>, DatasetError> {
+    let Some(pattern) = pattern else { return all(storage, is_one) };
     let refuse = |reason| DatasetError::BrokenFile { path: path.to_owned(), reason };
     let mut found = Vec::new();
     for name in expand(pattern).map_err(refuse)? {
@@ -80,15 +98,18 @@ fn below(folder: &[u8], name: &[u8]) -> Vec<u8> {
     if folder.is_empty() { name.to_vec() } else { [folder, name].join(&b'/') }
 }
 
-/// All files with an extension in the root and the folders below, but hidden ones.
-fn all(storage: &dyn Storage, extensions: &[&str]) -> Result<Vec<Vec<u8>>, DatasetError> {
+/// All such files in the root and the folders below, but hidden ones.
+fn all(
+    storage: &dyn Storage,
+    is_one: &dyn Fn(&[u8]) -> bool,
+) -> Result<Vec<Vec<u8>>, DatasetError> {
     let (mut found, mut linked) = (Vec::new(), HashSet::new());
     let mut waiting = vec![Vec::new()];
     while let Some(folder) = waiting.pop() {
         storage.list(&folder, &mut |name, kind| match kind {
             _ if is_hidden(name) => {}
             EntryKind::File | EntryKind::Object(_) => {
-                if has_extension(name, extensions) {
+                if is_one(name) {
                     found.push(below(&folder, name));
                 }
             }

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use forebay_protocol::ids::SampleId;
 
 use super::index::ManifestIndex;
-use super::rules::parse_rules;
 use super::table::{Bytes, Kind, Table};
 use crate::dataset::IndexBytes;
+use crate::dataset::columns::parse_rules;
 use crate::dataset::error::DatasetError;
 use crate::dataset::saved_index::SavedIndex;
 

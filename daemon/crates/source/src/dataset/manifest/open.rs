@@ -10,11 +10,10 @@ use forebay_protocol::ids::SampleId;
 use super::index::ManifestIndex;
 use super::paths::Paths;
 use super::read::Reading;
-use super::rules::{
-    ColumnRule, SeenColumn, infer_rules, parse_rules, read_rules, rules_text, settle_forms,
-};
+use super::rules::{SeenColumn, infer_rules, settle_forms};
 use super::table::{Kind, Table};
 use super::{FORMAT, ManifestKeys, ManifestSamples};
+use crate::dataset::columns::{ColumnRule, parse_rules, read_rules, rules_text};
 use crate::dataset::error::DatasetError;
 use crate::dataset::fields::{Form, Missing};
 use crate::dataset::folder::scan::FolderFormat;

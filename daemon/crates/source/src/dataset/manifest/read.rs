@@ -2,8 +2,9 @@
 
 use super::index::{Draft, append_name};
 use super::paths::Paths;
-use super::rules::{ColumnRule, FoundClasses, Labels};
+use super::rules::FoundClasses;
 use super::table::Table;
+use crate::dataset::columns::{ColumnRule, Labels};
 use crate::dataset::error::DatasetError;
 use crate::dataset::fields::{Form, Missing};
 use crate::dataset::folder::select::Listed;

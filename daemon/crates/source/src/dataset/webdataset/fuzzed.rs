@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use super::members::{Bytes, Members, Window};
+use super::members::Members;
 use crate::dataset::error::DatasetError;
 use crate::dataset::fields::parse_rules;
 use crate::dataset::shards;
+use crate::dataset::window::{Bytes, WindowSize};
 
 /// Walks over an archive in memory; gives each member's name and extent.
 ///
@@ -29,7 +30,7 @@ pub(in crate::dataset) fn walk_for_fuzzing(
         }
     }
     let source = InMemory(archive);
-    let mut members = Members::new(&source, archive.len() as u64, Window::LOCAL);
+    let mut members = Members::new(&source, archive.len() as u64, WindowSize::LOCAL);
     while let Some(member) = members.next().map_err(|error| error.to_string())? {
         visit(member.name, member.offset, member.size);
     }

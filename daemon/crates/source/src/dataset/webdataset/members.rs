@@ -1,54 +1,15 @@
 //! The members of one archive, found by reading headers alone.
 //!
-//! [`Members`] holds a window of the file that begins at a header: 4 KiB while members are large, growing while the next
-//! header lies in it or close behind, so that small members cost few reads and large ones little to read.
+//! [`Members`] looks at headers through a [`Window`] onto the archive.
 
 use super::header::{self, BLOCK, Header, Kind, Records, SPARSE};
 use crate::dataset::error::DatasetError;
-use crate::dataset::stored_file::StoredFile;
-use crate::storage::Storage;
+use crate::dataset::window::{Bytes, Window, WindowSize};
 
 /// The most that PAX records or a long name may be.
 const MAX_EXTENDED_BYTES: u64 = 1 << 20;
 /// The longest name: more than any file system takes.
 const MAX_NAME_BYTES: usize = u16::MAX as usize;
-
-/// How large a window is: at first, and at most.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Window {
-    pub(super) least: u64,
-    pub(super) most: u64,
-}
-
-impl Window {
-    /// Reading is cheap beside asking.
-    pub(super) const LOCAL: Self = Self { least: 4 << 10, most: 64 << 10 };
-    /// An answer takes about as long as the bytes of a window: what lies between two headers is read over where it is less.
-    const REMOTE: Self = Self { least: 1 << 20, most: 4 << 20 };
-
-    /// What suits a storage.
-    pub(super) fn for_storage(storage: &dyn Storage) -> Self {
-        if storage.remote_root().is_some() { Self::REMOTE } else { Self::LOCAL }
-    }
-}
-
-/// Where the bytes of an archive come from.
-pub(super) trait Bytes {
-    /// Replaces the buffer by a range that lies in the archive.
-    fn read(&self, offset: u64, length: u64, buffer: &mut Vec<u8>) -> Result<(), DatasetError>;
-    /// The error for what is wrong with the archive.
-    fn fault(&self, reason: String) -> DatasetError;
-}
-
-impl Bytes for StoredFile<'_> {
-    fn read(&self, offset: u64, length: u64, buffer: &mut Vec<u8>) -> Result<(), DatasetError> {
-        Self::read(self, offset, length, buffer)
-    }
-
-    fn fault(&self, reason: String) -> DatasetError {
-        Self::fault(self, reason)
-    }
-}
 
 /// A regular file of an archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,31 +31,17 @@ pub(super) enum End {
 
 /// Walks over an archive's members.
 pub(super) struct Members<'a> {
-    archive: &'a dyn Bytes,
-    archive_bytes: u64,
-    window: Window,
+    window: Window<'a>,
     /// The next block.
     position: u64,
-    buffer: Vec<u8>,
-    buffer_start: u64,
-    window_bytes: u64,
     name: Vec<u8>,
     end: Option<End>,
 }
 
 impl<'a> Members<'a> {
-    pub(super) fn new(archive: &'a dyn Bytes, archive_bytes: u64, window: Window) -> Self {
-        Self {
-            archive,
-            archive_bytes,
-            window,
-            position: 0,
-            buffer: Vec::new(),
-            buffer_start: 0,
-            window_bytes: window.least,
-            name: Vec::new(),
-            end: None,
-        }
+    pub(super) fn new(archive: &'a dyn Bytes, archive_bytes: u64, size: WindowSize) -> Self {
+        let window = Window::new(archive, archive_bytes, size);
+        Self { window, position: 0, name: Vec::new(), end: None }
     }
 
     /// How the archive ended; `None` before its end.
@@ -121,7 +68,7 @@ impl<'a> Members<'a> {
                         return Err(fault("an extended header is larger than 1 MiB"));
                     }
                     self.check_end(start, header.size)?;
-                    let data = self.bytes(self.position, header.size)?;
+                    let data = self.window.get(self.position, header.size)?;
                     match header.kind {
                         Kind::LongName => long_name = Some(header::text(data).to_vec()),
                         Kind::LongLink => {}
@@ -196,7 +143,7 @@ impl<'a> Members<'a> {
     /// The header at the position; `None` at the end.
     fn header(&mut self, is_pending: bool) -> Result<Option<Header>, DatasetError> {
         let start = self.position;
-        let left = self.archive_bytes.saturating_sub(start);
+        let left = self.window.file_bytes().saturating_sub(start);
         if left < BLOCK as u64 {
             return match left {
                 0 if start == 0 => Err(self.fault(0, "the file is empty")),
@@ -217,7 +164,7 @@ impl<'a> Members<'a> {
             }
             Ok(header) => Ok(header),
             Err(why) => {
-                let hint = if start == 0 { compression(&self.buffer) } else { None };
+                let hint = if start == 0 { compression(self.block(0)?) } else { None };
                 Err(self.fault(start, hint.unwrap_or(why)))
             }
         }
@@ -226,12 +173,12 @@ impl<'a> Members<'a> {
     /// Refuses data that the archive does not hold.
     fn check_end(&self, start: u64, size: u64) -> Result<(), DatasetError> {
         match self.position.checked_add(size) {
-            Some(end) if end <= self.archive_bytes => Ok(()),
+            Some(end) if end <= self.window.file_bytes() => Ok(()),
             _ => Err(self.fault(
                 start,
                 &format!(
                     "a member of {size} bytes ends behind the file, which has {}: the archive is cut off",
-                    self.archive_bytes
+                    self.window.file_bytes()
                 ),
             )),
         }
@@ -244,43 +191,13 @@ impl<'a> Members<'a> {
     }
 
     fn block(&mut self, start: u64) -> Result<&[u8; BLOCK], DatasetError> {
-        self.fill(start, BLOCK as u64)?;
-        let from = usize::try_from(start - self.buffer_start).unwrap_or(usize::MAX);
-        let block = self.buffer.get(from..).and_then(<[u8]>::first_chunk);
-        block.ok_or_else(|| self.shrunk())
-    }
-
-    /// Bytes that lie in the archive, through the window.
-    fn bytes(&mut self, start: u64, length: u64) -> Result<&[u8], DatasetError> {
-        self.fill(start, length)?;
-        let from = usize::try_from(start - self.buffer_start).unwrap_or(usize::MAX);
-        let length = usize::try_from(length).unwrap_or(usize::MAX);
-        let found = self.buffer.get(from..).and_then(|bytes| bytes.get(..length));
-        found.ok_or_else(|| self.shrunk())
-    }
-
-    fn shrunk(&self) -> DatasetError {
-        self.archive.fault("it became shorter while it was read".to_owned())
-    }
-
-    /// Has the window hold a range of the archive.
-    fn fill(&mut self, start: u64, length: u64) -> Result<(), DatasetError> {
-        let buffer_end = self.buffer_start + self.buffer.len() as u64;
-        if start < self.buffer_start || start + length > buffer_end {
-            let is_near = start <= buffer_end + self.window_bytes;
-            self.window_bytes = match is_near && !self.buffer.is_empty() {
-                true => (self.window_bytes * 2).min(self.window.most),
-                false => self.window.least,
-            };
-            let wanted = self.window_bytes.max(length).min(self.archive_bytes - start);
-            self.archive.read(start, wanted, &mut self.buffer)?;
-            self.buffer_start = start;
-        }
-        Ok(())
+        let block = self.window.get(start, BLOCK as u64)?;
+        // It has that length.
+        Ok(block.first_chunk().unwrap_or(&[0; BLOCK]))
     }
 
     fn fault(&self, start: u64, reason: &str) -> DatasetError {
-        self.archive.fault(format!("at byte {start}: {reason}"))
+        self.window.fault(start, reason)
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Instant;
 use forebay_config::DatasetConfig;
 use forebay_protocol::ids::SampleId;
 
-use super::members::{Members, Window};
+use super::members::Members;
 use super::names::{self, Name};
 use super::request::{COMPRESSED, Request};
 use super::scan::{self, Column, Counts};
@@ -19,6 +19,7 @@ use crate::dataset::opening::{IndexReport, OpenOptions, OpenedFormat, read_sampl
 use crate::dataset::saved_index::{now_seconds, refuse_other_file, refuse_twice, tell_missing};
 use crate::dataset::shards::{Origin, ShardIndex};
 use crate::dataset::stored_file::StoredFile;
+use crate::dataset::window::WindowSize;
 use crate::dataset::{Dataset, Defect, Field, shard_paths, shards};
 use crate::location::SampleBytes;
 use crate::storage::Storage;
@@ -153,7 +154,7 @@ impl<'a> Task<'a> {
         for path in shards {
             let archive = StoredFile::new(self.storage, path);
             let archive = archive.map_err(|error| tell_missing(error.into()))?;
-            let window = Window::for_storage(self.storage);
+            let window = WindowSize::for_storage(self.storage);
             let mut walk = Members::new(&archive, archive.stamp.bytes, window);
             while let Some(member) = walk.next()? {
                 let Name::Field { key: next, field } = names::split(member.name) else { continue };

@@ -1,10 +1,11 @@
 //! From an archive to samples: its members are grouped as they come.
 
-use super::members::{End, Members, Window};
+use super::members::{End, Members};
 use super::names::{self, Name};
 use crate::dataset::error::DatasetError;
 use crate::dataset::shards::{Extent, ScannedShard};
 use crate::dataset::stored_file::{FileStamp, StoredFile};
+use crate::dataset::window::WindowSize;
 use crate::storage::Storage;
 
 /// What a column takes of a sample.
@@ -59,7 +60,7 @@ pub(super) fn scan_shard(
     is_cancelled: &dyn Fn() -> bool,
 ) -> Result<(ScannedShard, Counts), DatasetError> {
     let archive = StoredFile::new(storage, path)?;
-    let window = Window::for_storage(storage);
+    let window = WindowSize::for_storage(storage);
     let mut grouping = Grouping::new(columns);
     let mut members = Members::new(&archive, archive.stamp.bytes, window);
     let mut walked = 0;

@@ -1,0 +1,301 @@
+//! What the fields of Examples are made of: `[dataset.fields]`, or what the first records have.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use forebay_config::{ConfigError, Located};
+use forebay_protocol::tensor::{DType, MAX_TENSORS};
+
+use super::example::{Fault, Feature, Kind, features};
+use crate::dataset::columns::{self, ColumnRule, Labels};
+use crate::dataset::fields::{FieldRule, Form, Missing, RESERVED, name_fault};
+use crate::dataset::{ArrayValue, Defect, FieldValue};
+
+/// Reads `[dataset.fields]`.
+///
+/// # Errors
+/// Names the key and the line.
+pub(super) fn read_rules(entries: &[(String, Located)]) -> Result<Vec<ColumnRule>, ConfigError> {
+    let rules = columns::read_rules(entries)?;
+    for (rule, (name, located)) in rules.iter().zip(entries) {
+        let fail = |key: &str, message: &str| {
+            let message = format!("`dataset.fields.{name}.{key}` {message}");
+            Err(ConfigError::new(&located.location, message))
+        };
+        if rule.rule.missing == Missing::Skip {
+            return fail(
+                "missing",
+                "cannot be \"skip\": all records would have to be read for it; use \"error\" or \"empty\"",
+            );
+        }
+        if rule.classes.as_ref().is_some_and(|classes| classes.are_sorted) {
+            return fail(
+                "classes",
+                "cannot be \"sorted\": all records would have to be read for it; list the names",
+            );
+        }
+    }
+    Ok(rules)
+}
+
+/// A key as the first records have it.
+#[derive(Debug)]
+struct Seen {
+    kind: Option<Kind>,
+    is_mixed: bool,
+    /// The records that have it.
+    records: usize,
+    /// The fewest and the most values.
+    counts: (usize, usize),
+    are_pictures: bool,
+    are_texts: bool,
+    are_empty: bool,
+}
+
+/// The keys of the first records.
+#[derive(Debug, Default)]
+pub(super) struct SeenKeys {
+    keys: BTreeMap<String, Seen>,
+    records: usize,
+}
+
+impl SeenKeys {
+    /// Adds a record.
+    ///
+    /// # Errors
+    /// It is no Example.
+    pub(super) fn add(&mut self, example: &[u8]) -> Result<(), Fault> {
+        self.records += 1;
+        // Of a key that comes twice the last one counts.
+        let mut last = BTreeMap::new();
+        features(example, |key, feature| {
+            last.insert(key, feature);
+        })?;
+        for (key, feature) in last {
+            let Ok(key) = std::str::from_utf8(key) else { continue };
+            let new = Seen {
+                kind: None,
+                is_mixed: false,
+                records: 0,
+                counts: (usize::MAX, 0),
+                are_pictures: true,
+                are_texts: true,
+                are_empty: true,
+            };
+            let seen = self.keys.entry(key.to_owned()).or_insert(new);
+            let before = seen.kind;
+            seen.kind = feature.kind.or(before);
+            seen.is_mixed |= before.is_some() && seen.kind != before;
+            seen.records += 1;
+            seen.counts = (seen.counts.0.min(feature.count), seen.counts.1.max(feature.count));
+            if let Some(bytes) = feature.bytes() {
+                seen.are_pictures &= is_picture(bytes);
+                seen.are_texts &= is_text(bytes);
+                seen.are_empty &= bytes.is_empty();
+            }
+        }
+        Ok(())
+    }
+
+    fn form(&self, seen: &Seen) -> Option<Form> {
+        let is_one = seen.counts == (1, 1);
+        Some(match seen.kind? {
+            _ if seen.is_mixed => return None,
+            Kind::Bytes if !is_one => return None,
+            Kind::Bytes if seen.are_pictures => Form::Image,
+            Kind::Bytes if seen.are_texts && !seen.are_empty => Form::Text,
+            Kind::Bytes => Form::Bytes,
+            Kind::Integers if is_one => Form::Integer,
+            Kind::Floats if is_one => Form::Float,
+            Kind::Integers | Kind::Floats => Form::Array,
+        })
+    }
+
+    /// Settles what each field is read as where the configuration does not say it.
+    ///
+    /// # Errors
+    /// No record has its keys, or their values are none that can be read.
+    pub(super) fn settle(&self, rules: &mut [ColumnRule]) -> Result<(), String> {
+        for ColumnRule { rule, classes, has_form } in rules {
+            let found = rule.from.iter().find_map(|key| self.keys.get(key));
+            let Some(seen) = found else {
+                if *has_form {
+                    continue;
+                }
+                let names: Vec<_> = self.keys.keys().map(String::as_str).collect();
+                return Err(format!(
+                    "its first {} records have no {} for dataset.fields.{}; they have {}",
+                    self.records,
+                    rule.from.join(" or "),
+                    rule.name,
+                    names.join(", ")
+                ));
+            };
+            if !*has_form {
+                rule.form = self.form(seen).ok_or_else(|| {
+                    format!(
+                        "the values of {} for dataset.fields.{} are lists of bytes, of several kinds or empty, and of a \
+                         list of bytes one value is read; set `as` if the first ones are not like the others",
+                        rule.from.join(" or "),
+                        rule.name
+                    )
+                })?;
+                *has_form = true;
+            }
+            // Names of labels that are stored as numbers.
+            debug_assert!(classes.is_none() || rule.form == Form::Integer);
+        }
+        Ok(())
+    }
+
+    /// A field for each key: a single one of pictures is `image`, a single number whose key ends in `label` is `label`,
+    /// others keep their keys. Gives those that are left out, too.
+    pub(super) fn infer(&self) -> (Vec<ColumnRule>, Vec<String>) {
+        let form = |key: &str| self.keys.get(key).and_then(|seen| self.form(seen));
+        let single = |name: &str, test: &dyn Fn(&str) -> bool| -> Option<&String> {
+            let mut all = self.keys.keys().filter(|key| test(key));
+            let (first, second) = (all.next()?, all.next());
+            (second.is_none() && (first == name || !self.keys.contains_key(name))).then_some(first)
+        };
+        let image = single("image", &|key| form(key) == Some(Form::Image));
+        let is_label = |key: &str| key.rsplit('/').next() == Some("label");
+        let label = single("label", &|key| is_label(key) && form(key) == Some(Form::Integer));
+        let (mut rules, mut left_out) = (Vec::<ColumnRule>::new(), Vec::new());
+        for (key, seen) in &self.keys {
+            let name = match key {
+                key if Some(key) == image => "image",
+                key if Some(key) == label => "label",
+                key => key,
+            };
+            let is_full = rules.len() + RESERVED.len() >= MAX_TENSORS;
+            let (is_everywhere, form) = (seen.records == self.records, self.form(seen));
+            let may_be_empty = matches!(form, Some(Form::Text | Form::Bytes));
+            let Some(form) = form.filter(|_| {
+                name_fault(name).is_none() && !is_full && (is_everywhere || may_be_empty)
+            }) else {
+                left_out.push(key.clone());
+                continue;
+            };
+            let missing = if is_everywhere { Missing::Error } else { Missing::Empty };
+            let (name, from) = (name.to_owned(), vec![key.clone()]);
+            let rule = FieldRule { name, from, key: None, form, missing };
+            rules.push(ColumnRule { rule, classes: None, has_form: true });
+        }
+        (rules, left_out)
+    }
+}
+
+/// Whether bytes begin as the files that `decode-image` reads.
+fn is_picture(bytes: &[u8]) -> bool {
+    bytes.starts_with(&[0xff, 0xd8, 0xff])
+        || bytes.starts_with(b"\x89PNG\r\n\x1a\n")
+        || (bytes.starts_with(b"RIFF") && bytes.get(8..12) == Some(b"WEBP"))
+}
+
+fn is_text(bytes: &[u8]) -> bool {
+    let is_plain = |character: char| !character.is_control() || "\n\r\t".contains(character);
+    std::str::from_utf8(bytes).is_ok_and(|text| text.chars().all(is_plain))
+}
+
+/// The features of the fields of one record.
+///
+/// # Errors
+/// It is no Example.
+pub(super) fn find<'a>(
+    rules: &[ColumnRule],
+    example: &'a [u8],
+) -> Result<Vec<Option<Feature<'a>>>, Fault> {
+    let mut found: Vec<Option<(usize, Feature<'a>)>> = vec![None; rules.len()];
+    features(example, |key, feature| {
+        for (ColumnRule { rule, .. }, found) in rules.iter().zip(&mut found) {
+            let Some(rank) = rule.from.iter().position(|from| from.as_bytes() == key) else {
+                continue;
+            };
+            // Of several keys the first one that a record has; of one that comes twice the last one.
+            if found.is_none_or(|(before, _)| rank <= before) {
+                *found = Some((rank, feature));
+            }
+        }
+    })?;
+    Ok(found.into_iter().map(|found| found.map(|(_, feature)| feature)).collect())
+}
+
+/// The value of a field.
+///
+/// # Errors
+/// There is none where one is needed, or it is no such value.
+pub(super) fn value<'a>(
+    ColumnRule { rule, classes, .. }: &ColumnRule,
+    labels: &Labels,
+    feature: Option<Feature<'a>>,
+) -> Result<FieldValue<'a>, Defect> {
+    let refuse = |what: String| Err(Defect(format!("`{}` {what}", rule.name)));
+    let is_list = rule.form == Form::Array
+        && feature.is_some_and(|feature| feature.kind != Some(Kind::Bytes));
+    // A single value that was written as an empty list is none.
+    let Some((feature, kind)) = feature
+        .filter(|feature| is_list || feature.count > 0)
+        .and_then(|feature| feature.kind.map(|kind| (feature, kind)))
+    else {
+        return rule.value(None);
+    };
+    if !is_list && feature.count > 1 {
+        return refuse(format!("has {} values, and a single one is read", feature.count));
+    }
+    let array = |dtype, bytes: Cow<'a, [u8]>| {
+        Ok(FieldValue::Array(ArrayValue {
+            dtype,
+            shape: vec![feature.count as u64].into(),
+            fortran_order: false,
+            big_endian: false,
+            bytes,
+        }))
+    };
+    match (kind, rule.form) {
+        (Kind::Bytes, _) => {
+            let bytes = feature.bytes();
+            match (classes, bytes) {
+                (Some(_), Some(name)) => {
+                    labels.of(name).map(FieldValue::Integer).ok_or_else(|| {
+                        let name = String::from_utf8_lossy(name);
+                        Defect(format!("`{}` is none of its classes: {name:?}", rule.name))
+                    })
+                }
+                _ => rule.value(bytes),
+            }
+        }
+        (Kind::Floats, Form::Array) => array(DType::F32, feature.floats()),
+        (Kind::Floats, Form::Float) => match feature.floats().first_chunk() {
+            Some(bytes) => Ok(FieldValue::Float(f64::from(f32::from_le_bytes(*bytes)))),
+            None => rule.value(None),
+        },
+        (Kind::Integers, Form::Array | Form::Integer | Form::Float) => {
+            let mut all = Vec::with_capacity(feature.count);
+            if let Err(fault) = feature.integers(|number| all.push(number)) {
+                return refuse(format!("cannot be read: {}", fault.words()));
+            }
+            let first = all.first().copied().unwrap_or(0);
+            match (rule.form, classes) {
+                (Form::Array, _) => array(
+                    DType::I64,
+                    all.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>().into(),
+                ),
+                (Form::Integer, Some(classes))
+                    if !usize::try_from(first).is_ok_and(|first| first < classes.names.len()) =>
+                {
+                    refuse(format!(
+                        "is {first}, and its classes are 0 to {}",
+                        classes.names.len() - 1
+                    ))
+                }
+                (Form::Integer, _) => Ok(FieldValue::Integer(first)),
+                #[expect(clippy::cast_precision_loss, reason = "the configuration says float")]
+                _ => Ok(FieldValue::Float(first as f64)),
+            }
+        }
+        (Kind::Floats, _) => refuse("is of floats; read it `as` a float or an array".to_owned()),
+        (Kind::Integers, _) => {
+            refuse("is of integers; read it `as` an integer, a float or an array".to_owned())
+        }
+    }
+}
