@@ -48,7 +48,14 @@ fn what_it_writes_passes_check_and_runs_for_every_kind_of_data() {
     let table = dir.path("table");
     std::fs::create_dir(&table).unwrap();
     std::fs::write(table.join("metadata.csv"), format!("text,label\n{rows}")).unwrap();
+    data::images(&dir.path("detection"), 40, 4);
+    let list: Vec<_> = (0..40)
+        .map(|n| format!("{{\"id\": {n}, \"file_name\": \"class-{:03}/{n:08}.jpg\"}}", n % 4))
+        .collect();
+    let list = format!("{{\"images\": [{}]}}", list.join(","));
+    std::fs::write(dir.path("detection/_annotations.coco.json"), list).unwrap();
     for (path, keys) in [
+        ("detection", "{ op = \"resize\", size = [512, 512] },"),
         ("table", "label = { from = \"label\", as = \"integer\" }"),
         ("table/metadata.csv", "format = \"manifest\""),
         ("tars", "image = { from = [\"jpg\", \"jpeg\", \"png\", \"webp\"], as = \"image\" }"),

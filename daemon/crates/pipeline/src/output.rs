@@ -88,7 +88,7 @@ pub(super) fn compile(
                 array_output(name, *dtype, output_dtype.unwrap_or(*dtype), shape, output)
             }
             FieldType::Raw(FieldKind::RaggedArray { dtype, row_shape }) => {
-                ragged_array_output(name, *dtype, row_shape, output)
+                ragged_array_output(name, *dtype, row_shape, *max_row_bytes, output)
             }
             FieldType::Raw(FieldKind::Integer) => {
                 array_output(name, DType::I64, DType::I64, &[], output)
@@ -246,15 +246,28 @@ fn ragged_array_output(
     name: &str,
     dtype: DType,
     row_shape: &[u64],
+    known: Option<u64>,
     output: Option<&OutputConfig>,
 ) -> Result<(TensorSpec, FieldOutput), String> {
-    if output.is_none_or(|output| !output.ragged) {
+    if output.is_some_and(|output| output.max_bytes.is_some()) {
+        return array_output(name, dtype, dtype, &[&[0], row_shape].concat(), output);
+    }
+    let Some(known) = known else {
         return Err(format!(
             "the length of `{name}` differs from sample to sample; say how long it may be with `[output] {name} = {{ \
              ragged = true, max_bytes = \"64KiB\" }}`"
         ));
+    };
+    if let Some(output) = output {
+        no_image_keys(name, output)?;
     }
-    array_output(name, dtype, dtype, &[&[0], row_shape].concat(), output)
+    let target = output.and_then(|output| output.dtype).unwrap_or(dtype);
+    // The longest row is known in the elements' own type.
+    let max_row_bytes = known / dtype.size_bytes() * target.size_bytes();
+    let extent = Extent::Ragged { max_row_bytes, compact: false };
+    let row_shape = row_shape.to_vec();
+    let tensor = TensorSpec { extent, ..TensorSpec::dense(name, target, &row_shape) };
+    Ok((tensor, FieldOutput::RaggedArray { source: dtype, row_shape, target }))
 }
 
 fn array_output(

@@ -107,6 +107,16 @@ pub fn manifest(bytes: &[u8]) {
     }
 }
 
+/// A COCO file: paths and boxes are at most what its bytes can hold.
+///
+/// # Panics
+/// When they are more.
+pub fn coco(bytes: &[u8]) {
+    let mut kept = 0;
+    let _ = manifest::coco::parse_for_fuzzing(bytes, |path, boxes| kept += path.len() + 16 * boxes);
+    assert!(kept <= bytes.len(), "{kept}");
+}
+
 /// A saved index of manifests. The checksum, which hides the rest from a fuzzer, is set right first.
 ///
 /// # Panics

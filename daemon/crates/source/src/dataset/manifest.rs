@@ -5,6 +5,7 @@
 //! `read`) for an index that holds each row's cells ([`index`]); then a sample's files are known at once, and a manifest
 //! that is edited during a run changes nothing in it. Where paths may lead is [`paths`]' part.
 
+pub(super) mod coco;
 mod fuzzed;
 mod index;
 mod open;

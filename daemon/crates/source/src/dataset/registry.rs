@@ -11,6 +11,7 @@ use super::error::DatasetError;
 use super::folder::names::split_extension;
 use super::folder::scan::FolderFormat;
 use super::folder::{self, FolderKeys};
+use super::manifest::coco::{self, CocoKeys};
 use super::manifest::{self, ManifestKeys};
 use super::opening::{IndexReport, OpenOptions, Opened, OpenedFormat};
 use super::progress::ScanProgress;
@@ -78,7 +79,7 @@ const fn format<T: Keys>(format: &FolderFormat, open: Opener, draft: DraftWriter
     }
 }
 
-static FORMATS: [Format; 9] = [
+static FORMATS: [Format; 10] = [
     format::<FolderKeys>(&image_folder::FORMAT, image_folder::open, image_folder::draft),
     format::<FolderKeys>(&npy::FORMAT, npy::open, npy::draft),
     format::<FolderKeys>(&npz::FORMAT, npz::open, npz::draft),
@@ -108,6 +109,13 @@ static FORMATS: [Format; 9] = [
         root: tfrecord::root,
         has_saved_index: tfrecord::has_saved_index,
         ..format::<TfRecordKeys>(&tfrecord::FORMAT, tfrecord::open, tfrecord::draft)
+    },
+    Format {
+        root: coco::root,
+        data_root: coco::data_root,
+        marks: &coco::IN_FOLDERS,
+        has_saved_index: coco::has_saved_index,
+        ..format::<CocoKeys>(&coco::FORMAT, coco::open, coco::draft)
     },
     format::<tokens::OwnKeys>(&tokens::FORMAT, tokens::open, tokens::draft),
 ];
@@ -343,7 +351,7 @@ mod tests {
         let message = open(&config, OpenOptions::default()).unwrap_err().to_string();
         assert_eq!(
             message,
-            "unknown dataset.format \"image-foldr\"; did you mean \"image-folder\"?; the formats are image-folder, npy, npz, webdataset, manifest, mds, litdata, tfrecord, tokens"
+            "unknown dataset.format \"image-foldr\"; did you mean \"image-folder\"?; the formats are image-folder, npy, npz, webdataset, manifest, mds, litdata, tfrecord, coco, tokens"
         );
         config.format = "parquet".to_owned();
         let message = open(&config, OpenOptions::default()).unwrap_err().to_string();

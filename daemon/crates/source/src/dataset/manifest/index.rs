@@ -263,13 +263,20 @@ impl ManifestIndex {
         })
     }
 
+    /// A row's line, or what else it is numbered by.
+    ///
+    /// # Panics
+    /// When there is no such sample.
+    pub(super) fn line(&self, id: SampleId) -> u64 {
+        take_number(&mut self.row(id))
+    }
+
     /// Appends a row's name: its manifest and its line.
     ///
     /// # Panics
     /// When there is no such sample.
     pub(super) fn append_name(&self, id: SampleId, name: &mut Vec<u8>) {
-        let line = take_number(&mut self.row(id));
-        append_name(self.manifest_path(self.manifest_of(id)), line, name);
+        append_name(self.manifest_path(self.manifest_of(id)), self.line(id), name);
     }
 }
 

@@ -82,23 +82,7 @@ pub(in crate::dataset) fn open(
     let started = Instant::now();
     let (keys, request) = request(config, options)?;
     let (root, pattern) = split(&config.path);
-    let lists = match &keys.root {
-        Some(data) if config.is_remote() && !is_url(data) => {
-            let reason = "a manifest behind a URL names no files of this machine; set dataset.root to a URL, or copy the manifest";
-            return Err(DatasetError::BrokenFile {
-                path: config.path.clone(),
-                reason: reason.to_owned(),
-            });
-        }
-        Some(_) => {
-            let opened = options.call("opening", &root, || storage::open(&root, &config.storage));
-            Some(opened.map_err(|error| match error {
-                StorageError::Vanished { .. } => DatasetError::Missing { path: root.clone() },
-                error => error.into(),
-            })?)
-        }
-        None => None,
-    };
+    let lists = open_lists(config, keys.root.as_deref(), &root, options)?;
     let patient = lists
         .as_ref()
         .zip(options.patience)
@@ -126,6 +110,33 @@ pub(in crate::dataset) fn open(
     let dataset = task.dataset(index)?;
     report.seconds = started.elapsed().as_secs_f64();
     Ok((Arc::new(dataset), report))
+}
+
+/// The storage of manifests in a folder whose data lies elsewhere; `None`: it is the data's.
+///
+/// # Errors
+/// The manifest lies behind a URL and the data does not, or the folder cannot be opened.
+pub(super) fn open_lists(
+    config: &DatasetConfig,
+    data: Option<&Path>,
+    root: &Path,
+    options: OpenOptions<'_>,
+) -> Result<Option<Arc<dyn Storage>>, DatasetError> {
+    match data {
+        Some(data) if config.is_remote() && !is_url(data) => {
+            let reason = "a manifest behind a URL names no files of this machine; set dataset.root to a URL, or copy the manifest";
+            Err(DatasetError::BrokenFile { path: config.path.clone(), reason: reason.to_owned() })
+        }
+        Some(_) => {
+            let opened = options.call("opening", root, || storage::open(root, &config.storage));
+            let opened = opened.map_err(|error| match error {
+                StorageError::Vanished { .. } => DatasetError::Missing { path: root.to_owned() },
+                error => error.into(),
+            })?;
+            Ok(Some(opened))
+        }
+        None => Ok(None),
+    }
 }
 
 /// One opening.

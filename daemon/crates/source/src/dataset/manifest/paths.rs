@@ -42,7 +42,9 @@ impl<'a> Paths<'a> {
             if cell.starts_with(b"/") {
                 if self.is_contained {
                     return Err(format!(
-                        "is an absolute path: {}; a manifest of data behind a URL names no files of this machine",
+                        "is an absolute path that is not below {}: {}; set dataset.root to the folder or the URL that all \
+                         of them lie in",
+                        self.root,
                         shown()
                     ));
                 }
