@@ -6,21 +6,21 @@ import json
 import forebay
 import numpy
 import pytest
-from PIL import Image
 
 IMAGES = 24
 
 
 @pytest.fixture(scope="module")
 def instances(tmp_path_factory):
-    """A file as COCO's own: ids with gaps, categories that are not in their order, crowds, images without annotations."""
+    """A file as COCO's own: ids with gaps, categories out of order, crowds, images without annotations."""
+    image = pytest.importorskip("PIL.Image")
     root = tmp_path_factory.mktemp("coco")
     (root / "pictures").mkdir()
     (root / "annotations").mkdir()
     images, annotations = [], []
     for number in range(IMAGES):
         name = f"{number:012}.png"
-        Image.new("RGB", (30 + number, 40), (number, 0, 0)).save(root / "pictures" / name)
+        image.new("RGB", (30 + number, 40), (number, 0, 0)).save(root / "pictures" / name)
         images.append({"id": 500 - 7 * number, "file_name": name, "width": 30 + number, "height": 40})
         for place in range(number % 5):
             box = [place + 0.25, 2.5, 3 + number / 8, 4]

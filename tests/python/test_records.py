@@ -1,4 +1,4 @@
-"""Shards of MosaicML Streaming's and LitData's own writers, and TFRecords (daemon/crates/source/fixtures), through the program."""
+"""What the writers of MosaicML Streaming, LitData and TFRecords wrote (daemon/crates/source/fixtures), read back."""
 
 import contextlib
 import importlib.util

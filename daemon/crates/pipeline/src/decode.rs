@@ -189,9 +189,27 @@ const fn stored_bytes(size: Size, channels: u8) -> usize {
     size.width as usize * size.height as usize * channels as usize
 }
 
+/// Formats of pictures that are not read, by their first bytes.
+fn named_format(file: &[u8]) -> Option<&'static str> {
+    Some(match file {
+        [_, _, _, _, b'f', b't', b'y', b'p', b'a', b'v', b'i', b'f' | b's', ..] => "AVIF",
+        [_, _, _, _, b'f', b't', b'y', b'p', b'h', b'e', ..]
+        | [_, _, _, _, b'f', b't', b'y', b'p', b'm', b'i' | b's', b'f', b'1', ..] => "HEIC",
+        [b'I', b'I', 42, 0, ..] | [b'M', b'M', 0, 42, ..] => "TIFF",
+        [b'G', b'I', b'F', b'8', b'7' | b'9', b'a', ..] => "GIF",
+        [b'B', b'M', _, _, _, _, 0, 0, 0, 0, ..] => "BMP",
+        [0xff, 0x0a, ..] | [0, 0, 0, 12, b'J', b'X', b'L', b' ', ..] => "JPEG XL",
+        [0, 0, 0, 12, b'j', b'P', b' ', b' ', ..] => "JPEG 2000",
+        _ => return None,
+    })
+}
+
 fn unknown_format(file: &[u8]) -> String {
     if file.is_empty() {
         return "the image file is empty".to_owned();
+    }
+    if let Some(name) = named_format(file) {
+        return format!("it is a {name} file, which is not read; convert it to JPEG, PNG or WebP");
     }
     let first: String = file.iter().take(8).map(|byte| format!(" {byte:02x}")).collect();
     format!("not a JPEG, PNG or WebP file: it begins with{first}")

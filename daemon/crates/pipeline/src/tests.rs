@@ -400,7 +400,11 @@ fn a_defect_names_its_reason() {
         ),
         (&file[..20], "image file is truncated: the JPEG header does not end"),
         (b"".as_slice(), "the image file is empty"),
-        (b"GIF89a".as_slice(), "not a JPEG, PNG or WebP file: it begins with 47 49 46 38 39 61"),
+        (
+            b"GIF89a".as_slice(),
+            "it is a GIF file, which is not read; convert it to JPEG, PNG or WebP",
+        ),
+        (b"PIF89a".as_slice(), "not a JPEG, PNG or WebP file: it begins with 50 49 46 38 39 61"),
     ] {
         assert_eq!(run_all(&config, &dataset, file, 0).unwrap_err().0, expected);
     }

@@ -44,3 +44,25 @@ fn orientation_is_applied_only_on_request() {
     // Clockwise: the lower left corner comes to the upper left.
     assert_eq!(after[..3], before[15 * 24 * 3..15 * 24 * 3 + 3]);
 }
+
+#[test]
+fn pictures_that_are_not_read_are_named() {
+    for (file, name) in [
+        (&b"\0\0\0\x18ftypheic\0\0\0\0"[..], "HEIC"),
+        (b"\0\0\0\x18ftypmif1\0\0\0\0", "HEIC"),
+        (b"\0\0\0\x20ftypavif\0\0\0\0", "AVIF"),
+        (b"II\x2a\0\x08\0\0\0", "TIFF"),
+        (b"MM\0\x2a\0\0\0\x08", "TIFF"),
+        (b"GIF89a\x01\0", "GIF"),
+        (b"BM\x46\0\0\0\0\0\0\0\x36\0\0\0", "BMP"),
+        (b"\xff\x0a\xfa\x1f", "JPEG XL"),
+        (b"\0\0\0\x0cjP  \r\n\x87\n", "JPEG 2000"),
+    ] {
+        let refused = Decoders::default().read_header(file, false, MOST_PIXELS).unwrap_err();
+        let expected =
+            format!("it is a {name} file, which is not read; convert it to JPEG, PNG or WebP");
+        assert_eq!(refused.0, expected);
+    }
+    let refused = Decoders::default().read_header(b"BMX", false, MOST_PIXELS).unwrap_err();
+    assert_eq!(refused.0, "not a JPEG, PNG or WebP file: it begins with 42 4d 58");
+}
