@@ -15,7 +15,7 @@ use serde_json::Value;
 const LOADING: Duration = Duration::from_millis(20);
 
 /// A configuration whose one stage sleeps, and whose batches have one sample.
-fn config(dir: &TestDir, more: &str) -> PathBuf {
+pub(crate) fn config(dir: &TestDir, more: &str) -> PathBuf {
     let milliseconds = LOADING.as_millis();
     let delay = format!("{{ op = \"delay\", milliseconds = {milliseconds} }}");
     let stage = format!("{{ name = \"slow\", concurrency = 1, operations = [{delay}] }}");
@@ -36,7 +36,7 @@ pub(crate) struct Trainer {
 pub(crate) struct Step {
     epoch: u64,
     samples: u64,
-    is_replayed: bool,
+    pub(crate) is_replayed: bool,
 }
 
 impl Trainer {
@@ -62,7 +62,7 @@ impl Trainer {
         Self { stop, thread: Some(thread) }
     }
 
-    fn end(mut self) -> Vec<Step> {
+    pub(crate) fn end(mut self) -> Vec<Step> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.take().unwrap().join().unwrap()
     }

@@ -5,6 +5,7 @@
 mod doctor;
 mod headspace;
 mod metrics;
+mod namespaces;
 mod profile;
 mod report;
 mod show;

@@ -152,9 +152,9 @@ fn serve_observers(name: &str, engine: &SharedEngine) {
             tracing::info!(socket = %path.display(), "observable");
             let host = Rc::new(Host::observed(Rc::clone(engine)));
             tokio::task::spawn_local(async move {
-                if let Err(error) =
-                    accept_clients(listener, vec![], AccessRules::default(), host).await
-                {
+                // An abstract name crosses containers that share a network.
+                let rules = AccessRules { own_processes_only: true, ..AccessRules::default() };
+                if let Err(error) = accept_clients(listener, vec![], rules, host).await {
                     tracing::warn!(%error, "the observation socket failed; `forebay stats` and `top` no longer reach this daemon");
                 }
             });

@@ -325,8 +325,9 @@ keys! {
     /// What attached clients may be asked for.
     #[derive(Copy, Eq)]
     pub struct SessionConfig = "session" {
-        /// whether `forebay headspace --replay` may show the trainer batches again for a while
-        pub allow_headspace: bool, "", default(true);
+        /// whether `forebay headspace --replay` may show the trainer batches again for a while: `true`: all who may
+        /// connect may ask for it; `false`: nobody
+        pub allow_headspace: bool, "", absent("processes of the daemon's user, in its user and PID namespaces");
     }
 }
 

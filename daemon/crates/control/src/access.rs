@@ -13,6 +13,8 @@ pub struct AccessRules {
     pub allow_uids: Vec<u32>,
     /// `listen.group`, by its number.
     pub group: Option<u32>,
+    /// Whether processes in other user or PID namespaces than the daemon's are refused.
+    pub own_processes_only: bool,
 }
 
 impl AccessRules {
@@ -53,7 +55,11 @@ mod tests {
         let own = Uid::effective().as_raw();
         let rules = AccessRules::default();
         assert!(rules.admit(&peer(own, 77)) && !rules.admit(&peer(own + 4321, 77)));
-        let rules = AccessRules { allow_uids: vec![own + 4321, OVERFLOW_UID], group: Some(88) };
+        let rules = AccessRules {
+            allow_uids: vec![own + 4321, OVERFLOW_UID],
+            group: Some(88),
+            own_processes_only: false,
+        };
         assert!(rules.admit(&peer(own + 4321, 77)) && rules.admit(&peer(own + 1, 88)));
         assert!(!rules.admit(&peer(own + 1, 77)));
         assert!(!rules.admit(&peer(OVERFLOW_UID, 88)), "it may be anybody");

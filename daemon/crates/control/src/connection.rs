@@ -29,6 +29,7 @@ use self::cut::Cut;
 use self::sending::{Shared, in_parts, send};
 use super::fair_share::{Meter, Peer, RECORDING_COST, ROW_COST, metered, peer_of};
 use super::host::{Host, Opening};
+use super::namespaces::is_own_process;
 use super::peer;
 use forebay_engine::{
     ReattachState, Recorded, SENT_TO_CLIENT, Seek, SessionEnd, SessionMemory, SessionTerms,
@@ -415,7 +416,8 @@ impl Client {
         socket: &AsyncFd<Shared>,
     ) -> Result<(), Cut> {
         let engine = self.host.engine().ok_or_else(|| refusal("Replay before Start"))?;
-        let asked = engine.borrow_mut().request_replay(request, self.number);
+        let is_own = is_own_process(&self.connection);
+        let asked = engine.borrow_mut().request_replay(request, self.number, is_own);
         asked.map_err(|message| Fault { kind: FaultKind::Config, message })?;
         if let ReplayRequest::Check { session, .. } | ReplayRequest::Arm { session, .. } = *request
         {

@@ -9,6 +9,7 @@ mod connection;
 mod fair_share;
 mod host;
 mod listen;
+mod namespaces;
 mod peer;
 mod restart_state;
 

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use forebay_protocol::frames::{DaemonFrame, Fault, FaultKind};
 use forebay_protocol::socket::{Connection, Listener, SocketError};
 use tokio::io::Interest;
 
@@ -20,6 +21,7 @@ use super::access::AccessRules;
 use super::connection::serve_connection;
 use super::fair_share::peer_of;
 use super::host::Host;
+use super::namespaces::is_own_process;
 use forebay_engine::watch;
 use forebay_host::lock_file::LockFile;
 use forebay_host::sockets::{abstract_prefix, credentials, lock_path, runtime_folder_path};
@@ -182,20 +184,22 @@ impl Drop for SocketPlace {
 
 /// Serves a client if the rules admit it.
 fn admit(connection: Connection, rules: &AccessRules, host: &Rc<Host>) {
-    match credentials(&connection) {
-        Ok(credentials) if rules.admit(&credentials) => {
-            tokio::task::spawn_local(serve_connection(connection, Rc::clone(host)));
-        }
-        Ok(credentials) => {
-            tracing::warn!(
-                uid = credentials.uid(),
-                pid = credentials.pid(),
-                "refused a user that is not allowed"
-            );
-        }
-        Err(error) => {
-            tracing::warn!(%error, "refused a client without credentials");
-        }
+    let credentials = match credentials(&connection) {
+        Ok(credentials) => credentials,
+        Err(error) => return tracing::warn!(%error, "refused a client without credentials"),
+    };
+    let (uid, pid) = (credentials.uid(), credentials.pid());
+    if !rules.admit(&credentials) {
+        tracing::warn!(uid, pid, "refused a user that is not allowed");
+    } else if rules.own_processes_only && !is_own_process(&connection) {
+        tracing::warn!(uid, pid, "refused a process of another user or PID namespace");
+        let message = "a private daemon is observed only from its own user and PID namespaces; run the command in the \
+                       trainer's container";
+        let fault = Fault { kind: FaultKind::Config, message: message.to_owned() };
+        // Best effort: the other side may not read it.
+        let _ = connection.send(&DaemonFrame::Fault(fault), &[]);
+    } else {
+        tokio::task::spawn_local(serve_connection(connection, Rc::clone(host)));
     }
 }
 

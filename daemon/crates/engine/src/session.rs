@@ -368,6 +368,21 @@ impl Session {
         self.work.set_yields(yields);
     }
 
+    /// Whether a process may have batches replayed; an error says why not.
+    pub(crate) fn allows_replay(&self, is_own: bool) -> Result<(), String> {
+        let stream = self.stream.name();
+        match self.stream.config.session.allow_headspace {
+            Some(false) => Err(format!(
+                "stream `{stream}` does not allow a replay: session.allow_headspace is false"
+            )),
+            None if !is_own => Err(format!(
+                "stream `{stream}` allows a replay to processes of the daemon's user in its user and PID namespaces \
+                 only; run the command there, or set session.allow_headspace = true to allow it to all who may connect"
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// Carries out a request for a replay; an error says why it cannot be done.
     pub(crate) fn request_replay(
         &mut self,
@@ -375,12 +390,6 @@ impl Session {
         owner: u64,
         waker: &Arc<Waker>,
     ) -> Result<(), String> {
-        if !self.stream.config.session.allow_headspace {
-            return Err(format!(
-                "stream `{}` does not allow a replay: session.allow_headspace is false",
-                self.stream.name()
-            ));
-        }
         let epoch = self.order.batches_left();
         self.replay.request(request, owner, epoch, &mut self.ring, waker)
     }

@@ -56,13 +56,13 @@ pub fn find_sockets() -> Vec<PathBuf> {
     sockets
 }
 
-/// Whether the listener is a process of this user.
+/// Whether the listener is a process of this user that is visible from here: 0 stands for one in a foreign PID namespace.
 fn is_own(path: &Path) -> bool {
     let own = nix::unistd::Uid::effective().as_raw();
     let connection = Connection::connect(path).ok();
     connection
         .and_then(|connection| credentials(&connection).ok())
-        .is_some_and(|peer| peer.uid() == own)
+        .is_some_and(|peer| peer.uid() == own && peer.pid() > 0)
 }
 
 /// The prefix of the abstract names of this user's private daemons.

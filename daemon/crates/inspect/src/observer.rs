@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use forebay_protocol::frames::{ClientFrame, DaemonFrame, PROTOCOL_VERSION};
 use forebay_protocol::observing::{Recording, ReplayRequest, SessionSteps};
-use forebay_protocol::socket::{Connection, Incoming};
+use forebay_protocol::socket::{Connection, Incoming, SocketError};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::sanitize::{sanitize, sanitize_json};
@@ -36,7 +36,8 @@ impl Observer {
                 bail!("it belongs to another user ({owner})");
             }
             let release = env!("CARGO_PKG_VERSION").to_owned();
-            connection.send(&ClientFrame::Hello { protocol: PROTOCOL_VERSION, release }, &[])?;
+            let hello = ClientFrame::Hello { protocol: PROTOCOL_VERSION, release };
+            send(&connection, &hello)?;
             anyhow::Ok(connection)
         };
         let connection = connect().with_context(|| asking(socket))?;
@@ -88,7 +89,7 @@ impl Observer {
         mut answer: impl FnMut(DaemonFrame, Vec<OwnedFd>) -> Option<T>,
     ) -> anyhow::Result<T> {
         let mut converse = || {
-            self.connection.send(question, &[])?;
+            send(&self.connection, question)?;
             let deadline = Instant::now() + patience;
             loop {
                 match self.connection.receive::<DaemonFrame>()? {
@@ -114,6 +115,14 @@ impl Observer {
             }
         };
         converse().with_context(|| asking(&self.socket))
+    }
+}
+
+/// Sends a frame. A daemon that has closed the connection may have said why before: that is read next.
+fn send(connection: &Connection, frame: &ClientFrame) -> Result<(), SocketError> {
+    match connection.send(frame, &[]) {
+        Err(SocketError::Closed) => Ok(()),
+        sent => sent,
     }
 }
 

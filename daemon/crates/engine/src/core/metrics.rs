@@ -25,11 +25,16 @@ impl Engine {
         self.sessions.values().map(Session::steps).collect()
     }
 
-    /// Carries out a request for a session's replay.
+    /// Carries out a request for a session's replay; `is_own`: of a process of the daemon's user in its namespaces.
     ///
     /// # Errors
     /// The reason why it cannot be done.
-    pub fn request_replay(&mut self, request: &ReplayRequest, owner: u64) -> Result<(), String> {
+    pub fn request_replay(
+        &mut self,
+        request: &ReplayRequest,
+        owner: u64,
+        is_own: bool,
+    ) -> Result<(), String> {
         let (ReplayRequest::Check { session: number, .. }
         | ReplayRequest::Arm { session: number, .. }
         | ReplayRequest::Commit { session: number }
@@ -38,6 +43,7 @@ impl Engine {
         let Some(session) = self.sessions.get_mut(&number) else {
             return Err(format!("session {number} has ended"));
         };
+        session.allows_replay(is_own)?;
         session.request_replay(request, owner, &waker)?;
         self.advance(number);
         Ok(())

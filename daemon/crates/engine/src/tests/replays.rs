@@ -22,7 +22,7 @@ fn replaying(keys: &[&str], test: impl AsyncFnOnce(SharedEngine, Client)) {
 
 impl Client {
     fn ask(&self, request: ReplayRequest) -> Result<(), String> {
-        self.engine.borrow_mut().request_replay(&request, OWNER)
+        self.engine.borrow_mut().request_replay(&request, OWNER, true)
     }
 
     fn arm(&self, at: u64, batches: u16, steps: u64) -> Result<(), String> {
@@ -215,7 +215,7 @@ fn what_cannot_be_is_refused_with_the_reason() {
         ranks.ask(ReplayRequest::Check { session: ranks.number, batches: 2 }).unwrap();
         let session = ranks.number;
         let other = ReplayRequest::Cancel { session };
-        let reason = engine.borrow_mut().request_replay(&other, OWNER + 1).unwrap_err();
+        let reason = engine.borrow_mut().request_replay(&other, OWNER + 1, true).unwrap_err();
         assert!(reason.contains("another command"), "{reason}");
         // Their contents are checked elsewhere.
         while ranks.state() != ReplayState::Checked {
