@@ -145,6 +145,7 @@ impl Launch {
             nice: cpu.nice,
             cores: if share.narrowed { share.cores.clone() } else { Vec::new() },
             refused_cores: share.refused,
+            ring_cores: share.ring_cores,
         };
         Ok(Self { streams, plans, pool, cores: share.cores })
     }

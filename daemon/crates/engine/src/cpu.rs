@@ -3,6 +3,8 @@
 pub(crate) mod budget;
 pub(crate) mod cgroups;
 pub(crate) mod cores;
+mod gpus;
 pub(crate) mod isolation;
+mod number_list;
 pub(crate) mod quota;
 pub(crate) mod starvation;

@@ -50,6 +50,8 @@ pub struct PoolOptions {
     pub cores: Vec<u32>,
     /// Configured cores that the process may not use.
     pub refused_cores: Vec<u32>,
+    /// The cores of the memory node for rings; empty: wherever the kernel puts them.
+    pub ring_cores: Vec<u32>,
 }
 
 impl PoolOptions {
@@ -186,6 +188,20 @@ pub(super) fn class_of_a_new_thread(options: &PoolOptions) -> Option<String> {
     probe.join().ok()?
 }
 
+/// Does something with this thread on some cores: memory that it allocates is on their node. On any where that is refused.
+pub(crate) fn on_cores<T>(cores: &[u32], run: impl FnOnce() -> T) -> T {
+    let before = if cores.is_empty() { None } else { rustix::thread::sched_getaffinity(None).ok() };
+    if before.is_some() {
+        let _ = rustix::thread::sched_setaffinity(None, &core_set(cores));
+    }
+    let made = run();
+    if let Some(before) = before {
+        // Granted before.
+        let _ = rustix::thread::sched_setaffinity(None, &before);
+    }
+    made
+}
+
 fn core_set(cores: &[u32]) -> rustix::thread::CpuSet {
     let mut set = rustix::thread::CpuSet::new();
     for core in cores {
@@ -206,6 +222,19 @@ fn priority_of_nice(nice: u8) -> ThreadPriority {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cpu::cores::cores_of;
+
+    #[test]
+    fn a_thread_is_on_the_cores_of_a_node_only_meanwhile() {
+        let mask = || cores_of(None).unwrap();
+        let before = mask();
+        let last = *before.last().unwrap();
+        assert_eq!(on_cores(&[last], mask), [last]);
+        assert_eq!(mask(), before);
+        assert_eq!(on_cores(&[], mask), before);
+        // No machine has so many: it goes on where it is.
+        assert_eq!(on_cores(&[1023], mask), before);
+    }
 
     #[test]
     fn every_policy_and_nice_level_is_what_the_kernel_then_says() {
@@ -222,6 +251,7 @@ mod tests {
                 limit_cores,
                 cores: Vec::new(),
                 refused_cores: Vec::new(),
+                ring_cores: Vec::new(),
             })
         };
         // Nobody but root may go below the level that the tests were started with.

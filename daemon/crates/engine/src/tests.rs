@@ -132,6 +132,7 @@ fn pool() -> PoolOptions {
         limit_cores: None,
         cores: Vec::new(),
         refused_cores: Vec::new(),
+        ring_cores: Vec::new(),
     }
 }
 

@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 
 use super::Engine;
 use crate::memory::MemoryPlan;
+use crate::pool::on_cores;
 use crate::session::{Session, SessionFault, SessionTerms, Takeover};
 use forebay_observe::format_bytes;
 
@@ -112,7 +113,11 @@ impl Engine {
             return refuse(FaultKind::Memory, error.to_string());
         }
         let number = self.next_session;
-        let fresh = |named| Takeover::fresh(&stream, named).map_err(|SessionFault(fault)| fault);
+        let ring_cores = &self.pool.options.ring_cores;
+        let fresh = |named| {
+            on_cores(ring_cores, || Takeover::fresh(&stream, named))
+                .map_err(|SessionFault(fault)| fault)
+        };
         let takeover = match memory {
             SessionMemory::Sealed => fresh(false)?,
             SessionMemory::Named => fresh(true)?,

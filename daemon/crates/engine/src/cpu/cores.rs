@@ -4,6 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use super::cgroups::CpuGroup;
+use super::gpus::{CudaVariables, GpuNode, gpu_node};
+use super::number_list::read_list;
 use forebay_config::CpuConfig;
 use forebay_protocol::launcher::{Environment, find_local_rank};
 
@@ -43,6 +45,8 @@ pub struct CoreShare {
     pub granted_cores: f64,
     /// Whether the threads are to be kept on these cores because there are others.
     pub narrowed: bool,
+    /// The cores of the memory node for rings, where that is decided: that of the rank's GPU, else that of its share.
+    pub ring_cores: Vec<u32>,
 }
 
 /// What this process may use, whatever a configuration says.
@@ -73,21 +77,30 @@ struct Machine {
     quota: Option<f64>,
     /// Cores by memory node; empty where the kernel does not tell.
     nodes: Vec<Vec<u32>>,
+    /// Where the rank's GPU is, if that is known.
+    gpu: Option<GpuNode>,
 }
 
-/// The share by configuration, affinity mask, CPU quota, memory nodes and local ranks.
+/// The share by configuration, affinity mask, CPU quota, memory nodes, GPUs and local ranks.
 pub fn core_share(config: &CpuConfig, local: LocalRank) -> CoreShare {
+    let variable = |name| std::env::var(name).ok();
+    let (visible, order) = (variable("CUDA_VISIBLE_DEVICES"), variable("CUDA_DEVICE_ORDER"));
+    let cuda = CudaVariables { visible: visible.as_deref(), order: order.as_deref() };
     let machine = Machine {
         allowed: allowed_cores(),
         granted: cpuset_cores().unwrap_or_else(online_cores),
         quota: CpuGroup::own().and_then(|group| group.quota()).map(|(_, cpus)| cpus),
         nodes: memory_nodes(),
+        gpu: gpu_node(Path::new("/"), cuda, (local.rank, local.count)),
     };
     share_of(&machine, config.cores.as_deref(), local)
 }
 
 fn share_of(machine: &Machine, configured: Option<&[u32]>, local: LocalRank) -> CoreShare {
     let allowed = &machine.allowed;
+    let allowed_at = |gpu: &GpuNode| -> Vec<u32> {
+        gpu.cores.iter().copied().filter(|core| allowed.contains(core)).collect()
+    };
     let asked = configured.unwrap_or_default().iter().copied();
     let refused = asked.filter(|core| !allowed.contains(core)).collect();
     let cores = match configured {
@@ -95,19 +108,25 @@ fn share_of(machine: &Machine, configured: Option<&[u32]>, local: LocalRank) -> 
             configured.iter().copied().filter(|core| allowed.contains(core)).collect()
         }
         // A mask narrower than what is granted says what this rank's share is already.
-        None if local.count > 1 && allowed.len() == machine.granted => {
-            part_by_node(allowed, &machine.nodes, local)
-        }
+        None if local.count > 1 && allowed.len() == machine.granted => match &machine.gpu {
+            Some(node) if !allowed_at(node).is_empty() => {
+                part(&allowed_at(node), node.rank as usize, node.count as usize)
+            }
+            _ => part_by_node(allowed, &machine.nodes, local),
+        },
         None => allowed.clone(),
     };
     let cores: Vec<u32> = if cores.is_empty() { allowed.clone() } else { cores };
+    let narrowed = cores.len() < allowed.len();
+    let beside_gpu = machine.gpu.as_ref().map(allowed_at).filter(|cores| !cores.is_empty());
     let count = u32::try_from(cores.len()).unwrap_or(u32::MAX);
     let quota = machine.quota.map(|cpus| cpus / f64::from(local.count));
     let granted_cores = quota.map_or(f64::from(count), |cpus| cpus.min(f64::from(count)));
     CoreShare {
         threads: whole_cpus(granted_cores).min(count).max(1),
         granted_cores,
-        narrowed: cores.len() < allowed.len(),
+        narrowed,
+        ring_cores: beside_gpu.unwrap_or(if narrowed { cores.clone() } else { Vec::new() }),
         cores,
         refused,
     }
@@ -210,24 +229,13 @@ fn memory_nodes() -> Vec<Vec<u32>> {
     nodes.collect()
 }
 
-/// A file with a list such as `0-3,8`. `None`: there is none, or it is empty.
-fn read_list(file: &Path) -> Option<Vec<u32>> {
-    let text = fs::read_to_string(file).ok()?;
-    let mut numbers = Vec::new();
-    for range in text.trim().split(',') {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        numbers.extend(first.parse::<u32>().ok()?..=last.parse::<u32>().ok()?);
-    }
-    Some(numbers)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn machine(cores: u32) -> Machine {
         let allowed: Vec<u32> = (0..cores).collect();
-        Machine { granted: allowed.len(), allowed, quota: None, nodes: Vec::new() }
+        Machine { granted: allowed.len(), allowed, quota: None, nodes: Vec::new(), gpu: None }
     }
 
     /// The shares of eight ranks, one after the other.
@@ -273,6 +281,29 @@ mod tests {
             share.cores.iter().any(|core| *core < 12) && share.cores.iter().any(|core| *core >= 12)
         });
         assert_eq!(crossing.count(), 0, "{shares:?}");
+    }
+
+    #[test]
+    fn a_rank_is_at_the_memory_node_of_its_gpu() {
+        let cores: Vec<u32> = (8..16).collect();
+        let gpu = |rank, count| Some(GpuNode { cores: cores.clone(), rank, count });
+        let nodes = vec![(0..8).collect(), cores.clone()];
+        let at =
+            |rank, count| Machine { nodes: nodes.clone(), gpu: gpu(rank, count), ..machine(16) };
+        // The first of two ranks, which would have the first node.
+        let share = share_of(&at(0, 1), None, LocalRank { rank: 0, count: 2 });
+        assert_eq!((&share.cores, &share.ring_cores, share.narrowed), (&cores, &cores, true));
+        let share = share_of(&at(1, 2), None, LocalRank { rank: 3, count: 4 });
+        assert_eq!((share.cores, share.ring_cores), ((12..16).collect(), cores.clone()));
+        // Alone it may use all cores, and its ring is beside the GPU.
+        let share = share_of(&at(0, 1), None, LocalRank::ALONE);
+        assert_eq!((share.cores.len(), &share.ring_cores, share.narrowed), (16, &cores, false));
+        // What somebody has chosen holds.
+        let share = share_of(&at(0, 1), Some(&[1, 2]), LocalRank { rank: 0, count: 2 });
+        assert_eq!((share.cores, share.ring_cores), (vec![1, 2], cores.clone()));
+        let bound = Machine { allowed: vec![2, 3], ..at(0, 1) };
+        let share = share_of(&bound, None, LocalRank { rank: 0, count: 2 });
+        assert_eq!((share.cores, share.ring_cores), (vec![2, 3], vec![]));
     }
 
     #[test]

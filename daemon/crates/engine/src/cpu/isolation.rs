@@ -225,7 +225,11 @@ fn class_item(options: &PoolOptions, classes: &[String]) -> IsolationItem {
 
 fn cores_item(options: &PoolOptions) -> IsolationItem {
     let cores = if options.cores.is_empty() { allowed_cores() } else { options.cores.clone() };
-    let state = format!("work threads run on the cores {}", list(&cores));
+    let mut state = format!("work threads run on the cores {}", list(&cores));
+    if !options.ring_cores.is_empty() {
+        let cores = list(&options.ring_cores);
+        state.push_str(&format!("; rings are on the memory node of the cores {cores}"));
+    }
     if options.refused_cores.is_empty() {
         return IsolationItem::in_force("cores", state);
     }
