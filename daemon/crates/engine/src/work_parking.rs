@@ -25,10 +25,15 @@ use forebay_protocol::sync::{AtomicU32, AtomicU64, Ordering, fence};
 /// Words that share a count: what has none is not looked through.
 const WORDS_PER_BLOCK: usize = if cfg!(loom) { 1 } else { 64 };
 
+/// Sets of more words count all their numbers: most looks are at sets that are empty.
+const UNCOUNTED_WORDS: usize = if cfg!(loom) { 1 } else { 4 };
+
 /// A set of small numbers that any thread adds to and takes from.
 #[derive(Debug)]
 pub(crate) struct BitSet {
     words: Box<[AtomicU64]>,
+    /// How many numbers are in a large set; raised and lowered as the counts of blocks are.
+    total: Option<AtomicU32>,
     /// By block of words, where there are several: how many numbers are in it. Raised before a number is added and lowered
     /// after it was taken, so it is never too low: whoever must see a number sees its count.
     counts: Box<[AtomicU32]>,
@@ -41,13 +46,22 @@ impl BitSet {
         let blocks = if words > WORDS_PER_BLOCK { words.div_ceil(WORDS_PER_BLOCK) } else { 0 };
         Self {
             words: (0..words).map(|_| AtomicU64::new(0)).collect(),
+            total: (words > UNCOUNTED_WORDS).then(|| AtomicU32::new(0)),
             counts: (0..blocks).map(|_| AtomicU32::new(0)).collect(),
         }
     }
 
+    /// The counts that a number in a word belongs to.
+    fn counts_of(&self, word: usize) -> impl Iterator<Item = &AtomicU32> {
+        self.total.iter().chain(self.counts.get(word / WORDS_PER_BLOCK))
+    }
+
     /// The blocks that may hold numbers, each with the number of its first word.
     fn blocks(&self) -> impl Iterator<Item = (usize, &[AtomicU64])> {
-        let blocks = self.words.chunks(WORDS_PER_BLOCK).enumerate();
+        // Relaxed: as below.
+        let is_empty = self.total.as_ref().is_some_and(|total| total.load(Ordering::Relaxed) == 0);
+        let words = if is_empty { &[] } else { &self.words[..] };
+        let blocks = words.chunks(WORDS_PER_BLOCK).enumerate();
         let blocks = blocks.filter(|(block, _)| {
             // Relaxed: whoever sees a number that was added, or has passed a fence after it, sees it counted.
             self.counts.get(*block).is_none_or(|count| count.load(Ordering::Relaxed) > 0)
@@ -56,7 +70,7 @@ impl BitSet {
     }
 
     fn uncount(&self, word: usize) {
-        if let Some(count) = self.counts.get(word / WORDS_PER_BLOCK) {
+        for count in self.counts_of(word) {
             // Relaxed: the number's acquire orders it after its own addition.
             count.fetch_sub(1, Ordering::Relaxed);
         }
@@ -65,7 +79,7 @@ impl BitSet {
     /// Adds a number. What was done before it is seen by whoever takes it.
     pub(crate) fn add(&self, bit: usize) {
         let word = bit / 64;
-        if let Some(count) = self.counts.get(word / WORDS_PER_BLOCK) {
+        for count in self.counts_of(word) {
             // Relaxed: ordered before the number by its release.
             count.fetch_add(1, Ordering::Relaxed);
         }
@@ -108,9 +122,6 @@ impl BitSet {
 
     /// Whether any number is in. A look: `take_first` decides.
     pub(crate) fn any(&self) -> bool {
-        if self.counts.is_empty() {
-            return self.words.iter().any(|word| word.load(Ordering::Relaxed) != 0);
-        }
         self.first().is_some()
     }
 
@@ -131,7 +142,7 @@ impl BitSet {
             // Relaxed: whatever hands the set over orders this.
             word.store(0, Ordering::Relaxed);
         }
-        for count in &self.counts {
+        for count in self.counts.iter().chain(&self.total) {
             count.store(0, Ordering::Relaxed);
         }
     }
@@ -273,7 +284,8 @@ mod tests {
         assert_eq!(set.first(), expected.first().copied());
         let taken: Vec<usize> = std::iter::from_fn(|| set.take_first()).collect();
         assert_eq!(taken, expected);
-        assert!(!set.any() && set.counts.iter().all(|count| count.load(Ordering::Relaxed) == 0));
+        let mut counts = set.counts.iter().chain(&set.total);
+        assert!(!set.any() && counts.all(|count| count.load(Ordering::Relaxed) == 0));
         set.add(BITS - 1);
         set.clear();
         assert!(set.first().is_none() && set.blocks().next().is_none());
