@@ -3,6 +3,7 @@
 //! This file is the seam: the trait [`Dataset`] that engine and operations see; `field` has what its samples consist of.
 //! Formats are one file each, beside it, and one line in `registry`. Reading bytes is `storage`'s part.
 
+mod arrow;
 mod beside_index;
 mod columns;
 #[cfg(any(test, feature = "testing"))]
@@ -28,10 +29,12 @@ mod progress;
 mod propose;
 mod records;
 mod registry;
+mod row_index;
 mod saved_index;
 mod shard_paths;
 mod shards;
 mod stored_file;
+mod tables;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod testing;

@@ -9,7 +9,9 @@ use super::folder::index::{FolderIndex, IndexBytes};
 use super::folder::layout;
 use super::image_folder;
 use super::npy_header::{ArrayHeader, header_bytes, read_array};
-use super::{fields, litdata, manifest, mds, npz, records, tfrecord, tokens, webdataset};
+use super::{
+    arrow, fields, litdata, manifest, mds, npz, records, tables, tfrecord, tokens, webdataset,
+};
 
 /// The most that a target lets an archive inflate to.
 const INFLATED_BYTES: u64 = 1 << 20;
@@ -151,6 +153,14 @@ pub fn tfrecord(bytes: &[u8]) {
     });
     assert!(walked.is_err() || before == bytes.len() as u64);
     tfrecord::read_for_fuzzing(bytes, check_array);
+}
+
+/// A stream of Arrow's.
+///
+/// # Panics
+/// When a value does not lie in it.
+pub fn arrow_table(bytes: &[u8]) {
+    tables::read_for_fuzzing(&arrow::TABLES, bytes);
 }
 
 fn sealed(bytes: &[u8]) -> Vec<u8> {

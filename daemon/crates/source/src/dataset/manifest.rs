@@ -2,12 +2,11 @@
 //! beside images as Hugging Face's image folders have them.
 //!
 //! Columns are paths of files or values; `[dataset.fields]` says which ([`rules`]). The manifests are read once ([`table`],
-//! `read`) for an index that holds each row's cells ([`index`]); then a sample's files are known at once, and a manifest
+//! `read`) for an index that holds each row's cells ([`RowIndex`]); then a sample's files are known at once, and a manifest
 //! that is edited during a run changes nothing in it. Where paths may lead is [`paths`]' part.
 
 pub(super) mod coco;
 mod fuzzed;
-mod index;
 mod open;
 mod paths;
 mod read;
@@ -19,13 +18,13 @@ use forebay_protocol::ids::SampleId;
 
 #[doc(hidden)]
 pub(super) use self::fuzzed::{check_index, read_for_fuzzing};
-use self::index::ManifestIndex;
 pub(super) use self::open::{IN_FOLDERS, data_root, has_saved_index, open, root};
 use super::columns::{self, ColumnRule, Labels, read_rules};
 use super::draft::{Draft, Seen};
 use super::fields::{FieldsTable, Form};
 use super::file_samples::check_type;
 use super::folder::scan::FolderFormat;
+use super::row_index::RowIndex;
 use super::saved_index::SavedIndex;
 use super::{Dataset, Defect, Field, FieldKind, FieldValue, IndexBytes};
 use crate::location::{FileId, FileTable, Location, SampleBytes};
@@ -57,7 +56,7 @@ pub(super) fn draft(seen: &Seen) -> Draft {
 /// The rows of manifests.
 #[derive(Debug)]
 struct ManifestSamples {
-    index: ManifestIndex,
+    index: RowIndex,
     fields: Vec<Field>,
     /// By field, which is by column.
     rules: Vec<ColumnRule>,
@@ -66,7 +65,7 @@ struct ManifestSamples {
 }
 
 impl ManifestSamples {
-    fn new(index: ManifestIndex, rules: Vec<ColumnRule>) -> Self {
+    fn new(index: RowIndex, rules: Vec<ColumnRule>) -> Self {
         let labels = rules.iter().map(|rule| Labels::new(rule.classes.as_ref())).collect();
         Self { index, fields: Vec::new(), rules, labels }
     }

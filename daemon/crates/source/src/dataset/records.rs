@@ -21,7 +21,7 @@ pub(super) use self::encoding::{ArrayForm, Encoding, lit_dtype, lit_tensor_dtype
 #[doc(hidden)]
 pub(super) use self::fuzzed::{read_for_fuzzing, read_table_for_fuzzing};
 pub(super) use self::open::{has_saved_index, open};
-use self::rules::{RecordRule, read_rules};
+pub(super) use self::rules::{RecordRule, infer, read_rules, settle};
 use super::draft::{Draft, Seen};
 use super::error::DatasetError;
 use super::fields::{FieldsTable, fields_table};
@@ -41,7 +41,7 @@ keys! {
 
 fn check_keys(keys: &mut RecordKeys, _section: &Section) -> Result<(), ConfigError> {
     let entries: &[(String, Located)] = keys.fields.as_deref().unwrap_or_default();
-    read_rules(entries).map(drop)
+    read_rules(entries, false).map(drop)
 }
 
 impl RecordKeys {

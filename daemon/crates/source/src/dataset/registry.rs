@@ -16,9 +16,10 @@ use super::manifest::{self, ManifestKeys};
 use super::opening::{IndexReport, OpenOptions, Opened, OpenedFormat};
 use super::progress::ScanProgress;
 use super::records::{self, RecordKeys};
+use super::tables::{self, TableKeys};
 use super::tfrecord::{self, TfRecordKeys};
 use super::webdataset::{self, WebDatasetKeys};
-use super::{image_folder, litdata, mds, npy, npz, tokens};
+use super::{arrow, image_folder, litdata, mds, npy, npz, tokens};
 use crate::storage::{self, PatientStorage, RetryClass, Storage, StorageError};
 
 /// The `dataset.format` that stands for the one that reads what lies at the path.
@@ -79,7 +80,7 @@ const fn format<T: Keys>(format: &FolderFormat, open: Opener, draft: DraftWriter
     }
 }
 
-static FORMATS: [Format; 10] = [
+static FORMATS: [Format; 11] = [
     format::<FolderKeys>(&image_folder::FORMAT, image_folder::open, image_folder::draft),
     format::<FolderKeys>(&npy::FORMAT, npy::open, npy::draft),
     format::<FolderKeys>(&npz::FORMAT, npz::open, npz::draft),
@@ -116,6 +117,12 @@ static FORMATS: [Format; 10] = [
         marks: &coco::IN_FOLDERS,
         has_saved_index: coco::has_saved_index,
         ..format::<CocoKeys>(&coco::FORMAT, coco::open, coco::draft)
+    },
+    Format {
+        root: arrow::root,
+        has_saved_index: tables::has_saved_index,
+        marks: &arrow::IN_FOLDERS,
+        ..format::<TableKeys>(&arrow::FORMAT, arrow::open, tables::draft)
     },
     format::<tokens::OwnKeys>(&tokens::FORMAT, tokens::open, tokens::draft),
 ];
@@ -351,7 +358,7 @@ mod tests {
         let message = open(&config, OpenOptions::default()).unwrap_err().to_string();
         assert_eq!(
             message,
-            "unknown dataset.format \"image-foldr\"; did you mean \"image-folder\"?; the formats are image-folder, npy, npz, webdataset, manifest, mds, litdata, tfrecord, coco, tokens"
+            "unknown dataset.format \"image-foldr\"; did you mean \"image-folder\"?; the formats are image-folder, npy, npz, webdataset, manifest, mds, litdata, tfrecord, coco, arrow, tokens"
         );
         config.format = "parquet".to_owned();
         let message = open(&config, OpenOptions::default()).unwrap_err().to_string();

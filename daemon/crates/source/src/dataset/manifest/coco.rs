@@ -15,9 +15,9 @@ use serde::{Deserialize, Serialize};
 #[doc(hidden)]
 pub(in crate::dataset) use self::fuzzed::parse_for_fuzzing;
 pub(in crate::dataset) use self::open::{IN_FOLDERS, data_root, has_saved_index, open, root};
-use super::index::ManifestIndex;
 use crate::dataset::draft::{Draft, Seen};
 use crate::dataset::folder::scan::FolderFormat;
+use crate::dataset::row_index::RowIndex;
 use crate::dataset::saved_index::SavedIndex;
 use crate::dataset::{ArrayValue, Dataset, Defect, Field, FieldKind, FieldValue, IndexBytes};
 use crate::location::{FileId, FileTable, Location, SampleBytes};
@@ -80,7 +80,7 @@ impl Layout {
 /// The images of a COCO file.
 #[derive(Debug)]
 struct CocoSamples {
-    index: ManifestIndex,
+    index: RowIndex,
     layout: Layout,
     fields: Vec<Field>,
 }

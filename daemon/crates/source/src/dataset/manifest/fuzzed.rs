@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use forebay_protocol::ids::SampleId;
 
-use super::index::ManifestIndex;
 use super::table::{Bytes, Kind, Table};
 use crate::dataset::IndexBytes;
 use crate::dataset::columns::parse_rules;
 use crate::dataset::error::DatasetError;
+use crate::dataset::row_index::RowIndex;
 use crate::dataset::saved_index::SavedIndex;
 
 /// Reads a manifest in memory as CSV and as JSON; gives the line and the cells of each row, or why it is refused.
@@ -50,7 +50,7 @@ pub(in crate::dataset) fn read_for_fuzzing(
 
 /// Opens an index and reads all that it holds.
 pub(in crate::dataset) fn check_index(bytes: Vec<u8>) {
-    let Ok(index) = ManifestIndex::open(IndexBytes::Owned(bytes)) else { return };
+    let Ok(index) = RowIndex::open(IndexBytes::Owned(bytes)) else { return };
     let _ = parse_rules(index.rules());
     for place in 0..index.manifests().min(64) {
         let _ = (index.manifest_path(place), index.manifest_stamp(place));

@@ -7,7 +7,6 @@ use std::time::Instant;
 use forebay_config::{DatasetConfig, Keys, is_url};
 use forebay_protocol::ids::SampleId;
 
-use super::index::ManifestIndex;
 use super::paths::Paths;
 use super::read::Reading;
 use super::rules::{SeenColumn, infer_rules, settle_forms};
@@ -18,6 +17,7 @@ use crate::dataset::error::DatasetError;
 use crate::dataset::fields::{Form, Missing};
 use crate::dataset::folder::scan::FolderFormat;
 use crate::dataset::opening::{IndexReport, OpenOptions, OpenedFormat, read_sample};
+use crate::dataset::row_index::RowIndex;
 use crate::dataset::saved_index::{
     Asked, Request, is_unchanged, now_seconds, refuse_other_file, refuse_twice, tell_missing,
 };
@@ -57,7 +57,7 @@ pub(in crate::dataset) fn has_saved_index(
     options: OpenOptions<'_>,
 ) -> bool {
     let Ok((_, request)) = request(config, options) else { return false };
-    request.load::<ManifestIndex>().is_ok_and(|index| index.is_some())
+    request.load::<RowIndex>().is_ok_and(|index| index.is_some())
 }
 
 fn request<'a>(
@@ -185,7 +185,7 @@ impl Task<'_> {
     }
 
     /// Whether the manifests are those that were read.
-    fn is_true(&self, index: &ManifestIndex) -> Result<bool, DatasetError> {
+    fn is_true(&self, index: &RowIndex) -> Result<bool, DatasetError> {
         let manifests = self.manifests()?;
         let are_same = |place: usize| index.manifest_path(place) == manifests[place];
         let is_cut = self.request.config.limit.is_some() && index.manifests() < manifests.len();
@@ -316,7 +316,7 @@ impl Task<'_> {
     }
 
     /// The dataset over an index. The first sample says what arrays are.
-    fn dataset(&self, index: ManifestIndex) -> Result<ManifestSamples, DatasetError> {
+    fn dataset(&self, index: RowIndex) -> Result<ManifestSamples, DatasetError> {
         let rules = parse_rules(index.rules()).filter(|rules| rules.len() == index.columns());
         let rules = rules.ok_or_else(|| DatasetError::BrokenFile {
             path: self.request.place.path.clone(),

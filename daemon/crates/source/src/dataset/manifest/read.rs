@@ -1,6 +1,5 @@
 //! The reading of manifests: each row's cells are found, checked and handed to the index that is made.
 
-use super::index::{Draft, append_name};
 use super::paths::Paths;
 use super::rules::FoundClasses;
 use super::table::Table;
@@ -10,6 +9,7 @@ use crate::dataset::fields::{Form, Missing};
 use crate::dataset::folder::select::Listed;
 use crate::dataset::opening::OpenOptions;
 use crate::dataset::progress::ScanProgress;
+use crate::dataset::row_index::{RowDraft, append_name};
 use crate::dataset::saved_index::Request;
 use crate::dataset::stored_file::FileStamp;
 
@@ -26,7 +26,7 @@ pub(super) struct Reading<'a> {
     pub(super) found: Vec<FoundClasses>,
     /// Whether rows behind the limit matter: they may have other classes.
     finds: bool,
-    pub(super) draft: Draft,
+    pub(super) draft: RowDraft,
     pub(super) listed: Option<Listed<'a>>,
     pub(super) skipped: u64,
     /// By rule.
@@ -52,7 +52,9 @@ impl<'a> Reading<'a> {
             labels: rules.iter().map(|rule| Labels::new(rule.classes.as_ref())).collect(),
             found: rules.iter().map(|_| FoundClasses::default()).collect(),
             finds: rules.iter().any(are_found),
-            draft: Draft::new(rules.len(), [&request.identity, &request.digest]),
+            draft: RowDraft::new(rules.len(), [&request.identity, &request.digest], |cell| {
+                cell.len() as u64
+            }),
             listed: request.ids.as_ref().map(Listed::new).transpose()?,
             skipped: 0,
             missing: vec![0; rules.len()],

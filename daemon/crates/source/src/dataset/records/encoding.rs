@@ -35,6 +35,8 @@ pub(in crate::dataset) enum Encoding {
 pub(in crate::dataset) enum ArrayForm {
     /// The elements alone, of a type and perhaps a shape; else of one dimension.
     Plain(String, Option<Vec<u64>>),
+    /// The elements alone, of a type; rows of this shape, as many as there are.
+    Rows(String, Vec<u64>),
     /// As MosaicML Streaming does: perhaps a byte of the type, a byte of the number of dimensions and of their size, the
     /// dimensions.
     Mosaic(Option<String>),
@@ -202,6 +204,7 @@ impl Encoding {
         let arrays = [
             ArrayForm::Plain("int16".to_owned(), Some(vec![2, 2])),
             ArrayForm::Plain("float32".to_owned(), None),
+            ArrayForm::Rows("uint8".to_owned(), vec![3]),
             ArrayForm::Mosaic(None),
             ArrayForm::Mosaic(Some("uint8".to_owned())),
             ArrayForm::Lit,
@@ -224,6 +227,14 @@ impl ArrayForm {
                 let dtype = named(name)?;
                 let flat = || vec![bytes.len() as u64 / dtype.size_bytes()];
                 (dtype, shape.clone().unwrap_or_else(flat))
+            }
+            Self::Rows(name, row) => {
+                let dtype = named(name)?;
+                let of_row = row
+                    .iter()
+                    .try_fold(dtype.size_bytes(), |all, dimension| all.checked_mul(*dimension));
+                let rows = of_row.and_then(|of_row| (bytes.len() as u64).checked_div(of_row));
+                (dtype, [&[rows.unwrap_or(0)], row.as_slice()].concat())
             }
             Self::Mosaic(name) => {
                 let dtype = match name {

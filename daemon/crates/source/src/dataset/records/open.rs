@@ -46,7 +46,7 @@ fn request<'a>(
     options: OpenOptions<'a>,
 ) -> Result<(Option<Vec<RecordRule>>, Request<'a>), DatasetError> {
     let keys = RecordKeys::of(config)?;
-    let rules = keys.fields.as_deref().map(read_rules).transpose()?;
+    let rules = keys.fields.as_deref().map(|entries| read_rules(entries, false)).transpose()?;
     // Words and names alone: writing them cannot fail.
     let own = serde_json::to_string(&rules).unwrap_or_default();
     let asked =
@@ -155,7 +155,7 @@ impl Task<'_> {
         let scan = |place: usize, is_cancelled: &dyn Fn() -> bool| {
             let found = scan_shard(storage, &paths[place], samples[place], is_cancelled);
             let compression = described.shards[place].compression.as_deref();
-            found.map(|found| (found, ())).map_err(|error| match (error, compression) {
+            found.map_err(|error| match (error, compression) {
                 (DatasetError::Storage(StorageError::Vanished { path }), Some(compression)) => refuse(
                     path,
                     format!(
@@ -166,7 +166,7 @@ impl Task<'_> {
                 (error, _) => tell_missing(error),
             })
         };
-        let (mut found, _) = shards::scan(paths.len(), limit, request.options.progress, &scan)?;
+        let mut found = shards::scan(paths.len(), limit, request.options.progress, &scan)?;
         shards::select(request, &mut found, 1, NAME_FORM)?;
         if found.iter().all(|shard| shard.samples() == 0) {
             return Err(request.no_samples(match &request.ids {

@@ -8,31 +8,38 @@ use serde::{Deserialize, Serialize};
 
 use super::description::Column;
 use super::encoding::{Encoding, Number};
-use crate::dataset::fields::{FieldRule, Form, FormWord, Missing, Names, RESERVED, name_fault};
+use crate::dataset::fields::{
+    FieldRule, Form, FormWord, Missing, MissingWord, Names, RESERVED, name_fault,
+};
 use crate::dataset::file_samples::array_field;
 use crate::dataset::{Defect, Field, FieldValue};
 
 /// What one field is made of.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct RecordRule {
+pub(in crate::dataset) struct RecordRule {
     rule: FieldRule,
     /// Whether the configuration says what it is read as.
     has_form: bool,
 }
 
-/// Reads `[dataset.fields]`.
+/// Reads `[dataset.fields]`. `may_lack`: whether a record may have no value of a column.
 ///
 /// # Errors
 /// Names the key and the line.
-pub(super) fn read_rules(entries: &[(String, Located)]) -> Result<Vec<RecordRule>, ConfigError> {
-    entries.iter().map(|(name, located)| read_rule(name, located)).collect()
+pub(in crate::dataset) fn read_rules(
+    entries: &[(String, Located)],
+    may_lack: bool,
+) -> Result<Vec<RecordRule>, ConfigError> {
+    entries.iter().map(|(name, located)| read_rule(name, located, may_lack)).collect()
 }
 
-fn read_rule(name: &str, located: &Located) -> Result<RecordRule, ConfigError> {
+fn read_rule(name: &str, located: &Located, may_lack: bool) -> Result<RecordRule, ConfigError> {
     let path = format!("dataset.fields.{name}");
     let mut section = Section::new(path, located.clone(), Path::new("/"))?;
     let from = section.require::<Names>("from")?;
     let form = section.take::<FormWord>("as")?;
+    let missing = if may_lack { section.take::<MissingWord>("missing")? } else { None };
+    let missing = missing.unwrap_or(Missing::Error);
     section.finish()?;
     if let Some(reason) = name_fault(name) {
         return Err(section.error(format!("`dataset.fields`: {reason}")));
@@ -42,21 +49,27 @@ fn read_rule(name: &str, located: &Located) -> Result<RecordRule, ConfigError> {
             format!("`{}` is one column: each record has all columns", section.key_path("from"));
         return Err(section.error_at("from", message));
     }
-    let rule = FieldRule {
-        name: name.to_owned(),
-        from,
-        key: None,
-        form: form.unwrap_or(Form::Bytes),
-        missing: Missing::Error,
-    };
-    Ok(RecordRule { rule, has_form: form.is_some() })
+    if missing == Missing::Empty && !matches!(form, Some(Form::Text | Form::Bytes)) {
+        let message = format!(
+            "`{}` can be \"empty\" for text and bytes alone, with `as`; use \"error\" or \"skip\"",
+            section.key_path("missing")
+        );
+        return Err(section.error_at("missing", message));
+    }
+    let (name, has_form) = (name.to_owned(), form.is_some());
+    let form = form.unwrap_or(Form::Bytes);
+    let rule = FieldRule { name, from, key: None, form, missing };
+    Ok(RecordRule { rule, has_form })
 }
 
 /// The rules of the configuration over the columns that there are.
 ///
 /// # Errors
 /// A column that is not there, is not read, or is no such value.
-pub(super) fn settle(rules: &mut [RecordRule], columns: &[Column]) -> Result<(), String> {
+pub(in crate::dataset) fn settle(
+    rules: &mut [RecordRule],
+    columns: &[Column],
+) -> Result<(), String> {
     for RecordRule { rule, has_form } in rules {
         let from = rule.from.first().cloned().unwrap_or_default();
         let find = |name: &str| columns.iter().find(|column| column.name == name);
@@ -88,7 +101,7 @@ pub(super) fn settle(rules: &mut [RecordRule], columns: &[Column]) -> Result<(),
 }
 
 /// A field for each column that is read, under its name. Gives the columns that are left out, too.
-pub(super) fn infer(columns: &[Column]) -> (Vec<RecordRule>, Vec<String>) {
+pub(in crate::dataset) fn infer(columns: &[Column]) -> (Vec<RecordRule>, Vec<String>) {
     let (mut rules, mut left_out) = (Vec::<RecordRule>::new(), Vec::new());
     for column in columns {
         let is_taken = rules.iter().any(|rule| rule.rule.name == column.name);
@@ -106,31 +119,38 @@ pub(super) fn infer(columns: &[Column]) -> (Vec<RecordRule>, Vec<String>) {
 
 impl RecordRule {
     /// A column under its own name.
-    pub(super) fn of(name: &str, encoding: &Encoding) -> Self {
+    pub(in crate::dataset) fn of(name: &str, encoding: &Encoding) -> Self {
         let form = encoding.usual_form().unwrap_or(Form::Bytes);
         let (name, from) = (name.to_owned(), vec![name.to_owned()]);
         let rule = FieldRule { name, from, key: None, form, missing: Missing::Error };
         Self { rule, has_form: true }
     }
 
-    pub(super) fn rule(&self) -> &FieldRule {
+    pub(in crate::dataset) fn rule(&self) -> &FieldRule {
         &self.rule
     }
 
-    pub(super) fn column(&self) -> &str {
+    pub(in crate::dataset) fn rename(&mut self, name: &str) {
+        name.clone_into(&mut self.rule.name);
+    }
+
+    pub(in crate::dataset) fn column(&self) -> &str {
         self.rule.from.first().map_or("", String::as_str)
     }
 
-    pub(super) fn is_sound(&self) -> bool {
+    pub(in crate::dataset) fn is_sound(&self) -> bool {
         self.rule.from.len() == 1
     }
 
-    pub(super) fn is_array(&self) -> bool {
+    pub(in crate::dataset) fn is_array(&self) -> bool {
         self.rule.form == Form::Array
     }
 
     /// The field; of an array the first sample's value says it.
-    pub(super) fn field(&self, first: Option<&FieldValue<'_>>) -> Result<Field, Defect> {
+    pub(in crate::dataset) fn field(
+        &self,
+        first: Option<&FieldValue<'_>>,
+    ) -> Result<Field, Defect> {
         match first {
             Some(FieldValue::Array(array)) => Ok(array_field(self.rule.name.clone(), array)),
             _ => self.rule.field(None),
@@ -141,7 +161,7 @@ impl RecordRule {
     ///
     /// # Errors
     /// They are no such value.
-    pub(super) fn value<'a>(
+    pub(in crate::dataset) fn value<'a>(
         &self,
         encoding: &Encoding,
         bytes: &'a [u8],

@@ -15,9 +15,28 @@ const REPORT_PERIOD: Duration = Duration::from_millis(50);
 /// Walking waits for the disk or the network more than it computes: at least 4 threads, at most 16.
 const SCAN_THREADS: std::ops::RangeInclusive<usize> = 4..=16;
 
-struct Shared<C> {
+/// What is found in one file.
+pub(in crate::dataset) trait Scanned: Send {
+    /// How many samples.
+    fn samples(&self) -> usize;
+}
+
+impl Scanned for ScannedShard {
+    fn samples(&self) -> usize {
+        Self::samples(self)
+    }
+}
+
+/// And what a walk counts beside its samples.
+impl<S: Scanned, C: Send> Scanned for (S, C) {
+    fn samples(&self) -> usize {
+        self.0.samples()
+    }
+}
+
+struct Shared<S> {
     next: usize,
-    found: Vec<Option<(ScannedShard, C)>>,
+    found: Vec<Option<S>>,
     done: usize,
     /// Of the shards that are found, and those of the first ones without a gap.
     samples: u64,
@@ -26,25 +45,24 @@ struct Shared<C> {
     working: usize,
 }
 
-fn lock<C>(shared: &Mutex<Shared<C>>) -> MutexGuard<'_, Shared<C>> {
+fn lock<S>(shared: &Mutex<Shared<S>>) -> MutexGuard<'_, Shared<S>> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What walks over one shard: its place; whether the scan was stopped is asked now and then. Gives the samples and what
-/// else is counted.
-pub(in crate::dataset) type Scan<'a, C> =
-    &'a (dyn Fn(usize, &dyn Fn() -> bool) -> Result<(ScannedShard, C), DatasetError> + Sync);
+/// What walks over one shard: its place; whether the scan was stopped is asked now and then.
+pub(in crate::dataset) type Scan<'a, S> =
+    &'a (dyn Fn(usize, &dyn Fn() -> bool) -> Result<S, DatasetError> + Sync);
 
 /// Walks over all shards, or the first ones that have `limit` samples.
 ///
 /// # Errors
 /// A shard that is broken or cannot be read, or the callback's wish to stop.
-pub(in crate::dataset) fn scan<C: Send>(
+pub(in crate::dataset) fn scan<S: Scanned>(
     shards: usize,
     limit: Option<u64>,
     progress: ProgressCallback<'_>,
-    scan_shard: Scan<'_, C>,
-) -> Result<(Vec<ScannedShard>, Vec<C>), DatasetError> {
+    scan_shard: Scan<'_, S>,
+) -> Result<Vec<S>, DatasetError> {
     let shared = Mutex::new(Shared {
         next: 0,
         found: (0..shards).map(|_| None).collect(),
@@ -90,21 +108,21 @@ pub(in crate::dataset) fn scan<C: Send>(
     if let Some(failure) = failure {
         return Err(failure);
     }
-    Ok(found.into_iter().map_while(|shard| shard).unzip())
+    Ok(found.into_iter().map_while(|shard| shard).collect())
 }
 
-struct Task<'a, C> {
+struct Task<'a, S> {
     shards: usize,
     limit: Option<u64>,
-    scan_shard: Scan<'a, C>,
-    shared: &'a Mutex<Shared<C>>,
+    scan_shard: Scan<'a, S>,
+    shared: &'a Mutex<Shared<S>>,
     changed: &'a Condvar,
 }
 
 /// A thread's end, whichever way.
-struct Farewell<'a, C>(&'a Mutex<Shared<C>>, &'a Condvar);
+struct Farewell<'a, S>(&'a Mutex<Shared<S>>, &'a Condvar);
 
-impl<C> Drop for Farewell<'_, C> {
+impl<S> Drop for Farewell<'_, S> {
     fn drop(&mut self) {
         let mut state = lock(self.0);
         state.working -= 1;
@@ -115,7 +133,7 @@ impl<C> Drop for Farewell<'_, C> {
     }
 }
 
-impl<C> Task<'_, C> {
+impl<S: Scanned> Task<'_, S> {
     fn run(&self) {
         let _farewell = Farewell(self.shared, self.changed);
         loop {
@@ -133,10 +151,11 @@ impl<C> Task<'_, C> {
             match outcome {
                 Ok(found) => {
                     state.done += 1;
-                    state.samples += found.0.samples() as u64;
+                    state.samples += found.samples() as u64;
                     state.found[place] = Some(found);
-                    while let Some(Some((shard, _))) = state.found.get(state.whole.0) {
-                        state.whole = (state.whole.0 + 1, state.whole.1 + shard.samples() as u64);
+                    while let Some(Some(shard)) = state.found.get(state.whole.0) {
+                        let samples = shard.samples() as u64;
+                        state.whole = (state.whole.0 + 1, state.whole.1 + samples);
                     }
                 }
                 Err(error) => {

@@ -128,11 +128,9 @@ impl Task<'_> {
         let limit = request.config.limit.filter(|_| request.ids.is_none());
         let storage = self.storage;
         let scan = |place: usize, is_cancelled: &dyn Fn() -> bool| {
-            scan_shard(storage, &shards[place], is_cancelled)
-                .map(|found| (found, ()))
-                .map_err(tell_missing)
+            scan_shard(storage, &shards[place], is_cancelled).map_err(tell_missing)
         };
-        let (mut found, _) = shards::scan(shards.len(), limit, request.options.progress, &scan)?;
+        let mut found = shards::scan(shards.len(), limit, request.options.progress, &scan)?;
         shards::select(request, &mut found, 1, NAME_FORM)?;
         if found.iter().all(|shard| shard.samples() == 0) {
             return Err(request.no_samples(match &request.ids {

@@ -121,7 +121,8 @@ impl<'a> Task<'a> {
             scan::scan_shard(self.storage, &shards[place], &columns, is_cancelled)
         };
         let scanned = shards::scan(shards.len(), limit, request.options.progress, &scan_shard);
-        let (mut found, counted) = scanned.map_err(tell_missing)?;
+        let (mut found, counted): (Vec<_>, Vec<_>) =
+            scanned.map_err(tell_missing)?.into_iter().unzip();
         let mut counts = Counts::default();
         counted.iter().for_each(|more| counts.add(more));
         shards::select(request, &mut found, columns.len(), NAME_FORM)?;

@@ -12,11 +12,11 @@ use super::{COLUMNS, CocoKeys, CocoSamples, FORMAT, Layout};
 use crate::dataset::error::DatasetError;
 use crate::dataset::folder::scan::FolderFormat;
 use crate::dataset::folder::select::Listed;
-use crate::dataset::manifest::index::{Draft, ManifestIndex, append_name};
 use crate::dataset::manifest::open::open_lists;
 use crate::dataset::manifest::paths::Paths;
 use crate::dataset::opening::{IndexReport, OpenOptions, OpenedFormat};
 use crate::dataset::progress::ScanProgress;
+use crate::dataset::row_index::{RowDraft, RowIndex, append_name};
 use crate::dataset::saved_index::{
     Asked, Request, is_unchanged, now_seconds, refuse_other_file, tell_missing,
 };
@@ -55,7 +55,7 @@ pub(in crate::dataset) fn has_saved_index(
     options: OpenOptions<'_>,
 ) -> bool {
     let Ok(request) = request(config, options) else { return false };
-    request.load::<ManifestIndex>().is_ok_and(|index| index.is_some())
+    request.load::<RowIndex>().is_ok_and(|index| index.is_some())
 }
 
 fn request<'a>(
@@ -100,7 +100,7 @@ pub(in crate::dataset) fn open(
     let data_root = data.unwrap_or(root);
     let task = Task { request, file_name, is_folder: name.is_none(), lists, data_root };
     let mut report = IndexReport::default();
-    let is_true = |index: &ManifestIndex| {
+    let is_true = |index: &RowIndex| {
         let is_named = index.manifest_path(0) == file_name.as_bytes();
         let known = index.manifest_stamp(0);
         Ok(is_named && is_unchanged(lists, index, FileId(0), known, index.started_seconds())?)
@@ -161,7 +161,8 @@ impl Task<'_> {
         })?;
         let refuse = |reason: String| file.fault(reason);
         let table = Table::of(&parsed).map_err(refuse)?;
-        let mut draft = Draft::new(COLUMNS, [&request.identity, &request.digest]);
+        let mut draft =
+            RowDraft::new(COLUMNS, [&request.identity, &request.digest], |cell| cell.len() as u64);
         draft.begin(self.file_name.as_bytes(), file.stamp);
         let mut listed = request.ids.as_ref().map(Listed::new).transpose()?;
         let paths = Paths::new(&self.data_root, b"", true);

@@ -1,5 +1,7 @@
-//! The index of manifests: the cells of each row that fields are made of, so that a sample's files are known without
-//! reading the manifest again.
+//! The index of rows: the cells of each row of manifests or tables that fields are made of, so that a sample is found
+//! without reading the file that lists it again. A "manifest" below is the file that a row is of.
+//!
+//! A cell's bytes are what the format says: a value, a path, or where a value lies.
 //!
 //! All numbers are little endian. The header that all indexes share ([`layout`]), then:
 //!
@@ -30,47 +32,57 @@ const MANIFEST_BYTES: usize = 48;
 
 /// The rows while they are read.
 #[derive(Debug)]
-pub(super) struct Draft {
+pub(in crate::dataset) struct RowDraft {
     bytes: Vec<u8>,
     starts: Vec<u64>,
     manifests: Vec<(u64, usize, FileStamp)>,
     paths: Vec<u8>,
     longest: Vec<u64>,
+    /// The bytes of a cell's value.
+    measure: fn(&[u8]) -> u64,
 }
 
-impl Draft {
+impl RowDraft {
     /// `keys`: of which dataset with which options.
-    pub(super) fn new(columns: usize, keys: [&[u8; 32]; 2]) -> Self {
+    pub(in crate::dataset) fn new(
+        columns: usize,
+        keys: [&[u8; 32]; 2],
+        measure: fn(&[u8]) -> u64,
+    ) -> Self {
         let mut bytes = Vec::new();
         layout::begin(&mut bytes, MAGIC, VERSION, keys);
         let longest = vec![0; columns];
-        Self { bytes, starts: Vec::new(), manifests: Vec::new(), paths: Vec::new(), longest }
+        let (starts, manifests, paths) = (Vec::new(), Vec::new(), Vec::new());
+        Self { bytes, starts, manifests, paths, longest, measure }
     }
 
     /// Begins a manifest.
-    pub(super) fn begin(&mut self, path: &[u8], stamp: FileStamp) {
+    pub(in crate::dataset) fn begin(&mut self, path: &[u8], stamp: FileStamp) {
         self.paths.extend_from_slice(path);
         self.manifests.push((self.samples(), self.paths.len(), stamp));
     }
 
-    pub(super) fn samples(&self) -> u64 {
+    pub(in crate::dataset) fn samples(&self) -> u64 {
         self.starts.len() as u64
     }
 
     /// Adds a row.
-    pub(super) fn add<'c>(&mut self, line: u64, cells: impl Iterator<Item = Option<&'c [u8]>>) {
+    pub(in crate::dataset) fn add<'c>(
+        &mut self,
+        line: u64,
+        cells: impl Iterator<Item = Option<&'c [u8]>>,
+    ) {
         self.starts.push((self.bytes.len() - HEADER_BYTES) as u64);
         push_number(&mut self.bytes, line);
         for (cell, longest) in cells.zip(&mut self.longest) {
-            push_number(&mut self.bytes, cell.map_or(0, |cell| 1 + cell.len() as u64));
-            self.bytes.extend_from_slice(cell.unwrap_or_default());
-            *longest = (*longest).max(cell.map_or(0, |cell| cell.len() as u64));
+            push_cell(&mut self.bytes, cell);
+            *longest = (*longest).max(cell.map_or(0, self.measure));
         }
     }
 
     /// Lays out and seals.
-    pub(super) fn build(self, started_seconds: i64, rules: &str) -> Vec<u8> {
-        let Self { mut bytes, starts, manifests, paths, longest } = self;
+    pub(in crate::dataset) fn build(self, started_seconds: i64, rules: &str) -> Vec<u8> {
+        let Self { mut bytes, starts, manifests, paths, longest, .. } = self;
         let rows_bytes = bytes.len() - HEADER_BYTES;
         let numbers = [starts.len(), manifests.len(), longest.len()].map(|number| number as u64);
         let sizes = [rows_bytes, paths.len(), rules.len()].map(|size| size as u64);
@@ -109,7 +121,7 @@ impl Draft {
 
 /// The rows of manifests.
 #[derive(Debug)]
-pub(super) struct ManifestIndex {
+pub(in crate::dataset) struct RowIndex {
     bytes: IndexBytes,
     samples: u64,
     manifests: usize,
@@ -121,7 +133,7 @@ pub(super) struct ManifestIndex {
     rules_start: usize,
 }
 
-impl SavedIndex for ManifestIndex {
+impl SavedIndex for RowIndex {
     fn open(bytes: IndexBytes) -> Result<Self, LayoutFault> {
         layout::check_header(&bytes, MAGIC, VERSION)?;
         Self::find_sections(bytes).ok_or(LayoutFault::Damaged)
@@ -136,7 +148,7 @@ impl SavedIndex for ManifestIndex {
     }
 }
 
-impl ManifestIndex {
+impl RowIndex {
     fn find_sections(bytes: IndexBytes) -> Option<Self> {
         let size = |offset: usize| usize::try_from(u64_at(&bytes, offset)?).ok();
         let (samples, manifests, columns) = (size(144)?, size(152)?, size(160)?);
@@ -163,30 +175,30 @@ impl ManifestIndex {
         })
     }
 
-    pub(super) fn fingerprint(&self) -> [u8; 32] {
+    pub(in crate::dataset) fn fingerprint(&self) -> [u8; 32] {
         layout::fingerprint(&self.bytes)
     }
 
-    pub(super) fn started_seconds(&self) -> i64 {
+    pub(in crate::dataset) fn started_seconds(&self) -> i64 {
         u64_at(&self.bytes, 168).unwrap_or(0).cast_signed()
     }
 
-    pub(super) fn manifests(&self) -> usize {
+    pub(in crate::dataset) fn manifests(&self) -> usize {
         self.manifests
     }
 
-    pub(super) fn columns(&self) -> usize {
+    pub(in crate::dataset) fn columns(&self) -> usize {
         self.columns
     }
 
     /// What the fields are made of.
-    pub(super) fn rules(&self) -> &str {
+    pub(in crate::dataset) fn rules(&self) -> &str {
         let text = self.bytes.get(self.rules_start..);
         text.and_then(|text| std::str::from_utf8(text).ok()).unwrap_or_default()
     }
 
     /// The bytes of a column's longest cell.
-    pub(super) fn longest(&self, column: usize) -> u64 {
+    pub(in crate::dataset) fn longest(&self, column: usize) -> u64 {
         u64_at(&self.bytes, self.columns_start + 8 * column).unwrap_or(0)
     }
 
@@ -196,7 +208,7 @@ impl ManifestIndex {
     }
 
     /// What a manifest was when it was read.
-    pub(super) fn manifest_stamp(&self, place: usize) -> Option<FileStamp> {
+    pub(in crate::dataset) fn manifest_stamp(&self, place: usize) -> Option<FileStamp> {
         let record = self.manifest(place)?;
         Some(FileStamp {
             bytes: u64_at(record, 16)?,
@@ -207,7 +219,7 @@ impl ManifestIndex {
     }
 
     /// A manifest's path, relative to the folder of manifests.
-    pub(super) fn manifest_path(&self, place: usize) -> &[u8] {
+    pub(in crate::dataset) fn manifest_path(&self, place: usize) -> &[u8] {
         let end = |place: usize| {
             let end = u64_at(self.manifest(place)?, 8)?;
             self.paths_start.checked_add(usize::try_from(end).ok()?)
@@ -218,7 +230,7 @@ impl ManifestIndex {
     }
 
     /// The manifest that a sample is a row of.
-    fn manifest_of(&self, id: SampleId) -> usize {
+    pub(in crate::dataset) fn manifest_of(&self, id: SampleId) -> usize {
         let (mut low, mut high) = (0, self.manifests);
         while high - low > 1 {
             let middle = low + (high - low) / 2;
@@ -252,22 +264,17 @@ impl ManifestIndex {
     ///
     /// # Panics
     /// When there is no such sample.
-    pub(super) fn cells(&self, id: SampleId) -> impl Iterator<Item = Option<&[u8]>> {
+    pub(in crate::dataset) fn cells(&self, id: SampleId) -> impl Iterator<Item = Option<&[u8]>> {
         let mut rest = self.row(id);
         take_number(&mut rest);
-        (0..self.columns).map(move |_| {
-            let length = usize::try_from(take_number(&mut rest).checked_sub(1)?).ok()?;
-            let (cell, behind) = rest.split_at_checked(length)?;
-            rest = behind;
-            Some(cell)
-        })
+        (0..self.columns).map(move |_| take_cell(&mut rest))
     }
 
     /// A row's line, or what else it is numbered by.
     ///
     /// # Panics
     /// When there is no such sample.
-    pub(super) fn line(&self, id: SampleId) -> u64 {
+    pub(in crate::dataset) fn line(&self, id: SampleId) -> u64 {
         take_number(&mut self.row(id))
     }
 
@@ -275,20 +282,20 @@ impl ManifestIndex {
     ///
     /// # Panics
     /// When there is no such sample.
-    pub(super) fn append_name(&self, id: SampleId, name: &mut Vec<u8>) {
+    pub(in crate::dataset) fn append_name(&self, id: SampleId, name: &mut Vec<u8>) {
         append_name(self.manifest_path(self.manifest_of(id)), self.line(id), name);
     }
 }
 
 /// Appends what a row is called.
-pub(super) fn append_name(manifest: &[u8], line: u64, name: &mut Vec<u8>) {
+pub(in crate::dataset) fn append_name(manifest: &[u8], line: u64, name: &mut Vec<u8>) {
     name.extend_from_slice(manifest);
     name.push(b':');
     name.extend_from_slice(line.to_string().as_bytes());
 }
 
 /// The manifests as files.
-impl FileTable for ManifestIndex {
+impl FileTable for RowIndex {
     fn append_path(&self, file: FileId, path: &mut Vec<u8>) {
         path.extend_from_slice(self.manifest_path(usize::try_from(file.0).unwrap_or(usize::MAX)));
     }
@@ -296,6 +303,20 @@ impl FileTable for ManifestIndex {
     fn stamp(&self, _file: FileId) -> Option<ObjectStamp> {
         None
     }
+}
+
+/// Appends a cell, as rows have it.
+pub(in crate::dataset) fn push_cell(bytes: &mut Vec<u8>, cell: Option<&[u8]>) {
+    push_number(bytes, cell.map_or(0, |cell| 1 + cell.len() as u64));
+    bytes.extend_from_slice(cell.unwrap_or_default());
+}
+
+/// Takes a cell; `None` where there is none.
+pub(in crate::dataset) fn take_cell<'r>(rest: &mut &'r [u8]) -> Option<&'r [u8]> {
+    let length = usize::try_from(take_number(rest).checked_sub(1)?).ok()?;
+    let (cell, behind) = rest.split_at_checked(length)?;
+    *rest = behind;
+    Some(cell)
 }
 
 fn push_number(bytes: &mut Vec<u8>, mut number: u64) {
