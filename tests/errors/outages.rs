@@ -29,6 +29,17 @@ const AWAY: [Errno; 8] = [
     Errno::ESHUTDOWN,
 ];
 
+/// How long an outage lasts; `scripts/prove` has longer ones.
+fn outage_time(short: Duration) -> Duration {
+    let seconds = std::env::var("FOREBAY_TEST_OUTAGE_SECONDS").ok();
+    seconds.map_or(short, |seconds| Duration::from_secs(seconds.parse().unwrap()))
+}
+
+/// For `scripts/prove`.
+fn tell(outages: usize) {
+    println!("{outages} outages ended with every batch as undisturbed");
+}
+
 /// The program that makes calls fail.
 fn injector() -> &'static Path {
     static INJECTOR: OnceLock<PathBuf> = OnceLock::new();
@@ -149,10 +160,12 @@ fn in_the_run_every_way_of_being_away_is_waited_for_and_named() {
         let said = std::io::Error::from(errno).to_string();
         assert!(sentence.contains(&said), "{errno}: {sentence}");
         assert!(outage["path"].as_str().unwrap().starts_with(place.images.to_str().unwrap()));
-        place.mend();
+        let mended = place.mend_in(outage_time(Duration::ZERO));
         taken.extend(take_epoch(&mut loader));
+        mended.join().unwrap();
         assert_eq!(taken, expected, "{errno}");
     }
+    tell(AWAY.len());
 }
 
 #[test]
@@ -241,11 +254,12 @@ fn a_start_waits_for_every_way_of_being_away() {
             std::fs::remove_file(place.dir.path("train.index")).unwrap();
         }
         place.fail(errno as i32);
-        let mended = place.mend_in(Duration::from_millis(500));
+        let mended = place.mend_in(outage_time(Duration::from_millis(500)));
         let mut loader = place.loader().attach().unwrap();
         mended.join().unwrap();
         assert_eq!(take_epoch(&mut loader), expected, "{errno}");
     }
+    tell(AWAY.len());
 }
 
 #[test]
@@ -304,14 +318,17 @@ fn a_daemon_that_is_restarted_during_an_outage_waits_for_its_end() {
     let place = Place::new("");
     let expected = place.expected();
     let away = place.dir.path("away");
+    let time = outage_time(Duration::from_millis(700));
     let rename_back = |place: &Place| {
         let (from, to) = (away.clone(), place.images.clone());
         std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(700));
+            std::thread::sleep(time);
             std::fs::rename(from, to).unwrap();
         })
     };
-    for errno in [None, Some(Errno::EIO), Some(Errno::ESTALE), Some(Errno::EHOSTDOWN)] {
+    // Or the root is not there.
+    let ways = || std::iter::once(None).chain(AWAY.map(Some));
+    for errno in ways() {
         let mut loader = place.loader().attach().unwrap();
         let mut taken = first_batch(&mut loader);
         let mended = match errno {
@@ -321,7 +338,7 @@ fn a_daemon_that_is_restarted_during_an_outage_waits_for_its_end() {
             }
             Some(errno) => {
                 place.fail(errno as i32);
-                place.mend_in(Duration::from_millis(700))
+                place.mend_in(time)
             }
         };
         let daemon = i32::try_from(loader.private_process().unwrap()).unwrap();
@@ -331,6 +348,7 @@ fn a_daemon_that_is_restarted_during_an_outage_waits_for_its_end() {
         assert_eq!(taken, expected, "{errno:?}");
         assert_eq!(loader.restarts(), 1);
     }
+    tell(ways().count());
 }
 
 /// Clients of `serve` find its socket only once it listens.

@@ -110,6 +110,7 @@ fn every_difference_between_ranks_is_refused_on_both_and_named() {
         ("dtype", with("\"uint8\"", "\"float32\""), "output is "),
         ("layout", with("\"NCHW\"", "\"NHWC\""), "output is "),
     ];
+    let differences = cases.len();
     for (name, other, part) in cases {
         for (rank, finished) in job.two(name, [&job.text, &other], &[]).iter().enumerate() {
             let error = error(finished);
@@ -122,6 +123,7 @@ fn every_difference_between_ranks_is_refused_on_both_and_named() {
         let error = error(&finished);
         assert!(error.contains("world_size is 2 on rank 0 and 3 on rank 1"), "{error}");
     }
+    println!("{} differences were refused on both ranks", differences + 1);
     // Other paths, threads and memory are no difference.
     let same = at(&job.copy("same")).replace("concurrency = 1", "concurrency = 2");
     for finished in job.two("same", [&job.text, &same], &[]) {

@@ -136,6 +136,7 @@ fn two_processes_of_every_launcher_share_an_epoch() {
         }
         assert_eq!(sorted(all), (0..35).collect::<Vec<_>>(), "{name}");
     }
+    println!("{} launchers: the ranks shared an epoch", LAUNCHERS.len());
 }
 
 #[test]
