@@ -227,6 +227,25 @@ fn a_class_folder_that_is_away_for_a_while_is_waited_for() {
     assert_eq!(taken, expected);
 }
 
+/// As a mount point whose file system is away, where a file that is gone would be substituted.
+#[test]
+fn a_class_folder_that_is_empty_for_a_while_is_waited_for() {
+    let place = Place::new("errors.on_unreadable = \"substitute\"");
+    let expected = place.expected();
+    let mut loader = place.loader().attach().unwrap();
+    let mut taken = first_batch(&mut loader);
+    let (class, away) = (place.images.join("class-001"), place.dir.path("away"));
+    std::fs::rename(&class, &away).unwrap();
+    std::fs::create_dir(&class).unwrap();
+    let outage = until_away(&mut loader, &mut taken);
+    let sentence = outage["sentence"].as_str().unwrap();
+    assert!(sentence.contains(&format!("{} is empty", class.display())), "{sentence}");
+    std::fs::remove_dir(&class).unwrap();
+    std::fs::rename(&away, &class).unwrap();
+    taken.extend(take_epoch(&mut loader));
+    assert_eq!(taken, expected);
+}
+
 #[test]
 fn an_outage_that_lasts_too_long_ends_the_run_and_says_what_was_tried() {
     let place = Place::new("dataset.outage_timeout = \"1s\"");

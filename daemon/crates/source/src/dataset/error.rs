@@ -225,7 +225,7 @@ impl DatasetError {
             Self::Missing { path } => away(path, Absence::Root),
             Self::EmptyRoot(lack) => match &**lack {
                 Self::NoClassFolders { path, .. } | Self::NoSamples { path, .. } => {
-                    away(path, Absence::EmptyRoot)
+                    away(path, Absence::Empty)
                 }
                 _ => return None,
             },

@@ -25,8 +25,8 @@ pub enum RetryClass {
 pub enum Absence {
     /// The dataset's root is not there.
     Root,
-    /// The root has no entries, as where nothing is mounted.
-    EmptyRoot,
+    /// The root, or the folder of the file, has no entries, as where nothing is mounted.
+    Empty,
     /// A folder below the root is not there.
     Folder,
     /// A link leads to nothing, perhaps into another file system.
@@ -37,7 +37,7 @@ impl std::fmt::Display for Absence {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str(match self {
             Self::Root | Self::Folder => "is not there",
-            Self::EmptyRoot => "is empty",
+            Self::Empty => "is empty",
             Self::LinkTarget => "links to a folder that is not there",
         })
     }

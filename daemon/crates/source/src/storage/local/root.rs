@@ -54,8 +54,8 @@ impl Root {
         }
     }
 
-    /// The topmost folder above a path that is not there, relative to the root, and what is wrong with it. `None`: the
-    /// path alone leads nowhere.
+    /// The topmost folder above a path that is not there or has nothing in it, relative to the root, and what is wrong with
+    /// it. `None`: the path alone leads nowhere.
     pub(super) fn missing_above<'a>(&self, relative: &'a [u8]) -> Option<(&'a [u8], Absence)> {
         let Ok(root) = open(&self.path) else { return Some((b"", Absence::Root)) };
         let exists = |path: &[u8]| {
@@ -66,8 +66,8 @@ impl Root {
             let folder = &relative[..end];
             if !exists(folder) {
                 // The folder on which nothing is mounted has no entries.
-                return Some(if is_empty(&root) {
-                    (b"", Absence::EmptyRoot)
+                return Some(if is_empty(&root, b".") {
+                    (b"", Absence::Empty)
                 } else if link_target(&root, folder).is_some() {
                     (folder, Absence::LinkTarget)
                 } else {
@@ -75,8 +75,14 @@ impl Root {
                 });
             }
         }
-        if is_empty(&root) {
-            return Some((b"", Absence::EmptyRoot));
+        if is_empty(&root, b".") {
+            return Some((b"", Absence::Empty));
+        }
+        // A folder that is a mount point of its own is there and empty while nothing is mounted on it.
+        if let Some(end) = relative.iter().rposition(|byte| *byte == b'/')
+            && is_empty(&root, &relative[..end])
+        {
+            return Some((&relative[..end], Absence::Empty));
         }
         let (folder, target) = link_target(&root, relative)?;
         let above = target.parent().filter(|above| !above.as_os_str().is_empty())?;
@@ -104,10 +110,11 @@ fn link_target<'a>(root: &OwnedFd, relative: &'a [u8]) -> Option<(&'a [u8], Path
     Some((folder, OsStr::from_bytes(target.as_bytes()).into()))
 }
 
-/// Whether a folder has no entries. One that cannot be listed is taken to have some.
-fn is_empty(root: &OwnedFd) -> bool {
+/// Whether a folder below the root has no entries. One that cannot be listed is taken to have some.
+fn is_empty(root: &OwnedFd, folder: &[u8]) -> bool {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let Ok(opened) = rustix::fs::openat(root, ".", flags, Mode::empty()) else { return false };
+    let folder = OsStr::from_bytes(folder);
+    let Ok(opened) = rustix::fs::openat(root, folder, flags, Mode::empty()) else { return false };
     let mut buffer = [MaybeUninit::uninit(); 1024];
     let mut entries = RawDir::new(&opened, &mut buffer);
     while let Some(entry) = entries.next() {
@@ -151,11 +158,14 @@ mod tests {
         for (link, _) in &links[1..3] {
             assert_eq!(missing(link.as_bytes()).unwrap().1, Absence::LinkTarget, "{link}");
         }
+        fs::create_dir_all(path.join("mount/deep")).unwrap();
+        assert_eq!(missing(b"mount/deep/file"), Some((&b"mount/deep"[..], Absence::Empty)));
+        assert_eq!(missing(b"mount/file"), None, "it is gone from a folder that holds others");
         fs::rename(&path, folder.path().join("elsewhere")).unwrap();
         assert_eq!(missing(b"class/file"), Some((&b""[..], Absence::Root)));
         fs::create_dir(&path).unwrap();
-        assert_eq!(missing(b"class/file"), Some((&b""[..], Absence::EmptyRoot)));
-        assert_eq!(missing(b"file"), Some((&b""[..], Absence::EmptyRoot)));
+        assert_eq!(missing(b"class/file"), Some((&b""[..], Absence::Empty)));
+        assert_eq!(missing(b"file"), Some((&b""[..], Absence::Empty)));
     }
 
     #[test]
