@@ -40,6 +40,7 @@ mod quarantine;
 mod reading;
 mod recording;
 mod retry_queue;
+mod row_cells;
 mod session;
 mod spare_buffers;
 mod stage_benchmark;

@@ -51,10 +51,11 @@ pub use self::terms::SessionEnd;
 pub use self::terms::SessionTerms;
 use self::terms::tensor_entries;
 pub(super) use self::terms::{SessionFault, ring_bytes};
+use super::row_cells::RowFailure;
 use super::stream::Stream;
 use super::units::Units;
 use super::waker::Waker;
-use super::work::{FetchJob, RowFailure, SessionWork};
+use super::work::{FetchJob, SessionWork};
 use forebay_order::{STREAM_VERSION, Schedule};
 
 /// The target of log lines about errors that a client is sent, and raises: a log that the client's user reads, too, leaves
@@ -169,13 +170,15 @@ impl Session {
             bytes: data_bytes + publish_bytes + return_bytes,
             huge_pages: data.huge_pages(),
         };
+        let work = Arc::new(SessionWork::new(number, Arc::clone(stream), units, rows));
+        work.make_cells_ahead();
         let session = Self {
             number,
             stream: Arc::clone(stream),
             stream_number,
             rank: request.rank,
             world_size: request.world_size,
-            work: Arc::new(SessionWork::new(number, Arc::clone(stream), units, rows)),
+            work,
             order: OrderCursor::new(schedule, next, serial),
             ring: Ring::new(
                 (table, slots, held),

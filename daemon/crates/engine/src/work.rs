@@ -11,13 +11,13 @@ use forebay_protocol::slots::RowWriter;
 use forebay_protocol::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use forebay_protocol::tensor::{Extent, TensorSpec};
 
-use super::budgets::RowPermits;
+use super::row_cells::{RowCell, RowCells, RowFailure};
 use super::stream::Stream;
 use super::units::{Units, Wanted};
 use super::work_parking::BitSet;
 use forebay_order::DrawKey;
+use forebay_pipeline::Row;
 use forebay_pipeline::batch::BatchRow;
-use forebay_pipeline::{Row, SampleTask};
 use forebay_source::storage::Retries;
 
 /// No batch is open in the slot.
@@ -30,33 +30,6 @@ pub(crate) fn row_bytes(stream: &Stream) -> u64 {
     let ragged = if stream.tensors().iter().any(is_ragged) { stream.tensors().len() } else { 0 };
     let lists = ragged * size_of::<u64>();
     (size_of::<Mutex<RowCell>>() + lists + size_of::<FetchJob>() + 1) as u64
-}
-
-/// Why a row has no data.
-#[derive(Debug, Clone)]
-pub enum RowFailure {
-    /// The sample's bytes are defective.
-    Defect(String),
-    /// The file alone cannot be read, after all retries.
-    Unreadable(String),
-    /// The storage did not give the bytes, after all retries.
-    Storage(String),
-    /// The user's own function raised an exception: on one line, and with its traceback.
-    Raised { stage: usize, summary: String, text: String },
-    /// The user's own function cannot be called any more.
-    NoWorkers(String),
-    /// An operation panicked: an error of the daemon's own. The panic's message is on stderr.
-    Panic,
-}
-
-/// What belongs to one row of a slot.
-#[derive(Debug)]
-pub struct RowCell {
-    pub writer: RowWriter,
-    pub task: SampleTask,
-    pub valid: bool,
-    pub(crate) permits: RowPermits,
-    pub failure: Option<RowFailure>,
 }
 
 /// One slot and the batch that is being made in it.
@@ -74,7 +47,7 @@ pub struct SlotWork {
     failed: BitSet,
     /// For each stage, a bit for each row that waits for it.
     ready: Box<[BitSet]>,
-    rows: Box<[Mutex<RowCell>]>,
+    rows: RowCells,
     /// Whether the complete batch is to be finished, is being, or has been.
     finishing: AtomicU32,
     /// What that gave. Handed over like a cell.
@@ -91,6 +64,9 @@ const FINISHING_NONE: u32 = 0;
 const FINISHING_WANTED: u32 = 1;
 const FINISHING_RUNNING: u32 = 2;
 const FINISHING_DONE: u32 = 3;
+
+/// Slots of fewer rows are quickly made by the engine.
+const MANY_ROWS: u32 = 4096;
 
 /// One session's slots.
 #[derive(Debug)]
@@ -150,29 +126,18 @@ impl SlotWork {
             ready: (0..stages).map(|_| BitSet::new(rows.len())).collect(),
             finishing: AtomicU32::new(FINISHING_NONE),
             finished: Mutex::new(Ok(Vec::new())),
-            rows: rows
-                .into_iter()
-                .map(|writer| {
-                    let key = DrawKey { seed: 0, epoch: 0, sample: 0 };
-                    Mutex::new(RowCell {
-                        writer,
-                        task: SampleTask::new(SampleId(0), key, Vec::new()),
-                        valid: true,
-                        permits: RowPermits::default(),
-                        failure: None,
-                    })
-                })
-                .collect(),
+            rows: RowCells::new(rows),
         }
     }
 
     /// The row's cell. Only whoever the row's state names calls this; see the module's head.
     pub fn cell(&self, row: usize) -> MutexGuard<'_, RowCell> {
-        self.rows[row].lock().unwrap_or_else(PoisonError::into_inner)
+        self.rows.cell(row)
     }
 
     /// Opens the slot for a batch of so many rows. Engine only.
     pub fn open(&self, order: u64, rows: u32) {
+        self.rows.make();
         self.cancelled.store(false, Ordering::Relaxed);
         // Every row of the batch before is finished. One that failed after its batch was given up was not looked at.
         self.failed.clear();
@@ -350,6 +315,24 @@ impl SessionWork {
         let slots = rows.into_iter().map(|rows| SlotWork::new(rows, stages)).collect();
         let (next_to_publish, yields) = (Arc::default(), AtomicBool::new(false));
         Self { number, stream, slots, next_to_publish, yields, units }
+    }
+
+    /// Makes the cells of large slots on a thread of its own, in the order in which slots are opened first.
+    pub(crate) fn make_cells_ahead(self: &Arc<Self>) {
+        if self.stream.config.batch.size.get() < MANY_ROWS {
+            return;
+        }
+        // It holds up no session that ends.
+        let session = Arc::downgrade(self);
+        let run = move || {
+            for slot in 0.. {
+                let Some(session) = session.upgrade() else { return };
+                let Some(slot) = session.slots.get(slot) else { return };
+                slot.rows.make();
+            }
+        };
+        // Without it the engine makes them when it opens a slot.
+        let _ = std::thread::Builder::new().name("forebay-cells".to_owned()).spawn(run);
     }
 
     /// Has the rows of other sessions come first, or no longer. Engine only.

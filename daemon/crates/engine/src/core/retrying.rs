@@ -7,7 +7,8 @@ use std::time::Duration;
 use super::{Engine, SharedEngine};
 use crate::fetch::fail;
 use crate::retry_queue::PutOff;
-use crate::work::{FetchJob, RowFailure};
+use crate::row_cells::RowFailure;
+use crate::work::FetchJob;
 use forebay_source::storage::{Retries, RetryClass, RetryTerms};
 
 /// The longest sleep between looks at what is due: the clock may be a test's.

@@ -8,7 +8,8 @@ use super::Session;
 use super::batches::OpenBatch;
 use super::substitutes::Substituted;
 use crate::quarantine::{BadSample, hex_unless_text};
-use crate::work::{FetchJob, RowFailure};
+use crate::row_cells::RowFailure;
+use crate::work::FetchJob;
 use forebay_config::{BadSampleBudget, OnBadSample, OnUnreadable};
 use forebay_order::{DrawKey, substitute};
 

@@ -7,8 +7,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use super::Worker;
+use crate::row_cells::{RowCell, RowFailure};
 use crate::stream::Stream;
-use crate::work::{RowCell, RowClaim, RowFailure, SessionWork, SlotRow};
+use crate::work::{RowClaim, SessionWork, SlotRow};
 use crate::work_page::WorkKey;
 use forebay_observe::recorder::{Kind, What};
 use forebay_pipeline::{CallError, CalledRow, WorkerScratch};
