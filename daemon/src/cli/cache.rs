@@ -169,7 +169,7 @@ fn fill(config: &Config) -> anyhow::Result<bool> {
     let failures = Mutex::new(Vec::new());
     let samples = opened.dataset.sample_count();
     let (begun, notice) = (Instant::now(), Mutex::new(Notice::new()));
-    let read_all = || {
+    let read_all = |pass_begun: Instant| {
         let (mut buffer, mut locations) = (Vec::new(), Vec::new());
         loop {
             // Relaxed, here and below: counts.
@@ -188,7 +188,8 @@ fn fill(config: &Config) -> anyhow::Result<bool> {
                 }
             }
             lock(&notice).say(|| {
-                let seconds = begun.elapsed().as_secs_f64();
+                // By what this pass has done: a later one asks for little more than the cache.
+                let seconds = pass_begun.elapsed().as_secs_f64();
                 let left = (samples - number) as f64 * seconds / (number + 1) as f64;
                 format!(
                     "{}: {number} of {samples} samples, {} read, {:.0} s left",
@@ -202,10 +203,11 @@ fn fill(config: &Config) -> anyhow::Result<bool> {
     let mut were_there = None;
     for _ in 0..FILLING_PASSES {
         next.store(0, Ordering::Relaxed);
-        let before = metrics.report();
+        bytes.store(0, Ordering::Relaxed);
+        let (before, pass_begun) = (metrics.report(), Instant::now());
         std::thread::scope(|scope| {
             for _ in 0..FILLING_THREADS.min(samples) {
-                scope.spawn(read_all);
+                scope.spawn(|| read_all(pass_begun));
             }
         });
         let now = metrics.report();
