@@ -3,20 +3,24 @@
 //! No side ever waits for the other: a lowered thread that is set aside in the middle of giving a buffer back takes one
 //! place with it, nothing else. (In a queue of the usual kind those that take would spin until it has gone on.)
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use super::work_parking::BitSet;
 
 /// Buffers kept.
 const PLACES: usize = 64;
-/// A larger buffer is not kept.
-const LARGEST_BYTES: usize = 256 << 10;
+/// What all kept buffers may be together. Large ones count: memory that goes back to the kernel costs more to get again,
+/// page by page, than the bytes that are read into it.
+const KEPT_BYTES: usize = 16 << 20;
+/// Kept buffers that are looked at for one that is not much too large.
+const TRIES: usize = 4;
 /// A buffer has at most so much room beyond what is read into it, as a share of that and in bytes.
 const SPARE_SHARE: usize = 8;
 const SPARE_BYTES: usize = 256;
 
-/// What all kept buffers may be together.
-pub(crate) const MAX_KEPT_BYTES: u64 = (PLACES * LARGEST_BYTES) as u64;
+/// See [`KEPT_BYTES`].
+pub(crate) const MAX_KEPT_BYTES: u64 = KEPT_BYTES as u64;
 
 /// See the module's head. A place's mutex goes with its bit, so it is never contended.
 #[derive(Debug)]
@@ -24,6 +28,7 @@ pub(crate) struct SpareBuffers {
     places: Box<[Mutex<Vec<u8>>]>,
     empty: BitSet,
     full: BitSet,
+    kept_bytes: AtomicUsize,
 }
 
 impl Default for SpareBuffers {
@@ -34,6 +39,7 @@ impl Default for SpareBuffers {
             places: (0..PLACES).map(|_| Mutex::default()).collect(),
             empty,
             full: BitSet::new(PLACES),
+            kept_bytes: AtomicUsize::new(0),
         }
     }
 }
@@ -42,30 +48,47 @@ impl SpareBuffers {
     /// Keeps a buffer for later, unless there is no place or it is too large.
     pub(crate) fn give(&self, mut buffer: Vec<u8>) {
         buffer.clear();
-        if !(1..=LARGEST_BYTES).contains(&buffer.capacity()) {
+        let bytes = buffer.capacity();
+        if !(1..=KEPT_BYTES).contains(&bytes) {
             return;
         }
-        if let Some(place) = self.empty.take_first() {
+        // Relaxed, here and below: a count, nothing is ordered by it.
+        if self.kept_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= KEPT_BYTES
+            && let Some(place) = self.empty.take_first()
+        {
             *self.places[place].lock().unwrap_or_else(PoisonError::into_inner) = buffer;
             self.full.add(place);
+            return;
         }
+        self.kept_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// An empty buffer for so many bytes: a kept one, unless that is much too large; what is in use is counted by length.
+    /// An empty buffer for so many bytes: a kept one, unless all are much too large; what is in use is counted by length.
     pub(crate) fn take(&self, bytes: u64) -> Vec<u8> {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         let most = bytes.saturating_add(bytes / SPARE_SHARE + SPARE_BYTES);
-        Some(self.take_any()).filter(|kept| kept.capacity() <= most).unwrap_or_default()
+        let mut passed: [Vec<u8>; TRIES] = Default::default();
+        let mut found = Vec::new();
+        for place in &mut passed {
+            let Some(kept) = self.take_any() else { break };
+            if kept.capacity() <= most {
+                found = kept;
+                break;
+            }
+            *place = kept;
+        }
+        // The first is let go: sizes that are asked for no more end so.
+        passed.into_iter().skip(1).for_each(|buffer| self.give(buffer));
+        found
     }
 
-    fn take_any(&self) -> Vec<u8> {
-        let Some(place) = self.full.take_first() else {
-            return Vec::new();
-        };
+    fn take_any(&self) -> Option<Vec<u8>> {
+        let place = self.full.take_first()?;
         let buffer =
             std::mem::take(&mut *self.places[place].lock().unwrap_or_else(PoisonError::into_inner));
         self.empty.add(place);
-        buffer
+        self.kept_bytes.fetch_sub(buffer.capacity(), Ordering::Relaxed);
+        Some(buffer)
     }
 }
 
@@ -79,14 +102,26 @@ mod tests {
         for _ in 0..PLACES + 10 {
             store.give(Vec::with_capacity(100));
         }
-        store.give(Vec::with_capacity(LARGEST_BYTES * 2));
         assert_eq!(store.take(1 << 20).capacity(), 100);
         // It is kept in the place that has become empty, which is looked at first.
-        store.give(Vec::with_capacity(LARGEST_BYTES));
-        assert_eq!(store.take(90).capacity(), 0, "a much larger one is let go");
-        for _ in 0..PLACES - 1 {
-            assert_eq!(store.take(90).capacity(), 100);
+        store.give(Vec::with_capacity(KEPT_BYTES / 2));
+        assert_eq!(store.take(90).capacity(), 100);
+        for _ in 0..PLACES - 2 {
+            assert_eq!(store.take(90).capacity(), 100, "the much larger one was let go");
         }
         assert_eq!(store.take(1 << 20).capacity(), 0, "there is no more");
+        assert_eq!(store.kept_bytes.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn large_buffers_come_back_too_up_to_a_number_of_bytes() {
+        let store = SpareBuffers::default();
+        let large = KEPT_BYTES / 4;
+        for _ in 0..5 {
+            store.give(Vec::with_capacity(large));
+        }
+        store.give(Vec::with_capacity(KEPT_BYTES + 1));
+        let taken = (0..5).map(|_| store.take(large as u64).capacity()).collect::<Vec<_>>();
+        assert_eq!(taken, [large, large, large, large, 0]);
     }
 }
