@@ -2,9 +2,10 @@
 //!
 //! A fetch thread reads the rows of one [`Reading`] one after another. Bytes of the fetch budget are granted between
 //! opening a file and reading it, bytes of the work budget before the row is handed on ([`super::budgets`]). An array
-//! that needs no work is read directly into its row and takes no bytes of the budget, but only from the page cache: a read
-//! that may hang must not write into a row. Which rows are read, and when one whose read failed or hangs is read again, is
-//! decided on the engine thread (`core/lane.rs`, `core/retrying.rs`).
+//! that needs no work is read directly into its row and takes no bytes of the budget: from the page cache, or as its pieces
+//! come from a connection. A read that may hang must not write into a row: each piece is copied while the reading cannot
+//! be given up. Which rows are read, and when one whose read failed or hangs is read again, is decided on the engine
+//! thread (`core/lane.rs`, `core/retrying.rs`).
 
 mod units;
 
@@ -16,10 +17,11 @@ use super::pool::Shared;
 use super::reading::{Abandoned, Reading, Row, RowToRead};
 use super::retry_queue::PutOff;
 use super::row_cells::RowFailure;
-use super::stream::ReadScratch;
+use super::stream::{ReadScratch, Stream};
 use super::units::Wanted;
 use super::work::FetchJob;
 use forebay_observe::recorder::{Kind, Track, What};
+use forebay_source::dataset::DirectRead;
 use forebay_source::location::SampleBytes;
 use forebay_source::storage::StorageError;
 
@@ -144,10 +146,23 @@ fn read(
             Row::HoldsUnits | Row::LacksUnits => Fetched::Units,
         }));
     }
-    let length = match reading.call("opening", || stream.open_sample(row.id, scratch))? {
+    let open =
+        |scratch: &mut ReadScratch| reading.call("opening", || stream.open_sample(row.id, scratch));
+    let mut length = match open(scratch)? {
         Ok(length) => length,
         Err(error) => return Ok(Err(ReadFailure::Storage(error))),
     };
+    if let Some((tensor, direct)) = array_in_pieces(stream, scratch, length) {
+        match read_in_pieces(reading, stream, tensor, direct, scratch)? {
+            Ok(true) => return Ok(Ok(Fetched::InPlace)),
+            Err(error) => return Ok(Err(ReadFailure::Storage(error))),
+            // Not what the dataset's first file was: by call, which tells what it is.
+            Ok(false) => match open(scratch)? {
+                Ok(bytes) => length = bytes,
+                Err(error) => return Ok(Err(ReadFailure::Storage(error))),
+            },
+        }
+    }
     let (begun, mut held_up) = reading.wait_for_bytes(|| gates.acquire_to_fetch(&row.age, length));
     let mut to_work = |bytes: u64| {
         if bytes > 0 {
@@ -199,6 +214,62 @@ fn read_direct(
     // Closing may take as long as opening.
     reading.call("closing", || drop(file))?;
     Ok(is_read)
+}
+
+/// Whether what is open is an array that needs no work, of the expected length, whose bytes come in pieces: its tensor, and
+/// how its file begins.
+fn array_in_pieces<'a>(
+    stream: &'a Stream,
+    scratch: &ReadScratch,
+    length: u64,
+) -> Option<(usize, &'a DirectRead)> {
+    if !stream.storage.reads_in_pieces() || scratch.opened.len() != 1 {
+        return None;
+    }
+    let dataset = stream.dataset.as_ref();
+    let direct = dataset.direct_read()?;
+    let expected = direct.before.len() as u64 + direct.elements_bytes;
+    Some((stream.plan.direct_tensor(dataset)?, direct)).filter(|_| length == expected)
+}
+
+/// Reads what is open into its row as it comes. False: its file does not begin as expected.
+fn read_in_pieces(
+    reading: &Reading,
+    stream: &Stream,
+    tensor: usize,
+    direct: &DirectRead,
+    scratch: &mut ReadScratch,
+) -> Result<Result<bool, StorageError>, Abandoned> {
+    let Some(opened) = scratch.opened.pop() else {
+        return Ok(Ok(false));
+    };
+    let mut at = 0;
+    let mut take = |piece: &[u8]| {
+        let before = direct.before.get(at..).unwrap_or_default();
+        let (header, elements) = piece.split_at(before.len().min(piece.len()));
+        at += piece.len();
+        if elements.is_empty() {
+            return before.starts_with(header);
+        }
+        let copy = |job: &FetchJob| {
+            let mut cell = job.session.slots[job.slot].cell(job.row);
+            let end = at - direct.before.len();
+            let place = cell.writer.bytes_mut(tensor).get_mut(end - elements.len()..end);
+            place.map(|place| place.copy_from_slice(elements)).is_some()
+        };
+        before.starts_with(header) && reading.without_waiting(copy).unwrap_or(false)
+    };
+    let dataset = stream.dataset.as_ref();
+    let read = || stream.storage.read_in_pieces(dataset, opened, &mut take);
+    let taken = reading.call("reading", read)?;
+    let is_whole = reading.without_waiting(|job| {
+        let mut cell = job.session.slots[job.slot].cell(job.row);
+        let is_whole = matches!(taken, Ok(true))
+            && cell.writer.bytes_mut(tensor).len() as u64 == direct.elements_bytes;
+        cell.task.in_place = is_whole.then_some(tensor);
+        is_whole
+    })?;
+    Ok(taken.map(|_| is_whole))
 }
 
 /// A shorter wait for bytes is not recorded.

@@ -90,6 +90,27 @@ pub trait Storage: Directories + Send + Sync + std::fmt::Debug {
         None
     }
 
+    /// Whether [`read_in_pieces`](Self::read_in_pieces) brings bytes without a buffer of its own between.
+    fn reads_in_pieces(&self) -> bool {
+        false
+    }
+
+    /// Gives an opened location's bytes to `take`, a piece after another and together as many as it has, for as long as
+    /// that returns true. False: it did not.
+    ///
+    /// # Errors
+    /// As [`read_opened`](Self::read_opened); some pieces may have been taken.
+    fn read_in_pieces(
+        &self,
+        files: &dyn FileTable,
+        opened: Opened,
+        take: &mut dyn FnMut(&[u8]) -> bool,
+    ) -> Result<bool, StorageError> {
+        let mut buffer = Vec::new();
+        self.read_opened(files, opened, &mut buffer)?;
+        Ok(buffer.is_empty() || take(&buffer))
+    }
+
     /// Hands a read to a storage that has hundreds in flight without a thread for each, as an object store has.
     ///
     /// The engine asks for the location's length first ([`open`](Self::open), which such a storage answers from the

@@ -108,6 +108,17 @@ fn reads(fixture: &dyn Fixture) {
         assert_eq!(used, expected, "{location:?}");
         assert_eq!(read(&*storage, &files, location).unwrap(), expected, "{location:?}");
         assert_eq!(storage.status(&files, location.file).unwrap().bytes % 400_000, 0);
+        let mut pieces = Vec::new();
+        let mut take = |piece: &[u8]| {
+            pieces.extend_from_slice(piece);
+            true
+        };
+        let opened = storage.open(&files, location).unwrap();
+        assert_eq!(storage.read_in_pieces(&files, opened, &mut take), Ok(true), "{location:?}");
+        assert_eq!(pieces, expected, "{location:?}");
+        let opened = storage.open(&files, location).unwrap();
+        let is_whole = storage.read_in_pieces(&files, opened, &mut |_| false);
+        assert_eq!(is_whole, Ok(expected.is_empty()), "{location:?}");
         let mut elements = vec![0; expected.len()];
         if let Some(file) = storage.open_direct(&files, location)
             && file.read(b"", &mut elements, &mut Vec::new())

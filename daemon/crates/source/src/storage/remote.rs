@@ -5,8 +5,8 @@
 //!
 //! Reading is by call. Where the dataset's index knows an object's size and tag, opening asks nobody, and reading is one
 //! request whose answer must fit both; else opening sends the request, whose answer tells the length, and reading takes the
-//! body. A body goes from the connection's buffer to the caller's. Folders are listed a page at a time and have no stamps:
-//! an index that was saved is taken as it is.
+//! body. A body goes from the connection's buffer to where the caller wants it. Folders are listed a page at a time and have
+//! no stamps: an index that was saved is taken as it is.
 
 mod address;
 mod client;
@@ -40,6 +40,7 @@ use self::address::Address;
 use self::failure::Failed;
 pub(super) use self::keys::RemoteKeys;
 use self::lines::{Line, Lines};
+pub(super) use self::profile::needed_files;
 use self::stores::{Store, Stores};
 use super::error::{RetryClass, StorageError};
 use super::{CacheScope, FileStatus, Handle, ObjectIdentity, Opened, Storage};
@@ -68,21 +69,6 @@ pub(super) struct RemoteObjects {
     metrics: Arc<RequestMetrics>,
 }
 
-/// See [`remote_files`](super::remote_files).
-pub(super) fn needed_files() -> Vec<PathBuf> {
-    const VARIABLES: [&str; 3] = [
-        "AWS_WEB_IDENTITY_TOKEN_FILE",
-        "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
-        "GOOGLE_APPLICATION_CREDENTIALS",
-    ];
-    let named = VARIABLES.iter().filter_map(std::env::var_os).filter(|path| !path.is_empty());
-    let resolver = PathBuf::from("/run/systemd/resolve");
-    // Their folders: a file that is renewed is another one.
-    let files = profile::files().into_iter().chain(named.map(PathBuf::from));
-    let folders = files.filter_map(|file| Some(file.parent()?.to_owned()));
-    folders.chain([resolver]).filter(|path| path.is_absolute()).collect()
-}
-
 type Body = BoxStream<'static, object_store::Result<Bytes>>;
 
 /// What [`Handle::Other`] holds here.
@@ -96,6 +82,16 @@ enum Found {
     Nothing,
 }
 
+impl Found {
+    fn file(&self) -> Option<FileId> {
+        match self {
+            Self::Indexed(location) => Some(location.file),
+            Self::Answered(file, ..) => Some(*file),
+            Self::Nothing => None,
+        }
+    }
+}
+
 /// A call that failed.
 struct Refused {
     error: StorageError,
@@ -103,6 +99,14 @@ struct Refused {
     total_bytes: Option<u64>,
     /// The server has no room now.
     is_busy: bool,
+}
+
+/// Why a body was not taken to its end.
+enum Stopped {
+    Broken,
+    TooLong,
+    /// Who takes it wants no more.
+    Unwanted,
 }
 
 /// An answer to a request for an object.
@@ -285,10 +289,10 @@ impl RemoteObjects {
         location: Location,
         length_bytes: u64,
         stamp: ObjectStamp,
-        buffer: &mut Vec<u8>,
-    ) -> Result<(), StorageError> {
+        take: &mut dyn FnMut(&[u8]) -> bool,
+    ) -> Result<bool, StorageError> {
         if location.range.length == Some(0) {
-            return Ok(());
+            return Ok(true);
         }
         let (answer, line) = match self.ask(relative, location.range) {
             Err(StorageError::OutOfRange { length_bytes, .. }) => {
@@ -305,7 +309,7 @@ impl RemoteObjects {
             let what = format!("{found} bytes where {length_bytes} were asked for");
             return Err(self.failed("reading", relative).answer(&what, RetryClass::File));
         }
-        self.take_body(relative, line, answer, length_bytes, buffer)
+        self.take_body(relative, line, answer, length_bytes, take)
     }
 
     /// The error of an object that is not the indexed one. Where the tag is the same, the answer is at fault.
@@ -324,51 +328,67 @@ impl RemoteObjects {
         StorageError::Replaced { path: self.path(relative), what }
     }
 
-    /// Appends a body of so many bytes.
+    /// Takes a body of so many bytes from the connection's buffer. False: `take` wanted no more of it.
     fn take_body(
         &self,
         relative: &str,
         line: Line,
         answer: Answer,
         length_bytes: u64,
-        buffer: &mut Vec<u8>,
-    ) -> Result<(), StorageError> {
+        take: &mut dyn FnMut(&[u8]) -> bool,
+    ) -> Result<bool, StorageError> {
         let Answer { mut body, request, .. } = answer;
         let failed = || self.failed("reading", relative);
-        let wanted = usize::try_from(length_bytes).unwrap_or(usize::MAX);
-        if buffer.try_reserve_exact(wanted).is_err() {
-            let path = self.path(relative);
-            return Err(StorageError::from_errno(path, "reading", rustix::io::Errno::NOMEM));
-        }
-        let end = buffer.len() + wanted;
+        let mut missing = length_bytes;
         let (taken, trace) = line.run(u64::MAX, async |_: &Store| {
             while let Some(chunk) = body.next().await {
-                let chunk = chunk.map_err(|_| Some(()))?;
-                if chunk.len() > end - buffer.len() {
-                    return Err(None);
+                let chunk = chunk.map_err(|_| Stopped::Broken)?;
+                missing = missing.checked_sub(chunk.len() as u64).ok_or(Stopped::TooLong)?;
+                if !take(&chunk) {
+                    return Err(Stopped::Unwanted);
                 }
-                buffer.extend_from_slice(&chunk);
             }
             Ok(())
         });
         drop(body);
-        let missing = end - buffer.len();
-        if taken.is_ok() && missing == 0 {
-            request.succeed(length_bytes);
-            self.lines.give_back(line);
-            return Ok(());
-        }
-        request.fail(false);
-        match taken {
+        // But for the first, its line goes with it: the connection is of no use where the body is not at its end.
+        let error = match taken {
+            Ok(()) if missing == 0 => {
+                request.succeed(length_bytes);
+                self.lines.give_back(line);
+                return Ok(true);
+            }
+            Err(Stopped::Unwanted) => return Ok(false),
             Ok(()) => {
                 let what = format!("its body ends {missing} bytes early");
-                Err(failed().answer(&what, RetryClass::Outage))
+                failed().answer(&what, RetryClass::Outage)
             }
-            Err(None) => {
-                Err(failed().answer("its body is longer than it says", RetryClass::Outage))
+            Err(Stopped::TooLong) => {
+                failed().answer("its body is longer than it says", RetryClass::Outage)
             }
-            // Its line goes with it: the connection is of no use.
-            Err(Some(())) => Err(failed().transport(&trace)),
+            Err(Stopped::Broken) => failed().transport(&trace),
+        };
+        request.fail(false);
+        Err(error)
+    }
+
+    fn read_found(
+        &self,
+        files: &dyn FileTable,
+        found: Found,
+        length_bytes: u64,
+        take: &mut dyn FnMut(&[u8]) -> bool,
+    ) -> Result<bool, StorageError> {
+        let name = |file| String::from_utf8_lossy(&files.path(file)).into_owned();
+        match found {
+            Found::Nothing => Ok(true),
+            Found::Answered(file, line, answer) => {
+                self.take_body(&name(file), line, answer, length_bytes, take)
+            }
+            Found::Indexed(location) => {
+                let stamp = files.stamp(location.file).unwrap_or_default();
+                self.read_indexed(&name(location.file), location, length_bytes, stamp, take)
+            }
         }
     }
 }
@@ -421,17 +441,33 @@ impl Storage for RemoteObjects {
         buffer: &mut Vec<u8>,
     ) -> Result<(), StorageError> {
         let length_bytes = opened.length_bytes();
-        let name = |file| String::from_utf8_lossy(&files.path(file)).into_owned();
-        match *opened.into_other::<Found>() {
-            Found::Nothing => Ok(()),
-            Found::Answered(file, line, answer) => {
-                self.take_body(&name(file), line, answer, length_bytes, buffer)
-            }
-            Found::Indexed(location) => {
-                let stamp = files.stamp(location.file).unwrap_or_default();
-                self.read_indexed(&name(location.file), location, length_bytes, stamp, buffer)
-            }
+        let found = *opened.into_other::<Found>();
+        let wanted = usize::try_from(length_bytes).unwrap_or(usize::MAX);
+        if let Some(file) = found.file()
+            && buffer.try_reserve_exact(wanted).is_err()
+        {
+            let path = self.full_path(&files.path(file));
+            return Err(StorageError::from_errno(path, "reading", rustix::io::Errno::NOMEM));
         }
+        let mut append = |piece: &[u8]| {
+            buffer.extend_from_slice(piece);
+            true
+        };
+        self.read_found(files, found, length_bytes, &mut append).map(|_| ())
+    }
+
+    fn reads_in_pieces(&self) -> bool {
+        true
+    }
+
+    fn read_in_pieces(
+        &self,
+        files: &dyn FileTable,
+        opened: Opened,
+        take: &mut dyn FnMut(&[u8]) -> bool,
+    ) -> Result<bool, StorageError> {
+        let length_bytes = opened.length_bytes();
+        self.read_found(files, *opened.into_other::<Found>(), length_bytes, take)
     }
 }
 

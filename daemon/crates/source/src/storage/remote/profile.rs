@@ -27,6 +27,21 @@ pub(super) struct Profile {
     files: [PathBuf; 2],
 }
 
+/// See [`remote_files`](super::super::remote_files).
+pub(in crate::storage) fn needed_files() -> Vec<PathBuf> {
+    const VARIABLES: [&str; 3] = [
+        "AWS_WEB_IDENTITY_TOKEN_FILE",
+        "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+        "GOOGLE_APPLICATION_CREDENTIALS",
+    ];
+    let named = VARIABLES.iter().filter_map(std::env::var_os).filter(|path| !path.is_empty());
+    let resolver = PathBuf::from("/run/systemd/resolve");
+    // Their folders: a file that is renewed is another one.
+    let files = files().into_iter().chain(named.map(PathBuf::from));
+    let folders = files.filter_map(|file| Some(file.parent()?.to_owned()));
+    folders.chain([resolver]).filter(|path| path.is_absolute()).collect()
+}
+
 /// The files that profiles stand in: credentials, then configuration.
 pub(super) fn files() -> [PathBuf; 2] {
     let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
