@@ -19,6 +19,7 @@ pub struct RequestMetrics {
     ended: AtomicU64,
     failures: AtomicU64,
     refused: AtomicU64,
+    hedges: AtomicU64,
     bytes: AtomicU64,
     first_byte: TimeHistogram,
     /// Of requests that brought all their bytes.
@@ -43,6 +44,9 @@ pub struct RequestReport {
     pub num_failures: u64,
     /// Of these, those that the server had no room for: status 429 or 503.
     pub num_refused: u64,
+    /// Second requests, for what a first one had not begun to bring for long.
+    #[serde(default)]
+    pub num_hedges: u64,
     /// Requests under way now.
     pub in_flight: u64,
     /// Bytes of samples that came.
@@ -69,6 +73,7 @@ impl Default for RequestMetrics {
             ended: AtomicU64::new(0),
             failures: AtomicU64::new(0),
             refused: AtomicU64::new(0),
+            hedges: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             first_byte: TimeHistogram::default(),
             whole: TimeHistogram::default(),
@@ -83,6 +88,11 @@ impl RequestMetrics {
         RequestUnderWay { metrics: Arc::clone(self), begun: Instant::now() }
     }
 
+    /// The same is asked for a second time, since no answer has begun; the request stays one.
+    pub fn hedge(&self) {
+        self.hedges.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// The metrics so far.
     #[must_use]
     pub fn report(&self) -> RequestReport {
@@ -94,6 +104,7 @@ impl RequestMetrics {
             num_requests: begun,
             num_failures: self.failures.load(Ordering::Relaxed),
             num_refused: self.refused.load(Ordering::Relaxed),
+            num_hedges: self.hedges.load(Ordering::Relaxed),
             in_flight: begun.saturating_sub(ended),
             bytes: self.bytes.load(Ordering::Relaxed),
             first_byte_seconds: self.first_byte.total().as_secs_f64(),
@@ -145,6 +156,7 @@ impl RequestReport {
             num_requests: self.num_requests.saturating_sub(earlier.num_requests),
             num_failures: self.num_failures.saturating_sub(earlier.num_failures),
             num_refused: self.num_refused.saturating_sub(earlier.num_refused),
+            num_hedges: self.num_hedges.saturating_sub(earlier.num_hedges),
             in_flight: self.in_flight,
             bytes: self.bytes.saturating_sub(earlier.bytes),
             first_byte_seconds: (self.first_byte_seconds - earlier.first_byte_seconds).max(0.0),
@@ -187,7 +199,7 @@ impl RequestReport {
     pub fn line(&self) -> String {
         format!(
             "{:.0} requests/s, {}/s, {} in flight, {:.1} ms to the first byte (p99 {:.1} ms), {} failed, {} of them with \
-             429 or 503",
+             429 or 503, {} asked for twice",
             self.num_requests as f64 / self.elapsed.max(1e-9),
             format_bytes(self.bytes_per_second()),
             self.in_flight,
@@ -195,6 +207,7 @@ impl RequestReport {
             self.p99_first_byte * 1e3,
             self.num_failures,
             self.num_refused,
+            self.num_hedges,
         )
     }
 }

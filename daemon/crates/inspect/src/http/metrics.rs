@@ -150,6 +150,8 @@ fn of_requests(streams: &[StreamReport]) -> Vec<Family> {
         "forebay_storage_failures_total": "Requests that failed." => each(|requests| count(requests.num_failures));
         "forebay_storage_refused_total": "Of these, those that the server had no room for: status 429 or 503."
             => each(|requests| count(requests.num_refused));
+        "forebay_storage_hedges_total": "Second requests, for what a first one had not begun to bring for long."
+            => each(|requests| count(requests.num_hedges));
         "forebay_storage_bytes_total": "Bytes of samples that came." => each(|requests| count(requests.bytes));
         "forebay_storage_in_flight": "Requests under way." => each(|requests| count(requests.in_flight));
     };

@@ -11,6 +11,7 @@
 mod address;
 mod client;
 mod failure;
+mod hedges;
 mod keys;
 mod lines;
 mod listing;
@@ -38,10 +39,12 @@ use forebay_observe::{RequestMetrics, RequestUnderWay};
 
 use self::address::Address;
 use self::failure::Failed;
+use self::hedges::Hedges;
 pub(super) use self::keys::RemoteKeys;
 use self::lines::{Line, Lines};
 pub(super) use self::profile::needed_files;
 use self::stores::{Store, Stores};
+use self::trace::Trace;
 use super::error::{RetryClass, StorageError};
 use super::{CacheScope, FileStatus, Handle, ObjectIdentity, Opened, Storage};
 use crate::location::{ByteRange, FileId, FileTable, Location, ObjectStamp};
@@ -67,6 +70,8 @@ pub(super) struct RemoteObjects {
     has_worked: AtomicBool,
     /// Of requests for samples.
     metrics: Arc<RequestMetrics>,
+    /// Of these, which are made twice.
+    hedges: Hedges,
 }
 
 type Body = BoxStream<'static, object_store::Result<Bytes>>;
@@ -141,6 +146,7 @@ impl RemoteObjects {
             lines: Lines::new(stores),
             has_worked: AtomicBool::new(false),
             metrics: Arc::default(),
+            hedges: Hedges::default(),
         };
         if objects.root.name().contains('.') {
             match objects.head("") {
@@ -226,7 +232,20 @@ impl RemoteObjects {
             Some(end) => Some(GetRange::Bounded(range.offset..end)),
         };
         let options = GetOptions { range: wanted, ..GetOptions::default() };
-        let get = async |store: &Store, key: &Key| store.objects.get_opts(key, options).await;
+        let late = self.hedges.ask(|| self.metrics.report());
+        let get = async |store: &Store, key: &Key| {
+            // What each meets is noted beside it, for there may be two.
+            let request = async || {
+                let get = store.objects.get_opts(key, options.clone());
+                let (result, trace) = Trace::of(u64::MAX, get).await;
+                result.map_err(|error| (error, trace))
+            };
+            self.hedges.run(late, request, || self.metrics.hedge()).await.map_err(|failed| {
+                let (error, met) = failed;
+                Trace::update(|trace| *trace = met);
+                error
+            })
+        };
         let request = self.metrics.begin();
         let (result, line) = match self.call("reading", relative, u64::MAX, get) {
             Ok(answered) => answered,

@@ -326,3 +326,27 @@ fn an_answer_that_is_not_taken_holds_nothing() {
         opened if opened.length_bytes() == 0
     ));
 }
+
+#[test]
+fn what_comes_late_is_asked_for_twice_within_the_budget() {
+    const READS: u64 = 600;
+    for scheme in ["s3", "http"] {
+        let bucket = Bucket::of(scheme);
+        let bytes: Vec<u8> = (0..5000_u32).flat_map(u32::to_le_bytes).collect();
+        bucket.put("file", &bytes);
+        let storage = bucket.open();
+        // Less than the stall: without room in the budget it is waited for.
+        bucket.server.set_weather(|request| match request.number {
+            number if number > 200 && number % 25 == 0 => Fault::Delay(Duration::from_millis(150)),
+            _ => Fault::None,
+        });
+        let (files, mut buffer) = (Paths::new(["file"]), Vec::new());
+        for _ in 0..READS {
+            storage.read(&files, WHOLE, 1 << 20, &mut buffer).unwrap();
+            assert_eq!(buffer, bytes);
+        }
+        let report = storage.requests().unwrap().report();
+        assert_eq!((report.num_requests, report.num_failures), (READS, 0));
+        assert!((1..=READS / 20).contains(&report.num_hedges), "{}", report.line());
+    }
+}
