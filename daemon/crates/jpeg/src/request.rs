@@ -50,6 +50,8 @@ pub enum Pixels {
     Grey,
     /// Red, green, blue.
     Rgb,
+    /// In each row all reds, then all greens, then all blues.
+    RgbRows,
     /// Red, green, blue and 255.
     Rgba,
 }
@@ -60,7 +62,7 @@ impl Pixels {
     pub const fn bytes(self) -> usize {
         match self {
             Self::Grey => 1,
-            Self::Rgb => 3,
+            Self::Rgb | Self::RgbRows => 3,
             Self::Rgba => 4,
         }
     }

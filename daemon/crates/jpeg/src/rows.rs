@@ -354,6 +354,9 @@ impl Rows {
                 match layout.kind {
                     Pixels::Grey => out.copy_from_slice(luma_row),
                     Pixels::Rgb => simd.grey_to_rgb::<3>(luma_row, out),
+                    Pixels::RgbRows => {
+                        out.chunks_exact_mut(width).for_each(|row| row.copy_from_slice(luma_row));
+                    }
                     Pixels::Rgba => simd.grey_to_rgb::<4>(luma_row, out),
                 }
                 continue;
@@ -367,6 +370,7 @@ impl Rows {
             let [blue, red] = chroma_rows;
             match layout.kind {
                 Pixels::Rgba => simd.to_rgb::<4>(luma_row, blue, red, out),
+                Pixels::RgbRows => simd.to_rgb_rows(luma_row, blue, red, out),
                 _ => simd.to_rgb::<3>(luma_row, blue, red, out),
             }
         }

@@ -113,6 +113,11 @@ impl Simd {
         call!(colour::to_rgb::<BYTES>(luma, blue, red, out));
     }
 
+    /// A row of reds, one of greens and one of blues.
+    pub(crate) fn to_rgb_rows(self, luma: &[u8], blue: &[u8], red: &[u8], out: &mut [u8]) {
+        call!(colour::to_rgb_rows(luma, blue, red, out));
+    }
+
     pub(crate) fn grey_to_rgb<const BYTES: usize>(self, luma: &[u8], out: &mut [u8]) {
         call!(colour::grey_to_rgb::<BYTES>(luma, out));
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::buffers::prepare;
 use super::jpeg::{self, JpegDecoder, JpegHeader};
-use super::reduction::{Reduction, Wanted};
+use super::reduction::{Decoded, Reduction, Wanted};
 use super::size::{Rectangle, Size};
 use exif::Orientation;
 use forebay_jpeg_index::JpegIndex;
@@ -147,13 +147,13 @@ impl Decoders {
         header: &ImageHeader,
         wanted: Wanted,
         pixels: &mut Vec<u8>,
-    ) -> Result<Rectangle, Defect> {
+    ) -> Result<Decoded, Defect> {
         if header.orientation != Orientation::AS_STORED {
             let mut stored = std::mem::take(&mut self.unconverted);
             let upright = ImageHeader { orientation: Orientation::AS_STORED, ..*header };
             let Wanted { reduction, channels, .. } = wanted;
             let size = reduction.size(header.stored);
-            let whole = Wanted { needed: Rectangle::whole(size), ..wanted };
+            let whole = Wanted { needed: Rectangle::whole(size), in_colour_rows: false, ..wanted };
             let decoded = self.decode(file, &upright, whole, &mut stored);
             if decoded.is_ok() {
                 let bytes = stored_bytes(size, channels);
@@ -161,7 +161,7 @@ impl Decoders {
                 header.orientation.apply(&stored[..bytes], size, channels, turned);
             }
             self.unconverted = stored;
-            return decoded.map(|_| Rectangle::whole(reduction.size(header.size())));
+            return decoded.map(|_| Rectangle::whole(reduction.size(header.size())).into());
         }
         let decode = match header.coding {
             Coding::Jpeg(jpeg) => {
@@ -171,7 +171,7 @@ impl Decoders {
             Coding::WebP => webp::decode,
         };
         decode(file, header.stored, wanted.channels, &mut self.unconverted, pixels)?;
-        Ok(Rectangle::whole(header.stored))
+        Ok(Rectangle::whole(header.stored).into())
     }
 
     /// That both JPEG decoders say the same of a file, for the fuzzer.

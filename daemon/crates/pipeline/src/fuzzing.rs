@@ -80,9 +80,10 @@ fn decode(magic: &[u8], bytes: &[u8]) {
             width: 1 + part(size.width - left - 1, choices[3]),
             height: 1 + part(size.height - top - 1, choices[4]),
         };
-        let wanted = Wanted { reduction, channels, needed };
+        let wanted = Wanted { reduction, channels, needed, in_colour_rows: false };
         decoders.assert_agreement(file, &header, wanted);
-        if let Ok(area) = decoders.decode(file, &header, wanted, pixels) {
+        if let Ok(decoded) = decoders.decode(file, &header, wanted, pixels) {
+            let area = decoded.area;
             let holds = area.left <= needed.left
                 && area.top <= needed.top
                 && area.left + area.width >= needed.left + needed.width

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::buffers::prepare;
 use super::decode::colour;
-use super::reduction::{Reduction, Wanted};
+use super::reduction::{Decoded, Reduction, Wanted};
 use super::size::{Rectangle, Size};
 use forebay_jpeg::{Index, Pixels, Region, Scale};
 use forebay_jpeg_index::{Found, JpegIndex};
@@ -70,11 +70,12 @@ impl JpegDecoder {
         header: &JpegHeader,
         wanted: Wanted,
         pixels: &mut Vec<u8>,
-    ) -> Result<Rectangle, Defect> {
+    ) -> Result<Decoded, Defect> {
         if self.decode_usual(file, header, wanted, pixels) {
-            return Ok(wanted.needed);
+            let in_colour_rows = wanted.in_colour_rows && wanted.channels == 3;
+            return Ok(Decoded { area: wanted.needed, in_colour_rows });
         }
-        self.decode_any(file, header, wanted, pixels)
+        self.decode_any(file, header, wanted, pixels).map(Decoded::from)
     }
 
     /// Decodes exactly what is wanted of a file that the quick decoder is sure about. `false`: it is not.
@@ -88,10 +89,11 @@ impl JpegDecoder {
         let Some(decoder) = self.own.get_or_insert_with(forebay_jpeg::Decoder::new) else {
             return false;
         };
-        let Wanted { reduction, channels, needed } = wanted;
+        let Wanted { reduction, channels, needed, in_colour_rows } = wanted;
         let (kind, to_grey) = match (header.components, channels) {
             (1, 1) => (Pixels::Grey, false),
             (3, 1) => (Pixels::Rgb, true),
+            (1 | 3, 3) if in_colour_rows => (Pixels::RgbRows, false),
             (1 | 3, 3) => (Pixels::Rgb, false),
             (1 | 3, 4) => (Pixels::Rgba, false),
             _ => return false,
@@ -132,7 +134,7 @@ impl JpegDecoder {
         wanted: Wanted,
         pixels: &mut Vec<u8>,
     ) -> Result<Rectangle, Defect> {
-        let Wanted { reduction, channels, needed } = wanted;
+        let Wanted { reduction, channels, needed, .. } = wanted;
         if self.turbo.is_none() {
             self.turbo = TurboDecoder::new();
         }
@@ -204,6 +206,17 @@ impl JpegDecoder {
         });
         let is_same = judged.as_ref().is_ok_and(|pixels: &Vec<u8>| *pixels == quick);
         assert!(is_same || !is_sure, "{wanted:?}");
+        if is_sure && channels == 3 {
+            let wanted = Wanted { in_colour_rows: true, ..wanted };
+            let mut rows = Vec::new();
+            assert!(self.decode_usual(file, header, wanted, &mut rows), "{wanted:?}");
+            let width = needed.width as usize;
+            let is_same = |(row, pixels): (&[u8], &[u8])| {
+                let pixel = |at: usize| &pixels[at % width * 3 + at / width];
+                (0..row.len()).all(|at| row[at] == *pixel(at))
+            };
+            assert!(rows.chunks(width * 3).zip(quick.chunks(width * 3)).all(is_same), "{wanted:?}");
+        }
         (is_sure, judged)
     }
 

@@ -19,6 +19,22 @@ pub(crate) struct Wanted {
     pub channels: u8,
     /// The pixels that are needed of the image made smaller by `reduction`.
     pub needed: Rectangle,
+    /// Whether a row of a colour image may be given as all its reds, then all its greens, then all its blues.
+    pub in_colour_rows: bool,
+}
+
+/// The part of an image that was decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Decoded {
+    pub area: Rectangle,
+    pub in_colour_rows: bool,
+}
+
+impl From<Rectangle> for Decoded {
+    /// Pixel after pixel.
+    fn from(area: Rectangle) -> Self {
+        Self { area, in_colour_rows: false }
+    }
 }
 
 /// All of them.

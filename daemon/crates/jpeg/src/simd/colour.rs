@@ -118,6 +118,33 @@ pub(super) fn to_rgb<const BYTES: usize>(luma: &[u8], blue: &[u8], red: &[u8], o
 }
 
 #[target_feature(enable = "avx2")]
+pub(super) fn to_rgb_rows(luma: &[u8], blue: &[u8], red: &[u8], out: &mut [u8]) {
+    let (reds, rest) = out.split_at_mut(luma.len());
+    let (greens, blues) = rest.split_at_mut(luma.len());
+    let chunks = |samples| <[u8]>::as_chunks::<16>(samples);
+    let ((lumas, luma), (from_blues, blue), (from_reds, red)) =
+        (chunks(luma), chunks(blue), chunks(red));
+    let (reds, last_reds) = reds.as_chunks_mut::<16>();
+    let (greens, last_greens) = greens.as_chunks_mut::<16>();
+    let (blues, last_blues) = blues.as_chunks_mut::<16>();
+    let from = lumas.iter().zip(from_blues).zip(from_reds);
+    for (((luma, blue), red), out) in from.zip(reds.iter_mut().zip(greens).zip(blues)) {
+        let ((reds, greens), blues) = out;
+        for (colour, place) in convert_16(luma, blue, red).into_iter().zip([reds, greens, blues]) {
+            // SAFETY: the array is 16 bytes, and the store needs no alignment.
+            unsafe { _mm_storeu_si128(place.as_mut_ptr().cast(), colour) };
+        }
+    }
+    let from = luma.iter().zip(blue).zip(red);
+    for (((luma, blue), red), out) in
+        from.zip(last_reds.iter_mut().zip(last_greens).zip(last_blues))
+    {
+        let ((last_red, last_green), last_blue) = out;
+        [*last_red, *last_green, *last_blue] = convert(*luma, *blue, *red);
+    }
+}
+
+#[target_feature(enable = "avx2")]
 pub(super) fn grey_to_rgb<const BYTES: usize>(luma: &[u8], out: &mut [u8]) {
     for (luma, out) in luma.iter().zip(out.chunks_exact_mut(BYTES)) {
         out[..3].fill(*luma);
@@ -138,6 +165,11 @@ mod tests {
             for luma in (0..=255).step_by(5) {
                 let (lumas, blues) = (vec![luma; 256], vec![blue; 256]);
                 let (mut rgb, mut rgba) = (vec![0; 768], vec![0; 1024]);
+                let mut rows = vec![0; 768];
+                simd.to_rgb_rows(&lumas, &blues, &red, &mut rows);
+                assert!(
+                    (0..768).all(|at| rows[at] == convert(luma, blue, red[at % 256])[at / 256])
+                );
                 simd.to_rgb::<3>(&lumas, &blues, &red, &mut rgb);
                 simd.to_rgb::<4>(&lumas, &blues, &red, &mut rgba);
                 for ((red, rgb), rgba) in red.iter().zip(rgb.chunks(3)).zip(rgba.chunks(4)) {

@@ -34,12 +34,13 @@ fn orientation_is_applied_only_on_request() {
     assert_eq!(as_stored.size(), Size { width: 24, height: 16 });
     let turned = decoders.read_header(&file, true, MOST_PIXELS).unwrap();
     assert_eq!(turned.size(), Size { width: 16, height: 24 });
-    let rgb = |needed| Wanted { reduction: Reduction::NONE, channels: 3, needed };
+    let rgb =
+        |needed| Wanted { reduction: Reduction::NONE, channels: 3, needed, in_colour_rows: false };
     let (mut before, mut after) = (Vec::new(), Vec::new());
     let whole = Rectangle::whole(as_stored.size());
     decoders.decode(&file, &as_stored, rgb(whole), &mut before).unwrap();
     let corner = Rectangle { left: 0, top: 0, width: 1, height: 1 };
-    let area = decoders.decode(&file, &turned, rgb(corner), &mut after).unwrap();
+    let area = decoders.decode(&file, &turned, rgb(corner), &mut after).unwrap().area;
     assert_eq!(area, Rectangle::whole(turned.size()));
     // Clockwise: the lower left corner comes to the upper left.
     assert_eq!(after[..3], before[15 * 24 * 3..15 * 24 * 3 + 3]);

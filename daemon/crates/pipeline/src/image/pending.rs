@@ -5,10 +5,8 @@
 
 use std::sync::Arc;
 
-use fast_image_resize::Resizer;
-
 use super::pixels::{PixelView, write_canvas};
-use super::resample::resample;
+use super::resample::{Given, Resizers, resample, resample_onto_canvas};
 use super::values::{ImageFormat, PixelValues};
 use crate::arguments::{Interpolation, ScaledDecoding};
 use crate::augment::Pixels;
@@ -32,7 +30,7 @@ const KEPT_BUFFERS: usize = 4;
 pub(crate) struct ImageTools {
     /// Reads headers and decodes.
     pub decoders: Decoders,
-    resizer: Resizer,
+    resizers: Resizers,
     decoded: Vec<u8>,
     resampled: Vec<u8>,
     /// For what augmentations compute in single precision.
@@ -49,7 +47,7 @@ impl ImageTools {
         let spare: usize = self.spare.iter().map(|buffer| buffer.capacity()).sum();
         let floats = self.floats.capacity() * size_of::<f32>();
         let own = self.decoded.capacity() + self.resampled.capacity() + self.lines.capacity();
-        own + floats + spare + self.resizer.size_of_internal_buffers() + self.decoders.kept_bytes()
+        own + floats + spare + self.resizers.kept_bytes() + self.decoders.kept_bytes()
     }
 
     /// Gives that back.
@@ -57,7 +55,7 @@ impl ImageTools {
         (self.decoded, self.resampled) = (Vec::new(), Vec::new());
         (self.floats, self.lines) = (Vec::new(), Vec::new());
         self.spare.clear();
-        self.resizer.reset_internal_buffers();
+        self.resizers.give_back();
         self.decoders.give_back();
     }
 
@@ -267,10 +265,12 @@ impl<'a> PendingImage<'a> {
         tools: &mut ImageTools,
     ) -> Result<(), Defect> {
         let geometry = &self.geometry;
-        let ImageTools { decoders, resizer, decoded, resampled, .. } = tools;
-        let (pixels, area, reduction) = match &self.source {
+        let ImageTools { decoders, resizers, decoded: buffer, resampled, .. } = tools;
+        // Bytes that fill the row.
+        let is_whole = matches!(format.values, PixelValues::Bytes) && !geometry.is_padded();
+        let (pixels, decoded, reduction) = match &self.source {
             Source::Pixels(pixels) => {
-                (pixels.as_slice(), Rectangle::whole(self.decoded), Reduction::NONE)
+                (pixels.as_slice(), Rectangle::whole(self.decoded).into(), Reduction::NONE)
             }
             Source::File { bytes, header, scaled } => {
                 let reduction = match scaled {
@@ -282,9 +282,12 @@ impl<'a> PendingImage<'a> {
                     // All zeros; the file is judged all the same.
                     needed = Rectangle { left: 0, top: 0, width: 1, height: 1 };
                 }
-                let wanted = Wanted { reduction, channels: self.channels, needed };
-                let area = decoders.decode(bytes, header, wanted, decoded)?;
-                (decoded.as_slice(), area, reduction)
+                let channels = self.channels;
+                let in_colour_rows =
+                    is_whole && resizers.takes_colour_rows(geometry, reduction, channels);
+                let wanted = Wanted { reduction, channels, needed, in_colour_rows };
+                let decoded = decoders.decode(bytes, header, wanted, buffer)?;
+                (buffer.as_slice(), decoded, reduction)
             }
         };
         if geometry.visible.is_empty() {
@@ -293,6 +296,7 @@ impl<'a> PendingImage<'a> {
             return Ok(());
         }
         if geometry.resampling.is_none() {
+            let area = decoded.area;
             let part = Rectangle {
                 left: geometry.source.left + geometry.visible.left - area.left,
                 top: geometry.source.top + geometry.visible.top - area.top,
@@ -302,21 +306,24 @@ impl<'a> PendingImage<'a> {
             write_canvas(view, geometry, format, row);
             return Ok(());
         }
-        let is_plain = format.layout == ImageLayout::Nhwc || self.channels == 1;
-        let into_row = is_plain
-            && matches!(format.values, PixelValues::Bytes)
+        let from = Given { pixels, decoded, reduction, channels: self.channels };
+        let is_planar = format.layout == ImageLayout::Nchw;
+        if is_whole && resample_onto_canvas(resizers, &from, geometry, is_planar, row) {
+            return Ok(());
+        }
+        let into_row = is_whole
+            && (!is_planar || self.channels == 1)
             && !geometry.flip_horizontally
             && !geometry.flip_vertically
-            && !geometry.is_padded()
             // With alpha the resizer reads its result again, and a row is only written.
             && self.channels != 4;
         if into_row {
-            return resample(resizer, pixels, area, reduction, self.channels, geometry, row);
+            return resample(resizers, &from, geometry, row);
         }
         let visible = geometry.visible;
         let pitch_bytes = visible.width as usize * usize::from(self.channels);
         let bytes = prepare(resampled, pitch_bytes * visible.height as usize);
-        resample(resizer, pixels, area, reduction, self.channels, geometry, bytes)?;
+        resample(resizers, &from, geometry, bytes)?;
         let view = PixelView { bytes, pitch_bytes, channels: self.channels };
         write_canvas(view, geometry, format, row);
         Ok(())

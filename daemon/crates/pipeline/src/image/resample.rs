@@ -1,8 +1,11 @@
-//! One resampling through fast_image_resize: only the visible part, from only the pixels that it needs.
+//! One resampling: only the visible part, from only the pixels that it needs.
+//!
+//! RGB is resampled by `forebay-resample`, all else, and what that leaves, by fast_image_resize, which gives the same pixels more
+//! slowly.
 //!
 //! A hard crop ends the image: beyond its edge nothing is seen, as after torchvision's crop-then-resize. The visible part of the
 //! resampled image is a crop box in fractions of a pixel: pixels beyond that box, but within the hard crop, count, as
-//! with the `box` of Pillow's `resize`. (fast_image_resize bounds its filters by the source view, not by the box.)
+//! with the `box` of Pillow's `resize`. (Both resizers bound their filters by the source view, not by the box.)
 
 use fast_image_resize as fir;
 use fir::images::{CroppedImage, Image, ImageRef};
@@ -10,17 +13,114 @@ use fir::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 
 use crate::arguments::Interpolation;
 use crate::geometry::Geometry;
-use crate::reduction::Reduction;
+use crate::reduction::{Decoded, Reduction};
 use crate::size::{Rectangle, Size};
+use forebay_resample::{Filter, Form, Resampler, Shown, Source, Target};
 use forebay_source::dataset::Defect;
 
-/// The filter; `None` for `nearest`, which has none.
-const fn filter(interpolation: Interpolation) -> Option<FilterType> {
-    match interpolation {
-        Interpolation::Bilinear => Some(FilterType::Bilinear),
-        Interpolation::Bicubic => Some(FilterType::CatmullRom),
-        Interpolation::Lanczos => Some(FilterType::Lanczos3),
-        Interpolation::Nearest => None,
+/// A work thread's resizers and their memory.
+#[derive(Debug, Default)]
+pub(super) struct Resizers {
+    /// None before the first image; `Some(None)`: this processor lacks what it needs.
+    quick: Option<Option<Resampler>>,
+    any: Resizer,
+}
+
+impl Resizers {
+    /// What they keep from image to image.
+    pub(super) fn kept_bytes(&self) -> usize {
+        let quick = self.quick.as_ref().and_then(Option::as_ref).map_or(0, Resampler::held_bytes);
+        quick + self.any.size_of_internal_buffers()
+    }
+
+    /// Gives that back.
+    pub(super) fn give_back(&mut self) {
+        if let Some(Some(quick)) = &mut self.quick {
+            quick.trim();
+        }
+        self.any.reset_internal_buffers();
+    }
+
+    /// The quick one, if it resamples so. The weights are computed, and found again when the pixels are there.
+    fn quick(&mut self, way: &Way, channels: u8, mirror: bool) -> Option<&mut Resampler> {
+        let quick = self.quick.get_or_insert_with(Resampler::new).as_mut()?;
+        let from = (way.view.width, way.view.height);
+        let to = (way.to.width, way.to.height);
+        let is_done =
+            channels == 3 && quick.prepare(from, way.columns, way.rows, way.filter, to, mirror);
+        is_done.then_some(quick)
+    }
+
+    /// Whether rows of colours may be decoded for a geometry.
+    pub(super) fn takes_colour_rows(
+        &mut self,
+        geometry: &Geometry,
+        reduction: Reduction,
+        channels: u8,
+    ) -> bool {
+        // Weights are kept for one direction alone: that of the row.
+        let mirror = geometry.flip_horizontally;
+        Way::of(geometry, reduction).is_some_and(|way| self.quick(&way, channels, mirror).is_some())
+    }
+}
+
+/// The pixels to resample, of an image made smaller by `reduction`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Given<'p> {
+    pub pixels: &'p [u8],
+    /// Covers what the geometry needs. An edge of its crop may lie within a pixel; that pixel counts in full.
+    pub decoded: Decoded,
+    pub reduction: Reduction,
+    pub channels: u8,
+}
+
+/// What a resampling with a filter comes to.
+#[derive(Debug)]
+struct Way {
+    filter: Filter,
+    /// The pixels that count, in the decoded image.
+    view: Rectangle,
+    /// What is shown of them.
+    columns: Shown,
+    rows: Shown,
+    to: Size,
+}
+
+impl Way {
+    /// `None` for `nearest`, which has no filter.
+    fn of(geometry: &Geometry, reduction: Reduction) -> Option<Self> {
+        let (target, interpolation) = geometry.resampling?;
+        let filter = match interpolation {
+            Interpolation::Bilinear => Filter::Bilinear,
+            Interpolation::Bicubic => Filter::CatmullRom,
+            Interpolation::Lanczos => Filter::Lanczos3,
+            Interpolation::Nearest => return None,
+        };
+        let view = reduction.needed(geometry);
+        let factor = f64::from(reduction.factor());
+        let Geometry { source, visible, .. } = *geometry;
+        let span = |start: u32, count: u32, target: u32, source: (u32, u32), needed: (u32, u32)| {
+            // Exact: a division by a power of two.
+            let shift = f64::from(needed.0) - f64::from(source.0) / factor;
+            let first = edge(start, target, source.1) / factor - shift;
+            let last = edge(start + count, target, source.1) / factor - shift;
+            Shown { start: first, length: (last - first).min(f64::from(needed.1) - first) }
+        };
+        let (x, y) = ((source.left, source.width), (source.top, source.height));
+        let columns = span(visible.left, visible.width, target.width, x, (view.left, view.width));
+        let rows = span(visible.top, visible.height, target.height, y, (view.top, view.height));
+        Some(Self { filter, view, columns, rows, to: visible.size() })
+    }
+
+    /// The pixels for the quick one.
+    fn source<'p>(&self, from: &Given<'p>) -> Source<'p> {
+        let area = from.decoded.area;
+        let pitch_bytes = area.width as usize * 3;
+        let above = (self.view.top - area.top) as usize * pitch_bytes;
+        let left = (self.view.left - area.left) as usize * 3;
+        let form = if from.decoded.in_colour_rows { Form::Planar } else { Form::Interleaved };
+        let Rectangle { width, height, .. } = self.view;
+        Source { pixels: &from.pixels[above + left..], pitch_bytes, width, height, form }
     }
 }
 
@@ -40,61 +140,69 @@ fn edge(index: u32, target: u32, length: u32) -> f64 {
     f64::from(index) * f64::from(length) / f64::from(target)
 }
 
+/// Resamples the visible part of a geometry straight into a canvas that it fills, in either layout, flips included. `false`:
+/// nothing is written, as this is not what the quick resizer does.
+pub(super) fn resample_onto_canvas(
+    resizers: &mut Resizers,
+    from: &Given<'_>,
+    geometry: &Geometry,
+    is_planar: bool,
+    canvas: &mut [u8],
+) -> bool {
+    let Some(way) = Way::of(geometry, from.reduction) else { return false };
+    let mirror = geometry.flip_horizontally;
+    let Some(quick) = resizers.quick(&way, from.channels, mirror) else { return false };
+    let mut target = Target {
+        pixels: canvas,
+        width: way.to.width,
+        height: way.to.height,
+        form: if is_planar { Form::Planar } else { Form::Interleaved },
+        mirror,
+        upend: geometry.flip_vertically,
+    };
+    quick.resample(&way.source(from), way.columns, way.rows, way.filter, &mut target)
+}
+
 /// Resamples the visible part of a geometry into `to` (rows without gaps, exactly the visible part's pixels).
-///
-/// `pixels` holds the part `area` of the decoded image, made smaller by `reduction`, which covers what the geometry
-/// needs. An edge of the crop may then lie within a pixel; that pixel counts in full.
 pub(super) fn resample(
-    resizer: &mut Resizer,
-    pixels: &[u8],
-    area: Rectangle,
-    reduction: Reduction,
-    channels: u8,
+    resizers: &mut Resizers,
+    from: &Given<'_>,
     geometry: &Geometry,
     to: &mut [u8],
 ) -> Result<(), Defect> {
-    let Some((target, interpolation)) = geometry.resampling else {
+    let Given { pixels, decoded: Decoded { area, .. }, channels, .. } = *from;
+    let Some((target, _)) = geometry.resampling else {
         return Ok(());
     };
-    let Some(filter) = filter(interpolation) else {
+    let Some(way) = Way::of(geometry, from.reduction) else {
         pick_nearest(pixels, area, channels, geometry, target, to);
         return Ok(());
     };
+    let upright = Geometry { flip_horizontally: false, flip_vertically: false, ..*geometry };
+    if resample_onto_canvas(resizers, from, &upright, false, to) {
+        return Ok(());
+    }
     let failed = |reason: &dyn std::fmt::Display| {
         Defect(format!("resampling to {target:?} failed: {reason}"))
     };
-    let needed = reduction.needed(geometry);
-    let factor = f64::from(reduction.factor());
-    let Geometry { source, visible, .. } = *geometry;
     let decoded = ImageRef::new(area.width, area.height, pixels, pixel_type(channels))
         .map_err(|reason| failed(&reason))?;
-    let view = CroppedImage::new(
-        &decoded,
-        needed.left - area.left,
-        needed.top - area.top,
-        needed.width,
-        needed.height,
-    )
-    .map_err(|reason| failed(&reason))?;
-    let span = |start: u32, count: u32, target: u32, source: (u32, u32), needed: (u32, u32)| {
-        // Exact: a division by a power of two.
-        let shift = f64::from(needed.0) - f64::from(source.0) / factor;
-        let first = edge(start, target, source.1) / factor - shift;
-        let last = edge(start + count, target, source.1) / factor - shift;
-        (first, (last - first).min(f64::from(needed.1) - first))
-    };
-    let (x, y) = ((source.left, source.width), (source.top, source.height));
-    let (left, width) =
-        span(visible.left, visible.width, target.width, x, (needed.left, needed.width));
-    let (top, height) =
-        span(visible.top, visible.height, target.height, y, (needed.top, needed.height));
-    let mut result = Image::from_slice_u8(visible.width, visible.height, to, pixel_type(channels))
+    let Way { view, columns, rows, .. } = way;
+    let (left, top) = (view.left - area.left, view.top - area.top);
+    let view = CroppedImage::new(&decoded, left, top, view.width, view.height)
         .map_err(|reason| failed(&reason))?;
+    let mut result = Image::from_slice_u8(way.to.width, way.to.height, to, pixel_type(channels))
+        .map_err(|reason| failed(&reason))?;
+    let filter = match way.filter {
+        Filter::Bilinear => FilterType::Bilinear,
+        Filter::CatmullRom => FilterType::CatmullRom,
+        Filter::Lanczos3 => FilterType::Lanczos3,
+    };
     let options = ResizeOptions::new()
         .resize_alg(ResizeAlg::Convolution(filter))
-        .crop(left, top, width, height)
+        .crop(columns.start, rows.start, columns.length, rows.length)
         .use_alpha(channels == 4);
-    resizer.resize(&view, &mut result, &options).map_err(|reason| failed(&reason))
+    resizers.any.resize(&view, &mut result, &options).map_err(|reason| failed(&reason))
 }
 
 /// The source position of each visible place on one axis. Positions are summed up as in Pillow's `ImagingScaleAffine`,

@@ -66,9 +66,10 @@ fn decode_all(
                 let (left, top) = (below(width - 8), below(height - 8));
                 let size = (1 + below(width - left), 1 + below(height - top));
                 let needed = Rectangle { left, top, width: size.0, height: size.1 };
-                let wanted = Wanted { reduction, channels, needed };
+                let wanted = Wanted { reduction, channels, needed, in_colour_rows: false };
                 let mut pixels = Vec::new();
-                let decoded = decoder.decode(file, &header, wanted, &mut pixels);
+                let decoded =
+                    decoder.decode(file, &header, wanted, &mut pixels).map(|decoded| decoded.area);
                 // libjpeg-turbo gives more than what is wanted.
                 found.push(decoded.map(|area| {
                     let bytes = |pixels: u32| pixels as usize * usize::from(channels);

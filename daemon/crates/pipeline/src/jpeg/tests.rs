@@ -26,15 +26,15 @@ fn decode_at(
     let mut decoder = JpegDecoder::default();
     let mut pixels = Vec::new();
     let needed = region.unwrap_or(Rectangle::whole(reduction.size(header.size)));
-    let wanted = Wanted { reduction, channels, needed };
-    let region = decoder.decode(file, &header, wanted, &mut pixels)?;
+    let wanted = Wanted { reduction, channels, needed, in_colour_rows: false };
+    let region = decoder.decode(file, &header, wanted, &mut pixels)?.area;
     pixels.truncate(region.width as usize * region.height as usize * usize::from(channels));
     Ok((region, pixels))
 }
 
 /// These pixels in red, green and blue, at the image's size.
 fn in_rgb(needed: Rectangle) -> Wanted {
-    Wanted { reduction: Reduction::NONE, channels: 3, needed }
+    Wanted { reduction: Reduction::NONE, channels: 3, needed, in_colour_rows: false }
 }
 
 fn encode(
@@ -248,7 +248,12 @@ fn the_quick_decoder_gives_the_librarys_pixels() {
                                 let (is_sure, judged) = decoder.decode_twice(
                                     &file,
                                     &header,
-                                    Wanted { reduction, channels, needed: region },
+                                    Wanted {
+                                        reduction,
+                                        channels,
+                                        needed: region,
+                                        in_colour_rows: false,
+                                    },
                                 );
                                 judged.unwrap();
                                 sure += u32::from(is_sure);
@@ -428,7 +433,7 @@ fn what_a_decoder_met_before_does_not_matter() {
         for region in [Rectangle::whole(header.size), top] {
             decoder.decode(&before[..length], &header, in_rgb(region), &mut pixels).unwrap_err();
             let decoded = decoder.decode(&good, &good_header, in_rgb(whole), &mut pixels);
-            assert_eq!(decoded, Ok(whole), "after {length} bytes of another file");
+            assert_eq!(decoded, Ok(whole.into()), "after {length} bytes of another file");
             assert!(pixels[..expected.len()] == expected, "after {length} bytes of another file");
         }
     }
