@@ -1,6 +1,7 @@
 //! No pixel depends on what an index holds.
 
 use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -172,4 +173,108 @@ fn no_marks_make_the_decoder_panic() {
     }
     // Where marks are refused, the file is decoded without.
     assert_eq!(accepted, 6000);
+}
+
+/// A region of a file, and its pixels without an index.
+struct Crop {
+    file: usize,
+    wanted: Wanted,
+    pixels: Vec<u8>,
+}
+
+fn crops(files: &[Vec<u8>], each: usize) -> Vec<Crop> {
+    let mut draws = draws(3);
+    let mut decoder = JpegDecoder::default();
+    let mut crops = Vec::new();
+    for (number, file) in files.iter().enumerate() {
+        let header = read_header(file).unwrap();
+        for _ in 0..each {
+            let mut below = |limit: u32| u32::try_from(draws.below(limit.into())).unwrap();
+            let Size { width, height } = header.size;
+            let (left, top) = (below(width - 32), below(height - 32));
+            let needed = Rectangle { left, top, width: 32, height: 32 };
+            let reduction = Reduction::NONE;
+            let wanted = Wanted { reduction, channels: 3, needed, in_colour_rows: false };
+            let mut pixels = Vec::new();
+            assert!(decoder.decode_usual(file, &header, wanted, &mut pixels));
+            pixels.truncate(32 * 32 * 3);
+            crops.push(Crop { file: number, wanted, pixels });
+        }
+    }
+    crops
+}
+
+/// Damages bytes at random, as disks, foreign programs and lost writes do.
+fn damage(bytes: &mut Vec<u8>, mut below: impl FnMut(usize) -> usize) {
+    for _ in 0..=below(3) {
+        let (at, from) = (below(bytes.len()), below(bytes.len()));
+        let run = 1 + below(64).min(bytes.len() - at.max(from) - 1);
+        match below(6) {
+            0 | 1 => bytes[at] ^= 1 << below(8),
+            2 => bytes[at] = u8::try_from(below(256)).unwrap(),
+            3 => bytes[at..at + run].fill(if below(2) == 0 { 0 } else { 0xff }),
+            4 => bytes.copy_within(from..from + run, at),
+            // Whole records may come to lie elsewhere.
+            _ => {
+                let (at, from) = (at / 8 * 8, from / 8 * 8);
+                let run = (1 + below(250)) * 8;
+                let run = run.min(bytes.len() - at.max(from));
+                bytes.copy_within(from..from + run, at);
+            }
+        }
+    }
+    if below(8) == 0 {
+        bytes.truncate(1 + below(bytes.len()));
+    }
+}
+
+/// `FOREBAY_TEST_INDEX_DAMAGES` sets how many; `scripts/prove` wants a million.
+#[test]
+fn damaged_records_change_no_pixel() {
+    let count =
+        std::env::var("FOREBAY_TEST_INDEX_DAMAGES").map_or(1500, |count| count.parse().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("index");
+    let files: Vec<Vec<u8>> = files().into_iter().take(9).collect();
+    let crops = crops(&files, 12);
+    let index = open(&path);
+    index.start().unwrap();
+    decode_all(&files, Some(&index), 1);
+    index.finish(Duration::from_secs(60));
+    let whole = std::fs::read(&path).unwrap();
+    let handle = OpenOptions::new().write(true).open(&path).unwrap();
+    // One that knows where all lay before the damage, and in each round one that comes after it.
+    let before = open(&path);
+    before.look().unwrap();
+    let headers: Vec<JpegHeader> = files.iter().map(|file| read_header(file).unwrap()).collect();
+    let (mut draws, mut decoder, mut found) = (draws(5), JpegDecoder::default(), 0);
+    let mut below = |limit: usize| usize::try_from(draws.below(limit as u64)).unwrap();
+    let mut pixels = Vec::new();
+    for round in 0..count {
+        let mut damaged = whole.clone();
+        damage(&mut damaged, &mut below);
+        handle.write_all_at(&damaged, 0).unwrap();
+        handle.set_len(damaged.len() as u64).unwrap();
+        let index = if round % 2 == 0 {
+            before.clone()
+        } else {
+            let after = open(&path);
+            // It may be another kind of file now.
+            let _ = after.look();
+            after
+        };
+        let known_before = index.figures().found;
+        decoder.use_index(Some(&index));
+        for _ in 0..2 {
+            let Crop { file, wanted, pixels: expected } = &crops[below(crops.len())];
+            assert!(decoder.decode_usual(&files[*file], &headers[*file], *wanted, &mut pixels));
+            assert!(
+                pixels[..expected.len()] == *expected,
+                "round {round}: {wanted:?} of file {file}"
+            );
+        }
+        found += index.figures().found - known_before;
+    }
+    assert!(found > 0, "no record was left whole");
+    println!("{count} damages changed no pixel; {found} records were still found");
 }
