@@ -10,13 +10,13 @@ use forebay_config::Config;
 pub use forebay_jpeg_index::fuzz_records as jpeg_index;
 pub use forebay_pipeline::fuzzing::{exif, jpeg, jpeg_markers, png, webp};
 pub use forebay_source::dataset::fuzzing::{
-    arrow_table, coco, index, json_key, manifest, manifest_index, npy, npz, records, tar,
+    arrow_table, coco, index, json_key, manifest, manifest_index, npy, npz, parquet_table, records, tar,
     tar_index, tfrecord, token_file, token_index,
 };
 pub use forebay_source::storage::cache_entry;
 
 /// Every target's name, which is that of its folder in `fuzz/corpus`.
-pub const TARGETS: [(&str, Target); 22] = [
+pub const TARGETS: [(&str, Target); 23] = [
     ("arrow_table", arrow_table),
     ("cache_entry", cache_entry),
     ("coco", coco),
@@ -31,6 +31,7 @@ pub const TARGETS: [(&str, Target); 22] = [
     ("manifest_index", manifest_index),
     ("npy", npy),
     ("npz", npz),
+    ("parquet_table", parquet_table),
     ("png", png),
     ("records", records),
     ("tar", tar),

@@ -46,7 +46,8 @@ keys! {
         /// the samples
         pub path: DataPath, "", required;
         /// how the samples are stored: `image-folder`, `npy`, `npz`, `webdataset`, `manifest`, `mds`, `litdata`, `tfrecord`, `coco`,
-        /// `arrow` or `tokens` (see [formats.md](formats.md)); `"auto"` takes the one that reads most of what lies at the path
+        /// `arrow`, `parquet` or `tokens` (see [formats.md](formats.md)); `"auto"` takes the one that reads most of what lies at
+        /// the path
         pub format: String, "", default("auto".to_owned(), "the preset's, else `\"auto\"`");
         /// a file that lists the samples to use, one path a line, relative to `dataset.path`
         pub ids: LocalPath, "", absent("all samples");

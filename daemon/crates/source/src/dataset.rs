@@ -25,6 +25,7 @@ mod npy;
 mod npy_header;
 mod npz;
 mod opening;
+mod parquet;
 mod progress;
 mod propose;
 mod records;

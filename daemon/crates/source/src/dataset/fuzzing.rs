@@ -10,7 +10,7 @@ use super::folder::layout;
 use super::image_folder;
 use super::npy_header::{ArrayHeader, header_bytes, read_array};
 use super::{
-    arrow, fields, litdata, manifest, mds, npz, records, tables, tfrecord, tokens, webdataset,
+    arrow, fields, litdata, manifest, mds, npz, parquet, records, tables, tfrecord, tokens, webdataset,
 };
 
 /// The most that a target lets an archive inflate to.
@@ -161,6 +161,14 @@ pub fn tfrecord(bytes: &[u8]) {
 /// When a value does not lie in it.
 pub fn arrow_table(bytes: &[u8]) {
     tables::read_for_fuzzing(&arrow::TABLES, bytes);
+}
+
+/// A Parquet file.
+///
+/// # Panics
+/// When a value does not lie in it.
+pub fn parquet_table(bytes: &[u8]) {
+    tables::read_for_fuzzing(&parquet::TABLES, bytes);
 }
 
 fn sealed(bytes: &[u8]) -> Vec<u8> {

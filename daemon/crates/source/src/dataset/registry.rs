@@ -19,7 +19,7 @@ use super::records::{self, RecordKeys};
 use super::tables::{self, TableKeys};
 use super::tfrecord::{self, TfRecordKeys};
 use super::webdataset::{self, WebDatasetKeys};
-use super::{arrow, image_folder, litdata, mds, npy, npz, tokens};
+use super::{arrow, image_folder, litdata, mds, npy, npz, parquet, tokens};
 use crate::storage::{self, PatientStorage, RetryClass, Storage, StorageError};
 
 /// The `dataset.format` that stands for the one that reads what lies at the path.
@@ -80,7 +80,7 @@ const fn format<T: Keys>(format: &FolderFormat, open: Opener, draft: DraftWriter
     }
 }
 
-static FORMATS: [Format; 11] = [
+static FORMATS: [Format; 12] = [
     format::<FolderKeys>(&image_folder::FORMAT, image_folder::open, image_folder::draft),
     format::<FolderKeys>(&npy::FORMAT, npy::open, npy::draft),
     format::<FolderKeys>(&npz::FORMAT, npz::open, npz::draft),
@@ -123,6 +123,11 @@ static FORMATS: [Format; 11] = [
         has_saved_index: tables::has_saved_index,
         marks: &arrow::IN_FOLDERS,
         ..format::<TableKeys>(&arrow::FORMAT, arrow::open, tables::draft)
+    },
+    Format {
+        root: parquet::root,
+        has_saved_index: tables::has_saved_index,
+        ..format::<TableKeys>(&parquet::FORMAT, parquet::open, tables::draft)
     },
     format::<tokens::OwnKeys>(&tokens::FORMAT, tokens::open, tokens::draft),
 ];
@@ -358,9 +363,9 @@ mod tests {
         let message = open(&config, OpenOptions::default()).unwrap_err().to_string();
         assert_eq!(
             message,
-            "unknown dataset.format \"image-foldr\"; did you mean \"image-folder\"?; the formats are image-folder, npy, npz, webdataset, manifest, mds, litdata, tfrecord, coco, arrow, tokens"
+            "unknown dataset.format \"image-foldr\"; did you mean \"image-folder\"?; the formats are image-folder, npy, npz, webdataset, manifest, mds, litdata, tfrecord, coco, arrow, parquet, tokens"
         );
-        config.format = "parquet".to_owned();
+        config.format = "spreadsheet".to_owned();
         let message = open(&config, OpenOptions::default()).unwrap_err().to_string();
         assert!(!message.contains("did you mean"), "{message}");
     }

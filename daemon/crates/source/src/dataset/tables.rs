@@ -23,7 +23,7 @@ pub(super) use self::fuzzed::read_for_fuzzing;
 #[cfg(test)]
 pub(super) use self::fuzzed::{InMemory, read_in_memory};
 pub(super) use self::open::{TableFormat, Visit, has_saved_index, open};
-pub(super) use self::window::{Bytes, Window};
+pub(super) use self::window::{Bytes, MAX_PART_BYTES, Window};
 use super::draft::{Draft, Seen};
 use super::error::DatasetError;
 use super::fields::{FieldsTable, fields_table};

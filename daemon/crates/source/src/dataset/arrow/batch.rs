@@ -47,6 +47,10 @@ impl<'m> Batch<'m> {
             ));
         }
         let rows = u64::try_from(table.i64(0, 0).map_err(broken)?).map_err(|_| broken(Broken))?;
+        // A row has at least a bit; what takes none could be there without end.
+        if rows > body.1.saturating_mul(8) {
+            return Err(format!("a batch says that it has {rows} rows, and has {} bytes", body.1));
+        }
         let nodes = table.structs(1, RECORD_BYTES).map_err(broken)?;
         let buffers = table.structs(2, RECORD_BYTES).map_err(broken)?;
         let more = table.structs(4, 8).map_err(broken)?;

@@ -170,10 +170,14 @@ impl Task<'_> {
         file: &StoredFile<'_>,
         columns: &mut [TableColumn],
     ) -> Result<(), DatasetError> {
-        let unknown = columns
-            .iter()
-            .enumerate()
-            .filter(|(_, column)| column.column.encoding == Encoding::Bytes && !column.is_known);
+        let is_named = |name: &str| {
+            let mut rules = self.rules.iter().flatten();
+            self.rules.is_none() || rules.any(|rule| rule.column() == name)
+        };
+        let unknown = columns.iter().enumerate().filter(|(_, column)| {
+            let Column { name, encoding, .. } = &column.column;
+            *encoding == Encoding::Bytes && !column.is_known && is_named(name)
+        });
         let places: Vec<usize> = unknown.map(|(place, _)| place).collect();
         if places.is_empty() {
             return Ok(());

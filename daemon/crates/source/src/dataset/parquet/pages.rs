@@ -1,0 +1,431 @@
+//! The pages of a column: what each row has.
+//!
+//! A page is a header and its bytes: the levels, which say which rows have a value, then the values. Of pages that are
+//! neither compressed nor encoded by a dictionary, bytes and text stay where they lie; all other values are kept ([`Cell`]).
+
+use super::footer::{BOOLEAN, BYTE_ARRAY, Chunk, Leaf};
+use super::hybrid;
+use super::thrift::{Broken, Reader};
+use crate::dataset::error::DatasetError;
+use crate::dataset::records::Encoding;
+use crate::dataset::tables::{Cell, MAX_PART_BYTES, Window};
+
+const UNCOMPRESSED: i64 = 0;
+const SNAPPY: i64 = 1;
+/// The names of ways to compress, by Parquet's numbers.
+const CODECS: [&str; 8] = ["NONE", "SNAPPY", "GZIP", "LZO", "BROTLI", "LZ4", "ZSTD", "LZ4_RAW"];
+const PLAIN: i64 = 0;
+const PLAIN_DICTIONARY: i64 = 2;
+const RLE: i64 = 3;
+const RLE_DICTIONARY: i64 = 8;
+/// What is read of a page's header at first, and at most: statistics of long values make it long.
+const HEADER_BYTES: [u64; 3] = [256, 64 << 10, 16 << 20];
+/// Values of more bytes are read one by one, not in pieces of the file.
+const LONG_VALUE_BYTES: u64 = 4 << 10;
+
+/// A page's header.
+#[derive(Debug, Default)]
+struct Header {
+    kind: i64,
+    unpacked: u64,
+    bytes: u64,
+    values: u64,
+    encoding: i64,
+    /// Of the second version: the bytes of the levels, which stand uncompressed in front, and whether the rest is packed.
+    levels: Option<(u64, u64)>,
+    is_packed: bool,
+}
+
+impl Header {
+    fn parse(reader: &mut Reader<'_>) -> Result<Self, Broken> {
+        let size = |reader: &mut Reader<'_>| u64::try_from(reader.integer()?).map_err(|_| Broken);
+        let mut header = Self { is_packed: true, ..Self::default() };
+        let (mut repetition, mut definition) = (0, 0);
+        let mut is_second = false;
+        reader.fields(|number, _, reader| {
+            match number {
+                1 => header.kind = reader.integer()?,
+                2 => header.unpacked = size(reader)?,
+                3 => header.bytes = size(reader)?,
+                5 | 7 => reader.fields(|number, _, reader| {
+                    match number {
+                        1 => header.values = size(reader)?,
+                        2 => header.encoding = reader.integer()?,
+                        _ => return Ok(false),
+                    }
+                    Ok(true)
+                })?,
+                8 => {
+                    is_second = true;
+                    reader.fields(|number, kind, reader| {
+                        match number {
+                            1 => header.values = size(reader)?,
+                            4 => header.encoding = reader.integer()?,
+                            5 => definition = size(reader)?,
+                            6 => repetition = size(reader)?,
+                            // A truth value is its type.
+                            7 => header.is_packed = kind == super::thrift::TRUE,
+                            _ => return Ok(false),
+                        }
+                        Ok(true)
+                    })?;
+                }
+                _ => return Ok(false),
+            }
+            Ok(true)
+        })?;
+        header.levels = is_second.then_some((repetition, definition));
+        Ok(header)
+    }
+}
+
+/// A part of a column while it is read.
+pub(super) struct Pages<'p, 'f> {
+    pub(super) leaf: &'p Leaf,
+    pub(super) chunk: &'p Chunk,
+    pub(super) window: &'p mut Window<'f>,
+    /// Of small pieces, for values that lie far apart.
+    pub(super) values: &'p mut Window<'f>,
+    /// How many bytes of packed texts may still be kept of the file.
+    pub(super) budget: &'p mut u64,
+}
+
+/// A page's values: in the file from one byte to before another, or in memory.
+enum Source {
+    File(u64, u64),
+    Memory(Vec<u8>),
+}
+
+impl Pages<'_, '_> {
+    fn fault(&self, reason: String) -> DatasetError {
+        self.window.file.fault(format!("column {}: {reason}", self.leaf.column.column.name))
+    }
+
+    /// What the rows of a group have.
+    ///
+    /// # Errors
+    /// Pages that are broken or not read, or as the storage has it.
+    pub(super) fn read(&mut self, rows: u64) -> Result<Vec<Cell>, DatasetError> {
+        let mut cells = Vec::new();
+        if matches!(self.leaf.column.column.encoding, Encoding::Unread(_)) {
+            cells.resize(usize::try_from(rows).unwrap_or(0), Cell::Null);
+            return Ok(cells);
+        }
+        let mut dictionary = None;
+        let (mut at, end) = (self.chunk.start(), self.chunk.start() + self.chunk.bytes);
+        while (cells.len() as u64) < rows {
+            let (header, length) = self.header(at, end)?;
+            let start = at + length;
+            at = start.checked_add(header.bytes).filter(|next| *next <= end).ok_or_else(|| {
+                self.fault(format!(
+                    "its page at byte {at} has {} bytes, and leads out of it",
+                    header.bytes
+                ))
+            })?;
+            match header.kind {
+                2 => {
+                    if header.values > header.unpacked.saturating_mul(8) {
+                        return Err(self.fault("its dictionary is damaged".to_owned()));
+                    }
+                    let source = self.unpack(&header, start, at)?;
+                    let count = usize::try_from(header.values).unwrap_or(usize::MAX);
+                    dictionary = Some(self.plain(&source, count, false)?);
+                }
+                0 | 3 => {
+                    let left = rows - cells.len() as u64;
+                    if header.values > left {
+                        return Err(self.fault(format!(
+                            "a page has {} rows, and {left} of its group are left",
+                            header.values
+                        )));
+                    }
+                    self.page(&header, start, at, dictionary.as_deref(), &mut cells)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(cells)
+    }
+
+    /// A page's header, and its bytes.
+    fn header(&mut self, at: u64, end: u64) -> Result<(Header, u64), DatasetError> {
+        for most in HEADER_BYTES {
+            let size = most.min(end.saturating_sub(at));
+            let text = self.window.get(at, size)?;
+            let mut reader = Reader { rest: text };
+            if let Ok(header) = Header::parse(&mut reader) {
+                return Ok((header, size - reader.rest.len() as u64));
+            }
+            if size < most {
+                break;
+            }
+        }
+        Err(self.fault(format!("its page at byte {at} is cut off or damaged")))
+    }
+
+    /// The bytes of a page behind its levels, unpacked.
+    fn unpack(&mut self, header: &Header, start: u64, end: u64) -> Result<Source, DatasetError> {
+        let is_packed = self.chunk.codec != UNCOMPRESSED && header.is_packed;
+        if !is_packed {
+            return Ok(Source::File(start, end));
+        }
+        let levels = header.levels.map_or(0, |(one, other)| one.saturating_add(other));
+        let unpacked = header.unpacked.checked_sub(levels).filter(|bytes| *bytes <= MAX_PART_BYTES);
+        let unpacked = unpacked.and_then(|bytes| usize::try_from(bytes).ok()).ok_or_else(|| {
+            self.fault(format!(
+                "a page unpacks to {} bytes, and at most {MAX_PART_BYTES} are read",
+                header.unpacked
+            ))
+        })?;
+        if self.chunk.codec != SNAPPY {
+            let codec = usize::try_from(self.chunk.codec).ok().and_then(|codec| CODECS.get(codec));
+            return Err(self.fault(format!(
+                "its pages are compressed by {}, and SNAPPY is read; {}",
+                codec.unwrap_or(&"a codec that is not known here"),
+                remedy(&self.leaf.column.column.name)
+            )));
+        }
+        let text = self.window.get(start, end - start)?;
+        let length = snap::raw::decompress_len(text).ok();
+        let mut bytes = vec![0; if length == Some(unpacked) { unpacked } else { 0 }];
+        let done = snap::raw::Decoder::new().decompress(text, &mut bytes);
+        match done {
+            Ok(done) if done == unpacked => Ok(Source::Memory(bytes)),
+            _ => Err(self.fault("a page cannot be unpacked: it is damaged".to_owned())),
+        }
+    }
+
+    /// Appends what the rows of a page have.
+    fn page(
+        &mut self,
+        header: &Header,
+        start: u64,
+        end: u64,
+        dictionary: Option<&[Cell]>,
+        cells: &mut Vec<Cell>,
+    ) -> Result<(), DatasetError> {
+        let count = usize::try_from(header.values).unwrap_or(usize::MAX);
+        let is_bytes =
+            matches!(self.leaf.column.column.encoding, Encoding::Bytes | Encoding::Image);
+        let is_plain = header.encoding == PLAIN;
+        if is_bytes && !(self.chunk.codec == UNCOMPRESSED && is_plain) {
+            return Err(self.fault(format!(
+                "its pages are {}, and a value of one cannot be read alone; {}",
+                if is_plain {
+                    "compressed"
+                } else {
+                    "encoded by a dictionary or in another packed form"
+                },
+                remedy(&self.leaf.column.column.name)
+            )));
+        }
+        let (levels, source) = match header.levels {
+            Some((repetition, definition)) => {
+                let first = start.checked_add(repetition);
+                let values = first.and_then(|first| first.checked_add(definition));
+                let (first, values) =
+                    first.zip(values).filter(|(_, values)| *values <= end).ok_or_else(|| {
+                        self.fault("a page's levels are longer than the page".to_owned())
+                    })?;
+                let levels = self.window.get(first, definition)?.to_vec();
+                (levels, self.unpack(header, values, end)?)
+            }
+            None => {
+                let source = self.unpack(header, start, end)?;
+                self.take_levels(source)?
+            }
+        };
+        let is_there: Vec<bool> = match self.leaf.level {
+            0 => vec![true; count],
+            level => {
+                let width = u32::BITS - level.leading_zeros();
+                let numbers = hybrid::read(&levels, width, count);
+                let numbers = numbers.map_err(|reason| self.fault(reason.to_owned()))?;
+                numbers.into_iter().map(|number| number == level).collect()
+            }
+        };
+        let there = is_there.iter().filter(|is| **is).count();
+        let values = match header.encoding {
+            PLAIN => self.plain(&source, there, true)?,
+            RLE if self.leaf.stored == BOOLEAN => {
+                let bytes = self.bytes(&source, 4, u64::MAX)?;
+                let numbers = hybrid::read(&bytes, 1, there);
+                let numbers = numbers.map_err(|reason| self.fault(reason.to_owned()))?;
+                let cell = |number: u32| Cell::number(&[u8::from(number > 0)]);
+                numbers.into_iter().map(cell).collect()
+            }
+            PLAIN_DICTIONARY | RLE_DICTIONARY => {
+                let dictionary = dictionary.unwrap_or_default();
+                let bytes = self.bytes(&source, 0, u64::MAX)?;
+                let (width, rest) = bytes.split_first().unwrap_or((&0, &[]));
+                let places = hybrid::read(rest, u32::from(*width), there);
+                let places = places.map_err(|reason| self.fault(reason.to_owned()))?;
+                let found = || places.iter().map(|place| dictionary.get(*place as usize));
+                // Before they are copied: a few bytes can ask for the same long text a million times.
+                self.keep(found().flatten().map(kept_bytes).sum())?;
+                let found: Option<Vec<Cell>> = found().map(|cell| cell.cloned()).collect();
+                found.ok_or_else(|| {
+                    self.fault(format!(
+                        "a value is not among the {} of its dictionary",
+                        dictionary.len()
+                    ))
+                })?
+            }
+            other => {
+                return Err(self.fault(format!(
+                    "its values have the encoding {other} of Parquet, and plain ones and dictionaries are read; {}",
+                    remedy(&self.leaf.column.column.name)
+                )));
+            }
+        };
+        let mut values = values.into_iter();
+        cells.extend(is_there.into_iter().map(|is_there| match is_there {
+            true => values.next().unwrap_or(Cell::Null),
+            false => Cell::Null,
+        }));
+        Ok(())
+    }
+
+    /// Counts texts that are kept.
+    fn keep(&mut self, bytes: u64) -> Result<(), DatasetError> {
+        *self.budget = self.budget.checked_sub(bytes).ok_or_else(|| {
+            self.fault(format!(
+                "its texts are compressed, and too long to be kept in the index; {}",
+                remedy(&self.leaf.column.column.name)
+            ))
+        })?;
+        Ok(())
+    }
+
+    /// The levels in front of a page's values, and the values.
+    fn take_levels(&mut self, source: Source) -> Result<(Vec<u8>, Source), DatasetError> {
+        if self.leaf.level == 0 {
+            return Ok((Vec::new(), source));
+        }
+        let size = self.bytes(&source, 0, 4)?;
+        let size = size.first_chunk().map_or(u64::MAX, |size| u64::from(u32::from_le_bytes(*size)));
+        let levels = self.bytes(&source, 4, size)?;
+        if levels.len() as u64 != size {
+            return Err(self.fault("a page's levels are longer than the page".to_owned()));
+        }
+        Ok((
+            levels,
+            match source {
+                Source::File(start, end) => Source::File(start + 4 + size, end),
+                Source::Memory(bytes) => {
+                    let first = usize::try_from(4 + size).unwrap_or(usize::MAX);
+                    Source::Memory(bytes.get(first..).unwrap_or_default().to_vec())
+                }
+            },
+        ))
+    }
+
+    /// Bytes of a source from a place on, at most so many.
+    fn bytes(&mut self, source: &Source, from: u64, most: u64) -> Result<Vec<u8>, DatasetError> {
+        Ok(match source {
+            Source::File(start, end) => {
+                let first = start.saturating_add(from).min(*end);
+                self.window.get(first, (end - first).min(most))?.to_vec()
+            }
+            Source::Memory(bytes) => {
+                let rest =
+                    bytes.get(usize::try_from(from).unwrap_or(usize::MAX)..).unwrap_or_default();
+                rest[..rest.len().min(usize::try_from(most).unwrap_or(usize::MAX))].to_vec()
+            }
+        })
+    }
+
+    /// Values one behind the other. `may_stay`: whether those of any length may stay where they lie.
+    fn plain(
+        &mut self,
+        source: &Source,
+        count: usize,
+        may_stay: bool,
+    ) -> Result<Vec<Cell>, DatasetError> {
+        let cut = |pages: &Self| pages.fault("a page ends before its values do".to_owned());
+        let width = match self.leaf.stored {
+            BOOLEAN => {
+                let bytes = self.bytes(source, 0, u64::MAX)?;
+                let bit = |place: usize| Some(bytes.get(place / 8)? >> (place % 8) & 1);
+                let cells = (0..count).map(|place| bit(place).map(|bit| Cell::number(&[bit])));
+                return cells.collect::<Option<_>>().ok_or_else(|| cut(self));
+            }
+            1 | 4 => 4,
+            2 | 5 => 8,
+            BYTE_ARRAY => return self.chain(source, count, may_stay),
+            _ => self.leaf.length,
+        };
+        let all = width.checked_mul(count as u64).ok_or_else(|| cut(self))?;
+        if let (Source::File(start, end), true, 9..) = (source, may_stay, width) {
+            if all > end - start {
+                return Err(cut(self));
+            }
+            let at = |place: u64| Cell::At { offset: start + place * width, length: width };
+            return Ok((0..count as u64).map(at).collect());
+        }
+        let bytes = self.bytes(source, 0, all)?;
+        if bytes.len() as u64 != all || width == 0 {
+            return Err(cut(self));
+        }
+        Ok(bytes.chunks_exact(usize::try_from(width).unwrap_or(1)).map(Cell::number).collect())
+    }
+
+    /// Bytes or texts, each behind its length.
+    fn chain(
+        &mut self,
+        source: &Source,
+        count: usize,
+        may_stay: bool,
+    ) -> Result<Vec<Cell>, DatasetError> {
+        let cut = |pages: &Self| pages.fault("a page ends before its values do".to_owned());
+        let mut cells = Vec::new();
+        match source {
+            Source::File(start, end) if may_stay => {
+                let is_long = (end - start) / (count as u64).max(1) > LONG_VALUE_BYTES;
+                let mut at = *start;
+                for _ in 0..count {
+                    if end - at < 4 {
+                        return Err(cut(self));
+                    }
+                    let window = if is_long { &mut *self.values } else { &mut *self.window };
+                    let size = window.get(at, 4)?.first_chunk().copied().unwrap_or_default();
+                    let length = u64::from(u32::from_le_bytes(size));
+                    if length > end - at - 4 {
+                        return Err(cut(self));
+                    }
+                    cells.push(Cell::At { offset: at + 4, length });
+                    at += 4 + length;
+                }
+            }
+            _ => {
+                let bytes = self.bytes(source, 0, u64::MAX)?;
+                self.keep(bytes.len() as u64)?;
+                let mut rest = bytes.as_slice();
+                for _ in 0..count {
+                    let (size, behind) = rest.split_first_chunk().ok_or_else(|| cut(self))?;
+                    let length = usize::try_from(u32::from_le_bytes(*size)).unwrap_or(usize::MAX);
+                    let (value, behind) =
+                        behind.split_at_checked(length).ok_or_else(|| cut(self))?;
+                    cells.push(Cell::Value(value.to_vec()));
+                    rest = behind;
+                }
+            }
+        }
+        Ok(cells)
+    }
+}
+
+fn kept_bytes(cell: &Cell) -> u64 {
+    match cell {
+        Cell::Value(value) => value.len() as u64,
+        _ => 0,
+    }
+}
+
+/// The lines that write a file so that its values can be read alone.
+fn remedy(column: &str) -> String {
+    format!(
+        "leave {column} out of dataset.fields, or write the file once more: table = pyarrow.parquet.read_table(\"a.parquet\"); \
+         pyarrow.parquet.write_table(table, \"b.parquet\", compression=\"none\", use_dictionary=False)"
+    )
+}

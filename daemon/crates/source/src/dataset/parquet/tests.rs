@@ -1,0 +1,192 @@
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use forebay_config::Section;
+
+use super::TABLES;
+use crate::dataset::conformance::{self, Format};
+use crate::dataset::tables::{Cell, read_in_memory};
+use crate::dataset::testing::{EVERYWHERE, config_for, names, own_keys, sample, write_aged};
+use crate::dataset::{DatasetError, OpenOptions, Opened, open};
+
+fn fixture(name: &str) -> Vec<u8> {
+    fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/tables").join(name)).unwrap()
+}
+
+/// Files of a row each that pyarrow has written, whose values are changed in place.
+fn files(root: &Path, count: usize) -> PathBuf {
+    let template = fixture("one.parquet");
+    for number in 0..count {
+        let mut bytes = template.clone();
+        for word in ["picture-", "caption-"] {
+            let places = (0..bytes.len() - 10)
+                .filter(|place| template[*place..].starts_with(word.as_bytes()));
+            for place in places.collect::<Vec<_>>() {
+                bytes[place + 8..place + 10].copy_from_slice(format!("{number:02}").as_bytes());
+            }
+        }
+        write_aged(&root.join(format!("train-{number:05}.parquet")), &bytes);
+    }
+    root.to_owned()
+}
+
+#[test]
+fn parquet_files_conform_on_disk_and_behind_urls() {
+    for open in EVERYWHERE {
+        let (name, make, has_names, refuses_cuts) = ("parquet", files as _, true, true);
+        conformance::run(&Format { open, name, make, has_names, refuses_cuts });
+    }
+}
+
+fn open_with(path: &Path, own: Section) -> Result<Opened, DatasetError> {
+    let mut config = config_for("parquet", path);
+    config.index = Some(path.with_extension("index"));
+    config.own = own;
+    open(&config, OpenOptions::default())
+}
+
+fn copied(name: &str) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(name);
+    write_aged(&path, &fixture(name));
+    (folder, path)
+}
+
+#[test]
+fn what_hugging_faces_writer_writes_is_read() {
+    let (_folder, path) = copied("hub.parquet");
+    let opened = open_with(&path, Section::default()).unwrap();
+    let fields: Vec<_> = opened.dataset.fields().iter().map(|field| &field.name[..]).collect();
+    let expected = [
+        "image",
+        "label",
+        "caption",
+        "score",
+        "half",
+        "small",
+        "is_good",
+        "info.author.name",
+        "info.author.age",
+        "when",
+    ];
+    assert_eq!(fields, expected);
+    let warnings = opened.report.warnings.join("\n");
+    assert!(warnings.contains("tokens (it is a list, which is not read"), "{warnings}");
+    assert!(warnings.contains("1 rows have no caption"), "{warnings}");
+    assert_eq!(opened.dataset.classes(), ["cat", "dog", "eel"]);
+    for i in (0..7_u64).filter(|i| *i != 4) {
+        let expected = [
+            format!("image {}", 3 + 5 + i),
+            (i % 3).to_string(),
+            format!("{:?}", "ü".repeat(usize::try_from(i).unwrap())),
+            (i as f64 / 4.0).to_string(),
+            (i as f64 / 2.0).to_string(),
+            (60_000 + i).to_string(),
+            u8::from(i % 2 == 0).to_string(),
+            format!("\"author {i}\""),
+            i.to_string(),
+        ];
+        assert_eq!(sample(&opened, i).unwrap()[..9], expected);
+    }
+    assert_eq!(sample(&opened, 4).unwrap_err(), "it has no caption for the field `caption`");
+    assert_eq!(names(&opened)[5], "hub.parquet:5");
+}
+
+#[test]
+fn pages_of_both_versions_compressed_or_by_dictionary_give_what_was_written() {
+    for name in ["mixed-1.0.parquet", "mixed-2.0.parquet"] {
+        let (_folder, path) = copied(name);
+        let opened = open_with(&path, Section::default()).unwrap();
+        assert_eq!(opened.dataset.sample_count(), 100, "{name}");
+        for i in 0..100_u64 {
+            let found = sample(&opened, i);
+            if i == 3 || i % 2 == 1 {
+                let reason = found.unwrap_err();
+                assert!(reason.starts_with("it has no "), "{reason}");
+                continue;
+            }
+            let expected = [
+                u8::from(i % 3 == 0).to_string(),
+                i.to_string(),
+                (4_000_000_000 + i).to_string(),
+                format!("{}", -i.cast_signed()),
+                (i as f64 / 4.0).to_string(),
+                "7".to_owned(),
+                format!("\"text {}\"", i % 5),
+                format!("{:?}", vec![i; 9]),
+                format!("{:?}", vec![i; usize::try_from(i).unwrap()]),
+                i.to_string(),
+            ];
+            assert_eq!(found.unwrap(), expected, "{name} {i}");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_read_alone_is_refused_with_the_lines_that_change_it() {
+    let (_folder, path) = copied("usual.parquet");
+    let refused = |own| open_with(&path, own).unwrap_err().to_string();
+    let message = refused(Section::default());
+    assert!(
+        message.contains("column fixed: its pages are")
+            && message.contains("compression=\"none\", use_dictionary=False"),
+        "{message}"
+    );
+    // Its numbers and texts are read all the same.
+    let own = own_keys("[dataset.fields]\ntext = { from = \"text\" }\nn = { from = \"i64\" }");
+    let opened = open_with(&path, own).unwrap();
+    assert_eq!(sample(&opened, 99).unwrap(), ["\"text 4\"", "-99"]);
+    let (_folder, path) = copied("zstd.parquet");
+    let message = open_with(&path, Section::default()).unwrap_err().to_string();
+    assert!(message.contains("column b: its pages are compressed by ZSTD"), "{message}");
+    // Splits are told apart by the names of files.
+    let folder = tempfile::tempdir().unwrap();
+    let data = files(&folder.path().join("data"), 2);
+    fs::rename(data.join("train-00001.parquet"), data.join("test-00000.parquet")).unwrap();
+    let message = open_with(&data, Section::default()).unwrap_err().to_string();
+    assert!(
+        message.contains("the splits test, train") && message.contains("test-*.parquet"),
+        "{message}"
+    );
+    let one = open_with(&data.join("train-*.parquet"), Section::default()).unwrap();
+    assert_eq!(one.dataset.sample_count(), 1);
+}
+
+#[test]
+fn broken_files_are_named_and_never_a_panic() {
+    for name in ["hub.parquet", "mixed-1.0.parquet", "mixed-2.0.parquet", "one.parquet"] {
+        let whole = fixture(name);
+        let (_, rows) = read_in_memory(&TABLES, &whole).unwrap();
+        for length in (0..whole.len()).step_by(97) {
+            read_in_memory(&TABLES, &whole[..length]).unwrap_err();
+        }
+        let mut noise = 1_u64;
+        let mut refused = 0;
+        for round in 0..3000 {
+            let mut bytes = whole.clone();
+            // Every other time in the footer alone, which most of what can lie is in.
+            let first = if round % 2 == 0 { 0 } else { whole.len() - whole.len() / 4 };
+            for _ in 0..2 {
+                noise = noise.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1);
+                let place = first + usize::try_from(noise >> 33).unwrap() % (whole.len() - first);
+                bytes[place] = noise.to_le_bytes()[3];
+            }
+            refused += usize::from(read_in_memory(&TABLES, &bytes).is_err());
+            crate::dataset::fuzzing::parquet_table(&bytes);
+        }
+        println!("{name}: {} rows, {refused} of 3000 damaged ones refused", rows.len());
+        assert!(refused > 100, "{refused}");
+    }
+}
+
+#[test]
+fn values_that_stay_in_the_file_are_the_writers_bytes() {
+    let table = fixture("mixed-1.0.parquet");
+    let (columns, rows) = read_in_memory(&TABLES, &table).unwrap();
+    let place = columns.iter().position(|column| column.column.name == "blob").unwrap();
+    for (number, row) in (0_u8..).zip(&rows) {
+        let Cell::At { offset, length } = row[place] else { panic!("{row:?}") };
+        let value = &table[usize::try_from(offset).unwrap()..][..usize::try_from(length).unwrap()];
+        assert_eq!(value, vec![number; usize::from(number)]);
+    }
+}
