@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::folder::scan::FolderFormat;
 use super::opening::{OpenOptions, OpenedFormat};
-use super::records::{self, ArrayForm, Column, Described, DescribedShard, Encoding};
+use super::records::{self, ArrayForm, Column, Compression, Described, DescribedShard, Encoding};
 use crate::storage::Storage;
 
 /// What is read.
@@ -43,6 +43,8 @@ struct Chunk {
 #[derive(Deserialize)]
 struct Config {
     compression: Option<String>,
+    /// Of newer versions: where the compressed parts lie.
+    compression_level: Option<String>,
     #[serde(default)]
     encryption: Option<serde_json::Value>,
     data_format: Vec<String>,
@@ -67,6 +69,12 @@ pub(super) fn describe(text: &[u8]) -> Result<Described, String> {
             "its items are those of {loader}, and those of PyTreeLoader are read; tokens can be written as .bin for the format tokens"
         ));
     }
+    if let Some(level) = config.compression_level.filter(|level| level != "chunk") {
+        return Err(format!(
+            "its items are compressed within the chunks (compression_level \"{level}\"), and one cannot be read alone; write \
+             them without `compression`"
+        ));
+    }
     let leaves = config.data_format.len();
     let names = config.data_spec.as_deref().and_then(|spec| leaf_names(spec, leaves));
     // A list's leaves, and others without names, are numbered.
@@ -75,10 +83,22 @@ pub(super) fn describe(text: &[u8]) -> Result<Described, String> {
     let columns = columns
         .map(|(name, form)| Column { name, encoding: encoding_of(form), bytes: None })
         .collect();
-    let shards = index.chunks.into_iter().map(|chunk| DescribedShard {
-        path: chunk.filename,
-        samples: chunk.chunk_size,
-        compression: config.compression.clone(),
+    // A compressed chunk is `chunk-0-0.zstd.bin`, and `chunk-0-0.bin` where it lies there decompressed.
+    let ending = config.compression.as_ref().map(|name| format!(".{name}.bin"));
+    let shards = index.chunks.into_iter().map(|chunk| {
+        let stem = ending.as_ref().and_then(|ending| chunk.filename.strip_suffix(ending.as_str()));
+        let path = stem.map(|stem| format!("{stem}.bin"));
+        let compression = ending.as_ref().zip(config.compression.as_ref());
+        DescribedShard {
+            path: path.unwrap_or(chunk.filename),
+            samples: chunk.chunk_size,
+            compression: compression.map(|(ending, name)| Compression {
+                name: name.clone(),
+                remedy: format!(
+                    "for f in *{ending}; do unzstd \"$f\" -o \"${{f%{ending}}}.bin\"; done"
+                ),
+            }),
+        }
     });
     Ok(Described { shards: shards.collect(), columns })
 }

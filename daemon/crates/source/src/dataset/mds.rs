@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::folder::scan::FolderFormat;
 use super::opening::{OpenOptions, OpenedFormat};
-use super::records::{self, ArrayForm, Column, Described, DescribedShard, Encoding};
+use super::records::{self, ArrayForm, Column, Compression, Described, DescribedShard, Encoding};
 use crate::storage::Storage;
 
 /// What is read.
@@ -99,10 +99,25 @@ pub(super) fn describe(text: &[u8]) -> Result<Described, String> {
         shards.push(DescribedShard {
             path,
             samples: shard.samples,
-            compression: shard.compression,
+            compression: shard.compression.map(compression_of),
         });
     }
     Ok(Described { shards, columns: columns.unwrap_or_default() })
+}
+
+/// The algorithms of Streaming, perhaps with a level, as in `zstd:3`.
+fn compression_of(name: String) -> Compression {
+    let remedy = match name.split(':').next().unwrap_or_default() {
+        "zstd" => "unzstd --keep *.zstd",
+        "gz" => "gunzip --keep *.gz",
+        "bz2" => "bunzip2 --keep *.bz2",
+        "br" => "brotli --decompress *.br",
+        "snappy" => {
+            "python3 -c 'import glob, snappy; [open(name[:-7], \"wb\").write(snappy.decompress(open(name, \"rb\").read())) for name in glob.glob(\"*.snappy\")]'"
+        }
+        _ => "write them again without `compression`",
+    };
+    Compression { name, remedy: remedy.to_owned() }
 }
 
 fn encoding_of(name: &str) -> Encoding {

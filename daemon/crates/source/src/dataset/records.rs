@@ -16,7 +16,7 @@ use forebay_config::{ConfigError, DatasetConfig, Keys, Located, Section, keys};
 use forebay_protocol::ids::SampleId;
 use serde::{Deserialize, Serialize};
 
-pub(super) use self::description::{Column, Described, DescribedShard};
+pub(super) use self::description::{Column, Compression, Described, DescribedShard};
 pub(super) use self::encoding::{ArrayForm, Encoding, lit_dtype, lit_tensor_dtype};
 #[doc(hidden)]
 pub(super) use self::fuzzed::{read_for_fuzzing, read_table_for_fuzzing};

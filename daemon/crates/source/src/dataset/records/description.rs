@@ -18,7 +18,16 @@ pub(in crate::dataset) struct DescribedShard {
     pub(in crate::dataset) path: String,
     pub(in crate::dataset) samples: u64,
     /// How it is compressed; it can be used where it lies there decompressed, too.
-    pub(in crate::dataset) compression: Option<String>,
+    pub(in crate::dataset) compression: Option<Compression>,
+}
+
+/// How a shard's file is compressed as a whole.
+#[derive(Debug, Clone)]
+pub(in crate::dataset) struct Compression {
+    /// As the description has it.
+    pub(in crate::dataset) name: String,
+    /// What decompresses all shards beside the compressed ones, to be pasted in their folder.
+    pub(in crate::dataset) remedy: String,
 }
 
 /// One column of the records.

@@ -154,13 +154,14 @@ impl Task<'_> {
         let storage = self.storage;
         let scan = |place: usize, is_cancelled: &dyn Fn() -> bool| {
             let found = scan_shard(storage, &paths[place], samples[place], is_cancelled);
-            let compression = described.shards[place].compression.as_deref();
+            let compression = described.shards[place].compression.as_ref();
             found.map_err(|error| match (error, compression) {
                 (DatasetError::Storage(StorageError::Vanished { path }), Some(compression)) => refuse(
                     path,
                     format!(
-                        "the shard is compressed ({compression}), and a sample of it cannot be read alone; decompress the \
-                         shards beside the compressed ones (unzstd --keep *.zstd): then those are read"
+                        "the shard is compressed ({}), and a sample of it cannot be read alone; decompress the shards \
+                         beside the compressed ones, and those are read: {}",
+                        compression.name, compression.remedy
                     ),
                 ),
                 (error, _) => tell_missing(error),

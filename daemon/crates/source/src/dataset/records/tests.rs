@@ -237,3 +237,30 @@ fn broken_shards_and_descriptions_are_named() {
         "{message}"
     );
 }
+
+#[test]
+fn compressed_chunks_are_read_where_they_lie_decompressed_and_refused_with_the_remedy() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let index = litdata(&data, 37).join("index.json");
+    let text = fs::read_to_string(&index).unwrap();
+    // As litdata 0.2.76 writes it with compression_level "chunk": chunk-0-0.zstd.bin.
+    let whole = text
+        .replace("\"compression\": null", "\"compression\": \"zstd\"")
+        .replace(".bin\"", ".zstd.bin\"");
+    write_aged(&index, whole.as_bytes());
+    assert_eq!(open_with("litdata", &data, Section::default()).unwrap().dataset.sample_count(), 37);
+    fs::rename(data.join("chunk-0-1.bin"), data.join("chunk-0-1.zstd.bin")).unwrap();
+    fs::remove_file(folder.path().join("data.index")).unwrap();
+    let message = open_with("litdata", &data, Section::default()).unwrap_err().to_string();
+    let remedy = "for f in *.zstd.bin; do unzstd \"$f\" -o \"${f%.zstd.bin}.bin\"; done";
+    assert!(message.contains("compressed (zstd)") && message.contains(remedy), "{message}");
+    // And as it does without a level.
+    for level in ["batch", "sample"] {
+        let levels = format!("\"compression\": \"zstd\", \"compression_level\": {level:?}");
+        let within = text.replace("\"compression\": null", &levels);
+        write_aged(&index, within.as_bytes());
+        let message = open_with("litdata", &data, Section::default()).unwrap_err().to_string();
+        assert!(message.contains("its items are compressed within the chunks"), "{message}");
+    }
+}
