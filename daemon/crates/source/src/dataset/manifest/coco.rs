@@ -1,7 +1,7 @@
 //! `coco`: pictures with boxes, as a COCO JSON file lists them.
 //!
 //! The file is read once, as a stream ([`parse`]), for the index that manifests have: of each image a row with its path, its
-//! boxes and its labels ([`open`]). A sample is then the image's file; the rest is in the index.
+//! boxes and its labels ([`open()`]). A sample is then the image's file; the rest is in the index.
 
 mod fuzzed;
 mod open;
