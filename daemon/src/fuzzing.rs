@@ -10,8 +10,8 @@ use forebay_config::Config;
 pub use forebay_jpeg_index::fuzz_records as jpeg_index;
 pub use forebay_pipeline::fuzzing::{exif, jpeg, jpeg_markers, png, webp};
 pub use forebay_source::dataset::fuzzing::{
-    arrow_table, coco, index, json_key, manifest, manifest_index, npy, npz, parquet_table, records, tar,
-    tar_index, tfrecord, token_file, token_index,
+    arrow_table, coco, index, json_key, manifest, manifest_index, npy, npz, parquet_table, records,
+    tar, tar_index, tfrecord, token_file, token_index,
 };
 pub use forebay_source::storage::cache_entry;
 

@@ -10,7 +10,8 @@ use super::folder::layout;
 use super::image_folder;
 use super::npy_header::{ArrayHeader, header_bytes, read_array};
 use super::{
-    arrow, fields, litdata, manifest, mds, npz, parquet, records, tables, tfrecord, tokens, webdataset,
+    arrow, fields, litdata, manifest, mds, npz, parquet, records, tables, tfrecord, tokens,
+    webdataset,
 };
 
 /// The most that a target lets an archive inflate to.
