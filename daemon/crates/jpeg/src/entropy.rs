@@ -5,7 +5,7 @@
 //! checked by the caller, once an MCU.
 
 use crate::bits::Bits;
-use crate::huffman::{Pair, SKIP_WINDOW, Table, WINDOW};
+use crate::huffman::{Pair, SKIP_WINDOW, Skipped, Table, Two, WINDOW};
 use crate::request::Unsure;
 
 /// The coefficients of a block, row by row.
@@ -81,10 +81,21 @@ pub(crate) fn decode(
         for _ in 0..3 {
             let two = tables.two[bits.peek(WINDOW)];
             let after = at + two.to_second();
+            let [first, second] = two.numbers();
+            let to_first = (at + two.to_first()) & 127;
             if after >= 63 {
-                // Near the end what follows may belong to the next block.
-                bits.refill();
-                let Some((advance, number)) = take(bits, tables.ac)? else { return Ok(at) };
+                let last = after.wrapping_sub(Two::END);
+                if last < 63 {
+                    bits.skip(two.consumed());
+                    block[usize::from(ZIGZAG[to_first] & 63)] = first;
+                    block[usize::from(ZIGZAG[last] & 63)] = second;
+                    return Ok(last);
+                }
+                // Near the end what follows may belong to the next block. Of the known bits at most twice the window's are
+                // used up.
+                let Some((advance, number)) = take(bits, tables.ac)? else {
+                    return Ok(at);
+                };
                 at += advance;
                 // At most ten bits and a sign.
                 block[usize::from(ZIGZAG[at & 127] & 63)] = number as i16;
@@ -95,13 +106,9 @@ pub(crate) fn decode(
                 }
             }
             bits.skip(two.consumed());
-            let [first, second] = two.numbers();
-            block[usize::from(ZIGZAG[(at + two.to_first()) & 127] & 63)] = first;
-            block[usize::from(ZIGZAG[after & 127] & 63)] = second;
+            block[usize::from(ZIGZAG[to_first] & 63)] = first;
+            block[usize::from(ZIGZAG[after] & 63)] = second;
             at = after;
-            if two.ends_block() {
-                return Ok(at);
-            }
         }
     }
 }
@@ -114,7 +121,9 @@ pub(crate) fn decode(
 pub(crate) fn skip(bits: &mut Bits<'_>, tables: Pair<'_>, before: &mut i32) -> Result<(), Unsure> {
     *before = before.wrapping_add(difference(bits, tables.dc)?);
     let mut at = 0;
-    let Some(table) = tables.skip else { return skip_singly(bits, tables.ac, at) };
+    let Some(table) = tables.skip else {
+        return skip_singly(bits, tables.ac, at);
+    };
     loop {
         bits.refill();
         // Two look-ups of at most 23 bits.
@@ -122,14 +131,15 @@ pub(crate) fn skip(bits: &mut Bits<'_>, tables: Pair<'_>, before: &mut i32) -> R
             let skipped = table[bits.peek(SKIP_WINDOW)];
             let after = at + skipped.advance();
             if after >= 63 {
+                if after.wrapping_sub(Skipped::END) < 63 {
+                    bits.skip(skipped.consumed());
+                    return Ok(());
+                }
                 // Near the end what follows may belong to the next block.
                 return skip_singly(bits, tables.ac, at);
             }
             bits.skip(skipped.consumed());
             at = after;
-            if skipped.ends_block() {
-                return Ok(());
-            }
         }
     }
 }
@@ -138,7 +148,9 @@ pub(crate) fn skip(bits: &mut Bits<'_>, tables: Pair<'_>, before: &mut i32) -> R
 fn skip_singly(bits: &mut Bits<'_>, table: &Table, mut at: usize) -> Result<(), Unsure> {
     while at < 63 {
         bits.refill();
-        let Some((advance, _)) = take(bits, table)? else { return Ok(()) };
+        let Some((advance, _)) = take(bits, table)? else {
+            return Ok(());
+        };
         at += advance;
     }
     if at > 63 { Err(OVERRUN) } else { Ok(()) }

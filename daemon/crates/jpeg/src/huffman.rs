@@ -10,6 +10,8 @@ use crate::request::Unsure;
 pub(crate) const WINDOW: u32 = 10;
 /// Bits that a skipping look-up sees.
 pub(crate) const SKIP_WINDOW: u32 = 13;
+/// Look-ups by 16 bits for codes longer than the window; those of few tables are more.
+const MOST_FAR: usize = 2048;
 /// Tables kept of either class; more than the six of one file.
 const KEPT: usize = 12;
 
@@ -91,13 +93,16 @@ impl Found {
 
 /// What a skipping look-up finds: as many whole symbols as the window shows.
 ///
-/// From the lowest bit: 6 bits: how many to consume; 7: the zigzag positions to go on by; 1: the block ends.
+/// From the lowest bit: 6 bits: how many to consume; 10: the zigzag positions to go on by, and [`Self::END`] more where the block
+/// ends: so one comparison finds both that and what may lie behind the block.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Skipped(u16);
 
 impl Skipped {
     /// No whole symbol: leads behind the block's end.
     const NONE: Self = Self(64 << 6);
+    /// Added to the positions where the block ends.
+    pub(crate) const END: usize = 256;
 
     /// How many bits to consume, in the lowest six bits.
     #[inline(always)]
@@ -107,26 +112,24 @@ impl Skipped {
 
     #[inline(always)]
     pub(crate) fn advance(self) -> usize {
-        usize::from(self.0 >> 6 & 127)
-    }
-
-    #[inline(always)]
-    pub(crate) fn ends_block(self) -> bool {
-        self.0 & 1 << 13 != 0
+        usize::from(self.0 >> 6)
     }
 }
 
 /// What a decoding look-up finds: two symbols with their numbers, or one, or one and the end of the block.
 ///
-/// From the lowest bit: 6 bits: how many to consume; 6: the zigzag positions from here to the first number; 7: to the
-/// second one; 1: the block ends; from bit 32 on the numbers, 16 bits each. Where there is one number, it stands twice.
+/// A byte each: how many bits to consume; the zigzag positions from here to the first number; to the second one, and
+/// [`Self::END`] more where the block ends: so one comparison finds both that and what may lie behind the block. From bit 32 on the
+/// numbers, 16 bits each. Where there is one number, it stands twice.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Two(u64);
 
 impl Two {
     /// A symbol that needs more bits than the window has, or none: leads behind the block's end, where all is looked at
     /// again, symbol by symbol.
-    const NONE: Self = Self(64 << 12);
+    const NONE: Self = Self(64 << 16);
+    /// Added to the positions to the second number where the block ends.
+    pub(crate) const END: usize = 128;
 
     fn new(first: Found, second: Option<Found>) -> Self {
         if first.is_rare() {
@@ -138,14 +141,14 @@ impl Two {
         if let Some(second) = second {
             consumed += second.consumed() & 63;
             if second.is_end() {
-                end = 1 << 19;
+                end = Self::END as u64;
             } else {
                 last = second;
                 advance += second.advance();
             }
         }
-        let places = (first.advance() as u64) << 6 | (advance as u64) << 12;
-        Self(u64::from(consumed) | places | end | number(first) << 32 | number(last) << 48)
+        let places = (first.advance() as u64) << 8 | (advance as u64 + end) << 16;
+        Self(u64::from(consumed) | places | number(first) << 32 | number(last) << 48)
     }
 
     /// How many bits to consume, in the lowest six bits.
@@ -156,17 +159,12 @@ impl Two {
 
     #[inline(always)]
     pub(crate) fn to_first(self) -> usize {
-        (self.0 >> 6 & 63) as usize
+        (self.0 >> 8 & 255) as usize
     }
 
     #[inline(always)]
     pub(crate) fn to_second(self) -> usize {
-        (self.0 >> 12 & 127) as usize
-    }
-
-    #[inline(always)]
-    pub(crate) fn ends_block(self) -> bool {
-        self.0 & 1 << 19 != 0
+        (self.0 >> 16 & 255) as usize
     }
 
     #[inline(always)]
@@ -191,6 +189,9 @@ pub(crate) struct Table {
     skip: Option<Box<[Skipped; 1 << SKIP_WINDOW]>>,
     /// For each length: the first code that is longer, at the top of 16 bits, and what to add to a code for its symbol.
     longer: [(u32, i32); 17],
+    /// The symbols of the first codes longer than the window, by 16 bits from `first_far` on.
+    far: Vec<Found>,
+    first_far: usize,
     symbols: Vec<Option<Found>>,
 }
 
@@ -205,6 +206,8 @@ impl Table {
             two: None,
             skip: None,
             longer: [(0, 0); 17],
+            far: Vec::new(),
+            first_far: 0,
             symbols: Vec::with_capacity(symbols.len()),
         };
         let (mut code, mut rest) = (0_u32, symbols.iter());
@@ -223,6 +226,10 @@ impl Table {
                         table.single[window as usize] = found.with_number(window);
                     }
                 }
+                if length > WINDOW && table.far.len() < MOST_FAR {
+                    let count = table.far.len() + (1 << (16 - length));
+                    table.far.resize(count.min(MOST_FAR), found.unwrap_or(Found::LONG));
+                }
                 code += 1;
             }
             // No code has ones alone.
@@ -230,6 +237,9 @@ impl Table {
                 return Err(bad);
             }
             table.longer[length as usize].0 = code << (16 - length);
+            if length == WINDOW {
+                table.first_far = (code << (16 - length)) as usize;
+            }
             code <<= 1;
         }
         if class == Class::Ac {
@@ -242,7 +252,13 @@ impl Table {
     #[inline(always)]
     pub(crate) fn single(&self, bits: usize) -> Result<Found, Unsure> {
         let found = self.single[bits >> (16 - WINDOW)];
-        if found.is_long() { self.long(bits) } else { Ok(found) }
+        if !found.is_long() {
+            return Ok(found);
+        }
+        match bits.checked_sub(self.first_far).and_then(|far| self.far.get(far)) {
+            Some(found) if !found.is_long() => Ok(*found),
+            _ => self.long(bits),
+        }
     }
 
     /// Makes the look-ups of two symbols.
@@ -291,13 +307,13 @@ impl Table {
                 }
                 consumed += length + found.pending();
                 if found.is_end() {
-                    end = 1 << 13;
+                    end = Skipped::END;
                     break;
                 }
                 advance += found.advance();
             }
             if consumed > 0 {
-                let packed = consumed as usize | advance << 6 | end;
+                let packed = consumed as usize | (advance + end) << 6;
                 *skipped = u16::try_from(packed).map_or(Skipped::NONE, Skipped);
             }
         }
@@ -416,6 +432,13 @@ mod tests {
         assert_eq!((long.consumed() & 63, long.pending()), (12, 10));
         assert!(table.long(0b1111_0000_0001_0000).is_err(), "a size of 11");
         assert!(table.long(0xffff).is_err());
+        // All codes beyond the window, by their look-ups and by their lengths.
+        assert_eq!((table.first_far, table.far.len()), (0b1111 << 12, 32));
+        for bits in 0..1 << 16 {
+            if table.single[bits >> (16 - WINDOW)].is_long() {
+                assert_eq!(table.single(bits), table.long(bits), "{bits:016b}");
+            }
+        }
     }
 
     #[test]
@@ -423,7 +446,11 @@ mod tests {
         let table = Table::new(Class::Ac, &CONTENT).unwrap();
         let two = table.two.unwrap();
         let shown = |two: Two| {
-            (two.consumed() & 63, two.to_first(), two.to_second(), two.numbers(), two.ends_block())
+            let (after, ends) = match two.to_second().checked_sub(Two::END) {
+                Some(after) => (after, true),
+                None => (two.to_second(), false),
+            };
+            (two.consumed() & 63, two.to_first(), after, two.numbers(), ends)
         };
         // 0 1, 110 01: 1 and -2.
         assert_eq!(shown(two[0b01_1100_1000]), (7, 1, 3, [1, -2], false));
@@ -441,12 +468,10 @@ mod tests {
         let skip = table.skip.unwrap();
         // 0 1, 0 0, 110 01, 10: three symbols and the end.
         let skipped = skip[0b0_1001_1001_1000];
-        assert_eq!((skipped.consumed() & 63, skipped.advance()), (11, 4));
-        assert!(skipped.ends_block());
+        assert_eq!((skipped.consumed() & 63, skipped.advance()), (11, Skipped::END + 4));
         // Six symbols, and the code of a seventh, whose number lies behind the window.
         let skipped = skip[0];
         assert_eq!((skipped.consumed() & 63, skipped.advance()), (14, 7));
-        assert!(!skipped.ends_block());
         assert_eq!(skip[(1 << SKIP_WINDOW) - 1].advance(), 64, "none");
     }
 
