@@ -23,7 +23,7 @@ use super::opening::{OpenOptions, OpenedFormat};
 use super::saved_index::tell_missing;
 use super::stored_file::StoredFile;
 use super::tables::{self, Bytes, Cell, TableColumn, TableFormat, Visit, Window};
-use crate::storage::{Storage, StorageError};
+use crate::storage::Storage;
 
 /// What is read.
 pub(super) const FORMAT: FolderFormat =
@@ -130,19 +130,21 @@ fn listed(
         .map(Some)
 }
 
-/// A small file of the dataset's folder.
+/// A small file of the dataset's folder. It is looked for among the folder's entries: to ask for a file that is not there would
+/// be waited for as an outage.
 fn read_if_there<'s>(
     storage: &'s dyn Storage,
     name: &'static str,
 ) -> Result<Option<(StoredFile<'s>, Vec<u8>)>, DatasetError> {
-    match StoredFile::new(storage, name.as_bytes()) {
-        Ok(file) => {
-            let text = file.read_whole(MAX_JSON_BYTES).map_err(tell_missing)?;
-            Ok(Some((file, text)))
-        }
-        Err(StorageError::Vanished { .. }) => Ok(None),
-        Err(error) => Err(error.into()),
+    let mut is_there = false;
+    let listed = storage.list(b"", &mut |entry, _| is_there |= entry == name.as_bytes());
+    listed.map_err(|error| tell_missing(error.into()))?;
+    if !is_there {
+        return Ok(None);
     }
+    let file = StoredFile::new(storage, name.as_bytes()).map_err(DatasetError::from)?;
+    let text = file.read_whole(MAX_JSON_BYTES)?;
+    Ok(Some((file, text)))
 }
 
 /// A message's header and body.
