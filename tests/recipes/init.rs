@@ -236,3 +236,30 @@ fn a_configuration_without_a_format_takes_the_one_that_is_found() {
         assert_eq!(bench(path, "dataset.format = \"auto\"\n"), named, "{path}");
     }
 }
+
+#[test]
+fn a_dataset_of_hugging_face_is_found_and_proposed() {
+    let dir = TestDir::new();
+    let pets = dir.path("pets");
+    std::fs::create_dir(&pets).unwrap();
+    let fixture = "../daemon/crates/source/fixtures/hugging-face-pictures";
+    for entry in std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(fixture)).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, pets.join(path.file_name().unwrap())).unwrap();
+    }
+    let told = success(&dir, &["pets", "--force"]);
+    assert!(told.contains("12 samples"), "{told}");
+    let text = read(&dir, "train.toml");
+    for line in [
+        "preset = \"imagenet-train\"",
+        "format = \"arrow\"",
+        "image = { from = \"image\", as = \"image\" }",
+        "label = { from = \"label\", as = \"integer\" }",
+        "caption = { from = \"caption\", as = \"text\" }",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    let mut bench = dir.forebay(&["bench", "--json", "--batches", "1", "train.toml"]);
+    bench.args(["--set", "cpu.policy=normal", "--set", "batch.size=4"]);
+    assert_eq!(program::run(&mut bench).json()["samples"], 4);
+}
