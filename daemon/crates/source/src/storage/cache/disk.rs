@@ -126,10 +126,10 @@ impl Cache {
         let cost = Space::cost(entry::file_bytes(bytes.len() as u64));
         match self.space.take(cost) {
             Ok(()) => {}
-            Err(Refusal::Full { is_news }) => {
+            Err(Refusal::Full { is_news, is_asked }) => {
                 self.metrics.full();
-                if is_news {
-                    make_room(self);
+                if is_asked {
+                    make_room(self, is_news);
                 }
                 return;
             }
@@ -213,8 +213,9 @@ fn count(cache: &Arc<Cache>) {
     let _ = std::thread::Builder::new().name("cache".to_owned()).spawn(counts);
 }
 
-/// Removes datasets that nobody uses, on a thread of its own, one thread at a time.
-fn make_room(cache: &Arc<Cache>) {
+/// Removes datasets that nobody uses, on a thread of its own, one thread at a time. Asked for after each pause: what is used
+/// now may not be used then.
+fn make_room(cache: &Arc<Cache>, is_news: bool) {
     // Relaxed, here and below: nothing else is ordered by it.
     if cache.makes_room.swap(true, Ordering::Relaxed) {
         return;
@@ -224,6 +225,7 @@ fn make_room(cache: &Arc<Cache>) {
         let wanted = (shared.space.limit_bytes() / ROOM_SHARE).max(1);
         let freed = remove_unused(&shared.folder, &shared.space, wanted, &shared.dataset.name);
         match freed {
+            Ok(0) if !is_news => {}
             Ok(0) => tracing::warn!(
                 path = %shared.folder.path().display(),
                 "the cache is full ({} of at most {}, or little of the disk is free): what is not in it comes from the \

@@ -32,8 +32,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 /// Why an entry is not written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// There is no room; `is_news`: for the first time.
-    Full { is_news: bool },
+    /// There is no room. `is_news`: for the first time; `is_asked`: the shared number was asked, which nobody does within a
+    /// pause.
+    Full { is_news: bool, is_asked: bool },
     /// Another process counts, or holds the lock; or the disk has failed a short while ago.
     NotNow,
     /// The file cannot be read or written.
@@ -110,7 +111,7 @@ impl Space {
         if state.granted_bytes < bytes {
             if state.refused_until.is_some_and(|until| Instant::now() < until) {
                 return Err(if state.is_full {
-                    Refusal::Full { is_news: false }
+                    Refusal::Full { is_news: false, is_asked: false }
                 } else {
                     Refusal::NotNow
                 });
@@ -122,7 +123,7 @@ impl Space {
                 let is_news = !state.is_full;
                 state.is_full = true;
                 state.refused_until = Some(Instant::now() + FULL_PAUSE);
-                return Err(Refusal::Full { is_news });
+                return Err(Refusal::Full { is_news, is_asked: true });
             }
             state.granted_bytes += granted;
             state.is_full = false;
@@ -253,8 +254,10 @@ mod tests {
         for _ in 0..3 {
             other.take(PAGE_BYTES).unwrap();
         }
-        assert_eq!(other.take(PAGE_BYTES), Err(Refusal::Full { is_news: true }));
-        assert_eq!(other.take(PAGE_BYTES), Err(Refusal::Full { is_news: false }));
+        assert_eq!(other.take(PAGE_BYTES), Err(Refusal::Full { is_news: true, is_asked: true }));
+        assert_eq!(other.take(PAGE_BYTES), Err(Refusal::Full { is_news: false, is_asked: false }));
+        other.state().refused_until = None;
+        assert_eq!(other.take(PAGE_BYTES), Err(Refusal::Full { is_news: false, is_asked: true }));
         // What the first one did not use is there again, after the pause.
         drop(one);
         assert_eq!(other.used_bytes(), 4 * PAGE_BYTES - PAGE_BYTES + PAGE_BYTES);
