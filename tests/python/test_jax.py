@@ -201,7 +201,7 @@ def test_slots_stay_held_until_they_were_read_and_that_is_no_hold_limit(endless,
 
 
 def test_a_transfer_that_never_ends_is_a_hold_limit_after_the_timeout(config, monkeypatch):
-    with forebay.jax.Loader(config(), overrides={"ring.hold": 1}, timeout=0.2) as loader:
+    with forebay.jax.Loader(config(), overrides={"ring.hold": 1}, timeout=3) as loader:
         accelerator = Accelerator(monkeypatch, donated=True)
         batches = iter(loader)
         kept = [next(batches), next(batches)]
