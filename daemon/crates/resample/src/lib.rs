@@ -5,12 +5,13 @@
 //! source, `planes` separates the colours, `horizontal` weighs neighbours within each, 32 results at a time, and writes them
 //! where they belong. `axis` has the weights; mirrored results are weights in another order.
 //!
-//! What it does not do is left to the caller's other resizer: see [`Resampler::resample`]. Needs AVX2; elsewhere
-//! [`Resampler::new`] gives `None`.
+//! What it does not do is left to the caller and [`AnyResampler`], which gives the same pixels more slowly: see
+//! [`Resampler::resample`]. Needs AVX2; elsewhere [`Resampler::new`] gives `None`.
 
 // `simd` is the only module that allows it.
 #![deny(unsafe_code)]
 
+mod any;
 mod request;
 
 #[cfg(target_arch = "x86_64")]
@@ -23,5 +24,6 @@ mod resampler;
 #[cfg(target_arch = "x86_64")]
 mod simd;
 
+pub use any::{AnyResampler, Packed};
 pub use request::{Filter, Form, Shown, Source, Target};
 pub use resampler::Resampler;

@@ -1,9 +1,6 @@
 //! Every pixel is fast_image_resize's.
 
-use fast_image_resize as fir;
-use fir::images::{TypedCroppedImage, TypedImage, TypedImageRef};
-use fir::pixels::U8x3;
-use forebay_resample::{Filter, Form, Resampler, Shown, Source, Target};
+use forebay_resample::{AnyResampler, Filter, Form, Packed, Resampler, Shown, Source, Target};
 
 /// Draws that are the same in every run.
 struct Draws(u64);
@@ -74,21 +71,18 @@ impl Case {
 
     /// What fast_image_resize makes of it.
     fn expected(&self, pixels: &[u8]) -> Vec<u8> {
-        let filter = match self.filter {
-            Filter::Bilinear => fir::FilterType::Bilinear,
-            Filter::CatmullRom => fir::FilterType::CatmullRom,
-            Filter::Lanczos3 => fir::FilterType::Lanczos3,
-        };
-        // Typed: the compiler need not make the resizer of all other types.
-        let image = TypedImageRef::<U8x3>::from_buffer(self.image.0, self.image.1, pixels).unwrap();
         let [left, top, width, height] = self.view;
-        let view = TypedCroppedImage::from_ref(&image, left, top, width, height).unwrap();
+        let from = Packed {
+            pixels,
+            channels: 3,
+            size: self.image,
+            corner: (left, top),
+            view: (width, height),
+        };
         let mut result = vec![0; (self.to.0 * self.to.1 * 3) as usize];
-        let mut to = TypedImage::<U8x3>::from_buffer(self.to.0, self.to.1, &mut result).unwrap();
-        let options = fir::ResizeOptions::new()
-            .resize_alg(fir::ResizeAlg::Convolution(filter))
-            .crop(self.columns.start, self.rows.start, self.columns.length, self.rows.length);
-        fir::Resizer::new().resize_typed(&view, &mut to, &options).unwrap();
+        AnyResampler::default()
+            .resample(&from, self.columns, self.rows, self.filter, self.to, &mut result)
+            .unwrap();
         result
     }
 }

@@ -1,21 +1,17 @@
 //! One resampling: only the visible part, from only the pixels that it needs.
 //!
-//! RGB is resampled by `forebay-resample`, all else, and what that leaves, by fast_image_resize, which gives the same pixels more
-//! slowly.
+//! RGB is resampled by `forebay-resample`'s own pass, all else, and what that leaves, by its other resampler, which gives the
+//! same pixels more slowly.
 //!
 //! A hard crop ends the image: beyond its edge nothing is seen, as after torchvision's crop-then-resize. The visible part of the
 //! resampled image is a crop box in fractions of a pixel: pixels beyond that box, but within the hard crop, count, as
 //! with the `box` of Pillow's `resize`. (Both resizers bound their filters by the source view, not by the box.)
 
-use fast_image_resize as fir;
-use fir::images::{CroppedImage, Image, ImageRef};
-use fir::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
-
 use crate::arguments::Interpolation;
 use crate::geometry::Geometry;
 use crate::reduction::{Decoded, Reduction};
 use crate::size::{Rectangle, Size};
-use forebay_resample::{Filter, Form, Resampler, Shown, Source, Target};
+use forebay_resample::{AnyResampler, Filter, Form, Packed, Resampler, Shown, Source, Target};
 use forebay_source::dataset::Defect;
 
 /// A work thread's resizers and their memory.
@@ -23,14 +19,14 @@ use forebay_source::dataset::Defect;
 pub(super) struct Resizers {
     /// None before the first image; `Some(None)`: this processor lacks what it needs.
     quick: Option<Option<Resampler>>,
-    any: Resizer,
+    any: AnyResampler,
 }
 
 impl Resizers {
     /// What they keep from image to image.
     pub(super) fn kept_bytes(&self) -> usize {
         let quick = self.quick.as_ref().and_then(Option::as_ref).map_or(0, Resampler::held_bytes);
-        quick + self.any.size_of_internal_buffers()
+        quick + self.any.held_bytes()
     }
 
     /// Gives that back.
@@ -38,7 +34,7 @@ impl Resizers {
         if let Some(Some(quick)) = &mut self.quick {
             quick.trim();
         }
-        self.any.reset_internal_buffers();
+        self.any.trim();
     }
 
     /// The quick one, if it resamples so. The weights are computed, and found again when the pixels are there.
@@ -124,14 +120,6 @@ impl Way {
     }
 }
 
-const fn pixel_type(channels: u8) -> PixelType {
-    match channels {
-        1 => PixelType::U8,
-        3 => PixelType::U8x3,
-        _ => PixelType::U8x4,
-    }
-}
-
 /// Where the `index`-th of `target` pixels begins on a side of `length` pixels; exact at both ends.
 fn edge(index: u32, target: u32, length: u32) -> f64 {
     if index == target {
@@ -182,27 +170,19 @@ pub(super) fn resample(
     if resample_onto_canvas(resizers, from, &upright, false, to) {
         return Ok(());
     }
-    let failed = |reason: &dyn std::fmt::Display| {
-        Defect(format!("resampling to {target:?} failed: {reason}"))
-    };
-    let decoded = ImageRef::new(area.width, area.height, pixels, pixel_type(channels))
-        .map_err(|reason| failed(&reason))?;
     let Way { view, columns, rows, .. } = way;
-    let (left, top) = (view.left - area.left, view.top - area.top);
-    let view = CroppedImage::new(&decoded, left, top, view.width, view.height)
-        .map_err(|reason| failed(&reason))?;
-    let mut result = Image::from_slice_u8(way.to.width, way.to.height, to, pixel_type(channels))
-        .map_err(|reason| failed(&reason))?;
-    let filter = match way.filter {
-        Filter::Bilinear => FilterType::Bilinear,
-        Filter::CatmullRom => FilterType::CatmullRom,
-        Filter::Lanczos3 => FilterType::Lanczos3,
+    let from = Packed {
+        pixels,
+        channels,
+        size: (area.width, area.height),
+        corner: (view.left - area.left, view.top - area.top),
+        view: (view.width, view.height),
     };
-    let options = ResizeOptions::new()
-        .resize_alg(ResizeAlg::Convolution(filter))
-        .crop(columns.start, rows.start, columns.length, rows.length)
-        .use_alpha(channels == 4);
-    resizers.any.resize(&view, &mut result, &options).map_err(|reason| failed(&reason))
+    let size = (way.to.width, way.to.height);
+    resizers
+        .any
+        .resample(&from, columns, rows, way.filter, size, to)
+        .map_err(|reason| Defect(format!("resampling to {target:?} failed: {reason}")))
 }
 
 /// The source position of each visible place on one axis. Positions are summed up as in Pillow's `ImagingScaleAffine`,

@@ -122,6 +122,26 @@ fn pages_of_both_versions_compressed_or_by_dictionary_give_what_was_written() {
     }
 }
 
+/// A level says how many of the structs around a value, and the value, are there.
+#[test]
+fn null_values_in_a_struct_that_is_there_are_null() {
+    let (_folder, path) = copied("nested.parquet");
+    let own = own_keys(
+        "[dataset.fields]\nname = { from = \"info.name\", missing = \"empty\" }\nage = { from = \"info.age\" }",
+    );
+    let opened = open_with(&path, own).unwrap();
+    assert_eq!(sample(&opened, 0).unwrap(), ["\"a\"", "0"]);
+    assert_eq!(sample(&opened, 1).unwrap(), ["\"\"", "1"]);
+    for absent in [2, 3] {
+        let reason = sample(&opened, absent).unwrap_err();
+        assert_eq!(reason, "it has no info.age for the field `age`");
+    }
+    let (columns, rows) = read_in_memory(&TABLES, &fixture("nested.parquet")).unwrap();
+    let name = columns.iter().position(|column| column.column.name == "info.name").unwrap();
+    let is_null: Vec<bool> = rows.iter().map(|row| matches!(row[name], Cell::Null)).collect();
+    assert_eq!(is_null, [false, true, true, false]);
+}
+
 #[test]
 fn what_cannot_be_read_alone_is_refused_with_the_lines_that_change_it() {
     let (_folder, path) = copied("usual.parquet");

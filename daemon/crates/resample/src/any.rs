@@ -1,0 +1,89 @@
+//! What the pass of this crate does not do: any processor, any factor, greys and colours with an alpha channel.
+//!
+//! A call for each kind of pixel, not one for all that fast_image_resize knows: its kernels are compiled for each anew, in
+//! the crate that calls them, and take longer than all else in it.
+
+use fast_image_resize::images::{TypedCroppedImage, TypedImage, TypedImageRef};
+use fast_image_resize::pixels::{U8, U8x3, U8x4};
+use fast_image_resize::{FilterType, PixelTrait, ResizeAlg, ResizeOptions, Resizer};
+
+use crate::request::{Filter, Shown};
+
+/// An image whose pixels follow each other without gaps, and the part of it that counts.
+#[derive(Debug, Clone, Copy)]
+pub struct Packed<'p> {
+    /// Exactly the image's.
+    pub pixels: &'p [u8],
+    /// Bytes of a pixel: 1 (grey), 3 (RGB) or 4 (RGBA).
+    pub channels: u8,
+    /// Pixels of a row, and rows.
+    pub size: (u32, u32),
+    /// Where the part that counts begins: from the left, from the top.
+    pub corner: (u32, u32),
+    /// Its pixels of a row, and rows.
+    pub view: (u32, u32),
+}
+
+/// What a work thread keeps from image to image.
+#[derive(Debug, Default)]
+pub struct AnyResampler(Resizer);
+
+impl AnyResampler {
+    /// Writes the shown part of the view to `to`, which has `size` pixels, interleaved.
+    ///
+    /// # Errors
+    /// The reason, where sizes and pixels contradict each other.
+    pub fn resample(
+        &mut self,
+        from: &Packed<'_>,
+        columns: Shown,
+        rows: Shown,
+        filter: Filter,
+        size: (u32, u32),
+        to: &mut [u8],
+    ) -> Result<(), String> {
+        let filter = match filter {
+            Filter::Bilinear => FilterType::Bilinear,
+            Filter::CatmullRom => FilterType::CatmullRom,
+            Filter::Lanczos3 => FilterType::Lanczos3,
+        };
+        let options = ResizeOptions::new()
+            .resize_alg(ResizeAlg::Convolution(filter))
+            .crop(columns.start, rows.start, columns.length, rows.length)
+            .use_alpha(from.channels == 4);
+        match from.channels {
+            1 => self.typed::<U8>(from, &options, size, to),
+            3 => self.typed::<U8x3>(from, &options, size, to),
+            4 => self.typed::<U8x4>(from, &options, size, to),
+            other => Err(format!("no image has {other} bytes a pixel")),
+        }
+    }
+
+    fn typed<P: PixelTrait>(
+        &mut self,
+        from: &Packed<'_>,
+        options: &ResizeOptions,
+        size: (u32, u32),
+        to: &mut [u8],
+    ) -> Result<(), String> {
+        let image = TypedImageRef::<P>::from_buffer(from.size.0, from.size.1, from.pixels)
+            .map_err(|reason| reason.to_string())?;
+        let (left, top) = from.corner;
+        let view = TypedCroppedImage::from_ref(&image, left, top, from.view.0, from.view.1)
+            .map_err(|reason| reason.to_string())?;
+        let mut to = TypedImage::<P>::from_buffer(size.0, size.1, to)
+            .map_err(|reason| reason.to_string())?;
+        self.0.resize_typed(&view, &mut to, options).map_err(|reason| reason.to_string())
+    }
+
+    /// Bytes of memory that it holds.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        self.0.size_of_internal_buffers()
+    }
+
+    /// Gives memory back.
+    pub fn trim(&mut self) {
+        self.0.reset_internal_buffers();
+    }
+}
