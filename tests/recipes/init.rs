@@ -55,7 +55,10 @@ fn what_it_writes_passes_check_and_runs_for_every_kind_of_data() {
     let list = format!("{{\"images\": [{}]}}", list.join(","));
     std::fs::write(dir.path("detection/_annotations.coco.json"), list).unwrap();
     for (path, keys) in [
-        ("detection", "{ op = \"resize\", size = [512, 512] },"),
+        (
+            "detection",
+            "{ op = \"random-horizontal-flip\", fields = [\"image\", \"boxes\", \"labels\"] },",
+        ),
         ("table", "label = { from = \"label\", as = \"integer\" }"),
         ("table/metadata.csv", "format = \"manifest\""),
         ("tars", "image = { from = [\"jpg\", \"jpeg\", \"png\", \"webp\"], as = \"image\" }"),

@@ -17,7 +17,8 @@ pub(crate) use point::{
     adjust_brightness, adjust_contrast, autocontrast, equalize, invert, posterize, solarize,
 };
 pub(crate) use warp::{
-    AffineShape, Picked, Projection, expanded_size, inverse_affine, perspective, warp,
+    AffineShape, Picked, Projection, expanded_size, forward_affine, forward_perspective,
+    inverse_affine, perspective, warp,
 };
 
 use crate::size::Size;

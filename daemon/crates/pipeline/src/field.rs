@@ -23,6 +23,8 @@ pub(crate) struct Tools {
     pub image: ImageTools,
     /// Elements in native byte order and C order, before they are cast.
     pub reordered: Vec<u8>,
+    /// Which boxes stay.
+    pub kept: Vec<bool>,
     arrays: Vec<ArrayBuffer>,
 }
 

@@ -7,13 +7,44 @@
 use super::arguments::Interpolation;
 use super::size::{Rectangle, Size};
 
+/// How a resampling takes its pixels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sampling {
+    /// As an operation's `interpolation` says.
+    Interpolated(Interpolation),
+    /// A mask's: single pixels, those that torch's `interpolate(mode="nearest")` picks. They are not the ones of
+    /// [`Interpolation::Nearest`].
+    Mask,
+}
+
+impl Sampling {
+    /// Whether it picks single pixels, and mixes none.
+    pub(crate) const fn picks(self) -> bool {
+        matches!(self, Self::Mask | Self::Interpolated(Interpolation::Nearest))
+    }
+
+    /// How far the filter reaches on each side, in pixels of the larger of the two images.
+    pub(crate) const fn reach(self) -> f64 {
+        match self {
+            Self::Interpolated(interpolation) => interpolation.reach(),
+            Self::Mask => 1.0,
+        }
+    }
+}
+
+impl From<Interpolation> for Sampling {
+    fn from(interpolation: Interpolation) -> Self {
+        Self::Interpolated(interpolation)
+    }
+}
+
 /// What is still to be done to an image.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Geometry {
     /// The part of the decoded image that exists for all that follows.
     pub source: Rectangle,
     /// The size that `source` becomes.
-    pub resampling: Option<(Size, Interpolation)>,
+    pub resampling: Option<(Size, Sampling)>,
     /// The part of the resampled (else of the hard-cropped) image that is seen.
     pub visible: Rectangle,
     /// The result's size.
@@ -78,17 +109,16 @@ impl Geometry {
     }
 
     /// Resamples the present result to a size. Returns false, and does nothing, when what is pending has to be
-    /// carried out before: a resampling, zeros around the image, or a flip under `nearest` (which is not symmetrical).
+    /// carried out before: a resampling, zeros around the image, or a flip where single pixels are picked (which is not
+    /// symmetrical).
     #[must_use]
-    pub(crate) fn resize(&mut self, size: Size, interpolation: Interpolation) -> bool {
+    pub(crate) fn resize(&mut self, size: Size, sampling: impl Into<Sampling>) -> bool {
+        let sampling = sampling.into();
         if size == self.canvas {
             return true;
         }
         let flipped = self.flip_horizontally || self.flip_vertically;
-        if self.resampling.is_some()
-            || self.is_padded()
-            || (flipped && interpolation == Interpolation::Nearest)
-        {
+        if self.resampling.is_some() || self.is_padded() || (flipped && sampling.picks()) {
             return false;
         }
         self.source = Rectangle {
@@ -96,7 +126,7 @@ impl Geometry {
             top: self.source.top + self.visible.top,
             ..self.visible
         };
-        self.resampling = Some((size, interpolation));
+        self.resampling = Some((size, sampling));
         self.visible = Rectangle::whole(size);
         self.canvas = size;
         true
@@ -116,13 +146,13 @@ impl Geometry {
     /// resampling filter, within `source`.
     pub(crate) fn needed(&self) -> Rectangle {
         let Self { source, visible, .. } = *self;
-        let Some((target, interpolation)) = self.resampling else {
+        let Some((target, sampling)) = self.resampling else {
             let (left, top) = (source.left + visible.left, source.top + visible.top);
             return Rectangle { left, top, ..visible };
         };
         let axis = |start: u32, length: u32, target: u32, from: u32, count: u32| {
             let scale = f64::from(length) / f64::from(target);
-            let support = interpolation.reach() * scale.max(1.0) + 1.0;
+            let support = sampling.reach() * scale.max(1.0) + 1.0;
             let first = (f64::from(from) * scale - support).floor().max(0.0);
             let last = (f64::from(from + count) * scale + support).ceil().min(f64::from(length));
             #[expect(
@@ -262,6 +292,7 @@ mod tests {
         let mut flipped = Geometry::identity(size(10, 10));
         flipped.mirror_vertically();
         assert!(!flipped.resize(size(5, 5), Interpolation::Nearest));
+        assert!(!flipped.resize(size(5, 5), Sampling::Mask));
         assert!(flipped.resize(size(5, 5), Interpolation::Bicubic));
     }
 }

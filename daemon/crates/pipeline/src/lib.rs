@@ -11,6 +11,7 @@ mod arguments;
 mod array;
 mod augment;
 pub mod batch;
+mod boxes;
 mod buffers;
 mod contract;
 mod decode;
@@ -30,6 +31,7 @@ mod python;
 mod reduction;
 mod registry;
 mod row;
+mod shared_fields;
 mod size;
 mod task;
 #[cfg(test)]

@@ -3,7 +3,6 @@
 //! A pixel of the smaller image stands for a square of the larger one, the first one for the square in its corner. Knows
 //! no pixels and no format.
 
-use super::arguments::Interpolation;
 use super::geometry::Geometry;
 use super::size::{Rectangle, Size};
 
@@ -46,12 +45,12 @@ impl Reduction {
     pub(crate) const NONE: Self = Self(1);
 
     /// The largest after which a geometry's resampling still makes the image smaller, or keeps its size, in both
-    /// directions. `nearest` picks single pixels, which a smaller image does not have.
+    /// directions. A smaller image does not have the single pixels that a resampling picks.
     pub(crate) fn allowed_by(geometry: &Geometry) -> Self {
-        let Some((target, interpolation)) = geometry.resampling else {
+        let Some((target, sampling)) = geometry.resampling else {
             return Self::NONE;
         };
-        if interpolation == Interpolation::Nearest {
+        if sampling.picks() {
             return Self::NONE;
         }
         let source = geometry.source;
@@ -75,8 +74,7 @@ impl Reduction {
 
     /// The pixels of the smaller image that a geometry's result depends on.
     pub(crate) fn needed(self, geometry: &Geometry) -> Rectangle {
-        let (Some((target, interpolation)), true) = (geometry.resampling, self != Self::NONE)
-        else {
+        let (Some((target, sampling)), true) = (geometry.resampling, self != Self::NONE) else {
             return geometry.needed();
         };
         let Geometry { source, visible, .. } = *geometry;
@@ -84,7 +82,7 @@ impl Reduction {
             let factor = f64::from(self.0);
             let origin = f64::from(start) / factor;
             let scale = f64::from(length) / factor / f64::from(target);
-            let support = interpolation.reach() * scale.max(1.0) + 1.0;
+            let support = sampling.reach() * scale.max(1.0) + 1.0;
             let (edge, end) = (start / self.0, (start + length).div_ceil(self.0));
             let first = (origin + f64::from(from) * scale - support).floor().max(edge.into());
             let last = (origin + f64::from(from + count) * scale + support).ceil().min(end.into());
@@ -113,6 +111,7 @@ impl Reduction {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arguments::Interpolation;
 
     fn resized(crop: Rectangle, to: (u32, u32), interpolation: Interpolation) -> Geometry {
         let mut geometry = Geometry::identity(Size { width: 1003, height: 801 });

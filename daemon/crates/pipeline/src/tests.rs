@@ -17,6 +17,7 @@ mod fields;
 #[path = "../examples/support/in_memory.rs"]
 mod in_memory;
 mod scaled;
+mod shared;
 
 /// `image` and `mask` (the same file), `label`, `array` (i16, big-endian), `boxes` (f32), `numbers` (any count), `score`,
 /// `caption` and `blob` (the first bytes of the file); the fetched bytes are the image file.

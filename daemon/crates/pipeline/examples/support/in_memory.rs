@@ -13,6 +13,8 @@ pub(crate) type Value = for<'a> fn(field: &str, SampleId, &'a [u8]) -> FieldValu
 pub(crate) struct InMemory {
     fields: Vec<Field>,
     value: Value,
+    /// By field; fields without an entry have none that is known.
+    longest: Vec<Option<u64>>,
 }
 
 impl InMemory {
@@ -22,7 +24,17 @@ impl InMemory {
         value: Value,
     ) -> Self {
         let field = |(name, kind): (&str, _)| Field { name: name.to_owned(), kind };
-        Self { fields: fields.into_iter().map(field).collect(), value }
+        Self { fields: fields.into_iter().map(field).collect(), value, longest: Vec::new() }
+    }
+
+    /// The same, with the bytes of each field's longest row where they are known.
+    #[allow(dead_code, reason = "not every user knows them")]
+    pub(crate) fn with_longest(
+        fields: impl IntoIterator<Item = (&'static str, FieldKind)>,
+        value: Value,
+        longest: &[Option<u64>],
+    ) -> Self {
+        Self { longest: longest.to_vec(), ..Self::new(fields, value) }
     }
 
     /// The single field `image`, whose file is the sample's bytes.
@@ -58,6 +70,10 @@ impl Dataset for InMemory {
     ) -> Result<(), Defect> {
         values.extend(self.fields.iter().map(|field| (self.value)(&field.name, id, bytes.all())));
         Ok(())
+    }
+
+    fn max_row_bytes(&self, field: usize) -> Option<u64> {
+        self.longest.get(field).copied().flatten()
     }
 
     fn fingerprint(&self) -> [u8; 32] {

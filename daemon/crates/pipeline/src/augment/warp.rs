@@ -107,6 +107,45 @@ pub(crate) fn perspective(from: [[f64; 2]; 4], to: [[f64; 2]; 4]) -> Option<[f64
     Some(std::array::from_fn(|row| rows[row][8]))
 }
 
+/// Where places of an image of this size come to lie under the inverse of an [`inverse_affine`]. With `expand` from the corner
+/// of the rotated image, as torchvision places boxes.
+pub(crate) fn forward_affine(
+    matrix: &[f64; 6],
+    size: Size,
+    expand: bool,
+) -> impl Fn([f64; 2]) -> [f64; 2] {
+    let [a, b, c, d, e, f] = *matrix;
+    let determinant = a * e - b * d;
+    let (width, height) = (f64::from(size.width), f64::from(size.height));
+    let half = [width * 0.5, height * 0.5];
+    let turned = move |[x, y]: [f64; 2]| {
+        let (x, y) = (x - half[0] - c, y - half[1] - f);
+        [(e * x - b * y) / determinant, (a * y - d * x) / determinant]
+    };
+    let corners = [[0.0, 0.0], [0.0, height], [width, height], [width, 0.0]].map(turned);
+    let least = |axis: usize| corners.iter().map(|corner| corner[axis]).fold(f64::MAX, f64::min);
+    let origin = if expand { [-least(0), -least(1)] } else { half };
+    move |place| {
+        let [x, y] = turned(place);
+        [x + origin[0], y + origin[1]]
+    }
+}
+
+/// Where places of an image come to lie under the inverse of a [`perspective`].
+pub(crate) fn forward_perspective(coefficients: &[f64; 8]) -> impl Fn([f64; 2]) -> [f64; 2] {
+    let [a, b, c, d, e, f, g, h] = *coefficients;
+    // The adjugate of the matrix is its inverse but for a factor, which the division takes out.
+    let inverse = [
+        [e - f * h, c * h - b, b * f - c * e],
+        [f * g - d, a - c * g, c * d - a * f],
+        [d * h - e * g, b * g - a * h, a * e - b * d],
+    ];
+    move |[x, y]| {
+        let [across, down, divisor] = inverse.map(|[by_x, by_y, by_1]| by_x * x + by_y * y + by_1);
+        [across / divisor, down / divisor]
+    }
+}
+
 /// Where pixels of the result lie in the image.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Projection {

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use super::pixels::{PixelView, write_canvas};
 use super::resample::{Given, Resizers, resample, resample_onto_canvas};
 use super::values::{ImageFormat, PixelValues};
-use crate::arguments::{Interpolation, ScaledDecoding};
+use crate::arguments::ScaledDecoding;
 use crate::augment::Pixels;
 use crate::buffers::prepare;
 use crate::decode::{Decoders, ImageHeader};
-use crate::geometry::Geometry;
+use crate::geometry::{Geometry, Sampling};
 use crate::reduction::{Reduction, Wanted};
 use crate::size::{Rectangle, Size};
 use forebay_config::ImageLayout;
@@ -168,12 +168,13 @@ impl<'a> PendingImage<'a> {
     pub(crate) fn resize(
         &mut self,
         size: Size,
-        interpolation: Interpolation,
+        sampling: impl Into<Sampling>,
         tools: &mut ImageTools,
     ) -> Result<(), Defect> {
-        if !self.geometry.resize(size, interpolation) {
+        let sampling = sampling.into();
+        if !self.geometry.resize(size, sampling) {
             self.materialise(tools)?;
-            let composed = self.geometry.resize(size, interpolation);
+            let composed = self.geometry.resize(size, sampling);
             debug_assert!(composed, "an image without pending geometry takes any");
         }
         Ok(())

@@ -8,7 +8,7 @@
 //! with the `box` of Pillow's `resize`. (Both resizers bound their filters by the source view, not by the box.)
 
 use crate::arguments::Interpolation;
-use crate::geometry::Geometry;
+use crate::geometry::{Geometry, Sampling};
 use crate::reduction::{Decoded, Reduction};
 use crate::size::{Rectangle, Size};
 use forebay_resample::{AnyResampler, Filter, Form, Packed, Resampler, Shown, Source, Target};
@@ -83,9 +83,11 @@ struct Way {
 }
 
 impl Way {
-    /// `None` for `nearest`, which has no filter.
+    /// `None` where single pixels are picked: that has no filter.
     fn of(geometry: &Geometry, reduction: Reduction) -> Option<Self> {
-        let (target, interpolation) = geometry.resampling?;
+        let (target, Sampling::Interpolated(interpolation)) = geometry.resampling? else {
+            return None;
+        };
         let filter = match interpolation {
             Interpolation::Bilinear => Filter::Bilinear,
             Interpolation::Bicubic => Filter::CatmullRom,
@@ -159,11 +161,16 @@ pub(super) fn resample(
     to: &mut [u8],
 ) -> Result<(), Defect> {
     let Given { pixels, decoded: Decoded { area, .. }, channels, .. } = *from;
-    let Some((target, _)) = geometry.resampling else {
+    let Some((target, sampling)) = geometry.resampling else {
         return Ok(());
     };
     let Some(way) = Way::of(geometry, from.reduction) else {
-        pick_nearest(pixels, area, channels, geometry, target, to);
+        match sampling {
+            Sampling::Mask => pick(pixels, area, channels, geometry, target, mask_positions, to),
+            Sampling::Interpolated(_) => {
+                pick(pixels, area, channels, geometry, target, nearest_positions, to);
+            }
+        }
         return Ok(());
     };
     let upright = Geometry { flip_horizontally: false, flip_vertically: false, ..*geometry };
@@ -209,21 +216,35 @@ fn nearest_positions(
         })
 }
 
-fn pick_nearest(
+/// The same for a mask, in single precision as torch's `interpolate(mode="nearest")` computes it.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "as torch rounds them; not negative, and cut to the side"
+)]
+fn mask_positions(start: u32, count: u32, target: u32, length: u32) -> impl Iterator<Item = usize> {
+    let step = length as f32 / target as f32;
+    let last = length.saturating_sub(1) as usize;
+    (start..start + count).map(move |index| ((index as f32 * step) as usize).min(last))
+}
+
+/// Picks single pixels: `positions` gives, for a start, a count, the resampled and the source's length, where they lie.
+fn pick<P: Iterator<Item = usize>>(
     pixels: &[u8],
     area: Rectangle,
     channels: u8,
     geometry: &Geometry,
     target: Size,
+    positions: impl Fn(u32, u32, u32, u32) -> P,
     to: &mut [u8],
 ) {
     let Geometry { source, visible, .. } = *geometry;
     let channels = usize::from(channels);
-    let columns: Vec<usize> =
-        nearest_positions(visible.left, visible.width, target.width, source.width)
-            .map(|column| (source.left as usize + column - area.left as usize) * channels)
-            .collect();
-    let rows = nearest_positions(visible.top, visible.height, target.height, source.height);
+    let columns: Vec<usize> = positions(visible.left, visible.width, target.width, source.width)
+        .map(|column| (source.left as usize + column - area.left as usize) * channels)
+        .collect();
+    let rows = positions(visible.top, visible.height, target.height, source.height);
     let line_bytes = visible.width as usize * channels;
     for (row, line) in rows.zip(to.chunks_exact_mut(line_bytes)) {
         // `area` holds all that is needed, and may begin below the source's first row.

@@ -2,11 +2,12 @@
 //! `random-crop` is given.
 
 use super::pad::Margin;
-use super::warps::check_fill;
-use crate::arguments::{Fill, ImageSize};
+use crate::arguments::{Fill, ImageSize, Level};
 use crate::augment::{Beyond, Margins};
+use crate::boxes::moved;
 use crate::contract::{FieldTypes, Operation, Sample};
 use crate::needs::{Reckoning, Remade};
+use crate::shared_fields::SharedFields;
 use crate::size::Size;
 use forebay_config::{ConfigError, Keys, Section};
 use forebay_order::Draws;
@@ -19,6 +20,8 @@ forebay_config::keys! {
         pub size: ImageSize, "pixels", required;
         /// the field to work on
         pub field: String, "", absent("the only image");
+        /// several fields that share one draw: an image, masks of it, boxes and what belongs to each; instead of `field`
+        pub fields: Vec<String>, "", absent("`field` alone");
     }
 }
 
@@ -31,48 +34,54 @@ forebay_config::keys! {
         pub padding: Margins, "pixels", default(Margins::default(), "none");
         /// the levels of `"constant"` margins
         pub fill: Fill, "", default(vec![0.0]);
+        /// the level beyond masks
+        pub mask_fill: Level, "", default(0.0);
         /// what margins show; `"reflect"` leaves the edge itself out, `"symmetric"` repeats it
         pub padding_mode: Beyond, "", default(Beyond::Constant);
         /// the field to work on
         pub field: String, "", absent("the only image");
+        /// several fields that share one draw: an image, masks of it, boxes and what belongs to each; instead of `field`
+        pub fields: Vec<String>, "", absent("`field` alone");
     }
 }
 
 #[derive(Debug)]
 struct CenterCrop {
-    field: usize,
+    fields: SharedFields,
     size: Size,
 }
 
 pub(crate) fn compile_center(
     section: &mut Section,
-    fields: &mut FieldTypes,
+    types: &mut FieldTypes,
 ) -> Result<Box<dyn Operation>, ConfigError> {
-    let Center { size, field } = Center::read(section)?;
+    let Center { size, field, fields } = Center::read(section)?;
     let size = size.square_or_exact();
-    let (field, image) = fields.image_of_bytes("center-crop", section, field)?;
-    image.size = Some(size);
-    Ok(Box::new(CenterCrop { field, size }))
+    let fields = SharedFields::of_bytes("center-crop", section, types, (field, fields))?;
+    fields.set_size(types, |_| Some(size));
+    Ok(Box::new(CenterCrop { fields, size }))
 }
 
 impl Operation for CenterCrop {
     fn reckon(&self, reckoning: &mut Reckoning<'_>) {
-        reckoning.crop(self.field, self.size);
+        self.fields.images().for_each(|image| reckoning.crop(image, self.size));
     }
 
     fn run(&self, sample: &mut Sample<'_, '_>, _draws: &mut Draws) -> Result<(), Defect> {
-        let (image, _) = sample.image(self.field)?;
-        let before = image.size();
+        let before = self.fields.size(sample)?;
         let top = center(before.height, self.size.height);
         let left = center(before.width, self.size.width);
-        image.geometry.crop(left, top, self.size);
-        Ok(())
+        self.fields.each_image(sample, |image, _, _| {
+            image.geometry.crop(left, top, self.size);
+            Ok(())
+        })?;
+        self.fields.each_box(sample, self.size, |corners| moved(corners, -left, -top))
     }
 }
 
 #[derive(Debug)]
 struct RandomCrop {
-    field: usize,
+    fields: SharedFields,
     size: Size,
     padding: Margins,
     margin: Margin,
@@ -81,38 +90,45 @@ struct RandomCrop {
 
 pub(crate) fn compile_random(
     section: &mut Section,
-    fields: &mut FieldTypes,
+    types: &mut FieldTypes,
 ) -> Result<Box<dyn Operation>, ConfigError> {
-    let Random { size, padding, fill, padding_mode, field } = Random::read(section)?;
+    let Random { size, padding, fill, mask_fill, padding_mode, field, fields } =
+        Random::read(section)?;
     let size = size.square_or_exact();
-    let most_pixels = fields.limits.pixels;
-    let (field, image) = fields.image_of_bytes("random-crop", section, field)?;
-    check_fill(&fill, image, section)?;
-    image.size = Some(size);
-    let margin = Margin::new(padding_mode, &fill);
-    Ok(Box::new(RandomCrop { field, size, padding, margin, most_pixels }))
+    let most_pixels = types.limits.pixels;
+    let fields = SharedFields::of_bytes("random-crop", section, types, (field, fields))?;
+    let margin = Margin::compile(section, types, &fields, (padding_mode, fill, mask_fill))?;
+    fields.set_size(types, |_| Some(size));
+    Ok(Box::new(RandomCrop { fields, size, padding, margin, most_pixels }))
 }
 
 impl Operation for RandomCrop {
     fn reckon(&self, reckoning: &mut Reckoning<'_>) {
         let padded = |size| self.padding.around(size).unwrap_or(size);
-        reckoning.remake(self.field, padded, Remade::Bytes);
-        reckoning.crop(self.field, self.size);
+        for image in self.fields.images() {
+            reckoning.remake(image, padded, Remade::Bytes);
+            reckoning.crop(image, self.size);
+        }
     }
 
     fn run(&self, sample: &mut Sample<'_, '_>, draws: &mut Draws) -> Result<(), Defect> {
-        let (image, tools) = sample.image(self.field)?;
-        let before = image.size();
+        let before = self.fields.size(sample)?;
         let padded = self.padding.around(before).unwrap_or(before);
         // torchvision's `pad_if_needed`: what is still missing on an axis is added on both sides of it.
         let (x, y) =
             (missing(padded.width, self.size.width), missing(padded.height, self.size.height));
         let margins = self.padding.widened(x, y);
-        self.margin.apply(image, margins, self.most_pixels, tools)?;
-        let top = random(draws, padded.height, self.size.height);
-        let left = random(draws, padded.width, self.size.width);
-        image.geometry.crop(left + i64::from(x), top + i64::from(y), self.size);
-        Ok(())
+        let top = random(draws, padded.height, self.size.height) + i64::from(y);
+        let left = random(draws, padded.width, self.size.width) + i64::from(x);
+        self.fields.each_image(sample, |image, part, tools| {
+            self.margin.apply(image, part, margins, self.most_pixels, tools)?;
+            image.geometry.crop(left, top, self.size);
+            Ok(())
+        })?;
+        self.fields.each_box(sample, self.size, |corners| {
+            let padded = moved(corners, margins.left.into(), margins.top.into());
+            moved(padded, -left, -top)
+        })
     }
 }
 

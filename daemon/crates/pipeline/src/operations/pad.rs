@@ -1,11 +1,13 @@
 //! `pad`: margins around an image.
 
-use crate::arguments::Fill;
+use crate::arguments::{Fill, Level};
 use crate::augment::{Beyond, Margins, pad};
+use crate::boxes::moved;
 use crate::contract::{FieldTypes, Operation, Sample};
 use crate::image::{ImageTools, PendingImage};
 use crate::needs::{Reckoning, Remade};
 use crate::operations::warps::check_fill;
+use crate::shared_fields::{Part, SharedFields};
 use crate::size::Size;
 use forebay_config::{ConfigError, Keys, Section};
 use forebay_order::Draws;
@@ -16,23 +18,49 @@ use forebay_source::dataset::Defect;
 pub(super) struct Margin {
     beyond: Beyond,
     fill: Vec<u8>,
+    mask_fill: [u8; 1],
 }
 
 impl Margin {
-    pub(super) fn new(beyond: Beyond, fill: &[f64]) -> Self {
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "0 to 255; cut as by torch"
-        )]
-        let fill = fill.iter().map(|level| *level as u8).collect();
-        Self { beyond, fill }
+    /// The margin that the arguments `padding_mode`, `fill` and `mask_fill` describe.
+    ///
+    /// # Errors
+    /// A colour of another number of channels than the image has, or boxes where the image is repeated beyond its edge: as
+    /// in torchvision, that repeats no boxes.
+    pub(super) fn compile(
+        section: &Section,
+        types: &FieldTypes,
+        fields: &SharedFields,
+        (beyond, fill, mask_fill): (Beyond, Vec<f64>, f64),
+    ) -> Result<Self, ConfigError> {
+        if let Some(image) = fields.image(types) {
+            check_fill(&fill, image, section)?;
+        }
+        if fields.has_boxes() && beyond != Beyond::Constant {
+            let path = section.key_path("padding_mode");
+            let message = format!(
+                "`{path}` must be \"constant\" where `fields` names boxes: objects in repeated margins have none"
+            );
+            return Err(section.error_at("padding_mode", message));
+        }
+        let level = |level: f64| {
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "0 to 255; cut as by torch"
+            )]
+            let level = level as u8;
+            level
+        };
+        let fill = fill.into_iter().map(level).collect();
+        Ok(Self { beyond, fill, mask_fill: [level(mask_fill)] })
     }
 
     /// Puts margins around an image. Black ones cost nothing: they are part of its geometry.
     pub(super) fn apply(
         &self,
         image: &mut PendingImage<'_>,
+        part: Part,
         margins: Margins,
         most_pixels: u64,
         tools: &mut ImageTools,
@@ -41,7 +69,11 @@ impl Margin {
         if margins == Margins::default() {
             return Ok(());
         }
-        let is_black = self.beyond == Beyond::Constant && self.fill.iter().all(|level| *level == 0);
+        let fill = match part {
+            Part::Picture => self.fill.as_slice(),
+            Part::Mask => &self.mask_fill,
+        };
+        let is_black = self.beyond == Beyond::Constant && fill.iter().all(|level| *level == 0);
         let is_allowed =
             |size: &Size| is_black || u64::from(size.width) * u64::from(size.height) <= most_pixels;
         let Some(size) = margins.around(before).filter(is_allowed) else {
@@ -55,14 +87,14 @@ impl Margin {
             return Ok(());
         }
         image.remake(size, image.channels(), tools, |from, to| {
-            pad(from, margins, self.beyond, &self.fill, to);
+            pad(from, margins, self.beyond, fill, to);
         })
     }
 }
 
 #[derive(Debug)]
 struct Pad {
-    field: usize,
+    fields: SharedFields,
     margins: Margins,
     margin: Margin,
     most_pixels: u64,
@@ -75,37 +107,43 @@ forebay_config::keys! {
         pub padding: Margins, "pixels", required;
         /// the levels of `"constant"` margins
         pub fill: Fill, "", default(vec![0.0]);
+        /// the level beyond masks
+        pub mask_fill: Level, "", default(0.0);
         /// what margins show; `"reflect"` leaves the edge itself out, `"symmetric"` repeats it
         pub padding_mode: Beyond, "", default(Beyond::Constant);
         /// the field to work on
         pub field: String, "", absent("the only image");
+        /// several fields that share one draw: an image, masks of it, boxes and what belongs to each; instead of `field`
+        pub fields: Vec<String>, "", absent("`field` alone");
     }
 }
 
 pub(crate) fn compile(
     section: &mut Section,
-    fields: &mut FieldTypes,
+    types: &mut FieldTypes,
 ) -> Result<Box<dyn Operation>, ConfigError> {
-    let Arguments { padding: margins, fill, padding_mode, field } = Arguments::read(section)?;
-    let most_pixels = fields.limits.pixels;
-    let (field, image) = fields.image_of_bytes("pad", section, field)?;
-    check_fill(&fill, image, section)?;
-    image.size = image.size.and_then(|size| margins.around(size));
-    let margin = Margin::new(padding_mode, &fill);
-    Ok(Box::new(Pad { field, margins, margin, most_pixels }))
+    let Arguments { padding: margins, fill, mask_fill, padding_mode, field, fields } =
+        Arguments::read(section)?;
+    let most_pixels = types.limits.pixels;
+    let fields = SharedFields::of_bytes("pad", section, types, (field, fields))?;
+    let margin = Margin::compile(section, types, &fields, (padding_mode, fill, mask_fill))?;
+    fields.set_size(types, |before| before.and_then(|size| margins.around(size)));
+    Ok(Box::new(Pad { fields, margins, margin, most_pixels }))
 }
 
 impl Operation for Pad {
     fn reckon(&self, reckoning: &mut Reckoning<'_>) {
-        reckoning.remake(
-            self.field,
-            |size| self.margins.around(size).unwrap_or(size),
-            Remade::Bytes,
-        );
+        let padded = |size| self.margins.around(size).unwrap_or(size);
+        self.fields.images().for_each(|image| reckoning.remake(image, padded, Remade::Bytes));
     }
 
     fn run(&self, sample: &mut Sample<'_, '_>, _draws: &mut Draws) -> Result<(), Defect> {
-        let (image, tools) = sample.image(self.field)?;
-        self.margin.apply(image, self.margins, self.most_pixels, tools)
+        let before = self.fields.size(sample)?;
+        self.fields.each_image(sample, |image, part, tools| {
+            self.margin.apply(image, part, self.margins, self.most_pixels, tools)
+        })?;
+        let Margins { left, top, .. } = self.margins;
+        let after = self.margins.around(before).unwrap_or(before);
+        self.fields.each_box(sample, after, |corners| moved(corners, left.into(), top.into()))
     }
 }

@@ -1,21 +1,25 @@
 //! `random-horizontal-flip` and `random-vertical-flip`: mirror an image, or not.
 
 use crate::arguments::Probability;
+use crate::boxes::{Corners, mirrored_horizontally, mirrored_vertically};
 use crate::contract::{FieldTypes, Operation, Sample};
 use crate::geometry::Geometry;
+use crate::shared_fields::SharedFields;
+use crate::size::Size;
 use forebay_config::{ConfigError, Keys, Section};
 use forebay_order::Draws;
 use forebay_source::dataset::Defect;
 
 #[derive(Debug)]
 struct RandomFlip {
-    field: usize,
+    fields: SharedFields,
     probability: f64,
     mirror: fn(&mut Geometry),
+    mirror_box: fn(Corners, Size) -> Corners,
 }
 
 macro_rules! flip {
-    ($Arguments:ident, $words:literal, $name:literal, $compile:ident, $mirror:path) => {
+    ($Arguments:ident, $words:literal, $name:literal, $compile:ident, $mirror:path, $mirror_box:path) => {
         forebay_config::keys! {
             #[doc = $words]
             pub(crate) struct $Arguments = $name {
@@ -23,16 +27,19 @@ macro_rules! flip {
                 pub probability: Probability, "", default(0.5);
                 /// the field to work on
                 pub field: String, "", absent("the only image");
+                /// several fields that share one draw: an image, masks of it, boxes and what belongs to each; instead of `field`
+                pub fields: Vec<String>, "", absent("`field` alone");
             }
         }
 
         pub(crate) fn $compile(
             section: &mut Section,
-            fields: &mut FieldTypes,
+            types: &mut FieldTypes,
         ) -> Result<Box<dyn Operation>, ConfigError> {
-            let $Arguments { probability, field } = $Arguments::read(section)?;
-            let (field, _) = fields.decoded_image($name, section, field)?;
-            Ok(Box::new(RandomFlip { field, probability, mirror: $mirror }))
+            let $Arguments { probability, field, fields } = $Arguments::read(section)?;
+            let fields = SharedFields::of_decoded($name, section, types, (field, fields))?;
+            let (mirror, mirror_box) = ($mirror, $mirror_box);
+            Ok(Box::new(RandomFlip { fields, probability, mirror, mirror_box }))
         }
     };
 }
@@ -42,22 +49,31 @@ flip!(
     "mirrored left to right, or not",
     "random-horizontal-flip",
     compile_horizontal,
-    Geometry::mirror_horizontally
+    Geometry::mirror_horizontally,
+    mirrored_horizontally
 );
 flip!(
     Vertical,
     "mirrored top to bottom, or not",
     "random-vertical-flip",
     compile_vertical,
-    Geometry::mirror_vertically
+    Geometry::mirror_vertically,
+    mirrored_vertically
 );
 
 impl Operation for RandomFlip {
     fn run(&self, sample: &mut Sample<'_, '_>, draws: &mut Draws) -> Result<(), Defect> {
-        let (image, _) = sample.image(self.field)?;
-        if draws.uniform() < self.probability {
-            (self.mirror)(&mut image.geometry);
+        let size = self.fields.size(sample)?;
+        let is_mirrored = draws.uniform() < self.probability;
+        if is_mirrored {
+            self.fields.each_image(sample, |image, _, _| {
+                (self.mirror)(&mut image.geometry);
+                Ok(())
+            })?;
         }
-        Ok(())
+        // Boxes are clipped and dropped either way: what stays does not depend on the draw.
+        self.fields.each_box(sample, size, |corners| {
+            if is_mirrored { (self.mirror_box)(corners, size) } else { corners }
+        })
     }
 }

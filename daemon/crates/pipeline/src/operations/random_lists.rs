@@ -6,6 +6,7 @@ use crate::arguments::Probability;
 use crate::contract::{FieldPlan, FieldType, FieldTypes, Operation, Sample};
 use crate::distribution::{happens, shuffle};
 use crate::needs::Reckoning;
+use crate::shared_fields::of_any_length;
 use crate::weighted::WeightedChoice;
 use forebay_config::{ConfigError, Keys, Operations, Section};
 use forebay_order::Draws;
@@ -105,6 +106,14 @@ fn join(
                 }
             }
             (FieldType::Raw(kind), FieldType::Raw(other)) if kind == other => {}
+            // Where boxes may have been dropped, the number of rows is not known.
+            (FieldType::Raw(kind), FieldType::Raw(other))
+                if of_any_length(kind).is_some_and(|kind| of_any_length(other) == Some(kind)) =>
+            {
+                if let Some(any) = of_any_length(kind) {
+                    *kind = any;
+                }
+            }
             _ => return differs(&format!("`{name}` is decoded")),
         }
         field.last_stage = field.last_stage.max(other.last_stage);

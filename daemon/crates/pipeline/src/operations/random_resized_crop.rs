@@ -4,8 +4,10 @@
 //! then the largest central part of an allowed ratio.
 
 use crate::arguments::{ImageSize, Interpolation, PositiveRange};
+use crate::boxes::{cut_out, scaled};
 use crate::contract::{FieldTypes, Operation, Sample};
 use crate::needs::Reckoning;
+use crate::shared_fields::SharedFields;
 use crate::size::{Rectangle, Size};
 use forebay_config::{ConfigError, Keys, Section};
 use forebay_order::Draws;
@@ -16,7 +18,7 @@ const TRIES: u32 = 10;
 
 #[derive(Debug)]
 struct RandomResizedCrop {
-    field: usize,
+    fields: SharedFields,
     size: Size,
     interpolation: Interpolation,
     shape: CropShape,
@@ -99,36 +101,44 @@ forebay_config::keys! {
         pub interpolation: Interpolation, "", default(Interpolation::Bilinear);
         /// the field to work on
         pub field: String, "", absent("the only image");
+        /// several fields that share one draw: an image, masks of it, boxes and what belongs to each; instead of `field`
+        pub fields: Vec<String>, "", absent("`field` alone");
     }
 }
 
 pub(crate) fn compile(
     section: &mut Section,
-    fields: &mut FieldTypes,
+    types: &mut FieldTypes,
 ) -> Result<Box<dyn Operation>, ConfigError> {
-    let Arguments { size, area, ratio, interpolation, field } = Arguments::read(section)?;
+    let Arguments { size, area, ratio, interpolation, field, fields } = Arguments::read(section)?;
     let size = size.square_or_exact();
     if area.high > 1.0 {
         let path = section.key_path("area");
         let message = format!("`{path}` must not exceed 1.0 (all of the image), not {}", area.high);
         return Err(section.error_at("area", message));
     }
-    let (field, image) = fields.image_of_bytes("random-resized-crop", section, field)?;
-    image.size = Some(size);
+    let fields = SharedFields::of_bytes("random-resized-crop", section, types, (field, fields))?;
+    fields.set_size(types, |_| Some(size));
     let shape = CropShape::new(area, ratio);
-    Ok(Box::new(RandomResizedCrop { field, size, interpolation, shape }))
+    Ok(Box::new(RandomResizedCrop { fields, size, interpolation, shape }))
 }
 
 impl Operation for RandomResizedCrop {
     fn reckon(&self, reckoning: &mut Reckoning<'_>) {
-        reckoning.resample(self.field, |_| Some(self.size));
+        for image in self.fields.images() {
+            reckoning.resample(image, |_| Some(self.size));
+        }
     }
 
     fn run(&self, sample: &mut Sample<'_, '_>, draws: &mut Draws) -> Result<(), Defect> {
-        let (image, tools) = sample.image(self.field)?;
-        let part = self.shape.draw(image.size(), draws);
-        image.geometry.crop(i64::from(part.left), i64::from(part.top), part.size());
-        image.resize(self.size, self.interpolation, tools)
+        let part = self.shape.draw(self.fields.size(sample)?, draws);
+        self.fields.each_image(sample, |image, role, tools| {
+            image.geometry.crop(i64::from(part.left), i64::from(part.top), part.size());
+            image.resize(self.size, role.sampling(self.interpolation), tools)
+        })?;
+        self.fields.each_box(sample, self.size, |corners| {
+            scaled(cut_out(corners, part), part.size(), self.size)
+        })
     }
 }
 

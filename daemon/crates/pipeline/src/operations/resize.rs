@@ -3,8 +3,10 @@
 //! By the shorter side the longer becomes int(size · long / short), as torchvision's `Resize`.
 
 use crate::arguments::{ImageSize, Interpolation};
+use crate::boxes::scaled;
 use crate::contract::{FieldTypes, Operation, Sample};
 use crate::needs::Reckoning;
+use crate::shared_fields::SharedFields;
 use crate::size::Size;
 use forebay_config::{ConfigError, Keys, Section};
 use forebay_order::Draws;
@@ -12,7 +14,7 @@ use forebay_source::dataset::Defect;
 
 #[derive(Debug)]
 struct Resize {
-    field: usize,
+    fields: SharedFields,
     size: ImageSize,
     interpolation: Interpolation,
     most_pixels: u64,
@@ -46,38 +48,44 @@ forebay_config::keys! {
         pub interpolation: Interpolation, "", default(Interpolation::Bilinear);
         /// the field to work on
         pub field: String, "", absent("the only image");
+        /// several fields that share one draw: an image, masks of it, boxes and what belongs to each; instead of `field`
+        pub fields: Vec<String>, "", absent("`field` alone");
     }
 }
 
 pub(crate) fn compile(
     section: &mut Section,
-    fields: &mut FieldTypes,
+    types: &mut FieldTypes,
 ) -> Result<Box<dyn Operation>, ConfigError> {
-    let Arguments { size, interpolation, field } = Arguments::read(section)?;
-    let most_pixels = fields.limits.pixels;
-    let (field, image) = fields.image_of_bytes("resize", section, field)?;
-    image.size = match size {
+    let Arguments { size, interpolation, field, fields } = Arguments::read(section)?;
+    let most_pixels = types.limits.pixels;
+    let fields = SharedFields::of_bytes("resize", section, types, (field, fields))?;
+    fields.set_size(types, |before| match size {
         ImageSize::Exact(size) => Some(size),
-        ImageSize::Side(_) => image.size.and_then(|before| resized(size, before, most_pixels)),
-    };
-    Ok(Box::new(Resize { field, size, interpolation, most_pixels }))
+        ImageSize::Side(_) => before.and_then(|before| resized(size, before, most_pixels)),
+    });
+    Ok(Box::new(Resize { fields, size, interpolation, most_pixels }))
 }
 
 impl Operation for Resize {
     fn reckon(&self, reckoning: &mut Reckoning<'_>) {
-        reckoning.resample(self.field, |before| resized(self.size, before, self.most_pixels));
+        for image in self.fields.images() {
+            reckoning.resample(image, |before| resized(self.size, before, self.most_pixels));
+        }
     }
 
     fn run(&self, sample: &mut Sample<'_, '_>, _draws: &mut Draws) -> Result<(), Defect> {
-        let (image, tools) = sample.image(self.field)?;
-        let before = image.size();
+        let before = self.fields.size(sample)?;
         let Some(size) = resized(self.size, before, self.most_pixels) else {
             return Err(Defect(format!(
                 "resizing {}x{} by the shorter side exceeds limits.pixels ({})",
                 before.width, before.height, self.most_pixels
             )));
         };
-        image.resize(size, self.interpolation, tools)
+        self.fields.each_image(sample, |image, part, tools| {
+            image.resize(size, part.sampling(self.interpolation), tools)
+        })?;
+        self.fields.each_box(sample, size, |corners| scaled(corners, before, size))
     }
 }
 

@@ -2,14 +2,16 @@
 //!
 //! The distributions are those of torchvision's `RandomRotation`, `RandomAffine` and `RandomPerspective`.
 
-use crate::arguments::{Angles, Fill, Place, PositiveRange, Probability, Shares, Shear};
+use crate::arguments::{Angles, Fill, Level, Place, PositiveRange, Probability, Shares, Shear};
 use crate::augment::{
-    AffineShape, Picked, Projection, expanded_size, inverse_affine, perspective, warp,
+    AffineShape, Picked, Projection, expanded_size, forward_affine, forward_perspective,
+    inverse_affine, perspective, warp,
 };
+use crate::boxes::{Corners, enclosing};
 use crate::contract::{FieldTypes, ImageType, Operation, Sample};
 use crate::distribution::{between, happens};
-use crate::image::{ImageTools, PendingImage};
 use crate::needs::{Reckoning, Remade};
+use crate::shared_fields::{Part, SharedFields};
 use crate::size::Size;
 use forebay_config::{ConfigError, Keys, Section};
 use forebay_order::Draws;
@@ -18,34 +20,50 @@ use forebay_source::dataset::Defect;
 /// What all three need besides the place of each pixel.
 #[derive(Debug)]
 struct Filling {
-    field: usize,
+    fields: SharedFields,
     picked: Picked,
     fill: Vec<f64>,
+    mask_fill: [f64; 1],
 }
+
+/// The arguments `field`, `fields`, `interpolation`, `fill` and `mask_fill`.
+type FillingArguments = (Option<String>, Option<Vec<String>>, Picked, Vec<f64>, f64);
 
 impl Filling {
     fn compile(
         name: &'static str,
         section: &Section,
-        fields: &mut FieldTypes,
-        (field, picked, fill): (Option<String>, Picked, Vec<f64>),
-    ) -> Result<(Self, u64), ConfigError> {
-        let most_pixels = fields.limits.pixels;
-        let (field, image) = fields.image_of_bytes(name, section, field)?;
-        check_fill(&fill, image, section)?;
-        Ok((Self { field, picked, fill }, most_pixels))
+        types: &mut FieldTypes,
+        (field, fields, picked, fill, mask_fill): FillingArguments,
+    ) -> Result<Self, ConfigError> {
+        let fields = SharedFields::of_bytes(name, section, types, (field, fields))?;
+        if let Some(image) = fields.image(types) {
+            check_fill(&fill, image, section)?;
+        }
+        Ok(Self { fields, picked, fill, mask_fill: [mask_fill] })
+    }
+
+    fn reckon(&self, reckoning: &mut Reckoning<'_>, after: impl Fn(Size) -> Size) {
+        self.fields.images().for_each(|image| reckoning.remake(image, &after, Remade::Bytes));
     }
 
     fn apply(
         &self,
-        image: &mut PendingImage<'_>,
+        sample: &mut Sample<'_, '_>,
         size: Size,
         projection: &Projection,
-        tools: &mut ImageTools,
+        change: impl Fn(Corners) -> Corners,
     ) -> Result<(), Defect> {
-        image.remake(size, image.channels(), tools, |from, to| {
-            warp(from, projection, self.picked, Some(&self.fill), size, to);
-        })
+        self.fields.each_image(sample, |image, part, tools| {
+            let (picked, fill) = match part {
+                Part::Picture => (self.picked, self.fill.as_slice()),
+                Part::Mask => (Picked::Nearest, self.mask_fill.as_slice()),
+            };
+            image.remake(size, image.channels(), tools, |from, to| {
+                warp(from, projection, picked, Some(fill), size, to);
+            })
+        })?;
+        self.fields.each_box(sample, size, change)
     }
 }
 
@@ -85,8 +103,12 @@ forebay_config::keys! {
         pub center: Place, "pixels", absent("the middle");
         /// the levels beyond the image
         pub fill: Fill, "", default(vec![0.0]);
+        /// the level beyond masks
+        pub mask_fill: Level, "", default(0.0);
         /// the field to work on
         pub field: String, "", absent("the only image");
+        /// several fields that share one draw: an image, masks of it, boxes and what belongs to each; instead of `field`
+        pub fields: Vec<String>, "", absent("`field` alone");
     }
 }
 
@@ -101,15 +123,16 @@ struct Rotation {
 
 pub(crate) fn compile_rotate(
     section: &mut Section,
-    fields: &mut FieldTypes,
+    types: &mut FieldTypes,
 ) -> Result<Box<dyn Operation>, ConfigError> {
-    let Rotate { degrees, interpolation, expand, center, fill, field } = Rotate::read(section)?;
+    let Rotate { degrees, interpolation, expand, center, fill, mask_fill, field, fields } =
+        Rotate::read(section)?;
+    let most_pixels = types.limits.pixels;
+    let arguments = (field, fields, interpolation, fill, mask_fill);
+    let filling = Filling::compile("rotate", section, types, arguments)?;
     if expand {
-        let (_, image) = fields.image_of_bytes("rotate", section, field.clone())?;
-        image.size = None;
+        filling.fields.set_size(types, |_| None);
     }
-    let (filling, most_pixels) =
-        Filling::compile("rotate", section, fields, (field, interpolation, fill))?;
     Ok(Box::new(Rotation { filling, degrees, expand, center, most_pixels }))
 }
 
@@ -119,13 +142,12 @@ impl Operation for Rotation {
         let sum = |size: Size| size.width.saturating_add(size.height);
         let most = |size| Size { width: sum(size), height: sum(size) };
         let after = |size| if self.expand { most(size) } else { size };
-        reckoning.remake(self.filling.field, after, Remade::Bytes);
+        self.filling.reckon(reckoning, after);
     }
 
     fn run(&self, sample: &mut Sample<'_, '_>, draws: &mut Draws) -> Result<(), Defect> {
-        let (image, tools) = sample.image(self.filling.field)?;
+        let before = self.filling.fields.size(sample)?;
         let angle = between(draws, self.degrees);
-        let before = image.size();
         let matrix = inverse_affine(&AffineShape {
             angle: -angle,
             translate: [0.0; 2],
@@ -144,7 +166,10 @@ impl Operation for Rotation {
                 before.width, before.height, self.most_pixels
             )));
         }
-        self.filling.apply(image, size, &Projection::Affine(matrix), tools)
+        let forward = forward_affine(&matrix, before, self.expand);
+        self.filling.apply(sample, size, &Projection::Affine(matrix), |corners| {
+            enclosing(corners, &forward)
+        })
     }
 }
 
@@ -171,10 +196,14 @@ forebay_config::keys! {
         pub interpolation: Picked, "", default(Picked::Nearest);
         /// the levels beyond the image
         pub fill: Fill, "", default(vec![0.0]);
+        /// the level beyond masks
+        pub mask_fill: Level, "", default(0.0);
         /// what it is rotated about, from the left upper corner
         pub center: Place, "pixels", absent("the middle");
         /// the field to work on
         pub field: String, "", absent("the only image");
+        /// several fields that share one draw: an image, masks of it, boxes and what belongs to each; instead of `field`
+        pub fields: Vec<String>, "", absent("`field` alone");
     }
 }
 
@@ -190,11 +219,13 @@ struct RandomAffine {
 
 pub(crate) fn compile_affine(
     section: &mut Section,
-    fields: &mut FieldTypes,
+    types: &mut FieldTypes,
 ) -> Result<Box<dyn Operation>, ConfigError> {
-    let Affine { degrees, translate, scale, shear, interpolation, fill, center, field } =
-        Affine::read(section)?;
-    let (filling, _) = Filling::compile("affine", section, fields, (field, interpolation, fill))?;
+    let arguments = Affine::read(section)?;
+    let Affine { degrees, translate, scale, shear, center, .. } = arguments;
+    let Affine { field, fields, interpolation, fill, mask_fill, .. } = arguments;
+    let arguments = (field, fields, interpolation, fill, mask_fill);
+    let filling = Filling::compile("affine", section, types, arguments)?;
     Ok(Box::new(RandomAffine { filling, degrees, translate, scale, shear, center }))
 }
 
@@ -219,13 +250,16 @@ impl RandomAffine {
 
 impl Operation for RandomAffine {
     fn reckon(&self, reckoning: &mut Reckoning<'_>) {
-        reckoning.remake(self.filling.field, |size| size, Remade::Bytes);
+        self.filling.reckon(reckoning, |size| size);
     }
 
     fn run(&self, sample: &mut Sample<'_, '_>, draws: &mut Draws) -> Result<(), Defect> {
-        let (image, tools) = sample.image(self.filling.field)?;
-        let matrix = inverse_affine(&self.draw(image.size(), draws));
-        self.filling.apply(image, image.size(), &Projection::Affine(matrix), tools)
+        let size = self.filling.fields.size(sample)?;
+        let matrix = inverse_affine(&self.draw(size, draws));
+        let forward = forward_affine(&matrix, size, false);
+        self.filling.apply(sample, size, &Projection::Affine(matrix), |corners| {
+            enclosing(corners, &forward)
+        })
     }
 }
 
@@ -240,8 +274,12 @@ forebay_config::keys! {
         pub interpolation: Picked, "", default(Picked::Bilinear);
         /// the levels beyond the image
         pub fill: Fill, "", default(vec![0.0]);
+        /// the level beyond masks
+        pub mask_fill: Level, "", default(0.0);
         /// the field to work on
         pub field: String, "", absent("the only image");
+        /// several fields that share one draw: an image, masks of it, boxes and what belongs to each; instead of `field`
+        pub fields: Vec<String>, "", absent("`field` alone");
     }
 }
 
@@ -254,12 +292,13 @@ struct RandomPerspective {
 
 pub(crate) fn compile_perspective(
     section: &mut Section,
-    fields: &mut FieldTypes,
+    types: &mut FieldTypes,
 ) -> Result<Box<dyn Operation>, ConfigError> {
-    let Perspective { distortion_scale, probability, interpolation, fill, field } =
-        Perspective::read(section)?;
-    let (filling, _) =
-        Filling::compile("perspective", section, fields, (field, interpolation, fill))?;
+    let arguments = Perspective::read(section)?;
+    let Perspective { distortion_scale, probability, .. } = arguments;
+    let Perspective { field, fields, interpolation, fill, mask_fill, .. } = arguments;
+    let arguments = (field, fields, interpolation, fill, mask_fill);
+    let filling = Filling::compile("perspective", section, types, arguments)?;
     Ok(Box::new(RandomPerspective { filling, distortion_scale, probability }))
 }
 
@@ -296,25 +335,27 @@ fn draw_corners(size: Size, distortion_scale: f64, draws: &mut Draws) -> [[f64; 
 
 impl Operation for RandomPerspective {
     fn reckon(&self, reckoning: &mut Reckoning<'_>) {
-        reckoning.remake(self.filling.field, |size| size, Remade::Bytes);
+        self.filling.reckon(reckoning, |size| size);
     }
 
     fn run(&self, sample: &mut Sample<'_, '_>, draws: &mut Draws) -> Result<(), Defect> {
-        let (image, tools) = sample.image(self.filling.field)?;
+        let fields = &self.filling.fields;
+        let size = fields.size(sample)?;
         if !happens(draws, self.probability) {
-            return Ok(());
+            return fields.each_box(sample, size, |corners| corners);
         }
-        let size = image.size();
         let to = draw_corners(size, self.distortion_scale, draws);
         let (right, below) = (f64::from(size.width) - 1.0, f64::from(size.height) - 1.0);
         let from = [[0.0, 0.0], [right, 0.0], [right, below], [0.0, below]];
         // Where three corners lie in one line there is no such view: the image stays.
         match perspective(from, to) {
             Some(coefficients) => {
+                let forward = forward_perspective(&coefficients);
                 let projection = Projection::Perspective(coefficients);
-                self.filling.apply(image, size, &projection, tools)
+                self.filling
+                    .apply(sample, size, &projection, |corners| enclosing(corners, &forward))
             }
-            None => Ok(()),
+            None => fields.each_box(sample, size, |corners| corners),
         }
     }
 }

@@ -7,7 +7,12 @@ const SIZE: Size = Size { width: 200, height: 101 };
 
 fn affine() -> RandomAffine {
     RandomAffine {
-        filling: Filling { field: 0, picked: Picked::Nearest, fill: vec![0.0] },
+        filling: Filling {
+            fields: SharedFields::of_one_image(),
+            picked: Picked::Nearest,
+            fill: vec![0.0],
+            mask_fill: [0.0],
+        },
         degrees: (-30.0, 90.0),
         translate: Some([0.1, 0.3]),
         scale: Some(PositiveRange { low: 0.5, high: 1.5 }),

@@ -34,10 +34,17 @@ keys! {
     }
 }
 
-/// The image decoded to one size, with a word on what that means for boxes.
+/// A part of the image and its mirror image, with the boxes and labels of that part.
 pub(in crate::dataset) fn draft(_seen: &Seen) -> Draft {
-    let tables = "[[stage]]\nname = \"decode\"\noperations = [\n    { op = \"decode-image\" },\n    { op = \"resize\", size = [512, 512] },\n]\n# \
-                  Boxes stay in the pixels of the stored picture, whose height and width are orig_size: multiply them by 512 / side.\n";
+    let tables = r#"[[stage]]
+name = "augment"
+operations = [
+    { op = "decode-image" },
+    # Boxes follow the image; those that are cut off are dropped with their labels. For validation: "resize" alone.
+    { op = "random-resized-crop", size = 512, area = [0.3, 1.0], fields = ["image", "boxes", "labels"] },
+    { op = "random-horizontal-flip", fields = ["image", "boxes", "labels"] },
+]
+"#;
     Draft { head: String::new(), tables: tables.to_owned() }
 }
 
