@@ -102,6 +102,40 @@ def test_orientation_is_pillows_exif_transpose(program, tmp_path, orientation):
         np.testing.assert_array_equal(ours, np.asarray(turned), path.name)
 
 
+@pytest.mark.parametrize("bits", [1, 2, 4, 8])
+def test_indices_of_a_palette_are_pillows(program, tmp_path, bits):
+    """Also where two entries are of one colour, an entry is transparent, or the palette is shorter than it may be."""
+    count = min(1 << bits, 200)
+    random = np.random.default_rng(bits)
+    indices = random.integers(0, count, (45, 67)).astype(np.uint8)
+    image = Image.fromarray(indices, "L").convert("P")
+    palette = random.integers(0, 256, (count, 3)).astype(np.uint8)
+    palette[-1] = palette[0]
+    image.putpalette(palette.tobytes())
+    path = tmp_path / "mask.png"
+    image.save(path, bits=bits, transparency=bytes([9, 0]))
+    with Image.open(path) as saved:
+        assert saved.mode == "P"
+        np.testing.assert_array_equal(np.asarray(saved), indices)
+    ours = decode(program, tmp_path, path, (67, 45), 1, ', palette = "indices"')
+    np.testing.assert_array_equal(ours[:, :, 0], indices)
+
+
+def test_what_has_no_indices_is_refused_and_levels_of_grey_are_taken(program, tmp_path):
+    image = photograph(31, 20)
+    paths = [tmp_path / name for name in ("grey.png", "colour.png", "wide.png")]
+    image.convert("L").save(paths[0])
+    image.save(paths[1])
+    Image.fromarray(np.asarray(image.convert("L")).astype(np.uint16) * 3).save(paths[2])
+    refused = []
+    decoding = '{ op = "decode-image", channels = 1, palette = "indices" }, { op = "center-crop", size = [20, 31] }'
+    data = apply(program, tmp_path, decoding, paths, refused=refused)
+    np.testing.assert_array_equal(np.frombuffer(data, np.uint8).reshape(20, 31), np.asarray(image.convert("L")))
+    for line, reason in zip(refused, ["it has colours and no palette", "its levels have 16 bits, and 8 are read"]):
+        assert line.endswith(f"the PNG file is no image of indices: {reason}"), line
+    assert len(refused) == 2
+
+
 def pngs():
     image = photograph(131, 77)
     alpha = photograph(131, 77, 5).convert("L")

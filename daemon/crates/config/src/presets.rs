@@ -8,10 +8,12 @@ use super::section::nearest;
 use super::value::{Located, Value};
 
 /// The presets' names and texts.
-pub(super) const PRESETS: [(&str, &str); 3] = [
+pub(super) const PRESETS: [(&str, &str); 5] = [
     ("imagenet-train", IMAGENET_TRAIN),
     ("imagenet-train-strong", IMAGENET_TRAIN_STRONG),
     ("imagenet-eval", IMAGENET_EVAL),
+    ("detection", DETECTION),
+    ("segmentation", SEGMENTATION),
 ];
 
 /// What torchvision's reference training of ResNet-50 does to an image, with the cast to float left to the GPU.
@@ -72,6 +74,38 @@ operations = [
   { op = "decode-image" },
   { op = "resize", size = 256 },
   { op = "center-crop", size = 224 },
+]
+
+[output]
+image = { dtype = "uint8", layout = "NCHW" }
+"#;
+
+/// Parts of COCO's pictures, mirrored or not, with the boxes and labels of those parts.
+const DETECTION: &str = r#"
+[dataset]
+format = "coco"
+
+[[stage]]
+name = "preprocess"
+operations = [
+  { op = "decode-image" },
+  { op = "random-resized-crop", size = 512, area = [0.3, 1.0], fields = ["image", "boxes", "labels"] },
+  { op = "random-horizontal-flip", probability = 0.5, fields = ["image", "boxes", "labels"] },
+]
+
+[output]
+image = { dtype = "uint8", layout = "NCHW" }
+"#;
+
+/// Parts of pictures, mirrored or not, with the same parts of their masks.
+const SEGMENTATION: &str = r#"
+[[stage]]
+name = "preprocess"
+operations = [
+  { op = "decode-image", field = "image" },
+  { op = "decode-image", field = "mask", channels = 1, palette = "indices" },
+  { op = "random-resized-crop", size = 512, area = [0.25, 1.0], fields = ["image", "mask"] },
+  { op = "random-horizontal-flip", probability = 0.5, fields = ["image", "mask"] },
 ]
 
 [output]

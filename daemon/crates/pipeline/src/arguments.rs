@@ -98,6 +98,16 @@ words! {
     }
 }
 
+words! {
+    /// What is decoded of an image with a palette.
+    pub(crate) enum Palette {
+        /// The colours of its pixels.
+        Colours = "colours",
+        /// Where in the palette they are.
+        Indices = "indices",
+    }
+}
+
 /// Two positive numbers, the smaller one first.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct PositiveRange {

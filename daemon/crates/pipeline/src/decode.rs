@@ -5,7 +5,7 @@
 
 pub(crate) mod colour;
 pub(crate) mod exif;
-mod png;
+pub(crate) mod png;
 mod webp;
 
 use std::sync::Arc;
@@ -34,9 +34,16 @@ pub(crate) struct ImageHeader {
     stored: Size,
     /// What turns the stored image into the one that is meant; `AS_STORED` when that was not asked for.
     orientation: Orientation,
+    /// Of a palette the indices are meant, and not the colours.
+    indices: bool,
 }
 
 impl ImageHeader {
+    /// The same, of whose palette the indices are decoded. A file without one has to be grey.
+    pub(crate) const fn with_indices(self) -> Self {
+        Self { indices: true, ..self }
+    }
+
     /// The size of the decoded image, its orientation applied.
     pub(crate) const fn size(&self) -> Size {
         if self.orientation.swaps_sides() {
@@ -61,6 +68,9 @@ pub(crate) fn decoding_bytes(file: &[u8], header: &ImageHeader, channels: u8) ->
     let turned = if header.orientation == Orientation::AS_STORED { 0 } else { pixels };
     let beside = match header.coding {
         Coding::Jpeg(jpeg) => jpeg::bytes_beside_pixels(file, &jpeg, channels),
+        Coding::Png if header.indices => {
+            png::bytes_beside_pixels(file, header.stored, channels) + png::bytes_of_indices(file)
+        }
         Coding::Png => png::bytes_beside_pixels(file, header.stored, channels),
         Coding::WebP => webp::bytes_beside_pixels(file, header.stored, channels),
     };
@@ -130,7 +140,7 @@ impl Decoders {
         }
         let orientation =
             if apply_orientation { Orientation::from_tag(tag) } else { Orientation::AS_STORED };
-        Ok(ImageHeader { coding, stored, orientation })
+        Ok(ImageHeader { coding, stored, orientation, indices: false })
     }
 
     /// Decodes at least what is wanted of the image into `pixels` (rows without gaps) and returns the part decoded. The
@@ -167,6 +177,7 @@ impl Decoders {
             Coding::Jpeg(jpeg) => {
                 return self.jpeg.decode(file, &jpeg, wanted, pixels);
             }
+            Coding::Png if header.indices => png::decode_indices,
             Coding::Png => png::decode,
             Coding::WebP => webp::decode,
         };

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use super::decode::{self, Decoders};
+use super::decode::{self, Decoders, png::crc32};
 use super::jpeg;
 use super::reduction::{REDUCTIONS, Wanted};
 use super::size::Rectangle;
@@ -55,7 +55,7 @@ pub fn exif(bytes: &[u8]) {
 }
 
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\n";
-/// The bytes before the file: channels and orientation, then the region's corner and size in 256ths.
+/// The bytes before the file: channels, orientation, reduction and whether indices are meant, then the region's corner and size in 256ths.
 const CHOICES: usize = 5;
 
 fn decode(magic: &[u8], bytes: &[u8]) {
@@ -69,6 +69,7 @@ fn decode(magic: &[u8], bytes: &[u8]) {
         let Ok(header) = decoders.read_header(file, choices[0] & 4 != 0, MOST_PIXELS) else {
             return;
         };
+        let header = if choices[0] & 32 != 0 { header.with_indices() } else { header };
         let reduction = header.reducible(REDUCTIONS[usize::from(choices[0] >> 3 & 3)]);
         let size = reduction.size(header.size());
         let channels = [1, 3, 4, 3][usize::from(choices[0] & 3)];
@@ -106,13 +107,4 @@ fn set_checksums_right(file: &mut [u8]) {
         file[end..end + 4].copy_from_slice(&checksum.to_be_bytes());
         at = end + 4;
     }
-}
-
-/// ISO 3309's CRC-32, bit by bit.
-fn crc32(bytes: &[u8]) -> u32 {
-    !bytes.iter().fold(u32::MAX, |crc, byte| {
-        (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
-            crc >> 1 ^ (0xedb8_8320 & (crc & 1).wrapping_neg())
-        })
-    })
 }

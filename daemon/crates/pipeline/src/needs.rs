@@ -4,8 +4,9 @@
 //! The figures are the most that it may take. They follow from the bytes and the plan alone: what decoders are limited to
 //! comes from the same headers and never from what is free.
 
-use super::decode::{Decoders, decoding_bytes};
+use super::decode::{Decoders, ImageHeader, decoding_bytes};
 use super::size::Size;
+use forebay_source::dataset::Defect;
 
 /// What a work thread keeps of all its buffers from sample to sample; what a sample took beyond it is given back.
 pub const KEPT_BYTES: usize = 8 << 20;
@@ -68,12 +69,10 @@ impl<'a> Reckoning<'a> {
         &mut self,
         field: usize,
         channels: u8,
-        apply_orientation: bool,
-        most_pixels: u64,
+        header: impl FnOnce(&mut Decoders, &[u8]) -> Result<ImageHeader, Defect>,
     ) {
         let Some(file) = self.files.get(field).copied().flatten() else { return };
-        let header = Decoders::default().read_header(file, apply_orientation, most_pixels);
-        let Ok(header) = header else { return };
+        let Ok(header) = header(&mut Decoders::default(), file) else { return };
         self.scratch_bytes += decoding_bytes(file, &header, channels);
         self.images[field] = Some(ImageNow { size: header.size(), channels });
     }

@@ -165,6 +165,8 @@ const MISTAKES: &str = r#"
     => unknown key `stage.stage-0.operations[0].channel`; did you mean `stage.stage-0.operations[0].channels`?
 { op = "decode-image", channels = 2 }
     => `stage.stage-0.operations[0].channels` must be 3 (red, green, blue), 1 (grey) or 4 (with alpha), not 2
+{ op = "decode-image", palette = "indices" }
+    => `palette = "indices"` gives one number a pixel; set `channels = 1`
 { op = "decode-image" }, { op = "resize" }
     => `stage.stage-0.operations[1].size` is required
 { op = "decode-image" }, { op = "decode-image" }

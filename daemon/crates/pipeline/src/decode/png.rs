@@ -4,6 +4,8 @@
 //! that lacks a part of its last bytes (image data's checksum, end chunk) or has a wrong checksum there; this does not.
 //! Nor does it take a header with an unknown compression or interlacing, or an interlaced image that lacks rows.
 
+use std::borrow::Cow;
+
 use zune_core::bit_depth::{BitDepth, ByteEndian};
 use zune_core::bytestream::ZCursor;
 use zune_core::options::DecoderOptions;
@@ -100,6 +102,74 @@ pub(super) fn bytes_beside_pixels(file: &[u8], size: Size, channels: u8) -> u64 
     let unconverted = if is_direct { 0 } else { decoded };
     let interlaced = if interlacing == 0 { 0 } else { decoded };
     2 * file.len() as u64 + inflated + unconverted + interlaced + extra
+}
+
+/// A palette of 256 colours.
+const PALETTE_BYTES: usize = 3 * 256;
+
+/// The most that [`decode_indices`] takes beside what [`decode`] does: the file with another palette.
+pub(super) const fn bytes_of_indices(file: &[u8]) -> u64 {
+    (file.len() + PALETTE_BYTES) as u64
+}
+
+/// Decodes an image of numbers, such as a mask: the levels of a grey one, the indices of one with a palette.
+///
+/// # Errors
+/// As [`decode`]; the image has colours without a palette, or more than 8 bits.
+pub(super) fn decode_indices(
+    file: &[u8],
+    size: Size,
+    channels: u8,
+    unconverted: &mut Vec<u8>,
+    pixels: &mut Vec<u8>,
+) -> Result<(), Defect> {
+    let at = |place: usize| file.get(place).copied().unwrap_or(0);
+    let reason = match (at(25), at(24)) {
+        (3, _) => return decode(&with_greys(file), size, channels, unconverted, pixels),
+        (0 | 4, ..=8) => return decode(file, size, channels, unconverted, pixels),
+        (0 | 4, _) => "its levels have 16 bits, and 8 are read",
+        _ => "it has colours and no palette",
+    };
+    Err(Defect(format!("the PNG file is no image of indices: {reason}")))
+}
+
+/// The file with another palette, in which the level of each colour is its index. One whose palette is damaged, or missing,
+/// stays as it is, for the decoder to refuse.
+fn with_greys(file: &[u8]) -> Cow<'_, [u8]> {
+    let is_palette = |name: &[u8; 4]| name == b"PLTE";
+    let before = chunks(file).take_while(|(name, _)| !is_palette(name));
+    let start = 8 + before.map(|(_, body)| body.len() + 12).sum::<usize>();
+    let Some((_, palette)) = chunks(file).find(|(name, _)| is_palette(name)) else {
+        return file.into();
+    };
+    let end = start + palette.len() + 12;
+    let (Some(named), Some(checksum)) = (file.get(start + 4..end - 4), file.get(end - 4..end))
+    else {
+        return file.into();
+    };
+    if crc32(named).to_be_bytes() != *checksum {
+        return file.into();
+    }
+    let depth = file.get(24).copied().unwrap_or(0).min(8);
+    let greys = (0..=u8::MAX).take(1 << depth).flat_map(|level| [level; 3]);
+    let chunk: Vec<u8> = b"PLTE".iter().copied().chain(greys).collect();
+    let length = u32::try_from(chunk.len() - 4).unwrap_or(0);
+    let mut changed = Vec::with_capacity(file.len() + PALETTE_BYTES);
+    changed.extend_from_slice(&file[..start]);
+    changed.extend_from_slice(&length.to_be_bytes());
+    changed.extend_from_slice(&chunk);
+    changed.extend_from_slice(&crc32(&chunk).to_be_bytes());
+    changed.extend_from_slice(&file[end..]);
+    changed.into()
+}
+
+/// ISO 3309's CRC-32, bit by bit: of a palette.
+pub(crate) fn crc32(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(u32::MAX, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
+            crc >> 1 ^ (0xedb8_8320 & (crc & 1).wrapping_neg())
+        })
+    })
 }
 
 /// Decodes the image, converted to 1, 3 or 4 channels of 8 bits.
