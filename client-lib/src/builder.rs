@@ -198,6 +198,9 @@ impl Builder {
         {
             return Err(Error::StateMismatch(differences));
         }
+        if let Some(state) = &self.state {
+            state.warn_of_changed_sources(&terms, "the state was saved");
+        }
         job::check(&terms, &placement, self.group.as_deref(), &environment, &mut link)?;
         if let (Some(path), RestartPolicy::BySupervisor) = (path, terms.restart_policy) {
             let socket = std::path::absolute(&path).unwrap_or(path);

@@ -282,7 +282,8 @@ impl Loader {
         if !force && let Some(differences) = state.differences(&self.terms) {
             return Err(Error::StateMismatch(differences));
         }
-        if !self.is_open && !self.seeking && self.state(0)? == *state {
+        state.warn_of_changed_sources(&self.terms, "the state was saved");
+        if !self.is_open && !self.seeking && self.state(0)?.is_same_place(state) {
             // The stream is there already, such as after an attach with this state: no batch has to be discarded.
             self.cursor =
                 StreamCursor::new(state.position, state.substitutes, self.cursor.batches_left());

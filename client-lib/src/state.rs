@@ -3,11 +3,14 @@
 //! It has no rank, world size, time or host, so that any world size can resume from it. Two fingerprints identify the
 //! stream; [`State::differences`] names what differs.
 
-use forebay_protocol::frames::{Attached, CONFIG_PART_BYTES, CONFIG_PARTS};
+use std::collections::BTreeMap;
+
+use forebay_protocol::frames::{Attached, CONFIG_PART_BYTES, CONFIG_PARTS, PythonSource};
 use forebay_protocol::ids::Position;
 use serde_json::{Map, Value};
 
 use crate::error::Error;
+use crate::supervisor::write_to_stderr;
 
 /// The version of the state's layout that this release writes.
 pub const STATE_LAYOUT: u64 = 1;
@@ -25,6 +28,8 @@ pub struct State {
     pub config: String,
     /// The daemon's stream version.
     pub stream_version: u32,
+    /// The digests of the sources of Python stages, by `module:function`. Empty in a state of a release that saved none.
+    pub python: BTreeMap<String, String>,
 }
 
 impl State {
@@ -37,10 +42,12 @@ impl State {
             dataset: hexadecimal(&terms.dataset_fingerprint),
             config: hexadecimal(&terms.config_fingerprint),
             stream_version: terms.stream_version,
+            python: digests(terms).map(|(of, digest)| (of.target.clone(), digest)).collect(),
         }
     }
 
-    /// As JSON: `{"forebay": 1, "epoch", "samples", "substitutes", "dataset", "config", "stream_version"}`.
+    /// As JSON: `{"forebay": 1, "epoch", "samples", "substitutes", "dataset", "config", "stream_version"}`, and `"python"`
+    /// where there are Python stages.
     #[must_use]
     pub fn to_json(&self) -> String {
         let mut map = Map::new();
@@ -51,6 +58,11 @@ impl State {
         map.insert("dataset".into(), self.dataset.clone().into());
         map.insert("config".into(), self.config.clone().into());
         map.insert("stream_version".into(), self.stream_version.into());
+        if !self.python.is_empty() {
+            let digests =
+                self.python.iter().map(|(of, digest)| (of.clone(), digest.clone().into()));
+            map.insert("python".into(), Value::Object(digests.collect()));
+        }
         Value::Object(map).to_string()
     }
 
@@ -76,6 +88,15 @@ impl State {
                 .map(str::to_owned)
                 .ok_or_else(|| wrong(format!("`{key}` is not a string")))
         };
+        let python = || -> Option<BTreeMap<String, String>> {
+            let Some(saved) = value.get("python") else { return Some(BTreeMap::new()) };
+            let text = |digest: &Value| digest.as_str().map(str::to_owned);
+            saved
+                .as_object()?
+                .iter()
+                .map(|(of, digest)| Some((of.clone(), text(digest)?)))
+                .collect()
+        };
         let layout = number("forebay")?;
         if layout != STATE_LAYOUT {
             return Err(Error::StateMismatch(format!(
@@ -89,6 +110,7 @@ impl State {
             config: digits("config")?,
             stream_version: u32::try_from(number("stream_version")?)
                 .map_err(|_| wrong("`stream_version` is too large".into()))?,
+            python: python().ok_or_else(|| wrong("`python` is not a dict of strings".into()))?,
         })
     }
 
@@ -130,6 +152,34 @@ impl State {
     }
 }
 
+impl State {
+    /// Whether both are the same place of the same stream; the sources of Python stages may differ.
+    pub(crate) fn is_same_place(&self, other: &Self) -> bool {
+        *self == Self { python: self.python.clone(), ..other.clone() }
+    }
+
+    /// Warns of each Python stage whose source is another than in this state; `since` says when that was. The session's
+    /// samples are those of the present source.
+    pub(crate) fn warn_of_changed_sources(&self, terms: &Attached, since: &str) {
+        let changed = digests(terms).filter(|(of, digest)| {
+            self.python.get(&of.target).is_some_and(|saved| saved != digest)
+        });
+        for (PythonSource { stage, target, file, .. }, _) in changed {
+            let warning = format!(
+                "forebay: the source of stage `{stage}` (`{target}`, {file}) has changed since {since}: samples may \
+                 differ from those of an uninterrupted run\n"
+            );
+            write_to_stderr(warning.as_bytes());
+        }
+    }
+}
+
+/// The Python stages whose modules have a file, and its digest.
+fn digests(terms: &Attached) -> impl Iterator<Item = (&PythonSource, String)> {
+    let with_file = terms.python_sources.iter().filter(|of| !of.digest.is_empty());
+    with_file.map(|of| (of, of.digest.clone()))
+}
+
 /// The names of the fingerprint's parts in which two configurations differ.
 fn differing_parts(saved: &str, present: &str) -> String {
     let part = |text: &str, number: usize| {
@@ -169,7 +219,23 @@ mod tests {
             dataset: "ab".repeat(32),
             config: "cd".repeat(32),
             stream_version: 1,
+            python: BTreeMap::new(),
         }
+    }
+
+    #[test]
+    fn the_sources_of_python_stages_are_saved_where_there_are_some() {
+        let plain = state().to_json();
+        assert!(!plain.contains("python"), "{plain}");
+        let python = BTreeMap::from([("m:f".to_owned(), "12ab".to_owned())]);
+        let with = State { python, ..state() };
+        assert!(with.to_json().ends_with(r#","python":{"m:f":"12ab"}}"#));
+        assert_eq!(State::from_json(&with.to_json()).unwrap(), with);
+        assert!(with.is_same_place(&state()) && state().is_same_place(&with));
+        let other = State { substitutes: 3, ..state() };
+        assert!(!with.is_same_place(&other));
+        let error = State::from_json(&with.to_json().replace("\"12ab\"", "7")).unwrap_err();
+        assert!(error.to_string().contains("`python` is not a dict of strings"), "{error}");
     }
 
     #[test]

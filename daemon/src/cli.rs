@@ -18,10 +18,12 @@ mod notify;
 mod opening_watch;
 mod private;
 mod run;
+mod run_sample;
 mod samples;
 mod scan_notice;
 mod serve;
 mod show;
+mod values;
 mod work_file;
 
 use std::io::Write;
@@ -54,6 +56,8 @@ enum Command {
     Check(check::CheckArguments),
     /// Draw what a trainer gets of some samples: a page of pictures, labels by name, texts and boxes.
     Show(show::ShowArguments),
+    /// Run one sample again in the foreground, as a run does, and print what comes out; breakpoints in Python stages work.
+    RunSample(run_sample::RunSampleArguments),
     /// Inspect the machine and a configuration and print what to change, most useful first.
     Doctor(doctor::DoctorArguments),
     /// Run a daemon and a client without a trainer and print throughput, a stage table and the bottleneck.
@@ -101,6 +105,7 @@ pub fn main() -> ExitCode {
         Command::Run(arguments) => run::run(&arguments),
         Command::Check(arguments) => check::check(&arguments),
         Command::Show(arguments) => show::show(&arguments),
+        Command::RunSample(arguments) => run_sample::run_sample(&arguments),
         Command::Doctor(arguments) => doctor::doctor(&arguments),
         Command::Bench(arguments) => bench::bench(&arguments),
         Command::Stats(arguments) => stats::stats(&arguments),

@@ -282,6 +282,21 @@ pub struct Attached {
     pub restart_policy: RestartPolicy,
     /// What the ranks of a job must share; the client adds the world size.
     pub identity: Identity,
+    /// What the functions of Python stages are made of, for saved states.
+    pub python_sources: Vec<PythonSource>,
+}
+
+/// The source of a Python stage's function.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PythonSource {
+    /// The stage's name.
+    pub stage: String,
+    /// `module:function`.
+    pub target: String,
+    /// The module's file.
+    pub file: String,
+    /// Of the file's bytes; empty where the module has no file.
+    pub digest: String,
 }
 
 /// A stream's position.

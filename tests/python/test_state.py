@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import os
+import signal
 
 import forebay
 import pytest
@@ -79,6 +81,44 @@ def test_a_wrapper_that_reads_ahead_saves_where_the_training_stands(config, ahea
         wrapper.load_state_dict(state)
         assert seen + list(itertools.chain.from_iterable(wrapper)) == list(range(40))
         assert wrapper.state_dict()["epoch"] == 1
+
+
+def test_a_function_whose_source_has_changed_is_named_at_resume(config, tmp_path, monkeypatch, capfd):
+    monkeypatch.syspath_prepend(tmp_path)
+    module = tmp_path / "changing.py"
+    module.write_text("def times(sample, rng):\n    return {'array': sample['array'] * 2}\n")
+    called = config(size=4)
+    called["stage"].append({"name": "own", "python": "changing:times", "workers": 1})
+
+    def resumed(state):
+        with forebay.Loader(called, state=state) as loader:
+            batch = next(iter(loader))
+            rows = batch["index"].tolist(), batch["array"][:, 0, 0].tolist()
+        return rows, [line for line in capfd.readouterr().err.splitlines() if "has changed since" in line]
+
+    with forebay.Loader(called) as loader:
+        assert taken(loader, 2) == list(range(8))
+        state = json.loads(json.dumps(loader.state_dict()))
+    assert list(state["python"]) == ["changing:times"]
+    ids = [8, 9, 10, 11]
+    assert resumed(state) == ((ids, [16, 18, 20, 22]), [])
+    with forebay.Loader(called) as loader:
+        module.write_text(module.read_text().replace("* 2", "* 3"))
+        # Its last batches come from a daemon that has started since.
+        batches = iter(loader)
+        rows = [next(batches)["array"][:, 0, 0].tolist() for _ in range(2)]
+        os.kill(loader.daemon_pid, signal.SIGKILL)
+        rows += [batch["array"][:, 0, 0].tolist() for batch in batches]
+        assert indices(loader) == list(range(40))
+    assert rows[0] == [0, 2, 4, 6] and rows[-1] == [108, 111, 114, 117]
+    assert "has changed since the daemon before was started" in capfd.readouterr().err
+    found, warnings = resumed(state)
+    assert found == (ids, [24, 27, 30, 33])
+    (warning,) = warnings
+    assert f"the source of stage `own` (`changing:times`, {module}) has changed since the state was saved" in warning
+    # A release before saved no digest.
+    del state["python"]
+    assert resumed(state) == ((ids, [24, 27, 30, 33]), [])
 
 
 RANKS = """

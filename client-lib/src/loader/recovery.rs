@@ -171,6 +171,7 @@ impl Loader {
             return_bytes: terms.return_bytes,
             restart_policy: terms.restart_policy,
             hold: terms.hold,
+            python_sources: terms.python_sources.clone(),
             ..(*self.terms).clone()
         };
         if expected == *terms {
@@ -201,6 +202,8 @@ impl Loader {
         self.read_before += self.read;
         self.read = 0;
         let start = terms.start;
+        let before = State::of(&self.terms, self.taken().0, 0);
+        before.warn_of_changed_sources(&terms, "the daemon before was started");
         self.terms = Arc::new(terms);
         self.phase = Phase::Live;
         // The attach answers a seek that the previous daemon did not answer.

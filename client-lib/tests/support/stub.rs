@@ -241,6 +241,7 @@ impl Session {
             stream_version: 1,
             restart_policy: RestartPolicy::Never,
             identity: Identity::default().with("samples", 24),
+            python_sources: Vec::new(),
         };
         self.serving = Some(Serving {
             rows: split_rows(data_map, &layout, script.slots),

@@ -1,6 +1,6 @@
 //! Arguments that commands share: configuration files and keys set over them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use forebay_config::{Config, ConfigError, Override};
@@ -28,17 +28,22 @@ impl Settings {
     }
 }
 
+/// Reads one configuration file with keys over it.
+pub(super) fn read_one(path: &Path, settings: &Settings) -> anyhow::Result<Config> {
+    let mut config = Config::from_file(path, &settings.overrides()?)?;
+    forebay_source::dataset::resolve_keys(&mut config.dataset)?;
+    Ok(config)
+}
+
 impl ConfigArguments {
     pub(super) fn overrides(&self) -> Result<Vec<Override>, ConfigError> {
         self.settings.overrides()
     }
 
     pub(super) fn read(&self) -> anyhow::Result<Vec<Config>> {
-        let overrides = self.settings.overrides()?;
         let mut configs: Vec<Config> = Vec::new();
         for path in &self.configs {
-            let mut config = Config::from_file(path, &overrides)?;
-            forebay_source::dataset::resolve_keys(&mut config.dataset)?;
+            let config = read_one(path, &self.settings)?;
             if let Some(same) = configs.iter().find(|earlier| earlier.name == config.name) {
                 anyhow::bail!(
                     "{} and {} would both be the stream `{}`; rename one file",

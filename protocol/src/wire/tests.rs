@@ -6,7 +6,8 @@ use super::*;
 use crate::finish::Finish;
 use crate::frames::{
     Attach, Attached, ClientFrame, ConfigSource, DaemonFrame, Fault, FaultKind, Leased, NamesOf,
-    NamesRequest, PROTOCOL_VERSION, Positioned, Reattach, Restart, RestartPolicy, Start,
+    NamesRequest, PROTOCOL_VERSION, Positioned, PythonSource, Reattach, Restart, RestartPolicy,
+    Start,
 };
 use crate::identity::Identity;
 use crate::ids::Position;
@@ -49,6 +50,12 @@ fn attached() -> Box<Attached> {
         stream_version: 1,
         restart_policy: RestartPolicy::BySupervisor,
         identity: Identity::default().with("k", "v"),
+        python_sources: vec![PythonSource {
+            stage: "p".to_owned(),
+            target: "m:f".to_owned(),
+            file: "/m".to_owned(),
+            digest: "d".to_owned(),
+        }],
     })
 }
 
@@ -176,7 +183,9 @@ fn the_bytes_of_every_daemon_frame_are_pinned() {
         0000001c00000000000000010900000000000000aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\
         bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb0100000001000000\
         01000000000000000100000000000000\
-        6b010000000000000076";
+        6b010000000000000076\
+        01000000000000000100000000000000700300\
+        0000000000006d3a6602000000000000002f6d010000000000000064";
     let golden = format!(
         "
         000000000100000001000000000000003001000000000000000500000000000000747261696e

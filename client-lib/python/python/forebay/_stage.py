@@ -74,11 +74,11 @@ class Stage:
     def __init__(self, spec: dict[str, Any]) -> None:
         if spec["path"]:
             sys.path[:] = spec["path"]
-        if spec["folder"] and spec["folder"] not in sys.path:
-            sys.path.append(spec["folder"])
+        folders = [spec["folder"], os.path.dirname(spec["main"] or "")]
+        sys.path += [folder for folder in folders if folder and folder not in sys.path]
         module_name, _, name = spec["python"].partition(":")
         module = _main(spec["main"]) if module_name == "__main__" else importlib.import_module(module_name)
-        self.source_digest = _source_digest(module)
+        self.hello = {"source": _source_digest(module), "file": _file(module)}
         found: Any = module
         for part in name.split("."):
             found = getattr(found, part)
@@ -102,7 +102,8 @@ class Stage:
             "has_uint32": 0,
             "uinteger": 0,
         }
-        self._torch: Any = None
+        # Where a call imports it, its generator is seeded then.
+        self._torch: Any = sys.modules.get("torch")
         self._composes = _composes(found, module)
         _one_thread()
 
@@ -140,12 +141,25 @@ def _main(main: Optional[str]) -> types.ModuleType:
     return module
 
 
+def _file(module: types.ModuleType) -> str:
+    return str(module.__dict__.get("__file__") or "")
+
+
 def _source_digest(module: types.ModuleType) -> str:
+    """Of the module's file; empty where it has none."""
     try:
-        with open(module.__dict__["__file__"], "rb") as file:
+        with open(_file(module), "rb") as file:
             return hashlib.blake2b(file.read(), digest_size=16).hexdigest()
-    except (KeyError, OSError, TypeError):
+    except OSError:
         return ""
+
+
+def tell(connection: socket.socket, arena: int, said: dict[str, Any]) -> None:
+    """The first message, numbered 0."""
+    text = json.dumps(said).encode()
+    os.ftruncate(arena, max(os.fstat(arena).st_size, 64 + len(text)))
+    os.pwrite(arena, text, 64)
+    connection.sendall((0).to_bytes(8, "little") + len(text).to_bytes(8, "little"))
 
 
 def _composes(found: Any, module: types.ModuleType) -> list[Any]:
@@ -199,7 +213,7 @@ class _Arena:
         self.memory = mmap.mmap(self._descriptor, os.fstat(self._descriptor).st_size)
 
 
-def serve(stage: Stage, connection: socket.socket, descriptor: int, log: Log) -> None:
+def serve(stage: Stage, connection: socket.socket, descriptor: int, log: Optional[Log]) -> None:
     """Answers calls until the daemon closes the socket."""
     arena = _Arena(descriptor)
     names_text, inputs, outputs = b"", [], []
@@ -223,7 +237,8 @@ def serve(stage: Stage, connection: socket.socket, descriptor: int, log: Log) ->
             id, _epoch, *words = _ROW.unpack_from(header, at)
             at += _ROW.size
             records, at = _records(header, at, len(inputs))
-            log.sample = id
+            if log is not None:
+                log.sample = id
             try:
                 result = stage.call(functools.partial(_sample, arena.memory, inputs, records), words)
                 if not isinstance(result, dict):
@@ -237,7 +252,8 @@ def serve(stage: Stage, connection: socket.socket, descriptor: int, log: Log) ->
             except BaseException as error:  # a sample's error too: sys.exit() in a transform
                 reply.raised(raised(error, own_frames=1), flags & _PROBE)
         arena.memory[0:8] = _NO_ROW.to_bytes(8, "little")
-        log.sample = None
+        if log is not None:
+            log.sample = None
         connection.sendall(_ANSWER.pack(number, reply.finish(flags & _PROBE)))
 
 

@@ -18,9 +18,15 @@ def main() -> None:
     """Serves calls until the daemon is gone."""
     spec = json.loads(os.environ.pop("FOREBAY_WORKER"))
     _die_with_the_spawner()
+    if spec["foreground"]:
+        from ._foreground import serve_in_foreground
+
+        serve_in_foreground(spec, *spec["foreground"])
+        return
     _lower(spec)
     connection, arena = _take_descriptors()
-    from ._stage import Log, Stage, serve
+    _set_breakpoints(spec["breakpoints"])
+    from ._stage import Log, Stage, serve, tell
 
     log = Log(spec["stage"])
     sys.stdout = sys.stderr = log
@@ -29,9 +35,9 @@ def main() -> None:
     except BaseException as error:  # whatever the user's module raises
         from ._stage import raised
 
-        _tell(connection, arena, json.dumps({"raised": raised(error, own_frames=0)}).encode())
+        tell(connection, arena, {"raised": raised(error, own_frames=0)})
         return
-    _tell(connection, arena, json.dumps({"source": stage.source_digest}).encode())
+    tell(connection, arena, stage.hello)
     serve(stage, connection, arena, log)
 
 
@@ -61,16 +67,31 @@ def _take_descriptors() -> tuple[socket.socket, int]:
     goes to the log."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, os.dup(0))
     arena = os.dup(1)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
     os.dup2(2, 1)
     return connection, arena
 
 
-def _tell(connection: socket.socket, arena: int, text: bytes) -> None:
-    """The first message, numbered 0."""
-    os.ftruncate(arena, max(os.fstat(arena).st_size, 64 + len(text)))
-    os.pwrite(arena, text, 64)
-    connection.sendall((0).to_bytes(8, "little") + len(text).to_bytes(8, "little"))
+def _set_breakpoints(are_refused: bool) -> None:
+    """A worker has no terminal. Beside one in the foreground, which has it, breakpoints pass."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise RuntimeError(
+            "a worker has no terminal for a debugger; `forebay run-sample CONFIG ID` runs one sample with one"
+        )
+
+    def ignore(*_: Any, **__: Any) -> None:
+        pass
+
+    if not are_refused:
+        import pdb
+
+        sys.breakpointhook = ignore
+        pdb.set_trace = ignore
+    elif "PYTHONBREAKPOINT" not in os.environ:
+        sys.breakpointhook = refuse
 
 
 if __name__ == "__main__":

@@ -47,6 +47,9 @@ const ROOT_KEYS: [&str; 16] = [
     "output", "ring", "errors", "cpu", "listen", "session", "security",
 ];
 
+/// What messages call a dict.
+pub(crate) const DICT: &str = "the dict";
+
 /// What a dict without a name is called.
 const NAME_OF_A_DICT: &str = "stream";
 
@@ -84,7 +87,7 @@ pub struct Config {
     /// `[security]`.
     pub security: SecurityConfig,
     /// What was read, for the locations of keys.
-    tree: Located,
+    pub(crate) tree: Located,
 }
 
 /// Where a configuration comes from.
@@ -149,7 +152,7 @@ impl Config {
         dict: &serde_json::Value,
         overrides: &[Override],
     ) -> Result<Self, ConfigError> {
-        let location = SourceLocation { source: "the dict".into(), line: 0 };
+        let location = SourceLocation { source: DICT.into(), line: 0 };
         let folder = std::path::absolute(base_folder)
             .map_err(|error| ConfigError::new(&location, format!("no base folder: {error}")))?;
         let name = if name.is_empty() { NAME_OF_A_DICT } else { name }.to_owned();

@@ -20,6 +20,7 @@ mod overrides;
 mod parse;
 mod presets;
 mod reference;
+mod sample_command;
 mod section;
 mod single_keys;
 mod stages;

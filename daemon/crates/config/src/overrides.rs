@@ -9,6 +9,15 @@ use super::parse::{from_json, parse_toml_value};
 use super::presets::merge_values;
 use super::value::{Located, Value, toml_key};
 
+/// What messages call overrides.
+const ARGUMENT: &str = "--set";
+const DICT_OF_OVERRIDES: &str = "overrides";
+
+/// Whether a value was set from outside the file.
+pub(crate) fn is_override(value: &Located) -> bool {
+    matches!(&*value.location.source, ARGUMENT | DICT_OF_OVERRIDES)
+}
+
 /// One key and its new value.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Override {
@@ -24,7 +33,7 @@ impl Override {
     /// # Errors
     /// When there is no `=`, the key has an empty part, or the value starts like TOML and is none.
     pub fn from_argument(argument: &str) -> Result<Self, ConfigError> {
-        let location = SourceLocation { source: "--set".into(), line: 0 };
+        let location = SourceLocation { source: ARGUMENT.into(), line: 0 };
         match argument.split_once('=') {
             Some((key, text)) => Self::from_toml(key, text),
             None => {
@@ -39,7 +48,7 @@ impl Override {
     /// # Errors
     /// When the key has an empty part, or the value starts like TOML and is none.
     pub fn from_toml(key: &str, text: &str) -> Result<Self, ConfigError> {
-        let location = SourceLocation { source: "--set".into(), line: 0 };
+        let location = SourceLocation { source: ARGUMENT.into(), line: 0 };
         let (path, value) = (split_key(&location, key)?, parse_toml_value(&location, text)?);
         Ok(Self { path, value: Some(value), location })
     }
@@ -68,7 +77,7 @@ impl Override {
     /// # Errors
     /// When it is no dict, a key has an empty part, or a number does not fit.
     pub fn from_json(overrides: &serde_json::Value) -> Result<Vec<Self>, ConfigError> {
-        let location = SourceLocation { source: "overrides".into(), line: 0 };
+        let location = SourceLocation { source: DICT_OF_OVERRIDES.into(), line: 0 };
         let serde_json::Value::Object(entries) = overrides else {
             return Err(ConfigError::new(
                 &location,

@@ -165,6 +165,7 @@ impl Session {
             // Named memory cannot be passed to another daemon.
             restart_policy: if named { RestartPolicy::Never } else { restart_policy },
             identity: stream.identity(),
+            python_sources: stream.python_sources(),
         };
         let memory = RingMemory {
             bytes: data_bytes + publish_bytes + return_bytes,

@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
+use forebay_protocol::frames::PythonSource;
 use forebay_protocol::ids::SampleId;
 use forebay_protocol::layout::{LayoutError, SlotLayout};
 use forebay_protocol::tensor::{DType, Extent, TensorSpec};
@@ -16,7 +17,7 @@ use forebay_config::{Concurrency, Config, ConfigError, Last, SourceLocation, Sta
 use forebay_observe::recorder::Recorder;
 use forebay_observe::{Clock, QueueMetrics, StageMetrics};
 use forebay_pipeline::batch::BatchOperation;
-use forebay_pipeline::{Needs, SamplePlan, SampleTask};
+use forebay_pipeline::{Needs, PythonStart, SamplePlan, SampleTask};
 use forebay_source::dataset::{
     self, ClassSummary, Dataset, DatasetError, IndexBytes, OpenOptions, Opened,
 };
@@ -142,17 +143,7 @@ impl Stream {
         clock: Clock,
         batch_operations: Vec<Box<dyn BatchOperation>>,
     ) -> Result<Self, StreamError> {
-        dataset::resolve_keys(&mut config.dataset)?;
-        let settled = dataset::settle_format(&mut config.dataset, options);
-        let opened = settled.and_then(|()| dataset::open(&config.dataset, options));
-        let opened = opened.map_err(|error| {
-            let key = match error {
-                DatasetError::UnknownFormat { .. } => "format",
-                _ => "path",
-            };
-            StreamError::Dataset { location: config.location(&["dataset", key]), error }
-        })?;
-        let Opened { dataset, storage, report } = opened;
+        let Opened { dataset, storage, report } = open_dataset(&mut config, options)?;
         let jpeg_index =
             StreamIndex::open(&config.dataset, dataset.as_ref(), report.path.as_deref());
         let limit_bytes = config.dataset.limits.sample_bytes;
@@ -160,8 +151,9 @@ impl Stream {
             read_at_start(storage.as_ref(), dataset.as_ref(), limit_bytes, task)
                 .map_err(|error| error.to_string())
         };
+        let start = PythonStart { workers: threads, read: &read, foreground: None };
         let plan = batch_operations.into_iter().try_fold(
-            SamplePlan::compile_with(&config, dataset.as_ref(), threads, &read)?
+            SamplePlan::compile_with(&config, dataset.as_ref(), start)?
                 .with_jpeg_index(jpeg_index.get().ok().cloned()),
             SamplePlan::with_batch_operation,
         )?;
@@ -306,6 +298,17 @@ impl Stream {
         called.map(|(config, stage)| (config, stage.gate.limit()))
     }
 
+    /// The sources of Python stages, for saved states.
+    pub(crate) fn python_sources(&self) -> Vec<PythonSource> {
+        let sources = self.plan.python_sources().map(|(stage, (target, source))| PythonSource {
+            stage: self.stages[stage].name.clone(),
+            target: target.to_owned(),
+            file: source.file,
+            digest: source.digest,
+        });
+        sources.collect()
+    }
+
     /// A stage's name and its most threads at once.
     pub fn stage_limits(&self) -> impl Iterator<Item = (&str, u32)> {
         self.stages.iter().map(|stage| (stage.name.as_str(), stage.gate.limit()))
@@ -341,9 +344,7 @@ impl Stream {
 
     /// What messages call a sample: its file, or the file that it lies in and its name there.
     pub fn sample_path(&self, id: SampleId) -> PathBuf {
-        let mut name = Vec::new();
-        self.dataset.append_name(id, &mut name);
-        self.storage.full_path(&name)
+        path_of(self.dataset.as_ref(), self.storage.as_ref(), id)
     }
 
     /// What messages call a sample, and where in its first file it lies.
@@ -394,8 +395,32 @@ impl Stream {
     }
 }
 
-/// Reads one sample's bytes while the stream is opened.
-fn read_at_start(
+/// Opens the dataset that a configuration describes.
+pub(crate) fn open_dataset(
+    config: &mut Config,
+    options: OpenOptions<'_>,
+) -> Result<Opened, StreamError> {
+    dataset::resolve_keys(&mut config.dataset)?;
+    let settled = dataset::settle_format(&mut config.dataset, options);
+    let opened = settled.and_then(|()| dataset::open(&config.dataset, options));
+    opened.map_err(|error| {
+        let key = match error {
+            DatasetError::UnknownFormat { .. } => "format",
+            _ => "path",
+        };
+        StreamError::Dataset { location: config.location(&["dataset", key]), error }
+    })
+}
+
+/// What messages call a sample: its file, or the file that it lies in and its name there.
+pub(crate) fn path_of(dataset: &dyn Dataset, storage: &dyn Storage, id: SampleId) -> PathBuf {
+    let mut name = Vec::new();
+    dataset.append_name(id, &mut name);
+    storage.full_path(&name)
+}
+
+/// Reads one sample's bytes outside of any batch.
+pub(crate) fn read_at_start(
     storage: &dyn Storage,
     dataset: &dyn Dataset,
     limit_bytes: u64,

@@ -41,7 +41,7 @@ mod weighted;
 pub use allocator::give_back_large_buffers;
 pub use jpeg::JpegLearner;
 pub use needs::{KEPT_BYTES, Needs};
-pub use plan::{CallError, CalledRow, SamplePlan, SampleReader};
+pub use plan::{CallError, CalledRow, Foreground, PythonStart, SamplePlan, SampleReader};
 pub use registry::{batch_operation_tables, operation_tables};
 pub use row::Row;
 pub use task::{SampleTask, WorkerScratch};

@@ -10,7 +10,7 @@ mod compile;
 mod reckon;
 
 pub use call::{CallError, CalledRow};
-pub use compile::SampleReader;
+pub use compile::{Foreground, PythonStart, SampleReader};
 
 use std::sync::Arc;
 

@@ -14,8 +14,8 @@ use forebay_config::{Concurrency, Config, CpuPolicy, SourceLocation, StageConfig
 use forebay_protocol::tensor::DType;
 use forebay_source::dataset::{Defect, FieldKind};
 use forebay_workers::{
-    CallBuffer, DeclaredKind, Lost, Number, Outcome, Pool, PoolSpec, ReplyKind, ReplyValue,
-    WorkerClass,
+    CallBuffer, Declared, DeclaredKind, Lost, Number, Outcome, Pool, PoolSpec, Raised, ReplyKind,
+    ReplyValue, Source, WorkerClass,
 };
 
 use self::output_size::OutputSize;
@@ -91,6 +91,28 @@ impl Found {
     pub(crate) fn count(&self) -> usize {
         self.kinds.len()
     }
+
+    fn note_raised(&mut self, raised: &Raised) {
+        let text = || format!("{}\n\n{}", raised.summary, raised.traceback.trim_end());
+        self.raised.get_or_insert_with(text);
+    }
+
+    /// Notes what was returned for a sample.
+    fn note(&mut self, fields: Vec<Declared>) -> Result<(), String> {
+        let (names, kinds): (Vec<_>, Vec<_>) =
+            fields.into_iter().map(|field| (field.name, field.kind)).unzip();
+        if self.kinds.is_empty() {
+            self.names = names;
+        } else if self.names != names {
+            return Err(format!(
+                "its function returns the fields {names:?} for one sample and {:?} for another; a batch needs the same \
+                 fields of each",
+                self.names
+            ));
+        }
+        self.kinds.push(kinds);
+        Ok(())
+    }
 }
 
 impl PythonBody {
@@ -99,6 +121,7 @@ impl PythonBody {
         config: &Config,
         stage: &StageConfig,
         auto_workers: u32,
+        (has_foreground, is_silent): (bool, bool),
         fields: &mut FieldTypes,
     ) -> Result<Self, String> {
         let nice = config.cpu.nice;
@@ -122,6 +145,8 @@ impl PythonBody {
                 CpuPolicy::Batch => WorkerClass::Batch(nice),
                 CpuPolicy::Normal => WorkerClass::Normal(nice),
             },
+            has_foreground,
+            is_silent,
         };
         let pool = Pool::start(spec).map_err(|error| {
             format!("the process that starts workers cannot be started: {error}")
@@ -142,9 +167,9 @@ impl PythonBody {
         Ok(Self { pool, inputs, input_names, outputs: Vec::new(), output_names: Vec::new() })
     }
 
-    /// A digest of the source of the function's module.
-    pub(crate) fn source(&self) -> String {
-        self.pool.source()
+    /// `module:function`, and the module's file.
+    pub(crate) fn source(&self) -> (&str, Source) {
+        (&self.pool.spec().target, self.pool.source())
     }
 
     /// The outputs' fields and what they hold, in the order of a reply.
@@ -198,10 +223,8 @@ impl PythonBody {
         is_ending: &dyn Fn() -> bool,
         done: &mut dyn FnMut(usize, Outcome<'_>),
     ) -> Result<(), Lost> {
-        fn names(names: &[String]) -> Vec<&str> {
-            names.iter().map(String::as_str).collect()
-        }
-        let (inputs, outputs) = (names(&self.input_names), names(&self.output_names));
+        let inputs = self.input_names();
+        let outputs: Vec<&str> = self.output_names.iter().map(String::as_str).collect();
         self.pool.run(thread, call, (&inputs, &outputs), is_ending, done)
     }
 
@@ -210,33 +233,20 @@ impl PythonBody {
     /// # Errors
     /// It cannot be called at all, or gives other fields than before.
     pub(crate) fn probe(&self, call: &CallBuffer, found: &mut Found) -> Result<bool, String> {
-        let names: Vec<&str> = self.input_names.iter().map(String::as_str).collect();
+        let names = self.input_names();
         let mut digests = Vec::new();
         for attempt in 0..2 {
             for row in self.pool.probe(call, &names)? {
                 match row {
                     Err(raised) => {
-                        let text = format!("{}\n\n{}", raised.summary, raised.traceback.trim_end());
-                        found.raised.get_or_insert(text);
+                        found.note_raised(&raised);
                         return Ok(false);
                     }
                     Ok((fields, digest)) => {
                         digests.push(digest);
-                        if attempt > 0 {
-                            continue;
+                        if attempt == 0 {
+                            found.note(fields)?;
                         }
-                        let (names, kinds): (Vec<_>, Vec<_>) =
-                            fields.into_iter().map(|field| (field.name, field.kind)).unzip();
-                        if found.kinds.is_empty() {
-                            found.names = names;
-                        } else if found.names != names {
-                            return Err(format!(
-                                "its function returns the fields {names:?} for one sample and {:?} for another; a \
-                                 batch needs the same fields of each",
-                                found.names
-                            ));
-                        }
-                        found.kinds.push(kinds);
                     }
                 }
             }
@@ -250,6 +260,25 @@ impl PythonBody {
             );
         }
         Ok(true)
+    }
+
+    /// Calls the function with one sample in the foreground, whose result is kept for the call of its row.
+    ///
+    /// # Errors
+    /// It cannot be called, or raised an exception: its traceback.
+    pub(crate) fn probe_in_foreground(&self, call: &CallBuffer) -> Result<Found, String> {
+        let mut found = Found::default();
+        for row in self.pool.probe_in_foreground(call, &self.input_names())? {
+            match row {
+                Err(raised) => found.note_raised(&raised),
+                Ok((fields, _)) => found.note(fields)?,
+            }
+        }
+        found.raised.take().map_or(Ok(found), Err)
+    }
+
+    fn input_names(&self) -> Vec<&str> {
+        self.input_names.iter().map(String::as_str).collect()
     }
 
     /// Changes the fields to what the function returns.

@@ -13,6 +13,8 @@ use forebay_protocol::tensor::DType;
 
 /// Where inputs begin.
 pub(crate) const INPUTS_AT: u64 = 64;
+/// A row's id, epoch and words.
+const ROW_HEAD_BYTES: usize = 6 * 8;
 /// What rows begin at.
 const ALIGNMENT: usize = 64;
 
@@ -85,6 +87,14 @@ impl CallBuffer {
         row.clear();
         for word in [seed.id, seed.epoch].iter().chain(&seed.words) {
             row.extend_from_slice(&word.to_le_bytes());
+        }
+    }
+
+    /// What tells the only row from others: its id, epoch and words. Empty where there are several.
+    pub(crate) fn only_row(&self) -> &[u8] {
+        match &self.rows[..self.used_rows] {
+            [row] => &row[..ROW_HEAD_BYTES],
+            _ => &[],
         }
     }
 

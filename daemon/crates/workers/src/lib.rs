@@ -6,6 +6,8 @@
 //!   spawner               a process of this program, not confined; starts, kills and reaps workers        spawner
 //!   worker                `python -m forebay.worker`; one call at a time                                  (Python)
 //! ```
+//! `forebay run-sample` starts one worker more itself, with its own terminal ([`foreground`]).
+//!
 //! A worker shares two things with the daemon: a socket, and an *arena*, memory that only these two map or read. It never
 //! has a slot of a ring. The daemon writes inputs into the arena and reads results out of it with positional calls, so
 //! that nothing that a worker does to the arena (shrinking it included) can fault the daemon. All that a worker sends is
@@ -35,6 +37,7 @@
 #![forbid(unsafe_code)]
 
 mod call;
+mod foreground;
 mod interpreter;
 mod pool;
 mod process;
@@ -44,7 +47,8 @@ mod spec;
 mod worker;
 
 pub use call::{CallBuffer, Number, RowSeed};
-pub use pool::{Lost, Outcome, Pool, Probed};
+pub use foreground::is_foreground_interrupted;
+pub use pool::{Lost, Outcome, Pool, Probed, Source};
 pub use reply::{Declared, DeclaredKind, Raised, ReplyKind, ReplyValue};
 pub use spawner::{end_workers, serve_spawner};
 pub use spec::{PoolSpec, WorkerClass};

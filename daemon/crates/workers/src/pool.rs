@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::Duration;
 
 use crate::call::{CallBuffer, FLAG_PROBE};
+use crate::foreground;
 use crate::reply::{self, Declared, Raised, ReplyValue};
 use crate::spawner::Spawner;
 use crate::spec::PoolSpec;
@@ -42,6 +43,15 @@ pub enum Lost {
     Ending,
 }
 
+/// The file of a function's module.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Source {
+    /// Of its bytes; empty where the module has no file.
+    pub digest: String,
+    /// Its path.
+    pub file: String,
+}
+
 /// What a probe found, and the digest of the results' bytes, for each row.
 pub type Probed = Vec<Result<(Vec<Declared>, String), Raised>>;
 
@@ -52,8 +62,10 @@ pub struct Pool {
     spawner: Arc<Spawner>,
     /// A worker belongs to whoever holds its lock. Taken with `try_lock` alone.
     workers: Vec<Mutex<Option<Worker>>>,
-    /// What the function was found to be made of: a digest of its module's source.
-    source: Mutex<String>,
+    /// As the newest worker found it.
+    source: Mutex<Source>,
+    /// The row that the worker in the foreground, at place 0, was called with.
+    foreground_row: OnceLock<Vec<u8>>,
 }
 
 impl Pool {
@@ -62,9 +74,17 @@ impl Pool {
     /// # Errors
     /// The process cannot be started.
     pub fn start(spec: PoolSpec) -> std::io::Result<Self> {
-        let spawner = Spawner::start(spec.interpreter.clone(), spec.to_json())?;
-        let workers = (0..spec.workers.max(1)).map(|_| Mutex::new(None)).collect();
-        Ok(Self { spec, spawner, workers, source: Mutex::default() })
+        let told = spec.to_json(None);
+        let spawner = Spawner::start(spec.interpreter.clone(), told, spec.is_silent)?;
+        let places = spec.workers.max(1) + u32::from(spec.has_foreground);
+        let workers = (0..places).map(|_| Mutex::new(None)).collect();
+        Ok(Self {
+            spec,
+            spawner,
+            workers,
+            source: Mutex::default(),
+            foreground_row: OnceLock::new(),
+        })
     }
 
     /// What it was started with.
@@ -73,9 +93,9 @@ impl Pool {
         &self.spec
     }
 
-    /// A digest of the source of the function's module, as the first worker found it.
+    /// What the function is made of, as the newest worker found it.
     #[must_use]
-    pub fn source(&self) -> String {
+    pub fn source(&self) -> Source {
         self.source.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -94,7 +114,7 @@ impl Pool {
     /// Why it cannot be called: the import's error, or how its worker ends.
     pub fn probe(&self, buffer: &CallBuffer, names: &[&str]) -> Result<Probed, String> {
         let never = || false;
-        let mut place = self.take(0);
+        let mut place = self.take(self.first_place(0, buffer));
         let mut losses = 0;
         loop {
             let worker = self.ready(&mut place, &never).map_err(|lost| match lost {
@@ -104,11 +124,7 @@ impl Pool {
             let rows: Vec<usize> = (0..buffer.rows()).collect();
             let header = buffer.header(&rows, &names_json(names, &[]), FLAG_PROBE);
             match worker.call(buffer, &header, self.spec.timeout, &never) {
-                Ok(reply) => {
-                    let parsed = serde_json::from_slice::<Vec<serde_json::Value>>(&reply).ok();
-                    let probed = parsed.and_then(|rows| rows.iter().map(reply::probed).collect());
-                    return probed.ok_or_else(|| "its worker gave no answer".to_owned());
-                }
+                Ok(reply) => return read_probed(&reply),
                 Err(Failure::Lost { reason, .. }) => {
                     *place = None;
                     losses += 1;
@@ -118,6 +134,41 @@ impl Pool {
                 }
                 Err(Failure::Ending) => return Err("the start was given up".to_owned()),
             }
+        }
+    }
+
+    /// Starts the worker in the foreground and calls the function with the only row. It keeps the result for the call of
+    /// the same row by [`run`](Self::run). Nothing limits its time: there may be a debugger.
+    ///
+    /// # Errors
+    /// As [`probe`](Self::probe).
+    pub fn probe_in_foreground(
+        &self,
+        buffer: &CallBuffer,
+        names: &[&str],
+    ) -> Result<Probed, String> {
+        let _busy = foreground::Busy::begin();
+        let failed = |failure| match failure {
+            Failure::Lost { reason, .. } => format!("the sample {reason}"),
+            Failure::Ending => "the start was given up".to_owned(),
+        };
+        let mut worker = Worker::start_in_foreground(&self.spec)?;
+        let hello = worker.hello(Duration::MAX, &|| false).map_err(failed)?;
+        self.read_hello(&hello)?;
+        let header = buffer.header(&[0], &names_json(names, &[]), FLAG_PROBE);
+        let reply = worker.call(buffer, &header, Duration::MAX, &|| false).map_err(failed)?;
+        *self.take(0) = Some(worker);
+        // Called once.
+        let _ = self.foreground_row.set(buffer.only_row().to_vec());
+        read_probed(&reply)
+    }
+
+    /// The place to begin the search at: place 0 is for the row in the foreground alone, where there is one.
+    fn first_place(&self, wanted: usize, buffer: &CallBuffer) -> usize {
+        match self.foreground_row.get() {
+            Some(row) if row == buffer.only_row() => 0,
+            Some(_) => 1,
+            None => wanted,
         }
     }
 
@@ -135,7 +186,7 @@ impl Pool {
         done: &mut dyn FnMut(usize, Outcome<'_>),
     ) -> Result<(), Lost> {
         let names = names_json(inputs, outputs);
-        let mut place = self.take(first);
+        let mut place = self.take(self.first_place(first, buffer));
         let mut together: Vec<usize> = (0..buffer.rows()).collect();
         let mut suspects = VecDeque::new();
         let mut alone = [0];
@@ -286,10 +337,27 @@ impl Pool {
         if let Some(raised) = value.get("raised").and_then(reply::raised_of) {
             return Err(format!("{}\n\n{}", raised.summary, raised.traceback.trim_end()));
         }
-        let source = value.get("source").and_then(serde_json::Value::as_str).unwrap_or_default();
-        source.clone_into(&mut self.source.lock().unwrap_or_else(PoisonError::into_inner));
+        let text = |key| value.get(key).and_then(serde_json::Value::as_str).unwrap_or_default();
+        let found = Source { digest: text("source").to_owned(), file: text("file").to_owned() };
+        let mut source = self.source.lock().unwrap_or_else(PoisonError::into_inner);
+        if !source.digest.is_empty() && source.digest != found.digest {
+            tracing::warn!(
+                stage = self.spec.stage,
+                file = found.file,
+                "the source of `{}` has changed since its workers were started; those started from now on run the new \
+                 one",
+                self.spec.target
+            );
+        }
+        *source = found;
         Ok(())
     }
+}
+
+fn read_probed(reply: &[u8]) -> Result<Probed, String> {
+    let parsed = serde_json::from_slice::<Vec<serde_json::Value>>(reply).ok();
+    let probed = parsed.and_then(|rows| rows.iter().map(reply::probed).collect());
+    probed.ok_or_else(|| "its worker gave no answer".to_owned())
 }
 
 fn names_json(inputs: &[&str], outputs: &[&str]) -> String {

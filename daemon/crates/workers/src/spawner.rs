@@ -78,13 +78,18 @@ pub(crate) struct Spawner {
 
 impl Spawner {
     /// Starts the process. Called before the daemon is confined.
-    pub(crate) fn start(interpreter: PathBuf, spec: String) -> io::Result<Arc<Self>> {
+    pub(crate) fn start(
+        interpreter: PathBuf,
+        spec: String,
+        is_silent: bool,
+    ) -> io::Result<Arc<Self>> {
         let (own, theirs) = Connection::pair().map_err(io::Error::other)?;
         own.send(&Request::Setup { interpreter, spec }, &[]).map_err(io::Error::other)?;
         let child = Command::new(std::env::current_exe()?)
             .arg(COMMAND)
             .stdin(Stdio::from(theirs.into_descriptor()))
             .stdout(Stdio::null())
+            .stderr(if is_silent { Stdio::null() } else { Stdio::inherit() })
             // A signal of the terminal is for the trainer or for `serve`.
             .process_group(0)
             .spawn()?;

@@ -39,11 +39,16 @@ pub struct PoolSpec {
     pub memory_bytes: u64,
     /// The workers' scheduling class.
     pub class: WorkerClass,
+    /// One worker more is started in the foreground, by the caller.
+    pub has_foreground: bool,
+    /// What workers print is dropped, and breakpoints pass. Not in the foreground.
+    pub is_silent: bool,
 }
 
 impl PoolSpec {
-    /// What a worker is told, as JSON.
-    pub(crate) fn to_json(&self) -> String {
+    /// What a worker is told, as JSON. `descriptors`: of the socket and the arena of a worker in the foreground, whose
+    /// standard input and output are the terminal's.
+    pub(crate) fn to_json(&self, descriptors: Option<[i32; 2]>) -> String {
         let arguments: serde_json::Value =
             serde_json::from_str(&self.arguments).unwrap_or(serde_json::Value::Null);
         let (policy, nice) = match self.class {
@@ -60,6 +65,8 @@ impl PoolSpec {
             "main": self.main,
             "policy": policy,
             "nice": nice,
+            "foreground": descriptors,
+            "breakpoints": !self.is_silent,
         })
         .to_string()
     }

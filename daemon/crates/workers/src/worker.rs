@@ -11,9 +11,11 @@ use std::time::{Duration, Instant};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::call::{CallBuffer, INPUTS_AT};
+use crate::foreground::ForegroundProcess;
 use crate::process::{look, resident_bytes};
 use crate::reply::MAX_REPLY_BYTES;
 use crate::spawner::{End, Spawner};
+use crate::spec::PoolSpec;
 
 /// How often a thread that waits for a worker looks at its process.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
@@ -34,6 +36,23 @@ pub(crate) enum Failure {
     Ending,
 }
 
+/// What started a process and ends it.
+#[derive(Debug)]
+enum Parent {
+    Spawner(Arc<Spawner>),
+    /// This process itself.
+    Foreground(ForegroundProcess),
+}
+
+impl Parent {
+    fn end(&mut self, process: u32) -> End {
+        match self {
+            Self::Spawner(spawner) => spawner.end_worker(process),
+            Self::Foreground(process) => process.end(),
+        }
+    }
+}
+
 /// See the module's head. Dropping it does not end the process: [`end`](Self::end) does, or the spawner's end.
 #[derive(Debug)]
 pub(crate) struct Worker {
@@ -41,7 +60,7 @@ pub(crate) struct Worker {
     socket: UnixStream,
     arena: File,
     arena_bytes: u64,
-    spawner: Arc<Spawner>,
+    parent: Parent,
     calls: u64,
     reply_bytes: u64,
     memory_seen: Instant,
@@ -51,6 +70,23 @@ pub(crate) struct Worker {
 impl Worker {
     /// Asks for a process. It is not ready: [`hello`](Self::hello) waits for that.
     pub(crate) fn start(spawner: Arc<Spawner>) -> Result<Self, String> {
+        Self::start_by(|socket, arena| {
+            let process = spawner.start_worker(socket, arena)?;
+            Ok((process, Parent::Spawner(spawner)))
+        })
+    }
+
+    /// Starts a process with this process's own standard input, output and error.
+    pub(crate) fn start_in_foreground(spec: &PoolSpec) -> Result<Self, String> {
+        Self::start_by(|socket, arena| {
+            let process = ForegroundProcess::start(spec, [socket, arena])?;
+            Ok((process.number(), Parent::Foreground(process)))
+        })
+    }
+
+    fn start_by(
+        start: impl FnOnce(OwnedFd, OwnedFd) -> Result<(u32, Parent), String>,
+    ) -> Result<Self, String> {
         let failed = |error: io::Error| format!("a worker's socket or memory: {error}");
         let (socket, theirs) = UnixStream::pair().map_err(failed)?;
         socket.set_read_timeout(Some(LOOK_INTERVAL)).map_err(failed)?;
@@ -61,7 +97,7 @@ impl Worker {
         let arena_bytes = INPUTS_AT;
         arena.set_len(arena_bytes).map_err(failed)?;
         let copy: OwnedFd = arena.try_clone().map_err(failed)?.into();
-        let process = spawner.start_worker(theirs.into(), copy)?;
+        let (process, parent) = start(theirs.into(), copy)?;
         let memory_seen = Instant::now();
         let (calls, reply_bytes, is_ready) = (0, 0, false);
         Ok(Self {
@@ -69,7 +105,7 @@ impl Worker {
             socket,
             arena,
             arena_bytes,
-            spawner,
+            parent,
             calls,
             reply_bytes,
             memory_seen,
@@ -229,7 +265,7 @@ impl Worker {
     /// Ends the process. `why` is empty where it ended by itself.
     fn lost(&mut self, why: &str) -> Failure {
         let row = self.row_under_call();
-        let end = self.spawner.end_worker(self.process);
+        let end = self.parent.end(self.process);
         let was_killed = why.is_empty() && end == End::Signal(9);
         let how = match end {
             End::Signal(signal) => format!("crashes the worker (signal {signal})"),
@@ -242,8 +278,8 @@ impl Worker {
     }
 
     /// Kills it.
-    pub(crate) fn end(self) {
-        self.spawner.end_worker(self.process);
+    pub(crate) fn end(mut self) {
+        self.parent.end(self.process);
     }
 
     /// Whether it holds more than it may, its arena included; looked at from time to time.

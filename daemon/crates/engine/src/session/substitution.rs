@@ -50,8 +50,10 @@ impl Session {
                 let stage = &stream.stages[stage].name;
                 let message = format!(
                     "stage `{stage}` failed on sample {id} ({path}) in epoch {epoch}, seed {}: {summary}; \
-                     errors.on_bad_sample = \"substitute\" trains on another sample in its place\n\n{}",
+                     errors.on_bad_sample = \"substitute\" trains on another sample in its place; this runs it again, \
+                     under a debugger too:\n  {}\n\n{}",
                     stream.config.order.seed,
+                    stream.config.sample_command(id, epoch),
                     text.trim_end()
                 );
                 return batch.fail(row, Fault { kind: FaultKind::Stage, message });
@@ -81,8 +83,10 @@ impl Session {
         if !is_unreadable && errors.on_bad_sample == OnBadSample::Fail {
             let message = format!(
                 "bad sample {} in epoch {}: {described}; repair or remove the file, or set \
-                 errors.on_bad_sample = \"substitute\"",
-                failed_id.0, batch.planned.epoch
+                 errors.on_bad_sample = \"substitute\"; this runs it again:\n  {}",
+                failed_id.0,
+                batch.planned.epoch,
+                stream.config.sample_command(failed_id.0, batch.planned.epoch)
             );
             return batch.fail(row, Fault { kind: FaultKind::BadSample, message });
         }

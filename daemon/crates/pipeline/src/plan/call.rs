@@ -12,7 +12,7 @@ use crate::row::Row;
 use crate::task::{SampleLists, SampleTask, WorkerScratch, emptied};
 use forebay_order::Draws;
 use forebay_source::dataset::{ArrayValue, Dataset, Defect};
-use forebay_workers::{Lost, Outcome, ReplyKind, ReplyValue, RowSeed};
+use forebay_workers::{Lost, Outcome, ReplyKind, ReplyValue, RowSeed, Source};
 
 /// A row of a bundle.
 pub struct CalledRow<'r> {
@@ -48,8 +48,8 @@ impl SamplePlan {
         self.python(stage).is_some()
     }
 
-    /// A digest of the source of each Python stage's module, by the stage's number.
-    pub fn python_sources(&self) -> impl Iterator<Item = (usize, String)> {
+    /// The `module:function` of each Python stage and the module's file, by the stage's number.
+    pub fn python_sources(&self) -> impl Iterator<Item = (usize, (&str, Source))> {
         (0..self.stages.len()).filter_map(|stage| Some((stage, self.python(stage)?.0.source())))
     }
 

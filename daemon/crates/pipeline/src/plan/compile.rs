@@ -4,7 +4,7 @@ use super::{ExpectedArray, PlannedField, SamplePlan, Stage, StageBody, row_bytes
 use crate::array::ArrayType;
 use crate::contract::{FieldPlan, FieldType, FieldTypes};
 use crate::output::{self, FieldOutput};
-use crate::python::{PythonBody, Returns};
+use crate::python::{Found, PythonBody, Returns};
 use crate::registry;
 use crate::row::Row;
 use crate::task::{SampleTask, WorkerScratch};
@@ -15,6 +15,27 @@ use forebay_source::dataset::{Dataset, FieldKind};
 
 /// Reads a sample's bytes into its task, for the probe call of a Python stage. The error says why it cannot be read.
 pub type SampleReader<'r> = &'r dyn Fn(&mut SampleTask) -> Result<(), String>;
+
+/// What Python stages need to start.
+#[derive(Clone, Copy)]
+pub struct PythonStart<'r> {
+    /// How many workers `"auto"` means.
+    pub workers: u32,
+    /// Reads the samples of their probe.
+    pub read: SampleReader<'r>,
+    /// What is run in the foreground, if anything.
+    pub foreground: Option<Foreground>,
+}
+
+/// A sample whose calls run in the foreground, with this process's standard input and output. The threads of a plan with
+/// it must all be the one that compiles it.
+#[derive(Debug, Clone, Copy)]
+pub struct Foreground {
+    /// Whose calls.
+    pub key: DrawKey,
+    /// In which stage alone; `None`: in each Python stage.
+    pub stage: Option<usize>,
+}
 
 /// The samples that a function is called with at the start.
 const PROBED: usize = 4;
@@ -28,20 +49,18 @@ impl SamplePlan {
     /// An unknown operation or argument, an operation whose input is missing (names the operation that makes it), an
     /// output that does not exist: each with its place in the configuration.
     pub fn compile(config: &Config, dataset: &dyn Dataset) -> Result<Self, ConfigError> {
-        let unread = |_: &mut SampleTask| Err("nothing reads samples here".to_owned());
-        Self::compile_with(config, dataset, 1, &unread)
+        let read = &|_: &mut SampleTask| Err("nothing reads samples here".to_owned());
+        Self::compile_with(config, dataset, PythonStart { workers: 1, read, foreground: None })
     }
 
-    /// As [`compile`](Self::compile), with what Python stages need: how many workers `"auto"` means, and what reads the
-    /// samples of their probe. Starts a worker of each, and calls it.
+    /// As [`compile`](Self::compile), with what Python stages need. Starts a worker of each, and calls it.
     ///
     /// # Errors
     /// As [`compile`](Self::compile), and a function that cannot be imported or called, or whose results differ in kind.
     pub fn compile_with(
         config: &Config,
         dataset: &dyn Dataset,
-        workers: u32,
-        read: SampleReader<'_>,
+        start: PythonStart<'_>,
     ) -> Result<Self, ConfigError> {
         let fail = |message| ConfigError::new(&config.location(&[]), message);
         let mut fields = FieldTypes {
@@ -63,10 +82,20 @@ impl SamplePlan {
             let (body, operation_names) = if stage.python.is_some() {
                 let reason =
                     |reason: String| ConfigError::new(&config.location(&["stage"]), reason);
-                let mut body =
-                    PythonBody::start(config, stage, workers, &mut fields).map_err(reason)?;
+                let foreground = start.foreground;
+                let foreground = foreground.filter(|of| of.stage.is_none_or(|one| one == number));
+                let shown = (foreground.is_some(), start.foreground.is_some());
+                let mut body = PythonBody::start(config, stage, start.workers, shown, &mut fields)
+                    .map_err(reason)?;
                 let before = Self::part(config, dataset, &fields, std::mem::take(&mut stages));
-                let probed = before.probe((number, first_operation), &body, dataset, read);
+                let place = (number, first_operation);
+                let probed = match foreground {
+                    None => before.probe(place, &body, dataset, start.read),
+                    Some(Foreground { key, .. }) => before
+                        .probe_in_foreground(place, &body, key, dataset, start.read)
+                        // What the function returns for the first samples is what a run expects. It may fail for these.
+                        .map(|own| before.probe(place, &body, dataset, start.read).unwrap_or(own)),
+                };
                 stages = before.stages;
                 let returns = Returns {
                     is_ragged: &|name| {
@@ -136,25 +165,17 @@ impl SamplePlan {
     /// What the function returns for the first samples that can be read.
     fn probe(
         &self,
-        (stage, first_operation): (usize, u64),
+        place: (usize, u64),
         body: &PythonBody,
         dataset: &dyn Dataset,
         read: SampleReader<'_>,
-    ) -> Result<crate::python::Found, String> {
+    ) -> Result<Found, String> {
         let mut scratch = WorkerScratch::default();
         let mut why_not = String::from("the dataset has no samples");
-        let mut found = crate::python::Found::default();
+        let mut found = Found::default();
         for id in 0..dataset.sample_count().min(TRIED) {
             let key = DrawKey { seed: 0, epoch: 0, sample: id };
-            let mut task = SampleTask::new(SampleId(id), key, Vec::new());
-            scratch.call.clear();
-            let prepared = read(&mut task).and_then(|()| {
-                let run = |stage| self.run(stage, &mut task, dataset, &mut NoRow, &mut scratch);
-                (0..stage).try_for_each(run).map_err(|defect| defect.0)?;
-                let place = (stage, first_operation);
-                self.prepare(place, body, &mut task, dataset, &mut scratch)
-                    .map_err(|defect| defect.0)
-            });
+            let prepared = self.prepare_probe(place, body, key, dataset, read, &mut scratch);
             let probed = prepared.and_then(|()| body.probe(&scratch.call, &mut found));
             match probed {
                 Ok(true) if found.count() == PROBED => break,
@@ -165,6 +186,41 @@ impl SamplePlan {
             }
         }
         if found.count() > 0 { Ok(found) } else { Err(found.raised.take().unwrap_or(why_not)) }
+    }
+
+    /// What the function returns for one sample, called in the foreground.
+    fn probe_in_foreground(
+        &self,
+        place: (usize, u64),
+        body: &PythonBody,
+        key: DrawKey,
+        dataset: &dyn Dataset,
+        read: SampleReader<'_>,
+    ) -> Result<Found, String> {
+        let mut scratch = WorkerScratch::default();
+        self.prepare_probe(place, body, key, dataset, read, &mut scratch)
+            .map_err(|why| format!("the sample does not come so far: {why}"))?;
+        body.probe_in_foreground(&scratch.call)
+    }
+
+    /// Takes a sample through the stages before a Python stage, and makes it the only row of a call.
+    fn prepare_probe(
+        &self,
+        (stage, first_operation): (usize, u64),
+        body: &PythonBody,
+        key: DrawKey,
+        dataset: &dyn Dataset,
+        read: SampleReader<'_>,
+        scratch: &mut WorkerScratch,
+    ) -> Result<(), String> {
+        let mut task = SampleTask::new(SampleId(key.sample), key, Vec::new());
+        read(&mut task)?;
+        let run = |stage| self.run(stage, &mut task, dataset, &mut NoRow, scratch);
+        (0..stage).try_for_each(run).map_err(|defect| defect.0)?;
+        // The stages before may have had calls of their own.
+        self.begin_bundle(scratch);
+        self.prepare((stage, first_operation), body, &mut task, dataset, scratch)
+            .map_err(|defect| defect.0)
     }
 }
 

@@ -1,0 +1,180 @@
+//! The command that runs one sample of a configuration again, for messages.
+
+use crate::config::{Config, DICT};
+use crate::overrides::is_override;
+use crate::stages::PythonConfig;
+use crate::table::{Key, Keys};
+use crate::value::{Located, Value, toml_key};
+
+/// The tables that decide what becomes of a sample. `[storage]` is none of them: what its variables expand to may be
+/// secret.
+const TABLES: [&str; 5] = ["preset", "dataset", "limits", "stage", "output"];
+
+impl Config {
+    /// `forebay run-sample` with this configuration's file and the keys that were set over it.
+    pub fn sample_command(&self, sample: u64, epoch: u64) -> String {
+        let is_dict = self.source == DICT;
+        let source = if is_dict { "CONFIG.toml" } else { &self.source };
+        let mut words = format!("forebay run-sample {} {sample} --epoch {epoch}", quoted(source));
+        let mut set = Vec::new();
+        if let Value::Table(entries) = &self.tree.value {
+            for (key, value) in entries.iter().filter(|(key, _)| TABLES.contains(&&**key)) {
+                collect(value, key, &mut set);
+            }
+        }
+        if let Some(seed) = self.tree.get("order").and_then(|order| order.get("seed")) {
+            collect(seed, "order.seed", &mut set);
+        }
+        if self.stages.iter().any(|stage| stage.python.is_some()) {
+            set.extend(self.interpreter_keys());
+        }
+        for setting in &set {
+            words.push_str(&format!(" --set {}", quoted(setting)));
+        }
+        if is_dict {
+            words.push_str(" (CONFIG.toml: a file with the keys of the dict)");
+        }
+        words
+    }
+
+    /// The interpreter and the script, where they are not the defaults. A Python trainer's `sys.path` is left out: it is
+    /// long, and most of it is the interpreter's own.
+    fn interpreter_keys(&self) -> impl Iterator<Item = String> {
+        let is_default = |name: &str, value: &Value| {
+            let key = PythonConfig::TABLE.keys.iter().find(|key| key.name == name);
+            key.and_then(Key::default_value).as_ref() == Some(value)
+        };
+        let keys = self.python.entries().into_iter();
+        keys.filter(|(key, _)| matches!(*key, "interpreter" | "main"))
+            .filter(move |(key, value)| !is_default(key, value))
+            .map(|(key, value)| format!("python.{key}={}", argument(&value)))
+    }
+}
+
+/// The keys below a value that were set from outside the file, as arguments of `--set`.
+fn collect(located: &Located, path: &str, set: &mut Vec<String>) {
+    match &located.value {
+        Value::Table(entries) => {
+            for (key, below) in entries {
+                collect(below, &format!("{path}.{}", toml_key(key)), set);
+            }
+        }
+        // An array that was given anew is one value; of an array of the file, elements were set.
+        Value::Array(items) if !is_override(located) || path == "stage" => {
+            for (place, item) in items.iter().enumerate() {
+                let Value::Table(entries) = &item.value else { continue };
+                let label = ["name", "op"].iter().find_map(|key| item.get(key)?.value.as_text());
+                let step = label.map_or_else(|| place.to_string(), toml_key);
+                for (key, below) in entries.iter().filter(|(key, _)| key != "name" && key != "op") {
+                    collect(below, &format!("{path}.{step}.{}", toml_key(key)), set);
+                }
+            }
+        }
+        value if is_override(located) => set.push(format!("{path}={}", argument(value))),
+        _ => {}
+    }
+}
+
+/// A value of `--set`: text that is no other TOML value needs no quotes.
+fn argument(value: &Value) -> String {
+    match value {
+        Value::String(text)
+            if text.starts_with(|first: char| first.is_ascii_alphabetic() || first == '/')
+                && text.chars().all(is_plain)
+                && !matches!(&**text, "true" | "false" | "inf" | "nan") =>
+        {
+            text.clone()
+        }
+        value => value.to_toml(),
+    }
+}
+
+fn is_plain(character: char) -> bool {
+    character.is_ascii_alphanumeric() || "_./:-".contains(character)
+}
+
+/// A word for a shell.
+fn quoted(word: &str) -> String {
+    let is_word = |character| is_plain(character) || "=,@%+".contains(character);
+    if !word.is_empty() && word.chars().all(is_word) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use crate::{Config, Override};
+
+    const FILE: &str = r#"
+        preset = "imagenet-train"
+        dataset = { path = "images" }
+        batch = { size = 4 }
+    "#;
+
+    fn overrides(json: &serde_json::Value) -> Vec<Override> {
+        Override::from_json(json).unwrap()
+    }
+
+    #[test]
+    fn the_command_names_what_was_set_over_the_file_and_concerns_a_sample() {
+        let set = serde_json::json!({
+            "order.seed": 7,
+            "batch.size": 64,
+            "stage.augment.python": "my.transforms:Augment",
+            "stage.augment.arguments": { "sizes": [3, 4.5], "what": "it's" },
+            "stage.preprocess.operations.random-resized-crop.size": 32,
+            "output.image.layout": "NHWC",
+            "python.interpreter": "/venv/bin/python",
+            "python.path": ["/a", "/b"],
+            "python.main": "/home/me/my train.py",
+        });
+        let config =
+            Config::from_text("train.toml", Path::new("/base"), FILE, &overrides(&set)).unwrap();
+        let command = config.sample_command(17, 2);
+        assert_eq!(
+            command,
+            "forebay run-sample train.toml 17 --epoch 2 \
+             --set stage.preprocess.operations.random-resized-crop.size=32 \
+             --set stage.augment.python=my.transforms:Augment \
+             --set 'stage.augment.arguments.sizes=[3, 4.5]' \
+             --set 'stage.augment.arguments.what=\"it'\\''s\"' \
+             --set output.image.layout=NHWC \
+             --set order.seed=7 \
+             --set python.interpreter=/venv/bin/python \
+             --set 'python.main=\"/home/me/my train.py\"'"
+        );
+        // What it names makes the same samples.
+        let arguments = command.split(" --set ").skip(1).map(|word| {
+            let word =
+                word.strip_prefix('\'').and_then(|word| word.strip_suffix('\'')).unwrap_or(word);
+            Override::from_argument(&word.replace(r"'\''", "'")).unwrap()
+        });
+        let again = Config::from_text(
+            "train.toml",
+            Path::new("/base"),
+            FILE,
+            &arguments.collect::<Vec<_>>(),
+        )
+        .unwrap();
+        assert_eq!(again.fingerprint([]), config.fingerprint([]));
+        assert_eq!(again.python.main, config.python.main);
+    }
+
+    #[test]
+    fn a_dict_is_to_be_written_to_a_file() {
+        let dict = serde_json::json!({
+            "preset": "imagenet-train",
+            "dataset": { "path": "images" },
+            "batch": { "size": 4 },
+        });
+        let config = Config::from_json("x", Path::new("/base"), &dict, &[]).unwrap();
+        let command = config.sample_command(3, 0);
+        assert_eq!(
+            command,
+            "forebay run-sample CONFIG.toml 3 --epoch 0 (CONFIG.toml: a file with the keys of the dict)"
+        );
+    }
+}
