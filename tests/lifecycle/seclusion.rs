@@ -69,7 +69,7 @@ fn no_process_of_the_same_user_can_look_into_a_daemon() {
     // Root may look everywhere, so the daemon is another user's then.
     let user = if is_root { 65_533 } else { nix::unistd::Uid::effective().as_raw() };
     let program_copy = dir.path("forebay");
-    std::fs::copy(program::forebay(), &program_copy).unwrap();
+    program::copy_forebay(&program_copy);
     let open = |path: &std::path::Path| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
     };
@@ -117,7 +117,7 @@ fn another_user_comes_in_only_where_the_configuration_names_him() {
     let config = dir.stack_stream(40, "");
     let stranger = 65_533;
     let program_copy = dir.path("forebay");
-    std::fs::copy(program::forebay(), &program_copy).unwrap();
+    program::copy_forebay(&program_copy);
     let set_mode = |path: &std::path::Path, mode| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     };

@@ -228,7 +228,7 @@ fn look_at_a_daemon_in_another_session(user: Option<u32>) {
     std::fs::create_dir(dir.path("user")).unwrap();
     if let Some(user) = user {
         let copy = dir.path("forebay");
-        std::fs::copy(&forebay, &copy).unwrap();
+        program::copy_forebay(&copy);
         for path in [&copy, &dir.path("")] {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
         }

@@ -10,6 +10,13 @@ use std::time::{Duration, Instant};
 
 use crate::DEADLINE;
 
+/// A copy of the built `forebay`, made by a program: a process that another test starts meanwhile would hold this one's
+/// descriptor open for writing, and what is open for writing cannot be started.
+pub fn copy_forebay(to: &Path) {
+    let status = Command::new("cp").arg(forebay()).arg(to).status().unwrap();
+    assert!(status.success(), "{status}");
+}
+
 /// The built `forebay`: what `FOREBAY_PROGRAM` names, else the one in the target folder of the running test.
 pub fn forebay() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();

@@ -127,7 +127,7 @@ fn pages_of_both_versions_compressed_or_by_dictionary_give_what_was_written() {
 fn null_values_in_a_struct_that_is_there_are_null() {
     let (_folder, path) = copied("nested.parquet");
     let own = own_keys(
-        "[dataset.fields]\nname = { from = \"info.name\", missing = \"empty\" }\nage = { from = \"info.age\" }",
+        "[dataset.fields]\nname = { from = \"info.name\", as = \"text\", missing = \"empty\" }\nage = { from = \"info.age\" }",
     );
     let opened = open_with(&path, own).unwrap();
     assert_eq!(sample(&opened, 0).unwrap(), ["\"a\"", "0"]);

@@ -117,7 +117,11 @@ impl CacheFolder {
     /// `None`: it is being removed.
     fn try_open_dataset(&self, name: &str, title: &str) -> Result<Option<DatasetFolder>, Errno> {
         make_folder(&self.folder, name)?;
-        let folder = openat(&self.folder, name, FOLDER, Mode::empty())?;
+        let folder = match openat(&self.folder, name, FOLDER, Mode::empty()) {
+            // Taken away before anybody could say that it is used.
+            Err(Errno::NOENT) => return Ok(None),
+            folder => folder?,
+        };
         let live = match open_live(&folder) {
             Err(Errno::NOENT) => return Ok(None),
             live => live?,

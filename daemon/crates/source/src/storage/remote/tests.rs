@@ -18,19 +18,25 @@ struct Bucket {
     scheme: &'static str,
     folder: tempfile::TempDir,
     server: Server,
+    stall: Option<&'static str>,
 }
 
 impl Bucket {
+    /// Whose clients do not wait for long.
+    fn impatient(scheme: &'static str) -> Self {
+        Self { stall: Some("300ms"), ..Self::of(scheme) }
+    }
+
     fn of(scheme: &'static str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let server = Server::of(folder.path());
         fs::create_dir(folder.path().join("data")).unwrap();
-        Self { scheme, folder, server }
+        Self { scheme, folder, server, stall: None }
     }
 
     fn try_open(&self, name: &str) -> Result<RemoteObjects, StorageError> {
         let url = self.server.url(self.scheme, name);
-        RemoteObjects::open(Path::new(&url), &self.server.keys(&url))
+        RemoteObjects::open(Path::new(&url), &self.server.keys(&url, self.stall))
     }
 
     fn open(&self) -> RemoteObjects {
@@ -162,7 +168,7 @@ fn an_object_that_has_changed_since_it_was_indexed_is_named() {
 /// Each kind of weather once, then sunshine: the error, then the bytes.
 #[test]
 fn what_may_pass_is_an_outage_and_bytes_are_never_wrong() {
-    let bucket = Bucket::of("s3");
+    let bucket = Bucket::impatient("s3");
     let bytes: Vec<u8> = (0..50_000_u32).flat_map(u32::to_le_bytes).collect();
     bucket.put("file", &bytes);
     let storage = bucket.open();
@@ -208,7 +214,7 @@ fn what_may_pass_is_an_outage_and_bytes_are_never_wrong() {
 
 #[test]
 fn a_range_that_is_answered_by_the_whole_object_is_no_part_of_it() {
-    let bucket = Bucket::of("s3");
+    let bucket = Bucket::impatient("s3");
     bucket.put("file", b"0123456789");
     let storage = bucket.open();
     let files = indexed(&storage, "file");
@@ -223,7 +229,7 @@ fn a_range_that_is_answered_by_the_whole_object_is_no_part_of_it() {
 
 #[test]
 fn a_server_that_is_away_is_asked_again() {
-    let mut bucket = Bucket::of("s3");
+    let mut bucket = Bucket::impatient("s3");
     bucket.put("file", b"0123456789");
     let storage = bucket.open();
     let files = indexed(&storage, "file");
@@ -252,7 +258,7 @@ fn a_connection_that_the_server_has_closed_meanwhile_costs_no_error() {
 
 #[test]
 fn listings_of_several_pages_survive_a_page_that_fails_and_end_where_they_repeat_themselves() {
-    let bucket = Bucket::of("s3");
+    let bucket = Bucket::impatient("s3");
     for number in 0..30 {
         bucket.put(&format!("{number:02}"), b"x");
     }
