@@ -67,11 +67,15 @@ impl Daemons<'_> {
             self.dir.processes().iter().filter_map(|name| name.parse().ok()).collect();
         self.seen.retain(|pid, _| found.contains(pid));
         for pid in found {
-            if !self.seen.contains_key(&pid)
-                && !self.killed.contains(&pid)
-                && let Some(raw) = Pid::from_raw(i32::try_from(pid).unwrap())
+            if self.killed.contains(&pid) {
+                continue;
+            }
+            let Some(page) = self.page_of(pid) else { continue };
+            // While it starts, a daemon has its predecessor's page open.
+            if let Some((_, seen)) = self.seen.get_mut(&pid) {
+                *seen = page;
+            } else if let Some(raw) = Pid::from_raw(i32::try_from(pid).unwrap())
                 && let Ok(process) = pidfd_open(raw, PidfdFlags::empty())
-                && let Some(page) = self.page_of(pid)
             {
                 self.seen.insert(pid, (process, page));
             }
