@@ -54,7 +54,7 @@ enum Command {
     Run(run::RunArguments),
     /// Validate a configuration and print the plan: samples, batches, tensors, memory, threads.
     Check(check::CheckArguments),
-    /// Draw what a trainer gets of some samples: a page of pictures, labels by name, texts and boxes.
+    /// Draw what a trainer gets of some samples: a page of pictures, labels by name, texts, boxes and masks.
     Show(show::ShowArguments),
     /// Run one sample again in the foreground, as a run does, and print what comes out; breakpoints in Python stages work.
     RunSample(run_sample::RunSampleArguments),

@@ -106,6 +106,16 @@ impl RowWriter {
         self.ragged_elements[tensor] = elements;
     }
 
+    /// The bytes of a ragged tensor's row, as long as recorded last.
+    ///
+    /// # Panics
+    /// When the tensor is dense.
+    pub fn ragged_bytes(&mut self, tensor: usize) -> &[u8] {
+        let size = self.layout.tensors()[tensor].dtype.size_bytes();
+        let length = to_usize(self.ragged_elements[tensor] * size);
+        &self.bytes_mut(tensor)[..length]
+    }
+
     /// Compacts the rows of a ragged tensor, in order, and returns their total number of elements.
     ///
     /// # Panics

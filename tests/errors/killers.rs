@@ -59,6 +59,10 @@ struct Daemons<'a> {
     dir: &'a TestDir,
     seen: BTreeMap<u32, (OwnedFd, File)>,
     killed: BTreeSet<u32>,
+    /// The daemon after one that SIGKILL ended is not ended so: each that is would leave the next one later to start, until the
+    /// loader gives up.
+    spared: BTreeSet<u32>,
+    spares_next: bool,
 }
 
 impl Daemons<'_> {
@@ -78,6 +82,9 @@ impl Daemons<'_> {
                 && let Ok(process) = pidfd_open(raw, PidfdFlags::empty())
             {
                 self.seen.insert(pid, (process, page));
+                if std::mem::take(&mut self.spares_next) {
+                    self.spared.insert(pid);
+                }
             }
         }
     }
@@ -105,6 +112,9 @@ impl Daemons<'_> {
     fn kill(&mut self, signal: Signal, is_meant: impl Fn(&[Key]) -> bool) -> usize {
         let mut killed = Vec::new();
         for (pid, (process, page)) in &self.seen {
+            if signal == Signal::KILL && self.spared.contains(pid) {
+                continue;
+            }
             let mut bytes = [0; CELLS_AT.len() * CELLS * CELL_BYTES];
             let mut groups = bytes.chunks_mut(CELLS * CELL_BYTES).zip(CELLS_AT);
             if !groups.all(|(cells, at)| page.read_exact_at(cells, at).is_ok()) {
@@ -126,6 +136,7 @@ impl Daemons<'_> {
         }
         self.seen.retain(|pid, _| !killed.contains(pid));
         let count = killed.len();
+        self.spares_next |= signal == Signal::KILL && count > 0;
         // A process that is dying is seen for a while.
         self.killed.extend(killed);
         count
@@ -152,7 +163,13 @@ fn among<T>(
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let deaths = scope.spawn(|| {
-            let mut daemons = Daemons { dir, seen: BTreeMap::new(), killed: BTreeSet::new() };
+            let mut daemons = Daemons {
+                dir,
+                seen: BTreeMap::new(),
+                killed: BTreeSet::new(),
+                spared: BTreeSet::new(),
+                spares_next: false,
+            };
             let (mut deaths, mut looked, mut killed) = (0, None::<Instant>, Instant::now());
             while !is_over.load(Ordering::Relaxed) {
                 if looked.is_none_or(|looked| looked.elapsed() > Duration::from_millis(20)) {

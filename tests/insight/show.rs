@@ -88,3 +88,49 @@ fn boxes_are_shown_for_each_sample_and_an_unwritable_page_is_an_error() {
     let run = program::run(dir.forebay(&["show", "--output"]).arg(&page).arg(&config));
     assert!(!run.status.success() && run.stderr.contains("cannot write the report"), "{run:?}");
 }
+
+/// The size of a JPEG, from its frame header.
+fn jpeg_size(file: &[u8]) -> (u16, u16) {
+    let at = file.windows(2).position(|two| two == [0xff, 0xc0]).unwrap();
+    let number = |at: usize| u16::from_be_bytes([file[at], file[at + 1]]);
+    (number(at + 7), number(at + 5))
+}
+
+#[test]
+fn a_picture_shows_what_each_operation_does_without_a_configuration() {
+    let dir = TestDir::new();
+    let show = |arguments: &[&str]| {
+        program::run(
+            dir.forebay(&["show", "--operations"]).args(arguments).current_dir(dir.path("")),
+        )
+    };
+    let run = show(&[]);
+    assert!(run.status.success(), "{run:?}");
+    let said = run.stdout;
+    let drawn = fs::read(dir.path("operations.jpg")).unwrap();
+    // One that the documentation has, within what a repository should hold.
+    assert!((50_000..200_000).contains(&drawn.len()), "{}", drawn.len());
+    let (count, _) = said.split_once(" operations: operations.jpg").unwrap();
+    let lines = count.parse::<u16>().unwrap().div_ceil(4);
+    assert_eq!(jpeg_size(&drawn), (4 * (3 * 104 + 24) + 24, lines * (80 + 24 + 24) + 24));
+    // The user's own picture, and one that is none.
+    data::images(&dir.path("data"), 2, 1);
+    let mut folders = fs::read_dir(dir.path("data")).unwrap().map(|entry| entry.unwrap().path());
+    let folder = folders.find(|path| path.is_dir()).unwrap();
+    let own = fs::read_dir(folder).unwrap().next().unwrap().unwrap().path();
+    let run = show(&["--picture", own.to_str().unwrap(), "--output", "own.jpg"]);
+    assert!(run.status.success(), "{run:?}");
+    let of_own = fs::read(dir.path("own.jpg")).unwrap();
+    assert_eq!(jpeg_size(&of_own), jpeg_size(&drawn));
+    assert_ne!(of_own, drawn);
+    let config = dir.config("no.toml", "");
+    for (wrong, expected) in [
+        (["--picture", config.to_str().unwrap()], "no.toml: not a JPEG, PNG or WebP file"),
+        (["--count", "3"], "cannot be used with"),
+    ] {
+        let run = show(&wrong);
+        assert!(!run.status.success());
+        let error = run.stderr;
+        assert!(error.contains(expected), "{error}");
+    }
+}

@@ -157,6 +157,13 @@ def test_the_neighbour_runs(tmp_path):
         assert figures["step_p99_seconds"] >= figures["step_p50_seconds"] > 0
 
 
+def test_the_recipes_run():
+    pytest.importorskip("torchvision")
+    printed = run("recipes", "--smoke", "--only", "torchvision", "--python", sys.executable)
+    assert "torchvision v2: Python stage against PyTorch" in printed
+    assert "torchvision v2: operations against PyTorch" in printed
+
+
 def test_an_interrupt_leaves_no_process(tmp_path):
     code = "import time; print('started', flush=True); time.sleep(300)"
     script = (

@@ -166,6 +166,79 @@ def test_a_page_of_samples_draws_pictures_and_their_files(browser, tmp_path_fact
     assert browser.errors == []
 
 
+SHARED = """
+[[stage]]
+name = "all"
+operations = [
+  { op = "decode-image", field = "image" }, MASK
+  { op = "random-horizontal-flip", probability = 1.0, fields = FIELDS },
+  { op = "center-crop", size = [320, 440], fields = FIELDS },
+]
+[batch]
+size = 2
+"""
+
+
+@pytest.mark.parametrize("what", ["boxes", "mask"])
+def test_boxes_and_masks_lie_where_operations_left_what_they_are_of(browser, tmp_path, what):
+    """A red and a green rectangle, mirrored and cut out."""
+    image = pytest.importorskip("PIL.Image")
+    pixels, mask = numpy.full((360, 480, 3), 90, numpy.uint8), numpy.zeros((360, 480), numpy.uint8)
+    rectangles = [(40, 60, 160, 120, (250, 10, 10)), (260, 240, 100, 60, (10, 250, 10))]
+    for number, (x, y, width, height, colour) in enumerate(rectangles):
+        pixels[y : y + height, x : x + width] = colour
+        mask[y : y + height, x : x + width] = number + 1
+    image.fromarray(pixels).save(tmp_path / "picture.png")
+    image.fromarray(mask).save(tmp_path / "mask.png")
+    if what == "boxes":
+        boxes = [{"bbox": box[:4], "area": box[2] * box[3], "category_id": 1, "iscrowd": 0} for box in rectangles]
+        listed = {
+            "images": [{"id": 1, "file_name": "picture.png", "width": 480, "height": 360}],
+            "annotations": [{"id": number, "image_id": 1, **box} for number, box in enumerate(boxes)],
+            "categories": [{"id": 1, "name": "thing"}],
+        }
+        (tmp_path / "all.json").write_text(json.dumps(listed))
+        source, fields, more = 'path = "all.json"\nformat = "coco"', ["image", "boxes", "labels"], ""
+    else:
+        (tmp_path / "all.csv").write_text("image,mask\npicture.png,mask.png\n")
+        columns = "".join(f'{name} = {{ from = "{name}", as = "image" }}\n' for name in ("image", "mask"))
+        source = f'path = "all.csv"\nformat = "manifest"\n[dataset.fields]\n{columns}'
+        fields, more = ["image", "mask"], '{ op = "decode-image", field = "mask", channels = 1 },'
+    config = tmp_path / "train.toml"
+    shared = SHARED.replace("MASK", more).replace("FIELDS", json.dumps(fields))
+    config.write_text(f"[dataset]\n{source}\n{shared}")
+    page = tmp_path / "out.html"
+    subprocess.run([PROGRAM, "show", config, "--output", page], check=True, capture_output=True)
+    browser.open(page.as_uri())
+    browser.wait_for("document.querySelectorAll('.sample canvas').length >= 1")
+
+    def pixel(canvas, x, y):
+        place = f"document.querySelectorAll('.sample canvas')[{canvas}].getContext('2d').getImageData({x}, {y}, 1, 1)"
+        return browser.evaluate(f"[...{place}.data].slice(0, 3)")
+
+    # Mirrored, then 20 pixels of each side are cut away.
+    for x, y, width, height, colour in rectangles:
+        left, top = 480 - x - width - 20, y - 20
+        middle = (left + width // 2, top + height // 2)
+        assert pixel(0, *middle) == list(colour)
+        if what == "boxes":
+            for place in [(left, middle[1]), (left + width, middle[1]), (middle[0], top), (middle[0], top + height)]:
+                red, green, blue = pixel(0, *place)
+                assert red > 200 and green > 150 and blue < 120, (place, red, green, blue)
+        else:
+            # Class 1 or 2 over it, and nothing beside it.
+            assert pixel(1, *middle) != list(colour)
+            assert pixel(1, left + 2, top + 2) == pixel(1, *middle)
+            assert pixel(1, left - 6, top + 6) == [90, 90, 90]
+    if what == "mask":
+        captions = browser.evaluate("[...document.querySelectorAll('.sample figcaption')].map((c) => c.innerText)")
+        assert captions[:2] == ["image, 440 × 320", "mask over image, 440 × 320"]
+        tints = [pixel(1, 480 - x - width // 2 - 20, y + height // 2 - 20) for x, y, width, height, _ in rectangles]
+        assert tints[0] != tints[1]
+    keep(browser, f"samples-{what}")
+    assert browser.errors == []
+
+
 def test_a_report_draws_its_run(browser, folder, tmp_path_factory):
     page = tmp_path_factory.mktemp("report") / "out.html"
     config = page.with_name("train<b>.toml")

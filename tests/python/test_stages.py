@@ -408,27 +408,6 @@ class TestInScripts:
         assert "%%writefile" in done.stderr
 
 
-def test_torchvisions_own_randomness_is_seeded(stage):
-    source = """
-        import torch
-        from torchvision.transforms import v2
-
-        class Augment:
-            def __init__(self, size):
-                steps = [v2.ToImage(), v2.RandAugment(), v2.ColorJitter(0.4, 0.4, 0.4), v2.RandomHorizontalFlip()]
-                self.run = v2.Compose([*steps, v2.RandomCrop(size), v2.ToDtype(torch.float32, scale=True)])
-
-            def __call__(self, sample, rng):
-                return {"image": self.run(sample["image"]), "label": sample["label"]}
-        """
-    path = stage(source, function="Augment", arguments="{ size = 24 }")
-    alone, two = (digests(path, overrides={"stage.augment.workers": count}) for count in (1, 2))
-    assert alone == two and len(set(alone)) == 12
-    with forebay.Loader(path, timeout=120) as loader:
-        batch = next(iter(loader))
-    assert batch["image"].shape == (8, 3, 24, 24) and batch["image"].dtype == numpy.float32
-
-
 def test_files_are_decoded_by_the_user_and_cropped_by_forebay(stage):
     source = """
         import io

@@ -1,6 +1,9 @@
-//! `forebay show`: a page with what the trainer gets of some samples, beside the files that they come from.
+//! `forebay show`: a page with what the trainer gets of some samples, beside the files that they come from; or, with
+//! `--operations`, a picture of what each operation does.
 
+mod operations;
 mod sample;
+mod sheet;
 
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -30,14 +33,27 @@ pub(super) struct ShowArguments {
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=256))]
     count: u32,
     /// The page; default: the stream's name and `-samples.html`, in the working directory. With several configurations each
-    /// has its default.
-    #[arg(long, short, value_name = "FILE.html")]
+    /// has its default. With --operations the JPEG; default: `operations.jpg`.
+    #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Draw one picture of what each operation does, in place of samples: before it, and two draws.
+    #[arg(long, conflicts_with_all = ["configs", "set", "count"])]
+    operations: bool,
+    /// With --operations: the JPEG, PNG or WebP file that they change; default: a drawn house.
+    #[arg(long, value_name = "FILE", requires = "operations")]
+    picture: Option<PathBuf>,
 }
 
 /// `forebay show`.
 pub(super) fn show(arguments: &ShowArguments) -> anyhow::Result<ExitCode> {
     let _logging = logging::start("warn");
+    if arguments.operations {
+        let default = || PathBuf::from("operations.jpg");
+        let sheet = arguments.output.clone().unwrap_or_else(default);
+        let count = operations::draw(arguments.picture.as_deref(), &sheet)?;
+        print_line(format_args!("{count} operations: {}", sheet.display()))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let configs = arguments.config.read()?;
     let overrides = arguments.config.overrides()?;
     if configs.len() > 1 && arguments.output.is_some() {

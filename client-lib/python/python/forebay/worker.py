@@ -26,12 +26,13 @@ def main() -> None:
     _lower(spec)
     connection, arena = _take_descriptors()
     _set_breakpoints(spec["breakpoints"])
+    from ._batch import BatchStage
     from ._stage import Log, Stage, serve, tell
 
-    log = Log(spec["stage"])
+    log = Log(spec["place"])
     sys.stdout = sys.stderr = log
     try:
-        stage = Stage(spec)
+        stage = BatchStage(spec) if spec["batch"] else Stage(spec)
     except BaseException as error:  # whatever the user's module raises
         from ._stage import raised
 

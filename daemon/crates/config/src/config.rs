@@ -205,7 +205,11 @@ impl Config {
         for stage in &self.stages {
             text.section("\n[[stage]]", stage);
         }
-        if self.stages.iter().any(|stage| stage.python.is_some()) {
+        // An operation on batches that calls a function names it so.
+        let mut batch_operations = self.batch.operations.iter();
+        if self.stages.iter().any(|stage| stage.python.is_some())
+            || batch_operations.any(|operation| operation.get("call").is_some())
+        {
             text.section("\n[python]", &self.python);
         }
         if !self.output.is_empty() {

@@ -43,7 +43,10 @@ pub use overrides::Override;
 pub use reference::Reference;
 pub use section::{Section, nearest};
 pub use single_keys::{BadSampleBudget, Concurrency};
-pub use stages::{FetchConfig, PythonConfig, StageConfig};
+pub use stages::{
+    Arguments as KeywordArguments, FetchConfig, PythonConfig, PythonTarget, StageConfig,
+    WorkerDefaults,
+};
 pub use table::{Key, KeyDefault, Keys, Out, Table};
 pub use value::{Located, Value, toml_key};
 

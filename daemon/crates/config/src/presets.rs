@@ -8,12 +8,14 @@ use super::section::nearest;
 use super::value::{Located, Value};
 
 /// The presets' names and texts.
-pub(super) const PRESETS: [(&str, &str); 5] = [
+pub(super) const PRESETS: [(&str, &str); 7] = [
     ("imagenet-train", IMAGENET_TRAIN),
     ("imagenet-train-strong", IMAGENET_TRAIN_STRONG),
     ("imagenet-eval", IMAGENET_EVAL),
     ("detection", DETECTION),
     ("segmentation", SEGMENTATION),
+    ("dino", DINO),
+    ("clip", CLIP),
 ];
 
 /// What torchvision's reference training of ResNet-50 does to an image, with the cast to float left to the GPU.
@@ -110,6 +112,68 @@ operations = [
 
 [output]
 image = { dtype = "uint8", layout = "NCHW" }
+"#;
+
+/// DINO's two global and six local views of a picture. Its blur is Pillow's of a radius; the filter's size is DINOv2's.
+const DINO: &str = r#"
+[dataset]
+format = "image-folder"
+
+[[stage]]
+name = "preprocess"
+operations = [
+  { op = "decode-image" },
+  { op = "views", outputs = { global = 2, local = 6 }, operations = { global_0 = [
+    { op = "random-resized-crop", size = 224, area = [0.4, 1.0], interpolation = "bicubic" },
+    { op = "random-horizontal-flip", probability = 0.5 },
+    { op = "random-apply", probability = 0.8, operations = [
+      { op = "color-jitter", brightness = 0.4, contrast = 0.4, saturation = 0.2, hue = 0.1 },
+    ] },
+    { op = "random-grayscale", probability = 0.2 },
+    { op = "gaussian-blur", kernel_size = 9, sigma = [0.1, 2.0] },
+  ], global_1 = [
+    { op = "random-resized-crop", size = 224, area = [0.4, 1.0], interpolation = "bicubic" },
+    { op = "random-horizontal-flip", probability = 0.5 },
+    { op = "random-apply", probability = 0.8, operations = [
+      { op = "color-jitter", brightness = 0.4, contrast = 0.4, saturation = 0.2, hue = 0.1 },
+    ] },
+    { op = "random-grayscale", probability = 0.2 },
+    { op = "random-apply", probability = 0.1, operations = [
+      { op = "gaussian-blur", kernel_size = 9, sigma = [0.1, 2.0] },
+    ] },
+    { op = "solarize", threshold = 128, probability = 0.2 },
+  ], local = [
+    { op = "random-resized-crop", size = 96, area = [0.05, 0.4], interpolation = "bicubic" },
+    { op = "random-horizontal-flip", probability = 0.5 },
+    { op = "random-apply", probability = 0.8, operations = [
+      { op = "color-jitter", brightness = 0.4, contrast = 0.4, saturation = 0.2, hue = 0.1 },
+    ] },
+    { op = "random-grayscale", probability = 0.2 },
+    { op = "random-apply", probability = 0.5, operations = [
+      { op = "gaussian-blur", kernel_size = 9, sigma = [0.1, 2.0] },
+    ] },
+  ] } },
+]
+
+[output]
+global = { dtype = "uint8", layout = "NCHW" }
+local = { dtype = "uint8", layout = "NCHW" }
+"#;
+
+/// What OpenCLIP's training does to a picture; the text beside it stays as it is.
+const CLIP: &str = r#"
+[[stage]]
+name = "preprocess"
+operations = [
+  { op = "decode-image" },
+  { op = "random-resized-crop", size = 224, area = [0.9, 1.0], interpolation = "bicubic" },
+]
+
+[output.image]
+dtype = "float32"
+layout = "NCHW"
+mean = [0.48145466, 0.4578275, 0.40821073]
+std = [0.26862954, 0.26130258, 0.27577711]
 "#;
 
 /// The tree of the preset that `name` asks for.

@@ -23,11 +23,15 @@ const WORDS_OF_THE_VERDICT: [&str; 5] = ["storage", "ring", "cpu-budget", "train
 /// The longest name that the tables of `stats` have room for.
 const MAX_NAME_BYTES: usize = 32;
 
-/// How long one call of a Python stage may run, where nothing is said.
-const CALL_TIMEOUT: Duration = Duration::from_secs(60);
+/// What holds for the workers of the user's own Python where nothing is said.
+pub struct WorkerDefaults;
 
-/// What a worker of a Python stage may hold, where nothing is said.
-const WORKER_BYTES: u64 = 2 << 30;
+impl WorkerDefaults {
+    /// How long one call may run.
+    pub const TIMEOUT: Duration = Duration::from_secs(60);
+    /// What a worker may hold.
+    pub const MEMORY_BYTES: u64 = 2 << 30;
+}
 
 keys! {
     /// A CPU stage: `operations`, or `python`.
@@ -56,12 +60,12 @@ keys! {
 impl StageConfig {
     /// How long one call may run.
     pub fn call_timeout(&self) -> Duration {
-        self.timeout.unwrap_or(CALL_TIMEOUT)
+        self.timeout.unwrap_or(WorkerDefaults::TIMEOUT)
     }
 
     /// What a worker may hold.
     pub fn worker_bytes(&self) -> u64 {
-        self.memory.unwrap_or(WORKER_BYTES)
+        self.memory.unwrap_or(WorkerDefaults::MEMORY_BYTES)
     }
 
     /// How many threads, each with a worker in a Python stage.

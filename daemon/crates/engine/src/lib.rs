@@ -43,6 +43,7 @@ mod retry_queue;
 mod row_cells;
 mod sample_run;
 mod session;
+mod slot_row;
 mod spare_buffers;
 mod stage_benchmark;
 mod stage_cost;

@@ -114,6 +114,8 @@ impl MemoryPlan {
         let room = ceiling_bytes.saturating_sub(ring_bytes + rows_bytes) / 2;
         // What they have prepared for a call.
         let callers: u32 = stream.python_stages().map(|(_, workers)| workers).sum();
+        let batch_size = stream.config.batch.size.get();
+        let batch_workers = || stream.plan.batch_workers(batch_size);
         let mut plan = Self {
             ring_bytes,
             rows_bytes,
@@ -121,14 +123,19 @@ impl MemoryPlan {
             scratch_bytes: u64::from(threads + second_group) * SCRATCH_BYTES_PER_THREAD
                 + u64::from(most_reads)
                     * (BYTES_PER_FETCH_THREAD + stream.storage.bytes_per_read())
-                + u64::from(callers) * KEPT_BYTES as u64,
+                + u64::from(callers) * KEPT_BYTES as u64
+                + batch_workers()
+                    .map(|(workers, _, batch_bytes)| batch_bytes.saturating_mul(workers.into()))
+                    .fold(0, u64::saturating_add),
             carried_bytes: match stream.stages.len() {
                 0 | 1 if callers == 0 => 0,
                 _ => u64::from(threads) * CARRIED_BYTES_PER_THREAD,
             },
             workers_bytes: stream.python_stages().fold(0, |sum: u64, (stage, workers)| {
                 sum.saturating_add(stage.worker_bytes().saturating_mul(workers.into()))
-            }),
+            }) + batch_workers()
+                .map(|(workers, worker_bytes, _)| worker_bytes.saturating_mul(workers.into()))
+                .fold(0, u64::saturating_add),
             work_bytes: 0,
             jpeg_index_bytes: 0,
             ceiling_bytes,

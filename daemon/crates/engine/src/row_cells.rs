@@ -10,7 +10,7 @@ use forebay_protocol::slots::RowWriter;
 
 use super::budgets::RowPermits;
 use forebay_order::DrawKey;
-use forebay_pipeline::SampleTask;
+use forebay_pipeline::{MemoryRow, SampleTask};
 
 /// Why a row has no data.
 #[derive(Debug, Clone)]
@@ -23,6 +23,8 @@ pub enum RowFailure {
     Storage(String),
     /// The user's own function raised an exception: on one line, and with its traceback.
     Raised { stage: usize, summary: String, text: String },
+    /// The user's own function on batches raised an exception: what it is called, and as above.
+    BatchRaised { operation: String, summary: String, text: String },
     /// The user's own function cannot be called any more.
     NoWorkers(String),
     /// An operation panicked: an error of the daemon's own. The panic's message is on stderr.
@@ -33,6 +35,8 @@ pub enum RowFailure {
 #[derive(Debug)]
 pub struct RowCell {
     pub writer: RowWriter,
+    /// The tensors that only operations on the batch see; empty until they are written.
+    pub beside: MemoryRow,
     pub task: SampleTask,
     pub valid: bool,
     pub(crate) permits: RowPermits,
@@ -44,6 +48,7 @@ impl RowCell {
         let key = DrawKey { seed: 0, epoch: 0, sample: 0 };
         Self {
             writer,
+            beside: MemoryRow::default(),
             task: SampleTask::new(SampleId(0), key, Vec::new()),
             valid: true,
             permits: RowPermits::default(),

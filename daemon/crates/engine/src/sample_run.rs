@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use forebay_protocol::ids::SampleId;
-use forebay_protocol::tensor::{Extent, TensorSpec};
+use forebay_protocol::tensor::TensorSpec;
 
 use super::stream::{StreamError, open_dataset, path_of, read_at_start};
 use forebay_config::{Config, Located};
 use forebay_order::DrawKey;
-use forebay_pipeline::{Foreground, PythonStart, Row, SamplePlan, SampleTask, WorkerScratch};
+use forebay_pipeline::{Foreground, MemoryRow, PythonStart, SamplePlan, SampleTask, WorkerScratch};
 use forebay_source::dataset::{Dataset, OpenOptions, Opened};
 use forebay_source::storage::Storage;
 
@@ -91,45 +91,6 @@ impl SampleRun {
                 format!("stage `{}`: {defect}", self.config.stages[stage].name)
             })?;
         }
-        Ok(SampleRow { tensors, bytes: row.bytes })
-    }
-}
-
-/// A row in this process's own memory.
-struct MemoryRow {
-    /// By tensor: the longest that a ragged one may be; `None` for a dense one.
-    limits: Vec<Option<u64>>,
-    bytes: Vec<Vec<u8>>,
-}
-
-impl MemoryRow {
-    fn of(tensors: &[TensorSpec]) -> Self {
-        let limit = |tensor: &TensorSpec| match tensor.extent {
-            Extent::Dense => None,
-            Extent::Ragged { max_row_bytes, .. } => Some(max_row_bytes),
-        };
-        let bytes = |tensor: &TensorSpec| match tensor.extent {
-            Extent::Dense => tensor.row_pitch_bytes().unwrap_or(0),
-            Extent::Ragged { .. } => 0,
-        };
-        let row = |tensor| vec![0; usize::try_from(bytes(tensor)).unwrap_or(0)];
-        Self {
-            limits: tensors.iter().map(limit).collect(),
-            bytes: tensors.iter().map(row).collect(),
-        }
-    }
-}
-
-impl Row for MemoryRow {
-    fn dense(&mut self, tensor: usize) -> &mut [u8] {
-        &mut self.bytes[tensor]
-    }
-
-    fn ragged(&mut self, tensor: usize, bytes: u64) -> Option<&mut [u8]> {
-        if bytes > self.limits[tensor]? {
-            return None;
-        }
-        self.bytes[tensor].resize(usize::try_from(bytes).ok()?, 0);
-        Some(&mut self.bytes[tensor])
+        Ok(SampleRow { tensors, bytes: row.into_bytes() })
     }
 }

@@ -211,6 +211,7 @@ impl Session {
             self.batches.reap_cancelled(&self.work, &mut self.ring);
             self.substitute_failed_rows();
             self.publish_complete();
+            self.finish_ahead();
             self.open_batches();
             if !self.request_wake()? {
                 break;
@@ -244,6 +245,18 @@ impl Session {
         self.take_returns()
     }
 
+    /// Has the complete batches behind the first finished as well, for work threads that wait.
+    fn finish_ahead(&mut self) {
+        if !self.stream.has_batch_operations() || self.fault.is_some() {
+            return;
+        }
+        for batch in self.batches.open.iter().skip(1) {
+            let slot = &self.work.slots[usize::from(batch.slot.0)];
+            let is_made = slot.is_complete() && !slot.has_failed() && batch.failed.is_none();
+            self.wake_workers |= is_made && slot.is_asked_to_finish();
+        }
+    }
+
     /// Publishes complete batches in order; a batch with a failed row ends the stream at its place.
     fn publish_complete(&mut self) {
         while self.fault.is_none() {
@@ -268,7 +281,8 @@ impl Session {
                 match slot.finished() {
                     Some(Ok(elements)) => elements,
                     Some(Err(failure)) => {
-                        let fault = batch_fault(batch.order, failure);
+                        let (order, epoch) = (batch.order, batch.planned.epoch);
+                        let fault = batch_fault((order, epoch), failure, &self.stream);
                         return self.end_with(fault);
                     }
                     None => {
@@ -430,11 +444,19 @@ impl Session {
 }
 
 /// Why the session ends when a batch cannot be finished.
-fn batch_fault(order: u64, failure: RowFailure) -> Fault {
+fn batch_fault((order, epoch): (u64, u64), failure: RowFailure, stream: &Stream) -> Fault {
     match failure {
+        RowFailure::BatchRaised { operation, summary, text } => Fault {
+            kind: FaultKind::Stage,
+            message: format!(
+                "`{operation}` failed on batch {order} of this session in epoch {epoch}, seed {}: {summary}\n\n{}",
+                stream.config.order.seed,
+                text.trim_end()
+            ),
+        },
+        RowFailure::NoWorkers(message) => Fault { kind: FaultKind::Stage, message },
         RowFailure::Defect(reason)
         | RowFailure::Unreadable(reason)
-        | RowFailure::NoWorkers(reason)
         | RowFailure::Raised { text: reason, .. }
         | RowFailure::Storage(reason) => Fault {
             kind: FaultKind::BadSample,

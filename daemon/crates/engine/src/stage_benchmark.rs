@@ -9,14 +9,13 @@ use std::sync::{Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use forebay_protocol::ids::SampleId;
-use forebay_protocol::tensor::{Extent, TensorSpec};
 use nix::time::{ClockId, clock_gettime};
 
 use super::meter::ready_without_core;
 use super::stream::{ReadScratch, Stream};
 use forebay_order::DrawKey;
-use forebay_pipeline::batch::BatchRow;
-use forebay_pipeline::{Row, SampleTask, WorkerScratch};
+use forebay_pipeline::batch::{BatchCaller, BatchRow};
+use forebay_pipeline::{MemoryRow, SampleTask, WorkerScratch};
 
 /// A run is on the clock for so long, where inputs can be had.
 const RUN_TIME: Duration = Duration::from_millis(400);
@@ -139,7 +138,7 @@ impl<'s> StageBenchmark<'s> {
             let end = Instant::now() + left;
             let part = on_threads(concurrency, |thread| {
                 let mut scratch = scratches[thread].lock().unwrap_or_else(PoisonError::into_inner);
-                let mut row = DiscardedRow::of(self.stream.tensors());
+                let mut row = MemoryRow::of(self.stream.plan.row_tensors());
                 let mut samples = 0;
                 while Instant::now() < end {
                     let Some(input) = inputs.get(next.fetch_add(1, Ordering::Relaxed)) else {
@@ -186,8 +185,10 @@ impl<'s> StageBenchmark<'s> {
             while Instant::now() < end {
                 let mut rows: Vec<BatchRow<'_>> =
                     batch.iter_mut().map(|(key, row)| BatchRow { key: *key, row }).collect();
-                if let Err(defect) = self.stream.plan.run_on_batch(&mut rows) {
-                    *fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(defect.0);
+                let caller = BatchCaller { thread, is_ending: &|| false };
+                if let Err(error) = self.stream.plan.run_on_batch(&mut rows, &caller) {
+                    let error = error.to_string();
+                    *fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
                     break;
                 }
                 samples += rows.len() as u64;
@@ -201,10 +202,10 @@ impl<'s> StageBenchmark<'s> {
     }
 
     /// The rows of a batch, for one of so many threads.
-    fn batch(&self, threads: u32) -> Result<Vec<(DrawKey, DiscardedRow)>, String> {
+    fn batch(&self, threads: u32) -> Result<Vec<(DrawKey, MemoryRow)>, String> {
         let stages = self.stream.stages.len();
-        let empty = DiscardedRow::of(self.stream.tensors());
-        let row_bytes = empty.0.iter().map(Vec::len).sum::<usize>().max(1);
+        let empty = MemoryRow::of(self.stream.plan.row_tensors());
+        let row_bytes = empty.held_bytes().max(1);
         let fitting = MAX_BYTES / threads.max(1) as usize / row_bytes;
         let wanted = (self.stream.config.batch.size.get() as usize).min(fitting.max(2));
         let mut scratch = WorkerScratch::default();
@@ -236,7 +237,7 @@ impl<'s> StageBenchmark<'s> {
         let wanted = wanted.min(MAX_INPUTS);
         on_threads(self.threads, |_| {
             let mut scratch = WorkerScratch::default();
-            let mut row = DiscardedRow::of(self.stream.tensors());
+            let mut row = MemoryRow::of(self.stream.plan.row_tensors());
             while bytes.load(Ordering::Relaxed) < MAX_BYTES {
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 if number >= wanted || self.fetched.is_empty() {
@@ -275,7 +276,7 @@ impl<'s> StageBenchmark<'s> {
         &self,
         stage: usize,
         task: &mut SampleTask,
-        row: &mut DiscardedRow,
+        row: &mut MemoryRow,
         scratch: &mut WorkerScratch,
     ) -> Result<(), String> {
         let Stream { plan, dataset, .. } = self.stream;
@@ -409,31 +410,6 @@ fn thread_cpu_time() -> Duration {
 )]
 fn whole(number: f64) -> usize {
     number.clamp(0.0, 1e6) as usize
-}
-
-/// A row that nobody reads.
-#[derive(Debug, Clone)]
-struct DiscardedRow(Vec<Vec<u8>>);
-
-impl DiscardedRow {
-    fn of(tensors: &[TensorSpec]) -> Self {
-        let bytes = |tensor: &TensorSpec| match tensor.extent {
-            Extent::Dense => tensor.row_pitch_bytes().unwrap_or(0),
-            Extent::Ragged { max_row_bytes, .. } => max_row_bytes,
-        };
-        let row = |tensor| vec![0; usize::try_from(bytes(tensor)).unwrap_or(0)];
-        Self(tensors.iter().map(row).collect())
-    }
-}
-
-impl Row for DiscardedRow {
-    fn dense(&mut self, tensor: usize) -> &mut [u8] {
-        &mut self.0[tensor]
-    }
-
-    fn ragged(&mut self, tensor: usize, bytes: u64) -> Option<&mut [u8]> {
-        self.0[tensor].get_mut(..usize::try_from(bytes).ok()?)
-    }
 }
 
 #[cfg(test)]

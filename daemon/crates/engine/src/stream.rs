@@ -288,7 +288,10 @@ impl Stream {
     pub fn thread_count(&self) -> u32 {
         let fixed = self.stages.iter().filter(|stage| !stage.is_auto);
         let auto = self.stages.iter().filter(|stage| stage.is_auto).map(|stage| stage.gate.limit());
-        fixed.map(|stage| stage.gate.limit()).sum::<u32>() + auto.max().unwrap_or(0)
+        // A thread waits for each function on batches that is called.
+        let batches = self.plan.batch_workers(0).map(|(workers, ..)| workers);
+        let fixed = fixed.map(|stage| stage.gate.limit()).chain(batches);
+        fixed.sum::<u32>() + auto.max().unwrap_or(0)
     }
 
     /// The stages of the user's own Python, and the workers of each.
@@ -306,7 +309,13 @@ impl Stream {
             file: source.file,
             digest: source.digest,
         });
-        sources.collect()
+        let of_batches = self.plan.batch_sources().map(|(place, (target, source))| PythonSource {
+            stage: place.to_owned(),
+            target: target.to_owned(),
+            file: source.file,
+            digest: source.digest,
+        });
+        sources.chain(of_batches).collect()
     }
 
     /// A stage's name and its most threads at once.

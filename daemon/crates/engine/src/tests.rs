@@ -22,7 +22,7 @@ use super::*;
 use forebay_config::{Config, CpuPolicy, Override};
 use forebay_observe::Clock;
 use forebay_order::{DrawKey, Draws, substitute};
-use forebay_pipeline::batch::BatchOperation;
+use forebay_pipeline::batch::{BatchCaller, BatchOperation};
 use forebay_source::dataset::OpenOptions;
 use forebay_source::dataset::testing::npy_bytes;
 
@@ -340,7 +340,8 @@ fn a_given_up_compaction_does_not_reach_the_slots_next_batch() {
     assert!(slot.finished().is_none());
     assert!(matches!(work.claim(0), Some(Claim::Batch { slot: 0 })));
     assert!(!slot.withdraw_finishing(), "a thread is at it");
-    slot.finish(&stream);
+    let caller = BatchCaller { thread: 0, is_ending: &|| false };
+    slot.finish(&stream, &caller);
     assert!(slot.withdraw_finishing());
 }
 

@@ -12,24 +12,27 @@ use forebay_protocol::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use forebay_protocol::tensor::{Extent, TensorSpec};
 
 use super::row_cells::{RowCell, RowCells, RowFailure};
+use super::slot_row::SlotRow;
 use super::stream::Stream;
 use super::units::{Units, Wanted};
 use super::work_parking::BitSet;
 use forebay_order::DrawKey;
-use forebay_pipeline::Row;
-use forebay_pipeline::batch::BatchRow;
+use forebay_pipeline::batch::{BatchCaller, BatchRow};
+use forebay_pipeline::{BatchError, CallError};
 use forebay_source::storage::Retries;
 
 /// No batch is open in the slot.
 const CLOSED: u64 = u64::MAX;
 
-/// What is kept of each row of a ring beside its data: the cell and what it has on the heap, its bits, and its place in
-/// the queue of rows to fetch.
+/// What is kept of each row of a ring beside its data: the cell and what it has on the heap, its bits, its place in the
+/// queue of rows to fetch, and what only operations on the batch see.
 pub(crate) fn row_bytes(stream: &Stream) -> u64 {
     let is_ragged = |tensor: &TensorSpec| matches!(tensor.extent, Extent::Ragged { .. });
     let ragged = if stream.tensors().iter().any(is_ragged) { stream.tensors().len() } else { 0 };
     let lists = ragged * size_of::<u64>();
-    (size_of::<Mutex<RowCell>>() + lists + size_of::<FetchJob>() + 1) as u64
+    let beside = stream.plan.beside_tensors().iter().map(|tensor| tensor.row_pitch_bytes());
+    let beside_bytes: u64 = beside.map(|bytes| bytes.unwrap_or(0)).sum();
+    (size_of::<Mutex<RowCell>>() + lists + size_of::<FetchJob>() + 1) as u64 + beside_bytes
 }
 
 /// One slot and the batch that is being made in it.
@@ -198,6 +201,18 @@ impl SlotWork {
         self.pending.fetch_add(1, Ordering::AcqRel);
     }
 
+    /// Asks for a complete batch to be finished, if that was not asked yet. Engine only.
+    pub fn is_asked_to_finish(&self) -> bool {
+        // As in `finished`.
+        let asked = self.finishing.compare_exchange(
+            FINISHING_NONE,
+            FINISHING_WANTED,
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        );
+        asked.is_ok()
+    }
+
     /// Asks for a complete batch to be finished; what that gave once it is. Engine only.
     pub fn finished(&self) -> Option<Finished> {
         // Release, and acquire on the answer: pair with `claim_finishing` and `finish`.
@@ -237,13 +252,13 @@ impl SlotWork {
     }
 
     /// Finishes a complete batch: runs the batch operations, then moves ragged rows together.
-    pub fn finish(&self, stream: &Stream) {
+    pub fn finish(&self, stream: &Stream, caller: &BatchCaller<'_>) {
         // Relaxed: written before the batch was opened.
         let rows = self.open_rows.load(Ordering::Relaxed) as usize;
         let mut cells: Vec<_> = (0..rows).map(|row| self.cell(row)).collect();
         let operations = if stream.plan.has_batch_operations() {
             let begun = stream.clock.now();
-            let outcome = run_batch_operations(stream, &mut cells);
+            let outcome = run_batch_operations(stream, &mut cells, caller);
             match &outcome {
                 Ok(()) => stream.batch_figures.record(stream.clock.elapsed(begun)),
                 Err(_) => stream.batch_figures.record_failure(),
@@ -377,7 +392,7 @@ impl SessionWork {
     /// Claims a row of the oldest batch that has one for a stage with room; later stages first within a batch. The
     /// stage is entered for a thread of the group.
     pub fn claim(&self, group: usize) -> Option<Claim> {
-        if let Some(slot) = self.slots.iter().position(SlotWork::claim_finishing) {
+        if let Some(slot) = self.claim_finishing() {
             return Some(Claim::Batch { slot });
         }
         let mut after = None;
@@ -395,6 +410,20 @@ impl SessionWork {
                 self.stream.stages[stage].gate.leave(group);
             }
             after = Some(order);
+        }
+    }
+
+    /// Claims the oldest batch that is to be finished.
+    fn claim_finishing(&self) -> Option<usize> {
+        let wanted = |(_, slot): &(usize, &SlotWork)| {
+            slot.finishing.load(Ordering::Relaxed) == FINISHING_WANTED
+        };
+        loop {
+            let slots = self.slots.iter().enumerate().filter(wanted);
+            let (slot, oldest) = slots.min_by_key(|(_, slot)| slot.order())?;
+            if oldest.claim_finishing() {
+                return Some(slot);
+            }
         }
     }
 
@@ -435,36 +464,30 @@ impl SessionWork {
 fn run_batch_operations(
     stream: &Stream,
     cells: &mut [MutexGuard<'_, RowCell>],
+    caller: &BatchCaller<'_>,
 ) -> Result<(), RowFailure> {
     let run = AssertUnwindSafe(|| {
         let keys: Vec<DrawKey> = cells.iter().map(|cell| cell.task.key).collect();
-        let mut rows: Vec<SlotRow<'_>> =
-            cells.iter_mut().map(|cell| SlotRow(&mut cell.writer)).collect();
+        let mut rows: Vec<SlotRow<'_>> = cells
+            .iter_mut()
+            .map(|cell| {
+                let RowCell { writer, beside, .. } = &mut **cell;
+                SlotRow::new(writer, beside, &stream.plan)
+            })
+            .collect();
         let mut rows: Vec<BatchRow<'_>> =
             rows.iter_mut().zip(keys).map(|(row, key)| BatchRow { key, row }).collect();
-        stream.plan.run_on_batch(&mut rows)
+        stream.plan.run_on_batch(&mut rows, caller)
     });
     match catch_unwind(run) {
-        Ok(outcome) => outcome.map_err(|defect| RowFailure::Defect(defect.0)),
+        Ok(outcome) => outcome.map_err(|BatchError { operation, error }| match error {
+            CallError::Defect(reason) => RowFailure::Defect(format!("`{operation}`: {reason}")),
+            CallError::Raised { summary, text } => {
+                RowFailure::BatchRaised { operation, summary, text }
+            }
+            CallError::NoWorkers(reason) => RowFailure::NoWorkers(reason),
+            CallError::Ending => RowFailure::Defect("the daemon ends".to_owned()),
+        }),
         Err(_) => Err(RowFailure::Panic),
-    }
-}
-
-/// A row's writer as the operations see it.
-pub(crate) struct SlotRow<'a>(pub &'a mut RowWriter);
-
-impl Row for SlotRow<'_> {
-    fn dense(&mut self, tensor: usize) -> &mut [u8] {
-        self.0.bytes_mut(tensor)
-    }
-
-    fn ragged(&mut self, tensor: usize, bytes: u64) -> Option<&mut [u8]> {
-        let size = self.0.layout().tensors()[tensor].dtype.size_bytes();
-        let length = usize::try_from(bytes).ok()?;
-        if length > self.0.bytes_mut(tensor).len() {
-            return None;
-        }
-        self.0.set_ragged_length(tensor, bytes / size);
-        Some(&mut self.0.bytes_mut(tensor)[..length])
     }
 }

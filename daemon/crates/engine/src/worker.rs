@@ -18,11 +18,13 @@ use super::budgets::RowPermits;
 use super::meter::Meter;
 use super::pool::Shared;
 use super::row_cells::{RowCell, RowFailure};
+use super::slot_row::SlotRow;
 use super::stream::Stream;
-use super::work::{Claim, RowClaim, SessionWork, SlotRow};
+use super::work::{Claim, RowClaim, SessionWork};
 use super::work_page::{WorkKey, WorkPage};
 use forebay_observe::recorder::{Kind, Track, What};
 use forebay_pipeline::WorkerScratch;
+use forebay_pipeline::batch::BatchCaller;
 
 /// What became of a row at the end of a stage.
 #[derive(Debug, Clone, Copy)]
@@ -63,7 +65,10 @@ impl Worker {
                             let _beside =
                                 self.shared.work_page.get().map(WorkPage::beside_suspects);
                             let batch = session.slots[slot].order();
-                            session.slots[slot].finish(&session.stream);
+                            let is_ending = || self.shared.is_ending();
+                            let thread = self.number;
+                            let caller = BatchCaller { thread, is_ending: &is_ending };
+                            session.slots[slot].finish(&session.stream, &caller);
                             self.shared.wake_engine();
                             if self.shared.recorder.is_on() {
                                 let kind = Kind::Compaction;
@@ -241,8 +246,9 @@ impl Worker {
         cell: &mut RowCell,
     ) -> Result<(), RowFailure> {
         let run = catch_unwind(AssertUnwindSafe(|| {
-            let mut row = SlotRow(&mut cell.writer);
-            stream.plan.run(stage, &mut cell.task, stream.dataset.as_ref(), &mut row, scratch)
+            let RowCell { writer, beside, task, .. } = cell;
+            let mut row = SlotRow::new(writer, beside, &stream.plan);
+            stream.plan.run(stage, task, stream.dataset.as_ref(), &mut row, scratch)
         }));
         match run {
             Ok(Ok(())) => {}

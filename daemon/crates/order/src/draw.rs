@@ -39,6 +39,20 @@ impl Draws {
         Self { state }
     }
 
+    /// The draws of a part of this operation that has a name. They depend on no other part, nor on how much it draws.
+    #[must_use]
+    pub fn of_part(&self, name: &str) -> Self {
+        let fold = |state, value: u64| mix(state ^ value.wrapping_add(GAMMA));
+        let state = fold(self.state, name.len() as u64);
+        Self { state: name.bytes().fold(state, |state, byte| fold(state, byte.into())) }
+    }
+
+    /// The draws of the `place`-th operation of this one's list.
+    #[must_use]
+    pub const fn of_entry(&self, place: u64) -> Self {
+        Self { state: mix(self.state ^ place.wrapping_add(GAMMA)) }
+    }
+
     /// 64 uniform bits.
     pub const fn next_u64(&mut self) -> u64 {
         self.state = self.state.wrapping_add(GAMMA);
@@ -87,6 +101,28 @@ mod tests {
         // Swapped parts are another key.
         let swapped = DrawKey { seed: 2, epoch: 1, sample: 3 };
         assert_ne!(base, first(swapped, 0));
+    }
+
+    #[test]
+    fn parts_and_entries_have_draws_of_their_own() {
+        let mut all = Vec::new();
+        for operation in [0, 1] {
+            let draws = Draws::new(KEY, operation);
+            for part in ["global_0", "global_1", "0_global", "local_0", ""] {
+                for entry in 0..3 {
+                    let mut draws = draws.of_part(part).of_entry(entry);
+                    all.extend([draws.next_u64(), draws.next_u64()]);
+                }
+            }
+            all.push(draws.clone().next_u64());
+        }
+        let count = all.len();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), count);
+        // States that were saved before would give other views.
+        let first = Draws::new(KEY, 1).of_part("global_0").of_entry(2).next_u64();
+        assert_eq!(first, 8_244_211_194_597_625_585);
     }
 
     #[test]

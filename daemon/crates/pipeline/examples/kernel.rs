@@ -53,6 +53,10 @@ impl Row for Rows {
     fn ragged(&mut self, _tensor: usize, _bytes: u64) -> Option<&mut [u8]> {
         None
     }
+
+    fn ragged_bytes(&mut self, _tensor: usize) -> &[u8] {
+        &[]
+    }
 }
 
 /// What the threads share.

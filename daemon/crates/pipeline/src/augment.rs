@@ -7,6 +7,7 @@
 mod colour;
 mod filter;
 mod pad;
+mod planes;
 mod point;
 mod warp;
 
@@ -34,22 +35,35 @@ pub(crate) struct Pixels<B> {
 /// The largest level of a channel.
 const MAX_LEVEL: f32 = 255.0;
 
-/// The level that a number from 0 to 255 is cut to, as by torch's `to(torch.uint8)`.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "the cast of a float to a byte saturates"
-)]
+/// What is added to a number from 0 to 2²² to have it rounded, half to even: 1.5 · 2²³. The low bits of the sum are the
+/// whole number. Every processor has this in vectors, which casts of floats to whole numbers are not everywhere.
+const ROUNDING: f32 = 12_582_912.0;
+
+/// The whole number below a number from 0 to 2²².
+#[inline(always)]
+fn rounded_down(value: f32) -> f32 {
+    let nearest = (value + ROUNDING) - ROUNDING;
+    if nearest > value { nearest - 1.0 } else { nearest }
+}
+
+/// A number as near to 0 to 255 as it can be; what is no number becomes 0.
+#[inline(always)]
+fn clamped(value: f32) -> f32 {
+    let value = if value > 0.0 { value } else { 0.0 };
+    if value < MAX_LEVEL { value } else { MAX_LEVEL }
+}
+
+/// The level that a number is cut to, as by torch's `to(torch.uint8)`.
+#[inline(always)]
 fn truncated(value: f32) -> u8 {
-    value.clamp(0.0, MAX_LEVEL) as u8
+    rounded(rounded_down(clamped(value)))
 }
 
 /// The level nearest to a number from 0 to 255, half to even, as by torch's `round_()`.
-///
-/// Adding 1.5 · 2²³ leaves the whole number in the low bits: an instruction that every processor has in vectors.
 #[expect(clippy::cast_possible_truncation, reason = "the low byte is what is wanted")]
+#[inline(always)]
 fn rounded(value: f32) -> u8 {
-    (value + 12_582_912.0).to_bits() as u8
+    (value + ROUNDING).to_bits() as u8
 }
 
 /// A number as torch passes it to a kernel for single precision.

@@ -4,8 +4,9 @@
 //! rows, add tensors and change what a tensor holds: what the rows become is known when the plan is compiled.
 
 use std::fmt::Debug;
+use std::time::Duration;
 
-use forebay_config::{ConfigError, Located};
+use forebay_config::{Concurrency, ConfigError, Located, SourceLocation};
 use forebay_order::DrawKey;
 use forebay_protocol::tensor::TensorSpec;
 use forebay_source::dataset::Defect;
@@ -37,9 +38,38 @@ pub trait BatchOperation: Debug + Send + Sync {
     fn run(&self, rows: &mut [BatchRow<'_>], operation: u64) -> Result<(), Defect>;
 }
 
+/// One entry of a list of batch operations.
+#[derive(Debug)]
+pub(crate) enum BatchEntry {
+    /// An operation of this crate.
+    Operation(Box<dyn BatchOperation>),
+    /// The user's function: a plan starts its workers and calls it, to find what it returns.
+    Function(BatchFunction),
+}
+
 /// Compiles one entry of a list of batch operations, at a path. The registry's.
-pub(crate) type CompileBatchEntry =
-    fn(String, Located) -> Result<Box<dyn BatchOperation>, ConfigError>;
+pub(crate) type CompileBatchEntry = fn(String, Located) -> Result<BatchEntry, ConfigError>;
+
+/// A function of the user's on complete batches, as the configuration has it.
+#[derive(Debug)]
+pub(crate) struct BatchFunction {
+    /// Its place in the configuration, for messages.
+    pub(crate) path: String,
+    pub(crate) location: SourceLocation,
+    pub(crate) target: String,
+    pub(crate) arguments: Vec<(String, Located)>,
+    pub(crate) workers: Concurrency,
+    pub(crate) timeout: Duration,
+    pub(crate) memory_bytes: u64,
+}
+
+/// Who runs the operations of a batch.
+pub struct BatchCaller<'c> {
+    /// Tells the threads apart, so that each keeps a worker.
+    pub thread: usize,
+    /// Whether it ends: what is not done then need not be.
+    pub is_ending: &'c dyn Fn() -> bool,
+}
 
 /// A row of a complete batch.
 pub struct BatchRow<'b> {

@@ -5,9 +5,8 @@
 
 use super::size::{Rectangle, Size};
 
-/// The least width, height and area of a box that stays: the defaults of `SanitizeBoundingBoxes`.
+/// The least width and height of a box that stays: the defaults of `SanitizeBoundingBoxes`, whose least area follows.
 const MIN_SIDE: f32 = 1.0;
-const MIN_AREA: f32 = 1.0;
 
 /// x1, y1, x2, y2.
 pub(crate) type Corners = [f32; 4];
@@ -76,8 +75,7 @@ pub(crate) fn clipped(corners: Corners, image: Size) -> Corners {
 /// Whether a clipped box is large enough to stay. One with a corner that is no number is not.
 pub(crate) fn stays(corners: Corners) -> bool {
     let [x1, y1, x2, y2] = corners;
-    let (width, height) = (x2 - x1, y2 - y1);
-    width >= MIN_SIDE && height >= MIN_SIDE && width * height >= MIN_AREA
+    x2 - x1 >= MIN_SIDE && y2 - y1 >= MIN_SIDE
 }
 
 #[cfg(test)]

@@ -24,6 +24,12 @@ pub(crate) trait Operation: Debug + Send + Sync {
     /// The sample is bad.
     fn run(&self, sample: &mut Sample<'_, '_>, draws: &mut Draws) -> Result<(), Defect>;
 
+    /// Whether it only plans a part or a size of an image, so that several views can be planned before they are decoded
+    /// together.
+    fn is_planned(&self) -> bool {
+        false
+    }
+
     /// Adds up what [`run`](Self::run) will take at most of memory, and changes the images as it will.
     fn reckon(&self, _reckoning: &mut Reckoning<'_>) {}
 }
@@ -59,7 +65,7 @@ pub(crate) struct ImageType {
     pub size: Option<Size>,
     /// Set by `normalize`.
     pub normalization: Option<Normalization>,
-    /// Where `decode-image` stands.
+    /// Where what made it stands.
     pub location: SourceLocation,
 }
 
@@ -89,6 +95,8 @@ pub(crate) struct FieldPlan {
     pub is_returned: bool,
     /// The type in a batch of an array for which `[output]` does not say one; `None`: the array's own.
     pub output_dtype: Option<DType>,
+    /// Of a view, the name that it shares with others: what `[output]` says of that name is meant for it too.
+    pub view_of: Option<String>,
 }
 
 /// Compiles one entry of a list of operations, at a path: the operation's name and itself. The registry's.
@@ -106,6 +114,8 @@ pub(crate) struct FieldTypes {
     pub limits: Limits,
     /// For operations that are lists of operations.
     pub compile: CompileEntry,
+    /// The operations of a view are compiled: there is its image alone.
+    pub in_view: bool,
 }
 
 impl FieldTypes {
@@ -142,6 +152,7 @@ impl FieldTypes {
             is_unchecked: false,
             is_returned: false,
             output_dtype: None,
+            view_of: None,
         });
         Ok(self.fields.len() - 1)
     }
@@ -159,6 +170,10 @@ impl FieldTypes {
         what: &str,
         is_fit: impl Fn(&FieldType) -> bool,
     ) -> Result<usize, ConfigError> {
+        if self.in_view && field.is_some() {
+            let message = format!("`{operation}` works on its view alone; leave `field` out");
+            return Err(arguments.error_at("field", message));
+        }
         let found = if let Some(wanted) = field {
             let fail = |message: String| Err(arguments.error_at("field", message));
             match self.present().find(|(_, field)| field.name == wanted) {

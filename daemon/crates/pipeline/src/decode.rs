@@ -83,6 +83,9 @@ pub(crate) struct Decoders {
     jpeg: JpegDecoder,
     /// What a file holds before its colours or its orientation are converted.
     unconverted: Vec<u8>,
+    /// How many pictures were decoded.
+    #[cfg(test)]
+    pub(crate) count: usize,
 }
 
 impl Decoders {
@@ -158,6 +161,10 @@ impl Decoders {
         wanted: Wanted,
         pixels: &mut Vec<u8>,
     ) -> Result<Decoded, Defect> {
+        #[cfg(test)]
+        {
+            self.count += 1;
+        }
         if header.orientation != Orientation::AS_STORED {
             let mut stored = std::mem::take(&mut self.unconverted);
             let upright = ImageHeader { orientation: Orientation::AS_STORED, ..*header };

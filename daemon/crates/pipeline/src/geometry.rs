@@ -92,6 +92,12 @@ impl Geometry {
         *self == Self::identity(decoded)
     }
 
+    /// Whether nothing but a part of the decoded image is planned: any resampling can follow.
+    pub(crate) fn is_part(&self) -> bool {
+        let is_mirrored = self.flip_horizontally || self.flip_vertically;
+        self.resampling.is_none() && !self.is_padded() && !is_mirrored
+    }
+
     /// Cuts a part out, given in the coordinates of the present result. What lies outside becomes zeros.
     pub(crate) fn crop(&mut self, left: i64, top: i64, size: Size) {
         let mirrored = |flip: bool, whole: u32, start: i64, part: u32| {

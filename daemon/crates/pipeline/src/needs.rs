@@ -109,6 +109,16 @@ impl<'a> Reckoning<'a> {
         image.size = after;
     }
 
+    /// A field becomes a view of another's image.
+    pub(crate) fn view(&mut self, of: usize, view: usize) {
+        self.images[view] = self.images[of];
+    }
+
+    /// A field's pixels are held beside those that operations work on.
+    pub(crate) fn hold(&mut self, field: usize) {
+        self.scratch_bytes = self.scratch_bytes.saturating_add(self.held_bytes(field));
+    }
+
     /// The bytes of a field's image as it is now, or of what was returned for it; 0: it lies in the sample's bytes.
     pub(crate) fn held_bytes(&self, field: usize) -> u64 {
         let image = self.images.get(field).copied().flatten();

@@ -3,6 +3,7 @@
 pub(super) mod auto_augment;
 pub(super) mod batch_choice;
 pub(super) mod batch_mixes;
+pub(super) mod batch_python;
 pub(super) mod color_jitter;
 pub(super) mod crop;
 pub(super) mod decode_image;
@@ -21,4 +22,5 @@ pub(super) mod random_resized_crop;
 pub(super) mod resize;
 #[cfg(any(test, feature = "testing"))]
 pub(super) mod spin;
+pub(super) mod views;
 pub(super) mod warps;

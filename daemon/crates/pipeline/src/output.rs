@@ -52,24 +52,24 @@ impl FieldOutput {
 /// one it is.
 ///
 /// # Errors
-/// A field that does not exist, a form that the field cannot have, a shape that is not fixed.
+/// A form that the field cannot have, a shape that is not fixed.
 pub(super) fn compile(
     config: &Config,
     fields: &FieldTypes,
 ) -> Result<(Vec<TensorSpec>, Vec<Option<FieldOutput>>), ConfigError> {
-    for output in &config.output {
-        check_name(config, output, fields)?;
-    }
     let mut tensors = Vec::with_capacity(fields.fields.len());
     let mut outputs = Vec::with_capacity(fields.fields.len());
-    for FieldPlan { name, kind, is_dropped, max_row_bytes, output_dtype, .. } in &fields.fields {
+    for FieldPlan { name, kind, is_dropped, max_row_bytes, output_dtype, view_of, .. } in
+        &fields.fields
+    {
         if *is_dropped {
             outputs.push(None);
             continue;
         }
-        let output = config.output.iter().find(|output| output.field == *name);
+        let named = |name: &String| config.output.iter().find(|output| output.field == *name);
+        let output = named(name).or_else(|| view_of.as_ref().and_then(named));
         let location = match output {
-            Some(_) => config.location(&["output", name]),
+            Some(output) => config.location(&["output", &output.field]),
             None => default_location(config, kind),
         };
         let fail = |message: String| ConfigError::new(&location, message);
@@ -108,7 +108,8 @@ pub(super) fn compile(
                 };
                 let (tensor, format) = leave_to_the_gpu(kind, &tensor, normalization.as_ref())
                     .map_err(|message| {
-                        ConfigError::new(&config.location(&["output", name, "on"]), message)
+                        let path = ["output", &output.field, "on"];
+                        ConfigError::new(&config.location(&path), message)
                     })?;
                 (tensor, FieldOutput::Image(format))
             }
@@ -120,21 +121,29 @@ pub(super) fn compile(
     Ok((tensors, outputs))
 }
 
-fn check_name(
+/// Refuses what `[output]` says of fields that do not exist; `made`: those that a function on batches makes.
+pub(super) fn check_names(
     config: &Config,
-    output: &OutputConfig,
     fields: &FieldTypes,
+    made: &[String],
 ) -> Result<(), ConfigError> {
-    let name = &output.field;
-    if fields.names().any(|known| known == name) {
+    let is_known = |name: &String| {
+        let names = |(_, field): (_, &FieldPlan)| {
+            field.name == *name || field.view_of.as_ref() == Some(name)
+        };
+        fields.present().any(names) || made.contains(name)
+    };
+    let Some(OutputConfig { field: name, .. }) =
+        config.output.iter().find(|output| !is_known(&output.field))
+    else {
         return Ok(());
-    }
+    };
     let message = if matches!(name.as_str(), "index" | "valid") {
         format!("`output.{name}` cannot be configured: Forebay generates `{name}`")
     } else {
         format!("`output.{name}` names no field of the dataset; {}", fields.hint(name))
     };
-    Err(ConfigError::new(&config.location(&["output", &output.field]), message))
+    Err(ConfigError::new(&config.location(&["output", name]), message))
 }
 
 /// Where a message about a field points when `[output]` does not name it.

@@ -3,28 +3,31 @@
 //! A field's row is written at the end of the last stage with an operation on it, and at the end of the first stage
 //! where no operation works on it: an image's decoding, crop, resize and conversion are then one pass into the row.
 //! Between two stages a field waits in the sample's task. A Python stage ([`call`]) takes all fields and gives those that
-//! its function returns.
+//! its function returns. Operations on complete batches ([`batch`]) come after all stages.
 
+mod batch;
+mod batch_step;
 mod call;
 mod compile;
 mod reckon;
 
-pub use call::{CallError, CalledRow};
+pub use batch::BatchError;
+pub use call::CalledRow;
 pub use compile::{Foreground, PythonStart, SampleReader};
 
 use std::sync::Arc;
 
 use forebay_protocol::tensor::{DType, Extent, TensorSpec};
 
+use self::batch_step::BatchStep;
 use super::array::{ArrayType, check_ragged_type, check_type, write_array};
-use super::batch::{BatchOperation, BatchRow};
 use super::contract::{Operation, Sample};
 use super::field::{CarriedField, FieldInProgress, Tools};
 use super::output::FieldOutput;
 use super::python::PythonBody;
 use super::row::Row;
+use super::row_tensors::{RowPlace, RowTensors};
 use super::task::{SampleLists, SampleTask, WorkerScratch, emptied};
-use forebay_config::ConfigError;
 use forebay_jpeg_index::JpegIndex;
 use forebay_order::Draws;
 use forebay_protocol::ids::SampleId;
@@ -39,10 +42,10 @@ pub struct SamplePlan {
     /// By number: first the dataset's, then those that operations add.
     fields: Vec<PlannedField>,
     dataset_fields: usize,
-    tensors: Vec<TensorSpec>,
+    tensors: RowTensors,
     /// By tensor: the bytes of a dense one's row that the stages write.
     row_bytes: Vec<usize>,
-    batch_operations: Vec<Box<dyn BatchOperation>>,
+    batch_steps: Vec<BatchStep>,
     /// Of the whole stream: while a plan is compiled it has fewer.
     stage_count: usize,
     /// Where what is learned of JPEG files is kept.
@@ -89,34 +92,6 @@ enum ExpectedArray {
 }
 
 impl SamplePlan {
-    /// The same plan with an operation on complete batches, after those that it has.
-    ///
-    /// # Errors
-    /// The operation does not fit the tensors.
-    ///
-    /// # Panics
-    /// When it changes the tensors in a way that [`BatchOperation::declare`] excludes.
-    pub fn with_batch_operation(
-        mut self,
-        mut operation: Box<dyn BatchOperation>,
-    ) -> Result<Self, ConfigError> {
-        let before = self.tensors.clone();
-        operation.declare(&mut self.tensors)?;
-        assert!(before.len() <= self.tensors.len(), "{}: a tensor less", operation.name());
-        for (before, after) in before.iter().zip(&self.tensors) {
-            let is_dense = before.extent == Extent::Dense;
-            let grows =
-                if is_dense { row_bytes(before) <= row_bytes(after) } else { before == after };
-            assert!(
-                before.name == after.name && before.extent == after.extent && grows,
-                "{}: {before:?} cannot become {after:?}",
-                operation.name()
-            );
-        }
-        self.batch_operations.push(operation);
-        Ok(self)
-    }
-
     /// The same plan, whose decoders keep what they learn of JPEG files. No pixel depends on it.
     #[must_use]
     pub fn with_jpeg_index(mut self, index: Option<Arc<JpegIndex>>) -> Self {
@@ -127,7 +102,7 @@ impl SamplePlan {
     /// The tensors of a batch without `index` and `valid`, in the order of the fields, then those that batch operations
     /// add.
     pub fn tensors(&self) -> &[TensorSpec] {
-        &self.tensors
+        self.tensors.specs()
     }
 
     /// The names of a stage's operations (counted from 0 over `Config::stages`), in order; empty for no such stage.
@@ -135,8 +110,8 @@ impl SamplePlan {
         self.stages.get(stage).map_or(&[], |stage| &stage.operation_names)
     }
 
-    /// The tensor whose elements can be read from a dataset's files directly into the row: no operation works on them,
-    /// and they reach it unchanged.
+    /// The tensor of a batch whose elements can be read from a dataset's files directly into the row: no operation on samples
+    /// works on them, and they reach it unchanged.
     pub fn direct_tensor(&self, dataset: &dyn Dataset) -> Option<usize> {
         let field = &self.fields[dataset.direct_read()?.field];
         match &field.output {
@@ -145,7 +120,10 @@ impl SamplePlan {
                     && field.expected.is_none()
                     && !field.is_called_with =>
             {
-                Some(*tensor)
+                match self.tensors.place(*tensor) {
+                    RowPlace::Batch(tensor) => Some(tensor),
+                    RowPlace::Beside(_) => None,
+                }
             }
             _ => None,
         }
@@ -349,39 +327,12 @@ impl SamplePlan {
         bytes: u64,
     ) -> Result<&'r mut [u8], Defect> {
         row.ragged(tensor, bytes).ok_or_else(|| {
-            let limit = match self.tensors[tensor].extent {
+            let limit = match self.tensors.all()[tensor].extent {
                 Extent::Ragged { max_row_bytes, .. } => max_row_bytes,
                 Extent::Dense => 0,
             };
             Defect(format!("`{name}` has {bytes} bytes, more than its `max_bytes` of {limit}"))
         })
-    }
-
-    /// Whether there is anything to do to a complete batch.
-    pub fn has_batch_operations(&self) -> bool {
-        !self.batch_operations.is_empty()
-    }
-
-    /// The name and the arguments of each batch operation, in order.
-    pub fn batch_operations(&self) -> impl Iterator<Item = (&str, String)> {
-        self.batch_operations.iter().map(|operation| (operation.name(), operation.arguments()))
-    }
-
-    /// Runs the batch operations, in order, on the rows of a complete batch, in their order.
-    ///
-    /// # Errors
-    /// The operation's name and its reason.
-    pub fn run_on_batch(&self, rows: &mut [BatchRow<'_>]) -> Result<(), Defect> {
-        let sample_operations = self
-            .stages
-            .last()
-            .map_or(0, |stage| stage.first_operation + stage.operation_names.len() as u64);
-        for (operation, number) in self.batch_operations.iter().zip(sample_operations..) {
-            operation
-                .run(rows, number)
-                .map_err(|Defect(reason)| Defect(format!("`{}`: {reason}", operation.name())))?;
-        }
-        Ok(())
     }
 }
 

@@ -3,22 +3,26 @@
 //! Its function is called with all fields at that point. What it returns is found by calling it at the start, and is the
 //! same in kind from then on.
 
+mod batch;
+mod columns;
 mod output_size;
+mod pool;
 mod reckon;
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 
-use forebay_config::{Concurrency, Config, CpuPolicy, SourceLocation, StageConfig, Value};
+use forebay_config::{Concurrency, Config, SourceLocation, StageConfig};
 use forebay_protocol::tensor::DType;
 use forebay_source::dataset::{Defect, FieldKind};
 use forebay_workers::{
-    CallBuffer, Declared, DeclaredKind, Lost, Number, Outcome, Pool, PoolSpec, Raised, ReplyKind,
-    ReplyValue, Source, WorkerClass,
+    CallBuffer, Declared, DeclaredKind, Lost, Number, Outcome, Pool, Raised, ReplyKind, ReplyValue,
+    Source,
 };
 
+pub(crate) use self::batch::{BatchBody, Made};
 use self::output_size::OutputSize;
+use self::pool::{CalledFunction, start_pool};
 use super::array::ArrayBuffer;
 use super::contract::{FieldType, FieldTypes, ImageType};
 use super::field::{FieldInProgress, Tools};
@@ -124,33 +128,22 @@ impl PythonBody {
         (has_foreground, is_silent): (bool, bool),
         fields: &mut FieldTypes,
     ) -> Result<Self, String> {
-        let nice = config.cpu.nice;
-        let arguments = Value::Table(stage.arguments.clone().unwrap_or_default());
-        let spec = PoolSpec {
-            stage: stage.name.clone(),
-            target: stage.python.clone().unwrap_or_default(),
-            arguments: arguments.to_json().to_string(),
-            interpreter: PathBuf::from(&config.python.interpreter),
-            path: config.python.path.clone(),
-            folder: config.python.folder.clone().unwrap_or_default(),
-            main: config.python.main.clone(),
-            workers: match stage.threads() {
-                Concurrency::Auto => auto_workers,
-                Concurrency::Threads(workers) => workers.get(),
+        let pool = start_pool(
+            config,
+            CalledFunction {
+                place: &stage.name,
+                is_batch: false,
+                target: stage.python.as_deref().unwrap_or_default(),
+                arguments: stage.arguments.as_deref().unwrap_or_default(),
+                workers: match stage.threads() {
+                    Concurrency::Auto => auto_workers,
+                    Concurrency::Threads(workers) => workers.get(),
+                },
+                timeout: stage.call_timeout(),
+                memory_bytes: stage.worker_bytes(),
             },
-            timeout: stage.call_timeout(),
-            memory_bytes: stage.worker_bytes(),
-            class: match config.cpu.policy {
-                CpuPolicy::Idle => WorkerClass::Idle,
-                CpuPolicy::Batch => WorkerClass::Batch(nice),
-                CpuPolicy::Normal => WorkerClass::Normal(nice),
-            },
-            has_foreground,
-            is_silent,
-        };
-        let pool = Pool::start(spec).map_err(|error| {
-            format!("the process that starts workers cannot be started: {error}")
-        })?;
+            (has_foreground, is_silent),
+        )?;
         let mut inputs = Vec::new();
         let mut input_names = Vec::new();
         let stage = fields.stage;

@@ -62,6 +62,11 @@ impl Reduction {
             .map_or(Self::NONE, Self)
     }
 
+    /// The smaller of two: what both allow.
+    pub(crate) fn allowed_by_both(self, other: Self) -> Self {
+        Self(self.0.min(other.0))
+    }
+
     /// The factor.
     pub(crate) const fn factor(self) -> u32 {
         self.0

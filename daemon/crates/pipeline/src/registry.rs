@@ -2,16 +2,16 @@
 
 use std::path::Path;
 
-use super::batch::{BatchOperation, CompileBatchEntry};
+use super::batch::{BatchEntry, CompileBatchEntry};
 use super::contract::{FieldTypes, Operation};
 #[cfg(test)]
 use super::operations::for_tests;
 #[cfg(any(test, feature = "testing"))]
 use super::operations::spin;
 use super::operations::{
-    auto_augment, batch_choice, batch_mixes, color_jitter, crop, decode_image, delay,
+    auto_augment, batch_choice, batch_mixes, batch_python, color_jitter, crop, decode_image, delay,
     gaussian_blur, grayscale, normalize, pad, random_erasing, random_flip, random_levels,
-    random_lists, random_resized_crop, resize, warps,
+    random_lists, random_resized_crop, resize, views, warps,
 };
 use forebay_config::{ConfigError, Keys, Located, Section, Table, nearest};
 
@@ -19,50 +19,108 @@ use forebay_config::{ConfigError, Keys, Located, Section, Table, nearest};
 pub(crate) type Compile =
     fn(&mut Section, &mut FieldTypes) -> Result<Box<dyn Operation>, ConfigError>;
 
-/// Arguments and what compiles them.
-const OPERATIONS: &[(Table, Compile)] = &[
-    (decode_image::Arguments::TABLE, decode_image::compile),
-    (resize::Arguments::TABLE, resize::compile),
-    (crop::Center::TABLE, crop::compile_center),
-    (crop::Random::TABLE, crop::compile_random),
-    (random_resized_crop::Arguments::TABLE, random_resized_crop::compile),
-    (random_flip::Horizontal::TABLE, random_flip::compile_horizontal),
-    (random_flip::Vertical::TABLE, random_flip::compile_vertical),
-    (pad::Arguments::TABLE, pad::compile),
-    (warps::Rotate::TABLE, warps::compile_rotate),
-    (warps::Affine::TABLE, warps::compile_affine),
-    (warps::Perspective::TABLE, warps::compile_perspective),
-    (color_jitter::Arguments::TABLE, color_jitter::compile),
-    (grayscale::Always::TABLE, grayscale::compile_always),
-    (grayscale::Random::TABLE, grayscale::compile_random),
-    (gaussian_blur::Arguments::TABLE, gaussian_blur::compile),
-    (random_levels::AdjustSharpness::TABLE, random_levels::compile_adjust_sharpness),
-    (random_levels::Invert::TABLE, random_levels::compile_invert),
-    (random_levels::Posterize::TABLE, random_levels::compile_posterize),
-    (random_levels::Solarize::TABLE, random_levels::compile_solarize),
-    (random_levels::Equalize::TABLE, random_levels::compile_equalize),
-    (random_levels::Autocontrast::TABLE, random_levels::compile_autocontrast),
-    (random_erasing::Arguments::TABLE, random_erasing::compile),
-    (auto_augment::RandAugment::TABLE, auto_augment::compile_rand),
-    (auto_augment::TrivialAugmentWide::TABLE, auto_augment::compile_trivial),
-    (auto_augment::AutoAugment::TABLE, auto_augment::compile_auto),
-    (auto_augment::AugMix::TABLE, auto_augment::compile_mix),
-    (random_lists::Apply::TABLE, random_lists::compile_apply),
-    (random_lists::Choice::TABLE, random_lists::compile_choice),
-    (random_lists::Order::TABLE, random_lists::compile_order),
-    (normalize::Arguments::TABLE, normalize::compile),
-    (delay::Arguments::TABLE, delay::compile),
+/// Arguments, what compiles them, and arguments that show what the operation does to a picture of 96 × 72 pixels; `None`: no
+/// byte of it shows that.
+const OPERATIONS: &[(Table, Compile, Option<&str>)] = &[
+    (decode_image::Arguments::TABLE, decode_image::compile, None),
+    (resize::Arguments::TABLE, resize::compile, Some("size = [72, 48]")),
+    (crop::Center::TABLE, crop::compile_center, Some("size = [48, 64]")),
+    (crop::Random::TABLE, crop::compile_random, Some("size = [48, 64]")),
+    (random_resized_crop::Arguments::TABLE, random_resized_crop::compile, Some("size = [72, 96]")),
+    (random_flip::Horizontal::TABLE, random_flip::compile_horizontal, Some("probability = 1.0")),
+    (random_flip::Vertical::TABLE, random_flip::compile_vertical, Some("probability = 1.0")),
+    (pad::Arguments::TABLE, pad::compile, Some("padding = 4, fill = 120")),
+    (warps::Rotate::TABLE, warps::compile_rotate, Some("degrees = 40")),
+    (
+        warps::Affine::TABLE,
+        warps::compile_affine,
+        Some("degrees = 20, translate = [0.1, 0.2], scale = [0.6, 1.0], shear = 15"),
+    ),
+    (warps::Perspective::TABLE, warps::compile_perspective, Some("probability = 1.0")),
+    (
+        color_jitter::Arguments::TABLE,
+        color_jitter::compile,
+        Some("brightness = 0.5, contrast = 0.5, saturation = 0.5, hue = 0.2"),
+    ),
+    (grayscale::Always::TABLE, grayscale::compile_always, Some("")),
+    (grayscale::Random::TABLE, grayscale::compile_random, Some("probability = 1.0")),
+    (
+        gaussian_blur::Arguments::TABLE,
+        gaussian_blur::compile,
+        Some("kernel_size = 9, sigma = [1.0, 3.0]"),
+    ),
+    (
+        random_levels::AdjustSharpness::TABLE,
+        random_levels::compile_adjust_sharpness,
+        Some("sharpness_factor = 6.0, probability = 1.0"),
+    ),
+    (random_levels::Invert::TABLE, random_levels::compile_invert, Some("probability = 1.0")),
+    (
+        random_levels::Posterize::TABLE,
+        random_levels::compile_posterize,
+        Some("bits = 2, probability = 1.0"),
+    ),
+    (
+        random_levels::Solarize::TABLE,
+        random_levels::compile_solarize,
+        Some("threshold = 128, probability = 1.0"),
+    ),
+    (random_levels::Equalize::TABLE, random_levels::compile_equalize, Some("probability = 1.0")),
+    (
+        random_levels::Autocontrast::TABLE,
+        random_levels::compile_autocontrast,
+        Some("probability = 1.0"),
+    ),
+    (
+        random_erasing::Arguments::TABLE,
+        random_erasing::compile,
+        Some(r#"probability = 1.0, value = "random""#),
+    ),
+    (auto_augment::RandAugment::TABLE, auto_augment::compile_rand, Some("")),
+    (auto_augment::TrivialAugmentWide::TABLE, auto_augment::compile_trivial, Some("")),
+    (auto_augment::AutoAugment::TABLE, auto_augment::compile_auto, Some("")),
+    (auto_augment::AugMix::TABLE, auto_augment::compile_mix, Some("severity = 8")),
+    (
+        random_lists::Apply::TABLE,
+        random_lists::compile_apply,
+        Some(
+            r#"operations = [{ op = "posterize", bits = 2, probability = 1.0 }, { op = "rotate", degrees = [20, 20] }]"#,
+        ),
+    ),
+    (
+        random_lists::Choice::TABLE,
+        random_lists::compile_choice,
+        Some(
+            r#"operations = [{ op = "rotate", degrees = [20, 20] }, { op = "invert", probability = 1.0 }]"#,
+        ),
+    ),
+    (
+        random_lists::Order::TABLE,
+        random_lists::compile_order,
+        Some(
+            r#"operations = [{ op = "solarize", threshold = 128, probability = 1.0 }, { op = "color-jitter", brightness = [0.4, 0.4] }]"#,
+        ),
+    ),
+    (
+        views::Arguments::TABLE,
+        views::compile,
+        Some(
+            r#"outputs = { view = 2 }, operations = { view = [{ op = "random-resized-crop", size = [72, 96], area = [0.1, 0.4] }] }"#,
+        ),
+    ),
+    (normalize::Arguments::TABLE, normalize::compile, None),
+    (delay::Arguments::TABLE, delay::compile, None),
 ];
 
 /// Reads a batch operation's arguments. The last compiles entries of its own.
-type CompileBatch =
-    fn(&mut Section, CompileBatchEntry) -> Result<Box<dyn BatchOperation>, ConfigError>;
+type CompileBatch = fn(&mut Section, CompileBatchEntry) -> Result<BatchEntry, ConfigError>;
 
 /// The operations on complete batches: arguments and what compiles them.
 const BATCH_OPERATIONS: &[(Table, CompileBatch)] = &[
     (batch_mixes::Mixup::TABLE, |section, _| batch_mixes::compile_mixup(section)),
     (batch_mixes::Cutmix::TABLE, |section, _| batch_mixes::compile_cutmix(section)),
     (batch_choice::Arguments::TABLE, batch_choice::compile),
+    (batch_python::Arguments::TABLE, |section, _| batch_python::compile(section)),
 ];
 
 /// Those of tests, which are no part of the reference.
@@ -81,7 +139,13 @@ const TEST_OPERATIONS: &[(Table, Compile)] = &[
 
 /// The arguments of every operation, for the reference; a table's path is the operation's name.
 pub fn operation_tables() -> impl Iterator<Item = Table> {
-    OPERATIONS.iter().map(|(table, _)| *table)
+    OPERATIONS.iter().map(|(table, ..)| *table)
+}
+
+/// The operations that change a picture of bytes, by name, each with arguments in TOML that show what it does to one of 96 × 72
+/// pixels.
+pub fn operation_examples() -> impl Iterator<Item = (&'static str, &'static str)> {
+    OPERATIONS.iter().filter_map(|(table, _, example)| Some((table.path, (*example)?)))
 }
 
 /// The arguments of every operation on complete batches.
@@ -100,9 +164,9 @@ pub(crate) fn compile(
 ) -> Result<(&'static str, Box<dyn Operation>), ConfigError> {
     let mut arguments = Section::new(path, entry, Path::new("/"))?;
     let names = || operation_tables().map(|table| table.path);
-    let all = OPERATIONS.iter().chain(TEST_OPERATIONS);
-    let (table, compile) =
-        named(&mut arguments, names, all.map(|(table, compile)| (table, compile)))?;
+    let all = OPERATIONS.iter().map(|(table, compile, _)| (table, compile));
+    let all = all.chain(TEST_OPERATIONS.iter().map(|(table, compile)| (table, compile)));
+    let (table, compile) = named(&mut arguments, names, all)?;
     Ok((table.path, compile(&mut arguments, fields)?))
 }
 
@@ -110,10 +174,7 @@ pub(crate) fn compile(
 ///
 /// # Errors
 /// An unknown name or argument.
-pub(crate) fn compile_batch(
-    path: String,
-    entry: Located,
-) -> Result<Box<dyn BatchOperation>, ConfigError> {
+pub(crate) fn compile_batch(path: String, entry: Located) -> Result<BatchEntry, ConfigError> {
     let mut arguments = Section::new(path, entry, Path::new("/"))?;
     let names = || batch_operation_tables().map(|table| table.path);
     let all = BATCH_OPERATIONS.iter().map(|(table, compile)| (table, compile));

@@ -124,6 +124,13 @@ impl SharedFields {
         types: &mut FieldTypes,
         (field, fields): (Option<String>, Option<Vec<String>>),
     ) -> Result<Self, ConfigError> {
+        if types.in_view && fields.is_some() {
+            let message = format!(
+                "`{operation}` works on its view alone: masks and boxes have no views; leave `fields` out, or put the \
+                 operation before `views`"
+            );
+            return Err(section.error_at("fields", message));
+        }
         let Some(names) = fields else {
             let (number, _) = types.decoded_image(operation, section, field)?;
             let image = Named { number, name: types.fields[number].name.clone() };

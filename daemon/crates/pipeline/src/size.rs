@@ -26,6 +26,17 @@ impl Rectangle {
         Size { width: self.width, height: self.height }
     }
 
+    /// The least that holds both.
+    pub(crate) fn around(self, other: Self) -> Self {
+        let axis = |start: u32, length: u32, other_start: u32, other_length: u32| {
+            let first = start.min(other_start);
+            (first, (start + length).max(other_start + other_length) - first)
+        };
+        let (left, width) = axis(self.left, self.width, other.left, other.width);
+        let (top, height) = axis(self.top, self.height, other.top, other.height);
+        Self { left, top, width, height }
+    }
+
     /// Whether it holds no pixel.
     pub(crate) const fn is_empty(self) -> bool {
         self.width == 0 || self.height == 0

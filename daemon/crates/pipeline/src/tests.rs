@@ -18,6 +18,7 @@ mod fields;
 mod in_memory;
 mod scaled;
 mod shared;
+mod views;
 
 /// `image` and `mask` (the same file), `label`, `array` (i16, big-endian), `boxes` (f32), `numbers` (any count), `score`,
 /// `caption` and `blob` (the first bytes of the file); the fetched bytes are the image file.
@@ -100,7 +101,14 @@ impl Row for Rows {
         self.rows[tensor] = vec![0x5a; usize::try_from(bytes).ok()?];
         Some(&mut self.rows[tensor])
     }
+
+    fn ragged_bytes(&mut self, tensor: usize) -> &[u8] {
+        &self.rows[tensor]
+    }
 }
+
+const CALLER: crate::batch::BatchCaller<'static> =
+    crate::batch::BatchCaller { thread: 0, is_ending: &|| false };
 
 const fn key(sample: u64) -> DrawKey {
     DrawKey { seed: 17, epoch: 2, sample }

@@ -81,6 +81,25 @@ fn images_that_are_resized_cost_no_allocation() {
 }
 
 #[test]
+fn views_cost_no_allocation() {
+    let has_none = forebay_resample::Resampler::new().is_some();
+    // What becomes more than four times smaller is not the usual resizer's.
+    let list = |size, area| {
+        format!(
+            r#"[{{ op = "random-resized-crop", size = {size}, area = {area} }}, {{ op = "random-horizontal-flip" }}, {{ op = "solarize", threshold = 128 }}]"#
+        )
+    };
+    let config = format!(
+        "[[stage]]\noperations = [{{ op = \"decode-image\" }}, {{ op = \"views\", outputs = {{ global = 2, local = 6 }}, \
+         operations = {{ global = {}, local = {} }} }}]\n",
+        list(128, "[0.4, 1.0]"),
+        list(64, "[0.05, 0.4]")
+    );
+    let counted = allocations(&config, &InMemory::images(), &photograph());
+    assert!(counted == 0 || !has_none, "{counted}");
+}
+
+#[test]
 fn arrays_cost_no_allocation() {
     let kind = FieldKind::Array { dtype: DType::F32, shape: vec![64, 4] };
     let dataset = InMemory::new([("array", kind)], |_, _, bytes| {

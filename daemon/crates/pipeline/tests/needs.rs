@@ -185,6 +185,28 @@ fn an_augmented_picture_takes_at_most_what_is_reckoned() {
     }
 }
 
+/// All views of a picture are held until the last is written.
+#[test]
+fn views_of_a_picture_take_at_most_what_is_reckoned() {
+    let _alone = alone();
+    let file = png(8, 2, 3);
+    let blur = r#"{ op = "gaussian-blur", kernel_size = 9 }"#;
+    for list in [
+        blur.to_owned() + r#", { op = "center-crop", size = 1000 }"#,
+        r#"{ op = "resize", size = [1000, 1000] }, "#.to_owned() + blur,
+        r#"{ op = "random-resized-crop", size = 64 }, { op = "rand-augment" }"#.to_owned(),
+    ] {
+        let operations = format!(
+            r#"{{ op = "decode-image" }}, {{ op = "views", outputs = {{ view = 4 }}, operations = {{ view = [{list}] }} }}"#
+        );
+        let (most, reckoned, kept) = taken(&file, &operations);
+        let figures = format!("{list}: {most} of {reckoned}");
+        println!("{figures}");
+        assert!(most <= reckoned + MEASURED_WITHIN_BYTES && reckoned <= 6 * most, "{figures}");
+        assert!(kept <= KEPT_BYTES as u64 + (1 << 20), "{figures}: keeps {kept}");
+    }
+}
+
 /// A file in the form that the quick decoder gives up on at its end: what it has taken counts beside libjpeg-turbo's.
 #[test]
 fn a_jpeg_takes_at_most_what_is_reckoned_of_both_decoders() {

@@ -12,6 +12,7 @@ mod class_folders;
 mod error;
 mod marker;
 mod picture;
+mod scene;
 pub mod tar;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ pub mod tfrecord;
 
 pub use arrays::{ArrayContainer, ArrayOptions, generate_arrays};
 pub use error::GenerateError;
+pub use scene::scene;
 
 use jpeg_encoder::{ChromaSubsamplingMethod, ColorType, Encoder, SamplingFactor};
 use marker::Found;

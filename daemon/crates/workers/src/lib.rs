@@ -28,6 +28,8 @@
 //!      │     not under call   │   under call (the arena's first word)
 //!      └──────────────────────┴────► Suspect: called alone ──lost alone, three times──► Crashes (a bad sample)
 //! ```
+//! A function on complete batches is called the same way, with a batch in the place of a row.
+//!
 //! The function is one of (sample, rng), so a row that is called again gives the same bytes. Its side effects happen at
 //! least once.
 //!

@@ -129,7 +129,8 @@ impl Pool {
                     *place = None;
                     losses += 1;
                     if losses == MAX_LOSSES {
-                        return Err(format!("the first sample {reason}"));
+                        let called = if self.spec.is_batch { "batch" } else { "sample" };
+                        return Err(format!("the first {called} {reason}"));
                     }
                 }
                 Err(Failure::Ending) => return Err("the start was given up".to_owned()),
@@ -236,7 +237,11 @@ impl Pool {
                 Err(Failure::Ending) => return Err(Lost::Ending),
                 Err(Failure::Lost { reason, row, was_killed }) => {
                     *place = None;
-                    tracing::warn!(stage = self.spec.stage, "a worker was lost: a sample {reason}");
+                    let called = if self.spec.is_batch { "batch" } else { "sample" };
+                    tracing::warn!(
+                        stage = self.spec.stage,
+                        "a worker was lost: a {called} {reason}"
+                    );
                     if bundle.len() == 1 && together.is_empty() {
                         losses += 1;
                         if losses >= if was_killed { MAX_KILLS } else { MAX_LOSSES } {
@@ -326,8 +331,8 @@ impl Pool {
     }
 
     fn no_workers(&self, reason: &str) -> Lost {
-        let (stage, target) = (&self.spec.stage, &self.spec.target);
-        Lost::NoWorkers(format!("stage `{stage}` (`{target}`): {reason}"))
+        let (place, target) = (self.spec.place(), &self.spec.target);
+        Lost::NoWorkers(format!("{place} (`{target}`): {reason}"))
     }
 
     /// A worker's first message: the source's digest, or why it cannot work.

@@ -1,4 +1,4 @@
-//! What is known of a Python stage before its workers start.
+//! What is known of a Python function before its workers start.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,11 +14,13 @@ pub enum WorkerClass {
     Normal(u8),
 }
 
-/// A stage and how its workers are started.
+/// A function and how its workers are started.
 #[derive(Debug, Clone)]
 pub struct PoolSpec {
-    /// The stage's name.
+    /// The stage's name, or the place of an operation on complete batches in the configuration.
     pub stage: String,
+    /// Whether it is called with complete batches.
+    pub is_batch: bool,
     /// `module:function` or `module:Class`.
     pub target: String,
     /// A JSON object: the arguments.
@@ -46,6 +48,12 @@ pub struct PoolSpec {
 }
 
 impl PoolSpec {
+    /// What messages call it.
+    #[must_use]
+    pub fn place(&self) -> String {
+        if self.is_batch { format!("`{}`", self.stage) } else { format!("stage `{}`", self.stage) }
+    }
+
     /// What a worker is told, as JSON. `descriptors`: of the socket and the arena of a worker in the foreground, whose
     /// standard input and output are the terminal's.
     pub(crate) fn to_json(&self, descriptors: Option<[i32; 2]>) -> String {
@@ -58,6 +66,8 @@ impl PoolSpec {
         };
         serde_json::json!({
             "stage": self.stage,
+            "place": self.place(),
+            "batch": self.is_batch,
             "python": self.target,
             "arguments": arguments,
             "path": self.path,

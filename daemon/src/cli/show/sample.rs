@@ -1,5 +1,7 @@
 //! One row of a batch as what a page draws: pictures, boxes, texts and values.
 
+use std::collections::BTreeSet;
+
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use forebay_client::{Batch, DType, Tensor};
@@ -10,11 +12,31 @@ use crate::cli::values::{begin, described, numbers};
 
 /// Pictures with a longer side are drawn with every second, third … pixel.
 const MAX_SIDE: usize = 512;
+/// A mask has at most so many classes in a picture.
+const MAX_CLASSES: usize = 64;
 
 /// The fields of a row but `index`, in the order of the tensors.
 pub(super) fn fields(batch: &Batch, row: usize, classes: &[String]) -> Vec<Value> {
     let shown = batch.tensors().zip(batch.specs()).filter(|(tensor, _)| tensor.name() != "index");
-    shown.map(|(tensor, spec)| field(&tensor, spec, row, classes)).collect()
+    let mut fields: Vec<Value> =
+        shown.map(|(tensor, spec)| field(&tensor, spec, row, classes)).collect();
+    lay_masks_over_pictures(&mut fields);
+    fields
+}
+
+/// What has one channel of few levels beside a coloured picture of its size is a mask of that picture: it is drawn over it.
+fn lay_masks_over_pictures(fields: &mut [Value]) {
+    let size =
+        |field: &Value| (field["width"].clone(), field["height"].clone(), field["step"].clone());
+    let coloured = fields.iter().find(|field| field["channels"].as_u64() >= Some(3));
+    let Some((name, of)) = coloured.map(|field| (field["name"].clone(), size(field))) else {
+        return;
+    };
+    for field in fields {
+        if field["levels"].is_u64() && size(field) == of {
+            field["mask_of"] = name.clone();
+        }
+    }
 }
 
 fn field(tensor: &Tensor<'_>, spec: &TensorSpec, row: usize, classes: &[String]) -> Value {
@@ -95,6 +117,8 @@ fn picture(values: &[f64], shape: &[usize], spec: &TensorSpec) -> Option<Value> 
             }
         }
     }
+    let levels = pixels.iter().collect::<BTreeSet<_>>().len();
+    let levels = (is_bytes && channels == 1 && levels <= MAX_CLASSES).then_some(levels);
     let range = (!is_bytes).then(|| format!("drawn from {least:.3} to {most:.3}"));
     Some(json!({
         "width": width.div_ceil(step),
@@ -103,5 +127,6 @@ fn picture(values: &[f64], shape: &[usize], spec: &TensorSpec) -> Option<Value> 
         "channels": channels,
         "pixels": BASE64_STANDARD.encode(&pixels),
         "note": range,
+        "levels": levels,
     }))
 }

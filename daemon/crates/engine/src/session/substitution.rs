@@ -69,6 +69,8 @@ impl Session {
                 );
                 return batch.fail(row, Fault { kind: FaultKind::Internal, message });
             }
+            // Of a whole batch, which no row has.
+            RowFailure::BatchRaised { summary, .. } => (summary, false),
             RowFailure::Unreadable(reason) if errors.on_unreadable == OnUnreadable::Fail => {
                 let message = format!(
                     "{reason}; or set errors.on_unreadable = \"substitute\" to train on another sample in its place"

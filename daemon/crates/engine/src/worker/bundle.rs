@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use super::Worker;
 use crate::row_cells::{RowCell, RowFailure};
+use crate::slot_row::SlotRow;
 use crate::stream::Stream;
-use crate::work::{RowClaim, SessionWork, SlotRow};
+use crate::work::{RowClaim, SessionWork};
 use crate::work_page::WorkKey;
 use forebay_observe::recorder::{Kind, What};
 use forebay_pipeline::{CallError, CalledRow, WorkerScratch};
@@ -123,8 +124,8 @@ impl Worker {
             .zip(failures)
             .filter(|(_, failure)| failure.is_none())
             .map(|(cell, failure)| {
-                let RowCell { writer, task, .. } = &mut **cell;
-                (SlotRow(writer), task, failure)
+                let RowCell { writer, beside, task, .. } = &mut **cell;
+                (SlotRow::new(writer, beside, &stream.plan), task, failure)
             })
             .collect();
         if parts.is_empty() {

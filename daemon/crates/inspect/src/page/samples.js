@@ -1,4 +1,4 @@
-// Samples as a trainer gets them: pictures with their boxes, and all other fields as text, beside the files they come from.
+// Samples as a trainer gets them: pictures with their boxes and masks, and all other fields as text, beside the files they come from.
 
 import { count } from "./metrics.js";
 import { at, make, say } from "./parts.js";
@@ -25,6 +25,28 @@ function picture(field) {
     to.data[4 * pixel + 3] = field.channels === 4 ? from[4 * pixel + 3] : 255;
   }
   element.getContext("2d").putImageData(to, 0, 0);
+  return element;
+}
+
+// Of a class in a mask: those of neighbouring numbers are far apart. 255 is mostly the class that a loss ignores.
+function colourOf(level) {
+  if (level === 255) return [255, 255, 255];
+  return [0, 2.1, -2.1].map((turn) => 128 + 127 * Math.cos(2.4 * level + turn));
+}
+
+// A mask's classes as colours over its picture; nothing over class 0, the background.
+function masked(mask, of) {
+  const element = picture(of);
+  element.setAttribute("aria-label", `${mask.name} over ${of.name}`);
+  const context = element.getContext("2d");
+  const drawn = context.getImageData(0, 0, mask.width, mask.height);
+  bytesOf(mask.pixels).forEach((level, pixel) => {
+    if (level === 0) return;
+    colourOf(level).forEach((colour, channel) => {
+      drawn.data[4 * pixel + channel] = (drawn.data[4 * pixel + channel] + colour) / 2;
+    });
+  });
+  context.putImageData(drawn, 0, 0);
   return element;
 }
 
@@ -63,10 +85,11 @@ function show(sample) {
   const boxes = sample.fields.filter((field) => field.boxes);
   for (const field of sample.fields) {
     if (field.pixels !== undefined) {
-      const drawn = picture(field);
+      const of = field.mask_of && sample.fields.find((other) => other.name === field.mask_of);
+      const drawn = of ? masked(field, of) : picture(field);
       if (pictures.length === 0) boxes.forEach((some) => frame(drawn, some.boxes, field.step));
       const size = `${field.width * field.step} × ${field.height * field.step}`;
-      pictures.push(make("figure", "", drawn, make("figcaption", "", [field.name, size, field.note].filter(Boolean).join(", "))));
+      pictures.push(make("figure", "", drawn, make("figcaption", "", [of ? `${field.name} over ${of.name}` : field.name, size, field.note].filter(Boolean).join(", "))));
     } else if (field.class !== undefined && title === "") {
       title = field.class;
     } else {

@@ -163,7 +163,7 @@ impl Facts<'_> {
         if let Some(requests) = self.requests_of(fetch.stream) {
             let has_cores = self.used_cores() < ALL_BUSY * self.granted_cores();
             let first_byte = requests.mean_first_byte();
-            parts = format!(" ({} of it to the first byte)", milliseconds(first_byte));
+            parts = format!(" ({} of it to the first byte)", duration(first_byte));
             if requests.refused_share() >= REFUSED_THAT_MATTERS {
                 what = "storage is the limit: it refuses requests";
                 parts = format!(
@@ -186,7 +186,7 @@ impl Facts<'_> {
         }
         let sentence = format!(
             "{what}: a read takes {}{parts} and {at_once} give {rate:.0} samples/s {waits}; {remedy}{}",
-            milliseconds(report.ave_time),
+            duration(report.ave_time),
             self.word_of_tail(fetch),
         );
         Words::new("storage", what, &advice, sentence)
@@ -203,7 +203,7 @@ impl Facts<'_> {
         let (remedy, advice) = self.remedy(stage);
         let sentence = format!(
             "{what}: a sample takes {}, so {:.1} of {} threads are busy {waits}; {remedy}{} (the daemon used {:.1} cores)",
-            milliseconds(report.ave_time),
+            duration(report.ave_time),
             stage.busy,
             report.concurrency,
             self.word_of_tail(stage),
@@ -261,8 +261,8 @@ impl Facts<'_> {
             format!(
                 "; one sample in {:.0} takes {}, the median is {}: find the slow ones",
                 tail.one_in,
-                milliseconds(tail.mean_seconds),
-                milliseconds(tail.median_seconds),
+                duration(tail.mean_seconds),
+                duration(tail.median_seconds),
             )
         })
     }
@@ -279,10 +279,10 @@ impl Facts<'_> {
             "{what}: slow {slow} hold up their batches: one in {:.0} takes {}, the median {}, the mean {} and p99 {}, and the {} slots are \
              filled before it finishes, so {:.1} of {} threads are busy {waits}; raise ring.slots, or {remedy}",
             tail.one_in,
-            milliseconds(tail.mean_seconds),
-            milliseconds(tail.median_seconds),
-            milliseconds(stage.report.ave_time),
-            milliseconds(stage.report.p99_time),
+            duration(tail.mean_seconds),
+            duration(tail.median_seconds),
+            duration(stage.report.ave_time),
+            duration(stage.report.p99_time),
             self.slots(),
             stage.busy,
             stage.report.concurrency,
@@ -312,6 +312,9 @@ fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
 }
 
-fn milliseconds(seconds: f64) -> String {
-    format!("{:.2} ms", seconds * 1e3)
+fn duration(seconds: f64) -> String {
+    match seconds < 1e-4 {
+        true => format!("{:.1} µs", seconds * 1e6),
+        false => format!("{:.2} ms", seconds * 1e3),
+    }
 }

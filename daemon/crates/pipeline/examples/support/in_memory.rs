@@ -94,4 +94,8 @@ impl Row for OneRow {
         self.0.resize(usize::try_from(bytes).ok()?, 0);
         Some(&mut self.0)
     }
+
+    fn ragged_bytes(&mut self, _tensor: usize) -> &[u8] {
+        &self.0
+    }
 }

@@ -1,38 +1,56 @@
 //! What mixes the channels of a pixel: grey, saturation, hue.
 
-use super::{Pixels, rounded, single, truncated};
+use super::planes::{self, PIXELS, Plane};
+use super::{Pixels, clamped, rounded, rounded_down, single};
 
 /// How much of red, green and blue the grey level has; they add up to 0.9999, as torchvision's.
 const LUMA: [f32; 3] = [0.2989, 0.587, 0.114];
 
 /// The grey level of a pixel, cut to a whole number.
 #[inline(always)]
-fn luma([red, green, blue]: [u8; 3]) -> f32 {
-    let level = f32::from(red) * LUMA[0] + f32::from(green) * LUMA[1] + f32::from(blue) * LUMA[2];
-    f32::from(truncated(level))
+fn luma(red: f32, green: f32, blue: f32) -> f32 {
+    rounded_down(red * LUMA[0] + green * LUMA[1] + blue * LUMA[2])
+}
+
+/// The grey levels of some pixels.
+#[inline(always)]
+fn lumas([red, green, blue]: &[Plane; 3]) -> Plane {
+    std::array::from_fn(|at| luma(red[at], green[at], blue[at]))
 }
 
 /// The sum of all grey levels of pixels of three channels.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "whole numbers below 2²⁴"
+)]
 pub(super) fn luma_sum(bytes: &[u8]) -> u64 {
-    // The sum of some thousand levels fits 32 bits, which vectors add faster.
-    let part = |pixels: &[[u8; 3]]| -> u32 {
-        pixels.iter().map(|pixel| u32::from(truncated(luma(*pixel)))).sum()
+    // A sum of levels in single precision is exact up to 2²⁴.
+    let part = |bytes: &[u8]| -> u64 {
+        let mut sums = [0.0; PIXELS];
+        planes::each(bytes, |planes, _| {
+            for (sum, luma) in sums.iter_mut().zip(lumas(planes)) {
+                *sum += luma;
+            }
+        });
+        sums.iter().map(|sum| *sum as u64).sum()
     };
-    bytes.as_chunks::<3>().0.chunks(4096).map(|pixels| u64::from(part(pixels))).sum()
+    bytes.chunks((3 * PIXELS) << 15).map(part).sum()
 }
 
 /// Makes pixels of three channels grey: `to` has as many of one or of three.
 pub(crate) fn grayscale(from: &[u8], to: &mut [u8], channels: u8) {
-    let pixels = from.as_chunks::<3>().0;
-    if channels == 1 {
-        for (to, pixel) in to.iter_mut().zip(pixels) {
-            *to = truncated(luma(*pixel));
+    let mut rest = to;
+    planes::each(from, |planes, count| {
+        let grey = lumas(planes).map(rounded);
+        let (to, after) = std::mem::take(&mut rest).split_at_mut(count * usize::from(channels));
+        if channels == 1 {
+            to.copy_from_slice(&grey[..count]);
+        } else {
+            to.as_chunks_mut::<3>().0.iter_mut().zip(grey).for_each(|(to, grey)| *to = [grey; 3]);
         }
-    } else {
-        for (to, pixel) in to.as_chunks_mut::<3>().0.iter_mut().zip(pixels) {
-            *to = [truncated(luma(*pixel)); 3];
-        }
-    }
+        rest = after;
+    });
 }
 
 /// Moves colours away from grey, or towards it. A grey image stays.
@@ -41,10 +59,14 @@ pub(crate) fn adjust_saturation(pixels: &mut Pixels<&mut [u8]>, factor: f64) {
         return;
     }
     let (factor, rest) = (single(factor), single(1.0 - factor));
-    for pixel in pixels.bytes.as_chunks_mut::<3>().0 {
-        let grey = luma(*pixel) * rest;
-        *pixel = pixel.map(|level| truncated(f32::from(level) * factor + grey));
-    }
+    planes::change(pixels.bytes, |planes| {
+        let grey = lumas(planes);
+        for plane in planes {
+            for (level, grey) in plane.iter_mut().zip(grey) {
+                *level = rounded_down(clamped(*level * factor + grey * rest));
+            }
+        }
+    });
 }
 
 /// Turns the hue by a share of the circle, −0.5 to 0.5. A grey image stays.
@@ -53,17 +75,21 @@ pub(crate) fn adjust_hue(pixels: &mut Pixels<&mut [u8]>, turn: f64) {
         return;
     }
     let turn = single(turn);
-    for pixel in pixels.bytes.as_chunks_mut::<3>().0 {
-        *pixel = with_hue_turned(*pixel, turn);
-    }
+    planes::change(pixels.bytes, |[red, green, blue]| {
+        for ((red, green), blue) in red.iter_mut().zip(green).zip(blue) {
+            [*red, *green, *blue] = with_hue_turned([*red, *green, *blue], turn);
+        }
+    });
 }
 
+/// Each choice is one of values that are there, so that pixels side by side are a vector.
 #[inline(always)]
-fn with_hue_turned(pixel: [u8; 3], turn: f32) -> [u8; 3] {
-    let [red, green, blue] = pixel.map(|level| f32::from(level) * (1.0 / 255.0));
-    let highest = red.max(green).max(blue);
-    let lowest = red.min(green).min(blue);
-    let range = highest - lowest;
+fn with_hue_turned(pixel: [f32; 3], turn: f32) -> [f32; 3] {
+    let [red, green, blue] = pixel.map(|level| level * (1.0 / 255.0));
+    let larger = |a: f32, b: f32| if a > b { a } else { b };
+    let smaller = |a: f32, b: f32| if a < b { a } else { b };
+    let highest = larger(larger(red, green), blue);
+    let range = highest - smaller(smaller(red, green), blue);
     let is_grey = range == 0.0;
     let saturation = range / if is_grey { 1.0 } else { highest };
     let divisor = if is_grey { 1.0 } else { range };
@@ -78,30 +104,46 @@ fn with_hue_turned(pixel: [u8; 3], turn: f32) -> [u8; 3] {
     };
     let circle = sixths * (1.0 / 6.0) + 1.0;
     let hue = if circle >= 1.0 { circle - 1.0 } else { circle } + turn;
-    let hue = if hue < 0.0 {
-        hue + 1.0
-    } else if hue >= 1.0 {
-        hue - 1.0
-    } else {
-        hue
-    } * 6.0;
-    // Not negative: cutting is rounding down. Where rounding gave 6, that is 0.
-    let sector = truncated(hue);
-    let fraction = hue - f32::from(sector);
-    let part = saturation * fraction;
+    let not_negative = if hue < 0.0 { hue + 1.0 } else { hue };
+    let hue = if hue >= 1.0 { hue - 1.0 } else { not_negative } * 6.0;
+    // 0 to 6. Where rounding gave 6, that is 0.
+    let sector = rounded_down(hue);
+    let part = saturation * (hue - sector);
     let low = (1.0 - saturation) * highest;
     let falling = (1.0 - part) * highest;
     let rising = (part + (1.0 - saturation)) * highest;
-    let mixed = match sector {
-        1 => [falling, highest, low],
-        2 => [low, highest, rising],
-        3 => [low, falling, highest],
-        4 => [rising, low, highest],
-        5 => [highest, low, falling],
-        _ => [highest, rising, low],
-    };
+    let is = |number: f32| sector == number;
+    let mixed = [
+        if is(1.0) {
+            falling
+        } else if is(2.0) | is(3.0) {
+            low
+        } else if is(4.0) {
+            rising
+        } else {
+            highest
+        },
+        if is(1.0) | is(2.0) {
+            highest
+        } else if is(3.0) {
+            falling
+        } else if is(4.0) | is(5.0) {
+            low
+        } else {
+            rising
+        },
+        if is(3.0) | is(4.0) {
+            highest
+        } else if is(2.0) {
+            rising
+        } else if is(5.0) {
+            falling
+        } else {
+            low
+        },
+    ];
     // torchvision's way to give 255 to more than exactly 1.
-    mixed.map(|value| truncated(value.clamp(0.0, 1.0) * 255.999))
+    mixed.map(|value| rounded_down(clamped(smaller(value, 1.0) * 255.999)))
 }
 
 /// Mixes levels of two images in place: each becomes `share` of itself and the rest of the other, half to even.

@@ -2,7 +2,7 @@
 //!
 //! Places are computed as by torchvision's grids and torch's `grid_sample`, step by step in single precision.
 
-use super::{Pixels, rounded, single};
+use super::{Pixels, ROUNDING, rounded, rounded_down, single};
 use crate::size::Size;
 use forebay_config::words;
 
@@ -223,6 +223,15 @@ fn warp_each<const N: usize>(
     }
 }
 
+/// How many places are computed at a time.
+const AT_ONCE: usize = 32;
+
+/// The nearest whole number, half to even.
+#[inline(always)]
+fn whole(value: f32) -> u32 {
+    (value + ROUNDING).to_bits().wrapping_sub(ROUNDING.to_bits())
+}
+
 /// The image from which pixels are picked.
 struct Source<'p, const N: usize> {
     pixels: &'p [[u8; N]],
@@ -241,14 +250,24 @@ impl<const N: usize> Source<'_, N> {
         to: &mut [[u8; N]],
     ) {
         #[expect(clippy::cast_precision_loss, reason = "sides of images")]
-        let places = |count: u32| (0..count).map(|index| index as f32);
-        for (line, row) in to.chunks_exact_mut(size.width as usize).zip(places(size.height)) {
-            for (pixel, column) in line.iter_mut().zip(places(size.width)) {
-                let (x, y) = place(column, row);
-                *pixel = match picked {
-                    Picked::Nearest => self.nearest(x, y),
-                    Picked::Bilinear => self.bilinear(x, y),
-                };
+        let coordinate = |index: usize| index as f32;
+        let has_neighbours = self.width > 1 && self.height > 1;
+        for (row, line) in to.chunks_exact_mut(size.width as usize).enumerate() {
+            for (block, pixels) in line.chunks_mut(AT_ONCE).enumerate() {
+                let places: [_; AT_ONCE] = std::array::from_fn(|at| {
+                    place(coordinate(block * AT_ONCE + at), coordinate(row))
+                });
+                match picked {
+                    Picked::Bilinear if has_neighbours => self.bilinear_line(pixels, &places),
+                    _ => {
+                        for (pixel, (x, y)) in pixels.iter_mut().zip(places) {
+                            *pixel = match picked {
+                                Picked::Nearest => self.nearest(x, y),
+                                Picked::Bilinear => self.bilinear(x, y),
+                            };
+                        }
+                    }
+                }
             }
         }
     }
@@ -261,15 +280,66 @@ impl<const N: usize> Source<'_, N> {
 
     #[inline(always)]
     fn nearest(&self, x: f32, y: f32) -> [u8; N] {
-        /// 1.5 · 2²³: what is added to it is rounded, half to even. What is below 0, too large or no number becomes a
-        /// number that no image has pixels of.
-        const ROUNDING: f32 = 12_582_912.0;
-        let whole = |value: f32| (value + ROUNDING).to_bits().wrapping_sub(ROUNDING.to_bits());
+        // What is below 0, too large or no number becomes a number that no image has pixels of.
         let (column, row) = (whole(x), whole(y));
         if column >= self.width || row >= self.height {
             return self.beyond();
         }
         self.pixels[row as usize * self.width as usize + column as usize]
+    }
+
+    /// As [`Self::bilinear`] for pixels side by side whose four neighbours are all there: in steps that compilers make
+    /// vectors of. The others are picked by themselves.
+    #[inline(always)]
+    #[expect(clippy::cast_precision_loss, reason = "sides of images")]
+    fn bilinear_line(&self, to: &mut [[u8; N]], places: &[(f32, f32); AT_ONCE]) {
+        let (width, height) = (self.width as f32, self.height as f32);
+        let mut is_within = [false; AT_ONCE];
+        let mut corners = [0; AT_ONCE];
+        let mut weights = [[0.0; AT_ONCE]; 4];
+        for at in 0..AT_ONCE {
+            // One more than the place, as `bilinear` has it.
+            let (x, y) = (places[at].0 + 1.0, places[at].1 + 1.0);
+            is_within[at] = (x >= 1.0) & (y >= 1.0) & (x < width) & (y < height);
+            let (x, y) = if is_within[at] { (x, y) } else { (1.0, 1.0) };
+            let (right, below) = (rounded_down(x), rounded_down(y));
+            let (east, south) = (x - right, y - below);
+            let (west, north) = (1.0 - east, 1.0 - south);
+            corners[at] = (whole(below) - 1) * self.width + whole(right) - 1;
+            weights[0][at] = west * north;
+            weights[1][at] = east * north;
+            weights[2][at] = west * south;
+            weights[3][at] = east * south;
+        }
+        let line = self.width as usize;
+        let mut neighbours = [[[0.0; AT_ONCE]; 4]; N];
+        for (at, corner) in corners.into_iter().enumerate() {
+            let above = &self.pixels[corner as usize..][..2];
+            let under = &self.pixels[corner as usize + line..][..2];
+            for channel in 0..N {
+                neighbours[channel][0][at] = f32::from(above[0][channel]);
+                neighbours[channel][1][at] = f32::from(above[1][channel]);
+                neighbours[channel][2][at] = f32::from(under[0][channel]);
+                neighbours[channel][3][at] = f32::from(under[1][channel]);
+            }
+        }
+        let mixed: [[u8; AT_ONCE]; N] = neighbours.each_ref().map(|of| {
+            std::array::from_fn(|at| {
+                rounded(
+                    of[0][at] * weights[0][at]
+                        + of[1][at] * weights[1][at]
+                        + of[2][at] * weights[2][at]
+                        + of[3][at] * weights[3][at],
+                )
+            })
+        });
+        for (at, to) in to.iter_mut().enumerate() {
+            *to = if is_within[at] {
+                std::array::from_fn(|channel| mixed[channel][at])
+            } else {
+                self.bilinear(places[at].0, places[at].1)
+            };
+        }
     }
 
     #[inline(always)]

@@ -22,8 +22,10 @@ use forebay_source::dataset::Defect;
 /// Pixels as they are.
 pub(crate) const PLAIN: ImageFormat =
     ImageFormat { layout: ImageLayout::Nhwc, values: PixelValues::Bytes };
-/// Spare buffers that a work thread keeps.
-const KEPT_BUFFERS: usize = 4;
+/// Decoded where nothing is seen of an image: the result is all zeros, and the file is judged all the same.
+const ONE_PIXEL: Rectangle = Rectangle { left: 0, top: 0, width: 1, height: 1 };
+/// Spare buffers that a work thread keeps: those of the views of an image.
+const KEPT_BUFFERS: usize = 12;
 
 /// A work thread's decoders, resizer and scratch memory.
 #[derive(Debug, Default)]
@@ -78,6 +80,18 @@ enum Source<'a> {
     File { bytes: &'a [u8], header: ImageHeader, scaled: ScaledDecoding },
     /// Here: height × width × channels. Copies of the image share them.
     Pixels(Arc<Vec<u8>>),
+    /// As much of the image as its views need together, which share it.
+    Part { pixels: Arc<Vec<u8>>, area: Rectangle, reduction: Reduction },
+}
+
+impl Source<'_> {
+    /// The pixels, once they exist.
+    fn pixels(self) -> Option<Arc<Vec<u8>>> {
+        match self {
+            Self::File { .. } => None,
+            Self::Pixels(pixels) | Self::Part { pixels, .. } => Some(pixels),
+        }
+    }
 }
 
 /// What is known of an image between two stages while its file is undecoded.
@@ -155,7 +169,7 @@ impl<'a> PendingImage<'a> {
     pub(crate) fn held_bytes(&self) -> usize {
         match &self.source {
             Source::File { .. } => 0,
-            Source::Pixels(pixels) => pixels.len(),
+            Source::Pixels(pixels) | Source::Part { pixels, .. } => pixels.len(),
         }
     }
 
@@ -208,10 +222,7 @@ impl<'a> PendingImage<'a> {
         let Pixels { bytes, size: before, channels: channels_before } = self.pixels(tools)?;
         let from = Pixels { bytes: &*bytes, size: before, channels: channels_before };
         make(&from, prepare(Arc::make_mut(&mut result), image_bytes(size, channels)));
-        if let Source::Pixels(before) = std::mem::replace(&mut self.source, Source::Pixels(result))
-        {
-            tools.recycle(before);
-        }
+        self.replace_source(Source::Pixels(result), tools);
         (self.decoded, self.channels) = (size, channels);
         self.geometry = Geometry::identity(size);
         Ok(())
@@ -223,13 +234,52 @@ impl<'a> PendingImage<'a> {
         let mut result = tools.spare.pop().unwrap_or_default();
         let bytes = image_bytes(size, self.channels);
         self.write(&PLAIN, prepare(Arc::make_mut(&mut result), bytes), tools)?;
-        if let Source::Pixels(before) = std::mem::replace(&mut self.source, Source::Pixels(result))
-        {
-            tools.recycle(before);
-        }
+        self.replace_source(Source::Pixels(result), tools);
         self.decoded = size;
         self.geometry = Geometry::identity(size);
         Ok(())
+    }
+
+    fn replace_source(&mut self, source: Source<'a>, tools: &mut ImageTools) {
+        if let Some(before) = std::mem::replace(&mut self.source, source).pixels() {
+            tools.recycle(before);
+        }
+    }
+
+    /// Carries out what is pending but for a part that is cut out, so that it is done once for all views that are made of
+    /// it.
+    pub(crate) fn settle(&mut self, tools: &mut ImageTools) -> Result<(), Defect> {
+        if self.geometry.is_part() { Ok(()) } else { self.materialise(tools) }
+    }
+
+    /// Decodes once what views of it need together, as far as they are planned; nothing where its pixels are here.
+    pub(crate) fn decode_for(
+        &mut self,
+        views: impl Iterator<Item = Geometry> + Clone,
+        tools: &mut ImageTools,
+    ) -> Result<(), Defect> {
+        let Source::File { bytes, header, scaled } = &self.source else { return Ok(()) };
+        let allowed = views.clone().map(|view| Reduction::allowed_by(&view));
+        let reduction = match scaled {
+            ScaledDecoding::Off => Reduction::NONE,
+            ScaledDecoding::Auto => {
+                let allowed = allowed.reduce(Reduction::allowed_by_both);
+                header.reducible(allowed.unwrap_or(Reduction::NONE))
+            }
+        };
+        let parts = views.map(|view| reduction.needed(&view)).filter(|part| !part.is_empty());
+        let needed = parts.reduce(Rectangle::around).unwrap_or(ONE_PIXEL);
+        let channels = self.channels;
+        let wanted = Wanted { reduction, channels, needed, in_colour_rows: false };
+        let mut pixels = tools.spare.pop().unwrap_or_default();
+        let area = tools.decoders.decode(bytes, header, wanted, Arc::make_mut(&mut pixels))?.area;
+        self.source = Source::Part { pixels, area, reduction };
+        Ok(())
+    }
+
+    /// Takes the pixels of the image of which it is a view.
+    pub(crate) fn share(&mut self, of: &Self) {
+        self.source = of.source.clone();
     }
 
     /// Carries out all that is pending, so that the image no longer needs its file.
@@ -273,6 +323,9 @@ impl<'a> PendingImage<'a> {
             Source::Pixels(pixels) => {
                 (pixels.as_slice(), Rectangle::whole(self.decoded).into(), Reduction::NONE)
             }
+            Source::Part { pixels, area, reduction } => {
+                (pixels.as_slice(), (*area).into(), *reduction)
+            }
             Source::File { bytes, header, scaled } => {
                 let reduction = match scaled {
                     ScaledDecoding::Off => Reduction::NONE,
@@ -280,8 +333,7 @@ impl<'a> PendingImage<'a> {
                 };
                 let mut needed = reduction.needed(geometry);
                 if needed.is_empty() {
-                    // All zeros; the file is judged all the same.
-                    needed = Rectangle { left: 0, top: 0, width: 1, height: 1 };
+                    needed = ONE_PIXEL;
                 }
                 let channels = self.channels;
                 let in_colour_rows =
@@ -332,7 +384,7 @@ impl<'a> PendingImage<'a> {
 
     /// Gives the memory back to the thread's tools.
     pub(crate) fn recycle(self, tools: &mut ImageTools) {
-        if let Source::Pixels(pixels) = self.source {
+        if let Some(pixels) = self.source.pixels() {
             tools.recycle(pixels);
         }
     }

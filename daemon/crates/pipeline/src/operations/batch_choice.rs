@@ -1,6 +1,6 @@
 //! `choice`, on complete batches: one of several operations for each batch.
 
-use crate::batch::{BatchOperation, BatchRow, CompileBatchEntry};
+use crate::batch::{BatchEntry, BatchOperation, BatchRow, CompileBatchEntry};
 use crate::weighted::WeightedChoice;
 use forebay_config::{BatchOperations, ConfigError, Keys, Section};
 use forebay_order::Draws;
@@ -27,16 +27,25 @@ struct Choice {
 pub(crate) fn compile(
     section: &mut Section,
     compile: CompileBatchEntry,
-) -> Result<Box<dyn BatchOperation>, ConfigError> {
+) -> Result<BatchEntry, ConfigError> {
     let Arguments { operations, probabilities } = Arguments::read(section)?;
     let choice = WeightedChoice::new(section, operations.len(), probabilities)?;
     let path = section.key_path("operations");
     let operations = operations
         .into_iter()
         .enumerate()
-        .map(|(place, entry)| compile(format!("{path}[{place}]"), entry))
+        .map(|(place, entry)| match compile(format!("{path}[{place}]"), entry)? {
+            BatchEntry::Operation(operation) => Ok(operation),
+            BatchEntry::Function(_) => Err(section.error_at(
+                "operations",
+                format!(
+                    "`{path}[{place}]`: a function cannot be one of a choice; draw from `rng` in the function, and give \
+                     it a place of its own in `batch.operations`"
+                ),
+            )),
+        })
         .collect::<Result<_, _>>()?;
-    Ok(Box::new(Choice { operations, choice, section: section.clone() }))
+    Ok(BatchEntry::Operation(Box::new(Choice { operations, choice, section: section.clone() })))
 }
 
 impl BatchOperation for Choice {

@@ -7,7 +7,7 @@ mod pixels;
 
 use self::pixels::{ImageRow, Part};
 use crate::arguments::PositiveNumber;
-use crate::batch::{BatchOperation, BatchRow};
+use crate::batch::{BatchEntry, BatchOperation, BatchRow};
 use crate::distribution::dirichlet;
 use crate::size::Size;
 use forebay_config::{AtLeastOne, ConfigError, Keys, Section, SourceLocation};
@@ -38,9 +38,7 @@ macro_rules! mixing {
             }
         }
 
-        pub(crate) fn $compile(
-            section: &mut Section,
-        ) -> Result<Box<dyn BatchOperation>, ConfigError> {
+        pub(crate) fn $compile(section: &mut Section) -> Result<BatchEntry, ConfigError> {
             let arguments = $Arguments::read(section)?;
             let $Arguments { alpha, classes, field, label } = arguments;
             if classes.is_some_and(|classes| !(2..=MOST_CLASSES).contains(&classes)) {
@@ -49,7 +47,7 @@ macro_rules! mixing {
                 return Err(section.error_at("classes", message));
             }
             let location = section.location().clone();
-            Ok(Box::new(Mixing {
+            Ok(BatchEntry::Operation(Box::new(Mixing {
                 kind: $kind,
                 alpha,
                 classes,
@@ -57,7 +55,7 @@ macro_rules! mixing {
                 label,
                 location,
                 tensors: None,
-            }))
+            })))
         }
     };
 }

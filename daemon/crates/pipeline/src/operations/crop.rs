@@ -63,6 +63,10 @@ pub(crate) fn compile_center(
 }
 
 impl Operation for CenterCrop {
+    fn is_planned(&self) -> bool {
+        true
+    }
+
     fn reckon(&self, reckoning: &mut Reckoning<'_>) {
         self.fields.images().for_each(|image| reckoning.crop(image, self.size));
     }

@@ -124,6 +124,10 @@ pub(crate) fn compile(
 }
 
 impl Operation for RandomResizedCrop {
+    fn is_planned(&self) -> bool {
+        true
+    }
+
     fn reckon(&self, reckoning: &mut Reckoning<'_>) {
         for image in self.fields.images() {
             reckoning.resample(image, |_| Some(self.size));

@@ -68,6 +68,10 @@ pub(crate) fn compile(
 }
 
 impl Operation for Resize {
+    fn is_planned(&self) -> bool {
+        true
+    }
+
     fn reckon(&self, reckoning: &mut Reckoning<'_>) {
         for image in self.fields.images() {
             reckoning.resample(image, |before| resized(self.size, before, self.most_pixels));

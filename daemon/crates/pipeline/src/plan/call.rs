@@ -4,6 +4,7 @@ use std::os::unix::fs::FileExt;
 
 use super::{SamplePlan, StageBody, fetched};
 use crate::array::{ArrayType, check_type};
+use crate::call_error::CallError;
 use crate::field::{FieldInProgress, Tools};
 use crate::needs::KEPT_BYTES;
 use crate::output::FieldOutput;
@@ -12,7 +13,7 @@ use crate::row::Row;
 use crate::task::{SampleLists, SampleTask, WorkerScratch, emptied};
 use forebay_order::Draws;
 use forebay_source::dataset::{ArrayValue, Dataset, Defect};
-use forebay_workers::{Lost, Outcome, ReplyKind, ReplyValue, RowSeed, Source};
+use forebay_workers::{Outcome, ReplyKind, ReplyValue, RowSeed, Source};
 
 /// A row of a bundle.
 pub struct CalledRow<'r> {
@@ -24,24 +25,6 @@ pub struct CalledRow<'r> {
     pub outcome: Result<(), CallError>,
 }
 
-/// Why a row of a Python stage has no data.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum CallError {
-    /// The sample is bad.
-    Defect(String),
-    /// The user's function raised an exception, or returned what cannot be taken: on one line, and as Python prints it.
-    Raised {
-        /// On one line.
-        summary: String,
-        /// With the traceback.
-        text: String,
-    },
-    /// No worker can be started any more.
-    NoWorkers(String),
-    /// The caller ends; nothing was done.
-    Ending,
-}
-
 impl SamplePlan {
     /// Whether a stage is the user's function.
     pub fn is_python(&self, stage: usize) -> bool {
@@ -51,6 +34,11 @@ impl SamplePlan {
     /// The `module:function` of each Python stage and the module's file, by the stage's number.
     pub fn python_sources(&self) -> impl Iterator<Item = (usize, (&str, Source))> {
         (0..self.stages.len()).filter_map(|stage| Some((stage, self.python(stage)?.0.source())))
+    }
+
+    /// As [`python_sources`](Self::python_sources), of functions on complete batches: by the operation's place.
+    pub fn batch_sources(&self) -> impl Iterator<Item = (&str, (&str, Source))> {
+        self.batch_functions().map(|body| (body.place(), body.source()))
     }
 
     fn python(&self, stage: usize) -> Option<(&PythonBody, u64)> {
@@ -139,18 +127,12 @@ impl SamplePlan {
                 Outcome::Done(values, arena) => {
                     self.take_results(stage, body, (values, arena), row, (tools, lists))
                 }
-                Outcome::Raised(raised) => Err(CallError::Raised {
-                    summary: raised.summary.clone(),
-                    text: raised.traceback.clone(),
-                }),
+                Outcome::Raised(raised) => Err(CallError::from(raised)),
                 Outcome::Crashes(how) => Err(CallError::Defect(how.to_owned())),
             };
         });
         if let Err(lost) = ran {
-            let error = match lost {
-                Lost::NoWorkers(reason) => CallError::NoWorkers(reason),
-                Lost::Ending => CallError::Ending,
-            };
+            let error = CallError::from(lost);
             for (row, _) in rows.iter_mut().zip(&is_done).filter(|(_, is_done)| !**is_done) {
                 row.outcome = Err(error.clone());
             }
@@ -172,11 +154,7 @@ impl SamplePlan {
         let mut rows = [CalledRow { task, row, outcome: Ok(()) }];
         self.call_bundle(stage, &mut rows, 0, scratch, &|| false);
         let [row] = rows;
-        row.outcome.map_err(|error| match error {
-            CallError::Defect(reason) | CallError::NoWorkers(reason) => Defect(reason),
-            CallError::Raised { summary, text } => Defect(format!("{summary}\n\n{text}")),
-            CallError::Ending => Defect("the call was given up".to_owned()),
-        })
+        row.outcome.map_err(|error| Defect(error.to_string()))
     }
 
     fn take_results(
@@ -205,7 +183,7 @@ impl SamplePlan {
             .and_then(|()| self.close(stage, &mut fields, fetched, carried, called.row, tools));
         fields.clear();
         lists.fields = emptied(fields);
-        closed.map_err(|Defect(reason)| CallError::Raised { summary: reason.clone(), text: reason })
+        closed.map_err(CallError::of_result)
     }
 
     /// Copies an array from the arena straight into its row, where it is written as it is; false: another way is needed.

@@ -2,11 +2,13 @@
 
 use super::{ExpectedArray, PlannedField, SamplePlan, Stage, StageBody, row_bytes};
 use crate::array::ArrayType;
+use crate::batch::BatchEntry;
 use crate::contract::{FieldPlan, FieldType, FieldTypes};
 use crate::output::{self, FieldOutput};
-use crate::python::{Found, PythonBody, Returns};
+use crate::python::{Found, Made, PythonBody, Returns};
 use crate::registry;
 use crate::row::Row;
+use crate::row_tensors::{ListKind, RowTensors};
 use crate::task::{SampleTask, WorkerScratch};
 use forebay_config::{Config, ConfigError, StageConfig};
 use forebay_order::DrawKey;
@@ -38,9 +40,9 @@ pub struct Foreground {
 }
 
 /// The samples that a function is called with at the start.
-const PROBED: usize = 4;
+pub(super) const PROBED: usize = 4;
 /// The samples that are tried for it: some may be bad.
-const TRIED: u64 = 16;
+pub(super) const TRIED: u64 = 16;
 
 impl SamplePlan {
     /// Checks the operations against the dataset's fields and compiles them.
@@ -68,6 +70,7 @@ impl SamplePlan {
             stage: 0,
             limits: config.dataset.limits,
             compile: registry::compile,
+            in_view: false,
         };
         for (place, field) in dataset.fields().iter().enumerate() {
             let number =
@@ -123,20 +126,41 @@ impl SamplePlan {
             stages.push(Stage { body, operation_names, first_operation });
             first_operation += count;
         }
+        let batch_operations = config.batch.operations.iter().enumerate();
+        let batch_operations = batch_operations
+            .map(|(index, entry)| {
+                registry::compile_batch(format!("batch.operations[{index}]"), entry.clone())
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        // A function may make fields that `[output]` names.
+        let is_function = |entry: &BatchEntry| matches!(entry, BatchEntry::Function(_));
+        let has_functions = batch_operations.iter().any(is_function);
+        if !has_functions {
+            output::check_names(config, &fields, &[])?;
+        }
         let (tensors, outputs) = output::compile(config, &fields)?;
+        let lists = lists(&fields.fields, &outputs);
         let mut plan = Self {
             stages,
-            fields: planned_fields(dataset, fields.fields, outputs),
+            fields: planned_fields(dataset, fields.fields.clone(), outputs),
             dataset_fields: dataset.fields().len(),
             row_bytes: tensors.iter().map(row_bytes).collect(),
-            tensors,
-            batch_operations: Vec::new(),
+            tensors: RowTensors::new(tensors, lists),
+            batch_steps: Vec::new(),
             stage_count: config.stages.len(),
             jpeg_index: None,
         };
-        for (index, entry) in config.batch.operations.iter().enumerate() {
-            let path = format!("batch.operations[{index}]");
-            plan = plan.with_batch_operation(registry::compile_batch(path, entry.clone())?)?;
+        let mut made = Made::new();
+        for entry in batch_operations {
+            plan = match entry {
+                BatchEntry::Operation(operation) => plan.with_batch_operation(operation)?,
+                BatchEntry::Function(function) => {
+                    plan.with_batch_function(config, &function, dataset, start, &mut made)?
+                }
+            };
+        }
+        if has_functions {
+            output::check_names(config, &fields, &made)?;
         }
         Ok(plan)
     }
@@ -154,9 +178,9 @@ impl SamplePlan {
             stages,
             fields: planned_fields(dataset, fields, outputs),
             dataset_fields: dataset.fields().len(),
-            tensors: Vec::new(),
+            tensors: RowTensors::default(),
             row_bytes: Vec::new(),
-            batch_operations: Vec::new(),
+            batch_steps: Vec::new(),
             stage_count: config.stages.len(),
             jpeg_index: None,
         }
@@ -230,6 +254,21 @@ fn is_followed_by_operations(stages: &[StageConfig]) -> bool {
     native.any(|stage| !stage.operations.is_empty())
 }
 
+/// By tensor: what a ragged one's elements are.
+fn lists(fields: &[FieldPlan], outputs: &[Option<FieldOutput>]) -> Vec<Option<ListKind>> {
+    let written =
+        fields.iter().zip(outputs).filter_map(|(field, output)| Some((field, output.as_ref()?)));
+    let list = |(field, output): (&FieldPlan, &FieldOutput)| match output {
+        FieldOutput::Image(_) | FieldOutput::Array { .. } => None,
+        FieldOutput::RaggedArray { .. } => Some(ListKind::Array),
+        FieldOutput::RaggedBytes if matches!(field.kind, FieldType::Raw(FieldKind::Text)) => {
+            Some(ListKind::Text)
+        }
+        FieldOutput::RaggedBytes => Some(ListKind::Bytes),
+    };
+    written.map(list).collect()
+}
+
 fn planned_fields(
     dataset: &dyn Dataset,
     fields: Vec<FieldPlan>,
@@ -274,5 +313,9 @@ impl Row for NoRow {
 
     fn ragged(&mut self, _tensor: usize, _bytes: u64) -> Option<&mut [u8]> {
         None
+    }
+
+    fn ragged_bytes(&mut self, _tensor: usize) -> &[u8] {
+        &[]
     }
 }

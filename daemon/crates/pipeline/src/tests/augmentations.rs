@@ -180,7 +180,7 @@ fn batches(config: &Config, samples: &[u64]) -> [Vec<Rows>; 2] {
         .zip(samples)
         .map(|(row, sample)| BatchRow { key: key(*sample), row })
         .collect();
-    plan.run_on_batch(&mut rows).unwrap();
+    plan.run_on_batch(&mut rows, &CALLER).unwrap();
     [before, after]
 }
 
@@ -324,8 +324,8 @@ fn classes_make_soft_labels() {
     let mut rows = Rows::of(&plan);
     rows.rows[1][..8].copy_from_slice(&12_i64.to_ne_bytes());
     let mut rows = [BatchRow { key: key(1), row: &mut rows }];
-    let error = plan.run_on_batch(&mut rows).unwrap_err();
-    assert_eq!(error.0, "`mixup`: a label is 12, and `classes` is 10: labels are 0 to 9");
+    let error = plan.run_on_batch(&mut rows, &CALLER).unwrap_err();
+    assert_eq!(error.to_string(), "`mixup`: a label is 12, and `classes` is 10: labels are 0 to 9");
 }
 
 #[test]

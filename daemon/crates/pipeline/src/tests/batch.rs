@@ -47,7 +47,7 @@ fn a_batch_operation_retypes_a_tensor_and_draws_by_the_samples_of_its_rows() {
     }
     let mut rows: Vec<BatchRow<'_>> =
         batch.iter_mut().map(|(sample, row)| BatchRow { key: key(*sample), row }).collect();
-    plan.run_on_batch(&mut rows).unwrap();
+    plan.run_on_batch(&mut rows, &CALLER).unwrap();
     for (sample, rows) in batch {
         // The delay is operation 0.
         let draw = Draws::new(key(sample), 1).next_u64();

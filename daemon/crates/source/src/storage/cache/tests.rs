@@ -2,10 +2,13 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
+
+use super::folder::CacheFolder;
 use super::space::Space;
 use super::*;
 use crate::storage::conformance::{self, Fixture, Paths, part};
@@ -291,6 +294,29 @@ fn a_full_cache_keeps_no_more_and_a_dataset_that_nobody_uses_makes_room() {
     let datasets =
         fs::read_dir(names[0].path()).unwrap().flatten().filter(|entry| entry.path().is_dir());
     assert_eq!(datasets.count(), 1, "the old one is gone");
+}
+
+/// A process that makes room may take a folder away before the one that makes it has said that it uses it.
+#[test]
+fn a_dataset_that_is_taken_away_while_it_is_opened_is_made_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let [opens, removes] = [(); 2].map(|()| CacheFolder::open(folder.path()).unwrap());
+    let digest = [7; 32];
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                if let Ok(Some(gone)) = removes.take_away(&CacheFolder::dataset_name(&digest)) {
+                    let _ = removes.remove(&gone, &mut |_| {});
+                }
+            }
+        });
+        let opened: Vec<_> = (0..500).map(|_| opens.dataset(&digest, "title").map(drop)).collect();
+        is_over.store(true, Ordering::Relaxed);
+        // One that is taken away as often as it is made is busy.
+        let failed = |opened: &&Result<(), Errno>| !matches!(opened, Ok(()) | Err(Errno::BUSY));
+        assert_eq!(opened.iter().find(failed), None);
+    });
 }
 
 #[test]
