@@ -196,9 +196,12 @@ fn among<T>(
 
 /// A trainer's lines: batches with ids and digests, and an error.
 fn trainer(dir: &TestDir, steps: &[&str]) -> (Vec<Value>, Option<String>) {
-    // A dozen deaths, and the samples of each one alone.
-    let within = Duration::from_secs(300);
-    let finished = program::run_within(dir.command(Path::new(TRAINER)).args(steps), within);
+    // A dozen deaths, and the samples of each one alone. Each death without a batch doubles the delay of the next start: on a
+    // busy machine half a dozen of them take longer than a loader's usual patience.
+    let within = Duration::from_secs(600);
+    let mut command = dir.command(Path::new(TRAINER));
+    command.arg("timeout=500").args(steps);
+    let finished = program::run_within(&mut command, within);
     let lines = finished.json_lines();
     let error = lines.iter().find_map(|line| line["error"].as_str()).map(str::to_owned);
     assert_eq!(error.is_none(), finished.status.success(), "{finished:?}");

@@ -15,6 +15,7 @@ import runpy
 import socket
 import struct
 import sys
+import time
 import traceback
 import types
 from collections.abc import Callable
@@ -22,7 +23,9 @@ from typing import Any, Optional
 
 import numpy as np
 
-_MESSAGE = struct.Struct("<QQQQ")
+from ._sampling import Sampler
+
+_MESSAGE = struct.Struct("<5Q")
 _ANSWER = struct.Struct("<QQ")
 _HEAD = struct.Struct("<IIII")
 _ROW = struct.Struct("<6Q")
@@ -102,6 +105,8 @@ class Stage:
             "has_uint32": 0,
             "uinteger": 0,
         }
+        # When the function was called last and when it returned, by the monotonic clock.
+        self.called_ns, self.returned_ns = 0, 0
         # Where a call imports it, its generator is seeded then.
         self._torch: Any = sys.modules.get("torch")
         self._composes = _composes(found, module)
@@ -122,7 +127,12 @@ class Stage:
         """Calls the function with a row."""
         while True:
             self.seed(words)
-            result = self.function(make(), self.rng, **self.arguments)
+            sample = make()
+            self.called_ns = self.returned_ns = time.monotonic_ns()
+            try:
+                result = self.function(sample, self.rng, **self.arguments)
+            finally:
+                self.returned_ns = time.monotonic_ns()
             if self._torch is not None or "torch" not in sys.modules:
                 return result
             # PyTorch was imported by this call, so its generator was not seeded.
@@ -157,7 +167,6 @@ def _source_digest(module: types.ModuleType) -> str:
 def tell(connection: socket.socket, arena: int, said: dict[str, Any]) -> None:
     """The first message, numbered 0."""
     text = json.dumps(said).encode()
-    os.ftruncate(arena, max(os.fstat(arena).st_size, 64 + len(text)))
     os.pwrite(arena, text, 64)
     connection.sendall((0).to_bytes(8, "little") + len(text).to_bytes(8, "little"))
 
@@ -198,32 +207,40 @@ def raised(error: BaseException, own_frames: int) -> dict[str, str]:
 
 
 class _Arena:
-    """The memory that is shared with the daemon."""
+    """The memory that is shared with the daemon: two sides, one for each call that is on its way."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self.memory = mmap.mmap(descriptor, os.fstat(descriptor).st_size)
+        self._sides: dict[int, mmap.mmap] = {}
+        self._first_page = mmap.mmap(descriptor, mmap.PAGESIZE)
 
-    def reach(self, end: int) -> None:
-        """Maps it up to ``end``, larger if need be."""
-        if end <= len(self.memory):
-            return
-        if os.fstat(self._descriptor).st_size < end:
-            os.ftruncate(self._descriptor, end + end // 4)
-        self.memory = mmap.mmap(self._descriptor, os.fstat(self._descriptor).st_size)
+    def mark(self, row: int) -> None:
+        """Says which row is under call."""
+        self._first_page[0:8] = row.to_bytes(8, "little")
+
+    def side(self, start: int, end: int) -> mmap.mmap:
+        """The side at ``start``, mapped up to its byte ``end`` at least."""
+        memory = self._sides.get(start)
+        if memory is None or len(memory) < end:
+            # With some room, so that rows of many sizes do not map it anew one by one.
+            pages = (end + end // 4) // mmap.PAGESIZE + 1
+            memory = self._sides[start] = mmap.mmap(self._descriptor, pages * mmap.PAGESIZE, offset=start)
+        return memory
 
 
 def serve(stage: Stage, connection: socket.socket, descriptor: int, log: Optional[Log]) -> None:
     """Answers calls until the daemon closes the socket."""
     arena = _Arena(descriptor)
     names_text, inputs, outputs = b"", [], []
+    sampler = Sampler()
     while True:
         message = connection.recv(_MESSAGE.size, socket.MSG_WAITALL)
         if len(message) < _MESSAGE.size:
             return
-        number, header_at, header_bytes, reply_at = _MESSAGE.unpack(message)
-        arena.reach(reply_at)
-        header = arena.memory[header_at : header_at + header_bytes]
+        begun_ns = time.monotonic_ns()
+        number, start, header_at, header_bytes, reply_at = _MESSAGE.unpack(message)
+        memory = arena.side(start, reply_at)
+        header = memory[header_at : header_at + header_bytes]
         rows, names_bytes, flags, _ = _HEAD.unpack_from(header)
         at = _HEAD.size
         if header[at : at + names_bytes] != names_text:
@@ -231,16 +248,17 @@ def serve(stage: Stage, connection: socket.socket, descriptor: int, log: Optiona
             names = json.loads(names_text)
             inputs, outputs = names["inputs"], names["outputs"]
         at += names_bytes
-        reply = _Reply(arena, reply_at)
+        reply = _Reply()
         for row in range(rows):
-            arena.memory[0:8] = row.to_bytes(8, "little")
+            arena.mark(row)
             id, _epoch, *words = _ROW.unpack_from(header, at)
             at += _ROW.size
             records, at = _records(header, at, len(inputs))
             if log is not None:
                 log.sample = id
+            sampler.is_on = True
             try:
-                result = stage.call(functools.partial(_sample, arena.memory, inputs, records), words)
+                result = stage.call(functools.partial(_sample, memory, inputs, records), words)
                 if not isinstance(result, dict):
                     raise TypeError(
                         f"the function returned {type(result).__name__}; return a dict of the fields that a batch needs"
@@ -251,10 +269,14 @@ def serve(stage: Stage, connection: socket.socket, descriptor: int, log: Optiona
                     reply.values(result, outputs)
             except BaseException as error:  # a sample's error too: sys.exit() in a transform
                 reply.raised(raised(error, own_frames=1), flags & _PROBE)
-        arena.memory[0:8] = _NO_ROW.to_bytes(8, "little")
+            reply.times += (stage.called_ns, stage.returned_ns)
+        sampler.is_on = False
+        arena.mark(_NO_ROW)
         if log is not None:
             log.sample = None
-        connection.sendall(_ANSWER.pack(number, reply.finish(flags & _PROBE)))
+        reply.stacks = sampler.take()
+        reply.times += (begun_ns, time.monotonic_ns())
+        connection.sendall(_ANSWER.pack(number, reply.finish(arena, start, reply_at, flags & _PROBE)))
 
 
 def _records(header: bytes, at: int, count: int) -> tuple[list[Any], int]:
@@ -288,13 +310,14 @@ def _sample(memory: mmap.mmap, names: list[str], records: list[Any]) -> dict[str
 class _Reply:
     """A reply: its records first, the bytes behind room for them."""
 
-    def __init__(self, arena: _Arena, at: int) -> None:
-        self._arena = arena
-        self._at = at
+    def __init__(self) -> None:
         self._head = bytearray()
         self._arrays: list[tuple[int, Any, int]] = []
         self._bytes = 0
         self._probed: list[Any] = []
+        # Of each row, and at the end of the whole call.
+        self.times: list[int] = []
+        self.stacks = b""
 
     def values(self, result: dict[str, Any], names: list[str]) -> None:
         if len(result) != len(names) or any(name not in result for name in names):
@@ -331,21 +354,23 @@ class _Reply:
             digest.update(plain.tobytes() if kind == _ARRAY else repr(plain).encode())
         self._probed.append({"fields": fields, "digest": digest.hexdigest()})
 
-    def finish(self, is_probe: int) -> int:
+    def finish(self, arena: _Arena, start: int, reply_at: int, is_probe: int) -> int:
         """Writes it; its length without what its records point to."""
         if is_probe:
             self._head += json.dumps(self._probed).encode()
-        first = self._at + -(-len(self._head) // 64) * 64
-        self._arena.reach(first + self._bytes)
-        memory = self._arena.memory
-        for start, value, record in self._arrays:
-            at = first + start
+        else:
+            self._head += struct.pack(f"<{len(self.times)}Q", *self.times)
+            self._head += len(self.stacks).to_bytes(4, "little") + self.stacks
+        first = reply_at + -(-len(self._head) // 64) * 64
+        memory = arena.side(start, first + self._bytes)
+        for place, value, record in self._arrays:
+            at = first + place
             struct.pack_into("<Q", self._head, record, at)
             if isinstance(value, bytes):
                 memory[at : at + len(value)] = value
             elif value.size:
                 np.ndarray(value.shape, value.dtype, memory, at)[...] = value
-        memory[self._at : self._at + len(self._head)] = bytes(self._head)
+        memory[reply_at : reply_at + len(self._head)] = bytes(self._head)
         return len(self._head)
 
 

@@ -6,7 +6,7 @@ mod machine;
 use super::budgets::ByteBudgets;
 use super::session::ring_bytes;
 use super::spare_buffers::MAX_KEPT_BYTES;
-use super::stream::Stream;
+use super::stream::{Stage, Stream};
 use super::work::row_bytes;
 use forebay_config::CpuPolicy;
 use forebay_observe::format_bytes;
@@ -113,7 +113,8 @@ impl MemoryPlan {
         let second_group = u32::from(stream.config.cpu.policy == CpuPolicy::Idle);
         let room = ceiling_bytes.saturating_sub(ring_bytes + rows_bytes) / 2;
         // What they have prepared for a call.
-        let callers: u32 = stream.python_stages().map(|(_, workers)| workers).sum();
+        let calls = |stage: &&Stage| stage.workers.is_some();
+        let callers: u32 = stream.stages.iter().filter(calls).map(|stage| stage.gate.limit()).sum();
         let batch_size = stream.config.batch.size.get();
         let batch_workers = || stream.plan.batch_workers(batch_size);
         let mut plan = Self {

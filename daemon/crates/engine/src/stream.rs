@@ -60,6 +60,10 @@ impl StreamError {
     }
 }
 
+/// The threads of a stage of the user's own Python beside those that wait for its workers: one writes the next call, or reads
+/// what an earlier one returned.
+const THREADS_BESIDE_WORKERS: u32 = 1;
+
 /// A CPU stage as the threads see it.
 #[derive(Debug)]
 pub(crate) struct Stage {
@@ -68,6 +72,8 @@ pub(crate) struct Stage {
     pub(crate) gate: StageGate,
     /// Whether the engine finds the number of threads.
     pub is_auto: bool,
+    /// The worker processes of a stage of the user's own Python.
+    pub workers: Option<u32>,
     pub cost: StageCost,
     pub figures: StageMetrics,
     /// The rows that wait for this stage.
@@ -173,16 +179,22 @@ impl Stream {
         let stages = config
             .stages
             .iter()
-            .map(|stage| Stage {
-                name: stage.name.clone(),
-                is_auto: stage.python.is_none() && stage.concurrency == Concurrency::Auto,
-                cost: StageCost::default(),
-                gate: StageGate::new(match stage.threads() {
+            .map(|stage| {
+                let limit = match stage.threads() {
                     Concurrency::Auto => threads,
                     Concurrency::Threads(count) => count.get(),
-                }),
-                figures: StageMetrics::default(),
-                input: QueueMetrics::new(clock.clone()),
+                };
+                let workers = stage.python.as_ref().map(|_| limit);
+                let beside = workers.map_or(0, |_| THREADS_BESIDE_WORKERS);
+                Stage {
+                    name: stage.name.clone(),
+                    is_auto: workers.is_none() && stage.concurrency == Concurrency::Auto,
+                    workers,
+                    cost: StageCost::default(),
+                    gate: StageGate::new(limit.saturating_add(beside)),
+                    figures: StageMetrics::default(),
+                    input: QueueMetrics::new(clock.clone()),
+                }
             })
             .collect();
         let outages = Outages::new(&config.name, config.dataset.outage_timeout, clock.clone());
@@ -297,8 +309,7 @@ impl Stream {
     /// The stages of the user's own Python, and the workers of each.
     pub(crate) fn python_stages(&self) -> impl Iterator<Item = (&StageConfig, u32)> {
         let stages = self.config.stages.iter().zip(&self.stages);
-        let called = stages.filter(|(config, _)| config.python.is_some());
-        called.map(|(config, stage)| (config, stage.gate.limit()))
+        stages.filter_map(|(config, stage)| Some((config, stage.workers?)))
     }
 
     /// The sources of Python stages, for saved states.
@@ -318,9 +329,10 @@ impl Stream {
         sources.chain(of_batches).collect()
     }
 
-    /// A stage's name and its most threads at once.
+    /// A stage's name and its most threads at once; its workers where it is the user's own Python.
     pub fn stage_limits(&self) -> impl Iterator<Item = (&str, u32)> {
-        self.stages.iter().map(|stage| (stage.name.as_str(), stage.gate.limit()))
+        let limit = |stage: &Stage| stage.workers.unwrap_or_else(|| stage.gate.limit());
+        self.stages.iter().map(move |stage| (stage.name.as_str(), limit(stage)))
     }
 
     /// Whether there are operations on complete batches.

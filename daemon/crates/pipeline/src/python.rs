@@ -17,7 +17,7 @@ use forebay_protocol::tensor::DType;
 use forebay_source::dataset::{Defect, FieldKind};
 use forebay_workers::{
     CallBuffer, Declared, DeclaredKind, Lost, Number, Outcome, Pool, Raised, ReplyKind, ReplyValue,
-    Source,
+    RowTime, Source,
 };
 
 pub(crate) use self::batch::{BatchBody, Made};
@@ -215,7 +215,7 @@ impl PythonBody {
         call: &CallBuffer,
         is_ending: &dyn Fn() -> bool,
         done: &mut dyn FnMut(usize, Outcome<'_>),
-    ) -> Result<(), Lost> {
+    ) -> Result<Vec<RowTime>, Lost> {
         let inputs = self.input_names();
         let outputs: Vec<&str> = self.output_names.iter().map(String::as_str).collect();
         self.pool.run(thread, call, (&inputs, &outputs), is_ending, done)

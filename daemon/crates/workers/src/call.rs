@@ -1,7 +1,7 @@
-//! What is written into an arena for a call: the inputs of a bundle of rows.
+//! What is written into a side of an arena for a call: the inputs of a bundle of rows. Offsets are from the side's start.
 //!
 //! ```text
-//!   0   u64 the row under call, written by the worker; all ones between calls
+//!   0   in the first side: u64 the row under call, written by the worker; all ones between calls
 //!   64  the inputs' bytes, each aligned to 64
 //!   …   the header: u32 rows, u32 names' bytes, u32 flags, 4 bytes unused, names (JSON), then for each row
 //!         6 × u64 id, epoch, four words of seed, and for each input a record:

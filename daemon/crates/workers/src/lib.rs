@@ -13,7 +13,10 @@
 //! that nothing that a worker does to the arena (shrinking it included) can fault the daemon. All that a worker sends is
 //! checked ([`reply`]).
 //!
-//! A worker's states. Whoever holds the worker's lock moves it, always a work thread (or the thread that opens the
+//! An arena has room for two calls, and a stage one thread more than workers: a call is written and the results of another
+//! are read while a worker is called ([`places`]).
+//!
+//! A worker's states. Whoever has the worker's turn moves it, always a work thread (or the thread that opens the
 //! stream, for the probe):
 //! ```text
 //!   Absent ──start, by the spawner──► Starting ──first message──► Idle ──call──► Called ──reply──► Idle
@@ -39,8 +42,10 @@
 #![forbid(unsafe_code)]
 
 mod call;
+mod figures;
 mod foreground;
 mod interpreter;
+mod places;
 mod pool;
 mod process;
 mod reply;
@@ -49,6 +54,7 @@ mod spec;
 mod worker;
 
 pub use call::{CallBuffer, Number, RowSeed};
+pub use figures::{CallFigures, HotSpot, RowTime};
 pub use foreground::is_foreground_interrupted;
 pub use pool::{Lost, Outcome, Pool, Probed, Source};
 pub use reply::{Declared, DeclaredKind, Raised, ReplyKind, ReplyValue};

@@ -2,15 +2,17 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::call::{CallBuffer, FLAG_PROBE};
+use crate::figures::{CallFigures, HotSpot, Recorded, RowTime};
 use crate::foreground;
+use crate::places::{Places, Side, Turn};
 use crate::reply::{self, Declared, Raised, ReplyValue};
 use crate::spawner::Spawner;
 use crate::spec::PoolSpec;
-use crate::worker::{Failure, Worker};
+use crate::worker::{Failure, Prepared, SIDES, Worker, side_start};
 
 /// How long a worker may take to import the user's module, at least.
 const START_LIMIT: Duration = Duration::from_secs(300);
@@ -20,8 +22,6 @@ const MAX_LOSSES: u32 = 3;
 const MAX_KILLS: u32 = 10;
 /// Starts in a row that fail before the stage gives up; as many as `MAX_KILLS` where they are killed.
 const MAX_STARTS: u32 = 3;
-/// How long a thread sleeps that finds every worker taken, which the stage's limit nearly excludes.
-const TAKEN_INTERVAL: Duration = Duration::from_millis(1);
 
 /// What became of a row.
 #[derive(Debug)]
@@ -60,8 +60,8 @@ pub type Probed = Vec<Result<(Vec<Declared>, String), Raised>>;
 pub struct Pool {
     spec: PoolSpec,
     spawner: Arc<Spawner>,
-    /// A worker belongs to whoever holds its lock. Taken with `try_lock` alone.
-    workers: Vec<Mutex<Option<Worker>>>,
+    places: Places,
+    recorded: Recorded,
     /// As the newest worker found it.
     source: Mutex<Source>,
     /// The row that the worker in the foreground, at place 0, was called with.
@@ -76,12 +76,13 @@ impl Pool {
     pub fn start(spec: PoolSpec) -> std::io::Result<Self> {
         let told = spec.to_json(None);
         let spawner = Spawner::start(spec.interpreter.clone(), told, spec.is_silent)?;
-        let places = spec.workers.max(1) + u32::from(spec.has_foreground);
-        let workers = (0..places).map(|_| Mutex::new(None)).collect();
+        let count = spec.workers.max(1) + u32::from(spec.has_foreground);
+        let places = Places::new(count, if spec.is_batch { 1 } else { SIDES });
         Ok(Self {
             spec,
             spawner,
-            workers,
+            places,
+            recorded: Recorded::default(),
             source: Mutex::default(),
             foreground_row: OnceLock::new(),
         })
@@ -99,13 +100,16 @@ impl Pool {
         self.source.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The processes that run now.
-    pub fn processes(&self) -> Vec<u32> {
-        let process = |worker: &Mutex<Option<Worker>>| match worker.try_lock() {
-            Ok(worker) => worker.as_ref().map(Worker::process),
-            Err(_) => None,
-        };
-        self.workers.iter().filter_map(process).collect()
+    /// What the calls cost so far.
+    #[must_use]
+    pub fn figures(&self) -> CallFigures {
+        *self.recorded.totals()
+    }
+
+    /// Where in the function the time goes, where enough was seen to tell.
+    #[must_use]
+    pub fn hot_spot(&self) -> Option<HotSpot> {
+        self.recorded.hot_spot()
     }
 
     /// Asks what the function returns for the rows; `names` are their inputs' names.
@@ -114,19 +118,20 @@ impl Pool {
     /// Why it cannot be called: the import's error, or how its worker ends.
     pub fn probe(&self, buffer: &CallBuffer, names: &[&str]) -> Result<Probed, String> {
         let never = || false;
-        let mut place = self.take(self.first_place(0, buffer));
+        let mut side = self.places.side(self.first_place(0, buffer));
+        let rows: Vec<usize> = (0..buffer.rows()).collect();
+        let header = buffer.header(&rows, &names_json(names, &[]), FLAG_PROBE);
         let mut losses = 0;
         loop {
-            let worker = self.ready(&mut place, &never).map_err(|lost| match lost {
+            let called = self.call(&mut side, (buffer, &header), &never);
+            let (turn, reply) = called.map_err(|lost| match lost {
                 Lost::NoWorkers(reason) => reason,
                 Lost::Ending => "the start was given up".to_owned(),
             })?;
-            let rows: Vec<usize> = (0..buffer.rows()).collect();
-            let header = buffer.header(&rows, &names_json(names, &[]), FLAG_PROBE);
-            match worker.call(buffer, &header, self.spec.timeout, &never) {
+            match reply {
                 Ok(reply) => return read_probed(&reply),
                 Err(Failure::Lost { reason, .. }) => {
-                    *place = None;
+                    turn.lose();
                     losses += 1;
                     if losses == MAX_LOSSES {
                         let called = if self.spec.is_batch { "batch" } else { "sample" };
@@ -157,8 +162,13 @@ impl Pool {
         let hello = worker.hello(Duration::MAX, &|| false).map_err(failed)?;
         self.read_hello(&hello)?;
         let header = buffer.header(&[0], &names_json(names, &[]), FLAG_PROBE);
-        let reply = worker.call(buffer, &header, Duration::MAX, &|| false).map_err(failed)?;
-        *self.take(0) = Some(worker);
+        let mut side = self.places.side(0);
+        let reply = match Prepared::write(worker.arena(), side.number(), (buffer, &header)) {
+            Ok(prepared) => worker.call(&prepared, Duration::MAX, &|| false),
+            Err(error) => Err(worker.unwritten(&error)),
+        };
+        let reply = reply.map_err(failed)?;
+        self.places.turn(&mut side).worker = Some(worker);
         // Called once.
         let _ = self.foreground_row.set(buffer.only_row().to_vec());
         read_probed(&reply)
@@ -174,7 +184,8 @@ impl Pool {
     }
 
     /// Calls the function with each row. `first` is the worker to begin the search at, so that each thread keeps its own;
-    /// `done` gets every row once, in any order.
+    /// `done` gets every row, in any order; the last that it gets of one counts. The worker is another thread's meanwhile.
+    /// Gives when the function was called for each row.
     ///
     /// # Errors
     /// No worker can be started, or the caller ends: some rows were not done.
@@ -185,13 +196,14 @@ impl Pool {
         (inputs, outputs): (&[&str], &[&str]),
         is_ending: &dyn Fn() -> bool,
         done: &mut dyn FnMut(usize, Outcome<'_>),
-    ) -> Result<(), Lost> {
+    ) -> Result<Vec<RowTime>, Lost> {
         let names = names_json(inputs, outputs);
-        let mut place = self.take(self.first_place(first, buffer));
+        let mut side = self.places.side(self.first_place(first, buffer));
         let mut together: Vec<usize> = (0..buffer.rows()).collect();
         let mut suspects = VecDeque::new();
         let mut alone = [0];
         let mut losses = 0_u32;
+        let mut times = vec![RowTime::default(); buffer.rows()];
         loop {
             let bundle: &[usize] = if !together.is_empty() {
                 &together
@@ -199,44 +211,47 @@ impl Pool {
                 alone[0] = *suspect;
                 &alone
             } else {
-                return Ok(());
+                return Ok(times);
             };
-            let worker = self.ready(&mut place, is_ending)?;
             let header = buffer.header(bundle, &names, 0);
-            let reply = worker.call(buffer, &header, self.spec.timeout, is_ending);
-            let parsed = reply.and_then(|reply| {
-                reply::parse(&reply, bundle.len(), outputs.len()).map_err(|_| worker.rubbish())
-            });
+            let (mut turn, called) = self.call(&mut side, (buffer, &header), is_ending)?;
+            let parsed = match (called, &mut turn.worker) {
+                (Ok(bytes), Some(worker)) => {
+                    let (arena, start) = (Arc::clone(worker.arena()), side_start(side.number()));
+                    let reply = reply::parse(&bytes, start, bundle.len(), outputs.len());
+                    reply.map(|reply| (reply, arena)).map_err(|_| worker.rubbish())
+                }
+                (Ok(_), None) => return Err(self.no_workers("no worker was called")),
+                (Err(failure), _) => Err(failure),
+            };
             match parsed {
-                Ok(replies) => {
-                    let mut end = 0;
-                    for (row, reply) in bundle.iter().zip(&replies) {
+                Ok((reply, arena)) => {
+                    self.replace_beyond_memory(&mut turn.worker);
+                    let lost_before = side.losses();
+                    drop(turn);
+                    let reading = Instant::now();
+                    for ((row, reply), time) in bundle.iter().zip(&reply.rows).zip(&reply.times) {
+                        times[*row] = *time;
                         match reply {
-                            Ok(values) => {
-                                let ends = values.iter().map(|value| match value.kind {
-                                    reply::ReplyKind::Number(_) => 0,
-                                    _ => value.offset.saturating_add(value.bytes),
-                                });
-                                end = ends.fold(end, u64::max);
-                                done(*row, Outcome::Done(values, worker.arena()));
-                            }
+                            Ok(values) => done(*row, Outcome::Done(values, &arena)),
                             Err(raised) => done(*row, Outcome::Raised(raised)),
                         }
                     }
-                    worker.note_reply_end(&header, buffer.inputs().len(), end);
+                    self.recorded.add_call(&reply, reading.elapsed());
+                    if side.losses() != lost_before {
+                        // What came next has lost the worker, and may have written where these results lay.
+                        continue;
+                    }
                     if together.is_empty() {
                         suspects.pop_front();
                         losses = 0;
                     } else {
                         together.clear();
                     }
-                    if let Some(bytes) = worker.is_beyond(self.spec.memory_bytes) {
-                        self.replace_for_memory(&mut place, bytes);
-                    }
                 }
                 Err(Failure::Ending) => return Err(Lost::Ending),
                 Err(Failure::Lost { reason, row, was_killed }) => {
-                    *place = None;
+                    turn.lose();
                     let called = if self.spec.is_batch { "batch" } else { "sample" };
                     tracing::warn!(
                         stage = self.spec.stage,
@@ -259,30 +274,45 @@ impl Pool {
         }
     }
 
-    fn replace_for_memory(&self, place: &mut Option<Worker>, bytes: u64) {
+    /// Writes a call, waits for the turn, and calls: the turn, and the reply.
+    fn call<'p>(
+        &'p self,
+        side: &mut Side<'p>,
+        call: (&CallBuffer, &[u8]),
+        is_ending: &dyn Fn() -> bool,
+    ) -> Result<(Turn<'p>, Result<Vec<u8>, Failure>), Lost> {
+        let begun = Instant::now();
+        // While another thread's call runs. What fails here fails below as well.
+        let prepared =
+            side.arena().and_then(|arena| Prepared::write(&arena, side.number(), call).ok());
+        let written = Instant::now();
+        let mut turn = self.places.turn(side);
+        self.recorded.add_wait(written - begun, written.elapsed());
+        let worker = self.ready(&mut turn.worker, is_ending)?;
+        let prepared = match prepared {
+            Some(prepared) if prepared.is_for(worker, side.number()) => Ok(prepared),
+            _ => Prepared::write(worker.arena(), side.number(), call),
+        };
+        let reply = match prepared {
+            Ok(prepared) => worker.call(&prepared, self.spec.timeout, is_ending),
+            Err(error) => Err(worker.unwritten(&error)),
+        };
+        Ok((turn, reply))
+    }
+
+    /// Ends a worker that holds more than it may. What it returned stays in its arena.
+    fn replace_beyond_memory(&self, place: &mut Option<Worker>) {
+        let cap = self.spec.memory_bytes;
+        let Some(bytes) = place.as_mut().and_then(|worker| worker.is_beyond(cap)) else { return };
         tracing::warn!(
             stage = self.spec.stage,
             bytes,
-            cap = self.spec.memory_bytes,
+            cap,
             "a worker holds more memory than `memory` allows and is replaced; the function keeps something from call to \
              call, or the key is too small"
         );
         if let Some(worker) = place.take() {
             worker.end();
-        }
-    }
-
-    /// A worker's place, from `first` on.
-    fn take(&self, first: usize) -> MutexGuard<'_, Option<Worker>> {
-        loop {
-            for number in 0..self.workers.len() {
-                match self.workers[(first + number) % self.workers.len()].try_lock() {
-                    Ok(place) => return place,
-                    Err(TryLockError::Poisoned(place)) => return place.into_inner(),
-                    Err(TryLockError::WouldBlock) => {}
-                }
-            }
-            std::thread::sleep(TAKEN_INTERVAL);
         }
     }
 
@@ -297,12 +327,14 @@ impl Pool {
             if place.as_ref().is_some_and(Worker::is_ready) {
                 break;
             }
+            let begun = Instant::now();
             let mut worker = Worker::start(Arc::clone(&self.spawner))
                 .map_err(|reason| self.no_workers(&reason))?;
             worker.take_own_cores();
             let reason = match worker.hello(START_LIMIT.max(self.spec.timeout), is_ending) {
                 Ok(hello) => match self.read_hello(&hello) {
                     Ok(()) => {
+                        self.recorded.add_start(begun.elapsed());
                         *place = Some(worker);
                         break;
                     }

@@ -1,11 +1,13 @@
 //! What a worker answers, checked: nothing in it is trusted.
 //!
 //! A reply lies in the arena at the place that the call named: for each row, u8 status; 0: a record for each output, as
-//! in a call; 1: u32 bytes of JSON that say what was raised.
+//! in a call; 1: u32 bytes of JSON that say what was raised. Behind all rows: for each of them, 2 × u64 when the function was
+//! called and when it returned; the same of the whole call; u32 bytes of JSON of the stacks that were seen (`_sampling.py`).
 
 use forebay_protocol::tensor::{DType, MAX_RANK};
 
 use crate::call::{KIND_ARRAY, KIND_BYTES, KIND_FLOAT, KIND_INTEGER, KIND_TEXT, Number};
+use crate::figures::RowTime;
 
 /// The longest reply without its arrays.
 pub(crate) const MAX_REPLY_BYTES: u64 = 16 << 20;
@@ -93,6 +95,12 @@ impl<'b> Bytes<'b> {
         Ok(taken)
     }
 
+    /// Bytes behind their number.
+    fn text(&mut self) -> Result<&'b [u8], Rubbish> {
+        let length = self.take(4)?.first_chunk().ok_or(Rubbish)?;
+        self.take(u32::from_le_bytes(*length) as usize)
+    }
+
     fn word(&mut self) -> Result<u64, Rubbish> {
         let bytes = self.take(8)?.first_chunk().ok_or(Rubbish)?;
         Ok(u64::from_le_bytes(*bytes))
@@ -102,26 +110,43 @@ impl<'b> Bytes<'b> {
 /// What a row of a reply says.
 pub(crate) type RowReply = Result<Vec<ReplyValue>, Raised>;
 
-/// Reads a reply of so many rows with so many outputs each.
-pub(crate) fn parse(reply: &[u8], rows: usize, outputs: usize) -> Result<Vec<RowReply>, Rubbish> {
-    let mut bytes = Bytes(reply);
-    let parsed = (0..rows).map(|_| row(&mut bytes, outputs)).collect::<Result<Vec<_>, _>>()?;
-    if bytes.0.is_empty() { Ok(parsed) } else { Err(Rubbish) }
+/// A reply to a call.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Reply {
+    pub(crate) rows: Vec<RowReply>,
+    /// Of each row.
+    pub(crate) times: Vec<RowTime>,
+    /// Of the whole call.
+    pub(crate) time: RowTime,
+    /// JSON, or nothing.
+    pub(crate) stacks: Vec<u8>,
 }
 
-fn row(bytes: &mut Bytes<'_>, outputs: usize) -> Result<RowReply, Rubbish> {
+/// Reads a reply of so many rows with so many outputs each, to a call that lies at `start` in the arena.
+pub(crate) fn parse(
+    reply: &[u8],
+    start: u64,
+    rows: usize,
+    outputs: usize,
+) -> Result<Reply, Rubbish> {
+    let mut bytes = Bytes(reply);
+    let parsed = (0..rows).map(|_| row(&mut bytes, start, outputs)).collect::<Result<_, _>>()?;
+    let mut time = || Ok(RowTime { begin_ns: bytes.word()?, end_ns: bytes.word()? });
+    let times = (0..rows).map(|_| time()).collect::<Result<_, _>>()?;
+    let time = time()?;
+    let stacks = bytes.text()?.to_vec();
+    if bytes.0.is_empty() { Ok(Reply { rows: parsed, times, time, stacks }) } else { Err(Rubbish) }
+}
+
+fn row(bytes: &mut Bytes<'_>, start: u64, outputs: usize) -> Result<RowReply, Rubbish> {
     match bytes.take(1)? {
-        [0] => (0..outputs).map(|_| value(bytes)).collect::<Result<_, _>>().map(Ok),
-        [1] => {
-            let length = bytes.take(4)?.first_chunk().ok_or(Rubbish)?;
-            let text = bytes.take(u32::from_le_bytes(*length) as usize)?;
-            raised(text).map(Err)
-        }
+        [0] => (0..outputs).map(|_| value(bytes, start)).collect::<Result<_, _>>().map(Ok),
+        [1] => raised(bytes.text()?).map(Err),
         _ => Err(Rubbish),
     }
 }
 
-fn value(bytes: &mut Bytes<'_>) -> Result<ReplyValue, Rubbish> {
+fn value(bytes: &mut Bytes<'_>, start: u64) -> Result<ReplyValue, Rubbish> {
     let &[kind, dtype, dimensions, ..] = bytes.take(8)? else { return Err(Rubbish) };
     let (offset, length) = (bytes.word()?, bytes.word()?);
     if usize::from(dimensions) > MAX_RANK {
@@ -146,7 +171,7 @@ fn value(bytes: &mut Bytes<'_>) -> Result<ReplyValue, Rubbish> {
         KIND_FLOAT => ReplyKind::Number(Number::Float(f64::from_bits(offset))),
         _ => return Err(Rubbish),
     };
-    Ok(ReplyValue { kind, offset, bytes: length })
+    Ok(ReplyValue { kind, offset: offset.saturating_add(start), bytes: length })
 }
 
 /// An exception from its JSON.
@@ -211,11 +236,17 @@ mod tests {
         reply.push(1);
         reply.extend(u32::try_from(raised.len()).unwrap().to_le_bytes());
         reply.extend(raised);
-        let rows = parse(&reply, 2, 2).unwrap();
+        for word in [10_u64, 15, 15, 18, 9, 20] {
+            reply.extend(word.to_le_bytes());
+        }
+        reply.extend([2, 0, 0, 0, b'[', b']']);
+        let Reply { rows, times, time, stacks } = parse(&reply, 4096, 2, 2).unwrap();
+        assert_eq!(times[1], RowTime { begin_ns: 15, end_ns: 18 });
+        assert_eq!((time.length().as_nanos(), stacks), (11, b"[]".to_vec()));
         let array = ReplyKind::Array(DType::I32, vec![2, 3]);
         assert_eq!(
             rows[0].as_ref().unwrap()[0],
-            ReplyValue { kind: array, offset: 128, bytes: 24 }
+            ReplyValue { kind: array, offset: 4096 + 128, bytes: 24 }
         );
         let number = ReplyKind::Number(Number::Integer(7));
         assert_eq!(rows[0].as_ref().unwrap()[1].kind, number);
@@ -238,12 +269,13 @@ mod tests {
         }
         let mut whole = vec![0];
         whole.extend(record(KIND_BYTES, 0, &[], 64, 3));
-        assert!(parse(&whole, 1, 1).is_ok());
+        whole.extend([0; 4 * 8 + 4]);
+        assert!(parse(&whole, 0, 1, 1).is_ok());
         (0..whole.len()).for_each(|length| replies.push(whole[..length].to_vec()));
         whole.push(0);
         replies.push(whole);
         for reply in replies {
-            assert_eq!(parse(&reply, 1, 1), Err(Rubbish), "{reply:?}");
+            assert_eq!(parse(&reply, 0, 1, 1), Err(Rubbish), "{reply:?}");
         }
     }
 }

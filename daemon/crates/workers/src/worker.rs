@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -26,6 +26,25 @@ const NO_ROW: u64 = u64::MAX;
 /// How often its memory is looked at.
 const MEMORY_INTERVAL: Duration = Duration::from_millis(500);
 const REPLY_ALIGNMENT: u64 = 64;
+/// The calls that an arena has room for at once.
+pub(crate) const SIDES: usize = 2;
+/// What an arena's sides are apart at most. Memory is taken only where something is written.
+const SIDE_BYTES: u64 = 1 << 40;
+/// A side begins where a page may.
+const SIDE_ALIGNMENT: u64 = 1 << 16;
+
+/// Where a side begins, the same in this process and in the worker. The first word of the first one says which row is under
+/// call.
+pub(crate) fn side_start(side: usize) -> u64 {
+    static APART: OnceLock<u64> = OnceLock::new();
+    let apart = APART.get_or_init(|| {
+        // A file beyond this limit would end the process that makes it.
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+        let share = limit.map_or(SIDE_BYTES, |limit| limit / SIDES as u64);
+        SIDE_BYTES.min(share / SIDE_ALIGNMENT * SIDE_ALIGNMENT)
+    });
+    side as u64 * apart
+}
 
 /// Why a call has no answer.
 #[derive(Debug)]
@@ -58,11 +77,9 @@ impl Parent {
 pub(crate) struct Worker {
     process: u32,
     socket: UnixStream,
-    arena: File,
-    arena_bytes: u64,
+    arena: Arc<File>,
     parent: Parent,
     calls: u64,
-    reply_bytes: u64,
     memory_seen: Instant,
     is_ready: bool,
 }
@@ -94,31 +111,16 @@ impl Worker {
         let arena: File = memfd_create("forebay-python", MFdFlags::MFD_CLOEXEC)
             .map_err(|error| failed(error.into()))?
             .into();
-        let arena_bytes = INPUTS_AT;
-        arena.set_len(arena_bytes).map_err(failed)?;
+        arena.set_len(side_start(SIDES)).map_err(failed)?;
         let copy: OwnedFd = arena.try_clone().map_err(failed)?.into();
         let (process, parent) = start(theirs.into(), copy)?;
         let memory_seen = Instant::now();
-        let (calls, reply_bytes, is_ready) = (0, 0, false);
-        Ok(Self {
-            process,
-            socket,
-            arena,
-            arena_bytes,
-            parent,
-            calls,
-            reply_bytes,
-            memory_seen,
-            is_ready,
-        })
+        let (arena, calls, is_ready) = (Arc::new(arena), 0, false);
+        Ok(Self { process, socket, arena, parent, calls, memory_seen, is_ready })
     }
 
     pub(crate) fn is_ready(&self) -> bool {
         self.is_ready
-    }
-
-    pub(crate) fn process(&self) -> u32 {
-        self.process
     }
 
     /// Waits for its first message: what it says of itself.
@@ -135,52 +137,27 @@ impl Worker {
     /// One call; the reply's bytes.
     pub(crate) fn call(
         &mut self,
-        buffer: &CallBuffer,
-        header: &[u8],
+        prepared: &Prepared,
         limit: Duration,
         is_ending: &dyn Fn() -> bool,
     ) -> Result<Vec<u8>, Failure> {
-        let inputs = buffer.inputs();
-        let header_at = (INPUTS_AT + inputs.len() as u64).next_multiple_of(8);
-        let reply_at = (header_at + header.len() as u64).next_multiple_of(REPLY_ALIGNMENT);
-        let needed = reply_at + self.reply_bytes;
-        let written = self
-            .grow(needed)
-            .and_then(|()| self.arena.write_all_at(&NO_ROW.to_le_bytes(), 0))
-            .and_then(|()| self.arena.write_all_at(inputs, INPUTS_AT))
-            .and_then(|()| self.arena.write_all_at(header, header_at));
-        if let Err(error) = written {
-            return Err(self.lost(&format!("its inputs cannot be written: {error}")));
+        if let Err(error) = self.arena.write_all_at(&NO_ROW.to_le_bytes(), 0) {
+            return Err(self.unwritten(&error));
         }
         self.calls += 1;
-        let words = [self.calls, header_at, header.len() as u64, reply_at];
+        let Prepared { side, header_at, header_bytes, reply_at, .. } = *prepared;
+        let words = [self.calls, side_start(side), header_at, header_bytes, reply_at];
         let message: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         if self.socket.write_all(&message).is_err() {
             return Err(self.lost(""));
         }
         let bytes = self.wait_for(self.calls, limit, is_ending)?;
-        self.read_reply(reply_at, bytes)
+        self.read_reply(side_start(side) + reply_at, bytes)
     }
 
-    /// Reads an output.
-    pub(crate) fn arena(&self) -> &File {
+    /// The memory that it shares with this process.
+    pub(crate) fn arena(&self) -> &Arc<File> {
         &self.arena
-    }
-
-    /// Notes how far the outputs of a call reach, so that the next call has room for as much.
-    pub(crate) fn note_reply_end(&mut self, header: &[u8], inputs: usize, end: u64) {
-        let begun = INPUTS_AT + inputs as u64 + header.len() as u64;
-        self.reply_bytes = self.reply_bytes.max(end.saturating_sub(begun).min(MAX_KEPT_REPLY));
-    }
-
-    fn grow(&mut self, needed: u64) -> io::Result<()> {
-        if needed > self.arena_bytes {
-            // Some room over, so that rows of many sizes do not grow it one by one.
-            let bytes = (needed + needed / 4).next_multiple_of(1 << 16);
-            self.arena.set_len(bytes)?;
-            self.arena_bytes = bytes;
-        }
-        Ok(())
     }
 
     /// Waits for the answer to a call; the bytes of its reply.
@@ -262,6 +239,11 @@ impl Worker {
         usize::try_from(u64::from_le_bytes(word)).ok().filter(|row| *row < usize::MAX)
     }
 
+    /// A call cannot be written.
+    pub(crate) fn unwritten(&mut self, error: &io::Error) -> Failure {
+        self.lost(&format!("its inputs cannot be written: {error}"))
+    }
+
     /// Ends the process. `why` is empty where it ended by itself.
     fn lost(&mut self, why: &str) -> Failure {
         let row = self.row_under_call();
@@ -303,5 +285,35 @@ impl Worker {
     }
 }
 
-/// The room for outputs that is kept from call to call.
-const MAX_KEPT_REPLY: u64 = 256 << 20;
+/// A call as it is written into an arena.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    arena: Arc<File>,
+    side: usize,
+    /// From the side's start on, as all that the worker is told.
+    header_at: u64,
+    header_bytes: u64,
+    reply_at: u64,
+}
+
+impl Prepared {
+    /// Writes inputs and header.
+    pub(crate) fn write(
+        arena: &Arc<File>,
+        side: usize,
+        (buffer, header): (&CallBuffer, &[u8]),
+    ) -> io::Result<Self> {
+        let inputs = buffer.inputs();
+        let header_at = (INPUTS_AT + inputs.len() as u64).next_multiple_of(8);
+        let header_bytes = header.len() as u64;
+        let reply_at = (header_at + header_bytes).next_multiple_of(REPLY_ALIGNMENT);
+        arena.write_all_at(inputs, side_start(side) + INPUTS_AT)?;
+        arena.write_all_at(header, side_start(side) + header_at)?;
+        Ok(Self { arena: Arc::clone(arena), side, header_at, header_bytes, reply_at })
+    }
+
+    /// Whether it lies where this worker is called from.
+    pub(crate) fn is_for(&self, worker: &Worker, side: usize) -> bool {
+        Arc::ptr_eq(&self.arena, &worker.arena) && self.side == side
+    }
+}

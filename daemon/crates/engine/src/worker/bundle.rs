@@ -1,7 +1,8 @@
 //! A Python stage on a work thread: a bundle of rows of one batch, so that a wake-up of its worker is paid once.
 //!
-//! The thread holds the rows' cells until the worker has answered. A bundle is at most this thread's share of the rows
-//! that the batch still lacks, so that no worker of the stage is idle beside it.
+//! The thread holds the rows' cells until the worker has answered. A bundle is at most one worker's share of the rows that
+//! the batch still lacks, so that no worker of the stage is idle beside it. The stage has a thread more than workers, which
+//! prepares a bundle while they are called.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -30,7 +31,8 @@ impl Worker {
         let stream = &session.stream;
         let stage = &stream.stages[claim.stage];
         let slot = &session.slots[claim.slot];
-        let wanted = slot.share_of_unfinished(stage.gate.limit()).clamp(1, MAX_ROWS);
+        let workers = stage.workers.unwrap_or(1);
+        let wanted = slot.share_of_unfinished(workers).clamp(1, MAX_ROWS);
         let mut claims = vec![claim];
         while claims.len() < wanted
             && let Some(row) = slot.take_ready(claim.stage)

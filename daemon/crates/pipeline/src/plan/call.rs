@@ -179,6 +179,8 @@ impl SamplePlan {
         });
         let SampleTask { bytes, part_ends, shared, carried, .. } = &mut *called.task;
         let fetched = fetched(bytes, part_ends, shared);
+        // A row's results may come again.
+        carried.clear();
         let closed = taken
             .and_then(|()| self.close(stage, &mut fields, fetched, carried, called.row, tools));
         fields.clear();

@@ -1,0 +1,212 @@
+//! The places of workers: which process is where, who prepares a call of it, and who calls it.
+//!
+//! A worker's arena has two sides, each with room for one call. A thread that has a side writes its call there while another
+//! thread's call runs out of the other one; when that is answered, the turn passes on, and its thread reads the results while
+//! the next call runs. So the worker waits for no copy. Of a function on complete batches, whose calls are large, one side
+//! is used.
+//!
+//! ```text
+//!   side   Free ──`side`──► Taken: written, called, read ──dropped──► Free
+//!   turn   Free ──`turn`, by a thread that has a side──► Taken: called ──dropped: answered, or lost──► Free
+//! ```
+//! A thread that waits for a turn moves to another place as soon as one is idle, and writes its call anew. Where a worker is
+//! lost while results of the call before are read, that call is made again: the worker may have spoiled them as it ended.
+
+use std::fs::File;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use crate::worker::{SIDES, Worker};
+
+/// See the module's head.
+#[derive(Debug)]
+pub(crate) struct Places {
+    state: Mutex<Vec<Place>>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Place {
+    /// Those that no call uses are taken from the start.
+    taken: [bool; SIDES],
+    is_called: bool,
+    /// Taken while it is called.
+    worker: Option<Worker>,
+    arena: Option<Arc<File>>,
+    /// How many were lost so far.
+    losses: u64,
+}
+
+impl Place {
+    fn free_side(&self) -> Option<usize> {
+        self.taken.iter().position(|is_taken| !is_taken)
+    }
+}
+
+impl Places {
+    pub(crate) fn new(count: u32, sides: usize) -> Self {
+        let place =
+            || Place { taken: std::array::from_fn(|side| side >= sides), ..Place::default() };
+        Self { state: Mutex::new((0..count).map(|_| place()).collect()), changed: Condvar::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Place>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'s>(&self, state: MutexGuard<'s, Vec<Place>>) -> MutexGuard<'s, Vec<Place>> {
+        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A side: of an idle place if there is one, searched from `first` on.
+    pub(crate) fn side(&self, first: usize) -> Side<'_> {
+        let mut state = self.lock();
+        loop {
+            let count = state.len();
+            let numbers = (0..count).map(|number| (first + number) % count);
+            let free = numbers.filter_map(|place| Some((place, state[place].free_side()?)));
+            let load = |place: &Place| {
+                (place.is_called, place.taken.iter().filter(|is_taken| **is_taken).count())
+            };
+            if let Some((place, side)) = free.min_by_key(|(place, _)| load(&state[*place])) {
+                state[place].taken[side] = true;
+                return Side { places: self, place, side };
+            }
+            state = self.wait(state);
+        }
+    }
+
+    /// The turn at a side's place, or at an idle one, to which the side moves.
+    pub(crate) fn turn<'p>(&'p self, side: &mut Side<'p>) -> Turn<'p> {
+        let mut state = self.lock();
+        loop {
+            if state[side.place].is_called {
+                let is_idle = |place: &Place| {
+                    !place.is_called && place.worker.is_some() && place.free_side().is_some()
+                };
+                if let Some(idle) = state.iter().position(is_idle)
+                    && let Some(free) = state[idle].free_side()
+                {
+                    state[side.place].taken[side.side] = false;
+                    state[idle].taken[free] = true;
+                    (side.place, side.side) = (idle, free);
+                    self.changed.notify_all();
+                }
+            }
+            let place = &mut state[side.place];
+            if !place.is_called {
+                place.is_called = true;
+                let worker = place.worker.take();
+                return Turn { places: self, place: side.place, worker, is_lost: false };
+            }
+            state = self.wait(state);
+        }
+    }
+}
+
+/// The right to write a call at a place, and to read what came of it.
+#[derive(Debug)]
+pub(crate) struct Side<'p> {
+    places: &'p Places,
+    place: usize,
+    side: usize,
+}
+
+impl Side<'_> {
+    /// Which of the arena's it is.
+    pub(crate) fn number(&self) -> usize {
+        self.side
+    }
+
+    /// The arena of the worker that is there now.
+    pub(crate) fn arena(&self) -> Option<Arc<File>> {
+        self.places.lock()[self.place].arena.clone()
+    }
+
+    /// How many workers were lost there so far.
+    pub(crate) fn losses(&self) -> u64 {
+        self.places.lock()[self.place].losses
+    }
+}
+
+impl Drop for Side<'_> {
+    fn drop(&mut self) {
+        self.places.lock()[self.place].taken[self.side] = false;
+        self.places.changed.notify_all();
+    }
+}
+
+/// The right to call the worker of a place, or to start one there.
+#[derive(Debug)]
+pub(crate) struct Turn<'p> {
+    places: &'p Places,
+    place: usize,
+    /// None: no process is there.
+    pub(crate) worker: Option<Worker>,
+    is_lost: bool,
+}
+
+impl Turn<'_> {
+    /// The worker was lost in this turn.
+    pub(crate) fn lose(mut self) {
+        self.worker = None;
+        self.is_lost = true;
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut state = self.places.lock();
+        let place = &mut state[self.place];
+        place.arena = self.worker.as_ref().map(|worker| Arc::clone(worker.arena()));
+        place.worker = self.worker.take();
+        place.losses += u64::from(self.is_lost);
+        place.is_called = false;
+        drop(state);
+        self.places.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sides_are_those_of_idle_places_first() {
+        let places = Places::new(2, SIDES);
+        let mut first = places.side(1);
+        assert_eq!((first.place, first.side), (1, 0));
+        let turn = places.turn(&mut first);
+        assert_eq!(turn.place, 1);
+        let second = places.side(1);
+        assert_eq!(second.place, 0);
+        let third = places.side(1);
+        assert_eq!((third.place, third.side), (0, 1));
+        let fourth = places.side(1);
+        assert_eq!((fourth.place, fourth.side), (1, 1));
+    }
+
+    #[test]
+    fn one_side_is_used_where_one_is_wanted_and_waiting_ends_when_it_is_free() {
+        let places = Places::new(1, 1);
+        let held = places.side(0);
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| places.side(0).number());
+            drop(held);
+            assert_eq!(waits.join().unwrap(), 0);
+        });
+    }
+
+    #[test]
+    fn a_turn_passes_to_who_prepared_the_next_call() {
+        let places = Places::new(1, SIDES);
+        let (mut first, mut second) = (places.side(0), places.side(0));
+        let turn = places.turn(&mut first);
+        std::thread::scope(|scope| {
+            let next = scope.spawn(|| places.turn(&mut second).place);
+            drop(turn);
+            assert_eq!(next.join().unwrap(), 0);
+        });
+        // The results of the first call are read all the while.
+        assert_eq!(first.number(), 0);
+    }
+}
