@@ -16,14 +16,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import process_tree
 from figures import percentile
 from peer_loaders import forebay as forebay_loader
-from peer_loaders import pytorch, spdl
+from peer_loaders import pytorch, recipes, spdl
 from peer_loaders.work import CROP, Work
 
 # 300 operations on matrices of this many rows and columns take about 30 ms.
@@ -68,14 +68,13 @@ class Move:
         move_to(self.place)
 
 
-def forebay_batches(work: Work, job: Job) -> Iterator[Any]:
+def forebay_batches(wanted: dict[str, Any], job: Job) -> Iterator[Any]:
     """From a private daemon, or from one that was started in the place that is asked for."""
     if not job.place:
-        yield from forebay_loader.batches(work)
+        yield from forebay_loader.endless(wanted, "image")
         return
     socket, config = Path(job.folder) / "socket", Path(job.folder) / "train.toml"
-    wanted = {**forebay_loader.configuration(work), "listen": {"socket": str(socket)}}
-    config.write_text(forebay_loader.toml(wanted))
+    config.write_text(forebay_loader.toml({**wanted, "listen": {"socket": str(socket)}}))
     code = "import os, sys, trainer; trainer.move_to(sys.argv[1]); os.execv(sys.argv[2], sys.argv[2:])"
     command = [sys.executable, "-c", code, job.place, sys.executable, "-m", "forebay", "serve", str(config)]
     # Both start in a process group of their own, as a private daemon does; only `setsid` makes a session.
@@ -97,7 +96,10 @@ def batches(job: Job) -> Iterator[Any]:
     settings = {**job.settings, "on_start": Move(job.place)}
     work = Work(job.data, "", job.samples_per_step, 1_000_000, len(os.sched_getaffinity(0)), settings)
     if job.loader == "forebay":
-        yield from forebay_batches(work, job)
+        yield from forebay_batches(forebay_loader.configuration(work), job)
+    elif job.loader == "forebay-python":
+        work = replace(work, settings={**settings, "recipe": "torchvision", "loader": "stage"})
+        yield from forebay_batches(recipes.configuration_of(work), job)
     else:
         yield from (pytorch if job.loader == "pytorch" else spdl).batches(work)
 

@@ -97,7 +97,7 @@ def python_stage(name: str, workers: Any = "auto", **arguments: Any) -> dict[str
     return {**stage, "arguments": arguments} if arguments else stage
 
 
-def of_forebay(work: Work) -> dict[str, Any]:
+def configuration_of(work: Work) -> dict[str, Any]:
     recipe, loader = work.settings["recipe"], work.settings["loader"]
     config = configuration(work)
     decode = {"name": "decode", "operations": DECODE}
@@ -127,7 +127,7 @@ def batches(work: Work) -> Iterator[Any]:
     maker = {"pytorch": of_pytorch, "timm": of_timm, "loop": of_loop}.get(work.settings["loader"])
     if maker:
         return maker(work)
-    return endless(of_forebay(work), "tokens" if work.settings["recipe"] == "tokens" else "image")
+    return endless(configuration_of(work), "tokens" if work.settings["recipe"] == "tokens" else "image")
 
 
 # Peers.
