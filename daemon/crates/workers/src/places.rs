@@ -1,21 +1,23 @@
 //! The places of workers: which process is where, who prepares a call of it, and who calls it.
 //!
 //! A worker's arena has two sides, each with room for one call. A thread that has a side writes its call there while another
-//! thread's call runs out of the other one; when that is answered, the turn passes on, and its thread reads the results while
-//! the next call runs. So the worker waits for no copy. Of a function on complete batches, whose calls are large, one side
-//! is used.
+//! thread's call runs out of the other one, and sends it at once, so that the worker goes on without waiting for anybody. When
+//! the first call is answered the turn passes on: its thread reads the results while the next call runs. Of a function on
+//! complete batches, whose calls are large, one side is used.
 //!
 //! ```text
 //!   side   Free ──`side`──► Taken: written, called, read ──dropped──► Free
-//!   turn   Free ──`turn`, by a thread that has a side──► Taken: called ──dropped: answered, or lost──► Free
+//!   turn   Free ──`turn`, by a thread that has a side──► Taken ──`open`: its call is sent──► Open
+//!            ▲                                             ▲                                  │ the next thread's call is sent
+//!            └──────────────────── dropped: answered, or the worker is lost ◄─────────────────┴──► Taken again
 //! ```
-//! A thread that waits for a turn moves to another place as soon as one is idle, and writes its call anew. Where a worker is
-//! lost while results of the call before are read, that call is made again: the worker may have spoiled them as it ended.
+//! Without a call that is sent ahead, a thread that waits for a turn moves to another place as soon as one is idle, and
+//! writes its call anew. A call that was sent ahead is lost with its worker and made again. Where a worker is lost while
+//! results of the call before are read, that call is made again too: the worker may have spoiled them as it ended.
 
-use std::fs::File;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use crate::worker::{SIDES, Worker};
+use crate::worker::{Link, Prepared, SIDES, Worker};
 
 /// See the module's head.
 #[derive(Debug)]
@@ -31,12 +33,21 @@ struct Place {
     is_called: bool,
     /// Taken while it is called.
     worker: Option<Worker>,
-    arena: Option<Arc<File>>,
+    link: Option<Arc<Link>>,
+    /// The call that is made is sent, and none behind it.
+    is_open: bool,
+    /// The side whose call was sent ahead: its thread has the next turn.
+    next: Option<usize>,
     /// How many were lost so far.
     losses: u64,
 }
 
 impl Place {
+    /// Whether a thread may take the turn whose call of this side was sent ahead, or that has sent none.
+    fn is_idle_for(&self, ahead: Option<usize>) -> bool {
+        !self.is_called && self.next == ahead
+    }
+
     fn free_side(&self) -> Option<usize> {
         self.taken.iter().position(|is_taken| !is_taken)
     }
@@ -65,7 +76,7 @@ impl Places {
             let numbers = (0..count).map(|number| (first + number) % count);
             let free = numbers.filter_map(|place| Some((place, state[place].free_side()?)));
             let load = |place: &Place| {
-                (place.is_called, place.taken.iter().filter(|is_taken| **is_taken).count())
+                (!place.is_idle_for(None), place.taken.iter().filter(|is_taken| **is_taken).count())
             };
             if let Some((place, side)) = free.min_by_key(|(place, _)| load(&state[*place])) {
                 state[place].taken[side] = true;
@@ -75,31 +86,59 @@ impl Places {
         }
     }
 
-    /// The turn at a side's place, or at an idle one, to which the side moves.
-    pub(crate) fn turn<'p>(&'p self, side: &mut Side<'p>) -> Turn<'p> {
+    /// The turn at a side's place, or at an idle one, to which the side moves. The call's number, where it was sent ahead and
+    /// its worker is still there.
+    pub(crate) fn turn<'p>(
+        &'p self,
+        side: &mut Side<'p>,
+        prepared: Option<&Prepared>,
+    ) -> (Turn<'p>, Option<u64>) {
         let mut state = self.lock();
+        let mut ahead: Option<(Arc<Link>, u64)> = None;
         loop {
-            if state[side.place].is_called {
-                let is_idle = |place: &Place| {
-                    !place.is_called && place.worker.is_some() && place.free_side().is_some()
-                };
-                if let Some(idle) = state.iter().position(is_idle)
-                    && let Some(free) = state[idle].free_side()
-                {
-                    state[side.place].taken[side.side] = false;
-                    state[idle].taken[free] = true;
-                    (side.place, side.side) = (idle, free);
-                    self.changed.notify_all();
-                }
+            let is_idle = |place: &Place| {
+                place.is_idle_for(None) && place.worker.is_some() && place.free_side().is_some()
+            };
+            if ahead.is_none()
+                && !state[side.place].is_idle_for(None)
+                && let Some(idle) = state.iter().position(is_idle)
+                && let Some(free) = state[idle].free_side()
+            {
+                state[side.place].taken[side.side] = false;
+                state[idle].taken[free] = true;
+                (side.place, side.side) = (idle, free);
+                self.changed.notify_all();
             }
             let place = &mut state[side.place];
-            if !place.is_called {
+            if place.is_idle_for(ahead.as_ref().map(|_| side.side)) {
                 place.is_called = true;
+                place.next = None;
                 let worker = place.worker.take();
-                return Turn { places: self, place: side.place, worker, is_lost: false };
+                let is_there = |link: &Arc<Link>| {
+                    worker.as_ref().is_some_and(|it| Arc::ptr_eq(it.link(), link))
+                };
+                let sent = ahead.filter(|(link, _)| is_there(link)).map(|(_, call)| call);
+                return (Turn { places: self, place: side.place, worker, is_lost: false }, sent);
+            }
+            if let (true, Some(link), Some(prepared)) = (place.is_open, &place.link, prepared)
+                && prepared.is_for(link, side.side)
+                && let Ok(call) = link.send(prepared)
+            {
+                ahead = Some((Arc::clone(link), call));
+                place.is_open = false;
+                place.next = Some(side.side);
             }
             state = self.wait(state);
         }
+    }
+
+    /// The call at a place is sent: the next one may be.
+    pub(crate) fn open(&self, place: usize, link: &Arc<Link>) {
+        let mut state = self.lock();
+        state[place].link = Some(Arc::clone(link));
+        state[place].is_open = true;
+        drop(state);
+        self.changed.notify_all();
     }
 }
 
@@ -117,9 +156,9 @@ impl Side<'_> {
         self.side
     }
 
-    /// The arena of the worker that is there now.
-    pub(crate) fn arena(&self) -> Option<Arc<File>> {
-        self.places.lock()[self.place].arena.clone()
+    /// What reaches the worker that is there now.
+    pub(crate) fn link(&self) -> Option<Arc<Link>> {
+        self.places.lock()[self.place].link.clone()
     }
 
     /// How many workers were lost there so far.
@@ -146,6 +185,10 @@ pub(crate) struct Turn<'p> {
 }
 
 impl Turn<'_> {
+    pub(crate) fn place(&self) -> usize {
+        self.place
+    }
+
     /// The worker was lost in this turn.
     pub(crate) fn lose(mut self) {
         self.worker = None;
@@ -157,8 +200,9 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let mut state = self.places.lock();
         let place = &mut state[self.place];
-        place.arena = self.worker.as_ref().map(|worker| Arc::clone(worker.arena()));
+        place.link = self.worker.as_ref().map(|worker| Arc::clone(worker.link()));
         place.worker = self.worker.take();
+        place.is_open = false;
         place.losses += u64::from(self.is_lost);
         place.is_called = false;
         drop(state);
@@ -168,15 +212,19 @@ impl Drop for Turn<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
     use super::*;
+    use crate::call::CallBuffer;
 
     #[test]
     fn sides_are_those_of_idle_places_first() {
         let places = Places::new(2, SIDES);
         let mut first = places.side(1);
         assert_eq!((first.place, first.side), (1, 0));
-        let turn = places.turn(&mut first);
-        assert_eq!(turn.place, 1);
+        let (turn, _) = places.turn(&mut first, None);
+        assert_eq!(turn.place(), 1);
         let second = places.side(1);
         assert_eq!(second.place, 0);
         let third = places.side(1);
@@ -200,13 +248,40 @@ mod tests {
     fn a_turn_passes_to_who_prepared_the_next_call() {
         let places = Places::new(1, SIDES);
         let (mut first, mut second) = (places.side(0), places.side(0));
-        let turn = places.turn(&mut first);
+        let (turn, _) = places.turn(&mut first, None);
         std::thread::scope(|scope| {
-            let next = scope.spawn(|| places.turn(&mut second).place);
+            let next = scope.spawn(|| places.turn(&mut second, None).0.place());
             drop(turn);
             assert_eq!(next.join().unwrap(), 0);
         });
         // The results of the first call are read all the while.
         assert_eq!(first.number(), 0);
+    }
+
+    #[test]
+    fn a_call_is_sent_while_another_is_made_and_comes_next_whoever_else_wants_the_turn() {
+        let (near, mut far) = UnixStream::pair().unwrap();
+        let link = Link::of(near, tempfile::tempfile().unwrap());
+        let places = Places::new(1, SIDES);
+        let (mut first, mut second) = (places.side(0), places.side(0));
+        let call = (&CallBuffer::default(), &[0; 16][..]);
+        let prepared = Prepared::write(&link, second.number(), call).unwrap();
+        let (turn, _) = places.turn(&mut first, None);
+        let order = Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (_turn, _) = places.turn(&mut second, Some(&prepared));
+                order.lock().unwrap().push("sent ahead");
+            });
+            // Nothing is sent before the first call is.
+            places.open(0, &link);
+            let mut message = [0; 40];
+            far.read_exact(&mut message).unwrap();
+            assert_eq!(message[..8], 1_u64.to_le_bytes());
+            drop(turn);
+            let (_turn, _) = places.turn(&mut first, None);
+            order.lock().unwrap().push("after it");
+        });
+        assert_eq!(*order.lock().unwrap(), ["sent ahead", "after it"]);
     }
 }

@@ -163,12 +163,12 @@ impl Pool {
         self.read_hello(&hello)?;
         let header = buffer.header(&[0], &names_json(names, &[]), FLAG_PROBE);
         let mut side = self.places.side(0);
-        let reply = match Prepared::write(worker.arena(), side.number(), (buffer, &header)) {
+        let reply = match Prepared::write(worker.link(), side.number(), (buffer, &header)) {
             Ok(prepared) => worker.call(&prepared, Duration::MAX, &|| false),
             Err(error) => Err(worker.unwritten(&error)),
         };
         let reply = reply.map_err(failed)?;
-        self.places.turn(&mut side).worker = Some(worker);
+        self.places.turn(&mut side, None).0.worker = Some(worker);
         // Called once.
         let _ = self.foreground_row.set(buffer.only_row().to_vec());
         read_probed(&reply)
@@ -217,7 +217,8 @@ impl Pool {
             let (mut turn, called) = self.call(&mut side, (buffer, &header), is_ending)?;
             let parsed = match (called, &mut turn.worker) {
                 (Ok(bytes), Some(worker)) => {
-                    let (arena, start) = (Arc::clone(worker.arena()), side_start(side.number()));
+                    let (arena, start) =
+                        (Arc::clone(worker.link().arena()), side_start(side.number()));
                     let reply = reply::parse(&bytes, start, bundle.len(), outputs.len());
                     reply.map(|reply| (reply, arena)).map_err(|_| worker.rubbish())
                 }
@@ -284,18 +285,30 @@ impl Pool {
         let begun = Instant::now();
         // While another thread's call runs. What fails here fails below as well.
         let prepared =
-            side.arena().and_then(|arena| Prepared::write(&arena, side.number(), call).ok());
+            side.link().and_then(|link| Prepared::write(&link, side.number(), call).ok());
         let written = Instant::now();
-        let mut turn = self.places.turn(side);
+        let (mut turn, ahead) = self.places.turn(side, prepared.as_ref());
         self.recorded.add_wait(written - begun, written.elapsed());
+        let place = turn.place();
         let worker = self.ready(&mut turn.worker, is_ending)?;
         let prepared = match prepared {
-            Some(prepared) if prepared.is_for(worker, side.number()) => Ok(prepared),
-            _ => Prepared::write(worker.arena(), side.number(), call),
+            Some(prepared) if prepared.is_for(worker.link(), side.number()) => Ok(prepared),
+            _ => Prepared::write(worker.link(), side.number(), call),
         };
-        let reply = match prepared {
-            Ok(prepared) => worker.call(&prepared, self.spec.timeout, is_ending),
-            Err(error) => Err(worker.unwritten(&error)),
+        let prepared = match prepared {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                let failure = worker.unwritten(&error);
+                return Ok((turn, Err(failure)));
+            }
+        };
+        let sent = ahead.map_or_else(|| worker.link().send(&prepared), Ok);
+        let reply = match sent {
+            Ok(number) => {
+                self.places.open(place, worker.link());
+                worker.answer(&prepared, number, self.spec.timeout, is_ending)
+            }
+            Err(_) => Err(worker.lost("")),
         };
         Ok((turn, reply))
     }

@@ -5,6 +5,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -72,14 +73,42 @@ impl Parent {
     }
 }
 
+/// What calls reach a worker by.
+#[derive(Debug)]
+pub(crate) struct Link {
+    socket: UnixStream,
+    arena: Arc<File>,
+    calls: AtomicU64,
+}
+
+impl Link {
+    /// Tells the worker of a call; its number. The worker takes calls in the order that they are sent in.
+    pub(crate) fn send(&self, prepared: &Prepared) -> io::Result<u64> {
+        // Relaxed: calls are sent by one thread at a time.
+        let call = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
+        let Prepared { side, header_at, header_bytes, reply_at, .. } = *prepared;
+        let words = [call, side_start(side), header_at, header_bytes, reply_at];
+        let message: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        (&self.socket).write_all(&message).map(|()| call)
+    }
+
+    /// The memory that the worker shares with this process.
+    pub(crate) fn arena(&self) -> &Arc<File> {
+        &self.arena
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of(socket: UnixStream, arena: File) -> Arc<Self> {
+        Arc::new(Self { socket, arena: Arc::new(arena), calls: AtomicU64::new(0) })
+    }
+}
+
 /// See the module's head. Dropping it does not end the process: [`end`](Self::end) does, or the spawner's end.
 #[derive(Debug)]
 pub(crate) struct Worker {
     process: u32,
-    socket: UnixStream,
-    arena: Arc<File>,
+    link: Arc<Link>,
     parent: Parent,
-    calls: u64,
     memory_seen: Instant,
     is_ready: bool,
 }
@@ -112,11 +141,12 @@ impl Worker {
             .map_err(|error| failed(error.into()))?
             .into();
         arena.set_len(side_start(SIDES)).map_err(failed)?;
+        arena.write_all_at(&NO_ROW.to_le_bytes(), 0).map_err(failed)?;
         let copy: OwnedFd = arena.try_clone().map_err(failed)?.into();
         let (process, parent) = start(theirs.into(), copy)?;
         let memory_seen = Instant::now();
-        let (arena, calls, is_ready) = (Arc::new(arena), 0, false);
-        Ok(Self { process, socket, arena, parent, calls, memory_seen, is_ready })
+        let link = Link { socket, arena: Arc::new(arena), calls: AtomicU64::new(0) };
+        Ok(Self { process, link: Arc::new(link), parent, memory_seen, is_ready: false })
     }
 
     pub(crate) fn is_ready(&self) -> bool {
@@ -141,23 +171,27 @@ impl Worker {
         limit: Duration,
         is_ending: &dyn Fn() -> bool,
     ) -> Result<Vec<u8>, Failure> {
-        if let Err(error) = self.arena.write_all_at(&NO_ROW.to_le_bytes(), 0) {
-            return Err(self.unwritten(&error));
+        match self.link.send(prepared) {
+            Ok(call) => self.answer(prepared, call, limit, is_ending),
+            Err(_) => Err(self.lost("")),
         }
-        self.calls += 1;
-        let Prepared { side, header_at, header_bytes, reply_at, .. } = *prepared;
-        let words = [self.calls, side_start(side), header_at, header_bytes, reply_at];
-        let message: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        if self.socket.write_all(&message).is_err() {
-            return Err(self.lost(""));
-        }
-        let bytes = self.wait_for(self.calls, limit, is_ending)?;
-        self.read_reply(side_start(side) + reply_at, bytes)
     }
 
-    /// The memory that it shares with this process.
-    pub(crate) fn arena(&self) -> &Arc<File> {
-        &self.arena
+    /// The reply's bytes to a call that was sent.
+    pub(crate) fn answer(
+        &mut self,
+        prepared: &Prepared,
+        call: u64,
+        limit: Duration,
+        is_ending: &dyn Fn() -> bool,
+    ) -> Result<Vec<u8>, Failure> {
+        let bytes = self.wait_for(call, limit, is_ending)?;
+        self.read_reply(side_start(prepared.side) + prepared.reply_at, bytes)
+    }
+
+    /// What calls reach it by.
+    pub(crate) fn link(&self) -> &Arc<Link> {
+        &self.link
     }
 
     /// Waits for the answer to a call; the bytes of its reply.
@@ -173,7 +207,7 @@ impl Worker {
         let mut row = self.row_under_call();
         let mut before = (Instant::now(), look(self.process));
         loop {
-            match self.socket.read(&mut message[filled..]) {
+            match (&self.link.socket).read(&mut message[filled..]) {
                 Ok(0) => return Err(self.lost("")),
                 Ok(count) => filled += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -221,7 +255,7 @@ impl Worker {
 
     fn read_reply(&mut self, at: u64, bytes: u64) -> Result<Vec<u8>, Failure> {
         let mut reply = vec![0; usize::try_from(bytes).unwrap_or(0)];
-        match self.arena.read_exact_at(&mut reply, at) {
+        match self.link.arena.read_exact_at(&mut reply, at) {
             Ok(()) => Ok(reply),
             Err(_) => Err(self.rubbish()),
         }
@@ -235,7 +269,7 @@ impl Worker {
     /// The place in the bundle of the row under call, as the worker says.
     fn row_under_call(&self) -> Option<usize> {
         let mut word = [0; 8];
-        self.arena.read_exact_at(&mut word, 0).ok()?;
+        self.link.arena.read_exact_at(&mut word, 0).ok()?;
         usize::try_from(u64::from_le_bytes(word)).ok().filter(|row| *row < usize::MAX)
     }
 
@@ -245,7 +279,7 @@ impl Worker {
     }
 
     /// Ends the process. `why` is empty where it ended by itself.
-    fn lost(&mut self, why: &str) -> Failure {
+    pub(crate) fn lost(&mut self, why: &str) -> Failure {
         let row = self.row_under_call();
         let end = self.parent.end(self.process);
         let was_killed = why.is_empty() && end == End::Signal(9);
@@ -270,7 +304,7 @@ impl Worker {
             return None;
         }
         self.memory_seen = Instant::now();
-        let shared_bytes = self.arena.metadata().map_or(0, |arena| arena.blocks() * 512);
+        let shared_bytes = self.link.arena.metadata().map_or(0, |arena| arena.blocks() * 512);
         let bytes = resident_bytes(self.process)?.saturating_add(shared_bytes);
         Some(bytes).filter(|bytes| *bytes > memory_bytes)
     }
@@ -288,7 +322,7 @@ impl Worker {
 /// A call as it is written into an arena.
 #[derive(Debug)]
 pub(crate) struct Prepared {
-    arena: Arc<File>,
+    link: Arc<Link>,
     side: usize,
     /// From the side's start on, as all that the worker is told.
     header_at: u64,
@@ -299,7 +333,7 @@ pub(crate) struct Prepared {
 impl Prepared {
     /// Writes inputs and header.
     pub(crate) fn write(
-        arena: &Arc<File>,
+        link: &Arc<Link>,
         side: usize,
         (buffer, header): (&CallBuffer, &[u8]),
     ) -> io::Result<Self> {
@@ -307,13 +341,13 @@ impl Prepared {
         let header_at = (INPUTS_AT + inputs.len() as u64).next_multiple_of(8);
         let header_bytes = header.len() as u64;
         let reply_at = (header_at + header_bytes).next_multiple_of(REPLY_ALIGNMENT);
-        arena.write_all_at(inputs, side_start(side) + INPUTS_AT)?;
-        arena.write_all_at(header, side_start(side) + header_at)?;
-        Ok(Self { arena: Arc::clone(arena), side, header_at, header_bytes, reply_at })
+        link.arena.write_all_at(inputs, side_start(side) + INPUTS_AT)?;
+        link.arena.write_all_at(header, side_start(side) + header_at)?;
+        Ok(Self { link: Arc::clone(link), side, header_at, header_bytes, reply_at })
     }
 
-    /// Whether it lies where this worker is called from.
-    pub(crate) fn is_for(&self, worker: &Worker, side: usize) -> bool {
-        Arc::ptr_eq(&self.arena, &worker.arena) && self.side == side
+    /// Whether it lies where a worker is called from.
+    pub(crate) fn is_for(&self, link: &Arc<Link>, side: usize) -> bool {
+        Arc::ptr_eq(&self.link, link) && self.side == side
     }
 }
