@@ -60,6 +60,34 @@ impl RowTime {
     }
 }
 
+/// What a call took that was made to be timed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FunctionTime {
+    /// In the function.
+    pub function: Duration,
+    /// Of it, in transforms of known packages, by class: `torchvision.Resize`. Each without those within it.
+    pub transforms: Vec<(String, Duration)>,
+}
+
+impl FunctionTime {
+    /// As a worker tells it; none: it tells something else.
+    pub(crate) fn of(value: &serde_json::Value) -> Option<Self> {
+        let time = |value: &serde_json::Value| value.as_u64().map(Duration::from_nanos);
+        let transform = |value: &serde_json::Value| {
+            Some((value.get(0)?.as_str()?.to_owned(), time(value.get(1)?)?))
+        };
+        Some(Self {
+            function: time(value.get("function_ns")?)?,
+            transforms: value
+                .get("transforms")?
+                .as_array()?
+                .iter()
+                .map(transform)
+                .collect::<Option<_>>()?,
+        })
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Recorded {
     totals: Mutex<CallFigures>,
@@ -171,6 +199,27 @@ mod tests {
         let spread = recorded(&[(&["own.f", "a.A"], 10), (&["own.f", "b.B"], 10), (&["own.f"], 5)]);
         assert_eq!(spread.hot_spot().unwrap().name, "own.f");
         assert_eq!(recorded(&[(&["own.f"], 5)]).hot_spot(), None);
+    }
+
+    #[test]
+    fn what_a_timed_call_took_is_read_and_rubbish_is_not() {
+        let told = r#"{"function_ns": 3000, "transforms": [["torchvision.Resize", 2000]]}"#;
+        let resize = ("torchvision.Resize".to_owned(), Duration::from_micros(2));
+        let time = FunctionTime { function: Duration::from_micros(3), transforms: vec![resize] };
+        assert_eq!(FunctionTime::of(&serde_json::from_str(told).unwrap()), Some(time));
+        for rubbish in [
+            "[]",
+            r#"{"function_ns": 3000}"#,
+            r#"{"function_ns": -1, "transforms": []}"#,
+            r#"{"function_ns": 1, "transforms": [["torchvision.Resize"]]}"#,
+            r#"{"function_ns": 1, "transforms": [[7, 7]]}"#,
+        ] {
+            assert_eq!(
+                FunctionTime::of(&serde_json::from_str(rubbish).unwrap()),
+                None,
+                "{rubbish}"
+            );
+        }
     }
 
     #[test]

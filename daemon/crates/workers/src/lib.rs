@@ -54,7 +54,7 @@ mod spec;
 mod worker;
 
 pub use call::{CallBuffer, Number, RowSeed};
-pub use figures::{CallFigures, HotSpot, RowTime};
+pub use figures::{CallFigures, FunctionTime, HotSpot, RowTime};
 pub use foreground::is_foreground_interrupted;
 pub use pool::{Lost, Outcome, Pool, Probed, Source};
 pub use reply::{Declared, DeclaredKind, Raised, ReplyKind, ReplyValue};
