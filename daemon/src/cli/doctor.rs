@@ -36,6 +36,9 @@ pub(super) struct DoctorArguments {
     /// How long to read from storage at each concurrency; 0: skip.
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
     read_seconds: f64,
+    /// How long to call the function of each Python stage, for up to 64 samples; 0: skip.
+    #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
+    call_seconds: f64,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -58,7 +61,7 @@ pub(super) fn doctor(arguments: &DoctorArguments) -> anyhow::Result<ExitCode> {
                 let read = storage::measure(&launch.streams[0], arguments.read_seconds);
                 findings.extend(configuration::findings(&launch, read.bytes_per_sample));
                 findings.extend(read.findings);
-                findings.extend(native::findings(&launch.streams[0]));
+                findings.extend(native::findings(&launch.streams[0], arguments.call_seconds));
             }
             Err(fault) => {
                 let remedy = "correct this first; the findings above concern the machine only";

@@ -13,8 +13,8 @@ _MAX_NAMES = 256
 class TransformTimes:
     """Times every transform that is called, wherever the function has it from, by its class.
 
-    The classes' ``__call__`` is replaced, and stays so: only workers that are asked for times do it. A transform's time is without
-    that of the transforms within it."""
+    The classes' ``__call__`` is replaced, and stays so: only workers that are asked for times do it. A transform's time
+    is without that of the transforms within it."""
 
     def __init__(self) -> None:
         self._is_on = False
@@ -44,11 +44,13 @@ class TransformTimes:
         # One that inherits from a class of the package is timed by that one's.
         if owner is None or kind in self._replaced or (owner is not kind and _is_of_a_package(owner.__module__)):
             return
-        call: Callable[..., Any] = kind.__call__  # type: ignore[operator]
+        changed: Any = kind
+        call: Callable[..., Any] = changed.__call__
 
         def timed(transform: Any, *arguments: Any, **keywords: Any) -> Any:
-            is_within_itself = bool(self._running) and self._running[-1][0] is transform
-            if not self._is_on or is_within_itself or threading.get_ident() != self._timed:
+            if not self._is_on or threading.get_ident() != self._timed:
+                return call(transform, *arguments, **keywords)
+            if self._running and self._running[-1][0] is transform:  # by `super().__call__`
                 return call(transform, *arguments, **keywords)
             running = [transform, 0]
             self._running.append(running)
@@ -65,7 +67,7 @@ class TransformTimes:
                     self._spent[name] = self._spent.get(name, 0) + spent - running[1]
 
         self._replaced.add(kind)
-        kind.__call__ = timed  # type: ignore[operator]
+        changed.__call__ = timed
 
 
 def _is_of_a_package(module: str) -> bool:

@@ -1,5 +1,6 @@
 //! What the functions of Python stages take on some samples, one after the other: no daemon, no queue and no other sample.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use forebay_protocol::ids::SampleId;
@@ -22,7 +23,7 @@ pub struct FunctionTimes {
     /// In the function.
     pub function: Duration,
     /// Of it, in transforms of known packages, by class: `torchvision.Resize`. Each without those within it.
-    pub transforms: Vec<(String, Duration)>,
+    pub transforms: BTreeMap<String, Duration>,
 }
 
 /// Calls the function of each Python stage with up to `most` samples of epoch 0 for about `limit`, and once more before.
@@ -67,10 +68,7 @@ fn time_stage(
                 times.samples += 1;
                 times.function += time.function;
                 for (class, spent) in time.transforms {
-                    match times.transforms.iter_mut().find(|(known, _)| *known == class) {
-                        Some((_, total)) => *total += spent,
-                        None => times.transforms.push((class, spent)),
-                    }
+                    *times.transforms.entry(class).or_default() += spent;
                 }
             }
             Ok(_) => is_warm = true,

@@ -76,15 +76,9 @@ impl FunctionTime {
         let transform = |value: &serde_json::Value| {
             Some((value.get(0)?.as_str()?.to_owned(), time(value.get(1)?)?))
         };
-        Some(Self {
-            function: time(value.get("function_ns")?)?,
-            transforms: value
-                .get("transforms")?
-                .as_array()?
-                .iter()
-                .map(transform)
-                .collect::<Option<_>>()?,
-        })
+        let transforms = value.get("transforms")?.as_array()?;
+        let transforms = transforms.iter().map(transform).collect::<Option<_>>()?;
+        Some(Self { function: time(value.get("function_ns")?)?, transforms })
     }
 }
 

@@ -8,14 +8,14 @@ use forebay_engine::{FunctionTimes, Stream, time_functions};
 
 /// Samples that each function is called with, at most.
 const SAMPLES: u32 = 64;
-/// For so long, at most.
-const LIMIT: Duration = Duration::from_secs(2);
 /// A share of the function's time from which a step costs much.
 const MUCH: f64 = 0.2;
 
-/// Calls the functions of a stream's Python stages and tells what in them has a native equal.
-pub(super) fn findings(stream: &Stream) -> Vec<Finding> {
-    let timed = time_functions(stream, SAMPLES, LIMIT).into_iter();
+/// Calls the function of each Python stage for up to `seconds` and tells what in it has a native equal.
+pub(super) fn findings(stream: &Stream, seconds: f64) -> Vec<Finding> {
+    let limit = Duration::try_from_secs_f64(seconds).ok().filter(|limit| !limit.is_zero());
+    let Some(limit) = limit else { return Vec::new() };
+    let timed = time_functions(stream, SAMPLES, limit).into_iter();
     timed.flat_map(|times| times.map_or_else(not_timed, |times| of_stage(&times))).collect()
 }
 
@@ -89,14 +89,17 @@ fn weight(spent: Duration, times: &FunctionTimes) -> Weight {
 
 /// `2.1 of 3.4 ms a sample`.
 fn share(spent: Duration, times: &FunctionTimes) -> String {
-    let each = |time: Duration| time.as_secs_f64() * 1e3 / f64::from(times.samples.max(1));
-    let digits = match each(times.function) {
-        of if of >= 100.0 => 0,
-        of if of >= 1.0 => 1,
-        of if of >= 0.1 => 2,
-        _ => 3,
+    let each = |time: Duration| {
+        let millis = time.as_secs_f64() * 1e3 / f64::from(times.samples.max(1));
+        let digits = match millis {
+            100.0.. => 0,
+            0.1.. => 1,
+            0.01.. => 2,
+            _ => 3,
+        };
+        format!("{millis:.digits$}")
     };
-    format!("{:.digits$} of {:.digits$} ms a sample", each(spent), each(times.function))
+    format!("{} of {} ms a sample", each(spent), each(times.function))
 }
 
 #[cfg(test)]
@@ -151,7 +154,7 @@ mod tests {
     #[test]
     fn short_times_have_digits_and_no_sample_divides_by_nothing() {
         let short = FunctionTimes { samples: 1000, ..times(&[]) };
-        assert_eq!(share(Duration::from_millis(21), &short), "0.021 of 0.034 ms a sample");
+        assert_eq!(share(Duration::from_millis(2), &short), "0.002 of 0.03 ms a sample");
         let none = FunctionTimes { samples: 0, ..short };
         assert_eq!(share(Duration::from_millis(21), &none), "21.0 of 34.0 ms a sample");
     }
