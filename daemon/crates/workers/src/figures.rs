@@ -148,7 +148,10 @@ impl Recorded {
         let all: u64 = stacks.values().sum();
         let mut found = None;
         let mut path: Vec<&str> = Vec::new();
-        while all >= MIN_COUNT {
+        if all < MIN_COUNT {
+            return None;
+        }
+        loop {
             let mut below: HashMap<&str, u64> = HashMap::new();
             for (stack, count) in stacks.iter() {
                 let begins = stack.iter().zip(&path).all(|(name, begun)| name == begun);
