@@ -220,10 +220,12 @@ def test_a_step_has_its_own_time_alone_and_an_exception_passes(monkeypatch):
     assert times.end() == []
 
 
-def test_what_is_told_can_be_written(doctor, tmp_path):
-    """Each entry that is told for torchvision's classes is one that a configuration may have."""
-    pytest.importorskip("torchvision")
-    told = steps(doctor(ALL))
+@pytest.mark.parametrize("package", ["torchvision", "albumentations"])
+def test_what_is_told_can_be_written(doctor, tmp_path, package):
+    """Each entry that is told is one that a configuration may have."""
+    pytest.importorskip(package)
+    told = steps(doctor(ALL[package]))
+    assert len(told) == {"torchvision": 31, "albumentations": 28}[package]
     entries = [re.match(r"\{ op = .*? \}(?=, with your arguments)", one["remedy"]) for *_, one in told.values()]
     entries = [entry[0].replace("operations = []", 'operations = [{ op = "invert" }]') for entry in entries if entry]
     assert len(entries) > 20
@@ -238,7 +240,7 @@ def test_what_is_told_can_be_written(doctor, tmp_path):
         assert done.returncode == 0, entry + done.stderr
 
 
-ALL = """
+ALL_TORCHVISION = """
     from torchvision.transforms import v2
 
     degrees = {"degrees": 15}
@@ -260,3 +262,22 @@ ALL = """
     def augment(sample, rng):
         return {"image": run(sample["image"]), "label": sample["label"]}
 """
+
+ALL_ALBUMENTATIONS = """
+    import albumentations as A
+
+    sized = {"height": 80, "width": 90, "p": 1}
+    arguments = {"Resize": sized, "CenterCrop": sized, "RandomCrop": sized}
+    arguments |= {"SmallestMaxSize": {"max_size": 100, "p": 1}, "RandomResizedCrop": {"size": (64, 64)}}
+    names = "Resize SmallestMaxSize CenterCrop RandomCrop RandomResizedCrop HorizontalFlip VerticalFlip Pad Rotate"
+    names += " Affine ShiftScaleRotate Perspective ColorJitter RandomBrightnessContrast HueSaturationValue ToGray"
+    names += " GaussianBlur Posterize Solarize Equalize AutoContrast InvertImg Erasing CoarseDropout"
+    made = [getattr(A, name)(**arguments.get(name, {"p": 1})) for name in names.split()]
+    lists = [A.OneOf([A.InvertImg(p=1)], p=1), A.Sequential([A.InvertImg(p=1)], p=1)]
+    run = A.Compose([*made, *lists, A.Normalize(), A.ToTensorV2()])
+
+    def augment(sample, rng):
+        return {"image": run(image=sample["image"])["image"], "label": sample["label"]}
+"""
+
+ALL = {"torchvision": ALL_TORCHVISION, "albumentations": ALL_ALBUMENTATIONS}
