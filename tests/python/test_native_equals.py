@@ -182,6 +182,23 @@ def test_a_function_that_cannot_be_timed_is_named_and_none_is_called_on_demand(d
     assert "could not be timed: ValueError: no more" in finding["state"]
 
 
+def test_a_function_that_takes_longer_than_its_time_is_timed_once(doctor):
+    pytest.importorskip("torchvision")
+    source = """
+        import time
+        from torchvision.transforms import v2
+
+        image = v2.ToImage()
+
+        def augment(sample, rng):
+            time.sleep(0.1)
+            return {"image": image(sample["image"]), "label": sample["label"]}
+    """
+    found = steps(doctor(source, arguments=["--call-seconds", "0.01"]))
+    _, function, _ = found["torchvision.ToImage"]
+    assert function >= 100
+
+
 def test_a_step_has_its_own_time_alone_and_an_exception_passes(monkeypatch):
     v2 = pytest.importorskip("torchvision.transforms.v2")
     import torch

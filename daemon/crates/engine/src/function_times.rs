@@ -10,7 +10,7 @@ use super::stream::{Stream, read_at_start};
 use forebay_order::DrawKey;
 use forebay_pipeline::{MemoryRow, SampleTask, WorkerScratch};
 
-/// Samples that are tried beyond the limit, as long as none could be timed.
+/// Samples that are tried beyond the limit, as long as none could be timed and none failed.
 const TRIED: u64 = 4;
 
 /// The function of a stage, in totals over its samples.
@@ -57,7 +57,8 @@ fn time_stage(
     let begun = Instant::now();
     // The first one warms the worker's memory and caches. A slow function is timed once all the same.
     for number in 0..=u64::from(most) {
-        if (times.samples > 0 || number >= TRIED) && begun.elapsed() > limit {
+        let has_tried = times.samples > 0 || !why_not.is_empty() || number >= TRIED;
+        if has_tried && begun.elapsed() > limit {
             break;
         }
         let id = SampleId(spread(number, count));
