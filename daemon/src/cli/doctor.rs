@@ -1,11 +1,14 @@
 //! `forebay doctor`: inspects the machine and a configuration and prints what to change, most useful first.
 //!
-//! [`machine`] reads the kernel's files, [`storage`] times reads of samples, [`configuration`] checks the plan. Each returns
-//! [`Finding`]s; none changes anything.
+//! [`machine`] reads the kernel's files, [`storage`] times reads of samples, [`configuration`] checks the plan, [`native`] times
+//! the functions of Python stages and finds in [`equals`] what this program does as well. Each returns [`Finding`]s; none
+//! changes anything.
 
 mod configuration;
+mod equals;
 mod finding;
 mod machine;
+mod native;
 mod storage;
 
 use std::path::PathBuf;
@@ -33,6 +36,9 @@ pub(super) struct DoctorArguments {
     /// How long to read from storage at each concurrency; 0: skip.
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
     read_seconds: f64,
+    /// How long to call the function of each Python stage, for up to 64 samples; 0: skip.
+    #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
+    call_seconds: f64,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -55,6 +61,7 @@ pub(super) fn doctor(arguments: &DoctorArguments) -> anyhow::Result<ExitCode> {
                 let read = storage::measure(&launch.streams[0], arguments.read_seconds);
                 findings.extend(configuration::findings(&launch, read.bytes_per_sample));
                 findings.extend(read.findings);
+                findings.extend(native::findings(&launch.streams[0], arguments.call_seconds));
             }
             Err(fault) => {
                 let remedy = "correct this first; the findings above concern the machine only";

@@ -24,6 +24,7 @@ from typing import Any, Optional
 import numpy as np
 
 from ._sampling import Sampler
+from ._transform_times import TransformTimes
 
 _MESSAGE = struct.Struct("<5Q")
 _ANSWER = struct.Struct("<QQ")
@@ -31,7 +32,7 @@ _HEAD = struct.Struct("<IIII")
 _ROW = struct.Struct("<6Q")
 _RECORD = struct.Struct("<BBB5xQQ")
 _ARRAY, _BYTES, _TEXT, _INTEGER, _FLOAT = 1, 2, 3, 4, 5
-_PROBE = 1
+_PROBE, _TIMED = 1, 2
 _NO_ROW = (1 << 64) - 1
 _MAX_TRACEBACK_BYTES = 16 << 10
 
@@ -233,6 +234,7 @@ def serve(stage: Stage, connection: socket.socket, descriptor: int, log: Optiona
     arena = _Arena(descriptor)
     names_text, inputs, outputs = b"", [], []
     sampler = Sampler()
+    times: Optional[TransformTimes] = None
     while True:
         message = connection.recv(_MESSAGE.size, socket.MSG_WAITALL)
         if len(message) < _MESSAGE.size:
@@ -249,6 +251,9 @@ def serve(stage: Stage, connection: socket.socket, descriptor: int, log: Optiona
             inputs, outputs = names["inputs"], names["outputs"]
         at += names_bytes
         reply = _Reply()
+        if flags & _TIMED:
+            times = times or TransformTimes()
+            times.begin()
         for row in range(rows):
             arena.mark(row)
             id, _epoch, *words = _ROW.unpack_from(header, at)
@@ -274,6 +279,8 @@ def serve(stage: Stage, connection: socket.socket, descriptor: int, log: Optiona
         arena.mark(_NO_ROW)
         if log is not None:
             log.sample = None
+        if flags & _TIMED and times is not None:
+            reply.timed(times.end())
         reply.stacks = sampler.take()
         reply.times += (begun_ns, time.monotonic_ns())
         connection.sendall(_ANSWER.pack(number, reply.finish(arena, start, reply_at, flags & _PROBE)))
@@ -353,6 +360,11 @@ class _Reply:
             fields.append({"name": name, "kind": kind, "dtype": dtype, "shape": list(shape)})
             digest.update(plain.tobytes() if kind == _ARRAY else repr(plain).encode())
         self._probed.append({"fields": fields, "digest": digest.hexdigest()})
+
+    def timed(self, transforms: list[tuple[str, int]]) -> None:
+        """What a call took that is a probe as well: the function, and the transforms in it."""
+        function_ns = sum(self.times[1::2]) - sum(self.times[0::2])
+        self._probed.append({"function_ns": function_ns, "transforms": transforms})
 
     def finish(self, arena: _Arena, start: int, reply_at: int, is_probe: int) -> int:
         """Writes it; its length without what its records point to."""

@@ -29,6 +29,7 @@ mod cpu;
 mod fetch;
 mod fetch_threads;
 mod fetch_tuning;
+mod function_times;
 mod gate;
 mod identity;
 mod jpeg_index;
@@ -66,6 +67,7 @@ pub use self::core::{Engine, ReattachState, SessionMemory, SharedEngine, run_on_
 pub use budgets::ByteBudgets;
 pub use cpu::cores::{LocalRank, core_share, granted_cpu};
 pub use cpu::isolation::{open_own_autogroup, plan_cpu_isolation};
+pub use function_times::{FunctionTimes, time_functions};
 pub use jpeg_index::StreamIndex;
 pub use jpeg_learning::Learning;
 pub use memory::{MemoryError, MemoryPlan};

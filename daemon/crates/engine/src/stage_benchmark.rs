@@ -325,7 +325,7 @@ impl<'s> StageBenchmark<'s> {
 
 /// The place of the n-th step through `count` places, each once in `count` steps and far from the one before, so that
 /// neighbours on a disk are not read one after another.
-fn spread(number: u64, count: u64) -> u64 {
+pub(crate) fn spread(number: u64, count: u64) -> u64 {
     let golden = u128::from(count) * 618 / 1000;
     let is_coprime = |step: &u64| {
         let (mut one, mut other) = (*step, count);

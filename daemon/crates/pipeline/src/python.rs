@@ -16,8 +16,8 @@ use forebay_config::{Concurrency, Config, SourceLocation, StageConfig};
 use forebay_protocol::tensor::DType;
 use forebay_source::dataset::{Defect, FieldKind};
 use forebay_workers::{
-    CallBuffer, Declared, DeclaredKind, Lost, Number, Outcome, Pool, Raised, ReplyKind, ReplyValue,
-    RowTime, Source,
+    CallBuffer, Declared, DeclaredKind, FunctionTime, Lost, Number, Outcome, Pool, Raised,
+    ReplyKind, ReplyValue, RowTime, Source,
 };
 
 pub(crate) use self::batch::{BatchBody, Made};
@@ -219,6 +219,14 @@ impl PythonBody {
         let inputs = self.input_names();
         let outputs: Vec<&str> = self.output_names.iter().map(String::as_str).collect();
         self.pool.run(thread, call, (&inputs, &outputs), is_ending, done)
+    }
+
+    /// Calls the function with the prepared rows and drops what it returns.
+    ///
+    /// # Errors
+    /// It cannot be called, or raised an exception.
+    pub(crate) fn time(&self, call: &CallBuffer) -> Result<FunctionTime, String> {
+        self.pool.time(call, &self.input_names())
     }
 
     /// Calls the function with one sample, twice; false: it raised an exception.

@@ -26,6 +26,8 @@ pub(crate) const KIND_FLOAT: u8 = 5;
 
 /// A call that only asks what the function returns.
 pub(crate) const FLAG_PROBE: u32 = 1;
+/// Besides: what the function takes, and the transforms of known packages in it.
+pub(crate) const FLAG_TIMED: u32 = 2;
 
 /// A single number.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::reply::Reply;
+use crate::reply::{Reply, RowTime};
 
 /// Stacks that are told apart at most: their names come from a worker.
 const MAX_STACKS: usize = 256;
@@ -43,20 +43,25 @@ pub struct HotSpot {
     pub share: f64,
 }
 
-/// When the function was called for a row and when it returned, in nanoseconds of the monotonic clock.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct RowTime {
-    /// Called.
-    pub begin_ns: u64,
-    /// Returned.
-    pub end_ns: u64,
+/// What a call took that was made to be timed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FunctionTime {
+    /// In the function.
+    pub function: Duration,
+    /// Of it, in transforms of known packages, by class: `torchvision.Resize`. Each without those within it.
+    pub transforms: Vec<(String, Duration)>,
 }
 
-impl RowTime {
-    /// How long it took.
-    #[must_use]
-    pub fn length(&self) -> Duration {
-        Duration::from_nanos(self.end_ns.saturating_sub(self.begin_ns))
+impl FunctionTime {
+    /// As a worker tells it; none: it tells something else.
+    pub(crate) fn of(value: &serde_json::Value) -> Option<Self> {
+        let time = |value: &serde_json::Value| value.as_u64().map(Duration::from_nanos);
+        let transform = |value: &serde_json::Value| {
+            Some((value.get(0)?.as_str()?.to_owned(), time(value.get(1)?)?))
+        };
+        let transforms = value.get("transforms")?.as_array()?;
+        let transforms = transforms.iter().map(transform).collect::<Option<_>>()?;
+        Some(Self { function: time(value.get("function_ns")?)?, transforms })
     }
 }
 
@@ -126,7 +131,10 @@ impl Recorded {
         let all: u64 = stacks.values().sum();
         let mut found = None;
         let mut path: Vec<&str> = Vec::new();
-        while all >= MIN_COUNT {
+        if all < MIN_COUNT {
+            return None;
+        }
+        loop {
             let mut below: HashMap<&str, u64> = HashMap::new();
             for (stack, count) in stacks.iter() {
                 let begins = stack.iter().zip(&path).all(|(name, begun)| name == begun);
@@ -171,6 +179,27 @@ mod tests {
         let spread = recorded(&[(&["own.f", "a.A"], 10), (&["own.f", "b.B"], 10), (&["own.f"], 5)]);
         assert_eq!(spread.hot_spot().unwrap().name, "own.f");
         assert_eq!(recorded(&[(&["own.f"], 5)]).hot_spot(), None);
+    }
+
+    #[test]
+    fn what_a_timed_call_took_is_read_and_rubbish_is_not() {
+        let told = r#"{"function_ns": 3000, "transforms": [["torchvision.Resize", 2000]]}"#;
+        let resize = ("torchvision.Resize".to_owned(), Duration::from_micros(2));
+        let time = FunctionTime { function: Duration::from_micros(3), transforms: vec![resize] };
+        assert_eq!(FunctionTime::of(&serde_json::from_str(told).unwrap()), Some(time));
+        for rubbish in [
+            "[]",
+            r#"{"function_ns": 3000}"#,
+            r#"{"function_ns": -1, "transforms": []}"#,
+            r#"{"function_ns": 1, "transforms": [["torchvision.Resize"]]}"#,
+            r#"{"function_ns": 1, "transforms": [[7, 7]]}"#,
+        ] {
+            assert_eq!(
+                FunctionTime::of(&serde_json::from_str(rubbish).unwrap()),
+                None,
+                "{rubbish}"
+            );
+        }
     }
 
     #[test]

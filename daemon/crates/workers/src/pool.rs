@@ -5,11 +5,11 @@ use std::fs::File;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::call::{CallBuffer, FLAG_PROBE};
-use crate::figures::{CallFigures, HotSpot, Recorded, RowTime};
+use crate::call::{CallBuffer, FLAG_PROBE, FLAG_TIMED};
+use crate::figures::{CallFigures, FunctionTime, HotSpot, Recorded};
 use crate::foreground;
 use crate::places::{Places, Side, Turn};
-use crate::reply::{self, Declared, Raised, ReplyValue};
+use crate::reply::{self, Declared, Raised, ReplyValue, RowTime};
 use crate::spawner::Spawner;
 use crate::spec::PoolSpec;
 use crate::worker::{Failure, Prepared, SIDES, Worker, side_start};
@@ -22,6 +22,8 @@ const MAX_LOSSES: u32 = 3;
 const MAX_KILLS: u32 = 10;
 /// Starts in a row that fail before the stage gives up; as many as `MAX_KILLS` where they are killed.
 const MAX_STARTS: u32 = 3;
+
+const NO_ANSWER: &str = "its worker gave no answer";
 
 /// What became of a row.
 #[derive(Debug)]
@@ -117,10 +119,29 @@ impl Pool {
     /// # Errors
     /// Why it cannot be called: the import's error, or how its worker ends.
     pub fn probe(&self, buffer: &CallBuffer, names: &[&str]) -> Result<Probed, String> {
+        read_probed(&self.ask(buffer, names, FLAG_PROBE)?)
+    }
+
+    /// Calls the function with the rows and drops what it returns: what it took. The worker times transforms from now on.
+    ///
+    /// # Errors
+    /// As [`probe`](Self::probe), and what the function raised.
+    pub fn time(&self, buffer: &CallBuffer, names: &[&str]) -> Result<FunctionTime, String> {
+        let reply = self.ask(buffer, names, FLAG_PROBE | FLAG_TIMED)?;
+        let parsed = serde_json::from_slice::<Vec<serde_json::Value>>(&reply).ok();
+        let rows = parsed.ok_or_else(|| NO_ANSWER.to_owned())?;
+        if let Some(raised) = rows.iter().find_map(|row| reply::raised_of(row.get("raised")?)) {
+            return Err(raised.summary);
+        }
+        rows.last().and_then(FunctionTime::of).ok_or_else(|| NO_ANSWER.to_owned())
+    }
+
+    /// The reply to a call outside of any batch.
+    fn ask(&self, buffer: &CallBuffer, names: &[&str], flags: u32) -> Result<Vec<u8>, String> {
         let never = || false;
         let mut side = self.places.side(self.first_place(0, buffer));
         let rows: Vec<usize> = (0..buffer.rows()).collect();
-        let header = buffer.header(&rows, &names_json(names, &[]), FLAG_PROBE);
+        let header = buffer.header(&rows, &names_json(names, &[]), flags);
         let mut losses = 0;
         loop {
             let called = self.call(&mut side, (buffer, &header), &never);
@@ -129,7 +150,7 @@ impl Pool {
                 Lost::Ending => "the start was given up".to_owned(),
             })?;
             match reply {
-                Ok(reply) => return read_probed(&reply),
+                Ok(reply) => return Ok(reply),
                 Err(Failure::Lost { reason, .. }) => {
                     turn.lose();
                     losses += 1;
@@ -407,7 +428,7 @@ impl Pool {
 fn read_probed(reply: &[u8]) -> Result<Probed, String> {
     let parsed = serde_json::from_slice::<Vec<serde_json::Value>>(reply).ok();
     let probed = parsed.and_then(|rows| rows.iter().map(reply::probed).collect());
-    probed.ok_or_else(|| "its worker gave no answer".to_owned())
+    probed.ok_or_else(|| NO_ANSWER.to_owned())
 }
 
 fn names_json(inputs: &[&str], outputs: &[&str]) -> String {

@@ -4,10 +4,11 @@
 //! in a call; 1: u32 bytes of JSON that say what was raised. Behind all rows: for each of them, 2 × u64 when the function was
 //! called and when it returned; the same of the whole call; u32 bytes of JSON of the stacks that were seen (`_sampling.py`).
 
+use std::time::Duration;
+
 use forebay_protocol::tensor::{DType, MAX_RANK};
 
 use crate::call::{KIND_ARRAY, KIND_BYTES, KIND_FLOAT, KIND_INTEGER, KIND_TEXT, Number};
-use crate::figures::RowTime;
 
 /// The longest reply without its arrays.
 pub(crate) const MAX_REPLY_BYTES: u64 = 16 << 20;
@@ -109,6 +110,23 @@ impl<'b> Bytes<'b> {
 
 /// What a row of a reply says.
 pub(crate) type RowReply = Result<Vec<ReplyValue>, Raised>;
+
+/// When the function was called for a row and when it returned, in nanoseconds of the monotonic clock.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RowTime {
+    /// Called.
+    pub begin_ns: u64,
+    /// Returned.
+    pub end_ns: u64,
+}
+
+impl RowTime {
+    /// How long it took.
+    #[must_use]
+    pub fn length(&self) -> Duration {
+        Duration::from_nanos(self.end_ns.saturating_sub(self.begin_ns))
+    }
+}
 
 /// A reply to a call.
 #[derive(Debug, PartialEq)]

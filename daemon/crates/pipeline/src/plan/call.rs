@@ -13,7 +13,7 @@ use crate::row::Row;
 use crate::task::{SampleLists, SampleTask, WorkerScratch, emptied};
 use forebay_order::Draws;
 use forebay_source::dataset::{ArrayValue, Dataset, Defect};
-use forebay_workers::{Outcome, ReplyKind, ReplyValue, RowSeed, Source};
+use forebay_workers::{FunctionTime, Outcome, ReplyKind, ReplyValue, RowSeed, Source};
 
 /// A row of a bundle.
 pub struct CalledRow<'r> {
@@ -138,6 +138,21 @@ impl SamplePlan {
             }
         }
         call.trim(KEPT_BYTES);
+    }
+
+    /// Calls the function with the rows of the bundle and drops what it returns: what it took.
+    ///
+    /// # Errors
+    /// It cannot be called, or raised an exception.
+    pub fn time_bundle(
+        &self,
+        stage: usize,
+        scratch: &WorkerScratch,
+    ) -> Result<FunctionTime, String> {
+        let Some((body, _)) = self.python(stage) else {
+            return Err(format!("stage {stage} is no Python stage"));
+        };
+        body.time(&scratch.call)
     }
 
     /// A bundle of one row.
