@@ -50,6 +50,8 @@ pub struct RowTime {
     pub begin_ns: u64,
     /// Returned.
     pub end_ns: u64,
+    /// The place of the worker that was called.
+    pub worker: usize,
 }
 
 impl RowTime {
@@ -57,6 +59,12 @@ impl RowTime {
     #[must_use]
     pub fn length(&self) -> Duration {
         Duration::from_nanos(self.end_ns.saturating_sub(self.begin_ns))
+    }
+
+    /// The part of it within another time.
+    pub(crate) fn within(self, outer: Self) -> Self {
+        let clamp = |at: u64| at.max(outer.begin_ns).min(outer.end_ns);
+        Self { begin_ns: clamp(self.begin_ns), end_ns: clamp(self.end_ns), worker: outer.worker }
     }
 }
 
@@ -124,9 +132,12 @@ impl Recorded {
     pub(crate) fn hot_spot(&self) -> Option<HotSpot> {
         let stacks = self.stacks.lock().unwrap_or_else(PoisonError::into_inner);
         let all: u64 = stacks.values().sum();
+        if all < MIN_COUNT {
+            return None;
+        }
         let mut found = None;
         let mut path: Vec<&str> = Vec::new();
-        while all >= MIN_COUNT {
+        loop {
             let mut below: HashMap<&str, u64> = HashMap::new();
             for (stack, count) in stacks.iter() {
                 let begins = stack.iter().zip(&path).all(|(name, begun)| name == begun);
@@ -136,11 +147,12 @@ impl Recorded {
             }
             let most =
                 below.into_iter().max_by(|one, other| (one.1, other.0).cmp(&(other.1, one.0)));
-            let Some((name, count)) = most.filter(|(_, count)| count * 2 >= all) else { break };
+            let Some((name, count)) = most.filter(|(_, count)| count * 2 >= all) else {
+                return found;
+            };
             path.push(name);
             found = Some(HotSpot { name: name.to_owned(), share: count as f64 / all as f64 });
         }
-        found
     }
 }
 
@@ -171,6 +183,20 @@ mod tests {
         let spread = recorded(&[(&["own.f", "a.A"], 10), (&["own.f", "b.B"], 10), (&["own.f"], 5)]);
         assert_eq!(spread.hot_spot().unwrap().name, "own.f");
         assert_eq!(recorded(&[(&["own.f"], 5)]).hot_spot(), None);
+    }
+
+    #[test]
+    fn a_time_that_a_worker_tells_lies_within_its_call() {
+        let time = |begin_ns, end_ns| RowTime { begin_ns, end_ns, worker: 0 };
+        let call = RowTime { begin_ns: 100, end_ns: 200, worker: 3 };
+        let within = |begin_ns, end_ns| {
+            let found = time(begin_ns, end_ns).within(call);
+            (found.begin_ns, found.end_ns, found.worker)
+        };
+        assert_eq!(within(110, 150), (110, 150, 3));
+        assert_eq!(within(0, u64::MAX), (100, 200, 3));
+        assert_eq!(within(300, 5), (200, 100, 3));
+        assert_eq!(time(300, 5).within(call).length(), Duration::ZERO);
     }
 
     #[test]

@@ -146,6 +146,11 @@ pub(crate) struct Turn<'p> {
 }
 
 impl Turn<'_> {
+    /// The place.
+    pub(crate) fn place(&self) -> usize {
+        self.place
+    }
+
     /// The worker was lost in this turn.
     pub(crate) fn lose(mut self) {
         self.worker = None;

@@ -122,6 +122,14 @@ pub(crate) struct Reply {
     pub(crate) stacks: Vec<u8>,
 }
 
+impl Reply {
+    /// Cuts all times to that of the call: a worker may tell anything.
+    pub(crate) fn cut_times(&mut self, call: RowTime) {
+        self.time = self.time.within(call);
+        self.times.iter_mut().for_each(|time| *time = time.within(call));
+    }
+}
+
 /// Reads a reply of so many rows with so many outputs each, to a call that lies at `start` in the arena.
 pub(crate) fn parse(
     reply: &[u8],
@@ -131,7 +139,7 @@ pub(crate) fn parse(
 ) -> Result<Reply, Rubbish> {
     let mut bytes = Bytes(reply);
     let parsed = (0..rows).map(|_| row(&mut bytes, start, outputs)).collect::<Result<_, _>>()?;
-    let mut time = || Ok(RowTime { begin_ns: bytes.word()?, end_ns: bytes.word()? });
+    let mut time = || Ok(RowTime { begin_ns: bytes.word()?, end_ns: bytes.word()?, worker: 0 });
     let times = (0..rows).map(|_| time()).collect::<Result<_, _>>()?;
     let time = time()?;
     let stacks = bytes.text()?.to_vec();
@@ -241,7 +249,7 @@ mod tests {
         }
         reply.extend([2, 0, 0, 0, b'[', b']']);
         let Reply { rows, times, time, stacks } = parse(&reply, 4096, 2, 2).unwrap();
-        assert_eq!(times[1], RowTime { begin_ns: 15, end_ns: 18 });
+        assert_eq!(times[1], RowTime { begin_ns: 15, end_ns: 18, worker: 0 });
         assert_eq!((time.length().as_nanos(), stacks), (11, b"[]".to_vec()));
         let array = ReplyKind::Array(DType::I32, vec![2, 3]);
         assert_eq!(

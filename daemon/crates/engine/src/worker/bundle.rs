@@ -14,10 +14,18 @@ use crate::stream::Stream;
 use crate::work::{RowClaim, SessionWork};
 use crate::work_page::WorkKey;
 use forebay_observe::recorder::{Kind, What};
-use forebay_pipeline::{CallError, CalledRow, WorkerScratch};
+use forebay_pipeline::{CallError, CalledRow, RowTime, WorkerScratch};
 
 /// The rows of a bundle at most: what a loss of the worker repeats.
 const MAX_ROWS: usize = 8;
+
+/// What became of a row of a bundle.
+#[derive(Debug, Default)]
+struct RowEnd {
+    failure: Option<RowFailure>,
+    /// When the function was called for it, where a worker answered.
+    time: Option<RowTime>,
+}
 
 impl Worker {
     /// Runs a Python stage on a row, and on further rows that wait for it.
@@ -44,22 +52,22 @@ impl Worker {
         }
         self.meter.enter(stage, start, &self.shared.budget);
         let mut cells: Vec<_> = claims.iter().map(|claim| slot.cell(claim.row)).collect();
-        let mut failures: Vec<Option<RowFailure>> = claims.iter().map(|_| None).collect();
+        let mut ends: Vec<RowEnd> = claims.iter().map(|_| RowEnd::default()).collect();
         if !slot.is_cancelled() {
             let place = self.shared.place(self.group, self.number);
             place.enter(session, claim, cells[0].task.id, self.shared.ns_of(start));
             stream.plan.begin_bundle(&mut self.scratch);
-            for (cell, failure) in cells.iter_mut().zip(&mut failures) {
-                *failure = self.prepare(stream, claim.stage, cell).err();
+            for (cell, end) in cells.iter_mut().zip(&mut ends) {
+                end.failure = self.prepare(stream, claim.stage, cell).err();
             }
-            self.call_prepared(stream, claim, &mut cells, &mut failures);
+            self.call_prepared(stream, claim, &mut cells, &mut ends);
             self.shared.place(self.group, self.number).leave();
-            // The rows of a bundle are told apart by no clock of this process.
             let took = self.shared.clock.elapsed(start);
-            let each = took / u32::try_from(claims.len()).unwrap_or(1);
-            for ((claim, cell), failure) in claims.iter().zip(&mut cells).zip(&failures) {
+            for ((claim, cell), end) in claims.iter().zip(&mut cells).zip(&ends) {
+                let RowEnd { failure, time } = end;
+                // The function's time: the thread's own is mostly what it waits for a worker.
                 match failure {
-                    None => stage.figures.record(each),
+                    None => stage.figures.record(time.unwrap_or_default().length()),
                     Some(_) => stage.figures.record_failure(),
                 }
                 if failure.is_none() && claim.stage + 1 == stream.stages.len() {
@@ -77,8 +85,8 @@ impl Worker {
         let handed_on: Vec<_> = claims
             .iter()
             .zip(cells)
-            .zip(failures)
-            .map(|((claim, cell), failure)| self.hand_on(session, *claim, cell, failure))
+            .zip(ends)
+            .map(|((claim, cell), end)| self.hand_on(session, *claim, cell, end.failure))
             .collect();
         self.meter.leave(stage, (start, self.shared.clock.now()), &self.shared.budget);
         stage.gate.leave(self.group);
@@ -119,15 +127,15 @@ impl Worker {
         stream: &Stream,
         claim: RowClaim,
         cells: &mut [std::sync::MutexGuard<'_, RowCell>],
-        failures: &mut [Option<RowFailure>],
+        ends: &mut [RowEnd],
     ) {
         let mut parts: Vec<_> = cells
             .iter_mut()
-            .zip(failures)
-            .filter(|(_, failure)| failure.is_none())
-            .map(|(cell, failure)| {
+            .zip(ends)
+            .filter(|(_, end)| end.failure.is_none())
+            .map(|(cell, end)| {
                 let RowCell { writer, beside, task, .. } = &mut **cell;
-                (SlotRow::new(writer, beside, &stream.plan), task, failure)
+                (SlotRow::new(writer, beside, &stream.plan), task, end)
             })
             .collect();
         if parts.is_empty() {
@@ -138,17 +146,18 @@ impl Worker {
         let run = catch_unwind(AssertUnwindSafe(|| {
             let mut rows: Vec<CalledRow<'_>> = parts
                 .iter_mut()
-                .map(|(row, task, _)| CalledRow { task, row, outcome: Ok(()) })
+                .map(|(row, task, _)| CalledRow { task, row, outcome: Ok(()), time: None })
                 .collect();
             stream.plan.call_bundle(claim.stage, &mut rows, thread, scratch, &is_ending);
-            rows.into_iter().map(|row| row.outcome).collect::<Vec<_>>()
+            rows.into_iter().map(|row| (row.outcome, row.time)).collect::<Vec<_>>()
         }));
         let Ok(outcomes) = run else {
             self.scratch = WorkerScratch::default();
-            return parts.iter_mut().for_each(|(.., failure)| **failure = Some(RowFailure::Panic));
+            return parts.iter_mut().for_each(|(.., end)| end.failure = Some(RowFailure::Panic));
         };
-        for ((.., failure), outcome) in parts.iter_mut().zip(outcomes) {
-            **failure = outcome.err().map(|error| match error {
+        for ((.., end), (outcome, time)) in parts.iter_mut().zip(outcomes) {
+            end.time = time;
+            end.failure = outcome.err().map(|error| match error {
                 CallError::Defect(reason) => RowFailure::Defect(reason),
                 CallError::Raised { summary, text } => {
                     RowFailure::Raised { stage: claim.stage, summary, text }

@@ -6,7 +6,7 @@ use super::thresholds::{
     MOSTLY_ASLEEP, OWN_SHARE, REFUSED_THAT_MATTERS, SURELY_ALL_BUSY, TAIL_WORTH_A_WORD,
 };
 use crate::report::Certainty;
-use crate::units::format_bytes;
+use crate::units::{duration, format_bytes, percent};
 
 /// The limit that the rules found.
 #[derive(Debug, Clone, Copy)]
@@ -305,16 +305,5 @@ impl Facts<'_> {
              samples in flight{idle} {waits}; raise ring.slots or batch.size (and ring.memory where the plan needs it), \
              or keep fewer batches"
         )
-    }
-}
-
-fn percent(share: f64) -> String {
-    format!("{:.0} %", share * 100.0)
-}
-
-fn duration(seconds: f64) -> String {
-    match seconds < 1e-4 {
-        true => format!("{:.1} µs", seconds * 1e6),
-        false => format!("{:.2} ms", seconds * 1e3),
     }
 }
