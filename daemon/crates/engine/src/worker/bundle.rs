@@ -13,7 +13,7 @@ use crate::slot_row::SlotRow;
 use crate::stream::Stream;
 use crate::work::{RowClaim, SessionWork};
 use crate::work_page::WorkKey;
-use forebay_observe::recorder::{Kind, What};
+use forebay_observe::recorder::{Kind, Track, What, worker_place};
 use forebay_pipeline::{CallError, CalledRow, RowTime, WorkerScratch};
 
 /// The rows of a bundle at most: what a loss of the worker repeats.
@@ -73,13 +73,19 @@ impl Worker {
                 if failure.is_none() && claim.stage + 1 == stream.stages.len() {
                     Self::write_id(stream, cell);
                 }
-                if self.shared.recorder.is_on() {
-                    let kind = if failure.is_some() { Kind::FailedStage } else { Kind::Stage };
-                    let (session, batch) = (session.number, slot.order());
-                    let RowClaim { stage: place, row, .. } = *claim;
-                    let detail = cell.task.id.0;
-                    self.record(start, took, What { kind, session, batch, place, row, detail });
-                }
+            }
+            if self.shared.recorder.is_on() {
+                let what = |claim: &RowClaim, cell: &RowCell| What {
+                    kind: Kind::Stage,
+                    session: session.number,
+                    batch: slot.order(),
+                    place: claim.stage,
+                    row: claim.row,
+                    detail: cell.task.id.0,
+                };
+                let rows: Vec<_> =
+                    claims.iter().zip(&cells).map(|(claim, cell)| what(claim, cell)).collect();
+                self.record_bundle(&rows, &ends, (start, took));
             }
         }
         let handed_on: Vec<_> = claims
@@ -92,6 +98,24 @@ impl Worker {
         stage.gate.leave(self.group);
         for (claim, handed_on) in claims.iter().zip(handed_on) {
             self.announce(session, *claim, handed_on);
+        }
+    }
+
+    /// Records the thread's time with a bundle, as that of its first row or of one that failed, and the time of each row in
+    /// the function.
+    fn record_bundle(&self, rows: &[What], ends: &[RowEnd], (start, took): (Instant, Duration)) {
+        let failed = ends.iter().position(|end| end.failure.is_some());
+        let kind = if failed.is_some() { Kind::FailedStage } else { Kind::Stage };
+        if let Some(row) = rows.get(failed.unwrap_or(0)) {
+            self.record(start, took, What { kind, ..*row });
+        }
+        let track = Track::Work(self.group, self.number);
+        for (row, end) in rows.iter().zip(ends) {
+            if let Some(time) = end.time {
+                let place = worker_place(row.place, time.worker);
+                let what = What { kind: Kind::Python, place, ..*row };
+                self.shared.recorder.span_ns(track, time.begin_ns, time.end_ns, what);
+            }
         }
     }
 
