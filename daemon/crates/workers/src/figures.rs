@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::reply::Reply;
+use crate::reply::{Reply, RowTime};
 
 /// Stacks that are told apart at most: their names come from a worker.
 const MAX_STACKS: usize = 256;
@@ -41,31 +41,6 @@ pub struct HotSpot {
     pub name: String,
     /// Its share of the function's time.
     pub share: f64,
-}
-
-/// When the function was called for a row and when it returned, in nanoseconds of the monotonic clock.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct RowTime {
-    /// Called.
-    pub begin_ns: u64,
-    /// Returned.
-    pub end_ns: u64,
-    /// The place of the worker that was called.
-    pub worker: usize,
-}
-
-impl RowTime {
-    /// How long it took.
-    #[must_use]
-    pub fn length(&self) -> Duration {
-        Duration::from_nanos(self.end_ns.saturating_sub(self.begin_ns))
-    }
-
-    /// The part of it within another time.
-    pub(crate) fn within(self, outer: Self) -> Self {
-        let clamp = |at: u64| at.max(outer.begin_ns).min(outer.end_ns);
-        Self { begin_ns: clamp(self.begin_ns), end_ns: clamp(self.end_ns), worker: outer.worker }
-    }
 }
 
 #[derive(Debug, Default)]
@@ -183,20 +158,6 @@ mod tests {
         let spread = recorded(&[(&["own.f", "a.A"], 10), (&["own.f", "b.B"], 10), (&["own.f"], 5)]);
         assert_eq!(spread.hot_spot().unwrap().name, "own.f");
         assert_eq!(recorded(&[(&["own.f"], 5)]).hot_spot(), None);
-    }
-
-    #[test]
-    fn a_time_that_a_worker_tells_lies_within_its_call() {
-        let time = |begin_ns, end_ns| RowTime { begin_ns, end_ns, worker: 0 };
-        let call = RowTime { begin_ns: 100, end_ns: 200, worker: 3 };
-        let within = |begin_ns, end_ns| {
-            let found = time(begin_ns, end_ns).within(call);
-            (found.begin_ns, found.end_ns, found.worker)
-        };
-        assert_eq!(within(110, 150), (110, 150, 3));
-        assert_eq!(within(0, u64::MAX), (100, 200, 3));
-        assert_eq!(within(300, 5), (200, 100, 3));
-        assert_eq!(time(300, 5).within(call).length(), Duration::ZERO);
     }
 
     #[test]

@@ -54,9 +54,9 @@ mod spec;
 mod worker;
 
 pub use call::{CallBuffer, Number, RowSeed};
-pub use figures::{CallFigures, HotSpot, RowTime};
+pub use figures::{CallFigures, HotSpot};
 pub use foreground::is_foreground_interrupted;
 pub use pool::{Lost, Outcome, Pool, Probed, Source};
-pub use reply::{Declared, DeclaredKind, Raised, ReplyKind, ReplyValue};
+pub use reply::{Declared, DeclaredKind, Raised, ReplyKind, ReplyValue, RowTime};
 pub use spawner::{end_workers, serve_spawner};
 pub use spec::{PoolSpec, WorkerClass};

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use forebay_protocol::clock::monotonic_ns;
 
 use crate::call::{CallBuffer, FLAG_PROBE};
-use crate::figures::{CallFigures, HotSpot, Recorded, RowTime};
+use crate::figures::{CallFigures, HotSpot, Recorded};
 use crate::foreground;
 use crate::places::{Places, Side, Turn};
-use crate::reply::{self, Declared, Raised, ReplyValue};
+use crate::reply::{self, Declared, Raised, ReplyValue, RowTime};
 use crate::spawner::Spawner;
 use crate::spec::PoolSpec;
 use crate::worker::{Failure, Prepared, SIDES, Worker, side_start};

@@ -4,10 +4,11 @@
 //! in a call; 1: u32 bytes of JSON that say what was raised. Behind all rows: for each of them, 2 × u64 when the function was
 //! called and when it returned; the same of the whole call; u32 bytes of JSON of the stacks that were seen (`_sampling.py`).
 
+use std::time::Duration;
+
 use forebay_protocol::tensor::{DType, MAX_RANK};
 
 use crate::call::{KIND_ARRAY, KIND_BYTES, KIND_FLOAT, KIND_INTEGER, KIND_TEXT, Number};
-use crate::figures::RowTime;
 
 /// The longest reply without its arrays.
 pub(crate) const MAX_REPLY_BYTES: u64 = 16 << 20;
@@ -104,6 +105,31 @@ impl<'b> Bytes<'b> {
     fn word(&mut self) -> Result<u64, Rubbish> {
         let bytes = self.take(8)?.first_chunk().ok_or(Rubbish)?;
         Ok(u64::from_le_bytes(*bytes))
+    }
+}
+
+/// When the function was called for a row and when it returned, in nanoseconds of the monotonic clock.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RowTime {
+    /// Called.
+    pub begin_ns: u64,
+    /// Returned.
+    pub end_ns: u64,
+    /// The place of the worker that was called.
+    pub worker: usize,
+}
+
+impl RowTime {
+    /// How long it took.
+    #[must_use]
+    pub fn length(&self) -> Duration {
+        Duration::from_nanos(self.end_ns.saturating_sub(self.begin_ns))
+    }
+
+    /// The part of it within another time.
+    pub(crate) fn within(self, outer: Self) -> Self {
+        let clamp = |at: u64| at.max(outer.begin_ns).min(outer.end_ns);
+        Self { begin_ns: clamp(self.begin_ns), end_ns: clamp(self.end_ns), worker: outer.worker }
     }
 }
 
@@ -259,6 +285,20 @@ mod tests {
         let number = ReplyKind::Number(Number::Integer(7));
         assert_eq!(rows[0].as_ref().unwrap()[1].kind, number);
         assert_eq!(rows[1].as_ref().unwrap_err().summary, "ValueError: no");
+    }
+
+    #[test]
+    fn a_time_that_a_worker_tells_lies_within_its_call() {
+        let time = |begin_ns, end_ns| RowTime { begin_ns, end_ns, worker: 0 };
+        let call = RowTime { begin_ns: 100, end_ns: 200, worker: 3 };
+        let within = |begin_ns, end_ns| {
+            let found = time(begin_ns, end_ns).within(call);
+            (found.begin_ns, found.end_ns, found.worker)
+        };
+        assert_eq!(within(110, 150), (110, 150, 3));
+        assert_eq!(within(0, u64::MAX), (100, 200, 3));
+        assert_eq!(within(300, 5), (200, 100, 3));
+        assert_eq!(time(300, 5).within(call).length(), Duration::ZERO);
     }
 
     #[test]
