@@ -101,6 +101,8 @@ def test_statistics_say_what_the_functions_cost_and_where(recipe):
     stage, [of_batches] = stage_of(stats), stats["streams"][0]["batch_functions"]
     assert (stage["concurrency"], stage["ave_time"] >= BUSY_SECONDS) == (2, True), "the function's times"
     assert all(seconds >= BUSY_SECONDS for seconds, _ in stage["times"])
+    # A thread's time, with its wait for a worker, would be half as long again.
+    assert stage["busy_seconds"] == pytest.approx(stage["python"]["function_seconds"], rel=0.2)
     for one, function, workers in ((stage["python"], "augment", 2), (of_batches, "collate", 1)):
         assert one["function"] == f"{recipe.module}:{function}"
         assert one["workers"] == workers and 1 <= one["num_starts"] <= workers
@@ -138,7 +140,7 @@ def test_a_function_that_does_nothing_is_not_the_limit(recipe):
         python = stage_of(loader.stats())["python"]
     assert verdicts[-1]["limit"] == "before", verdicts
     assert not any("Python" in verdict["sentence"] for verdict in verdicts[2:]), verdicts
-    assert python["num_calls"] > 100 and python["ave_time"] < BUSY_SECONDS
+    assert python["num_calls"] > 100
 
 
 def test_a_trace_has_each_sample_in_the_function_on_the_track_of_its_worker(recipe, tmp_path):
