@@ -243,6 +243,9 @@ class Loader:
     def stats(self) -> dict[str, Any]:
         """The daemon's statistics, as ``forebay stats --json`` prints them, and this loader's under ``client``.
 
+        A stage of your own Python has ``python``: what its workers cost, and where in the function the time goes
+        (docs/python.md).
+
         For batches on a GPU, ``upload`` describes the copies: ``path`` is ``registered`` (directly from the pinned
         ring), ``staged`` or ``pageable``, and ``reason`` is why it is not ``registered``.
 

@@ -5,9 +5,11 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import FrameType
 
 _INTERVAL_SECONDS = 0.05
+_SWITCH_SECONDS = 0.0005
 # Between two reports.
 _REPORT_SECONDS = 1.0
 # So that a report stays small.
@@ -18,11 +20,13 @@ _OWN = os.path.dirname(__file__)
 class Sampler:
     """Counts the stacks under the user's function, while one is called."""
 
-    def __init__(self) -> None:
-        self.is_on = False
+    def __init__(self, is_called: Callable[[], bool]) -> None:
+        self._is_called = is_called
         self._watched = threading.get_ident()
         self._counts: dict[tuple[str, ...], int] = {}
         self._reported = time.monotonic()
+        # A look waits so long for the interpreter; where a call is shorter, it would come when that is over.
+        sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_SECONDS))
         threading.Thread(target=self._run, name="forebay-sampler", daemon=True).start()
 
     def take(self) -> bytes:
@@ -37,7 +41,7 @@ class Sampler:
     def _run(self) -> None:
         while True:
             time.sleep(_INTERVAL_SECONDS)
-            frame = sys._current_frames().get(self._watched) if self.is_on else None
+            frame = sys._current_frames().get(self._watched) if self._is_called() else None
             stack = _stack(frame)
             # The interpreter may end, or the function was about to be called.
             if stack and (stack in self._counts or len(self._counts) < _MAX_STACKS):

@@ -108,6 +108,7 @@ class Stage:
         }
         # When the function was called last and when it returned, by the monotonic clock.
         self.called_ns, self.returned_ns = 0, 0
+        self.is_called = False
         # Where a call imports it, its generator is seeded then.
         self._torch: Any = sys.modules.get("torch")
         self._composes = _composes(found, module)
@@ -130,9 +131,11 @@ class Stage:
             self.seed(words)
             sample = make()
             self.called_ns = self.returned_ns = time.monotonic_ns()
+            self.is_called = True
             try:
                 result = self.function(sample, self.rng, **self.arguments)
             finally:
+                self.is_called = False
                 self.returned_ns = time.monotonic_ns()
             if self._torch is not None or "torch" not in sys.modules:
                 return result
@@ -233,7 +236,7 @@ def serve(stage: Stage, connection: socket.socket, descriptor: int, log: Optiona
     """Answers calls until the daemon closes the socket."""
     arena = _Arena(descriptor)
     names_text, inputs, outputs = b"", [], []
-    sampler = Sampler()
+    sampler = Sampler(lambda: stage.is_called)
     times: Optional[TransformTimes] = None
     while True:
         message = connection.recv(_MESSAGE.size, socket.MSG_WAITALL)
@@ -261,7 +264,6 @@ def serve(stage: Stage, connection: socket.socket, descriptor: int, log: Optiona
             records, at = _records(header, at, len(inputs))
             if log is not None:
                 log.sample = id
-            sampler.is_on = True
             try:
                 result = stage.call(functools.partial(_sample, memory, inputs, records), words)
                 if not isinstance(result, dict):
@@ -275,14 +277,13 @@ def serve(stage: Stage, connection: socket.socket, descriptor: int, log: Optiona
             except BaseException as error:  # a sample's error too: sys.exit() in a transform
                 reply.raised(raised(error, own_frames=1), flags & _PROBE)
             reply.times += (stage.called_ns, stage.returned_ns)
-        sampler.is_on = False
         arena.mark(_NO_ROW)
         if log is not None:
             log.sample = None
         if flags & _TIMED and times is not None:
             reply.timed(times.end())
         reply.stacks = sampler.take()
-        reply.times += (begun_ns, time.monotonic_ns())
+        reply.times.append(begun_ns)
         connection.sendall(_ANSWER.pack(number, reply.finish(arena, start, reply_at, flags & _PROBE)))
 
 
@@ -322,7 +323,7 @@ class _Reply:
         self._arrays: list[tuple[int, Any, int]] = []
         self._bytes = 0
         self._probed: list[Any] = []
-        # Of each row, and at the end of the whole call.
+        # Of each row, and when the call began; `finish` adds when it ended.
         self.times: list[int] = []
         self.stacks = b""
 
@@ -372,7 +373,8 @@ class _Reply:
             self._head += json.dumps(self._probed).encode()
         else:
             self._head += struct.pack(f"<{len(self.times)}Q", *self.times)
-            self._head += len(self.stacks).to_bytes(4, "little") + self.stacks
+            ended_at = len(self._head)
+            self._head += b"\0" * 8 + len(self.stacks).to_bytes(4, "little") + self.stacks
         first = reply_at + -(-len(self._head) // 64) * 64
         memory = arena.side(start, first + self._bytes)
         for place, value, record in self._arrays:
@@ -382,6 +384,8 @@ class _Reply:
                 memory[at : at + len(value)] = value
             elif value.size:
                 np.ndarray(value.shape, value.dtype, memory, at)[...] = value
+        if not is_probe:
+            struct.pack_into("<Q", self._head, ended_at, time.monotonic_ns())
         memory[reply_at : reply_at + len(self._head)] = bytes(self._head)
         return len(self._head)
 

@@ -1,9 +1,9 @@
 """A worker of a Python stage: ``python -m forebay.worker``, started by the daemon's spawner.
 
 Descriptors at the start: 0 the socket to the daemon, 1 the arena (memory that only the daemon and this process have),
-2 the log. The socket carries five little-endian words a call (its number, where its side of the arena begins, where in it
-the header lies, the header's bytes, where the reply goes) and two words an answer (the number, the reply's bytes). What
-lies in the arena is described in daemon/crates/workers/src/call.rs and reply.rs. No pickle is read or written.
+2 the log. The socket carries five little-endian words a call (its number, where its side of the arena begins, where in
+it the header lies, the header's bytes, where the reply goes) and two words an answer (the number, the reply's bytes).
+What lies in the arena is described in daemon/crates/workers/src/call.rs and reply.rs. No pickle is read or written.
 """
 
 import importlib
@@ -65,8 +65,8 @@ def _lower(spec: dict[str, Any]) -> None:
 
 
 def _keep_memory() -> None:
-    """Has the C library keep what is freed, up to a size: each sample takes as much as the one before, and giving pages back to
-    the kernel between them costs more than copying a picture."""
+    """Has the C library keep what is freed, up to a size: each sample takes as much as the one before, and giving pages
+    back to the kernel between them costs more than copying a picture."""
     import ctypes
 
     trim_threshold, mmap_threshold = -1, -3

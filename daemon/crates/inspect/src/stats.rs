@@ -58,6 +58,9 @@ fn describe(report: &DaemonReport) -> String {
     for stream in &report.streams {
         let stages: Vec<_> = stream.stages_and_batch().cloned().collect();
         text.push_str(&format!("\nstream {}\n{}", stream.name, stage_table(&stages)));
+        for python in stream.python() {
+            text.push_str(&format!("  {}: {}\n", python.place, python.line()));
+        }
         if let Some(requests) = &stream.requests {
             text.push_str(&format!("  storage, since the start: {}\n", requests.line()));
         }

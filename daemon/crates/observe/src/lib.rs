@@ -9,6 +9,7 @@ mod histogram;
 mod history;
 mod jpeg_index;
 mod process;
+mod python;
 mod queue;
 mod rate_history;
 pub mod recorder;
@@ -29,6 +30,7 @@ pub use histogram::{TimeHistogram, percentile_of};
 pub use history::{History, Moment};
 pub use jpeg_index::JpegIndexReport;
 pub use process::{ProcessMetrics, cpu_time, ended_children_cpu_time};
+pub use python::{HotSpotReport, PythonReport};
 pub use queue::{QueueMetrics, QueueReport, RingMetrics};
 pub use rate_history::{
     HistoryReport, RateHistory, RateReport, SessionCounters, StreamCounters, StreamHistory,

@@ -152,10 +152,12 @@ pub enum Kind {
     Step = 11,
     /// The trainer waited for a batch.
     Wait = 12,
+    /// A worker was in the user's function with a row; written by the thread that called it.
+    Python = 13,
 }
 
 impl Kind {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::Stage,
         Self::FailedStage,
         Self::Compaction,
@@ -168,6 +170,7 @@ impl Kind {
         Self::Ring,
         Self::Step,
         Self::Wait,
+        Self::Python,
     ];
 
     fn from_number(number: u64) -> Option<Self> {
@@ -185,7 +188,7 @@ pub struct What {
     /// The batch's number in the session, in order of opening; for a step or a wait the batch that it ends with, in
     /// order of publishing. Its lowest 40 bits are kept.
     pub batch: u64,
-    /// The stage, or the slot of a batch; below 2^24.
+    /// The stage, or the slot of a batch; below 2^24. A Python stage's worker is [`worker_place`].
     pub place: usize,
     /// The row, or a batch's rows.
     pub row: usize,
@@ -198,6 +201,14 @@ impl What {
     pub fn of(kind: Kind) -> Self {
         Self { kind, session: 0, batch: 0, place: 0, row: 0, detail: 0 }
     }
+}
+
+/// Workers of a stage that are told apart.
+const WORKERS: usize = 1 << 14;
+
+/// The `place` of a row in a worker, from the stage and the number of the worker.
+pub fn worker_place(stage: usize, worker: usize) -> usize {
+    stage * WORKERS + worker % WORKERS
 }
 
 /// One event as it is read back; times on the monotonic clock.

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::cache::CacheReport;
 use super::cpu_isolation::IsolationItem;
 use super::jpeg_index::JpegIndexReport;
+use super::python::PythonReport;
 use super::queue::QueueReport;
 use super::requests::RequestReport;
 use super::stage::StageReport;
@@ -169,6 +170,9 @@ pub struct StreamReport {
     /// The operations on complete batches together, where there are any: a task is a batch, on a work thread.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch_operations: Option<StageReport>,
+    /// Those of them that are Python; a call is of a batch.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub batch_functions: Vec<PythonReport>,
     /// What its storage was asked for, where it answers requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests: Option<RequestReport>,
@@ -205,6 +209,11 @@ impl StreamReport {
     /// The stages, and after them the batch operations where there are any.
     pub fn stages_and_batch(&self) -> impl Iterator<Item = &StageReport> {
         self.stages.iter().chain(&self.batch_operations)
+    }
+
+    /// The user's own Python: that of stages, and after it that on complete batches.
+    pub fn python(&self) -> impl Iterator<Item = &PythonReport> {
+        self.stages.iter().filter_map(|stage| stage.python.as_ref()).chain(&self.batch_functions)
     }
 }
 
@@ -332,6 +341,9 @@ pub struct StageWindow {
     pub mean_seconds: f64,
     /// The share of the time in which the queue after it, for the last stage the ring, was not empty.
     pub occupancy: Option<f64>,
+    /// Where the time of a Python stage's function goes, in a few words; empty where nothing is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub python: Option<String>,
 }
 
 /// A sample that took another one's place.

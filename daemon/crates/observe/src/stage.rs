@@ -6,6 +6,7 @@ use forebay_protocol::sync::{AtomicU64, Ordering};
 use serde::{Deserialize, Serialize};
 
 use super::histogram::{TimeHistogram, percentile_of};
+use super::python::PythonReport;
 
 /// Counted by the threads that run the stage.
 #[derive(Debug, Default)]
@@ -50,6 +51,17 @@ pub struct StageReport {
     pub asleep_seconds: f64,
     /// The queue that the stage's results go to.
     pub queue: Option<super::QueueReport>,
+    /// What a Python stage costs. Its times above are the function's, its concurrency the workers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub python: Option<PythonReport>,
+}
+
+impl StageReport {
+    /// The time in which its threads were at work; of a Python stage, its workers.
+    #[must_use]
+    pub fn worked_seconds(&self) -> f64 {
+        self.python.as_ref().map_or(self.busy_seconds, PythonReport::worker_seconds)
+    }
 }
 
 impl StageMetrics {

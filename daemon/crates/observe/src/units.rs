@@ -1,5 +1,18 @@
 //! Numbers with units, for people.
 
+/// A share for a person.
+pub(crate) fn percent(share: f64) -> String {
+    format!("{:.0} %", share * 100.0)
+}
+
+/// A short time for a person.
+pub(crate) fn duration(seconds: f64) -> String {
+    match seconds < 1e-4 {
+        true => format!("{:.1} µs", seconds * 1e6),
+        false => format!("{:.2} ms", seconds * 1e3),
+    }
+}
+
 /// A size for a person, such as `1.2 GiB`.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "for a person")]

@@ -4,7 +4,7 @@
 //! Each session is judged over a window of metrics, from the sink upward:
 //! 1. the client hardly waits: `trainer`. A stalled sample while it waits is the limit without further rules;
 //! 2. work threads are throttled by the budget, or all cores of the quota are used: `cpu-budget`;
-//! 3. a stage whose threads are all busy (`storage` for `fetch`). Where all stages share saturated threads or cores, the
+//! 3. a stage whose threads are all busy, or whose workers (`storage` for `fetch`). Where all stages share saturated threads or cores, the
 //!    stage that uses most of them;
 //! 4. a stage whose threads do not run: rows wait for it although not all threads are busy, or its tasks are kept off the
 //!    cores;
@@ -104,9 +104,10 @@ fn find<'f, 'w>(facts: &'f Facts<'w>) -> Limit<'f, 'w> {
     }
     // Of all streams: they share threads and cores.
     let works = || facts.stages.iter().filter(|stage| !stage.is_fetch);
-    let busy: f64 = works().map(|stage| stage.busy).sum();
-    if busy >= ALL_BUSY * f64::from(facts.report.threads.max(1)) {
-        let most = works().max_by(|one, other| one.busy.total_cmp(&other.busy));
+    let native = || works().filter(|stage| !stage.is_python());
+    let busy: f64 = native().map(|stage| stage.busy).sum();
+    if busy >= ALL_BUSY * f64::from(facts.native_threads()) {
+        let most = native().max_by(|one, other| one.busy.total_cmp(&other.busy));
         return most.map_or(Limit::Trainer, Limit::Stage);
     }
     let cores: f64 = works().map(|stage| stage.cores).sum();

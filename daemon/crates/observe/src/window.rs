@@ -6,6 +6,7 @@
 
 use super::cache::CacheReport;
 use super::histogram::{counts_since, percentile_of};
+use super::python::PythonReport;
 use super::queue::QueueReport;
 use super::report::{DaemonReport, SessionReport, StageWindow, WindowReport};
 use super::requests::RequestReport;
@@ -44,6 +45,12 @@ impl DaemonReport {
                 subtract_stages(&mut stream.stages, &before.stages);
                 let batch = before.batch_operations.as_slice();
                 subtract_stages(stream.batch_operations.as_mut_slice(), batch);
+                for function in &mut stream.batch_functions {
+                    let same = |one: &&PythonReport| one.place == function.place;
+                    if let Some(before) = before.batch_functions.iter().find(same) {
+                        *function = function.since(before);
+                    }
+                }
                 if let (Some(requests), Some(before)) = (&mut stream.requests, &before.requests) {
                     *requests = requests.since(before);
                 }
@@ -84,13 +91,14 @@ impl WindowReport {
             .flat_map(|stream| &stream.stages)
             .map(|stage| StageWindow {
                 name: stage.name.clone(),
-                busy: per_second(stage.busy_seconds).min(f64::from(stage.concurrency)),
+                busy: per_second(stage.worked_seconds()).min(f64::from(stage.concurrency)),
                 concurrency: stage.concurrency,
                 tasks_per_second: per_second(
                     stage.num_tasks.saturating_sub(stage.num_failures) as f64
                 ),
                 mean_seconds: stage.ave_time,
                 occupancy: stage.queue.as_ref().map(|queue| queue.occupancy_rate),
+                python: stage.python.as_ref().map(|one| one.hot_words().unwrap_or_default()),
             })
             .collect();
         if let (Some(last), Some(ring)) = (stages.last_mut(), &session.ring) {
@@ -139,6 +147,10 @@ impl StageReport {
             (Some(queue), Some(before)) => Some(queue.since(before)),
             (queue, _) => queue.clone(),
         };
+        let python = match (&self.python, &earlier.python) {
+            (Some(python), Some(before)) => Some(python.since(before)),
+            (python, _) => python.clone(),
+        };
         Self {
             num_tasks: self.num_tasks.saturating_sub(earlier.num_tasks),
             num_failures: self.num_failures.saturating_sub(earlier.num_failures),
@@ -151,6 +163,7 @@ impl StageReport {
             cpu_seconds: (self.cpu_seconds - earlier.cpu_seconds).max(0.0),
             asleep_seconds: (self.asleep_seconds - earlier.asleep_seconds).max(0.0),
             queue,
+            python,
             ..self.clone()
         }
     }

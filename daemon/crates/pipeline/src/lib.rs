@@ -47,10 +47,13 @@ pub use jpeg::JpegLearner;
 pub use memory_row::MemoryRow;
 pub use needs::{KEPT_BYTES, Needs};
 pub use plan::{BatchError, CalledRow, Foreground, PythonStart, SamplePlan, SampleReader};
+pub use python::FunctionFigures;
 pub use registry::{batch_operation_tables, operation_examples, operation_tables};
 pub use row::Row;
 pub use row_tensors::RowPlace;
 pub use task::{SampleTask, WorkerScratch};
+
+pub use forebay_workers::RowTime;
 
 // What the tests share with the examples names this crate as those do.
 #[cfg(test)]

@@ -22,7 +22,8 @@ use forebay_workers::{
 
 pub(crate) use self::batch::{BatchBody, Made};
 use self::output_size::OutputSize;
-use self::pool::{CalledFunction, start_pool};
+pub use self::pool::FunctionFigures;
+use self::pool::{CalledFunction, figures_of, start_pool};
 use super::array::ArrayBuffer;
 use super::contract::{FieldType, FieldTypes, ImageType};
 use super::field::{FieldInProgress, Tools};
@@ -163,6 +164,11 @@ impl PythonBody {
     /// `module:function`, and the module's file.
     pub(crate) fn source(&self) -> (&str, Source) {
         (&self.pool.spec().target, self.pool.source())
+    }
+
+    /// What its calls cost so far.
+    pub(crate) fn figures(&self) -> FunctionFigures<'_> {
+        figures_of(&self.pool)
     }
 
     /// The outputs' fields and what they hold, in the order of a reply.

@@ -129,11 +129,11 @@ impl Recorded {
     pub(crate) fn hot_spot(&self) -> Option<HotSpot> {
         let stacks = self.stacks.lock().unwrap_or_else(PoisonError::into_inner);
         let all: u64 = stacks.values().sum();
-        let mut found = None;
-        let mut path: Vec<&str> = Vec::new();
         if all < MIN_COUNT {
             return None;
         }
+        let mut found = None;
+        let mut path: Vec<&str> = Vec::new();
         loop {
             let mut below: HashMap<&str, u64> = HashMap::new();
             for (stack, count) in stacks.iter() {
@@ -144,11 +144,12 @@ impl Recorded {
             }
             let most =
                 below.into_iter().max_by(|one, other| (one.1, other.0).cmp(&(other.1, one.0)));
-            let Some((name, count)) = most.filter(|(_, count)| count * 2 >= all) else { break };
+            let Some((name, count)) = most.filter(|(_, count)| count * 2 >= all) else {
+                return found;
+            };
             path.push(name);
             found = Some(HotSpot { name: name.to_owned(), share: count as f64 / all as f64 });
         }
-        found
     }
 }
 

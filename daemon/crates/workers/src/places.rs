@@ -185,6 +185,7 @@ pub(crate) struct Turn<'p> {
 }
 
 impl Turn<'_> {
+    /// The place.
     pub(crate) fn place(&self) -> usize {
         self.place
     }

@@ -5,6 +5,8 @@ use std::fs::File;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use forebay_protocol::clock::monotonic_ns;
+
 use crate::call::{CallBuffer, FLAG_PROBE, FLAG_TIMED};
 use crate::figures::{CallFigures, FunctionTime, HotSpot, Recorded};
 use crate::foreground;
@@ -235,6 +237,7 @@ impl Pool {
                 return Ok(times);
             };
             let header = buffer.header(bundle, &names, 0);
+            let begin_ns = monotonic_ns();
             let (mut turn, called) = self.call(&mut side, (buffer, &header), is_ending)?;
             let parsed = match (called, &mut turn.worker) {
                 (Ok(bytes), Some(worker)) => {
@@ -247,7 +250,9 @@ impl Pool {
                 (Err(failure), _) => Err(failure),
             };
             match parsed {
-                Ok((reply, arena)) => {
+                Ok((mut reply, arena)) => {
+                    let end_ns = monotonic_ns();
+                    reply.cut_times(RowTime { begin_ns, end_ns, worker: turn.place() });
                     self.replace_beyond_memory(&mut turn.worker);
                     let lost_before = side.losses();
                     drop(turn);

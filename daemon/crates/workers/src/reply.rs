@@ -108,9 +108,6 @@ impl<'b> Bytes<'b> {
     }
 }
 
-/// What a row of a reply says.
-pub(crate) type RowReply = Result<Vec<ReplyValue>, Raised>;
-
 /// When the function was called for a row and when it returned, in nanoseconds of the monotonic clock.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RowTime {
@@ -118,6 +115,8 @@ pub struct RowTime {
     pub begin_ns: u64,
     /// Returned.
     pub end_ns: u64,
+    /// The place of the worker that was called.
+    pub worker: usize,
 }
 
 impl RowTime {
@@ -126,7 +125,16 @@ impl RowTime {
     pub fn length(&self) -> Duration {
         Duration::from_nanos(self.end_ns.saturating_sub(self.begin_ns))
     }
+
+    /// The part of it within another time.
+    pub(crate) fn within(self, outer: Self) -> Self {
+        let clamp = |at: u64| at.max(outer.begin_ns).min(outer.end_ns);
+        Self { begin_ns: clamp(self.begin_ns), end_ns: clamp(self.end_ns), worker: outer.worker }
+    }
 }
+
+/// What a row of a reply says.
+pub(crate) type RowReply = Result<Vec<ReplyValue>, Raised>;
 
 /// A reply to a call.
 #[derive(Debug, PartialEq)]
@@ -140,6 +148,14 @@ pub(crate) struct Reply {
     pub(crate) stacks: Vec<u8>,
 }
 
+impl Reply {
+    /// Cuts all times to that of the call: a worker may tell anything.
+    pub(crate) fn cut_times(&mut self, call: RowTime) {
+        self.time = self.time.within(call);
+        self.times.iter_mut().for_each(|time| *time = time.within(call));
+    }
+}
+
 /// Reads a reply of so many rows with so many outputs each, to a call that lies at `start` in the arena.
 pub(crate) fn parse(
     reply: &[u8],
@@ -149,7 +165,7 @@ pub(crate) fn parse(
 ) -> Result<Reply, Rubbish> {
     let mut bytes = Bytes(reply);
     let parsed = (0..rows).map(|_| row(&mut bytes, start, outputs)).collect::<Result<_, _>>()?;
-    let mut time = || Ok(RowTime { begin_ns: bytes.word()?, end_ns: bytes.word()? });
+    let mut time = || Ok(RowTime { begin_ns: bytes.word()?, end_ns: bytes.word()?, worker: 0 });
     let times = (0..rows).map(|_| time()).collect::<Result<_, _>>()?;
     let time = time()?;
     let stacks = bytes.text()?.to_vec();
@@ -259,7 +275,7 @@ mod tests {
         }
         reply.extend([2, 0, 0, 0, b'[', b']']);
         let Reply { rows, times, time, stacks } = parse(&reply, 4096, 2, 2).unwrap();
-        assert_eq!(times[1], RowTime { begin_ns: 15, end_ns: 18 });
+        assert_eq!(times[1], RowTime { begin_ns: 15, end_ns: 18, worker: 0 });
         assert_eq!((time.length().as_nanos(), stacks), (11, b"[]".to_vec()));
         let array = ReplyKind::Array(DType::I32, vec![2, 3]);
         assert_eq!(
@@ -269,6 +285,20 @@ mod tests {
         let number = ReplyKind::Number(Number::Integer(7));
         assert_eq!(rows[0].as_ref().unwrap()[1].kind, number);
         assert_eq!(rows[1].as_ref().unwrap_err().summary, "ValueError: no");
+    }
+
+    #[test]
+    fn a_time_that_a_worker_tells_lies_within_its_call() {
+        let time = |begin_ns, end_ns| RowTime { begin_ns, end_ns, worker: 0 };
+        let call = RowTime { begin_ns: 100, end_ns: 200, worker: 3 };
+        let within = |begin_ns, end_ns| {
+            let found = time(begin_ns, end_ns).within(call);
+            (found.begin_ns, found.end_ns, found.worker)
+        };
+        assert_eq!(within(110, 150), (110, 150, 3));
+        assert_eq!(within(0, u64::MAX), (100, 200, 3));
+        assert_eq!(within(300, 5), (200, 100, 3));
+        assert_eq!(time(300, 5).within(call).length(), Duration::ZERO);
     }
 
     #[test]

@@ -11,10 +11,11 @@ use crate::quarantine::Quarantine;
 use crate::session::Session;
 use crate::stream::Stream;
 use forebay_observe::{
-    CacheMetrics, CpuBudgetReport, DaemonReport, HistoryReport, Moment, OutageReport,
-    RequestMetrics, SessionCounters, SessionReport, StreamCounters, StreamReport, Substitution,
-    cpu_time,
+    CacheMetrics, CpuBudgetReport, DaemonReport, HistoryReport, HotSpotReport, Moment,
+    OutageReport, PythonReport, RequestMetrics, SessionCounters, SessionReport, StreamCounters,
+    StreamReport, Substitution, cpu_time,
 };
+use forebay_pipeline::FunctionFigures;
 
 /// The name of the batch operations together in reports.
 const BATCH_OPERATIONS: &str = "batch.operations";
@@ -162,7 +163,11 @@ impl Engine {
             if let Some(before) = stages.last_mut() {
                 before.queue = Some(stage.input.report());
             }
-            let mut report = stage.figures.report(&stage.name, stage.gate.limit());
+            let threads = stage.gate.limit();
+            let at_once = stage.workers.unwrap_or(threads);
+            let mut report = stage.figures.report(&stage.name, at_once);
+            let figures = stream.plan.python_figures(stage_number);
+            report.python = figures.map(|figures| report_python(figures, threads));
             let cost = stage.cost.total();
             report.measured_tasks = cost.rows;
             report.cpu_seconds = cost.cpu.as_secs_f64();
@@ -193,11 +198,37 @@ impl Engine {
             memory_budget_bytes: stream.memory_bytes(),
             stages,
             batch_operations,
+            batch_functions: stream
+                .plan
+                .batch_function_figures()
+                .map(|figures| report_python(figures, threads))
+                .collect(),
             requests: stream.storage.requests().map(RequestMetrics::report),
             cache: stream.storage.cache().map(CacheMetrics::report),
             quarantine,
             jpeg_index: stream.jpeg_index.report(),
         }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "metrics")]
+fn report_python(figures: FunctionFigures<'_>, threads: u32) -> PythonReport {
+    let FunctionFigures { place, target, workers, calls, hot_spot } = figures;
+    let function_seconds = calls.in_function.as_secs_f64();
+    PythonReport {
+        place: place.to_owned(),
+        function: target.to_owned(),
+        workers,
+        threads,
+        num_calls: calls.rows,
+        ave_time: function_seconds / calls.rows.max(1) as f64,
+        function_seconds,
+        beside_seconds: calls.in_workers.saturating_sub(calls.in_function).as_secs_f64(),
+        wait_seconds: calls.waiting.as_secs_f64(),
+        copy_seconds: calls.copying.as_secs_f64(),
+        num_starts: calls.starts,
+        start_seconds: calls.starting.as_secs_f64(),
+        hot_spot: hot_spot.map(|spot| HotSpotReport { name: spot.name, share: spot.share }),
     }
 }
 

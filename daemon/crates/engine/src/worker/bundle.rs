@@ -13,11 +13,19 @@ use crate::slot_row::SlotRow;
 use crate::stream::Stream;
 use crate::work::{RowClaim, SessionWork};
 use crate::work_page::WorkKey;
-use forebay_observe::recorder::{Kind, What};
-use forebay_pipeline::{CallError, CalledRow, WorkerScratch};
+use forebay_observe::recorder::{Kind, Track, What, worker_place};
+use forebay_pipeline::{CallError, CalledRow, RowTime, WorkerScratch};
 
 /// The rows of a bundle at most: what a loss of the worker repeats.
 const MAX_ROWS: usize = 8;
+
+/// What became of a row of a bundle.
+#[derive(Debug, Default)]
+struct RowEnd {
+    failure: Option<RowFailure>,
+    /// When the function was called for it, where a worker answered.
+    time: Option<RowTime>,
+}
 
 impl Worker {
     /// Runs a Python stage on a row, and on further rows that wait for it.
@@ -44,46 +52,70 @@ impl Worker {
         }
         self.meter.enter(stage, start, &self.shared.budget);
         let mut cells: Vec<_> = claims.iter().map(|claim| slot.cell(claim.row)).collect();
-        let mut failures: Vec<Option<RowFailure>> = claims.iter().map(|_| None).collect();
+        let mut ends: Vec<RowEnd> = claims.iter().map(|_| RowEnd::default()).collect();
         if !slot.is_cancelled() {
             let place = self.shared.place(self.group, self.number);
             place.enter(session, claim, cells[0].task.id, self.shared.ns_of(start));
             stream.plan.begin_bundle(&mut self.scratch);
-            for (cell, failure) in cells.iter_mut().zip(&mut failures) {
-                *failure = self.prepare(stream, claim.stage, cell).err();
+            for (cell, end) in cells.iter_mut().zip(&mut ends) {
+                end.failure = self.prepare(stream, claim.stage, cell).err();
             }
-            self.call_prepared(stream, claim, &mut cells, &mut failures);
+            self.call_prepared(stream, claim, &mut cells, &mut ends);
             self.shared.place(self.group, self.number).leave();
-            // The rows of a bundle are told apart by no clock of this process.
             let took = self.shared.clock.elapsed(start);
-            let each = took / u32::try_from(claims.len()).unwrap_or(1);
-            for ((claim, cell), failure) in claims.iter().zip(&mut cells).zip(&failures) {
+            for ((claim, cell), end) in claims.iter().zip(&mut cells).zip(&ends) {
+                let RowEnd { failure, time } = end;
+                // The function's time: the thread's own is mostly what it waits for a worker.
                 match failure {
-                    None => stage.figures.record(each),
+                    None => stage.figures.record(time.unwrap_or_default().length()),
                     Some(_) => stage.figures.record_failure(),
                 }
                 if failure.is_none() && claim.stage + 1 == stream.stages.len() {
                     Self::write_id(stream, cell);
                 }
-                if self.shared.recorder.is_on() {
-                    let kind = if failure.is_some() { Kind::FailedStage } else { Kind::Stage };
-                    let (session, batch) = (session.number, slot.order());
-                    let RowClaim { stage: place, row, .. } = *claim;
-                    let detail = cell.task.id.0;
-                    self.record(start, took, What { kind, session, batch, place, row, detail });
-                }
+            }
+            if self.shared.recorder.is_on() {
+                let what = |claim: &RowClaim, cell: &RowCell| What {
+                    kind: Kind::Stage,
+                    session: session.number,
+                    batch: slot.order(),
+                    place: claim.stage,
+                    row: claim.row,
+                    detail: cell.task.id.0,
+                };
+                let rows: Vec<_> =
+                    claims.iter().zip(&cells).map(|(claim, cell)| what(claim, cell)).collect();
+                self.record_bundle(&rows, &ends, (start, took));
             }
         }
         let handed_on: Vec<_> = claims
             .iter()
             .zip(cells)
-            .zip(failures)
-            .map(|((claim, cell), failure)| self.hand_on(session, *claim, cell, failure))
+            .zip(ends)
+            .map(|((claim, cell), end)| self.hand_on(session, *claim, cell, end.failure))
             .collect();
         self.meter.leave(stage, (start, self.shared.clock.now()), &self.shared.budget);
         stage.gate.leave(self.group);
         for (claim, handed_on) in claims.iter().zip(handed_on) {
             self.announce(session, *claim, handed_on);
+        }
+    }
+
+    /// Records the thread's time with a bundle, as that of its first row or of one that failed, and the time of each row in
+    /// the function.
+    fn record_bundle(&self, rows: &[What], ends: &[RowEnd], (start, took): (Instant, Duration)) {
+        let failed = ends.iter().position(|end| end.failure.is_some());
+        let kind = if failed.is_some() { Kind::FailedStage } else { Kind::Stage };
+        if let Some(row) = rows.get(failed.unwrap_or(0)) {
+            self.record(start, took, What { kind, ..*row });
+        }
+        let track = Track::Work(self.group, self.number);
+        for (row, end) in rows.iter().zip(ends) {
+            if let Some(time) = end.time {
+                let place = worker_place(row.place, time.worker);
+                let what = What { kind: Kind::Python, place, ..*row };
+                self.shared.recorder.span_ns(track, time.begin_ns, time.end_ns, what);
+            }
         }
     }
 
@@ -119,15 +151,15 @@ impl Worker {
         stream: &Stream,
         claim: RowClaim,
         cells: &mut [std::sync::MutexGuard<'_, RowCell>],
-        failures: &mut [Option<RowFailure>],
+        ends: &mut [RowEnd],
     ) {
         let mut parts: Vec<_> = cells
             .iter_mut()
-            .zip(failures)
-            .filter(|(_, failure)| failure.is_none())
-            .map(|(cell, failure)| {
+            .zip(ends)
+            .filter(|(_, end)| end.failure.is_none())
+            .map(|(cell, end)| {
                 let RowCell { writer, beside, task, .. } = &mut **cell;
-                (SlotRow::new(writer, beside, &stream.plan), task, failure)
+                (SlotRow::new(writer, beside, &stream.plan), task, end)
             })
             .collect();
         if parts.is_empty() {
@@ -138,17 +170,18 @@ impl Worker {
         let run = catch_unwind(AssertUnwindSafe(|| {
             let mut rows: Vec<CalledRow<'_>> = parts
                 .iter_mut()
-                .map(|(row, task, _)| CalledRow { task, row, outcome: Ok(()) })
+                .map(|(row, task, _)| CalledRow { task, row, outcome: Ok(()), time: None })
                 .collect();
             stream.plan.call_bundle(claim.stage, &mut rows, thread, scratch, &is_ending);
-            rows.into_iter().map(|row| row.outcome).collect::<Vec<_>>()
+            rows.into_iter().map(|row| (row.outcome, row.time)).collect::<Vec<_>>()
         }));
         let Ok(outcomes) = run else {
             self.scratch = WorkerScratch::default();
-            return parts.iter_mut().for_each(|(.., failure)| **failure = Some(RowFailure::Panic));
+            return parts.iter_mut().for_each(|(.., end)| end.failure = Some(RowFailure::Panic));
         };
-        for ((.., failure), outcome) in parts.iter_mut().zip(outcomes) {
-            **failure = outcome.err().map(|error| match error {
+        for ((.., end), (outcome, time)) in parts.iter_mut().zip(outcomes) {
+            end.time = time;
+            end.failure = outcome.err().map(|error| match error {
                 CallError::Defect(reason) => RowFailure::Defect(reason),
                 CallError::Raised { summary, text } => {
                     RowFailure::Raised { stage: claim.stage, summary, text }

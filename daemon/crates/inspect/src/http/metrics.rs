@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use super::exposition::{Family, Kind, Labels};
 use forebay_observe::{
-    CacheReport, DaemonReport, JpegIndexReport, QueueReport, RequestReport, SessionReport,
-    StageReport, StreamReport,
+    CacheReport, DaemonReport, JpegIndexReport, PythonReport, QueueReport, RequestReport,
+    SessionReport, StageReport, StreamReport,
 };
 
 /// Buckets end at powers of two of a nanosecond from 2¹⁴ (16 µs) to 2³⁶ (69 s): where buckets of the daemon's own
@@ -20,6 +20,7 @@ pub(super) fn families(report: &DaemonReport) -> Vec<Family> {
     [
         of_daemon(report),
         of_stages(&report.streams),
+        of_python(&report.streams),
         of_requests(&report.streams),
         of_caches(&report.streams),
         of_jpeg_indexes(&report.streams),
@@ -125,6 +126,45 @@ fn of_stages(streams: &[StreamReport]) -> Vec<Family> {
     };
     families.push(times);
     families
+}
+
+/// Of the user's own functions.
+fn of_python(streams: &[StreamReport]) -> Vec<Family> {
+    let functions: Vec<(Labels, &PythonReport)> = streams
+        .iter()
+        .flat_map(|stream| {
+            let labels = |one: &PythonReport| {
+                vec![("stream", stream.name.clone()), ("stage", one.place.clone())]
+            };
+            stream.python().map(move |one| (labels(one), one))
+        })
+        .collect();
+    let each = |value: fn(&PythonReport) -> f64| {
+        functions.iter().map(move |(labels, one)| (labels.clone(), value(one)))
+    };
+    let hot = functions.iter().filter_map(|(labels, one)| {
+        let spot = one.hot_spot.as_ref()?;
+        let mut labels = labels.clone();
+        labels.push(("name", spot.name.clone()));
+        Some((labels, spot.share))
+    });
+    families! {
+        "forebay_python_workers": "The most workers of a function of the user's." => each(|one| one.workers.into());
+        "forebay_python_calls_total": "Samples, of a function on complete batches batches, that workers answered."
+            => each(|one| count(one.num_calls));
+        "forebay_python_function_seconds_total": "Time in the function, of all workers."
+            => each(|one| one.function_seconds);
+        "forebay_python_beside_seconds_total": "What workers did beside the function: copying, seeding."
+            => each(|one| one.beside_seconds);
+        "forebay_python_wait_seconds_total": "How long threads waited for a free worker, all together."
+            => each(|one| one.wait_seconds);
+        "forebay_python_copy_seconds_total": "How long threads wrote inputs and read results, all together."
+            => each(|one| one.copy_seconds);
+        "forebay_python_starts_total": "Workers that were started." => each(|one| count(one.num_starts));
+        "forebay_python_start_seconds_total": "From a worker's start until the module was imported, all together."
+            => each(|one| one.start_seconds);
+        "forebay_python_hot_share": "The share of the function's time that the named call in it takes." => hot;
+    }
 }
 
 /// Of storages behind URLs.

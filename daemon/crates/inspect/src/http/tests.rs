@@ -38,6 +38,9 @@ fn report() -> DaemonReport {
         }],
         "streams": [{
             "name": "train", "memory_budget_bytes": 5, "stages": [stage("fetch"), stage("work")],
+            "batch_functions": [{
+                "place": "batch.operations[0]", "workers": 2, "hot_spot": { "name": "own.Blur", "share": 0.75 },
+            }],
             "quarantine": { "path": "/q", "samples_lost": 2 },
             "cache": {
                 "limit_bytes": 9, "num_hits": 1, "hit_bytes": 2, "num_misses": 3, "num_kept": 4, "kept_bytes": 5,

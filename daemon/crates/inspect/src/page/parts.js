@@ -94,13 +94,14 @@ export function pipeline(limit, window, trainers, reasons = [], notes = []) {
   const parts = [];
   window.stages.forEach((stage, number) => {
     const isLimit = limit === stage.name || (limit === "storage" && number === 0);
-    const doing = number === 0 ? "reads under way" : "threads busy";
+    const doing = number === 0 ? "reads under way" : stage.python === undefined ? "threads busy" : "workers busy";
     const box = make(
       "li", isLimit ? "stage limit" : "stage",
       make("p", "name", stage.name),
       meter(stage.busy / stage.concurrency),
       make("p", "", `${stage.busy.toFixed(1)} of ${stage.concurrency} ${doing}`),
       make("p", "detail", `${rate(stage.tasks_per_second)} samples/s, ${time(stage.mean_seconds)} each`),
+      ...(stage.python ? [make("p", "detail", stage.python)] : []),
       ...(number === 0 && window.requests ? [make("p", "detail", window.requests)] : []),
       ...(number === 0 && window.cache ? [make("p", "detail", `cache: ${window.cache}`)] : []),
       ...(notes[number] ? [make("p", "detail", notes[number])] : []),

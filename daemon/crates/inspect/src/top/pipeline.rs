@@ -19,6 +19,8 @@ const BAR_CELLS: usize = 6;
 const MIN_BOX_COLUMNS: u16 = 16;
 const MAX_BOX_COLUMNS: u16 = 34;
 const BOX_ROWS: u16 = 5;
+/// Where the time of a function goes, in a box or a line.
+const HOT_COLUMNS: usize = 14;
 
 /// Draws the stages and the trainer.
 pub(super) fn draw(page: &mut Page<'_, '_>, figures: &Figures) {
@@ -53,10 +55,16 @@ pub(super) fn occupancy(stage: &StageReport) -> Option<f64> {
 }
 
 fn stage_words(figures: &Figures, stage: &StageReport) -> [String; 3] {
+    let hot = stage.python.as_ref().and_then(|python| {
+        let spot = python.hot_callee()?;
+        let (_, name) = spot.name.rsplit_once('.').unwrap_or(("", &spot.name));
+        Some(cut(&format!("{} {name}", percent(spot.share)), HOT_COLUMNS))
+    });
     [
         format!("{:.1} of {} busy", figures.busy(stage), stage.concurrency),
         format!("mean {}", time(stage.ave_time)),
-        format!("p99 {}", time(stage.p99_time)),
+        // Of a Python stage, what takes most of that.
+        hot.unwrap_or_else(|| format!("p99 {}", time(stage.p99_time))),
     ]
 }
 

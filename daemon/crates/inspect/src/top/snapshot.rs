@@ -128,9 +128,9 @@ impl Figures {
         self.report().streams.iter().find(|stream| &stream.name == name)
     }
 
-    /// Tasks of a stage at work, in the mean. A task that took longer than the window counts where it ended.
+    /// Tasks of a stage at work, in the mean; of a Python stage, workers. A task that took longer than the window counts where it ended.
     pub(super) fn busy(&self, stage: &StageReport) -> f64 {
-        self.per_second(stage.busy_seconds).min(f64::from(stage.concurrency))
+        self.per_second(stage.worked_seconds()).min(f64::from(stage.concurrency))
     }
 
     pub(super) fn cpu_cores(&self) -> f64 {

@@ -68,6 +68,7 @@ impl Script {
                 batch_size: 64,
                 memory_budget_bytes: 2 << 30,
                 stages,
+                batch_functions: Vec::new(),
                 quarantine: None,
                 requests: None,
                 cache: None,

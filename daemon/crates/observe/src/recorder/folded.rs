@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use super::text::Scene;
-use super::{Event, Kind, Recording, Track};
+use super::{Event, Kind, Recording, Track, WORKERS};
 use crate::sampler::Samples;
 use crate::symbols;
 
@@ -41,6 +41,10 @@ pub fn stack_of(event: &Event, scene: &Scene) -> Option<String> {
                 None => format!("{class};{stream};{stage}"),
             }
         }
+        Kind::Python => {
+            let stage = what.place / WORKERS;
+            format!("python;{stream};{}", frame(&scene.stage_name(what.session, stage)))
+        }
         Kind::Compaction => format!("{class};{stream};compact"),
         Kind::HeldBack => format!("{class};throttled by cpu.limit"),
         Kind::Fetch | Kind::FailedFetch => format!("{class};{stream};read"),
@@ -54,7 +58,8 @@ pub fn stack_of(event: &Event, scene: &Scene) -> Option<String> {
 pub fn fold_samples(found: &Samples, recording: &Recording, scene: &Scene) -> (Folded, bool) {
     let mut spans: BTreeMap<Track, Vec<(u64, u64, usize)>> = BTreeMap::new();
     let mut stacks: BTreeMap<String, usize> = BTreeMap::new();
-    for event in recording.events() {
+    // What a worker did is no thread's time.
+    for event in recording.events().filter(|event| event.what.kind != Kind::Python) {
         // A wait lies within its read, and lanes are no threads of their own.
         if let (Track::Work(..), Some(stack)) = (event.track, stack_of(&event, scene)) {
             let next = stacks.len();
@@ -160,6 +165,7 @@ mod tests {
             (lane, Kind::WaitForBytes, 20),
             (Track::Engine, Kind::Step, 1000),
             (Track::Engine, Kind::Advance, 7),
+            (Track::Work(0, 1), Kind::Python, 9),
         ] {
             let what = What { session: 1, ..What::of(kind) };
             recording.push(track, 0, microseconds * 1000, what);
@@ -169,7 +175,7 @@ mod tests {
         assert_eq!(
             String::from_utf8(text).unwrap(),
             "# title: a title\n# unit: us\nengine;tr ain;advance session 7\nfetch;tr ain;read 30\n\
-             fetch;tr ain;read;wait for bytes 20\nwork;tr ain;decode;decode-image, resize 42\n"
+             fetch;tr ain;read;wait for bytes 20\npython;tr ain;decode 9\nwork;tr ain;decode;decode-image, resize 42\n"
         );
     }
 }

@@ -10,7 +10,9 @@ use std::io::{self, Write};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::{EVENT_WORDS, Event, Kind, MAX_EVENTS, RECORDING_BYTES, Recording, Track, What};
+use super::{
+    EVENT_WORDS, Event, Kind, MAX_EVENTS, RECORDING_BYTES, Recording, Track, WORKERS, What,
+};
 
 /// The maximum size of the text: what the events leave.
 const MAX_TEXT_BYTES: u64 = RECORDING_BYTES - (MAX_EVENTS * EVENT_WORDS * 8) as u64;
@@ -74,6 +76,16 @@ impl Scene {
         known.map_or_else(|| format!("stage {stage}"), Clone::clone)
     }
 
+    /// The track of a Python stage's worker and its name; none of a session that is not known.
+    fn worker(&self, session: u64, place: usize) -> Option<(u64, String)> {
+        let stream = self.sessions.get(&session)?.stream;
+        let (stage, worker) = (place / WORKERS, place % WORKERS);
+        let stage = self.stage_name(session, stage);
+        let name = self.stream_of(session).map_or("", |stream| stream.name.as_str());
+        let track = FIRST_WORKER + ((stream as u64) << 24) + place as u64;
+        Some((track, format!("{stage} {worker} (Python, {name})")))
+    }
+
     /// The name of a thread and its place among the threads.
     fn thread(&self, track: Track) -> (u64, String) {
         match track {
@@ -89,6 +101,9 @@ impl Scene {
         }
     }
 }
+
+/// Tracks of workers come behind those of threads.
+const FIRST_WORKER: u64 = 10_000_000;
 
 /// Tracks of a session that are no threads of the daemon.
 const STEPS: u64 = 1;
@@ -142,18 +157,21 @@ impl<'a, W: Write> Writer<'a, W> {
         );
         self.put(head.as_bytes())?;
         let mut tracks = BTreeSet::from([Track::Engine]);
-        let mut slots = BTreeSet::new();
+        let (mut slots, mut workers) = (BTreeSet::new(), BTreeSet::new());
         let mut sessions: BTreeSet<u64> = self.scene.sessions.keys().copied().collect();
         for event in recording.events() {
             tracks.insert(event.track);
             if event.what.kind == Kind::Batch {
                 slots.insert((event.what.session, event.what.place));
             }
+            if event.what.kind == Kind::Python {
+                workers.extend(self.scene.worker(event.what.session, event.what.place));
+            }
             if event.what.session != 0 {
                 sessions.insert(event.what.session);
             }
         }
-        let names = self.metadata(&tracks, &sessions, &slots);
+        let names = self.metadata(&tracks, &workers, &sessions, &slots);
         for (number, name) in names.iter().enumerate() {
             let separator = if number == 0 { "" } else { ",\n" };
             self.put(format!("{separator}{name}").as_bytes())?;
@@ -190,6 +208,7 @@ impl<'a, W: Write> Writer<'a, W> {
     fn metadata(
         &self,
         tracks: &BTreeSet<Track>,
+        workers: &BTreeSet<(u64, String)>,
         sessions: &BTreeSet<u64>,
         slots: &BTreeSet<(u64, usize)>,
     ) -> Vec<Value> {
@@ -201,8 +220,8 @@ impl<'a, W: Write> Writer<'a, W> {
         };
         let pid = u64::from(self.scene.pid);
         name("process_name", pid, 0, "name", format!("forebay daemon {pid}").into());
-        for track in tracks {
-            let (tid, thread) = self.scene.thread(*track);
+        let threads = tracks.iter().map(|track| self.scene.thread(*track));
+        for (tid, thread) in threads.chain(workers.iter().cloned()) {
             name("thread_name", pid, tid, "name", thread.into());
             name("thread_sort_index", pid, tid, "sort_index", tid.into());
         }
@@ -240,10 +259,18 @@ impl<'a, W: Write> Writer<'a, W> {
             Kind::Ring => (of_session, 0),
             Kind::Step => (of_session, STEPS),
             Kind::Wait => (of_session, WAITS),
+            Kind::Python => {
+                let worker = self.scene.worker(session, place);
+                let (tid, _) = worker.unwrap_or_else(|| self.scene.thread(event.track));
+                (self.scene.pid.into(), tid)
+            }
             _ => (self.scene.pid.into(), self.scene.thread(event.track).0),
         };
         let name = match kind {
             Kind::Stage | Kind::FailedStage => self.scene.stage_name(session, place).into(),
+            Kind::Python => {
+                format!("{} (Python)", self.scene.stage_name(session, place / WORKERS)).into()
+            }
             Kind::Compaction => "compact".into(),
             Kind::HeldBack => "throttled by cpu.limit".into(),
             Kind::Fetch | Kind::FailedFetch => "fetch".into(),
@@ -260,6 +287,7 @@ impl<'a, W: Write> Writer<'a, W> {
         let numbers: &[(&str, u64)] = match kind {
             Kind::Stage
             | Kind::FailedStage
+            | Kind::Python
             | Kind::Fetch
             | Kind::FailedFetch
             | Kind::WaitForBytes => &sample,

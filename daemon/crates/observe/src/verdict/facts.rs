@@ -26,11 +26,11 @@ pub(super) struct StageFacts<'w> {
     pub(super) stream: &'w str,
     pub(super) report: &'w StageReport,
     pub(super) is_fetch: bool,
-    /// Threads in it at a time, on average.
+    /// Threads in it at a time, on average; of a Python stage, workers.
     pub(super) busy: f64,
     /// `busy` by concurrency.
     pub(super) utilisation: f64,
-    /// Cores that its tasks used.
+    /// Cores that its tasks used; of a Python stage, without its workers.
     pub(super) cores: f64,
     /// The shares of a task's time asleep and ready without a core; in the rest it runs.
     pub(super) asleep_share: f64,
@@ -95,6 +95,21 @@ impl<'w> Facts<'w> {
         self.report.cpu_budget.granted_cores
     }
 
+    /// The work threads without those of Python stages, which wait for workers.
+    pub(super) fn native_threads(&self) -> u32 {
+        let python = self.stages.iter().filter_map(|stage| stage.report.python.as_ref());
+        let of_python = python.map(|python| python.threads).sum();
+        self.report.threads.saturating_sub(of_python).max(1)
+    }
+
+    /// Cores that the tasks of all stages used, and workers of Python stages at most.
+    pub(super) fn own_cores(&self) -> f64 {
+        let of_workers = |stage: &StageFacts<'_>| {
+            if stage.is_python() { stage.busy } else { 0.0 }
+        };
+        self.stages.iter().map(|stage| stage.cores + of_workers(stage)).sum()
+    }
+
     /// Whether work threads run only where nothing else is ready to.
     pub(super) fn runs_idle(&self) -> bool {
         IsolationItem::is_idle(&self.report.cpu_isolation)
@@ -149,7 +164,22 @@ impl<'w> StageFacts<'w> {
         seconds: f64,
         input_occupancy: f64,
     ) -> Self {
-        let busy = report.busy_seconds / seconds;
+        let busy = report.worked_seconds() / seconds;
+        let whole = Self {
+            stream,
+            report,
+            is_fetch: number == 0,
+            busy,
+            utilisation: busy / f64::from(report.concurrency.max(1)),
+            cores: report.cpu_seconds / seconds,
+            asleep_share: 0.0,
+            ready_share: 0.0,
+            input_occupancy,
+        };
+        if report.python.is_some() {
+            // Its threads sleep while a worker is called, which says nothing of the function.
+            return whole;
+        }
         // Part of the tasks is measured; the others are assumed to be alike.
         let measured = report.ave_time * report.measured_tasks as f64;
         let share = |seconds: f64| {
@@ -158,17 +188,16 @@ impl<'w> StageFacts<'w> {
         let (cpu_share, asleep_share) = (share(report.cpu_seconds), share(report.asleep_seconds));
         let ready_share =
             if measured > 0.0 { (1.0 - cpu_share - asleep_share).max(0.0) } else { 0.0 };
-        Self {
-            stream,
-            report,
-            is_fetch: number == 0,
-            busy,
-            utilisation: busy / f64::from(report.concurrency.max(1)),
-            cores: busy * cpu_share,
-            asleep_share,
-            ready_share,
-            input_occupancy,
-        }
+        Self { cores: busy * cpu_share, asleep_share, ready_share, ..whole }
+    }
+
+    pub(super) fn is_python(&self) -> bool {
+        self.report.python.is_some()
+    }
+
+    /// What is busy in it.
+    pub(super) fn workforce(&self) -> &'static str {
+        if self.is_python() { "workers" } else { "threads" }
     }
 
     pub(super) fn is_kept_off(&self) -> bool {

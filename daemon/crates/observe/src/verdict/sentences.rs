@@ -3,10 +3,12 @@
 use super::facts::{Facts, StageFacts, Tail};
 use super::thresholds::{
     ALL_BUSY, CLEARLY_NO_WAIT, FEW_BATCHES, FEW_SECONDS, HELD_BACK_THAT_MATTERS, LATENCY_SHARE,
-    MOSTLY_ASLEEP, OWN_SHARE, REFUSED_THAT_MATTERS, SURELY_ALL_BUSY, TAIL_WORTH_A_WORD,
+    MOSTLY_ASLEEP, OWN_SHARE, REFUSED_THAT_MATTERS, STARTS_THAT_MATTER, SURELY_ALL_BUSY,
+    TAIL_WORTH_A_WORD,
 };
+use crate::python::PythonReport;
 use crate::report::Certainty;
-use crate::units::format_bytes;
+use crate::units::{duration, format_bytes, percent};
 
 /// The limit that the rules found.
 #[derive(Debug, Clone, Copy)]
@@ -199,6 +201,9 @@ impl Facts<'_> {
         } else {
             format!(" of the stream `{}`", stage.stream)
         };
+        if let Some(python) = &report.python {
+            return self.of_python(stage, python, &whose, waits);
+        }
         let what = format!("the stage `{}`{whose} is the limit", report.name);
         let (remedy, advice) = self.remedy(stage);
         let sentence = format!(
@@ -212,11 +217,70 @@ impl Facts<'_> {
         Words::new(&report.name, &what, &advice, sentence)
     }
 
+    /// A stage of the user's own Python, by what its workers do.
+    #[expect(clippy::cast_precision_loss, reason = "metrics")]
+    fn of_python(
+        &self,
+        stage: &StageFacts<'_>,
+        python: &PythonReport,
+        whose: &str,
+        waits: &str,
+    ) -> Words {
+        let workers = stage.report.concurrency;
+        let of_all = |seconds: f64| duration(seconds / python.num_calls.max(1) as f64);
+        let busy = format!("{:.1} of {workers} workers are busy {waits}", stage.busy);
+        let what = format!("the stage `{}` (Python){whose} is the limit", stage.report.name);
+        let native = "use a native operation";
+        let is_busy = stage.utilisation >= ALL_BUSY;
+        let restarts = python.num_starts > u64::from(workers)
+            && python.start_seconds >= STARTS_THAT_MATTER * self.seconds() * f64::from(workers);
+        let copied = if is_busy { 0.0 } else { python.copy_seconds };
+        let (why, remedy, advice) = if restarts && !is_busy {
+            let why = format!(
+                "its workers ended and were started {} times, {} each, so {busy}",
+                python.num_starts,
+                duration(python.start_seconds / python.num_starts as f64),
+            );
+            let advice = "see in the log why its workers end".to_owned();
+            (why, format!("{advice}, and import less"), advice)
+        } else if python.function_seconds >= python.beside_seconds + copied {
+            let callee = python.hot_callee().map_or_else(String::new, |spot| {
+                format!(", most of it in `{}` ({})", spot.name, percent(spot.share))
+            });
+            let why = format!("{} a sample{callee}, so {busy}", duration(python.ave_time));
+            if is_busy && f64::from(workers) < self.granted_cores() {
+                let raise = format!("raise its `workers` from {workers}");
+                (why, format!("{raise}, or {native}"), raise)
+            } else {
+                let cores = format!("give the daemon more cores, or {native}");
+                (why, format!("{cores}; more workers help where the function waits"), cores)
+            }
+        } else {
+            let remedy = format!("{native}, or take and return fewer bytes");
+            let why = if is_busy {
+                format!(
+                    "{} a sample, and {} of that in the function: the rest is copying and seeding, so {busy}",
+                    of_all(python.worker_seconds()),
+                    duration(python.ave_time),
+                )
+            } else {
+                format!(
+                    "samples wait for it although {busy}: {} in the function, and {} to be copied and handed over",
+                    duration(python.ave_time),
+                    of_all(python.beside_seconds + python.copy_seconds),
+                )
+            };
+            (why, remedy.clone(), remedy)
+        };
+        let sentence = format!("{what}: {why}; {remedy}{}", self.word_of_tail(stage));
+        Words::new(&stage.report.name, &what, &advice, sentence)
+    }
+
     /// What to do: for the sentence, and in a few words.
     fn remedy(&self, stage: &StageFacts<'_>) -> (String, String) {
         let granted = self.granted_cores();
         let concurrency = stage.report.concurrency;
-        let own_cores: f64 = self.stages.iter().map(|stage| stage.cores).sum();
+        let own_cores = self.own_cores();
         let threads_do_not_run =
             stage.utilisation < ALL_BUSY && stage.busy < 0.7 * f64::from(concurrency);
         let kept_off =
@@ -277,7 +341,7 @@ impl Facts<'_> {
         };
         let sentence = format!(
             "{what}: slow {slow} hold up their batches: one in {:.0} takes {}, the median {}, the mean {} and p99 {}, and the {} slots are \
-             filled before it finishes, so {:.1} of {} threads are busy {waits}; raise ring.slots, or {remedy}",
+             filled before it finishes, so {:.1} of {} {} are busy {waits}; raise ring.slots, or {remedy}",
             tail.one_in,
             duration(tail.mean_seconds),
             duration(tail.median_seconds),
@@ -286,6 +350,7 @@ impl Facts<'_> {
             self.slots(),
             stage.busy,
             stage.report.concurrency,
+            stage.workforce(),
         );
         Words::new(limit, &what, &format!("raise ring.slots, or {remedy}"), sentence)
     }
@@ -296,8 +361,11 @@ impl Facts<'_> {
         let rows = self.rows_of_a_batch();
         let idle = busiest.map_or_else(String::new, |stage| {
             format!(
-                ", and no more than {:.1} of {} threads of `{}` are busy",
-                stage.busy, stage.report.concurrency, stage.report.name
+                ", and no more than {:.1} of {} {} of `{}` are busy",
+                stage.busy,
+                stage.report.concurrency,
+                stage.workforce(),
+                stage.report.name
             )
         });
         format!(
@@ -305,16 +373,5 @@ impl Facts<'_> {
              samples in flight{idle} {waits}; raise ring.slots or batch.size (and ring.memory where the plan needs it), \
              or keep fewer batches"
         )
-    }
-}
-
-fn percent(share: f64) -> String {
-    format!("{:.0} %", share * 100.0)
-}
-
-fn duration(seconds: f64) -> String {
-    match seconds < 1e-4 {
-        true => format!("{:.1} µs", seconds * 1e6),
-        false => format!("{:.2} ms", seconds * 1e3),
     }
 }

@@ -6,6 +6,7 @@ use crate::{
     CpuBudgetReport, IsolationItem, QueueReport, RequestReport, StageReport, StreamReport,
 };
 
+mod python;
 mod requests;
 
 const SECONDS: f64 = 10.0;

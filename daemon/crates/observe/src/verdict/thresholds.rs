@@ -35,6 +35,8 @@ pub(super) const SLOWER_THAN_MEAN: f64 = 2.0;
 pub(super) const FEW: f64 = 0.1;
 /// From this part of the granted cores on, the daemon's own threads compete with each other.
 pub(super) const OWN_SHARE: f64 = 0.7;
+/// Starts of workers that take this part of the workers' time explain why few are busy.
+pub(super) const STARTS_THAT_MATTER: f64 = 0.1;
 /// Slow samples that take this part of a stage's time are mentioned.
 pub(super) const TAIL_WORTH_A_WORD: f64 = 0.3;
 /// From this share of refused requests on, the server's rate is the limit.

@@ -8,12 +8,12 @@ use crate::call_error::CallError;
 use crate::field::{FieldInProgress, Tools};
 use crate::needs::KEPT_BYTES;
 use crate::output::FieldOutput;
-use crate::python::{PythonBody, RETURNED_NONE};
+use crate::python::{BatchBody, FunctionFigures, PythonBody, RETURNED_NONE};
 use crate::row::Row;
 use crate::task::{SampleLists, SampleTask, WorkerScratch, emptied};
 use forebay_order::Draws;
 use forebay_source::dataset::{ArrayValue, Dataset, Defect};
-use forebay_workers::{FunctionTime, Outcome, ReplyKind, ReplyValue, RowSeed, Source};
+use forebay_workers::{FunctionTime, Outcome, ReplyKind, ReplyValue, RowSeed, RowTime, Source};
 
 /// A row of a bundle.
 pub struct CalledRow<'r> {
@@ -23,6 +23,8 @@ pub struct CalledRow<'r> {
     pub row: &'r mut dyn Row,
     /// What became of it.
     pub outcome: Result<(), CallError>,
+    /// When the function was called for it, where a worker answered.
+    pub time: Option<RowTime>,
 }
 
 impl SamplePlan {
@@ -39,6 +41,16 @@ impl SamplePlan {
     /// As [`python_sources`](Self::python_sources), of functions on complete batches: by the operation's place.
     pub fn batch_sources(&self) -> impl Iterator<Item = (&str, (&str, Source))> {
         self.batch_functions().map(|body| (body.place(), body.source()))
+    }
+
+    /// What the calls of a Python stage cost so far.
+    pub fn python_figures(&self, stage: usize) -> Option<FunctionFigures<'_>> {
+        Some(self.python(stage)?.0.figures())
+    }
+
+    /// The same of each function on complete batches.
+    pub fn batch_function_figures(&self) -> impl Iterator<Item = FunctionFigures<'_>> {
+        self.batch_functions().map(BatchBody::figures)
     }
 
     fn python(&self, stage: usize) -> Option<(&PythonBody, u64)> {
@@ -131,10 +143,17 @@ impl SamplePlan {
                 Outcome::Crashes(how) => Err(CallError::Defect(how.to_owned())),
             };
         });
-        if let Err(lost) = ran {
-            let error = CallError::from(lost);
-            for (row, _) in rows.iter_mut().zip(&is_done).filter(|(_, is_done)| !**is_done) {
-                row.outcome = Err(error.clone());
+        match ran {
+            Ok(times) => {
+                for (row, time) in rows.iter_mut().zip(times) {
+                    row.time = (time != RowTime::default()).then_some(time);
+                }
+            }
+            Err(lost) => {
+                let error = CallError::from(lost);
+                for (row, _) in rows.iter_mut().zip(&is_done).filter(|(_, is_done)| !**is_done) {
+                    row.outcome = Err(error.clone());
+                }
             }
         }
         call.trim(KEPT_BYTES);
@@ -166,7 +185,7 @@ impl SamplePlan {
     ) -> Result<(), Defect> {
         self.begin_bundle(scratch);
         self.prepare_row(stage, task, dataset, scratch)?;
-        let mut rows = [CalledRow { task, row, outcome: Ok(()) }];
+        let mut rows = [CalledRow { task, row, outcome: Ok(()), time: None }];
         self.call_bundle(stage, &mut rows, 0, scratch, &|| false);
         let [row] = rows;
         row.outcome.map_err(|error| Defect(error.to_string()))

@@ -13,7 +13,7 @@ use forebay_source::dataset::Defect;
 use forebay_workers::{CallBuffer, Outcome, Pool, ReplyKind, ReplyValue, RowSeed, Source};
 
 use super::columns::{Column, FoundColumns, found_columns, names_of, spec_of};
-use super::pool::{CalledFunction, start_pool};
+use super::pool::{CalledFunction, FunctionFigures, figures_of, start_pool};
 use super::{RETURNED_NONE, read_into};
 use crate::batch::{BatchCaller, BatchFunction, BatchRow};
 use crate::call_error::CallError;
@@ -107,6 +107,11 @@ impl BatchBody {
     /// `module:function`, and the module's file.
     pub(crate) fn source(&self) -> (&str, Source) {
         (&self.pool.spec().target, self.pool.source())
+    }
+
+    /// What its calls cost so far.
+    pub(crate) fn figures(&self) -> FunctionFigures<'_> {
+        figures_of(&self.pool)
     }
 
     /// Its workers, and what each may hold.

@@ -4,7 +4,34 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use forebay_config::{Config, CpuPolicy, Located, Value};
-use forebay_workers::{Pool, PoolSpec, WorkerClass};
+use forebay_workers::{CallFigures, HotSpot, Pool, PoolSpec, WorkerClass};
+
+/// What the calls of a function cost so far.
+#[derive(Debug)]
+pub struct FunctionFigures<'p> {
+    /// The stage's name, or the operation's place.
+    pub place: &'p str,
+    /// `module:function`.
+    pub target: &'p str,
+    /// The most of its worker processes.
+    pub workers: u32,
+    /// Over all of them.
+    pub calls: CallFigures,
+    /// Where in the function the time goes, where enough was seen to tell.
+    pub hot_spot: Option<HotSpot>,
+}
+
+/// Of the function that these workers run.
+pub(super) fn figures_of(pool: &Pool) -> FunctionFigures<'_> {
+    let spec = pool.spec();
+    FunctionFigures {
+        place: &spec.stage,
+        target: &spec.target,
+        workers: spec.workers,
+        calls: pool.figures(),
+        hot_spot: pool.hot_spot(),
+    }
+}
 
 /// A function and what the configuration says of its workers.
 pub(super) struct CalledFunction<'c> {

@@ -6,7 +6,8 @@ use std::path::Path;
 use super::super::testing::Script;
 use super::*;
 use forebay_observe::{
-    Certainty, DaemonReport, IsolationItem, ProgressReport, StallReport, Substitution,
+    Certainty, DaemonReport, HotSpotReport, IsolationItem, ProgressReport, PythonReport,
+    StallReport, Substitution,
 };
 
 fn compare(name: &str, screen: &Screen, columns: u16, rows: u16) {
@@ -92,6 +93,24 @@ fn a_stage_that_is_the_limit_a_stall_and_bad_samples() {
         }];
     });
     compare("stalled.txt", &of(snapshots), 80, 24);
+}
+
+#[test]
+fn a_python_stage_says_what_takes_most_of_its_function() {
+    let stages = vec![("fetch", 16, 0.002, 0.97), ("augment", 2, 0.0041, 0.02)];
+    let snapshots = Script { stages, limit: "augment", ..at_work() }.snapshots(0, None, |report| {
+        let stage = &mut report.streams[0].stages[1];
+        stage.python = Some(PythonReport {
+            function: "own:augment".to_owned(),
+            function_seconds: 0.1 * stage.busy_seconds,
+            beside_seconds: 0.1 * stage.busy_seconds,
+            hot_spot: Some(HotSpotReport { name: "albumentations.Blur".to_owned(), share: 0.62 }),
+            ..PythonReport::default()
+        });
+    });
+    let text = as_text(&of(snapshots), 80, 24);
+    // 1,296 samples a second take 0.82 ms of a worker each.
+    assert!(text.contains(" 62 % Blur ") && text.contains(" 1.1 of 2 busy "), "{text}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The text against the rules of the trace event format.
 
 use super::*;
-use crate::recorder::{Sizes, What};
+use crate::recorder::{Sizes, What, worker_place};
 
 fn scene() -> Scene {
     Scene {
@@ -54,6 +54,8 @@ fn every_kind_of_event_is_sound_and_carries_its_numbers() {
         assert!((ns - expected).abs() < 1000.0, "{ns} and {expected}");
     }
     assert_eq!(of("C")[0]["args"], json!({"free": 1, "filling": 2, "ready": 3, "leased": 4}));
+    let named = |name: &str| of("X").into_iter().filter(|event| event["name"] == name).count();
+    assert_eq!(named("de\"code\n (Python)"), 1, "{text}");
     let stage = of("X")[0];
     assert_eq!(stage["args"], json!({"sample": 42, "batch": 7, "row": 5, "session": 1}));
     assert_eq!(value["otherData"]["events"], Kind::ALL.len());
@@ -102,6 +104,38 @@ fn names_are_quoted_and_unknown_ones_replaced() {
     let names: Vec<&Value> =
         events.iter().filter(|event| event["ph"] == "X").map(|event| &event["name"]).collect();
     assert_eq!(names, ["de\"code\n", "stage 9", "stage 0"]);
+}
+
+#[test]
+fn a_row_in_a_worker_lies_on_the_workers_track_whichever_thread_called_it() {
+    let recording = Recording::allocate(Sizes { work: [2, 0], lanes: vec![1] });
+    for (thread, session, worker) in [(0, 1, 3), (1, 1, 3), (0, 1, 4), (0, 9, 3)] {
+        let place = worker_place(1, worker);
+        let what = What { session, place, ..What::of(Kind::Python) };
+        recording.push(Track::Work(0, thread), 0, 1000, what);
+    }
+    let (_, value) = text_of(&recording, MAX_TEXT_BYTES);
+    let events = value["traceEvents"].as_array().unwrap();
+    let track = |event: &Value| {
+        let is_name = |other: &&Value| {
+            (&other["tid"], &other["name"]) == (&event["tid"], &json!("thread_name"))
+        };
+        let name = events.iter().filter(|other| other["pid"] == event["pid"]).find(is_name);
+        name.unwrap()["args"]["name"].as_str().unwrap().to_owned()
+    };
+    let spans: Vec<&Value> = events.iter().filter(|event| event["ph"] == "X").collect();
+    let mut found: Vec<(String, &Value)> =
+        spans.into_iter().map(|span| (track(span), &span["name"])).collect();
+    found.sort_by(|one, other| one.0.cmp(&other.0));
+    let (third, fourth) = ("crop 3 (Python, tr\"ain)", "crop 4 (Python, tr\"ain)");
+    // Of a session that has ended, no stage and no track is known.
+    let expected = [(third, "crop"), (third, "crop"), (fourth, "crop"), ("work 0", "stage 1")]
+        .map(|(track, stage)| (track.to_owned(), json!(format!("{stage} (Python)"))));
+    assert_eq!(found.len(), 4);
+    assert!(
+        found.iter().zip(&expected).all(|(one, other)| (&one.0, one.1) == (&other.0, &other.1)),
+        "{found:?}"
+    );
 }
 
 #[test]

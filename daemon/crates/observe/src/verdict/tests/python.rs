@@ -1,0 +1,128 @@
+//! Stages of the user's own Python: judged by their workers.
+
+use super::*;
+use crate::{HotSpotReport, PythonReport};
+
+/// A thousand samples in so many workers, of which so many are busy; the function has a share of that.
+fn python(workers: u32, busy: f64, of_function: f64) -> StageReport {
+    let seconds = busy * SECONDS;
+    let num_tasks = 1000;
+    let function_seconds = seconds * of_function;
+    let ave_time = function_seconds / 1000.0;
+    StageReport {
+        name: "augment".to_owned(),
+        concurrency: workers,
+        num_tasks,
+        ave_time,
+        busy_seconds: function_seconds,
+        times: vec![(ave_time, num_tasks)],
+        // Its threads sleep nearly all the time.
+        measured_tasks: num_tasks,
+        cpu_seconds: 0.1,
+        asleep_seconds: 3.0 * SECONDS,
+        python: Some(PythonReport {
+            place: "augment".to_owned(),
+            function: "own.transforms:augment".to_owned(),
+            workers,
+            threads: workers + 1,
+            num_calls: num_tasks,
+            ave_time,
+            function_seconds,
+            beside_seconds: seconds - function_seconds,
+            copy_seconds: 0.3,
+            hot_spot: Some(HotSpotReport { name: "albumentations.Blur".to_owned(), share: 0.62 }),
+            ..PythonReport::default()
+        }),
+        queue: Some(QueueReport::default()),
+        ..StageReport::default()
+    }
+}
+
+fn with(decode: StageReport, python: StageReport) -> Pipeline {
+    let threads = 4 + python.concurrency + 1;
+    Pipeline { threads, ..Pipeline::of(vec![quick_fetch(1.0), decode, python]) }
+}
+
+fn decode(threads: f64, occupancy_after: f64) -> StageReport {
+    stage("decode", 4, &[(threads * SECONDS / 1000.0, 1000)], ON_A_CORE, occupancy_after)
+}
+
+#[test]
+fn a_function_that_keeps_all_workers_busy_is_named_with_what_takes_most_of_it() {
+    let pipeline = with(decode(0.5, 1.0), python(2, 1.96, 0.98));
+    pipeline.is_limited_by(
+        "augment",
+        &[
+            "the stage `augment` (Python) is the limit: 19.21 ms a sample, most of it in `albumentations.Blur` (62 %), so \
+             2.0 of 2 workers are busy while the trainer waits 50 % of the time; raise its `workers` from 2, or use a \
+             native operation",
+        ],
+    );
+    let verdict = pipeline.judge().verdict;
+    assert_eq!(verdict.advice, "raise its `workers` from 2");
+    assert_eq!(verdict.what, "the stage `augment` (Python) is the limit");
+}
+
+#[test]
+fn a_function_that_is_its_own_hot_spot_is_named_alone_and_has_all_cores() {
+    let mut stage = python(4, 3.9, 0.98);
+    let own = HotSpotReport { name: "own.augment".to_owned(), share: 1.0 };
+    stage.python.as_mut().unwrap().hot_spot = Some(own);
+    with(decode(0.5, 1.0), stage).is_limited_by(
+        "augment",
+        &[" is the limit: 38.22 ms a sample, so 3.9 of 4 workers", "give the daemon more cores"],
+    );
+    // Workers that are kept waiting although samples are there.
+    with(decode(0.5, 1.0), python(2, 1.2, 0.9)).is_limited_by(
+        "augment",
+        &[
+            "10.80 ms a sample, most of it in `albumentations.Blur` (62 %), so 1.2 of 2",
+            "more cores",
+        ],
+    );
+}
+
+#[test]
+fn what_workers_do_beside_the_function_is_told_where_it_is_most() {
+    let pipeline = with(decode(0.5, 1.0), python(2, 1.9, 0.2));
+    let says = "19.00 ms a sample, and 3.80 ms of that in the function: the rest is copying";
+    pipeline.is_limited_by("augment", &[says, "use a native operation"]);
+    // Rows that wait for workers which are not busy.
+    let pipeline = with(decode(0.5, 1.0), python(2, 0.5, 0.1));
+    let says = ["although 0.5 of 2 workers are busy", "0.50 ms in the function, and 4.80 ms to be"];
+    pipeline.is_limited_by("augment", &says);
+}
+
+#[test]
+fn workers_that_are_started_again_and_again_are_told() {
+    let mut stage = python(2, 0.5, 0.9);
+    let figures = stage.python.as_mut().unwrap();
+    (figures.num_starts, figures.start_seconds) = (6, 9.0);
+    let pipeline = with(decode(0.5, 1.0), stage);
+    pipeline.is_limited_by("augment", &["were started 6 times, 1500.00 ms each", "see in the log"]);
+}
+
+#[test]
+fn threads_that_wait_for_workers_are_not_what_is_busy() {
+    // A function that takes little, behind a native stage whose threads are all busy.
+    with(decode(3.9, 0.1), python(2, 0.2, 0.5)).is_limited_by("decode", &["3.9 of 4 threads"]);
+    // Two native stages share four threads; the Python stage has three of its own.
+    let asleep = |name, threads: f64| stage(name, 4, &[(threads / 100.0, 1000)], ASLEEP, 0.1);
+    let stages =
+        vec![quick_fetch(0.1), asleep("decode", 2.1), asleep("other", 1.5), python(2, 0.2, 0.5)];
+    let pipeline = Pipeline { threads: 7, ..Pipeline::of(stages) };
+    pipeline.is_limited_by("decode", &["the stage `decode` is the limit"]);
+    // Where nothing is busy, workers are counted; what is measured of threads that wait for them says nothing.
+    let mut pipeline = with(decode(0.1, 0.1), python(2, 0.9, 0.9));
+    pipeline.stages[0] = quick_fetch(0.1);
+    pipeline.stages[2].asleep_seconds = 0.0;
+    pipeline.is_limited_by("ring", &["no more than 0.9 of 2 workers of `augment` are busy"]);
+}
+
+#[test]
+fn cores_that_workers_use_are_no_other_process() {
+    // Native threads wait for a core 40 % of their time.
+    let waiting = stage("decode", 4, &[(0.0395, 1000)], [0.6, 0.0], 0.1);
+    with(waiting.clone(), python(2, 1.2, 0.9)).is_limited_by("decode", &["more cores"]);
+    with(waiting, python(2, 0.1, 0.9)).is_limited_by("decode", &["other processes use the cores"]);
+}

@@ -1,0 +1,170 @@
+"""Where the time of the user's own Python goes: in statistics, the verdict, traces and figures over HTTP."""
+
+import itertools
+import json
+import os
+import subprocess
+import textwrap
+import urllib.request
+
+import forebay
+import numpy
+import pytest
+from support import PROGRAM, wait_until
+
+BUSY_SECONDS = 0.005
+SOURCE = f"""
+    import time
+
+    class Blur:
+        def run(self, array):
+            end = time.perf_counter() + {BUSY_SECONDS}
+            while time.perf_counter() < end:
+                pass
+            return array
+
+    BLUR = Blur()
+
+    def augment(sample, rng):
+        return {{"array": BLUR.run(sample["array"])}}
+
+    def nothing(sample, rng):
+        return sample
+
+    def collate(batch, rng):
+        return {{"array": BLUR.run(batch["array"])}}
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path, monkeypatch):
+    """An endless configuration with one stage of Python behind a native one that takes `before` milliseconds."""
+    monkeypatch.syspath_prepend(tmp_path)
+    # The only daemon that commands find there.
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    module = f"figures_{os.getpid()}_{tmp_path.name}"
+    (tmp_path / f"{module}.py").write_text(textwrap.dedent(SOURCE))
+    numpy.save(tmp_path / "samples.npy", numpy.zeros((1000, 8), numpy.float32))
+
+    def make(function="augment", before=0, operations=(), **keys):
+        native = {"name": "before", "concurrency": 1, "operations": []}
+        if before:
+            native["operations"] = [{"op": "delay", "milliseconds": before}]
+        return {
+            "dataset": {"format": "npy", "path": str(tmp_path / "samples.npy")},
+            "batch": {"size": 8, "operations": list(operations)},
+            "stage": [native, {"name": "augment", "python": f"{module}:{function}", "workers": 2}],
+            "cpu": {"policy": "normal"},
+            **keys,
+        }
+
+    make.module = module
+    return make
+
+
+def endless(loader):
+    while True:
+        yield from loader
+
+
+def stats_when(loader, is_enough):
+    """Takes batches until the statistics say enough, and returns them."""
+    found = {}
+
+    def is_there():
+        next(batches)
+        found.update(loader.stats())
+        return is_enough(found)
+
+    batches = endless(loader)
+    wait_until(is_there, "enough in the statistics")
+    return found
+
+
+def stage_of(stats, name="augment"):
+    return next(stage for stage in stats["streams"][0]["stages"] if stage["name"] == name)
+
+
+def test_statistics_say_what_the_functions_cost_and_where(recipe):
+    of_batches = {"op": "python", "call": f"{recipe.module}:collate", "workers": 1}
+    config = recipe(operations=[of_batches], listen={"metrics": "127.0.0.1:0"})
+
+    def is_known(stats):
+        [of_batches] = stats["streams"][0]["batch_functions"]
+        return all(one["hot_spot"] for one in (stage_of(stats)["python"], of_batches))
+
+    with forebay.Loader(config, timeout=120) as loader:
+        stats = stats_when(loader, is_known)
+        text = subprocess.run([PROGRAM, "stats"], capture_output=True, text=True, check=True).stdout
+        with urllib.request.urlopen(f"http://{stats['metrics']}/metrics", timeout=60) as answer:
+            metrics = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines() if line[0] != "#")
+    stage, [of_batches] = stage_of(stats), stats["streams"][0]["batch_functions"]
+    assert (stage["concurrency"], stage["ave_time"] >= BUSY_SECONDS) == (2, True), "the function's times"
+    assert all(seconds >= BUSY_SECONDS for seconds, _ in stage["times"])
+    # A thread's time, with its wait for a worker, would be half as long again.
+    assert stage["busy_seconds"] == pytest.approx(stage["python"]["function_seconds"], rel=0.2)
+    for one, function, workers in ((stage["python"], "augment", 2), (of_batches, "collate", 1)):
+        assert one["function"] == f"{recipe.module}:{function}"
+        assert one["workers"] == workers and 1 <= one["num_starts"] <= workers
+        assert one["ave_time"] >= BUSY_SECONDS and one["num_calls"] > 1
+        assert one["function_seconds"] == pytest.approx(one["ave_time"] * one["num_calls"])
+        assert all(one[key] > 0 for key in ("beside_seconds", "wait_seconds", "copy_seconds", "start_seconds"))
+        assert one["hot_spot"]["name"] == f"{recipe.module}.Blur" and 0.5 < one["hot_spot"]["share"] <= 1
+        labels = f'stream="dict",stage="{one["place"]}"'
+        assert float(metrics[f"forebay_python_function_seconds_total{{{labels}}}"]) >= one["function_seconds"]
+        assert float(metrics[f'forebay_python_hot_share{{{labels},name="{recipe.module}.Blur"}}']) > 0.5
+        assert f"{one['place']}: `{one['function']}`: " in text and f" in {recipe.module}.Blur" in text
+    assert of_batches["place"] == "batch.operations[0]"
+    assert "python" not in stage_of(stats, "before")
+
+
+def test_the_verdict_names_the_stage_and_what_takes_most_of_it(recipe):
+    def is_found(stats):
+        return stats["verdict"]["limit"] == "augment" and recipe.module in stats["verdict"]["sentence"]
+
+    with forebay.Loader(recipe(), timeout=120) as loader:
+        verdict = stats_when(loader, is_found)["verdict"]
+    assert verdict["what"] == "the stage `augment` (Python) is the limit"
+    assert verdict["sentence"].startswith(verdict["what"] + ": ")
+    assert f" ms a sample, most of it in `{recipe.module}.Blur` (" in verdict["sentence"]
+    assert " of 2 workers are busy while the trainer waits " in verdict["sentence"]
+
+
+def test_a_function_that_does_nothing_is_not_the_limit(recipe):
+    with forebay.Loader(recipe("nothing", before=2), timeout=120) as loader:
+        batches = endless(loader)
+        verdicts = []
+        for _ in range(10):
+            list(itertools.islice(batches, 10))
+            verdicts.append(loader.stats()["verdict"])
+        python = stage_of(loader.stats())["python"]
+    assert verdicts[-1]["limit"] == "before", verdicts
+    assert not any("Python" in verdict["sentence"] for verdict in verdicts[2:]), verdicts
+    assert python["num_calls"] > 100
+
+
+def test_a_trace_has_each_sample_in_the_function_on_the_track_of_its_worker(recipe, tmp_path):
+    with forebay.Loader(recipe(), timeout=120) as loader:
+        batches = endless(loader)
+        list(itertools.islice(batches, 10))
+        trace = [PROGRAM, "trace", "--seconds", "1", "-o", tmp_path / "trace.json"]
+        with subprocess.Popen(trace) as recorder:
+            while recorder.poll() is None:
+                next(batches)
+        assert recorder.returncode == 0
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    tracks = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    spans = [event for event in events if event["ph"] == "X"]
+    rows = [span for span in spans if span["name"] == "augment (Python)"]
+    calls = [(span["ts"], span["ts"] + span["dur"]) for span in spans if span["name"] == "augment"]
+    assert len(rows) > 10 and {"sample", "batch", "row", "session"} <= set(rows[0]["args"])
+    # A nanosecond is lost where a span ends, and some where a number of microseconds is rounded.
+    assert all(row["dur"] > BUSY_SECONDS * 1e6 - 1 for row in rows)
+    places = {tracks[row["tid"]] for row in rows}
+    assert places <= {"augment 0 (Python, dict)", "augment 1 (Python, dict)"}, places
+    for worker in {row["tid"] for row in rows}:
+        own = sorted((row["ts"], row["ts"] + row["dur"]) for row in rows if row["tid"] == worker)
+        assert all(end <= begin + 1 for (_, end), (begin, _) in zip(own, own[1:])), "one sample at a time"
+    for row in rows:
+        begin, end = row["ts"], row["ts"] + row["dur"]
+        assert any(first <= begin + 1 and end <= last + 1 for first, last in calls), "within a call"
