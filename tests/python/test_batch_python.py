@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 
 import forebay
 import numpy
@@ -162,6 +163,27 @@ def test_batches_are_the_same_for_every_number_of_workers_and_after_a_resume(rec
         state = loader.state_dict()
     assert state["python"][called["call"]], "the digest of the function's file"
     assert taken + digests(config, state=state) == found[0]
+
+
+def test_seeks_while_batches_are_made_give_those_of_the_new_place(recipe):
+    config = recipe(DRAWING, workers=3)
+    each = len(range(0, SAMPLES, SIZE))
+    states, expected, dice = [], [], random.Random(3)
+    with forebay.Loader(config, timeout=120) as loader:
+        for _ in loader.epochs_left():
+            iterator = iter(loader)
+            for _ in range(each):
+                states.append(loader.state_dict())
+                expected.append(digest(next(iterator)))
+            assert next(iterator, None) is None
+    with forebay.Loader(config, timeout=120) as loader:
+        for _ in range(30):
+            place = dice.randrange(2) * each + dice.randrange(each - 2)
+            loader.load_state_dict(states[place])
+            # Batches behind these are at workers, or finished, when the next seek comes.
+            taken = [digest(batch) for _, batch in zip(range(2), loader)]
+            assert taken == expected[place : place + 2], place
+            time.sleep(dice.uniform(0, 0.03))
 
 
 def test_batches_are_the_same_after_kills_of_workers_and_daemons(recipe, tmp_path):
