@@ -64,7 +64,8 @@ def _name(frame: FrameType) -> str:
     code = frame.f_code
     if code.co_argcount and code.co_varnames[0] == "self":
         kind = type(frame.f_locals.get("self"))
-        package, name = kind.__module__, kind.__qualname__
+        # A class may have anything there.
+        package, name = str(kind.__module__), kind.__qualname__
     else:
         package, name = str(frame.f_globals.get("__name__", "?")), code.co_name
     return f"{package.partition('.')[0]}.{name}"[:_MAX_NAME]

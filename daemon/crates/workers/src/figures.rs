@@ -8,6 +8,8 @@ use crate::reply::{Reply, RowTime};
 
 /// Stacks that are told apart at most: their names come from a worker.
 const MAX_STACKS: usize = 256;
+/// The longest report that is read; a worker's own are shorter.
+const MAX_REPORT_BYTES: usize = 256 << 10;
 /// Counts beyond which all are halved: what a function does changes, with the data or the epoch.
 const MAX_COUNT: u64 = 1200;
 /// Looks below which nothing is said of where the time goes.
@@ -109,6 +111,9 @@ impl Recorded {
 
     /// A worker's report: stacks, the function first, and how often each was seen. What is none is left out.
     fn add_stacks(&self, report: &[u8]) {
+        if report.len() > MAX_REPORT_BYTES {
+            return;
+        }
         let Ok(seen) = serde_json::from_slice::<Vec<(Vec<String>, u64)>>(report) else { return };
         let mut stacks = self.stacks.lock().unwrap_or_else(PoisonError::into_inner);
         for (stack, count) in seen {
@@ -211,6 +216,10 @@ mod tests {
             recorded.add_stacks(&serde_json::to_vec(&[(vec![name], u64::MAX)]).unwrap());
         }
         recorded.add_stacks(b"no report");
+        let of_long_names = Recorded::default();
+        let report = [(["a".repeat(MAX_REPORT_BYTES)], 1)];
+        of_long_names.add_stacks(&serde_json::to_vec(&report).unwrap());
+        assert!(of_long_names.stacks.lock().unwrap().is_empty());
         let stacks = recorded.stacks.lock().unwrap();
         assert!(stacks.len() <= MAX_STACKS && stacks.values().sum::<u64>() <= MAX_COUNT);
     }
