@@ -274,6 +274,14 @@ def test_a_hostile_worker_harms_its_own_sample_alone(stage, attack):
     assert len(survived) >= SAMPLES - 1
 
 
+def test_a_module_that_cannot_be_imported_is_imported_once(stage, tmp_path):
+    note = tmp_path / "imported"
+    path = stage(f"open({str(note)!r}, 'a').write('x')\nimport no_such_module\n\ndef augment(sample, rng): pass")
+    with pytest.raises(forebay.ConfigError, match="No module named 'no_such_module'"):
+        digests(path)
+    assert note.read_text() == "x", "no other sample changes that"
+
+
 def test_a_call_that_hangs_is_ended_and_its_sample_named(stage):
     path = stage(
         """

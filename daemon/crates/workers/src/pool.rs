@@ -390,7 +390,8 @@ impl Pool {
             };
             if failed + 1 >= MAX_KILLS {
                 return Err(self.no_workers(&format!(
-                    "starting a worker with `{} -m forebay.worker` {reason}; what it printed stands in the log",
+                    "starting a worker with `{} -m forebay.worker` {reason}; what it printed stands in the log. The interpreter \
+                     needs the package `forebay`; `python.interpreter` names another one",
                     self.spec.interpreter.display()
                 )));
             }

@@ -200,13 +200,22 @@ impl SamplePlan {
         for id in 0..dataset.sample_count().min(TRIED) {
             let key = DrawKey { seed: 0, epoch: 0, sample: id };
             let prepared = self.prepare_probe(place, body, key, dataset, read, &mut scratch);
-            let probed = prepared.and_then(|()| body.probe(&scratch.call, &mut found));
-            match probed {
+            if let Err(reason) = prepared {
+                why_not = reason;
+                continue;
+            }
+            match body.probe(&scratch.call, &mut found) {
                 Ok(true) if found.count() == PROBED => break,
                 Ok(true) => {}
                 // The function raised: it may be the sample's fault.
                 Ok(false) => {}
-                Err(reason) => why_not = reason,
+                Err(reason) => {
+                    why_not = reason;
+                    // No sample changes that no worker starts.
+                    if body.figures().calls.starts == 0 {
+                        break;
+                    }
+                }
             }
         }
         if found.count() > 0 { Ok(found) } else { Err(found.raised.take().unwrap_or(why_not)) }
