@@ -205,7 +205,7 @@ def test_batches_are_the_same_after_kills_of_workers_and_daemons(recipe, tmp_pat
     killer = threading.Thread(target=kill)
     killer.start()
     try:
-        with forebay.Loader(config, timeout=120) as loader:
+        with forebay.Loader(config, timeout=500) as loader:
             got = []
             for _ in loader.epochs_left():
                 for batch in loader:
@@ -217,6 +217,25 @@ def test_batches_are_the_same_after_kills_of_workers_and_daemons(recipe, tmp_pat
         killer.join()
     assert got == expected and kills
     wait_until(lambda: not workers(own), "workers are left behind")
+
+
+def test_workers_that_are_killed_in_the_first_call_are_replaced(recipe, tmp_path):
+    deaths = tmp_path / "deaths"
+    source = f"""
+        import os, pathlib
+
+        deaths = pathlib.Path({str(deaths)!r})
+
+        def collate(batch, rng):
+            count = len(deaths.read_text()) if deaths.exists() else 0
+            if count < 5:
+                deaths.write_text("x" * (count + 1))
+                os.kill(os.getpid(), 9)
+            return {{"label": batch["label"]}}
+        """
+    with forebay.Loader(recipe(source), timeout=500) as loader:
+        assert len(list(loader)) == len(range(0, SAMPLES, SIZE))
+    assert len(deaths.read_text()) == 5
 
 
 def test_an_exception_ends_the_stream_with_the_functions_traceback(recipe):

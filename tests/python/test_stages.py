@@ -158,7 +158,7 @@ def test_batches_are_the_same_after_kills_of_workers_and_daemons(stage):
     killer = threading.Thread(target=kill)
     killer.start()
     try:
-        with forebay.Loader(path, timeout=120) as loader:
+        with forebay.Loader(path, timeout=500) as loader:
             got = []
             for _ in loader.epochs_left():
                 for batch in loader:

@@ -25,6 +25,11 @@ const MAX_KILLS: u32 = 10;
 /// Starts in a row that fail before the stage gives up; as many as `MAX_KILLS` where they are killed.
 const MAX_STARTS: u32 = 3;
 
+/// Losses after which it is the call that ends workers.
+const fn max_losses(was_killed: bool) -> u32 {
+    if was_killed { MAX_KILLS } else { MAX_LOSSES }
+}
+
 const NO_ANSWER: &str = "its worker gave no answer";
 
 /// What became of a row.
@@ -153,10 +158,10 @@ impl Pool {
             })?;
             match reply {
                 Ok(reply) => return Ok(reply),
-                Err(Failure::Lost { reason, .. }) => {
+                Err(Failure::Lost { reason, was_killed, .. }) => {
                     turn.lose();
                     losses += 1;
-                    if losses == MAX_LOSSES {
+                    if losses >= max_losses(was_killed) {
                         let called = if self.spec.is_batch { "batch" } else { "sample" };
                         return Err(format!("the first {called} {reason}"));
                     }
@@ -286,7 +291,7 @@ impl Pool {
                     );
                     if bundle.len() == 1 && together.is_empty() {
                         losses += 1;
-                        if losses >= if was_killed { MAX_KILLS } else { MAX_LOSSES } {
+                        if losses >= max_losses(was_killed) {
                             done(alone[0], Outcome::Crashes(&reason));
                             suspects.pop_front();
                             losses = 0;
