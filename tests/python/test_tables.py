@@ -4,11 +4,13 @@ import contextlib
 import importlib.util
 import io
 import re
+import subprocess
 from pathlib import Path
 
 import forebay
 import numpy
 import pytest
+from support import PROGRAM
 
 ROOT = Path(__file__).parents[2]
 FIXTURES = ROOT / "daemon/crates/source/fixtures"
@@ -58,6 +60,38 @@ def test_pictures_are_decoded_and_a_row_without_a_value_is_named(tmp_path):
         forebay.Loader(settings) as loader,
     ):
         list(loader)
+
+
+def test_pictures_in_compressed_pages_are_those_of_other_files_and_a_cache_keeps_them(tmp_path):
+    def pictures(path, **keys):
+        fields, operations = {"image": {"from": "image"}}, [{"op": "decode-image"}]
+        with forebay.Loader(config(path, tmp_path / Path(path).name, fields, operations, **keys)) as loader:
+            return sorted(row.tobytes() for batch in loader for row in batch["image"])
+
+    expected = pictures("hugging-face-pictures")
+    assert len(set(expected)) == 12 and pictures("tables/pictures.parquet") == expected
+    cache = {"path": str(tmp_path / "cache"), "keep_free": 0}
+    settings = tmp_path / "pictures.toml"
+    settings.write_text(
+        f"""
+[dataset]
+path = "{FIXTURES}/tables/pictures.parquet"
+index = "{tmp_path}/pictures.parquet/index"
+fields = {{ image = {{ from = "image" }} }}
+[cache]
+path = "{cache["path"]}"
+keep_free = 0
+[batch]
+size = 3
+[[stage]]
+name = "decode"
+operations = [{{ op = "decode-image" }}]
+"""
+    )
+    for command in ("fill", "verify"):
+        done = subprocess.run([PROGRAM, "cache", str(settings), command], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0 and "12" in done.stdout, done
+    assert pictures("tables/pictures.parquet", cache=cache) == expected
 
 
 def test_rows_of_parquet_arrive_in_another_order_and_a_run_resumes(tmp_path):

@@ -81,6 +81,12 @@ pub trait Dataset: FileTable + std::fmt::Debug {
         false
     }
 
+    /// Where locations may be [parts of what is compressed](crate::location::Unit::Packed): how many bytes of memory one
+    /// read takes at most to unpack.
+    fn page_bytes(&self) -> Option<u64> {
+        None
+    }
+
     /// Splits the located bytes into one value a field, in the order of [`fields`](Self::fields). Appends to `values`.
     ///
     /// # Errors

@@ -3,6 +3,8 @@
 
 use std::ops::Range;
 
+use crate::codec::Codec;
+
 /// A file of a dataset: its number in the dataset's table of files, from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId(pub u64);
@@ -107,9 +109,25 @@ impl Location {
 pub enum Unit {
     /// The bytes are one sample's.
     Sample,
+    /// The bytes are one sample's, a part of what the range unpacks to. Only of a dataset that says how much that may be:
+    /// [`page_bytes`](crate::dataset::Dataset::page_bytes).
+    Packed(Packed),
     /// The bytes are several samples'. Only of a dataset that
     /// [`shares_units`](crate::dataset::Dataset::shares_units).
     Block(Transform),
+}
+
+/// A part of what a compressed range unpacks to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Packed {
+    /// How it is compressed.
+    pub codec: Codec,
+    /// The bytes that all of the range unpacks to.
+    pub unpacked_bytes: u64,
+    /// Where the part begins in them.
+    pub start: u64,
+    /// The part's bytes.
+    pub length: u64,
 }
 
 /// What is done once to a block's bytes after they were read: part of the block's identity, since the same range may be

@@ -1,8 +1,8 @@
 //! `parquet`: tables in Parquet files, as Hugging Face's hub has them and as other writers write them.
 //!
 //! The footer ([`footer`]) says where the parts of each column lie; the headers of their pages and what stands in front of
-//! the values ([`pages`]) are read once. Pictures and other bytes are then read alone, where their pages are plain; numbers
-//! and short texts are kept in the index, and those may be compressed and encoded by a dictionary. The reader is this
+//! the values ([`pages`]) are read once. Pictures and other bytes are then read alone, or unpacked from their page where it
+//! is compressed; numbers and short texts are kept in the index. The reader is this
 //! crate's own: the crate `parquet` gives values, not where they lie, and that is what a shuffle needs.
 
 mod footer;

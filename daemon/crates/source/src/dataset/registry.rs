@@ -20,7 +20,7 @@ use super::tables::{self, TableKeys};
 use super::tfrecord::{self, TfRecordKeys};
 use super::webdataset::{self, WebDatasetKeys};
 use super::{arrow, image_folder, litdata, mds, npy, npz, parquet, tokens};
-use crate::storage::{self, PatientStorage, RetryClass, Storage, StorageError};
+use crate::storage::{self, PatientStorage, RetryClass, Storage, StorageError, UnpackingStorage};
 
 /// The `dataset.format` that stands for the one that reads what lies at the path.
 pub(super) const AUTO: &str = "auto";
@@ -307,6 +307,10 @@ fn open_once(
         None => storage.as_ref(),
     };
     let (dataset, report) = (format.open)(config, source, options)?;
+    let storage: Arc<dyn Storage> = match dataset.page_bytes() {
+        Some(page_bytes) => Arc::new(UnpackingStorage::new(storage, page_bytes)),
+        None => storage,
+    };
     // Opening reads what is kept in the index, not here.
     let storage = storage::with_cache(storage, &config.cache);
     Ok(Opened { dataset, storage, report })

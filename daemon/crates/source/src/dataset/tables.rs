@@ -15,7 +15,7 @@ use forebay_config::{ConfigError, DatasetConfig, Keys, Located, Section, keys};
 use forebay_protocol::ids::SampleId;
 use serde::{Deserialize, Serialize};
 
-pub(super) use self::cells::Cell;
+pub(super) use self::cells::{Cell, PackedCell};
 use self::cells::{FileRows, Stored};
 pub(super) use self::features::{Feature, Features, HUGGINGFACE};
 #[doc(hidden)]
@@ -32,7 +32,9 @@ use super::records::{Column, Encoding, RecordRule, read_rules};
 use super::row_index::RowIndex;
 use super::saved_index::SavedIndex;
 use super::{Dataset, Defect, Field, FieldKind, FieldValue, IndexBytes};
-use crate::location::{ByteRange, FileId, FileTable, Location, ObjectStamp, SampleBytes};
+use crate::location::{
+    ByteRange, FileId, FileTable, Location, ObjectStamp, Packed, SampleBytes, Unit,
+};
 
 keys! {
     /// The keys of formats whose samples are rows of columns.
@@ -82,6 +84,14 @@ struct TableField {
     rule: RecordRule,
     encoding: Encoding,
     classes: Vec<String>,
+    /// What unpacking a value takes at most; 0: none is packed.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    page_bytes: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// The fields of an index.
@@ -114,7 +124,10 @@ impl TableSamples {
                 None => None,
                 Some(Stored::Value(value)) => Some(value),
                 Some(Stored::At { length: 0, .. }) => Some(&[][..]),
-                Some(Stored::At { length, .. }) => {
+                Some(
+                    Stored::At { length, .. }
+                    | Stored::Packed(PackedCell { part: Packed { length, .. }, .. }),
+                ) => {
                     let part = bytes.part(parts).unwrap_or_default();
                     parts += 1;
                     if part.len() as u64 != length {
@@ -159,11 +172,23 @@ impl Dataset for TableSamples {
     fn locate(&self, id: SampleId, locations: &mut Vec<Location>) {
         let file = FileId(self.index.manifest_of(id) as u64);
         for cell in self.index.cells(id).flatten() {
-            if let Stored::At { offset, length: length @ 1.. } = Stored::of(cell) {
-                let range = ByteRange { offset, length: Some(length) };
-                locations.push(Location { range, ..Location::whole(file) });
-            }
+            let (offset, length, unit) = match Stored::of(cell) {
+                Stored::At { offset, length: length @ 1.. } => (offset, length, Unit::Sample),
+                Stored::Packed(PackedCell { offset, bytes, part }) => {
+                    (offset, bytes, Unit::Packed(part))
+                }
+                Stored::At { .. } | Stored::Value(_) => continue,
+            };
+            locations.push(Location {
+                file,
+                range: ByteRange { offset, length: Some(length) },
+                unit,
+            });
         }
+    }
+
+    fn page_bytes(&self) -> Option<u64> {
+        self.columns.iter().map(|column| column.page_bytes).max().filter(|bytes| *bytes > 0)
     }
 
     fn read<'a>(

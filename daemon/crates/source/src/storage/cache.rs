@@ -39,7 +39,7 @@ pub use self::keeper::{CacheKeeper, CachedDataset, Verified};
 use super::error::StorageError;
 use super::listing::{Directories, DirectoryStamp, EntryKind};
 use super::{FileStatus, Handle, ObjectIdentity, Opened, Storage};
-use crate::location::{FileId, FileTable, Location, ObjectStamp};
+use crate::location::{FileId, FileTable, Location, ObjectStamp, Unit};
 
 /// See the module's head.
 #[derive(Debug)]
@@ -103,6 +103,11 @@ impl CachedStorage {
         for number in [stamp.bytes, stamp.tag, location.range.offset, length] {
             hasher.update(&number.to_le_bytes());
         }
+        if let Unit::Packed(part) = location.unit {
+            for number in [part.unpacked_bytes, part.start] {
+                hasher.update(&number.to_le_bytes());
+            }
+        }
         hasher.update(&files.path(location.file));
         *hasher.finalize().as_bytes()
     }
@@ -119,7 +124,10 @@ impl CachedStorage {
         if end > stamp.bytes || end <= range.offset {
             return None;
         }
-        let length = end - range.offset;
+        let length = match location.unit {
+            Unit::Packed(part) => part.length,
+            Unit::Sample | Unit::Block(_) => end - range.offset,
+        };
         Some((Found::Keyed(self.key(files, location, stamp, length), location, stamp), length))
     }
 

@@ -121,6 +121,14 @@ pub enum StorageError {
         /// Where the part ends.
         end: u64,
     },
+    /// A compressed part of the file does not unpack to what it did.
+    #[error("{} cannot be unpacked at byte {offset}: it is damaged, or changed after the dataset was indexed", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Where the part begins.
+        offset: u64,
+    },
     /// This process may not read the file.
     #[error(
         "{} may not be read by this user (permission denied); give it read permission for the file and search \
@@ -231,6 +239,7 @@ impl StorageError {
             Self::NotAFile { .. }
             | Self::TooLarge { .. }
             | Self::OutOfRange { .. }
+            | Self::Damaged { .. }
             | Self::Replaced { .. }
             | Self::Permission { .. } => RetryClass::Never,
             Self::Remote { failure, .. } => failure.class,
@@ -249,6 +258,7 @@ impl StorageError {
             | Self::NotAFile { path, .. }
             | Self::TooLarge { path, .. }
             | Self::OutOfRange { path, .. }
+            | Self::Damaged { path, .. }
             | Self::Permission { path }
             | Self::TimedOut { path, .. }
             | Self::Hangs { path, .. }
@@ -277,7 +287,13 @@ impl StorageError {
     /// like one with defective bytes.
     #[must_use]
     pub fn is_bad_sample(&self) -> bool {
-        matches!(self, Self::NotAFile { .. } | Self::TooLarge { .. } | Self::OutOfRange { .. })
+        matches!(
+            self,
+            Self::NotAFile { .. }
+                | Self::TooLarge { .. }
+                | Self::OutOfRange { .. }
+                | Self::Damaged { .. }
+        )
     }
 }
 

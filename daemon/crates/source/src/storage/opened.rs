@@ -44,6 +44,17 @@ impl Opened {
         }
     }
 
+    /// What [`Handle::Other`] holds, if it is of this type; else all of it again.
+    pub(super) fn try_into_other<T: 'static>(self) -> Result<Box<T>, Self> {
+        match self.handle {
+            Handle::Other(other) => other.downcast().map_err(|other| Self {
+                length_bytes: self.length_bytes,
+                handle: Handle::Other(other),
+            }),
+            handle => Err(Self { length_bytes: self.length_bytes, handle }),
+        }
+    }
+
     /// What [`Handle::Other`] holds.
     ///
     /// # Panics

@@ -1,17 +1,19 @@
 //! The pages of a column: what each row has.
 //!
 //! A page is a header and its bytes: the levels, which say which rows have a value, then the values. Of pages that are
-//! neither compressed nor encoded by a dictionary, bytes and text stay where they lie; all other values are kept ([`Cell`]).
+//! neither compressed nor encoded by a dictionary, bytes and text stay where they lie. Of compressed ones, bytes that are
+//! long stay in their page; all other values are kept ([`Cell`]).
 
 use super::footer::{BOOLEAN, BYTE_ARRAY, Chunk, Leaf};
 use super::hybrid;
 use super::thrift::{Broken, Reader};
+use crate::codec::Codec;
 use crate::dataset::error::DatasetError;
 use crate::dataset::records::Encoding;
-use crate::dataset::tables::{Cell, MAX_PART_BYTES, Window};
+use crate::dataset::tables::{Cell, MAX_PART_BYTES, PackedCell, Window};
+use crate::location::Packed;
 
 const UNCOMPRESSED: i64 = 0;
-const SNAPPY: i64 = 1;
 /// The names of ways to compress, by Parquet's numbers.
 const CODECS: [&str; 8] = ["NONE", "SNAPPY", "GZIP", "LZO", "BROTLI", "LZ4", "ZSTD", "LZ4_RAW"];
 const PLAIN: i64 = 0;
@@ -20,6 +22,8 @@ const RLE: i64 = 3;
 const RLE_DICTIONARY: i64 = 8;
 /// What is read of a page's header at first, and at most: statistics of long values make it long.
 const HEADER_BYTES: [u64; 3] = [256, 64 << 10, 16 << 20];
+/// Values of no more bytes are kept rather than looked for in a compressed page, which is read for each sample anew.
+const KEPT_VALUE_BYTES: usize = 256;
 /// Values of more bytes are read one by one, not in pieces of the file.
 const LONG_VALUE_BYTES: u64 = 4 << 10;
 
@@ -93,7 +97,28 @@ pub(super) struct Pages<'p, 'f> {
 /// A page's values: in the file from one byte to before another, or in memory.
 enum Source {
     File(u64, u64),
-    Memory(Vec<u8>),
+    Memory(Vec<u8>, Option<Place>),
+}
+
+/// Where bytes in memory lie: in what a part of the file unpacks to.
+#[derive(Clone, Copy)]
+struct Place {
+    offset: u64,
+    bytes: u64,
+    codec: Codec,
+    unpacked_bytes: u64,
+    /// Of the first of the bytes.
+    start: u64,
+}
+
+impl Place {
+    /// A value's cell, by its first byte and its length in the bytes.
+    fn cell(&self, at: usize, length: usize) -> Cell {
+        let &Self { offset, bytes, codec, unpacked_bytes, start } = self;
+        let (start, length) = (start + at as u64, length as u64);
+        let part = Packed { codec, unpacked_bytes, start, length };
+        Cell::Packed(PackedCell { offset, bytes, part })
+    }
 }
 
 impl Pages<'_, '_> {
@@ -129,7 +154,7 @@ impl Pages<'_, '_> {
                     }
                     let source = self.unpack(&header, start, at)?;
                     let count = usize::try_from(header.values).unwrap_or(usize::MAX);
-                    dictionary = Some(self.plain(&source, count, false)?);
+                    dictionary = Some(self.plain(&source, count, self.is_bytes())?);
                 }
                 0 | 3 => {
                     let left = rows - cells.len() as u64;
@@ -177,22 +202,27 @@ impl Pages<'_, '_> {
                 header.unpacked
             ))
         })?;
-        if self.chunk.codec != SNAPPY {
+        let Some(codec) = codec_of(self.chunk.codec) else {
             let codec = usize::try_from(self.chunk.codec).ok().and_then(|codec| CODECS.get(codec));
             return Err(self.fault(format!(
-                "its pages are compressed by {}, and SNAPPY is read; {}",
+                "its pages are compressed by {}, and SNAPPY, GZIP, ZSTD and LZ4_RAW are read; {}",
                 codec.unwrap_or(&"a codec that is not known here"),
                 remedy(&self.leaf.column.column.name)
             )));
+        };
+        let packed = self.window.get(start, end - start)?;
+        let mut bytes = Vec::new();
+        if !codec.unpack(packed, (unpacked, unpacked), &mut bytes) {
+            return Err(self.fault("a page cannot be unpacked: it is damaged".to_owned()));
         }
-        let text = self.window.get(start, end - start)?;
-        let length = snap::raw::decompress_len(text).ok();
-        let mut bytes = vec![0; if length == Some(unpacked) { unpacked } else { 0 }];
-        let done = snap::raw::Decoder::new().decompress(text, &mut bytes);
-        match done {
-            Ok(done) if done == unpacked => Ok(Source::Memory(bytes)),
-            _ => Err(self.fault("a page cannot be unpacked: it is damaged".to_owned())),
-        }
+        let unpacked_bytes = unpacked as u64;
+        let place = Place { offset: start, bytes: end - start, codec, unpacked_bytes, start: 0 };
+        Ok(Source::Memory(bytes, Some(place)))
+    }
+
+    /// Whether its values are bytes, which may be long, and not texts.
+    fn is_bytes(&self) -> bool {
+        matches!(self.leaf.column.column.encoding, Encoding::Bytes | Encoding::Image)
     }
 
     /// Appends what the rows of a page have.
@@ -205,20 +235,6 @@ impl Pages<'_, '_> {
         cells: &mut Vec<Cell>,
     ) -> Result<(), DatasetError> {
         let count = usize::try_from(header.values).unwrap_or(usize::MAX);
-        let is_bytes =
-            matches!(self.leaf.column.column.encoding, Encoding::Bytes | Encoding::Image);
-        let is_plain = header.encoding == PLAIN;
-        if is_bytes && !(self.chunk.codec == UNCOMPRESSED && is_plain) {
-            return Err(self.fault(format!(
-                "its pages are {}, and a value of one cannot be read alone; {}",
-                if is_plain {
-                    "compressed"
-                } else {
-                    "encoded by a dictionary or in another packed form"
-                },
-                remedy(&self.leaf.column.column.name)
-            )));
-        }
         let (levels, source) = match header.levels {
             Some((repetition, definition)) => {
                 let first = start.checked_add(repetition);
@@ -312,9 +328,12 @@ impl Pages<'_, '_> {
             levels,
             match source {
                 Source::File(start, end) => Source::File(start + 4 + size, end),
-                Source::Memory(bytes) => {
-                    let first = usize::try_from(4 + size).unwrap_or(usize::MAX);
-                    Source::Memory(bytes.get(first..).unwrap_or_default().to_vec())
+                Source::Memory(mut bytes, place) => {
+                    let first = usize::try_from(4 + size).unwrap_or(usize::MAX).min(bytes.len());
+                    bytes.drain(..first);
+                    let start = |place: Place| place.start + first as u64;
+                    let place = place.map(|place| Place { start: start(place), ..place });
+                    Source::Memory(bytes, place)
                 }
             },
         ))
@@ -327,7 +346,7 @@ impl Pages<'_, '_> {
                 let first = start.saturating_add(from).min(*end);
                 self.window.get(first, (end - first).min(most))?.to_vec()
             }
-            Source::Memory(bytes) => {
+            Source::Memory(bytes, _) => {
                 let rest =
                     bytes.get(usize::try_from(from).unwrap_or(usize::MAX)..).unwrap_or_default();
                 rest[..rest.len().min(usize::try_from(most).unwrap_or(usize::MAX))].to_vec()
@@ -362,6 +381,15 @@ impl Pages<'_, '_> {
             }
             let at = |place: u64| Cell::At { offset: start + place * width, length: width };
             return Ok((0..count as u64).map(at).collect());
+        }
+        if let (Source::Memory(bytes, Some(place)), true) = (source, may_stay) {
+            let width = usize::try_from(width).unwrap_or(usize::MAX);
+            if width > KEPT_VALUE_BYTES {
+                if all > bytes.len() as u64 {
+                    return Err(cut(self));
+                }
+                return Ok((0..count).map(|value| place.cell(value * width, width)).collect());
+            }
         }
         let bytes = self.bytes(source, 0, all)?;
         if bytes.len() as u64 != all || width == 0 {
@@ -398,16 +426,30 @@ impl Pages<'_, '_> {
                 }
             }
             _ => {
-                let bytes = self.bytes(source, 0, u64::MAX)?;
-                self.keep(bytes.len() as u64)?;
-                let mut rest = bytes.as_slice();
+                let held;
+                let (bytes, place) = match source {
+                    Source::Memory(bytes, place) => (bytes.as_slice(), *place),
+                    Source::File(..) => {
+                        held = self.bytes(source, 0, u64::MAX)?;
+                        (held.as_slice(), None)
+                    }
+                };
+                let place = place.filter(|_| may_stay && self.is_bytes());
+                let mut rest = bytes;
                 for _ in 0..count {
                     let (size, behind) = rest.split_first_chunk().ok_or_else(|| cut(self))?;
                     let length = usize::try_from(u32::from_le_bytes(*size)).unwrap_or(usize::MAX);
+                    let at = bytes.len() - behind.len();
                     let (value, behind) =
                         behind.split_at_checked(length).ok_or_else(|| cut(self))?;
-                    cells.push(Cell::Value(value.to_vec()));
                     rest = behind;
+                    cells.push(match place.filter(|_| length > KEPT_VALUE_BYTES) {
+                        Some(place) => place.cell(at, length),
+                        None => {
+                            self.keep(length as u64 + 4)?;
+                            Cell::Value(value.to_vec())
+                        }
+                    });
                 }
             }
         }
@@ -420,6 +462,17 @@ fn kept_bytes(cell: &Cell) -> u64 {
         Cell::Value(value) => value.len() as u64,
         _ => 0,
     }
+}
+
+/// By Parquet's number.
+fn codec_of(number: i64) -> Option<Codec> {
+    Some(match number {
+        1 => Codec::Snappy,
+        2 => Codec::Gzip,
+        6 => Codec::Zstd,
+        7 => Codec::Lz4,
+        _ => return None,
+    })
 }
 
 /// The lines that write a file so that its values can be read alone.

@@ -2,12 +2,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use forebay_config::Section;
+use forebay_protocol::ids::SampleId;
 
 use super::TABLES;
 use crate::dataset::conformance::{self, Format};
 use crate::dataset::tables::{Cell, read_in_memory};
 use crate::dataset::testing::{EVERYWHERE, config_for, names, own_keys, sample, write_aged};
 use crate::dataset::{DatasetError, OpenOptions, Opened, open};
+use crate::location::{Location, Unit};
 
 fn fixture(name: &str) -> Vec<u8> {
     fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/tables").join(name)).unwrap()
@@ -15,7 +17,16 @@ fn fixture(name: &str) -> Vec<u8> {
 
 /// Files of a row each that pyarrow has written, whose values are changed in place.
 fn files(root: &Path, count: usize) -> PathBuf {
-    let template = fixture("one.parquet");
+    files_of("one.parquet", root, count)
+}
+
+/// The same with pages that Snappy has compressed, which leaves the words that are changed as they are.
+fn packed_files(root: &Path, count: usize) -> PathBuf {
+    files_of("single.parquet", root, count)
+}
+
+fn files_of(name: &str, root: &Path, count: usize) -> PathBuf {
+    let template = fixture(name);
     for number in 0..count {
         let mut bytes = template.clone();
         for word in ["picture-", "caption-"] {
@@ -33,9 +44,15 @@ fn files(root: &Path, count: usize) -> PathBuf {
 #[test]
 fn parquet_files_conform_on_disk_and_behind_urls() {
     for open in EVERYWHERE {
-        let (name, make, has_names, refuses_cuts) = ("parquet", files as _, true, true);
-        conformance::run(&Format { open, name, make, has_names, refuses_cuts });
+        for make in [files as _, packed_files as _] {
+            let (name, has_names, refuses_cuts) = ("parquet", true, true);
+            conformance::run(&Format { open, name, make, has_names, refuses_cuts });
+        }
     }
+}
+
+fn footer_bytes(file: &[u8]) -> u32 {
+    u32::from_le_bytes(*file[..file.len() - 4].last_chunk().unwrap())
 }
 
 fn open_with(path: &Path, own: Section) -> Result<Opened, DatasetError> {
@@ -142,23 +159,85 @@ fn null_values_in_a_struct_that_is_there_are_null() {
     assert_eq!(is_null, [false, true, true, false]);
 }
 
+/// What `blob` of tables.py gives.
+fn blob(i: u64, length: u64) -> Vec<u8> {
+    (0..length).map(|k| (i * 31 + (k / 4).pow(2)).to_le_bytes()[0]).collect()
+}
+
 #[test]
-fn what_cannot_be_read_alone_is_refused_with_the_lines_that_change_it() {
+fn long_values_in_compressed_pages_are_the_writers_bytes() {
+    for codec in ["snappy", "gzip", "zstd", "lz4"] {
+        let (_folder, path) = copied(&format!("long-{codec}.parquet"));
+        let own = own_keys(
+            "[dataset.fields]\nimage = { from = \"image\", as = \"bytes\", missing = \"empty\" }\n\
+             fixed = { from = \"fixed\" }\nshort = { from = \"short\" }\nlabel = { from = \"label\" }",
+        );
+        let opened = open_with(&path, own).unwrap();
+        let mut packed = 0;
+        for i in 0..24 {
+            let image = if i == 5 { Vec::new() } else { blob(i % 9, 300 + 40 * (i % 9)) };
+            let expected = [
+                format!("{image:?}"),
+                format!("{:?}", blob(i, 260)),
+                format!("{:?}", blob(i, 5)),
+                i.to_string(),
+            ];
+            assert_eq!(sample(&opened, i).unwrap(), expected, "{codec} {i}");
+            let mut locations = Vec::new();
+            opened.dataset.locate(SampleId(i), &mut locations);
+            let is_packed = |location: &&Location| matches!(location.unit, Unit::Packed(_));
+            packed += locations.iter().filter(is_packed).count();
+        }
+        assert_eq!(packed, 23 + 24, "{codec}: a location for each long value");
+        let page_bytes = opened.dataset.page_bytes().unwrap();
+        assert!((600..60_000).contains(&page_bytes), "{page_bytes}");
+        let warnings = opened.report.warnings.join("\n");
+        assert!(warnings.contains("bytes read for each one used"), "{codec}: {warnings}");
+    }
+}
+
+#[test]
+fn a_page_that_changes_after_it_was_indexed_is_a_bad_sample() {
+    let (_folder, path) = copied("long-snappy.parquet");
+    let own = own_keys("[dataset.fields]\nfixed = { from = \"fixed\" }");
+    let opened = open_with(&path, own).unwrap();
+    let mut locations = Vec::new();
+    opened.dataset.locate(SampleId(0), &mut locations);
+    let start = usize::try_from(locations[0].range.offset).unwrap();
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[start] ^= 0x40;
+    fs::write(&path, &bytes).unwrap();
+    let (dataset, mut buffer) = (opened.dataset.as_ref(), Vec::new());
+    let error = opened.storage.read(dataset, locations[0], 1 << 20, &mut buffer).unwrap_err();
+    assert!(error.to_string().contains("cannot be unpacked at byte"), "{error}");
+    assert!(error.is_bad_sample() && buffer.is_empty());
+}
+
+#[test]
+fn what_is_not_read_is_refused_with_the_lines_that_change_it() {
     let (_folder, path) = copied("usual.parquet");
-    let refused = |own| open_with(&path, own).unwrap_err().to_string();
-    let message = refused(Section::default());
+    let opened = open_with(&path, Section::default()).unwrap();
+    let found = sample(&opened, 98).unwrap();
+    assert_eq!(found[6..9], ["\"text 3\"", &format!("{:?}", [98; 9]), &format!("{:?}", [98; 98])]);
+    let own = own_keys("[dataset.fields]\ntext = { from = \"text\" }\nn = { from = \"i64\" }");
+    let (_folder, path) = copied("zstd.parquet");
+    let opened = open_with(&path, own).unwrap();
+    assert_eq!(sample(&opened, 99).unwrap(), ["\"text 4\"", "-99"]);
+    // The codec's number in the footer: 4 is Brotli.
+    let mut bytes = fixture("single.parquet");
+    let footer = bytes.len() - 8 - usize::try_from(footer_bytes(&bytes)).unwrap();
+    let words: &[u8] = b"bytes\x15\x02\x16";
+    let place = (footer..bytes.len()).find(|place| bytes[*place..].starts_with(words)).unwrap();
+    bytes[place + 6] = 8;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("brotli.parquet");
+    write_aged(&path, &bytes);
+    let message = open_with(&path, Section::default()).unwrap_err().to_string();
     assert!(
-        message.contains("column fixed: its pages are")
+        message.contains("its pages are compressed by BROTLI")
             && message.contains("compression=\"none\", use_dictionary=False"),
         "{message}"
     );
-    // Its numbers and texts are read all the same.
-    let own = own_keys("[dataset.fields]\ntext = { from = \"text\" }\nn = { from = \"i64\" }");
-    let opened = open_with(&path, own).unwrap();
-    assert_eq!(sample(&opened, 99).unwrap(), ["\"text 4\"", "-99"]);
-    let (_folder, path) = copied("zstd.parquet");
-    let message = open_with(&path, Section::default()).unwrap_err().to_string();
-    assert!(message.contains("column b: its pages are compressed by ZSTD"), "{message}");
     // Splits are told apart by the names of files.
     let folder = tempfile::tempdir().unwrap();
     let data = files(&folder.path().join("data"), 2);
@@ -174,7 +253,17 @@ fn what_cannot_be_read_alone_is_refused_with_the_lines_that_change_it() {
 
 #[test]
 fn broken_files_are_named_and_never_a_panic() {
-    for name in ["hub.parquet", "mixed-1.0.parquet", "mixed-2.0.parquet", "one.parquet"] {
+    for name in [
+        "hub.parquet",
+        "mixed-1.0.parquet",
+        "mixed-2.0.parquet",
+        "one.parquet",
+        "single.parquet",
+        "long-gzip.parquet",
+        "long-lz4.parquet",
+        "long-snappy.parquet",
+        "long-zstd.parquet",
+    ] {
         let whole = fixture(name);
         let (_, rows) = read_in_memory(&TABLES, &whole).unwrap();
         for length in (0..whole.len()).step_by(97) {

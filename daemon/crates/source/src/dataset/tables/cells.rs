@@ -1,7 +1,9 @@
 //! The cells of rows: what a format finds, and how the index keeps it.
 
+use crate::codec::Codec;
 use crate::dataset::row_index::{push_cell, take_cell};
 use crate::dataset::shards::Scanned;
+use crate::location::Packed;
 
 /// What a row has in a column.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,6 +16,23 @@ pub(in crate::dataset) enum Cell {
     Value(Vec<u8>),
     /// A value's place in its file.
     At { offset: u64, length: u64 },
+    /// A value's place in what a part of its file unpacks to.
+    Packed(PackedCell),
+}
+
+/// A part of a file, and a value's place in what it unpacks to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::dataset) struct PackedCell {
+    pub(in crate::dataset) offset: u64,
+    pub(in crate::dataset) bytes: u64,
+    pub(in crate::dataset) part: Packed,
+}
+
+impl PackedCell {
+    /// What unpacking takes: the part of the file, what it unpacks to, and as much again for a decoder's history.
+    pub(in crate::dataset) fn page_bytes(&self) -> u64 {
+        self.bytes.saturating_add(self.part.unpacked_bytes.saturating_mul(2))
+    }
 }
 
 impl Cell {
@@ -33,12 +52,15 @@ impl Cell {
 
 const VALUE: u8 = 0;
 const AT: u8 = 1;
+const PACKED: u8 = 2;
 
-/// A cell as the index has it: a byte that tells the kind, then the value, or offset and length.
+/// A cell as the index has it: a byte that tells the kind, then the value; or offset and length; or the codec's number and
+/// of the part of the file where it begins, its bytes and those that it unpacks to, of the value its start and length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stored<'r> {
     Value(&'r [u8]),
     At { offset: u64, length: u64 },
+    Packed(PackedCell),
 }
 
 impl<'r> Stored<'r> {
@@ -51,6 +73,14 @@ impl<'r> Stored<'r> {
         };
         match cell.first() {
             Some(&AT) if cell.len() == 17 => Self::At { offset: number(1), length: number(9) },
+            Some(&PACKED)
+                if cell.len() == 42
+                    && let Some(codec) = Codec::of_number(cell[1]) =>
+            {
+                let (unpacked_bytes, start, length) = (number(18), number(26), number(34));
+                let part = Packed { codec, unpacked_bytes, start, length };
+                Self::Packed(PackedCell { offset: number(2), bytes: number(10), part })
+            }
             _ => Self::Value(cell.get(1..).unwrap_or_default()),
         }
     }
@@ -60,6 +90,7 @@ impl<'r> Stored<'r> {
         match Stored::of(cell) {
             Stored::Value(value) => value.len() as u64,
             Stored::At { length, .. } => length,
+            Stored::Packed(packed) => packed.part.length,
         }
     }
 }
@@ -100,6 +131,13 @@ impl FileRows {
                     self.scratch.push(AT);
                     self.scratch.extend_from_slice(&offset.to_le_bytes());
                     self.scratch.extend_from_slice(&length.to_le_bytes());
+                }
+                Cell::Packed(packed) => {
+                    let PackedCell { offset, bytes, part } = packed;
+                    self.scratch.extend_from_slice(&[PACKED, part.codec.number()]);
+                    for number in [*offset, *bytes, part.unpacked_bytes, part.start, part.length] {
+                        self.scratch.extend_from_slice(&number.to_le_bytes());
+                    }
                 }
             }
             push_cell(&mut self.bytes, Some(&self.scratch));

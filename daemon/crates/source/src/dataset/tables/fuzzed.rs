@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use super::{Bytes, Cell, TableColumn, TableFormat};
+use super::{Bytes, Cell, PackedCell, TableColumn, TableFormat};
 use crate::dataset::error::DatasetError;
 
 /// A file in memory.
@@ -59,6 +59,13 @@ pub(in crate::dataset) fn read_for_fuzzing(format: &TableFormat, table: &[u8]) {
                 assert!(offset.checked_add(*length).is_some_and(|end| end <= table.len() as u64));
             }
             Cell::Value(value) => assert!(value.len() <= 1 << 26),
+            Cell::Packed(PackedCell { offset, bytes, part }) => {
+                let is_in = |start: u64, length: u64, all: u64| {
+                    start.checked_add(length).is_some_and(|end| end <= all)
+                };
+                assert!(is_in(*offset, *bytes, table.len() as u64));
+                assert!(is_in(part.start, part.length, part.unpacked_bytes));
+            }
             Cell::Null | Cell::Number { .. } => {}
         }
     }

@@ -8,8 +8,8 @@ use forebay_config::DatasetConfig;
 use forebay_protocol::ids::SampleId;
 
 use super::{
-    Bytes, Cell, FileRows, Stored, TableColumn, TableField, TableKeys, TableSamples, parse_fields,
-    refuse,
+    Bytes, Cell, FileRows, PackedCell, Stored, TableColumn, TableField, TableKeys, TableSamples,
+    parse_fields, refuse,
 };
 use crate::dataset::error::DatasetError;
 use crate::dataset::fields::{Form, Missing};
@@ -25,7 +25,7 @@ use crate::dataset::shards;
 use crate::dataset::stored_file::StoredFile;
 use crate::dataset::{Dataset, Defect, Field, FieldValue, shard_paths};
 use crate::location::{FileId, SampleBytes};
-use crate::storage::Storage;
+use crate::storage::{Storage, UnpackingStorage};
 
 /// Rows between two questions whether the making was stopped.
 const ROWS_PER_QUESTION: u64 = 4096;
@@ -193,7 +193,16 @@ impl Task<'_> {
             match cell {
                 Cell::At { offset, length } => file.read(offset, length.min(16), &mut start)?,
                 Cell::Value(value) => start = value,
-                _ => continue,
+                Cell::Packed(PackedCell { offset, bytes, part }) => {
+                    let mut packed = Vec::new();
+                    file.read(offset, bytes, &mut packed)?;
+                    let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+                    // It was unpacked a moment ago.
+                    let sizes = (size(part.unpacked_bytes), size(part.start + part.length));
+                    part.codec.unpack(&packed, sizes, &mut start);
+                    start.drain(..size(part.start).min(start.len()));
+                }
+                Cell::Null | Cell::Number { .. } => continue,
             }
             if PICTURES.iter().any(|picture| start.starts_with(picture)) {
                 columns[place].column.encoding = Encoding::Image;
@@ -243,6 +252,7 @@ impl Task<'_> {
             rule,
             encoding: plain[*place].encoding.clone(),
             classes: columns[*place].classes.clone(),
+            page_bytes: 0,
         });
         Ok((fields.collect(), places))
     }
@@ -258,7 +268,7 @@ impl Task<'_> {
         let mut columns = (format.columns)(&first)?;
         let said = columns.clone();
         self.find_pictures(&first, &mut columns)?;
-        let (fields, places) = self.fields(&paths[0], &columns, warnings)?;
+        let (mut fields, places) = self.fields(&paths[0], &columns, warnings)?;
         let limit = request.config.limit.filter(|_| request.ids.is_none());
         let skips = fields.iter().any(|field| field.rule.rule().missing == Missing::Skip);
         let scan = |place: usize, is_cancelled: &dyn Fn() -> bool| {
@@ -293,6 +303,7 @@ impl Task<'_> {
             RowDraft::new(fields.len(), [&request.identity, &request.digest], Stored::length);
         let mut listed = request.ids.as_ref().map(Listed::new).transpose()?;
         let (mut skipped, mut lacking) = (0_u64, vec![0_u64; fields.len()]);
+        let mut pages = vec![PagesRead::default(); fields.len()];
         let mut name = Vec::new();
         let is_full =
             |draft: &RowDraft| request.config.limit.is_some_and(|limit| draft.samples() >= limit);
@@ -320,6 +331,9 @@ impl Task<'_> {
                     for (lacking, cell) in lacking.iter_mut().zip(cells) {
                         *lacking += u64::from(cell.is_none());
                     }
+                    for (pages, cell) in pages.iter_mut().zip(cells) {
+                        pages.add(*cell);
+                    }
                     draft.add(row, cells.iter().copied());
                 }
                 Ok(())
@@ -343,6 +357,10 @@ impl Task<'_> {
             warnings.push(format!(
                 "{skipped} rows without a value that dataset.fields has as missing = \"skip\" are left out"
             ));
+        }
+        for (field, pages) in fields.iter_mut().zip(pages) {
+            field.page_bytes = pages.most;
+            warnings.extend(pages.warning(field.rule.column()));
         }
         for (field, lacking) in fields.iter().zip(lacking) {
             let rule = field.rule.rule();
@@ -377,7 +395,8 @@ impl Task<'_> {
         if dataset.columns.iter().any(|column| column.rule.rule().form == Form::Array) {
             let (mut bytes, mut ends) = (Vec::new(), Vec::new());
             let limit = self.request.config.limits.sample_bytes;
-            read_sample(self.storage, &dataset, first, limit, &mut bytes, &mut ends).map_err(
+            let storage = UnpackingStorage::new(self.storage, 0);
+            read_sample(&storage, &dataset, first, limit, &mut bytes, &mut ends).map_err(
                 |error| match error.is_transient() {
                     true => error.into(),
                     false => refuse_first(error.to_string()),
@@ -418,6 +437,44 @@ fn rename_single(
     if rules.iter().all(|rule| rule.rule().name != name) {
         let of_it = |rule: &&mut RecordRule| rule.column() == one.column.name;
         rules.iter_mut().filter(of_it).for_each(|rule| rule.rename(name));
+    }
+}
+
+/// What is read for a column whose values lie in compressed pages.
+#[derive(Debug, Clone, Copy, Default)]
+struct PagesRead {
+    /// What unpacking one takes at most.
+    most: u64,
+    values: u64,
+    /// Of all values, and of the pages that are read for them.
+    value_bytes: u64,
+    page_bytes: u64,
+}
+
+impl PagesRead {
+    fn add(&mut self, cell: Option<&[u8]>) {
+        if let Some(Stored::Packed(packed)) = cell.map(Stored::of) {
+            self.most = self.most.max(packed.page_bytes());
+            self.values += 1;
+            self.value_bytes = self.value_bytes.saturating_add(packed.part.length);
+            self.page_bytes = self.page_bytes.saturating_add(packed.bytes);
+        }
+    }
+
+    /// What it costs, where it costs something.
+    #[expect(clippy::cast_precision_loss, reason = "for people")]
+    fn warning(&self, column: &str) -> Option<String> {
+        let values = self.values.max(1);
+        (self.page_bytes > self.value_bytes).then(|| {
+            format!(
+                "the values of {column} lie in compressed pages, and a page is read and unpacked for each: {} KiB for {} KiB, \
+                 {:.1} bytes read for each one used; a cache ([cache]) keeps the values alone, or write the files with \
+                 compression=\"none\" and use_dictionary=False",
+                (self.page_bytes / values).div_ceil(1024),
+                (self.value_bytes / values).div_ceil(1024),
+                self.page_bytes as f64 / self.value_bytes.max(1) as f64
+            )
+        })
     }
 }
 

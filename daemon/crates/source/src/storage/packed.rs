@@ -1,0 +1,148 @@
+//! Values in compressed parts of files, such as pages of Parquet: in front of a storage, which knows files alone.
+//!
+//! A value of a page cannot be read alone. Its page is read and unpacked for it, on the thread that reads, and the value is
+//! kept: who asked gets its bytes, and so does a cache in front of this. What a page takes meanwhile is counted beside
+//! the reads ([`Storage::bytes_per_read`]); how much that is at most is known from the index.
+
+use std::cell::RefCell;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+
+use forebay_observe::RequestMetrics;
+
+use super::error::StorageError;
+use super::listing::{Directories, DirectoryStamp, EntryKind};
+use super::{CacheScope, FileStatus, Handle, Opened, Storage};
+use crate::location::{FileId, FileTable, Location, Packed, Unit};
+
+/// What a thread keeps of its page between two reads.
+const KEPT_BYTES: usize = 2 << 20;
+
+/// See the module's head.
+#[derive(Debug)]
+pub(crate) struct UnpackingStorage<S> {
+    behind: S,
+    /// A page and what it unpacks to, at most.
+    page_bytes: u64,
+}
+
+/// A page that is open, and the part of it that is wanted.
+struct OpenedPage {
+    page: Opened,
+    location: Location,
+    packed: Packed,
+}
+
+/// A page as it lies in its file, and unpacked.
+#[derive(Default)]
+struct Page {
+    packed: Vec<u8>,
+    unpacked: Vec<u8>,
+}
+
+thread_local! {
+    static PAGE: RefCell<Page> = RefCell::default();
+}
+
+impl<S> UnpackingStorage<S>
+where
+    S: Deref<Target: Storage> + Send + Sync + std::fmt::Debug,
+{
+    pub(crate) fn new(behind: S, page_bytes: u64) -> Self {
+        Self { behind, page_bytes }
+    }
+
+    /// Appends a part of a page.
+    fn read_part(
+        &self,
+        files: &dyn FileTable,
+        opened: OpenedPage,
+        buffer: &mut Vec<u8>,
+    ) -> Result<(), StorageError> {
+        let OpenedPage { page, location, packed: part } = opened;
+        PAGE.with_borrow_mut(|Page { packed, unpacked }| {
+            packed.clear();
+            self.behind.read_opened(files, page, packed)?;
+            let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+            let (start, end) = (size(part.start), size(part.start.saturating_add(part.length)));
+            let is_whole = part.codec.unpack(packed, (size(part.unpacked_bytes), end), unpacked);
+            let found = unpacked.get(start..end).filter(|_| is_whole);
+            found.map(|found| buffer.extend_from_slice(found)).ok_or_else(|| {
+                let path = self.full_path(&files.path(location.file));
+                StorageError::Damaged { path, offset: location.range.offset }
+            })?;
+            packed.shrink_to(KEPT_BYTES);
+            unpacked.shrink_to(KEPT_BYTES);
+            Ok(())
+        })
+    }
+}
+
+impl<S> Directories for UnpackingStorage<S>
+where
+    S: Deref<Target: Storage> + Send + Sync + std::fmt::Debug,
+{
+    fn list(
+        &self,
+        directory: &[u8],
+        visit: &mut dyn FnMut(&[u8], EntryKind),
+    ) -> Result<DirectoryStamp, StorageError> {
+        self.behind.list(directory, visit)
+    }
+
+    fn stamp(&self, directory: &[u8]) -> Result<DirectoryStamp, StorageError> {
+        self.behind.stamp(directory)
+    }
+
+    fn root_is_file(&self) -> bool {
+        self.behind.root_is_file()
+    }
+
+    fn remote_root(&self) -> Option<&Path> {
+        self.behind.remote_root()
+    }
+}
+
+impl<S> Storage for UnpackingStorage<S>
+where
+    S: Deref<Target: Storage> + Send + Sync + std::fmt::Debug,
+{
+    fn full_path(&self, relative: &[u8]) -> PathBuf {
+        self.behind.full_path(relative)
+    }
+
+    fn status(&self, files: &dyn FileTable, file: FileId) -> Result<FileStatus, StorageError> {
+        self.behind.status(files, file)
+    }
+
+    fn open(&self, files: &dyn FileTable, location: Location) -> Result<Opened, StorageError> {
+        let Unit::Packed(packed) = location.unit else { return self.behind.open(files, location) };
+        let page = self.behind.open(files, Location { unit: Unit::Sample, ..location })?;
+        let opened = OpenedPage { page, location, packed };
+        Ok(Opened::new(packed.length, Handle::Other(Box::new(opened))))
+    }
+
+    fn read_opened(
+        &self,
+        files: &dyn FileTable,
+        opened: Opened,
+        buffer: &mut Vec<u8>,
+    ) -> Result<(), StorageError> {
+        match opened.try_into_other::<OpenedPage>() {
+            Ok(page) => self.read_part(files, *page, buffer),
+            Err(opened) => self.behind.read_opened(files, opened, buffer),
+        }
+    }
+
+    fn requests(&self) -> Option<&RequestMetrics> {
+        self.behind.requests()
+    }
+
+    fn cache_scope(&self) -> Option<CacheScope> {
+        self.behind.cache_scope()
+    }
+
+    fn bytes_per_read(&self) -> u64 {
+        self.behind.bytes_per_read().saturating_add(self.page_bytes)
+    }
+}
