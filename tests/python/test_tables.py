@@ -64,7 +64,7 @@ def test_pictures_are_decoded_and_a_row_without_a_value_is_named(tmp_path):
 
 def test_pictures_in_compressed_pages_are_those_of_other_files_and_a_cache_keeps_them(tmp_path):
     def pictures(path, **keys):
-        fields, operations = {"image": {"from": "image"}}, [{"op": "decode-image"}]
+        fields, operations = {"image": {"from": "image"}}, [{"op": "decode-image"}, {"op": "resize", "size": [16, 24]}]
         with forebay.Loader(config(path, tmp_path / Path(path).name, fields, operations, **keys)) as loader:
             return sorted(row.tobytes() for batch in loader for row in batch["image"])
 
@@ -85,7 +85,7 @@ keep_free = 0
 size = 3
 [[stage]]
 name = "decode"
-operations = [{{ op = "decode-image" }}]
+operations = [{{ op = "decode-image" }}, {{ op = "resize", size = [16, 24] }}]
 """
     )
     for command in ("fill", "verify"):

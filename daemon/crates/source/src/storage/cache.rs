@@ -77,8 +77,8 @@ pub(super) fn in_front_of(behind: Arc<dyn Storage>, config: &CacheConfig) -> Arc
 impl CachedStorage {
     /// What tells the file from others of its name; `None`: it is not kept.
     fn stamp_of(&self, files: &dyn FileTable, file: FileId) -> Option<ObjectStamp> {
-        match files.stamp(file) {
-            Some(stamp) => (stamp.tag != 0).then_some(stamp),
+        match files.stamp(file).filter(|stamp| stamp.tag != 0) {
+            Some(stamp) => Some(stamp),
             None if self.has_status => self.behind.status(files, file).ok().map(|status| {
                 let tag = match &status.identity {
                     ObjectIdentity::Inode { inode, modified: (seconds, nanoseconds), .. } => {

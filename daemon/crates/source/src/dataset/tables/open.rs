@@ -465,7 +465,7 @@ impl PagesRead {
     #[expect(clippy::cast_precision_loss, reason = "for people")]
     fn warning(&self, column: &str) -> Option<String> {
         let values = self.values.max(1);
-        (self.page_bytes > self.value_bytes).then(|| {
+        (self.page_bytes / 2 > self.value_bytes).then(|| {
             format!(
                 "the values of {column} lie in compressed pages, and a page is read and unpacked for each: {} KiB for {} KiB, \
                  {:.1} bytes read for each one used; a cache ([cache]) keeps the values alone, or write the files with \
