@@ -76,8 +76,8 @@ pub(super) fn profile(config: Config, json: bool) -> anyhow::Result<ExitCode> {
         }
     };
     let mut alone = StageBenchmark::new(&stream, share.threads.max(1));
-    let fetch = &stream.config().fetch;
-    let configured = (!fetch.is_auto()).then(|| fetch.reads().0);
+    let config = stream.config();
+    let configured = (!config.fetch.is_auto()).then(|| config.reads().0);
     let runs = doubling(
         MAX_AT_ONCE,
         |_| true,

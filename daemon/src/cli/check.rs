@@ -187,7 +187,7 @@ fn describe(
         let rows = u64::from(config.batch.size.get());
         line(&format!("tensor {}", tensor.name), tensor_line(tensor, rows));
     }
-    let reads = match config.fetch.reads() {
+    let reads = match config.reads() {
         (least, most) if least < most => format!("{least} to {most} reads at once (\"auto\")"),
         (reads, _) => format!("{reads} reads at once"),
     };

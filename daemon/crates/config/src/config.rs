@@ -101,6 +101,12 @@ pub(super) struct Origin<'a> {
 }
 
 impl Config {
+    /// Reads under way at once: at the start, which are the fewest, and at most.
+    #[must_use]
+    pub fn reads(&self) -> (u32, u32) {
+        self.fetch.reads(self.dataset.is_remote())
+    }
+
     /// Reads a TOML file. Relative paths in it and in the overrides start at the file's folder.
     ///
     /// # Errors

@@ -20,7 +20,7 @@ fn three_lines_are_a_configuration() {
     assert_eq!(config.dataset.format, "image-folder");
     assert_eq!(config.dataset.path, Path::new("/project/images"));
     assert_eq!(config.batch.size.get(), 64);
-    assert_eq!(config.fetch.reads(), (16, 64));
+    assert_eq!(config.reads(), (16, 64));
     assert_eq!(config.stages.len(), 1);
     assert_eq!(
         operation_names(&config.stages[0]),
@@ -50,7 +50,7 @@ fn keys_lie_over_a_preset() {
     assert_eq!(config.batch.last, Last::Pad);
     assert_eq!(config.output[0].dtype, Some(DType::F32));
     assert_eq!(config.output[0].layout, Some(ImageLayout::Nchw));
-    assert_eq!(config.fetch.reads(), (4, 4));
+    assert_eq!(config.reads(), (4, 4));
     let three = Concurrency::Threads(NonZeroU32::new(3).unwrap());
     assert_eq!(config.stages[0].concurrency, three);
     assert_eq!(config.stages[0].operations.len(), 3);
@@ -87,7 +87,7 @@ fn overrides_reach_every_key() {
     assert_eq!(config.batch.last, Last::Short);
     assert_eq!(config.ring.memory, Some(4 << 30));
     assert_eq!(config.order.epochs, Some(3));
-    assert_eq!(config.fetch.reads(), (2, 2));
+    assert_eq!(config.reads(), (2, 2));
     let operations = &config.stages[0].operations;
     let probability = &operations[2].get("probability").unwrap().value;
     assert_eq!(*probability, Value::Float(0.25));

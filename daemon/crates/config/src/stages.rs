@@ -16,6 +16,8 @@ const FETCH: &str = "fetch";
 
 /// Reads under way at once where that is found at run time: at the start, and at most.
 const AUTO_READS: (u32, u32) = (16, 64);
+/// The same behind a URL, where a read is mostly waited for.
+const AUTO_REMOTE_READS: (u32, u32) = (16, 256);
 
 /// What the verdict calls other limits than a stage.
 const WORDS_OF_THE_VERDICT: [&str; 5] = ["storage", "ring", "cpu-budget", "trainer", "none"];
@@ -132,8 +134,8 @@ keys! {
     pub struct FetchConfig = "stage.fetch" {
         /// `fetch`
         pub name: StageName, "", required;
-        /// reads under way at once; `"auto"`: 16 at first, up to 64 while work waits for rows and more reads bring more;
-        /// `forebay stats` says why
+        /// reads under way at once; `"auto"`: 16 at first, up to 64 (behind a URL 256) while work waits for rows and
+        /// more reads bring more; `forebay stats` says why
         pub concurrency: Concurrency, "reads", default(Concurrency::Auto);
     }
 }
@@ -147,8 +149,9 @@ impl FetchConfig {
 
     /// Reads under way at once: at the start, which are the fewest, and at most.
     #[must_use]
-    pub fn reads(&self) -> (u32, u32) {
+    pub(crate) fn reads(&self, is_remote: bool) -> (u32, u32) {
         match self.concurrency {
+            Concurrency::Auto if is_remote => AUTO_REMOTE_READS,
             Concurrency::Auto => AUTO_READS,
             Concurrency::Threads(count) => (count.get(), count.get()),
         }

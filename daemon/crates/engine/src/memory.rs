@@ -107,7 +107,7 @@ impl MemoryPlan {
             .saturating_mul(stream.config.ring.slots.into());
         let ceiling_bytes = stream.memory_bytes();
         // What `"auto"` adds later shares these bytes.
-        let (reads, most_reads) = stream.config.fetch.reads();
+        let (reads, most_reads) = stream.config.reads();
         let wanted = u64::from(reads) * FETCH_BYTES_PER_READ;
         // One thread of the second group at least, where there is one; the further ones take what is left over.
         let second_group = u32::from(stream.config.cpu.policy == CpuPolicy::Idle);

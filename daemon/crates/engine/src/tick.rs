@@ -178,7 +178,7 @@ impl Tick {
                 let lanes = u32::try_from(threads.lanes()).unwrap_or(u32::MAX);
                 let wanted = self.fetch_tuners[number].update(FetchSeen {
                     lanes,
-                    bounds: stream.config.fetch.reads(),
+                    bounds: stream.config.reads(),
                     rows: rows.saturating_sub(read_before[number].0),
                     busy: busy.saturating_sub(read_before[number].1),
                     elapsed,

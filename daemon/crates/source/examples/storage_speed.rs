@@ -1,7 +1,8 @@
 //! The two ends that `scripts/bench/storage` compares Forebay with.
 //!
-//! `storage_speed serve FOLDER` shows a folder on loopback, with a page for each folder and ranges, and prints its port: a
-//! thread a connection, `sendfile`. `storage_speed bare URL SECONDS` reads the objects of a page with the crate
+//! `storage_speed serve FOLDER [MS [EVERY SLOW_MS]]` shows a folder on loopback, with a page for each folder and ranges, and
+//! prints its port: a thread a connection, `sendfile`. The answer for a file begins after so many milliseconds, each EVERYth
+//! after SLOW_MS. `storage_speed bare URL SECONDS` reads the objects of a page with the crate
 //! `object_store` alone, on a runtime for each core, at 1 to 64 requests under way, and prints a
 //! line of JSON for each: bytes a second, and its own CPU seconds per GB. What comes is dropped.
 
@@ -32,24 +33,61 @@ type Failure = Box<dyn Error + Send + Sync>;
 fn main() -> Result<(), Failure> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match &arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["serve", folder] => serve(folder.into()),
+        ["serve", folder, delays @ ..] => serve(folder.into(), Delays::parse(delays)?),
         ["bare", url, seconds] => bare(url, Duration::from_secs_f64(seconds.parse()?)),
-        _ => Err("storage_speed serve FOLDER | bare URL SECONDS".into()),
+        _ => Err("storage_speed serve FOLDER [MS [EVERY SLOW_MS]] | bare URL SECONDS".into()),
     }
 }
 
-fn serve(root: PathBuf) -> Result<(), Failure> {
+/// How long a file's answer is waited for.
+#[derive(Debug, Default)]
+struct Delays {
+    usual: Duration,
+    /// Each so many-th.
+    slow: Option<(u64, Duration)>,
+    answers: AtomicU64,
+}
+
+impl Delays {
+    fn parse(words: &[&str]) -> Result<Self, Failure> {
+        let numbers = words.iter().map(|word| word.parse()).collect::<Result<Vec<u64>, _>>()?;
+        let mut delays = Self::default();
+        match numbers[..] {
+            [] => {}
+            [usual] => delays.usual = Duration::from_millis(usual),
+            [usual, every, slow] => {
+                delays.usual = Duration::from_millis(usual);
+                delays.slow = Some((every.max(1), Duration::from_millis(slow)));
+            }
+            _ => return Err("serve FOLDER [MS [EVERY SLOW_MS]]".into()),
+        }
+        Ok(delays)
+    }
+
+    fn wait(&self) {
+        // Relaxed: a count.
+        let answer = self.answers.fetch_add(1, Ordering::Relaxed) + 1;
+        let slow = self.slow.filter(|(every, _)| answer.is_multiple_of(*every));
+        let delay = slow.map_or(self.usual, |(_, slow)| slow);
+        if !delay.is_zero() {
+            std::thread::sleep(delay);
+        }
+    }
+}
+
+fn serve(root: PathBuf, delays: Delays) -> Result<(), Failure> {
+    let delays = Arc::new(delays);
     let listener = TcpListener::bind("127.0.0.1:0")?;
     println!("{}", listener.local_addr()?.port());
     for stream in listener.incoming().flatten() {
-        let root = root.clone();
+        let (root, delays) = (root.clone(), Arc::clone(&delays));
         // A client that goes away ends its thread.
-        std::thread::spawn(move || drop(answer_all(&stream, &root)));
+        std::thread::spawn(move || drop(answer_all(&stream, &root, &delays)));
     }
     Ok(())
 }
 
-fn answer_all(mut stream: &TcpStream, root: &Path) -> Result<(), Failure> {
+fn answer_all(mut stream: &TcpStream, root: &Path, delays: &Delays) -> Result<(), Failure> {
     stream.set_nodelay(true)?;
     let mut reader = BufReader::new(stream);
     loop {
@@ -85,6 +123,7 @@ fn answer_all(mut stream: &TcpStream, root: &Path) -> Result<(), Failure> {
             stream.write_all(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")?;
             continue;
         };
+        delays.wait();
         let length = file.metadata()?.len();
         let (mut offset, end, status) = match &range {
             None => (0, length, "200 OK".to_owned()),

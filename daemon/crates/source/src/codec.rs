@@ -2,7 +2,10 @@
 //!
 //! Nothing here believes a length: what is unpacked is as long as the caller says, or there is nothing.
 
-use std::io::Read;
+use std::io::{self, BufRead, Read};
+
+use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
+use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder, StreamingDecoder};
 
 /// The history that a zstd frame may ask for beyond its own length: what its writers use at the usual levels.
 const MAX_ZSTD_WINDOW: u64 = 8 << 20;
@@ -24,6 +27,9 @@ impl Codec {
     /// All, in the order of their numbers in indexes.
     const ALL: [Self; 4] = [Self::Snappy, Self::Gzip, Self::Zstd, Self::Lz4];
 
+    /// What a decoder holds at most of what it has unpacked.
+    pub(crate) const MAX_HISTORY_BYTES: u64 = MAX_ZSTD_WINDOW;
+
     /// Its number in indexes.
     #[must_use]
     pub(crate) fn number(self) -> u8 {
@@ -32,6 +38,22 @@ impl Codec {
 
     pub(crate) fn of_number(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number)).copied()
+    }
+
+    /// Gives `take` what a file unpacks to, of several frames or members one after the other.
+    ///
+    /// # Errors
+    /// It is damaged, cut off, or not of this kind; or those of `take`.
+    pub(crate) fn unpack_stream(
+        self,
+        packed: &mut impl BufRead,
+        take: &mut dyn FnMut(&mut dyn Read) -> io::Result<()>,
+    ) -> io::Result<()> {
+        match self {
+            Self::Gzip => take(&mut flate2::bufread::MultiGzDecoder::new(packed)),
+            Self::Zstd => take(&mut ZstdFrames { packed, frame: None }),
+            Self::Snappy | Self::Lz4 => Err(io::ErrorKind::Unsupported.into()),
+        }
     }
 
     /// Replaces the buffer's contents by the first `wanted` of the `whole` bytes that `packed` unpacks to, or by more of
@@ -63,29 +85,11 @@ impl Codec {
             }
             Self::Zstd => {
                 let most = MAX_ZSTD_WINDOW.max(whole as u64);
-                if zstd_window(packed).is_none_or(|window| window > most) {
-                    return false;
-                }
-                let decoder = ruzstd::decoding::StreamingDecoder::new(packed);
+                let decoder = StreamingDecoder::new_with_max_window_size(packed, most);
                 decoder.is_ok_and(|decoder| take(decoder, (whole, wanted), buffer))
             }
         }
     }
-}
-
-/// The history that a zstd frame asks for: its own length, where it is one segment.
-fn zstd_window(packed: &[u8]) -> Option<u64> {
-    let (descriptor, behind) = packed.get(4..)?.split_first()?;
-    let number =
-        |bytes: &[u8]| bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte));
-    if descriptor & 0x20 == 0 {
-        let window = behind.first()?;
-        let base = 1_u64 << (10 + (window >> 3));
-        return Some(base + base / 8 * u64::from(window & 7));
-    }
-    let dictionary = [0, 1, 2, 4][usize::from(descriptor & 3)];
-    let (size, least) = [(1, 0), (2, 256), (4, 0), (8, 0)][usize::from(descriptor >> 6)];
-    number(behind.get(dictionary..dictionary + size)?).checked_add(least)
 }
 
 /// Reads so many bytes; where all are wanted there are to be no more.
@@ -93,4 +97,120 @@ fn take(reader: impl Read, (whole, wanted): (usize, usize), buffer: &mut Vec<u8>
     buffer.reserve_exact(wanted + 1);
     let most = wanted as u64 + u64::from(wanted == whole);
     reader.take(most).read_to_end(buffer).is_ok() && buffer.len() == wanted
+}
+
+/// The frames of a zstd file, as one text.
+struct ZstdFrames<'p, P: BufRead> {
+    packed: &'p mut P,
+    frame: Option<Box<FrameDecoder>>,
+}
+
+impl<P: BufRead> ZstdFrames<'_, P> {
+    /// Begins the next frame; false: there is none.
+    fn begin(&mut self) -> io::Result<bool> {
+        if self.packed.fill_buf()?.is_empty() {
+            return Ok(false);
+        }
+        let mut decoder = FrameDecoder::new();
+        decoder.set_max_window_size(MAX_ZSTD_WINDOW);
+        match decoder.init(&mut *self.packed) {
+            Ok(()) => self.frame = Some(Box::new(decoder)),
+            Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame {
+                length,
+                ..
+            })) => {
+                let skipped =
+                    io::copy(&mut (&mut *self.packed).take(length.into()), &mut io::sink())?;
+                if skipped < length.into() {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+            }
+            Err(error) => return Err(io::Error::other(error)),
+        }
+        Ok(true)
+    }
+}
+
+impl<P: BufRead> Read for ZstdFrames<'_, P> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let Some(frame) = &mut self.frame else {
+                match self.begin()? {
+                    true => continue,
+                    false => return Ok(0),
+                }
+            };
+            while frame.can_collect() == 0 && !frame.is_finished() {
+                let one = BlockDecodingStrategy::UptoBlocks(1);
+                frame.decode_blocks(&mut *self.packed, one).map_err(io::Error::other)?;
+            }
+            if frame.can_collect() > 0 {
+                return frame.read(to);
+            }
+            let expected = frame.get_checksum_from_data();
+            if expected.is_some() && expected != frame.get_calculated_checksum() {
+                return Err(io::Error::other("the checksum of a frame is another"));
+            }
+            self.frame = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `zstd -3 --check` of "frame one, ", then a frame that is skipped, then one of "and two".
+    const FRAMES: &[u8] = include_bytes!("../fixtures/frames.zst");
+
+    fn unpacked(codec: Codec, mut packed: &[u8]) -> io::Result<Vec<u8>> {
+        let mut found = Vec::new();
+        codec
+            .unpack_stream(&mut packed, &mut |reader| reader.read_to_end(&mut found).map(|_| ()))?;
+        Ok(found)
+    }
+
+    #[test]
+    fn frames_follow_each_other_and_damage_is_told() {
+        assert_eq!(unpacked(Codec::Zstd, FRAMES).unwrap(), b"frame one, and two");
+        for end in 1..FRAMES.len() {
+            let found = unpacked(Codec::Zstd, &FRAMES[..end]);
+            assert!(found.is_err() || found.unwrap() == b"frame one, ", "{end}");
+        }
+        let mut refused = 0;
+        for place in 0..FRAMES.len() {
+            let mut bytes = FRAMES.to_vec();
+            bytes[place] ^= 0x10;
+            refused += u8::from(unpacked(Codec::Zstd, &bytes).is_err());
+        }
+        assert!(usize::from(refused) > FRAMES.len() / 2, "{refused}");
+        assert_eq!(unpacked(Codec::Zstd, b"").unwrap(), b"");
+        unpacked(Codec::Gzip, b"\x1f\x8b").unwrap_err();
+    }
+
+    #[test]
+    fn lengths_are_not_believed() {
+        let mut buffer = Vec::new();
+        let packed = snap::raw::Encoder::new().compress_vec(b"twelve bytes").unwrap();
+        assert!(
+            Codec::Snappy.unpack(&packed, (12, 6), &mut buffer) && buffer.starts_with(b"twelve")
+        );
+        for whole in [0, 11, 13, 1 << 40] {
+            assert!(!Codec::Snappy.unpack(&packed, (whole, whole), &mut buffer), "{whole}");
+        }
+        let packed = lz4_flex::block::compress(b"twelve bytes");
+        assert!(Codec::Lz4.unpack(&packed, (12, 12), &mut buffer) && buffer == b"twelve bytes");
+        for whole in [0, 11, 13] {
+            assert!(!Codec::Lz4.unpack(&packed, (whole, whole), &mut buffer), "{whole}");
+        }
+        let frame = &FRAMES[..FRAMES.len()];
+        assert!(Codec::Zstd.unpack(frame, (11, 11), &mut buffer) && buffer == b"frame one, ");
+        for whole in [0, 10, 12] {
+            assert!(!Codec::Zstd.unpack(frame, (whole, whole), &mut buffer), "{whole}");
+        }
+        for number in 0..4 {
+            assert_eq!(Codec::of_number(number).map(Codec::number), Some(number));
+        }
+        assert_eq!(Codec::of_number(4), None);
+    }
 }

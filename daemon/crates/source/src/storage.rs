@@ -28,6 +28,7 @@ use std::path::PathBuf;
 #[doc(hidden)]
 pub use cache::cache_entry;
 pub use cache::{CacheKeeper, CachedDataset, Verified};
+pub(crate) use cache::{UnpackedFiles, UnpackedStorage};
 pub use descriptor::DirectFile;
 pub use error::{Absence, RemoteFailure, RetryClass, StorageError};
 pub use local::LocalFiles;
@@ -139,6 +140,18 @@ pub trait Storage: Directories + Send + Sync + std::fmt::Debug {
     /// The metrics of the cache in front of it; `None`: there is none.
     fn cache(&self) -> Option<&CacheMetrics> {
         None
+    }
+
+    /// Whether a file is given unpacked, which lies there compressed.
+    fn unpacks(&self, path: &[u8]) -> bool {
+        let _ = path;
+        false
+    }
+
+    /// Whether a file can be read as it is; false: it would have to be unpacked first.
+    fn is_at_hand(&self, path: &[u8]) -> bool {
+        let _ = path;
+        true
     }
 
     /// What a read under way holds at most beside its own bytes: a connection's buffers.

@@ -32,8 +32,7 @@ pub(super) fn measure(stream: &Stream, seconds: f64) -> Reading {
     if time.is_zero() {
         return Reading::default();
     }
-    let fetch = &stream.config().fetch;
-    let (configured, most) = fetch.reads();
+    let (configured, most) = stream.config().reads();
     let turn = AtomicU64::new(0);
     let rates: Vec<Rate> =
         [1, configured, configured * 2].map(|at_once| read(stream, at_once, time, &turn)).into();

@@ -35,8 +35,7 @@ impl Engine {
         clock: Clock,
     ) -> io::Result<SharedEngine> {
         let waker = Arc::new(Waker::new()?);
-        let lanes: Vec<(u32, u32)> =
-            streams.iter().map(|stream| stream.config.fetch.reads()).collect();
+        let lanes: Vec<(u32, u32)> = streams.iter().map(|stream| stream.config.reads()).collect();
         let units: Vec<_> = streams
             .iter()
             .map(|stream| stream.shares_units.then(|| Arc::new(Units::new(Arc::clone(&waker)))))

@@ -90,9 +90,10 @@ pub(super) fn describe(text: &[u8]) -> Result<Described, String> {
         let path = stem.map(|stem| format!("{stem}.bin"));
         let compression = ending.as_ref().zip(config.compression.as_ref());
         DescribedShard {
-            path: path.unwrap_or(chunk.filename),
+            path: path.unwrap_or_else(|| chunk.filename.clone()),
             samples: chunk.chunk_size,
             compression: compression.map(|(ending, name)| Compression {
+                path: chunk.filename,
                 name: name.clone(),
                 remedy: format!(
                     "for f in *{ending}; do unzstd \"$f\" -o \"${{f%{ending}}}.bin\"; done"

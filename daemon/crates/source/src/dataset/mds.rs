@@ -42,6 +42,8 @@ struct Shard {
     format: String,
     raw_data: RawData,
     samples: u64,
+    /// The compressed file.
+    zip_data: Option<RawData>,
 }
 
 #[derive(Deserialize)]
@@ -99,14 +101,17 @@ pub(super) fn describe(text: &[u8]) -> Result<Described, String> {
         shards.push(DescribedShard {
             path,
             samples: shard.samples,
-            compression: shard.compression.map(compression_of),
+            compression: shard
+                .compression
+                .zip(shard.zip_data)
+                .map(|(name, packed)| compression_of(name, packed.basename)),
         });
     }
     Ok(Described { shards, columns: columns.unwrap_or_default() })
 }
 
 /// The algorithms of Streaming, perhaps with a level, as in `zstd:3`.
-fn compression_of(name: String) -> Compression {
+fn compression_of(name: String, path: String) -> Compression {
     let remedy = match name.split(':').next().unwrap_or_default() {
         "zstd" => "unzstd --keep *.zstd",
         "gz" => "gunzip --keep *.gz",
@@ -117,7 +122,7 @@ fn compression_of(name: String) -> Compression {
         }
         _ => "write them again without `compression`",
     };
-    Compression { name, remedy: remedy.to_owned() }
+    Compression { path, name, remedy: remedy.to_owned() }
 }
 
 fn encoding_of(name: &str) -> Encoding {

@@ -20,7 +20,10 @@ use super::tables::{self, TableKeys};
 use super::tfrecord::{self, TfRecordKeys};
 use super::webdataset::{self, WebDatasetKeys};
 use super::{arrow, image_folder, litdata, mds, npy, npz, parquet, tokens};
-use crate::storage::{self, PatientStorage, RetryClass, Storage, StorageError, UnpackingStorage};
+use crate::storage::{
+    self, PatientStorage, RetryClass, Storage, StorageError, UnpackedFiles, UnpackedStorage,
+    UnpackingStorage,
+};
 
 /// The `dataset.format` that stands for the one that reads what lies at the path.
 pub(super) const AUTO: &str = "auto";
@@ -43,6 +46,8 @@ pub(super) struct Format {
     pub(super) marks: &'static [&'static str],
     /// Whether an index of a dataset was saved: then its root has been there before.
     has_saved_index: fn(&DatasetConfig, FolderFormat, OpenOptions<'_>) -> bool,
+    /// Whether files that are compressed as a whole are read, once the cache has them unpacked.
+    unpacks: bool,
     keys: Table,
     resolve: fn(&mut Section) -> Result<(), ConfigError>,
     open: Opener,
@@ -73,6 +78,7 @@ const fn format<T: Keys>(format: &FolderFormat, open: Opener, draft: DraftWriter
         data_root: |_| None,
         marks: &[],
         has_saved_index: folder::has_saved_index,
+        unpacks: false,
         keys: T::TABLE,
         resolve: Section::resolve::<T>,
         open,
@@ -87,6 +93,7 @@ static FORMATS: [Format; 12] = [
     Format {
         root: webdataset::root,
         has_saved_index: webdataset::has_saved_index,
+        unpacks: true,
         ..format::<WebDatasetKeys>(&webdataset::FORMAT, webdataset::open, webdataset::draft)
     },
     Format {
@@ -98,17 +105,20 @@ static FORMATS: [Format; 12] = [
     },
     Format {
         has_saved_index: records::has_saved_index,
+        unpacks: true,
         ..format::<RecordKeys>(&mds::FORMAT, mds::open, records::draft)
     },
     Format {
         has_saved_index: records::has_saved_index,
         marks: &litdata::FIRST_CHUNKS,
+        unpacks: true,
         ..format::<RecordKeys>(&litdata::FORMAT, litdata::open, records::draft)
     },
     Format {
         reads: |_, name| tfrecord::is_record_file(name),
         root: tfrecord::root,
         has_saved_index: tfrecord::has_saved_index,
+        unpacks: true,
         ..format::<TfRecordKeys>(&tfrecord::FORMAT, tfrecord::open, tfrecord::draft)
     },
     Format {
@@ -306,7 +316,18 @@ fn open_once(
         Some(patient) => patient,
         None => storage.as_ref(),
     };
+    let unpacked =
+        format.unpacks.then(|| UnpackedFiles::open(storage.as_ref(), &config.cache)).flatten();
+    let unpacking = unpacked.as_ref().map(|files| UnpackedStorage::new(source, Arc::clone(files)));
+    let source: &dyn Storage = match &unpacking {
+        Some(unpacking) => unpacking,
+        None => source,
+    };
     let (dataset, report) = (format.open)(config, source, options)?;
+    let storage: Arc<dyn Storage> = match unpacked {
+        Some(files) => Arc::new(UnpackedStorage::new(storage, files)),
+        None => storage,
+    };
     let storage: Arc<dyn Storage> = match dataset.page_bytes() {
         Some(page_bytes) => Arc::new(UnpackingStorage::new(storage, page_bytes)),
         None => storage,

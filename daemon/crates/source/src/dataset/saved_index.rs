@@ -225,6 +225,10 @@ pub(super) fn is_unchanged(
     known: Option<FileStamp>,
     read_at_seconds: i64,
 ) -> Result<bool, DatasetError> {
+    // Then the index is made anew, with what unpacking takes.
+    if !storage.is_at_hand(&files.path(file)) {
+        return Ok(false);
+    }
     let found = match storage.status(files, file) {
         Ok(status) => FileStamp::of(&status),
         Err(error) if error.is_transient() => return Err(error.into()),

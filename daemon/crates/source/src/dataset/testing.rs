@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 use zip::CompressionMethod;
 use zip::write::SimpleFileOptions;
 
-use forebay_config::{DatasetConfig, Limits, Section, Value};
+use forebay_config::{CacheConfig, DatasetConfig, Limits, Section, Value};
 use forebay_protocol::ids::SampleId;
 
 use super::{DatasetError, FieldValue, OpenOptions, Opened};
@@ -51,6 +51,46 @@ pub const EVERYWHERE: [Opener; 3] = [
     |config, options| open_behind("s3", config, options),
     |config, options| open_behind("http", config, options),
 ];
+
+/// The same with a cache on disk beside the data.
+pub const CACHED_EVERYWHERE: [Opener; 3] = [
+    |config, options| EVERYWHERE[0](&cached(config), options),
+    |config, options| EVERYWHERE[1](&cached(config), options),
+    |config, options| EVERYWHERE[2](&cached(config), options),
+];
+
+fn cached(config: &DatasetConfig) -> DatasetConfig {
+    let folder = config.path.ancestors().find(|folder| folder.join("data").is_dir());
+    let path = folder.unwrap_or(&config.path).join("cache");
+    let cache = CacheConfig { path: Some(path), size: None, keep_free: Some(0) };
+    DatasetConfig { cache, ..config.clone() }
+}
+
+/// Has files be compressed: those whose names end so, each under its new name.
+pub fn compress_files(root: &Path, ending: &str, rename: impl Fn(&str) -> String) {
+    let mut paths: Vec<_> =
+        std::fs::read_dir(root).unwrap().map(|one| one.unwrap().path()).collect();
+    paths.sort();
+    for path in paths {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if !name.ends_with(ending) {
+            continue;
+        }
+        let bytes = std::fs::read(&path).unwrap();
+        let new = rename(name);
+        let packed = if new.ends_with("gz") {
+            let mut encoder =
+                flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+            encoder.write_all(&bytes).unwrap();
+            encoder.finish().unwrap()
+        } else {
+            use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+            compress_to_vec(&bytes[..], CompressionLevel::Fastest)
+        };
+        std::fs::remove_file(&path).unwrap();
+        write_aged(&root.join(new), &packed);
+    }
+}
 
 fn open_behind(
     scheme: &str,

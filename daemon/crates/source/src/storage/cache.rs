@@ -23,6 +23,7 @@ mod folder;
 mod keeper;
 mod space;
 mod sweep;
+mod unpacked;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -36,6 +37,7 @@ use self::entry::Key;
 #[doc(hidden)]
 pub use self::entry::cache_entry;
 pub use self::keeper::{CacheKeeper, CachedDataset, Verified};
+pub(crate) use self::unpacked::{UnpackedFiles, UnpackedStorage};
 use super::error::StorageError;
 use super::listing::{Directories, DirectoryStamp, EntryKind};
 use super::{FileStatus, Handle, ObjectIdentity, Opened, Storage};
@@ -114,6 +116,10 @@ impl CachedStorage {
 
     /// The key and the length of a location that may lie in the cache.
     fn find(&self, files: &dyn FileTable, location: Location) -> Option<(Found, u64)> {
+        // What was unpacked is kept already.
+        if self.behind.unpacks(&files.path(location.file)) {
+            return None;
+        }
         let stamp = self.stamp_of(files, location.file)?;
         let range = location.range;
         let end = match range.length {

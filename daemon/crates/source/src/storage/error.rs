@@ -121,6 +121,17 @@ pub enum StorageError {
         /// Where the part ends.
         end: u64,
     },
+    /// A file that is compressed as a whole has no room in the cache.
+    #[error(
+        "{} is compressed, and the cache has no room for what it unpacks to, {unpacked_bytes} bytes and more; raise cache.size, \
+         name a larger disk in cache.path, or decompress it", path.display()
+    )]
+    NoRoom {
+        /// The file.
+        path: PathBuf,
+        /// What was unpacked of it.
+        unpacked_bytes: u64,
+    },
     /// A compressed part of the file does not unpack to what it did.
     #[error("{} cannot be unpacked at byte {offset}: it is damaged, or changed after the dataset was indexed", path.display())]
     Damaged {
@@ -240,6 +251,7 @@ impl StorageError {
             | Self::TooLarge { .. }
             | Self::OutOfRange { .. }
             | Self::Damaged { .. }
+            | Self::NoRoom { .. }
             | Self::Replaced { .. }
             | Self::Permission { .. } => RetryClass::Never,
             Self::Remote { failure, .. } => failure.class,
@@ -259,6 +271,7 @@ impl StorageError {
             | Self::TooLarge { path, .. }
             | Self::OutOfRange { path, .. }
             | Self::Damaged { path, .. }
+            | Self::NoRoom { path, .. }
             | Self::Permission { path }
             | Self::TimedOut { path, .. }
             | Self::Hangs { path, .. }

@@ -96,7 +96,9 @@ impl Task<'_> {
         let file = file.map_err(|error| tell_missing(error.into()))?;
         let text = file.read_whole(MAX_DESCRIPTION_BYTES)?;
         let described = (self.describe)(&text).map_err(|reason| file.fault(reason))?;
-        for DescribedShard { path, .. } in &described.shards {
+        let packed = described.shards.iter().filter_map(|shard| shard.compression.as_ref());
+        let packed = packed.map(|compression| &compression.path);
+        for path in described.shards.iter().map(|shard| &shard.path).chain(packed) {
             let mut parts = path.split('/');
             if path.contains('\0') || parts.any(|part| matches!(part, "" | "." | "..")) {
                 return Err(file.fault(format!(
@@ -112,11 +114,22 @@ impl Task<'_> {
         Ok(described)
     }
 
+    /// Whether a shard lies there decompressed.
+    fn is_there(&self, path: &[u8]) -> bool {
+        StoredFile::new(self.storage, path).is_ok()
+    }
+
     /// The shards' paths and how many samples each has.
     fn shards(&self, described: &Described) -> Result<(Vec<Vec<u8>>, Vec<u64>), DatasetError> {
+        let path = |shard: &DescribedShard| {
+            let packed = shard.compression.as_ref().map(|compression| compression.path.as_bytes());
+            match packed.filter(|packed| self.storage.unpacks(packed)) {
+                Some(packed) if !self.is_there(shard.path.as_bytes()) => packed.to_vec(),
+                _ => shard.path.clone().into_bytes(),
+            }
+        };
         let shards = described.shards.iter();
-        let shards: (Vec<_>, Vec<_>) =
-            shards.map(|shard| (shard.path.clone().into_bytes(), shard.samples)).unzip();
+        let shards: (Vec<_>, Vec<_>) = shards.map(|shard| (path(shard), shard.samples)).unzip();
         refuse_twice(self.storage, &shards.0)?;
         Ok(shards)
     }
@@ -159,7 +172,8 @@ impl Task<'_> {
                 (DatasetError::Storage(StorageError::Vanished { path }), Some(compression)) => refuse(
                     path,
                     format!(
-                        "the shard is compressed ({}), and a sample of it cannot be read alone; decompress the shards \
+                        "the shard is compressed ({}), and a sample of it cannot be read alone; name a folder in cache.path, \
+                         where shards of zstd and gz are unpacked once, or decompress the shards \
                          beside the compressed ones, and those are read: {}",
                         compression.name, compression.remedy
                     ),

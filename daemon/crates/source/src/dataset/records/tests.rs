@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use forebay_config::Section;
 
 use crate::dataset::conformance::{self, Format};
-use crate::dataset::testing::{EVERYWHERE, config_for, names, own_keys, sample, write_aged};
+use crate::dataset::testing::{
+    CACHED_EVERYWHERE, EVERYWHERE, compress_files, config_for, names, own_keys, sample, write_aged,
+};
 use crate::dataset::{DatasetError, OpenOptions, Opened, open};
 
 /// The bytes of a shard of such records.
@@ -73,6 +75,42 @@ fn litdata(root: &Path, count: usize) -> PathBuf {
     );
     write_aged(&root.join("index.json"), index.as_bytes());
     root.to_owned()
+}
+
+fn compressed_mds(root: &Path, count: usize) -> PathBuf {
+    mds(root, count);
+    compress_files(root, ".mds", |name| format!("{name}.zstd"));
+    let text = fs::read_to_string(root.join("index.json")).unwrap();
+    let mut index: serde_json::Value = serde_json::from_str(&text).unwrap();
+    for shard in index["shards"].as_array_mut().unwrap() {
+        let name = format!("{}.zstd", shard["raw_data"]["basename"].as_str().unwrap());
+        shard["compression"] = "zstd:3".into();
+        shard["zip_data"] = serde_json::json!({ "basename": name, "bytes": 1, "hashes": {} });
+    }
+    write_aged(&root.join("index.json"), index.to_string().as_bytes());
+    root.to_owned()
+}
+
+fn compressed_litdata(root: &Path, count: usize) -> PathBuf {
+    litdata(root, count);
+    let rename = |name: &str| name.replace(".bin", ".zstd.bin");
+    compress_files(root, ".bin", rename);
+    let text = fs::read_to_string(root.join("index.json")).unwrap();
+    let text = rename(&text).replace("\"compression\": null", "\"compression\": \"zstd\"");
+    write_aged(&root.join("index.json"), text.as_bytes());
+    root.to_owned()
+}
+
+#[test]
+fn compressed_shards_of_records_conform_with_a_cache() {
+    let formats: [(_, fn(&Path, usize) -> PathBuf); 2] =
+        [("mds", compressed_mds), ("litdata", compressed_litdata)];
+    for (name, make) in formats {
+        for open in CACHED_EVERYWHERE {
+            let (has_names, refuses_cuts) = (true, true);
+            conformance::run(&Format { open, name, make, has_names, refuses_cuts });
+        }
+    }
 }
 
 #[test]

@@ -105,7 +105,7 @@ impl Task<'_> {
         };
         let mut shards = find(&names::is_record_file)?;
         if shards.is_empty() && self.pattern.is_none() {
-            // They are refused when they are read.
+            // Those that the storage does not unpack are refused when they are read.
             shards = find(&names::is_compressed)?;
         }
         if shards.is_empty() {
@@ -264,7 +264,8 @@ fn remedy(path: &[u8], compression: Compression) -> String {
         ),
     };
     format!(
-        "it is compressed ({name}), and a record of it cannot be read alone; decompress it in the dataset's folder: \
+        "it is compressed ({name}), and a record of it cannot be read alone; name a folder in cache.path, where files of gzip \
+         whose names end in .gz are unpacked once, or decompress it in the dataset's folder: \
          {program} < '{path}' > '{plain}'"
     )
 }

@@ -6,7 +6,9 @@ use forebay_protocol::ids::SampleId;
 use forebay_synth::tfrecord::{Values, entry, example, field, frame};
 
 use crate::dataset::conformance::{self, Format};
-use crate::dataset::testing::{EVERYWHERE, config_for, names, own_keys, sample, write_aged};
+use crate::dataset::testing::{
+    CACHED_EVERYWHERE, EVERYWHERE, compress_files, config_for, names, own_keys, sample, write_aged,
+};
 use crate::dataset::{DatasetError, FieldValue, OpenOptions, Opened, open, recognize};
 use crate::location::SampleBytes;
 
@@ -36,6 +38,20 @@ fn record_files_conform_on_disk_and_behind_urls() {
     for open in EVERYWHERE {
         let (has_names, refuses_cuts) = (true, true);
         conformance::run(&Format { open, name: "tfrecord", make: files, has_names, refuses_cuts });
+    }
+}
+
+fn compressed(root: &Path, count: usize) -> PathBuf {
+    files(root, count);
+    compress_files(&root.join("sub"), "-of-00003", |name| format!("{name}.tfrecord.gz"));
+    root.to_owned()
+}
+
+#[test]
+fn compressed_record_files_conform_with_a_cache() {
+    for open in CACHED_EVERYWHERE {
+        let (name, make, has_names, refuses_cuts) = ("tfrecord", compressed as _, true, true);
+        conformance::run(&Format { open, name, make, has_names, refuses_cuts });
     }
 }
 

@@ -83,18 +83,23 @@ impl<'a> Task<'a> {
             )
             .map_err(tell_missing)
         };
-        let shards = find(&[".tar"])?;
+        let mut shards = find(&[".tar"])?;
         let compressed = match self.request.pattern {
-            None if shards.is_empty() => find(&COMPRESSED)?,
+            None if shards.is_empty() => {
+                shards = find(&COMPRESSED)?;
+                shards.clone()
+            }
             None => Vec::new(),
             Some(_) => shards.clone(),
         };
         let is_compressed = |name: &&Vec<u8>| shard_paths::has_extension(name, &COMPRESSED);
-        if let Some(name) = compressed.iter().find(is_compressed) {
+        let is_refused = |name: &&Vec<u8>| is_compressed(name) && !self.storage.unpacks(name);
+        if let Some(name) = compressed.iter().find(is_refused) {
             return Err(DatasetError::BrokenFile {
                 path: self.storage.full_path(name),
                 reason: "a compressed archive cannot be read at a place of its own; decompress it (gunzip, unzstd), which \
-                         costs little: pictures hardly compress"
+                         costs little: pictures hardly compress. Or name a folder in cache.path, where archives of gzip and \
+                         zstd are unpacked once"
                     .to_owned(),
             });
         }

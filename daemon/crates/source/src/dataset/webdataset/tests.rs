@@ -6,7 +6,9 @@ use forebay_protocol::ids::SampleId;
 use forebay_synth::tar;
 
 use crate::dataset::conformance::{self, Format};
-use crate::dataset::testing::{EVERYWHERE, config_for, names, own_keys, sample, write_aged};
+use crate::dataset::testing::{
+    CACHED_EVERYWHERE, EVERYWHERE, compress_files, config_for, names, own_keys, sample, write_aged,
+};
 use crate::dataset::{DatasetError, OpenOptions, Opened, open};
 
 fn conforming(root: &Path, count: usize) -> PathBuf {
@@ -46,6 +48,85 @@ fn archives_conform_on_disk_and_behind_urls() {
             conformance::run(&Format { open, name, make, has_names, refuses_cuts });
         }
     }
+}
+
+/// The same in archives that gzip or zstd has compressed.
+fn compressed(root: &Path, count: usize) -> PathBuf {
+    let path = conforming(root, count);
+    let ending = |name: &str| if name.contains("01") { "zst" } else { "gz" };
+    compress_files(root, ".tar", |name| format!("{name}.{}", ending(name)));
+    path
+}
+
+#[test]
+fn compressed_archives_conform_with_a_cache_and_are_refused_without() {
+    for open in CACHED_EVERYWHERE {
+        let (name, make, has_names, refuses_cuts) = ("webdataset", compressed as _, true, true);
+        conformance::run(&Format { open, name, make, has_names, refuses_cuts });
+    }
+    let folder = tempfile::tempdir().unwrap();
+    compressed(folder.path(), 3);
+    let error = open(&config_for("webdataset", folder.path()), OpenOptions::default());
+    let message = error.unwrap_err().to_string();
+    assert!(message.contains("shard-00.tar.gz") && message.contains("cache.path"), "{message}");
+}
+
+#[test]
+fn a_cache_that_loses_what_was_unpacked_costs_no_byte() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    fs::create_dir(&data).unwrap();
+    let mut config = config_for("webdataset", &compressed(&data, 6));
+    config.index = Some(folder.path().join("index"));
+    let opened = CACHED_EVERYWHERE[0](&config, OpenOptions::default()).unwrap();
+    let expected: Vec<_> = (0..6).map(|id| sample(&opened, id).unwrap()).collect();
+    assert_eq!(expected[5][1..], ["5".to_owned(), "\"text 5\"".to_owned()]);
+    // Threads keep the piece that they have read last.
+    let again = || {
+        let read = || (0..6).map(|id| sample(&opened, id).unwrap()).collect::<Vec<_>>();
+        std::thread::scope(|scope| scope.spawn(read).join().unwrap())
+    };
+    let entries = || {
+        let mut found = vec![folder.path().join("cache")];
+        let mut files = Vec::new();
+        while let Some(next) = found.pop() {
+            for entry in fs::read_dir(next).unwrap().map(|entry| entry.unwrap().path()) {
+                let is_entry = entry.file_name().unwrap().len() == 38;
+                if entry.is_dir() {
+                    found.push(entry)
+                } else if is_entry {
+                    files.push(entry)
+                }
+            }
+        }
+        files
+    };
+    assert_eq!(entries().len(), 6, "a piece and a length of each archive");
+    for damage in [|path: &Path| fs::write(path, "rubbish"), |path: &Path| fs::remove_file(path)] {
+        entries().iter().for_each(|path| damage(path).unwrap());
+        assert_eq!(again(), expected);
+        assert!(entries().len() >= 3, "the pieces are kept again");
+    }
+    // Nor does an archive that was damaged after it was indexed, as long as its pieces are there.
+    let path = data.join("shard-00.tar.gz");
+    let bytes = fs::read(&path).unwrap();
+    fs::write(&path, &bytes[..bytes.len() - 9]).unwrap();
+    assert_eq!(again(), expected);
+    let other = CACHED_EVERYWHERE[0](&config, OpenOptions::default()).unwrap_err().to_string();
+    assert!(other.contains("shard-00.tar.gz cannot be unpacked"), "{other}");
+}
+
+#[test]
+fn an_archive_that_has_no_room_in_the_cache_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    fs::create_dir(&data).unwrap();
+    let mut config = config_for("webdataset", &compressed(&data, 3));
+    config.cache.path = Some(folder.path().join("cache"));
+    config.cache.size = Some(4096);
+    config.cache.keep_free = Some(0);
+    let message = open(&config, OpenOptions::default()).unwrap_err().to_string();
+    assert!(message.contains("has no room") && message.contains("raise cache.size"), "{message}");
 }
 
 /// A folder with one archive, or several.

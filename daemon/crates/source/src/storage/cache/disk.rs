@@ -44,6 +44,15 @@ pub(super) struct Cache {
     _user: OwnedFd,
 }
 
+/// What became of an entry that was to be kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kept {
+    Yes,
+    /// What lies there is counted, or the disk is left alone for a moment.
+    NotNow,
+    No,
+}
+
 impl Cache {
     /// Opens the cache for one dataset: `digest` tells it from others, `title` names it to people.
     ///
@@ -122,7 +131,7 @@ impl Cache {
     }
 
     /// Keeps an entry, where there is room.
-    pub(super) fn put(self: &Arc<Self>, key: &Key, bytes: &[u8]) {
+    pub(super) fn put(self: &Arc<Self>, key: &Key, bytes: &[u8]) -> Kept {
         let cost = Space::cost(entry::file_bytes(bytes.len() as u64));
         match self.space.take(cost) {
             Ok(()) => {}
@@ -131,21 +140,26 @@ impl Cache {
                 if is_asked {
                     make_room(self, is_news);
                 }
-                return;
+                return Kept::No;
             }
-            Err(Refusal::NotNow) => return,
-            Err(Refusal::Fault(errno)) => return self.fault("counting", errno),
+            Err(Refusal::NotNow) => return Kept::NotNow,
+            Err(Refusal::Fault(errno)) => {
+                self.fault("counting", errno);
+                return Kept::No;
+            }
         }
         match self.call(|| self.dataset.write(key, bytes)) {
             Some(Ok(is_new)) => {
                 self.space.succeed();
                 if !is_new {
-                    return self.space.give_back(cost);
+                    self.space.give_back(cost);
+                    return Kept::Yes;
                 }
                 self.metrics.kept(bytes.len() as u64);
                 if lock(&self.trouble).take().is_some() {
                     tracing::info!(path = %self.folder.path().display(), "the cache is written again");
                 }
+                return Kept::Yes;
             }
             Some(Err(errno)) => {
                 self.space.give_back(cost);
@@ -153,6 +167,7 @@ impl Cache {
             }
             None => self.space.give_back(cost),
         }
+        Kept::No
     }
 
     fn fault(&self, action: &str, errno: Errno) {

@@ -1,0 +1,505 @@
+//! Files that are compressed as a whole, read as if they were not: what they unpack to lies in the cache, in pieces.
+//!
+//! A file's states, in the cache alone; whoever needs a file moves it, and several may do so at once without harm:
+//! ```text
+//!   unknown ── read from its start to its end, unpacked, each piece kept ──► whole: its length is kept, too
+//!      ▲                                                                        │
+//!      └───────────────── a piece is not there any more ────────────────────────┘
+//! ```
+//! A part is given from its pieces. Where one is missing, the file is unpacked anew up to the part's end, and what comes by is
+//! kept again: a cache that loses everything costs time, and never a byte. While an index is made, a file that has no room is an
+//! error: each part of it would have to be unpacked from the start.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+use std::io::{self, BufReader, Read};
+use std::ops::{Deref, Range};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use forebay_config::CacheConfig;
+use forebay_observe::{CacheMetrics, RequestMetrics};
+
+use super::digest::digest_of;
+use super::disk::{Cache, Kept};
+use super::entry::Key;
+use crate::codec::Codec;
+use crate::location::{ByteRange, FileId, FileTable, Location, Unit};
+use crate::storage::listing::{Directories, DirectoryStamp, EntryKind};
+use crate::storage::{
+    CacheScope, FileStatus, Handle, ObjectIdentity, Opened, Storage, StorageError,
+};
+
+/// What is kept together: a sample of usual size lies in one or two.
+const PIECE_BYTES: u64 = 256 << 10;
+/// What is read at once of a compressed file.
+const READ_BYTES: usize = 1 << 20;
+/// Files that are unpacked at once.
+const MOST_TURNS: usize = 4;
+/// Of the reads under way, of which there are 16 as a rule: the pieces that threads hold, and what unpacking so many files
+/// takes, which is what was read and the decoder's history.
+const BYTES_PER_READ: u64 =
+    2 * PIECE_BYTES + MOST_TURNS as u64 * (READ_BYTES as u64 + 2 * Codec::MAX_HISTORY_BYTES) / 16;
+/// How long a thread waits for another one to unpack the file that it needs. Then it does so itself: the other may hang.
+const LONGEST_TURN: Duration = Duration::from_secs(20);
+/// How long a cache that keeps nothing for a moment is waited for, as while what lies there is counted.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// The number of the piece that holds a file's length.
+const LENGTH: u64 = u64::MAX;
+
+/// What the storages over one cache share: that of the opening, and that of the run.
+#[derive(Debug)]
+pub(crate) struct UnpackedFiles {
+    cache: Arc<Cache>,
+    digest: Key,
+    /// Files that were asked for, by their paths.
+    known: Mutex<HashMap<Vec<u8>, Known>>,
+    /// Files that a thread unpacks now.
+    turns: Mutex<HashSet<Vec<u8>>>,
+    turn_ended: Condvar,
+}
+
+/// A whole file.
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    /// What its pieces are found by.
+    key: Key,
+    length: u64,
+}
+
+/// See the module's head: in front of a storage.
+#[derive(Debug)]
+pub(crate) struct UnpackedStorage<S> {
+    behind: S,
+    files: Arc<UnpackedFiles>,
+}
+
+/// A part that is open.
+struct OpenedPart {
+    file: FileId,
+    range: Range<u64>,
+}
+
+thread_local! {
+    /// The piece that this thread has read last.
+    static LAST: RefCell<(Key, Vec<u8>)> = RefCell::default();
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How a file is compressed, by its name.
+fn codec_of(path: &[u8]) -> Option<Codec> {
+    const ENDINGS: [(&str, Codec); 6] = [
+        (".gz", Codec::Gzip),
+        (".tgz", Codec::Gzip),
+        (".zst", Codec::Zstd),
+        (".zstd", Codec::Zstd),
+        (".tzst", Codec::Zstd),
+        // LitData's.
+        (".zstd.bin", Codec::Zstd),
+    ];
+    let ends = |(ending, _): &&(&str, Codec)| {
+        let start = path.len().checked_sub(ending.len());
+        start.is_some_and(|start| path[start..].eq_ignore_ascii_case(ending.as_bytes()))
+    };
+    ENDINGS.iter().find(ends).map(|(_, codec)| *codec)
+}
+
+impl UnpackedFiles {
+    /// Over the configured cache; `None`: there is none, or it cannot be used, which is said.
+    pub(crate) fn open(storage: &dyn Storage, config: &CacheConfig) -> Option<Arc<Self>> {
+        let scope = config.path.as_ref().and(storage.cache_scope())?;
+        let digest = digest_of(&scope.name);
+        match Cache::open(config, &digest, &scope.name) {
+            Ok(cache) => Some(Arc::new(Self {
+                cache,
+                digest,
+                known: Mutex::default(),
+                turns: Mutex::default(),
+                turn_ended: Condvar::new(),
+            })),
+            Err(error) => {
+                tracing::warn!("the cache is not used: {error}");
+                None
+            }
+        }
+    }
+
+    /// What a file's pieces are found by.
+    fn key(&self, path: &[u8], status: &FileStatus) -> Key {
+        let mut hasher = blake3::Hasher::new_keyed(&self.digest);
+        hasher.update(b"unpacked 1\0");
+        let tag = match &status.identity {
+            ObjectIdentity::Inode { inode, modified: (seconds, nanoseconds), .. } => {
+                format!("{inode} {seconds} {nanoseconds}")
+            }
+            ObjectIdentity::Tag(tag) => tag.clone(),
+        };
+        for part in [&status.bytes.to_le_bytes()[..], &(tag.len() as u64).to_le_bytes()] {
+            hasher.update(part);
+        }
+        hasher.update(tag.as_bytes());
+        hasher.update(path);
+        *hasher.finalize().as_bytes()
+    }
+
+    fn piece_key(key: &Key, piece: u64) -> Key {
+        *blake3::Hasher::new_keyed(key).update(&piece.to_le_bytes()).finalize().as_bytes()
+    }
+
+    /// The length of a file that is whole.
+    fn length(&self, key: &Key) -> Option<u64> {
+        let mut bytes = Vec::new();
+        let is_there = self.cache.get(&Self::piece_key(key, LENGTH), 8, &mut bytes);
+        bytes.first_chunk().filter(|_| is_there).map(|bytes| u64::from_le_bytes(*bytes))
+    }
+
+    /// Keeps a piece; while the cache keeps nothing for a moment, that is waited for. Whether it is kept.
+    fn keep(&self, key: &Key, bytes: &[u8]) -> bool {
+        let begun = Instant::now();
+        loop {
+            match self.cache.put(key, bytes) {
+                Kept::NotNow if begun.elapsed() < LONGEST_PAUSE => {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                kept => return kept == Kept::Yes,
+            }
+        }
+    }
+
+    /// Appends a part of a piece; whether it is there.
+    fn read_piece(&self, file: &Known, piece: u64, part: Range<u64>, buffer: &mut Vec<u8>) -> bool {
+        let key = Self::piece_key(&file.key, piece);
+        let start = piece * PIECE_BYTES;
+        let length = PIECE_BYTES.min(file.length - start);
+        LAST.with_borrow_mut(|(last, bytes)| {
+            if *last != key {
+                *last = Key::default();
+                bytes.clear();
+                if !self.cache.get(&key, length, bytes) {
+                    return false;
+                }
+                *last = key;
+            }
+            let place = |at: u64| usize::try_from(at - start).unwrap_or(usize::MAX);
+            let part = bytes.get(place(part.start)..place(part.end));
+            part.map(|part| buffer.extend_from_slice(part)).is_some()
+        })
+    }
+
+    /// Appends a part from its pieces; whether all are there.
+    fn read(&self, file: &Known, range: &Range<u64>, buffer: &mut Vec<u8>) -> bool {
+        let begun = buffer.len();
+        let pieces = range.start / PIECE_BYTES..range.end.div_ceil(PIECE_BYTES);
+        for piece in pieces {
+            let (first, end) = (piece * PIECE_BYTES, (piece + 1) * PIECE_BYTES);
+            let part = range.start.max(first)..range.end.min(end);
+            if !self.read_piece(file, piece, part, buffer) {
+                buffer.truncate(begun);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Waits until no other thread unpacks a file, and has it be this one's turn.
+    fn take_turn(&self, path: &[u8]) -> Turn<'_> {
+        let turns = lock(&self.turns);
+        let (mut turns, _) = self
+            .turn_ended
+            .wait_timeout_while(turns, LONGEST_TURN, |turns| {
+                turns.len() >= MOST_TURNS || turns.contains(path)
+            })
+            .unwrap_or_else(PoisonError::into_inner);
+        turns.insert(path.to_owned());
+        Turn { files: self, path: path.to_owned() }
+    }
+}
+
+/// Ends when it is dropped.
+struct Turn<'f> {
+    files: &'f UnpackedFiles,
+    path: Vec<u8>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        lock(&self.files.turns).remove(&self.path);
+        self.files.turn_ended.notify_all();
+    }
+}
+
+/// A compressed file's bytes, one after the other.
+struct Compressed<'f, S: ?Sized> {
+    storage: &'f S,
+    path: &'f [u8],
+    offset: u64,
+    bytes: u64,
+    /// Why it cannot be read.
+    failure: Option<StorageError>,
+}
+
+/// A file without a number.
+struct OnePath<'a>(&'a [u8]);
+
+impl FileTable for OnePath<'_> {
+    fn append_path(&self, _file: FileId, path: &mut Vec<u8>) {
+        path.extend_from_slice(self.0);
+    }
+}
+
+impl<S: Storage + ?Sized> Read for Compressed<'_, S> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        let length = (self.bytes - self.offset).min(to.len() as u64);
+        if length == 0 {
+            return Ok(0);
+        }
+        let range = ByteRange { offset: self.offset, length: Some(length) };
+        let location = Location { file: FileId(0), range, unit: Unit::Sample };
+        let mut buffer = Vec::new();
+        match self.storage.read(&OnePath(self.path), location, u64::MAX, &mut buffer) {
+            Ok(()) => {}
+            Err(error) => {
+                self.failure = Some(error);
+                return Err(io::Error::other("the storage fails"));
+            }
+        }
+        to[..buffer.len()].copy_from_slice(&buffer);
+        self.offset += buffer.len() as u64;
+        Ok(buffer.len())
+    }
+}
+
+/// Fills a buffer as far as there is something.
+fn fill(reader: &mut dyn Read, buffer: &mut Vec<u8>) -> io::Result<()> {
+    reader.take(PIECE_BYTES).read_to_end(buffer).map(|_| ())
+}
+
+impl<S> UnpackedStorage<S>
+where
+    S: Deref<Target: Storage> + Send + Sync + std::fmt::Debug,
+{
+    pub(crate) fn new(behind: S, files: Arc<UnpackedFiles>) -> Self {
+        Self { behind, files }
+    }
+
+    /// A file that is whole; if it is not, it is made so where `makes` says it.
+    fn known(&self, path: &[u8], codec: Codec, makes: bool) -> Result<Option<Known>, StorageError> {
+        if let Some(known) = lock(&self.files.known).get(path) {
+            return Ok(Some(*known));
+        }
+        let status = self.behind.status(&OnePath(path), FileId(0))?;
+        let key = self.files.key(path, &status);
+        let length = match (self.files.length(&key), makes) {
+            (Some(length), _) => length,
+            (None, false) => return Ok(None),
+            (None, true) => {
+                let _turn = self.files.take_turn(path);
+                match self.files.length(&key) {
+                    Some(length) => length,
+                    None => self.make_whole(path, codec, key, status.bytes)?,
+                }
+            }
+        };
+        let known = Known { key, length };
+        lock(&self.files.known).insert(path.to_owned(), known);
+        Ok(Some(known))
+    }
+
+    /// Unpacks a file; its length.
+    fn make_whole(
+        &self,
+        path: &[u8],
+        codec: Codec,
+        key: Key,
+        bytes: u64,
+    ) -> Result<u64, StorageError> {
+        let mut is_kept = true;
+        let mut length = 0;
+        self.unpack(path, codec, bytes, &mut |piece, unpacked| {
+            length += unpacked.len() as u64;
+            is_kept = self.files.keep(&UnpackedFiles::piece_key(&key, piece), unpacked);
+            is_kept
+        })?;
+        let length_key = UnpackedFiles::piece_key(&key, LENGTH);
+        if !is_kept || !self.files.keep(&length_key, &length.to_le_bytes()) {
+            return Err(StorageError::NoRoom {
+                path: self.full_path(path),
+                unpacked_bytes: length,
+            });
+        }
+        Ok(length)
+    }
+
+    /// Gives what a file unpacks to, a piece after the other, for as long as `take` wants more.
+    fn unpack(
+        &self,
+        path: &[u8],
+        codec: Codec,
+        bytes: u64,
+        take: &mut dyn FnMut(u64, &[u8]) -> bool,
+    ) -> Result<(), StorageError> {
+        let file = Compressed { storage: &*self.behind, path, offset: 0, bytes, failure: None };
+        let mut reader = BufReader::with_capacity(READ_BYTES, file);
+        let mut piece = Vec::new();
+        let mut number = 0;
+        let unpacked = codec.unpack_stream(&mut reader, &mut |unpacked| {
+            loop {
+                piece.clear();
+                fill(unpacked, &mut piece)?;
+                if piece.is_empty() || !take(number, &piece) {
+                    return Ok(());
+                }
+                number += 1;
+            }
+        });
+        match (unpacked, reader.get_mut().failure.take()) {
+            (_, Some(failure)) => Err(failure),
+            (Ok(()), None) => Ok(()),
+            (Err(_), None) => {
+                let offset = reader.get_ref().offset;
+                Err(StorageError::Damaged { path: self.full_path(path), offset })
+            }
+        }
+    }
+
+    /// Appends a part of a file of which a piece is missing; what comes by is kept.
+    fn read_anew(
+        &self,
+        (path, codec): (&[u8], Codec),
+        file: &Known,
+        range: &Range<u64>,
+        buffer: &mut Vec<u8>,
+    ) -> Result<(), StorageError> {
+        let _turn = self.files.take_turn(path);
+        if self.files.read(file, range, buffer) {
+            return Ok(());
+        }
+        let status = self.behind.status(&OnePath(path), FileId(0))?;
+        let full_path = || self.full_path(path);
+        if self.files.key(path, &status) != file.key {
+            let what = "it has other bytes now".to_owned();
+            return Err(StorageError::Replaced { path: full_path(), what });
+        }
+        let begun = buffer.len();
+        let end = range.end;
+        self.unpack(path, codec, status.bytes, &mut |piece, unpacked| {
+            let first = piece * PIECE_BYTES;
+            let last = first + unpacked.len() as u64;
+            let (from, to) = (range.start.clamp(first, last), range.end.clamp(first, last));
+            let place = |at: u64| usize::try_from(at - first).unwrap_or(usize::MAX);
+            buffer.extend_from_slice(&unpacked[place(from)..place(to)]);
+            self.files.cache.put(&UnpackedFiles::piece_key(&file.key, piece), unpacked);
+            last < end
+        })?;
+        if (buffer.len() - begun) as u64 != end - range.start {
+            return Err(StorageError::Damaged { path: full_path(), offset: status.bytes });
+        }
+        Ok(())
+    }
+}
+
+impl<S> Directories for UnpackedStorage<S>
+where
+    S: Deref<Target: Storage> + Send + Sync + std::fmt::Debug,
+{
+    fn list(
+        &self,
+        directory: &[u8],
+        visit: &mut dyn FnMut(&[u8], EntryKind),
+    ) -> Result<DirectoryStamp, StorageError> {
+        self.behind.list(directory, visit)
+    }
+
+    fn stamp(&self, directory: &[u8]) -> Result<DirectoryStamp, StorageError> {
+        self.behind.stamp(directory)
+    }
+
+    fn root_is_file(&self) -> bool {
+        self.behind.root_is_file()
+    }
+
+    fn remote_root(&self) -> Option<&Path> {
+        self.behind.remote_root()
+    }
+}
+
+impl<S> Storage for UnpackedStorage<S>
+where
+    S: Deref<Target: Storage> + Send + Sync + std::fmt::Debug,
+{
+    fn full_path(&self, relative: &[u8]) -> PathBuf {
+        self.behind.full_path(relative)
+    }
+
+    fn status(&self, files: &dyn FileTable, file: FileId) -> Result<FileStatus, StorageError> {
+        let status = self.behind.status(files, file)?;
+        let path = files.path(file);
+        let Some(codec) = codec_of(&path) else { return Ok(status) };
+        let known = self.known(&path, codec, true)?;
+        Ok(FileStatus { bytes: known.map_or(status.bytes, |known| known.length), ..status })
+    }
+
+    fn open(&self, files: &dyn FileTable, location: Location) -> Result<Opened, StorageError> {
+        let path = files.path(location.file);
+        let Some(codec) = codec_of(&path) else { return self.behind.open(files, location) };
+        let length = self.known(&path, codec, true)?.map_or(0, |known| known.length);
+        let ByteRange { offset, length: wanted } = location.range;
+        let end = wanted.map_or(length.max(offset), |wanted| offset.saturating_add(wanted));
+        if end > length {
+            let path = self.full_path(&path);
+            return Err(StorageError::OutOfRange { path, length_bytes: length, offset, end });
+        }
+        let part = OpenedPart { file: location.file, range: offset..end };
+        Ok(Opened::new(end - offset, Handle::Other(Box::new(part))))
+    }
+
+    fn read_opened(
+        &self,
+        files: &dyn FileTable,
+        opened: Opened,
+        buffer: &mut Vec<u8>,
+    ) -> Result<(), StorageError> {
+        let part = match opened.try_into_other::<OpenedPart>() {
+            Ok(part) => part,
+            Err(opened) => return self.behind.read_opened(files, opened, buffer),
+        };
+        let path = files.path(part.file);
+        let codec = codec_of(&path).unwrap_or(Codec::Gzip);
+        let Some(known) = self.known(&path, codec, true)? else { return Ok(()) };
+        if self.files.read(&known, &part.range, buffer) {
+            return Ok(());
+        }
+        self.read_anew((&path, codec), &known, &part.range, buffer)
+    }
+
+    fn unpacks(&self, path: &[u8]) -> bool {
+        codec_of(path).is_some()
+    }
+
+    fn is_at_hand(&self, path: &[u8]) -> bool {
+        match codec_of(path) {
+            Some(codec) => matches!(self.known(path, codec, false), Ok(Some(_))),
+            None => true,
+        }
+    }
+
+    fn requests(&self) -> Option<&RequestMetrics> {
+        self.behind.requests()
+    }
+
+    fn cache_scope(&self) -> Option<CacheScope> {
+        self.behind.cache_scope()
+    }
+
+    fn cache(&self) -> Option<&CacheMetrics> {
+        Some(self.files.cache.metrics())
+    }
+
+    fn bytes_per_read(&self) -> u64 {
+        self.behind.bytes_per_read().saturating_add(BYTES_PER_READ)
+    }
+}
