@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use super::decode::{self, Decoders, png::crc32};
+use super::decode::{self, Content, Decoders, png::crc32};
 use super::jpeg;
 use super::reduction::{REDUCTIONS, Wanted};
 use super::size::Rectangle;
@@ -40,6 +40,22 @@ pub fn webp(bytes: &[u8]) {
     decode(b"RIFF", &mended);
 }
 
+/// A TIFF file, of either byte order.
+pub fn tiff(bytes: &[u8]) {
+    decode(b"II\x2a\0", bytes);
+    decode(b"MM\0\x2a", bytes);
+}
+
+/// A BMP file.
+pub fn bmp(bytes: &[u8]) {
+    decode(b"BM", bytes);
+}
+
+/// A GIF file.
+pub fn gif(bytes: &[u8]) {
+    decode(b"GIF8", bytes);
+}
+
 /// The markers of a JPEG file, without its pixels.
 pub fn jpeg_markers(bytes: &[u8]) {
     let _ = jpeg::read_header(bytes);
@@ -55,7 +71,7 @@ pub fn exif(bytes: &[u8]) {
 }
 
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\n";
-/// The bytes before the file: channels, orientation, reduction and whether indices are meant, then the region's corner and size in 256ths.
+/// The bytes before the file: channels, orientation, reduction and whether indices or wide levels are meant, then the region's corner and size in 256ths.
 const CHOICES: usize = 5;
 
 fn decode(magic: &[u8], bytes: &[u8]) {
@@ -69,10 +85,19 @@ fn decode(magic: &[u8], bytes: &[u8]) {
         let Ok(header) = decoders.read_header(file, choices[0] & 4 != 0, MOST_PIXELS) else {
             return;
         };
-        let header = if choices[0] & 32 != 0 { header.with_indices() } else { header };
+        let content = [Content::Colours, Content::Indices, Content::Wide, Content::Colours]
+            [usize::from(choices[0] >> 5 & 3)];
+        let Ok(header) = header.with_content(content) else {
+            return;
+        };
         let reduction = header.reducible(REDUCTIONS[usize::from(choices[0] >> 3 & 3)]);
         let size = reduction.size(header.size());
-        let channels = [1, 3, 4, 3][usize::from(choices[0] & 3)];
+        let channels = match content {
+            // As the operation has it.
+            Content::Indices => 1,
+            Content::Colours | Content::Wide => [1, 3, 4, 3][usize::from(choices[0] & 3)],
+        };
+        let channels = channels * u8::try_from(content.element_bytes()).unwrap_or(1);
         let part = |whole: u32, share: u8| whole * u32::from(share) / 256;
         let (left, top) = (part(size.width, choices[1]), part(size.height, choices[2]));
         let needed = Rectangle {

@@ -13,6 +13,7 @@ use crate::task::{SampleTask, WorkerScratch};
 use forebay_config::{Config, ConfigError, StageConfig};
 use forebay_order::DrawKey;
 use forebay_protocol::ids::SampleId;
+use forebay_protocol::tensor::DType;
 use forebay_source::dataset::{Dataset, FieldKind};
 
 /// Reads a sample's bytes into its task, for the probe call of a Python stage. The error says why it cannot be read.
@@ -71,6 +72,7 @@ impl SamplePlan {
             limits: config.dataset.limits,
             compile: registry::compile,
             in_view: false,
+            wide: wide_outputs(config),
         };
         for (place, field) in dataset.fields().iter().enumerate() {
             let number =
@@ -255,6 +257,16 @@ impl SamplePlan {
         self.prepare((stage, first_operation), body, &mut task, dataset, scratch)
             .map_err(|defect| defect.0)
     }
+}
+
+/// The fields that are to be decoded with 16 bits, as `[output]` asks for them so. A Python stage may make such arrays of
+/// anything.
+fn wide_outputs(config: &Config) -> Vec<String> {
+    if config.stages.iter().any(|stage| stage.python.is_some()) {
+        return Vec::new();
+    }
+    let wide = config.output.iter().filter(|output| output.dtype == Some(DType::U16));
+    wide.map(|output| output.field.clone()).collect()
 }
 
 /// Whether operations of this crate come before the next Python stage.

@@ -15,7 +15,20 @@ use super::npy_header::read_array;
 use super::{Defect, Field, FieldKind, FieldValue};
 
 /// Extensions that a decoder of images reads.
-pub(super) const IMAGES: [&str; 4] = ["jpg", "jpeg", "png", "webp"];
+pub(super) const IMAGES: [&str; 8] = ["jpg", "jpeg", "png", "webp", "tif", "tiff", "bmp", "gif"];
+/// Those that a field that is found by itself may have in any case; of the others, those that were seen. So a dataset
+/// without them has the fields, and the fingerprint, that it had before they were read.
+const USUAL_IMAGES: usize = 4;
+/// Whether bytes begin as the files that `decode-image` reads.
+pub(super) fn begins_as_picture(bytes: &[u8]) -> bool {
+    let magic: [&[u8]; 6] =
+        [b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"II\x2a\0", b"MM\0\x2a", b"GIF87a", b"GIF89a"];
+    magic.iter().any(|magic| bytes.starts_with(magic))
+        || (bytes.starts_with(b"RIFF") && bytes.get(8..12) == Some(b"WEBP"))
+        // Two letters alone are those of many a text.
+        || (bytes.starts_with(b"BM") && bytes.get(6..10) == Some(&[0; 4]))
+}
+
 /// Names that every batch uses itself.
 pub(super) const RESERVED: [&str; 2] = ["index", "valid"];
 
@@ -274,7 +287,9 @@ pub(super) fn infer_rules(
     };
     let is_image = |name: &str| IMAGES.contains(&name) && !has_several_images;
     if members.iter().any(|name| is_image(name)) {
-        rules.push(rule("image", IMAGES.map(str::to_owned).to_vec(), Form::Image));
+        let usual = |place, name: &str| place < USUAL_IMAGES || members.iter().any(|it| it == name);
+        let from = IMAGES.iter().enumerate().filter(|(place, name)| usual(*place, name));
+        rules.push(rule("image", from.map(|(_, name)| (*name).to_owned()).collect(), Form::Image));
     }
     for name in members.iter().filter(|name| !is_image(name)) {
         let field = if name == "cls" { "label" } else { name };
@@ -439,5 +454,37 @@ impl<'de> Visitor<'de> for KeyOf<'_> {
             }
         }
         Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_found_image_field_has_the_extensions_that_it_had_and_those_that_are_seen() {
+        let from = |members: &[&str]| {
+            let members: Vec<_> = members.iter().map(|name| (*name).to_owned()).collect();
+            infer_rules(&members, false).0.remove(0).from
+        };
+        assert_eq!(from(&["jpg", "cls"]), ["jpg", "jpeg", "png", "webp"]);
+        assert_eq!(from(&["jpg", "tiff", "gif"]), ["jpg", "jpeg", "png", "webp", "tiff", "gif"]);
+    }
+
+    #[test]
+    fn what_begins_as_a_picture_is_told_from_sounds_and_texts() {
+        let wave = b"RIFF\x24\0\0\0WAVEfmt ";
+        for (bytes, expected) in [
+            (&b"II\x2a\0\x08\0\0\0"[..], true),
+            (b"MM\0\x2a", true),
+            (b"GIF89a\x01", true),
+            (b"BM\x46\0\0\0\0\0\0\0\x36\0", true),
+            (b"RIFF\x24\0\0\0WEBPVP8 ", true),
+            (wave, false),
+            (b"BMW is a car", false),
+            (b"", false),
+        ] {
+            assert_eq!(begins_as_picture(bytes), expected, "{bytes:?}");
+        }
     }
 }
