@@ -8,7 +8,7 @@ use std::path::Path;
 
 use forebay_config::Config;
 pub use forebay_jpeg_index::fuzz_records as jpeg_index;
-pub use forebay_pipeline::fuzzing::{bmp, exif, gif, jpeg, jpeg_markers, png, tiff, webp};
+pub use forebay_pipeline::fuzzing::{bmp, exif, gif, jpeg, jpeg_markers, png, sound, tiff, webp};
 pub use forebay_source::dataset::fuzzing::{
     arrow_table, coco, index, json_key, manifest, manifest_index, npy, npz, parquet_table, records,
     tar, tar_index, tfrecord, token_file, token_index,
@@ -16,7 +16,7 @@ pub use forebay_source::dataset::fuzzing::{
 pub use forebay_source::storage::cache_entry;
 
 /// Every target's name, which is that of its folder in `fuzz/corpus`.
-pub const TARGETS: [(&str, Target); 26] = [
+pub const TARGETS: [(&str, Target); 27] = [
     ("arrow_table", arrow_table),
     ("bmp", bmp),
     ("cache_entry", cache_entry),
@@ -36,6 +36,7 @@ pub const TARGETS: [(&str, Target); 26] = [
     ("parquet_table", parquet_table),
     ("png", png),
     ("records", records),
+    ("sound", sound),
     ("tar", tar),
     ("tar_index", tar_index),
     ("tfrecord", tfrecord),

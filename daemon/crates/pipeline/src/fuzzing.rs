@@ -2,10 +2,13 @@
 
 use std::cell::RefCell;
 
+use super::array::ArrayBuffer;
 use super::decode::{self, Content, Decoders, png::crc32};
 use super::jpeg;
 use super::reduction::{REDUCTIONS, Wanted};
 use super::size::Rectangle;
+use super::sound::{self, SoundTools};
+use forebay_source::dataset::{Sound, SoundForm};
 
 /// The most pixels that a target decodes: enough for every path, and quick.
 const MOST_PIXELS: u64 = 1 << 16;
@@ -54,6 +57,26 @@ pub fn bmp(bytes: &[u8]) {
 /// A GIF file.
 pub fn gif(bytes: &[u8]) {
     decode(b"GIF8", bytes);
+}
+
+/// A sound's file: the first byte chooses what is made of it.
+///
+/// # Panics
+/// When the array has not the bytes of its shape, or more than are allowed.
+pub fn sound(bytes: &[u8]) {
+    const MOST_BYTES: u64 = 1 << 20;
+    let Some((choice, file)) = bytes.split_first() else {
+        return;
+    };
+    let channels = [None, Some(1), Some(2), None][usize::from(choice & 3)];
+    let rate = [None, Some(16_000), Some(7_999), Some(48_000)][usize::from(choice >> 2 & 3)];
+    let sound = Sound { file, form: SoundForm { channels, rate } };
+    let (mut tools, mut array) = (SoundTools::default(), ArrayBuffer::default());
+    if sound::decode(&sound, MOST_BYTES, &mut tools, &mut array).is_ok() {
+        let elements: u64 = array.shape.iter().product();
+        let length = array.bytes.len() as u64;
+        assert!(length == 4 * elements && length <= MOST_BYTES, "{:?}", array.shape);
+    }
 }
 
 /// The markers of a JPEG file, without its pixels.

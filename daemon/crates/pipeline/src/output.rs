@@ -90,6 +90,8 @@ pub(super) fn compile(
             FieldType::Raw(FieldKind::RaggedArray { dtype, row_shape }) => {
                 ragged_array_output(name, *dtype, row_shape, *max_row_bytes, output)
             }
+            // Arrays once operations see them.
+            FieldType::Raw(FieldKind::Sound { .. }) => Err(format!("`{name}` is not decoded")),
             FieldType::Raw(FieldKind::Integer) => {
                 array_output(name, DType::I64, DType::I64, &[], output)
             }

@@ -209,7 +209,7 @@ impl PythonBody {
                     call.array(array.dtype, &array.shape, array.bytes.len())
                         .copy_from_slice(&array.bytes);
                 }
-                FieldInProgress::Absent | FieldInProgress::InPlace => {
+                FieldInProgress::Absent | FieldInProgress::InPlace | FieldInProgress::Sound(_) => {
                     return Err(Defect(format!("a Python stage found {}", field.describe())));
                 }
             }

@@ -75,6 +75,7 @@ fn describe(kind: &FieldKind) -> String {
             format!("{} [n{rest}]", dtype.name())
         }
         FieldKind::EncodedImage => "an image file".to_owned(),
+        FieldKind::Sound { .. } => "a sound".to_owned(),
         FieldKind::Bytes => "bytes".to_owned(),
         FieldKind::Text => "text".to_owned(),
         FieldKind::Integer | FieldKind::Float => "a number".to_owned(),

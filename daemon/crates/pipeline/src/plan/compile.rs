@@ -75,8 +75,14 @@ impl SamplePlan {
             wide: wide_outputs(config),
         };
         for (place, field) in dataset.fields().iter().enumerate() {
-            let number =
-                fields.add(&field.name, FieldType::Raw(field.kind.clone())).map_err(fail)?;
+            // A sound is an array before anything sees it.
+            let kind = match field.kind.clone() {
+                FieldKind::Sound { row_shape } => {
+                    FieldKind::RaggedArray { dtype: DType::F32, row_shape }
+                }
+                kind => kind,
+            };
+            let number = fields.add(&field.name, FieldType::Raw(kind)).map_err(fail)?;
             fields.fields[number].max_row_bytes = dataset.max_row_bytes(place);
             fields.fields[number].output_dtype = dataset.output_dtype(place);
         }
@@ -151,6 +157,7 @@ impl SamplePlan {
             batch_steps: Vec::new(),
             stage_count: config.stages.len(),
             jpeg_index: None,
+            most_sound_bytes: config.dataset.limits.inflated_bytes,
         };
         let mut made = Made::new();
         for entry in batch_operations {
@@ -185,6 +192,7 @@ impl SamplePlan {
             batch_steps: Vec::new(),
             stage_count: config.stages.len(),
             jpeg_index: None,
+            most_sound_bytes: config.dataset.limits.inflated_bytes,
         }
     }
 

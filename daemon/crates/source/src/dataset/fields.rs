@@ -12,6 +12,7 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use super::npy_header::read_array;
+use super::sound::{Sound, SoundForm, SoundHeader};
 use super::{Defect, Field, FieldKind, FieldValue};
 
 /// Extensions that a decoder of images reads.
@@ -42,15 +43,28 @@ pub(super) enum Form {
     Integer,
     Float,
     Array,
+    Audio,
+    /// Of a sound the frames a second.
+    #[serde(rename = "sample-rate")]
+    SampleRate,
 }
 
-const FORMS: [(&str, Form); 6] = [
+impl Form {
+    /// Whether it is made of the bytes of a file, which no text holds.
+    pub(super) const fn is_of_bytes(self) -> bool {
+        matches!(self, Self::Image | Self::Array | Self::Audio | Self::SampleRate)
+    }
+}
+
+const FORMS: [(&str, Form); 8] = [
     ("image", Form::Image),
     ("text", Form::Text),
     ("bytes", Form::Bytes),
     ("integer", Form::Integer),
     ("float", Form::Float),
     ("array", Form::Array),
+    ("audio", Form::Audio),
+    ("sample-rate", Form::SampleRate),
 ];
 
 /// What becomes of a sample that has no such member.
@@ -79,10 +93,35 @@ fn value_of<T: Copy>(words: &[(&str, T)], value: &Value) -> Option<T> {
 
 kinds! {
     /// `as`.
-    [pub(super)] FormWord as Form: "\"image\", \"text\", \"bytes\", \"integer\", \"float\" or \"array\"";
+    [pub(super)] FormWord as Form: "\"image\", \"text\", \"bytes\", \"integer\", \"float\", \"array\", \"audio\" or \"sample-rate\"";
     read(value) { value_of(&FORMS, value) }
     write(out) { Value::String(word_of(&FORMS, *out).to_owned()) }
-    schema { "enum": ["image", "text", "bytes", "integer", "float", "array"] }
+    schema { "enum": ["image", "text", "bytes", "integer", "float", "array", "audio", "sample-rate"] }
+
+    /// `channels` of a sound.
+    [pub(super)] SoundChannels as Option<u16>: "\"mix\" or a whole number from 1 to 64";
+    read(value) {
+        match value {
+            Value::String(word) if word == "mix" => Some(None),
+            Value::Integer(count) if (1..=64).contains(count) => Some(u16::try_from(*count).ok()),
+            _ => None,
+        }
+    }
+    write(out) {
+        out.map_or_else(|| Value::String("mix".to_owned()), |count| Value::Integer(count.into()))
+    }
+    schema { "type": ["string", "integer"] }
+
+    /// `rate` of a sound.
+    [pub(super)] SoundRate as u32: "a whole number from 1 to 768000 (samples a second)";
+    read(value) {
+        match value {
+            Value::Integer(rate) if (1..=768_000).contains(rate) => u32::try_from(*rate).ok(),
+            _ => None,
+        }
+    }
+    write(out) { Value::Integer((*out).into()) }
+    schema { "type": "integer", "minimum": 1, "maximum": 768_000 }
 
     /// `missing`.
     [pub(super)] MissingWord as Missing: "\"error\", \"empty\" or \"skip\"";
@@ -127,6 +166,21 @@ pub(super) struct FieldRule {
     pub(super) key: Option<String>,
     pub(super) form: Form,
     pub(super) missing: Missing,
+    /// What is made of a sound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) sound: Option<SoundForm>,
+}
+
+/// Takes what a field that is read `as = "audio"` may say more.
+pub(super) fn take_sound(
+    section: &mut Section,
+    form: Option<Form>,
+) -> Result<Option<SoundForm>, ConfigError> {
+    if form != Some(Form::Audio) {
+        return Ok(None);
+    }
+    let channels = section.take::<SoundChannels>("channels")?.flatten();
+    Ok(Some(SoundForm { channels, rate: section.take::<SoundRate>("rate")? }))
 }
 
 /// Reads `[dataset.fields]`.
@@ -143,6 +197,7 @@ fn read_rule(name: &str, located: &Located) -> Result<FieldRule, ConfigError> {
     let from = section.require::<Names>("from")?;
     let form = section.take::<FormWord>("as")?;
     let missing = section.take::<MissingWord>("missing")?.unwrap_or(Missing::Error);
+    let sound = take_sound(&mut section, form)?;
     section.finish()?;
     if let Some(reason) = name_fault(name) {
         return Err(section.error(format!("`dataset.fields`: {reason}")));
@@ -199,19 +254,19 @@ fn read_rule(name: &str, located: &Located) -> Result<FieldRule, ConfigError> {
             "cannot be \"skip\" for a key of JSON, since all members would have to be read for it; use \"error\" or \"empty\"",
         );
     }
-    if key.is_some() && matches!(form, Form::Image | Form::Array) {
+    if key.is_some() && form.is_of_bytes() {
         return fail(
             "as",
             "is of no value that JSON has; use \"text\", \"bytes\", \"integer\" or \"float\"",
         );
     }
-    Ok(FieldRule { name: name.to_owned(), from, key, form, missing })
+    Ok(FieldRule { name: name.to_owned(), from, key, form, missing, sound })
 }
 
 /// The rules as a configuration has them, each with what else its table says.
 pub(super) fn fields_table<'r>(rules: impl Iterator<Item = (&'r FieldRule, String)>) -> String {
     let mut text = "[dataset.fields]    # what each field is made of; remove those that the trainer does not need\n".to_owned();
-    for (FieldRule { name, from, key, form, missing }, more) in rules {
+    for (FieldRule { name, from, key, form, missing, sound }, more) in rules {
         let key = key.as_ref().map(|key| format!(":{key}")).unwrap_or_default();
         let from: Vec<_> =
             from.iter().map(|from| Value::String(format!("{from}{key}")).to_toml()).collect();
@@ -223,8 +278,14 @@ pub(super) fn fields_table<'r>(rules: impl Iterator<Item = (&'r FieldRule, Strin
             Missing::Error => String::new(),
             missing => format!(", missing = \"{}\"", word_of(&MISSING, *missing)),
         };
+        let sound = sound.map_or_else(String::new, |SoundForm { channels, rate }| {
+            let channels =
+                channels.map(|count| format!(", channels = {count}")).unwrap_or_default();
+            let rate = rate.map(|rate| format!(", rate = {rate}")).unwrap_or_default();
+            channels + &rate
+        });
         text += &format!(
-            "{} = {{ from = {from}, as = \"{}\"{missing}{more} }}\n",
+            "{} = {{ from = {from}, as = \"{}\"{sound}{missing}{more} }}\n",
             toml_key(name),
             word_of(&FORMS, *form)
         );
@@ -284,6 +345,7 @@ pub(super) fn infer_rules(
         key: None,
         form,
         missing: Missing::Error,
+        sound: None,
     };
     let is_image = |name: &str| IMAGES.contains(&name) && !has_several_images;
     if members.iter().any(|name| is_image(name)) {
@@ -328,6 +390,10 @@ impl FieldRule {
                 let array = read_array(first.ok_or_else(|| self.absent())?)?;
                 FieldKind::Array { dtype: array.dtype, shape: array.shape.to_vec() }
             }
+            Form::Audio => {
+                FieldKind::Sound { row_shape: self.sound.unwrap_or_default().row_shape() }
+            }
+            Form::SampleRate => FieldKind::Integer,
         };
         Ok(Field { name: self.name.clone(), kind })
     }
@@ -392,6 +458,14 @@ impl FieldRule {
             }
             Form::Float => FieldValue::Float(number().parse().map_err(|_| refuse("no number"))?),
             Form::Array => FieldValue::Array(read_array(bytes)?),
+            Form::Audio => {
+                FieldValue::Sound(Sound { file: bytes, form: self.sound.unwrap_or_default() })
+            }
+            Form::SampleRate => {
+                let header = SoundHeader::read(bytes)
+                    .map_err(|Defect(reason)| Defect(format!("`{}`: {reason}", self.name)))?;
+                FieldValue::Integer(header.rate.into())
+            }
         })
     }
 
@@ -421,6 +495,7 @@ pub(super) fn read_json_key(bytes: &[u8]) {
             key: Some("a".to_owned()),
             form,
             missing: Missing::Error,
+            sound: None,
         };
         let _ = rule.value(Some(bytes));
     }

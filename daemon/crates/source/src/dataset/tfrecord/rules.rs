@@ -178,7 +178,7 @@ impl SeenKeys {
             };
             let missing = if is_everywhere { Missing::Error } else { Missing::Empty };
             let (name, from) = (name.to_owned(), vec![key.clone()]);
-            let rule = FieldRule { name, from, key: None, form, missing };
+            let rule = FieldRule { name, from, key: None, form, missing, sound: None };
             rules.push(ColumnRule { rule, classes: None, has_form: true });
         }
         (rules, left_out)
