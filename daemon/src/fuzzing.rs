@@ -8,7 +8,7 @@ use std::path::Path;
 
 use forebay_config::Config;
 pub use forebay_jpeg_index::fuzz_records as jpeg_index;
-pub use forebay_pipeline::fuzzing::{exif, jpeg, jpeg_markers, png, webp};
+pub use forebay_pipeline::fuzzing::{bmp, exif, gif, jpeg, jpeg_markers, png, sound, tiff, webp};
 pub use forebay_source::dataset::fuzzing::{
     arrow_table, coco, index, json_key, manifest, manifest_index, npy, npz, parquet_table, records,
     tar, tar_index, tfrecord, token_file, token_index,
@@ -16,12 +16,14 @@ pub use forebay_source::dataset::fuzzing::{
 pub use forebay_source::storage::cache_entry;
 
 /// Every target's name, which is that of its folder in `fuzz/corpus`.
-pub const TARGETS: [(&str, Target); 23] = [
+pub const TARGETS: [(&str, Target); 27] = [
     ("arrow_table", arrow_table),
+    ("bmp", bmp),
     ("cache_entry", cache_entry),
     ("coco", coco),
     ("config", config),
     ("exif", exif),
+    ("gif", gif),
     ("index", index),
     ("jpeg", jpeg),
     ("jpeg_index", jpeg_index),
@@ -34,9 +36,11 @@ pub const TARGETS: [(&str, Target); 23] = [
     ("parquet_table", parquet_table),
     ("png", png),
     ("records", records),
+    ("sound", sound),
     ("tar", tar),
     ("tar_index", tar_index),
     ("tfrecord", tfrecord),
+    ("tiff", tiff),
     ("token_file", token_file),
     ("token_index", token_index),
     ("webp", webp),

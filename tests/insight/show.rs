@@ -125,7 +125,10 @@ fn a_picture_shows_what_each_operation_does_without_a_configuration() {
     assert_ne!(of_own, drawn);
     let config = dir.config("no.toml", "");
     for (wrong, expected) in [
-        (["--picture", config.to_str().unwrap()], "no.toml: not a JPEG, PNG or WebP file"),
+        (
+            ["--picture", config.to_str().unwrap()],
+            "no.toml: not a JPEG, PNG, WebP, TIFF, BMP or GIF file",
+        ),
         (["--count", "3"], "cannot be used with"),
     ] {
         let run = show(&wrong);

@@ -9,6 +9,7 @@ mod arrays;
 mod broken_file;
 mod bytes;
 mod jpeg;
+mod others;
 mod png;
 mod webp;
 
@@ -32,6 +33,7 @@ pub fn all() -> [Corpus; 3] {
     let mut images = jpeg::broken();
     images.extend(png::broken());
     images.extend(webp::broken());
+    images.extend(others::broken());
     [
         Corpus {
             format: "image-folder",

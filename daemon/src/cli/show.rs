@@ -39,7 +39,7 @@ pub(super) struct ShowArguments {
     /// Draw one picture of what each operation does, in place of samples: before it, and two draws.
     #[arg(long, conflicts_with_all = ["configs", "set", "count"])]
     operations: bool,
-    /// With --operations: the JPEG, PNG or WebP file that they change; default: a drawn house.
+    /// With --operations: the picture that they change, of any kind that is read; default: a drawn house.
     #[arg(long, value_name = "FILE", requires = "operations")]
     picture: Option<PathBuf>,
 }

@@ -148,6 +148,18 @@ kinds! {
     write(out) { write_pair(f64::write(&out.low), f64::write(&out.high)) }
     schema (pair_schema(&f64::schema()))
 
+    /// The bits of a decoded image's channels.
+    [pub(crate)] Depth as u8: "8 or 16";
+    read(value) {
+        match value {
+            Value::Integer(8) => Some(8),
+            Value::Integer(16) => Some(16),
+            _ => None,
+        }
+    }
+    write(out) { Value::Integer((*out).into()) }
+    schema { "enum": [8, 16] }
+
     /// How many channels a decoded image has.
     [pub(crate)] Channels as u8: "3 (red, green, blue), 1 (grey) or 4 (with alpha)";
     read(value) {

@@ -61,6 +61,8 @@ impl<'a> Sample<'_, 'a> {
 pub(crate) struct ImageType {
     /// 1, 3 or 4.
     pub channels: u8,
+    /// Its levels have 16 bits: it is cut, mirrored and resized, and nothing else.
+    pub is_wide: bool,
     /// Where all images have the same.
     pub size: Option<Size>,
     /// Set by `normalize`.
@@ -116,6 +118,16 @@ pub(crate) struct FieldTypes {
     pub compile: CompileEntry,
     /// The operations of a view are compiled: there is its image alone.
     pub in_view: bool,
+    /// The fields that `[output]` asks for as `uint16`.
+    pub wide: Vec<String>,
+}
+
+/// The refusal of an image of 16 bits.
+pub(crate) fn wide_refusal(operation: &str) -> String {
+    format!(
+        "`{operation}` works on images of 8 bits; set `depth = 8` of `decode-image`, or leave the operation out: images of 16 \
+         bits are cropped, flipped and resized"
+    )
 }
 
 impl FieldTypes {
@@ -249,6 +261,9 @@ impl FieldTypes {
         field: Option<String>,
     ) -> Result<(usize, &mut ImageType), ConfigError> {
         let (index, image) = self.decoded_image(operation, arguments, field)?;
+        if image.is_wide {
+            return Err(arguments.error(wide_refusal(operation)));
+        }
         if image.normalization.is_some() {
             return Err(
                 arguments.error(format!("`{operation}` works on bytes; put it before `normalize`"))

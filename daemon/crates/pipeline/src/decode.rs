@@ -1,11 +1,15 @@
 //! From an image file to pixels: finds the format by the file's first bytes, reads the header, decodes.
 //!
-//! Pixels are 8-bit, height × width × channels, as Pillow's `open(…).convert("RGB")` (or `"L"`, `"RGBA"`) gives them.
-//! A format is one file here, and one arm in [`Decoders::read_header`] and in [`Decoders::decode`].
+//! Pixels are 8-bit, height × width × channels, as Pillow's `open(…).convert("RGB")` (or `"L"`, `"RGBA"`) gives them, or
+//! levels of 16 bits as they are stored. A format is one file here, and one line in [`FORMATS`].
 
+mod bmp;
 pub(crate) mod colour;
 pub(crate) mod exif;
+mod gif;
+mod names;
 pub(crate) mod png;
+mod tiff;
 mod webp;
 
 use std::sync::Arc;
@@ -18,12 +22,55 @@ use exif::Orientation;
 use forebay_jpeg_index::JpegIndex;
 use forebay_source::dataset::Defect;
 
+/// A format whose files are decoded in full.
+struct Format {
+    /// Whether a file is of it, by its first bytes.
+    begins: fn(&[u8]) -> bool,
+    /// Whether its levels may have 16 bits.
+    may_be_wide: bool,
+    /// The size and, where it is asked for, the orientation (1 to 8).
+    read_header: fn(&[u8], bool) -> Result<(Size, u8), Defect>,
+    /// The most that decoding takes beside the pixels.
+    bytes_beside_pixels: fn(&[u8], Size, Form) -> u64,
+    /// Decodes a file of that size into the last buffer; the one before it is scratch memory.
+    decode: fn(&[u8], Size, Form, &mut Vec<u8>, &mut Vec<u8>) -> Result<(), Defect>,
+}
+
+/// Beside JPEG, of which parts are decoded.
+static FORMATS: [Format; 5] = [png::FORMAT, webp::FORMAT, tiff::FORMAT, bmp::FORMAT, gif::FORMAT];
+
 /// The format, and what its decoder needs of the header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Coding {
     Jpeg(JpegHeader),
-    Png,
-    WebP,
+    /// By its place in [`FORMATS`].
+    Whole(usize),
+}
+
+/// What is read of an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// Its colours, as bytes.
+    Colours,
+    /// Of a palette the indices instead. A file without one has to be grey.
+    Indices,
+    /// Levels of 16 bits, in native order.
+    Wide,
+}
+
+impl Content {
+    /// Bytes of a channel.
+    pub(crate) const fn element_bytes(self) -> usize {
+        if matches!(self, Self::Wide) { 2 } else { 1 }
+    }
+}
+
+/// What an image is decoded to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Form {
+    /// 1, 3 or 4.
+    channels: u8,
+    content: Content,
 }
 
 /// What is known of an image before its pixels are decoded.
@@ -34,14 +81,31 @@ pub(crate) struct ImageHeader {
     stored: Size,
     /// What turns the stored image into the one that is meant; `AS_STORED` when that was not asked for.
     orientation: Orientation,
-    /// Of a palette the indices are meant, and not the colours.
-    indices: bool,
+    /// What is meant of it.
+    content: Content,
 }
 
 impl ImageHeader {
-    /// The same, of whose palette the indices are decoded. A file without one has to be grey.
-    pub(crate) const fn with_indices(self) -> Self {
-        Self { indices: true, ..self }
+    /// The same, of which that is decoded.
+    ///
+    /// # Errors
+    /// It has no such thing.
+    pub(crate) fn with_content(self, content: Content) -> Result<Self, Defect> {
+        let may_be_wide = match self.coding {
+            Coding::Jpeg(_) => false,
+            Coding::Whole(format) => FORMATS[format].may_be_wide,
+        };
+        if content == Content::Wide && !may_be_wide {
+            colour::check_wide(8, 1, 1)?;
+        }
+        Ok(Self { content, ..self })
+    }
+
+    /// What a pixel of so many bytes is.
+    fn form(&self, pixel_bytes: u8) -> Form {
+        let content = self.content;
+        let channels = if content == Content::Wide { pixel_bytes / 2 } else { pixel_bytes };
+        Form { channels, content }
     }
 
     /// The size of the decoded image, its orientation applied.
@@ -61,18 +125,16 @@ impl ImageHeader {
     }
 }
 
-/// The most that decoding takes: the pixels, and what a decoder holds beside them.
-pub(crate) fn decoding_bytes(file: &[u8], header: &ImageHeader, channels: u8) -> u64 {
+/// The most that decoding to pixels of so many bytes takes: the pixels, and what a decoder holds beside them.
+pub(crate) fn decoding_bytes(file: &[u8], header: &ImageHeader, pixel_bytes: u8) -> u64 {
     let area = u64::from(header.stored.width) * u64::from(header.stored.height);
-    let pixels = area * u64::from(channels);
+    let pixels = area * u64::from(pixel_bytes);
     let turned = if header.orientation == Orientation::AS_STORED { 0 } else { pixels };
     let beside = match header.coding {
-        Coding::Jpeg(jpeg) => jpeg::bytes_beside_pixels(file, &jpeg, channels),
-        Coding::Png if header.indices => {
-            png::bytes_beside_pixels(file, header.stored, channels) + png::bytes_of_indices(file)
+        Coding::Jpeg(jpeg) => jpeg::bytes_beside_pixels(file, &jpeg, pixel_bytes),
+        Coding::Whole(format) => {
+            (FORMATS[format].bytes_beside_pixels)(file, header.stored, header.form(pixel_bytes))
         }
-        Coding::Png => png::bytes_beside_pixels(file, header.stored, channels),
-        Coding::WebP => webp::bytes_beside_pixels(file, header.stored, channels),
     };
     pixels.saturating_add(turned).saturating_add(beside)
 }
@@ -115,18 +177,13 @@ impl Decoders {
         apply_orientation: bool,
         most_pixels: u64,
     ) -> Result<ImageHeader, Defect> {
-        let (coding, (stored, tag)) = match file {
-            [0xff, 0xd8, 0xff, ..] => {
-                let header = jpeg::read_header(file)?;
-                (Coding::Jpeg(header), (header.size, header.orientation))
-            }
-            [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => {
-                (Coding::Png, png::read_header(file, apply_orientation)?)
-            }
-            [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => {
-                (Coding::WebP, webp::read_header(file, apply_orientation)?)
-            }
-            _ => return Err(Defect(unknown_format(file))),
+        let (coding, (stored, tag)) = if let [0xff, 0xd8, 0xff, ..] = file {
+            let header = jpeg::read_header(file)?;
+            (Coding::Jpeg(header), (header.size, header.orientation))
+        } else if let Some(place) = FORMATS.iter().position(|format| (format.begins)(file)) {
+            (Coding::Whole(place), (FORMATS[place].read_header)(file, apply_orientation)?)
+        } else {
+            return Err(Defect(names::unknown_format(file)));
         };
         let pixels = u64::from(stored.width) * u64::from(stored.height);
         if pixels == 0 {
@@ -143,7 +200,7 @@ impl Decoders {
         }
         let orientation =
             if apply_orientation { Orientation::from_tag(tag) } else { Orientation::AS_STORED };
-        Ok(ImageHeader { coding, stored, orientation, indices: false })
+        Ok(ImageHeader { coding, stored, orientation, content: Content::Colours })
     }
 
     /// Decodes at least what is wanted of the image into `pixels` (rows without gaps) and returns the part decoded. The
@@ -180,15 +237,12 @@ impl Decoders {
             self.unconverted = stored;
             return decoded.map(|_| Rectangle::whole(reduction.size(header.size())).into());
         }
-        let decode = match header.coding {
-            Coding::Jpeg(jpeg) => {
-                return self.jpeg.decode(file, &jpeg, wanted, pixels);
-            }
-            Coding::Png if header.indices => png::decode_indices,
-            Coding::Png => png::decode,
-            Coding::WebP => webp::decode,
+        let format = match header.coding {
+            Coding::Jpeg(jpeg) => return self.jpeg.decode(file, &jpeg, wanted, pixels),
+            Coding::Whole(format) => &FORMATS[format],
         };
-        decode(file, header.stored, wanted.channels, &mut self.unconverted, pixels)?;
+        let form = header.form(wanted.channels);
+        (format.decode)(file, header.stored, form, &mut self.unconverted, pixels)?;
         Ok(Rectangle::whole(header.stored).into())
     }
 
@@ -205,32 +259,6 @@ impl Decoders {
 
 const fn stored_bytes(size: Size, channels: u8) -> usize {
     size.width as usize * size.height as usize * channels as usize
-}
-
-/// Formats of pictures that are not read, by their first bytes.
-fn named_format(file: &[u8]) -> Option<&'static str> {
-    Some(match file {
-        [_, _, _, _, b'f', b't', b'y', b'p', b'a', b'v', b'i', b'f' | b's', ..] => "AVIF",
-        [_, _, _, _, b'f', b't', b'y', b'p', b'h', b'e', ..]
-        | [_, _, _, _, b'f', b't', b'y', b'p', b'm', b'i' | b's', b'f', b'1', ..] => "HEIC",
-        [b'I', b'I', 42, 0, ..] | [b'M', b'M', 0, 42, ..] => "TIFF",
-        [b'G', b'I', b'F', b'8', b'7' | b'9', b'a', ..] => "GIF",
-        [b'B', b'M', _, _, _, _, 0, 0, 0, 0, ..] => "BMP",
-        [0xff, 0x0a, ..] | [0, 0, 0, 12, b'J', b'X', b'L', b' ', ..] => "JPEG XL",
-        [0, 0, 0, 12, b'j', b'P', b' ', b' ', ..] => "JPEG 2000",
-        _ => return None,
-    })
-}
-
-fn unknown_format(file: &[u8]) -> String {
-    if file.is_empty() {
-        return "the image file is empty".to_owned();
-    }
-    if let Some(name) = named_format(file) {
-        return format!("it is a {name} file, which is not read; convert it to JPEG, PNG or WebP");
-    }
-    let first: String = file.iter().take(8).map(|byte| format!(" {byte:02x}")).collect();
-    format!("not a JPEG, PNG or WebP file: it begins with{first}")
 }
 
 #[cfg(test)]

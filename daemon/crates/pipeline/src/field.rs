@@ -6,12 +6,13 @@
 use std::borrow::Cow;
 
 use forebay_protocol::tensor::DType;
-use forebay_source::dataset::{ArrayValue, Defect, FieldValue};
+use forebay_source::dataset::{ArrayValue, Defect, FieldValue, Sound};
 use forebay_source::location::{PlaceInBytes, SampleBytes};
 
 use super::array::{ArrayBuffer, write_array};
 use super::image::{ImageTools, PendingImage, PlannedImage};
 use super::needs::KEPT_BYTES;
+use super::sound::{self, SoundTools};
 
 /// Spare array buffers that a work thread keeps.
 const KEPT_ARRAYS: usize = 8;
@@ -25,6 +26,8 @@ pub(crate) struct Tools {
     pub reordered: Vec<u8>,
     /// Which boxes stay.
     pub kept: Vec<bool>,
+    /// For sounds.
+    pub sounds: SoundTools,
     arrays: Vec<ArrayBuffer>,
 }
 
@@ -37,7 +40,9 @@ impl Tools {
     /// Gives back what an unusually large sample took: a thread keeps [`KEPT_BYTES`] of all its buffers together.
     pub(crate) fn trim(&mut self) {
         let arrays: usize = self.arrays.iter().map(|array| array.bytes.capacity()).sum();
-        if self.image.kept_bytes() + self.reordered.capacity() + arrays > KEPT_BYTES {
+        let kept = self.image.kept_bytes() + self.reordered.capacity() + self.sounds.kept_bytes();
+        if kept + arrays > KEPT_BYTES {
+            self.sounds = SoundTools::default();
             self.image.give_back();
             self.reordered = Vec::new();
             self.arrays.clear();
@@ -58,6 +63,8 @@ pub(crate) enum FieldInProgress<'a> {
     Bytes(Cow<'a, [u8]>),
     /// A single number, in native byte order.
     Number(DType, [u8; 8]),
+    /// A sound's file; it becomes an array before anything is done to it.
+    Sound(Sound<'a>),
     /// An array as it lies in the file.
     Array(ArrayValue<'a>),
     /// An array that operations may change.
@@ -122,6 +129,7 @@ impl<'a> From<FieldValue<'a>> for FieldInProgress<'a> {
             FieldValue::Bytes(bytes) => Self::Bytes(bytes),
             FieldValue::Text(Cow::Borrowed(text)) => Self::Bytes(text.as_bytes().into()),
             FieldValue::Text(Cow::Owned(text)) => Self::Bytes(text.into_bytes().into()),
+            FieldValue::Sound(sound) => Self::Sound(sound),
             FieldValue::Array(array) => Self::Array(array),
             FieldValue::Integer(value) => Self::Number(DType::I64, value.to_ne_bytes()),
             FieldValue::Float(value) => Self::Number(DType::F64, value.to_ne_bytes()),
@@ -170,6 +178,23 @@ impl<'a> FieldInProgress<'a> {
         }
     }
 
+    /// Decodes a sound; other fields stay as they are.
+    ///
+    /// # Errors
+    /// The file is defective, or decoded larger than `most_bytes`.
+    pub(crate) fn decode_sound(
+        &mut self,
+        most_bytes: u64,
+        tools: &mut Tools,
+    ) -> Result<(), Defect> {
+        if let Self::Sound(file) = self {
+            let mut array = tools.spare_array();
+            sound::decode(file, most_bytes, &mut tools.sounds, &mut array)?;
+            *self = Self::Buffer(array);
+        }
+        Ok(())
+    }
+
     /// The array or number, if it is one that no operation has changed.
     fn array_value(&self) -> Option<ArrayValue<'_>> {
         Some(match self {
@@ -216,7 +241,7 @@ impl<'a> FieldInProgress<'a> {
                 }
                 None => CarriedField::Image(image.detach(&mut tools.image)?),
             },
-            Self::Absent | Self::InPlace | Self::Number(..) | Self::Array(_) => {
+            Self::Absent | Self::InPlace | Self::Sound(_) | Self::Number(..) | Self::Array(_) => {
                 CarriedField::Absent
             }
         })
@@ -229,6 +254,7 @@ impl<'a> FieldInProgress<'a> {
             Self::InPlace => "an array in its row",
             Self::File(_) => "an image file",
             Self::Bytes(_) => "bytes",
+            Self::Sound(_) => "a sound's file",
             Self::Number(..) | Self::Array(_) | Self::Buffer(_) => "an array",
             Self::Image(_) => "a decoded image",
         }

@@ -32,6 +32,11 @@ pub(super) fn leave_to_the_gpu(
              `bfloat16`, or remove `on`"
         ));
     }
+    if finished.dtype == DType::U16 {
+        return Err(format!(
+            "`output.{name}.on`: the GPU path does not support levels of 16 bits; remove `on`"
+        ));
+    }
     if finished.dtype == DType::U8 && finished.channels_last {
         return Err(format!(
             "`output.{name}.on`: `on = \"gpu\"` has no effect: the output equals the decoded image (`uint8`, `NHWC`); set \

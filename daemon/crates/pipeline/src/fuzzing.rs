@@ -2,10 +2,13 @@
 
 use std::cell::RefCell;
 
-use super::decode::{self, Decoders, png::crc32};
+use super::array::ArrayBuffer;
+use super::decode::{self, Content, Decoders, png::crc32};
 use super::jpeg;
 use super::reduction::{REDUCTIONS, Wanted};
 use super::size::Rectangle;
+use super::sound::{self, SoundTools};
+use forebay_source::dataset::{Sound, SoundForm};
 
 /// The most pixels that a target decodes: enough for every path, and quick.
 const MOST_PIXELS: u64 = 1 << 16;
@@ -40,6 +43,42 @@ pub fn webp(bytes: &[u8]) {
     decode(b"RIFF", &mended);
 }
 
+/// A TIFF file, of either byte order.
+pub fn tiff(bytes: &[u8]) {
+    decode(b"II\x2a\0", bytes);
+    decode(b"MM\0\x2a", bytes);
+}
+
+/// A BMP file.
+pub fn bmp(bytes: &[u8]) {
+    decode(b"BM", bytes);
+}
+
+/// A GIF file.
+pub fn gif(bytes: &[u8]) {
+    decode(b"GIF8", bytes);
+}
+
+/// A sound's file: the first byte chooses what is made of it.
+///
+/// # Panics
+/// When the array has not the bytes of its shape, or more than are allowed.
+pub fn sound(bytes: &[u8]) {
+    const MOST_BYTES: u64 = 1 << 20;
+    let Some((choice, file)) = bytes.split_first() else {
+        return;
+    };
+    let channels = [None, Some(1), Some(2), None][usize::from(choice & 3)];
+    let rate = [None, Some(16_000), Some(7_999), Some(48_000)][usize::from(choice >> 2 & 3)];
+    let sound = Sound { file, form: SoundForm { channels, rate } };
+    let (mut tools, mut array) = (SoundTools::default(), ArrayBuffer::default());
+    if sound::decode(&sound, MOST_BYTES, &mut tools, &mut array).is_ok() {
+        let elements: u64 = array.shape.iter().product();
+        let length = array.bytes.len() as u64;
+        assert!(length == 4 * elements && length <= MOST_BYTES, "{:?}", array.shape);
+    }
+}
+
 /// The markers of a JPEG file, without its pixels.
 pub fn jpeg_markers(bytes: &[u8]) {
     let _ = jpeg::read_header(bytes);
@@ -55,7 +94,7 @@ pub fn exif(bytes: &[u8]) {
 }
 
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\n";
-/// The bytes before the file: channels, orientation, reduction and whether indices are meant, then the region's corner and size in 256ths.
+/// The bytes before the file: channels, orientation, reduction and whether indices or wide levels are meant, then the region's corner and size in 256ths.
 const CHOICES: usize = 5;
 
 fn decode(magic: &[u8], bytes: &[u8]) {
@@ -69,10 +108,19 @@ fn decode(magic: &[u8], bytes: &[u8]) {
         let Ok(header) = decoders.read_header(file, choices[0] & 4 != 0, MOST_PIXELS) else {
             return;
         };
-        let header = if choices[0] & 32 != 0 { header.with_indices() } else { header };
+        let content = [Content::Colours, Content::Indices, Content::Wide, Content::Colours]
+            [usize::from(choices[0] >> 5 & 3)];
+        let Ok(header) = header.with_content(content) else {
+            return;
+        };
         let reduction = header.reducible(REDUCTIONS[usize::from(choices[0] >> 3 & 3)]);
         let size = reduction.size(header.size());
-        let channels = [1, 3, 4, 3][usize::from(choices[0] & 3)];
+        let channels = match content {
+            // As the operation has it.
+            Content::Indices => 1,
+            Content::Colours | Content::Wide => [1, 3, 4, 3][usize::from(choices[0] & 3)],
+        };
+        let channels = channels * u8::try_from(content.element_bytes()).unwrap_or(1);
         let part = |whole: u32, share: u8| whole * u32::from(share) / 256;
         let (left, top) = (part(size.width, choices[1]), part(size.height, choices[2]));
         let needed = Rectangle {

@@ -36,6 +36,7 @@ mod row;
 mod row_tensors;
 mod shared_fields;
 mod size;
+mod sound;
 mod task;
 #[cfg(test)]
 mod test_images;

@@ -49,6 +49,7 @@ pub(crate) enum Remade {
 #[derive(Debug, Clone, Copy)]
 struct ImageNow {
     size: Size,
+    /// Bytes of a pixel.
     channels: u8,
 }
 
@@ -104,7 +105,7 @@ impl<'a> Reckoning<'a> {
         // Of two passes the first keeps the height; the result is made twice where it is carried on. With alpha the
         // source is multiplied by it first.
         let between = image.bytes(Size { width: after.width, height: image.size.height });
-        let multiplied = if image.channels == 4 { image.bytes(image.size) } else { 0 };
+        let multiplied = if matches!(image.channels, 4 | 8) { image.bytes(image.size) } else { 0 };
         self.scratch_bytes += between + multiplied + 2 * image.bytes(after);
         image.size = after;
     }

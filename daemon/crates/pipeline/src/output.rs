@@ -90,6 +90,8 @@ pub(super) fn compile(
             FieldType::Raw(FieldKind::RaggedArray { dtype, row_shape }) => {
                 ragged_array_output(name, *dtype, row_shape, *max_row_bytes, output)
             }
+            // Arrays once operations see them.
+            FieldType::Raw(FieldKind::Sound { .. }) => Err(format!("`{name}` is not decoded")),
             FieldType::Raw(FieldKind::Integer) => {
                 array_output(name, DType::I64, DType::I64, &[], output)
             }
@@ -196,16 +198,31 @@ fn image_output(
         ));
     };
     let normalization = normalization(name, image, output)?;
-    let default = if normalization.is_some() { DType::F32 } else { DType::U8 };
+    let default = match (&normalization, image.is_wide) {
+        (Some(_), _) => DType::F32,
+        (None, true) => DType::U16,
+        (None, false) => DType::U8,
+    };
     let dtype = output.and_then(|output| output.dtype).unwrap_or(default);
+    if image.is_wide && (dtype != DType::U16 || normalization.is_some()) {
+        return Err(format!(
+            "`{name}` has levels of 16 bits, which are `uint16` and not normalised; set `depth = 8` of `decode-image` for \
+             other types"
+        ));
+    }
     if normalization.is_some() && dtype == DType::U8 {
         return Err(format!(
             "a normalised `{name}` is a float; set `output.{name}.dtype` to `float32`, `float16` or `bfloat16`"
         ));
     }
-    let Some(values) = PixelValues::new(dtype, image.channels, normalization.as_ref()) else {
+    let values = if image.is_wide {
+        Some(PixelValues::Bytes)
+    } else {
+        PixelValues::new(dtype, image.channels, normalization.as_ref())
+    };
+    let Some(values) = values else {
         return Err(format!(
-            "`output.{name}.dtype` must be `uint8`, `float16`, `bfloat16`, `float32` or `float64` for an image, not `{}`",
+            "`output.{name}.dtype` must be `uint8`, `uint16` (with `depth = 16` of `decode-image`), `float16`, `bfloat16`, `float32` or `float64` for an image, not `{}`",
             dtype.name()
         ));
     };

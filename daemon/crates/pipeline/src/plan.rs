@@ -46,6 +46,8 @@ pub struct SamplePlan {
     /// By tensor: the bytes of a dense one's row that the stages write.
     row_bytes: Vec<usize>,
     batch_steps: Vec<BatchStep>,
+    /// The most that a sound may have once it is decoded.
+    most_sound_bytes: u64,
     /// Of the whole stream: while a plan is compiled it has fewer.
     stage_count: usize,
     /// Where what is learned of JPEG files is kept.
@@ -170,7 +172,15 @@ impl SamplePlan {
         // A list that a defect takes along is missed by the next sample alone.
         let mut carried = std::mem::replace(carried_on, std::mem::take(&mut lists.carried));
         let mut fields = emptied(std::mem::take(&mut lists.fields));
-        self.open(stage, (*id, *in_place), fetched, dataset, &mut carried, &mut fields, lists)?;
+        self.open(
+            stage,
+            (*id, *in_place),
+            fetched,
+            dataset,
+            &mut carried,
+            &mut fields,
+            (lists, tools),
+        )?;
         let mut sample = Sample { fields: &mut fields, tools };
         for (operation, number) in operations.iter().zip(first_operation..) {
             operation.run(&mut sample, &mut Draws::new(*key, number))?;
@@ -192,7 +202,7 @@ impl SamplePlan {
         dataset: &'a dyn Dataset,
         carried: &'a mut [CarriedField],
         fields: &mut Vec<FieldInProgress<'a>>,
-        lists: &mut SampleLists,
+        (lists, tools): (&mut SampleLists, &mut Tools),
     ) -> Result<(), Defect> {
         if stage > 0 {
             fields.extend(carried.iter_mut().map(|field| FieldInProgress::pick_up(field, fetched)));
@@ -204,6 +214,11 @@ impl SamplePlan {
             None => dataset.read(id, fetched, &mut values)?,
         }
         self.begin(&mut values, fields)?;
+        for (field, planned) in fields.iter_mut().zip(&self.fields) {
+            field
+                .decode_sound(self.most_sound_bytes, tools)
+                .map_err(|defect| Defect(format!("`{}`: {}", planned.name, defect.0)))?;
+        }
         lists.values = emptied(values);
         Ok(())
     }

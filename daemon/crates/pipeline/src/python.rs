@@ -25,7 +25,7 @@ use self::output_size::OutputSize;
 pub use self::pool::FunctionFigures;
 use self::pool::{CalledFunction, figures_of, start_pool};
 use super::array::ArrayBuffer;
-use super::contract::{FieldType, FieldTypes, ImageType};
+use super::contract::{FieldType, FieldTypes, ImageType, wide_refusal};
 use super::field::{FieldInProgress, Tools};
 use super::image::{PLAIN, PendingImage};
 use super::size::Size;
@@ -152,6 +152,9 @@ impl PythonBody {
             if field.is_dropped {
                 continue;
             }
+            if matches!(&field.kind, FieldType::Image(image) if image.is_wide) {
+                return Err(wide_refusal("python"));
+            }
             let is_text = matches!(field.kind, FieldType::Raw(FieldKind::Text));
             inputs.push((number, if is_text { InputKind::Text } else { InputKind::Other }));
             input_names.push(field.name.clone());
@@ -206,7 +209,7 @@ impl PythonBody {
                     call.array(array.dtype, &array.shape, array.bytes.len())
                         .copy_from_slice(&array.bytes);
                 }
-                FieldInProgress::Absent | FieldInProgress::InPlace => {
+                FieldInProgress::Absent | FieldInProgress::InPlace | FieldInProgress::Sound(_) => {
                     return Err(Defect(format!("a Python stage found {}", field.describe())));
                 }
             }
@@ -373,7 +376,7 @@ fn merge(
             let size = Size { width: side(shape[1]), height: side(shape[0]) };
             let size = other.is_none().then_some(size);
             let location = returns.location.clone();
-            let image = ImageType { channels, size, normalization: None, location };
+            let image = ImageType { channels, is_wide: false, size, normalization: None, location };
             return Ok((FieldType::Image(image), Returned::Image { channels }));
         }
     }

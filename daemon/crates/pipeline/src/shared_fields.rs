@@ -6,7 +6,7 @@
 
 use super::array::ArrayBuffer;
 use super::boxes::{Corners, clipped, stays};
-use super::contract::{FieldPlan, FieldType, FieldTypes, ImageType, Sample};
+use super::contract::{FieldPlan, FieldType, FieldTypes, ImageType, Sample, wide_refusal};
 use super::geometry::Sampling;
 use super::image::{ImageTools, PendingImage};
 use super::size::Size;
@@ -75,6 +75,7 @@ fn describe(kind: &FieldKind) -> String {
             format!("{} [n{rest}]", dtype.name())
         }
         FieldKind::EncodedImage => "an image file".to_owned(),
+        FieldKind::Sound { .. } => "a sound".to_owned(),
         FieldKind::Bytes => "bytes".to_owned(),
         FieldKind::Text => "text".to_owned(),
         FieldKind::Integer | FieldKind::Float => "a number".to_owned(),
@@ -102,6 +103,20 @@ impl SharedFields {
     /// # Errors
     /// Both arguments are there, a name is no field's, or a field is none of these.
     pub(crate) fn of_bytes(
+        operation: &str,
+        section: &Section,
+        types: &mut FieldTypes,
+        arguments: (Option<String>, Option<Vec<String>>),
+    ) -> Result<Self, ConfigError> {
+        let shared = Self::of_pixels(operation, section, types, arguments)?;
+        if shared.has_wide(types) {
+            return Err(section.error(wide_refusal(operation)));
+        }
+        Ok(shared)
+    }
+
+    /// As [`of_bytes`](Self::of_bytes), for an operation that knows levels of 16 bits too.
+    pub(crate) fn of_pixels(
         operation: &str,
         section: &Section,
         types: &mut FieldTypes,
@@ -281,6 +296,12 @@ impl SharedFields {
             }
         }
         Ok(size)
+    }
+
+    /// Whether levels of an image have 16 bits.
+    pub(crate) fn has_wide(&self, types: &FieldTypes) -> bool {
+        let mut images = self.images().filter_map(|image| image_type(types, image));
+        images.any(|image| image.is_wide)
     }
 
     /// Does the same to the image and to each mask.

@@ -16,6 +16,11 @@ pub(crate) struct Rectangle {
     pub height: u32,
 }
 
+/// Whether a pixel of so many bytes has levels of 16 bits: one, three or four.
+pub(crate) const fn is_wide(pixel_bytes: u8) -> bool {
+    matches!(pixel_bytes, 2 | 6 | 8)
+}
+
 impl Rectangle {
     /// All of an image.
     pub(crate) const fn whole(size: Size) -> Self {

@@ -186,7 +186,23 @@ const MISTAKES: &str = r#"
 STANDARD | imag = { dtype = "uint8" }
     => `output.imag` names no field of the dataset; did you mean `image`?
 STANDARD | image = { dtype = "int32" }
-    => must be `uint8`, `float16`
+    => must be `uint8`, `uint16` (with `depth = 16` of `decode-image`), `float16`
+{ op = "decode-image", depth = 12 }
+    => must be 8 or 16, not 12
+{ op = "decode-image", depth = 16 }, { op = "center-crop", size = 8 } | image = { dtype = "float32" }
+    => `image` has levels of 16 bits, which are `uint16` and not normalised; set `depth = 8`
+{ op = "decode-image", depth = 16 }, { op = "center-crop", size = 8 } | image = { on = "gpu" }
+    => does not support levels of 16 bits
+{ op = "decode-image" }, { op = "center-crop", size = 8 }, { op = "color-jitter", hue = 0.1 } | image = { dtype = "uint16" }
+    => `color-jitter` works on images of 8 bits; set `depth = 8`
+{ op = "decode-image", depth = 16 }, { op = "rotate", degrees = 9 }
+    => `rotate` works on images of 8 bits
+{ op = "decode-image", depth = 16 }, { op = "pad", padding = 4, fill = 9 }
+    => margins of an image of 16 bits are black
+{ op = "decode-image", depth = 16 }, { op = "normalize", mean = [0.5, 0.5, 0.5], std = [0.5, 0.5, 0.5] }
+    => `normalize` works on images of 8 bits
+{ op = "decode-image", channels = 1, palette = "indices", depth = 16 }
+    => `palette = "indices"` gives bytes
 STANDARD | image = { dtype = "float32", mean = [0.5, 0.5], std = [0.5, 0.5] }
     => one number for each of the 3 channels, not 2
 STANDARD | label = { layout = "NHWC" }
@@ -412,10 +428,13 @@ fn a_defect_names_its_reason() {
         (&file[..20], "image file is truncated: the JPEG header does not end"),
         (b"".as_slice(), "the image file is empty"),
         (
-            b"GIF89a".as_slice(),
-            "it is a GIF file, which is not read; convert it to JPEG, PNG or WebP",
+            b"\0\0\0\x18ftypheic".as_slice(),
+            "HEIC is not read: convert the file to JPEG, PNG, WebP or TIFF, or decode it in a Python stage",
         ),
-        (b"PIF89a".as_slice(), "not a JPEG, PNG or WebP file: it begins with 50 49 46 38 39 61"),
+        (
+            b"PIF89a".as_slice(),
+            "not a JPEG, PNG, WebP, TIFF, BMP or GIF file: it begins with 50 49 46 38 39 61",
+        ),
     ] {
         assert_eq!(run_all(&config, &dataset, file, 0).unwrap_err().0, expected);
     }

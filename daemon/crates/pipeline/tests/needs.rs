@@ -65,6 +65,58 @@ fn webp(colours: image_webp::ColorType, channels: usize) -> Vec<u8> {
     file
 }
 
+/// A TIFF of one strip that stands as it is: `samples` of 16 bits, or an index of a palette.
+fn tiff(samples: usize) -> Vec<u8> {
+    let (bits, photometric) = if samples == 1 { (8, 3) } else { (16, 2) };
+    let side = u32::try_from(SIDE).unwrap();
+    let bytes = u32::try_from(SIDE * SIDE * samples * bits / 8).unwrap();
+    let count = u32::try_from(samples).unwrap();
+    let (bits, mut file) = (u32::try_from(bits).unwrap(), b"II*\0\x08\0\0\0".to_vec());
+    let more = 8 + 2 + 9 * 12 + 4;
+    let entries = [
+        (256, 4, 1, side),
+        (257, 4, 1, side),
+        (258, 3, 1, bits),
+        (259, 3, 1, 1),
+        (262, 3, 1, photometric),
+        (273, 4, 1, more + 1536),
+        (277, 3, 1, count),
+        (279, 4, 1, bytes),
+        (320, 3, 768, more),
+    ];
+    file.extend(9_u16.to_le_bytes());
+    for (tag, kind, count, value) in entries {
+        file.extend(u16::to_le_bytes(tag));
+        file.extend(u16::to_le_bytes(kind));
+        file.extend(u32::to_le_bytes(count));
+        file.extend(value.to_le_bytes());
+    }
+    file.resize(more as usize + 1536 + bytes as usize, 0);
+    file
+}
+
+/// A BMP of 24 bits.
+fn bmp() -> Vec<u8> {
+    let side = u32::try_from(SIDE).unwrap();
+    let mut file = b"BM".to_vec();
+    for number in [0, 0, 54, 40, side, side, 24 << 16 | 1, 0, 0, 0, 0, 0, 0] {
+        file.extend(u32::to_le_bytes(number));
+    }
+    file.resize(54 + SIDE * SIDE * 3, 0);
+    file
+}
+
+fn gif() -> Vec<u8> {
+    let side = u16::try_from(SIDE).unwrap();
+    let indices: Vec<u8> = (0..SIDE * SIDE).map(|at| ((at * at) >> 12).to_le_bytes()[0]).collect();
+    let mut file = Vec::new();
+    let palette = [7; 768];
+    let mut encoder = gif::Encoder::new(&mut file, side, side, &palette).unwrap();
+    encoder.write_frame(&gif::Frame::from_indexed_pixels(side, side, indices, None)).unwrap();
+    drop(encoder);
+    file
+}
+
 /// A photograph's usual coding, which the quick decoder reads.
 fn jpeg(restart_interval: Option<u16>, factors: jpeg_encoder::SamplingFactor) -> Vec<u8> {
     encoded(factors, |encoder| {
@@ -141,6 +193,10 @@ fn a_picture_takes_at_most_what_is_reckoned_from_its_header() {
         ("PNG of a palette", png(8, 3, 1)),
         ("WebP of RGB", webp(image_webp::ColorType::Rgb8, 3)),
         ("WebP with alpha", webp(image_webp::ColorType::Rgba8, 4)),
+        ("TIFF of 16 bits", tiff(3)),
+        ("TIFF of a palette", tiff(1)),
+        ("BMP", bmp()),
+        ("GIF", gif()),
     ];
     for (name, file) in files {
         for channels in [1, 3, 4] {
@@ -156,6 +212,26 @@ fn a_picture_takes_at_most_what_is_reckoned_from_its_header() {
                 assert!(size == "2000" || reckoned <= 5 * most, "{figures}");
                 assert!(kept <= KEPT_BYTES as u64 + (1 << 20), "{figures}: keeps {kept}");
             }
+        }
+    }
+}
+
+/// Levels of 16 bits take twice the memory, on their way through the resampler too.
+#[test]
+fn a_picture_of_16_bits_takes_at_most_what_is_reckoned() {
+    let _alone = alone();
+    for (name, file) in
+        [("PNG", png(16, 2, 3)), ("PNG with alpha", png(16, 6, 4)), ("TIFF", tiff(3))]
+    {
+        for channels in [3, 4] {
+            let operations = format!(
+                "{{ op = \"decode-image\", channels = {channels}, depth = 16 }}, {{ op = \"resize\", size = 1000 }}, \
+                 {{ op = \"center-crop\", size = 128 }}, {{ op = \"resize\", size = [64, 64] }}"
+            );
+            let (most, reckoned, kept) = taken(&file, &operations);
+            let figures = format!("{name} as {channels}: {most} of {reckoned}");
+            assert!(most <= reckoned + MEASURED_WITHIN_BYTES && reckoned <= 5 * most, "{figures}");
+            assert!(kept <= KEPT_BYTES as u64 + (1 << 20), "{figures}: keeps {kept}");
         }
     }
 }

@@ -4,7 +4,7 @@
 //! the crate that calls them, and take longer than all else in it.
 
 use fast_image_resize::images::{TypedCroppedImage, TypedImage, TypedImageRef};
-use fast_image_resize::pixels::{U8, U8x3, U8x4};
+use fast_image_resize::pixels::{U8, U8x3, U8x4, U16, U16x3, U16x4};
 use fast_image_resize::{FilterType, PixelTrait, ResizeAlg, ResizeOptions, Resizer};
 
 use crate::request::{Filter, Shown};
@@ -14,7 +14,8 @@ use crate::request::{Filter, Shown};
 pub struct Packed<'p> {
     /// Exactly the image's.
     pub pixels: &'p [u8],
-    /// Bytes of a pixel: 1 (grey), 3 (RGB) or 4 (RGBA).
+    /// Bytes of a pixel: 1 (grey), 3 (RGB) or 4 (RGBA); 2, 6 or 8 where levels have 16 bits, in native order. Such pixels
+    /// must begin at an even address.
     pub channels: u8,
     /// Pixels of a row, and rows.
     pub size: (u32, u32),
@@ -50,11 +51,14 @@ impl AnyResampler {
         let options = ResizeOptions::new()
             .resize_alg(ResizeAlg::Convolution(filter))
             .crop(columns.start, rows.start, columns.length, rows.length)
-            .use_alpha(from.channels == 4);
+            .use_alpha(matches!(from.channels, 4 | 8));
         match from.channels {
             1 => self.typed::<U8>(from, &options, size, to),
             3 => self.typed::<U8x3>(from, &options, size, to),
             4 => self.typed::<U8x4>(from, &options, size, to),
+            2 => self.typed::<U16>(from, &options, size, to),
+            6 => self.typed::<U16x3>(from, &options, size, to),
+            8 => self.typed::<U16x4>(from, &options, size, to),
             other => Err(format!("no image has {other} bytes a pixel")),
         }
     }

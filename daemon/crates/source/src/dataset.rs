@@ -34,6 +34,7 @@ mod row_index;
 mod saved_index;
 mod shard_paths;
 mod shards;
+mod sound;
 mod stored_file;
 mod tables;
 #[cfg(any(test, feature = "testing"))]
@@ -54,6 +55,7 @@ pub use opening::{IndexReport, OpenOptions, Opened};
 pub use progress::{ProgressCallback, ScanProgress, no_progress};
 pub use propose::{Proposal, build_index, open, propose, recognize, settle_format};
 pub use registry::{format_names, format_tables, resolve_keys, root_of, roots_of};
+pub use sound::{Sound, SoundCoding, SoundForm, SoundHeader};
 
 use forebay_protocol::ids::SampleId;
 use forebay_protocol::tensor::DType;

@@ -1,5 +1,7 @@
 //! Conversions between colours, bit for bit as Pillow's `Image.convert` computes them (its `Convert.c`).
 
+use forebay_source::dataset::Defect;
+
 /// Pillow's `L24`: ITU-R 601-2 luma in 16-bit fixed point, rounded.
 pub(crate) const fn luma(red: u8, green: u8, blue: u8) -> u8 {
     let sum = red as u32 * 19595 + green as u32 * 38470 + blue as u32 * 7471 + 0x8000;
@@ -44,6 +46,63 @@ pub(crate) fn convert(from_channels: u8, from: &[u8], channels: u8, out: &mut [u
         3 => pixels.for_each(|(from, out)| put(out, from[0], from[1], from[2], 255)),
         _ => pixels.for_each(|(from, out)| put(out, from[0], from[1], from[2], from[3])),
     }
+}
+
+/// 16-bit levels (in native order) to 8 bits, at the buffer's start. Pillow keeps 16-bit grey as it is and clips it on
+/// conversion; of other colours it reads the high bytes.
+pub(crate) fn narrow(levels: &mut [u8], clips: bool) {
+    for at in 0..levels.len() / 2 {
+        let [low, high] = u16::from_ne_bytes([levels[2 * at], levels[2 * at + 1]]).to_le_bytes();
+        levels[at] = match (clips, high) {
+            (false, _) => high,
+            (true, 0) => low,
+            (true, _) => 255,
+        };
+    }
+}
+
+/// Whether an image of so many bits and channels can be read as 16-bit levels of 1, 3 or 4 channels.
+///
+/// # Errors
+/// Why it cannot.
+pub(crate) fn check_wide(bits: u8, from_channels: usize, channels: u8) -> Result<(), Defect> {
+    if bits != 16 {
+        return Err(Defect(format!("its levels have {bits} bits, and 16 are asked for")));
+    }
+    if from_channels > 2 && channels == 1 {
+        return Err(Defect(
+            "it has colours, and its 16-bit levels are asked for as grey; set `channels = 3`"
+                .to_owned(),
+        ));
+    }
+    Ok(())
+}
+
+/// As [`convert`], with two bytes a level, in native order. Colours do not become grey.
+///
+/// # Errors
+/// As [`check_wide`].
+pub(crate) fn convert_wide(
+    from_channels: usize,
+    from: &[u8],
+    channels: u8,
+    out: &mut [u8],
+) -> Result<(), Defect> {
+    check_wide(16, from_channels, channels)?;
+    let (from, _) = from.as_chunks::<2>();
+    let (out, _) = out.as_chunks_mut::<2>();
+    let opaque = [0xff; 2];
+    for (from, out) in from.chunks_exact(from_channels).zip(out.chunks_exact_mut(channels.into())) {
+        let pixel = match *from {
+            [grey] => [grey, grey, grey, opaque],
+            [grey, alpha] => [grey, grey, grey, alpha],
+            [red, green, blue] => [red, green, blue, opaque],
+            [red, green, blue, alpha, ..] => [red, green, blue, alpha],
+            [] => [opaque; 4],
+        };
+        out.copy_from_slice(&pixel[..out.len()]);
+    }
+    Ok(())
 }
 
 fn put_grey(out: &mut [u8], grey: u8, alpha: u8) {

@@ -1,7 +1,8 @@
 //! The orientation tag of an EXIF block, and what it does to an image.
 //!
-//! Reads TIFF 6.0's first directory and nothing else. A block that is not well formed means no orientation.
+//! A block that is not well formed means no orientation.
 
+use super::tiff::directory::Directory;
 use crate::size::Size;
 
 /// How the stored image has to be turned: the value of EXIF 2.3's tag 0x0112, 1 to 8.
@@ -47,32 +48,12 @@ impl Orientation {
     }
 }
 
+const ORIENTATION: u16 = 0x0112;
+
 /// The orientation tag in a TIFF block, 1 to 8; 1 when there is none.
 pub(crate) fn orientation(tiff: &[u8]) -> u8 {
-    find(tiff).filter(|tag| (1..=8).contains(tag)).unwrap_or(1)
-}
-
-fn find(tiff: &[u8]) -> Option<u8> {
-    let big_endian = match tiff.get(..4)? {
-        b"MM\0\x2a" => true,
-        b"II\x2a\0" => false,
-        _ => return None,
-    };
-    let short = |at: usize| {
-        let bytes = [*tiff.get(at)?, *tiff.get(at + 1)?];
-        Some(if big_endian { u16::from_be_bytes(bytes) } else { u16::from_le_bytes(bytes) })
-    };
-    let long = |at: usize| {
-        let (first, second) = (u32::from(short(at)?), u32::from(short(at + 2)?));
-        Some(if big_endian { first << 16 | second } else { second << 16 | first })
-    };
-    let directory = usize::try_from(long(4)?).ok()?;
-    let entries = usize::from(short(directory)?);
-    (0..entries).find_map(|entry| {
-        let at = directory.checked_add(2)?.checked_add(entry * 12)?;
-        let is_orientation = short(at)? == 0x0112 && short(at + 2)? == 3;
-        is_orientation.then(|| short(at + 8)).flatten().and_then(|tag| u8::try_from(tag).ok())
-    })
+    let tag = Directory::open(tiff).and_then(|directory| directory.value(ORIENTATION));
+    tag.and_then(|tag| u8::try_from(tag).ok()).filter(|tag| (1..=8).contains(tag)).unwrap_or(1)
 }
 
 #[cfg(test)]

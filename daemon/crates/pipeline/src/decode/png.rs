@@ -11,10 +11,21 @@ use zune_core::bytestream::ZCursor;
 use zune_core::options::DecoderOptions;
 use zune_png::PngDecoder;
 
-use super::{colour, exif};
+use super::{Content, Form, Format, colour, exif};
 use crate::buffers::prepare;
 use crate::size::Size;
 use forebay_source::dataset::Defect;
+
+pub(super) const FORMAT: Format = Format {
+    begins: |file| matches!(file, [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..]),
+    may_be_wide: true,
+    read_header,
+    bytes_beside_pixels,
+    decode: |file, size, form, unconverted, pixels| match form.content {
+        Content::Indices => decode_indices(file, size, form, unconverted, pixels),
+        Content::Colours | Content::Wide => decode(file, size, form, unconverted, pixels),
+    },
+};
 
 fn defect(reason: impl std::fmt::Debug) -> Defect {
     // zune-png's reasons are written for a terminal, over several lines.
@@ -36,7 +47,7 @@ fn decoder(file: &[u8], size: Size) -> PngDecoder<ZCursor<&[u8]>> {
 }
 
 /// The size and the EXIF orientation (1 unless asked for).
-pub(super) fn read_header(file: &[u8], wants_orientation: bool) -> Result<(Size, u8), Defect> {
+fn read_header(file: &[u8], wants_orientation: bool) -> Result<(Size, u8), Defect> {
     let Some((size, tag)) = file.get(16..24).map(|sides| {
         let side = |at: usize| {
             u32::from_be_bytes([sides[at], sides[at + 1], sides[at + 2], sides[at + 3]])
@@ -76,7 +87,7 @@ const MAX_DEFLATE_FACTOR: u64 = 1032;
 
 /// The most that decoding takes beside the pixels: zune-png copies the compressed image, and each chunk once more for its
 /// checksum, inflates all of it, up to a limit that follows from the header, and inflates a colour profile and texts.
-pub(super) fn bytes_beside_pixels(file: &[u8], size: Size, channels: u8) -> u64 {
+fn bytes_beside_pixels(file: &[u8], size: Size, form: Form) -> u64 {
     let (area, height) = (u64::from(size.width) * u64::from(size.height), u64::from(size.height));
     let at = |place: usize| file.get(place).copied().unwrap_or(0);
     let [depth, colours, interlacing] = [24, 25, 28].map(at);
@@ -98,17 +109,19 @@ pub(super) fn bytes_beside_pixels(file: &[u8], size: Size, channels: u8) -> u64 
     let inflated = (area + height) * element_bytes * stored_channels + 4 * height + (1 << 20);
     let decoded_channels = if has_transparency || colours == 3 { 4 } else { stored_channels };
     let decoded = area * decoded_channels * element_bytes;
-    let is_direct = element_bytes == 1 && decoded_channels == u64::from(channels) && colours != 3;
+    let is_direct =
+        element_bytes == 1 && decoded_channels == u64::from(form.channels) && colours != 3;
     let unconverted = if is_direct { 0 } else { decoded };
     let interlaced = if interlacing == 0 { 0 } else { decoded };
-    2 * file.len() as u64 + inflated + unconverted + interlaced + extra
+    let indices = if form.content == Content::Indices { bytes_of_indices(file) } else { 0 };
+    2 * file.len() as u64 + inflated + unconverted + interlaced + extra + indices
 }
 
 /// A palette of 256 colours.
 const PALETTE_BYTES: usize = 3 * 256;
 
 /// The most that [`decode_indices`] takes beside what [`decode`] does: the file with another palette.
-pub(super) const fn bytes_of_indices(file: &[u8]) -> u64 {
+const fn bytes_of_indices(file: &[u8]) -> u64 {
     (file.len() + PALETTE_BYTES) as u64
 }
 
@@ -116,17 +129,17 @@ pub(super) const fn bytes_of_indices(file: &[u8]) -> u64 {
 ///
 /// # Errors
 /// As [`decode`]; the image has colours without a palette, or more than 8 bits.
-pub(super) fn decode_indices(
+fn decode_indices(
     file: &[u8],
     size: Size,
-    channels: u8,
+    form: Form,
     unconverted: &mut Vec<u8>,
     pixels: &mut Vec<u8>,
 ) -> Result<(), Defect> {
     let at = |place: usize| file.get(place).copied().unwrap_or(0);
     let reason = match (at(25), at(24)) {
-        (3, _) => return decode(&with_greys(file), size, channels, unconverted, pixels),
-        (0 | 4, ..=8) => return decode(file, size, channels, unconverted, pixels),
+        (3, _) => return decode(&with_greys(file), size, form, unconverted, pixels),
+        (0 | 4, ..=8) => return decode(file, size, form, unconverted, pixels),
         (0 | 4, _) => "its levels have 16 bits, and 8 are read",
         _ => "it has colours and no palette",
     };
@@ -172,11 +185,11 @@ pub(crate) fn crc32(bytes: &[u8]) -> u32 {
     })
 }
 
-/// Decodes the image, converted to 1, 3 or 4 channels of 8 bits.
-pub(super) fn decode(
+/// Decodes the image, converted to 1, 3 or 4 channels of 8 or 16 bits.
+fn decode(
     file: &[u8],
     size: Size,
-    channels: u8,
+    form: Form,
     unconverted: &mut Vec<u8>,
     pixels: &mut Vec<u8>,
 ) -> Result<(), Defect> {
@@ -197,7 +210,13 @@ pub(super) fn decode(
     if bytes != count * usize::from(from_channels) * sample_bytes {
         return Err(defect(format!("{bytes} bytes for {count} pixels")));
     }
-    let out = prepare(pixels, count * usize::from(channels));
+    let channels = form.channels;
+    let is_wide = form.content == Content::Wide;
+    if is_wide {
+        let bits = if sample_bytes == 2 { 16 } else { 8 };
+        colour::check_wide(bits, from_channels.into(), channels)?;
+    }
+    let out = prepare(pixels, count * usize::from(channels) * form.content.element_bytes());
     if sample_bytes == 1 && from_channels == channels {
         return decoder.decode_into(out).map_err(defect);
     }
@@ -206,18 +225,12 @@ pub(super) fn decode(
     let mut from_bytes = bytes;
     if sample_bytes == 2 {
         from_bytes = bytes / 2;
-        // Pillow keeps 16-bit grey as it is and clips it on conversion; of other colours it reads the high bytes.
-        let clips = matches!(from_channels, 1);
-        for at in 0..from_bytes {
-            let (high, low) = (from[2 * at], from[2 * at + 1]);
-            from[at] = if !clips {
-                high
-            } else if high > 0 {
-                255
-            } else {
-                low
-            };
+        let native = |element: &mut [u8; 2]| *element = u16::from_be_bytes(*element).to_ne_bytes();
+        from.as_chunks_mut().0.iter_mut().for_each(native);
+        if is_wide {
+            return colour::convert_wide(from_channels.into(), from, channels, out);
         }
+        colour::narrow(from, from_channels == 1);
     }
     colour::convert(from_channels, &from[..from_bytes], channels, out);
     Ok(())

@@ -52,18 +52,22 @@ fn pictures_that_are_not_read_are_named() {
         (&b"\0\0\0\x18ftypheic\0\0\0\0"[..], "HEIC"),
         (b"\0\0\0\x18ftypmif1\0\0\0\0", "HEIC"),
         (b"\0\0\0\x20ftypavif\0\0\0\0", "AVIF"),
-        (b"II\x2a\0\x08\0\0\0", "TIFF"),
-        (b"MM\0\x2a\0\0\0\x08", "TIFF"),
-        (b"GIF89a\x01\0", "GIF"),
-        (b"BM\x46\0\0\0\0\0\0\0\x36\0\0\0", "BMP"),
+        (b"II\x2b\0\x08\0\0\0", "BigTIFF"),
+        (b"8BPS\0\x01", "Photoshop (PSD)"),
+        (b"\x76\x2f\x31\x01\x02", "OpenEXR"),
+        (b"P6\n1 1\n255\n", "PNM"),
         (b"\xff\x0a\xfa\x1f", "JPEG XL"),
         (b"\0\0\0\x0cjP  \r\n\x87\n", "JPEG 2000"),
     ] {
         let refused = Decoders::default().read_header(file, false, MOST_PIXELS).unwrap_err();
-        let expected =
-            format!("it is a {name} file, which is not read; convert it to JPEG, PNG or WebP");
+        let expected = format!(
+            "{name} is not read: convert the file to JPEG, PNG, WebP or TIFF, or decode it in a Python stage"
+        );
         assert_eq!(refused.0, expected);
     }
-    let refused = Decoders::default().read_header(b"BMX", false, MOST_PIXELS).unwrap_err();
-    assert_eq!(refused.0, "not a JPEG, PNG or WebP file: it begins with 42 4d 58");
+    let refused = Decoders::default().read_header(b"RIFX", false, MOST_PIXELS).unwrap_err();
+    assert_eq!(
+        refused.0,
+        "not a JPEG, PNG, WebP, TIFF, BMP or GIF file: it begins with 52 49 46 58"
+    );
 }

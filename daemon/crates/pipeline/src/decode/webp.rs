@@ -4,17 +4,25 @@ use std::io::Cursor;
 
 use image_webp::WebPDecoder;
 
-use super::{colour, exif};
+use super::{Form, Format, colour, exif};
 use crate::buffers::prepare;
 use crate::size::Size;
 use forebay_source::dataset::Defect;
+
+pub(super) const FORMAT: Format = Format {
+    begins: |file| matches!(file, [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..]),
+    may_be_wide: false,
+    read_header,
+    bytes_beside_pixels,
+    decode,
+};
 
 fn defect(reason: impl std::fmt::Display) -> Defect {
     Defect(format!("cannot decode the WebP file: {reason}"))
 }
 
 /// The size and the EXIF orientation (1 unless asked for).
-pub(super) fn read_header(file: &[u8], wants_orientation: bool) -> Result<(Size, u8), Defect> {
+fn read_header(file: &[u8], wants_orientation: bool) -> Result<(Size, u8), Defect> {
     // image-webp reads what it needs; libwebp wants all that the container announces.
     let announced = file
         .get(4..8)
@@ -44,10 +52,10 @@ pub(super) fn read_header(file: &[u8], wants_orientation: bool) -> Result<(Size,
 
 /// The most that decoding takes beside the pixels, by what image-webp allocates: planes of whole macroblocks for a lossy
 /// image, four bytes a pixel and what its transforms need for a lossless one; both, and a plane of alpha, in a container.
-pub(super) fn bytes_beside_pixels(file: &[u8], size: Size, channels: u8) -> u64 {
+fn bytes_beside_pixels(file: &[u8], size: Size, form: Form) -> u64 {
     let blocks = u64::from(size.width).div_ceil(16) * u64::from(size.height).div_ceil(16);
     let area = blocks * 256;
-    let bytes_per_pixel = match (file.get(12..16), channels) {
+    let bytes_per_pixel = match (file.get(12..16), form.channels) {
         (Some(b"VP8 "), 3) => 2,
         (Some(b"VP8 "), _) => 5,
         (Some(b"VP8L"), _) => 10,
@@ -57,10 +65,10 @@ pub(super) fn bytes_beside_pixels(file: &[u8], size: Size, channels: u8) -> u64 
 }
 
 /// Decodes the image, converted to 1, 3 or 4 channels.
-pub(super) fn decode(
+fn decode(
     file: &[u8],
     size: Size,
-    channels: u8,
+    Form { channels, .. }: Form,
     unconverted: &mut Vec<u8>,
     pixels: &mut Vec<u8>,
 ) -> Result<(), Defect> {

@@ -14,7 +14,7 @@ use crate::buffers::prepare;
 use crate::decode::{Decoders, ImageHeader};
 use crate::geometry::{Geometry, Sampling};
 use crate::reduction::{Reduction, Wanted};
-use crate::size::{Rectangle, Size};
+use crate::size::{Rectangle, Size, is_wide};
 use forebay_config::ImageLayout;
 use forebay_source::dataset::Defect;
 
@@ -118,6 +118,7 @@ pub(crate) struct PendingImage<'a> {
     source: Source<'a>,
     /// The size before the geometry.
     decoded: Size,
+    /// Bytes of a pixel: one for each channel, or two where its levels have 16 bits.
     channels: u8,
     /// What is to be done to it.
     pub geometry: Geometry,
@@ -146,7 +147,7 @@ impl<'a> PendingImage<'a> {
         Self { source, decoded: size, channels, geometry: Geometry::identity(size) }
     }
 
-    /// The channels of a pixel.
+    /// The channels of a pixel; twice as many where its levels have 16 bits.
     pub(crate) const fn channels(&self) -> u8 {
         self.channels
     }
@@ -369,7 +370,9 @@ impl<'a> PendingImage<'a> {
             && !geometry.flip_horizontally
             && !geometry.flip_vertically
             // With alpha the resizer reads its result again, and a row is only written.
-            && self.channels != 4;
+            && self.channels != 4
+            // A row need not lie where elements of two bytes may.
+            && !is_wide(self.channels);
         if into_row {
             return resample(resizers, &from, geometry, row);
         }

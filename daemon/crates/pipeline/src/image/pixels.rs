@@ -1,10 +1,10 @@
-//! Writes 8-bit pixels onto a canvas of zeros, mirrored or not, in the output's layout and type.
+//! Writes pixels onto a canvas of zeros, mirrored or not, in the output's layout and type.
 //!
 //! Every byte of the canvas is written and none is read: it may be a row of a slot.
 
 use super::values::{ImageFormat, PixelValues};
 use crate::geometry::Geometry;
-use crate::size::Rectangle;
+use crate::size::{Rectangle, is_wide};
 use forebay_config::ImageLayout;
 
 /// Pixels that lie in memory, height × width × channels.
@@ -14,6 +14,7 @@ pub(super) struct PixelView<'p> {
     pub(super) bytes: &'p [u8],
     /// From one row's start to the next one's.
     pub(super) pitch_bytes: usize,
+    /// Bytes of a pixel; two for each channel where levels have 16 bits.
     pub(super) channels: u8,
 }
 
@@ -63,6 +64,7 @@ pub(super) fn write_canvas(
         PixelValues::Bytes if format.layout == ImageLayout::Nhwc => {
             interleaved_bytes(view, geometry, canvas);
         }
+        PixelValues::Bytes if is_wide(view.channels) => planar_words(view, geometry, canvas),
         PixelValues::Bytes if view.channels == 3 => planar_rgb_bytes(view, geometry, canvas),
         PixelValues::Bytes => dispatch::<1, _>(view, geometry, format.layout, Identity, canvas),
         PixelValues::TwoBytes(tables) => {
@@ -131,7 +133,10 @@ fn interleaved_bytes(view: PixelView<'_>, geometry: &Geometry, canvas: &mut [u8]
         }
         match channels {
             1 => reverse_pixels::<1>(part, from),
+            2 => reverse_pixels::<2>(part, from),
             3 => reverse_pixels::<3>(part, from),
+            6 => reverse_pixels::<6>(part, from),
+            8 => reverse_pixels::<8>(part, from),
             _ => reverse_pixels::<4>(part, from),
         }
     }
@@ -208,6 +213,27 @@ fn planar_rgb_bytes(view: PixelView<'_>, geometry: &Geometry, canvas: &mut [u8])
             for (place, pixel) in last.as_chunks::<3>().0.iter().enumerate() {
                 [r_last[place], g_last[place], b_last[place]] = *pixel;
             }
+        }
+    }
+}
+
+/// Levels of 16 bits, a plane for each channel.
+fn planar_words(view: PixelView<'_>, geometry: &Geometry, canvas: &mut [u8]) {
+    let (width, height) = (geometry.canvas.width as usize, geometry.canvas.height as usize);
+    let part_width = geometry.visible.width as usize;
+    let channels = usize::from(view.channels / 2);
+    let (first_column, first_row) = placed(geometry);
+    for (number, line) in canvas.as_chunks_mut::<2>().0.chunks_exact_mut(width).enumerate() {
+        let (channel, row) = (number / height, number % height);
+        line.fill([0; 2]);
+        let Some(from) = visible_row(geometry, first_row, row) else { continue };
+        let from = &view.bytes[from * view.pitch_bytes..][..2 * part_width * channels];
+        let from = from.as_chunks::<2>().0.iter().skip(channel).step_by(channels);
+        let part = &mut line[first_column..first_column + part_width];
+        if geometry.flip_horizontally {
+            part.iter_mut().rev().zip(from).for_each(|(to, from)| *to = *from);
+        } else {
+            part.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
         }
     }
 }

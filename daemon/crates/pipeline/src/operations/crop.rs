@@ -57,7 +57,7 @@ pub(crate) fn compile_center(
 ) -> Result<Box<dyn Operation>, ConfigError> {
     let Center { size, field, fields } = Center::read(section)?;
     let size = size.square_or_exact();
-    let fields = SharedFields::of_bytes("center-crop", section, types, (field, fields))?;
+    let fields = SharedFields::of_pixels("center-crop", section, types, (field, fields))?;
     fields.set_size(types, |_| Some(size));
     Ok(Box::new(CenterCrop { fields, size }))
 }
@@ -100,7 +100,7 @@ pub(crate) fn compile_random(
         Random::read(section)?;
     let size = size.square_or_exact();
     let most_pixels = types.limits.pixels;
-    let fields = SharedFields::of_bytes("random-crop", section, types, (field, fields))?;
+    let fields = SharedFields::of_pixels("random-crop", section, types, (field, fields))?;
     let margin = Margin::compile(section, types, &fields, (padding_mode, fill, mask_fill))?;
     fields.set_size(types, |_| Some(size));
     Ok(Box::new(RandomCrop { fields, size, padding, margin, most_pixels }))

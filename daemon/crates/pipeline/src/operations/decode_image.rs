@@ -3,9 +3,9 @@
 //! With `scaled = "auto"` a JPEG is decoded at 1/2, 1/4 or 1/8 where that is still no smaller than its first resampling
 //! makes it. Only the header is read here; the pixels are decoded when the plan's geometry is known.
 
-use crate::arguments::{Channels, Palette, ScaledDecoding};
+use crate::arguments::{Channels, Depth, Palette, ScaledDecoding};
 use crate::contract::{FieldPlan, FieldType, FieldTypes, ImageType, Operation, Sample};
-use crate::decode::{Decoders, ImageHeader};
+use crate::decode::{Content, Decoders, ImageHeader};
 use crate::field::FieldInProgress;
 use crate::image::PendingImage;
 use crate::needs::Reckoning;
@@ -16,11 +16,11 @@ use forebay_source::dataset::Defect;
 #[derive(Debug)]
 struct DecodeImage {
     field: usize,
-    channels: u8,
+    pixel_bytes: u8,
     orientation: bool,
     most_pixels: u64,
     scaled: ScaledDecoding,
-    palette: Palette,
+    content: Content,
 }
 
 forebay_config::keys! {
@@ -32,8 +32,10 @@ forebay_config::keys! {
         pub orientation: bool, "", default(false);
         /// `"auto"`: decode smaller where the result is smaller still; see below
         pub scaled: ScaledDecoding, "", default(ScaledDecoding::Off);
-        /// what a PNG with a palette gives: its `"colours"`, or their `"indices"`, as masks of classes have them
+        /// what a file with a palette gives: its `"colours"`, or their `"indices"`, as masks of classes have them
         pub palette: Palette, "", default(Palette::Colours);
+        /// bits of a channel: 8, or 16 for levels as PNG and TIFF files of 16 bits have them; see below
+        pub depth: Depth, "bits", absent("16 where `[output]` asks for `uint16`, else 8");
         /// the field to work on
         pub field: String, "", absent("the only image");
     }
@@ -43,37 +45,49 @@ pub(crate) fn compile(
     section: &mut Section,
     fields: &mut FieldTypes,
 ) -> Result<Box<dyn Operation>, ConfigError> {
-    let Arguments { channels, orientation, scaled, palette, field } = Arguments::read(section)?;
+    let Arguments { channels, orientation, scaled, palette, depth, field } =
+        Arguments::read(section)?;
     if palette == Palette::Indices && channels != 1 {
         let message = "`palette = \"indices\"` gives one number a pixel; set `channels = 1`";
         return Err(section.error_at("palette", message.to_owned()));
     }
     let field = fields.image_field("decode-image", section, field)?;
+    let is_output_wide = fields.wide.contains(&fields.fields[field].name);
     let FieldPlan { name, kind, .. } = &mut fields.fields[field];
     if let FieldType::Image(_) = kind {
         return Err(section
             .error(format!("`{name}` is decoded already; leave the second `decode-image` out")));
     }
+    let is_wide = depth.map_or(is_output_wide, |depth| depth == 16);
+    let content = match (palette, is_wide) {
+        (Palette::Colours, false) => Content::Colours,
+        (Palette::Colours, true) => Content::Wide,
+        (Palette::Indices, false) => Content::Indices,
+        (Palette::Indices, true) => {
+            let message = "`palette = \"indices\"` gives bytes, and `uint16` is asked for; set `depth = 8`, or leave \
+                           `palette` out";
+            return Err(section.error(message.to_owned()));
+        }
+    };
     let location = section.location().clone();
-    *kind = FieldType::Image(ImageType { channels, size: None, normalization: None, location });
+    let normalization = None;
+    *kind = FieldType::Image(ImageType { channels, is_wide, size: None, normalization, location });
     let most_pixels = fields.limits.pixels;
-    Ok(Box::new(DecodeImage { field, channels, orientation, most_pixels, scaled, palette }))
+    let pixel_bytes = if is_wide { 2 * channels } else { channels };
+    Ok(Box::new(DecodeImage { field, pixel_bytes, orientation, most_pixels, scaled, content }))
 }
 
 impl DecodeImage {
     fn header(&self, decoders: &mut Decoders, file: &[u8]) -> Result<ImageHeader, Defect> {
         let header = decoders.read_header(file, self.orientation, self.most_pixels)?;
-        Ok(match self.palette {
-            Palette::Colours => header,
-            Palette::Indices => header.with_indices(),
-        })
+        header.with_content(self.content)
     }
 }
 
 impl Operation for DecodeImage {
     fn reckon(&self, reckoning: &mut Reckoning<'_>) {
         let header = |decoders: &mut Decoders, file: &[u8]| self.header(decoders, file);
-        reckoning.decode(self.field, self.channels, header);
+        reckoning.decode(self.field, self.pixel_bytes, header);
     }
 
     fn run(&self, sample: &mut Sample<'_, '_>, _draws: &mut Draws) -> Result<(), Defect> {
@@ -83,7 +97,7 @@ impl Operation for DecodeImage {
         };
         let decoders = &mut sample.tools.image.decoders;
         let header = self.header(decoders, file)?;
-        let image = PendingImage::from_file(file, header, self.channels, self.scaled);
+        let image = PendingImage::from_file(file, header, self.pixel_bytes, self.scaled);
         *field = FieldInProgress::Image(image);
         Ok(())
     }

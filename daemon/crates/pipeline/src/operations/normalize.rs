@@ -3,7 +3,7 @@
 //! The type is `[output]`'s, float32 by
 //! default. The values come from a table when the row is written; operations that compute pixels stand before it.
 
-use crate::contract::{FieldTypes, Operation, Sample};
+use crate::contract::{FieldTypes, Operation, Sample, wide_refusal};
 use crate::image::check_normalization;
 use forebay_config::{ConfigError, Keys, Section};
 use forebay_order::Draws;
@@ -30,6 +30,9 @@ pub(crate) fn compile(
 ) -> Result<Box<dyn Operation>, ConfigError> {
     let Arguments { mean, std, field } = Arguments::read(section)?;
     let (field, image) = fields.decoded_image("normalize", section, field)?;
+    if image.is_wide {
+        return Err(section.error(wide_refusal("normalize")));
+    }
     if image.normalization.is_some() {
         return Err(
             section.error("the image is normalised already; leave the second `normalize` out")

@@ -36,6 +36,13 @@ impl Margin {
         if let Some(image) = fields.image(types) {
             check_fill(&fill, image, section)?;
         }
+        let is_black = beyond == Beyond::Constant
+            && fill.iter().chain(&[mask_fill]).all(|level| *level == 0.0);
+        if fields.has_wide(types) && !is_black {
+            let message = "margins of an image of 16 bits are black; leave `padding_mode`, `fill` and `mask_fill` out, or \
+                           set `depth = 8` of `decode-image`";
+            return Err(section.error(message.to_owned()));
+        }
         if fields.has_boxes() && beyond != Beyond::Constant {
             let path = section.key_path("padding_mode");
             let message = format!(
@@ -125,7 +132,7 @@ pub(crate) fn compile(
     let Arguments { padding: margins, fill, mask_fill, padding_mode, field, fields } =
         Arguments::read(section)?;
     let most_pixels = types.limits.pixels;
-    let fields = SharedFields::of_bytes("pad", section, types, (field, fields))?;
+    let fields = SharedFields::of_pixels("pad", section, types, (field, fields))?;
     let margin = Margin::compile(section, types, &fields, (padding_mode, fill, mask_fill))?;
     fields.set_size(types, |before| before.and_then(|size| margins.around(size)));
     Ok(Box::new(Pad { fields, margins, margin, most_pixels }))

@@ -117,7 +117,7 @@ pub(crate) fn compile(
         let message = format!("`{path}` must not exceed 1.0 (all of the image), not {}", area.high);
         return Err(section.error_at("area", message));
     }
-    let fields = SharedFields::of_bytes("random-resized-crop", section, types, (field, fields))?;
+    let fields = SharedFields::of_pixels("random-resized-crop", section, types, (field, fields))?;
     fields.set_size(types, |_| Some(size));
     let shape = CropShape::new(area, ratio);
     Ok(Box::new(RandomResizedCrop { fields, size, interpolation, shape }))

@@ -59,7 +59,7 @@ pub(crate) fn compile(
 ) -> Result<Box<dyn Operation>, ConfigError> {
     let Arguments { size, interpolation, field, fields } = Arguments::read(section)?;
     let most_pixels = types.limits.pixels;
-    let fields = SharedFields::of_bytes("resize", section, types, (field, fields))?;
+    let fields = SharedFields::of_pixels("resize", section, types, (field, fields))?;
     fields.set_size(types, |before| match size {
         ImageSize::Exact(size) => Some(size),
         ImageSize::Side(_) => before.and_then(|before| resized(size, before, most_pixels)),

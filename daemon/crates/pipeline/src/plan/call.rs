@@ -102,7 +102,15 @@ impl SamplePlan {
         let WorkerScratch { tools, lists, call } = scratch;
         let mut carried = std::mem::replace(carried_on, std::mem::take(&mut lists.carried));
         let mut fields = emptied(std::mem::take(&mut lists.fields));
-        self.open(stage, (*id, *in_place), fetched, dataset, &mut carried, &mut fields, lists)?;
+        self.open(
+            stage,
+            (*id, *in_place),
+            fetched,
+            dataset,
+            &mut carried,
+            &mut fields,
+            (lists, tools),
+        )?;
         let mut draws = Draws::new(*key, first_operation);
         let words = std::array::from_fn(|_| draws.next_u64());
         call.begin_row(RowSeed { id: key.sample, epoch: key.epoch, words });

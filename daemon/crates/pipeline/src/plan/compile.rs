@@ -13,6 +13,7 @@ use crate::task::{SampleTask, WorkerScratch};
 use forebay_config::{Config, ConfigError, StageConfig};
 use forebay_order::DrawKey;
 use forebay_protocol::ids::SampleId;
+use forebay_protocol::tensor::DType;
 use forebay_source::dataset::{Dataset, FieldKind};
 
 /// Reads a sample's bytes into its task, for the probe call of a Python stage. The error says why it cannot be read.
@@ -71,10 +72,17 @@ impl SamplePlan {
             limits: config.dataset.limits,
             compile: registry::compile,
             in_view: false,
+            wide: wide_outputs(config),
         };
         for (place, field) in dataset.fields().iter().enumerate() {
-            let number =
-                fields.add(&field.name, FieldType::Raw(field.kind.clone())).map_err(fail)?;
+            // A sound is an array before anything sees it.
+            let kind = match field.kind.clone() {
+                FieldKind::Sound { row_shape } => {
+                    FieldKind::RaggedArray { dtype: DType::F32, row_shape }
+                }
+                kind => kind,
+            };
+            let number = fields.add(&field.name, FieldType::Raw(kind)).map_err(fail)?;
             fields.fields[number].max_row_bytes = dataset.max_row_bytes(place);
             fields.fields[number].output_dtype = dataset.output_dtype(place);
         }
@@ -149,6 +157,7 @@ impl SamplePlan {
             batch_steps: Vec::new(),
             stage_count: config.stages.len(),
             jpeg_index: None,
+            most_sound_bytes: config.dataset.limits.inflated_bytes,
         };
         let mut made = Made::new();
         for entry in batch_operations {
@@ -183,6 +192,7 @@ impl SamplePlan {
             batch_steps: Vec::new(),
             stage_count: config.stages.len(),
             jpeg_index: None,
+            most_sound_bytes: config.dataset.limits.inflated_bytes,
         }
     }
 
@@ -255,6 +265,16 @@ impl SamplePlan {
         self.prepare((stage, first_operation), body, &mut task, dataset, scratch)
             .map_err(|defect| defect.0)
     }
+}
+
+/// The fields that are to be decoded with 16 bits, as `[output]` asks for them so. A Python stage may make such arrays of
+/// anything.
+fn wide_outputs(config: &Config) -> Vec<String> {
+    if config.stages.iter().any(|stage| stage.python.is_some()) {
+        return Vec::new();
+    }
+    let wide = config.output.iter().filter(|output| output.dtype == Some(DType::U16));
+    wide.map(|output| output.field.clone()).collect()
 }
 
 /// Whether operations of this crate come before the next Python stage.

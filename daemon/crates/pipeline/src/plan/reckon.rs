@@ -3,6 +3,7 @@
 use super::{PlannedField, SamplePlan, StageBody};
 use crate::needs::{Needs, Reckoning};
 use crate::output::FieldOutput;
+use crate::sound;
 use forebay_protocol::ids::SampleId;
 use forebay_source::dataset::{Dataset, Field, FieldKind, FieldValue};
 use forebay_source::location::SampleBytes;
@@ -14,9 +15,12 @@ impl SamplePlan {
         let unpacked_bytes = dataset.unpacked_bytes(fetched);
         let sample_bytes = fetched.length_bytes().saturating_add(unpacked_bytes);
         let mut values = Vec::new();
-        let has_images = dataset.fields().iter().any(|field| field.kind == FieldKind::EncodedImage);
+        let is_decoded =
+            |field: &Field| matches!(field.kind, FieldKind::EncodedImage | FieldKind::Sound { .. });
         // A file of images is only split into its fields.
-        if has_images && dataset.read(id, fetched, &mut values).is_err() {
+        if dataset.fields().iter().any(is_decoded)
+            && dataset.read(id, fetched, &mut values).is_err()
+        {
             return Needs::default();
         }
         let mut files = vec![None; self.fields.len()];
@@ -26,6 +30,13 @@ impl SamplePlan {
             }
         }
         let mut reckoning = Reckoning::new(files, sample_bytes);
+        for (field, value) in values.iter().enumerate() {
+            if let FieldValue::Sound(sound) = value {
+                let (all, held) = sound::decoding_bytes(sound, self.most_sound_bytes);
+                reckoning.scratch_bytes = reckoning.scratch_bytes.saturating_add(all);
+                reckoning.give(field, held);
+            }
+        }
         let mut carried_bytes = 0;
         for (number, stage) in self.stages.iter().enumerate() {
             let called_bytes = match &stage.body {

@@ -7,7 +7,7 @@ use forebay_protocol::tensor::MAX_TENSORS;
 use serde::{Deserialize, Serialize};
 
 use super::fields::{
-    FieldRule, Form, FormWord, Missing, MissingWord, Names, fields_table, name_fault,
+    FieldRule, Form, FormWord, Missing, MissingWord, Names, fields_table, name_fault, take_sound,
 };
 use super::{Defect, FieldValue};
 
@@ -63,7 +63,7 @@ pub(super) struct ColumnRule {
 impl ColumnRule {
     /// Whether the column names files.
     pub(super) fn is_file(&self) -> bool {
-        matches!(self.rule.form, Form::Image | Form::Bytes | Form::Array)
+        self.rule.form.is_of_bytes() || self.rule.form == Form::Bytes
     }
 
     /// The value of a cell, or of the file that it names.
@@ -119,6 +119,7 @@ fn read_rule(name: &str, located: &Located) -> Result<ColumnRule, ConfigError> {
     let form = section.take::<FormWord>("as")?;
     let classes = section.take::<ClassWord>("classes")?;
     let missing = section.take::<MissingWord>("missing")?.unwrap_or(Missing::Error);
+    let sound = take_sound(&mut section, form)?;
     section.finish()?;
     if let Some(reason) = name_fault(name) {
         return Err(section.error(format!("`dataset.fields`: {reason}")));
@@ -144,7 +145,7 @@ fn read_rule(name: &str, located: &Located) -> Result<ColumnRule, ConfigError> {
     }
     let has_form = form.is_some() || classes.is_some();
     let form = form.unwrap_or(if classes.is_some() { Form::Integer } else { Form::Text });
-    let rule = FieldRule { name: name.to_owned(), from, key: None, form, missing };
+    let rule = FieldRule { name: name.to_owned(), from, key: None, form, missing, sound };
     Ok(ColumnRule { rule, classes, has_form })
 }
 

@@ -140,6 +140,7 @@ fn check(fields: &[Field], values: &[FieldValue<'_>]) {
             (FieldKind::EncodedImage, FieldValue::EncodedImage(_))
             | (FieldKind::Bytes, FieldValue::Bytes(_))
             | (FieldKind::Text, FieldValue::Text(_))
+            | (FieldKind::Sound { .. }, FieldValue::Sound(_))
             | (FieldKind::Integer, FieldValue::Integer(_))
             | (FieldKind::Float, FieldValue::Float(_)) => true,
             (FieldKind::Array { dtype, shape }, FieldValue::Array(array)) => {

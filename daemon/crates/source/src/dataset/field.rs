@@ -6,6 +6,8 @@ use std::borrow::Cow;
 
 use forebay_protocol::tensor::DType;
 
+use super::sound::Sound;
+
 /// What one field of a dataset's samples is, before any operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Field {
@@ -38,6 +40,11 @@ pub enum FieldKind {
         /// The dimensions behind the first; empty for a list of numbers.
         row_shape: Vec<u64>,
     },
+    /// A sound, to be decoded to an array of float32 whose first dimension differs from sample to sample.
+    Sound {
+        /// The dimensions behind the first: none, or the channels.
+        row_shape: Vec<u64>,
+    },
     /// An i64, such as a label.
     Integer,
     /// An f64.
@@ -53,6 +60,8 @@ pub enum FieldValue<'a> {
     Bytes(Cow<'a, [u8]>),
     /// Text; that it is UTF-8 was checked.
     Text(Cow<'a, str>),
+    /// A sound's file.
+    Sound(Sound<'a>),
     /// An array's elements, for both kinds of arrays.
     Array(ArrayValue<'a>),
     /// An i64.

@@ -12,10 +12,24 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use super::npy_header::read_array;
+use super::sound::{Sound, SoundForm, SoundHeader};
 use super::{Defect, Field, FieldKind, FieldValue};
 
 /// Extensions that a decoder of images reads.
-pub(super) const IMAGES: [&str; 4] = ["jpg", "jpeg", "png", "webp"];
+pub(super) const IMAGES: [&str; 8] = ["jpg", "jpeg", "png", "webp", "tif", "tiff", "bmp", "gif"];
+/// Those that a field that is found by itself may have in any case; of the others, those that were seen. So a dataset
+/// without them has the fields, and the fingerprint, that it had before they were read.
+const USUAL_IMAGES: usize = 4;
+/// Whether bytes begin as the files that `decode-image` reads.
+pub(super) fn begins_as_picture(bytes: &[u8]) -> bool {
+    let magic: [&[u8]; 6] =
+        [b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"II\x2a\0", b"MM\0\x2a", b"GIF87a", b"GIF89a"];
+    magic.iter().any(|magic| bytes.starts_with(magic))
+        || (bytes.starts_with(b"RIFF") && bytes.get(8..12) == Some(b"WEBP"))
+        // Two letters alone are those of many a text.
+        || (bytes.starts_with(b"BM") && bytes.get(6..10) == Some(&[0; 4]))
+}
+
 /// Names that every batch uses itself.
 pub(super) const RESERVED: [&str; 2] = ["index", "valid"];
 
@@ -29,15 +43,28 @@ pub(super) enum Form {
     Integer,
     Float,
     Array,
+    Audio,
+    /// Of a sound the frames a second.
+    #[serde(rename = "sample-rate")]
+    SampleRate,
 }
 
-const FORMS: [(&str, Form); 6] = [
+impl Form {
+    /// Whether it is made of the bytes of a file, which no text holds.
+    pub(super) const fn is_of_bytes(self) -> bool {
+        matches!(self, Self::Image | Self::Array | Self::Audio | Self::SampleRate)
+    }
+}
+
+const FORMS: [(&str, Form); 8] = [
     ("image", Form::Image),
     ("text", Form::Text),
     ("bytes", Form::Bytes),
     ("integer", Form::Integer),
     ("float", Form::Float),
     ("array", Form::Array),
+    ("audio", Form::Audio),
+    ("sample-rate", Form::SampleRate),
 ];
 
 /// What becomes of a sample that has no such member.
@@ -66,10 +93,35 @@ fn value_of<T: Copy>(words: &[(&str, T)], value: &Value) -> Option<T> {
 
 kinds! {
     /// `as`.
-    [pub(super)] FormWord as Form: "\"image\", \"text\", \"bytes\", \"integer\", \"float\" or \"array\"";
+    [pub(super)] FormWord as Form: "\"image\", \"text\", \"bytes\", \"integer\", \"float\", \"array\", \"audio\" or \"sample-rate\"";
     read(value) { value_of(&FORMS, value) }
     write(out) { Value::String(word_of(&FORMS, *out).to_owned()) }
-    schema { "enum": ["image", "text", "bytes", "integer", "float", "array"] }
+    schema { "enum": ["image", "text", "bytes", "integer", "float", "array", "audio", "sample-rate"] }
+
+    /// `channels` of a sound.
+    [pub(super)] SoundChannels as Option<u16>: "\"mix\" or a whole number from 1 to 64";
+    read(value) {
+        match value {
+            Value::String(word) if word == "mix" => Some(None),
+            Value::Integer(count) if (1..=64).contains(count) => Some(u16::try_from(*count).ok()),
+            _ => None,
+        }
+    }
+    write(out) {
+        out.map_or_else(|| Value::String("mix".to_owned()), |count| Value::Integer(count.into()))
+    }
+    schema { "type": ["string", "integer"] }
+
+    /// `rate` of a sound.
+    [pub(super)] SoundRate as u32: "a whole number from 1 to 768000 (samples a second)";
+    read(value) {
+        match value {
+            Value::Integer(rate) if (1..=768_000).contains(rate) => u32::try_from(*rate).ok(),
+            _ => None,
+        }
+    }
+    write(out) { Value::Integer((*out).into()) }
+    schema { "type": "integer", "minimum": 1, "maximum": 768_000 }
 
     /// `missing`.
     [pub(super)] MissingWord as Missing: "\"error\", \"empty\" or \"skip\"";
@@ -114,6 +166,21 @@ pub(super) struct FieldRule {
     pub(super) key: Option<String>,
     pub(super) form: Form,
     pub(super) missing: Missing,
+    /// What is made of a sound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) sound: Option<SoundForm>,
+}
+
+/// Takes what a field that is read `as = "audio"` may say more.
+pub(super) fn take_sound(
+    section: &mut Section,
+    form: Option<Form>,
+) -> Result<Option<SoundForm>, ConfigError> {
+    if form != Some(Form::Audio) {
+        return Ok(None);
+    }
+    let channels = section.take::<SoundChannels>("channels")?.flatten();
+    Ok(Some(SoundForm { channels, rate: section.take::<SoundRate>("rate")? }))
 }
 
 /// Reads `[dataset.fields]`.
@@ -130,6 +197,7 @@ fn read_rule(name: &str, located: &Located) -> Result<FieldRule, ConfigError> {
     let from = section.require::<Names>("from")?;
     let form = section.take::<FormWord>("as")?;
     let missing = section.take::<MissingWord>("missing")?.unwrap_or(Missing::Error);
+    let sound = take_sound(&mut section, form)?;
     section.finish()?;
     if let Some(reason) = name_fault(name) {
         return Err(section.error(format!("`dataset.fields`: {reason}")));
@@ -186,19 +254,19 @@ fn read_rule(name: &str, located: &Located) -> Result<FieldRule, ConfigError> {
             "cannot be \"skip\" for a key of JSON, since all members would have to be read for it; use \"error\" or \"empty\"",
         );
     }
-    if key.is_some() && matches!(form, Form::Image | Form::Array) {
+    if key.is_some() && form.is_of_bytes() {
         return fail(
             "as",
             "is of no value that JSON has; use \"text\", \"bytes\", \"integer\" or \"float\"",
         );
     }
-    Ok(FieldRule { name: name.to_owned(), from, key, form, missing })
+    Ok(FieldRule { name: name.to_owned(), from, key, form, missing, sound })
 }
 
 /// The rules as a configuration has them, each with what else its table says.
 pub(super) fn fields_table<'r>(rules: impl Iterator<Item = (&'r FieldRule, String)>) -> String {
     let mut text = "[dataset.fields]    # what each field is made of; remove those that the trainer does not need\n".to_owned();
-    for (FieldRule { name, from, key, form, missing }, more) in rules {
+    for (FieldRule { name, from, key, form, missing, sound }, more) in rules {
         let key = key.as_ref().map(|key| format!(":{key}")).unwrap_or_default();
         let from: Vec<_> =
             from.iter().map(|from| Value::String(format!("{from}{key}")).to_toml()).collect();
@@ -210,8 +278,14 @@ pub(super) fn fields_table<'r>(rules: impl Iterator<Item = (&'r FieldRule, Strin
             Missing::Error => String::new(),
             missing => format!(", missing = \"{}\"", word_of(&MISSING, *missing)),
         };
+        let sound = sound.map_or_else(String::new, |SoundForm { channels, rate }| {
+            let channels =
+                channels.map(|count| format!(", channels = {count}")).unwrap_or_default();
+            let rate = rate.map(|rate| format!(", rate = {rate}")).unwrap_or_default();
+            channels + &rate
+        });
         text += &format!(
-            "{} = {{ from = {from}, as = \"{}\"{missing}{more} }}\n",
+            "{} = {{ from = {from}, as = \"{}\"{sound}{missing}{more} }}\n",
             toml_key(name),
             word_of(&FORMS, *form)
         );
@@ -271,10 +345,13 @@ pub(super) fn infer_rules(
         key: None,
         form,
         missing: Missing::Error,
+        sound: None,
     };
     let is_image = |name: &str| IMAGES.contains(&name) && !has_several_images;
     if members.iter().any(|name| is_image(name)) {
-        rules.push(rule("image", IMAGES.map(str::to_owned).to_vec(), Form::Image));
+        let usual = |place, name: &str| place < USUAL_IMAGES || members.iter().any(|it| it == name);
+        let from = IMAGES.iter().enumerate().filter(|(place, name)| usual(*place, name));
+        rules.push(rule("image", from.map(|(_, name)| (*name).to_owned()).collect(), Form::Image));
     }
     for name in members.iter().filter(|name| !is_image(name)) {
         let field = if name == "cls" { "label" } else { name };
@@ -313,6 +390,10 @@ impl FieldRule {
                 let array = read_array(first.ok_or_else(|| self.absent())?)?;
                 FieldKind::Array { dtype: array.dtype, shape: array.shape.to_vec() }
             }
+            Form::Audio => {
+                FieldKind::Sound { row_shape: self.sound.unwrap_or_default().row_shape() }
+            }
+            Form::SampleRate => FieldKind::Integer,
         };
         Ok(Field { name: self.name.clone(), kind })
     }
@@ -377,6 +458,14 @@ impl FieldRule {
             }
             Form::Float => FieldValue::Float(number().parse().map_err(|_| refuse("no number"))?),
             Form::Array => FieldValue::Array(read_array(bytes)?),
+            Form::Audio => {
+                FieldValue::Sound(Sound { file: bytes, form: self.sound.unwrap_or_default() })
+            }
+            Form::SampleRate => {
+                let header = SoundHeader::read(bytes)
+                    .map_err(|Defect(reason)| Defect(format!("`{}`: {reason}", self.name)))?;
+                FieldValue::Integer(header.rate.into())
+            }
         })
     }
 
@@ -406,6 +495,7 @@ pub(super) fn read_json_key(bytes: &[u8]) {
             key: Some("a".to_owned()),
             form,
             missing: Missing::Error,
+            sound: None,
         };
         let _ = rule.value(Some(bytes));
     }
@@ -439,5 +529,37 @@ impl<'de> Visitor<'de> for KeyOf<'_> {
             }
         }
         Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_found_image_field_has_the_extensions_that_it_had_and_those_that_are_seen() {
+        let from = |members: &[&str]| {
+            let members: Vec<_> = members.iter().map(|name| (*name).to_owned()).collect();
+            infer_rules(&members, false).0.remove(0).from
+        };
+        assert_eq!(from(&["jpg", "cls"]), ["jpg", "jpeg", "png", "webp"]);
+        assert_eq!(from(&["jpg", "tiff", "gif"]), ["jpg", "jpeg", "png", "webp", "tiff", "gif"]);
+    }
+
+    #[test]
+    fn what_begins_as_a_picture_is_told_from_sounds_and_texts() {
+        let wave = b"RIFF\x24\0\0\0WAVEfmt ";
+        for (bytes, expected) in [
+            (&b"II\x2a\0\x08\0\0\0"[..], true),
+            (b"MM\0\x2a", true),
+            (b"GIF89a\x01", true),
+            (b"BM\x46\0\0\0\0\0\0\0\x36\0", true),
+            (b"RIFF\x24\0\0\0WEBPVP8 ", true),
+            (wave, false),
+            (b"BMW is a car", false),
+            (b"", false),
+        ] {
+            assert_eq!(begins_as_picture(bytes), expected, "{bytes:?}");
+        }
     }
 }

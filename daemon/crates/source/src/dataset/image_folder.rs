@@ -1,6 +1,6 @@
 //! `image-folder`: images in class folders, as torchvision's `ImageFolder` reads them, with the fields `image`, `label`.
 //!
-//! torchvision also takes .ppm .bmp .pgm .tif .tiff; no decoder here reads those, so they are skipped and counted.
+//! torchvision also takes .ppm and .pgm, which no decoder here reads: they are skipped and counted. It takes no .gif.
 //! What is in a file is the decoding operation's part: a file is handed on as it is.
 
 use forebay_config::DatasetConfig;
@@ -15,7 +15,8 @@ use crate::storage::Storage;
 /// What is read, and where it may lie.
 pub(super) const FORMAT: FolderFormat = FolderFormat {
     name: "image-folder",
-    extensions: &[".jpg", ".jpeg", ".png", ".webp"],
+    // The place of an extension is part of an index: new ones stand at the end.
+    extensions: &[".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif"],
     flat_is_valid: false,
 };
 

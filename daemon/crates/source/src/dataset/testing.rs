@@ -222,6 +222,7 @@ pub fn sample(opened: &Opened, id: u64) -> Result<Vec<String>, String> {
             FieldValue::Integer(value) => value.to_string(),
             FieldValue::Float(value) => value.to_string(),
             FieldValue::Array(array) => format!("{:?} {:?}", array.dtype, array.shape),
+            FieldValue::Sound(sound) => format!("sound {}", sound.file.len()),
             FieldValue::InPlace => "in place".to_owned(),
         })
         .collect())

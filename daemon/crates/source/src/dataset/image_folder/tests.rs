@@ -141,12 +141,38 @@ fn the_order_is_torchvisions_over_nested_folders_and_odd_names() {
 }
 
 #[test]
+fn further_kinds_of_pictures_are_samples_and_a_folder_without_them_is_what_it_was() {
+    let before = fixture(&["a/1.jpg", "a/2.PNG", "b/3.jpeg", "b/4.webp"]);
+    let fingerprint = before.open().unwrap().dataset.fingerprint();
+    // As it was when these were all that were read: of names, not of the list of extensions.
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(b"forebay dataset 1\0\x04\0\0\0\0\0\0\0");
+    hasher.update(b"a/1.jpg\0a/2.PNG\0b/3.jpeg\0b/4.webp\0a\0b\0");
+    assert_eq!(fingerprint, *hasher.finalize().as_bytes());
+    let after = fixture(&[
+        "a/1.jpg", "a/2.PNG", "a/5.tif", "b/3.jpeg", "b/4.webp", "b/6.TIFF", "b/7.bmp", "b/8.Gif",
+    ]);
+    let expected = [
+        ("a/1.jpg", 0),
+        ("a/2.PNG", 0),
+        ("a/5.tif", 0),
+        ("b/3.jpeg", 1),
+        ("b/4.webp", 1),
+        ("b/6.TIFF", 1),
+        ("b/7.bmp", 1),
+        ("b/8.Gif", 1),
+    ];
+    assert_eq!(after.samples(), pairs(&expected));
+    assert_ne!(after.open().unwrap().dataset.fingerprint(), fingerprint);
+}
+
+#[test]
 fn what_is_skipped_is_counted_in_one_warning() {
-    let fixture = fixture(&["a/1.jpg", "a/2.bmp", "a/3.bmp", "a/note.txt", "stray.jpg"]);
+    let fixture = fixture(&["a/1.jpg", "a/2.ppm", "a/3.ppm", "a/note.txt", "stray.jpg"]);
     let report = fixture.open().unwrap().report;
     assert_eq!(report.warnings.len(), 1, "{:?}", report.warnings);
     assert!(report.warnings[0].starts_with(
-        "skipped 4 files that are not samples (2 .bmp, 1 .txt, 1 outside any class folder)"
+        "skipped 4 files that are not samples (2 .ppm, 1 .txt, 1 outside any class folder)"
     ));
     assert_eq!((report.samples, report.classes), (1, 1));
 }
@@ -228,7 +254,7 @@ fn the_wrong_root_is_refused_with_the_path_that_was_meant() {
         let message = fixture.failure();
         let parts = [
             format!(
-                "has class folders that hold no .jpg .jpeg .png .webp files themselves, only folders that do: {names}."
+                "has class folders that hold no .jpg .jpeg .png .webp .tif .tiff .bmp .gif files themselves, only folders that do: {names}."
             ),
             format!("did you mean dataset.path = {:?}?", fixture.root.join(meant)),
             "set dataset.nested_classes = true".to_owned(),
@@ -260,12 +286,11 @@ fn classes_of_nested_folders_are_taken_where_a_key_or_a_list_says_so() {
 
 #[test]
 fn an_empty_class_is_a_warning_and_keeps_its_label() {
-    let mut fixture = fixture(&["a/1.jpg", "b/2.gif", "d/3.jpg"]);
+    let mut fixture = fixture(&["a/1.jpg", "b/2.ppm", "d/3.jpg"]);
     fs::create_dir_all(fixture.root.join("c/deep")).unwrap();
     assert_eq!(fixture.samples(), pairs(&[("a/1.jpg", 0), ("d/3.jpg", 3)]));
     let warnings = |fixture: &Fixture| fixture.open().unwrap().report.warnings;
-    let expected =
-        "no .jpg .jpeg .png .webp file in class folder \"b\", \"c\": no sample has its label";
+    let expected = "no .jpg .jpeg .png .webp .tif .tiff .bmp .gif file in class folder \"b\", \"c\": no sample has its label";
     assert!(warnings(&fixture).last().unwrap().starts_with(expected), "{:?}", warnings(&fixture));
     // Those of a selection are empty on purpose.
     fixture.config.limit = Some(1);

@@ -101,7 +101,7 @@ pub(super) fn infer_rules(seen: &[SeenColumn]) -> (Vec<ColumnRule>, Vec<String>)
             continue;
         }
         let (name, from) = (name.to_owned(), vec![column.name.clone()]);
-        let rule = FieldRule { name, from, key: None, form, missing: Missing::Error };
+        let rule = FieldRule { name, from, key: None, form, missing: Missing::Error, sound: None };
         rules.push(ColumnRule { rule, classes: None, has_form: true });
     }
     (rules, left_out)

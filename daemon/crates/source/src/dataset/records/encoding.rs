@@ -144,14 +144,10 @@ impl Encoding {
     pub(super) fn can_be(&self, form: Form, has_key: bool) -> bool {
         match self {
             Self::Unread(_) => false,
-            Self::Json | Self::Text | Self::Bytes if has_key => {
-                !matches!(form, Form::Image | Form::Array)
-            }
+            Self::Json | Self::Text | Self::Bytes if has_key => !form.is_of_bytes(),
             _ if has_key => false,
             Self::Bytes => true,
-            Self::Text | Self::IntegerText | Self::FloatText => {
-                !matches!(form, Form::Image | Form::Array)
-            }
+            Self::Text | Self::IntegerText | Self::FloatText => !form.is_of_bytes(),
             Self::Image => matches!(form, Form::Image | Form::Bytes),
             Self::Json => matches!(form, Form::Text | Form::Bytes),
             Self::Number(name) => {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::description::Column;
 use super::encoding::{Encoding, Number};
 use crate::dataset::fields::{
-    FieldRule, Form, FormWord, Missing, MissingWord, Names, RESERVED, name_fault,
+    FieldRule, Form, FormWord, Missing, MissingWord, Names, RESERVED, name_fault, take_sound,
 };
 use crate::dataset::file_samples::array_field;
 use crate::dataset::{Defect, Field, FieldValue};
@@ -40,6 +40,7 @@ fn read_rule(name: &str, located: &Located, may_lack: bool) -> Result<RecordRule
     let form = section.take::<FormWord>("as")?;
     let missing = if may_lack { section.take::<MissingWord>("missing")? } else { None };
     let missing = missing.unwrap_or(Missing::Error);
+    let sound = take_sound(&mut section, form)?;
     section.finish()?;
     if let Some(reason) = name_fault(name) {
         return Err(section.error(format!("`dataset.fields`: {reason}")));
@@ -58,7 +59,7 @@ fn read_rule(name: &str, located: &Located, may_lack: bool) -> Result<RecordRule
     }
     let (name, has_form) = (name.to_owned(), form.is_some());
     let form = form.unwrap_or(Form::Bytes);
-    let rule = FieldRule { name, from, key: None, form, missing };
+    let rule = FieldRule { name, from, key: None, form, missing, sound };
     Ok(RecordRule { rule, has_form })
 }
 
@@ -122,7 +123,7 @@ impl RecordRule {
     pub(in crate::dataset) fn of(name: &str, encoding: &Encoding) -> Self {
         let form = encoding.usual_form().unwrap_or(Form::Bytes);
         let (name, from) = (name.to_owned(), vec![name.to_owned()]);
-        let rule = FieldRule { name, from, key: None, form, missing: Missing::Error };
+        let rule = FieldRule { name, from, key: None, form, missing: Missing::Error, sound: None };
         Self { rule, has_form: true }
     }
 

@@ -12,7 +12,7 @@ use super::{
     parse_fields, refuse,
 };
 use crate::dataset::error::DatasetError;
-use crate::dataset::fields::{Form, Missing};
+use crate::dataset::fields::{Form, Missing, begins_as_picture};
 use crate::dataset::folder::scan::FolderFormat;
 use crate::dataset::folder::select::Listed;
 use crate::dataset::opening::{IndexReport, OpenOptions, OpenedFormat, read_sample};
@@ -29,8 +29,6 @@ use crate::storage::{Storage, UnpackingStorage};
 
 /// Rows between two questions whether the making was stopped.
 const ROWS_PER_QUESTION: u64 = 4096;
-/// What pictures begin with.
-const PICTURES: [&[u8]; 3] = [b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"RIFF"];
 
 /// Takes a row's number and its cells, in the order of the columns that were asked for.
 pub(in crate::dataset) type Visit<'v> =
@@ -204,7 +202,7 @@ impl Task<'_> {
                 }
                 Cell::Null | Cell::Number { .. } => continue,
             }
-            if PICTURES.iter().any(|picture| start.starts_with(picture)) {
+            if begins_as_picture(&start) {
                 columns[place].column.encoding = Encoding::Image;
             }
         }

@@ -8,7 +8,7 @@ use forebay_protocol::tensor::{DType, MAX_TENSORS};
 
 use super::example::{Fault, Feature, Kind, features};
 use crate::dataset::columns::{self, ColumnRule, Labels};
-use crate::dataset::fields::{FieldRule, Form, Missing, RESERVED, name_fault};
+use crate::dataset::fields::{FieldRule, Form, Missing, RESERVED, begins_as_picture, name_fault};
 use crate::dataset::{ArrayValue, Defect, FieldValue};
 
 /// Reads `[dataset.fields]`.
@@ -89,7 +89,7 @@ impl SeenKeys {
             seen.records += 1;
             seen.counts = (seen.counts.0.min(feature.count), seen.counts.1.max(feature.count));
             if let Some(bytes) = feature.bytes() {
-                seen.are_pictures &= is_picture(bytes);
+                seen.are_pictures &= begins_as_picture(bytes);
                 seen.are_texts &= is_text(bytes);
                 seen.are_empty &= bytes.is_empty();
             }
@@ -178,18 +178,11 @@ impl SeenKeys {
             };
             let missing = if is_everywhere { Missing::Error } else { Missing::Empty };
             let (name, from) = (name.to_owned(), vec![key.clone()]);
-            let rule = FieldRule { name, from, key: None, form, missing };
+            let rule = FieldRule { name, from, key: None, form, missing, sound: None };
             rules.push(ColumnRule { rule, classes: None, has_form: true });
         }
         (rules, left_out)
     }
-}
-
-/// Whether bytes begin as the files that `decode-image` reads.
-fn is_picture(bytes: &[u8]) -> bool {
-    bytes.starts_with(&[0xff, 0xd8, 0xff])
-        || bytes.starts_with(b"\x89PNG\r\n\x1a\n")
-        || (bytes.starts_with(b"RIFF") && bytes.get(8..12) == Some(b"WEBP"))
 }
 
 fn is_text(bytes: &[u8]) -> bool {

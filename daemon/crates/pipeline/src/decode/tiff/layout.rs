@@ -1,0 +1,360 @@
+//! What the first directory of a TIFF file says: how pixels lie in it, and what they mean.
+//!
+//! All that a decoder's memory and time depend on is checked here, before anything is unpacked.
+
+use super::chunks::Packing;
+use super::defect;
+use super::directory::{Directory, Values};
+use crate::decode::{Content, Form, colour};
+use crate::size::Size;
+use forebay_source::dataset::Defect;
+
+/// What the first samples of a pixel are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Meaning {
+    Grey {
+        is_inverted: bool,
+    },
+    Colours,
+    Palette,
+    /// Cyan, magenta, yellow and black; 0 is no ink.
+    Ink,
+}
+
+/// What the sample behind them is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Alpha {
+    None,
+    Straight,
+    /// The colours are multiplied by it.
+    Multiplied,
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub(super) struct Layout<'f> {
+    pub(super) size: Size,
+    pub(super) is_big_endian: bool,
+    /// Of a sample: 1, 2, 4, 8 or 16.
+    pub(super) bits: u8,
+    /// Of a pixel.
+    pub(super) samples: usize,
+    pub(super) meaning: Meaning,
+    pub(super) alpha: Alpha,
+    pub(super) packing: Packing,
+    pub(super) has_predictor: bool,
+    /// Each sample has strips or tiles of its own.
+    pub(super) is_planar: bool,
+    /// Width and height of a strip or tile.
+    pub(super) chunk: (usize, usize),
+    offsets: Values<'f>,
+    /// Left out by some writers.
+    lengths: Option<Values<'f>>,
+    colours: Option<Values<'f>>,
+}
+
+/// How much wider than the image a tile may be: a row of it lies in memory.
+const MOST_TILE_WIDTH_BEYOND: u32 = 1 << 16;
+
+/// The most samples of a pixel.
+const MOST_SAMPLES: usize = 16;
+
+/// The tags of TIFF 6.0 that are read.
+mod tag {
+    pub(super) const WIDTH: u16 = 256;
+    pub(super) const HEIGHT: u16 = 257;
+    pub(super) const BITS: u16 = 258;
+    pub(super) const COMPRESSION: u16 = 259;
+    pub(super) const PHOTOMETRIC: u16 = 262;
+    pub(super) const FILL_ORDER: u16 = 266;
+    pub(super) const STRIP_OFFSETS: u16 = 273;
+    pub(super) const SAMPLES: u16 = 277;
+    pub(super) const ROWS_PER_STRIP: u16 = 278;
+    pub(super) const STRIP_LENGTHS: u16 = 279;
+    pub(super) const PLANAR: u16 = 284;
+    pub(super) const PREDICTOR: u16 = 317;
+    pub(super) const COLOUR_MAP: u16 = 320;
+    pub(super) const TILE_WIDTH: u16 = 322;
+    pub(super) const TILE_HEIGHT: u16 = 323;
+    pub(super) const TILE_OFFSETS: u16 = 324;
+    pub(super) const TILE_LENGTHS: u16 = 325;
+    pub(super) const EXTRA_SAMPLES: u16 = 338;
+    pub(super) const SAMPLE_FORMAT: u16 = 339;
+}
+
+impl<'f> Layout<'f> {
+    pub(super) fn read(file: &'f [u8]) -> Result<Self, Defect> {
+        let cut =
+            || Defect("image file is truncated: the TIFF file's directory is not in it".to_owned());
+        let directory = Directory::open(file).ok_or_else(cut)?;
+        let or = |tag, absent| directory.value(tag).unwrap_or(absent);
+        let needed = |tag, name: &str| {
+            directory.value(tag).ok_or_else(|| defect(format!("it does not say its {name}")))
+        };
+        let size =
+            Size { width: needed(tag::WIDTH, "width")?, height: needed(tag::HEIGHT, "height")? };
+        let packing = packing(or(tag::COMPRESSION, 1))?;
+        let samples = or(tag::SAMPLES, 1) as usize;
+        let bits = bits(&directory, samples)?;
+        if let Some(formats) = directory.find(tag::SAMPLE_FORMAT)
+            && let Some(format @ 2..) = formats.iter().find(|format| *format != 1)
+        {
+            let name = if format == 3 { "floats" } else { "no unsigned integers" };
+            return Err(not_read(name, "its samples are"));
+        }
+        if or(tag::FILL_ORDER, 1) != 1 {
+            return Err(defect("the bits of its bytes are in reverse order, which is not read"));
+        }
+        let (meaning, colours) = match needed(tag::PHOTOMETRIC, "colours")? {
+            white @ 0..=1 => (Meaning::Grey { is_inverted: white == 0 }, 1),
+            2 => (Meaning::Colours, 3),
+            3 => (Meaning::Palette, 1),
+            5 => (Meaning::Ink, 4),
+            4 => return Err(not_read("a mask", "it is")),
+            6 => return Err(not_read("YCbCr", "its colours are")),
+            8..=10 => return Err(not_read("Lab", "its colours are")),
+            other => return Err(not_read(&format!("of kind {other}"), "its colours are")),
+        };
+        let alpha = alpha(&directory, meaning, samples, colours)?;
+        let is_known = match meaning {
+            Meaning::Grey { .. } => bits >= 8 || samples == 1,
+            Meaning::Colours => bits >= 8,
+            Meaning::Palette => bits == 8 || (bits < 8 && samples == 1),
+            Meaning::Ink => bits == 8,
+        };
+        if !is_known {
+            return Err(defect(format!("{samples} samples of {bits} bits, which is not read")));
+        }
+        let has_predictor = match or(tag::PREDICTOR, 1) {
+            // Of other codings a predictor says nothing.
+            _ if !matches!(packing, Packing::Lzw | Packing::Deflate) => false,
+            1 => false,
+            2 if bits >= 8 => true,
+            other => {
+                return Err(defect(format!(
+                    "predictor {other} with {bits} bits, which is not read"
+                )));
+            }
+        };
+        let is_planar = samples > 1 && or(tag::PLANAR, 1) == 2;
+        let (chunk, offsets, lengths) = chunks(&directory, size)?;
+        let colours = directory.find(tag::COLOUR_MAP).filter(|_| meaning == Meaning::Palette);
+        if meaning == Meaning::Palette && colours.is_none_or(|map| map.count() < 3 << bits) {
+            return Err(defect("it has no palette, or one that is too short"));
+        }
+        let is_big_endian = directory.is_big_endian();
+        Ok(Self {
+            size,
+            is_big_endian,
+            bits,
+            samples,
+            meaning,
+            alpha,
+            packing,
+            has_predictor,
+            is_planar,
+            chunk,
+            offsets,
+            lengths,
+            colours,
+        })
+    }
+
+    /// How many samples of a pixel count.
+    pub(super) fn used(&self) -> usize {
+        let colours = match self.meaning {
+            Meaning::Grey { .. } | Meaning::Palette => 1,
+            Meaning::Colours => 3,
+            Meaning::Ink => 4,
+        };
+        colours + usize::from(self.alpha != Alpha::None)
+    }
+
+    /// Bytes of a sample once it is unpacked.
+    pub(super) const fn element_bytes(&self) -> usize {
+        if self.bits == 16 { 2 } else { 1 }
+    }
+
+    pub(super) const fn planes(&self) -> usize {
+        if self.is_planar { self.samples } else { 1 }
+    }
+
+    pub(super) const fn samples_in_chunk(&self) -> usize {
+        if self.is_planar { 1 } else { self.samples }
+    }
+
+    /// Bytes of a row of a strip or tile.
+    pub(super) const fn chunk_row_bytes(&self) -> usize {
+        (self.chunk.0 * self.samples_in_chunk() * self.bits as usize).div_ceil(8)
+    }
+
+    /// Whether pixels of the form are stored as they are.
+    pub(super) fn is_direct(&self, form: Form) -> bool {
+        let is_plain = match self.meaning {
+            Meaning::Grey { is_inverted } => !is_inverted || self.bits == 16,
+            Meaning::Colours => true,
+            Meaning::Palette | Meaning::Ink => false,
+        };
+        let bits = if form.content == Content::Wide { 16 } else { 8 };
+        is_plain
+            && self.alpha != Alpha::Multiplied
+            && self.bits == bits
+            && self.used() == usize::from(form.channels)
+    }
+
+    /// Whether it can be decoded to the form.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    pub(super) fn check(&self, form: Form) -> Result<(), Defect> {
+        let is_grey = matches!(self.meaning, Meaning::Grey { .. });
+        let reason = match form.content {
+            Content::Colours => return Ok(()),
+            Content::Indices if self.meaning == Meaning::Palette => return Ok(()),
+            Content::Indices if !is_grey => "it has colours and no palette",
+            Content::Indices if self.bits == 16 => "its levels have 16 bits, and 8 are read",
+            Content::Indices => return Ok(()),
+            Content::Wide => return colour::check_wide(self.bits, self.used(), form.channels),
+        };
+        Err(Defect(format!("the TIFF file is no image of indices: {reason}")))
+    }
+
+    /// What is packed of a strip or tile.
+    pub(super) fn chunk_bytes(&self, file: &'f [u8], chunk: usize) -> Result<&'f [u8], Defect> {
+        let cut = || {
+            Defect(
+                "image file is truncated: a strip or tile of the TIFF file is not in it".to_owned(),
+            )
+        };
+        let start = self.offsets.get(chunk).ok_or_else(cut)?;
+        let rest = file.get(usize::try_from(start).unwrap_or(usize::MAX)..).ok_or_else(cut)?;
+        match &self.lengths {
+            Some(lengths) => {
+                let length = lengths.get(chunk).ok_or_else(cut)?;
+                rest.get(..usize::try_from(length).unwrap_or(usize::MAX)).ok_or_else(cut)
+            }
+            None => Ok(rest),
+        }
+    }
+
+    /// The colours of a palette's indices, with the alpha behind them.
+    pub(super) fn look_up(
+        &self,
+        stored: &[u8],
+        channels: u8,
+        out: &mut [u8],
+    ) -> Result<(), Defect> {
+        let map = self.colours.as_ref().ok_or_else(|| defect("it has no palette"))?;
+        let mut colours = [[0, 0, 0, 255]; 256];
+        let entries = 1_usize << self.bits;
+        for (index, colour) in colours.iter_mut().take(entries).enumerate() {
+            for (channel, level) in colour.iter_mut().take(3).enumerate() {
+                // The high byte, as Pillow has it.
+                let wide = map.get(channel * entries + index).unwrap_or(0);
+                *level = u8::try_from(wide >> 8).unwrap_or(u8::MAX);
+            }
+        }
+        let pixels = stored.chunks_exact(self.used());
+        for (from, out) in pixels.zip(out.chunks_exact_mut(usize::from(channels))) {
+            let mut colour = colours[usize::from(from[0])];
+            colour[3] = from.get(1).copied().unwrap_or(255);
+            colour::convert(4, &colour, channels, out);
+        }
+        Ok(())
+    }
+}
+
+fn not_read(what: &str, is: &str) -> Defect {
+    defect(format!(
+        "{is} {what}, which is not read; convert it, or read it `as = \"bytes\"` and decode it in a Python stage"
+    ))
+}
+
+fn packing(compression: u32) -> Result<Packing, Defect> {
+    let name = match compression {
+        1 => return Ok(Packing::Plain),
+        5 => return Ok(Packing::Lzw),
+        8 | 32_946 => return Ok(Packing::Deflate),
+        32_773 => return Ok(Packing::PackBits),
+        2..=4 => "a fax code",
+        6 | 7 => "JPEG",
+        33_003 | 33_005 | 34_712 => "JPEG 2000",
+        34_887 => "LERC",
+        34_925 => "LZMA",
+        50_000 => "Zstandard",
+        50_001 => "WebP",
+        50_002 => "JPEG XL",
+        other => return Err(not_read(&format!("code {other}"), "it is packed by")),
+    };
+    Err(not_read(name, "it is packed by"))
+}
+
+/// The bits of a sample, which are the same for all.
+fn bits(directory: &Directory<'_>, samples: usize) -> Result<u8, Defect> {
+    if !(1..=MOST_SAMPLES).contains(&samples) {
+        return Err(defect(format!("{samples} samples a pixel, which is not read")));
+    }
+    let Some(all) = directory.find(tag::BITS) else { return Ok(1) };
+    let first = all.get(0).unwrap_or(0);
+    if all.iter().take(samples).any(|bits| bits != first) {
+        return Err(defect("its samples differ in bits, which is not read"));
+    }
+    match first {
+        1 | 2 | 4 | 8 | 16 => Ok(u8::try_from(first).unwrap_or(8)),
+        other => Err(not_read(&format!("of {other} bits"), "its samples are")),
+    }
+}
+
+fn alpha(
+    directory: &Directory<'_>,
+    meaning: Meaning,
+    samples: usize,
+    colours: usize,
+) -> Result<Alpha, Defect> {
+    let Some(beyond) = samples.checked_sub(colours) else {
+        return Err(defect(format!("{samples} samples a pixel, too few for its colours")));
+    };
+    let said = directory.find(tag::EXTRA_SAMPLES).and_then(|extra| extra.get(0));
+    Ok(match (beyond, said, meaning) {
+        (0, ..) | (_, _, Meaning::Ink) => Alpha::None,
+        (_, Some(1), Meaning::Palette) => {
+            return Err(defect("a palette's colours multiplied by alpha, which is not read"));
+        }
+        (_, Some(1), _) => Alpha::Multiplied,
+        // Corel Draw says 999 of what is alpha.
+        (_, Some(2 | 999), _) | (1, None, Meaning::Colours) => Alpha::Straight,
+        _ => Alpha::None,
+    })
+}
+
+/// The size of strips or tiles, where they lie, and how long they are.
+fn chunks<'f>(
+    directory: &Directory<'f>,
+    size: Size,
+) -> Result<((usize, usize), Values<'f>, Option<Values<'f>>), Defect> {
+    let (chunk, offsets, lengths) = match directory.find(tag::TILE_OFFSETS) {
+        Some(offsets) => {
+            let side = |tag| directory.value(tag).unwrap_or(0);
+            let (width, height) = (side(tag::TILE_WIDTH), side(tag::TILE_HEIGHT));
+            if width > size.width.saturating_add(MOST_TILE_WIDTH_BEYOND) {
+                return Err(defect(format!(
+                    "its tiles have {width} columns, and it has {}",
+                    size.width
+                )));
+            }
+            ((width, height), offsets, directory.find(tag::TILE_LENGTHS))
+        }
+        None => {
+            let offsets = directory
+                .find(tag::STRIP_OFFSETS)
+                .ok_or_else(|| defect("it does not say where its pixels lie"))?;
+            let rows = directory.value(tag::ROWS_PER_STRIP).unwrap_or(u32::MAX);
+            ((size.width, rows.min(size.height)), offsets, directory.find(tag::STRIP_LENGTHS))
+        }
+    };
+    // An image without pixels is refused with all that have none.
+    if (chunk.0 == 0 || chunk.1 == 0) && size.width > 0 && size.height > 0 {
+        return Err(defect("its strips or tiles have no pixels"));
+    }
+    Ok(((chunk.0 as usize, chunk.1 as usize), offsets, lengths))
+}

@@ -1,0 +1,93 @@
+//! Values by their definitions, limits, and rates; tests/python/test_audio.py compares with libsndfile and SciPy.
+
+use super::*;
+
+fn wave(tag: u16, channels: u16, sample_bytes: u16, data: &[u8]) -> Vec<u8> {
+    let mut file = b"RIFF\0\0\0\0WAVEfmt \x10\0\0\0".to_vec();
+    let rate = 8000_u32.to_le_bytes();
+    file.extend(
+        [tag.to_le_bytes(), channels.to_le_bytes(), [rate[0], rate[1]], [0, 0], [0, 0], [0, 0]]
+            .concat(),
+    );
+    file.extend((channels * sample_bytes).to_le_bytes());
+    file.extend((8 * sample_bytes).to_le_bytes());
+    file.extend(b"data");
+    file.extend(u32::try_from(data.len()).unwrap().to_le_bytes());
+    file.extend(data);
+    file
+}
+
+fn decoded(file: &[u8], form: SoundForm, most_bytes: u64) -> Result<(Vec<u64>, Vec<f32>), Defect> {
+    let sound = Sound { file, form };
+    let mut array = ArrayBuffer::default();
+    decode(&sound, most_bytes, &mut SoundTools::default(), &mut array)?;
+    let (all, held) = decoding_bytes(&sound, most_bytes);
+    assert!(held >= array.bytes.len() as u64 && all >= held, "{all}, {held}");
+    let floats = array.bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_ne_bytes(*bytes));
+    Ok((array.shape.clone(), floats.collect()))
+}
+
+const MIXED: SoundForm = SoundForm { channels: None, rate: None };
+const ENOUGH: u64 = 1 << 20;
+
+#[test]
+fn each_coding_has_its_levels() {
+    for (tag, bytes, data, expected) in [
+        (1, 1, &[0, 128, 192][..], [-1.0, 0.0, 0.5]),
+        (1, 2, &[0, 128, 0, 0, 0, 64], [-1.0, 0.0, 0.5]),
+        (1, 3, &[0, 0, 128, 0, 0, 0, 0, 0, 64], [-1.0, 0.0, 0.5]),
+        (1, 4, &[0, 0, 0, 128, 0, 0, 0, 0, 0, 0, 0, 64], [-1.0, 0.0, 0.5]),
+        // The smallest steps of G.711, and a large one.
+        (6, 1, &[0xd5, 0x55, 0xaa], [8.0 / 32_768.0, -8.0 / 32_768.0, 32_256.0 / 32_768.0]),
+        (7, 1, &[0xff, 0x7e, 0x80], [0.0, -8.0 / 32_768.0, 32_124.0 / 32_768.0]),
+    ] {
+        let (shape, floats) = decoded(&wave(tag, 1, bytes, data), MIXED, ENOUGH).unwrap();
+        assert_eq!((shape, floats), (vec![3], expected.to_vec()), "{tag} of {bytes} bytes");
+    }
+}
+
+#[test]
+fn channels_are_mixed_or_kept_or_refused() {
+    let file = wave(1, 2, 1, &[192, 128, 0, 128]);
+    assert_eq!(decoded(&file, MIXED, ENOUGH).unwrap(), (vec![2], vec![0.25, -0.5]));
+    let both = SoundForm { channels: Some(2), rate: None };
+    assert_eq!(decoded(&file, both, ENOUGH).unwrap(), (vec![2, 2], vec![0.5, 0.0, -1.0, 0.0]));
+    let one = SoundForm { channels: Some(1), rate: None };
+    let refused = decoded(&file, one, ENOUGH).unwrap_err().0;
+    assert_eq!(refused, "the sound has 2 channels, and `channels = 1` is asked for");
+}
+
+#[test]
+fn what_would_be_too_large_is_refused_from_the_header() {
+    let file = wave(1, 1, 1, &[128; 100]);
+    assert!(decoded(&file, MIXED, 400).is_ok());
+    let refused = decoded(&file, MIXED, 399).unwrap_err().0;
+    assert!(refused.contains("100 frames"), "{refused}");
+    let faster = SoundForm { channels: None, rate: Some(48_000) };
+    assert!(decoded(&file, faster, 2400).is_ok() && decoded(&file, faster, 2399).is_err());
+    assert_eq!(decoding_bytes(&Sound { file: &file, form: faster }, 2399), (0, 0));
+    // A FLAC file of a few bytes that says that it has 2³⁶ − 1 frames.
+    let mut flac = b"fLaC\x80\0\0\x22".to_vec();
+    flac.extend([
+        0x10, 0, 0x10, 0, 0, 0, 0, 0, 0, 0, 0x0a, 0xc4, 0x40, 0xff, 0xff, 0xff, 0xff, 0xff,
+    ]);
+    flac.extend([0; 16]);
+    let refused = decoded(&flac, MIXED, ENOUGH).unwrap_err().0;
+    assert!(refused.contains("more than limits.inflated_bytes"), "{refused}");
+}
+
+#[test]
+fn another_rate_keeps_a_steady_level_and_counts_frames_as_scipy_does() {
+    let file = wave(3, 1, 4, &0.5_f32.to_le_bytes().repeat(4000));
+    for (rate, count) in [(16_000, 8000), (4000, 2000), (11_025, 5513), (7999, 4000)] {
+        let form = SoundForm { channels: None, rate: Some(rate) };
+        let (shape, floats) = decoded(&file, form, ENOUGH).unwrap();
+        assert_eq!(shape, [count], "{rate}");
+        let middle = &floats[floats.len() / 4..floats.len() * 3 / 4];
+        // The ripple of the window.
+        assert!(middle.iter().all(|level| (level - 0.5).abs() < 2e-3), "{rate}");
+    }
+    let odd = SoundForm { channels: None, rate: Some(131_101) };
+    let refused = decoded(&file, odd, 1 << 30).unwrap_err().0;
+    assert!(refused.contains("no large divisor in common"), "{refused}");
+}

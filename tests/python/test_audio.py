@@ -1,0 +1,193 @@
+"""Sounds as Python's wave module and libsndfile write them, through the whole program: the floats that libsndfile reads."""
+
+import io
+import json
+import math
+import tarfile
+import wave
+
+import forebay
+import numpy
+import pytest
+
+COUNT = 12
+
+
+def tone(number, frames, channels, rate=16000):
+    """A chirp in each channel, with steps and silence."""
+    random = numpy.random.default_rng(number)
+    time = numpy.arange(frames)[:, None] / rate
+    sound = 0.6 * numpy.sin(2 * math.pi * (200 + 50 * number) * (1 + time) * time * numpy.arange(1, channels + 1))
+    sound += random.normal(0, 0.02, sound.shape)
+    sound[frames // 3 : frames // 2] = 0.99
+    return numpy.clip(sound, -1, 0.999)
+
+
+def lengths(number):
+    return 800 + 331 * number
+
+
+def manifest(tmp_path, names):
+    path = tmp_path / "sounds.jsonl"
+    path.write_text("".join(json.dumps({"path": name, "label": place}) + "\n" for place, name in enumerate(names)))
+    return path
+
+
+def read(dataset, **more):
+    """The sound of each sample, and the other fields of all."""
+    config = {
+        "dataset": dataset,
+        "batch": {"size": 5, "last": "short"},
+        "stage": [{"name": "read", "operations": []}],
+        "order": {"epochs": 1},
+        "output": {"audio": {"ragged": True, "max_bytes": "1MiB"}},
+        **more,
+    }
+    sounds, others = {}, {}
+    with forebay.Loader(config) as loader:
+        for batch in loader:
+            for place, index in enumerate(batch["index"].tolist()):
+                assert batch["audio"][place].dtype == numpy.float32
+                sounds[index] = numpy.array(batch["audio"][place])
+                others[index] = {name: batch[name][place].item() for name in ("rate", "label") if name in batch}
+    return sounds, others
+
+
+def fields(**more):
+    return {
+        "audio": {"from": "path", "as": "audio", **more},
+        "rate": {"from": "path", "as": "sample-rate"},
+        "label": {"from": "label", "as": "integer"},
+    }
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4])
+@pytest.mark.parametrize("channels", [1, 2, 3])
+def test_what_the_wave_module_writes(tmp_path, width, channels):
+    names, expected = [], []
+    for number in range(COUNT):
+        scaled = numpy.rint(tone(number, lengths(number), channels) * (1 << (8 * width - 1))).astype(numpy.int64)
+        scaled = scaled.clip(-(1 << (8 * width - 1)), (1 << (8 * width - 1)) - 1)
+        stored = scaled + 128 if width == 1 else scaled
+        data = stored.astype("<i8").view(numpy.uint8).reshape(*stored.shape, 8)[..., :width]
+        names.append(f"{number:02}.wav")
+        with wave.open(str(tmp_path / names[-1]), "wb") as file:
+            file.setparams((channels, width, 8000 + number, 0, "NONE", ""))
+            file.writeframes(data.tobytes())
+        expected.append(scaled.astype(numpy.float32) / numpy.float32(1 << (8 * width - 1)))
+    path = manifest(tmp_path, names)
+    dataset = {"format": "manifest", "path": str(path), "fields": fields(channels=channels)}
+    sounds, others = read(dataset)
+    assert len(sounds) == COUNT
+    for number, sound in enumerate(expected):
+        numpy.testing.assert_array_equal(sounds[number], sound)
+        assert others[number] == {"rate": 8000 + number, "label": number}
+    # One channel by default: the mean of all.
+    mixed, _ = read({**dataset, "fields": fields()})
+    for number, sound in enumerate(expected):
+        mean = sound.astype(numpy.float64).mean(axis=1).astype(numpy.float32)
+        assert mixed[number].shape == mean.shape
+        numpy.testing.assert_array_equal(mixed[number], mean)
+
+
+KINDS = [("WAV", name) for name in ("PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW", "ALAW")]
+KINDS += [("WAVEX", "PCM_16"), ("RF64", "PCM_24"), ("FLAC", "PCM_S8"), ("FLAC", "PCM_16"), ("FLAC", "PCM_24")]
+
+
+@pytest.mark.parametrize("kind,subtype", KINDS)
+@pytest.mark.parametrize("channels", [1, 2, 5])
+def test_what_libsndfile_writes_is_what_it_reads(tmp_path, kind, subtype, channels):
+    soundfile = pytest.importorskip("soundfile")
+    suffix = "flac" if kind == "FLAC" else "wav"
+    archive = tmp_path / "sounds.tar"
+    expected = []
+    with tarfile.open(archive, "w") as tar:
+        for number in range(COUNT):
+            buffer = io.BytesIO()
+            soundfile.write(buffer, tone(number, lengths(number) * 9, channels), 22050, subtype, format=kind)
+            buffer.seek(0)
+            expected.append(soundfile.read(buffer, dtype="float32", always_2d=True)[0])
+            for name, data in ((f"{number:02}.{suffix}", buffer.getvalue()), (f"{number:02}.cls", b"%d" % number)):
+                info = tarfile.TarInfo(name)
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+    made = {
+        "audio": {"from": ["wav", "flac"], "as": "audio", "channels": channels},
+        "rate": {"from": ["wav", "flac"], "as": "sample-rate"},
+        "label": {"from": "cls"},
+    }
+    sounds, others = read({"format": "webdataset", "path": str(archive), "fields": made})
+    assert len(sounds) == COUNT
+    for number, sound in enumerate(expected):
+        numpy.testing.assert_array_equal(sounds[number], sound)
+        assert others[number] == {"rate": 22050, "label": number}
+
+
+@pytest.mark.parametrize("rate", [8000, 16000, 22050, 44100, 48000])
+@pytest.mark.parametrize("channels", [1, 2])
+def test_another_rate_is_scipys_resample_poly(tmp_path, rate, channels):
+    """Within 2e-6: SciPy adds up in single precision, this in double."""
+    signal = pytest.importorskip("scipy.signal")
+    names, expected = [], []
+    for number, before in enumerate([8000, 11025, 16000, 22050, 44100, 48000, 96000, 44100, 32000, 16000]):
+        frames = [3000, 1, 2, 40, 3001, 9000, 9001, 5, 777, 0][number]
+        scaled = numpy.rint(tone(number, frames, channels, before) * 32767).astype("<i2")
+        names.append(f"{number}.wav")
+        with wave.open(str(tmp_path / names[-1]), "wb") as file:
+            file.setparams((channels, 2, before, 0, "NONE", ""))
+            file.writeframes(scaled.tobytes())
+        sound = scaled.astype(numpy.float32) / 32768
+        resampled = signal.resample_poly(sound, rate, before, axis=0) if frames else sound
+        expected.append(resampled.astype(numpy.float32))
+    path = manifest(tmp_path, names)
+    more = fields(rate=rate, channels=channels)
+    sounds, _ = read({"format": "manifest", "path": str(path), "fields": more})
+    for number, sound in enumerate(expected):
+        assert sounds[number].shape == sound.shape, number
+        numpy.testing.assert_allclose(sounds[number], sound, atol=2e-6, rtol=0)
+
+
+def test_damaged_and_unknown_sounds_are_bad_samples_with_a_reason(tmp_path):
+    good = io.BytesIO()
+    with wave.open(good, "wb") as file:
+        file.setparams((2, 2, 16000, 0, "NONE", ""))
+        file.writeframes(bytes(4000))
+    good = good.getvalue()
+    broken = {
+        "cut.wav": (good[:-100], "truncated"),
+        "stereo-asked-as-one.wav": (good, "has 2 channels, and `channels = 1` is asked for"),
+        "song.mp3": (b"ID3\4" + bytes(400), "MP3 is not read"),
+        "ogg.wav": (b"OggS" + bytes(400), "Ogg (Vorbis, Opus) is not read"),
+        "empty.wav": (b"", "empty"),
+    }
+    for name, (data, reason) in broken.items():
+        (tmp_path / name).write_bytes(data)
+        path = manifest(tmp_path, [name])
+        more = {"channels": 1} if name.startswith("stereo") else {}
+        with pytest.raises(forebay.Error, match="(?s)audio|rate") as raised:
+            read({"format": "manifest", "path": str(path), "fields": fields(**more)})
+        assert reason in str(raised.value), raised.value
+
+
+def test_a_python_stage_gets_the_floats(tmp_path, monkeypatch):
+    (tmp_path / "sound_stage_of_test.py").write_text(
+        "import numpy as np\n"
+        "def loudness(sample, rng):\n"
+        "    assert sample['audio'].dtype == np.float32\n"
+        "    return {'audio': sample['audio'] * 2, 'loud': np.float32(np.abs(sample['audio']).max()), 'label': sample['label']}\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    names = []
+    for number in range(4):
+        names.append(f"{number}.wav")
+        with wave.open(str(tmp_path / names[-1]), "wb") as file:
+            file.setparams((1, 2, 16000, 0, "NONE", ""))
+            file.writeframes(numpy.full(100 + number, 4096 * (number + 1), "<i2").tobytes())
+    made = fields()
+    del made["rate"]
+    dataset = {"format": "manifest", "path": str(manifest(tmp_path, names)), "fields": made}
+    stage = [{"name": "double", "python": "sound_stage_of_test:loudness"}]
+    sounds, _ = read(dataset, stage=stage)
+    for number in range(4):
+        expected = numpy.full(100 + number, 2 * (number + 1) / 8, numpy.float32)
+        numpy.testing.assert_array_equal(sounds[number], expected)
