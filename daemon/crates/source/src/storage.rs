@@ -9,6 +9,7 @@ mod cache;
 pub mod conformance;
 mod descriptor;
 pub mod error;
+mod joined;
 pub mod listing;
 mod local;
 #[cfg(any(test, feature = "testing"))]
@@ -29,6 +30,7 @@ pub use cache::cache_entry;
 pub use cache::{CacheKeeper, CachedDataset, Verified};
 pub use descriptor::DirectFile;
 pub use error::{Absence, RemoteFailure, RetryClass, StorageError};
+pub use joined::JoinedFiles;
 pub use local::LocalFiles;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
