@@ -55,6 +55,8 @@ pub struct SlotWork {
     finishing: AtomicU32,
     /// What that gave. Handed over like a cell.
     finished: Mutex<Finished>,
+    /// The rows that are made of each dataset, where there are several.
+    by_dataset: Box<[AtomicU32]>,
 }
 
 /// What finishing a batch gives: the elements of each tensor whose ragged rows were moved together, or why a batch
@@ -119,7 +121,7 @@ pub enum Claim {
 }
 
 impl SlotWork {
-    fn new(rows: Vec<RowWriter>, stages: usize) -> Self {
+    fn new(rows: Vec<RowWriter>, stages: usize, datasets: usize) -> Self {
         Self {
             order: AtomicU64::new(CLOSED),
             cancelled: AtomicBool::new(false),
@@ -129,6 +131,7 @@ impl SlotWork {
             ready: (0..stages).map(|_| BitSet::new(rows.len())).collect(),
             finishing: AtomicU32::new(FINISHING_NONE),
             finished: Mutex::new(Ok(Vec::new())),
+            by_dataset: (0..datasets).map(|_| AtomicU32::new(0)).collect(),
             rows: RowCells::new(rows),
         }
     }
@@ -145,10 +148,24 @@ impl SlotWork {
         // Every row of the batch before is finished. One that failed after its batch was given up was not looked at.
         self.failed.clear();
         self.finishing.store(FINISHING_NONE, Ordering::Relaxed);
+        for rows in &self.by_dataset {
+            rows.store(0, Ordering::Relaxed);
+        }
         self.open_rows.store(rows, Ordering::Relaxed);
         self.pending.store(rows, Ordering::Relaxed);
         // Release: pairs with the acquire load in `claim`.
         self.order.store(order, Ordering::Release);
+    }
+
+    /// A row of a dataset is made; before it is finished.
+    pub(crate) fn count_row(&self, dataset: usize) {
+        // Relaxed: ordered by `finish_row`.
+        self.by_dataset[dataset].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The rows of each dataset, where there are several. Of a complete batch; engine only.
+    pub(crate) fn rows_by_dataset(&self) -> impl Iterator<Item = u32> {
+        self.by_dataset.iter().map(|rows| rows.load(Ordering::Relaxed))
     }
 
     /// Closes the slot: complete or given up. Engine only.
@@ -326,8 +343,8 @@ impl SessionWork {
         units: Option<Arc<Units<FetchJob>>>,
         rows: Vec<Vec<RowWriter>>,
     ) -> Self {
-        let stages = stream.stages.len();
-        let slots = rows.into_iter().map(|rows| SlotWork::new(rows, stages)).collect();
+        let (stages, datasets) = (stream.stages.len(), stream.datasets().len());
+        let slots = rows.into_iter().map(|rows| SlotWork::new(rows, stages, datasets)).collect();
         let (next_to_publish, yields) = (Arc::default(), AtomicBool::new(false));
         Self { number, stream, slots, next_to_publish, yields, units }
     }

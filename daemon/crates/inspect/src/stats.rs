@@ -9,7 +9,9 @@ use super::observer::{Observer, the_sockets};
 use super::table::{columns, percent, time};
 use crate::output::print;
 use forebay_observe::format_bytes;
-use forebay_observe::{DaemonReport, IsolationItem, SessionReport, StageReport, Verdict};
+use forebay_observe::{
+    DaemonReport, DatasetReport, IsolationItem, SessionReport, StageReport, Verdict,
+};
 
 /// Arguments of `forebay stats`.
 #[derive(Debug, Args)]
@@ -60,6 +62,9 @@ fn describe(report: &DaemonReport) -> String {
         text.push_str(&format!("\nstream {}\n{}", stream.name, stage_table(&stages)));
         for python in stream.python() {
             text.push_str(&format!("  {}: {}\n", python.place, python.line()));
+        }
+        if !stream.datasets.is_empty() {
+            text.push_str(&dataset_table(&stream.datasets));
         }
         if let Some(requests) = &stream.requests {
             text.push_str(&format!("  storage, since the start: {}\n", requests.line()));
@@ -148,6 +153,27 @@ fn describe_session(session: &SessionReport) -> String {
         ));
     }
     text
+}
+
+/// The datasets of a mixture: what an epoch draws of each, and what has come of it.
+fn dataset_table(datasets: &[DatasetReport]) -> String {
+    let draws: u64 = datasets.iter().map(|dataset| dataset.draws_per_epoch).sum();
+    let rows: u64 = datasets.iter().map(|dataset| dataset.rows_published).sum();
+    #[expect(clippy::cast_precision_loss, reason = "shares")]
+    let share = |part: u64, all: u64| percent(part as f64 / all.max(1) as f64);
+    let row = |dataset: &DatasetReport| {
+        let DatasetReport { name, samples, draws_per_epoch, rows_published } = dataset;
+        vec![
+            name.clone(),
+            samples.to_string(),
+            draws_per_epoch.to_string(),
+            share(*draws_per_epoch, draws),
+            rows_published.to_string(),
+            share(*rows_published, rows),
+        ]
+    };
+    let header = ["dataset", "samples", "an epoch", "share", "published", "share"];
+    columns(&header, &datasets.iter().map(row).collect::<Vec<_>>())
 }
 
 /// The stages with the queue after each.
