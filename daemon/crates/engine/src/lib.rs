@@ -23,6 +23,7 @@
 
 #![forbid(unsafe_code)]
 
+mod batch_run;
 mod budgets;
 mod core;
 mod cpu;

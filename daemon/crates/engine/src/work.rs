@@ -3,7 +3,6 @@
 //! See the states in [`super`]. Each row's cell has a mutex for the compiler's sake; it is handed over together with the
 //! row's state, so it is never contended and nobody blocks on it.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_protocol::ids::SampleId;
@@ -11,14 +10,12 @@ use forebay_protocol::slots::RowWriter;
 use forebay_protocol::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use forebay_protocol::tensor::{Extent, TensorSpec};
 
+use super::batch_run::run_batch_operations;
 use super::row_cells::{RowCell, RowCells, RowFailure};
-use super::slot_row::SlotRow;
 use super::stream::Stream;
 use super::units::{Units, Wanted};
 use super::work_parking::BitSet;
-use forebay_order::DrawKey;
-use forebay_pipeline::batch::{BatchCaller, BatchRow};
-use forebay_pipeline::{BatchError, CallError};
+use forebay_pipeline::batch::BatchCaller;
 use forebay_source::storage::Retries;
 
 /// No batch is open in the slot.
@@ -474,37 +471,5 @@ impl SessionWork {
                         .any(|stage| self.slots[*index].has_ready(stage))
             })
             .min()
-    }
-}
-
-/// A panic in an operation ends the stream, not the thread.
-fn run_batch_operations(
-    stream: &Stream,
-    cells: &mut [MutexGuard<'_, RowCell>],
-    caller: &BatchCaller<'_>,
-) -> Result<(), RowFailure> {
-    let run = AssertUnwindSafe(|| {
-        let keys: Vec<DrawKey> = cells.iter().map(|cell| cell.task.key).collect();
-        let mut rows: Vec<SlotRow<'_>> = cells
-            .iter_mut()
-            .map(|cell| {
-                let RowCell { writer, beside, .. } = &mut **cell;
-                SlotRow::new(writer, beside, &stream.plan)
-            })
-            .collect();
-        let mut rows: Vec<BatchRow<'_>> =
-            rows.iter_mut().zip(keys).map(|(row, key)| BatchRow { key, row }).collect();
-        stream.plan.run_on_batch(&mut rows, caller)
-    });
-    match catch_unwind(run) {
-        Ok(outcome) => outcome.map_err(|BatchError { operation, error }| match error {
-            CallError::Defect(reason) => RowFailure::Defect(format!("`{operation}`: {reason}")),
-            CallError::Raised { summary, text } => {
-                RowFailure::BatchRaised { operation, summary, text }
-            }
-            CallError::NoWorkers(reason) => RowFailure::NoWorkers(reason),
-            CallError::Ending => RowFailure::Defect("the daemon ends".to_owned()),
-        }),
-        Err(_) => Err(RowFailure::Panic),
     }
 }
