@@ -130,6 +130,8 @@ fn the_schema_takes_every_example_and_refuses_mistakes() {
         "[batch]\nlast = \"dorp\"",
         "[dataset]\nformat = \"image-foldr\"",
         "[dataset]\nclasses = 3",
+        "[[dataset]]\nrepeet = 3",
+        "[[dataset]]\nrepeat = -1",
         "[ring]\nslots = 2",
         "[output]\nimage = { dtype = \"float\" }",
         "[[stage]]\nname = \"a\"\noperations = [{ op = \"decode-imge\" }]",
