@@ -241,6 +241,14 @@ def test_each_draw_by_weight_is_augmented_by_itself(pictures, tmp_path):
     assert all(len(set(found)) == len(found) for found in seen.values())
 
 
+def test_without_a_shuffle_one_dataset_follows_the_other(mixed):
+    first, second = epochs(mixed(0, REPEAT, shuffle=False))
+    other = list(range(FIRST, FIRST + OTHER))
+    assert first == (other * 3)[:DRAWN] and second == (other * 6)[DRAWN : 2 * DRAWN]
+    (both,) = epochs(mixed(1, 1, shuffle=False), 1)
+    assert both == list(range(FIRST + OTHER))
+
+
 def test_a_state_of_other_draws_is_refused_with_both(mixed, folders):
     with forebay.Loader(mixed()) as loader:
         next(iter(loader))

@@ -90,6 +90,7 @@ pub(crate) fn open_datasets(
         let location = config.dataset_location(disagreement.place, "name");
         ConfigError::new(&location, disagreement.message)
     })?;
+    // Those of one dataset are logged where it is opened.
     for warning in opened.report.warnings.iter().filter(|_| !is_one) {
         tracing::warn!("{warning}");
     }

@@ -194,3 +194,27 @@ pub fn stage_table(stages: &[StageReport]) -> String {
     let header: Vec<&str> = header.split('|').collect();
     columns(&header, &stages.iter().map(row).collect::<Vec<_>>())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_dataset_of_a_mixture_has_a_line_with_its_shares() {
+        let dataset = |name: &str, samples, draws_per_epoch, rows_published| DatasetReport {
+            name: name.to_owned(),
+            samples,
+            draws_per_epoch,
+            rows_published,
+        };
+        let table = dataset_table(&[dataset("web", 100, 30, 60), dataset("books", 7, 10, 15)]);
+        let lines: Vec<Vec<&str>> =
+            table.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines[0][..2], ["dataset", "samples"]);
+        assert_eq!(lines[1][..3], ["web", "100", "30"]);
+        assert!(lines[1][3].starts_with("75") && lines[1].contains(&"60"), "{table}");
+        assert_eq!(lines[2][..3], ["books", "7", "10"]);
+        assert!(lines[2][3].starts_with("25") && lines[2].contains(&"15"), "{table}");
+        assert!(!dataset_table(&[dataset("web", 1, 0, 0)]).contains("NaN"));
+    }
+}

@@ -50,7 +50,8 @@ impl Part {
     }
 }
 
-/// Joins open datasets, each with its name. Of one dataset that dataset is given back.
+/// Joins open datasets, each with its name. Of one dataset that dataset is given back. The report's warnings are those of
+/// several datasets together.
 ///
 /// # Errors
 /// Two datasets that differ in a field.
@@ -78,7 +79,6 @@ pub fn join(all: Vec<(String, Opened)>) -> Result<Opened, Disagreement> {
         report.bytes += of.bytes;
         report.seconds += of.seconds;
         report.reused &= of.reused;
-        report.warnings.extend(of.warnings);
         let places = match parts.first() {
             Some(first) => matching(first, &name, dataset.as_ref())
                 .map_err(|message| Disagreement { place, message })?,
