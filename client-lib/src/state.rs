@@ -249,10 +249,10 @@ mod tests {
     #[test]
     fn what_an_epoch_draws_is_saved_where_it_is_not_each_sample_once() {
         assert!(!state().to_json().contains("draws"));
-        let with = State { draws: "repeat web 1; books 2.5".to_owned(), ..state() };
-        assert!(with.to_json().contains(r#""draws":"repeat web 1; books 2.5""#));
+        let with = State { draws: "repeat web 1 / books 2.5".to_owned(), ..state() };
+        assert!(with.to_json().contains(r#""draws":"repeat web 1 / books 2.5""#));
         assert_eq!(State::from_json(&with.to_json()).unwrap(), with);
-        let error = State::from_json(&with.to_json().replace("\"repeat web 1; books 2.5\"", "7"));
+        let error = State::from_json(&with.to_json().replace("\"repeat web 1 / books 2.5\"", "7"));
         assert!(error.unwrap_err().to_string().contains("`draws` is not a string"));
     }
 

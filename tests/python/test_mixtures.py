@@ -253,18 +253,18 @@ def test_a_state_of_other_draws_is_refused_with_both(mixed, folders):
     with forebay.Loader(mixed()) as loader:
         next(iter(loader))
         state = loader.state_dict()
-    assert state["draws"] == "repeat first 1; other 2.5"
+    assert state["draws"] == "repeat first 1 / other 2.5"
     renamed = mixed()
     renamed["dataset"][1]["name"] = "others"
     for config, present in [
-        (mixed(other=3), "repeat first 1; other 3"),
-        (renamed, "repeat first 1; others 2.5"),
-        (mixed({"weight": 1}, {"weight": 2}, samples_per_epoch=58), "58 an epoch by weight first 1; other 2"),
+        (mixed(other=3), "repeat first 1 / other 3"),
+        (renamed, "repeat first 1 / others 2.5"),
+        (mixed({"weight": 1}, {"weight": 2}, samples_per_epoch=58), "58 an epoch by weight first 1 / other 2"),
         ({**mixed(), "dataset": mixed()["dataset"][0]}, "each sample of one dataset once"),
     ]:
         with pytest.raises(forebay.StateMismatch, match="what an epoch draws differs") as caught:
             forebay.Loader(config, state=state)
-        assert "saved `repeat first 1; other 2.5`" in str(caught.value) and present in str(caught.value)
+        assert "saved `repeat first 1 / other 2.5`" in str(caught.value) and present in str(caught.value)
     weights = numpy.ones(FIRST)
     with forebay.Loader(weighted(folders, weights)) as loader:
         state = loader.state_dict()
@@ -288,7 +288,7 @@ def test_datasets_that_disagree_are_named(mixed, folders, tmp_path):
         forebay.Loader(weighted(folders, numpy.where(numpy.arange(FIRST) == 2, -1.0, 1.0)))
 
 
-def test_counts_of_each_dataset_are_told(mixed, tmp_path):
+def test_counts_of_each_dataset_are_told(mixed, tmp_path, monkeypatch):
     with forebay.Loader(mixed()) as loader:
         taken = Counter(sample >= FIRST for batch in loader for sample in rows(batch))
         assert taken == {False: FIRST, True: DRAWN}
@@ -306,6 +306,14 @@ def test_counts_of_each_dataset_are_told(mixed, tmp_path):
     check = subprocess.run([PROGRAM, "check", path], capture_output=True, text=True, timeout=60)
     assert check.returncode == 0, check.stderr
     assert "47, 58 drawn an epoch" in check.stdout, check.stdout
+    # A launcher may expect what it prints.
+    (expected,) = [line.split(None, 1)[1] for line in check.stdout.splitlines() if "FOREBAY_EXPECT" in line]
+    monkeypatch.setenv("FOREBAY_EXPECT", expected.replace("train:", "stream:").replace("world_size=1", "world_size=2"))
+    forebay.Loader(mixed(), rank=0, world_size=2, compare_ranks=False).close()
+    with pytest.raises(
+        forebay.ConfigError, match=r"draws is repeat first 1 / other 3 and repeat first 1 / other 2.5 is"
+    ):
+        forebay.Loader(mixed(other=3), rank=0, world_size=2, compare_ranks=False)
     for name, line in [
         ("first", "40 samples, 40 drawn an epoch, 68.97 %"),
         ("other", "7 samples, 18 drawn an epoch, 31.03 %"),

@@ -105,7 +105,7 @@ impl EpochDraws {
         let names = || parts.iter().map(|(name, _)| if name.is_empty() { "dataset" } else { name });
         let listed = |amounts: &[f64]| {
             let each = names().zip(amounts).map(|(name, amount)| format!("{name} {amount}"));
-            each.collect::<Vec<_>>().join("; ")
+            each.collect::<Vec<_>>().join(" / ")
         };
         let (selection, words) = match config.draws() {
             DrawsConfig::Once => (Selection::Once(samples), None),
