@@ -39,6 +39,13 @@ pub fn identity(terms: &Attached, world_size: u32) -> Identity {
     terms.identity.clone().with("world_size", world_size)
 }
 
+/// The number of samples, of all datasets of a stream; an epoch may draw more or fewer.
+#[must_use]
+pub fn sample_count(terms: &Attached) -> u64 {
+    let count = terms.identity.get("samples").and_then(|count| count.parse().ok());
+    count.unwrap_or(terms.samples_per_epoch)
+}
+
 /// Compares this rank with what is expected and, unless `group` is `None`, with the ranks of its group in the folder.
 ///
 /// # Errors

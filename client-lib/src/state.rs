@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use forebay_protocol::frames::{Attached, CONFIG_PART_BYTES, CONFIG_PARTS, PythonSource};
+use forebay_protocol::identity::DRAWS_OF_AN_EPOCH;
 use forebay_protocol::ids::Position;
 use serde_json::{Map, Value};
 
@@ -22,7 +23,7 @@ pub struct State {
     pub position: Position,
     /// Substitutes in that epoch so far.
     pub substitutes: u64,
-    /// BLAKE3 of the dataset, in hexadecimal digits.
+    /// BLAKE3 of the dataset and of what an epoch draws of it, in hexadecimal digits.
     pub dataset: String,
     /// The fingerprint of the configuration's order and pixels, in hexadecimal digits, a part for each of [`CONFIG_PARTS`].
     pub config: String,
@@ -30,6 +31,8 @@ pub struct State {
     pub stream_version: u32,
     /// The digests of the sources of Python stages, by `module:function`. Empty in a state of a release that saved none.
     pub python: BTreeMap<String, String>,
+    /// What an epoch draws, in words; empty where each sample of one dataset comes once.
+    pub draws: String,
 }
 
 impl State {
@@ -43,11 +46,12 @@ impl State {
             config: hexadecimal(&terms.config_fingerprint),
             stream_version: terms.stream_version,
             python: digests(terms).map(|(of, digest)| (of.target.clone(), digest)).collect(),
+            draws: terms.identity.get(DRAWS_OF_AN_EPOCH).unwrap_or_default().to_owned(),
         }
     }
 
     /// As JSON: `{"forebay": 1, "epoch", "samples", "substitutes", "dataset", "config", "stream_version"}`, and `"python"`
-    /// where there are Python stages.
+    /// where there are Python stages, `"draws"` where there are mixtures or weights.
     #[must_use]
     pub fn to_json(&self) -> String {
         let mut map = Map::new();
@@ -58,6 +62,9 @@ impl State {
         map.insert("dataset".into(), self.dataset.clone().into());
         map.insert("config".into(), self.config.clone().into());
         map.insert("stream_version".into(), self.stream_version.into());
+        if !self.draws.is_empty() {
+            map.insert(DRAWS_OF_AN_EPOCH.into(), self.draws.clone().into());
+        }
         if !self.python.is_empty() {
             let digests =
                 self.python.iter().map(|(of, digest)| (of.clone(), digest.clone().into()));
@@ -111,6 +118,10 @@ impl State {
             stream_version: u32::try_from(number("stream_version")?)
                 .map_err(|_| wrong("`stream_version` is too large".into()))?,
             python: python().ok_or_else(|| wrong("`python` is not a dict of strings".into()))?,
+            draws: match value.get(DRAWS_OF_AN_EPOCH) {
+                Some(_) => digits(DRAWS_OF_AN_EPOCH)?,
+                None => String::new(),
+            },
         })
     }
 
@@ -119,7 +130,18 @@ impl State {
     pub fn differences(&self, terms: &Attached) -> Option<String> {
         let present = Self::of(terms, self.position, 0);
         let mut found = Vec::new();
-        if self.dataset != present.dataset {
+        if self.draws != present.draws {
+            let shown = |draws: &str| match draws {
+                "" => "each sample of one dataset once".to_owned(),
+                draws => format!("`{draws}`"),
+            };
+            found.push(format!(
+                "what an epoch draws differs (saved {}, present {}): names, repeats and weights of datasets, \
+                 order.weights and order.samples_per_epoch stay as they were",
+                shown(&self.draws),
+                shown(&present.draws)
+            ));
+        } else if self.dataset != present.dataset {
             found.push(format!(
                 "the dataset differs (saved {}, present {}): files were added, removed or renamed, the class list \
                  changed, or hidden files count or no longer count (dataset.hidden)",
@@ -220,7 +242,18 @@ mod tests {
             config: "cd".repeat(32),
             stream_version: 1,
             python: BTreeMap::new(),
+            draws: String::new(),
         }
+    }
+
+    #[test]
+    fn what_an_epoch_draws_is_saved_where_it_is_not_each_sample_once() {
+        assert!(!state().to_json().contains("draws"));
+        let with = State { draws: "repeat web 1 / books 2.5".to_owned(), ..state() };
+        assert!(with.to_json().contains(r#""draws":"repeat web 1 / books 2.5""#));
+        assert_eq!(State::from_json(&with.to_json()).unwrap(), with);
+        let error = State::from_json(&with.to_json().replace("\"repeat web 1 / books 2.5\"", "7"));
+        assert!(error.unwrap_err().to_string().contains("`draws` is not a string"));
     }
 
     #[test]

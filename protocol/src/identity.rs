@@ -8,6 +8,9 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+/// The key of what an epoch draws, where that is not each sample of one dataset once.
+pub const DRAWS_OF_AN_EPOCH: &str = "draws";
+
 /// The keys and values, in the order in which messages name them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity(Vec<(String, String)>);

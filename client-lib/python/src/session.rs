@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_client::job::identity;
+use forebay_client::job::{identity, sample_count};
 use forebay_client::{Error, Loader, Next, State, Target};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -212,7 +212,7 @@ impl Session {
         dict.set_item("batch_size", terms.batch_size)?;
         dict.set_item("batches_per_epoch", terms.batches_per_epoch)?;
         dict.set_item("epochs", terms.epochs)?;
-        dict.set_item("samples", terms.samples_per_epoch)?;
+        dict.set_item("samples", sample_count(&terms))?;
         dict.set_item("hold", terms.hold)?;
         dict.set_item("identity", identity(&terms, placement.world_size).to_string())?;
         dict.set_item("rank", placement.rank)?;

@@ -8,6 +8,7 @@ use forebay_protocol::frames::{ClientFrame, DaemonFrame, NamesOf, NamesRequest};
 
 use super::Loader;
 use crate::error::Error;
+use crate::job::sample_count;
 
 /// Samples of one request: eight bytes each.
 const MAX_SAMPLES: usize = 4096;
@@ -39,7 +40,7 @@ impl Loader {
     /// # Errors
     /// [`Error::Config`] for an id that the dataset does not have; else as [`stats`](Self::stats).
     pub fn paths(&mut self, samples: &[u64]) -> Result<Vec<PathBuf>, Error> {
-        let count = self.terms.samples_per_epoch;
+        let count = sample_count(&self.terms);
         if let Some(absent) = samples.iter().find(|sample| **sample >= count) {
             return Err(Error::Config(format!(
                 "sample {absent} is not in the dataset, which has samples 0 to {}; give values of the field `index`",

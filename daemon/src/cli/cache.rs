@@ -4,13 +4,13 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 
-use forebay_config::Config;
+use forebay_config::{Config, DatasetConfig};
 use forebay_inspect::output::print_line;
 use forebay_inspect::table::columns;
 use forebay_observe::format_bytes;
@@ -63,28 +63,35 @@ pub(super) struct CacheArguments {
 pub(super) fn cache(arguments: &CacheArguments) -> anyhow::Result<ExitCode> {
     let _logging = logging::start("warn");
     let mut config = Config::from_file(&arguments.config, &arguments.settings.overrides()?)?;
-    dataset::resolve_keys(&mut config.dataset)?;
+    config.datasets_mut().try_for_each(dataset::resolve_keys)?;
     let keeper = CacheKeeper::open(&config.dataset.cache).map_err(anyhow::Error::msg)?;
-    // Where the storage cannot be opened, no dataset is taken for this configuration's.
-    let storage = || {
-        let keys = &config.dataset;
-        storage::open(&dataset::root_of(keys), &keys.storage).ok()
+    // Where a storage cannot be opened, no dataset is taken for this configuration's.
+    let storages = || -> Vec<_> {
+        let open = |of: &DatasetConfig| storage::open(&dataset::root_of(of), &of.storage).ok();
+        config.datasets().filter_map(open).collect()
     };
     match arguments.action {
-        Action::Show => show(&keeper, storage().as_deref())?,
+        Action::Show => show(&keeper, &storages())?,
         Action::Verify => verify(&keeper)?,
         Action::Trim => {
-            let freed = keeper.trim(storage().as_deref()).map_err(anyhow::Error::msg)?;
+            let freed = keeper.trim(&storages()).map_err(anyhow::Error::msg)?;
             print_line(format!("{} freed", format_bytes(freed)))?;
         }
-        Action::Fill if fill(&config)? => {}
-        Action::Fill => return Ok(ExitCode::FAILURE),
+        Action::Fill => {
+            let mut is_filled = true;
+            for dataset in config.datasets() {
+                is_filled &= fill(&config, dataset)?;
+            }
+            if !is_filled {
+                return Ok(ExitCode::FAILURE);
+            }
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn show(keeper: &CacheKeeper, storage: Option<&dyn Storage>) -> anyhow::Result<()> {
-    let found = keeper.datasets(storage).map_err(anyhow::Error::msg)?;
+fn show(keeper: &CacheKeeper, storages: &[Arc<dyn Storage>]) -> anyhow::Result<()> {
+    let found = keeper.datasets(storages).map_err(anyhow::Error::msg)?;
     let bytes = found.iter().map(|dataset| dataset.bytes).sum();
     print_line(format!(
         "{}: {} of at most {}",
@@ -146,10 +153,10 @@ impl Notice {
 }
 
 /// Reads every sample through the cache; whether all could be read and kept.
-fn fill(config: &Config) -> anyhow::Result<bool> {
+fn fill(config: &Config, dataset: &DatasetConfig) -> anyhow::Result<bool> {
     let opening = OpeningWatch::patient();
     let patience = opening.patience(config, false);
-    let (name, keys) = (config.name.clone(), config.dataset.clone());
+    let (name, keys) = (config.name.clone(), dataset.clone());
     let open = move || {
         let progress = show_progress(name);
         let options = OpenOptions {

@@ -13,10 +13,10 @@ use super::launch::{Launch, Rings};
 use super::logging;
 use super::opening_watch::OpeningWatch;
 use forebay_config::{Last, Reference};
-use forebay_engine::{LocalRank, MemoryPlan, Stream};
+use forebay_engine::{DatasetShare, LocalRank, MemoryPlan, Stream};
 use forebay_inspect::stats::isolation_lines;
 use forebay_observe::format_bytes;
-use forebay_order::Schedule;
+use forebay_order::{Schedule, Selection};
 use forebay_pipeline::{batch_operation_tables, operation_tables};
 use forebay_source::dataset::format_tables;
 use forebay_source::storage::storage_table;
@@ -94,6 +94,8 @@ fn as_json(launch: &Launch, world_size: u32) -> serde_json::Value {
             "samples": stream.sample_count(),
             "stages": stages.collect::<Vec<_>>(),
             "expect": expectation(stream, world_size),
+            "draws_per_epoch": stream.selection().draws_per_epoch(),
+            "datasets": stream.datasets().iter().map(dataset_as_json).collect::<Vec<_>>(),
             "jpeg_index": stream.jpeg_index().report(),
             "memory_bytes": plan.total_bytes(),
             "memory_for_large_samples_bytes": plan.work_bytes,
@@ -107,6 +109,16 @@ fn as_json(launch: &Launch, world_size: u32) -> serde_json::Value {
         "cores": launch.cores,
         "quiet": launch.quiet(),
     })
+}
+
+fn dataset_as_json(dataset: &DatasetShare) -> serde_json::Value {
+    let DatasetShare { name, samples, draws_per_epoch, .. } = dataset;
+    serde_json::json!({ "name": name, "samples": samples, "draws_per_epoch": draws_per_epoch })
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a share to be printed")]
+fn share_percent(draws: u64, all: u64) -> f64 {
+    100.0 * draws as f64 / all.max(1) as f64
 }
 
 /// What a launcher may expect of every rank of this stream.
@@ -146,13 +158,24 @@ fn describe(
 ) -> anyhow::Result<String> {
     let config = stream.config();
     let schedule =
-        Schedule::new(stream.sample_count(), &config.order, &config.batch, 0, world_size)
+        Schedule::of(stream.selection().clone(), &config.order, &config.batch, 0, world_size)
             .map_err(|error| anyhow::anyhow!("{}: {error}", config.location(&["batch", "size"])))?;
     let mut lines = vec![format!("# the plan of stream {}", stream.name())];
     let mut line = |name: &str, value: String| lines.push(format!("  {name:<20}{value}"));
     let epochs =
         config.order.epochs.map_or("endless".to_owned(), |epochs| format!("{epochs} epochs"));
-    line("samples", format!("{} an epoch, {epochs}", stream.sample_count()));
+    let (samples, draws) = (stream.sample_count(), schedule.samples());
+    if matches!(stream.selection(), Selection::Once(_)) {
+        line("samples", format!("{samples} an epoch, {epochs}"));
+    } else {
+        line("samples", format!("{samples}, {draws} drawn an epoch, {epochs}"));
+    }
+    for dataset in stream.datasets() {
+        let DatasetShare { name, samples, draws_per_epoch, .. } = dataset;
+        let percent = share_percent(*draws_per_epoch, draws);
+        let text = format!("{samples} samples, {draws_per_epoch} drawn an epoch, {percent:.2} %");
+        line(&format!("dataset {name}"), text);
+    }
     if let Some(classes) = stream.classes() {
         line("classes", classes.to_string());
     }

@@ -31,7 +31,7 @@ impl Settings {
 /// Reads one configuration file with keys over it.
 pub(super) fn read_one(path: &Path, settings: &Settings) -> anyhow::Result<Config> {
     let mut config = Config::from_file(path, &settings.overrides()?)?;
-    forebay_source::dataset::resolve_keys(&mut config.dataset)?;
+    config.datasets_mut().try_for_each(forebay_source::dataset::resolve_keys)?;
     Ok(config)
 }
 

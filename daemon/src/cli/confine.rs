@@ -13,7 +13,7 @@ use landlock::{
     RulesetCreatedAttr, RulesetError, RulesetStatus,
 };
 
-use forebay_config::{Config, Confinement, is_url};
+use forebay_config::{Config, Confinement, DatasetConfig, is_url};
 use forebay_source::dataset::roots_of;
 
 /// The newest rights known here; an older kernel restricts what it knows of them.
@@ -78,7 +78,8 @@ fn restrict(
         for path in SYSTEM {
             rules.add(Path::new(path), reading);
         }
-        let roots: Vec<_> = configs.iter().flat_map(|config| roots_of(&config.dataset)).collect();
+        let roots: Vec<_> =
+            configs.iter().flat_map(|config| config.datasets().flat_map(roots_of)).collect();
         if roots.iter().any(|root| is_url(root)) {
             for path in forebay_source::storage::remote_files() {
                 rules.add(&path, reading);
@@ -88,7 +89,7 @@ fn restrict(
             rules.add(root, reading);
         }
         for config in configs {
-            for path in config.dataset.files() {
+            for path in config.datasets().flat_map(DatasetConfig::files) {
                 rules.add(path, reading);
             }
         }

@@ -11,11 +11,11 @@ use super::config_arguments::ConfigArguments;
 use super::logging;
 use super::opening_watch::OpeningWatch;
 use super::scan_notice::show_progress;
-use forebay_config::Config;
+use forebay_config::{Config, DatasetConfig};
 use forebay_engine::{Learning, LocalRank, Stream, core_share};
 use forebay_inspect::output::print_line;
 use forebay_observe::{Clock, format_bytes};
-use forebay_source::dataset::{OpenOptions, build_index};
+use forebay_source::dataset::{IndexReport, OpenOptions, build_index};
 
 /// Arguments of `forebay index`.
 #[derive(Debug, Args)]
@@ -31,32 +31,41 @@ pub(super) struct IndexArguments {
 pub(super) fn index(arguments: &IndexArguments) -> anyhow::Result<ExitCode> {
     let _logging = logging::start("warn");
     for config in arguments.config.read()? {
-        let opening = OpeningWatch::patient();
-        let patience = opening.patience(&config, false);
-        let (name, dataset) = (config.name.clone(), config.dataset.clone());
-        let scan = move || {
-            let progress = show_progress(name);
-            let patience = Some(&*patience);
-            let options = OpenOptions {
-                progress: &progress,
-                previous_index: None,
-                patience,
-                ..OpenOptions::default()
+        for dataset in config.datasets() {
+            let name = match (&dataset.name, config.more_datasets.is_empty()) {
+                (Some(name), false) => format!("{}, {name}", config.name),
+                _ => config.name.clone(),
             };
-            build_index(&dataset, options)
-                .map_err(|error| Fault { kind: FaultKind::Config, message: error.to_string() })
-        };
-        let report =
-            opening.watched(scan, |_| {}).map_err(|fault| anyhow::anyhow!(fault.message))?;
-        for warning in &report.warnings {
-            let _ = writeln!(std::io::stderr(), "{}: {warning}", config.name);
+            let report = scan(&config, dataset.clone(), name.clone())?;
+            for warning in &report.warnings {
+                let _ = writeln!(std::io::stderr(), "{name}: {warning}");
+            }
+            print_line(describe(&name, &report))?;
         }
-        print_line(describe(&config.name, &report))?;
         if arguments.jpeg {
             print_line(learn(config)?)?;
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Scans one dataset.
+fn scan(config: &Config, dataset: DatasetConfig, name: String) -> anyhow::Result<IndexReport> {
+    let opening = OpeningWatch::patient();
+    let patience = opening.patience(config, false);
+    let scan = move || {
+        let progress = show_progress(name);
+        let patience = Some(&*patience);
+        let options = OpenOptions {
+            progress: &progress,
+            previous_index: None,
+            patience,
+            ..OpenOptions::default()
+        };
+        build_index(&dataset, options)
+            .map_err(|error| Fault { kind: FaultKind::Config, message: error.to_string() })
+    };
+    opening.watched(scan, |_| {}).map_err(|fault| anyhow::anyhow!(fault.message))
 }
 
 /// Learns the JPEG files, and shows every two seconds how far that has come.
@@ -91,7 +100,7 @@ fn learn(config: Config) -> anyhow::Result<String> {
     Ok(format!("{name}: {line}, in {:.1} s{skipped}", begun.elapsed().as_secs_f64()))
 }
 
-fn describe(name: &str, report: &forebay_source::dataset::IndexReport) -> String {
+fn describe(name: &str, report: &IndexReport) -> String {
     let place =
         report.path.as_ref().map_or("not saved".to_owned(), |path| path.display().to_string());
     format!(

@@ -37,7 +37,8 @@ pub(super) struct RunSampleArguments {
     /// The only Python stage to run in the foreground; default: each.
     #[arg(long, value_name = "NAME")]
     stage: Option<String>,
-    /// The epoch, which draws depend on.
+    /// The epoch, which draws depend on; of a mixture the dataset's pass, and with weights the draw's number, as messages
+    /// name them.
     #[arg(long, default_value_t = 0)]
     epoch: u64,
     #[command(flatten)]

@@ -6,6 +6,7 @@
 
 use std::path::Path;
 
+use crate::datasets::read_datasets;
 use crate::error::{ConfigError, SourceLocation};
 use crate::expand::{Environment, expand_all};
 use crate::model::{
@@ -60,8 +61,10 @@ pub struct Config {
     pub name: String,
     /// What messages call the configuration's source.
     pub source: String,
-    /// `[dataset]`.
+    /// `[dataset]`, or the first `[[dataset]]`.
     pub dataset: DatasetConfig,
+    /// Every other `[[dataset]]`.
+    pub more_datasets: Vec<DatasetConfig>,
     /// `[order]`.
     pub order: OrderConfig,
     /// `[batch]`.
@@ -191,15 +194,19 @@ impl Config {
     /// Reading it gives the same configuration.
     pub fn resolved_toml(&self) -> String {
         let mut text = Text(String::new());
-        text.section("[dataset]", &self.dataset);
-        for (key, located) in self.dataset.own.entries() {
-            text.line(&toml_key(key), &located.value);
-        }
-        if !self.dataset.storage.entries().is_empty() {
-            text.0.push_str("\n[storage]\n");
-        }
-        for (key, located) in self.dataset.storage.entries() {
-            text.line(&toml_key(key), &located.value);
+        // One that has a name stands in a list, or may.
+        let (head, storage_head) = match self.dataset.name {
+            Some(_) => ("[[dataset]]", "\n[dataset.storage]"),
+            None => ("[dataset]", "\n[storage]"),
+        };
+        for (place, dataset) in self.datasets().enumerate() {
+            let gap = if place == 0 { "" } else { "\n" };
+            text.section(&format!("{gap}{head}"), dataset);
+            text.entries(&dataset.own);
+            if !dataset.storage.entries().is_empty() {
+                text.0.push_str(&format!("{storage_head}\n"));
+                text.entries(&dataset.storage);
+            }
         }
         if self.dataset.cache != CacheConfig::default() {
             text.section("\n[cache]", &self.dataset.cache);
@@ -246,6 +253,13 @@ impl Text {
         }
     }
 
+    /// The keys that another crate has read.
+    fn entries(&mut self, section: &Section) {
+        for (key, located) in section.entries() {
+            self.line(&toml_key(key), &located.value);
+        }
+    }
+
     /// Tables in an array have lines of their own.
     fn line(&mut self, key: &str, value: &Value) {
         let text = match value {
@@ -279,21 +293,17 @@ pub(super) fn resolve(
     let tree = merge_all(tree, overrides, environment)?;
     refuse_unknown_root_keys(&tree)?;
     let mut root = Section::new("", tree.clone(), origin.folder)?;
-    let limits = root.table()?;
-    let mut own = root.take_section("dataset")?;
-    let mut dataset = DatasetConfig::take(&mut own)?;
-    (dataset.limits, dataset.own) = (limits, own);
-    dataset.storage = root.take_section("storage")?;
-    dataset.cache = root.table()?;
+    let (dataset, more_datasets) = read_datasets(&mut root)?;
     let (order, batch) = (root.table()?, root.table()?);
     let (fetch, stages) = read_stages(&mut root)?;
     let mut python: PythonConfig = root.table()?;
     python.folder.get_or_insert_with(|| origin.folder.to_owned());
     let output = read_output(&mut root)?;
-    Ok(Config {
+    let config = Config {
         name: origin.name,
         source: origin.source,
         dataset,
+        more_datasets,
         order,
         batch,
         fetch,
@@ -307,7 +317,9 @@ pub(super) fn resolve(
         session: root.table()?,
         security: root.table()?,
         tree,
-    })
+    };
+    config.check_draws()?;
+    Ok(config)
 }
 
 /// Preset, user's tree, overrides and variables.

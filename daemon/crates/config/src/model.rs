@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::data_path::{DataPath, is_url};
+use crate::datasets::{Amount, DatasetName};
 use crate::error::ConfigError;
 use crate::kind::{
     AtLeastOne, ByteSize, HeldSlots, LocalPath, Niceness, Sessions, Slots, SomeBytes, TimeSpan,
@@ -40,8 +41,15 @@ words! {
 }
 
 keys! {
-    /// What the samples are.
+    /// What the samples are. Of several datasets each is a `[[dataset]]`.
     pub struct DatasetConfig = "dataset" {
+        /// of several datasets: what messages and statistics call this one; unique
+        pub name: DatasetName, "", absent("its place: `dataset0`, `dataset1`");
+        /// an epoch holds each sample so many times, and of 2.5 half of them a third time; see
+        /// [Mixtures](training.md#mixtures)
+        pub repeat: Amount, "times an epoch", absent("1.0");
+        /// instead of `repeat`: this dataset's share of `order.samples_per_epoch` beside the other datasets' weights
+        pub weight: Amount, "", absent("none");
         /// the folder of samples, or its URL (see [storage.md](storage.md)); for `npy` also one file whose first axis is
         /// the samples
         pub path: DataPath, "", required;
@@ -134,6 +142,12 @@ keys! {
         pub shuffle: bool, "", default(true, "`true` (`imagenet-eval`: `false`)");
         /// the stream ends after so many
         pub epochs: AtLeastOne, "epochs", absent("endless");
+        /// the length of an epoch where datasets have a `weight`, or samples have `weights`; with neither, the passes through
+        /// the dataset go on from epoch to epoch. See [Mixtures](training.md#mixtures)
+        pub samples_per_epoch: AtLeastOne, "samples", absent("each sample comes once");
+        /// a `.npy` file of float32 or float64 with a weight for each sample, 0 or more: samples are drawn by weight, with
+        /// replacement; needs `samples_per_epoch`. See [Weighted draws](training.md#weighted-draws)
+        pub weights: LocalPath, "", absent("none");
     }
 }
 

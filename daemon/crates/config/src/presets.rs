@@ -205,7 +205,7 @@ pub(super) fn preset_tree(name: &Located) -> Result<Located, ConfigError> {
 ///
 /// Stages are merged by name. A user who writes a CPU stage that the preset does not have describes the work anew:
 /// the preset's stages are then gone.
-pub(super) fn merge(preset: &mut Located, user: Located) {
+pub(super) fn merge(preset: &mut Located, mut user: Located) {
     let keeps_stages = user.get("stage").is_none_or(|stages| {
         let known = preset.get("stage").map(names_of).unwrap_or_default();
         names_of(stages).iter().all(|name| name == "fetch" || known.contains(name))
@@ -213,7 +213,23 @@ pub(super) fn merge(preset: &mut Located, user: Located) {
     if !keeps_stages && let Value::Table(entries) = &mut preset.value {
         entries.retain(|(key, _)| key != "stage");
     }
+    lay_under_each_dataset(preset, &mut user);
     merge_values(preset, user, true);
+}
+
+/// Lays each `[[dataset]]` of the user's over a preset's `[dataset]`, which is then gone.
+fn lay_under_each_dataset(preset: &mut Located, user: &mut Located) {
+    let (Value::Table(preset), Value::Table(user)) = (&mut preset.value, &mut user.value) else {
+        return;
+    };
+    let datasets = user.iter_mut().find(|(key, _)| key == "dataset");
+    let Some((_, Located { value: Value::Array(items), .. })) = datasets else { return };
+    let Some(place) = preset.iter().position(|(key, _)| key == "dataset") else { return };
+    let (_, base) = preset.remove(place);
+    for item in items {
+        let over = std::mem::replace(item, base.clone());
+        merge_values(item, over, true);
+    }
 }
 
 /// Merges `over` into `base`; with `by_name` also arrays whose tables all have names.

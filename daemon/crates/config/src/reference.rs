@@ -105,7 +105,15 @@ impl Reference {
                         keys["format"]["enum"] =
                             self.formats.iter().map(|(name, _)| *name).collect();
                     }
-                    sections.insert(path.to_owned(), object(&table, keys));
+                    let mut section = object(&table, keys);
+                    if path == "dataset" {
+                        let mut item = section.clone();
+                        item["properties"]["storage"] =
+                            object(&self.storage, properties(&self.storage));
+                        let list = json!({ "type": "array", "items": item });
+                        section = json!({ "anyOf": [section, list] });
+                    }
+                    sections.insert(path.to_owned(), section);
                 }
             }
         }

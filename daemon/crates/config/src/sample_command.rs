@@ -22,8 +22,11 @@ impl Config {
                 collect(value, key, &mut set);
             }
         }
-        if let Some(seed) = self.tree.get("order").and_then(|order| order.get("seed")) {
-            collect(seed, "order.seed", &mut set);
+        let order = self.tree.get("order");
+        for key in ["seed", "samples_per_epoch", "weights"] {
+            if let Some(value) = order.and_then(|order| order.get(key)) {
+                collect(value, &format!("order.{key}"), &mut set);
+            }
         }
         if self.stages.iter().any(|stage| stage.python.is_some()) {
             set.extend(self.interpreter_keys());

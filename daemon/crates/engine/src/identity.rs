@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use forebay_order::STREAM_VERSION;
 use forebay_protocol::frames::{CONFIG_PART_BYTES, CONFIG_PARTS};
-use forebay_protocol::identity::Identity;
+use forebay_protocol::identity::{DRAWS_OF_AN_EPOCH, Identity};
 
 use super::stream::Stream;
 
@@ -27,6 +27,9 @@ impl Stream {
                 "order.shuffle" => identity.with(name, config.order.shuffle),
                 _ => identity.with(name, hexadecimal(part)),
             };
+        }
+        if let Some(words) = &self.draws.words {
+            identity = identity.with(DRAWS_OF_AN_EPOCH, words);
         }
         let epochs = config.order.epochs.map_or("endless".to_owned(), |epochs| epochs.to_string());
         identity

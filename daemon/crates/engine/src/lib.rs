@@ -23,9 +23,11 @@
 
 #![forbid(unsafe_code)]
 
+mod batch_run;
 mod budgets;
 mod core;
 mod cpu;
+mod datasets;
 mod fetch;
 mod fetch_threads;
 mod fetch_tuning;
@@ -67,6 +69,7 @@ pub use self::core::{Engine, ReattachState, SessionMemory, SharedEngine, run_on_
 pub use budgets::ByteBudgets;
 pub use cpu::cores::{LocalRank, core_share, granted_cpu};
 pub use cpu::isolation::{open_own_autogroup, plan_cpu_isolation};
+pub use datasets::DatasetShare;
 pub use function_times::{FunctionTimes, time_functions};
 pub use jpeg_index::StreamIndex;
 pub use jpeg_learning::Learning;

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use forebay_protocol::ids::SampleId;
 use forebay_protocol::tensor::TensorSpec;
 
-use super::stream::{StreamError, open_dataset, path_of, read_at_start};
+use super::datasets::open_datasets;
+use super::stream::{StreamError, read_at_start};
 use forebay_config::{Config, Located};
 use forebay_order::DrawKey;
 use forebay_pipeline::{Foreground, MemoryRow, PythonStart, SamplePlan, SampleTask, WorkerScratch};
@@ -39,7 +40,7 @@ impl SampleRun {
     /// # Errors
     /// Names the file, the line and the key, or the path that is wrong.
     pub fn open(mut config: Config, options: OpenOptions<'_>) -> Result<Self, StreamError> {
-        let Opened { dataset, storage, .. } = open_dataset(&mut config, options)?;
+        let Opened { dataset, storage, .. } = open_datasets(&mut config, options)?.opened;
         let name = |operation: &Located| operation.get("op")?.value.as_text().map(str::to_owned);
         let batch_operations = std::mem::take(&mut config.batch.operations);
         let batch_operations = batch_operations.iter().filter_map(name).collect();
@@ -61,7 +62,7 @@ impl SampleRun {
     /// What messages call a sample.
     #[must_use]
     pub fn path(&self, id: u64) -> PathBuf {
-        path_of(self.dataset.as_ref(), self.storage.as_ref(), SampleId(id))
+        self.dataset.full_name(self.storage.as_ref(), SampleId(id))
     }
 
     /// Runs a sample as an epoch does. The functions of Python stages, or that of `stage` alone, are called once in the

@@ -115,8 +115,8 @@ impl Session {
         rows_published: Rc<Cell<u64>>,
     ) -> Result<(Self, SessionTerms), SessionFault> {
         let config = &stream.config;
-        let schedule = Schedule::new(
-            stream.sample_count(),
+        let schedule = Schedule::of(
+            stream.selection().clone(),
             &config.order,
             &config.batch,
             request.rank,
@@ -157,7 +157,7 @@ impl Session {
             return_bytes,
             start: Positioned { serial, position: next, batches_left: schedule.batches_left(next) },
             batches_per_epoch: schedule.batches_per_epoch(),
-            samples_per_epoch: stream.sample_count(),
+            samples_per_epoch: schedule.samples(),
             epochs: config.order.epochs,
             dataset_fingerprint: stream.dataset_fingerprint,
             config_fingerprint: stream.config_fingerprint,
@@ -311,6 +311,10 @@ impl Session {
         self.substitutes.publish(planned.epoch, batch.substituted);
         let rows = planned.rows.len();
         self.rows_published.set(self.rows_published.get() + u64::from(rows));
+        let by_dataset = self.work.slots[usize::from(batch.slot.0)].rows_by_dataset();
+        for (dataset, rows) in self.stream.datasets().iter().zip(by_dataset) {
+            dataset.rows_published.fetch_add(rows.into(), Ordering::Relaxed);
+        }
         let after = planned.position_after;
         self.order.published(after);
         let descriptor = Descriptor {

@@ -9,6 +9,7 @@ use forebay_protocol::ids::SampleId;
 use forebay_protocol::layout::{LayoutError, SlotLayout};
 use forebay_protocol::tensor::{DType, Extent, TensorSpec};
 
+use super::datasets::{DatasetShare, EpochDraws, open_datasets};
 use super::jpeg_index::StreamIndex;
 use super::quarantine::Quarantine;
 use super::stage_cost::StageCost;
@@ -16,10 +17,11 @@ use super::work_parking::StageGate;
 use forebay_config::{Concurrency, Config, ConfigError, Last, SourceLocation, StageConfig};
 use forebay_observe::recorder::Recorder;
 use forebay_observe::{Clock, QueueMetrics, StageMetrics};
+use forebay_order::Selection;
 use forebay_pipeline::batch::BatchOperation;
 use forebay_pipeline::{Needs, PythonStart, SamplePlan, SampleTask};
 use forebay_source::dataset::{
-    self, ClassSummary, Dataset, DatasetError, IndexBytes, OpenOptions, Opened,
+    ClassSummary, Dataset, DatasetError, IndexBytes, OpenOptions, Opened,
 };
 use forebay_source::location::{ByteRange, Location, SampleBytes};
 use forebay_source::storage::{self, Outages, Storage, StorageError};
@@ -64,6 +66,9 @@ impl StreamError {
 /// what an earlier one returned.
 const THREADS_BESIDE_WORKERS: u32 = 1;
 
+/// The tensor that says which dataset a row is of.
+const DATASET: &str = "dataset";
+
 /// A CPU stage as the threads see it.
 #[derive(Debug)]
 pub(crate) struct Stage {
@@ -103,6 +108,9 @@ pub struct Stream {
     pub(crate) layout: Arc<SlotLayout>,
     pub(crate) index_tensor: usize,
     pub(crate) valid_tensor: Option<usize>,
+    /// Which dataset a row is of, where there are several.
+    pub(crate) dataset_tensor: Option<usize>,
+    pub(crate) draws: EpochDraws,
     /// Whether a work thread finishes a complete batch before it is published: batch operations, or ragged rows to move
     /// together.
     pub finishes_batches: bool,
@@ -149,7 +157,9 @@ impl Stream {
         clock: Clock,
         batch_operations: Vec<Box<dyn BatchOperation>>,
     ) -> Result<Self, StreamError> {
-        let Opened { dataset, storage, report } = open_dataset(&mut config, options)?;
+        let datasets = open_datasets(&mut config, options)?;
+        let draws = EpochDraws::of(&config, &datasets)?;
+        let Opened { dataset, storage, report } = datasets.opened;
         let jpeg_index =
             StreamIndex::open(&config.dataset, dataset.as_ref(), report.path.as_deref());
         let limit_bytes = config.dataset.limits.sample_bytes;
@@ -170,6 +180,17 @@ impl Stream {
             tensors.push(TensorSpec::dense("valid", DType::Bool, &[]));
             index_tensor + 1
         });
+        let dataset_tensor = (!draws.datasets.is_empty()).then(|| {
+            tensors.push(TensorSpec::dense(DATASET, DType::I64, &[]));
+            tensors.len() - 1
+        });
+        if let Some(taken) = tensors.iter().rev().skip(1).find(|tensor| tensor.name == DATASET) {
+            let message = format!(
+                "a field is called `{}`, as the one that says which dataset of a mixture a sample is of; give it another name",
+                taken.name
+            );
+            return Err(ConfigError::new(&config.dataset_location(0, "fields"), message).into());
+        }
         let finishes_batches = plan.has_batch_operations()
             || tensors
                 .iter()
@@ -199,7 +220,7 @@ impl Stream {
             .collect();
         let outages = Outages::new(&config.name, config.dataset.outage_timeout, clock.clone());
         let config_fingerprint = config.fingerprint(plan.batch_operations());
-        let dataset_fingerprint = dataset.fingerprint();
+        let dataset_fingerprint = draws.fingerprint(dataset.fingerprint());
         Ok(Self {
             config,
             shares_units: dataset.shares_units(),
@@ -209,6 +230,8 @@ impl Stream {
             layout: Arc::new(layout),
             index_tensor,
             valid_tensor,
+            dataset_tensor,
+            draws,
             finishes_batches,
             stages,
             clock,
@@ -258,10 +281,32 @@ impl Stream {
         &self.jpeg_index
     }
 
-    /// The number of samples.
+    /// The number of samples, of all datasets together.
     #[must_use]
     pub fn sample_count(&self) -> u64 {
         self.dataset.sample_count()
+    }
+
+    /// What the positions of an epoch draw from.
+    #[must_use]
+    pub const fn selection(&self) -> &Selection {
+        &self.draws.selection
+    }
+
+    /// The datasets, where there are several.
+    #[must_use]
+    pub fn datasets(&self) -> &[DatasetShare] {
+        &self.draws.datasets
+    }
+
+    /// The place of the dataset that a sample is of, where there are several.
+    pub(crate) fn dataset_of(&self, id: SampleId) -> Option<usize> {
+        match &self.draws.selection {
+            Selection::Mixture(mixture) if self.dataset_tensor.is_some() => {
+                Some(mixture.part_of(id))
+            }
+            _ => None,
+        }
     }
 
     /// The classes in numbers, where the dataset's folders give them.
@@ -365,7 +410,7 @@ impl Stream {
 
     /// What messages call a sample: its file, or the file that it lies in and its name there.
     pub fn sample_path(&self, id: SampleId) -> PathBuf {
-        path_of(self.dataset.as_ref(), self.storage.as_ref(), id)
+        self.dataset.full_name(self.storage.as_ref(), id)
     }
 
     /// What messages call a sample, and where in its first file it lies.
@@ -414,30 +459,6 @@ impl Stream {
         let ReadScratch { opened, part_ends, .. } = scratch;
         self.storage.read_all(self.dataset.as_ref(), opened, buffer, part_ends)
     }
-}
-
-/// Opens the dataset that a configuration describes.
-pub(crate) fn open_dataset(
-    config: &mut Config,
-    options: OpenOptions<'_>,
-) -> Result<Opened, StreamError> {
-    dataset::resolve_keys(&mut config.dataset)?;
-    let settled = dataset::settle_format(&mut config.dataset, options);
-    let opened = settled.and_then(|()| dataset::open(&config.dataset, options));
-    opened.map_err(|error| {
-        let key = match error {
-            DatasetError::UnknownFormat { .. } => "format",
-            _ => "path",
-        };
-        StreamError::Dataset { location: config.location(&["dataset", key]), error }
-    })
-}
-
-/// What messages call a sample: its file, or the file that it lies in and its name there.
-pub(crate) fn path_of(dataset: &dyn Dataset, storage: &dyn Storage, id: SampleId) -> PathBuf {
-    let mut name = Vec::new();
-    dataset.append_name(id, &mut name);
-    storage.full_path(&name)
 }
 
 /// Reads one sample's bytes outside of any batch.

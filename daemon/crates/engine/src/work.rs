@@ -3,7 +3,6 @@
 //! See the states in [`super`]. Each row's cell has a mutex for the compiler's sake; it is handed over together with the
 //! row's state, so it is never contended and nobody blocks on it.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_protocol::ids::SampleId;
@@ -11,14 +10,12 @@ use forebay_protocol::slots::RowWriter;
 use forebay_protocol::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use forebay_protocol::tensor::{Extent, TensorSpec};
 
+use super::batch_run::run_batch_operations;
 use super::row_cells::{RowCell, RowCells, RowFailure};
-use super::slot_row::SlotRow;
 use super::stream::Stream;
 use super::units::{Units, Wanted};
 use super::work_parking::BitSet;
-use forebay_order::DrawKey;
-use forebay_pipeline::batch::{BatchCaller, BatchRow};
-use forebay_pipeline::{BatchError, CallError};
+use forebay_pipeline::batch::BatchCaller;
 use forebay_source::storage::Retries;
 
 /// No batch is open in the slot.
@@ -55,6 +52,8 @@ pub struct SlotWork {
     finishing: AtomicU32,
     /// What that gave. Handed over like a cell.
     finished: Mutex<Finished>,
+    /// The rows that are made of each dataset, where there are several.
+    by_dataset: Box<[AtomicU32]>,
 }
 
 /// What finishing a batch gives: the elements of each tensor whose ragged rows were moved together, or why a batch
@@ -119,7 +118,7 @@ pub enum Claim {
 }
 
 impl SlotWork {
-    fn new(rows: Vec<RowWriter>, stages: usize) -> Self {
+    fn new(rows: Vec<RowWriter>, stages: usize, datasets: usize) -> Self {
         Self {
             order: AtomicU64::new(CLOSED),
             cancelled: AtomicBool::new(false),
@@ -129,6 +128,7 @@ impl SlotWork {
             ready: (0..stages).map(|_| BitSet::new(rows.len())).collect(),
             finishing: AtomicU32::new(FINISHING_NONE),
             finished: Mutex::new(Ok(Vec::new())),
+            by_dataset: (0..datasets).map(|_| AtomicU32::new(0)).collect(),
             rows: RowCells::new(rows),
         }
     }
@@ -145,10 +145,24 @@ impl SlotWork {
         // Every row of the batch before is finished. One that failed after its batch was given up was not looked at.
         self.failed.clear();
         self.finishing.store(FINISHING_NONE, Ordering::Relaxed);
+        for rows in &self.by_dataset {
+            rows.store(0, Ordering::Relaxed);
+        }
         self.open_rows.store(rows, Ordering::Relaxed);
         self.pending.store(rows, Ordering::Relaxed);
         // Release: pairs with the acquire load in `claim`.
         self.order.store(order, Ordering::Release);
+    }
+
+    /// A row of a dataset is made; before it is finished.
+    pub(crate) fn count_row(&self, dataset: usize) {
+        // Relaxed: ordered by `finish_row`.
+        self.by_dataset[dataset].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The rows of each dataset, where there are several. Of a complete batch; engine only.
+    pub(crate) fn rows_by_dataset(&self) -> impl Iterator<Item = u32> {
+        self.by_dataset.iter().map(|rows| rows.load(Ordering::Relaxed))
     }
 
     /// Closes the slot: complete or given up. Engine only.
@@ -326,8 +340,8 @@ impl SessionWork {
         units: Option<Arc<Units<FetchJob>>>,
         rows: Vec<Vec<RowWriter>>,
     ) -> Self {
-        let stages = stream.stages.len();
-        let slots = rows.into_iter().map(|rows| SlotWork::new(rows, stages)).collect();
+        let (stages, datasets) = (stream.stages.len(), stream.datasets().len());
+        let slots = rows.into_iter().map(|rows| SlotWork::new(rows, stages, datasets)).collect();
         let (next_to_publish, yields) = (Arc::default(), AtomicBool::new(false));
         Self { number, stream, slots, next_to_publish, yields, units }
     }
@@ -457,37 +471,5 @@ impl SessionWork {
                         .any(|stage| self.slots[*index].has_ready(stage))
             })
             .min()
-    }
-}
-
-/// A panic in an operation ends the stream, not the thread.
-fn run_batch_operations(
-    stream: &Stream,
-    cells: &mut [MutexGuard<'_, RowCell>],
-    caller: &BatchCaller<'_>,
-) -> Result<(), RowFailure> {
-    let run = AssertUnwindSafe(|| {
-        let keys: Vec<DrawKey> = cells.iter().map(|cell| cell.task.key).collect();
-        let mut rows: Vec<SlotRow<'_>> = cells
-            .iter_mut()
-            .map(|cell| {
-                let RowCell { writer, beside, .. } = &mut **cell;
-                SlotRow::new(writer, beside, &stream.plan)
-            })
-            .collect();
-        let mut rows: Vec<BatchRow<'_>> =
-            rows.iter_mut().zip(keys).map(|(row, key)| BatchRow { key, row }).collect();
-        stream.plan.run_on_batch(&mut rows, caller)
-    });
-    match catch_unwind(run) {
-        Ok(outcome) => outcome.map_err(|BatchError { operation, error }| match error {
-            CallError::Defect(reason) => RowFailure::Defect(format!("`{operation}`: {reason}")),
-            CallError::Raised { summary, text } => {
-                RowFailure::BatchRaised { operation, summary, text }
-            }
-            CallError::NoWorkers(reason) => RowFailure::NoWorkers(reason),
-            CallError::Ending => RowFailure::Defect("the daemon ends".to_owned()),
-        }),
-        Err(_) => Err(RowFailure::Panic),
     }
 }

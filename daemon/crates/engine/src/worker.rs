@@ -12,6 +12,7 @@ use std::sync::{Arc, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use forebay_protocol::ids::SampleId;
 use forebay_protocol::sync::Ordering;
 
 use super::budgets::RowPermits;
@@ -20,7 +21,7 @@ use super::pool::Shared;
 use super::row_cells::{RowCell, RowFailure};
 use super::slot_row::SlotRow;
 use super::stream::Stream;
-use super::work::{Claim, RowClaim, SessionWork};
+use super::work::{Claim, RowClaim, SessionWork, SlotWork};
 use super::work_page::{WorkKey, WorkPage};
 use forebay_observe::recorder::{Kind, Track, What};
 use forebay_pipeline::WorkerScratch;
@@ -156,7 +157,10 @@ impl Worker {
             self.shared.place(self.group, self.number).leave();
             let took = self.shared.clock.elapsed(start);
             match &failure {
-                None => stage.figures.record(took),
+                None => {
+                    stage.figures.record(took);
+                    Self::count_row(stream, slot, claim, cell.task.id);
+                }
                 Some(_) => stage.figures.record_failure(),
             }
             if self.shared.recorder.is_on() {
@@ -264,12 +268,27 @@ impl Worker {
         Ok(())
     }
 
+    /// After the last stage the row is counted, where there are several datasets.
+    fn count_row(stream: &Stream, slot: &SlotWork, claim: RowClaim, id: SampleId) {
+        if claim.stage + 1 == stream.stages.len()
+            && let Some(dataset) = stream.dataset_of(id)
+        {
+            slot.count_row(dataset);
+        }
+    }
+
     /// After the last stage the row gets its id.
     fn write_id(stream: &Stream, cell: &mut RowCell) {
         let id = i64::try_from(cell.task.id.0).unwrap_or(i64::MAX);
         cell.writer.bytes_mut(stream.index_tensor).copy_from_slice(&id.to_ne_bytes());
         if let Some(tensor) = stream.valid_tensor {
             cell.writer.bytes_mut(tensor)[0] = cell.valid.into();
+        }
+        if let (Some(tensor), Some(dataset)) =
+            (stream.dataset_tensor, stream.dataset_of(cell.task.id))
+        {
+            let dataset = i64::try_from(dataset).unwrap_or(i64::MAX);
+            cell.writer.bytes_mut(tensor).copy_from_slice(&dataset.to_ne_bytes());
         }
     }
 }

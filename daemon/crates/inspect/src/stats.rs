@@ -9,7 +9,9 @@ use super::observer::{Observer, the_sockets};
 use super::table::{columns, percent, time};
 use crate::output::print;
 use forebay_observe::format_bytes;
-use forebay_observe::{DaemonReport, IsolationItem, SessionReport, StageReport, Verdict};
+use forebay_observe::{
+    DaemonReport, DatasetReport, IsolationItem, SessionReport, StageReport, Verdict,
+};
 
 /// Arguments of `forebay stats`.
 #[derive(Debug, Args)]
@@ -60,6 +62,9 @@ fn describe(report: &DaemonReport) -> String {
         text.push_str(&format!("\nstream {}\n{}", stream.name, stage_table(&stages)));
         for python in stream.python() {
             text.push_str(&format!("  {}: {}\n", python.place, python.line()));
+        }
+        if !stream.datasets.is_empty() {
+            text.push_str(&dataset_table(&stream.datasets));
         }
         if let Some(requests) = &stream.requests {
             text.push_str(&format!("  storage, since the start: {}\n", requests.line()));
@@ -150,6 +155,27 @@ fn describe_session(session: &SessionReport) -> String {
     text
 }
 
+/// The datasets of a mixture: what an epoch draws of each, and what has come of it.
+fn dataset_table(datasets: &[DatasetReport]) -> String {
+    let draws: u64 = datasets.iter().map(|dataset| dataset.draws_per_epoch).sum();
+    let rows: u64 = datasets.iter().map(|dataset| dataset.rows_published).sum();
+    #[expect(clippy::cast_precision_loss, reason = "shares")]
+    let share = |part: u64, all: u64| percent(part as f64 / all.max(1) as f64);
+    let row = |dataset: &DatasetReport| {
+        let DatasetReport { name, samples, draws_per_epoch, rows_published } = dataset;
+        vec![
+            name.clone(),
+            samples.to_string(),
+            draws_per_epoch.to_string(),
+            share(*draws_per_epoch, draws),
+            rows_published.to_string(),
+            share(*rows_published, rows),
+        ]
+    };
+    let header = ["dataset", "samples", "an epoch", "share", "published", "share"];
+    columns(&header, &datasets.iter().map(row).collect::<Vec<_>>())
+}
+
 /// The stages with the queue after each.
 pub fn stage_table(stages: &[StageReport]) -> String {
     let header = "stage|at once|tasks|failed|mean|p90|p99|put wait|get wait|occupancy";
@@ -167,4 +193,28 @@ pub fn stage_table(stages: &[StageReport]) -> String {
     };
     let header: Vec<&str> = header.split('|').collect();
     columns(&header, &stages.iter().map(row).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_dataset_of_a_mixture_has_a_line_with_its_shares() {
+        let dataset = |name: &str, samples, draws_per_epoch, rows_published| DatasetReport {
+            name: name.to_owned(),
+            samples,
+            draws_per_epoch,
+            rows_published,
+        };
+        let table = dataset_table(&[dataset("web", 100, 30, 60), dataset("books", 7, 10, 15)]);
+        let lines: Vec<Vec<&str>> =
+            table.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines[0][..2], ["dataset", "samples"]);
+        assert_eq!(lines[1][..3], ["web", "100", "30"]);
+        assert!(lines[1][3].starts_with("75") && lines[1].contains(&"60"), "{table}");
+        assert_eq!(lines[2][..3], ["books", "7", "10"]);
+        assert!(lines[2][3].starts_with("25") && lines[2].contains(&"15"), "{table}");
+        assert!(!dataset_table(&[dataset("web", 1, 0, 0)]).contains("NaN"));
+    }
 }

@@ -36,8 +36,9 @@ pub use rate_history::{
     HistoryReport, RateHistory, RateReport, SessionCounters, StreamCounters, StreamHistory,
 };
 pub use report::{
-    Certainty, CpuBudgetReport, DaemonReport, OutageReport, ProgressReport, QuarantineReport,
-    SessionReport, StageWindow, StallReport, StreamReport, Substitution, Verdict, WindowReport,
+    Certainty, CpuBudgetReport, DaemonReport, DatasetReport, OutageReport, ProgressReport,
+    QuarantineReport, SessionReport, StageWindow, StallReport, StreamReport, Substitution, Verdict,
+    WindowReport,
 };
 pub use requests::{RequestMetrics, RequestReport, RequestUnderWay};
 pub use stage::{StageMetrics, StageReport};

@@ -190,6 +190,22 @@ pub struct StreamReport {
     /// `dataset.outage_timeout`: how long a storage that is away is waited for.
     #[serde(default)]
     pub outage_timeout_seconds: f64,
+    /// What is drawn of each dataset, where there are several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub datasets: Vec<DatasetReport>,
+}
+
+/// One of several datasets of a stream.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DatasetReport {
+    /// `dataset.name`.
+    pub name: String,
+    /// Its samples.
+    pub samples: u64,
+    /// How many of an epoch's samples are its own.
+    pub draws_per_epoch: u64,
+    /// Its rows in batches that were published since the daemon started, padding included.
+    pub rows_published: u64,
 }
 
 /// A storage that is away.

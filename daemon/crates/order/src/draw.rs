@@ -5,7 +5,8 @@
 pub struct DrawKey {
     /// The stream's seed.
     pub seed: u64,
-    /// Counted from 0.
+    /// Counted from 0. Where a sample may come more than once an epoch: the pass that it belongs to
+    /// ([`PlannedRow::pass`](crate::PlannedRow::pass)).
     pub epoch: u64,
     /// The sample whose position it is: a substitute draws under its own id.
     pub sample: u64,

@@ -16,6 +16,11 @@ pub enum OrderError {
     /// The dataset has no samples at all.
     #[error("the dataset has no samples; check `dataset.path`, `dataset.ids` and `dataset.limit`")]
     NoSamples,
+    /// An epoch would be empty.
+    #[error(
+        "an epoch draws nothing: give a dataset that has samples a `repeat` or `weight` above 0"
+    )]
+    NoDraws,
     /// `last = "drop"` and no whole global batch.
     #[error(
         "{samples} samples give no batch: with last = \"drop\" an epoch needs {needed} (batch.size {batch_size} × world size {world_size}); lower `batch.size`, or set `batch.last` to \"short\" or \"pad\""

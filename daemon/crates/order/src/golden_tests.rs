@@ -37,13 +37,71 @@ fn orders_are_pinned() {
         (1_000_000_000, u64::MAX, 1, "d893d6c4a8f4816e19b268918943c1cd"),
     ];
     for (samples, seed, epoch, pinned) in cases {
-        let order = OrderConfig { seed, shuffle: true, epochs: None };
+        let order = OrderConfig {
+            seed,
+            shuffle: true,
+            epochs: None,
+            samples_per_epoch: None,
+            weights: None,
+        };
         let batch = BatchConfig { size: NonZeroU32::MIN, last: Last::Drop, operations: Vec::new() };
         let order = Schedule::new(samples, &order, &batch, 0, 1).unwrap().epoch(epoch);
         let ids = (0..samples.min(10_000)).map(|position| order.sample_at(position).0);
         let what = format!("the order of {samples} samples, seed {seed}, epoch {epoch}");
         assert_pinned(&what, &digest(ids), pinned);
     }
+}
+
+#[test]
+fn mixtures_are_pinned() {
+    let part = |samples, draws| MixturePart { samples, draws };
+    let cases = [
+        (
+            vec![part(1_000, 700), part(300, 750), part(80_000, 50_000)],
+            3,
+            "2bd8ce50b83ed7b49a8a9eadac74069a",
+        ),
+        (
+            vec![part(100, 1_000_000), part(0, 0), part(1 << 40, 3_000_000)],
+            0,
+            "77141623fd4f18e6960eb51dfcf141e4",
+        ),
+        (vec![part(70_000, 3_000)], 17, "c5e9f3f2104c84f6b39bc0c48df954f9"),
+    ];
+    for (parts, epoch, pinned) in cases {
+        let what = format!("the order of epoch {epoch} of {parts:?}");
+        let selection = Selection::Mixture(Mixture::new(&parts).unwrap().into());
+        assert_pinned(&what, &digest(drawn(selection, epoch)), pinned);
+    }
+}
+
+#[test]
+fn draws_by_weight_are_pinned() {
+    let weights: Vec<f64> = (0..5_000).map(|id| f64::from(id % 17) * 0.3).collect();
+    let selection = Selection::Weighted(Weighted::new(&weights, 20_000).unwrap().into());
+    assert_pinned(
+        "draws by weight",
+        &digest(drawn(selection, 5)),
+        "520858e2bde93456653d060fe92ec8c0",
+    );
+}
+
+/// Samples and passes of the first positions of an epoch.
+fn drawn(selection: Selection, epoch: u64) -> impl Iterator<Item = u64> {
+    let order = OrderConfig {
+        seed: 17,
+        shuffle: true,
+        epochs: None,
+        samples_per_epoch: None,
+        weights: None,
+    };
+    let batch = BatchConfig { size: NonZeroU32::MIN, last: Last::Drop, operations: Vec::new() };
+    let draws = selection.draws_per_epoch();
+    let order = Schedule::of(selection, &order, &batch, 0, 1).unwrap().epoch(epoch);
+    (0..draws.min(10_000)).flat_map(move |position| {
+        let drawn = order.draw_at(position);
+        [drawn.sample.0, drawn.pass]
+    })
 }
 
 #[test]

@@ -1,24 +1,33 @@
 //! Turns a position into sample ids: a pure function, in constant time and memory.
 //!
-//! [`Schedule`] cuts an epoch's positions into batches and deals them to ranks; [`EpochOrder`] maps a position to a
-//! sample id; [`substitute()`] finds another sample for a bad one; [`Draws`] feeds the augmentations. Nothing here
+//! [`Schedule`] cuts an epoch's positions into batches and deals them to ranks; [`Selection`] says what the positions
+//! draw from: one dataset, a [`Mixture`] of several, or samples by weight ([`Weighted`]); [`EpochOrder`] maps a position
+//! to a sample id; [`substitute()`] finds another sample for a bad one; [`Draws`] feeds the augmentations. Nothing here
 //! reads a clock, a thread count or a file, and nothing remembers what was delivered.
 
 #![forbid(unsafe_code)]
 
+mod counts;
 mod draw;
 mod error;
+mod mixture;
 mod permutation;
 mod schedule;
+mod selection;
 mod substitute;
+mod weighted;
 
 #[cfg(test)]
 mod golden_tests;
 
+pub use counts::{draws_of_repeat, draws_of_weights};
 pub use draw::{DrawKey, Draws};
 pub use error::OrderError;
-pub use schedule::{EpochOrder, PlannedBatch, PlannedRow, Rows, Schedule};
+pub use mixture::{Mixture, MixturePart};
+pub use schedule::{Drawn, EpochOrder, PlannedBatch, PlannedRow, Rows, Schedule};
+pub use selection::Selection;
 pub use substitute::{SUBSTITUTE_DRAWS, substitute};
+pub use weighted::Weighted;
 
 /// Raised whenever order, draws or pixels change for the same input: a state that was saved under another version is
 /// refused. The golden digests beside this module (order and draws) and in the operations (pixels) force it.
@@ -30,4 +39,10 @@ mod purpose {
     pub(super) const PERMUTATION: u64 = u64::MAX;
     /// The first of sixteen, one an attempt.
     pub(super) const SUBSTITUTE_FIRST: u64 = u64::MAX - 16;
+    /// Which rows of a block of a mixture are whose.
+    pub(super) const MIXTURE_BLOCK: u64 = u64::MAX - 17;
+    /// The seed of a dataset's permutations in a mixture.
+    pub(super) const MIXTURE_PART: u64 = u64::MAX - 18;
+    /// A draw by weight.
+    pub(super) const WEIGHTED: u64 = u64::MAX - 19;
 }

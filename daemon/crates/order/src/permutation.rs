@@ -68,7 +68,7 @@ pub(super) struct Feistel {
 }
 
 impl Feistel {
-    fn new(samples: u64, mut draws: Draws) -> Self {
+    pub(super) fn new(samples: u64, mut draws: Draws) -> Self {
         let bits = u64::BITS - samples.saturating_sub(1).leading_zeros();
         Self {
             samples,
@@ -80,7 +80,7 @@ impl Feistel {
     /// The network permutes 0..2^bits, which is less than four times the count. Walking from a position below the
     /// count along its cycle must come below the count again (at the latest back at the start), and does so
     /// after fewer than four steps on average.
-    fn at(&self, position: u64) -> u64 {
+    pub(super) fn at(&self, position: u64) -> u64 {
         let mut value = self.network(position);
         while value >= self.samples {
             value = self.network(value);

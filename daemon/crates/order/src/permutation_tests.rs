@@ -25,8 +25,15 @@ fn assert_bijective(permutation: &Permutation, samples: u64) {
 #[expect(clippy::cast_precision_loss, reason = "a statistic")]
 pub(crate) fn chi_squared_deviations(counts: &[u64]) -> f64 {
     let expected = counts.iter().sum::<u64>() as f64 / counts.len() as f64;
+    let pairs: Vec<_> = counts.iter().map(|count| (*count as f64, expected)).collect();
+    chi_squared_deviations_of(&pairs)
+}
+
+/// The same for counts beside what is expected of each.
+#[expect(clippy::cast_precision_loss, reason = "a statistic")]
+pub(crate) fn chi_squared_deviations_of(counts: &[(f64, f64)]) -> f64 {
     let statistic: f64 =
-        counts.iter().map(|count| (*count as f64 - expected).powi(2) / expected).sum();
+        counts.iter().map(|(count, expected)| (count - expected).powi(2) / expected).sum();
     let freedom = (counts.len() - 1) as f64;
     (statistic - freedom) / (2.0 * freedom).sqrt()
 }

@@ -7,15 +7,22 @@
 //!
 //! A schedule is immutable and remembers no position; the session does.
 
+use std::sync::Arc;
+
 use forebay_protocol::ids::{Position, SampleId};
 
 use super::error::{MAX_EPOCH, OrderError};
+use super::mixture::MixedEpoch;
 use super::permutation::Permutation;
+use super::selection::Selection;
+use super::weighted::Weighted;
 use forebay_config::{BatchConfig, Last, OrderConfig};
 
 /// The batches of one rank of one stream.
 #[derive(Debug, Clone)]
 pub struct Schedule {
+    selection: Selection,
+    /// The positions of an epoch.
     samples: u64,
     order: OrderConfig,
     last: Last,
@@ -62,25 +69,46 @@ pub struct PlannedRow {
     pub position: u64,
     /// The sample at that place.
     pub sample: SampleId,
+    /// What its draws are keyed by beside seed and sample, so that a sample that comes again is augmented anew: the epoch
+    /// where each sample comes once; the dataset's own pass in a mixture; the number of the draw over all epochs where
+    /// draws have weights.
+    pub pass: u64,
     /// False for padding.
     pub valid: bool,
 }
 
-/// The order of one epoch. Cheap to clone; holds at most 128 KiB, however many samples there are.
+/// What a position draws.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Drawn {
+    /// The sample.
+    pub sample: SampleId,
+    /// See [`PlannedRow::pass`].
+    pub pass: u64,
+}
+
+/// The order of one epoch. Cheap to clone; holds at most 128 KiB, however many samples there are, and 256 KiB for each
+/// dataset of a mixture.
 #[derive(Debug, Clone)]
 pub struct EpochOrder {
     epoch: u64,
     samples: u64,
-    /// `None` without shuffle.
-    permutation: Option<Permutation>,
+    order: Order,
+}
+
+#[derive(Debug, Clone)]
+enum Order {
+    /// That of the dataset.
+    AsItIs,
+    Permuted(Permutation),
+    Mixed(MixedEpoch),
+    Weighted(Arc<Weighted>, u64),
 }
 
 impl Schedule {
-    /// The schedule of one rank over a dataset of `samples` samples.
+    /// The schedule of one rank over a dataset of `samples` samples, each of which comes once an epoch.
     ///
     /// # Errors
-    /// When the rank is not below the world size, or when some rank would have no batch in an epoch: names the
-    /// sample count, the batch size, the world size and the key to change.
+    /// As [`of`](Self::of).
     pub fn new(
         samples: u64,
         order: &OrderConfig,
@@ -88,6 +116,22 @@ impl Schedule {
         rank: u32,
         world_size: u32,
     ) -> Result<Self, OrderError> {
+        Self::of(Selection::Once(samples), order, batch, rank, world_size)
+    }
+
+    /// The schedule of one rank over what a selection draws.
+    ///
+    /// # Errors
+    /// When the rank is not below the world size, or when some rank would have no batch in an epoch: names the
+    /// sample count, the batch size, the world size and the key to change.
+    pub fn of(
+        selection: Selection,
+        order: &OrderConfig,
+        batch: &BatchConfig,
+        rank: u32,
+        world_size: u32,
+    ) -> Result<Self, OrderError> {
+        let samples = selection.draws_per_epoch();
         if rank >= world_size {
             return Err(OrderError::NoSuchRank { rank, world_size });
         }
@@ -110,6 +154,7 @@ impl Schedule {
                 Err(OrderError::FewerSamplesThanRanks { samples, batch_size, world_size })
             }
             Last::Drop | Last::Short | Last::Pad => Ok(Self {
+                selection,
                 samples,
                 order: order.clone(),
                 last: batch.last,
@@ -121,6 +166,11 @@ impl Schedule {
         }
     }
 
+    /// What its positions draw from.
+    pub const fn selection(&self) -> &Selection {
+        &self.selection
+    }
+
     /// The samples of an epoch, those left out included.
     pub const fn samples(&self) -> u64 {
         self.samples
@@ -129,14 +179,18 @@ impl Schedule {
     /// The order of an epoch. Costs up to a millisecond (a table is drawn up to 65,536 samples), so keep it for as
     /// long as the epoch lasts.
     pub fn epoch(&self, epoch: u64) -> EpochOrder {
-        EpochOrder {
-            epoch,
-            samples: self.samples,
-            permutation: self
-                .order
-                .shuffle
-                .then(|| Permutation::new(self.samples, self.order.seed, epoch)),
-        }
+        let OrderConfig { seed, shuffle, .. } = self.order;
+        let order = match &self.selection {
+            Selection::Once(samples) if shuffle => {
+                Order::Permuted(Permutation::new(*samples, seed, epoch))
+            }
+            Selection::Once(_) => Order::AsItIs,
+            Selection::Mixture(mixture) => {
+                Order::Mixed(MixedEpoch::new(Arc::clone(mixture), seed, epoch, shuffle))
+            }
+            Selection::Weighted(weighted) => Order::Weighted(Arc::clone(weighted), seed),
+        };
+        EpochOrder { epoch, samples: self.samples, order }
     }
 
     /// The same place written in the one way that a state has it: where the rest of the epoch yields no batch for
@@ -322,7 +376,8 @@ impl Rows {
         } else {
             (self.first_padding_position + u64::from(row - self.valid)) % self.samples
         };
-        PlannedRow { position, sample: order.sample_at(position), valid }
+        let Drawn { sample, pass } = order.draw_at(position);
+        PlannedRow { position, sample, pass, valid }
     }
 
     /// All rows in order.
@@ -337,16 +392,28 @@ impl EpochOrder {
         self.epoch
     }
 
-    /// The sample at a place in the epoch, counted from 0. Constant time; allocates nothing.
+    /// The sample at a place in the epoch, counted from 0.
+    ///
+    /// # Panics
+    /// As [`draw_at`](Self::draw_at).
+    pub fn sample_at(&self, position: u64) -> SampleId {
+        self.draw_at(position).sample
+    }
+
+    /// What a place in the epoch draws, counted from 0. Constant time, and in a mixture or with weights the logarithm of
+    /// their number; allocates nothing but the tables of a mixture's passes.
     ///
     /// # Panics
     /// When the place is not below the epoch's samples.
-    pub fn sample_at(&self, position: u64) -> SampleId {
+    pub fn draw_at(&self, position: u64) -> Drawn {
         assert!(position < self.samples, "position {position} of {}", self.samples);
-        SampleId(match &self.permutation {
-            Some(permutation) => permutation.at(position),
-            None => position,
-        })
+        let once = |id| Drawn { sample: SampleId(id), pass: self.epoch };
+        match &self.order {
+            Order::AsItIs => once(position),
+            Order::Permuted(permutation) => once(permutation.at(position)),
+            Order::Mixed(mixed) => mixed.draw_at(position),
+            Order::Weighted(weighted, seed) => weighted.draw_at(*seed, self.epoch, position),
+        }
     }
 }
 

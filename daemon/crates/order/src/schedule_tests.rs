@@ -13,7 +13,13 @@ fn schedule(
     rank: u32,
     world_size: u32,
 ) -> Result<Schedule, OrderError> {
-    let order = OrderConfig { seed: 5, shuffle: true, epochs: Some(3) };
+    let order = OrderConfig {
+        seed: 5,
+        shuffle: true,
+        epochs: Some(3),
+        samples_per_epoch: None,
+        weights: None,
+    };
     let batch =
         BatchConfig { size: NonZeroU32::new(batch_size).unwrap(), last, operations: Vec::new() };
     Schedule::new(samples, &order, &batch, rank, world_size)
@@ -178,7 +184,13 @@ fn epochs_differ_and_shuffle_false_is_the_identity() {
     assert_eq!(ids(1), ids(1));
     assert_ne!(ids(0), ids(1));
 
-    let order = OrderConfig { seed: 5, shuffle: false, epochs: None };
+    let order = OrderConfig {
+        seed: 5,
+        shuffle: false,
+        epochs: None,
+        samples_per_epoch: None,
+        weights: None,
+    };
     let batch = BatchConfig { size: NonZeroU32::MIN, last: Last::Drop, operations: Vec::new() };
     let plain = Schedule::new(100_000, &order, &batch, 0, 1).unwrap();
     assert_eq!(plain.epoch(9).sample_at(70_000), SampleId(70_000));

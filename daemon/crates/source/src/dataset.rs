@@ -18,6 +18,7 @@ pub mod folder;
 #[doc(hidden)]
 pub mod fuzzing;
 mod image_folder;
+mod joined;
 mod litdata;
 mod manifest;
 mod mds;
@@ -43,6 +44,7 @@ pub mod testing;
 mod tfrecord;
 mod tokens;
 mod webdataset;
+mod weights;
 mod window;
 
 pub use beside_index::{open_beside, path_beside};
@@ -51,16 +53,21 @@ pub use error::DatasetError;
 pub use field::{ArrayValue, Defect, DirectRead, Field, FieldKind, FieldValue};
 pub use folder::classes::ClassSummary;
 pub use folder::index::IndexBytes;
+pub use joined::{Disagreement, join};
 pub use opening::{IndexReport, OpenOptions, Opened};
 pub use progress::{ProgressCallback, ScanProgress, no_progress};
 pub use propose::{Proposal, build_index, open, propose, recognize, settle_format};
 pub use registry::{format_names, format_tables, resolve_keys, root_of, roots_of};
 pub use sound::{Sound, SoundCoding, SoundForm, SoundHeader};
+pub use weights::{SampleWeights, read_weights};
+
+use std::path::PathBuf;
 
 use forebay_protocol::ids::SampleId;
 use forebay_protocol::tensor::DType;
 
 use crate::location::{FileTable, Location, SampleBytes};
+use crate::storage::Storage;
 
 /// A set of samples, numbered from 0. Shared by all threads.
 pub trait Dataset: FileTable + std::fmt::Debug {
@@ -149,6 +156,16 @@ pub trait Dataset: FileTable + std::fmt::Debug {
         if let Some(first) = locations.first() {
             self.append_path(first.file, name);
         }
+    }
+
+    /// What messages call a sample: its file, or the file that it lies in and its name there. `storage` is the dataset's.
+    ///
+    /// # Panics
+    /// When there is no such sample.
+    fn full_name(&self, storage: &dyn Storage, id: SampleId) -> PathBuf {
+        let mut name = Vec::new();
+        self.append_name(id, &mut name);
+        storage.full_path(&name)
     }
 
     /// The longest row of a field of bytes or text, where the index tells it; it stands in for `max_bytes` in `[output]`.

@@ -9,6 +9,7 @@ mod cache;
 pub mod conformance;
 mod descriptor;
 pub mod error;
+mod joined;
 pub mod listing;
 mod local;
 #[cfg(any(test, feature = "testing"))]
@@ -31,6 +32,7 @@ pub use cache::{CacheKeeper, CachedDataset, Verified};
 pub(crate) use cache::{UnpackedFiles, UnpackedStorage};
 pub use descriptor::DirectFile;
 pub use error::{Absence, RemoteFailure, RetryClass, StorageError};
+pub use joined::JoinedFiles;
 pub use local::LocalFiles;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]

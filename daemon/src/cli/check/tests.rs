@@ -84,21 +84,30 @@ fn misfit(schema: &Value, value: &Value, root: &Value) -> Option<String> {
                 .iter()
                 .all(|key| value.get(key.as_str().unwrap()).is_some()),
             "items" => {
-                return value.as_array()?.iter().find_map(|item| misfit(wanted, item, root));
+                let mut items = value.as_array().into_iter().flatten();
+                let found = items.find_map(|item| misfit(wanted, item, root));
+                return found.or_else(|| (!value.is_array()).then(|| format!("{value}: no array")));
             }
             "properties" => {
-                let keys = value.as_object()?.iter();
-                return keys
+                let keys = value.as_object().into_iter().flatten();
+                let found = keys
                     .filter_map(|(key, value)| Some((wanted.get(key)?, value)))
                     .find_map(|(schema, value)| misfit(schema, value, root));
+                return found
+                    .or_else(|| (!value.is_object()).then(|| format!("{value}: no table")));
             }
             "additionalProperties" => {
                 let known = |key: &str| schema.get("properties")?.get(key);
-                let others = value.as_object()?.iter().filter(|(key, _)| known(key).is_none());
-                return others.into_iter().find_map(|(key, value)| match wanted {
+                let keys = value.as_object().into_iter().flatten();
+                let others = keys.filter(|(key, _)| known(key).is_none());
+                let found = others.into_iter().find_map(|(key, value)| match wanted {
                     Value::Bool(false) => Some(format!("{key} is no property")),
                     schema => misfit(schema, value, root),
                 });
+                match found {
+                    Some(found) => return Some(found),
+                    None => true,
+                }
             }
             other => panic!("{other} is no keyword that this test knows"),
         };
@@ -121,6 +130,8 @@ fn the_schema_takes_every_example_and_refuses_mistakes() {
         "[batch]\nlast = \"dorp\"",
         "[dataset]\nformat = \"image-foldr\"",
         "[dataset]\nclasses = 3",
+        "[[dataset]]\nrepeet = 3",
+        "[[dataset]]\nrepeat = -1",
         "[ring]\nslots = 2",
         "[output]\nimage = { dtype = \"float\" }",
         "[[stage]]\nname = \"a\"\noperations = [{ op = \"decode-imge\" }]",

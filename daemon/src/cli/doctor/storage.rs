@@ -11,6 +11,7 @@ use forebay_protocol::ids::SampleId;
 use rustix::fs::{Advice, fadvise};
 
 use super::finding::{Finding, Weight};
+use forebay_config::DatasetConfig;
 use forebay_engine::Stream;
 use forebay_observe::TimeHistogram;
 use forebay_observe::format_bytes;
@@ -130,7 +131,7 @@ fn read(stream: &Stream, at_once: u32, time: Duration, turn: &AtomicU64) -> Rate
 }
 
 fn read_one(stream: &Stream, id: SampleId, buffer: &mut Vec<u8>) -> std::io::Result<u64> {
-    if stream.config().dataset.is_remote() {
+    if stream.config().datasets().any(DatasetConfig::is_remote) {
         return stream.read_bytes(id, buffer).map_err(std::io::Error::other);
     }
     let (path, range) = stream.sample_place(id);

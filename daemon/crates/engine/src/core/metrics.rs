@@ -7,13 +7,14 @@ use forebay_protocol::huge_pages::HugePages;
 use forebay_protocol::observing::{ReplayRequest, SessionSteps};
 
 use super::Engine;
+use crate::datasets::DatasetShare;
 use crate::quarantine::Quarantine;
 use crate::session::Session;
 use crate::stream::Stream;
 use forebay_observe::{
-    CacheMetrics, CpuBudgetReport, DaemonReport, HistoryReport, HotSpotReport, Moment,
-    OutageReport, PythonReport, RequestMetrics, SessionCounters, SessionReport, StreamCounters,
-    StreamReport, Substitution, cpu_time,
+    CacheMetrics, CpuBudgetReport, DaemonReport, DatasetReport, HistoryReport, HotSpotReport,
+    Moment, OutageReport, PythonReport, RequestMetrics, SessionCounters, SessionReport,
+    StreamCounters, StreamReport, Substitution, cpu_time,
 };
 use forebay_pipeline::FunctionFigures;
 
@@ -207,7 +208,17 @@ impl Engine {
             cache: stream.storage.cache().map(CacheMetrics::report),
             quarantine,
             jpeg_index: stream.jpeg_index.report(),
+            datasets: stream.datasets().iter().map(report_dataset).collect(),
         }
+    }
+}
+
+fn report_dataset(dataset: &DatasetShare) -> DatasetReport {
+    DatasetReport {
+        name: dataset.name.clone(),
+        samples: dataset.samples,
+        draws_per_epoch: dataset.draws_per_epoch,
+        rows_published: dataset.rows_published(),
     }
 }
 

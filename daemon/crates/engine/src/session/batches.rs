@@ -58,9 +58,9 @@ impl Unadmitted {
     fn admit(&mut self, work: &Arc<SessionWork>) -> FetchJob {
         let (row, planned) = (self.next_row as usize, self.next());
         self.next_row += 1;
-        let (id, epoch) = (planned.sample, self.planned.epoch);
+        let id = planned.sample;
         let mut cell = work.slots[self.slot].cell(row);
-        cell.task.reset(id, DrawKey { seed: self.seed, epoch, sample: id.0 });
+        cell.task.reset(id, DrawKey { seed: self.seed, epoch: planned.pass, sample: id.0 });
         cell.valid = planned.valid;
         cell.failure = None;
         drop(cell);

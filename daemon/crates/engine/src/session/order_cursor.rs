@@ -2,9 +2,9 @@
 
 use std::rc::Rc;
 
-use forebay_protocol::ids::{Position, SampleId};
+use forebay_protocol::ids::Position;
 
-use forebay_order::{EpochOrder, PlannedBatch, Schedule};
+use forebay_order::{EpochOrder, PlannedBatch, PlannedRow, Schedule};
 
 /// See the module's head.
 #[derive(Debug)]
@@ -76,11 +76,11 @@ impl OrderCursor {
         Rc::clone(&self.epoch_order)
     }
 
-    /// The sample that the order has for a row.
-    pub(super) fn sample(&self, planned: &PlannedBatch, row: usize) -> Option<SampleId> {
+    /// What the order has for a row.
+    pub(super) fn row(&self, planned: &PlannedBatch, row: usize) -> Option<PlannedRow> {
         let order = self.schedule.epoch(planned.epoch);
         let row = u32::try_from(row).ok().filter(|row| *row < planned.rows.len())?;
-        Some(planned.rows.row(row, &order).sample)
+        Some(planned.rows.row(row, &order))
     }
 
     /// Batches left in the epoch after the one published last, and in a whole epoch.

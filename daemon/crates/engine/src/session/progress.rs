@@ -4,7 +4,6 @@ use forebay_protocol::ids::SampleId;
 use forebay_protocol::lease::SlotState;
 
 use super::Session;
-use forebay_order::substitute;
 
 /// The oldest batch that is not complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,13 +71,11 @@ impl Session {
     /// The sample of a row of the oldest batch.
     fn sample_in_row(&self, row: usize) -> Option<SampleId> {
         let batch = self.batches.open.front()?;
-        let planned = &batch.planned;
-        if let Some((bad, attempts)) = batch.replaced.get(&row) {
-            let stream = &self.stream;
-            let seed = stream.config.order.seed;
-            let draw = attempts.checked_sub(1)?;
-            return substitute(stream.sample_count(), seed, planned.epoch, *bad, draw);
-        }
-        self.order.sample(planned, row)
+        let planned = self.order.row(&batch.planned, row)?;
+        let Some((bad, attempts)) = batch.replaced.get(&row) else {
+            return Some(planned.sample);
+        };
+        let (seed, draw) = (self.stream.config.order.seed, attempts.checked_sub(1)?);
+        self.stream.selection().substitute(seed, planned.pass, *bad, draw)
     }
 }

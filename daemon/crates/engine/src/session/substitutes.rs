@@ -12,6 +12,8 @@ const MAX_LISTED: usize = 100;
 #[derive(Debug, Clone)]
 pub(crate) struct Substituted {
     pub epoch: u64,
+    /// Which of the times that the sample comes; see [`forebay_order::PlannedRow::pass`].
+    pub pass: u64,
     pub bad: SampleId,
     pub substitute: SampleId,
     pub path: String,

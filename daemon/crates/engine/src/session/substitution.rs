@@ -11,7 +11,7 @@ use crate::quarantine::{BadSample, hex_unless_text};
 use crate::row_cells::RowFailure;
 use crate::work::FetchJob;
 use forebay_config::{BadSampleBudget, OnBadSample, OnUnreadable};
-use forebay_order::{DrawKey, substitute};
+use forebay_order::DrawKey;
 
 impl Session {
     /// Gives failed rows a substitute, or records the failure with its batch.
@@ -30,7 +30,7 @@ impl Session {
         let batch = &mut self.batches.open[index];
         let slot = &work.slots[slot_number];
         let mut cell = slot.cell(row);
-        let failed_id = cell.task.id;
+        let (failed_id, pass) = (cell.task.id, cell.task.key.epoch);
         let path = stream.sample_path(failed_id).display().to_string();
         let Some(failure) = cell.failure.take() else {
             return;
@@ -53,7 +53,7 @@ impl Session {
                      errors.on_bad_sample = \"substitute\" trains on another sample in its place; this runs it again, \
                      under a debugger too:\n  {}\n\n{}",
                     stream.config.order.seed,
-                    stream.config.sample_command(id, epoch),
+                    stream.config.sample_command(id, pass),
                     text.trim_end()
                 );
                 return batch.fail(row, Fault { kind: FaultKind::Stage, message });
@@ -88,14 +88,13 @@ impl Session {
                  errors.on_bad_sample = \"substitute\"; this runs it again:\n  {}",
                 failed_id.0,
                 batch.planned.epoch,
-                stream.config.sample_command(failed_id.0, batch.planned.epoch)
+                stream.config.sample_command(failed_id.0, pass)
             );
             return batch.fail(row, Fault { kind: FaultKind::BadSample, message });
         }
         let (bad, attempt) = batch.replaced.get(&row).copied().unwrap_or((failed_id, 0));
         let seed = stream.config.order.seed;
-        let Some(id) = substitute(stream.sample_count(), seed, batch.planned.epoch, bad, attempt)
-        else {
+        let Some(id) = stream.selection().substitute(seed, pass, bad, attempt) else {
             let message = format!(
                 "no substitute found for bad sample {} in epoch {}: all {attempt} drawn samples are bad; the last: {described}",
                 bad.0, batch.planned.epoch
@@ -128,16 +127,17 @@ impl Session {
                 substitute: id.0,
             });
         }
-        batch.substituted.retain(|earlier| earlier.bad != bad);
+        batch.substituted.retain(|earlier| (earlier.bad, earlier.pass) != (bad, pass));
         batch.substituted.push(Substituted {
             epoch: batch.planned.epoch,
+            pass,
             bad,
             substitute: id,
             path: stream.sample_path(bad).display().to_string(),
             reason,
             is_unreadable,
         });
-        cell.task.reset(id, DrawKey { seed, epoch: batch.planned.epoch, sample: id.0 });
+        cell.task.reset(id, DrawKey { seed, epoch: pass, sample: id.0 });
         let order = batch.order;
         drop(cell);
         slot.reopen_row();

@@ -72,6 +72,7 @@ impl Worker {
                 }
                 if failure.is_none() && claim.stage + 1 == stream.stages.len() {
                     Self::write_id(stream, cell);
+                    Self::count_row(stream, slot, *claim, cell.task.id);
                 }
             }
             if self.shared.recorder.is_on() {

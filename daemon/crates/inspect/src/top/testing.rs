@@ -75,6 +75,7 @@ impl Script {
                 jpeg_index: None,
                 outage: None,
                 outage_timeout_seconds: 1800.0,
+                datasets: Vec::new(),
             }],
             sessions: if self.has_session { vec![self.session()] } else { Vec::new() },
             ..DaemonReport::default()

@@ -26,6 +26,9 @@ pub fn config_for(format: &str, path: &Path) -> DatasetConfig {
     let mut index = path.as_os_str().to_owned();
     index.push(".index");
     DatasetConfig {
+        name: None,
+        repeat: None,
+        weight: None,
         format: format.to_owned(),
         path: path.to_owned(),
         ids: None,

@@ -9,6 +9,8 @@ use super::descriptor::OpenFile;
 pub struct Opened {
     length_bytes: u64,
     handle: Handle,
+    /// Which of several storages has opened it.
+    opener: u16,
 }
 
 /// What a storage has open of a location. It goes back to that storage alone.
@@ -24,7 +26,18 @@ impl Opened {
     /// A location of so many bytes.
     #[must_use]
     pub const fn new(length_bytes: u64, handle: Handle) -> Self {
-        Self { length_bytes, handle }
+        Self { length_bytes, handle, opener: 0 }
+    }
+
+    /// The same, opened by the storage at a place among several, below 65,536.
+    #[expect(clippy::cast_possible_truncation, reason = "said to fit")]
+    pub(super) fn by(self, opener: usize) -> Self {
+        Self { opener: opener as u16, ..self }
+    }
+
+    /// The place of the storage that has opened it.
+    pub(super) const fn opener(&self) -> usize {
+        self.opener as usize
     }
 
     /// The bytes to read.
@@ -46,12 +59,14 @@ impl Opened {
 
     /// What [`Handle::Other`] holds, if it is of this type; else all of it again.
     pub(super) fn try_into_other<T: 'static>(self) -> Result<Box<T>, Self> {
-        match self.handle {
+        let Self { length_bytes, handle, opener } = self;
+        match handle {
             Handle::Other(other) => other.downcast().map_err(|other| Self {
-                length_bytes: self.length_bytes,
+                length_bytes,
                 handle: Handle::Other(other),
+                opener,
             }),
-            handle => Err(Self { length_bytes: self.length_bytes, handle }),
+            handle => Err(Self { length_bytes, handle, opener }),
         }
     }
 

@@ -238,7 +238,12 @@ fn make_room(cache: &Arc<Cache>, is_news: bool) {
     let shared = Arc::clone(cache);
     let makes = move || {
         let wanted = (shared.space.limit_bytes() / ROOM_SHARE).max(1);
-        let freed = remove_unused(&shared.folder, &shared.space, wanted, &shared.dataset.name);
+        let freed = remove_unused(
+            &shared.folder,
+            &shared.space,
+            wanted,
+            std::slice::from_ref(&shared.dataset.name),
+        );
         match freed {
             Ok(0) if !is_news => {}
             Ok(0) => tracing::warn!(

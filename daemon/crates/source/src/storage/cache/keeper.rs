@@ -1,6 +1,7 @@
 //! A cache as `forebay cache` looks at it.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use forebay_config::CacheConfig;
 use rustix::io::Errno;
@@ -29,7 +30,7 @@ pub struct CachedDataset {
     pub bytes: u64,
     /// Whether a process uses it.
     pub is_used: bool,
-    /// Whether it is the one that was asked about.
+    /// Whether it is one that was asked about.
     pub is_own: bool,
 }
 
@@ -42,6 +43,12 @@ pub struct Verified {
     pub bytes: u64,
     /// Those that were damaged, and are removed.
     pub damaged: u64,
+}
+
+/// What the datasets of these storages are called in a cache.
+fn own_names(own: &[Arc<dyn Storage>]) -> Vec<String> {
+    let scopes = own.iter().filter_map(|storage| storage.cache_scope());
+    scopes.map(|scope| CacheFolder::dataset_name(&digest_of(&scope.name))).collect()
 }
 
 impl CacheKeeper {
@@ -77,16 +84,16 @@ impl CacheKeeper {
         format!("{}: {errno}", self.path().display())
     }
 
-    /// The datasets that lie there, those longest unused first. `storage`: the one that is asked about.
+    /// The datasets that lie there, those longest unused first. `own`: those that are asked about.
     ///
     /// # Errors
     /// The system's, in words.
-    pub fn datasets(&self, storage: Option<&dyn Storage>) -> Result<Vec<CachedDataset>, String> {
-        let own = self.own_name(storage);
+    pub fn datasets(&self, own: &[Arc<dyn Storage>]) -> Result<Vec<CachedDataset>, String> {
+        let own = own_names(own);
         let names = self.folder.datasets().map_err(|errno| self.words(errno))?;
         let describe = |name: &String| {
             let (title, is_used) = self.folder.describe(name);
-            let is_own = own.as_ref() == Some(name);
+            let is_own = own.contains(name);
             let mut found = CachedDataset { title, entries: 0, bytes: 0, is_used, is_own };
             let counted = self.folder.visit(name, &mut |file| {
                 found.entries += 1;
@@ -98,18 +105,12 @@ impl CacheKeeper {
         names.iter().map(describe).collect()
     }
 
-    fn own_name(&self, storage: Option<&dyn Storage>) -> Option<String> {
-        let scope = storage?.cache_scope()?;
-        Some(CacheFolder::dataset_name(&digest_of(&scope.name)))
-    }
-
-    /// Removes the datasets that no process uses, but that of `storage`; the bytes that were freed.
+    /// Removes the datasets that no process uses, but those of `own`; the bytes that were freed.
     ///
     /// # Errors
     /// The system's, in words.
-    pub fn trim(&self, storage: Option<&dyn Storage>) -> Result<u64, String> {
-        let own = self.own_name(storage).unwrap_or_default();
-        remove_unused(&self.folder, &self.space, u64::MAX, &own)
+    pub fn trim(&self, own: &[Arc<dyn Storage>]) -> Result<u64, String> {
+        remove_unused(&self.folder, &self.space, u64::MAX, &own_names(own))
             .and_then(|freed| {
                 let mut left = 0;
                 remove_gone(&self.folder, &mut |file| left += Space::cost(file))?;

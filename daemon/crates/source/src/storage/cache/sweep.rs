@@ -10,19 +10,19 @@ use super::space::{Refusal, Space};
 /// How often a lock that is held for a moment is asked for.
 const LOCK_TRIES: u32 = 100;
 
-/// Removes unused datasets but one, those longest unused first, until so much is free; what was freed.
+/// Removes unused datasets but some, those longest unused first, until so much is free; what was freed.
 pub(super) fn remove_unused(
     folder: &CacheFolder,
     space: &Space,
     wanted: u64,
-    but: &str,
+    but: &[String],
 ) -> Result<u64, Errno> {
     let mut freed = 0;
     for name in folder.datasets()? {
         if freed >= wanted {
             break;
         }
-        if name == but {
+        if but.contains(&name) {
             continue;
         }
         if let Some(gone) = folder.take_away(&name)? {

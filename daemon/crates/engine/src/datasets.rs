@@ -1,0 +1,201 @@
+//! The datasets of a configuration, opened as one, and what an epoch draws of them.
+
+use std::sync::Arc;
+
+use forebay_config::{Config, ConfigError, DrawsConfig};
+use forebay_order::{
+    Mixture, MixturePart, OrderError, Selection, Weighted, draws_of_repeat, draws_of_weights,
+};
+use forebay_protocol::sync::{AtomicU64, Ordering};
+use forebay_source::dataset::{self, DatasetError, OpenOptions, Opened, join, read_weights};
+
+use super::stream::StreamError;
+
+/// What the names of datasets may take of the words for a saved state; longer ones are cut.
+const MOST_WORDS: usize = 400;
+/// Hexadecimal digits of a digest in those words.
+const DIGEST_DIGITS: usize = 16;
+
+/// A configuration's datasets as one.
+#[derive(Debug)]
+pub(crate) struct OpenedDatasets {
+    pub(crate) opened: Opened,
+    /// The name and the samples of each.
+    parts: Vec<(String, u64)>,
+}
+
+/// One dataset of a stream.
+#[derive(Debug)]
+pub struct DatasetShare {
+    /// `dataset.name`.
+    pub name: String,
+    /// Its samples.
+    pub samples: u64,
+    /// How many of an epoch's positions are its own.
+    pub draws_per_epoch: u64,
+    /// Its rows in batches that were published.
+    pub(crate) rows_published: AtomicU64,
+}
+
+impl DatasetShare {
+    /// Its rows in batches that were published, of all sessions.
+    pub(crate) fn rows_published(&self) -> u64 {
+        // Relaxed: a count.
+        self.rows_published.load(Ordering::Relaxed)
+    }
+}
+
+/// What an epoch of a stream draws.
+#[derive(Debug)]
+pub(crate) struct EpochDraws {
+    pub(crate) selection: Selection,
+    /// Where there are several: what is drawn of each.
+    pub(crate) datasets: Vec<DatasetShare>,
+    /// What a saved state recognises it by, besides the datasets; `None` where each sample of one dataset comes once.
+    pub(crate) words: Option<String>,
+    /// BLAKE3 of the words, which may be cut.
+    digest: [u8; 32],
+}
+
+/// Opens the datasets that a configuration describes.
+pub(crate) fn open_datasets(
+    config: &mut Config,
+    options: OpenOptions<'_>,
+) -> Result<OpenedDatasets, StreamError> {
+    let mut all = Vec::new();
+    let is_one = config.more_datasets.is_empty();
+    // A daemon that takes another one's place has the index of one dataset; several have those that were saved.
+    let options = if is_one { options } else { OpenOptions { previous_index: None, ..options } };
+    let mut failed = None;
+    for (place, of) in config.datasets_mut().enumerate() {
+        dataset::resolve_keys(of)?;
+        let settled = dataset::settle_format(of, options);
+        match settled.and_then(|()| dataset::open(of, options)) {
+            Ok(opened) => all.push((of.name.clone().unwrap_or_default(), opened)),
+            Err(error) => {
+                failed = Some((place, error));
+                break;
+            }
+        }
+    }
+    if let Some((place, error)) = failed {
+        let key = match error {
+            DatasetError::UnknownFormat { .. } => "format",
+            _ => "path",
+        };
+        return Err(StreamError::Dataset { location: config.dataset_location(place, key), error });
+    }
+    let parts = all.iter().map(|(name, of)| (name.clone(), of.dataset.sample_count())).collect();
+    let opened = join(all).map_err(|disagreement| {
+        let location = config.dataset_location(disagreement.place, "name");
+        ConfigError::new(&location, disagreement.message)
+    })?;
+    // Those of one dataset are logged where it is opened.
+    for warning in opened.report.warnings.iter().filter(|_| !is_one) {
+        tracing::warn!("{warning}");
+    }
+    Ok(OpenedDatasets { opened, parts })
+}
+
+impl EpochDraws {
+    /// What the configuration says of these datasets.
+    pub(crate) fn of(config: &Config, datasets: &OpenedDatasets) -> Result<Self, StreamError> {
+        let parts = &datasets.parts;
+        let samples = datasets.opened.dataset.sample_count();
+        let names = || parts.iter().map(|(name, _)| if name.is_empty() { "dataset" } else { name });
+        let listed = |amounts: &[f64]| {
+            let each = names().zip(amounts).map(|(name, amount)| format!("{name} {amount}"));
+            each.collect::<Vec<_>>().join(" / ")
+        };
+        let (selection, words) = match config.draws() {
+            DrawsConfig::Once => (Selection::Once(samples), None),
+            DrawsConfig::Repeats(repeats) => {
+                let draws =
+                    parts.iter().zip(&repeats).enumerate().map(|(place, (part, repeat))| {
+                        draws_of_repeat(part.1, *repeat).ok_or_else(|| {
+                            let message = format!("{} samples × {repeat} are too many", part.1);
+                            ConfigError::new(&config.dataset_location(place, "repeat"), message)
+                        })
+                    });
+                let draws = draws.collect::<Result<Vec<_>, _>>()?;
+                (mixture(config, parts, &draws)?, Some(format!("repeat {}", listed(&repeats))))
+            }
+            DrawsConfig::Weights { samples_per_epoch, weights } => {
+                let draws = draws_of_weights(samples_per_epoch, &weights).unwrap_or_default();
+                let words = format!("{samples_per_epoch} an epoch by weight {}", listed(&weights));
+                (mixture(config, parts, &draws)?, Some(words))
+            }
+            DrawsConfig::WeightsOfSamples { samples_per_epoch, path } => {
+                let location = config.location(&["order", "weights"]);
+                let fail = |message: String| {
+                    ConfigError::new(&location, format!("`order.weights`: {message}"))
+                };
+                let weights = read_weights(&path, samples).map_err(fail)?;
+                let weighted = Weighted::new(&weights.values, samples_per_epoch)
+                    .map_err(|error| fail(error.to_string()))?;
+                let digest = blake3::Hash::from_bytes(weights.digest).to_hex();
+                let words = format!(
+                    "{samples_per_epoch} an epoch by the weights {}",
+                    &digest[..DIGEST_DIGITS]
+                );
+                (Selection::Weighted(Arc::new(weighted)), Some(words))
+            }
+        };
+        let digest = *blake3::hash(words.as_deref().unwrap_or_default().as_bytes()).as_bytes();
+        let datasets = match &selection {
+            Selection::Mixture(mixture) if parts.len() > 1 => {
+                let share = |((name, _), part): (&(String, u64), &MixturePart)| DatasetShare {
+                    name: name.clone(),
+                    samples: part.samples,
+                    draws_per_epoch: part.draws,
+                    rows_published: AtomicU64::new(0),
+                };
+                parts.iter().zip(mixture.parts()).map(share).collect()
+            }
+            _ => Vec::new(),
+        };
+        Ok(Self { selection, datasets, words: words.map(shortened), digest })
+    }
+
+    /// The fingerprint of a dataset of which this is drawn: another one where the draws are others.
+    pub(crate) fn fingerprint(&self, dataset: [u8; 32]) -> [u8; 32] {
+        if self.words.is_none() {
+            return dataset;
+        }
+        let mut hasher = blake3::Hasher::new_derive_key("forebay draws of an epoch");
+        hasher.update(&dataset);
+        hasher.update(&self.digest);
+        *hasher.finalize().as_bytes()
+    }
+}
+
+/// A mixture of datasets, or one dataset whose passes do not end with epochs.
+fn mixture(
+    config: &Config,
+    parts: &[(String, u64)],
+    draws: &[u64],
+) -> Result<Selection, ConfigError> {
+    let part = |((_, samples), draws): (&(String, u64), &u64)| MixturePart {
+        samples: *samples,
+        draws: *draws,
+    };
+    let parts: Vec<_> = parts.iter().zip(draws).map(part).collect();
+    let fail = |error: OrderError| {
+        ConfigError::new(&config.dataset_location(0, "repeat"), error.to_string())
+    };
+    Ok(Selection::Mixture(Arc::new(Mixture::new(&parts).map_err(fail)?)))
+}
+
+/// Words that fit a line, with a digest of all of them where they are cut.
+fn shortened(words: String) -> String {
+    if words.len() <= MOST_WORDS {
+        return words;
+    }
+    let digest = blake3::hash(words.as_bytes()).to_hex();
+    // Names are of ASCII letters.
+    format!(
+        "{}… ({})",
+        words.chars().take(MOST_WORDS).collect::<String>(),
+        &digest[..DIGEST_DIGITS]
+    )
+}

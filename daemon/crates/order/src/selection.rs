@@ -1,0 +1,47 @@
+//! What the positions of an epoch draw from.
+
+use std::sync::Arc;
+
+use forebay_protocol::ids::SampleId;
+
+use super::mixture::Mixture;
+use super::substitute::substitute;
+use super::weighted::Weighted;
+
+/// What the positions of an epoch draw from. Cheap to clone.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Selection {
+    /// So many samples, each once.
+    Once(u64),
+    /// An exact count of each of some datasets; or of one, whose passes are longer or shorter than an epoch.
+    Mixture(Arc<Mixture>),
+    /// One dataset by weight, with replacement.
+    Weighted(Arc<Weighted>),
+}
+
+impl Selection {
+    /// The positions of an epoch.
+    pub fn draws_per_epoch(&self) -> u64 {
+        match self {
+            Self::Once(samples) => *samples,
+            Self::Mixture(mixture) => mixture.draws_per_epoch(),
+            Self::Weighted(weighted) => weighted.draws_per_epoch(),
+        }
+    }
+
+    /// The `attempt`-th substitute of a sample that a position draws in a pass: any other where each comes once, one of
+    /// the same dataset of a mixture, and by weight where draws have weights. Otherwise as [`substitute()`].
+    pub fn substitute(
+        &self,
+        seed: u64,
+        pass: u64,
+        bad: SampleId,
+        attempt: u64,
+    ) -> Option<SampleId> {
+        match self {
+            Self::Once(samples) => substitute(*samples, seed, pass, bad, attempt),
+            Self::Mixture(mixture) => mixture.substitute(seed, pass, bad, attempt),
+            Self::Weighted(weighted) => weighted.substitute(seed, pass, bad, attempt),
+        }
+    }
+}

@@ -1,0 +1,365 @@
+"""Several datasets in one epoch, and draws by weight, over the real daemon: exact counts, on any number of ranks and
+through kills and resumptions."""
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+from collections import Counter
+
+import forebay
+import numpy
+import pytest
+from support import PROGRAM, indices
+
+# The samples of the two folders, and the value of the second's first.
+FIRST, OTHER, OTHER_BEGINS = 40, 7, 1000
+# Each sample of the other folder twice, and 4 of the 7 a third time: 17.5, rounded.
+REPEAT, DRAWN = 2.5, 18
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Two folders of arrays: the first's hold 0 to 39, the other's 1000 to 1006."""
+    root = tmp_path_factory.mktemp("mixture")
+    for name, count, begins in [("first", FIRST, 0), ("other", OTHER, OTHER_BEGINS)]:
+        (root / name).mkdir()
+        for sample in range(count):
+            numpy.save(root / name / f"{sample:03}.npy", numpy.full(4, begins + sample, numpy.float32))
+    return root
+
+
+@pytest.fixture
+def mixed(folders):
+    """Makes a configuration over both folders; a number for each is its repeat, a dict more keys of it."""
+
+    def make(first=1.0, other=REPEAT, batch=None, **order):
+        def keys(name, given):
+            given = given if isinstance(given, dict) else {"repeat": given}
+            return {"name": name, "format": "npy", "path": str(folders / name), **given}
+
+        return {
+            "dataset": [keys("first", first), keys("other", other)],
+            "order": {"seed": 3, "epochs": 4, **order},
+            "batch": {"size": 6, "last": "short", **(batch or {})},
+            "stage": [{"name": "copy", "operations": []}],
+            "ring": {"slots": 3, "hold": 1},
+        }
+
+    return make
+
+
+def rows(batch):
+    """The samples of a batch and their datasets, after a look at their values."""
+    index, dataset = batch["index"].tolist(), batch["dataset"].tolist()
+    assert batch["dataset"].dtype == numpy.int64
+    for sample, of, values in zip(index, dataset, batch["array"]):
+        assert of == (sample >= FIRST)
+        assert (values == (sample if of == 0 else sample - FIRST + OTHER_BEGINS)).all()
+    return index
+
+
+def epochs(config, count=2, world_size=1, **options):
+    """The samples of each epoch in the order of the world's batches."""
+    found = []
+    loaders = [
+        forebay.Loader(config, rank=rank, world_size=world_size, compare_ranks=False, **options)
+        for rank in range(world_size)
+    ]
+    try:
+        for _ in range(count):
+            batches = [[rows(batch) for batch in loader] for loader in loaders]
+            number = max(len(of_rank) for of_rank in batches)
+            parts = [of_rank[place] for place in range(number) for of_rank in batches if place < len(of_rank)]
+            found.append([sample for part in parts for sample in part])
+    finally:
+        for loader in loaders:
+            loader.close()
+    return found
+
+
+def of_other(samples):
+    return [sample for sample in samples if sample >= FIRST]
+
+
+def test_counts_are_exact_on_any_number_of_ranks(mixed):
+    whole = epochs(mixed())
+    for samples in whole:
+        assert len(samples) == FIRST + DRAWN
+        counts = Counter(samples)
+        assert all(counts[sample] == 1 for sample in range(FIRST))
+        assert sorted(counts[sample] for sample in range(FIRST, FIRST + OTHER)) == [2, 2, 2, 3, 3, 3, 3]
+    # Two epochs draw five passes and one sample more.
+    assert sorted(Counter(of_other(whole[0] + whole[1])).values()) == [5] * 6 + [6]
+    assert whole[0] != whole[1]
+    for world_size, size in [(2, 3), (3, 2), (2, 5), (3, 4)]:
+        assert epochs(mixed(batch={"size": size}), world_size=world_size) == whole
+
+
+def test_what_an_epoch_drops_shifts_nothing(mixed):
+    whole = epochs(mixed(), 3)[2]
+    for world_size, size, left in [(1, 8, 56), (2, 5, 50), (3, 6, 54)]:
+        dropped = epochs(mixed(batch={"size": size, "last": "drop"}), 3, world_size)[2]
+        assert dropped == whole[:left]
+
+
+def test_weights_divide_an_epoch_exactly(mixed):
+    config = mixed({"weight": 0.7}, {"weight": 0.3}, samples_per_epoch=100)
+    whole = epochs(config, 4)
+    for samples in whole:
+        assert Counter(sample >= FIRST for sample in samples) == {False: 70, True: 30}
+    # 280 draws are seven passes; 120 are seventeen, and one sample more.
+    counts = Counter(itertools.chain.from_iterable(whole))
+    assert all(counts[sample] == 7 for sample in range(FIRST))
+    assert sorted(counts[sample] for sample in range(FIRST, FIRST + OTHER)) == [17] * 6 + [18]
+    assert epochs({**config, "batch": {"size": 7, "last": "short"}}, 4, 2) == whole
+
+
+@pytest.mark.parametrize("after", [0, 1, 5])
+def test_a_run_resumes_anywhere_with_another_world(mixed, after):
+    whole = epochs(mixed())
+    with forebay.Loader(mixed()) as loader:
+        batches = iter(loader)
+        taken = [sample for _ in range(after) for sample in rows(next(batches))]
+        state = loader.state_dict()
+    assert taken == whole[0][: 6 * after]
+    assert "\n" not in json.dumps(state)
+    rest = epochs(mixed(batch={"size": 5}), 2, 2, state=state)
+    assert rest == [whole[0][6 * after :], whole[1]]
+
+
+def weighted(folders, weights, **keys):
+    numpy.save(folders / "weights.npy", weights)
+    return {
+        "dataset": {"format": "npy", "path": str(folders / "first")},
+        "order": {"seed": 3, "epochs": 3, "samples_per_epoch": 60, "weights": str(folders / "weights.npy"), **keys},
+        "batch": {"size": 6, "last": "short"},
+        "stage": [{"name": "copy", "operations": []}],
+        "ring": {"slots": 3, "hold": 1},
+    }
+
+
+@pytest.mark.parametrize("kind", ["repeats", "weights", "weights of samples"])
+def test_a_killed_daemon_changes_nothing(mixed, folders, tmp_path, kind):
+    config = {
+        "repeats": mixed,
+        "weights": lambda: mixed({"weight": 3}, {"weight": 2}, samples_per_epoch=58),
+        "weights of samples": lambda: weighted(folders, numpy.arange(FIRST, dtype=numpy.float32)),
+    }[kind]()
+    with forebay.Loader(config) as loader:
+        whole = [indices(loader), indices(loader)]
+    with forebay.Loader(config) as loader:
+        for samples in whole:
+            batches = iter(loader)
+            taken = indices([next(batches) for _ in range(4)])
+            os.kill(loader.daemon_pid, signal.SIGKILL)
+            assert taken + indices(batches) == samples
+        assert loader.restarts == 2
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """Two folders of classes with pictures whose pixels say where they lie."""
+    image = pytest.importorskip("PIL.Image")
+    root = tmp_path_factory.mktemp("pictures")
+    y, x = numpy.mgrid[0:60, 0:60].astype(numpy.uint8)
+    for name, count in [("first", 5), ("other", 3)]:
+        for sample in range(count):
+            path = root / name / "only" / f"{sample}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            image.fromarray(numpy.dstack([4 * y, 4 * x, numpy.full_like(x, sample)])).save(path)
+    return root
+
+
+def crops(pictures, dataset, count=1, path=None, **order):
+    """The random part that each row of so many epochs is, as bytes, by sample; and all fields of the first batch."""
+    config = {
+        "dataset": dataset,
+        "order": {"seed": 1, **order},
+        "batch": {"size": 4, "last": "short"},
+        "stage": [
+            {
+                "name": "preprocess",
+                "operations": [{"op": "decode-image"}, {"op": "random-resized-crop", "size": 24}],
+            }
+        ],
+    }
+    if path:
+        path.write_text(json.dumps(config))
+    seen, fields = {}, None
+    with forebay.Loader(config) as loader:
+        for _ in range(count):
+            for batch in loader:
+                fields = fields or {name: (values.dtype, values.shape) for name, values in batch.items()}
+                for sample, pixels in zip(batch["index"].tolist(), batch["image"]):
+                    seen.setdefault(sample, []).append(pixels.tobytes())
+    return seen, fields
+
+
+def test_a_repeat_is_augmented_anew_and_the_same_in_every_run(pictures):
+    first = {"path": str(pictures / "first"), "repeat": 3}
+    other = {"path": str(pictures / "other")}
+    seen, fields = crops(pictures, [first, other], 2)
+    assert sorted(fields) == ["dataset", "image", "index", "label"]
+    for sample, found in seen.items():
+        assert len(found) == (6 if sample < 5 else 2)
+        assert len(set(found)) == len(found), f"sample {sample} is the same twice"
+    assert crops(pictures, [first, other], 2)[0] == seen
+    # The third pass of the dataset alone has the parts of its third time here.
+    alone = crops(pictures, {"path": str(pictures / "first")}, 6)[0]
+    assert all(sorted(alone[sample]) == sorted(seen[sample]) for sample in range(5))
+
+
+def test_a_list_of_one_dataset_is_that_dataset(pictures):
+    plain = {"path": str(pictures / "first")}
+    seen, fields = crops(pictures, plain, 2)
+    assert crops(pictures, [plain], 2) == (seen, fields)
+    assert crops(pictures, [{**plain, "name": "x", "repeat": 1}], 2) == (seen, fields)
+    assert "dataset" not in fields
+
+
+def test_draws_by_weight_follow_the_weights(folders):
+    weights = numpy.arange(FIRST, dtype=numpy.float64) % 5
+    config = weighted(folders, weights, samples_per_epoch=8000, epochs=1)
+    config["batch"]["size"] = 500
+    with forebay.Loader(config) as loader:
+        counts = Counter(indices(loader))
+    expected = 8000 * weights / weights.sum()
+    assert all(counts[sample] == 0 for sample in numpy.flatnonzero(weights == 0))
+    drawn = numpy.flatnonzero(weights)
+    statistic = sum((counts[sample] - expected[sample]) ** 2 / expected[sample] for sample in drawn)
+    freedom = len(drawn) - 1
+    assert abs(statistic - freedom) < 5 * (2 * freedom) ** 0.5
+
+
+def test_each_draw_by_weight_is_augmented_by_itself(pictures, tmp_path):
+    numpy.save(tmp_path / "weights.npy", numpy.array([1, 0, 1, 0, 0], numpy.float32))
+    order = {"weights": str(tmp_path / "weights.npy"), "samples_per_epoch": 20}
+    seen, _ = crops(pictures, {"path": str(pictures / "first")}, 2, **order)
+    assert sorted(seen) == [0, 2] and sum(map(len, seen.values())) == 40
+    assert all(len(set(found)) == len(found) for found in seen.values())
+
+
+def test_without_a_shuffle_one_dataset_follows_the_other(mixed):
+    first, second = epochs(mixed(0, REPEAT, shuffle=False))
+    other = list(range(FIRST, FIRST + OTHER))
+    assert first == (other * 3)[:DRAWN] and second == (other * 6)[DRAWN : 2 * DRAWN]
+    (both,) = epochs(mixed(1, 1, shuffle=False), 1)
+    assert both == list(range(FIRST + OTHER))
+
+
+def test_a_state_of_other_draws_is_refused_with_both(mixed, folders):
+    with forebay.Loader(mixed()) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    assert state["draws"] == "repeat first 1 / other 2.5"
+    renamed = mixed()
+    renamed["dataset"][1]["name"] = "others"
+    for config, present in [
+        (mixed(other=3), "repeat first 1 / other 3"),
+        (renamed, "repeat first 1 / others 2.5"),
+        (mixed({"weight": 1}, {"weight": 2}, samples_per_epoch=58), "58 an epoch by weight first 1 / other 2"),
+        ({**mixed(), "dataset": mixed()["dataset"][0]}, "each sample of one dataset once"),
+    ]:
+        with pytest.raises(forebay.StateMismatch, match="what an epoch draws differs") as caught:
+            forebay.Loader(config, state=state)
+        assert "saved `repeat first 1 / other 2.5`" in str(caught.value) and present in str(caught.value)
+    weights = numpy.ones(FIRST)
+    with forebay.Loader(weighted(folders, weights)) as loader:
+        state = loader.state_dict()
+    weights[3] = 2
+    with pytest.raises(forebay.StateMismatch, match="60 an epoch by the weights"):
+        forebay.Loader(weighted(folders, weights), state=state)
+    # Float32 of the same values is the same.
+    forebay.Loader(weighted(folders, numpy.ones(FIRST, numpy.float32)), state=state).close()
+
+
+def test_datasets_that_disagree_are_named(mixed, folders, tmp_path):
+    numpy.save(tmp_path / "0.npy", numpy.zeros(4, numpy.int16))
+    config = mixed()
+    config["dataset"][1]["path"] = str(tmp_path)
+    with pytest.raises(forebay.ConfigError, match=r"field `array`.*float32.*`first`.*int16.*`other`"):
+        forebay.Loader(config)
+    config["dataset"][1].update(path=str(folders / "other"), name="first")
+    with pytest.raises(forebay.ConfigError, match="two datasets are called `first`"):
+        forebay.Loader(config)
+    with pytest.raises(forebay.ConfigError, match=r"weights\.npy: row 2 is -1"):
+        forebay.Loader(weighted(folders, numpy.where(numpy.arange(FIRST) == 2, -1.0, 1.0)))
+
+
+def test_counts_of_each_dataset_are_told(mixed, tmp_path, monkeypatch):
+    with forebay.Loader(mixed()) as loader:
+        taken = Counter(sample >= FIRST for batch in loader for sample in rows(batch))
+        assert taken == {False: FIRST, True: DRAWN}
+        assert loader.path(FIRST + 3).endswith("other/003.npy")
+        assert loader.paths([0, FIRST + OTHER - 1])[1].endswith("other/006.npy")
+        with pytest.raises(IndexError, match="samples 0 to 46"):
+            loader.path(FIRST + OTHER)
+        first, other = loader.stats()["streams"][0]["datasets"]
+    assert (first["name"], first["samples"], first["draws_per_epoch"]) == ("first", FIRST, FIRST)
+    assert (other["name"], other["samples"], other["draws_per_epoch"]) == ("other", OTHER, DRAWN)
+    # What was published of the next epoch counts too.
+    assert FIRST <= first["rows_published"] <= 2 * FIRST and DRAWN <= other["rows_published"] <= 2 * DRAWN
+    path = tmp_path / "train.toml"
+    path.write_text(toml_of(mixed()))
+    check = subprocess.run([PROGRAM, "check", path], capture_output=True, text=True, timeout=60)
+    assert check.returncode == 0, check.stderr
+    assert "47, 58 drawn an epoch" in check.stdout, check.stdout
+    # A launcher may expect what it prints.
+    (expected,) = [line.split(None, 1)[1] for line in check.stdout.splitlines() if "FOREBAY_EXPECT" in line]
+    monkeypatch.setenv("FOREBAY_EXPECT", expected.replace("train:", "stream:").replace("world_size=1", "world_size=2"))
+    forebay.Loader(mixed(), rank=0, world_size=2, compare_ranks=False).close()
+    with pytest.raises(
+        forebay.ConfigError, match=r"draws is repeat first 1 / other 3 and repeat first 1 / other 2.5 is"
+    ):
+        forebay.Loader(mixed(other=3), rank=0, world_size=2, compare_ranks=False)
+    for name, line in [
+        ("first", "40 samples, 40 drawn an epoch, 68.97 %"),
+        ("other", "7 samples, 18 drawn an epoch, 31.03 %"),
+    ]:
+        assert any(words.split() == f"dataset {name} {line}".split() for words in check.stdout.splitlines())
+
+
+def toml_of(config):
+    """The configuration as a file, with `[[dataset]]` as users write it."""
+
+    def value(of):
+        return json.dumps(of) if not isinstance(of, list) else "[]"
+
+    tables = [("[[dataset]]", each) for each in config["dataset"]]
+    tables += [(f"[{name}]", config[name]) for name in ("order", "batch", "ring")]
+    tables += [("[[stage]]", each) for each in config["stage"]]
+    return "".join(
+        head + "\n" + "".join(f"{key} = {value(of)}\n" for key, of in table.items()) for head, table in tables
+    )
+
+
+def test_run_sample_gives_the_part_of_a_pass(pictures, tmp_path):
+    """A message names the pass where it names an epoch for this command: the third time of a repeat is its pass 2."""
+    text = f"""
+[[dataset]]
+path = "{pictures}/first"
+repeat = 3
+[[dataset]]
+path = "{pictures}/other"
+[order]
+seed = 1
+[batch]
+size = 4
+[[stage]]
+name = "preprocess"
+operations = [{{ op = "decode-image" }}, {{ op = "random-resized-crop", size = 2 }}]
+"""
+    path = tmp_path / "train.toml"
+    path.write_text(text)
+    printed = set()
+    with forebay.Loader(path) as loader:
+        parts = {pixels.tobytes() for batch in loader for s, pixels in zip(batch["index"], batch["image"]) if s == 4}
+    for number in range(3):
+        command = [PROGRAM, "run-sample", path, "4", "--epoch", str(number)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        (line,) = [line for line in done.stdout.splitlines() if line.strip().startswith("image")]
+        printed.add(bytes(int(word) for word in line.split(":")[-1].split(";")[0].replace(",", " ").split()))
+    assert printed == parts and len(parts) == 3
