@@ -123,11 +123,11 @@ pub struct Packed {
     /// How it is compressed.
     pub codec: Codec,
     /// The bytes that all of the range unpacks to.
-    pub unpacked_bytes: u64,
+    pub unpacked_bytes: u32,
     /// Where the part begins in them.
-    pub start: u64,
+    pub start: u32,
     /// The part's bytes.
-    pub length: u64,
+    pub length: u32,
 }
 
 /// What is done once to a block's bytes after they were read: part of the block's identity, since the same range may be

@@ -32,9 +32,7 @@ use super::records::{Column, Encoding, RecordRule, read_rules};
 use super::row_index::RowIndex;
 use super::saved_index::SavedIndex;
 use super::{Dataset, Defect, Field, FieldKind, FieldValue, IndexBytes};
-use crate::location::{
-    ByteRange, FileId, FileTable, Location, ObjectStamp, Packed, SampleBytes, Unit,
-};
+use crate::location::{ByteRange, FileId, FileTable, Location, ObjectStamp, SampleBytes, Unit};
 
 keys! {
     /// The keys of formats whose samples are rows of columns.
@@ -124,10 +122,8 @@ impl TableSamples {
                 None => None,
                 Some(Stored::Value(value)) => Some(value),
                 Some(Stored::At { length: 0, .. }) => Some(&[][..]),
-                Some(
-                    Stored::At { length, .. }
-                    | Stored::Packed(PackedCell { part: Packed { length, .. }, .. }),
-                ) => {
+                Some(stored @ (Stored::At { .. } | Stored::Packed(_))) => {
+                    let length = stored.value_bytes();
                     let part = bytes.part(parts).unwrap_or_default();
                     parts += 1;
                     if part.len() as u64 != length {

@@ -94,7 +94,7 @@ mod tests {
         let values = [0.5, 0.0, 2.0];
         let found = doubles(values).unwrap();
         assert_eq!(found.values, values);
-        let single = values.map(|value| value as f32);
+        let single = [0.5_f32, 0.0, 2.0];
         assert_eq!(read("<f4", "(3,)", &single.map(f32::to_le_bytes).concat()), Ok(found.clone()));
         assert_eq!(read(">f4", "(3,)", &single.map(f32::to_be_bytes).concat()), Ok(found.clone()));
         assert_eq!(read(">f8", "(3,)", &values.map(f64::to_be_bytes).concat()), Ok(found.clone()));

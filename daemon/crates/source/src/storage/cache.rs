@@ -131,7 +131,7 @@ impl CachedStorage {
             return None;
         }
         let length = match location.unit {
-            Unit::Packed(part) => part.length,
+            Unit::Packed(part) => part.length.into(),
             Unit::Sample | Unit::Block(_) => end - range.offset,
         };
         Some((Found::Keyed(self.key(files, location, stamp, length), location, stamp), length))

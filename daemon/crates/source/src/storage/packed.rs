@@ -63,9 +63,9 @@ where
         PAGE.with_borrow_mut(|Page { packed, unpacked }| {
             packed.clear();
             self.behind.read_opened(files, page, packed)?;
-            let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-            let (start, end) = (size(part.start), size(part.start.saturating_add(part.length)));
-            let is_whole = part.codec.unpack(packed, (size(part.unpacked_bytes), end), unpacked);
+            let (start, end) = (part.start as usize, part.start as usize + part.length as usize);
+            let whole = part.unpacked_bytes as usize;
+            let is_whole = part.codec.unpack(packed, (whole, end), unpacked);
             let found = unpacked.get(start..end).filter(|_| is_whole);
             found.map(|found| buffer.extend_from_slice(found)).ok_or_else(|| {
                 let path = self.full_path(&files.path(location.file));
@@ -119,7 +119,7 @@ where
         let Unit::Packed(packed) = location.unit else { return self.behind.open(files, location) };
         let page = self.behind.open(files, Location { unit: Unit::Sample, ..location })?;
         let opened = OpenedPage { page, location, packed };
-        Ok(Opened::new(packed.length, Handle::Other(Box::new(opened))))
+        Ok(Opened::new(packed.length.into(), Handle::Other(Box::new(opened))))
     }
 
     fn read_opened(

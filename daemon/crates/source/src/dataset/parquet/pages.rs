@@ -106,16 +106,16 @@ struct Place {
     offset: u64,
     bytes: u64,
     codec: Codec,
-    unpacked_bytes: u64,
+    unpacked_bytes: u32,
     /// Of the first of the bytes.
-    start: u64,
+    start: u32,
 }
 
 impl Place {
     /// A value's cell, by its first byte and its length in the bytes.
     fn cell(&self, at: usize, length: usize) -> Cell {
         let &Self { offset, bytes, codec, unpacked_bytes, start } = self;
-        let (start, length) = (start + at as u64, length as u64);
+        let (start, length) = (start + narrow(at), narrow(length));
         let part = Packed { codec, unpacked_bytes, start, length };
         Cell::Packed(PackedCell { offset, bytes, part })
     }
@@ -215,7 +215,7 @@ impl Pages<'_, '_> {
         if !codec.unpack(packed, (unpacked, unpacked), &mut bytes) {
             return Err(self.fault("a page cannot be unpacked: it is damaged".to_owned()));
         }
-        let unpacked_bytes = unpacked as u64;
+        let unpacked_bytes = narrow(unpacked);
         let place = Place { offset: start, bytes: end - start, codec, unpacked_bytes, start: 0 };
         Ok(Source::Memory(bytes, Some(place)))
     }
@@ -331,7 +331,7 @@ impl Pages<'_, '_> {
                 Source::Memory(mut bytes, place) => {
                     let first = usize::try_from(4 + size).unwrap_or(usize::MAX).min(bytes.len());
                     bytes.drain(..first);
-                    let start = |place: Place| place.start + first as u64;
+                    let start = |place: Place| place.start + narrow(first);
                     let place = place.map(|place| Place { start: start(place), ..place });
                     Source::Memory(bytes, place)
                 }
@@ -455,6 +455,11 @@ impl Pages<'_, '_> {
         }
         Ok(cells)
     }
+}
+
+/// A place in what a page unpacks to, which is far smaller.
+fn narrow(place: usize) -> u32 {
+    u32::try_from(place).unwrap_or(u32::MAX)
 }
 
 fn kept_bytes(cell: &Cell) -> u64 {

@@ -103,9 +103,7 @@ fn compressed_litdata(root: &Path, count: usize) -> PathBuf {
 
 #[test]
 fn compressed_shards_of_records_conform_with_a_cache() {
-    let formats: [(_, fn(&Path, usize) -> PathBuf); 2] =
-        [("mds", compressed_mds), ("litdata", compressed_litdata)];
-    for (name, make) in formats {
+    for (name, make) in [("mds", compressed_mds as _), ("litdata", compressed_litdata as _)] {
         for open in CACHED_EVERYWHERE {
             let (has_names, refuses_cuts) = (true, true);
             conformance::run(&Format { open, name, make, has_names, refuses_cuts });

@@ -31,7 +31,7 @@ pub(in crate::dataset) struct PackedCell {
 impl PackedCell {
     /// What unpacking takes: the part of the file, what it unpacks to, and as much again for a decoder's history.
     pub(in crate::dataset) fn page_bytes(&self) -> u64 {
-        self.bytes.saturating_add(self.part.unpacked_bytes.saturating_mul(2))
+        self.bytes.saturating_add(2 * u64::from(self.part.unpacked_bytes))
     }
 }
 
@@ -74,10 +74,13 @@ impl<'r> Stored<'r> {
         match cell.first() {
             Some(&AT) if cell.len() == 17 => Self::At { offset: number(1), length: number(9) },
             Some(&PACKED)
-                if cell.len() == 42
+                if cell.len() == 30
                     && let Some(codec) = Codec::of_number(cell[1]) =>
             {
-                let (unpacked_bytes, start, length) = (number(18), number(26), number(34));
+                let short = |start: usize| {
+                    cell[start..].first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes))
+                };
+                let (unpacked_bytes, start, length) = (short(18), short(22), short(26));
                 let part = Packed { codec, unpacked_bytes, start, length };
                 Self::Packed(PackedCell { offset: number(2), bytes: number(10), part })
             }
@@ -85,12 +88,17 @@ impl<'r> Stored<'r> {
         }
     }
 
-    /// The value's bytes.
+    /// The bytes of a cell's value.
     pub(super) fn length(cell: &[u8]) -> u64 {
-        match Stored::of(cell) {
+        Stored::of(cell).value_bytes()
+    }
+
+    /// The value's bytes.
+    pub(super) fn value_bytes(self) -> u64 {
+        match self {
             Stored::Value(value) => value.len() as u64,
             Stored::At { length, .. } => length,
-            Stored::Packed(packed) => packed.part.length,
+            Stored::Packed(packed) => packed.part.length.into(),
         }
     }
 }
@@ -135,7 +143,10 @@ impl FileRows {
                 Cell::Packed(packed) => {
                     let PackedCell { offset, bytes, part } = packed;
                     self.scratch.extend_from_slice(&[PACKED, part.codec.number()]);
-                    for number in [*offset, *bytes, part.unpacked_bytes, part.start, part.length] {
+                    for number in [*offset, *bytes] {
+                        self.scratch.extend_from_slice(&number.to_le_bytes());
+                    }
+                    for number in [part.unpacked_bytes, part.start, part.length] {
                         self.scratch.extend_from_slice(&number.to_le_bytes());
                     }
                 }

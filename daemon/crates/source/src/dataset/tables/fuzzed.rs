@@ -64,7 +64,7 @@ pub(in crate::dataset) fn read_for_fuzzing(format: &TableFormat, table: &[u8]) {
                     start.checked_add(length).is_some_and(|end| end <= all)
                 };
                 assert!(is_in(*offset, *bytes, table.len() as u64));
-                assert!(is_in(part.start, part.length, part.unpacked_bytes));
+                assert!(is_in(part.start.into(), part.length.into(), part.unpacked_bytes.into()));
             }
             Cell::Null | Cell::Number { .. } => {}
         }

@@ -194,11 +194,11 @@ impl Task<'_> {
                 Cell::Packed(PackedCell { offset, bytes, part }) => {
                     let mut packed = Vec::new();
                     file.read(offset, bytes, &mut packed)?;
-                    let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+                    let (first, length) = (part.start as usize, part.length as usize);
                     // It was unpacked a moment ago.
-                    let sizes = (size(part.unpacked_bytes), size(part.start + part.length));
+                    let sizes = (part.unpacked_bytes as usize, first + length);
                     part.codec.unpack(&packed, sizes, &mut start);
-                    start.drain(..size(part.start).min(start.len()));
+                    start.drain(..first.min(start.len()));
                 }
                 Cell::Null | Cell::Number { .. } => continue,
             }
@@ -454,7 +454,7 @@ impl PagesRead {
         if let Some(Stored::Packed(packed)) = cell.map(Stored::of) {
             self.most = self.most.max(packed.page_bytes());
             self.values += 1;
-            self.value_bytes = self.value_bytes.saturating_add(packed.part.length);
+            self.value_bytes = self.value_bytes.saturating_add(packed.part.length.into());
             self.page_bytes = self.page_bytes.saturating_add(packed.bytes);
         }
     }
