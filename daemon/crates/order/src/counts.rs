@@ -43,7 +43,6 @@ pub fn draws_of_weights(draws: u64, weights: &[f64]) -> Option<Vec<u64>> {
 }
 
 /// The *e* of a finite number above 0 that is 2^e to 2^(e + 1).
-#[expect(clippy::cast_possible_truncation, reason = "eleven bits")]
 fn exponent(value: f64) -> i32 {
     let bits = (value.to_bits() >> 52) as i32 & 0x7ff;
     // Subnormal numbers count as the smallest normal one: they are scaled to less.

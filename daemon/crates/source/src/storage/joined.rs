@@ -34,7 +34,6 @@ impl JoinedFiles {
 
     /// What [`join`](Self::join) made a number of.
     #[must_use]
-    #[expect(clippy::cast_possible_truncation, reason = "16 bits")]
     pub fn split(file: FileId) -> (usize, FileId) {
         ((file.0 >> PART_SHIFT) as usize, FileId(file.0 & ((1 << PART_SHIFT) - 1)))
     }
