@@ -318,7 +318,7 @@ def test_counts_of_each_dataset_are_told(mixed, tmp_path, monkeypatch):
         ("first", "40 samples, 40 drawn an epoch, 68.97 %"),
         ("other", "7 samples, 18 drawn an epoch, 31.03 %"),
     ]:
-        assert any(words.split() == f"dataset {name} {line}".split() for words in check.stdout.splitlines())
+        assert any(words.split() == f"dataset {name}: {line}".split() for words in check.stdout.splitlines())
 
 
 def toml_of(config):

@@ -173,8 +173,8 @@ fn describe(
     for dataset in stream.datasets() {
         let DatasetShare { name, samples, draws_per_epoch, .. } = dataset;
         let percent = share_percent(*draws_per_epoch, draws);
-        let text = format!("{samples} samples, {draws_per_epoch} drawn an epoch, {percent:.2} %");
-        line(&format!("dataset {name}"), text);
+        let drawn = format!("{draws_per_epoch} drawn an epoch, {percent:.2} %");
+        line("dataset", format!("{name}: {samples} samples, {drawn}"));
     }
     if let Some(classes) = stream.classes() {
         line("classes", classes.to_string());

@@ -10,6 +10,7 @@
 mod config;
 mod data_path;
 mod datasets;
+mod draws;
 mod error;
 mod expand;
 mod fingerprint;
@@ -30,7 +31,7 @@ mod value;
 
 pub use config::Config;
 pub use data_path::{DataPath, is_url};
-pub use datasets::{Amount, DatasetName, DrawsConfig};
+pub use draws::DrawsConfig;
 pub use error::{ConfigError, SourceLocation};
 pub use expand::expand_header;
 pub use kind::{AtLeastOne, ByteSize, Kind, LocalPath, SomeBytes, TimeSpan};

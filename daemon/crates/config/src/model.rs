@@ -6,14 +6,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::data_path::{DataPath, is_url};
-use crate::datasets::{Amount, DatasetName};
 use crate::error::ConfigError;
 use crate::kind::{
     AtLeastOne, ByteSize, HeldSlots, LocalPath, Niceness, Sessions, Slots, SomeBytes, TimeSpan,
 };
 use crate::operations::BatchOperations;
 use crate::section::Section;
-use crate::single_keys::{Address, BadSampleBudget, Cores, CpuLimit, Group, Preset, SocketPath};
+use crate::single_keys::{
+    Address, Amount, BadSampleBudget, Cores, CpuLimit, DatasetName, Group, Preset, SocketPath,
+};
 use crate::{keys, words};
 
 /// The longest path that a Unix socket's address holds (108 bytes with the closing zero).

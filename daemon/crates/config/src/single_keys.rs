@@ -17,6 +17,9 @@ const AUTO: &str = "auto";
 /// The most cores that a list may name: Linux' own limit on x86-64 is 8,192.
 const MAX_CORE: u32 = 8_191;
 
+/// The longest name that a line of `stats` has room for.
+const MAX_NAME_BYTES: usize = 64;
+
 /// How many threads a stage may use at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Concurrency {
@@ -36,6 +39,23 @@ pub enum BadSampleBudget {
 }
 
 kinds! {
+    /// What messages and statistics call a dataset.
+    [pub] DatasetName as String: "1 to 64 letters, digits, `-` or `_`";
+    read(value) {
+        let name = value.as_text()?;
+        let is_word = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        let is_name = (1..=MAX_NAME_BYTES).contains(&name.len()) && name.chars().all(is_word);
+        is_name.then(|| name.to_owned())
+    }
+    write(out) { String::write(out) }
+    schema { "type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$" }
+
+    /// How much of something there is.
+    [pub] Amount as f64: "a number, 0 or more", type "a number from 0";
+    read(value) { f64::read(value).filter(|amount| *amount >= 0.0) }
+    write(out) { f64::write(out) }
+    schema { "type": "number", "minimum": 0 }
+
     Concurrency as Concurrency: "\"auto\" or a whole number from 1";
     read(value) {
         match value.as_text() {

@@ -9,7 +9,7 @@ use forebay_order::{
 use forebay_protocol::sync::{AtomicU64, Ordering};
 use forebay_source::dataset::{self, DatasetError, OpenOptions, Opened, join, read_weights};
 
-use super::stream::StreamError;
+use super::stream_error::StreamError;
 
 /// What the names of datasets may take of the words for a saved state; longer ones are cut.
 const MOST_WORDS: usize = 400;

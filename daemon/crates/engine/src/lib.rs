@@ -52,6 +52,7 @@ mod stage_benchmark;
 mod stage_cost;
 mod stall;
 mod stream;
+mod stream_error;
 #[cfg(test)]
 mod tests;
 mod tick;
@@ -79,6 +80,7 @@ pub use recording::{Recorded, begin_recording};
 pub use sample_run::{SampleRow, SampleRun};
 pub use session::{SENT_TO_CLIENT, Seek, SessionEnd, SessionTerms};
 pub use stage_benchmark::{StageBenchmark, StageRun};
-pub use stream::{Stream, StreamError};
+pub use stream::Stream;
+pub use stream_error::StreamError;
 pub use watch::watch;
 pub use work_page::{LastEnd, WorkPage};

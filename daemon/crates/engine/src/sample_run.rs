@@ -8,7 +8,8 @@ use forebay_protocol::ids::SampleId;
 use forebay_protocol::tensor::TensorSpec;
 
 use super::datasets::open_datasets;
-use super::stream::{StreamError, read_at_start};
+use super::stream::read_at_start;
+use super::stream_error::StreamError;
 use forebay_config::{Config, Located};
 use forebay_order::DrawKey;
 use forebay_pipeline::{Foreground, MemoryRow, PythonStart, SamplePlan, SampleTask, WorkerScratch};

@@ -6,61 +6,27 @@ use std::sync::{Arc, OnceLock};
 
 use forebay_protocol::frames::PythonSource;
 use forebay_protocol::ids::SampleId;
-use forebay_protocol::layout::{LayoutError, SlotLayout};
+use forebay_protocol::layout::SlotLayout;
 use forebay_protocol::tensor::{DType, Extent, TensorSpec};
 
 use super::datasets::{DatasetShare, EpochDraws, open_datasets};
 use super::jpeg_index::StreamIndex;
 use super::quarantine::Quarantine;
 use super::stage_cost::StageCost;
+use super::stream_error::StreamError;
 use super::work_parking::StageGate;
-use forebay_config::{Concurrency, Config, ConfigError, Last, SourceLocation, StageConfig};
+use forebay_config::{Concurrency, Config, ConfigError, Last, StageConfig};
 use forebay_observe::recorder::Recorder;
 use forebay_observe::{Clock, QueueMetrics, StageMetrics};
 use forebay_order::Selection;
 use forebay_pipeline::batch::BatchOperation;
 use forebay_pipeline::{Needs, PythonStart, SamplePlan, SampleTask};
-use forebay_source::dataset::{
-    ClassSummary, Dataset, DatasetError, IndexBytes, OpenOptions, Opened,
-};
+use forebay_source::dataset::{ClassSummary, Dataset, IndexBytes, OpenOptions, Opened};
 use forebay_source::location::{ByteRange, Location, SampleBytes};
 use forebay_source::storage::{self, Outages, Storage, StorageError};
 
 /// What `ring.memory` is where the machine has it and the plan needs no more.
 pub(crate) const USUAL_MEMORY_BYTES: u64 = 2 << 30;
-
-/// Why a stream cannot be opened.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum StreamError {
-    /// A mistake in the configuration.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The dataset cannot be used.
-    #[error("{location}: {error}")]
-    Dataset {
-        /// Where the key stands.
-        location: SourceLocation,
-        /// Why.
-        error: DatasetError,
-    },
-    /// A batch cannot be laid out.
-    #[error("{source_name}: a batch cannot be laid out: {error}")]
-    Layout {
-        /// The configuration.
-        source_name: String,
-        /// Why.
-        error: LayoutError,
-    },
-}
-
-impl StreamError {
-    /// Whether the storage was away, and not the configuration wrong.
-    #[must_use]
-    pub fn is_outage(&self) -> bool {
-        matches!(self, Self::Dataset { error, .. } if error.is_outage())
-    }
-}
 
 /// The threads of a stage of the user's own Python beside those that wait for its workers: one writes the next call, or reads
 /// what an earlier one returned.

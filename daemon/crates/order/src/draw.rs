@@ -1,5 +1,7 @@
 //! Random draws that depend on what is drawn for, never on when or where.
 
+use forebay_protocol::ids::SampleId;
+
 /// What a draw is keyed by. The same key gives the same draws on every machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DrawKey {
@@ -10,6 +12,15 @@ pub struct DrawKey {
     pub epoch: u64,
     /// The sample whose position it is: a substitute draws under its own id.
     pub sample: u64,
+}
+
+/// What a position draws.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Drawn {
+    /// The sample.
+    pub sample: SampleId,
+    /// See [`PlannedRow::pass`](crate::PlannedRow::pass).
+    pub pass: u64,
 }
 
 /// A stream of draws for one operation on one sample.

@@ -21,10 +21,10 @@ mod weighted;
 mod golden_tests;
 
 pub use counts::{draws_of_repeat, draws_of_weights};
-pub use draw::{DrawKey, Draws};
+pub use draw::{DrawKey, Drawn, Draws};
 pub use error::OrderError;
 pub use mixture::{Mixture, MixturePart};
-pub use schedule::{Drawn, EpochOrder, PlannedBatch, PlannedRow, Rows, Schedule};
+pub use schedule::{EpochOrder, PlannedBatch, PlannedRow, Rows, Schedule};
 pub use selection::Selection;
 pub use substitute::{SUBSTITUTE_DRAWS, substitute};
 pub use weighted::Weighted;

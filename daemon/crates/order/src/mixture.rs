@@ -11,11 +11,10 @@ use std::sync::Arc;
 
 use forebay_protocol::ids::SampleId;
 
-use super::draw::{DrawKey, Draws};
+use super::draw::{DrawKey, Drawn, Draws};
 use super::error::OrderError;
 use super::permutation::{Feistel, Permutation, TABLE_SAMPLES};
 use super::purpose;
-use super::schedule::Drawn;
 use super::substitute::substitute;
 
 /// The positions among which rows are shuffled. A pass of a dataset begins within a block after the one before has

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use forebay_protocol::ids::{Position, SampleId};
 
+use super::draw::Drawn;
 use super::error::{MAX_EPOCH, OrderError};
 use super::mixture::MixedEpoch;
 use super::permutation::Permutation;
@@ -75,15 +76,6 @@ pub struct PlannedRow {
     pub pass: u64,
     /// False for padding.
     pub valid: bool,
-}
-
-/// What a position draws.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Drawn {
-    /// The sample.
-    pub sample: SampleId,
-    /// See [`PlannedRow::pass`].
-    pub pass: u64,
 }
 
 /// The order of one epoch. Cheap to clone; holds at most 128 KiB, however many samples there are, and 256 KiB for each

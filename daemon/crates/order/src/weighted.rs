@@ -5,10 +5,9 @@
 
 use forebay_protocol::ids::SampleId;
 
-use super::draw::{DrawKey, Draws};
+use super::draw::{DrawKey, Drawn, Draws};
 use super::error::OrderError;
 use super::purpose;
-use super::schedule::Drawn;
 use super::substitute::SUBSTITUTE_DRAWS;
 
 /// The weights of all samples and how many draws an epoch has. Takes eight bytes a sample.
