@@ -63,7 +63,7 @@ def samples_of(block, bits, order):
 
 
 def tiff(array, bits, photometric, *, order="<", code=1, predictor=1, tile=None, rows=7, planar=False, tags=None):
-    """A TIFF file of the samples [height, width, samples]: Pillow writes neither tiles nor planes nor 16-bit colours."""
+    """A TIFF of the samples [height, width, samples]: Pillow writes neither tiles nor planes nor 16-bit colours."""
     height, width, samples = array.shape
     planes = [array[..., i : i + 1] for i in range(samples)] if planar else [array]
     chunk_height, chunk_width = (tile[0], tile[1]) if tile else (rows, width)
@@ -196,7 +196,9 @@ def bmp(bits, rows, *, compression=0, masks=(), palette=b"", height=None, header
     height = len(rows) if height is None else height
     width = {1: 37, 4: 37, 8: 37}.get(bits, len(rows[0]) * 8 // bits)
     body = b"".join(row + bytes(-len(row) % 4) for row in rows)
-    header = struct.pack("<IiiHHIIiiII", header_bytes, width, height, 1, bits, compression, 0, 0, 0, len(palette) // 4, 0)
+    header = struct.pack(
+        "<IiiHHIIiiII", header_bytes, width, height, 1, bits, compression, 0, 0, 0, len(palette) // 4, 0
+    )
     header += b"".join(mask.to_bytes(4, "little") for mask in masks)
     header = header.ljust(header_bytes, b"\0")
     start = 14 + len(header) + len(palette)
@@ -271,7 +273,9 @@ def test_bmp_of_runs(program, tmp_path, four):
             left -= count
         data += b"\0\0"
     data += b"\0\1"
-    file = bytearray(bmp(4 if four else 8, [data], palette=random.bytes(64 if four else 1024), compression=2 if four else 1))
+    file = bytearray(
+        bmp(4 if four else 8, [data], palette=random.bytes(64 if four else 1024), compression=2 if four else 1)
+    )
     file[22:26] = struct.pack("<i", 19)
     path = tmp_path / "image.bmp"
     path.write_bytes(bytes(file))
@@ -321,7 +325,7 @@ def test_a_gif_whose_first_frame_is_a_part_of_its_canvas(program, tmp_path, tran
 
 
 def png_16(values, colour):
-    height, width, samples = values.shape
+    height, width = values.shape[:2]
     rows = b"".join(b"\0" + row.tobytes() for row in values.astype(">u2").reshape(height, -1))
     header = width.to_bytes(4, "big") + height.to_bytes(4, "big") + bytes([16, colour, 0, 0, 0])
     parts = [chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b"")]
@@ -349,8 +353,15 @@ def test_levels_of_16_bits_are_exact(program, tmp_path, suffix, samples):
         file = tiff(values, 16, 1 if samples == 1 else 2, tags=tags, **options)
     path.write_bytes(file)
     np.testing.assert_array_equal(wide(program, tmp_path, path, values.shape), values)
-    planes = wide(program, tmp_path, path, (samples, *values.shape[:2]), '{ op = "center-crop", size = [45, 67] }',
-                  'dtype = "uint16"', samples)
+    planes = wide(
+        program,
+        tmp_path,
+        path,
+        (samples, *values.shape[:2]),
+        '{ op = "center-crop", size = [45, 67] }',
+        'dtype = "uint16"',
+        samples,
+    )
     np.testing.assert_array_equal(planes, values.transpose(2, 0, 1))
     # Beyond its edge it is black; cut out of the middle and mirrored it is what it was.
     larger = wide(program, tmp_path, path, (49, 71, samples))
@@ -455,8 +466,12 @@ def test_huge_headers_are_refused_at_once(program, tmp_path):
         "tiles.tif": tiff(small, 8, 1, tile=(16, 16), tags=as_long),
         "a-tile.tif": tiff(small, 8, 1, tile=(16, 16), tags={322: (4, [4_000_000_000]), 323: (4, [4_000_000_000])}),
         "image.bmp": b"BM" + struct.pack("<IHHIIiiHHIIiiII", 0, 0, 0, 54, 40, side, side, 1, 24, 0, 0, 0, 0, 0, 0),
-        "image.gif": b"GIF89a" + struct.pack("<HHBBB", 65535, 65535, 0x80, 0, 0) + bytes(6)
-        + b"," + struct.pack("<HHHHB", 0, 0, 65535, 65535, 0) + bytes([2, 2, 0x4C, 1, 0, 0x3B]),
+        "image.gif": b"GIF89a"
+        + struct.pack("<HHBBB", 65535, 65535, 0x80, 0, 0)
+        + bytes(6)
+        + b","
+        + struct.pack("<HHHHB", 0, 0, 65535, 65535, 0)
+        + bytes([2, 2, 0x4C, 1, 0, 0x3B]),
     }
     paths = []
     for name, file in files.items():

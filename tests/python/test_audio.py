@@ -1,4 +1,5 @@
-"""Sounds as Python's wave module and libsndfile write them, through the whole program: the floats that libsndfile reads."""
+"""Sounds as Python's wave module and libsndfile write them, through the whole program: the floats that libsndfile
+reads."""
 
 import io
 import json
@@ -164,7 +165,7 @@ def test_damaged_and_unknown_sounds_are_bad_samples_with_a_reason(tmp_path):
         (tmp_path / name).write_bytes(data)
         path = manifest(tmp_path, [name])
         more = {"channels": 1} if name.startswith("stereo") else {}
-        with pytest.raises(forebay.Error, match="(?s)audio|rate") as raised:
+        with pytest.raises(forebay.Error) as raised:
             read({"format": "manifest", "path": str(path), "fields": fields(**more)})
         assert reason in str(raised.value), raised.value
 
@@ -174,7 +175,8 @@ def test_a_python_stage_gets_the_floats(tmp_path, monkeypatch):
         "import numpy as np\n"
         "def loudness(sample, rng):\n"
         "    assert sample['audio'].dtype == np.float32\n"
-        "    return {'audio': sample['audio'] * 2, 'loud': np.float32(np.abs(sample['audio']).max()), 'label': sample['label']}\n"
+        "    loud = np.float32(np.abs(sample['audio']).max())\n"
+        "    return {'audio': sample['audio'] * 2, 'loud': loud, 'label': sample['label']}\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     names = []

@@ -123,7 +123,7 @@ keys! {
         pub sample_bytes: ByteSize, "bytes", default(GIBIBYTE);
         /// of an image as it is stored, and as `resize` by the shorter side makes it; Pillow has the same limit
         pub pixels: AtLeastOne, "pixels", default(MAX_PIXELS);
-        /// all deflated members of one `.npz` file together, inflated
+        /// all deflated members of one `.npz` file together, inflated; a sound, as floats
         pub inflated_bytes: ByteSize, "bytes", default(GIBIBYTE);
     }
 }

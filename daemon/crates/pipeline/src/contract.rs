@@ -136,6 +136,13 @@ impl FieldTypes {
         self.fields.iter().enumerate().filter(|(_, field)| !field.is_dropped)
     }
 
+    /// Whether levels of an image have 16 bits.
+    pub(crate) fn has_wide(&self) -> bool {
+        let is_wide =
+            |field: &FieldPlan| matches!(&field.kind, FieldType::Image(image) if image.is_wide);
+        self.present().any(|(_, field)| is_wide(field))
+    }
+
     /// Their names.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.present().map(|(_, field)| field.name.as_str())

@@ -6,6 +6,7 @@
 mod bmp;
 pub(crate) mod colour;
 pub(crate) mod exif;
+mod format;
 mod gif;
 mod names;
 pub(crate) mod png;
@@ -21,20 +22,8 @@ use super::size::{Rectangle, Size};
 use exif::Orientation;
 use forebay_jpeg_index::JpegIndex;
 use forebay_source::dataset::Defect;
-
-/// A format whose files are decoded in full.
-struct Format {
-    /// Whether a file is of it, by its first bytes.
-    begins: fn(&[u8]) -> bool,
-    /// Whether its levels may have 16 bits.
-    may_be_wide: bool,
-    /// The size and, where it is asked for, the orientation (1 to 8).
-    read_header: fn(&[u8], bool) -> Result<(Size, u8), Defect>,
-    /// The most that decoding takes beside the pixels.
-    bytes_beside_pixels: fn(&[u8], Size, Form) -> u64,
-    /// Decodes a file of that size into the last buffer; the one before it is scratch memory.
-    decode: fn(&[u8], Size, Form, &mut Vec<u8>, &mut Vec<u8>) -> Result<(), Defect>,
-}
+pub(crate) use format::Content;
+use format::{Form, Format};
 
 /// Beside JPEG, of which parts are decoded.
 static FORMATS: [Format; 5] = [png::FORMAT, webp::FORMAT, tiff::FORMAT, bmp::FORMAT, gif::FORMAT];
@@ -45,32 +34,6 @@ enum Coding {
     Jpeg(JpegHeader),
     /// By its place in [`FORMATS`].
     Whole(usize),
-}
-
-/// What is read of an image.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Content {
-    /// Its colours, as bytes.
-    Colours,
-    /// Of a palette the indices instead. A file without one has to be grey.
-    Indices,
-    /// Levels of 16 bits, in native order.
-    Wide,
-}
-
-impl Content {
-    /// Bytes of a channel.
-    pub(crate) const fn element_bytes(self) -> usize {
-        if matches!(self, Self::Wide) { 2 } else { 1 }
-    }
-}
-
-/// What an image is decoded to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Form {
-    /// 1, 3 or 4.
-    channels: u8,
-    content: Content,
 }
 
 /// What is known of an image before its pixels are decoded.

@@ -25,7 +25,7 @@ use self::output_size::OutputSize;
 pub use self::pool::FunctionFigures;
 use self::pool::{CalledFunction, figures_of, start_pool};
 use super::array::ArrayBuffer;
-use super::contract::{FieldType, FieldTypes, ImageType, wide_refusal};
+use super::contract::{FieldType, FieldTypes, ImageType};
 use super::field::{FieldInProgress, Tools};
 use super::image::{PLAIN, PendingImage};
 use super::size::Size;
@@ -151,9 +151,6 @@ impl PythonBody {
         for (number, field) in fields.fields.iter_mut().enumerate() {
             if field.is_dropped {
                 continue;
-            }
-            if matches!(&field.kind, FieldType::Image(image) if image.is_wide) {
-                return Err(wide_refusal("python"));
             }
             let is_text = matches!(field.kind, FieldType::Raw(FieldKind::Text));
             inputs.push((number, if is_text { InputKind::Text } else { InputKind::Other }));

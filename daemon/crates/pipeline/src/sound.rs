@@ -3,6 +3,7 @@
 //! Integers are divided by 2 to the power of their bits less one; nothing is clipped or dithered.
 
 mod flac;
+mod kept;
 mod resample;
 mod wav;
 
@@ -10,6 +11,7 @@ use forebay_protocol::tensor::DType;
 
 use super::array::ArrayBuffer;
 use forebay_source::dataset::{Defect, Sound, SoundCoding, SoundForm, SoundHeader};
+use kept::Kept;
 use resample::{Filter, Ratio};
 
 /// A work thread's scratch memory for sounds.
@@ -73,33 +75,6 @@ pub(crate) fn decoding_bytes(sound: &Sound<'_>, most_bytes: u64) -> (u64, u64) {
     let is_flac = matches!(planned.header.coding, SoundCoding::Flac(_));
     let beside = planned.ratio.filter_bytes() + if is_flac { FLAC_BYTES } else { 0 };
     (before.saturating_add(after).saturating_add(beside), after)
-}
-
-/// Takes frames as they are decoded, and keeps what is asked for.
-struct Kept<'v> {
-    floats: &'v mut Vec<f32>,
-    mixes: bool,
-    most: usize,
-}
-
-impl Kept<'_> {
-    /// One frame.
-    fn push(&mut self, frame: impl ExactSizeIterator<Item = f32>) -> Result<(), Defect> {
-        if self.mixes {
-            #[expect(clippy::cast_precision_loss, reason = "a number of channels")]
-            let count = frame.len() as f64;
-            #[expect(clippy::cast_possible_truncation, reason = "rounded to single precision")]
-            self.floats.push((frame.map(f64::from).sum::<f64>() / count) as f32);
-        } else {
-            self.floats.extend(frame);
-        }
-        if self.floats.len() > self.most {
-            return Err(Defect(
-                "the sound has more frames than limits.inflated_bytes allows".to_owned(),
-            ));
-        }
-        Ok(())
-    }
 }
 
 /// Decodes a sound's file into an array.

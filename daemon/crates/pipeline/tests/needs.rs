@@ -12,6 +12,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use forebay_order::DrawKey;
 use forebay_pipeline::{KEPT_BYTES, SamplePlan, SampleTask, WorkerScratch};
 use forebay_protocol::ids::SampleId;
+use forebay_protocol::tensor::Extent;
+use forebay_source::dataset::{FieldKind, FieldValue, Sound, SoundForm};
 use in_memory::{InMemory, OneRow};
 
 const SIDE: usize = 1_500;
@@ -162,13 +164,19 @@ fn status_bytes(name: &str) -> u64 {
 
 /// The most memory that a sample has taken at a time, what is reckoned, and what the thread keeps.
 fn taken(file: &[u8], operations: &str) -> (u64, u64, u64) {
-    let dataset = InMemory::images();
     let text = format!("[[stage]]\noperations = [{operations}]\n");
-    let config = forebay_config::plain_config::plain_config(&text);
-    let plan = SamplePlan::compile(&config, &dataset).unwrap();
-    let needs = plan.needs(SampleId(0), file.into(), &dataset);
+    taken_of(&InMemory::images(), file, &text)
+}
+
+fn taken_of(dataset: &InMemory, file: &[u8], text: &str) -> (u64, u64, u64) {
+    let config = forebay_config::plain_config::plain_config(text);
+    let plan = SamplePlan::compile(&config, dataset).unwrap();
+    let needs = plan.needs(SampleId(0), file.into(), dataset);
     assert_eq!(needs.carried_bytes, 0, "there is one stage");
-    let row_bytes = plan.tensors()[0].row_pitch_bytes().unwrap();
+    let row_bytes = match plan.tensors()[0].extent {
+        Extent::Ragged { max_row_bytes, .. } => max_row_bytes,
+        Extent::Dense => plan.tensors()[0].row_pitch_bytes().unwrap(),
+    };
     // Written to, so that it is resident.
     let mut row = OneRow(vec![1; usize::try_from(row_bytes).unwrap()]);
     let mut scratch = WorkerScratch::default();
@@ -177,7 +185,7 @@ fn taken(file: &[u8], operations: &str) -> (u64, u64, u64) {
     // The peak is this from here on.
     fs::write("/proc/self/clear_refs", "5").unwrap();
     let before = status_bytes("VmRSS");
-    plan.run(0, &mut task, &dataset, &mut row, &mut scratch).unwrap();
+    plan.run(0, &mut task, dataset, &mut row, &mut scratch).unwrap();
     let beyond = |name| status_bytes(name).saturating_sub(before);
     (beyond("VmHWM"), needs.scratch_bytes, beyond("VmRSS"))
 }
@@ -233,6 +241,35 @@ fn a_picture_of_16_bits_takes_at_most_what_is_reckoned() {
             assert!(most <= reckoned + MEASURED_WITHIN_BYTES && reckoned <= 5 * most, "{figures}");
             assert!(kept <= KEPT_BYTES as u64 + (1 << 20), "{figures}: keeps {kept}");
         }
+    }
+}
+
+/// A sound is decoded to floats, and these are resampled to others.
+#[test]
+fn a_sound_takes_at_most_what_is_reckoned_from_its_header() {
+    let _alone = alone();
+    let mut file = b"RIFF\0\0\0\0WAVEfmt \x10\0\0\0\x01\0\x02\0".to_vec();
+    for number in [44_100, 176_400, 16 << 16 | 4] {
+        file.extend(u32::to_le_bytes(number));
+    }
+    file.extend(b"data");
+    file.extend(16_000_000_u32.to_le_bytes());
+    file.resize(file.len() + 16_000_000, 7);
+    let kind = |row_shape| [("sound", FieldKind::Sound { row_shape })];
+    let mixed = InMemory::new(kind(Vec::new()), |_, _, file| {
+        let form = SoundForm { channels: None, rate: Some(48_000) };
+        FieldValue::Sound(Sound { file, form })
+    });
+    let both = InMemory::new(kind(vec![2]), |_, _, file| {
+        FieldValue::Sound(Sound { file, form: SoundForm { channels: Some(2), rate: None } })
+    });
+    let text = "stage = [{ name = \"a\", operations = [] }]\n[output]\n\
+                sound = { ragged = true, max_bytes = \"40MiB\" }\n";
+    for (name, dataset) in [("mixed and resampled", mixed), ("both channels", both)] {
+        let (most, reckoned, kept) = taken_of(&dataset, &file, text);
+        let figures = format!("{name}: {most} of {reckoned}");
+        assert!(most <= reckoned + MEASURED_WITHIN_BYTES && reckoned <= 3 * most, "{figures}");
+        assert!(kept <= KEPT_BYTES as u64 + (1 << 20), "{figures}: keeps {kept}");
     }
 }
 

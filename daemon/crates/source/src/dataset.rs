@@ -50,7 +50,7 @@ mod window;
 pub use beside_index::{open_beside, path_beside};
 pub use draft::Draft;
 pub use error::DatasetError;
-pub use field::{ArrayValue, Defect, DirectRead, Field, FieldKind, FieldValue};
+pub use field::{ArrayValue, Defect, DirectRead, Field, FieldKind, FieldValue, Sound, SoundForm};
 pub use folder::classes::ClassSummary;
 pub use folder::index::IndexBytes;
 pub use joined::{Disagreement, join};
@@ -58,7 +58,7 @@ pub use opening::{IndexReport, OpenOptions, Opened};
 pub use progress::{ProgressCallback, ScanProgress, no_progress};
 pub use propose::{Proposal, build_index, open, propose, recognize, settle_format};
 pub use registry::{format_names, format_tables, resolve_keys, root_of, roots_of};
-pub use sound::{Sound, SoundCoding, SoundForm, SoundHeader};
+pub use sound::{SoundCoding, SoundHeader};
 pub use weights::{SampleWeights, read_weights};
 
 use std::path::PathBuf;

@@ -4,7 +4,8 @@
 //! end early for zeros ([decision 0034](../../../../../docs/decisions/0034-pictures-and-audio.md)). What 16 bits, masks and
 //! runs mean is as in Pillow's `BmpImagePlugin.py`; alpha is there where a mask says so.
 
-use super::{Content, Form, Format, colour};
+use super::colour;
+use super::format::{Content, Form, Format};
 use crate::buffers::prepare;
 use crate::size::Size;
 use forebay_source::dataset::Defect;

@@ -4,7 +4,8 @@
 
 use gif::{ColorOutput, DecodeOptions, Decoder, MemoryLimit};
 
-use super::{Content, Form, Format, colour};
+use super::colour;
+use super::format::{Content, Form, Format};
 use crate::buffers::prepare;
 use crate::size::Size;
 use forebay_source::dataset::Defect;

@@ -11,7 +11,8 @@ use zune_core::bytestream::ZCursor;
 use zune_core::options::DecoderOptions;
 use zune_png::PngDecoder;
 
-use super::{Content, Form, Format, colour, exif};
+use super::format::{Content, Form, Format};
+use super::{colour, exif};
 use crate::buffers::prepare;
 use crate::size::Size;
 use forebay_source::dataset::Defect;

@@ -9,10 +9,11 @@ mod chunks;
 pub(super) mod directory;
 mod layout;
 
-use super::{Content, Form, Format, colour, exif};
+use super::format::{Content, Form, Format};
+use super::{colour, exif};
 use crate::buffers::prepare;
 use crate::size::Size;
-use chunks::{Unpacker, add_up};
+use chunks::{Unpacker, add_up, defect};
 use forebay_source::dataset::Defect;
 use layout::{Alpha, Layout, Meaning};
 
@@ -36,10 +37,6 @@ pub(super) const FORMAT: Format = Format {
 
 /// LZW's tables, or deflate's window and tables.
 const UNPACKER_BYTES: u64 = 256 << 10;
-
-fn defect(reason: impl std::fmt::Display) -> Defect {
-    Defect(format!("cannot decode the TIFF file: {reason}"))
-}
 
 /// Decodes the image to a form.
 fn decode(

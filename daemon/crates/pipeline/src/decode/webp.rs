@@ -4,7 +4,8 @@ use std::io::Cursor;
 
 use image_webp::WebPDecoder;
 
-use super::{Form, Format, colour, exif};
+use super::format::{Form, Format};
+use super::{colour, exif};
 use crate::buffers::prepare;
 use crate::size::Size;
 use forebay_source::dataset::Defect;

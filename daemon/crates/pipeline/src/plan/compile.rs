@@ -3,7 +3,7 @@
 use super::{ExpectedArray, PlannedField, SamplePlan, Stage, StageBody, row_bytes};
 use crate::array::ArrayType;
 use crate::batch::BatchEntry;
-use crate::contract::{FieldPlan, FieldType, FieldTypes};
+use crate::contract::{FieldPlan, FieldType, FieldTypes, wide_refusal};
 use crate::output::{self, FieldOutput};
 use crate::python::{Found, Made, PythonBody, Returns};
 use crate::registry;
@@ -93,6 +93,9 @@ impl SamplePlan {
             let (body, operation_names) = if stage.python.is_some() {
                 let reason =
                     |reason: String| ConfigError::new(&config.location(&["stage"]), reason);
+                if fields.has_wide() {
+                    return Err(reason(wide_refusal("python")));
+                }
                 let foreground = start.foreground;
                 let foreground = foreground.filter(|of| of.stage.is_none_or(|one| one == number));
                 let shown = (foreground.is_some(), start.foreground.is_some());

@@ -5,7 +5,7 @@
 use claxon::frame::FrameReader;
 use claxon::input::BufferedReader;
 
-use super::Kept;
+use super::kept::Kept;
 use forebay_source::dataset::{Defect, SoundHeader};
 
 /// Gives all frames.

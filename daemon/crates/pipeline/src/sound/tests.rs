@@ -91,3 +91,51 @@ fn another_rate_keeps_a_steady_level_and_counts_frames_as_scipy_does() {
     let refused = decoded(&file, odd, 1 << 30).unwrap_err().0;
     assert!(refused.contains("no large divisor in common"), "{refused}");
 }
+
+/// As the fuzz target, over its seeds damaged at random.
+#[test]
+fn damaged_files_are_errors_or_floats() {
+    let corpus =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus/sound");
+    let mut draws = crate::test_images::draws(11);
+    let mut seeds: Vec<_> =
+        std::fs::read_dir(corpus).unwrap().map(|entry| entry.unwrap().path()).collect();
+    seeds.sort();
+    assert!(seeds.len() >= 9);
+    let below = |draws: &mut forebay_order::Draws, most: usize| {
+        usize::try_from(draws.below(most as u64)).unwrap()
+    };
+    let (mut read, mut refused) = (0, 0);
+    for seed in seeds {
+        let seed = std::fs::read(seed).unwrap();
+        for number in 0..600 {
+            let mut file = seed[1..].to_vec();
+            if number % 3 == 0 {
+                file.truncate(4 + below(&mut draws, file.len() - 4));
+            } else {
+                let most = if number % 3 == 1 { file.len().min(100) } else { file.len() };
+                for _ in 0..=below(&mut draws, 4) {
+                    let place = 4 + below(&mut draws, most - 4);
+                    file[place] = [0, 1, 127, 128, 255, u8::try_from(draws.below(256)).unwrap()]
+                        [below(&mut draws, 6)];
+                }
+            }
+            let form = SoundForm {
+                channels: [None, Some(2)][number % 2],
+                rate: [None, Some(16_000)][number / 2 % 2],
+            };
+            let sound = Sound { file: &file, form };
+            let (all, _) = decoding_bytes(&sound, ENOUGH);
+            let mut array = ArrayBuffer::default();
+            match decode(&sound, ENOUGH, &mut SoundTools::default(), &mut array) {
+                Ok(()) => read += 1,
+                Err(Defect(reason)) => {
+                    assert!(reason.len() > 10, "{reason}");
+                    refused += 1;
+                }
+            }
+            assert!(array.bytes.len() as u64 <= ENOUGH.min(all), "{} of {all}", array.bytes.len());
+        }
+    }
+    assert!(read > 500 && refused > 500, "{read} read, {refused} refused");
+}

@@ -1,6 +1,6 @@
 //! The samples of a WAV file: integers of 8 to 32 bits, floats, and the logarithmic bytes of G.711.
 
-use super::Kept;
+use super::kept::Kept;
 use forebay_source::dataset::{Defect, SoundCoding};
 
 /// 2³¹.

@@ -5,8 +5,7 @@
 use std::borrow::Cow;
 
 use forebay_protocol::tensor::DType;
-
-use super::sound::Sound;
+use serde::{Deserialize, Serialize};
 
 /// What one field of a dataset's samples is, before any operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,6 +69,31 @@ pub enum FieldValue<'a> {
     Float(f64),
     /// An array whose elements were read directly into the row; see [`DirectRead`].
     InPlace,
+}
+
+/// What is made of a sound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct SoundForm {
+    /// So many channels, `[n, channels]`; `None`: one, the mean of all, `[n]`.
+    pub channels: Option<u16>,
+    /// Samples a second; `None`: the file's.
+    pub rate: Option<u32>,
+}
+
+impl SoundForm {
+    /// The dimensions behind the first of the array.
+    pub fn row_shape(self) -> Vec<u64> {
+        self.channels.map(u64::from).into_iter().collect()
+    }
+}
+
+/// A sound that is not decoded.
+#[derive(Debug, Clone, Copy)]
+pub struct Sound<'a> {
+    /// The file.
+    pub file: &'a [u8],
+    /// What is made of it.
+    pub form: SoundForm,
 }
 
 /// An array as it lies in a file.

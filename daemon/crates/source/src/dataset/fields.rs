@@ -3,17 +3,22 @@
 //! A [`FieldRule`] names the members (or columns) that a field comes from, what they are read as, and what becomes of a
 //! sample that has none. The container finds the bytes; this file makes values of them.
 
+mod words;
+
 use std::borrow::Cow;
 use std::path::Path;
 
-use forebay_config::{ConfigError, Located, Section, Value, kinds, toml_key};
+use forebay_config::{ConfigError, Located, Section, Value, toml_key};
 use forebay_protocol::tensor::{MAX_NAME_BYTES, MAX_TENSORS};
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use super::npy_header::read_array;
-use super::sound::{Sound, SoundForm, SoundHeader};
-use super::{Defect, Field, FieldKind, FieldValue};
+use words::{FORMS, MISSING, SoundChannels, SoundRate, word_of};
+pub(super) use words::{FieldsTable, Form, FormWord, Missing, MissingWord, Names};
+
+use super::sound::SoundHeader;
+use super::{Defect, Field, FieldKind, FieldValue, Sound, SoundForm};
 
 /// Extensions that a decoder of images reads.
 pub(super) const IMAGES: [&str; 8] = ["jpg", "jpeg", "png", "webp", "tif", "tiff", "bmp", "gif"];
@@ -32,129 +37,6 @@ pub(super) fn begins_as_picture(bytes: &[u8]) -> bool {
 
 /// Names that every batch uses itself.
 pub(super) const RESERVED: [&str; 2] = ["index", "valid"];
-
-/// What a member is read as.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Form {
-    Image,
-    Text,
-    Bytes,
-    Integer,
-    Float,
-    Array,
-    Audio,
-    /// Of a sound the frames a second.
-    #[serde(rename = "sample-rate")]
-    SampleRate,
-}
-
-impl Form {
-    /// Whether it is made of the bytes of a file, which no text holds.
-    pub(super) const fn is_of_bytes(self) -> bool {
-        matches!(self, Self::Image | Self::Array | Self::Audio | Self::SampleRate)
-    }
-}
-
-const FORMS: [(&str, Form); 8] = [
-    ("image", Form::Image),
-    ("text", Form::Text),
-    ("bytes", Form::Bytes),
-    ("integer", Form::Integer),
-    ("float", Form::Float),
-    ("array", Form::Array),
-    ("audio", Form::Audio),
-    ("sample-rate", Form::SampleRate),
-];
-
-/// What becomes of a sample that has no such member.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Missing {
-    /// It is a bad sample.
-    Error,
-    /// The field has no bytes.
-    Empty,
-    /// It leaves the dataset.
-    Skip,
-}
-
-const MISSING: [(&str, Missing); 3] =
-    [("error", Missing::Error), ("empty", Missing::Empty), ("skip", Missing::Skip)];
-
-fn word_of<T: Copy + PartialEq>(words: &[(&'static str, T)], wanted: T) -> &'static str {
-    words.iter().find(|(_, value)| *value == wanted).map_or("", |(word, _)| word)
-}
-
-fn value_of<T: Copy>(words: &[(&str, T)], value: &Value) -> Option<T> {
-    let text = value.as_text()?;
-    words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value)
-}
-
-kinds! {
-    /// `as`.
-    [pub(super)] FormWord as Form: "\"image\", \"text\", \"bytes\", \"integer\", \"float\", \"array\", \"audio\" or \"sample-rate\"";
-    read(value) { value_of(&FORMS, value) }
-    write(out) { Value::String(word_of(&FORMS, *out).to_owned()) }
-    schema { "enum": ["image", "text", "bytes", "integer", "float", "array", "audio", "sample-rate"] }
-
-    /// `channels` of a sound.
-    [pub(super)] SoundChannels as Option<u16>: "\"mix\" or a whole number from 1 to 64";
-    read(value) {
-        match value {
-            Value::String(word) if word == "mix" => Some(None),
-            Value::Integer(count) if (1..=64).contains(count) => Some(u16::try_from(*count).ok()),
-            _ => None,
-        }
-    }
-    write(out) {
-        out.map_or_else(|| Value::String("mix".to_owned()), |count| Value::Integer(count.into()))
-    }
-    schema { "type": ["string", "integer"] }
-
-    /// `rate` of a sound.
-    [pub(super)] SoundRate as u32: "a whole number from 1 to 768000 (samples a second)";
-    read(value) {
-        match value {
-            Value::Integer(rate) if (1..=768_000).contains(rate) => u32::try_from(*rate).ok(),
-            _ => None,
-        }
-    }
-    write(out) { Value::Integer((*out).into()) }
-    schema { "type": "integer", "minimum": 1, "maximum": 768_000 }
-
-    /// `missing`.
-    [pub(super)] MissingWord as Missing: "\"error\", \"empty\" or \"skip\"";
-    read(value) { value_of(&MISSING, value) }
-    write(out) { Value::String(word_of(&MISSING, *out).to_owned()) }
-    schema { "enum": ["error", "empty", "skip"] }
-
-    /// `from`: a name, or several of which a sample has one.
-    [pub(super)] Names as Vec<String>: "a name, or an array of names";
-    read(value) {
-        let names: Option<Vec<String>> = match value {
-            Value::String(name) => Some(vec![name.clone()]),
-            Value::Array(names) => {
-                names.iter().map(|name| name.value.as_text().map(str::to_owned)).collect()
-            }
-            _ => None,
-        };
-        names.filter(|names| !names.is_empty() && names.iter().all(|name| !name.is_empty()))
-    }
-    write(out) { Value::Array(out.iter().map(|name| Value::String(name.clone()).into()).collect()) }
-    schema { "type": ["string", "array"] }
-
-    /// The table as it stands; [`read_rules`] reads it.
-    [pub(super)] FieldsTable as Vec<(String, Located)>: "a table of fields, each `{ from = \"…\", as = \"…\" }`", type "table";
-    read(value) {
-        match value {
-            Value::Table(entries) if !entries.is_empty() => Some(entries.clone()),
-            _ => None,
-        }
-    }
-    write(out) { Value::Table(out.clone()) }
-    schema { "type": "object" }
-}
 
 /// What one field is made of.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

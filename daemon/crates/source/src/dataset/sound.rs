@@ -1,37 +1,10 @@
-//! Sounds in files: what is said of them in `[dataset.fields]`, and what the header of a WAV or FLAC file says.
+//! What the header of a WAV or FLAC file says of the sound in it.
 //!
 //! Samples are not decoded here: that is the plan's part, as with pictures.
 
 use std::ops::Range;
 
-use serde::{Deserialize, Serialize};
-
 use super::Defect;
-
-/// What is made of a sound.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct SoundForm {
-    /// So many channels, `[n, channels]`; `None`: one, the mean of all, `[n]`.
-    pub channels: Option<u16>,
-    /// Samples a second; `None`: the file's.
-    pub rate: Option<u32>,
-}
-
-impl SoundForm {
-    /// The dimensions behind the first of the array.
-    pub fn row_shape(self) -> Vec<u64> {
-        self.channels.map(u64::from).into_iter().collect()
-    }
-}
-
-/// A sound that is not decoded.
-#[derive(Debug, Clone, Copy)]
-pub struct Sound<'a> {
-    /// The file.
-    pub file: &'a [u8],
-    /// What is made of it.
-    pub form: SoundForm,
-}
 
 /// How samples are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -32,6 +32,10 @@ pub(super) struct Unpacker<'f> {
     packed: &'f [u8],
 }
 
+pub(super) fn defect(reason: impl std::fmt::Display) -> Defect {
+    Defect(format!("cannot decode the TIFF file: {reason}"))
+}
+
 fn cut() -> Defect {
     Defect("image file is truncated: a strip or tile of the TIFF file ends early".to_owned())
 }
@@ -103,7 +107,7 @@ impl<'f> Unpacker<'f> {
                     let is_done = match result.status {
                         Ok(LzwStatus::Ok) => result.consumed_in == 0 && result.consumed_out == 0,
                         Ok(LzwStatus::NoProgress | LzwStatus::Done) => true,
-                        Err(reason) => return Err(super::defect(reason)),
+                        Err(reason) => return Err(defect(reason)),
                     };
                     if is_done && result.consumed_out < out.len() {
                         return Err(cut());
@@ -113,7 +117,7 @@ impl<'f> Unpacker<'f> {
                 State::Deflate(decoder) => {
                     let before = (decoder.total_in(), decoder.total_out());
                     let status = decoder.decompress(self.packed, out, FlushDecompress::None);
-                    let status = status.map_err(super::defect)?;
+                    let status = status.map_err(defect)?;
                     let count = |after: u64, before: u64| {
                         usize::try_from(after - before).unwrap_or(usize::MAX)
                     };

@@ -2,10 +2,10 @@
 //!
 //! All that a decoder's memory and time depend on is checked here, before anything is unpacked.
 
-use super::chunks::Packing;
-use super::defect;
+use super::chunks::{Packing, defect};
 use super::directory::{Directory, Values};
-use crate::decode::{Content, Form, colour};
+use crate::decode::colour;
+use crate::decode::format::{Content, Form};
 use crate::size::Size;
 use forebay_source::dataset::Defect;
 
@@ -327,11 +327,11 @@ fn alpha(
     })
 }
 
+/// The result of [`chunks`].
+type Chunks<'f> = ((usize, usize), Values<'f>, Option<Values<'f>>);
+
 /// The size of strips or tiles, where they lie, and how long they are.
-fn chunks<'f>(
-    directory: &Directory<'f>,
-    size: Size,
-) -> Result<((usize, usize), Values<'f>, Option<Values<'f>>), Defect> {
+fn chunks<'f>(directory: &Directory<'f>, size: Size) -> Result<Chunks<'f>, Defect> {
     let (chunk, offsets, lengths) = match directory.find(tag::TILE_OFFSETS) {
         Some(offsets) => {
             let side = |tag| directory.value(tag).unwrap_or(0);
