@@ -230,7 +230,7 @@ def test_a_bad_sample_is_substituted_by_one_of_its_own_dataset(pictures, tmp_pat
         ],
         "batch": {"size": 5},
         "order": {"epochs": 1},
-        "stage": [{"name": "preprocess", "operations": [{"op": "decode-image"}]}],
+        "stage": [{"name": "preprocess", "operations": [{"op": "decode-image"}, {"op": "center-crop", "size": 8}]}],
         "errors": {"on_bad_sample": "substitute", "budget": 100},
     }
     with forebay.Loader(config) as loader:
