@@ -4,6 +4,7 @@ through kills and resumptions."""
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 from collections import Counter
@@ -219,6 +220,28 @@ def test_a_list_of_one_dataset_is_that_dataset(pictures):
     assert "dataset" not in fields
 
 
+def test_a_bad_sample_is_substituted_by_one_of_its_own_dataset(pictures, tmp_path):
+    shutil.copytree(pictures, tmp_path / "data")
+    (tmp_path / "data" / "other" / "only" / "1.png").write_bytes(b"no picture")
+    config = {
+        "dataset": [
+            {"path": str(tmp_path / "data" / "first")},
+            {"path": str(tmp_path / "data" / "other"), "repeat": 20},
+        ],
+        "batch": {"size": 5},
+        "order": {"epochs": 1},
+        "stage": [{"name": "preprocess", "operations": [{"op": "decode-image"}, {"op": "center-crop", "size": 8}]}],
+        "errors": {"on_bad_sample": "substitute", "budget": 100},
+    }
+    with forebay.Loader(config) as loader:
+        counts = Counter(indices(loader))
+        (session,) = loader.stats()["sessions"]
+    # Each of its twenty times is a row of its own, and has a substitute of its own.
+    assert counts.pop(5) + counts.pop(7) == 60 and counts == dict.fromkeys(range(5), 1)
+    assert session["samples_substituted"] == 20
+    assert {(one["sample"], one["substitute"]) for one in session["substituted"]} == {(6, 5), (6, 7)}
+
+
 def test_draws_by_weight_follow_the_weights(folders):
     weights = numpy.arange(FIRST, dtype=numpy.float64) % 5
     config = weighted(folders, weights, samples_per_epoch=8000, epochs=1)
@@ -308,7 +331,7 @@ def test_counts_of_each_dataset_are_told(mixed, tmp_path, monkeypatch):
     assert "47, 58 drawn an epoch" in check.stdout, check.stdout
     # A launcher may expect what it prints.
     (expected,) = [line.split(None, 1)[1] for line in check.stdout.splitlines() if "FOREBAY_EXPECT" in line]
-    monkeypatch.setenv("FOREBAY_EXPECT", expected.replace("train:", "stream:").replace("world_size=1", "world_size=2"))
+    monkeypatch.setenv("FOREBAY_EXPECT", expected.replace("train:", "dict:").replace("world_size=1", "world_size=2"))
     forebay.Loader(mixed(), rank=0, world_size=2, compare_ranks=False).close()
     with pytest.raises(
         forebay.ConfigError, match=r"draws is repeat first 1 / other 3 and repeat first 1 / other 2.5 is"

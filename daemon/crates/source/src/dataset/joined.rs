@@ -88,7 +88,7 @@ pub fn join(all: Vec<(String, Opened)>) -> Result<Opened, Disagreement> {
         report.samples += dataset.sample_count();
         parts.push(Part { name, dataset, storage, first_sample, places });
     }
-    // What is kept beside the index is this mixture's: samples have other numbers in the dataset alone.
+    // What is kept beside an index is of all datasets, in a file of this mixture.
     let suffix = digest.finalize().to_hex();
     report.path = report.path.map(|path| path_beside(&path, &format!(".with-{}", &suffix[..16])));
     let storage = JoinedFiles::new(parts.iter().map(|part| Arc::clone(&part.storage)).collect());
@@ -246,10 +246,13 @@ impl Dataset for Joined {
         let (part, id) = self.part(id);
         let before = values.len();
         part.dataset.read(id, bytes, values)?;
-        if !part.places.is_empty() {
-            let mut found: Vec<_> = values.drain(before..).map(Some).collect();
-            // Each place comes once.
-            values.extend(part.places.iter().filter_map(|place| found.get_mut(*place)?.take()));
+        // Put in order without another list: what was at a place that is done is followed to where it is now.
+        for field in 0..part.places.len() {
+            let mut from = part.places[field];
+            while from < field {
+                from = part.places[from];
+            }
+            values.swap(before + field, before + from);
         }
         Ok(())
     }

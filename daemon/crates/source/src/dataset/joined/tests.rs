@@ -113,14 +113,27 @@ fn names_order_and_content_are_part_of_the_fingerprint() {
 #[test]
 fn fields_come_in_the_order_of_the_first_dataset() {
     let folder = tempfile::tempdir().unwrap();
-    let first = members(&folder, "a", &[("x.npy", "<i8", 1), ("y.npy", "<f4", 2)]);
-    let other = members(&folder, "b", &[("y.npy", "<f4", 3), ("x.npy", "<i8", 4)]);
-    let joined = join(vec![first, other]).unwrap();
-    let names: Vec<_> = joined.dataset.fields().iter().map(|field| &field.name).collect();
-    assert_eq!(names, ["x", "y"]);
-    assert_eq!(sample(&joined, 0).unwrap(), sample(&joined, 1).unwrap());
-    assert_eq!([first_byte(&joined, 1, 0), first_byte(&joined, 1, 1)], [4, 3]);
-    assert_eq!(joined.dataset.direct_read(), None);
+    let names = ["w.npy", "x.npy", "y.npy", "z.npy"];
+    let first =
+        names.map(|name| (name, if name < "y" { "<i8" } else { "<f4" }, name.as_bytes()[0]));
+    // Every order of the other one's fields.
+    for code in 0..24 {
+        let (mut left, mut rest, mut other) = (first.to_vec(), code, Vec::new());
+        for count in (1..=4).rev() {
+            other.push(left.remove(rest % count));
+            rest /= count;
+        }
+        let (base, folder_of_other) = (format!("a{code}"), format!("b{code}"));
+        let parts =
+            vec![members(&folder, &base, &first), members(&folder, &folder_of_other, &other)];
+        let joined = join(parts).unwrap();
+        let fields: Vec<_> = joined.dataset.fields().iter().map(|field| &field.name).collect();
+        assert_eq!(fields, ["w", "x", "y", "z"]);
+        assert_eq!(sample(&joined, 0).unwrap(), sample(&joined, 1).unwrap());
+        let values = [0, 1, 2, 3].map(|field| first_byte(&joined, 1, field));
+        assert_eq!(values, *b"wxyz", "{other:?}");
+        assert!(joined.dataset.direct_read().is_none());
+    }
 }
 
 #[test]
