@@ -90,7 +90,6 @@ mod tests {
     }
 
     #[test]
-    #[expect(clippy::cast_possible_truncation, reason = "the values fit exactly")]
     fn weights_are_floats_of_either_size_and_order() {
         let values = [0.5, 0.0, 2.0];
         let found = doubles(values).unwrap();
