@@ -57,3 +57,18 @@ fn the_daemon_is_killed_over_a_manifest() {
 fn the_daemon_is_killed_over_tfrecords() {
     kill_over(Some("tfrecord"), "daemon", "7", "8");
 }
+
+#[test]
+fn the_daemon_is_killed_over_shards_of_mosaic() {
+    kill_over(Some("mds"), "daemon", "8", "8");
+}
+
+#[test]
+fn the_daemon_is_killed_over_shards_of_litdata() {
+    kill_over(Some("litdata"), "daemon", "9", "8");
+}
+
+#[test]
+fn the_daemon_is_killed_over_compressed_archives_and_their_cache() {
+    kill_over(Some("webdataset.gz"), "daemon", "10", "8");
+}

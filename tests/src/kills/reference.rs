@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use forebay_client::Loader;
+use forebay_synth::{shards, tar, tfrecord};
 
 use crate::{Taken, TestDir, data, test_dir};
 
 /// Samples of the data set; the last global batch of an epoch is short.
 const SAMPLES: u64 = 202;
 
-/// The variable that names the format of the data; left out: images in class folders.
+/// The variable that names the format of the data, with `.gz` behind it where its files are compressed and unpacked into a
+/// cache; left out: images in class folders.
 pub const FORMAT: &str = "FOREBAY_TEST_KILLS_FORMAT";
 
 /// A configuration and what it delivers.
@@ -29,24 +31,34 @@ impl Reference {
         data::images(&images, SAMPLES, 4);
         std::fs::write(images.join("class-001/00000005.jpg"), "no image").unwrap();
         let keys = "ring.slots = 4\nbatch.last = \"short\"\norder.seed = 11\nerrors.on_bad_sample = \"substitute\"";
-        let archives = dir.path("archives");
-        if std::env::var_os(FORMAT).is_some_and(|format| format == "webdataset") {
-            forebay_synth::tar::pack_classes(&images, &archives, 50).unwrap();
-            images = archives;
+        let named = std::env::var(FORMAT).ok();
+        let format = named.as_deref().map(|name| name.split('.').next().unwrap_or(name));
+        let packed = dir.path("packed");
+        if let Some(format) = format {
+            let pack = |writer| shards::pack_classes(&images, &packed, 50, writer);
+            match format {
+                "webdataset" => tar::pack_classes(&images, &packed, 50).map(drop),
+                "tfrecord" => tfrecord::pack_classes(&images, &packed, 50),
+                "mds" => pack(shards::Writer::Mosaic),
+                "litdata" => pack(shards::Writer::Lit),
+                _ => Ok(()),
+            }
+            .unwrap();
+            images = if format == "manifest" { manifest_of(&images) } else { packed };
         }
-        let records = dir.path("records");
-        if std::env::var_os(FORMAT).is_some_and(|format| format == "tfrecord") {
-            forebay_synth::tfrecord::pack_classes(&images, &records, 50).unwrap();
-            images = records;
+        let mut text =
+            data::image_config(&images, keys).replace("batch.size = 8", "batch.size = 4");
+        if named.as_deref().is_some_and(|name| name.ends_with(".gz")) {
+            compress(&images);
+            let cache = dir.path("cache");
+            text = format!(
+                "cache = {{ path = {:?}, keep_free = 0 }}\n{text}",
+                cache.display().to_string()
+            );
         }
-        if std::env::var_os(FORMAT).is_some_and(|format| format == "manifest") {
-            images = manifest_of(&images);
+        if let Some(format) = format {
+            text = format!("dataset.format = {format:?}\n{text}");
         }
-        let text = data::image_config(&images, keys).replace("batch.size = 8", "batch.size = 4");
-        let text = match std::env::var(FORMAT) {
-            Ok(format) => format!("dataset.format = {format:?}\n{text}"),
-            Err(_) => text,
-        };
         let config = dir.config("train.toml", &text);
         let loader = test_dir::loader(config.as_path(), 0, 1)
             .timeout(std::time::Duration::from_secs(8))
@@ -79,6 +91,14 @@ impl Reference {
     /// What an epoch delivers once.
     pub fn samples(&self) -> u64 {
         SAMPLES
+    }
+}
+
+/// Compresses each file of a folder, in its place.
+fn compress(folder: &Path) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let done = std::process::Command::new("gzip").arg(entry.unwrap().path()).status().unwrap();
+        assert!(done.success(), "gzip: {done}");
     }
 }
 

@@ -13,6 +13,7 @@ mod error;
 mod marker;
 mod picture;
 mod scene;
+pub mod shards;
 pub mod tar;
 #[cfg(test)]
 mod tests;
