@@ -4,6 +4,7 @@ reads."""
 import io
 import json
 import math
+import struct
 import tarfile
 import wave
 
@@ -193,3 +194,36 @@ def test_a_python_stage_gets_the_floats(tmp_path, monkeypatch):
     for number in range(4):
         expected = numpy.full(100 + number, 2 * (number + 1) / 8, numpy.float32)
         numpy.testing.assert_array_equal(sounds[number], expected)
+
+
+def test_a_column_of_bytes_in_a_shard_of_records(tmp_path):
+    """MosaicML Streaming's layout; columns of Arrow, Parquet and TFRecord files are read in the same way."""
+    samples, expected = [], []
+    for number in range(COUNT):
+        buffer = io.BytesIO()
+        levels = numpy.rint(tone(number, lengths(number), 1) * 32767).astype("<i2")
+        with wave.open(buffer, "wb") as file:
+            file.setparams((1, 2, 16000, 0, "NONE", ""))
+            file.writeframes(levels.tobytes())
+        data = buffer.getvalue()
+        samples.append(struct.pack("<I", len(data)) + data + struct.pack("<q", number))
+        expected.append(levels[:, 0].astype(numpy.float32) / 32768)
+    columns = {"column_encodings": ["bytes", "int"], "column_names": ["sound", "label"], "column_sizes": [None, 8]}
+    head = json.dumps(columns).encode()
+    start = 4 + 4 * (COUNT + 1) + len(head)
+    places = [start + sum(map(len, samples[:number])) for number in range(COUNT + 1)]
+    shard = struct.pack(f"<I{COUNT + 1}I", COUNT, *places) + head + b"".join(samples)
+    (tmp_path / "shard.00000.mds").write_bytes(shard)
+    raw = {"basename": "shard.00000.mds", "bytes": len(shard), "hashes": {}}
+    described = {**columns, "compression": None, "format": "mds", "hashes": [], "raw_data": raw, "samples": COUNT}
+    described |= {"size_limit": 1 << 26, "version": 2, "zip_data": None}
+    (tmp_path / "index.json").write_text(json.dumps({"shards": [described], "version": 2}))
+    made = {
+        "audio": {"from": "sound", "as": "audio"},
+        "rate": {"from": "sound", "as": "sample-rate"},
+        "label": {"from": "label"},
+    }
+    sounds, others = read({"format": "mds", "path": str(tmp_path), "fields": made})
+    for number, sound in enumerate(expected):
+        numpy.testing.assert_array_equal(sounds[number], sound)
+        assert others[number] == {"rate": 16000, "label": number}

@@ -139,3 +139,22 @@ fn damaged_files_are_errors_or_floats() {
     }
     assert!(read > 500 && refused > 500, "{read} read, {refused} refused");
 }
+
+#[test]
+fn a_flac_file_need_not_say_how_long_it_is() {
+    let corpus =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus/sound");
+    let told = std::fs::read(corpus.join("flac")).unwrap().split_off(1);
+    let mut untold = told.clone();
+    // The lowest 36 of the description's bits.
+    untold[21] &= 0xf0;
+    untold[22..26].fill(0);
+    let both = SoundForm { channels: Some(2), rate: None };
+    let (shape, floats) = decoded(&told, both, ENOUGH).unwrap();
+    assert_eq!(shape, [400, 2]);
+    assert_eq!(decoded(&untold, both, ENOUGH).unwrap(), (shape, floats));
+    let refused = decoded(&untold, both, 3199).unwrap_err().0;
+    assert!(refused.contains("more frames than limits.inflated_bytes allows"), "{refused}");
+    let cut = decoded(&told[..told.len() - 3], both, ENOUGH).unwrap_err().0;
+    assert!(cut.contains("cannot decode the FLAC file"), "{cut}");
+}
