@@ -159,14 +159,20 @@ mod tests {
     #[test]
     fn a_substitute_is_another_sample_with_a_weight() {
         let weighted = Weighted::new(&[1.0, 0.0, 2.0, 5.0, 0.0], 100).unwrap();
-        let mut seen = [0; 5];
-        for pass in 0..500 {
-            let other = weighted.substitute(1, pass, SampleId(3), 0).unwrap();
-            seen[usize::try_from(other.0).unwrap()] += 1;
+        let substitutes = |bad| {
+            let mut seen = [0; 5];
+            for pass in 0..500 {
+                let other = weighted.substitute(1, pass, SampleId(bad), 0).unwrap();
+                seen[usize::try_from(other.0).unwrap()] += 1;
+            }
+            seen
+        };
+        // A third and two thirds; a sixth and five sixths; two sevenths and five.
+        for (bad, [one, other], least) in [(3, [0, 2], 120), (2, [0, 3], 55), (0, [2, 3], 105)] {
+            let seen = substitutes(bad);
+            assert_eq!(seen[one] + seen[other], 500, "{seen:?}");
+            assert!((least..least + 95).contains(&seen[one]), "{seen:?}");
         }
-        assert_eq!((seen[1], seen[3], seen[4]), (0, 0, 0), "{seen:?}");
-        // A third and two thirds.
-        assert!((120..215).contains(&seen[0]), "{seen:?}");
         assert_eq!(weighted.substitute(1, 0, SampleId(3), SUBSTITUTE_DRAWS), None);
         let alone = Weighted::new(&[0.0, 1.0], 3).unwrap();
         assert_eq!(alone.substitute(1, 0, SampleId(1), 0), None);
