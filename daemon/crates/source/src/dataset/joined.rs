@@ -1,6 +1,6 @@
 //! Several datasets as one: samples and files are numbered over all of them, one dataset after the other.
 //!
-//! A file's number holds that of its dataset in its upper bits, so that [`JoinedFiles`](crate::storage::JoinedFiles) knows
+//! A file's number holds that of its dataset in its upper bits, so that [`JoinedFiles`] knows
 //! whose storage has it. Paths are relative to the root of the file's own dataset.
 
 use std::path::PathBuf;
