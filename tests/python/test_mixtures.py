@@ -1,12 +1,14 @@
 """Several datasets in one epoch, and draws by weight, over the real daemon: exact counts, on any number of ranks and
 through kills and resumptions."""
 
+import io
 import itertools
 import json
 import os
 import shutil
 import signal
 import subprocess
+import tarfile
 from collections import Counter
 
 import forebay
@@ -240,6 +242,32 @@ def test_a_bad_sample_is_substituted_by_one_of_its_own_dataset(pictures, tmp_pat
     assert counts.pop(5) + counts.pop(7) == 60 and counts == dict.fromkeys(range(5), 1)
     assert session["samples_substituted"] == 20
     assert {(one["sample"], one["substitute"]) for one in session["substituted"]} == {(6, 5), (6, 7)}
+
+
+def test_datasets_of_other_formats_mix(pictures, tmp_path):
+    """Pictures in folders beside pictures in an archive: fields in another order, files that hold several samples."""
+    with tarfile.open(tmp_path / "0.tar", "w") as archive:
+        for sample in range(4):
+            png = (pictures / "other" / "only" / f"{sample % 3}.png").read_bytes()
+            for name, content in [(f"{sample}.cls", str(70 + sample).encode()), (f"{sample}.png", png)]:
+                info = tarfile.TarInfo(name)
+                info.size = len(content)
+                archive.addfile(info, io.BytesIO(content))
+    config = {
+        "dataset": [{"path": str(pictures / "first")}, {"name": "tar", "path": str(tmp_path), "repeat": 2}],
+        "batch": {"size": 13},
+        "order": {"epochs": 2},
+        "stage": [{"name": "preprocess", "operations": [{"op": "decode-image"}, {"op": "center-crop", "size": 8}]}],
+    }
+    with forebay.Loader(config) as loader:
+        for _ in range(2):
+            (batch,) = loader
+            assert sorted(batch["index"].tolist()) == [0, 1, 2, 3, 4, 5, 5, 6, 6, 7, 7, 8, 8]
+            for sample, of, label, pixels in zip(batch["index"], batch["dataset"], batch["label"], batch["image"]):
+                assert (of, label) == ((0, 0) if sample < 5 else (1, 65 + sample))
+                blue = numpy.moveaxis(pixels, int(numpy.argmin(pixels.shape)), 0)[2]
+                assert (blue == (sample if of == 0 else (sample - 5) % 3)).all()
+        assert "0.tar" in loader.path(6)
 
 
 def test_draws_by_weight_follow_the_weights(folders):
