@@ -1,6 +1,8 @@
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use flate2::write::GzEncoder;
 use forebay_config::Section;
 use forebay_protocol::ids::SampleId;
 use forebay_synth::tar;
@@ -114,6 +116,64 @@ fn a_cache_that_loses_what_was_unpacked_costs_no_byte() {
     assert_eq!(again(), expected);
     let other = CACHED_EVERYWHERE[0](&config, OpenOptions::default()).unwrap_err().to_string();
     assert!(other.contains("shard-00.tar.gz cannot be unpacked"), "{other}");
+}
+
+#[test]
+fn samples_over_several_pieces_of_an_unpacked_archive_are_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    fs::create_dir(&data).unwrap();
+    let value = |number: usize| -> Vec<u8> {
+        (0..150_000 * number + 7).map(|at| (at * (number + 3) >> 7).to_le_bytes()[0]).collect()
+    };
+    let members: Vec<_> = (0..5).map(|number| (format!("k{number}.bin"), value(number))).collect();
+    let members: Vec<_> = members.iter().map(|(name, data)| (&name[..], &data[..])).collect();
+    write_aged(&data.join("a.tar"), &tar::archive(&members));
+    compress_files(&data, ".tar", |name| format!("{name}.gz"));
+    let mut config = config_for("webdataset", &data);
+    config.index = Some(folder.path().join("index"));
+    config.own = own_keys("[dataset.fields]\nvalue = { from = \"bin\", as = \"bytes\" }");
+    let opened = CACHED_EVERYWHERE[0](&config, OpenOptions::default()).unwrap();
+    let entries = |folder: &Path| -> Vec<PathBuf> {
+        let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        entries.filter(|path| path.file_name().unwrap().len() == 38).collect()
+    };
+    let cache = fs::read_dir(folder.path().join("cache")).unwrap().next().unwrap().unwrap().path();
+    let folders = || fs::read_dir(&cache).unwrap().map(|entry| entry.unwrap().path());
+    let dataset = folders().find(|path| path.is_dir()).unwrap();
+    let pieces = || -> Vec<PathBuf> {
+        let below = fs::read_dir(&dataset).unwrap().map(|entry| entry.unwrap().path());
+        below.filter(|path| path.is_dir()).flat_map(|path| entries(&path)).collect()
+    };
+    assert_eq!(pieces().len(), 7, "six pieces and a length");
+    for removed in 0..7 {
+        fs::remove_file(&pieces()[removed % pieces().len()]).unwrap();
+        for number in (0..5).rev() {
+            let found = sample(&opened, number as u64).unwrap();
+            assert!(found == [format!("{:?}", value(number))], "{removed} {number}");
+        }
+    }
+}
+
+#[test]
+fn a_compressed_archive_that_is_replaced_by_one_of_its_size_is_unpacked_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    fs::create_dir(&data).unwrap();
+    let write = |text: &str| {
+        let mut encoder = GzEncoder::new(Vec::new(), flate2::Compression::none());
+        encoder.write_all(&tar::archive(&[("k.txt", text.as_bytes())])).unwrap();
+        fs::write(data.join("a.tar.gz"), encoder.finish().unwrap()).unwrap();
+        fs::metadata(data.join("a.tar.gz")).unwrap().len()
+    };
+    let mut config = config_for("webdataset", &data);
+    config.index = Some(folder.path().join("index"));
+    let open = || CACHED_EVERYWHERE[0](&config, OpenOptions::default()).unwrap();
+    let bytes = write("one");
+    assert_eq!(sample(&open(), 0).unwrap(), ["\"one\""]);
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    assert_eq!(write("two"), bytes);
+    assert_eq!(sample(&open(), 0).unwrap(), ["\"two\""]);
 }
 
 #[test]
