@@ -25,7 +25,7 @@ mod space;
 mod sweep;
 mod unpacked;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use forebay_config::CacheConfig;
@@ -39,7 +39,7 @@ pub use self::entry::cache_entry;
 pub use self::keeper::{CacheKeeper, CachedDataset, Verified};
 pub(crate) use self::unpacked::{UnpackedFiles, UnpackedStorage};
 use super::error::StorageError;
-use super::listing::{Directories, DirectoryStamp, EntryKind};
+use super::listing::InFront;
 use super::{FileStatus, Handle, ObjectIdentity, Opened, Storage};
 use crate::location::{FileId, FileTable, Location, ObjectStamp, Unit};
 
@@ -157,25 +157,11 @@ impl CachedStorage {
     }
 }
 
-impl Directories for CachedStorage {
-    fn list(
-        &self,
-        directory: &[u8],
-        visit: &mut dyn FnMut(&[u8], EntryKind),
-    ) -> Result<DirectoryStamp, StorageError> {
-        self.behind.list(directory, visit)
-    }
+impl InFront for CachedStorage {
+    type Behind = dyn Storage;
 
-    fn stamp(&self, directory: &[u8]) -> Result<DirectoryStamp, StorageError> {
-        self.behind.stamp(directory)
-    }
-
-    fn root_is_file(&self) -> bool {
-        self.behind.root_is_file()
-    }
-
-    fn remote_root(&self) -> Option<&Path> {
-        self.behind.remote_root()
+    fn behind(&self) -> &Self::Behind {
+        self.behind.as_ref()
     }
 }
 

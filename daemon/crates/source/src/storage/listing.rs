@@ -62,3 +62,33 @@ pub trait Directories: Sync {
         None
     }
 }
+
+/// What stands in front of another storage: its folders are that one's.
+pub(crate) trait InFront: Sync {
+    /// The other one.
+    type Behind: Directories + ?Sized;
+
+    fn behind(&self) -> &Self::Behind;
+}
+
+impl<T: InFront> Directories for T {
+    fn list(
+        &self,
+        directory: &[u8],
+        visit: &mut dyn FnMut(&[u8], EntryKind),
+    ) -> Result<DirectoryStamp, StorageError> {
+        self.behind().list(directory, visit)
+    }
+
+    fn stamp(&self, directory: &[u8]) -> Result<DirectoryStamp, StorageError> {
+        self.behind().stamp(directory)
+    }
+
+    fn root_is_file(&self) -> bool {
+        self.behind().root_is_file()
+    }
+
+    fn remote_root(&self) -> Option<&Path> {
+        self.behind().remote_root()
+    }
+}

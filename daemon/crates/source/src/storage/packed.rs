@@ -6,12 +6,12 @@
 
 use std::cell::RefCell;
 use std::ops::Deref;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use forebay_observe::RequestMetrics;
 
 use super::error::StorageError;
-use super::listing::{Directories, DirectoryStamp, EntryKind};
+use super::listing::InFront;
 use super::{CacheScope, FileStatus, Handle, Opened, Storage};
 use crate::location::{FileId, FileTable, Location, Packed, Unit};
 
@@ -78,28 +78,14 @@ where
     }
 }
 
-impl<S> Directories for UnpackingStorage<S>
+impl<S> InFront for UnpackingStorage<S>
 where
     S: Deref<Target: Storage> + Send + Sync + std::fmt::Debug,
 {
-    fn list(
-        &self,
-        directory: &[u8],
-        visit: &mut dyn FnMut(&[u8], EntryKind),
-    ) -> Result<DirectoryStamp, StorageError> {
-        self.behind.list(directory, visit)
-    }
+    type Behind = S::Target;
 
-    fn stamp(&self, directory: &[u8]) -> Result<DirectoryStamp, StorageError> {
-        self.behind.stamp(directory)
-    }
-
-    fn root_is_file(&self) -> bool {
-        self.behind.root_is_file()
-    }
-
-    fn remote_root(&self) -> Option<&Path> {
-        self.behind.remote_root()
+    fn behind(&self) -> &Self::Behind {
+        &self.behind
     }
 }
 

@@ -124,7 +124,7 @@ fn samples_over_several_pieces_of_an_unpacked_archive_are_whole() {
     let data = folder.path().join("data");
     fs::create_dir(&data).unwrap();
     let value = |number: usize| -> Vec<u8> {
-        (0..150_000 * number + 7).map(|at| (at * (number + 3) >> 7).to_le_bytes()[0]).collect()
+        (0..150_000 * number + 7).map(|at| ((at * (number + 3)) >> 7).to_le_bytes()[0]).collect()
     };
     let members: Vec<_> = (0..5).map(|number| (format!("k{number}.bin"), value(number))).collect();
     let members: Vec<_> = members.iter().map(|(name, data)| (&name[..], &data[..])).collect();

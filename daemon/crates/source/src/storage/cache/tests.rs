@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,6 +13,7 @@ use super::folder::CacheFolder;
 use super::space::Space;
 use super::*;
 use crate::storage::conformance::{self, Fixture, Paths, part};
+use crate::storage::listing::{Directories, DirectoryStamp, EntryKind};
 use crate::storage::{CacheScope, LocalFiles, Objects};
 
 const WHOLE: Location = Location::whole(FileId(0));

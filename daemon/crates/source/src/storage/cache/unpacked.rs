@@ -14,7 +14,7 @@ use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::io::{self, BufReader, Read};
 use std::ops::{Deref, Range};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ use super::disk::{Cache, Kept};
 use super::entry::Key;
 use crate::codec::Codec;
 use crate::location::{ByteRange, FileId, FileTable, Location, Unit};
-use crate::storage::listing::{Directories, DirectoryStamp, EntryKind};
+use crate::storage::listing::InFront;
 use crate::storage::{
     CacheScope, FileStatus, Handle, ObjectIdentity, Opened, Storage, StorageError,
 };
@@ -402,28 +402,14 @@ where
     }
 }
 
-impl<S> Directories for UnpackedStorage<S>
+impl<S> InFront for UnpackedStorage<S>
 where
     S: Deref<Target: Storage> + Send + Sync + std::fmt::Debug,
 {
-    fn list(
-        &self,
-        directory: &[u8],
-        visit: &mut dyn FnMut(&[u8], EntryKind),
-    ) -> Result<DirectoryStamp, StorageError> {
-        self.behind.list(directory, visit)
-    }
+    type Behind = S::Target;
 
-    fn stamp(&self, directory: &[u8]) -> Result<DirectoryStamp, StorageError> {
-        self.behind.stamp(directory)
-    }
-
-    fn root_is_file(&self) -> bool {
-        self.behind.root_is_file()
-    }
-
-    fn remote_root(&self) -> Option<&Path> {
-        self.behind.remote_root()
+    fn behind(&self) -> &Self::Behind {
+        &self.behind
     }
 }
 
