@@ -93,7 +93,7 @@ pub(super) fn describe(text: &[u8]) -> Result<Described, String> {
             path: path.unwrap_or_else(|| chunk.filename.clone()),
             samples: chunk.chunk_size,
             compression: compression.map(|(ending, name)| Compression {
-                path: chunk.filename,
+                path: Some(chunk.filename),
                 name: name.clone(),
                 remedy: format!(
                     "for f in *{ending}; do unzstd \"$f\" -o \"${{f%{ending}}}.bin\"; done"

@@ -103,15 +103,14 @@ pub(super) fn describe(text: &[u8]) -> Result<Described, String> {
             samples: shard.samples,
             compression: shard
                 .compression
-                .zip(shard.zip_data)
-                .map(|(name, packed)| compression_of(name, packed.basename)),
+                .map(|name| compression_of(name, shard.zip_data.map(|packed| packed.basename))),
         });
     }
     Ok(Described { shards, columns: columns.unwrap_or_default() })
 }
 
 /// The algorithms of Streaming, perhaps with a level, as in `zstd:3`.
-fn compression_of(name: String, path: String) -> Compression {
+fn compression_of(name: String, path: Option<String>) -> Compression {
     let remedy = match name.split(':').next().unwrap_or_default() {
         "zstd" => "unzstd --keep *.zstd",
         "gz" => "gunzip --keep *.gz",

@@ -24,8 +24,8 @@ pub(in crate::dataset) struct DescribedShard {
 /// How a shard's file is compressed as a whole.
 #[derive(Debug, Clone)]
 pub(in crate::dataset) struct Compression {
-    /// The file that was written.
-    pub(in crate::dataset) path: String,
+    /// The file that was written, where it is said.
+    pub(in crate::dataset) path: Option<String>,
     /// As the description has it.
     pub(in crate::dataset) name: String,
     /// What decompresses all shards beside the compressed ones, to be pasted in their folder.

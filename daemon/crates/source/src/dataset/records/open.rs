@@ -97,7 +97,7 @@ impl Task<'_> {
         let text = file.read_whole(MAX_DESCRIPTION_BYTES)?;
         let described = (self.describe)(&text).map_err(|reason| file.fault(reason))?;
         let packed = described.shards.iter().filter_map(|shard| shard.compression.as_ref());
-        let packed = packed.map(|compression| &compression.path);
+        let packed = packed.filter_map(|compression| compression.path.as_ref());
         for path in described.shards.iter().map(|shard| &shard.path).chain(packed) {
             let mut parts = path.split('/');
             if path.contains('\0') || parts.any(|part| matches!(part, "" | "." | "..")) {
@@ -122,9 +122,11 @@ impl Task<'_> {
     /// The shards' paths and how many samples each has.
     fn shards(&self, described: &Described) -> Result<(Vec<Vec<u8>>, Vec<u64>), DatasetError> {
         let path = |shard: &DescribedShard| {
-            let packed = shard.compression.as_ref().map(|compression| compression.path.as_bytes());
-            match packed.filter(|packed| self.storage.unpacks(packed)) {
-                Some(packed) if !self.is_there(shard.path.as_bytes()) => packed.to_vec(),
+            let packed = shard.compression.as_ref().and_then(|packed| packed.path.as_ref());
+            match packed.filter(|packed| self.storage.unpacks(packed.as_bytes())) {
+                Some(packed) if !self.is_there(shard.path.as_bytes()) => {
+                    packed.clone().into_bytes()
+                }
                 _ => shard.path.clone().into_bytes(),
             }
         };
