@@ -9,11 +9,18 @@ use serde::Deserialize;
 use super::folder::scan::FolderFormat;
 use super::opening::{OpenOptions, OpenedFormat};
 use super::records::{self, ArrayForm, Column, Compression, Described, DescribedShard, Encoding};
+use super::shard_paths::has_extension;
 use crate::storage::Storage;
 
 /// What is read.
 pub(super) const FORMAT: FolderFormat =
     FolderFormat { name: "mds", extensions: &[".mds"], flat_is_valid: true };
+
+/// Whether a file is a shard by its name, compressed or not.
+pub(super) fn is_shard(name: &[u8]) -> bool {
+    let packed = name.rsplitn(2, |byte| *byte == b'.').nth(1).unwrap_or_default();
+    has_extension(name, FORMAT.extensions) || has_extension(packed, FORMAT.extensions)
+}
 
 /// Opens a folder of shards.
 pub(super) fn open(

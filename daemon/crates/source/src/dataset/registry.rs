@@ -91,6 +91,7 @@ static FORMATS: [Format; 12] = [
     format::<FolderKeys>(&npy::FORMAT, npy::open, npy::draft),
     format::<FolderKeys>(&npz::FORMAT, npz::open, npz::draft),
     Format {
+        reads: |_, name| webdataset::is_archive(name),
         root: webdataset::root,
         has_saved_index: webdataset::has_saved_index,
         unpacks: true,
@@ -104,6 +105,7 @@ static FORMATS: [Format; 12] = [
         ..format::<ManifestKeys>(&manifest::FORMAT, manifest::open, manifest::draft)
     },
     Format {
+        reads: |_, name| mds::is_shard(name),
         has_saved_index: records::has_saved_index,
         unpacks: true,
         ..format::<RecordKeys>(&mds::FORMAT, mds::open, records::draft)
@@ -115,7 +117,7 @@ static FORMATS: [Format; 12] = [
         ..format::<RecordKeys>(&litdata::FORMAT, litdata::open, records::draft)
     },
     Format {
-        reads: |_, name| tfrecord::is_record_file(name),
+        reads: |_, name| tfrecord::is_of_records(name),
         root: tfrecord::root,
         has_saved_index: tfrecord::has_saved_index,
         unpacks: true,

@@ -16,7 +16,7 @@ use forebay_protocol::ids::SampleId;
 
 #[doc(hidden)]
 pub(super) use self::fuzzed::{read_for_fuzzing, walk_for_fuzzing};
-pub(super) use self::names::is_record_file;
+pub(super) use self::names::is_of_records;
 pub(super) use self::open::{has_saved_index, open, root};
 use super::columns::{self, ColumnRule, Labels};
 use super::draft::{Draft, Seen};

@@ -32,7 +32,7 @@ use crate::location::{ByteRange, FileId, FileTable, Location, ObjectStamp, Sampl
 #[doc(hidden)]
 pub(super) use self::fuzzed::{check_index, walk_for_fuzzing};
 pub(super) use self::open::open;
-pub(super) use self::request::{has_saved_index, root};
+pub(super) use self::request::{has_saved_index, is_archive, root};
 
 /// What is read.
 pub(super) const FORMAT: FolderFormat =

@@ -7,7 +7,7 @@ use crate::dataset::conformance::{self, Format};
 use crate::dataset::testing::{
     CACHED_EVERYWHERE, EVERYWHERE, compress_files, config_for, names, own_keys, sample, write_aged,
 };
-use crate::dataset::{DatasetError, OpenOptions, Opened, open};
+use crate::dataset::{DatasetError, OpenOptions, Opened, open, recognize};
 
 /// The bytes of a shard of such records.
 fn shard(config: &str, records: &[Vec<u8>]) -> Vec<u8> {
@@ -103,6 +103,10 @@ fn compressed_litdata(root: &Path, count: usize) -> PathBuf {
 
 #[test]
 fn compressed_shards_of_records_conform_with_a_cache() {
+    let folder = tempfile::tempdir().unwrap();
+    compressed_mds(folder.path(), 3);
+    let unsaid = config_for("auto", folder.path());
+    assert_eq!(recognize(&unsaid, OpenOptions::default()).unwrap(), "mds");
     for (name, make) in [("mds", compressed_mds as _), ("litdata", compressed_litdata as _)] {
         for open in CACHED_EVERYWHERE {
             let (has_names, refuses_cuts) = (true, true);

@@ -17,8 +17,13 @@ const COMPRESSED: [&str; 7] = [
     ".tfrecords.zlib",
 ];
 
-/// Whether a file, or all that a pattern names, are TFRecords by the name.
-pub(in crate::dataset) fn is_record_file(name: &[u8]) -> bool {
+/// Whether a file, or all that a pattern names, are TFRecords by the name, compressed or not.
+pub(in crate::dataset) fn is_of_records(name: &[u8]) -> bool {
+    is_record_file(name) || is_compressed(name)
+}
+
+/// Whether they are, and were not compressed as a whole.
+pub(super) fn is_record_file(name: &[u8]) -> bool {
     has_extension(name, &EXTENSIONS) || is_numbered(name)
 }
 
@@ -51,7 +56,7 @@ fn is_numbered(name: &[u8]) -> bool {
 
 /// The folder that a path's files lie in, and the pattern or the file that it names.
 pub(super) fn split(path: &Path) -> (PathBuf, Option<&str>) {
-    split_named(path, |name| is_record_file(name) || is_compressed(name))
+    split_named(path, is_of_records)
 }
 
 #[cfg(test)]

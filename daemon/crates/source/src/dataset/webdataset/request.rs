@@ -19,6 +19,11 @@ pub(super) const COMPRESSED: [&str; 10] = [
     ".tar.z",
 ];
 
+/// Whether a file, or those that a pattern names, are archives by the name, compressed or not.
+pub(in crate::dataset) fn is_archive(name: &[u8]) -> bool {
+    shard_paths::has_extension(name, &[".tar"]) || shard_paths::has_extension(name, &COMPRESSED)
+}
+
 /// The folder that a path's archives lie in.
 pub(in crate::dataset) fn root(path: &Path) -> PathBuf {
     split(path).0

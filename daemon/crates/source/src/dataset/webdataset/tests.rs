@@ -11,7 +11,7 @@ use crate::dataset::conformance::{self, Format};
 use crate::dataset::testing::{
     CACHED_EVERYWHERE, EVERYWHERE, compress_files, config_for, names, own_keys, sample, write_aged,
 };
-use crate::dataset::{DatasetError, OpenOptions, Opened, open};
+use crate::dataset::{DatasetError, OpenOptions, Opened, open, recognize};
 
 fn conforming(root: &Path, count: usize) -> PathBuf {
     let samples: Vec<_> = (0..count)
@@ -68,6 +68,8 @@ fn compressed_archives_conform_with_a_cache_and_are_refused_without() {
     }
     let folder = tempfile::tempdir().unwrap();
     compressed(folder.path(), 3);
+    let unsaid = config_for("auto", folder.path());
+    assert_eq!(recognize(&unsaid, OpenOptions::default()).unwrap(), "webdataset");
     let error = open(&config_for("webdataset", folder.path()), OpenOptions::default());
     let message = error.unwrap_err().to_string();
     assert!(message.contains("shard-00.tar.gz") && message.contains("cache.path"), "{message}");
