@@ -107,7 +107,7 @@ impl Config {
     /// Reads under way at once: at the start, which are the fewest, and at most.
     #[must_use]
     pub fn reads(&self) -> (u32, u32) {
-        self.fetch.reads(self.dataset.is_remote())
+        self.fetch.reads(self.datasets().any(|dataset| dataset.is_remote()))
     }
 
     /// Reads a TOML file. Relative paths in it and in the overrides start at the file's folder.

@@ -4,6 +4,7 @@
 //! the trait, a line in `registry`, and one line that runs `conformance` over it.
 
 mod cache;
+mod compressed;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod conformance;
@@ -30,6 +31,7 @@ use std::path::PathBuf;
 pub use cache::cache_entry;
 pub use cache::{CacheKeeper, CachedDataset, Verified};
 pub(crate) use cache::{UnpackedFiles, UnpackedStorage};
+pub(crate) use compressed::WithoutUnpacking;
 pub use descriptor::DirectFile;
 pub use error::{Absence, RemoteFailure, RetryClass, StorageError};
 pub use joined::JoinedFiles;

@@ -22,7 +22,7 @@ use super::webdataset::{self, WebDatasetKeys};
 use super::{arrow, image_folder, litdata, mds, npy, npz, parquet, tokens};
 use crate::storage::{
     self, PatientStorage, RetryClass, Storage, StorageError, UnpackedFiles, UnpackedStorage,
-    UnpackingStorage,
+    UnpackingStorage, WithoutUnpacking,
 };
 
 /// The `dataset.format` that stands for the one that reads what lies at the path.
@@ -328,6 +328,7 @@ fn open_once(
     let (dataset, report) = (format.open)(config, source, options)?;
     let storage: Arc<dyn Storage> = match unpacked {
         Some(files) => Arc::new(UnpackedStorage::new(storage, files)),
+        None if format.unpacks => Arc::new(WithoutUnpacking(storage)),
         None => storage,
     };
     let storage: Arc<dyn Storage> = match dataset.page_bytes() {

@@ -132,6 +132,15 @@ pub enum StorageError {
         /// What was unpacked of it.
         unpacked_bytes: u64,
     },
+    /// A file that is compressed as a whole, and no cache to unpack it into.
+    #[error(
+        "{} is compressed, and is read from the cache that it is unpacked into: name a folder in cache.path, or see above why \
+         that one is not used", path.display()
+    )]
+    NoCache {
+        /// The file.
+        path: PathBuf,
+    },
     /// A compressed part of the file does not unpack to what it did.
     #[error("{} cannot be unpacked at byte {offset}: it is damaged, or changed after the dataset was indexed", path.display())]
     Damaged {
@@ -252,6 +261,7 @@ impl StorageError {
             | Self::OutOfRange { .. }
             | Self::Damaged { .. }
             | Self::NoRoom { .. }
+            | Self::NoCache { .. }
             | Self::Replaced { .. }
             | Self::Permission { .. } => RetryClass::Never,
             Self::Remote { failure, .. } => failure.class,
@@ -272,6 +282,7 @@ impl StorageError {
             | Self::OutOfRange { path, .. }
             | Self::Damaged { path, .. }
             | Self::NoRoom { path, .. }
+            | Self::NoCache { path }
             | Self::Permission { path }
             | Self::TimedOut { path, .. }
             | Self::Hangs { path, .. }

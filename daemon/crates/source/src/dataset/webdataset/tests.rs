@@ -179,6 +179,33 @@ fn a_compressed_archive_that_is_replaced_by_one_of_its_size_is_unpacked_anew() {
 }
 
 #[test]
+fn an_index_of_unpacked_archives_gives_no_bytes_without_the_cache_or_of_other_archives() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    fs::create_dir(&data).unwrap();
+    let mut config = config_for("webdataset", &compressed(&data, 6));
+    config.index = Some(folder.path().join("index"));
+    // Behind a URL a saved index is taken as it is.
+    let (cached, plain) = (CACHED_EVERYWHERE[1], EVERYWHERE[1]);
+    cached(&config, OpenOptions::default()).unwrap();
+    let read = |opened: &Opened, id| {
+        let (mut locations, mut buffer) = (Vec::new(), Vec::new());
+        opened.dataset.locate(SampleId(id), &mut locations);
+        let dataset = opened.dataset.as_ref();
+        opened.storage.read(dataset, locations[0], 1 << 20, &mut buffer)
+    };
+    let opened = plain(&config, OpenOptions::default()).unwrap();
+    let message = read(&opened, 0).unwrap_err().to_string();
+    assert!(message.contains("shard-00.tar.gz is compressed"), "{message}");
+    // Another archive under the name.
+    fs::copy(data.join("shard-02.tar.gz"), data.join("shard-00.tar.gz")).unwrap();
+    let opened = cached(&config, OpenOptions::default()).unwrap();
+    let message = read(&opened, 0).unwrap_err().to_string();
+    assert!(message.contains("has changed since the dataset was indexed"), "{message}");
+    read(&opened, 5).unwrap();
+}
+
+#[test]
 fn an_archive_that_has_no_room_in_the_cache_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");

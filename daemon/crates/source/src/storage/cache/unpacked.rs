@@ -25,7 +25,8 @@ use super::digest::digest_of;
 use super::disk::{Cache, Kept};
 use super::entry::Key;
 use crate::codec::Codec;
-use crate::location::{ByteRange, FileId, FileTable, Location, Unit};
+use crate::location::{ByteRange, FileId, FileTable, Location, ObjectStamp, Unit};
+use crate::storage::compressed::codec_of;
 use crate::storage::listing::InFront;
 use crate::storage::{
     CacheScope, FileStatus, Handle, ObjectIdentity, Opened, Storage, StorageError,
@@ -66,6 +67,8 @@ struct Known {
     /// What its pieces are found by.
     key: Key,
     length: u64,
+    /// What an index has of it: that length, and the tag.
+    stamp: ObjectStamp,
 }
 
 /// See the module's head: in front of a storage.
@@ -88,24 +91,6 @@ thread_local! {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// How a file is compressed, by its name.
-fn codec_of(path: &[u8]) -> Option<Codec> {
-    const ENDINGS: [(&str, Codec); 6] = [
-        (".gz", Codec::Gzip),
-        (".tgz", Codec::Gzip),
-        (".zst", Codec::Zstd),
-        (".zstd", Codec::Zstd),
-        (".tzst", Codec::Zstd),
-        // LitData's.
-        (".zstd.bin", Codec::Zstd),
-    ];
-    let ends = |(ending, _): &&(&str, Codec)| {
-        let start = path.len().checked_sub(ending.len());
-        start.is_some_and(|start| path[start..].eq_ignore_ascii_case(ending.as_bytes()))
-    };
-    ENDINGS.iter().find(ends).map(|(_, codec)| *codec)
 }
 
 impl UnpackedFiles {
@@ -304,7 +289,11 @@ where
                 }
             }
         };
-        let known = Known { key, length };
+        let tag = match &status.identity {
+            ObjectIdentity::Tag(tag) => Some(tag.as_str()),
+            ObjectIdentity::Inode { .. } => None,
+        };
+        let known = Known { key, length, stamp: ObjectStamp::new(length, tag) };
         lock(&self.files.known).insert(path.to_owned(), known);
         Ok(Some(known))
     }
@@ -432,7 +421,13 @@ where
     fn open(&self, files: &dyn FileTable, location: Location) -> Result<Opened, StorageError> {
         let path = files.path(location.file);
         let Some(codec) = codec_of(&path) else { return self.behind.open(files, location) };
-        let length = self.known(&path, codec, true)?.map_or(0, |known| known.length);
+        let known = self.known(&path, codec, true)?;
+        let length = known.map_or(0, |known| known.length);
+        let indexed = files.stamp(location.file).zip(known);
+        if indexed.is_some_and(|(indexed, known)| !indexed.agrees(known.stamp)) {
+            let what = "it unpacks to other bytes".to_owned();
+            return Err(StorageError::Replaced { path: self.full_path(&path), what });
+        }
         let ByteRange { offset, length: wanted } = location.range;
         let end = wanted.map_or(length.max(offset), |wanted| offset.saturating_add(wanted));
         if end > length {
