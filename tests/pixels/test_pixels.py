@@ -216,14 +216,10 @@ def test_webp_is_decoded_as_pillow_decodes_it(program, tmp_path, lossless, alpha
     assert_decodes_as_pillow(program, tmp_path, path, tolerance=0 if lossless else 1)
 
 
-@pytest.mark.parametrize("suffix", ["jpg", "png", "webp"])
-def test_truncation_is_refused_where_pillow_refuses(program, tmp_path, suffix):
-    whole = io.BytesIO()
-    photograph(120, 90).save(whole, {"jpg": "JPEG"}.get(suffix, suffix))
-    whole = whole.getvalue()
-    paths = []
-    expected = []
-    for length in [len(whole), *range(len(whole) - 40, len(whole)), len(whole) // 2, 200, 40]:
+def refused_of_lengths(program, tmp_path, whole, suffix, lengths):
+    """The names of the files, cut off at the lengths, that are refused, and of those that Pillow refuses."""
+    paths, expected, refused = [], [], []
+    for length in lengths:
         path = tmp_path / f"{length}.{suffix}"
         path.write_bytes(whole[:length])
         paths.append(path)
@@ -232,11 +228,19 @@ def test_truncation_is_refused_where_pillow_refuses(program, tmp_path, suffix):
                 image.convert("RGB")
         except Exception:
             expected.append(path.name)
-    refused = []
     # A crop whose pixels are complete in most of the files.
     operations = '{ op = "decode-image" }, { op = "center-crop", size = 8 }'
     apply(program, tmp_path, operations, paths, refused=refused)
-    refused = [pathlib.Path(line.split(": ")[0]).name for line in refused]
+    return [pathlib.Path(line.split(": ")[0]).name for line in refused], expected
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png", "webp"])
+def test_truncation_is_refused_where_pillow_refuses(program, tmp_path, suffix):
+    whole = io.BytesIO()
+    photograph(120, 90).save(whole, {"jpg": "JPEG"}.get(suffix, suffix))
+    whole = whole.getvalue()
+    lengths = [len(whole), *range(len(whole) - 40, len(whole)), len(whole) // 2, 200, 40]
+    refused, expected = refused_of_lengths(program, tmp_path, whole, suffix, lengths)
     if suffix == "png":
         # Pillow stops reading when it has the pixels: it takes a file that lacks a part of its last 24 bytes.
         last = {f"{length}.png" for length in range(len(whole) - 24, len(whole))}
