@@ -36,8 +36,8 @@ def test_threads_that_keep_the_interpreter_busy_show_in_the_lock_time(config):
         for times in (alone, beside):
             assert 1 <= times["count"] <= 10, times
             assert 0 < times["p50"] <= times["p99"] <= times["max"] <= times["total"], times
-        # A busy thread gives the lock up after 5 ms; alone nobody has it.
-        if beside["p50"] > 0.004 and alone["p50"] < beside["p50"] / 2:
+        # A busy thread gives the lock up after 5 ms, sooner where it is off its core; alone nobody has it.
+        if beside["p50"] > 0.001 and alone["p50"] < beside["p50"] / 4:
             return
     raise AssertionError(f"{alone} alone, {beside} beside two busy threads")
 
