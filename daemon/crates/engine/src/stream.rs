@@ -17,7 +17,7 @@ use super::stream_error::StreamError;
 use super::work_parking::StageGate;
 use forebay_config::{Concurrency, Config, ConfigError, Last, StageConfig};
 use forebay_observe::recorder::Recorder;
-use forebay_observe::{Clock, QueueMetrics, StageMetrics};
+use forebay_observe::{Clock, QueueMetrics, RequestMetrics, RequestReport, StageMetrics};
 use forebay_order::Selection;
 use forebay_pipeline::batch::BatchOperation;
 use forebay_pipeline::{Needs, PythonStart, SamplePlan, SampleTask};
@@ -396,6 +396,12 @@ impl Stream {
         let length_bytes = self.open_sample(id, &mut scratch)?;
         self.read_sample(&mut scratch, buffer)?;
         Ok(length_bytes)
+    }
+
+    /// What its storage was asked for so far; `None`: it answers no requests.
+    #[must_use]
+    pub fn requests(&self) -> Option<RequestReport> {
+        self.storage.requests().map(RequestMetrics::report)
     }
 
     /// The most that a sample takes beside its fetched bytes and its row.

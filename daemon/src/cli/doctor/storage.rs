@@ -1,5 +1,7 @@
 //! Measures random reads of samples, with one thread, the configured number and twice that. The page cache of a file is
-//! dropped first where the kernel allows it.
+//! dropped first where the kernel allows it. A storage that answers requests is measured by [`requests`].
+
+mod requests;
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -35,14 +37,14 @@ pub(super) fn measure(stream: &Stream, seconds: f64) -> Reading {
     }
     let (configured, most) = stream.config().reads();
     let turn = AtomicU64::new(0);
+    if stream.requests().is_some() {
+        return requests::measure(stream, time, &turn);
+    }
     let rates: Vec<Rate> =
         [1, configured, configured * 2].map(|at_once| read(stream, at_once, time, &turn)).into();
     let [one, now, twice] = &rates[..] else { return Reading::default() };
     let Some(bytes_per_sample) = now.bytes.checked_div(now.samples) else {
-        let error = rates.iter().find_map(|rate| rate.error.clone());
-        let reason = format!("cannot read any sample: {}", error.unwrap_or_default());
-        let finding = Finding::new(Weight::Broken, "storage", reason, "make the samples readable");
-        return Reading { findings: vec![finding], bytes_per_sample: 0 };
+        return unreadable(&rates);
     };
     let state = format!(
         "a read of {} takes {:.2} ms; one at a time gives {:.0} samples/s, {configured} at once {:.0} ({}/s)",
@@ -67,6 +69,14 @@ pub(super) fn measure(stream: &Stream, seconds: f64) -> Reading {
         Finding::good("storage", state)
     };
     Reading { findings: vec![finding], bytes_per_sample }
+}
+
+/// Nothing could be read.
+fn unreadable(rates: &[Rate]) -> Reading {
+    let error = rates.iter().find_map(|rate| rate.error.clone());
+    let reason = format!("cannot read any sample: {}", error.unwrap_or_default());
+    let finding = Finding::new(Weight::Broken, "storage", reason, "make the samples readable");
+    Reading { findings: vec![finding], bytes_per_sample: 0 }
 }
 
 #[derive(Debug)]

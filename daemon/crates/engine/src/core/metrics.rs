@@ -13,8 +13,8 @@ use crate::session::Session;
 use crate::stream::Stream;
 use forebay_observe::{
     CacheMetrics, CpuBudgetReport, DaemonReport, DatasetReport, HistoryReport, HotSpotReport,
-    Moment, OutageReport, PythonReport, RequestMetrics, SessionCounters, SessionReport,
-    StreamCounters, StreamReport, Substitution, cpu_time,
+    Moment, OutageReport, PythonReport, SessionCounters, SessionReport, StreamCounters,
+    StreamReport, Substitution, cpu_time,
 };
 use forebay_pipeline::FunctionFigures;
 
@@ -204,7 +204,7 @@ impl Engine {
                 .batch_function_figures()
                 .map(|figures| report_python(figures, threads))
                 .collect(),
-            requests: stream.storage.requests().map(RequestMetrics::report),
+            requests: stream.requests(),
             cache: stream.storage.cache().map(CacheMetrics::report),
             quarantine,
             jpeg_index: stream.jpeg_index.report(),

@@ -1,0 +1,125 @@
+//! Measures a storage that answers requests, from this machine: how soon an answer begins, and what more requests at once
+//! bring.
+
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use forebay_engine::Stream;
+use forebay_observe::{RequestReport, format_bytes};
+
+use super::{Rate, Reading, WORTHWHILE, read, unreadable};
+use crate::cli::doctor::finding::{Finding, Weight};
+
+/// Requests at once that are tried, as long as more bring more.
+const AT_ONCE: [u32; 5] = [1, 4, 16, 64, 256];
+/// The share of refused requests from which the server has no room.
+const REFUSED: f64 = 0.01;
+
+/// One number of requests at once.
+struct Level {
+    at_once: u32,
+    rate: Rate,
+    requests: RequestReport,
+}
+
+pub(super) fn measure(stream: &Stream, time: Duration, turn: &AtomicU64) -> Reading {
+    let mut levels: Vec<Level> = Vec::new();
+    for at_once in AT_ONCE {
+        let before = stream.requests().unwrap_or_default();
+        let rate = read(stream, at_once, time, turn);
+        let requests = stream.requests().unwrap_or_default().since(&before);
+        let brings_more = levels
+            .last()
+            .is_none_or(|last| rate.per_second() > last.rate.per_second() * WORTHWHILE);
+        let is_refused = requests.refused_share() >= REFUSED;
+        levels.push(Level { at_once, rate, requests });
+        if !brings_more || is_refused {
+            break;
+        }
+    }
+    let read: u64 = levels.iter().map(|level| level.rate.samples).sum();
+    let bytes: u64 = levels.iter().map(|level| level.rate.bytes).sum();
+    let Some(bytes_per_sample) = bytes.checked_div(read) else {
+        return unreadable(&levels.into_iter().map(|level| level.rate).collect::<Vec<_>>());
+    };
+    let finding = judge(&levels, bytes_per_sample, stream.config().reads());
+    Reading { findings: vec![finding], bytes_per_sample }
+}
+
+/// `configured`: the fewest and the most reads under way at once.
+fn judge(levels: &[Level], bytes_per_sample: u64, (fewest, most): (u32, u32)) -> Finding {
+    let Some(best) = levels
+        .iter()
+        .filter(|level| level.requests.refused_share() < REFUSED)
+        .max_by(|a, b| a.rate.per_second().total_cmp(&b.rate.per_second()))
+    else {
+        let state = "the server refuses requests (429 or 503) even one at a time".to_owned();
+        return Finding::new(Weight::Broken, "storage", state, "ask its operator for more room");
+    };
+    let tried = levels.iter().map(|level| {
+        let rate = level.rate.per_second();
+        format!("{} at once {rate:.0} samples/s", level.at_once)
+    });
+    let state = format!(
+        "an answer of {} begins after {:.1} ms (99 %: {:.1} ms); {} ({}/s at {})",
+        format_bytes(bytes_per_sample),
+        levels[0].requests.p50_first_byte * 1e3,
+        levels[0].requests.p99_first_byte * 1e3,
+        tried.collect::<Vec<_>>().join(", "),
+        format_bytes(best.rate.bytes_per_second()),
+        best.at_once,
+    );
+    let refused = levels.iter().find(|level| level.requests.refused_share() >= REFUSED);
+    let set = format!("[[stage]] name = \"fetch\", concurrency = {}", best.at_once);
+    match refused {
+        Some(level) if most > best.at_once => {
+            let share = level.requests.refused_share() * 100.0;
+            let state = format!("{state}; of {} at once {share:.0} % are refused", level.at_once);
+            Finding::new(Weight::Costly, "storage", state, set)
+        }
+        // "auto" finds it by itself.
+        _ if fewest == most && most < best.at_once => Finding::new(
+            Weight::Minor,
+            "storage",
+            state,
+            format!("if `storage` is the limit: {set}"),
+        ),
+        _ => Finding::good("storage", state),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn level(at_once: u32, samples: u64, refused: u64) -> Level {
+        let rate =
+            Rate { samples, bytes: samples * 1000, seconds: 1.0, mean_seconds: 0.03, error: None };
+        let requests = RequestReport {
+            num_requests: samples + refused,
+            num_refused: refused,
+            p50_first_byte: 0.030,
+            p99_first_byte: 0.045,
+            ..RequestReport::default()
+        };
+        Level { at_once, rate, requests }
+    }
+
+    #[test]
+    fn more_requests_are_advised_where_the_configuration_holds_fewer_and_fewer_where_they_are_refused()
+     {
+        let levels = [level(1, 30, 0), level(4, 120, 0), level(16, 480, 0), level(64, 500, 0)];
+        let found = judge(&levels, 1000, (16, 256));
+        assert_eq!(found.weight, Weight::Good);
+        assert!(found.state.contains("begins after 30.0 ms (99 %: 45.0 ms); 1 at once 30"));
+        let found = judge(&levels, 1000, (4, 4));
+        assert_eq!(found.weight, Weight::Minor);
+        assert!(found.remedy.unwrap().ends_with("concurrency = 64"));
+        let levels = [level(1, 30, 0), level(4, 120, 0), level(16, 200, 50)];
+        let found = judge(&levels, 1000, (16, 256));
+        assert_eq!(found.weight, Weight::Costly);
+        assert!(found.state.ends_with("of 16 at once 20 % are refused"), "{}", found.state);
+        assert!(found.remedy.unwrap().ends_with("concurrency = 4"));
+        assert_eq!(judge(&[level(1, 3, 3)], 1000, (16, 256)).weight, Weight::Broken);
+    }
+}
