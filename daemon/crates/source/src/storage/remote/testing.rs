@@ -66,6 +66,8 @@ struct Shared {
     connections: Mutex<Vec<TcpStream>>,
     /// Entries of a page of a listing.
     page: usize,
+    /// Bytes a second of a connection, where they are limited.
+    bandwidth: Option<u64>,
 }
 
 impl std::fmt::Debug for Server {
@@ -88,13 +90,24 @@ impl Server {
     /// As [`of`](Self::of), on a port; 0: any.
     #[must_use]
     pub fn at(folder: &Path, port: u16) -> Self {
+        Self::new(folder, port, 7, None)
+    }
+
+    /// As [`at`](Self::at), with pages as long as a provider's, and a limit to a connection's bytes a second.
+    #[must_use]
+    pub fn for_users(folder: &Path, port: u16, bandwidth: Option<u64>) -> Self {
+        Self::new(folder, port, 1000, bandwidth)
+    }
+
+    fn new(folder: &Path, port: u16, page: usize, bandwidth: Option<u64>) -> Self {
         let shared = Arc::new(Shared {
             root: folder.to_owned(),
             weather: Mutex::new(Box::new(|_| Fault::None)),
             requests: AtomicU64::new(0),
             is_open: AtomicBool::new(false),
             connections: Mutex::default(),
-            page: 7,
+            page,
+            bandwidth,
         });
         let mut server = Self { port, shared };
         server.open();
@@ -285,7 +298,7 @@ impl Shared {
                 writer.write_all(&body[..bytes.min(body.len())]).ok()?;
                 return None;
             }
-            _ => writer.write_all(&body).ok()?,
+            _ => self.send(writer, &body)?,
         }
         if fault == Fault::Endless {
             loop {
@@ -293,6 +306,15 @@ impl Shared {
             }
         }
         (!matches!(fault, Fault::Longer(_))).then_some(())
+    }
+
+    fn send(&self, mut writer: &TcpStream, body: &[u8]) -> Option<()> {
+        let Some(bandwidth) = self.bandwidth else { return writer.write_all(body).ok() };
+        for piece in body.chunks(1 << 14) {
+            writer.write_all(piece).ok()?;
+            std::thread::sleep(Duration::from_secs_f64(piece.len() as f64 / bandwidth as f64));
+        }
+        Some(())
     }
 
     fn wait(&self) -> Option<()> {

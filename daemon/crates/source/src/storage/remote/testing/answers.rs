@@ -65,7 +65,8 @@ fn tag(bytes: &[u8]) -> String {
 }
 
 fn object(root: &Path, key: &str, range: Option<&str>) -> Answer {
-    let Ok(bytes) = std::fs::read(root.join(key)) else {
+    let leads_out = key.split('/').any(|part| part == "..");
+    let Some(bytes) = std::fs::read(root.join(key)).ok().filter(|_| !leads_out) else {
         let body = b"<Error><Code>NoSuchKey</Code><Message>no such key</Message></Error>".to_vec();
         let headers = "x-amz-request-id: 4442587F\r\n".to_owned();
         return Answer { status: 404, headers, body };
@@ -74,7 +75,7 @@ fn object(root: &Path, key: &str, range: Option<&str>) -> Answer {
     let headers = format!("{MODIFIED}{tag}x-amz-request-id: 4442587F\r\n");
     let bounds = range.and_then(|range| range.strip_prefix("bytes=")?.split_once('-'));
     let Some((start, end)) = bounds else { return Answer { status: 200, headers, body: bytes } };
-    let start: usize = start.parse().unwrap();
+    let start: usize = start.parse().unwrap_or(usize::MAX);
     let end = end.parse().map_or(bytes.len(), |last: usize| bytes.len().min(last + 1));
     if start >= bytes.len() {
         let headers = format!("{headers}Content-Range: bytes */{}\r\n", bytes.len());
