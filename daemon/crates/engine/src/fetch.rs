@@ -9,6 +9,7 @@
 
 mod units;
 
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
@@ -23,7 +24,7 @@ use super::work::FetchJob;
 use forebay_observe::recorder::{Kind, Track, What};
 use forebay_source::dataset::DirectRead;
 use forebay_source::location::SampleBytes;
-use forebay_source::storage::StorageError;
+use forebay_source::storage::{Lent, StorageError, Taker};
 
 /// Why a row could not be read.
 enum ReadFailure {
@@ -243,24 +244,9 @@ fn read_in_pieces(
     let Some(opened) = scratch.opened.pop() else {
         return Ok(Ok(false));
     };
-    let mut at = 0;
-    let mut take = |piece: &[u8]| {
-        let before = direct.before.get(at..).unwrap_or_default();
-        let (header, elements) = piece.split_at(before.len().min(piece.len()));
-        at += piece.len();
-        if elements.is_empty() {
-            return before.starts_with(header);
-        }
-        let copy = |job: &FetchJob| {
-            let mut cell = job.session.slots[job.slot].cell(job.row);
-            let end = at - direct.before.len();
-            let place = cell.writer.bytes_mut(tensor).get_mut(end - elements.len()..end);
-            place.map(|place| place.copy_from_slice(elements)).is_some()
-        };
-        before.starts_with(header) && reading.without_waiting(copy).unwrap_or(false)
-    };
+    let mut taker = ArrayTaker { reading, tensor, direct, at: 0 };
     let dataset = stream.dataset.as_ref();
-    let read = || stream.storage.read_in_pieces(dataset, opened, &mut take);
+    let read = || stream.storage.read_in_pieces(dataset, opened, &mut taker);
     let taken = reading.call("reading", read)?;
     let is_whole = reading.without_waiting(|job| {
         let mut cell = job.session.slots[job.slot].cell(job.row);
@@ -271,6 +257,67 @@ fn read_in_pieces(
     })?;
     Ok(taken.map(|_| is_whole))
 }
+
+/// Puts the bytes of an array's file into its row, while the reading cannot be given up.
+struct ArrayTaker<'a> {
+    reading: &'a Reading,
+    tensor: usize,
+    direct: &'a DirectRead,
+    /// How much of the file was taken.
+    at: usize,
+}
+
+impl ArrayTaker<'_> {
+    /// Does something with the row from the element byte on that comes next; `None`: it has no more, or is given up.
+    fn with_rest<T>(&self, start: usize, work: impl FnOnce(&mut [u8]) -> T) -> Option<T> {
+        let mut result = None;
+        let in_row = |job: &FetchJob| {
+            let mut cell = job.session.slots[job.slot].cell(job.row);
+            let rest = cell.writer.bytes_mut(self.tensor).get_mut(start..);
+            result = rest.filter(|rest| !rest.is_empty()).map(work);
+            result.is_some()
+        };
+        self.reading.without_waiting(in_row).ok()?;
+        result
+    }
+}
+
+impl Taker for ArrayTaker<'_> {
+    fn take(&mut self, piece: &[u8]) -> bool {
+        let before = self.direct.before.get(self.at..).unwrap_or_default();
+        let (header, elements) = piece.split_at(before.len().min(piece.len()));
+        if !before.starts_with(header) {
+            return false;
+        }
+        let start = (self.at + header.len()).saturating_sub(self.direct.before.len());
+        self.at += piece.len();
+        let copy = |rest: &mut [u8]| {
+            let place = rest.get_mut(..elements.len());
+            place.map(|place| place.copy_from_slice(elements)).is_some()
+        };
+        elements.is_empty() || self.with_rest(start, copy).unwrap_or(false)
+    }
+
+    fn lend(&mut self, read: &mut dyn FnMut(&mut [u8]) -> io::Result<usize>) -> Lent {
+        let Some(start) = self.at.checked_sub(self.direct.before.len()) else {
+            return Lent::Nowhere;
+        };
+        let into = |rest: &mut [u8]| {
+            let length = rest.len().min(MOST_LENT_BYTES);
+            read(&mut rest[..length])
+        };
+        match self.with_rest(start, into) {
+            Some(read) => {
+                self.at += *read.as_ref().unwrap_or(&0);
+                Lent::Read(read)
+            }
+            None => Lent::Unwanted,
+        }
+    }
+}
+
+/// The engine thread may wait for a piece that is being read.
+const MOST_LENT_BYTES: usize = 256 << 10;
 
 /// A shorter wait for bytes is not recorded.
 const MIN_WAIT: Duration = Duration::from_micros(20);

@@ -2,9 +2,10 @@
 //!
 //! `storage_speed serve FOLDER [MS [EVERY SLOW_MS]]` shows a folder on loopback, with a page for each folder and ranges, and
 //! prints its port: a thread a connection, `sendfile`. The answer for a file begins after so many milliseconds, each EVERYth
-//! after SLOW_MS. `storage_speed bare URL SECONDS` reads the objects of a page with the crate
-//! `object_store` alone, on a runtime for each core, at 1 to 64 requests under way, and prints a
-//! line of JSON for each: bytes a second, and its own CPU seconds per GB. What comes is dropped.
+//! after SLOW_MS. `storage_speed bare URL SECONDS [keep]` reads the objects of a page with the crate `object_store` alone,
+//! on a runtime for each core, at 1 to 64 requests under way, and prints a line of JSON for each: bytes a second, and its
+//! own CPU seconds per GB. What comes is dropped, or with `keep` copied to memory of 128 MiB, from the start again when it
+//! is full: as whoever hands it on has to.
 
 use std::error::Error;
 use std::fs::File;
@@ -34,8 +35,13 @@ fn main() -> Result<(), Failure> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match &arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["serve", folder, delays @ ..] => serve(folder.into(), Delays::parse(delays)?),
-        ["bare", url, seconds] => bare(url, Duration::from_secs_f64(seconds.parse()?)),
-        _ => Err("storage_speed serve FOLDER [MS [EVERY SLOW_MS]] | bare URL SECONDS".into()),
+        ["bare", url, seconds] => bare(url, Duration::from_secs_f64(seconds.parse()?), 0),
+        ["bare", url, seconds, "keep"] => {
+            bare(url, Duration::from_secs_f64(seconds.parse()?), 128 << 20)
+        }
+        _ => {
+            Err("storage_speed serve FOLDER [MS [EVERY SLOW_MS]] | bare URL SECONDS [keep]".into())
+        }
     }
 }
 
@@ -92,6 +98,7 @@ fn answer_all(mut stream: &TcpStream, root: &Path, delays: &Delays) -> Result<()
     let mut reader = BufReader::new(stream);
     loop {
         let (mut target, mut range, mut line) = (String::new(), None, String::new());
+        let mut head_alone = false;
         loop {
             line.clear();
             if reader.read_line(&mut line)? == 0 {
@@ -101,6 +108,7 @@ fn answer_all(mut stream: &TcpStream, root: &Path, delays: &Delays) -> Result<()
             if let Some(bytes) = text.strip_prefix("range: bytes=") {
                 range = bytes.split_once('-').map(|(from, to)| (from.to_owned(), to.to_owned()));
             } else if target.is_empty() {
+                head_alone = line.starts_with("HEAD ");
                 target = line.split(' ').nth(1).unwrap_or("/").to_owned();
             } else if text.is_empty() {
                 break;
@@ -136,8 +144,9 @@ fn answer_all(mut stream: &TcpStream, root: &Path, delays: &Delays) -> Result<()
         };
         let date = "last-modified: Thu, 01 Jan 2026 00:00:00 GMT";
         let bytes = end.saturating_sub(offset);
-        write!(stream, "HTTP/1.1 {status}\r\n{date}\r\ncontent-length: {bytes}\r\n\r\n")?;
-        while offset < end {
+        let tag = format!("etag: \"{length}\"\r\naccept-ranges: bytes");
+        write!(stream, "HTTP/1.1 {status}\r\n{date}\r\n{tag}\r\ncontent-length: {bytes}\r\n\r\n")?;
+        while offset < end && !head_alone {
             let left = usize::try_from(end - offset)?;
             sendfile(stream, &file, Some(&mut offset), left)?;
         }
@@ -178,7 +187,7 @@ fn cpu_seconds() -> f64 {
     })
 }
 
-fn bare(url: &str, time: Duration) -> Result<(), Failure> {
+fn bare(url: &str, time: Duration, kept_bytes: usize) -> Result<(), Failure> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let tls = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
@@ -208,12 +217,19 @@ fn bare(url: &str, time: Duration) -> Result<(), Failure> {
                 .with_http_connector(Plain(client()?))
                 .build()?;
             let reader = || async {
+                let (mut memory, mut place) = (vec![0_u8; kept_bytes / at_once], 0);
                 while begin.elapsed() < time {
                     // Relaxed, here and below: counts.
                     let key = &keys[turn.fetch_add(1, Ordering::Relaxed) % keys.len()];
                     let mut body = store.get(key).await?.into_stream();
                     while let Some(chunk) = body.next().await {
-                        bytes.fetch_add(chunk?.len() as u64, Ordering::Relaxed);
+                        let chunk = chunk?;
+                        bytes.fetch_add(chunk.len() as u64, Ordering::Relaxed);
+                        if kept_bytes > 0 {
+                            place = if place + chunk.len() > memory.len() { 0 } else { place };
+                            memory[place..place + chunk.len()].copy_from_slice(&chunk);
+                            place += chunk.len();
+                        }
                     }
                 }
                 Ok::<(), object_store::Error>(())

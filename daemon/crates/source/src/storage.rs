@@ -24,6 +24,7 @@ mod remote;
 mod retries;
 #[cfg(any(test, feature = "testing"))]
 mod stalling;
+mod taker;
 
 use std::path::PathBuf;
 
@@ -52,6 +53,7 @@ pub use retries::{Retries, RetryTerms};
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub use stalling::{SlowFolder, StalledFile};
+pub use taker::{Lent, Taker};
 
 use crate::location::{FileId, FileTable, Location};
 use forebay_observe::{CacheMetrics, RequestMetrics};
@@ -102,8 +104,8 @@ pub trait Storage: Directories + Send + Sync + std::fmt::Debug {
         false
     }
 
-    /// Gives an opened location's bytes to `take`, a piece after another and together as many as it has, for as long as
-    /// that returns true. False: it did not.
+    /// Gives an opened location's bytes to `taker`, a piece after another and together as many as it has, for as long as
+    /// it wants them. False: it did not want all.
     ///
     /// # Errors
     /// As [`read_opened`](Self::read_opened); some pieces may have been taken.
@@ -111,11 +113,11 @@ pub trait Storage: Directories + Send + Sync + std::fmt::Debug {
         &self,
         files: &dyn FileTable,
         opened: Opened,
-        take: &mut dyn FnMut(&[u8]) -> bool,
+        taker: &mut dyn Taker,
     ) -> Result<bool, StorageError> {
         let mut buffer = Vec::new();
         self.read_opened(files, opened, &mut buffer)?;
-        Ok(buffer.is_empty() || take(&buffer))
+        Ok(buffer.is_empty() || taker.take(&buffer))
     }
 
     /// Hands a read to a storage that has hundreds in flight without a thread for each, as an object store has.

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::listing::EntryKind;
-use super::{Opened, RetryClass, Storage, StorageError};
+use super::{Lent, Opened, RetryClass, Storage, StorageError, Taker};
 use crate::location::{ByteRange, FileId, FileTable, Location, Unit};
 
 /// A place of its own where files can be made behind a storage's back.
@@ -116,8 +116,12 @@ fn reads(fixture: &dyn Fixture) {
         let opened = storage.open(&files, location).unwrap();
         assert_eq!(storage.read_in_pieces(&files, opened, &mut take), Ok(true), "{location:?}");
         assert_eq!(pieces, expected, "{location:?}");
+        let mut lender = Lender { header: Vec::new(), place: vec![0; expected.len()], at: 0 };
         let opened = storage.open(&files, location).unwrap();
-        let is_whole = storage.read_in_pieces(&files, opened, &mut |_| false);
+        assert_eq!(storage.read_in_pieces(&files, opened, &mut lender), Ok(true), "{location:?}");
+        assert_eq!([&lender.header[..], &lender.place[..lender.at]].concat(), expected);
+        let opened = storage.open(&files, location).unwrap();
+        let is_whole = storage.read_in_pieces(&files, opened, &mut |_: &[u8]| false);
         assert_eq!(is_whole, Ok(expected.is_empty()), "{location:?}");
         let mut elements = vec![0; expected.len()];
         if let Some(file) = storage.open_direct(&files, location)
@@ -125,6 +129,31 @@ fn reads(fixture: &dyn Fixture) {
         {
             assert_eq!(elements, expected, "{location:?}");
         }
+    }
+}
+
+/// Takes some bytes by pieces and lends a place for the others.
+struct Lender {
+    header: Vec<u8>,
+    place: Vec<u8>,
+    at: usize,
+}
+
+impl Taker for Lender {
+    fn take(&mut self, piece: &[u8]) -> bool {
+        self.header.extend_from_slice(piece);
+        true
+    }
+
+    fn lend(&mut self, read: &mut dyn FnMut(&mut [u8]) -> std::io::Result<usize>) -> Lent {
+        if self.header.is_empty() {
+            return Lent::Nowhere;
+        }
+        // Of any length.
+        let end = self.place.len().min(self.at + 1 + self.at % 70_000);
+        let read = read(&mut self.place[self.at..end]);
+        self.at += *read.as_ref().unwrap_or(&0);
+        Lent::Read(read)
     }
 }
 

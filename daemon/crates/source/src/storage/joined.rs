@@ -6,7 +6,7 @@ use std::sync::Arc;
 use forebay_observe::{CacheMetrics, RequestMetrics};
 
 use super::listing::{Directories, DirectoryStamp, EntryKind};
-use super::{DirectFile, FileStatus, Opened, Storage, StorageError, SubmittedRead};
+use super::{DirectFile, FileStatus, Opened, Storage, StorageError, SubmittedRead, Taker};
 use crate::location::{FileId, FileTable, Location};
 
 /// Where the number of a file's dataset begins in the file's number.
@@ -106,9 +106,9 @@ impl Storage for JoinedFiles {
         &self,
         files: &dyn FileTable,
         opened: Opened,
-        take: &mut dyn FnMut(&[u8]) -> bool,
+        taker: &mut dyn Taker,
     ) -> Result<bool, StorageError> {
-        self.0[opened.opener()].read_in_pieces(files, opened, take)
+        self.0[opened.opener()].read_in_pieces(files, opened, taker)
     }
 
     fn submit(&self, read: SubmittedRead) -> Result<(), SubmittedRead> {

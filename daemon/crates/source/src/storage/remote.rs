@@ -1,7 +1,7 @@
 //! Objects behind a URL: S3 and what speaks it, Google Cloud Storage, files behind a web server.
 //!
-//! The crate `object_store` signs and asks; `client` is the HTTP below it, `lines` its threads and connections. Nothing is
-//! retried here but a page of a listing: `failure` says what may pass.
+//! The crate `object_store` signs and asks; `client` is the HTTP below it, `wire` the connections that data come over,
+//! `lines` whose they are. Nothing is retried here but a page of a listing: `failure` says what may pass.
 //!
 //! Reading is by call. Where the dataset's index knows an object's size and tag, opening asks nobody, and reading is one
 //! request whose answer must fit both; else opening sends the request, whose answer tells the length, and reading takes the
@@ -9,6 +9,7 @@
 //! no stamps: an index that was saved is taken as it is.
 
 mod address;
+mod body;
 mod client;
 mod failure;
 mod hedges;
@@ -22,15 +23,13 @@ mod stores;
 #[doc(hidden)]
 pub mod testing;
 mod trace;
+mod wire;
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bytes::Bytes;
-use futures_util::StreamExt;
-use futures_util::stream::BoxStream;
 use object_store::path::Path as Key;
 use object_store::{Error, GetOptions, GetRange};
 
@@ -38,6 +37,7 @@ use forebay_config::Section;
 use forebay_observe::{RequestMetrics, RequestUnderWay};
 
 use self::address::Address;
+use self::body::{Body, Stopped, Target};
 use self::failure::Failed;
 use self::hedges::Hedges;
 pub(super) use self::keys::RemoteKeys;
@@ -46,7 +46,7 @@ pub(super) use self::profile::needed_files;
 use self::stores::{Store, Stores};
 use self::trace::Trace;
 use super::error::{RetryClass, StorageError};
-use super::{CacheScope, FileStatus, Handle, ObjectIdentity, Opened, Storage};
+use super::{CacheScope, FileStatus, Handle, ObjectIdentity, Opened, Storage, Taker};
 use crate::location::{ByteRange, FileId, FileTable, Location, ObjectStamp};
 
 /// Beyond this a range is not asked for: no object is so large.
@@ -73,8 +73,6 @@ pub(super) struct RemoteObjects {
     /// Of these, which are made twice.
     hedges: Hedges,
 }
-
-type Body = BoxStream<'static, object_store::Result<Bytes>>;
 
 /// What [`Handle::Other`] holds here.
 #[expect(clippy::large_enum_variant, reason = "it lies in a box")]
@@ -104,14 +102,6 @@ struct Refused {
     total_bytes: Option<u64>,
     /// The server has no room now.
     is_busy: bool,
-}
-
-/// Why a body was not taken to its end.
-enum Stopped {
-    Broken,
-    TooLong,
-    /// Who takes it wants no more.
-    Unwanted,
 }
 
 /// An answer to a request for an object.
@@ -237,8 +227,9 @@ impl RemoteObjects {
             // What each meets is noted beside it, for there may be two.
             let request = async || {
                 let get = store.objects.get_opts(key, options.clone());
-                let (result, trace) = Trace::of(u64::MAX, get).await;
-                result.map_err(|error| (error, trace))
+                let (result, mut trace) = Trace::of(u64::MAX, get).await;
+                let answered = trace.answered.take();
+                result.map(|result| (result, answered)).map_err(|error| (error, trace))
             };
             self.hedges.run(late, request, || self.metrics.hedge()).await.map_err(|failed| {
                 let (error, met) = failed;
@@ -247,7 +238,7 @@ impl RemoteObjects {
             })
         };
         let request = self.metrics.begin();
-        let (result, line) = match self.call("reading", relative, u64::MAX, get) {
+        let ((result, answered), line) = match self.call("reading", relative, u64::MAX, get) {
             Ok(answered) => answered,
             Err(refused) => {
                 request.fail(refused.is_busy);
@@ -260,7 +251,11 @@ impl RemoteObjects {
         request.answered();
         let stamp = ObjectStamp::new(result.meta.size, result.meta.e_tag.as_deref());
         let range = result.range.clone();
-        Ok((Answer { body: result.into_stream(), range, stamp, request }, line))
+        let body = match answered {
+            Some(answered) => Body::OnWire(answered),
+            None => Body::Stream(result.into_stream()),
+        };
+        Ok((Answer { body, range, stamp, request }, line))
     }
 
     fn out_of_range(&self, relative: &str, range: ByteRange, length_bytes: u64) -> StorageError {
@@ -308,7 +303,7 @@ impl RemoteObjects {
         location: Location,
         length_bytes: u64,
         stamp: ObjectStamp,
-        take: &mut dyn FnMut(&[u8]) -> bool,
+        target: Target<'_>,
     ) -> Result<bool, StorageError> {
         if location.range.length == Some(0) {
             return Ok(true);
@@ -328,7 +323,7 @@ impl RemoteObjects {
             let what = format!("{found} bytes where {length_bytes} were asked for");
             return Err(self.failed("reading", relative).answer(&what, RetryClass::File));
         }
-        self.take_body(relative, line, answer, length_bytes, take)
+        self.take_body(relative, line, answer, length_bytes, target)
     }
 
     /// The error of an object that is not the indexed one. Where the tag is the same, the answer is at fault.
@@ -347,45 +342,33 @@ impl RemoteObjects {
         StorageError::Replaced { path: self.path(relative), what }
     }
 
-    /// Takes a body of so many bytes from the connection's buffer. False: `take` wanted no more of it.
+    /// Takes a body of so many bytes. False: no more of it is wanted.
     fn take_body(
         &self,
         relative: &str,
         line: Line,
         answer: Answer,
         length_bytes: u64,
-        take: &mut dyn FnMut(&[u8]) -> bool,
+        target: Target<'_>,
     ) -> Result<bool, StorageError> {
-        let Answer { mut body, request, .. } = answer;
+        let Answer { body, request, .. } = answer;
         let failed = || self.failed("reading", relative);
-        let mut missing = length_bytes;
-        let (taken, trace) = line.run(u64::MAX, async |_: &Store| {
-            while let Some(chunk) = body.next().await {
-                let chunk = chunk.map_err(|_| Stopped::Broken)?;
-                missing = missing.checked_sub(chunk.len() as u64).ok_or(Stopped::TooLong)?;
-                if !take(&chunk) {
-                    return Err(Stopped::Unwanted);
-                }
-            }
-            Ok(())
-        });
-        drop(body);
         // But for the first, its line goes with it: the connection is of no use where the body is not at its end.
-        let error = match taken {
-            Ok(()) if missing == 0 => {
+        let error = match body.take(&line, length_bytes, target) {
+            Ok(()) => {
                 request.succeed(length_bytes);
                 self.lines.give_back(line);
                 return Ok(true);
             }
             Err(Stopped::Unwanted) => return Ok(false),
-            Ok(()) => {
+            Err(Stopped::TooShort(missing)) => {
                 let what = format!("its body ends {missing} bytes early");
                 failed().answer(&what, RetryClass::Outage)
             }
             Err(Stopped::TooLong) => {
                 failed().answer("its body is longer than it says", RetryClass::Outage)
             }
-            Err(Stopped::Broken) => failed().transport(&trace),
+            Err(Stopped::Broken(trace)) => failed().transport(&trace),
         };
         request.fail(false);
         Err(error)
@@ -396,17 +379,17 @@ impl RemoteObjects {
         files: &dyn FileTable,
         found: Found,
         length_bytes: u64,
-        take: &mut dyn FnMut(&[u8]) -> bool,
+        target: Target<'_>,
     ) -> Result<bool, StorageError> {
         let name = |file| String::from_utf8_lossy(&files.path(file)).into_owned();
         match found {
             Found::Nothing => Ok(true),
             Found::Answered(file, line, answer) => {
-                self.take_body(&name(file), line, answer, length_bytes, take)
+                self.take_body(&name(file), line, answer, length_bytes, target)
             }
             Found::Indexed(location) => {
                 let stamp = files.stamp(location.file).unwrap_or_default();
-                self.read_indexed(&name(location.file), location, length_bytes, stamp, take)
+                self.read_indexed(&name(location.file), location, length_bytes, stamp, target)
             }
         }
     }
@@ -468,11 +451,7 @@ impl Storage for RemoteObjects {
             let path = self.full_path(&files.path(file));
             return Err(StorageError::from_errno(path, "reading", rustix::io::Errno::NOMEM));
         }
-        let mut append = |piece: &[u8]| {
-            buffer.extend_from_slice(piece);
-            true
-        };
-        self.read_found(files, found, length_bytes, &mut append).map(|_| ())
+        self.read_found(files, found, length_bytes, Target::Buffer(buffer)).map(|_| ())
     }
 
     fn reads_in_pieces(&self) -> bool {
@@ -483,10 +462,11 @@ impl Storage for RemoteObjects {
         &self,
         files: &dyn FileTable,
         opened: Opened,
-        take: &mut dyn FnMut(&[u8]) -> bool,
+        taker: &mut dyn Taker,
     ) -> Result<bool, StorageError> {
         let length_bytes = opened.length_bytes();
-        self.read_found(files, *opened.into_other::<Found>(), length_bytes, take)
+        let found = *opened.into_other::<Found>();
+        self.read_found(files, found, length_bytes, Target::Pieces(taker))
     }
 }
 

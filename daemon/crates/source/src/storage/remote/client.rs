@@ -1,5 +1,5 @@
 //! HTTP as this storage speaks it: no redirects, no metadata services, bounded headers and bodies, and a note of what each
-//! request met.
+//! request met. Requests for data go over the connections of `wire` where those can serve them.
 //!
 //! A client for data refuses hosts that [`is_metadata`] knows, by number and by name. A client for credentials may ask
 //! them: its addresses come from the environment, never from a dataset's path. It keeps no connection, since several
@@ -13,7 +13,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use http::header::{CONTENT_RANGE, LOCATION, RETRY_AFTER};
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, Method, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use object_store::ClientOptions;
 use object_store::client::{
@@ -26,11 +26,13 @@ use rustls::pki_types::pem::PemObject;
 
 use super::address::is_metadata;
 use super::trace::Trace;
+use super::wire::{Addresses, Answered, Head, WireError, Wires};
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Fields of a response's header; the client reads at most 400 KiB of them.
-const MAX_HEADERS: usize = 100;
+pub(super) const MAX_HEADERS: usize = 100;
+pub(super) const USER_AGENT_TEXT: &str = concat!("forebay/", env!("CARGO_PKG_VERSION"));
 /// An answer that tells of an error, or gives credentials.
 const MAX_SMALL_BODY_BYTES: usize = 1 << 20;
 /// Of an error's text, for a message.
@@ -47,6 +49,22 @@ pub(super) struct ClientTerms {
     pub(super) is_loopback: bool,
     /// With those who sign the servers' certificates.
     pub(super) tls: rustls::ClientConfig,
+    /// Where their names lead.
+    pub(super) addresses: Arc<Addresses>,
+}
+
+impl ClientTerms {
+    /// Connections of one line; `None`: a proxy stands between.
+    fn wires(&self) -> Option<Arc<Wires>> {
+        const PROXIES: [&str; 6] =
+            ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"];
+        let has_proxy =
+            PROXIES.iter().any(|name| std::env::var_os(name).is_some_and(|url| !url.is_empty()));
+        (self.is_loopback || !has_proxy).then(|| {
+            let (addresses, tls) = (Arc::clone(&self.addresses), self.tls.clone());
+            Arc::new(Wires::new(addresses, tls, self.headers.clone(), self.stall))
+        })
+    }
 }
 
 /// Makes clients for data, or for credentials.
@@ -70,7 +88,7 @@ impl Connector {
             .pool_idle_timeout(IDLE_TIMEOUT)
             .http1_max_headers(MAX_HEADERS)
             .http1_only()
-            .user_agent(concat!("forebay/", env!("CARGO_PKG_VERSION")));
+            .user_agent(USER_AGENT_TEXT);
         if self.terms.is_loopback {
             builder = builder.no_proxy();
         }
@@ -80,8 +98,9 @@ impl Connector {
         };
         let client = builder.build().map_err(|error| chain(&error.without_url()))?;
         let for_credentials = self.for_credentials;
+        let wires = self.terms.wires().filter(|_| !for_credentials);
         let stall = self.terms.stall;
-        Ok(HttpClient::new(Service { client, for_credentials, stall }))
+        Ok(HttpClient::new(Service { client, wires, for_credentials, stall }))
     }
 }
 
@@ -155,11 +174,39 @@ impl Resolve for Guarded {
 #[derive(Debug)]
 struct Service {
     client: reqwest::Client,
+    /// What requests for data are made by; `None`: by the client, as all others.
+    wires: Option<Arc<Wires>>,
     for_credentials: bool,
     stall: Duration,
 }
 
 impl Service {
+    /// The time-out of both kinds of connection begins anew with each byte that the server sends.
+    fn deadline(&self) -> Duration {
+        CONNECT_TIMEOUT + 2 * self.stall
+    }
+
+    /// No answer within the deadline.
+    fn overdue(&self) -> HttpError {
+        let what = format!("no answer within {} s", self.deadline().as_secs_f32());
+        transport(HttpErrorKind::Timeout, what)
+    }
+
+    /// Asks for data over a connection whose answer the thread reads itself.
+    async fn by_wire(
+        &self,
+        wires: &Arc<Wires>,
+        request: &HttpRequest,
+    ) -> Result<HttpResponse, HttpError> {
+        match tokio::time::timeout(self.deadline(), wires.exchange(request)).await {
+            Ok(Ok((head, answered))) => Ok(noted(head, answered)),
+            Ok(Err(WireError::Connect(what))) => Err(transport(HttpErrorKind::Connect, what)),
+            Ok(Err(WireError::Closed(what))) => Err(transport(HttpErrorKind::Interrupted, what)),
+            Ok(Err(WireError::Rubbish(what))) => Err(transport(HttpErrorKind::Unknown, what)),
+            Err(_) => Err(self.overdue()),
+        }
+    }
+
     async fn send(&self, request: HttpRequest) -> Result<http::Response<reqwest::Body>, HttpError> {
         let (parts, body) = request.into_parts();
         let url = parts.uri.to_string().parse::<reqwest::Url>();
@@ -172,17 +219,35 @@ impl Service {
         let mut sent = reqwest::Request::new(parts.method, url);
         *sent.headers_mut() = parts.headers;
         *sent.body_mut() = body.as_bytes().map(|bytes| bytes.clone().into());
-        // The time-out of the client begins anew with each byte that the server sends.
-        let deadline = CONNECT_TIMEOUT + 2 * self.stall;
-        match tokio::time::timeout(deadline, self.client.execute(sent)).await {
+        match tokio::time::timeout(self.deadline(), self.client.execute(sent)).await {
             Ok(response) => response.map(Into::into).map_err(failure),
-            Err(_) => {
-                let what = format!("no answer within {} s", deadline.as_secs_f32());
-                Trace::update(|trace| trace.transport = Some(what.clone()));
-                Err(HttpError::new(HttpErrorKind::Timeout, std::io::Error::other(what)))
-            }
+            Err(_) => Err(self.overdue()),
         }
     }
+}
+
+/// An error of the connection, which is noted.
+fn transport(kind: HttpErrorKind, what: String) -> HttpError {
+    let what = shown(&what);
+    Trace::update(|trace| trace.transport = Some(what.clone()));
+    HttpError::new(kind, std::io::Error::other(what))
+}
+
+/// Notes an answer. A body that is wanted is left on its connection, in the trace; an error's is read.
+fn noted(head: Head, mut answered: Answered) -> HttpResponse {
+    Trace::update(|trace| note(trace, head.status, &head.headers));
+    if head.status.is_success() {
+        Trace::update(|trace| trace.answered = Some(answered));
+    } else {
+        let wanted = usize::try_from(answered.left_bytes()).unwrap_or(usize::MAX);
+        let mut text = Vec::with_capacity(wanted.min(MAX_SMALL_BODY_BYTES));
+        while text.len() < text.capacity() && answered.read(&mut text).is_ok_and(|read| read > 0) {}
+        answered.end();
+        Trace::update(|trace| note_error(trace, &text));
+    }
+    let mut response = HttpResponse::new(Bytes::new().into());
+    (*response.status_mut(), *response.headers_mut()) = (head.status, head.headers);
+    response
 }
 
 #[async_trait]
@@ -199,6 +264,12 @@ impl HttpService for Service {
             };
             limit_bytes
         });
+        if request.method() == Method::GET
+            && limit_bytes == Some(u64::MAX)
+            && let Some(wires) = &self.wires
+        {
+            return self.by_wire(wires, &request).await;
+        }
         let again = request.clone();
         let response = match self.send(request).await {
             // The server may have closed the kept connection at this very moment.
@@ -300,7 +371,7 @@ fn note(trace: &mut Trace, status: StatusCode, headers: &HeaderMap) {
         .and_then(|url| url.host_str().map(str::to_owned));
 }
 
-fn note_error(trace: &mut Trace, body: &Bytes) {
+fn note_error(trace: &mut Trace, body: &[u8]) {
     let text = String::from_utf8_lossy(body);
     let element = |name: &str| {
         let (_, rest) = text.split_once(&format!("<{name}>"))?;

@@ -74,6 +74,14 @@ impl Failed<'_> {
     pub(super) fn transport(self, trace: &Trace) -> StorageError {
         let what = trace.transport.as_deref().unwrap_or("the connection ended");
         let host = if trace.host.is_empty() { "the server" } else { &trace.host };
+        // rustls's words.
+        if what.contains("invalid peer certificate") && !self.has_worked {
+            let what = format!(
+                "{host} has a certificate that is not trusted here: {what}. Name a file with the certificate of who has signed \
+                 it in SSL_CERT_FILE or AWS_CA_BUNDLE"
+            );
+            return self.remote(what, RetryClass::Never, None);
+        }
         let what = format!("no answer from {host}: {what}");
         self.remote(what, RetryClass::Outage, None)
     }
@@ -207,6 +215,10 @@ mod tests {
         }
         let away = Trace { transport: Some("connection refused".into()), ..Trace::default() };
         assert_eq!(error(&away, false).class(), RetryClass::Outage);
+        let transport = Some("invalid peer certificate: UnknownIssuer".into());
+        let untrusted = Trace { transport, ..Trace::default() };
+        assert_eq!(error(&untrusted, false).class(), RetryClass::Never);
+        assert_eq!(error(&untrusted, true).class(), RetryClass::Outage);
         let none = Trace { is_credentials: true, ..away };
         assert_eq!(error(&none, false).class(), RetryClass::Never, "{}", error(&none, false));
         assert_eq!(error(&none, true).class(), RetryClass::Outage);

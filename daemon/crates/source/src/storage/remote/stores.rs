@@ -88,7 +88,8 @@ impl Stores {
         };
         let is_loopback =
             asked.and_then(|url| Url::parse(url).ok()).is_some_and(|url| is_loopback(&url));
-        let terms = Arc::new(ClientTerms { stall: keys.stall, headers, is_loopback, tls });
+        let (stall, addresses) = (keys.stall, Arc::default());
+        let terms = Arc::new(ClientTerms { stall, headers, is_loopback, tls, addresses });
         let data = Connector { terms: Arc::clone(&terms), for_credentials: false };
         let credentials = Connector { terms, for_credentials: true };
         let (provider, identity) = match address.scheme {

@@ -181,7 +181,7 @@ fn what_may_pass_is_an_outage_and_bytes_are_never_wrong() {
         (Fault::Close, RetryClass::Outage, "no answer"),
         (Fault::Silence, RetryClass::Outage, "no answer"),
         (Fault::Stall(1000), RetryClass::Outage, "no answer"),
-        (Fault::Short(1000), RetryClass::Outage, "no answer"),
+        (Fault::Short(1000), RetryClass::Outage, "its body ends 199000 bytes early"),
         (Fault::Longer(5), RetryClass::File, "200005"),
         (Fault::HugeHeader, RetryClass::Outage, "no answer"),
         (Fault::OtherTag, RetryClass::Never, "another tag"),

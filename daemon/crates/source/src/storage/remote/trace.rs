@@ -4,8 +4,10 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
+use super::wire::Answered;
+
 /// See the module's head.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Trace {
     /// Bytes of a response that is read whole, such as a page of a listing.
     pub(super) limit_bytes: u64,
@@ -29,6 +31,8 @@ pub(super) struct Trace {
     pub(super) total_bytes: Option<u64>,
     /// What became of the connection.
     pub(super) transport: Option<String>,
+    /// The answer, if its body is read from its connection.
+    pub(super) answered: Option<Answered>,
 }
 
 tokio::task_local! {

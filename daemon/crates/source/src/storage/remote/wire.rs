@@ -1,0 +1,396 @@
+//! Connections that the thread which reads drives itself: an answer's body goes from the socket to where it is wanted,
+//! without a client's tasks and buffers between.
+//!
+//! They serve requests for data where no proxy stands between; all else goes through the client of `client`. A
+//! connection's states; one thread at a time has it and moves it:
+//! ```text
+//!   Idle ──exchange──► Asked ──its head is whole──► Answered ──its body is read to the end──► Idle
+//!    ▲                   │ fails, or is dropped        │ is dropped, or the server wants it closed
+//!    └─ connect          └───────────► closed ◄────────┘
+//! ```
+//! Up to the head's end the thread waits in its runtime, so that a second request can be made meanwhile; for the body it
+//! waits in the system.
+
+mod socket;
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderName, TRANSFER_ENCODING, USER_AGENT};
+use http::{HeaderMap, HeaderValue, StatusCode, Version};
+use object_store::client::HttpRequest;
+use tokio::net::TcpStream;
+
+use self::socket::Socket;
+use super::address::is_metadata;
+use super::client::{CONNECT_TIMEOUT, IDLE_TIMEOUT, MAX_HEADERS, USER_AGENT_TEXT};
+
+/// The head of an answer is no longer.
+const MAX_HEAD_BYTES: usize = 128 << 10;
+/// A body that is taken by pieces comes in such.
+const PIECE_BYTES: usize = 64 << 10;
+/// What a name leads to is asked again after so long.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Where names lead, for all connections of a storage: they take the addresses of a name in turn.
+#[derive(Debug, Default)]
+pub(super) struct Addresses {
+    known: Mutex<HashMap<String, (Instant, Vec<SocketAddr>)>>,
+    turn: AtomicUsize,
+}
+
+/// The idle connections of one line, to whatever hosts it has asked.
+#[derive(Debug)]
+pub(super) struct Wires {
+    idle: Mutex<Vec<Wire>>,
+    addresses: Arc<Addresses>,
+    tls: Arc<rustls::ClientConfig>,
+    /// Of each request.
+    headers: HeaderMap,
+    /// A server that sends nothing for so long has failed.
+    stall: Duration,
+}
+
+#[derive(Debug)]
+struct Wire {
+    /// Whether by TLS, to which host and port.
+    origin: (bool, String, u16),
+    socket: Socket,
+    /// Where a body is put piece by piece.
+    piece: Vec<u8>,
+    idle_since: Instant,
+}
+
+/// An answer whose head is read and whose body is not.
+#[derive(Debug)]
+pub(super) struct Answered {
+    wire: Wire,
+    home: Arc<Wires>,
+    /// Of the body.
+    left_bytes: u64,
+    can_be_kept: bool,
+}
+
+/// An answer's status and headers.
+#[derive(Debug)]
+pub(super) struct Head {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) enum WireError {
+    /// There is no connection.
+    Connect(String),
+    /// The server has closed it.
+    Closed(String),
+    /// It is none.
+    Rubbish(String),
+}
+
+impl Addresses {
+    fn known(&self) -> MutexGuard<'_, HashMap<String, (Instant, Vec<SocketAddr>)>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The addresses of a host, each time with another one first.
+    async fn of(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
+        let key = format!("{host}:{port}");
+        let known = self.known().get(&key).filter(|(at, _)| at.elapsed() < LOOKUP_TIMEOUT).cloned();
+        let mut found = match known {
+            Some((_, found)) => found,
+            None => {
+                let bare = host.trim_start_matches('[').trim_end_matches(']');
+                let found = tokio::net::lookup_host((bare, port)).await;
+                let found: Vec<SocketAddr> =
+                    found.map_err(|error| format!("looking up {host}: {error}"))?.collect();
+                if found.is_empty() {
+                    return Err(format!("looking up {host}: it has no address"));
+                }
+                if found.iter().any(|address| is_metadata(address.ip())) {
+                    return Err(format!(
+                        "{host} leads to an address of this machine's cloud for credentials"
+                    ));
+                }
+                self.known().insert(key, (Instant::now(), found.clone()));
+                found
+            }
+        };
+        // Relaxed: whichever comes first.
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed) % found.len();
+        found.rotate_left(turn);
+        Ok(found)
+    }
+
+    fn forget(&self, host: &str, port: u16) {
+        self.known().remove(&format!("{host}:{port}"));
+    }
+}
+
+impl Wires {
+    /// For requests with these headers.
+    pub(super) fn new(
+        addresses: Arc<Addresses>,
+        mut tls: rustls::ClientConfig,
+        headers: HeaderMap,
+        stall: Duration,
+    ) -> Self {
+        tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Self { idle: Mutex::default(), addresses, tls: Arc::new(tls), headers, stall }
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Wire>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a request without a body, on a kept connection or, where that has ended meanwhile, on a new one.
+    ///
+    /// # Errors
+    /// There is no answer, or what comes is none.
+    pub(super) async fn exchange(
+        self: &Arc<Self>,
+        request: &HttpRequest,
+    ) -> Result<(Head, Answered), WireError> {
+        let uri = request.uri();
+        let is_tls = uri.scheme_str() == Some("https");
+        let host = uri.host().unwrap_or_default();
+        let port = uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
+        let origin = (is_tls, host.to_owned(), port);
+        let text = self.text(request);
+        let kept = {
+            let mut idle = self.idle();
+            idle.retain(|wire| wire.idle_since.elapsed() < IDLE_TIMEOUT);
+            let place = idle.iter().rposition(|wire| wire.origin == origin);
+            place.map(|place| idle.swap_remove(place))
+        };
+        if let Some(mut wire) = kept {
+            match wire.ask(&text).await {
+                // The server may have closed the kept connection at this very moment.
+                Err(WireError::Closed(_)) => self.idle().clear(),
+                answer => return Ok(self.answered(wire, answer?)),
+            }
+        }
+        let socket = self.connect(host, port, is_tls).await?;
+        let mut wire = Wire { origin, socket, piece: Vec::new(), idle_since: Instant::now() };
+        let answer = wire.ask(&text).await?;
+        Ok(self.answered(wire, answer))
+    }
+
+    async fn connect(&self, host: &str, port: u16, is_tls: bool) -> Result<Socket, WireError> {
+        let mut why = String::new();
+        for address in self.addresses.of(host, port).await.map_err(WireError::Connect)? {
+            let stream = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await;
+            match stream {
+                Ok(Ok(stream)) => {
+                    let tls = is_tls.then(|| (Arc::clone(&self.tls), host));
+                    let socket = Socket::new(stream, tls).await;
+                    return socket.map_err(|error| {
+                        WireError::Connect(format!("connecting to {address}: {error}"))
+                    });
+                }
+                Ok(Err(error)) => why = format!("connecting to {address}: {error}"),
+                Err(_) => {
+                    let seconds = CONNECT_TIMEOUT.as_secs();
+                    why = format!("connecting to {address}: no answer within {seconds} s");
+                }
+            }
+        }
+        self.addresses.forget(host, port);
+        Err(WireError::Connect(why))
+    }
+
+    /// A request as it is sent.
+    fn text(&self, request: &HttpRequest) -> Vec<u8> {
+        let uri = request.uri();
+        let mut target = uri.path_and_query().map_or("/", |target| target.as_str()).to_owned();
+        // Both are a space; some servers take the first for itself where they check a signature.
+        if let Some((path, query)) = target.split_once('?').filter(|(_, query)| query.contains('+'))
+        {
+            target = format!("{path}?{}", query.replace('+', "%20"));
+        }
+        let mut text = format!("{} {target} HTTP/1.1\r\n", request.method()).into_bytes();
+        let headers = request.headers();
+        let mut add = |name: &HeaderName, value: &[u8]| {
+            text.extend_from_slice(name.as_str().as_bytes());
+            text.extend_from_slice(b": ");
+            text.extend_from_slice(value);
+            text.extend_from_slice(b"\r\n");
+        };
+        if !headers.contains_key(HOST) {
+            let host = uri.host().unwrap_or_default();
+            match uri.port_u16() {
+                Some(port) => add(&HOST, format!("{host}:{port}").as_bytes()),
+                None => add(&HOST, host.as_bytes()),
+            }
+        }
+        if !headers.contains_key(USER_AGENT) {
+            add(&USER_AGENT, USER_AGENT_TEXT.as_bytes());
+        }
+        let more = self.headers.iter().filter(|(name, _)| !headers.contains_key(*name));
+        for (name, value) in headers.iter().chain(more) {
+            // A request without a body has no length.
+            if name != CONTENT_LENGTH {
+                add(name, value.as_bytes());
+            }
+        }
+        text.extend_from_slice(b"\r\n");
+        text
+    }
+
+    fn answered(
+        self: &Arc<Self>,
+        wire: Wire,
+        (head, version): (Head, Version),
+    ) -> (Head, Answered) {
+        let mut lengths = head.headers.get_all(CONTENT_LENGTH).iter();
+        let length = match (head.status, lengths.next(), lengths.next()) {
+            (StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED, ..) => Some(0),
+            (_, Some(length), None) => length.to_str().ok().and_then(|text| text.parse().ok()),
+            _ => None,
+        };
+        // Whose length is not told is refused by the crate that asked.
+        let length = length.filter(|_| !head.headers.contains_key(TRANSFER_ENCODING));
+        let closes = |value: &HeaderValue| {
+            value.to_str().is_ok_and(|value| value.to_ascii_lowercase().contains("close"))
+        };
+        let can_be_kept = length.is_some()
+            && version == Version::HTTP_11
+            && !head.headers.get_all(CONNECTION).iter().any(closes);
+        let (home, left_bytes) = (Arc::clone(self), length.unwrap_or(0));
+        (head, Answered { wire, home, left_bytes, can_be_kept })
+    }
+}
+
+impl Wire {
+    /// Sends a request and reads the head of its answer.
+    async fn ask(&mut self, text: &[u8]) -> Result<(Head, Version), WireError> {
+        let closed = |error: io::Error| WireError::Closed(format!("the connection: {error}"));
+        self.socket.send(text).await.map_err(closed)?;
+        loop {
+            let ahead = self.socket.ahead();
+            let mut places = [httparse::EMPTY_HEADER; MAX_HEADERS];
+            let mut head = httparse::Response::new(&mut places);
+            match head.parse(ahead) {
+                Ok(httparse::Status::Complete(end)) => {
+                    let version = match head.version {
+                        Some(1) => Version::HTTP_11,
+                        _ => Version::HTTP_10,
+                    };
+                    let read = head_of(&head).map_err(WireError::Rubbish)?;
+                    self.socket.take_ahead(end);
+                    // "100 Continue" and the like stand before the answer.
+                    if !read.status.is_informational() {
+                        return Ok((read, version));
+                    }
+                    continue;
+                }
+                Ok(httparse::Status::Partial) if ahead.len() < MAX_HEAD_BYTES => {}
+                Ok(httparse::Status::Partial) => {
+                    let limit = MAX_HEAD_BYTES >> 10;
+                    return Err(WireError::Rubbish(format!("its headers are above {limit} KiB")));
+                }
+                Err(error) => {
+                    return Err(WireError::Rubbish(format!("its answer is no HTTP: {error}")));
+                }
+            }
+            let has_begun = !ahead.is_empty();
+            match self.socket.read_ahead().await {
+                Ok(0) if has_begun => {
+                    let what = "the connection was closed within the answer's headers";
+                    return Err(WireError::Rubbish(what.to_owned()));
+                }
+                Ok(0) => return Err(WireError::Closed("connection closed".to_owned())),
+                Ok(_) => {}
+                Err(error) => return Err(closed(error)),
+            }
+        }
+    }
+}
+
+fn head_of(head: &httparse::Response<'_, '_>) -> Result<Head, String> {
+    let status = StatusCode::from_u16(head.code.unwrap_or_default());
+    let status = status.map_err(|_| "its answer has no status".to_owned())?;
+    let mut headers = HeaderMap::with_capacity(head.headers.len());
+    for header in head.headers.iter() {
+        let name = HeaderName::from_bytes(header.name.as_bytes());
+        let value = HeaderValue::from_bytes(header.value);
+        let (Ok(name), Ok(value)) = (name, value) else {
+            return Err("its answer has a header that is none".to_owned());
+        };
+        headers.append(name, value);
+    }
+    Ok(Head { status, headers })
+}
+
+impl Answered {
+    /// Who answers.
+    pub(super) fn host(&self) -> &str {
+        &self.wire.origin.1
+    }
+
+    /// Of the body, not yet read.
+    pub(super) const fn left_bytes(&self) -> u64 {
+        self.left_bytes
+    }
+
+    /// Appends what has come of the body, as much as the buffer has room for; waits where nothing has. Zero bytes: that
+    /// is all of it, or the server has ended the connection.
+    ///
+    /// # Errors
+    /// The connection fails, or brings nothing for too long.
+    pub(super) fn read(&mut self, buffer: &mut Vec<u8>) -> io::Result<usize> {
+        if self.left_bytes == 0 {
+            return Ok(0);
+        }
+        let read = self.wire.socket.read(buffer, self.left_bytes, self.home.stall)?;
+        self.left_bytes -= read as u64;
+        Ok(read)
+    }
+
+    /// Puts what has come of the body into a place, without waiting. Zero bytes: as [`read`](Self::read)'s.
+    ///
+    /// # Errors
+    /// `WouldBlock`: nothing has come. Else the connection fails.
+    pub(super) fn read_now(&mut self, place: &mut [u8]) -> io::Result<usize> {
+        let most = usize::try_from(self.left_bytes).unwrap_or(usize::MAX).min(place.len());
+        let read = self.wire.socket.read_now(&mut place[..most])?;
+        self.left_bytes -= read as u64;
+        Ok(read)
+    }
+
+    /// Waits until something may have come.
+    ///
+    /// # Errors
+    /// It takes too long.
+    pub(super) fn wait(&self) -> io::Result<()> {
+        self.wire.socket.wait(self.home.stall)
+    }
+
+    /// The next piece of the body; `None` is [`read`](Self::read)'s zero bytes.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub(super) fn piece(&mut self) -> io::Result<Option<&[u8]>> {
+        let mut piece = std::mem::take(&mut self.wire.piece);
+        piece.clear();
+        piece.reserve(PIECE_BYTES);
+        let read = self.read(&mut piece);
+        self.wire.piece = piece;
+        Ok((read? > 0).then_some(&self.wire.piece))
+    }
+
+    /// Gives the connection back where it can serve another request.
+    pub(super) fn end(self) {
+        let Self { mut wire, home, left_bytes, can_be_kept } = self;
+        // What stands behind the body was not asked for.
+        if left_bytes == 0 && can_be_kept && wire.socket.ahead().is_empty() {
+            wire.idle_since = Instant::now();
+            home.idle().push(wire);
+        }
+    }
+}

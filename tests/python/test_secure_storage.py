@@ -1,0 +1,156 @@
+"""A web server behind TLS, whose certificate an authority of its own signs."""
+
+import datetime
+import http.server
+import ipaddress
+import ssl
+import threading
+import time
+
+import forebay
+import numpy as np
+import pytest
+
+x509 = pytest.importorskip("cryptography.x509")
+from cryptography.hazmat.primitives import hashes, serialization  # noqa: E402
+from cryptography.hazmat.primitives.asymmetric import ec  # noqa: E402
+
+SAMPLES = 24
+BYTES = 300_000
+
+
+def sign(name, key, issuer, issuer_key, extension):
+    now = datetime.datetime.now(datetime.timezone.utc)
+    day = datetime.timedelta(days=1)
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(issuer).public_key(key.public_key())
+    builder = builder.serial_number(x509.random_serial_number()).not_valid_before(now - day).not_valid_after(now + day)
+    return builder.add_extension(extension, True).sign(issuer_key, hashes.SHA256())
+
+
+def named(text):
+    return x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, text)])
+
+
+def pem(*parts):
+    return b"".join(part.public_bytes(serialization.Encoding.PEM) for part in parts)
+
+
+@pytest.fixture
+def authority(tmp_path):
+    """The authority's certificate, and the server's with its key, as files."""
+    keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
+    root = sign(named("authority"), keys[0], named("authority"), keys[0], x509.BasicConstraints(True, None))
+    here = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    server = sign(named("server"), keys[1], named("authority"), keys[0], here)
+    (tmp_path / "authority.pem").write_bytes(pem(root))
+    form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    (tmp_path / "server.pem").write_bytes(pem(server) + keys[1].private_bytes(*form))
+    return tmp_path / "authority.pem", tmp_path / "server.pem"
+
+
+class Pages(http.server.SimpleHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def do_GET(self):
+        self.server.requests.append((self.path, self.client_address))
+        super().do_GET()
+
+
+@pytest.fixture
+def serve(authority, tmp_path):
+    """Starts a server of a folder: its address."""
+    servers = []
+
+    def start(folder):
+        server = http.server.ThreadingHTTPServer(
+            ("127.0.0.1", 0), lambda *arguments: Pages(*arguments, directory=str(folder))
+        )
+        server.daemon_threads = True
+        server.requests = []
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(authority[1])
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        servers.append(server)
+        return server, f"https://127.0.0.1:{server.server_port}"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture
+def data(tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    generator = np.random.default_rng(1)
+    for sample in range(SAMPLES):
+        np.save(folder / f"{sample:03}.npy", generator.integers(0, 256, BYTES, dtype=np.uint8))
+    return folder
+
+
+def config(path, index):
+    return {
+        "dataset": {"path": str(path), "format": "npy", "index": str(index)},
+        "storage": {"stall": "5s"},
+        "batch": {"size": 4},
+        "order": {"epochs": 2},
+        "stage": [{"name": "copy", "operations": []}],
+    }
+
+
+def arrays(config):
+    with forebay.Loader(config) as loader:
+        return [np.array(batch["array"]) for _ in loader.epochs_left() for batch in loader]
+
+
+def assert_same(found, expected):
+    assert len(found) == len(expected) == 2 * SAMPLES // 4
+    for one, other in zip(found, expected):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_bytes_behind_tls_are_those_of_the_folder(serve, data, authority, tmp_path, monkeypatch):
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority[0]))
+    server, url = serve(data)
+    expected = arrays(config(data, tmp_path / "local.index"))
+    assert_same(arrays(config(url, tmp_path / "remote.index")), expected)
+    # Connections are kept: there are fewer than requests for samples.
+    clients = {client for path, client in server.requests if path.endswith(".npy")}
+    asked = sum(path.endswith(".npy") for path, _ in server.requests)
+    assert asked >= 2 * SAMPLES and len(clients) < asked
+
+
+def test_a_server_that_no_authority_has_signed_is_refused(serve, data, tmp_path, authority):
+    _, url = serve(data)
+    remote = config(url, tmp_path / "remote.index")
+    with pytest.raises(forebay.Error, match=r"not trusted here.*UnknownIssuer.*SSL_CERT_FILE"):
+        arrays(remote)
+
+
+def test_a_body_that_stops_behind_tls_is_asked_for_again(serve, data, authority, tmp_path, monkeypatch):
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority[0]))
+    expected = arrays(config(data, tmp_path / "local.index"))
+    _, url = serve(data)
+    stopped = []
+    original = Pages.copyfile
+
+    def copyfile(self, source, outputfile):
+        if len(stopped) < 3 and self.path.endswith(".npy"):
+            stopped.append(self.path)
+            outputfile.write(source.read(100_000))
+            outputfile.flush()
+            time.sleep(0.05)
+            self.close_connection = True
+            self.connection.close()
+            return
+        original(self, source, outputfile)
+
+    monkeypatch.setattr(Pages, "copyfile", copyfile)
+    remote = config(url, tmp_path / "remote.index")
+    assert_same(arrays(remote), expected)
+    assert len(stopped) == 3
