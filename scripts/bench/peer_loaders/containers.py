@@ -152,7 +152,7 @@ def of_forebay(work: Work) -> Iterator[Any]:
     config["dataset"] = {"format": FORMATS[form], "path": place_of(work)}
     # Found again by later runs, with what decoding has learned; without it each run is a first one.
     index = work.settings.get("index")
-    config["dataset"]["index"] = index or tempfile.mkdtemp(prefix="forebay-bench-index-")
+    config["dataset"]["index"] = index or tempfile.mkdtemp(prefix="forebay-bench-") + "/index"
     if form not in ("files", "tar"):
         config["dataset"]["fields"] = {"image": {"from": "image", "as": "image"}}
     return forebay.endless(config, "image")
@@ -214,6 +214,10 @@ def of_litdata(work: Work) -> Iterator[Any]:
         endpoint = work.settings["url"].rsplit("/", 1)[0]
         keys = {name.lower(): value for name, value in SECRETS.items()}
         options = {"storage_options": {"endpoint_url": endpoint, **keys}}
+        # Its client refuses a server without TLS, and has no option for it.
+        from litdata.streaming import downloader
+
+        downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True
         options["cache_dir"] = tempfile.mkdtemp(prefix="forebay-bench-litdata-")
     data = Pictures(where, shuffle=True, drop_last=True, **options)
     loader = StreamingDataLoader(
