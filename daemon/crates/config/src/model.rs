@@ -15,6 +15,7 @@ use crate::section::Section;
 use crate::single_keys::{
     Address, Amount, BadSampleBudget, Cores, CpuLimit, DatasetName, Group, Preset, SocketPath,
 };
+use crate::weight_steps::Weight;
 use crate::{keys, words};
 
 /// The longest path that a Unix socket's address holds (108 bytes with the closing zero).
@@ -49,8 +50,10 @@ keys! {
         /// an epoch holds each sample so many times, and of 2.5 half of them a third time; see
         /// [Mixtures](training.md#mixtures)
         pub repeat: Amount, "times an epoch", absent("1.0");
-        /// instead of `repeat`: this dataset's share of `order.samples_per_epoch` beside the other datasets' weights
-        pub weight: Amount, "", absent("none");
+        /// instead of `repeat`: this dataset's share of `order.samples_per_epoch` beside the other datasets' weights; a list
+        /// such as `[3, { from = 2_000_000, weight = 1 }]` changes it at positions of the run; see
+        /// [Weights that change](training.md#weights-that-change)
+        pub weight: Weight, "", absent("none");
         /// the folder of samples, or its URL (see [storage.md](storage.md)); for `npy` also one file whose first axis is
         /// the samples
         pub path: DataPath, "", required;

@@ -2,12 +2,15 @@
 
 use std::sync::Arc;
 
-use forebay_config::{Config, ConfigError, DrawsConfig};
+use forebay_config::{Config, ConfigError, DrawsConfig, weight_changes};
 use forebay_order::{
-    Mixture, MixturePart, OrderError, Selection, Weighted, draws_of_repeat, draws_of_weights,
+    Mixture, MixturePart, OrderError, Selection, WeightChange, Weighted, draws_of_repeat,
+    draws_of_weights,
 };
 use forebay_protocol::sync::{AtomicU64, Ordering};
-use forebay_source::dataset::{self, DatasetError, OpenOptions, Opened, join, read_weights};
+use forebay_source::dataset::{
+    self, DatasetError, OpenOptions, Opened, join, read_weights,
+};
 
 use super::stream_error::StreamError;
 
@@ -31,8 +34,10 @@ pub struct DatasetShare {
     pub name: String,
     /// Its samples.
     pub samples: u64,
-    /// How many of an epoch's positions are its own.
+    /// How many of an epoch's positions are its own, at the run's start.
     pub draws_per_epoch: u64,
+    /// Where that changes: the position, counted over all epochs, and how many they are of a whole epoch from there.
+    pub changes: Vec<(u64, u64)>,
     /// Its rows in batches that were published.
     pub(crate) rows_published: AtomicU64,
 }
@@ -102,11 +107,11 @@ impl EpochDraws {
     pub(crate) fn of(config: &Config, datasets: &OpenedDatasets) -> Result<Self, StreamError> {
         let parts = &datasets.parts;
         let samples = datasets.opened.dataset.sample_count();
-        let names = || parts.iter().map(|(name, _)| if name.is_empty() { "dataset" } else { name });
-        let listed = |amounts: &[f64]| {
-            let each = names().zip(amounts).map(|(name, amount)| format!("{name} {amount}"));
-            each.collect::<Vec<_>>().join(" / ")
+        let names = || {
+            parts.iter().map(|(name, _)| if name.is_empty() { "dataset" } else { name.as_str() })
         };
+        // The draws of each dataset in an epoch, by the positions from which they hold.
+        let mut draws_of_datasets: Vec<(u64, Vec<u64>)> = Vec::new();
         let (selection, words) = match config.draws() {
             DrawsConfig::Once => (Selection::Once(samples), None),
             DrawsConfig::Repeats(repeats) => {
@@ -118,12 +123,27 @@ impl EpochDraws {
                         })
                     });
                 let draws = draws.collect::<Result<Vec<_>, _>>()?;
-                (mixture(config, parts, &draws)?, Some(format!("repeat {}", listed(&repeats))))
+                let selection = mixture(config, parts, &draws)?;
+                draws_of_datasets.push((0, draws));
+                (selection, Some(format!("repeat {}", listed(names(), &repeats))))
             }
             DrawsConfig::Weights { samples_per_epoch, weights } => {
-                let draws = draws_of_weights(samples_per_epoch, &weights).unwrap_or_default();
-                let words = format!("{samples_per_epoch} an epoch by weight {}", listed(&weights));
-                (mixture(config, parts, &draws)?, Some(words))
+                let change = |from| WeightChange {
+                    from,
+                    weights: weights.iter().map(|weight| weight.at(from)).collect(),
+                };
+                let changes: Vec<_> = weight_changes(&weights).into_iter().map(change).collect();
+                let draws = changes.iter().map(|change| {
+                    let draws = draws_of_weights(samples_per_epoch, &change.weights);
+                    (change.from, draws.unwrap_or_default())
+                });
+                draws_of_datasets.extend(draws);
+                let words =
+                    format!("{samples_per_epoch} an epoch by weight {}", listed(names(), &weights));
+                let samples: Vec<u64> = parts.iter().map(|(_, samples)| *samples).collect();
+                let mixture = Mixture::with_changes(&samples, samples_per_epoch, &changes)
+                    .map_err(|error| no_draws(config, "weight", &error))?;
+                (Selection::Mixture(Arc::new(mixture)), Some(words))
             }
             DrawsConfig::WeightsOfSamples { samples_per_epoch, path } => {
                 let location = config.location(&["order", "weights"]);
@@ -142,15 +162,16 @@ impl EpochDraws {
             }
         };
         let digest = *blake3::hash(words.as_deref().unwrap_or_default().as_bytes()).as_bytes();
-        let datasets = match &selection {
-            Selection::Mixture(mixture) if parts.len() > 1 => {
-                let share = |((name, _), part): (&(String, u64), &MixturePart)| DatasetShare {
+        let datasets = match draws_of_datasets.split_first() {
+            Some(((_, first), later)) if parts.len() > 1 => {
+                let share = |(place, (name, samples)): (usize, &(String, u64))| DatasetShare {
                     name: name.clone(),
-                    samples: part.samples,
-                    draws_per_epoch: part.draws,
+                    samples: *samples,
+                    draws_per_epoch: first[place],
+                    changes: later.iter().map(|(from, draws)| (*from, draws[place])).collect(),
                     rows_published: AtomicU64::new(0),
                 };
-                parts.iter().zip(mixture.parts()).map(share).collect()
+                parts.iter().enumerate().map(share).collect()
             }
             _ => Vec::new(),
         };
@@ -180,10 +201,18 @@ fn mixture(
         draws: *draws,
     };
     let parts: Vec<_> = parts.iter().zip(draws).map(part).collect();
-    let fail = |error: OrderError| {
-        ConfigError::new(&config.dataset_location(0, "repeat"), error.to_string())
-    };
-    Ok(Selection::Mixture(Arc::new(Mixture::new(&parts).map_err(fail)?)))
+    let mixture = Mixture::new(&parts).map_err(|error| no_draws(config, "repeat", &error))?;
+    Ok(Selection::Mixture(Arc::new(mixture)))
+}
+
+fn no_draws(config: &Config, key: &str, error: &OrderError) -> ConfigError {
+    ConfigError::new(&config.dataset_location(0, key), error.to_string())
+}
+
+/// `web 3 / books 1`.
+fn listed<'n>(names: impl Iterator<Item = &'n str>, amounts: &[impl std::fmt::Display]) -> String {
+    let each = names.zip(amounts).map(|(name, amount)| format!("{name} {amount}"));
+    each.collect::<Vec<_>>().join(" / ")
 }
 
 /// Words that fit a line, with a digest of all of them where they are cut.

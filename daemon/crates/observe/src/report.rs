@@ -202,8 +202,11 @@ pub struct DatasetReport {
     pub name: String,
     /// Its samples.
     pub samples: u64,
-    /// How many of an epoch's samples are its own.
+    /// How many of an epoch's samples are its own, at the run's start.
     pub draws_per_epoch: u64,
+    /// Where that changes: the position, counted over all epochs, and how many they are from there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<(u64, u64)>,
     /// Its rows in batches that were published since the daemon started, padding included.
     pub rows_published: u64,
 }
