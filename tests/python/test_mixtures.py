@@ -412,6 +412,24 @@ def test_a_state_of_other_draws_is_refused_with_both(mixed, folders):
     forebay.Loader(weighted(folders, numpy.ones(FIRST, numpy.float32)), state=state).close()
 
 
+def test_arrays_of_other_shapes_are_refused_with_both_names(mixed, tmp_path):
+    numpy.save(tmp_path / "0.npy", numpy.zeros(5, numpy.float32))
+    config = mixed()
+    config["dataset"][1]["path"] = str(tmp_path)
+    refused = r"field `array` has arrays of \[4\] in dataset `first` and of \[5\] in dataset `other`.*ragged = true"
+    with pytest.raises(forebay.ConfigError, match=refused):
+        forebay.Loader(config)
+    config["output"] = {"array": {"ragged": True, "max_bytes": "64B"}}
+    with forebay.Loader(config) as loader:
+        lengths = {
+            len(values) for batch in loader for values, of in zip(batch["array"], batch["dataset"]) if of == 1
+        }
+    assert lengths == {5}
+    del config["output"]
+    numpy.save(tmp_path / "0.npy", numpy.zeros(4, numpy.float32))
+    forebay.Loader(config).close()
+
+
 def test_datasets_that_disagree_are_named(mixed, folders, tmp_path):
     numpy.save(tmp_path / "0.npy", numpy.zeros(4, numpy.int16))
     config = mixed()

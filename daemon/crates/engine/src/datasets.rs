@@ -9,7 +9,7 @@ use forebay_order::{
 };
 use forebay_protocol::sync::{AtomicU64, Ordering};
 use forebay_source::dataset::{
-    self, DatasetError, OpenOptions, Opened, join, read_weights,
+    self, DatasetError, Field, FieldKind, OpenOptions, Opened, join, read_weights,
 };
 
 use super::stream_error::StreamError;
@@ -91,6 +91,9 @@ pub(crate) fn open_datasets(
         return Err(StreamError::Dataset { location: config.dataset_location(place, key), error });
     }
     let parts = all.iter().map(|(name, of)| (name.clone(), of.dataset.sample_count())).collect();
+    if config.stages.iter().all(|stage| stage.python.is_none()) {
+        compare_shapes(config, &all)?;
+    }
     let opened = join(all).map_err(|disagreement| {
         let location = config.dataset_location(disagreement.place, "name");
         ConfigError::new(&location, disagreement.message)
@@ -100,6 +103,44 @@ pub(crate) fn open_datasets(
         tracing::warn!("{warning}");
     }
     Ok(OpenedDatasets { opened, parts })
+}
+
+/// Refuses datasets whose arrays differ in shape, but for the first dimension of a ragged field. Of each dataset the first
+/// sample says it; a Python stage may make one shape of all.
+fn compare_shapes(config: &Config, all: &[(String, Opened)]) -> Result<(), ConfigError> {
+    let Some(((first_name, first), others)) = all.split_first() else { return Ok(()) };
+    for (name, shape) in first.dataset.fields().iter().filter_map(array_shape) {
+        let output = config.output.iter().find(|output| output.field == name);
+        let is_ragged = output.is_some_and(|output| output.ragged);
+        let from = usize::from(is_ragged);
+        for (place, (other_name, other)) in others.iter().enumerate() {
+            let mut found = other.dataset.fields().iter().filter_map(array_shape);
+            let Some((_, found)) = found.find(|(other, _)| *other == name) else { continue };
+            // Of how many dimensions they are is compared with the types.
+            let differs = found.len() == shape.len() && found.get(from..) != shape.get(from..);
+            if differs {
+                let remedy = match found.get(1..) == shape.get(1..) {
+                    true => format!(
+                        "or set output.{name} = {{ ragged = true }} if the first dimension may differ"
+                    ),
+                    false => "or give one of them another name in dataset.fields".to_owned(),
+                };
+                let message = format!(
+                    "field `{name}` has arrays of {shape:?} in dataset `{first_name}` and of {found:?} in dataset \
+                     `{other_name}`: rows of a batch have one shape; save them alike, {remedy}"
+                );
+                return Err(ConfigError::new(&config.dataset_location(place + 1, "name"), message));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn array_shape(field: &Field) -> Option<(&str, &[u64])> {
+    match &field.kind {
+        FieldKind::Array { shape, .. } => Some((&field.name, shape)),
+        _ => None,
+    }
 }
 
 impl EpochDraws {
