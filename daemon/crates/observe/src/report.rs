@@ -225,6 +225,19 @@ pub struct OutageReport {
 }
 
 impl StreamReport {
+    /// The datasets' rows in batches that were published, and their shares; `None`: there is one dataset.
+    #[must_use]
+    pub fn datasets_line(&self) -> Option<String> {
+        let all: u64 = self.datasets.iter().map(|dataset| dataset.rows_published).sum();
+        #[expect(clippy::cast_precision_loss, reason = "a share")]
+        let share = |rows: u64| (100.0 * rows as f64 / all.max(1) as f64).round();
+        let words = |one: &DatasetReport| {
+            format!("{} {} ({} %)", one.name, one.rows_published, share(one.rows_published))
+        };
+        let words: Vec<_> = self.datasets.iter().map(words).collect();
+        (!words.is_empty()).then(|| words.join(" · "))
+    }
+
     /// The stages, and after them the batch operations where there are any.
     pub fn stages_and_batch(&self) -> impl Iterator<Item = &StageReport> {
         self.stages.iter().chain(&self.batch_operations)
