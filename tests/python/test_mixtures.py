@@ -136,7 +136,7 @@ def changing(mixed, **keys):
 @pytest.mark.parametrize("world_size, size", [(1, 6), (2, 3), (3, 2), (3, 4)])
 def test_weights_change_at_positions_with_exact_counts(mixed, world_size, size):
     whole = list(itertools.chain.from_iterable(epochs(changing(mixed, batch={"size": size}), 4, world_size)))
-    for (begin, first, other), (end, *_) in itertools.pairwise(PIECES):
+    for (begin, first, other), (end, *_) in zip(PIECES, PIECES[1:]):
         assert Counter(sample >= FIRST for sample in whole[begin:end]) == Counter({False: first, True: other})
     # Each dataset goes on where it was: 92 draws are two passes and 12 samples more, 140 are twenty passes.
     counts = Counter(whole)
@@ -421,9 +421,7 @@ def test_arrays_of_other_shapes_are_refused_with_both_names(mixed, tmp_path):
         forebay.Loader(config)
     config["output"] = {"array": {"ragged": True, "max_bytes": "64B"}}
     with forebay.Loader(config) as loader:
-        lengths = {
-            len(values) for batch in loader for values, of in zip(batch["array"], batch["dataset"]) if of == 1
-        }
+        lengths = {len(values) for batch in loader for values, of in zip(batch["array"], batch["dataset"]) if of == 1}
     assert lengths == {5}
     del config["output"]
     numpy.save(tmp_path / "0.npy", numpy.zeros(4, numpy.float32))
