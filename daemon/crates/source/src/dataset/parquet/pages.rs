@@ -205,7 +205,7 @@ impl Pages<'_, '_> {
         let Some(codec) = codec_of(self.chunk.codec) else {
             let codec = usize::try_from(self.chunk.codec).ok().and_then(|codec| CODECS.get(codec));
             return Err(self.fault(format!(
-                "its pages are compressed by {}, and SNAPPY, GZIP, ZSTD and LZ4_RAW are read; {}",
+                "its pages are compressed by {}, and SNAPPY, GZIP, BROTLI, ZSTD and LZ4_RAW are read; {}",
                 codec.unwrap_or(&"a codec that is not known here"),
                 remedy(&self.leaf.column.column.name)
             )));
@@ -482,6 +482,7 @@ fn codec_of(number: i64) -> Option<Codec> {
     Some(match number {
         1 => Codec::Snappy,
         2 => Codec::Gzip,
+        4 => Codec::Brotli,
         6 => Codec::Zstd,
         7 => Codec::Lz4,
         _ => return None,

@@ -211,7 +211,7 @@ fn blob(i: u64, length: u64) -> Vec<u8> {
 
 #[test]
 fn long_values_in_compressed_pages_are_the_writers_bytes() {
-    for codec in ["snappy", "gzip", "zstd", "lz4"] {
+    for codec in ["snappy", "gzip", "zstd", "lz4", "brotli"] {
         let (_folder, path) = copied(&format!("long-{codec}.parquet"));
         let own = own_keys(
             "[dataset.fields]\nimage = { from = \"image\", as = \"bytes\", missing = \"empty\" }\n\
@@ -268,18 +268,18 @@ fn what_is_not_read_is_refused_with_the_lines_that_change_it() {
     let (_folder, path) = copied("zstd.parquet");
     let opened = open_with(&path, own).unwrap();
     assert_eq!(sample(&opened, 99).unwrap(), ["\"text 4\"", "-99"]);
-    // The codec's number in the footer: 4 is Brotli.
+    // The codec's number in the footer: 3 is LZO.
     let mut bytes = fixture("single.parquet");
     let footer = bytes.len() - 8 - usize::try_from(footer_bytes(&bytes)).unwrap();
     let words: &[u8] = b"bytes\x15\x02\x16";
     let place = (footer..bytes.len()).find(|place| bytes[*place..].starts_with(words)).unwrap();
-    bytes[place + 6] = 8;
+    bytes[place + 6] = 6;
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("brotli.parquet");
+    let path = folder.path().join("lzo.parquet");
     write_aged(&path, &bytes);
     let message = open_with(&path, Section::default()).unwrap_err().to_string();
     assert!(
-        message.contains("its pages are compressed by BROTLI")
+        message.contains("its pages are compressed by LZO")
             && message.contains("compression=\"none\", use_dictionary=False"),
         "{message}"
     );
@@ -306,6 +306,7 @@ fn broken_files_are_named_and_never_a_panic() {
         "differing-snappy.parquet",
         "one.parquet",
         "single.parquet",
+        "long-brotli.parquet",
         "long-gzip.parquet",
         "long-lz4.parquet",
         "long-snappy.parquet",
