@@ -57,9 +57,9 @@ keys! {
         /// the folder of samples, or its URL (see [storage.md](storage.md)); for `npy` also one file whose first axis is
         /// the samples
         pub path: DataPath, "", required;
-        /// how the samples are stored: `image-folder`, `audio-folder`, `npy`, `npz`, `webdataset`, `manifest`, `mds`, `litdata`, `tfrecord`, `coco`,
-        /// `arrow`, `parquet` or `tokens` (see [formats.md](formats.md)); `"auto"` takes the one that reads most of what lies at
-        /// the path
+        /// how the samples are stored: `image-folder`, `audio-folder`, `npy`, `npz`, `webdataset`, `manifest`, `mds`,
+        /// `litdata`, `tfrecord`, `coco`, `arrow`, `parquet` or `tokens` (see [formats.md](formats.md)); `"auto"` takes the
+        /// one that reads most of what lies at the path
         pub format: String, "", default("auto".to_owned(), "the preset's, else `\"auto\"`");
         /// a file that lists the samples to use, one path a line, relative to `dataset.path`
         pub ids: LocalPath, "", absent("all samples");

@@ -2,9 +2,9 @@
 //!
 //! Members whose names are equal up to their first dot, and that follow each other, are a sample; what follows the dot is
 //! the field ([`names`]). The archives are walked over once, by their headers alone ([`members`], [`scan`]), for an index
-//! that says where each member lies ([`shards`]), or taken from DALI's `.idx` files ([`dali_index`]); then a sample is a range of its archive, so that the shuffle is exact.
-//! Each read begins at the header before the first member, and the headers that it brings are checked: an archive that was
-//! replaced since gives a bad sample and not another one's bytes.
+//! that says where each member lies ([`shards`]), or taken from DALI's `.idx` files ([`dali_index`]); then a sample is a range
+//! of its archive, so that the shuffle is exact. Each read begins at the header before the first member, and the headers that
+//! it brings are checked: an archive that was replaced since gives a bad sample and not another one's bytes.
 
 mod dali_index;
 mod fuzzed;
