@@ -69,6 +69,26 @@ fn the_daemon_is_killed_over_shards_of_litdata() {
 }
 
 #[test]
+fn the_daemon_is_killed_over_tables_of_arrow() {
+    kill_over(Some("arrow"), "daemon", "11", "8");
+}
+
+#[test]
+fn the_daemon_is_killed_over_tables_of_parquet() {
+    kill_over(Some("parquet"), "daemon", "12", "8");
+}
+
+#[test]
+fn the_daemon_is_killed_over_compressed_pages_of_parquet() {
+    kill_over(Some("parquet.pages"), "daemon", "13", "8");
+}
+
+#[test]
+fn the_daemon_is_killed_over_a_mixture_whose_weights_change() {
+    kill_over(Some("mixture"), "daemon", "14", "8");
+}
+
+#[test]
 fn the_daemon_is_killed_over_compressed_archives_and_their_cache() {
     kill_over(Some("webdataset.gz"), "daemon", "10", "8");
 }

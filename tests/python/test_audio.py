@@ -35,7 +35,7 @@ def manifest(tmp_path, names):
     return path
 
 
-def read(dataset, **more):
+def read(dataset, state=None, **more):
     """The sound of each sample, and the other fields of all."""
     config = {
         "dataset": dataset,
@@ -46,7 +46,7 @@ def read(dataset, **more):
         **more,
     }
     sounds, others = {}, {}
-    with forebay.Loader(config) as loader:
+    with forebay.Loader(config, state=state) as loader:
         for batch in loader:
             for place, index in enumerate(batch["index"].tolist()):
                 assert batch["audio"][place].dtype == numpy.float32
@@ -147,6 +147,38 @@ def test_another_rate_is_scipys_resample_poly(tmp_path, rate, channels):
     for number, sound in enumerate(expected):
         assert sounds[number].shape == sound.shape, number
         numpy.testing.assert_allclose(sounds[number], sound, atol=2e-6, rtol=0)
+
+
+def test_a_folder_of_sounds_by_class(tmp_path):
+    expected = []
+    for number in range(6):
+        path = tmp_path / "data" / ("dog" if number < 4 else "owl") / f"{number}.wav"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scaled = numpy.rint(tone(number, lengths(number), 2) * 32767).astype("<i2")
+        with wave.open(str(path), "wb") as file:
+            file.setparams((2, 2, 8000 + number, 0, "NONE", ""))
+            file.writeframes(scaled.tobytes())
+        expected.append(scaled.astype(numpy.float32) / 32768)
+    sounds, others = read({"path": str(tmp_path / "data"), "channels": 2})
+    with forebay.Loader(
+        {
+            "dataset": {"format": "audio-folder", "path": str(tmp_path / "data")},
+            "batch": {"size": 6},
+            "stage": [{"name": "read", "operations": []}],
+            "output": {"audio": {"ragged": True, "max_bytes": "1MiB"}},
+        }
+    ) as loader:
+        mixed = next(iter(loader))
+        assert sorted(mixed) == ["audio", "index", "label", "sample_rate"]
+        state = loader.state_dict()
+    assert len(sounds) == 6
+    for place, index in enumerate(mixed["index"].tolist()):
+        numpy.testing.assert_array_equal(sounds[index], expected[index])
+        mean = expected[index].astype(numpy.float64).mean(axis=1).astype(numpy.float32)
+        numpy.testing.assert_array_equal(mixed["audio"][place], mean)
+        assert (others[index]["label"], mixed["sample_rate"][place]) == (int(index >= 4), 8000 + index)
+    with pytest.raises(forebay.StateMismatch, match="dataset differs"):
+        read({"path": str(tmp_path / "data"), "rate": 8000}, state=state)
 
 
 def test_damaged_and_unknown_sounds_are_bad_samples_with_a_reason(tmp_path):

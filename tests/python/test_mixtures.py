@@ -119,6 +119,92 @@ def test_weights_divide_an_epoch_exactly(mixed):
     assert epochs({**config, "batch": {"size": 7, "last": "short"}}, 4, 2) == whole
 
 
+# Within the first epoch of 58, at the second's end, and within the fourth.
+CHANGES = {
+    "first": [3, {"from": 20, "weight": 1}, {"from": 116, "weight": 0}, {"from": 200, "weight": 5}],
+    "other": [1, {"from": 116, "weight": 0.5}],
+}
+# Places in the run, and how many samples of each dataset are between one and the next.
+PIECES = [(0, 15, 5), (20, 19, 19), (58, 29, 29), (116, 0, 58), (174, 0, 26), (200, 29, 3), (232, None, None)]
+
+
+def changing(mixed, **keys):
+    first, other = ({"weight": CHANGES[name]} for name in ["first", "other"])
+    return mixed(first, other, samples_per_epoch=58, **keys)
+
+
+@pytest.mark.parametrize("world_size, size", [(1, 6), (2, 3), (3, 2), (3, 4)])
+def test_weights_change_at_positions_with_exact_counts(mixed, world_size, size):
+    whole = list(itertools.chain.from_iterable(epochs(changing(mixed, batch={"size": size}), 4, world_size)))
+    for (begin, first, other), (end, *_) in zip(PIECES, PIECES[1:]):
+        assert Counter(sample >= FIRST for sample in whole[begin:end]) == Counter({False: first, True: other})
+    # Each dataset goes on where it was: 92 draws are two passes and 12 samples more, 140 are twenty passes.
+    counts = Counter(whole)
+    assert sorted(counts[sample] for sample in range(FIRST)) == [2] * 28 + [3] * 12
+    assert all(counts[sample] == 20 for sample in range(FIRST, FIRST + OTHER))
+    if world_size > 1:
+        assert whole == list(itertools.chain.from_iterable(epochs(changing(mixed), 4)))
+
+
+@pytest.mark.parametrize("after", [(0, 0), (0, 3), (0, 4), (2, 9), (3, 4), (3, 5)])
+def test_a_run_resumes_across_changes_of_weights(mixed, after):
+    whole = epochs(changing(mixed), 4)
+    with forebay.Loader(changing(mixed)) as loader:
+        for _ in range(after[0]):
+            indices(loader)
+        batches = iter(loader)
+        for _ in range(after[1]):
+            next(batches)
+        state = loader.state_dict()
+    assert "\n" not in json.dumps(state) and len(json.dumps(state)) < 1000
+    rest = epochs(changing(mixed, batch={"size": 5}), 4 - after[0], 2, state=state)
+    assert rest == [whole[after[0]][6 * after[1] :], *whole[after[0] + 1 :]]
+
+
+def test_a_change_that_is_added_leaves_earlier_epochs_as_they_were(mixed):
+    plain = mixed({"weight": 3}, {"weight": 2}, samples_per_epoch=58)
+    later = mixed({"weight": [3, {"from": 116, "weight": 1}]}, {"weight": 2}, samples_per_epoch=58)
+    whole = epochs(plain, 2)
+    with forebay.Loader(plain) as loader:
+        batches = iter(loader)
+        taken = indices([next(batches) for _ in range(4)])
+        state = loader.state_dict()
+    with pytest.raises(forebay.StateMismatch, match="by weight first 3 then 1 from 116 / other 2"):
+        forebay.Loader(later, state=state)
+    rest = epochs(later, 3, state=state, force=True)
+    assert [taken + rest[0], rest[1]] == whole
+    # 35 of 58, twice; then 19.
+    counts = Counter(itertools.chain(taken, *rest))
+    assert sum(counts[sample] for sample in range(FIRST)) == 35 + 35 + 19
+    assert {counts[sample] for sample in range(FIRST)} == {2, 3}
+
+
+def test_changes_of_weights_are_said_and_checked(mixed, tmp_path):
+    config = changing(mixed)
+    with forebay.Loader(config) as loader:
+        next(iter(loader))
+        (stream,) = loader.stats()["streams"]
+    first, other = stream["datasets"]
+    assert (first["draws_per_epoch"], first["changes"]) == (44, [[20, 29], [116, 0], [200, 53]])
+    assert (other["draws_per_epoch"], other["changes"]) == (14, [[20, 29], [116, 58], [200, 5]])
+    toml = tmp_path / "mix.toml"
+    lines = [
+        'order = { samples_per_epoch = 58 }\nstage = [{ name = "copy", operations = [] }]\nbatch.size = 6',
+        *(
+            f'[[dataset]]\nname = "{keys["name"]}"\nformat = "npy"\npath = "{keys["path"]}"\nweight = {weight}'
+            for keys, weight in zip(config["dataset"], ["[3, { from = 20, weight = 1 }]", "1"])
+        ),
+    ]
+    toml.write_text("\n".join(lines))
+    done = subprocess.run([PROGRAM, "check", toml, "--plan-only"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "first: 40 samples, 44 drawn an epoch, 75.86 %; from position 20 on 29, 50.00 %" in done.stdout
+    toml.write_text("\n".join(lines).replace("from = 20", "from = 0"))
+    done = subprocess.run([PROGRAM, "check", toml, "--plan-only"], capture_output=True, text=True)
+    assert done.returncode != 0
+    assert ":8: `dataset.first.weight` changes at position 0 after 0: each `from` has to be above" in done.stderr
+
+
 @pytest.mark.parametrize("after", [0, 1, 5])
 def test_a_run_resumes_anywhere_with_another_world(mixed, after):
     whole = epochs(mixed())
@@ -324,6 +410,22 @@ def test_a_state_of_other_draws_is_refused_with_both(mixed, folders):
         forebay.Loader(weighted(folders, weights), state=state)
     # Float32 of the same values is the same.
     forebay.Loader(weighted(folders, numpy.ones(FIRST, numpy.float32)), state=state).close()
+
+
+def test_arrays_of_other_shapes_are_refused_with_both_names(mixed, tmp_path):
+    numpy.save(tmp_path / "0.npy", numpy.zeros(5, numpy.float32))
+    config = mixed()
+    config["dataset"][1]["path"] = str(tmp_path)
+    refused = r"field `array` has arrays of \[4\] in dataset `first` and of \[5\] in dataset `other`.*ragged = true"
+    with pytest.raises(forebay.ConfigError, match=refused):
+        forebay.Loader(config)
+    config["output"] = {"array": {"ragged": True, "max_bytes": "64B"}}
+    with forebay.Loader(config) as loader:
+        lengths = {len(values) for batch in loader for values, of in zip(batch["array"], batch["dataset"]) if of == 1}
+    assert lengths == {5}
+    del config["output"]
+    numpy.save(tmp_path / "0.npy", numpy.zeros(4, numpy.float32))
+    forebay.Loader(config).close()
 
 
 def test_datasets_that_disagree_are_named(mixed, folders, tmp_path):

@@ -85,6 +85,7 @@ def test_the_page_draws_a_running_daemon(browser, loader):
     assert browser.evaluate("document.title") == "dict · Forebay"
     missed = [item for item in loader.stats()["quiet"] if not item["in_force"]]
     assert browser.evaluate(NOT_IN_FORCE) == len(missed)
+    assert browser.evaluate("document.getElementById('datasets-card').hidden")
     for width, height in ((1280, 800), (390, 844)):
         for scheme in ("light", "dark"):
             browser.look(width, height, scheme)
@@ -94,6 +95,29 @@ def test_the_page_draws_a_running_daemon(browser, loader):
             assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
             keep(browser, f"page-{width}-{scheme}")
     assert browser.errors == []
+
+
+def test_the_page_has_the_rows_of_each_dataset_of_a_mixture(browser, tmp_path):
+    for name, count in (("web", 30), ("books", 10)):
+        (tmp_path / name).mkdir()
+        for sample in range(count):
+            numpy.save(tmp_path / name / f"{sample:03}.npy", numpy.zeros(3, numpy.float32))
+    config = {
+        "dataset": [{"name": name, "format": "npy", "path": str(tmp_path / name)} for name in ("web", "books")],
+        "batch": {"size": 40},
+        "order": {"epochs": 2},
+        "stage": [{"name": "copy", "operations": []}],
+        "listen": {"metrics": "127.0.0.1:0"},
+    }
+    with forebay.Loader(config) as loader:
+        for _ in range(2):
+            for _ in loader:
+                pass
+        browser.open(f"http://{loader.stats()['metrics']}/")
+        browser.wait_for("document.getElementById('state')?.className === 'live'")
+        lines = text_of(browser, "#datasets").split("\n")
+        assert [line for line in lines if line] == ["web", "60 rows, 75 %", "books", "20 rows, 25 %"]
+        assert browser.errors == []
 
 
 def test_the_page_asks_nothing_while_nobody_looks_and_says_when_no_answer_comes(browser, loader):

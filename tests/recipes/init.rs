@@ -38,6 +38,7 @@ fn what_it_writes_passes_check_and_runs_for_every_kind_of_data() {
     data::stack(&dir.path("stack"), 40);
     data::image_tars(&dir.path("tars"), 40, 4);
     data::number_tars(&dir.path("numbers"), 40);
+    data::sounds(&dir.path("sounds"), &dir.path("speech/0.tar"), 40);
     forebay_synth::tfrecord::pack_classes(
         &dir.path("my ${HOME} \"photos\""),
         &dir.path("examples"),
@@ -69,6 +70,8 @@ fn what_it_writes_passes_check_and_runs_for_every_kind_of_data() {
             "examples/train-{00000..00002}-of-00003",
             "label = { from = \"image/class/label\", as = \"integer\" }",
         ),
+        ("sounds", "audio = { ragged = true, max_bytes = \"1KiB\" }  # floats: 100 to 139 frames"),
+        ("speech", "wav = { from = \"wav\", as = \"audio\" }"),
         ("my ${HOME} \"photos\"", "preset = \"imagenet-train\""),
         ("arrays", "format = \"npy\""),
         ("records", "format = \"npz\""),

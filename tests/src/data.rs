@@ -41,6 +41,30 @@ pub fn number_tars(folder: &Path, count: u64) {
     }
 }
 
+/// A WAV file of 16 bits and one channel at 8 kHz; so many frames of a value.
+pub fn wave(frames: u32, value: i16) -> Vec<u8> {
+    let data = value.to_le_bytes().repeat(usize::try_from(frames).unwrap());
+    let head = b"WAVEfmt \x10\0\0\0\x01\0\x01\0\x40\x1f\0\0\x80\x3e\0\0\x02\0\x10\0data";
+    let size = (u32::try_from(head.len()).unwrap() + 4 + 2 * frames).to_le_bytes();
+    [&b"RIFF"[..], &size, head, &(2 * frames).to_le_bytes(), &data].concat()
+}
+
+/// Sounds of 100 frames and more in class folders, and the same in a tar archive beside them.
+pub fn sounds(folder: &Path, archive: &Path, count: u32) {
+    let mut members = Vec::new();
+    for number in 0..count {
+        let sound = wave(100 + number, i16::try_from(number).unwrap());
+        let class = folder.join(format!("class-{}", number % 4));
+        std::fs::create_dir_all(&class).unwrap();
+        std::fs::write(class.join(format!("{number:03}.wav")), &sound).unwrap();
+        members.push((format!("{number:03}.cls"), (number % 4).to_string().into_bytes()));
+        members.push((format!("{number:03}.wav"), sound));
+    }
+    let members: Vec<_> = members.iter().map(|(name, data)| (&name[..], &data[..])).collect();
+    std::fs::create_dir_all(archive.parent().unwrap()).unwrap();
+    std::fs::write(archive, forebay_synth::tar::archive(&members)).unwrap();
+}
+
 /// NumPy arrays of 2×3 float32.
 pub fn arrays(folder: &Path, container: ArrayContainer, count: u64) {
     let options = ArrayOptions {

@@ -112,8 +112,14 @@ fn as_json(launch: &Launch, world_size: u32) -> serde_json::Value {
 }
 
 fn dataset_as_json(dataset: &DatasetShare) -> serde_json::Value {
-    let DatasetShare { name, samples, draws_per_epoch, .. } = dataset;
-    serde_json::json!({ "name": name, "samples": samples, "draws_per_epoch": draws_per_epoch })
+    let DatasetShare { name, samples, draws_per_epoch, changes, .. } = dataset;
+    let change = |(from, draws_per_epoch): &(u64, u64)| serde_json::json!({ "from": from, "draws_per_epoch": draws_per_epoch });
+    serde_json::json!({
+        "name": name,
+        "samples": samples,
+        "draws_per_epoch": draws_per_epoch,
+        "changes": changes.iter().map(change).collect::<Vec<_>>(),
+    })
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a share to be printed")]
@@ -171,9 +177,12 @@ fn describe(
         line("samples", format!("{samples}, {draws} drawn an epoch, {epochs}"));
     }
     for dataset in stream.datasets() {
-        let DatasetShare { name, samples, draws_per_epoch, .. } = dataset;
-        let percent = share_percent(*draws_per_epoch, draws);
-        let drawn = format!("{draws_per_epoch} drawn an epoch, {percent:.2} %");
+        let DatasetShare { name, samples, draws_per_epoch, changes, .. } = dataset;
+        let percent = |own: u64| format!("{:.2} %", share_percent(own, draws));
+        let mut drawn = format!("{draws_per_epoch} drawn an epoch, {}", percent(*draws_per_epoch));
+        for (from, own) in changes {
+            drawn.push_str(&format!("; from position {from} on {own}, {}", percent(*own)));
+        }
         line("dataset", format!("{name}: {samples} samples, {drawn}"));
     }
     if let Some(classes) = stream.classes() {

@@ -4,15 +4,16 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use forebay_client::Loader;
-use forebay_synth::{shards, tar, tfrecord};
+use forebay_synth::{arrow, parquet, shards, tar, tfrecord};
 
 use crate::{Taken, TestDir, data, test_dir};
 
 /// Samples of the data set; the last global batch of an epoch is short.
 const SAMPLES: u64 = 202;
 
-/// The variable that names the format of the data, with `.gz` behind it where its files are compressed and unpacked into a
-/// cache; left out: images in class folders.
+/// The variable that names the format of the data; left out: images in class folders. With `.gz` behind it files are
+/// compressed and unpacked into a cache; `parquet.pages` has compressed pages; `mixture` is images in class folders beside
+/// archives of the same, by weights that change.
 pub const FORMAT: &str = "FOREBAY_TEST_KILLS_FORMAT";
 
 /// A configuration and what it delivers.
@@ -41,10 +42,20 @@ impl Reference {
                 "tfrecord" => tfrecord::pack_classes(&images, &packed, 50),
                 "mds" => pack(shards::Writer::Mosaic),
                 "litdata" => pack(shards::Writer::Lit),
+                "arrow" => arrow::pack_classes(&images, &packed, 50),
+                "parquet" => {
+                    let is_packed = named.as_deref() == Some("parquet.pages");
+                    parquet::pack_classes(&images, &packed, 50, is_packed)
+                }
+                "mixture" => tar::pack_classes(&images, &packed, 50).map(drop),
                 _ => Ok(()),
             }
             .unwrap();
-            images = if format == "manifest" { manifest_of(&images) } else { packed };
+            images = match format {
+                "manifest" => manifest_of(&images),
+                "mixture" => images,
+                _ => packed.clone(),
+            };
         }
         let mut text =
             data::image_config(&images, keys).replace("batch.size = 8", "batch.size = 4");
@@ -56,10 +67,37 @@ impl Reference {
                 cache.display().to_string()
             );
         }
-        if let Some(format) = format {
+        if format == Some("mixture") {
+            // 202 samples an epoch, of which changes fall into the first, the third and between others.
+            let datasets = [
+                (
+                    "image-folder",
+                    images,
+                    "[2, { from = 77, weight = 1 }, { from = 606, weight = 3 }]",
+                ),
+                (
+                    "webdataset",
+                    packed,
+                    "[1, { from = 477, weight = 0 }, { from = 606, weight = 2 }]",
+                ),
+            ];
+            let (_, rest) = text.split_once('\n').unwrap();
+            text = format!("order.samples_per_epoch = {SAMPLES}\n{rest}");
+            for (format, path, weight) in datasets {
+                let (path, index) = (path.display(), dir.path(&format!("{format}.index")));
+                text += &format!(
+                    "[[dataset]]\nformat = {format:?}\npath = \"{path}\"\nindex = {index:?}\nweight = {weight}\n"
+                );
+            }
+        } else if let Some(format) = format {
             text = format!("dataset.format = {format:?}\n{text}");
         }
-        let config = dir.config("train.toml", &text);
+        let mut config = dir.config("train.toml", &text);
+        if format == Some("mixture") {
+            // Each of its datasets names an index of its own.
+            config = dir.path("mixture.toml");
+            std::fs::write(&config, format!("cpu.policy = \"normal\"\n{text}")).unwrap();
+        }
         let loader = test_dir::loader(config.as_path(), 0, 1)
             .timeout(std::time::Duration::from_secs(8))
             .attach()

@@ -7,6 +7,7 @@ use crate::config::Config;
 use crate::error::{ConfigError, SourceLocation};
 use crate::model::DatasetConfig;
 use crate::value::Value;
+use crate::weight_steps::WeightSteps;
 
 /// What an epoch draws, as the configuration has it.
 #[derive(Debug, Clone, PartialEq)]
@@ -20,7 +21,7 @@ pub enum DrawsConfig {
         /// `order.samples_per_epoch`.
         samples_per_epoch: u64,
         /// One a dataset.
-        weights: Vec<f64>,
+        weights: Vec<WeightSteps>,
     },
     /// So many samples of one dataset, by the weights in a file, with replacement.
     WeightsOfSamples {
@@ -59,7 +60,9 @@ impl Config {
                 DrawsConfig::WeightsOfSamples { samples_per_epoch, path: path.clone() }
             }
             (Some(samples_per_epoch), None) => {
-                let weights = self.datasets().map(|dataset| dataset.weight.unwrap_or(1.0));
+                let once = || WeightSteps::constant(1.0);
+                let weights =
+                    self.datasets().map(|dataset| dataset.weight.clone().unwrap_or_else(once));
                 DrawsConfig::Weights { samples_per_epoch, weights: weights.collect() }
             }
             (None, _) => {
@@ -131,16 +134,35 @@ impl Config {
                 );
             }
         }
-        let amounts = self.datasets().map(|dataset| dataset.weight.or(dataset.repeat));
-        if amounts.into_iter().all(|amount| amount == Some(0.0)) {
-            let key = if has_weights { "weight" } else { "repeat" };
+        let nothing = |key: &str, rest: String| {
             let own = &self.dataset.own;
-            return Err(
-                own.error_at(key, format!("every dataset has `{key} = 0`: an epoch draws nothing"))
-            );
+            let message = format!("every dataset has `{key} = 0`{rest}: an epoch draws nothing");
+            Err(own.error_at(key, message))
+        };
+        if self.datasets().all(|dataset| dataset.repeat == Some(0.0)) {
+            return nothing("repeat", String::new());
+        }
+        if let DrawsConfig::Weights { weights, .. } = self.draws() {
+            for from in weight_changes(&weights) {
+                if weights.iter().all(|weight| weight.at(from) == 0.0) {
+                    let rest = match from {
+                        0 => String::new(),
+                        from => format!(" from position {from}"),
+                    };
+                    return nothing("weight", rest);
+                }
+            }
         }
         Ok(())
     }
+}
+
+/// The positions at which any of the weights changes, in order, with the run's start.
+pub fn weight_changes(weights: &[WeightSteps]) -> Vec<u64> {
+    let mut all: Vec<u64> = weights.iter().flat_map(WeightSteps::changes).chain([0]).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
 }
 
 #[cfg(test)]
@@ -188,7 +210,7 @@ mod tests {
     #[test]
     fn weights_divide_an_epoch() {
         let config = two("weight = 3", "weight = 0.5", "samples_per_epoch = 100").unwrap();
-        let weights = vec![3.0, 0.5];
+        let weights = vec![WeightSteps::constant(3.0), WeightSteps::constant(0.5)];
         assert_eq!(config.draws(), DrawsConfig::Weights { samples_per_epoch: 100, weights });
         let order = "order = { samples_per_epoch = 9, weights = \"w.npy\" }";
         let config = read(&format!("{HEAD}{order}\ndataset.path = \"a\"\n")).unwrap();
@@ -196,8 +218,27 @@ mod tests {
         assert_eq!(config.draws(), DrawsConfig::WeightsOfSamples { samples_per_epoch: 9, path });
         let order = "order.samples_per_epoch = 9";
         let config = read(&format!("{HEAD}{order}\ndataset.path = \"a\"\n")).unwrap();
-        let weights = vec![1.0];
+        let weights = vec![WeightSteps::constant(1.0)];
         assert_eq!(config.draws(), DrawsConfig::Weights { samples_per_epoch: 9, weights });
+    }
+
+    #[test]
+    fn weights_change_at_positions_of_any_dataset() {
+        let web = "weight = [3, { from = 500, weight = 0 }]";
+        let other = "weight = [\n  0,\n  { from = 200, weight = 1 },\n]";
+        let config = two(web, other, "samples_per_epoch = 100").unwrap();
+        let DrawsConfig::Weights { weights, .. } = config.draws() else { panic!() };
+        assert_eq!(weight_changes(&weights), [0, 200, 500]);
+        assert_eq!([0, 200, 500].map(|at| weights[0].at(at)), [3.0, 3.0, 0.0]);
+        assert_eq!([0, 200, 500].map(|at| weights[1].at(at)), [0.0, 1.0, 1.0]);
+        let text = config.resolved_toml();
+        let again = Config::from_resolved("train", "train.toml", &text).unwrap();
+        assert_eq!(again.draws(), config.draws());
+        let overrides =
+            set(&["order.samples_per_epoch=9", "dataset.weight=[1, {from = 4, weight = 2}]"]);
+        let config = read_with(&format!("{HEAD}dataset.path = \"a\"\n"), &overrides).unwrap();
+        let DrawsConfig::Weights { weights, .. } = config.draws() else { panic!() };
+        assert_eq!(weights[0].to_string(), "1 then 2 from 4");
     }
 
     #[test]
@@ -224,6 +265,24 @@ mod tests {
                 ":10: `dataset.1.repeat` stands beside `order.samples_per_epoch`",
             ),
             ("weight = 0", "weight = 0", "samples_per_epoch = 9", "every dataset has `weight = 0`"),
+            (
+                "weight = [0, { from = 5, weight = 1 }]",
+                "weight = 0",
+                "samples_per_epoch = 9",
+                ":7: every dataset has `weight = 0`: an epoch",
+            ),
+            (
+                "weight = [1, { from = 5, weight = 0 }]",
+                "weight = [1, { from = 7, weight = 0 }]",
+                "samples_per_epoch = 9",
+                ":7: every dataset has `weight = 0` from position 7: an epoch draws nothing",
+            ),
+            (
+                "weight = [1, { from = 5, weight = 2 }, { from = 5, weight = 3 }]",
+                "weight = 1",
+                "samples_per_epoch = 9",
+                ":7: `dataset.web.weight` changes at position 5 after 5",
+            ),
             ("repeat = 0", "repeat = 0", "", "every dataset has `repeat = 0`"),
             ("repeat = -1", "", "", ":7: `dataset.web.repeat` must be a number, 0 or more"),
             ("repeat = nan", "", "", ":7: `dataset.web.repeat` must be a number, 0 or more"),

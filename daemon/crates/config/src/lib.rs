@@ -28,10 +28,11 @@ mod single_keys;
 mod stages;
 mod table;
 mod value;
+mod weight_steps;
 
 pub use config::Config;
 pub use data_path::{DataPath, is_url};
-pub use draws::DrawsConfig;
+pub use draws::{DrawsConfig, weight_changes};
 pub use error::{ConfigError, SourceLocation};
 pub use expand::expand_header;
 pub use kind::{AtLeastOne, ByteSize, Kind, LocalPath, SomeBytes, TimeSpan};
@@ -52,6 +53,7 @@ pub use stages::{
 };
 pub use table::{Key, KeyDefault, Keys, Out, Table};
 pub use value::{Located, Value, toml_key};
+pub use weight_steps::WeightSteps;
 
 #[doc(hidden)]
 pub use serde_json::{Value as Json, json};

@@ -15,6 +15,7 @@ use crate::section::Section;
 use crate::single_keys::{
     Address, Amount, BadSampleBudget, Cores, CpuLimit, DatasetName, Group, Preset, SocketPath,
 };
+use crate::weight_steps::Weight;
 use crate::{keys, words};
 
 /// The longest path that a Unix socket's address holds (108 bytes with the closing zero).
@@ -49,14 +50,16 @@ keys! {
         /// an epoch holds each sample so many times, and of 2.5 half of them a third time; see
         /// [Mixtures](training.md#mixtures)
         pub repeat: Amount, "times an epoch", absent("1.0");
-        /// instead of `repeat`: this dataset's share of `order.samples_per_epoch` beside the other datasets' weights
-        pub weight: Amount, "", absent("none");
+        /// instead of `repeat`: this dataset's share of `order.samples_per_epoch` beside the other datasets' weights; a list
+        /// such as `[3, { from = 2_000_000, weight = 1 }]` changes it at positions of the run; see
+        /// [Weights that change](training.md#weights-that-change)
+        pub weight: Weight, "", absent("none");
         /// the folder of samples, or its URL (see [storage.md](storage.md)); for `npy` also one file whose first axis is
         /// the samples
         pub path: DataPath, "", required;
-        /// how the samples are stored: `image-folder`, `npy`, `npz`, `webdataset`, `manifest`, `mds`, `litdata`, `tfrecord`, `coco`,
-        /// `arrow`, `parquet` or `tokens` (see [formats.md](formats.md)); `"auto"` takes the one that reads most of what lies at
-        /// the path
+        /// how the samples are stored: `image-folder`, `audio-folder`, `npy`, `npz`, `webdataset`, `manifest`, `mds`,
+        /// `litdata`, `tfrecord`, `coco`, `arrow`, `parquet` or `tokens` (see [formats.md](formats.md)); `"auto"` takes the
+        /// one that reads most of what lies at the path
         pub format: String, "", default("auto".to_owned(), "the preset's, else `\"auto\"`");
         /// a file that lists the samples to use, one path a line, relative to `dataset.path`
         pub ids: LocalPath, "", absent("all samples");

@@ -2,12 +2,15 @@
 
 use std::sync::Arc;
 
-use forebay_config::{Config, ConfigError, DrawsConfig};
+use forebay_config::{Config, ConfigError, DrawsConfig, weight_changes};
 use forebay_order::{
-    Mixture, MixturePart, OrderError, Selection, Weighted, draws_of_repeat, draws_of_weights,
+    Mixture, MixturePart, OrderError, Selection, WeightChange, Weighted, draws_of_repeat,
+    draws_of_weights,
 };
 use forebay_protocol::sync::{AtomicU64, Ordering};
-use forebay_source::dataset::{self, DatasetError, OpenOptions, Opened, join, read_weights};
+use forebay_source::dataset::{
+    self, DatasetError, Field, FieldKind, OpenOptions, Opened, join, read_weights,
+};
 
 use super::stream_error::StreamError;
 
@@ -31,8 +34,10 @@ pub struct DatasetShare {
     pub name: String,
     /// Its samples.
     pub samples: u64,
-    /// How many of an epoch's positions are its own.
+    /// How many of an epoch's positions are its own, at the run's start.
     pub draws_per_epoch: u64,
+    /// Where that changes: the position, counted over all epochs, and how many they are of a whole epoch from there.
+    pub changes: Vec<(u64, u64)>,
     /// Its rows in batches that were published.
     pub(crate) rows_published: AtomicU64,
 }
@@ -86,6 +91,9 @@ pub(crate) fn open_datasets(
         return Err(StreamError::Dataset { location: config.dataset_location(place, key), error });
     }
     let parts = all.iter().map(|(name, of)| (name.clone(), of.dataset.sample_count())).collect();
+    if config.stages.iter().all(|stage| stage.python.is_none()) {
+        compare_shapes(config, &all)?;
+    }
     let opened = join(all).map_err(|disagreement| {
         let location = config.dataset_location(disagreement.place, "name");
         ConfigError::new(&location, disagreement.message)
@@ -97,16 +105,54 @@ pub(crate) fn open_datasets(
     Ok(OpenedDatasets { opened, parts })
 }
 
+/// Refuses datasets whose arrays differ in shape, but for the first dimension of a ragged field. Of each dataset the first
+/// sample says it; a Python stage may make one shape of all.
+fn compare_shapes(config: &Config, all: &[(String, Opened)]) -> Result<(), ConfigError> {
+    let Some(((first_name, first), others)) = all.split_first() else { return Ok(()) };
+    for (name, shape) in first.dataset.fields().iter().filter_map(array_shape) {
+        let output = config.output.iter().find(|output| output.field == name);
+        let is_ragged = output.is_some_and(|output| output.ragged);
+        let from = usize::from(is_ragged);
+        for (place, (other_name, other)) in others.iter().enumerate() {
+            let mut found = other.dataset.fields().iter().filter_map(array_shape);
+            let Some((_, found)) = found.find(|(other, _)| *other == name) else { continue };
+            // Of how many dimensions they are is compared with the types.
+            let differs = found.len() == shape.len() && found.get(from..) != shape.get(from..);
+            if differs {
+                let remedy = match found.get(1..) == shape.get(1..) {
+                    true => format!(
+                        "or set output.{name} = {{ ragged = true }} if the first dimension may differ"
+                    ),
+                    false => "or give one of them another name in dataset.fields".to_owned(),
+                };
+                let message = format!(
+                    "field `{name}` has arrays of {shape:?} in dataset `{first_name}` and of {found:?} in dataset \
+                     `{other_name}`: rows of a batch have one shape; save them alike, {remedy}"
+                );
+                return Err(ConfigError::new(&config.dataset_location(place + 1, "name"), message));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn array_shape(field: &Field) -> Option<(&str, &[u64])> {
+    match &field.kind {
+        FieldKind::Array { shape, .. } => Some((&field.name, shape)),
+        _ => None,
+    }
+}
+
 impl EpochDraws {
     /// What the configuration says of these datasets.
     pub(crate) fn of(config: &Config, datasets: &OpenedDatasets) -> Result<Self, StreamError> {
         let parts = &datasets.parts;
         let samples = datasets.opened.dataset.sample_count();
-        let names = || parts.iter().map(|(name, _)| if name.is_empty() { "dataset" } else { name });
-        let listed = |amounts: &[f64]| {
-            let each = names().zip(amounts).map(|(name, amount)| format!("{name} {amount}"));
-            each.collect::<Vec<_>>().join(" / ")
+        let names = || {
+            parts.iter().map(|(name, _)| if name.is_empty() { "dataset" } else { name.as_str() })
         };
+        // The draws of each dataset in an epoch, by the positions from which they hold.
+        let mut draws_of_datasets: Vec<(u64, Vec<u64>)> = Vec::new();
         let (selection, words) = match config.draws() {
             DrawsConfig::Once => (Selection::Once(samples), None),
             DrawsConfig::Repeats(repeats) => {
@@ -118,12 +164,27 @@ impl EpochDraws {
                         })
                     });
                 let draws = draws.collect::<Result<Vec<_>, _>>()?;
-                (mixture(config, parts, &draws)?, Some(format!("repeat {}", listed(&repeats))))
+                let selection = mixture(config, parts, &draws)?;
+                draws_of_datasets.push((0, draws));
+                (selection, Some(format!("repeat {}", listed(names(), &repeats))))
             }
             DrawsConfig::Weights { samples_per_epoch, weights } => {
-                let draws = draws_of_weights(samples_per_epoch, &weights).unwrap_or_default();
-                let words = format!("{samples_per_epoch} an epoch by weight {}", listed(&weights));
-                (mixture(config, parts, &draws)?, Some(words))
+                let change = |from| WeightChange {
+                    from,
+                    weights: weights.iter().map(|weight| weight.at(from)).collect(),
+                };
+                let changes: Vec<_> = weight_changes(&weights).into_iter().map(change).collect();
+                let draws = changes.iter().map(|change| {
+                    let draws = draws_of_weights(samples_per_epoch, &change.weights);
+                    (change.from, draws.unwrap_or_default())
+                });
+                draws_of_datasets.extend(draws);
+                let words =
+                    format!("{samples_per_epoch} an epoch by weight {}", listed(names(), &weights));
+                let samples: Vec<u64> = parts.iter().map(|(_, samples)| *samples).collect();
+                let mixture = Mixture::with_changes(&samples, samples_per_epoch, &changes)
+                    .map_err(|error| no_draws(config, "weight", &error))?;
+                (Selection::Mixture(Arc::new(mixture)), Some(words))
             }
             DrawsConfig::WeightsOfSamples { samples_per_epoch, path } => {
                 let location = config.location(&["order", "weights"]);
@@ -142,15 +203,16 @@ impl EpochDraws {
             }
         };
         let digest = *blake3::hash(words.as_deref().unwrap_or_default().as_bytes()).as_bytes();
-        let datasets = match &selection {
-            Selection::Mixture(mixture) if parts.len() > 1 => {
-                let share = |((name, _), part): (&(String, u64), &MixturePart)| DatasetShare {
+        let datasets = match draws_of_datasets.split_first() {
+            Some(((_, first), later)) if parts.len() > 1 => {
+                let share = |(place, (name, samples)): (usize, &(String, u64))| DatasetShare {
                     name: name.clone(),
-                    samples: part.samples,
-                    draws_per_epoch: part.draws,
+                    samples: *samples,
+                    draws_per_epoch: first[place],
+                    changes: later.iter().map(|(from, draws)| (*from, draws[place])).collect(),
                     rows_published: AtomicU64::new(0),
                 };
-                parts.iter().zip(mixture.parts()).map(share).collect()
+                parts.iter().enumerate().map(share).collect()
             }
             _ => Vec::new(),
         };
@@ -180,10 +242,18 @@ fn mixture(
         draws: *draws,
     };
     let parts: Vec<_> = parts.iter().zip(draws).map(part).collect();
-    let fail = |error: OrderError| {
-        ConfigError::new(&config.dataset_location(0, "repeat"), error.to_string())
-    };
-    Ok(Selection::Mixture(Arc::new(Mixture::new(&parts).map_err(fail)?)))
+    let mixture = Mixture::new(&parts).map_err(|error| no_draws(config, "repeat", &error))?;
+    Ok(Selection::Mixture(Arc::new(mixture)))
+}
+
+fn no_draws(config: &Config, key: &str, error: &OrderError) -> ConfigError {
+    ConfigError::new(&config.dataset_location(0, key), error.to_string())
+}
+
+/// `web 3 / books 1`.
+fn listed<'n>(names: impl Iterator<Item = &'n str>, amounts: &[impl std::fmt::Display]) -> String {
+    let each = names.zip(amounts).map(|(name, amount)| format!("{name} {amount}"));
+    each.collect::<Vec<_>>().join(" / ")
 }
 
 /// Words that fit a line, with a digest of all of them where they are cut.

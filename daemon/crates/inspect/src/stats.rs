@@ -155,25 +155,31 @@ fn describe_session(session: &SessionReport) -> String {
     text
 }
 
-/// The datasets of a mixture: what an epoch draws of each, and what has come of it.
+/// The datasets of a mixture: what an epoch draws of each, and what has come of it. Where weights change, a line for each
+/// change.
 fn dataset_table(datasets: &[DatasetReport]) -> String {
-    let draws: u64 = datasets.iter().map(|dataset| dataset.draws_per_epoch).sum();
+    let drawn: u64 = datasets.iter().map(|dataset| dataset.draws_per_epoch).sum();
     let rows: u64 = datasets.iter().map(|dataset| dataset.rows_published).sum();
     #[expect(clippy::cast_precision_loss, reason = "shares")]
     let share = |part: u64, all: u64| percent(part as f64 / all.max(1) as f64);
     let row = |dataset: &DatasetReport| {
-        let DatasetReport { name, samples, draws_per_epoch, rows_published } = dataset;
-        vec![
+        let DatasetReport { name, samples, draws_per_epoch, rows_published, changes } = dataset;
+        let own = vec![
             name.clone(),
             samples.to_string(),
             draws_per_epoch.to_string(),
-            share(*draws_per_epoch, draws),
+            share(*draws_per_epoch, drawn),
             rows_published.to_string(),
             share(*rows_published, rows),
-        ]
+        ];
+        let change = |(from, draws): &(u64, u64)| {
+            let from = format!("from {from}");
+            vec![from, String::new(), draws.to_string(), share(*draws, drawn)]
+        };
+        std::iter::once(own).chain(changes.iter().map(change)).collect::<Vec<_>>()
     };
     let header = ["dataset", "samples", "an epoch", "share", "published", "share"];
-    columns(&header, &datasets.iter().map(row).collect::<Vec<_>>())
+    columns(&header, &datasets.iter().flat_map(row).collect::<Vec<_>>())
 }
 
 /// The stages with the queue after each.
@@ -206,6 +212,7 @@ mod tests {
             samples,
             draws_per_epoch,
             rows_published,
+            changes: Vec::new(),
         };
         let table = dataset_table(&[dataset("web", 100, 30, 60), dataset("books", 7, 10, 15)]);
         let lines: Vec<Vec<&str>> =
@@ -216,5 +223,10 @@ mod tests {
         assert_eq!(lines[2][..3], ["books", "7", "10"]);
         assert!(lines[2][3].starts_with("25") && lines[2].contains(&"15"), "{table}");
         assert!(!dataset_table(&[dataset("web", 1, 0, 0)]).contains("NaN"));
+        let web = DatasetReport { changes: vec![(500, 8)], ..dataset("web", 100, 30, 60) };
+        let table = dataset_table(&[web, dataset("books", 7, 10, 15)]);
+        let line: Vec<&str> = table.lines().nth(2).unwrap().split_whitespace().collect();
+        assert_eq!(line[..3], ["from", "500", "8"]);
+        assert!(line[3].starts_with("20") && table.contains("books"), "{table}");
     }
 }

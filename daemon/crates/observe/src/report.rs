@@ -202,8 +202,11 @@ pub struct DatasetReport {
     pub name: String,
     /// Its samples.
     pub samples: u64,
-    /// How many of an epoch's samples are its own.
+    /// How many of an epoch's samples are its own, at the run's start.
     pub draws_per_epoch: u64,
+    /// Where that changes: the position, counted over all epochs, and how many they are from there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<(u64, u64)>,
     /// Its rows in batches that were published since the daemon started, padding included.
     pub rows_published: u64,
 }
@@ -222,6 +225,19 @@ pub struct OutageReport {
 }
 
 impl StreamReport {
+    /// The datasets' rows in batches that were published, and their shares; `None`: there is one dataset.
+    #[must_use]
+    pub fn datasets_line(&self) -> Option<String> {
+        let all: u64 = self.datasets.iter().map(|dataset| dataset.rows_published).sum();
+        #[expect(clippy::cast_precision_loss, reason = "a share")]
+        let share = |rows: u64| (100.0 * rows as f64 / all.max(1) as f64).round();
+        let words = |one: &DatasetReport| {
+            format!("{} {} ({} %)", one.name, one.rows_published, share(one.rows_published))
+        };
+        let words: Vec<_> = self.datasets.iter().map(words).collect();
+        (!words.is_empty()).then(|| words.join(" · "))
+    }
+
     /// The stages, and after them the batch operations where there are any.
     pub fn stages_and_batch(&self) -> impl Iterator<Item = &StageReport> {
         self.stages.iter().chain(&self.batch_operations)

@@ -76,6 +76,22 @@ fn mixtures_are_pinned() {
 }
 
 #[test]
+fn changes_of_weights_are_pinned() {
+    let change = |from, weights: [f64; 3]| WeightChange { from, weights: weights.to_vec() };
+    let changes = [change(0, [3.0, 1.0, 1.0]), change(13_000, [1.0, 1.0, 2.5])];
+    let mixture = Mixture::with_changes(&[1_000, 300, 80_000], 10_000, &changes).unwrap();
+    for (epoch, pinned) in [
+        (0, "f381f862d88f4851c1f873cc33ff1111"),
+        (1, "7b5de6c87e85632052d438be0db818e1"),
+        (7, "14bc44010e260feeaed7426ba37326e4"),
+    ] {
+        let what = format!("the order of epoch {epoch} of weights that change");
+        let selection = Selection::Mixture(mixture.clone().into());
+        assert_pinned(&what, &digest(drawn(selection, epoch)), pinned);
+    }
+}
+
+#[test]
 fn draws_by_weight_are_pinned() {
     let weights: Vec<f64> = (0..5_000).map(|id| f64::from(id % 17) * 0.3).collect();
     let selection = Selection::Weighted(Weighted::new(&weights, 20_000).unwrap().into());

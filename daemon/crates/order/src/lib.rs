@@ -12,6 +12,7 @@ mod draw;
 mod error;
 mod mixture;
 mod permutation;
+mod pieces;
 mod schedule;
 mod selection;
 mod substitute;
@@ -24,6 +25,7 @@ pub use counts::{draws_of_repeat, draws_of_weights};
 pub use draw::{DrawKey, Drawn, Draws};
 pub use error::OrderError;
 pub use mixture::{Mixture, MixturePart};
+pub use pieces::WeightChange;
 pub use schedule::{EpochOrder, PlannedBatch, PlannedRow, Rows, Schedule};
 pub use selection::Selection;
 pub use substitute::{SUBSTITUTE_DRAWS, substitute};
@@ -45,4 +47,6 @@ mod purpose {
     pub(super) const MIXTURE_PART: u64 = u64::MAX - 18;
     /// A draw by weight.
     pub(super) const WEIGHTED: u64 = u64::MAX - 19;
+    /// Likewise as [`MIXTURE_BLOCK`], behind a change of weights within an epoch.
+    pub(super) const MIXTURE_LATER_BLOCK: u64 = u64::MAX - 20;
 }

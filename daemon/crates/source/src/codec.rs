@@ -10,6 +10,9 @@ use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder, StreamingDecoder};
 /// The history that a zstd frame may ask for beyond its own length: what its writers use at the usual levels.
 const MAX_ZSTD_WINDOW: u64 = 8 << 20;
 
+/// What a decoder takes at once of what it unpacks.
+const READ_BYTES: usize = 4 << 10;
+
 /// A way to compress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Codec {
@@ -21,11 +24,13 @@ pub enum Codec {
     Zstd,
     /// A block without a frame.
     Lz4,
+    /// One stream.
+    Brotli,
 }
 
 impl Codec {
     /// All, in the order of their numbers in indexes.
-    const ALL: [Self; 4] = [Self::Snappy, Self::Gzip, Self::Zstd, Self::Lz4];
+    const ALL: [Self; 5] = [Self::Snappy, Self::Gzip, Self::Zstd, Self::Lz4, Self::Brotli];
 
     /// What a decoder holds at most of what it has unpacked.
     pub(crate) const MAX_HISTORY_BYTES: u64 = MAX_ZSTD_WINDOW;
@@ -52,7 +57,7 @@ impl Codec {
         match self {
             Self::Gzip => take(&mut flate2::bufread::MultiGzDecoder::new(packed)),
             Self::Zstd => take(&mut ZstdFrames { packed, frame: None }),
-            Self::Snappy | Self::Lz4 => Err(io::ErrorKind::Unsupported.into()),
+            Self::Snappy | Self::Lz4 | Self::Brotli => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
@@ -82,6 +87,10 @@ impl Codec {
             }
             Self::Gzip => {
                 take(flate2::bufread::MultiGzDecoder::new(packed), (whole, wanted), buffer)
+            }
+            Self::Brotli => {
+                let decoder = brotli_decompressor::Decompressor::new(packed, READ_BYTES);
+                take(decoder, (whole, wanted), buffer)
             }
             Self::Zstd => {
                 let most = MAX_ZSTD_WINDOW.max(whole as u64);
@@ -208,9 +217,16 @@ mod tests {
         for whole in [0, 10, 12] {
             assert!(!Codec::Zstd.unpack(frame, (whole, whole), &mut buffer), "{whole}");
         }
-        for number in 0..4 {
+        // Bytes as they are, in one piece.
+        let packed = [&[0x8b, 0x05, 0x80][..], b"twelve bytes", &[3]].concat();
+        assert!(Codec::Brotli.unpack(&packed, (12, 12), &mut buffer) && buffer == b"twelve bytes");
+        assert!(Codec::Brotli.unpack(&packed, (12, 6), &mut buffer) && buffer == b"twelve");
+        for whole in [0, 11, 13] {
+            assert!(!Codec::Brotli.unpack(&packed, (whole, whole), &mut buffer), "{whole}");
+        }
+        for number in 0..5 {
             assert_eq!(Codec::of_number(number).map(Codec::number), Some(number));
         }
-        assert_eq!(Codec::of_number(4), None);
+        assert_eq!(Codec::of_number(5), None);
     }
 }

@@ -4,6 +4,7 @@
 //! Formats are one file each, beside it, and one line in `registry`. Reading bytes is `storage`'s part.
 
 mod arrow;
+mod audio_folder;
 mod beside_index;
 mod columns;
 #[cfg(any(test, feature = "testing"))]

@@ -74,6 +74,21 @@ pub trait Storage: Directories + Send + Sync + std::fmt::Debug {
     /// The file has vanished, may not be read, or is no regular file.
     fn status(&self, files: &dyn FileTable, file: FileId) -> Result<FileStatus, StorageError>;
 
+    /// As [`status`](Self::status) of a file that may well be absent: `None` where it is, or cannot be read.
+    ///
+    /// # Errors
+    /// The storage is away.
+    fn status_if_there(
+        &self,
+        files: &dyn FileTable,
+        file: FileId,
+    ) -> Result<Option<FileStatus>, StorageError> {
+        match self.status(files, file) {
+            Err(error) if error.class() == RetryClass::Outage => Err(error),
+            status => Ok(status.ok()),
+        }
+    }
+
     /// Learns how many bytes a location is. A file of which parts are read may be kept open for the next one.
     ///
     /// # Errors

@@ -8,9 +8,11 @@
 #![forbid(unsafe_code)]
 
 mod arrays;
+pub mod arrow;
 mod class_folders;
 mod error;
 mod marker;
+pub mod parquet;
 mod picture;
 mod scene;
 pub mod shards;

@@ -218,6 +218,7 @@ fn report_dataset(dataset: &DatasetShare) -> DatasetReport {
         name: dataset.name.clone(),
         samples: dataset.samples,
         draws_per_epoch: dataset.draws_per_epoch,
+        changes: dataset.changes.clone(),
         rows_published: dataset.rows_published(),
     }
 }

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use super::exposition::{Family, Kind, Labels};
 use forebay_observe::{
-    CacheReport, DaemonReport, JpegIndexReport, PythonReport, QueueReport, RequestReport,
-    SessionReport, StageReport, StreamReport,
+    CacheReport, DaemonReport, DatasetReport, JpegIndexReport, PythonReport, QueueReport,
+    RequestReport, SessionReport, StageReport, StreamReport,
 };
 
 /// Buckets end at powers of two of a nanosecond from 2¹⁴ (16 µs) to 2³⁶ (69 s): where buckets of the daemon's own
@@ -24,6 +24,7 @@ pub(super) fn families(report: &DaemonReport) -> Vec<Family> {
         of_requests(&report.streams),
         of_caches(&report.streams),
         of_jpeg_indexes(&report.streams),
+        of_datasets(&report.streams),
         of_queues(report),
         of_sessions(&report.sessions),
     ]
@@ -241,6 +242,27 @@ fn of_jpeg_indexes(streams: &[StreamReport]) -> Vec<Family> {
             => each(|index| index.decodes_without);
         "forebay_jpeg_index_dropped_total": "Records that were dropped because too many waited to be written."
             => each(|index| index.dropped);
+    }
+}
+
+/// Of mixtures.
+fn of_datasets(streams: &[StreamReport]) -> Vec<Family> {
+    let datasets: Vec<(Labels, &DatasetReport)> = streams
+        .iter()
+        .flat_map(|stream| {
+            let labels = |one: &DatasetReport| {
+                vec![("stream", stream.name.clone()), ("dataset", one.name.clone())]
+            };
+            stream.datasets.iter().map(move |one| (labels(one), one))
+        })
+        .collect();
+    let each = |value: fn(&DatasetReport) -> u64| {
+        datasets.iter().map(move |(labels, one)| (labels.clone(), count(value(one))))
+    };
+    families! {
+        "forebay_dataset_samples": "The samples of a dataset of several." => each(|one| one.samples);
+        "forebay_dataset_rows_published_total": "Its rows in batches that were published, padding included."
+            => each(|one| one.rows_published);
     }
 }
 

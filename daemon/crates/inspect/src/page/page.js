@@ -58,6 +58,7 @@ function show() {
   at("pipeline").replaceChildren(...pipeline(verdict.limit, window, sessions.length, reasons, notes));
   at("rings").replaceChildren(...rings(sessions));
   at("budgets").replaceChildren(...budgets(report, window, over));
+  showDatasets(stream.datasets ?? []);
   showMissed(report.quiet);
   showBadSamples(sessions);
 }
@@ -172,6 +173,20 @@ function budgets(report, window, over) {
     budget("Memory, now", of(report.resident_bytes, memory), report.resident_bytes / memory),
     budget("Read ahead, now", of(report.fetch_in_use_bytes, fetch), report.fetch_in_use_bytes / fetch),
   ];
+}
+
+// The rows of each dataset of a mixture.
+function showDatasets(datasets) {
+  const all = datasets.reduce((total, one) => total + one.rows_published, 0);
+  at("datasets-card").hidden = datasets.length === 0;
+  at("datasets").replaceChildren(...datasets.map((one) => {
+    const share = one.rows_published / Math.max(all, 1);
+    return make(
+      "div", "budget",
+      make("p", "", make("span", "", one.name), make("span", "", `${count(one.rows_published)} rows, ${percent(share)}`)),
+      meter(share),
+    );
+  }));
 }
 
 function showMissed(items) {

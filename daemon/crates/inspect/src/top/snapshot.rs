@@ -117,6 +117,11 @@ impl Figures {
         self.stream()?.jpeg_index.as_ref()
     }
 
+    /// What came of each dataset, where its stream has several.
+    pub(super) fn datasets_line(&self) -> Option<String> {
+        self.stream()?.datasets_line()
+    }
+
     /// What the cache on disk did for it.
     pub(super) fn cache(&self) -> Option<&CacheReport> {
         self.stream()?.cache.as_ref()

@@ -111,6 +111,9 @@ fn full(page: &mut Page<'_, '_>, figures: &Figures) {
         let line = format!(" JPEG      {}", index.line());
         page.line(cut(&line, page.width()));
     }
+    if let Some(datasets) = figures.datasets_line() {
+        page.line(cut(&format!(" datasets  {datasets}"), page.width()));
+    }
     if page.room() >= 14 {
         page.blank();
     }

@@ -11,7 +11,7 @@ use forebay_protocol::ids::SampleId;
 use forebay_protocol::tensor::DType;
 
 use super::opening::read_sample;
-use super::{Dataset, Field, FieldKind, FieldValue};
+use super::{Dataset, Field, FieldKind, FieldValue, Sound, SoundForm, SoundHeader};
 use crate::location::SampleBytes;
 use crate::storage::Storage;
 
@@ -38,7 +38,7 @@ pub(super) struct Seen {
     pub(super) samples: u64,
     /// Whether these are all that there are.
     pub(super) is_all: bool,
-    /// Those of arrays, in order.
+    /// Those of arrays, in order, and of sounds.
     pub(super) arrays: Vec<SeenArray>,
     /// All of them.
     pub(super) fields: Vec<Field>,
@@ -52,6 +52,8 @@ pub(super) struct Seen {
 #[derive(Debug)]
 pub(super) struct SeenArray {
     name: String,
+    /// Whether it is decoded to an array: it is ragged whatever was seen.
+    is_sound: bool,
     dtype: DType,
     /// The first sample's shape.
     shape: Vec<u64>,
@@ -64,11 +66,36 @@ pub(super) struct SeenArray {
 }
 
 impl SeenArray {
+    /// Of bytes it is not known yet whether they are sounds.
     fn of(field: &Field) -> Option<Self> {
-        let FieldKind::Array { dtype, shape } = &field.kind else { return None };
-        let rows = shape.first().copied().unwrap_or(0);
-        let (name, shape) = (field.name.clone(), shape.clone());
-        Some(Self { name, dtype: *dtype, shape, rows: (rows, rows), misfit: None, max_bytes: 0 })
+        let is_sound = !matches!(field.kind, FieldKind::Array { .. });
+        let (dtype, shape) = match &field.kind {
+            FieldKind::Array { dtype, shape } => (*dtype, shape.clone()),
+            FieldKind::Sound { row_shape } => (DType::F32, [&[0], &row_shape[..]].concat()),
+            FieldKind::Bytes => (DType::F32, vec![0]),
+            _ => return None,
+        };
+        let rows = shape.first().map_or((0, 0), |rows| (*rows, *rows));
+        let rows = if is_sound { (u64::MAX, 0) } else { rows };
+        let name = field.name.clone();
+        Some(Self { name, is_sound, dtype, shape, rows, misfit: None, max_bytes: 0 })
+    }
+
+    /// Adds a sound by its header; false: it is none.
+    fn add_sound(&mut self, sound: &Sound<'_>) -> bool {
+        let Ok(header) = SoundHeader::read(sound.file) else { return false };
+        // A FLAC file need not say how many there are: then as many as in a file that saves half of the bytes.
+        let unsaid = || sound.file.len() as u64 / u64::from(header.channels.max(1));
+        let frames = header.frames.unwrap_or_else(unsaid);
+        let rate = u64::from(sound.form.rate.unwrap_or(header.rate));
+        let frames =
+            (u128::from(frames) * u128::from(rate)).div_ceil(u128::from(header.rate.max(1)));
+        let frames = u64::try_from(frames).unwrap_or(u64::MAX);
+        let channels = u64::from(sound.form.channels.unwrap_or(1));
+        self.rows = (self.rows.0.min(frames), self.rows.1.max(frames));
+        let bytes = frames.saturating_mul(channels).saturating_mul(4);
+        self.max_bytes = self.max_bytes.max(bytes);
+        true
     }
 
     fn add(&mut self, shape: &[u64], bytes: usize) {
@@ -124,6 +151,7 @@ impl Seen {
             }
         }
         seen.is_all = seen.samples == all;
+        seen.arrays.retain(|array| array.rows.0 <= array.rows.1);
         seen
     }
 
@@ -136,12 +164,40 @@ impl Seen {
         let mut values = Vec::with_capacity(dataset.fields().len());
         dataset.read(id, bytes, &mut values).map_err(|defect| defect.0)?;
         for (field, value) in dataset.fields().iter().zip(&values) {
-            let array = self.arrays.iter_mut().find(|array| array.name == field.name);
-            if let (Some(array), FieldValue::Array(value)) = (array, value) {
-                array.add(&value.shape, value.bytes.len());
+            let place = self.arrays.iter().position(|array| array.name == field.name);
+            let Some(place) = place else { continue };
+            let array = &mut self.arrays[place];
+            let is_one = match value {
+                FieldValue::Array(value) => {
+                    array.add(&value.shape, value.bytes.len());
+                    true
+                }
+                FieldValue::Sound(sound) => array.add_sound(sound),
+                FieldValue::Bytes(file) => {
+                    array.add_sound(&Sound { file, form: SoundForm::default() })
+                }
+                _ => true,
+            };
+            if !is_one && field.kind == FieldKind::Bytes {
+                self.arrays.remove(place);
             }
         }
         Ok(())
+    }
+
+    /// The rules, where fields of bytes that were sounds are read as such.
+    fn rules_with_sounds(&self) -> String {
+        let mut text = String::new();
+        for line in self.rules.split_inclusive('\n') {
+            let is_sound = |array: &&SeenArray| {
+                array.is_sound && line.starts_with(&format!("{} = {{", toml_key(&array.name)))
+            };
+            match self.arrays.iter().find(is_sound) {
+                Some(_) => text.push_str(&line.replacen("as = \"bytes\"", "as = \"audio\"", 1)),
+                None => text.push_str(line),
+            }
+        }
+        text
     }
 
     /// What the user should know, a sentence each.
@@ -180,7 +236,14 @@ impl Draft {
             let key = toml_key(&array.name);
             let (fewest, most) = array.rows;
             // Writing to a String cannot fail.
-            let _ = if fewest != most {
+            let _ = if array.is_sound {
+                let bytes = size(if seen.is_all { array.max_bytes } else { 2 * array.max_bytes });
+                writeln!(
+                    lines,
+                    "{key} = {{ ragged = true, max_bytes = \"{bytes}\" }}  # floats: {fewest} to {most} frames were seen; \
+                     a longer one is a bad sample"
+                )
+            } else if fewest != most {
                 let bytes = size(if seen.is_all { array.max_bytes } else { 2 * array.max_bytes });
                 let samples =
                     if seen.is_all { "all samples" } else { "the samples that were read" };
@@ -209,9 +272,10 @@ impl Draft {
     /// Members of a container: one image is decoded and cropped, several are left to the user, the rest stays as it is.
     pub(super) fn of_members(seen: &Seen) -> Self {
         let mut images = seen.fields.iter().filter(|field| field.kind == FieldKind::EncodedImage);
-        let rules = &seen.rules;
+        let rules = &seen.rules_with_sounds();
         let (first, second) = (images.next(), images.next());
-        if first.is_some() && second.is_none() {
+        let has_sounds = seen.arrays.iter().any(|array| array.is_sound);
+        if first.is_some() && second.is_none() && !has_sounds {
             let head = "preset = \"imagenet-train\"  # decode, random-resized-crop 224, flip; for validation: \"imagenet-eval\"\n";
             return Self { head: head.to_owned(), tables: rules.clone() };
         }

@@ -14,8 +14,10 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use super::npy_header::read_array;
-use words::{FORMS, MISSING, SoundChannels, SoundRate, word_of};
-pub(super) use words::{FieldsTable, Form, FormWord, Missing, MissingWord, Names};
+use words::{FORMS, MISSING, word_of};
+pub(super) use words::{
+    FieldsTable, Form, FormWord, Missing, MissingWord, Names, SoundChannels, SoundRate,
+};
 
 use super::sound::SoundHeader;
 use super::{Defect, Field, FieldKind, FieldValue, Sound, SoundForm};

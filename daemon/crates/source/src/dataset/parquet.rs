@@ -5,6 +5,8 @@
 //! is compressed; numbers and short texts are kept in the index. The reader is this
 //! crate's own: the crate `parquet` gives values, not where they lie, and that is what a shuffle needs.
 
+mod delta;
+mod differences;
 mod footer;
 mod hybrid;
 mod pages;

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_config::{ConfigError, DatasetConfig, Keys, Section, Table, nearest};
 
+use super::audio_folder::AudioFolderKeys;
 use super::draft::{Draft, Seen};
 use super::error::DatasetError;
 use super::folder::names::split_extension;
@@ -19,7 +20,7 @@ use super::records::{self, RecordKeys};
 use super::tables::{self, TableKeys};
 use super::tfrecord::{self, TfRecordKeys};
 use super::webdataset::{self, WebDatasetKeys};
-use super::{arrow, image_folder, litdata, mds, npy, npz, parquet, tokens};
+use super::{arrow, audio_folder, image_folder, litdata, mds, npy, npz, parquet, tokens};
 use crate::storage::{
     self, PatientStorage, RetryClass, Storage, StorageError, UnpackedFiles, UnpackedStorage,
     UnpackingStorage, WithoutUnpacking,
@@ -86,7 +87,7 @@ const fn format<T: Keys>(format: &FolderFormat, open: Opener, draft: DraftWriter
     }
 }
 
-static FORMATS: [Format; 12] = [
+static FORMATS: [Format; 13] = [
     format::<FolderKeys>(&image_folder::FORMAT, image_folder::open, image_folder::draft),
     format::<FolderKeys>(&npy::FORMAT, npy::open, npy::draft),
     format::<FolderKeys>(&npz::FORMAT, npz::open, npz::draft),
@@ -140,6 +141,10 @@ static FORMATS: [Format; 12] = [
         root: parquet::root,
         has_saved_index: tables::has_saved_index,
         ..format::<TableKeys>(&parquet::FORMAT, parquet::open, tables::draft)
+    },
+    Format {
+        has_saved_index: audio_folder::has_saved_index,
+        ..format::<AudioFolderKeys>(&audio_folder::FORMAT, audio_folder::open, audio_folder::draft)
     },
     format::<tokens::OwnKeys>(&tokens::FORMAT, tokens::open, tokens::draft),
 ];
@@ -391,7 +396,7 @@ mod tests {
         let message = open(&config, OpenOptions::default()).unwrap_err().to_string();
         assert_eq!(
             message,
-            "unknown dataset.format \"image-foldr\"; did you mean \"image-folder\"?; the formats are image-folder, npy, npz, webdataset, manifest, mds, litdata, tfrecord, coco, arrow, parquet, tokens"
+            "unknown dataset.format \"image-foldr\"; did you mean \"image-folder\"?; the formats are image-folder, npy, npz, webdataset, manifest, mds, litdata, tfrecord, coco, arrow, parquet, audio-folder, tokens"
         );
         config.format = "spreadsheet".to_owned();
         let message = open(&config, OpenOptions::default()).unwrap_err().to_string();

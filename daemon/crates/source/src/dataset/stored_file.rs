@@ -55,6 +55,18 @@ impl<'a> StoredFile<'a> {
         Ok(Self { storage, path, stamp: FileStamp::of(&status) })
     }
 
+    /// As [`new`](Self::new) of a file that may well be absent.
+    ///
+    /// # Errors
+    /// The storage is away.
+    pub(super) fn if_there(
+        storage: &'a dyn Storage,
+        path: &'a [u8],
+    ) -> Result<Option<Self>, StorageError> {
+        let status = storage.status_if_there(&OnePath(path), FileId(0))?;
+        Ok(status.map(|status| Self { storage, path, stamp: FileStamp::of(&status) }))
+    }
+
     /// Replaces the buffer by a part of the file.
     ///
     /// # Errors

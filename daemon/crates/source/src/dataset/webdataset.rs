@@ -2,10 +2,11 @@
 //!
 //! Members whose names are equal up to their first dot, and that follow each other, are a sample; what follows the dot is
 //! the field ([`names`]). The archives are walked over once, by their headers alone ([`members`], [`scan`]), for an index
-//! that says where each member lies ([`shards`]); then a sample is a range of its archive, so that the shuffle is exact.
-//! Each read begins at the header before the first member, and the headers that it brings are checked: an archive that was
-//! replaced since gives a bad sample and not another one's bytes.
+//! that says where each member lies ([`shards`]), or taken from DALI's `.idx` files ([`dali_index`]); then a sample is a range
+//! of its archive, so that the shuffle is exact. Each read begins at the header before the first member, and the headers that
+//! it brings are checked: an archive that was replaced since gives a bad sample and not another one's bytes.
 
+mod dali_index;
 mod fuzzed;
 mod header;
 mod members;
@@ -109,8 +110,12 @@ impl TarSamples {
         Spans { spans, count: if count == 0 { 0 } else { merged + 1 } }
     }
 
-    /// A member's data within the bytes that were read.
-    fn data<'a>(spans: &Spans, bytes: SampleBytes<'a>, member: Extent) -> Result<&'a [u8], Defect> {
+    /// A member's header and data within the bytes that were read.
+    fn header_and_data<'a>(
+        spans: &Spans,
+        bytes: SampleBytes<'a>,
+        member: Extent,
+    ) -> Result<(&'a [u8; BLOCK], &'a [u8]), Defect> {
         let changed = || {
             Defect(format!(
                 "there is no member of {} bytes at byte {} of its archive any more: the archive was changed after it was \
@@ -130,10 +135,37 @@ impl TarSamples {
         let place = |offset: u64| usize::try_from(offset - start).unwrap_or(usize::MAX);
         let data: Range<usize> = place(member.offset)..place(member.offset + member.bytes);
         let block = read.get(place(header)..).and_then(<[u8]>::first_chunk);
-        if !block.is_some_and(|block| members::is_header_of(block, member.bytes)) {
-            return Err(changed());
+        let block = block.filter(|block| members::is_header_of(block, member.bytes));
+        Ok((block.ok_or_else(changed)?, read.get(data).ok_or_else(changed)?))
+    }
+
+    fn data<'a>(spans: &Spans, bytes: SampleBytes<'a>, member: Extent) -> Result<&'a [u8], Defect> {
+        Self::header_and_data(spans, bytes, member).map(|(_, data)| data)
+    }
+
+    /// As [`data`](Self::data) of a member that only a list gave its name: its header has to be of that name.
+    fn listed_data<'a>(
+        spans: &Spans,
+        bytes: SampleBytes<'a>,
+        member: Extent,
+        (key, fields): (&[u8], &[String]),
+    ) -> Result<&'a [u8], Defect> {
+        let (header, data) = Self::header_and_data(spans, bytes, member)?;
+        let mut name = Vec::new();
+        header::append_name(header, &mut name);
+        let field = name.strip_prefix(key).and_then(|rest| rest.strip_prefix(b"."));
+        let is_one = |known: &String| {
+            field.is_some_and(|field| field.eq_ignore_ascii_case(known.as_bytes()))
+        };
+        if fields.iter().any(is_one) {
+            return Ok(data);
         }
-        read.get(data).ok_or_else(changed)
+        Err(Defect(format!(
+            "its archive has the member {:?} at byte {}, where the .idx beside it has another one of the sample; remove the \
+             .idx, or make it again with DALI's wds2idx, and index the dataset anew",
+            String::from_utf8_lossy(&name),
+            member.offset
+        )))
     }
 }
 
@@ -171,9 +203,15 @@ impl Dataset for TarSamples {
         values: &mut Vec<FieldValue<'a>>,
     ) -> Result<(), Defect> {
         let spans = self.spans(id);
+        let shard = self.index.shard(self.index.shard_of(id));
+        let key = shard.filter(|shard| shard.is_listed).map(|_| self.index.key(id));
         for ((rule, column), field) in self.rules.iter().zip(&self.columns).zip(&self.fields) {
             let member = self.index.member(id, *column);
-            let data = member.map(|member| Self::data(&spans, bytes, member)).transpose()?;
+            let data = member.map(|member| match key {
+                Some(key) => Self::listed_data(&spans, bytes, member, (key, &rule.from)),
+                None => Self::data(&spans, bytes, member),
+            });
+            let data = data.transpose()?;
             let value = rule.value(data)?;
             if let FieldValue::Array(array) = &value {
                 check_type(field, array)?;

@@ -17,6 +17,8 @@ pub(super) struct WindowSize {
 impl WindowSize {
     /// Reading is cheap beside asking.
     pub(super) const LOCAL: Self = Self { least: 4 << 10, most: 64 << 10 };
+    /// What is read lies in memory.
+    pub(super) const BLOCK: Self = Self { least: 512, most: 512 };
     /// An answer takes about as long as the bytes of a window: what lies between two headers is read over where it is less.
     const REMOTE: Self = Self { least: 1 << 20, most: 4 << 20 };
 

@@ -319,6 +319,16 @@ impl Storage for PatientStorage<'_> {
         self.patience.retry("asking the size of", path, || self.storage.status(files, file))
     }
 
+    fn status_if_there(
+        &self,
+        files: &dyn FileTable,
+        file: FileId,
+    ) -> Result<Option<FileStatus>, StorageError> {
+        let path = || self.full_path(&files.path(file));
+        let ask = || self.storage.status_if_there(files, file);
+        self.patience.retry("asking the size of", path, ask)
+    }
+
     fn open(&self, files: &dyn FileTable, location: Location) -> Result<Opened, StorageError> {
         let path = || self.full_path(&files.path(location.file));
         let opened = self.patience.retry("opening", path, || self.storage.open(files, location))?;

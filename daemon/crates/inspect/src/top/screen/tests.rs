@@ -6,8 +6,8 @@ use std::path::Path;
 use super::super::testing::Script;
 use super::*;
 use forebay_observe::{
-    Certainty, DaemonReport, HotSpotReport, IsolationItem, ProgressReport, PythonReport,
-    StallReport, Substitution,
+    Certainty, DaemonReport, DatasetReport, HotSpotReport, IsolationItem, ProgressReport,
+    PythonReport, StallReport, Substitution,
 };
 
 fn compare(name: &str, screen: &Screen, columns: u16, rows: u16) {
@@ -111,6 +111,20 @@ fn a_python_stage_says_what_takes_most_of_its_function() {
     let text = as_text(&of(snapshots), 80, 24);
     // 1,296 samples a second take 0.82 ms of a worker each.
     assert!(text.contains(" 62 % Blur ") && text.contains(" 1.1 of 2 busy "), "{text}");
+}
+
+#[test]
+fn a_mixture_says_what_came_of_each_dataset() {
+    let snapshots = at_work().snapshots(0, None, |report| {
+        let dataset = |name: &str, rows_published| DatasetReport {
+            name: name.to_owned(),
+            rows_published,
+            ..DatasetReport::default()
+        };
+        report.streams[0].datasets = vec![dataset("web", 57_600), dataset("books", 19_200)];
+    });
+    let text = as_text(&of(snapshots), 80, 24);
+    assert!(text.contains(" datasets  web 57600 (75 %) · books 19200 (25 %)"), "{text}");
 }
 
 #[test]

@@ -23,7 +23,7 @@ const RLE_DICTIONARY: i64 = 8;
 /// What is read of a page's header at first, and at most: statistics of long values make it long.
 const HEADER_BYTES: [u64; 3] = [256, 64 << 10, 16 << 20];
 /// Values of no more bytes are kept rather than looked for in a compressed page, which is read for each sample anew.
-const KEPT_VALUE_BYTES: usize = 256;
+pub(super) const KEPT_VALUE_BYTES: usize = 256;
 /// Values of more bytes are read one by one, not in pieces of the file.
 const LONG_VALUE_BYTES: u64 = 4 << 10;
 
@@ -95,14 +95,14 @@ pub(super) struct Pages<'p, 'f> {
 }
 
 /// A page's values: in the file from one byte to before another, or in memory.
-enum Source {
+pub(super) enum Source {
     File(u64, u64),
     Memory(Vec<u8>, Option<Place>),
 }
 
 /// Where bytes in memory lie: in what a part of the file unpacks to.
 #[derive(Clone, Copy)]
-struct Place {
+pub(super) struct Place {
     offset: u64,
     bytes: u64,
     codec: Codec,
@@ -113,7 +113,7 @@ struct Place {
 
 impl Place {
     /// A value's cell, by its first byte and its length in the bytes.
-    fn cell(&self, at: usize, length: usize) -> Cell {
+    pub(super) fn cell(&self, at: usize, length: usize) -> Cell {
         let &Self { offset, bytes, codec, unpacked_bytes, start } = self;
         let (start, length) = (start + narrow(at), narrow(length));
         let part = Packed { codec, unpacked_bytes, start, length };
@@ -122,7 +122,7 @@ impl Place {
 }
 
 impl Pages<'_, '_> {
-    fn fault(&self, reason: String) -> DatasetError {
+    pub(super) fn fault(&self, reason: String) -> DatasetError {
         self.window.file.fault(format!("column {}: {reason}", self.leaf.column.column.name))
     }
 
@@ -205,7 +205,7 @@ impl Pages<'_, '_> {
         let Some(codec) = codec_of(self.chunk.codec) else {
             let codec = usize::try_from(self.chunk.codec).ok().and_then(|codec| CODECS.get(codec));
             return Err(self.fault(format!(
-                "its pages are compressed by {}, and SNAPPY, GZIP, ZSTD and LZ4_RAW are read; {}",
+                "its pages are compressed by {}, and SNAPPY, GZIP, BROTLI, ZSTD and LZ4_RAW are read; {}",
                 codec.unwrap_or(&"a codec that is not known here"),
                 remedy(&self.leaf.column.column.name)
             )));
@@ -221,7 +221,7 @@ impl Pages<'_, '_> {
     }
 
     /// Whether its values are bytes, which may be long, and not texts.
-    fn is_bytes(&self) -> bool {
+    pub(super) fn is_bytes(&self) -> bool {
         matches!(self.leaf.column.column.encoding, Encoding::Bytes | Encoding::Image)
     }
 
@@ -287,9 +287,12 @@ impl Pages<'_, '_> {
                     ))
                 })?
             }
+            encoding if self.is_by_differences(encoding) => {
+                self.by_differences(encoding, &source, there)?
+            }
             other => {
                 return Err(self.fault(format!(
-                    "its values have the encoding {other} of Parquet, and plain ones and dictionaries are read; {}",
+                    "its values have the encoding {other} of Parquet, which is not read for their type; {}",
                     remedy(&self.leaf.column.column.name)
                 )));
             }
@@ -303,7 +306,7 @@ impl Pages<'_, '_> {
     }
 
     /// Counts texts that are kept.
-    fn keep(&mut self, bytes: u64) -> Result<(), DatasetError> {
+    pub(super) fn keep(&mut self, bytes: u64) -> Result<(), DatasetError> {
         *self.budget = self.budget.checked_sub(bytes).ok_or_else(|| {
             self.fault(format!(
                 "its texts are compressed, and too long to be kept in the index; {}",
@@ -340,7 +343,12 @@ impl Pages<'_, '_> {
     }
 
     /// Bytes of a source from a place on, at most so many.
-    fn bytes(&mut self, source: &Source, from: u64, most: u64) -> Result<Vec<u8>, DatasetError> {
+    pub(super) fn bytes(
+        &mut self,
+        source: &Source,
+        from: u64,
+        most: u64,
+    ) -> Result<Vec<u8>, DatasetError> {
         Ok(match source {
             Source::File(start, end) => {
                 let first = start.saturating_add(from).min(*end);
@@ -474,6 +482,7 @@ fn codec_of(number: i64) -> Option<Codec> {
     Some(match number {
         1 => Codec::Snappy,
         2 => Codec::Gzip,
+        4 => Codec::Brotli,
         6 => Codec::Zstd,
         7 => Codec::Lz4,
         _ => return None,
@@ -481,7 +490,7 @@ fn codec_of(number: i64) -> Option<Codec> {
 }
 
 /// The lines that write a file so that its values can be read alone.
-fn remedy(column: &str) -> String {
+pub(super) fn remedy(column: &str) -> String {
     format!(
         "leave {column} out of dataset.fields, or write the file once more: table = pyarrow.parquet.read_table(\"a.parquet\"); \
          pyarrow.parquet.write_table(table, \"b.parquet\", compression=\"none\", use_dictionary=False)"

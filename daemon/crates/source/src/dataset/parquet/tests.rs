@@ -139,6 +139,51 @@ fn pages_of_both_versions_compressed_or_by_dictionary_give_what_was_written() {
     }
 }
 
+/// Numbers and texts by their differences, and numbers whose bytes are apart.
+#[test]
+fn encodings_of_the_second_version_give_what_was_written() {
+    for name in ["differing-plain.parquet", "differing-snappy.parquet"] {
+        let (_folder, path) = copied(name);
+        let opened = open_with(&path, Section::default()).unwrap();
+        assert_eq!(opened.dataset.sample_count(), 150, "{name}");
+        for i in 0..150_i64 {
+            let found = sample(&opened, i.cast_unsigned());
+            if i % 7 == 5 {
+                assert_eq!(found.unwrap_err(), "it has no n for the field `n`");
+                continue;
+            }
+            let sign = if i % 2 == 0 { 1 } else { -1 };
+            let text = format!(
+                "a text of number {} {}",
+                i / 4,
+                "x".repeat(usize::try_from(i % 3).unwrap())
+            );
+            let text = if i % 11 == 0 { String::new() } else { text };
+            let low = |number: i64| number.to_le_bytes()[0];
+            let expected = [
+                (sign * i.pow(3)).to_string(),
+                (sign * (i64::MAX - i)).to_string(),
+                (i * i).to_string(),
+                (i * 400).to_string(),
+                (i as f64 / 8.0).to_string(),
+                (i as f64 / 3.0).to_string(),
+                format!("{text:?}"),
+                format!("{:?}", blob(i.cast_unsigned(), (i * 13 % 400).cast_unsigned())),
+                format!("{:?}", [b's', b'a', b'm', b'e', low(i / 9), low(i)]),
+            ];
+            assert_eq!(found.unwrap(), expected, "{name} {i}");
+        }
+    }
+    // Values behind their lengths stay in the file.
+    let table = fixture("differing-plain.parquet");
+    let (columns, rows) = read_in_memory(&TABLES, &table).unwrap();
+    let place = columns.iter().position(|column| column.column.name == "blob").unwrap();
+    assert!(rows.iter().all(|row| matches!(row[place], Cell::At { .. })));
+    let (_folder, path) = copied("alike.parquet");
+    let message = open_with(&path, Section::default()).unwrap_err().to_string();
+    assert!(message.contains("DELTA_BYTE_ARRAY") && message.contains("write_table"), "{message}");
+}
+
 /// A level says how many of the structs around a value, and the value, are there.
 #[test]
 fn null_values_in_a_struct_that_is_there_are_null() {
@@ -166,7 +211,7 @@ fn blob(i: u64, length: u64) -> Vec<u8> {
 
 #[test]
 fn long_values_in_compressed_pages_are_the_writers_bytes() {
-    for codec in ["snappy", "gzip", "zstd", "lz4"] {
+    for codec in ["snappy", "gzip", "zstd", "lz4", "brotli"] {
         let (_folder, path) = copied(&format!("long-{codec}.parquet"));
         let own = own_keys(
             "[dataset.fields]\nimage = { from = \"image\", as = \"bytes\", missing = \"empty\" }\n\
@@ -223,18 +268,18 @@ fn what_is_not_read_is_refused_with_the_lines_that_change_it() {
     let (_folder, path) = copied("zstd.parquet");
     let opened = open_with(&path, own).unwrap();
     assert_eq!(sample(&opened, 99).unwrap(), ["\"text 4\"", "-99"]);
-    // The codec's number in the footer: 4 is Brotli.
+    // The codec's number in the footer: 3 is LZO.
     let mut bytes = fixture("single.parquet");
     let footer = bytes.len() - 8 - usize::try_from(footer_bytes(&bytes)).unwrap();
     let words: &[u8] = b"bytes\x15\x02\x16";
     let place = (footer..bytes.len()).find(|place| bytes[*place..].starts_with(words)).unwrap();
-    bytes[place + 6] = 8;
+    bytes[place + 6] = 6;
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("brotli.parquet");
+    let path = folder.path().join("lzo.parquet");
     write_aged(&path, &bytes);
     let message = open_with(&path, Section::default()).unwrap_err().to_string();
     assert!(
-        message.contains("its pages are compressed by BROTLI")
+        message.contains("its pages are compressed by LZO")
             && message.contains("compression=\"none\", use_dictionary=False"),
         "{message}"
     );
@@ -257,8 +302,11 @@ fn broken_files_are_named_and_never_a_panic() {
         "hub.parquet",
         "mixed-1.0.parquet",
         "mixed-2.0.parquet",
+        "differing-plain.parquet",
+        "differing-snappy.parquet",
         "one.parquet",
         "single.parquet",
+        "long-brotli.parquet",
         "long-gzip.parquet",
         "long-lz4.parquet",
         "long-snappy.parquet",

@@ -51,6 +51,8 @@ pub(in crate::dataset) struct Shard {
     path_offset: u64,
     names_offset: u64,
     pub(in crate::dataset) stamp: FileStamp,
+    /// Whether its samples come from a list beside it, and not from itself.
+    pub(in crate::dataset) is_listed: bool,
 }
 
 /// What a shard's samples are.
@@ -58,6 +60,8 @@ pub(in crate::dataset) struct Shard {
 pub(in crate::dataset) struct ScannedShard {
     pub(in crate::dataset) path: Vec<u8>,
     pub(in crate::dataset) stamp: FileStamp,
+    /// Whether its samples come from a list beside it, and not from itself.
+    pub(in crate::dataset) is_listed: bool,
     /// By sample, then by column.
     pub(in crate::dataset) members: Vec<Option<Extent>>,
     /// By sample.
@@ -83,8 +87,12 @@ impl ScannedShard {
         columns: usize,
         mut is_kept: impl FnMut(&[u8], &[u8]) -> bool,
     ) {
-        let mut kept =
-            Self { path: std::mem::take(&mut self.path), stamp: self.stamp, ..Self::default() };
+        let mut kept = Self {
+            path: std::mem::take(&mut self.path),
+            stamp: self.stamp,
+            is_listed: self.is_listed,
+            ..Self::default()
+        };
         for sample in 0..self.samples() {
             let name = self.name(sample);
             if is_kept(&kept.path, name) {
@@ -162,13 +170,13 @@ impl ShardIndex {
         );
         let mut record = Shard::default();
         for shard in shards {
-            record.stamp = shard.stamp;
+            (record.stamp, record.is_listed) = (shard.stamp, shard.is_listed);
             record.write(&mut bytes);
             record.first_sample += shard.samples() as u64;
             record.path_offset += shard.path.len() as u64;
             record.names_offset += shard.names.len() as u64;
         }
-        Shard { stamp: FileStamp::default(), ..record }.write(&mut bytes);
+        Shard { stamp: FileStamp::default(), is_listed: false, ..record }.write(&mut bytes);
         for column in 0..columns {
             let members =
                 shards.iter().flat_map(|shard| shard.members.iter().skip(column).step_by(columns));
@@ -360,7 +368,8 @@ impl Shard {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
         bytes.extend_from_slice(&changed_seconds.to_le_bytes());
-        bytes.extend_from_slice(&u64::from(changed_nanoseconds).to_le_bytes());
+        bytes.extend_from_slice(&changed_nanoseconds.to_le_bytes());
+        bytes.extend_from_slice(&u32::from(self.is_listed).to_le_bytes());
         bytes.extend_from_slice(&tag.to_le_bytes());
     }
 
@@ -373,7 +382,8 @@ impl Shard {
         };
         let [first_sample, path_offset, names_offset] =
             [u64_at(record, 0)?, u64_at(record, 8)?, u64_at(record, 16)?];
-        Some(Self { first_sample, path_offset, names_offset, stamp })
+        let is_listed = u32_at(record, 44)? != 0;
+        Some(Self { first_sample, path_offset, names_offset, stamp, is_listed })
     }
 }
 

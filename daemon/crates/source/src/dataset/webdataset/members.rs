@@ -40,8 +40,18 @@ pub(super) struct Members<'a> {
 
 impl<'a> Members<'a> {
     pub(super) fn new(archive: &'a dyn Bytes, archive_bytes: u64, size: WindowSize) -> Self {
+        Self::from(archive, archive_bytes, size, 0)
+    }
+
+    /// Those from a place on at which a header stands.
+    pub(super) fn from(
+        archive: &'a dyn Bytes,
+        archive_bytes: u64,
+        size: WindowSize,
+        position: u64,
+    ) -> Self {
         let window = Window::new(archive, archive_bytes, size);
-        Self { window, position: 0, name: Vec::new(), end: None }
+        Self { window, position, name: Vec::new(), end: None }
     }
 
     /// How the archive ended; `None` before its end.

@@ -267,6 +267,15 @@ fn sentences(counts: &Counts, rules: &[FieldRule], columns: &[Column]) -> Vec<St
         "samples without a member that dataset.fields has as missing = \"skip\" are left out",
     );
     tell(counts.foreign, "samples without any member that dataset.fields names are left out");
+    if let Some(first) = counts.distrusted.first() {
+        tell(
+            counts.distrusted.len() as u64,
+            &format!(
+                "of the archives have an .idx that is not used, and were read through instead; {first}. Make it again \
+                 with DALI's wds2idx, or remove it"
+            ),
+        );
+    }
     tell(
         counts.unmarked,
         "archives end without the blocks that mark an archive's end: they may have been cut off; compare their sizes with \

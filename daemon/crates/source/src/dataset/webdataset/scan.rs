@@ -1,5 +1,6 @@
 //! From an archive to samples: its members are grouped as they come.
 
+use super::dali_index::{self, List};
 use super::members::{End, Members};
 use super::names::{self, Name};
 use crate::dataset::error::DatasetError;
@@ -30,6 +31,8 @@ pub(super) struct Counts {
     pub(super) foreign: u64,
     /// Archives without an end mark, which may be cut off.
     pub(super) unmarked: u64,
+    /// Why `.idx` files were not used, one an archive.
+    pub(super) distrusted: Vec<String>,
     /// By column: samples that have none.
     pub(super) missing: Vec<u64>,
 }
@@ -41,6 +44,7 @@ impl Counts {
         self.skipped += other.skipped;
         self.foreign += other.foreign;
         self.unmarked += other.unmarked;
+        self.distrusted.extend_from_slice(&other.distrusted);
         self.missing.resize(other.missing.len().max(self.missing.len()), 0);
         self.missing.iter_mut().zip(&other.missing).for_each(|(sum, more)| *sum += more);
     }
@@ -60,8 +64,18 @@ pub(super) fn scan_shard(
     is_cancelled: &dyn Fn() -> bool,
 ) -> Result<(ScannedShard, Counts), DatasetError> {
     let archive = StoredFile::new(storage, path)?;
+    let mut distrusted = None;
+    match dali_index::read(storage, path, &archive)? {
+        Some(Ok(list)) => match group_list(&list, path, &archive, columns) {
+            Ok(found) => return Ok(found),
+            Err(reason) => distrusted = Some(reason),
+        },
+        Some(Err(reason)) => distrusted = Some(reason),
+        None => {}
+    }
     let window = WindowSize::for_storage(storage);
     let mut grouping = Grouping::new(columns);
+    grouping.counts.distrusted = distrusted.into_iter().collect();
     let mut members = Members::new(&archive, archive.stamp.bytes, window);
     let mut walked = 0;
     while let Some(member) = members.next()? {
@@ -74,6 +88,26 @@ pub(super) fn scan_shard(
     }
     grouping.counts.unmarked = u64::from(members.end() == Some(End::Unmarked));
     grouping.finish(path.to_vec(), archive.stamp).map_err(|reason| archive.fault(reason))
+}
+
+/// The samples of an archive of whose members there is a list.
+///
+/// # Errors
+/// They make no samples; the archive itself tells better why.
+fn group_list(
+    list: &List,
+    path: &[u8],
+    archive: &StoredFile<'_>,
+    columns: &[Column],
+) -> Result<(ScannedShard, Counts), String> {
+    let mut grouping = Grouping::new(columns);
+    for member in list.members() {
+        let extent = Extent { offset: member.offset, bytes: member.size };
+        grouping.add(member.name, extent)?;
+    }
+    grouping.counts.unmarked = u64::from(list.end == End::Unmarked);
+    let (shard, counts) = grouping.finish(path.to_vec(), archive.stamp)?;
+    Ok((ScannedShard { is_listed: true, ..shard }, counts))
 }
 
 /// The samples of one shard while its members come.

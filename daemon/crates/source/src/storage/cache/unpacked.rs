@@ -418,6 +418,17 @@ where
         Ok(FileStatus { bytes: known.map_or(status.bytes, |known| known.length), ..status })
     }
 
+    fn status_if_there(
+        &self,
+        files: &dyn FileTable,
+        file: FileId,
+    ) -> Result<Option<FileStatus>, StorageError> {
+        match codec_of(&files.path(file)) {
+            Some(_) => self.status(files, file).map(Some),
+            None => self.behind.status_if_there(files, file),
+        }
+    }
+
     fn open(&self, files: &dyn FileTable, location: Location) -> Result<Opened, StorageError> {
         let path = files.path(location.file);
         let Some(codec) = codec_of(&path) else { return self.behind.open(files, location) };
