@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use forebay_config::{Config, ConfigError, DrawsConfig};
+use forebay_config::{Config, ConfigError, DrawsConfig, Shuffle};
 use forebay_order::{
-    Mixture, MixturePart, OrderError, Selection, Weighted, draws_of_repeat, draws_of_weights,
+    Blocks, Mixture, MixturePart, OrderError, Selection, Weighted, draws_of_repeat,
+    draws_of_weights,
 };
 use forebay_protocol::sync::{AtomicU64, Ordering};
 use forebay_source::dataset::{self, DatasetError, OpenOptions, Opened, join, read_weights};
@@ -55,6 +56,8 @@ pub(crate) struct EpochDraws {
     pub(crate) words: Option<String>,
     /// BLAKE3 of the words, which may be cut.
     digest: [u8; 32],
+    /// What the open blocks of an order in blocks take at most, those of two groups.
+    pub(crate) open_bytes: u64,
 }
 
 /// Opens the datasets that a configuration describes.
@@ -66,6 +69,8 @@ pub(crate) fn open_datasets(
     let is_one = config.more_datasets.is_empty();
     // A daemon that takes another one's place has the index of one dataset; several have those that were saved.
     let options = if is_one { options } else { OpenOptions { previous_index: None, ..options } };
+    let by_blocks = config.order.shuffle == Shuffle::Blocks;
+    let options = OpenOptions { by_blocks, ..options };
     let mut failed = None;
     for (place, of) in config.datasets_mut().enumerate() {
         dataset::resolve_keys(of)?;
@@ -107,7 +112,13 @@ impl EpochDraws {
             let each = names().zip(amounts).map(|(name, amount)| format!("{name} {amount}"));
             each.collect::<Vec<_>>().join(" / ")
         };
+        let mut open_bytes = 0;
         let (selection, words) = match config.draws() {
+            DrawsConfig::Once if config.order.shuffle == Shuffle::Blocks => {
+                let (blocks, bytes) = in_blocks(config, datasets)?;
+                open_bytes = bytes;
+                (Selection::InBlocks(Arc::new(blocks)), None)
+            }
             DrawsConfig::Once => (Selection::Once(samples), None),
             DrawsConfig::Repeats(repeats) => {
                 let draws =
@@ -154,7 +165,7 @@ impl EpochDraws {
             }
             _ => Vec::new(),
         };
-        Ok(Self { selection, datasets, words: words.map(shortened), digest })
+        Ok(Self { selection, datasets, words: words.map(shortened), digest, open_bytes })
     }
 
     /// The fingerprint of a dataset of which this is drawn: another one where the draws are others.
@@ -167,6 +178,27 @@ impl EpochDraws {
         hasher.update(&self.digest);
         *hasher.finalize().as_bytes()
     }
+}
+
+/// The blocks of a dataset, and what those of two groups take in memory: where one group ends the next one begins.
+fn in_blocks(config: &Config, datasets: &OpenedDatasets) -> Result<(Blocks, u64), ConfigError> {
+    let fail = |message: String| {
+        let location = config.location(&["order", "shuffle"]);
+        ConfigError::new(&location, message)
+    };
+    let dataset = &datasets.opened.dataset;
+    let found = dataset.blocks().ok_or_else(|| {
+        fail(format!(
+            "`order.shuffle = \"blocks\"` is for values in compressed pages, and {} ({}) has none: its samples are read \
+             alone for what they are; set `order.shuffle` to true",
+            config.dataset.path.display(),
+            config.dataset.format
+        ))
+    })?;
+    let blocks = Blocks::new(found.firsts, dataset.sample_count(), config.order.open_blocks())
+        .map_err(|error| fail(error.to_string()))?;
+    let open_bytes = found.most_bytes.saturating_mul(2).saturating_mul(blocks.open() as u64);
+    Ok((blocks, open_bytes))
 }
 
 /// A mixture of datasets, or one dataset whose passes do not end with epochs.

@@ -10,6 +10,7 @@ use super::stream::{Stage, Stream};
 use super::work::row_bytes;
 use forebay_config::CpuPolicy;
 use forebay_observe::format_bytes;
+use forebay_order::Selection;
 use forebay_pipeline::KEPT_BYTES;
 use machine::{Grant, Machine};
 
@@ -38,7 +39,7 @@ pub struct MemoryPlan {
     pub ring_bytes: u64,
     /// What the daemon keeps of each row of the ring beside its data.
     pub rows_bytes: u64,
-    /// Samples between fetch and work.
+    /// Samples between fetch and work, and the open blocks of an order in blocks.
     pub fetch_bytes: u64,
     /// Decoders and scratch memory of all threads.
     pub scratch_bytes: u64,
@@ -63,7 +64,7 @@ pub enum MemoryError {
     /// Beyond `ring.memory`.
     #[error(
         "{place}: the plan needs {} ({slots} slots of {}, {} for their rows, {} for fetching, {} for {threads} threads), but \
-         ring.memory is {}; raise ring.memory, or lower ring.slots or batch.size",
+         ring.memory is {}; raise ring.memory, or lower {open_blocks}ring.slots or batch.size",
         format_bytes(plan.total_bytes()), format_bytes(*slot_bytes), format_bytes(plan.rows_bytes),
         format_bytes(plan.fetch_bytes), format_bytes(plan.scratch_bytes), format_bytes(plan.ceiling_bytes)
     )]
@@ -78,6 +79,8 @@ pub enum MemoryError {
         slot_bytes: u64,
         /// The work threads.
         threads: u32,
+        /// `order.blocks` and a comma, where that is open.
+        open_blocks: &'static str,
     },
     /// Beyond what the machine or the cgroup has.
     #[error(
@@ -115,16 +118,27 @@ impl MemoryPlan {
         // What they have prepared for a call.
         let calls = |stage: &&Stage| stage.workers.is_some();
         let callers: u32 = stream.stages.iter().filter(calls).map(|stage| stage.gate.limit()).sum();
+        let order_bytes = match stream.selection() {
+            Selection::InBlocks(blocks) => {
+                // A session has the order of its epoch, and of the one before until its last batch is made.
+                blocks.memory_bytes(2 * u64::from(stream.config.listen.max_sessions))
+            }
+            _ => 0,
+        };
         let batch_size = stream.config.batch.size.get();
         let batch_workers = || stream.plan.batch_workers(batch_size);
         let mut plan = Self {
             ring_bytes,
             rows_bytes,
-            fetch_bytes: wanted.min(room).max(MIN_FETCH_BYTES),
+            fetch_bytes: wanted
+                .min(room)
+                .max(MIN_FETCH_BYTES)
+                .saturating_add(stream.draws.open_bytes),
             scratch_bytes: u64::from(threads + second_group) * SCRATCH_BYTES_PER_THREAD
                 + u64::from(most_reads)
                     * (BYTES_PER_FETCH_THREAD + stream.storage.bytes_per_read())
                 + u64::from(callers) * KEPT_BYTES as u64
+                + order_bytes
                 + batch_workers()
                     .map(|(workers, _, batch_bytes)| batch_bytes.saturating_mul(workers.into()))
                     .fold(0, u64::saturating_add),
@@ -240,6 +254,7 @@ impl MemoryPlan {
             slots: ring.slots,
             slot_bytes: stream.layout.slot_bytes(),
             threads,
+            open_blocks: if stream.draws.open_bytes > 0 { "order.blocks, " } else { "" },
         })
     }
 

@@ -382,7 +382,9 @@ impl Task<'_> {
             let path = self.request.place.path.clone();
             refuse(path, "its fields cannot be read back; remove the index")
         })?;
-        let mut dataset = TableSamples { index, fields: Vec::new(), columns };
+        let limit = self.request.config.limits.sample_bytes;
+        let shared_limit = self.request.options.by_blocks.then_some(limit);
+        let mut dataset = TableSamples { index, fields: Vec::new(), columns, shared_limit };
         let first = SampleId(0);
         let refuse_first = |reason: String| {
             let mut name = Vec::new();
@@ -392,7 +394,6 @@ impl Task<'_> {
         let mut fields: Vec<Field> = Vec::new();
         if dataset.columns.iter().any(|column| column.rule.rule().form == Form::Array) {
             let (mut bytes, mut ends) = (Vec::new(), Vec::new());
-            let limit = self.request.config.limits.sample_bytes;
             let storage = UnpackingStorage::new(self.storage, 0);
             read_sample(&storage, &dataset, first, limit, &mut bytes, &mut ends).map_err(
                 |error| match error.is_transient() {
