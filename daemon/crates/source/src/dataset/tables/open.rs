@@ -358,7 +358,9 @@ impl Task<'_> {
         }
         for (field, pages) in fields.iter_mut().zip(pages) {
             field.page_bytes = pages.most;
-            warnings.extend(pages.warning(field.rule.column()));
+            // In blocks a page is read once.
+            let by_blocks = request.options.by_blocks;
+            warnings.extend(pages.warning(field.rule.column()).filter(|_| !by_blocks));
         }
         for (field, lacking) in fields.iter().zip(lacking) {
             let rule = field.rule.rule();
@@ -467,7 +469,8 @@ impl PagesRead {
         (self.page_bytes / 2 > self.value_bytes).then(|| {
             format!(
                 "the values of {column} lie in compressed pages, and a page is read and unpacked for each: {} KiB for {} KiB, \
-                 {:.1} bytes read for each one used; a cache ([cache]) keeps the values alone, or write the files with \
+                 {:.1} bytes read for each one used; order.shuffle = \"blocks\" reads each page once, a cache ([cache]) keeps \
+                 the values alone, or write the files with \
                  compression=\"none\" and use_dictionary=False",
                 (self.page_bytes / values).div_ceil(1024),
                 (self.value_bytes / values).div_ceil(1024),
