@@ -223,6 +223,25 @@ def test_each_page_is_read_once_an_epoch_behind_a_url(config, table):
     assert sum(length for *_, length in in_blocks) * 5 < sum(length for *_, length in alone)
 
 
+def test_ranks_of_a_host_read_each_page_once_through_the_cache(config, table, tmp_path):
+    with served(table) as (url, asked):
+        found = {}
+        for cache in [None, {"path": str(tmp_path / "cache"), "keep_free": 0}]:
+            settings = config(path=f"{url}/train-{{0..2}}.parquet", **({"cache": cache} if cache else {}))
+            settings["order"]["epochs"] = 1
+            with forebay.Loader(settings):
+                pass
+            begun, seen = len(asked), []
+            for rank in range(2):
+                with forebay.Loader(settings, rank=rank, world_size=2, compare_ranks=False) as loader:
+                    seen += [sample for batch in loader for sample in rows(batch)]
+            assert sorted(seen) == list(range(SAMPLES))
+            found[bool(cache)] = asked[begun:]
+    # Groups of about 35 rows reach over batches of both ranks.
+    assert len(found[False]) > 1.5 * len(set(found[False]))
+    assert len(found[True]) <= 1.2 * len(set(found[False]))
+
+
 def check(settings, tmp_path, *arguments):
     text = ["[dataset]"] + [f"{key} = {json.dumps(value)}" for key, value in settings["dataset"].items() if key != "fields"]
     fields = "\n".join(
