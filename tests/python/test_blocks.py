@@ -1,5 +1,5 @@
-"""An order in blocks over Parquet with compressed pages, over the real daemon: every sample once, on any number of ranks,
-through kills and resumptions, each page read once."""
+"""An order in blocks over Parquet with compressed pages, over the real daemon: every sample once, on any number of
+ranks, through kills and resumptions, each page read once."""
 
 import contextlib
 import http.server
@@ -243,7 +243,9 @@ def test_ranks_of_a_host_read_each_page_once_through_the_cache(config, table, tm
 
 
 def check(settings, tmp_path, *arguments):
-    text = ["[dataset]"] + [f"{key} = {json.dumps(value)}" for key, value in settings["dataset"].items() if key != "fields"]
+    text = ["[dataset]"] + [
+        f"{key} = {json.dumps(value)}" for key, value in settings["dataset"].items() if key != "fields"
+    ]
     fields = "\n".join(
         f"{name} = {{ {', '.join(f'{key} = {json.dumps(value)}' for key, value in rule.items())} }}"
         for name, rule in settings["dataset"]["fields"].items()
@@ -272,7 +274,9 @@ def test_check_says_which_order_applies_and_what_it_reads(config, tmp_path):
     assert float(alone) > 5 and float(together) < 1.5
     assert 'order.shuffle = "blocks" makes that' in text
     blocks = check(config(), tmp_path)
-    assert re.search(r"\d+ blocks, permuted; the samples of 5 of them are mixed, about \d+ of 360", line(blocks, "order"))
+    assert re.search(
+        r"\d+ blocks, permuted; the samples of 5 of them are mixed, about \d+ of 360", line(blocks, "order")
+    )
     text = line(blocks, "compressed pages")
     assert factors.findall(text)[0][1] == together and factors.findall(text)[1][1] == alone
     assert "open blocks take up to" in text and "ranks" not in text
