@@ -79,13 +79,13 @@ fn mixtures_are_pinned() {
 #[test]
 fn orders_in_blocks_are_pinned() {
     let cases = [
-        (200, 8, "e563bd032da49f6c1eb14fee9dea2ecb"),
-        (70_000, 5, "e3cc6c51b9e639c458df16acc037de39"),
-        (3, 100_000, "2e45385c08208add5040bdcc9a0f63c7"),
+        (200, 8, 400, "67738f7f2d4f745dd737108ee7824fe2"),
+        (70_000, 5, 40_000, "e3cc6c51b9e639c458df16acc037de39"),
+        (3, 100_000, 40_000, "2e45385c08208add5040bdcc9a0f63c7"),
     ];
-    for (count, open, pinned) in cases {
-        let firsts: Vec<u64> = (0..count).map(|block| 40_000 * block / 3).collect();
-        let blocks = Blocks::new(firsts, 40_000 * count / 3, open).unwrap();
+    for (count, open, three, pinned) in cases {
+        let firsts: Vec<u64> = (0..count).map(|block| three * block / 3).collect();
+        let blocks = Blocks::new(firsts, three * count / 3, open).unwrap();
         let what = format!("the order of {count} blocks, {open} of them open");
         assert_pinned(&what, &digest(drawn(Selection::InBlocks(blocks.into()), 3)), pinned);
     }
