@@ -56,8 +56,17 @@ pub(crate) struct EpochDraws {
     pub(crate) words: Option<String>,
     /// BLAKE3 of the words, which may be cut.
     digest: [u8; 32],
-    /// What the open blocks of an order in blocks take at most, those of two groups.
-    pub(crate) open_bytes: u64,
+    /// What the open blocks of an order in blocks take at most.
+    pub(crate) open_blocks: OpenBlocks,
+}
+
+/// The memory of an order in blocks; 0 in others.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct OpenBlocks {
+    /// Of those of two groups: where one ends the next one begins.
+    pub(crate) bytes: u64,
+    /// What unpacking takes beside, for each thousand bytes that are read at once.
+    pub(crate) scratch_per_thousand: u64,
 }
 
 /// Opens the datasets that a configuration describes.
@@ -112,11 +121,11 @@ impl EpochDraws {
             let each = names().zip(amounts).map(|(name, amount)| format!("{name} {amount}"));
             each.collect::<Vec<_>>().join(" / ")
         };
-        let mut open_bytes = 0;
+        let mut open_blocks = OpenBlocks::default();
         let (selection, words) = match config.draws() {
             DrawsConfig::Once if config.order.shuffle == Shuffle::Blocks => {
-                let (blocks, bytes) = in_blocks(config, datasets)?;
-                open_bytes = bytes;
+                let (blocks, open) = in_blocks(config, datasets)?;
+                open_blocks = open;
                 (Selection::InBlocks(Arc::new(blocks)), None)
             }
             DrawsConfig::Once => (Selection::Once(samples), None),
@@ -165,7 +174,7 @@ impl EpochDraws {
             }
             _ => Vec::new(),
         };
-        Ok(Self { selection, datasets, words: words.map(shortened), digest, open_bytes })
+        Ok(Self { selection, datasets, words: words.map(shortened), digest, open_blocks })
     }
 
     /// The fingerprint of a dataset of which this is drawn: another one where the draws are others.
@@ -180,8 +189,11 @@ impl EpochDraws {
     }
 }
 
-/// The blocks of a dataset, and what those of two groups take in memory: where one group ends the next one begins.
-fn in_blocks(config: &Config, datasets: &OpenedDatasets) -> Result<(Blocks, u64), ConfigError> {
+/// The blocks of a dataset, and their memory.
+fn in_blocks(
+    config: &Config,
+    datasets: &OpenedDatasets,
+) -> Result<(Blocks, OpenBlocks), ConfigError> {
     let fail = |message: String| {
         let location = config.location(&["order", "shuffle"]);
         ConfigError::new(&location, message)
@@ -197,8 +209,13 @@ fn in_blocks(config: &Config, datasets: &OpenedDatasets) -> Result<(Blocks, u64)
     })?;
     let blocks = Blocks::new(found.firsts, dataset.sample_count(), config.order.open_blocks())
         .map_err(|error| fail(error.to_string()))?;
-    let open_bytes = found.most_bytes.saturating_mul(2).saturating_mul(blocks.open() as u64);
-    Ok((blocks, open_bytes))
+    // The blocks of an only group are those of the next epoch, too.
+    let groups = if blocks.open() == blocks.count() { 1 } else { 2 };
+    let open = OpenBlocks {
+        bytes: found.most_bytes.saturating_mul(groups).saturating_mul(blocks.open() as u64),
+        scratch_per_thousand: found.scratch_per_thousand,
+    };
+    Ok((blocks, open))
 }
 
 /// A mixture of datasets, or one dataset whose passes do not end with epochs.

@@ -12,6 +12,7 @@ use forebay_config::CpuPolicy;
 use forebay_observe::format_bytes;
 use forebay_order::Selection;
 use forebay_pipeline::KEPT_BYTES;
+use forebay_source::storage::KEPT_PAGE_BYTES as KEPT_OF_PAGES;
 use machine::{Grant, Machine};
 
 /// What a read may hold until its sample is worked, for each read that may be under way.
@@ -115,6 +116,8 @@ impl MemoryPlan {
         // One thread of the second group at least, where there is one; the further ones take what is left over.
         let second_group = u32::from(stream.config.cpu.policy == CpuPolicy::Idle);
         let room = ceiling_bytes.saturating_sub(ring_bytes + rows_bytes) / 2;
+        let fetch_bytes =
+            wanted.min(room).max(MIN_FETCH_BYTES).saturating_add(stream.draws.open_blocks.bytes);
         // What they have prepared for a call.
         let calls = |stage: &&Stage| stage.workers.is_some();
         let callers: u32 = stream.stages.iter().filter(calls).map(|stage| stage.gate.limit()).sum();
@@ -130,13 +133,10 @@ impl MemoryPlan {
         let mut plan = Self {
             ring_bytes,
             rows_bytes,
-            fetch_bytes: wanted
-                .min(room)
-                .max(MIN_FETCH_BYTES)
-                .saturating_add(stream.draws.open_bytes),
+            fetch_bytes,
             scratch_bytes: u64::from(threads + second_group) * SCRATCH_BYTES_PER_THREAD
-                + u64::from(most_reads)
-                    * (BYTES_PER_FETCH_THREAD + stream.storage.bytes_per_read())
+                + u64::from(most_reads) * BYTES_PER_FETCH_THREAD
+                + bytes_of_reads(stream, most_reads, fetch_bytes)
                 + u64::from(callers) * KEPT_BYTES as u64
                 + order_bytes
                 + batch_workers()
@@ -254,7 +254,7 @@ impl MemoryPlan {
             slots: ring.slots,
             slot_bytes: stream.layout.slot_bytes(),
             threads,
-            open_blocks: if stream.draws.open_bytes > 0 { "order.blocks, " } else { "" },
+            open_blocks: if stream.draws.open_blocks.bytes > 0 { "order.blocks, " } else { "" },
         })
     }
 
@@ -321,6 +321,21 @@ impl MemoryPlan {
             None => Ok(()),
         }
     }
+}
+
+/// What so many reads at once take beside what they bring.
+fn bytes_of_reads(stream: &Stream, reads: u32, fetch_bytes: u64) -> u64 {
+    let (reads, of_each) = (u64::from(reads), stream.storage.bytes_per_read());
+    let each_the_largest = reads.saturating_mul(of_each);
+    let open = stream.draws.open_blocks;
+    if open.bytes == 0 {
+        return each_the_largest;
+    }
+    // Bytes of the fetch budget are granted for what pages unpack to; so much are all that are unpacked at once.
+    let page_bytes = stream.dataset.page_bytes().unwrap_or(0);
+    let at_once = (fetch_bytes / 1000 + 1).saturating_mul(open.scratch_per_thousand);
+    let beside = of_each.saturating_sub(page_bytes).saturating_add(page_bytes.min(KEPT_OF_PAGES));
+    each_the_largest.min(at_once.saturating_add(reads.saturating_mul(beside)))
 }
 
 /// Where `ring.memory` stands.

@@ -264,7 +264,7 @@ impl Stream {
     /// What the open blocks of an order in blocks take at most; 0 for others.
     #[must_use]
     pub const fn open_block_bytes(&self) -> u64 {
-        self.draws.open_bytes
+        self.draws.open_blocks.bytes
     }
 
     /// The blocks of its dataset. Looks at the whole index.

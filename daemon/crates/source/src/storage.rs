@@ -41,6 +41,7 @@ pub use local::LocalFiles;
 pub use objects::Objects;
 pub use opened::{Handle, Opened};
 pub use outage::{OutageSeen, Outages};
+pub use packed::KEPT_BYTES as KEPT_PAGE_BYTES;
 pub(crate) use packed::UnpackingStorage;
 pub use patience::Patience;
 pub(crate) use patience::PatientStorage;

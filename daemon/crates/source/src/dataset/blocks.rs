@@ -7,6 +7,8 @@ pub struct SampleBlocks {
     pub firsts: Vec<u64>,
     /// What the pages of one take in memory at most.
     pub most_bytes: u64,
+    /// What unpacking a page takes beside what it unpacks to, for each thousand bytes of that, at most.
+    pub scratch_per_thousand: u64,
     /// The bytes of all values that lie in pages.
     pub used_bytes: u64,
     /// An epoch's where each value is read by itself.

@@ -16,8 +16,10 @@ use super::listing::InFront;
 use super::{CacheScope, FileStatus, Handle, Opened, Storage};
 use crate::location::{FileId, FileTable, Location, Packed, Unit};
 
-/// What a thread keeps of its page between two reads.
-const KEPT_BYTES: usize = 2 << 20;
+/// What a thread keeps of its page between two reads, of what it is and of what it unpacks to.
+const KEPT_OF_EACH: usize = 2 << 20;
+/// Of both.
+pub const KEPT_BYTES: u64 = 2 * KEPT_OF_EACH as u64;
 
 /// See the module's head.
 #[derive(Debug)]
@@ -73,15 +75,15 @@ where
             let whole = part.unpacked_bytes as usize;
             if end - start == whole && buffer.is_empty() {
                 let is_whole = part.codec.unpack(packed, (whole, whole), buffer);
-                packed.shrink_to(KEPT_BYTES);
+                packed.shrink_to(KEPT_OF_EACH);
                 return if is_whole { Ok(()) } else { Err(self.damaged(files, location)) };
             }
             let is_whole = part.codec.unpack(packed, (whole, end), unpacked);
             let found = unpacked.get(start..end).filter(|_| is_whole);
             let found = found.ok_or_else(|| self.damaged(files, location))?;
             buffer.extend_from_slice(found);
-            packed.shrink_to(KEPT_BYTES);
-            unpacked.shrink_to(KEPT_BYTES);
+            packed.shrink_to(KEPT_OF_EACH);
+            unpacked.shrink_to(KEPT_OF_EACH);
             Ok(())
         })
     }

@@ -83,6 +83,10 @@ fn check_costs(opened: &Opened, found: &SampleBlocks) {
     }
     assert_eq!((found.together.packed, found.together.unpacked), together);
     assert_eq!(found.most_bytes, most);
+    let scratch =
+        |(packed, unpacked): &(u64, u64)| ((packed + unpacked) * 1000).div_ceil(*unpacked);
+    let most_scratch = pages.iter().flatten().map(|(_, bytes)| scratch(bytes)).max();
+    assert_eq!(Some(found.scratch_per_thousand), most_scratch);
     let alone = pages
         .iter()
         .flatten()

@@ -69,7 +69,7 @@ impl TableSamples {
         }
         let mut pages: Vec<Option<PageId>> = vec![None; self.columns.len()];
         let (mut next_block, mut block, mut most_bytes) = (0, PageBytes::default(), 0);
-        let mut together = PageBytes::default();
+        let (mut together, mut scratch_per_thousand) = (PageBytes::default(), 0);
         self.visit_pages(|row, column, found| {
             if firsts.get(next_block) == Some(&row) {
                 (next_block, block) = (next_block + 1, PageBytes::default());
@@ -81,10 +81,13 @@ impl TableSamples {
                 let unpacked = cell.part.unpacked_bytes.into();
                 block.add(cell.bytes, unpacked);
                 together.add(cell.bytes, unpacked);
+                // The page as it lies there, and a decoder's history.
+                let scratch = cell.page_bytes().saturating_sub(unpacked).saturating_mul(1000);
+                scratch_per_thousand = scratch_per_thousand.max(scratch.div_ceil(unpacked.max(1)));
                 most_bytes = most_bytes.max(block.unpacked);
             }
         });
-        Some(SampleBlocks { firsts, most_bytes, used_bytes, alone, together })
+        Some(SampleBlocks { firsts, most_bytes, scratch_per_thousand, used_bytes, alone, together })
     }
 
     /// Visits each cell, row by row: its row, its column, and where its value lies if that is in a page.

@@ -125,6 +125,7 @@ impl Dataset for BlockFolder {
         Some(SampleBlocks {
             firsts: firsts.collect(),
             most_bytes: Self::ARRAY_BLOCK_BYTES + Self::LABEL_BLOCK_BYTES,
+            scratch_per_thousand: 0,
             used_bytes: self.samples * (ARRAY_BYTES + LABEL_BYTES),
             alone: bytes(self.samples * (Self::ARRAY_BLOCK_BYTES + Self::LABEL_BLOCK_BYTES)),
             together: bytes(self.samples * (ARRAY_BYTES + 4 * LABEL_BYTES)),
