@@ -4,6 +4,7 @@ mod defaults;
 mod machine;
 
 use super::budgets::ByteBudgets;
+use super::datasets::OpenBlocks;
 use super::session::ring_bytes;
 use super::spare_buffers::MAX_KEPT_BYTES;
 use super::stream::{Stage, Stream};
@@ -136,7 +137,12 @@ impl MemoryPlan {
             fetch_bytes,
             scratch_bytes: u64::from(threads + second_group) * SCRATCH_BYTES_PER_THREAD
                 + u64::from(most_reads) * BYTES_PER_FETCH_THREAD
-                + bytes_of_reads(stream, most_reads, fetch_bytes)
+                + bytes_of_reads(
+                    (most_reads.into(), stream.storage.bytes_per_read()),
+                    stream.dataset.page_bytes().unwrap_or(0),
+                    stream.draws.open_blocks,
+                    fetch_bytes,
+                )
                 + u64::from(callers) * KEPT_BYTES as u64
                 + order_bytes
                 + batch_workers()
@@ -324,15 +330,17 @@ impl MemoryPlan {
 }
 
 /// What so many reads at once take beside what they bring.
-fn bytes_of_reads(stream: &Stream, reads: u32, fetch_bytes: u64) -> u64 {
-    let (reads, of_each) = (u64::from(reads), stream.storage.bytes_per_read());
+fn bytes_of_reads(
+    (reads, of_each): (u64, u64),
+    page_bytes: u64,
+    open: OpenBlocks,
+    fetch_bytes: u64,
+) -> u64 {
     let each_the_largest = reads.saturating_mul(of_each);
-    let open = stream.draws.open_blocks;
     if open.bytes == 0 {
         return each_the_largest;
     }
     // Bytes of the fetch budget are granted for what pages unpack to; so much are all that are unpacked at once.
-    let page_bytes = stream.dataset.page_bytes().unwrap_or(0);
     let at_once = (fetch_bytes / 1000 + 1).saturating_mul(open.scratch_per_thousand);
     let beside = of_each.saturating_sub(page_bytes).saturating_add(page_bytes.min(KEPT_OF_PAGES));
     each_the_largest.min(at_once.saturating_add(reads.saturating_mul(beside)))
