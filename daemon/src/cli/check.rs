@@ -1,5 +1,6 @@
 //! `forebay check`: the resolved configuration and the plan that it makes on this machine; the schema of the keys.
 
+mod order;
 mod sample;
 
 use std::process::ExitCode;
@@ -95,6 +96,7 @@ fn as_json(launch: &Launch, world_size: u32) -> serde_json::Value {
             "stages": stages.collect::<Vec<_>>(),
             "expect": expectation(stream, world_size),
             "draws_per_epoch": stream.selection().draws_per_epoch(),
+            "order": order::as_json(stream),
             "datasets": stream.datasets().iter().map(dataset_as_json).collect::<Vec<_>>(),
             "jpeg_index": stream.jpeg_index().report(),
             "memory_bytes": plan.total_bytes(),
@@ -171,10 +173,13 @@ fn describe(
     let epochs =
         config.order.epochs.map_or("endless".to_owned(), |epochs| format!("{epochs} epochs"));
     let (samples, draws) = (stream.sample_count(), schedule.samples());
-    if matches!(stream.selection(), Selection::Once(_)) {
+    if matches!(stream.selection(), Selection::Once(_) | Selection::InBlocks(_)) {
         line("samples", format!("{samples} an epoch, {epochs}"));
     } else {
         line("samples", format!("{samples}, {draws} drawn an epoch, {epochs}"));
+    }
+    for (name, text) in order::lines(stream, world_size) {
+        line(name, text);
     }
     for dataset in stream.datasets() {
         let DatasetShare { name, samples, draws_per_epoch, changes, .. } = dataset;

@@ -87,7 +87,7 @@ impl Launch {
                 },
                 previous_index,
                 patience: Some(&*patience),
-                lists_anew: false,
+                ..OpenOptions::default()
             };
             let mut stream = Stream::open(config, share.threads, options, Clock::system())
                 .map_err(|error| Fault {

@@ -4,7 +4,7 @@ import difflib
 import json
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, Optional, TypedDict, Union
+from typing import Any, Literal, Optional, TypedDict, Union
 
 from ._exceptions import ConfigError
 from ._stages import stage_keys
@@ -19,7 +19,7 @@ class ConfigKeys(TypedDict, total=False):
     batch_size: Optional[int]
     epochs: Optional[int]
     seed: Optional[int]
-    shuffle: Optional[bool]
+    shuffle: Union[bool, Literal["blocks"], None]
     stages: Optional[Mapping[str, Callable[..., Any]]]
 
 

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use crate::config::Config;
 use crate::error::{ConfigError, SourceLocation};
 use crate::model::DatasetConfig;
+use crate::single_keys::Shuffle;
 use crate::value::Value;
 use crate::weight_steps::WeightSteps;
 
@@ -95,12 +96,19 @@ impl Config {
                     "`order.weights` is for one dataset; give each `[[dataset]]` a `weight` instead",
                 );
             }
-            if !self.order.shuffle {
+            if self.order.shuffle == Shuffle::Off {
                 return order(
                     "weights",
                     "`order.weights` draws at random: leave `order.shuffle` out, or set it to true",
                 );
             }
+        }
+        if self.order.shuffle == Shuffle::Blocks && self.draws() != DrawsConfig::Once {
+            return order(
+                "shuffle",
+                "`order.shuffle = \"blocks\"` is for one dataset of which an epoch has each sample once; set it to true for \
+                 mixtures, `repeat`, `weight` and `order.weights`, or leave these out",
+            );
         }
         let has_weights = self.datasets().any(|dataset| dataset.weight.is_some());
         for dataset in self.datasets() {
@@ -309,6 +317,18 @@ mod tests {
         ] {
             let error = two(web, other, order).unwrap_err();
             assert!(error.contains(expected), "{error}\n{expected}");
+        }
+        for (datasets, order) in [
+            (TWO.replace("WEB", "").replace("OTHER", ""), "shuffle = \"blocks\""),
+            ("dataset = { path = \"a\", repeat = 2 }\n".to_owned(), "shuffle = \"blocks\""),
+            ("dataset.path = \"a\"\n".to_owned(), "samples_per_epoch = 9, shuffle = \"blocks\""),
+        ] {
+            let error = read(&format!("{HEAD}order = {{ {order} }}\n{datasets}")).unwrap_err();
+            let message = error.to_string();
+            assert!(
+                message.contains(":3: `order.shuffle = \"blocks\"` is for one dataset"),
+                "{message}"
+            );
         }
         let error = read(&format!("{HEAD}dataset = []\n")).unwrap_err().to_string();
         assert!(error.contains("at least one `[[dataset]]`"), "{error}");

@@ -3,6 +3,7 @@
 use forebay_protocol::frames::{CONFIG_PART_BYTES, CONFIG_PARTS};
 
 use super::config::Config;
+use super::single_keys::Shuffle;
 use super::value::Value;
 
 impl Config {
@@ -22,7 +23,11 @@ impl Config {
         let mut hashers: [_; CONFIG_PARTS.len()] = CONFIG_PARTS.map(blake3::Hasher::new_derive_key);
         let [seed, shuffle, operations, output] = &mut hashers;
         seed.update(&self.order.seed.to_le_bytes());
-        shuffle.update(&[u8::from(self.order.shuffle)]);
+        match self.order.shuffle {
+            Shuffle::Off => shuffle.update(&[0]),
+            Shuffle::Exact => shuffle.update(&[1]),
+            Shuffle::Blocks => shuffle.update(&[2]).update(&self.order.open_blocks().to_le_bytes()),
+        };
         for stage in &self.stages {
             for operation in &stage.operations {
                 update_with_value(operations, &operation.value);
@@ -164,6 +169,7 @@ mod tests {
         for (argument, part) in [
             ("order.seed=1", "order.seed"),
             ("order.shuffle=false", "order.shuffle"),
+            ("order.shuffle=blocks", "order.shuffle"),
             ("stage.preprocess.operations.random-resized-crop.size=225", "operations"),
             ("stage.preprocess.operations.random-horizontal-flip.probability=0.4", "operations"),
             ("stage.preprocess.operations=[]", "operations"),

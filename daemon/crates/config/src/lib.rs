@@ -46,7 +46,7 @@ pub use output::{FinishedOn, ImageLayout, OutputConfig};
 pub use overrides::Override;
 pub use reference::Reference;
 pub use section::{Section, nearest};
-pub use single_keys::{BadSampleBudget, Concurrency};
+pub use single_keys::{BadSampleBudget, Concurrency, Shuffle};
 pub use stages::{
     Arguments as KeywordArguments, FetchConfig, PythonConfig, PythonTarget, StageConfig,
     WorkerDefaults,

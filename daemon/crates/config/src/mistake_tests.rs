@@ -17,7 +17,13 @@ const MISTAKES: &str = r#"
 [order] | seed = -1
     => 10: `order.seed` must be a whole number … not -1
 [order] | shuffle = 1
-    => 10: `order.shuffle` must be true or false, not 1
+    => 10: `order.shuffle` must be true, false or "blocks", not 1
+[order] | shuffle = "block"
+    => 10: `order.shuffle` must be true, false or "blocks", not "block"
+[order] | seed = 1 | blocks = 4
+    => 11: `order.blocks` has no effect with `order.shuffle = true`; set that to "blocks"
+[order] | shuffle = "blocks" | blocks = 0
+    => 11: `order.blocks` must be a whole number from 1
 [order] | epochs = 0
     => 10: `order.epochs` must be a whole number from 1, not 0
 [ring] | slots = 2

@@ -13,7 +13,8 @@ use crate::kind::{
 use crate::operations::BatchOperations;
 use crate::section::Section;
 use crate::single_keys::{
-    Address, Amount, BadSampleBudget, Cores, CpuLimit, DatasetName, Group, Preset, SocketPath,
+    Address, Amount, BadSampleBudget, Cores, CpuLimit, DatasetName, Group, Preset, Shuffle,
+    SocketPath,
 };
 use crate::weight_steps::Weight;
 use crate::{keys, words};
@@ -139,11 +140,16 @@ impl Default for Limits {
 
 keys! {
     /// Which sample comes when.
-    pub struct OrderConfig = "order" {
+    pub struct OrderConfig = "order", check check_order {
         /// keys the order of every epoch and all random operations
         pub seed: u64, "", default(0);
-        /// an exact, global shuffle, another one each epoch; `false`: the dataset's own order
-        pub shuffle: bool, "", default(true, "`true` (`imagenet-eval`: `false`)");
+        /// an exact, global shuffle, another one each epoch; `false`: the dataset's own order; `"blocks"`: blocks of
+        /// neighbours are permuted, and the samples of `blocks` of them at a time, where single samples are dear to read; see
+        /// [Blocks](training.md#shuffling-in-blocks)
+        pub shuffle: Shuffle, "", default(Shuffle::Exact, "`true` (`imagenet-eval`: `false`)");
+        /// with `shuffle = "blocks"`: the blocks whose samples are mixed with each other; more of them mix better and take
+        /// more memory
+        pub blocks: AtLeastOne, "blocks", absent("8");
         /// the stream ends after so many
         pub epochs: AtLeastOne, "epochs", absent("endless");
         /// the length of an epoch where datasets have a `weight`, or samples have `weights`; with neither, the passes through
@@ -153,6 +159,27 @@ keys! {
         /// replacement; needs `samples_per_epoch`. See [Weighted draws](training.md#weighted-draws)
         pub weights: LocalPath, "", absent("none");
     }
+}
+
+/// `order.blocks` where it is left out.
+const OPEN_BLOCKS: u64 = 8;
+
+impl OrderConfig {
+    /// The blocks whose samples are mixed with each other.
+    pub fn open_blocks(&self) -> u64 {
+        self.blocks.unwrap_or(OPEN_BLOCKS)
+    }
+}
+
+fn check_order(order: &mut OrderConfig, section: &Section) -> Result<(), ConfigError> {
+    if order.blocks.is_some() && order.shuffle != Shuffle::Blocks {
+        let message = format!(
+            "`order.blocks` has no effect with `order.shuffle = {}`; set that to \"blocks\", or leave `order.blocks` out",
+            order.shuffle.word()
+        );
+        return Err(section.error_at("blocks", message));
+    }
+    Ok(())
 }
 
 words! {

@@ -6,7 +6,9 @@ use std::path::Path;
 use forebay_protocol::tensor::DType;
 
 use super::testing::{FOUR_LINES, read, read_with, set};
-use super::{Concurrency, Config, ImageLayout, Last, Located, Override, StageConfig, Value};
+use super::{
+    Concurrency, Config, ImageLayout, Last, Located, Override, Shuffle, StageConfig, Value,
+};
 
 fn operation_names(stage: &StageConfig) -> Vec<String> {
     let name = |operation: &Located| operation.get("op")?.value.as_text().map(str::to_owned);
@@ -36,7 +38,7 @@ fn three_lines_are_a_configuration() {
 #[test]
 fn the_eval_preset_reads_everything_once_in_order() {
     let config = read(&FOUR_LINES.replace("-train", "-eval")).unwrap();
-    assert!(!config.order.shuffle);
+    assert_eq!(config.order.shuffle, Shuffle::Off);
     assert_eq!(config.batch.last, Last::Short);
     assert_eq!(operation_names(&config.stages[0]), ["decode-image", "resize", "center-crop"]);
 }
@@ -96,7 +98,7 @@ fn overrides_reach_every_key() {
     assert_eq!(config.output[0].dtype, Some(DType::U8));
 
     let other = read_with(FOUR_LINES, &set(&["preset=imagenet-eval"])).unwrap();
-    assert!(!other.order.shuffle);
+    assert_eq!(other.order.shuffle, Shuffle::Off);
 }
 
 #[test]

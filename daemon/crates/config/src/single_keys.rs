@@ -14,6 +14,9 @@ use crate::value::Value;
 /// The word for what Forebay chooses itself.
 const AUTO: &str = "auto";
 
+/// The word for a shuffle in blocks.
+const BLOCKS: &str = "blocks";
+
 /// The most cores that a list may name: Linux' own limit on x86-64 is 8,192.
 const MAX_CORE: u32 = 8_191;
 
@@ -27,6 +30,29 @@ pub enum Concurrency {
     Auto,
     /// So many.
     Threads(NonZeroU32),
+}
+
+/// How an epoch's samples are shuffled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shuffle {
+    /// Not at all.
+    Off,
+    /// All with each other.
+    Exact,
+    /// Blocks of neighbours, and the samples of some of them with each other.
+    Blocks,
+}
+
+impl Shuffle {
+    /// As messages and identities have it.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Off => "false",
+            Self::Exact => "true",
+            Self::Blocks => BLOCKS,
+        }
+    }
 }
 
 /// How many substitutes an epoch may have.
@@ -70,6 +96,23 @@ kinds! {
         }
     }
     schema { "anyOf": [{ "const": AUTO }, (NonZeroU32::schema())] }
+
+    Shuffle as Shuffle: "true, false or \"blocks\"";
+    read(value) {
+        match value {
+            Value::Bool(true) => Some(Shuffle::Exact),
+            Value::Bool(false) => Some(Shuffle::Off),
+            _ => (value.as_text()? == BLOCKS).then_some(Shuffle::Blocks),
+        }
+    }
+    write(out) {
+        match out {
+            Shuffle::Off => Value::Bool(false),
+            Shuffle::Exact => Value::Bool(true),
+            Shuffle::Blocks => Value::String(BLOCKS.to_owned()),
+        }
+    }
+    schema { "enum": [true, false, BLOCKS] }
 
     BadSampleBudget as BadSampleBudget: "a share of the epoch's samples such as \"0.1%\" (0% to 100%), or a count", type "a percentage in quotes, or a count";
     read(value) {

@@ -166,8 +166,11 @@ impl Engine {
                 }
             }
         }
-        while self.gates.fetch.is_awaited()
-            && self.units.iter().flatten().any(|units| units.evict())
+        let units = || self.units.iter().flatten();
+        // Lanes of streams without units rest where bytes are kept, and wait for nobody.
+        let idle_bytes = || units().map(|units| units.idle_bytes()).sum();
+        while (self.gates.fetch.is_awaited() || self.gates.fetch.rests_for(idle_bytes))
+            && units().any(|units| units.evict())
         {
             self.gates.fetch.grant();
         }

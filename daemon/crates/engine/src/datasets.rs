@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use forebay_config::{Config, ConfigError, DrawsConfig, weight_changes};
+use forebay_config::{Config, ConfigError, DrawsConfig, Shuffle, weight_changes};
 use forebay_order::{
-    Mixture, MixturePart, OrderError, Selection, WeightChange, Weighted, draws_of_repeat,
+    Blocks, Mixture, MixturePart, OrderError, Selection, WeightChange, Weighted, draws_of_repeat,
     draws_of_weights,
 };
 use forebay_protocol::sync::{AtomicU64, Ordering};
@@ -60,6 +60,17 @@ pub(crate) struct EpochDraws {
     pub(crate) words: Option<String>,
     /// BLAKE3 of the words, which may be cut.
     digest: [u8; 32],
+    /// What the open blocks of an order in blocks take at most.
+    pub(crate) open_blocks: OpenBlocks,
+}
+
+/// The memory of an order in blocks; 0 in others.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct OpenBlocks {
+    /// Of those of two groups: where one ends the next one begins.
+    pub(crate) bytes: u64,
+    /// What unpacking takes beside, for each thousand bytes that are read at once.
+    pub(crate) scratch_per_thousand: u64,
 }
 
 /// Opens the datasets that a configuration describes.
@@ -71,6 +82,8 @@ pub(crate) fn open_datasets(
     let is_one = config.more_datasets.is_empty();
     // A daemon that takes another one's place has the index of one dataset; several have those that were saved.
     let options = if is_one { options } else { OpenOptions { previous_index: None, ..options } };
+    let by_blocks = config.order.shuffle == Shuffle::Blocks;
+    let options = OpenOptions { by_blocks, ..options };
     let mut failed = None;
     for (place, of) in config.datasets_mut().enumerate() {
         dataset::resolve_keys(of)?;
@@ -153,7 +166,13 @@ impl EpochDraws {
         };
         // The draws of each dataset in an epoch, by the positions from which they hold.
         let mut draws_of_datasets: Vec<(u64, Vec<u64>)> = Vec::new();
+        let mut open_blocks = OpenBlocks::default();
         let (selection, words) = match config.draws() {
+            DrawsConfig::Once if config.order.shuffle == Shuffle::Blocks => {
+                let (blocks, open) = in_blocks(config, datasets)?;
+                open_blocks = open;
+                (Selection::InBlocks(Arc::new(blocks)), None)
+            }
             DrawsConfig::Once => (Selection::Once(samples), None),
             DrawsConfig::Repeats(repeats) => {
                 let draws =
@@ -216,7 +235,7 @@ impl EpochDraws {
             }
             _ => Vec::new(),
         };
-        Ok(Self { selection, datasets, words: words.map(shortened), digest })
+        Ok(Self { selection, datasets, words: words.map(shortened), digest, open_blocks })
     }
 
     /// The fingerprint of a dataset of which this is drawn: another one where the draws are others.
@@ -229,6 +248,35 @@ impl EpochDraws {
         hasher.update(&self.digest);
         *hasher.finalize().as_bytes()
     }
+}
+
+/// The blocks of a dataset, and their memory.
+fn in_blocks(
+    config: &Config,
+    datasets: &OpenedDatasets,
+) -> Result<(Blocks, OpenBlocks), ConfigError> {
+    let fail = |message: String| {
+        let location = config.location(&["order", "shuffle"]);
+        ConfigError::new(&location, message)
+    };
+    let dataset = &datasets.opened.dataset;
+    let found = dataset.blocks().ok_or_else(|| {
+        fail(format!(
+            "`order.shuffle = \"blocks\"` is for values in compressed pages, and {} ({}) has none: its samples are read \
+             alone for what they are; set `order.shuffle` to true",
+            config.dataset.path.display(),
+            config.dataset.format
+        ))
+    })?;
+    let blocks = Blocks::new(found.firsts, dataset.sample_count(), config.order.open_blocks())
+        .map_err(|error| fail(error.to_string()))?;
+    // The blocks of an only group are those of the next epoch, too.
+    let groups = if blocks.open() == blocks.count() { 1 } else { 2 };
+    let open = OpenBlocks {
+        bytes: found.most_bytes.saturating_mul(groups).saturating_mul(blocks.open() as u64),
+        scratch_per_thousand: found.scratch_per_thousand,
+    };
+    Ok((blocks, open))
 }
 
 /// A mixture of datasets, or one dataset whose passes do not end with epochs.

@@ -210,6 +210,15 @@ impl ByteGate {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
+    /// Whether lanes rest for want of bytes, and so many are all that are granted: nobody gives any back by himself.
+    /// Engine thread.
+    pub(crate) fn rests_for(&self, idle_bytes: impl FnOnce() -> u64) -> bool {
+        // Relaxed: the engine is rung for when a row ends.
+        self.resting.load(Ordering::Relaxed) > 0
+            && self.available.load(Ordering::Relaxed) < self.mark
+            && self.in_use() <= idle_bytes()
+    }
+
     /// Rings for the engine if somebody waits for bytes. The caller has just made some that can be given back.
     pub(crate) fn ring_if_awaited(&self) {
         // SeqCst fence: pairs with the one in `acquire`. Either this sees the waiter, or the engine, which the waiter rings
@@ -336,6 +345,20 @@ mod tests {
         assert_eq!(gate.in_use(), 10);
         drop(permit);
         assert_eq!(gate.in_use(), 0);
+    }
+
+    #[test]
+    fn lanes_that_rest_want_what_is_kept_where_nothing_else_is_granted() {
+        let gate = gate(100);
+        let [kept, read] = [60, 30].map(|bytes| gate.acquire(&age(0), bytes).unwrap());
+        assert!(!gate.rests_for(|| 90), "nobody rests");
+        let rest = gate.start().unwrap_err();
+        assert!(!gate.rests_for(|| 60), "what is read comes back by itself");
+        drop(read);
+        assert!(!gate.rests_for(|| 60), "the mark is free");
+        let other = gate.acquire(&age(0), 20).unwrap();
+        assert!(gate.rests_for(|| 80));
+        drop((kept, other, rest));
     }
 
     #[test]

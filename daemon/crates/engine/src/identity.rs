@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use forebay_config::Shuffle;
 use forebay_order::STREAM_VERSION;
 use forebay_protocol::frames::{CONFIG_PART_BYTES, CONFIG_PARTS};
 use forebay_protocol::identity::{DRAWS_OF_AN_EPOCH, Identity};
@@ -24,7 +25,10 @@ impl Stream {
         for (name, part) in CONFIG_PARTS.into_iter().zip(parts) {
             identity = match name {
                 "order.seed" => identity.with(name, config.order.seed),
-                "order.shuffle" => identity.with(name, config.order.shuffle),
+                "order.shuffle" if config.order.shuffle == Shuffle::Blocks => {
+                    identity.with(name, format_args!("blocks of {}", config.order.open_blocks()))
+                }
+                "order.shuffle" => identity.with(name, config.order.shuffle.word()),
                 _ => identity.with(name, hexadecimal(part)),
             };
         }

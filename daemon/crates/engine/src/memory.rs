@@ -4,13 +4,16 @@ mod defaults;
 mod machine;
 
 use super::budgets::ByteBudgets;
+use super::datasets::OpenBlocks;
 use super::session::ring_bytes;
 use super::spare_buffers::MAX_KEPT_BYTES;
 use super::stream::{Stage, Stream};
 use super::work::row_bytes;
 use forebay_config::CpuPolicy;
 use forebay_observe::format_bytes;
+use forebay_order::Selection;
 use forebay_pipeline::KEPT_BYTES;
+use forebay_source::storage::KEPT_PAGE_BYTES as KEPT_OF_PAGES;
 use machine::{Grant, Machine};
 
 /// What a read may hold until its sample is worked, for each read that may be under way.
@@ -38,7 +41,7 @@ pub struct MemoryPlan {
     pub ring_bytes: u64,
     /// What the daemon keeps of each row of the ring beside its data.
     pub rows_bytes: u64,
-    /// Samples between fetch and work.
+    /// Samples between fetch and work, and the open blocks of an order in blocks.
     pub fetch_bytes: u64,
     /// Decoders and scratch memory of all threads.
     pub scratch_bytes: u64,
@@ -63,7 +66,7 @@ pub enum MemoryError {
     /// Beyond `ring.memory`.
     #[error(
         "{place}: the plan needs {} ({slots} slots of {}, {} for their rows, {} for fetching, {} for {threads} threads), but \
-         ring.memory is {}; raise ring.memory, or lower ring.slots or batch.size",
+         ring.memory is {}; raise ring.memory, or lower {open_blocks}ring.slots or batch.size",
         format_bytes(plan.total_bytes()), format_bytes(*slot_bytes), format_bytes(plan.rows_bytes),
         format_bytes(plan.fetch_bytes), format_bytes(plan.scratch_bytes), format_bytes(plan.ceiling_bytes)
     )]
@@ -78,6 +81,8 @@ pub enum MemoryError {
         slot_bytes: u64,
         /// The work threads.
         threads: u32,
+        /// `order.blocks` and a comma, where that is open.
+        open_blocks: &'static str,
     },
     /// Beyond what the machine or the cgroup has.
     #[error(
@@ -112,19 +117,34 @@ impl MemoryPlan {
         // One thread of the second group at least, where there is one; the further ones take what is left over.
         let second_group = u32::from(stream.config.cpu.policy == CpuPolicy::Idle);
         let room = ceiling_bytes.saturating_sub(ring_bytes + rows_bytes) / 2;
+        let fetch_bytes =
+            wanted.min(room).max(MIN_FETCH_BYTES).saturating_add(stream.draws.open_blocks.bytes);
         // What they have prepared for a call.
         let calls = |stage: &&Stage| stage.workers.is_some();
         let callers: u32 = stream.stages.iter().filter(calls).map(|stage| stage.gate.limit()).sum();
+        let order_bytes = match stream.selection() {
+            Selection::InBlocks(blocks) => {
+                // A session has the order of its epoch, and of the one before until its last batch is made.
+                blocks.memory_bytes(2 * u64::from(stream.config.listen.max_sessions))
+            }
+            _ => 0,
+        };
         let batch_size = stream.config.batch.size.get();
         let batch_workers = || stream.plan.batch_workers(batch_size);
         let mut plan = Self {
             ring_bytes,
             rows_bytes,
-            fetch_bytes: wanted.min(room).max(MIN_FETCH_BYTES),
+            fetch_bytes,
             scratch_bytes: u64::from(threads + second_group) * SCRATCH_BYTES_PER_THREAD
-                + u64::from(most_reads)
-                    * (BYTES_PER_FETCH_THREAD + stream.storage.bytes_per_read())
+                + u64::from(most_reads) * BYTES_PER_FETCH_THREAD
+                + bytes_of_reads(
+                    (most_reads.into(), stream.storage.bytes_per_read()),
+                    stream.dataset.page_bytes().unwrap_or(0),
+                    stream.draws.open_blocks,
+                    fetch_bytes,
+                )
                 + u64::from(callers) * KEPT_BYTES as u64
+                + order_bytes
                 + batch_workers()
                     .map(|(workers, _, batch_bytes)| batch_bytes.saturating_mul(workers.into()))
                     .fold(0, u64::saturating_add),
@@ -240,6 +260,7 @@ impl MemoryPlan {
             slots: ring.slots,
             slot_bytes: stream.layout.slot_bytes(),
             threads,
+            open_blocks: if stream.draws.open_blocks.bytes > 0 { "order.blocks, " } else { "" },
         })
     }
 
@@ -306,6 +327,23 @@ impl MemoryPlan {
             None => Ok(()),
         }
     }
+}
+
+/// What so many reads at once take beside what they bring.
+fn bytes_of_reads(
+    (reads, of_each): (u64, u64),
+    page_bytes: u64,
+    open: OpenBlocks,
+    fetch_bytes: u64,
+) -> u64 {
+    let each_the_largest = reads.saturating_mul(of_each);
+    if open.bytes == 0 {
+        return each_the_largest;
+    }
+    // Bytes of the fetch budget are granted for what pages unpack to; so much are all that are unpacked at once.
+    let at_once = (fetch_bytes / 1000 + 1).saturating_mul(open.scratch_per_thousand);
+    let beside = of_each.saturating_sub(page_bytes).saturating_add(page_bytes.min(KEPT_OF_PAGES));
+    each_the_largest.min(at_once.saturating_add(reads.saturating_mul(beside)))
 }
 
 /// Where `ring.memory` stands.

@@ -6,6 +6,7 @@
 mod batches;
 mod client_watch;
 mod metrics;
+mod open_group;
 mod opening;
 mod order_cursor;
 mod progress;

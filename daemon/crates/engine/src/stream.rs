@@ -21,7 +21,9 @@ use forebay_observe::{Clock, QueueMetrics, RequestMetrics, RequestReport, StageM
 use forebay_order::Selection;
 use forebay_pipeline::batch::BatchOperation;
 use forebay_pipeline::{Needs, PythonStart, SamplePlan, SampleTask};
-use forebay_source::dataset::{ClassSummary, Dataset, IndexBytes, OpenOptions, Opened};
+use forebay_source::dataset::{
+    ClassSummary, Dataset, IndexBytes, OpenOptions, Opened, SampleBlocks,
+};
 use forebay_source::location::{ByteRange, Location, SampleBytes};
 use forebay_source::storage::{self, Outages, Storage, StorageError};
 
@@ -257,6 +259,18 @@ impl Stream {
     #[must_use]
     pub const fn selection(&self) -> &Selection {
         &self.draws.selection
+    }
+
+    /// What the open blocks of an order in blocks take at most; 0 for others.
+    #[must_use]
+    pub const fn open_block_bytes(&self) -> u64 {
+        self.draws.open_blocks.bytes
+    }
+
+    /// The blocks of its dataset. Looks at the whole index.
+    #[must_use]
+    pub fn blocks(&self) -> Option<SampleBlocks> {
+        self.dataset.blocks()
     }
 
     /// The datasets, where there are several.

@@ -13,7 +13,8 @@
 //!   The last of these frees unit, buffer and bytes, on whatever thread, without a lock: nobody else can reach them then.
 //! - A row that needs a unit in `Reading` waits in it. The thread that has read the unit hands such rows on, already
 //!   holding it; if the read fails, they are admitted again, and each reads for itself.
-//! - A unit that no row holds, but that rows to come want, keeps its bytes as long as nobody waits for bytes.
+//! - A unit that no row holds, but that rows to come want, keeps its bytes as long as nobody waits for bytes. In an order
+//!   of blocks a session has those of its group wanted until it has admitted the last row of it (`session/open_group.rs`).
 //!
 //! Why the byte budget cannot lock up: a row holds no unit while it waits for bytes, and gets the bytes of all its units
 //! at once; what of them is in memory it gives back. So a row in `Reading` needs nothing more than its reads, rows that
@@ -26,7 +27,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use forebay_protocol::sync::{AtomicU32, Ordering};
-use forebay_source::location::Location;
+use forebay_source::location::{Location, Unit as Kind};
 
 use super::gate::{ByteGate, BytePermit};
 use super::waker::Waker;
@@ -57,6 +58,8 @@ struct Table<R> {
 pub(crate) struct Unit<R> {
     /// Counted from the first unit of the stream.
     number: u64,
+    /// Whether several samples lie in it.
+    is_block: bool,
     /// Rows that hold it. Raised under the state's lock, lowered without one.
     holders: AtomicU32,
     state: Mutex<State<R>>,
@@ -135,7 +138,8 @@ impl<R> Units<R> {
         let number = table.made;
         table.made += 1;
         let state = Mutex::new(State::Absent);
-        let unit = Arc::new(Unit { number, holders: AtomicU32::new(0), state });
+        let is_block = matches!(location.unit, Kind::Block(_));
+        let unit = Arc::new(Unit { number, is_block, holders: AtomicU32::new(0), state });
         table.units.insert(location, Arc::downgrade(&unit));
         Wanted { unit, hold: None }
     }
@@ -148,6 +152,12 @@ impl<R> Units<R> {
         let latest = idle.max_by_key(|unit| unit.number);
         drop(table);
         latest.is_some_and(|unit| unit.evict())
+    }
+
+    /// The bytes that are kept for rows to come. Engine thread.
+    pub(crate) fn idle_bytes(&self) -> u64 {
+        let table = lock(&self.table);
+        table.units.values().filter_map(Weak::upgrade).map(|unit| unit.idle_bytes()).sum()
     }
 
     /// The rows that are to be admitted again. Engine thread.
@@ -163,9 +173,24 @@ impl<R> Units<R> {
 }
 
 impl<R> Unit<R> {
+    /// Its number, if several samples lie in it.
+    pub(crate) fn number_of_block(&self) -> Option<u64> {
+        self.is_block.then_some(self.number)
+    }
+
     fn is_idle(&self) -> bool {
         // Acquire: pairs with the release in `Hold::drop`.
         matches!(*lock(&self.state), State::Ready(_)) && self.holders.load(Ordering::Acquire) == 0
+    }
+
+    fn idle_bytes(&self) -> u64 {
+        // Acquire: as above.
+        match &*lock(&self.state) {
+            State::Ready(block) if self.holders.load(Ordering::Acquire) == 0 => {
+                block.permit.as_ref().map_or(0, BytePermit::bytes)
+            }
+            _ => 0,
+        }
     }
 
     fn evict(&self) -> bool {

@@ -21,6 +21,9 @@ pub enum OrderError {
         "an epoch draws nothing: give a dataset that has samples a `repeat` or `weight` above 0"
     )]
     NoDraws,
+    /// Blocks that do not follow each other from the first sample on.
+    #[error("the blocks of a dataset are empty, or do not begin with its first sample")]
+    NoBlocks,
     /// `last = "drop"` and no whole global batch.
     #[error(
         "{samples} samples give no batch: with last = \"drop\" an epoch needs {needed} (batch.size {batch_size} × world size {world_size}); lower `batch.size`, or set `batch.last` to \"short\" or \"pad\""

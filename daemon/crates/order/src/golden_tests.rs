@@ -8,7 +8,7 @@ use std::num::NonZeroU32;
 use forebay_protocol::ids::SampleId;
 
 use super::*;
-use forebay_config::{BatchConfig, Last, OrderConfig};
+use forebay_config::{BatchConfig, Last, OrderConfig, Shuffle};
 
 /// BLAKE3 over little-endian words, in short.
 fn digest(words: impl Iterator<Item = u64>) -> String {
@@ -39,7 +39,8 @@ fn orders_are_pinned() {
     for (samples, seed, epoch, pinned) in cases {
         let order = OrderConfig {
             seed,
-            shuffle: true,
+            shuffle: Shuffle::Exact,
+            blocks: None,
             epochs: None,
             samples_per_epoch: None,
             weights: None,
@@ -92,6 +93,21 @@ fn changes_of_weights_are_pinned() {
 }
 
 #[test]
+fn orders_in_blocks_are_pinned() {
+    let cases = [
+        (200, 8, 400, "67738f7f2d4f745dd737108ee7824fe2"),
+        (70_000, 5, 40_000, "e3cc6c51b9e639c458df16acc037de39"),
+        (3, 100_000, 40_000, "2e45385c08208add5040bdcc9a0f63c7"),
+    ];
+    for (count, open, three, pinned) in cases {
+        let firsts: Vec<u64> = (0..count).map(|block| three * block / 3).collect();
+        let blocks = Blocks::new(firsts, three * count / 3, open).unwrap();
+        let what = format!("the order of {count} blocks, {open} of them open");
+        assert_pinned(&what, &digest(drawn(Selection::InBlocks(blocks.into()), 3)), pinned);
+    }
+}
+
+#[test]
 fn draws_by_weight_are_pinned() {
     let weights: Vec<f64> = (0..5_000).map(|id| f64::from(id % 17) * 0.3).collect();
     let selection = Selection::Weighted(Weighted::new(&weights, 20_000).unwrap().into());
@@ -106,7 +122,8 @@ fn draws_by_weight_are_pinned() {
 fn drawn(selection: Selection, epoch: u64) -> impl Iterator<Item = u64> {
     let order = OrderConfig {
         seed: 17,
-        shuffle: true,
+        shuffle: Shuffle::Exact,
+        blocks: None,
         epochs: None,
         samples_per_epoch: None,
         weights: None,

@@ -1,12 +1,13 @@
-//! Turns a position into sample ids: a pure function, in constant time and memory.
+//! Turns a position into sample ids: a pure function, in constant time and memory; in blocks in that of their number.
 //!
 //! [`Schedule`] cuts an epoch's positions into batches and deals them to ranks; [`Selection`] says what the positions
-//! draw from: one dataset, a [`Mixture`] of several, or samples by weight ([`Weighted`]); [`EpochOrder`] maps a position
-//! to a sample id; [`substitute()`] finds another sample for a bad one; [`Draws`] feeds the augmentations. Nothing here
+//! draw from: one dataset, the same in [`Blocks`], a [`Mixture`] of several, or samples by weight ([`Weighted`]);
+//! [`EpochOrder`] maps a position to a sample id; [`substitute()`] finds another sample for a bad one; [`Draws`] feeds the augmentations. Nothing here
 //! reads a clock, a thread count or a file, and nothing remembers what was delivered.
 
 #![forbid(unsafe_code)]
 
+mod blocks;
 mod counts;
 mod draw;
 mod error;
@@ -21,6 +22,7 @@ mod weighted;
 #[cfg(test)]
 mod golden_tests;
 
+pub use blocks::Blocks;
 pub use counts::{draws_of_repeat, draws_of_weights};
 pub use draw::{DrawKey, Drawn, Draws};
 pub use error::OrderError;
@@ -49,4 +51,6 @@ mod purpose {
     pub(super) const WEIGHTED: u64 = u64::MAX - 19;
     /// Likewise as [`MIXTURE_BLOCK`], behind a change of weights within an epoch.
     pub(super) const MIXTURE_LATER_BLOCK: u64 = u64::MAX - 20;
+    /// The order within some blocks of a dataset.
+    pub(super) const BLOCK_GROUP: u64 = u64::MAX - 23;
 }

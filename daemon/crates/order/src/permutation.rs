@@ -31,7 +31,11 @@ impl Permutation {
     /// The permutation of one epoch.
     pub(super) fn new(samples: u64, seed: u64, epoch: u64) -> Self {
         let key = DrawKey { seed, epoch, sample: samples };
-        let draws = Draws::new(key, purpose::PERMUTATION);
+        Self::drawn(samples, Draws::new(key, purpose::PERMUTATION))
+    }
+
+    /// The permutation that these draws give.
+    pub(super) fn drawn(samples: u64, draws: Draws) -> Self {
         if samples <= TABLE_SAMPLES {
             Self::Table(shuffled_table(samples, draws))
         } else {

@@ -11,13 +11,14 @@ use std::sync::Arc;
 
 use forebay_protocol::ids::{Position, SampleId};
 
+use super::blocks::BlockEpoch;
 use super::draw::Drawn;
 use super::error::{MAX_EPOCH, OrderError};
 use super::mixture::MixedEpoch;
 use super::permutation::Permutation;
 use super::selection::Selection;
 use super::weighted::Weighted;
-use forebay_config::{BatchConfig, Last, OrderConfig};
+use forebay_config::{BatchConfig, Last, OrderConfig, Shuffle};
 
 /// The batches of one rank of one stream.
 #[derive(Debug, Clone)]
@@ -79,7 +80,7 @@ pub struct PlannedRow {
 }
 
 /// The order of one epoch. Cheap to clone; holds at most 128 KiB, however many samples there are, and 256 KiB for each
-/// dataset of a mixture.
+/// dataset of a mixture; in blocks also eight bytes a block.
 #[derive(Debug, Clone)]
 pub struct EpochOrder {
     epoch: u64,
@@ -92,6 +93,7 @@ enum Order {
     /// That of the dataset.
     AsItIs,
     Permuted(Permutation),
+    InBlocks(BlockEpoch),
     Mixed(MixedEpoch),
     Weighted(Arc<Weighted>, u64),
 }
@@ -168,17 +170,19 @@ impl Schedule {
         self.samples
     }
 
-    /// The order of an epoch. Costs up to a millisecond (a table is drawn up to 65,536 samples), so keep it for as
-    /// long as the epoch lasts.
+    /// The order of an epoch. Costs up to a millisecond (a table is drawn up to 65,536 samples), and in blocks one for each
+    /// ten thousand or so, so keep it for as long as the epoch lasts.
     pub fn epoch(&self, epoch: u64) -> EpochOrder {
         let OrderConfig { seed, shuffle, .. } = self.order;
         let order = match &self.selection {
-            Selection::Once(samples) if shuffle => {
-                Order::Permuted(Permutation::new(*samples, seed, epoch))
+            Selection::Once(_) if shuffle == Shuffle::Off => Order::AsItIs,
+            Selection::Once(samples) => Order::Permuted(Permutation::new(*samples, seed, epoch)),
+            Selection::InBlocks(blocks) => {
+                Order::InBlocks(BlockEpoch::new(Arc::clone(blocks), seed, epoch))
             }
-            Selection::Once(_) => Order::AsItIs,
             Selection::Mixture(mixture) => {
-                Order::Mixed(MixedEpoch::new(Arc::clone(mixture), seed, epoch, shuffle))
+                let is_shuffled = shuffle != Shuffle::Off;
+                Order::Mixed(MixedEpoch::new(Arc::clone(mixture), seed, epoch, is_shuffled))
             }
             Selection::Weighted(weighted) => Order::Weighted(Arc::clone(weighted), seed),
         };
@@ -392,8 +396,20 @@ impl EpochOrder {
         self.draw_at(position).sample
     }
 
-    /// What a place in the epoch draws, counted from 0. Constant time, and in a mixture or with weights the logarithm of
-    /// their number; allocates nothing but the tables of a mixture's passes.
+    /// The group of blocks that a place in the epoch is in, counted from 0; `None` where there are no blocks.
+    ///
+    /// # Panics
+    /// As [`draw_at`](Self::draw_at).
+    pub fn group_at(&self, position: u64) -> Option<u64> {
+        assert!(position < self.samples, "position {position} of {}", self.samples);
+        match &self.order {
+            Order::InBlocks(blocks) => Some(blocks.group_of(position) as u64),
+            _ => None,
+        }
+    }
+
+    /// What a place in the epoch draws, counted from 0. Constant time, and in blocks, in a mixture or with weights the
+    /// logarithm of their number; allocates nothing but the tables of a mixture's passes and of a group of blocks.
     ///
     /// # Panics
     /// When the place is not below the epoch's samples.
@@ -403,6 +419,7 @@ impl EpochOrder {
         match &self.order {
             Order::AsItIs => once(position),
             Order::Permuted(permutation) => once(permutation.at(position)),
+            Order::InBlocks(blocks) => once(blocks.at(position)),
             Order::Mixed(mixed) => mixed.draw_at(position),
             Order::Weighted(weighted, seed) => weighted.draw_at(*seed, self.epoch, position),
         }

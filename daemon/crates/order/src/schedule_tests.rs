@@ -15,7 +15,8 @@ fn schedule(
 ) -> Result<Schedule, OrderError> {
     let order = OrderConfig {
         seed: 5,
-        shuffle: true,
+        shuffle: Shuffle::Exact,
+        blocks: None,
         epochs: Some(3),
         samples_per_epoch: None,
         weights: None,
@@ -186,7 +187,8 @@ fn epochs_differ_and_shuffle_false_is_the_identity() {
 
     let order = OrderConfig {
         seed: 5,
-        shuffle: false,
+        shuffle: Shuffle::Off,
+        blocks: None,
         epochs: None,
         samples_per_epoch: None,
         weights: None,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use forebay_protocol::ids::SampleId;
 
+use super::blocks::Blocks;
 use super::mixture::Mixture;
 use super::substitute::substitute;
 use super::weighted::Weighted;
@@ -13,6 +14,8 @@ use super::weighted::Weighted;
 pub enum Selection {
     /// So many samples, each once.
     Once(u64),
+    /// The samples of blocks, each once, in an order that opens a few blocks at a time.
+    InBlocks(Arc<Blocks>),
     /// An exact count of each of some datasets; or of one, whose passes are longer or shorter than an epoch.
     Mixture(Arc<Mixture>),
     /// One dataset by weight, with replacement.
@@ -24,6 +27,7 @@ impl Selection {
     pub fn draws_per_epoch(&self) -> u64 {
         match self {
             Self::Once(samples) => *samples,
+            Self::InBlocks(blocks) => blocks.samples(),
             Self::Mixture(mixture) => mixture.draws_per_epoch(),
             Self::Weighted(weighted) => weighted.draws_per_epoch(),
         }
@@ -40,6 +44,7 @@ impl Selection {
     ) -> Option<SampleId> {
         match self {
             Self::Once(samples) => substitute(*samples, seed, pass, bad, attempt),
+            Self::InBlocks(blocks) => substitute(blocks.samples(), seed, pass, bad, attempt),
             Self::Mixture(mixture) => mixture.substitute(seed, pass, bad, attempt),
             Self::Weighted(weighted) => weighted.substitute(seed, pass, bad, attempt),
         }

@@ -6,6 +6,7 @@
 mod arrow;
 mod audio_folder;
 mod beside_index;
+mod blocks;
 mod columns;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
@@ -49,6 +50,7 @@ mod weights;
 mod window;
 
 pub use beside_index::{open_beside, path_beside};
+pub use blocks::{PageBytes, SampleBlocks};
 pub use draft::Draft;
 pub use error::DatasetError;
 pub use field::{ArrayValue, Defect, DirectRead, Field, FieldKind, FieldValue, Sound, SoundForm};
@@ -94,6 +96,12 @@ pub trait Dataset: FileTable + std::fmt::Debug {
     /// Where locations may be [parts of what is compressed](crate::location::Unit::Packed): how many bytes of memory one
     /// read takes at most to unpack.
     fn page_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    /// Runs of samples that are read together for less than one by one; `None`: each is read alone for what it is. Looks at
+    /// the whole index.
+    fn blocks(&self) -> Option<SampleBlocks> {
         None
     }
 

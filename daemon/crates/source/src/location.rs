@@ -92,6 +92,17 @@ pub struct Location {
 }
 
 impl Location {
+    /// What is to be unpacked of it, if something is.
+    pub(crate) const fn packed(&self) -> Option<Packed> {
+        match self.unit {
+            Unit::Packed(part) => Some(part),
+            Unit::Block(Transform::Unpacked { codec, bytes }) => {
+                Some(Packed { codec, unpacked_bytes: bytes, start: 0, length: bytes })
+            }
+            Unit::Sample | Unit::Block(Transform::None) => None,
+        }
+    }
+
     /// All of a file, for one sample.
     #[must_use]
     pub const fn whole(file: FileId) -> Self {
@@ -136,6 +147,14 @@ pub struct Packed {
 pub enum Transform {
     /// Nothing: samples get the bytes as they lie in the file.
     None,
+    /// They are unpacked: samples get what they unpack to. Only of a dataset that says how much that may be:
+    /// [`page_bytes`](crate::dataset::Dataset::page_bytes).
+    Unpacked {
+        /// How they are compressed.
+        codec: Codec,
+        /// How many bytes they unpack to.
+        bytes: u32,
+    },
 }
 
 /// The bytes of one sample as they were fetched: a part for each of its locations, in their order.

@@ -42,6 +42,7 @@ pub use local::LocalFiles;
 pub use objects::Objects;
 pub use opened::{Handle, Opened};
 pub use outage::{OutageSeen, Outages};
+pub use packed::KEPT_BYTES as KEPT_PAGE_BYTES;
 pub(crate) use packed::UnpackingStorage;
 pub use patience::Patience;
 pub(crate) use patience::PatientStorage;
@@ -55,7 +56,7 @@ pub use retries::{Retries, RetryTerms};
 pub use stalling::{SlowFolder, StalledFile};
 pub use taker::{Lent, Taker};
 
-use crate::location::{FileId, FileTable, Location};
+use crate::location::{FileId, FileTable, Location, Transform, Unit};
 use forebay_observe::{CacheMetrics, RequestMetrics};
 use listing::Directories;
 
@@ -183,7 +184,7 @@ pub trait Storage: Directories + Send + Sync + std::fmt::Debug {
     /// Opens every location of a sample; their bytes together.
     ///
     /// # Errors
-    /// As [`open`](Self::open), and more than `limit_bytes` to read.
+    /// As [`open`](Self::open), and more than `limit_bytes` to read, beside pages that samples share.
     fn open_all(
         &self,
         files: &dyn FileTable,
@@ -192,12 +193,17 @@ pub trait Storage: Directories + Send + Sync + std::fmt::Debug {
         opened: &mut Vec<Opened>,
     ) -> Result<u64, StorageError> {
         opened.clear();
-        let mut length_bytes = 0_u64;
+        let (mut length_bytes, mut limited_bytes) = (0_u64, 0_u64);
         for location in locations {
             let next = self.open(files, *location)?;
             length_bytes = length_bytes.saturating_add(next.length_bytes());
-            if length_bytes > limit_bytes {
+            // A page is as long as it is, however short a sample's value in it.
+            if !matches!(location.unit, Unit::Block(Transform::Unpacked { .. })) {
+                limited_bytes = limited_bytes.saturating_add(next.length_bytes());
+            }
+            if limited_bytes > limit_bytes {
                 let path = self.full_path(&files.path(location.file));
+                let length_bytes = limited_bytes;
                 return Err(StorageError::TooLarge { path, length_bytes, limit_bytes });
             }
             opened.push(next);

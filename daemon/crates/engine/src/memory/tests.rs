@@ -124,3 +124,18 @@ fn a_machine_without_memory_or_without_files_is_told_of_or_trusted() {
     assert_eq!(refusal(&unlimited, u64::MAX), None);
     assert_eq!(refusal(&[], u64::MAX), None);
 }
+
+#[test]
+fn pages_that_are_unpacked_at_once_are_no_more_than_are_granted() {
+    let page_bytes = 170 * MIB;
+    let reads =
+        |open, fetch_bytes| bytes_of_reads((64, MIB + page_bytes), page_bytes, open, fetch_bytes);
+    // Sample by sample nothing is granted for a page.
+    assert_eq!(reads(OpenBlocks::default(), 32 * MIB), 64 * 171 * MIB);
+    let open = |bytes| OpenBlocks { bytes, scratch_per_thousand: 2_000 };
+    let planned = reads(open(340 * MIB), 372 * MIB);
+    // Twice the budget, and what 64 threads keep beside a connection's buffers.
+    assert_eq!(planned.div_ceil(MIB), 2 * 372 + 64 * (1 + 4) + 1);
+    // Never more than without blocks.
+    assert_eq!(reads(open(1 << 50), 1 << 50), 64 * 171 * MIB);
+}

@@ -9,6 +9,7 @@ use forebay_protocol::frames::Fault;
 use forebay_protocol::ids::{Generation, SampleId, SlotIndex};
 use forebay_protocol::sync::Ordering;
 
+use super::open_group::OpenGroup;
 use super::ring::Ring;
 use super::substitutes::Substituted;
 use crate::work::{FetchJob, SessionWork};
@@ -55,7 +56,7 @@ impl Unadmitted {
         self.planned.rows.row(self.next_row, &self.epoch_order)
     }
 
-    fn admit(&mut self, work: &Arc<SessionWork>) -> FetchJob {
+    fn admit(&mut self, work: &Arc<SessionWork>) -> (PlannedRow, FetchJob) {
         let (row, planned) = (self.next_row as usize, self.next());
         self.next_row += 1;
         let id = planned.sample;
@@ -64,7 +65,7 @@ impl Unadmitted {
         cell.valid = planned.valid;
         cell.failure = None;
         drop(cell);
-        FetchJob {
+        let job = FetchJob {
             session: Arc::clone(work),
             slot: self.slot,
             row,
@@ -72,7 +73,8 @@ impl Unadmitted {
             id,
             units: work.want_units(id),
             retries: None,
-        }
+        };
+        (planned, job)
     }
 }
 
@@ -89,6 +91,7 @@ pub(super) struct Batches {
     unadmitted: VecDeque<Unadmitted>,
     /// The number of the next batch to open.
     pub(super) next_order: u64,
+    open_group: OpenGroup<FetchJob>,
 }
 
 impl Batches {
@@ -104,6 +107,7 @@ impl Batches {
 
     /// Cancels every open batch; their slots are freed once their running rows have ended.
     pub(super) fn cancel_open(&mut self, work: &SessionWork) {
+        self.open_group.leave();
         for job in self.admissions.drain(..) {
             work.slots[job.slot].cancel();
             work.slots[job.slot].finish_row(job.row, false);
@@ -138,7 +142,16 @@ impl Batches {
         }
         // A block is read once for all rows that want it: those want it from now on.
         while batch.rows_left() > 0 {
-            self.admissions.push_back(batch.admit(work));
+            let (planned, job) = batch.admit(work);
+            if planned.valid
+                && let Some(group) = batch.epoch_order.group_at(planned.position)
+            {
+                self.open_group.enter((batch.planned.epoch, group), &job.units);
+            }
+            self.admissions.push_back(job);
+        }
+        if batch.planned.last_of_rank {
+            self.open_group.leave();
         }
     }
 
@@ -164,7 +177,7 @@ impl Batches {
         while jobs.len() < count
             && let Some(batch) = self.unadmitted.front_mut()
         {
-            jobs.push(batch.admit(work));
+            jobs.push(batch.admit(work).1);
             if batch.rows_left() == 0 {
                 self.unadmitted.pop_front();
             }

@@ -78,9 +78,11 @@ impl OrderCursor {
 
     /// What the order has for a row.
     pub(super) fn row(&self, planned: &PlannedBatch, row: usize) -> Option<PlannedRow> {
-        let order = self.schedule.epoch(planned.epoch);
         let row = u32::try_from(row).ok().filter(|row| *row < planned.rows.len())?;
-        Some(planned.rows.row(row, &order))
+        if self.epoch_order.epoch() == planned.epoch {
+            return Some(planned.rows.row(row, &self.epoch_order));
+        }
+        Some(planned.rows.row(row, &self.schedule.epoch(planned.epoch)))
     }
 
     /// Batches left in the epoch after the one published last, and in a whole epoch.

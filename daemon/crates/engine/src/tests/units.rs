@@ -55,6 +55,18 @@ fn check_by_id(client: &Client, batch: &Descriptor) {
     }
 }
 
+/// The ids of a batch.
+fn ids(client: &Client, batch: &Descriptor) -> Vec<u64> {
+    let base = client.terms.slot_bytes * u64::from(batch.slot.0);
+    let [_, _, index] = &batch.tensors[..] else { panic!("three tensors") };
+    let id = |row: u64| {
+        let byte = base + index.offset_bytes + 8 * row;
+        let word = client.data.word(usize::try_from(byte / 8).unwrap());
+        word.load(forebay_protocol::sync::Ordering::Relaxed)
+    };
+    (0..batch.rows).map(id).collect()
+}
+
 async fn until_all_bytes_are_back(engine: &SharedEngine) {
     while engine.borrow().gates.fetch.in_use() > 0 {
         tokio::time::sleep(Duration::from_micros(200)).await;
@@ -91,14 +103,80 @@ fn each_block_is_read_once_and_its_bytes_are_counted_once() {
     });
 }
 
+/// The rows of a group come in many batches, of which few are open: its blocks stay until the last of them.
+#[test]
+fn an_order_in_blocks_reads_each_block_once_an_epoch_however_few_batches_are_open() {
+    on_engine_thread(|| async {
+        let folder = tempfile::tempdir().unwrap();
+        let reads = SlowFolder::new(folder.path().join("data"), Duration::ZERO, 1);
+        let keys = [
+            "order.shuffle=blocks",
+            "order.blocks=1000",
+            "order.epochs=1",
+            "ring.slots=3",
+            "batch.size=2",
+        ];
+        let stream = open(folder.path(), Clock::system(), &keys);
+        let engine = start(&stream, 1 << 20);
+        let mut client = Client::attach(&engine, false);
+        let mut seen = Vec::new();
+        for _ in 0..SAMPLES / 2 {
+            let batch = client.next().await;
+            check_by_id(&client, &batch);
+            seen.extend(ids(&client, &batch));
+            client.give_back(&batch);
+        }
+        assert_eq!(reads.reads(), BLOCKS);
+        until_all_bytes_are_back(&engine).await;
+        seen.sort_unstable();
+        assert!(seen.into_iter().eq(0..SAMPLES));
+    });
+}
+
+#[test]
+fn the_blocks_of_two_groups_are_planned() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = |keys: &[&str]| MemoryPlan::of(&open(folder.path(), Clock::system(), keys), 3);
+    let exact = plan(&["order.shuffle=true"]);
+    let block_bytes = BlockFolder::ARRAY_BLOCK_BYTES + BlockFolder::LABEL_BLOCK_BYTES;
+    // All blocks together are one group.
+    for (count, open) in [(3, 2 * 3), (1000, SAMPLES / BlockFolder::ARRAYS_IN_BLOCK)] {
+        let in_blocks = plan(&["order.shuffle=blocks", &format!("order.blocks={count}")]);
+        assert_eq!(in_blocks.fetch_bytes - exact.fetch_bytes, open * block_bytes);
+        let order_bytes = 8 * (SAMPLES / BlockFolder::ARRAYS_IN_BLOCK + 1) * 5;
+        assert_eq!(in_blocks.scratch_bytes - exact.scratch_bytes, order_bytes);
+    }
+}
+
+#[test]
+fn a_dataset_without_blocks_is_refused_with_what_to_set() {
+    let folder = tempfile::tempdir().unwrap();
+    write_samples(&folder.path().join("data"), false);
+    let text = "[dataset]\nformat = \"npy\"\npath = \"data\"\nindex = \"index\"\n[order]\nshuffle = \"blocks\"\n\
+                [batch]\nsize = 8\n[[stage]]\nname = \"work\"\noperations = []\n";
+    let config = read_config(folder.path(), text, &[]);
+    let error = Stream::open(config, 3, OpenOptions::default(), Clock::system()).unwrap_err();
+    let message = error.to_string();
+    assert!(
+        message.contains("stream.toml:6: ")
+            && message.contains("(npy) has none")
+            && message.contains("set `order.shuffle` to true"),
+        "{message}"
+    );
+}
+
 /// A block that no row holds, but rows to come want, is given up for a row that waits for bytes.
 #[test]
 fn a_budget_of_one_sample_reads_blocks_again_and_does_not_lock_up() {
     on_engine_thread(|| async {
         let least = BlockFolder::ARRAY_BLOCK_BYTES + BlockFolder::LABEL_BLOCK_BYTES;
-        for fetch_bytes in [1, least - 1, least, least + 1, 2 * least] {
+        let budgets = [1, least - 1, least, least + 1, 2 * least];
+        let orders = ["order.shuffle=true", "order.shuffle=blocks"];
+        for (fetch_bytes, order) in
+            budgets.into_iter().flat_map(|bytes| orders.map(|order| (bytes, order)))
+        {
             let folder = tempfile::tempdir().unwrap();
-            let stream = open(folder.path(), Clock::system(), &["order.shuffle=true"]);
+            let stream = open(folder.path(), Clock::system(), &[order]);
             let engine = start(&stream, fetch_bytes);
             let mut client = Client::attach(&engine, false);
             for _ in 0..3 * SAMPLES / 8 {

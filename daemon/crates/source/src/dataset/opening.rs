@@ -36,6 +36,9 @@ pub struct OpenOptions<'a> {
     pub patience: Option<&'a Patience>,
     /// Whether a saved index of a dataset that has no stamps is made anew.
     pub lists_anew: bool,
+    /// Whether the order is one of [blocks](super::Dataset::blocks): samples then share what they are read from, where the
+    /// format has blocks.
+    pub by_blocks: bool,
 }
 
 impl OpenOptions<'_> {
@@ -50,7 +53,13 @@ impl OpenOptions<'_> {
 
 impl Default for OpenOptions<'_> {
     fn default() -> Self {
-        Self { progress: &no_progress, previous_index: None, patience: None, lists_anew: false }
+        Self {
+            progress: &no_progress,
+            previous_index: None,
+            patience: None,
+            lists_anew: false,
+            by_blocks: false,
+        }
     }
 }
 

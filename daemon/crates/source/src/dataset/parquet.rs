@@ -138,4 +138,6 @@ fn rows(
 }
 
 #[cfg(test)]
+mod blocks_tests;
+#[cfg(test)]
 mod tests;

@@ -5,6 +5,7 @@
 //! of its file for each value that lies there, so that the shuffle is exact. [`features`] is what Hugging Face's writers say
 //! of columns.
 
+mod blocks;
 mod cells;
 mod features;
 mod fuzzed;
@@ -31,8 +32,10 @@ use super::file_samples::check_type;
 use super::records::{Column, Encoding, RecordRule, read_rules};
 use super::row_index::RowIndex;
 use super::saved_index::SavedIndex;
-use super::{Dataset, Defect, Field, FieldKind, FieldValue, IndexBytes};
-use crate::location::{ByteRange, FileId, FileTable, Location, ObjectStamp, SampleBytes, Unit};
+use super::{Dataset, Defect, Field, FieldKind, FieldValue, IndexBytes, SampleBlocks};
+use crate::location::{
+    ByteRange, FileId, FileTable, Location, ObjectStamp, Packed, SampleBytes, Transform, Unit,
+};
 
 keys! {
     /// The keys of formats whose samples are rows of columns.
@@ -106,6 +109,8 @@ struct TableSamples {
     fields: Vec<Field>,
     /// By field, which is by cell.
     columns: Vec<TableField>,
+    /// What a sample's values in pages may have, where samples share these; `None`: each value is read by itself.
+    shared_limit: Option<u64>,
 }
 
 impl TableSamples {
@@ -116,24 +121,34 @@ impl TableSamples {
         bytes: SampleBytes<'a>,
         mut take: impl FnMut(FieldValue<'a>) -> Result<(), Defect>,
     ) -> Result<(), Defect> {
-        let mut parts = 0;
+        let (mut parts, mut own_bytes) = (0, 0);
         for (column, cell) in self.columns.iter().zip(self.index.cells(id)) {
             let value = match cell.map(Stored::of) {
                 None => None,
                 Some(Stored::Value(value)) => Some(value),
                 Some(Stored::At { length: 0, .. }) => Some(&[][..]),
                 Some(stored @ (Stored::At { .. } | Stored::Packed(_))) => {
-                    let length = stored.value_bytes();
                     let part = bytes.part(parts).unwrap_or_default();
                     parts += 1;
-                    if part.len() as u64 != length {
-                        return Err(Defect(format!(
+                    own_bytes += stored.value_bytes();
+                    self.check_limit(own_bytes)?;
+                    let (length, range) = match stored {
+                        Stored::Packed(cell) if self.shared_limit.is_some() => {
+                            let start = cell.part.start as usize;
+                            let range = start..start + cell.part.length as usize;
+                            (cell.part.unpacked_bytes.into(), range)
+                        }
+                        _ => (stored.value_bytes(), 0..part.len()),
+                    };
+                    let value = part.get(range).filter(|_| part.len() as u64 == length);
+                    let missing = || {
+                        Defect(format!(
                             "{length} bytes of `{}` were to be read, and {} were",
                             column.rule.rule().name,
                             part.len()
-                        )));
-                    }
-                    Some(part)
+                        ))
+                    };
+                    Some(value.ok_or_else(missing)?)
                 }
             };
             take(match value {
@@ -142,6 +157,27 @@ impl TableSamples {
             })?;
         }
         Ok(())
+    }
+}
+
+/// Pages that several values lie in.
+impl TableSamples {
+    fn unit_of(&self, part: Packed) -> Unit {
+        let Packed { codec, unpacked_bytes: bytes, .. } = part;
+        match self.shared_limit {
+            Some(_) => Unit::Block(Transform::Unpacked { codec, bytes }),
+            None => Unit::Packed(part),
+        }
+    }
+
+    /// A storage holds a sample's own bytes against the limit, but knows no value of a page that is shared.
+    fn check_limit(&self, bytes: u64) -> Result<(), Defect> {
+        match self.shared_limit.filter(|limit| bytes > *limit) {
+            None => Ok(()),
+            Some(limit) => Err(Defect(format!(
+                "it has {bytes} bytes to read, and limits.sample_bytes is {limit}"
+            ))),
+        }
     }
 }
 
@@ -171,7 +207,7 @@ impl Dataset for TableSamples {
             let (offset, length, unit) = match Stored::of(cell) {
                 Stored::At { offset, length: length @ 1.. } => (offset, length, Unit::Sample),
                 Stored::Packed(PackedCell { offset, bytes, part }) => {
-                    (offset, bytes, Unit::Packed(part))
+                    (offset, bytes, self.unit_of(part))
                 }
                 Stored::At { .. } | Stored::Value(_) => continue,
             };
@@ -181,6 +217,14 @@ impl Dataset for TableSamples {
                 unit,
             });
         }
+    }
+
+    fn shares_units(&self) -> bool {
+        self.shared_limit.is_some() && self.page_bytes().is_some()
+    }
+
+    fn blocks(&self) -> Option<SampleBlocks> {
+        self.page_bytes().and_then(|_| self.find_blocks())
     }
 
     fn page_bytes(&self) -> Option<u64> {

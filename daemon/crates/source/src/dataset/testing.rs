@@ -55,7 +55,21 @@ pub const EVERYWHERE: [Opener; 3] = [
     |config, options| open_behind("http", config, options),
 ];
 
-/// The same with a cache on disk beside the data.
+/// The same for an order in blocks: without and with a cache on disk beside the data.
+pub const IN_BLOCKS_EVERYWHERE: [Opener; 6] = [
+    |config, options| EVERYWHERE[0](config, in_blocks(options)),
+    |config, options| EVERYWHERE[1](config, in_blocks(options)),
+    |config, options| EVERYWHERE[2](config, in_blocks(options)),
+    |config, options| CACHED_EVERYWHERE[0](config, in_blocks(options)),
+    |config, options| CACHED_EVERYWHERE[1](config, in_blocks(options)),
+    |config, options| CACHED_EVERYWHERE[2](config, in_blocks(options)),
+];
+
+const fn in_blocks(options: OpenOptions<'_>) -> OpenOptions<'_> {
+    OpenOptions { by_blocks: true, ..options }
+}
+
+/// The same as [`EVERYWHERE`] with a cache on disk beside the data.
 pub const CACHED_EVERYWHERE: [Opener; 3] = [
     |config, options| EVERYWHERE[0](&cached(config), options),
     |config, options| EVERYWHERE[1](&cached(config), options),

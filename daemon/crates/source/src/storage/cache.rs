@@ -41,7 +41,7 @@ pub(crate) use self::unpacked::{UnpackedFiles, UnpackedStorage};
 use super::error::StorageError;
 use super::listing::InFront;
 use super::{FileStatus, Handle, ObjectIdentity, Opened, Storage};
-use crate::location::{FileId, FileTable, Location, ObjectStamp, Unit};
+use crate::location::{FileId, FileTable, Location, ObjectStamp};
 
 /// See the module's head.
 #[derive(Debug)]
@@ -105,7 +105,7 @@ impl CachedStorage {
         for number in [stamp.bytes, stamp.tag, location.range.offset, length] {
             hasher.update(&number.to_le_bytes());
         }
-        if let Unit::Packed(part) = location.unit {
+        if let Some(part) = location.packed() {
             for number in [part.unpacked_bytes, part.start] {
                 hasher.update(&number.to_le_bytes());
             }
@@ -130,10 +130,7 @@ impl CachedStorage {
         if end > stamp.bytes || end <= range.offset {
             return None;
         }
-        let length = match location.unit {
-            Unit::Packed(part) => part.length.into(),
-            Unit::Sample | Unit::Block(_) => end - range.offset,
-        };
+        let length = location.packed().map_or(end - range.offset, |part| part.length.into());
         Some((Found::Keyed(self.key(files, location, stamp, length), location, stamp), length))
     }
 

@@ -1,7 +1,8 @@
 //! Values in compressed parts of files, such as pages of Parquet: in front of a storage, which knows files alone.
 //!
 //! A value of a page cannot be read alone. Its page is read and unpacked for it, on the thread that reads, and the value is
-//! kept: who asked gets its bytes, and so does a cache in front of this. What a page takes meanwhile is counted beside
+//! kept: who asked gets its bytes, and so does a cache in front of this. Of a page that samples share
+//! ([`Transform::Unpacked`](crate::location::Transform)) all of it is. What a page takes meanwhile is counted beside
 //! the reads ([`Storage::bytes_per_read`]); how much that is at most is known from the index.
 
 use std::cell::RefCell;
@@ -15,8 +16,10 @@ use super::listing::InFront;
 use super::{CacheScope, FileStatus, Handle, Opened, Storage};
 use crate::location::{FileId, FileTable, Location, Packed, Unit};
 
-/// What a thread keeps of its page between two reads.
-const KEPT_BYTES: usize = 2 << 20;
+/// What a thread keeps of its page between two reads, of what it is and of what it unpacks to.
+const KEPT_OF_EACH: usize = 2 << 20;
+/// Of both.
+pub const KEPT_BYTES: u64 = 2 * KEPT_OF_EACH as u64;
 
 /// See the module's head.
 #[derive(Debug)]
@@ -52,6 +55,11 @@ where
         Self { behind, page_bytes }
     }
 
+    fn damaged(&self, files: &dyn FileTable, location: Location) -> StorageError {
+        let path = self.full_path(&files.path(location.file));
+        StorageError::Damaged { path, offset: location.range.offset }
+    }
+
     /// Appends a part of a page.
     fn read_part(
         &self,
@@ -65,14 +73,17 @@ where
             self.behind.read_opened(files, page, packed)?;
             let (start, end) = (part.start as usize, part.start as usize + part.length as usize);
             let whole = part.unpacked_bytes as usize;
+            if end - start == whole && buffer.is_empty() {
+                let is_whole = part.codec.unpack(packed, (whole, whole), buffer);
+                packed.shrink_to(KEPT_OF_EACH);
+                return if is_whole { Ok(()) } else { Err(self.damaged(files, location)) };
+            }
             let is_whole = part.codec.unpack(packed, (whole, end), unpacked);
             let found = unpacked.get(start..end).filter(|_| is_whole);
-            found.map(|found| buffer.extend_from_slice(found)).ok_or_else(|| {
-                let path = self.full_path(&files.path(location.file));
-                StorageError::Damaged { path, offset: location.range.offset }
-            })?;
-            packed.shrink_to(KEPT_BYTES);
-            unpacked.shrink_to(KEPT_BYTES);
+            let found = found.ok_or_else(|| self.damaged(files, location))?;
+            buffer.extend_from_slice(found);
+            packed.shrink_to(KEPT_OF_EACH);
+            unpacked.shrink_to(KEPT_OF_EACH);
             Ok(())
         })
     }
@@ -102,7 +113,7 @@ where
     }
 
     fn open(&self, files: &dyn FileTable, location: Location) -> Result<Opened, StorageError> {
-        let Unit::Packed(packed) = location.unit else { return self.behind.open(files, location) };
+        let Some(packed) = location.packed() else { return self.behind.open(files, location) };
         let page = self.behind.open(files, Location { unit: Unit::Sample, ..location })?;
         let opened = OpenedPage { page, location, packed };
         Ok(Opened::new(packed.length.into(), Handle::Other(Box::new(opened))))

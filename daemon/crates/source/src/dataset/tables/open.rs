@@ -358,7 +358,9 @@ impl Task<'_> {
         }
         for (field, pages) in fields.iter_mut().zip(pages) {
             field.page_bytes = pages.most;
-            warnings.extend(pages.warning(field.rule.column()));
+            // In blocks a page is read once.
+            let by_blocks = request.options.by_blocks;
+            warnings.extend(pages.warning(field.rule.column()).filter(|_| !by_blocks));
         }
         for (field, lacking) in fields.iter().zip(lacking) {
             let rule = field.rule.rule();
@@ -382,7 +384,9 @@ impl Task<'_> {
             let path = self.request.place.path.clone();
             refuse(path, "its fields cannot be read back; remove the index")
         })?;
-        let mut dataset = TableSamples { index, fields: Vec::new(), columns };
+        let limit = self.request.config.limits.sample_bytes;
+        let shared_limit = self.request.options.by_blocks.then_some(limit);
+        let mut dataset = TableSamples { index, fields: Vec::new(), columns, shared_limit };
         let first = SampleId(0);
         let refuse_first = |reason: String| {
             let mut name = Vec::new();
@@ -392,7 +396,6 @@ impl Task<'_> {
         let mut fields: Vec<Field> = Vec::new();
         if dataset.columns.iter().any(|column| column.rule.rule().form == Form::Array) {
             let (mut bytes, mut ends) = (Vec::new(), Vec::new());
-            let limit = self.request.config.limits.sample_bytes;
             let storage = UnpackingStorage::new(self.storage, 0);
             read_sample(&storage, &dataset, first, limit, &mut bytes, &mut ends).map_err(
                 |error| match error.is_transient() {
@@ -466,7 +469,8 @@ impl PagesRead {
         (self.page_bytes / 2 > self.value_bytes).then(|| {
             format!(
                 "the values of {column} lie in compressed pages, and a page is read and unpacked for each: {} KiB for {} KiB, \
-                 {:.1} bytes read for each one used; a cache ([cache]) keeps the values alone, or write the files with \
+                 {:.1} bytes read for each one used; order.shuffle = \"blocks\" reads each page once, a cache ([cache]) keeps \
+                 the values alone, or write the files with \
                  compression=\"none\" and use_dictionary=False",
                 (self.page_bytes / values).div_ceil(1024),
                 (self.value_bytes / values).div_ceil(1024),

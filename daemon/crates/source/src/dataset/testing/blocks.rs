@@ -14,7 +14,9 @@ use forebay_protocol::tensor::DType;
 use crate::dataset::error::DatasetError;
 use crate::dataset::folder::scan::FolderFormat;
 use crate::dataset::opening::{IndexReport, OpenOptions, OpenedFormat};
-use crate::dataset::{ArrayValue, Dataset, Defect, Field, FieldKind, FieldValue};
+use crate::dataset::{
+    ArrayValue, Dataset, Defect, Field, FieldKind, FieldValue, PageBytes, SampleBlocks,
+};
 use crate::location::{ByteRange, FileId, FileTable, Location, SampleBytes, Transform, Unit};
 use crate::storage::Storage;
 
@@ -114,6 +116,20 @@ impl Dataset for BlockFolder {
 
     fn shares_units(&self) -> bool {
         true
+    }
+
+    /// Those of arrays.
+    fn blocks(&self) -> Option<SampleBlocks> {
+        let firsts = (0..self.samples).step_by(usize::try_from(Self::ARRAYS_IN_BLOCK).unwrap());
+        let bytes = |each: u64| PageBytes { packed: each, unpacked: each };
+        Some(SampleBlocks {
+            firsts: firsts.collect(),
+            most_bytes: Self::ARRAY_BLOCK_BYTES + Self::LABEL_BLOCK_BYTES,
+            scratch_per_thousand: 0,
+            used_bytes: self.samples * (ARRAY_BYTES + LABEL_BYTES),
+            alone: bytes(self.samples * (Self::ARRAY_BLOCK_BYTES + Self::LABEL_BLOCK_BYTES)),
+            together: bytes(self.samples * (ARRAY_BYTES + 4 * LABEL_BYTES)),
+        })
     }
 
     fn read<'a>(

@@ -1,0 +1,292 @@
+"""An order in blocks over Parquet with compressed pages, over the real daemon: every sample once, on any number of
+ranks, through kills and resumptions, each page read once."""
+
+import contextlib
+import http.server
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import threading
+from pathlib import Path
+
+import forebay
+import pytest
+from support import PROGRAM, indices
+
+FIXTURES = Path(__file__).parents[2] / "daemon/crates/source/fixtures/tables"
+FILES, ROWS = 3, 120
+SAMPLES = FILES * ROWS
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """Three files of 120 rows, of which about seven lie in a page that Snappy has compressed."""
+    root = tmp_path_factory.mktemp("table")
+    for number in range(FILES):
+        shutil.copy(FIXTURES / "pages-120.parquet", root / f"train-{number}.parquet")
+        os.utime(root / f"train-{number}.parquet", (1_600_000_000, 1_600_000_000))
+    return root
+
+
+@pytest.fixture
+def config(table, tmp_path):
+    def make(shuffle="blocks", path=table, batch=None, dataset=None, **keys):
+        return {
+            "dataset": {
+                "path": str(path),
+                "format": "parquet",
+                "index": str(tmp_path / "index"),
+                "fields": {
+                    "image": {"from": "image", "as": "bytes", "missing": "empty"},
+                    "label": {"from": "label"},
+                },
+                **(dataset or {}),
+            },
+            "order": {"seed": 3, "epochs": 2, "shuffle": shuffle, **({"blocks": 5} if shuffle == "blocks" else {})},
+            "batch": {"size": 6, "last": "short", **(batch or {})},
+            "stage": [{"name": "copy", "operations": []}],
+            "ring": {"slots": 3, "hold": 1},
+            **keys,
+        }
+
+    return make
+
+
+def rows(batch):
+    """The samples of a batch, after a look at their values."""
+    found = []
+    for place, (sample, label) in enumerate(zip(batch["index"].tolist(), batch["label"].tolist())):
+        value = bytes(batch["image"][place])
+        number = sample % ROWS
+        assert label == number
+        assert value.startswith(b"row %03d " % number) if number % 17 != 11 else value == b""
+        found.append(sample)
+    return found
+
+
+def epochs(config, count=2, world_size=1, **options):
+    """The samples of each epoch in the order of the world's batches."""
+    found = []
+    loaders = [
+        forebay.Loader(config, rank=rank, world_size=world_size, compare_ranks=False, **options)
+        for rank in range(world_size)
+    ]
+    try:
+        for _ in range(count):
+            batches = [[rows(batch) for batch in loader] for loader in loaders]
+            number = max(len(of_rank) for of_rank in batches)
+            parts = [of_rank[place] for place in range(number) for of_rank in batches if place < len(of_rank)]
+            found.append([sample for part in parts for sample in part])
+    finally:
+        for loader in loaders:
+            loader.close()
+    return found
+
+
+def test_every_sample_comes_once_on_any_number_of_ranks(config):
+    whole = epochs(config())
+    for samples in whole:
+        assert sorted(samples) == list(range(SAMPLES))
+    assert whole[0] != whole[1]
+    # Five blocks of about seven rows are mixed: few rows come after their neighbour, and few are far from all others.
+    neighbours = sum(after == before + 1 for before, after in zip(whole[0], whole[0][1:]))
+    assert neighbours < SAMPLES / 8
+    assert whole != epochs(config(True))
+    for world_size, size in [(2, 3), (3, 2), (3, 7)]:
+        assert epochs(config(batch={"size": size}), world_size=world_size) == whole
+
+
+@pytest.mark.parametrize("after", [1, 7, 33])
+def test_a_run_resumes_anywhere_with_another_world(config, after):
+    whole = epochs(config())
+    with forebay.Loader(config()) as loader:
+        batches = iter(loader)
+        taken = [sample for _ in range(after) for sample in rows(next(batches))]
+        state = loader.state_dict()
+    assert taken == whole[0][: 6 * after]
+    rest = epochs(config(batch={"size": 5}), 2, 2, state=state)
+    assert rest == [whole[0][6 * after :], whole[1]]
+    other = config()
+    other["order"]["blocks"] = 6
+    with pytest.raises(forebay.StateMismatch, match=r"order\.shuffle"):
+        forebay.Loader(other, state=state)
+
+
+def test_a_killed_daemon_changes_nothing(config):
+    whole = epochs(config())
+    with forebay.Loader(config()) as loader:
+        for samples in whole:
+            batches = iter(loader)
+            taken = indices([next(batches) for _ in range(9)])
+            os.kill(loader.daemon_pid, signal.SIGKILL)
+            assert taken + indices(batches) == samples
+        assert loader.restarts == 2
+
+
+def test_a_damaged_page_is_named_and_its_rows_alone_are_bad(config, table, tmp_path):
+    data = tmp_path / "data"
+    shutil.copytree(table, data)
+    settings = config(path=data)
+    epochs(settings, 1)
+    # As a disk that decays: the index is there, and the file has its size and times.
+    damaged = data / "train-1.parquet"
+    # Words are there once in a page, where they come first; three times in a page's header, which is not compressed.
+    written = list(re.finditer(rb"(?<!row \d\d\d )row (\d{3}) (?!row)", damaged.read_bytes()))
+    first_of_page = written[len(written) // 2]
+    with damaged.open("r+b") as file:
+        file.seek(first_of_page.start() + 20)
+        file.write(b"\xff" * 300)
+    times = (table / "train-1.parquet").stat()
+    os.utime(damaged, ns=(times.st_atime_ns, times.st_mtime_ns))
+    with (
+        pytest.raises(forebay.BadSample, match=r"train-1\.parquet.* cannot be unpacked at byte \d+"),
+        forebay.Loader(settings) as loader,
+    ):
+        list(loader)
+    with forebay.Loader({**settings, "errors": {"on_bad_sample": "substitute", "budget": SAMPLES}}) as loader:
+        seen = [sample for batch in loader for sample in rows(batch)]
+        (session,) = loader.stats()["sessions"]
+    bad = {one["sample"] for one in session["substituted"]}
+    assert len(seen) == SAMPLES and set(seen) == set(range(SAMPLES)) - bad
+    assert 3 <= session["samples_substituted"] == len(bad) < 40
+    assert ROWS + int(first_of_page[1]) in bad and all(ROWS <= sample < 2 * ROWS for sample in bad)
+
+
+@contextlib.contextmanager
+def served(folder):
+    """A web server of a folder's files; gives its URL and the ranges that it was asked for, by path."""
+    asked = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        # Headers and body in one packet.
+        wbufsize, disable_nagle_algorithm = -1, True
+
+        def answer(self, has_body):
+            whole = (folder / self.path.lstrip("/")).read_bytes()
+            wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+            part = whole[int(wanted[1]) : int(wanted[2]) + 1] if wanted else whole
+            if has_body:
+                asked.append((self.path, int(wanted[1]) if wanted else 0, len(part)))
+            self.send_response(206 if wanted else 200)
+            if wanted:
+                self.send_header("Content-Range", f"bytes {wanted[1]}-{wanted[2]}/{len(whole)}")
+            self.send_header("Accept-Ranges", "bytes")
+            self.send_header("ETag", '"1"')
+            self.send_header("Content-Length", str(len(part)))
+            self.end_headers()
+            if has_body:
+                self.wfile.write(part)
+
+        def do_GET(self):
+            self.answer(True)
+
+        def do_HEAD(self):
+            self.answer(False)
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", asked
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_each_page_is_read_once_an_epoch_behind_a_url(config, table):
+    with served(table) as (url, asked):
+        found = {}
+        for shuffle in ["blocks", True]:
+            settings = config(shuffle, f"{url}/train-{{0..2}}.parquet")
+            settings["order"]["epochs"] = 1
+            # The index is made.
+            with forebay.Loader(settings):
+                pass
+            begun = len(asked)
+            with forebay.Loader(settings) as loader:
+                samples = [sample for batch in loader for sample in rows(batch)]
+            assert sorted(samples) == list(range(SAMPLES))
+            found[shuffle] = asked[begun:]
+    in_blocks, alone = found["blocks"], found[True]
+    # A read that is late is asked for a second time.
+    assert len(in_blocks) <= 1.2 * len(set(in_blocks))
+    assert set(in_blocks) == set(alone)
+    assert 5 * len(in_blocks) < len(alone)
+    assert sum(length for *_, length in in_blocks) * 5 < sum(length for *_, length in alone)
+
+
+def test_ranks_of_a_host_read_each_page_once_through_the_cache(config, table, tmp_path):
+    with served(table) as (url, asked):
+        found = {}
+        for cache in [None, {"path": str(tmp_path / "cache"), "keep_free": 0}]:
+            settings = config(path=f"{url}/train-{{0..2}}.parquet", **({"cache": cache} if cache else {}))
+            settings["order"]["epochs"] = 1
+            with forebay.Loader(settings):
+                pass
+            begun, seen = len(asked), []
+            for rank in range(2):
+                with forebay.Loader(settings, rank=rank, world_size=2, compare_ranks=False) as loader:
+                    seen += [sample for batch in loader for sample in rows(batch)]
+            assert sorted(seen) == list(range(SAMPLES))
+            found[bool(cache)] = asked[begun:]
+    # Groups of about 35 rows reach over batches of both ranks.
+    assert len(found[False]) > 1.5 * len(set(found[False]))
+    assert len(found[True]) <= 1.2 * len(set(found[False]))
+
+
+def check(settings, tmp_path, *arguments):
+    text = ["[dataset]"] + [
+        f"{key} = {json.dumps(value)}" for key, value in settings["dataset"].items() if key != "fields"
+    ]
+    fields = "\n".join(
+        f"{name} = {{ {', '.join(f'{key} = {json.dumps(value)}' for key, value in rule.items())} }}"
+        for name, rule in settings["dataset"]["fields"].items()
+    )
+    text += ["[dataset.fields]", fields, "[order]"]
+    text += [f"{key} = {json.dumps(value)}" for key, value in settings["order"].items()]
+    text += ["[batch]", "size = 6", "[[stage]]", 'name = "copy"', "operations = []"]
+    text += [line for name, keys in settings.items() if name == "cache" for line in ["[cache]", *keys]]
+    path = tmp_path / "settings.toml"
+    path.write_text("\n".join(text))
+    return subprocess.run([PROGRAM, "check", "--plan-only", *arguments, path], capture_output=True, text=True)
+
+
+def line(done, name):
+    assert done.returncode == 0, done.stderr
+    (found,) = (text for text in done.stdout.splitlines() if text.strip().startswith(name))
+    return found
+
+
+def test_check_says_which_order_applies_and_what_it_reads(config, tmp_path):
+    factors = re.compile(r"(\d+\.\d) bytes read and (\d+\.\d) unpacked for each one used")
+    exact = check(config(True), tmp_path)
+    assert "an exact shuffle of all samples" in line(exact, "order")
+    text = line(exact, "compressed pages")
+    (_, alone), (_, together) = factors.findall(text)
+    assert float(alone) > 5 and float(together) < 1.5
+    assert 'order.shuffle = "blocks" makes that' in text
+    blocks = check(config(), tmp_path)
+    assert re.search(
+        r"\d+ blocks, permuted; the samples of 5 of them are mixed, about \d+ of 360", line(blocks, "order")
+    )
+    text = line(blocks, "compressed pages")
+    assert factors.findall(text)[0][1] == together and factors.findall(text)[1][1] == alone
+    assert "open blocks take up to" in text and "ranks" not in text
+    text = line(check(config(), tmp_path, "--world-size", "4"), "compressed pages")
+    assert "up to 4 of 4 ranks need a block, and each of their daemons reads it" in text
+    assert float(factors.findall(text)[2][1]) == pytest.approx(4 * float(together), abs=0.21)
+    cached = check({**config(True), "cache": [f'path = "{tmp_path}/cache"', "keep_free = 0"]}, tmp_path)
+    text = line(cached, "compressed pages")
+    assert "the cache keeps the values alone" in text and "blocks" not in text
+    mistaken = config(True)
+    mistaken["order"]["blocks"] = 4
+    done = check(mistaken, tmp_path)
+    assert done.returncode != 0 and "`order.blocks` has no effect with `order.shuffle = true`" in done.stderr
