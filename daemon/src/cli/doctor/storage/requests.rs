@@ -7,7 +7,7 @@ use std::time::Duration;
 use forebay_engine::Stream;
 use forebay_observe::{RequestReport, format_bytes};
 
-use super::{Rate, Reading, WORTHWHILE, read, unreadable};
+use super::reading::{Rate, Reading, WORTHWHILE, read, unreadable};
 use crate::cli::doctor::finding::{Finding, Weight};
 
 /// Requests at once that are tried, as long as more bring more.

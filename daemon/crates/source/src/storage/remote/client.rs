@@ -26,13 +26,11 @@ use rustls::pki_types::pem::PemObject;
 
 use super::address::is_metadata;
 use super::trace::Trace;
-use super::wire::{Addresses, Answered, Head, WireError, Wires};
+use super::wire::{
+    Addresses, Answered, CONNECT_TIMEOUT, Head, IDLE_TIMEOUT, MAX_HEADERS, USER_AGENT_TEXT,
+    WireError, Wires,
+};
 
-pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
-/// Fields of a response's header; the client reads at most 400 KiB of them.
-pub(super) const MAX_HEADERS: usize = 100;
-pub(super) const USER_AGENT_TEXT: &str = concat!("forebay/", env!("CARGO_PKG_VERSION"));
 /// An answer that tells of an error, or gives credentials.
 const MAX_SMALL_BODY_BYTES: usize = 1 << 20;
 /// Of an error's text, for a message.

@@ -27,8 +27,13 @@ use tokio::net::TcpStream;
 
 use self::socket::Socket;
 use super::address::is_metadata;
-use super::client::{CONNECT_TIMEOUT, IDLE_TIMEOUT, MAX_HEADERS, USER_AGENT_TEXT};
 
+// Of the client for all other requests, too.
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
+/// Fields of an answer's head.
+pub(super) const MAX_HEADERS: usize = 100;
+pub(super) const USER_AGENT_TEXT: &str = concat!("forebay/", env!("CARGO_PKG_VERSION"));
 /// The head of an answer is no longer.
 const MAX_HEAD_BYTES: usize = 128 << 10;
 /// A body that is taken by pieces comes in such.
