@@ -10,18 +10,19 @@ use forebay_config::Config;
 pub use forebay_jpeg_index::fuzz_records as jpeg_index;
 pub use forebay_pipeline::fuzzing::{bmp, exif, gif, jpeg, jpeg_markers, png, sound, tiff, webp};
 pub use forebay_source::dataset::fuzzing::{
-    arrow_table, coco, index, json_key, manifest, manifest_index, npy, npz, parquet_table, records,
-    tar, tar_index, tfrecord, token_file, token_index,
+    arrow_table, coco, dali_index, index, json_key, manifest, manifest_index, npy, npz,
+    parquet_table, records, tar, tar_index, tfrecord, token_file, token_index,
 };
 pub use forebay_source::storage::cache_entry;
 
 /// Every target's name, which is that of its folder in `fuzz/corpus`.
-pub const TARGETS: [(&str, Target); 27] = [
+pub const TARGETS: [(&str, Target); 28] = [
     ("arrow_table", arrow_table),
     ("bmp", bmp),
     ("cache_entry", cache_entry),
     ("coco", coco),
     ("config", config),
+    ("dali_index", dali_index),
     ("exif", exif),
     ("gif", gif),
     ("index", index),

@@ -68,6 +68,14 @@ pub fn tar_index(bytes: &[u8]) {
     webdataset::check_index(sealed(bytes));
 }
 
+/// A list of an archive's members, as DALI has it: they lie one behind another, within the archive.
+///
+/// # Panics
+/// When they do not.
+pub fn dali_index(bytes: &[u8]) {
+    webdataset::check_list(bytes);
+}
+
 /// A manifest: rows come in the order of their lines, and have at most the bytes of the file.
 ///
 /// # Panics

@@ -31,7 +31,7 @@ use super::{Dataset, Defect, Field, FieldKind, FieldValue, IndexBytes};
 use crate::location::{ByteRange, FileId, FileTable, Location, ObjectStamp, SampleBytes};
 
 #[doc(hidden)]
-pub(super) use self::fuzzed::{check_index, walk_for_fuzzing};
+pub(super) use self::fuzzed::{check_index, check_list, walk_for_fuzzing};
 pub(super) use self::open::open;
 pub(super) use self::request::{has_saved_index, is_archive, root};
 

@@ -102,7 +102,7 @@ pub(super) fn read(
 }
 
 /// Reads a list, and compares places with one another.
-fn parse(content: Vec<u8>, archive_bytes: u64) -> Result<List, String> {
+pub(super) fn parse(content: Vec<u8>, archive_bytes: u64) -> Result<List, String> {
     let text = String::from_utf8(content).map_err(|_| "it is no text".to_owned())?;
     let (head, body) = text.split_once('\n').unwrap_or((&text, ""));
     let samples = head.strip_prefix("v1.2 ").and_then(|count| count.parse::<usize>().ok());

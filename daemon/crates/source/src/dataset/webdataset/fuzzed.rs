@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::dali_index;
 use super::members::Members;
 use crate::dataset::error::DatasetError;
 use crate::dataset::fields::parse_rules;
@@ -41,5 +42,19 @@ pub(in crate::dataset) fn walk_for_fuzzing(
 pub(in crate::dataset) fn check_index(bytes: Vec<u8>) {
     if let Some(index) = shards::check_index(bytes) {
         let _ = parse_rules(index.rules());
+    }
+}
+
+/// The list of an archive's members that lies beside it.
+pub(in crate::dataset) fn check_list(bytes: &[u8]) {
+    const ARCHIVE_BYTES: u64 = 1 << 20;
+    let Ok(list) = dali_index::parse(bytes.to_vec(), ARCHIVE_BYTES) else {
+        return;
+    };
+    let mut end = 0;
+    for member in list.members() {
+        assert!(member.offset >= end + 512, "{member:?} behind {end}");
+        end = member.offset + member.size;
+        assert!(end <= ARCHIVE_BYTES && member.name.len() <= bytes.len(), "{member:?}");
     }
 }
