@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -43,6 +44,8 @@ def configuration(work: Work) -> dict[str, Any]:
         "stage": [{"name": "preprocess", "operations": operations}],
         "output": {"image": output},
     }
+    if "fresh_index" in settings:
+        config["dataset"]["index"] = tempfile.mkdtemp(prefix="forebay-bench-") + "/index"
     if "policy" in settings:
         config["cpu"] = {"policy": settings["policy"]}
     return config
