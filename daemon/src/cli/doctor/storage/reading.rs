@@ -13,6 +13,7 @@ use crate::cli::doctor::finding::{Finding, Weight};
 use forebay_config::DatasetConfig;
 use forebay_engine::Stream;
 use forebay_observe::TimeHistogram;
+use forebay_source::storage::RetryClass;
 
 /// Results.
 #[derive(Debug, Default)]
@@ -22,6 +23,8 @@ pub(in crate::cli::doctor) struct Reading {
     pub(in crate::cli::doctor) bytes_per_sample: u64,
 }
 
+/// After an error that may pass.
+const PAUSE: Duration = Duration::from_millis(20);
 /// The gain from which twice the concurrency is recommended.
 pub(super) const WORTHWHILE: f64 = 1.2;
 
@@ -76,9 +79,12 @@ pub(super) fn read(stream: &Stream, at_once: u32, time: Duration, turn: &AtomicU
                             samples.fetch_add(1, Ordering::Relaxed);
                             bytes.fetch_add(length, Ordering::Relaxed);
                         }
-                        Err(error) => {
-                            failed.get_or_init(|| error.to_string());
-                            return;
+                        Err((may_pass, reason)) => {
+                            failed.get_or_init(|| reason);
+                            if !may_pass {
+                                return;
+                            }
+                            std::thread::sleep(PAUSE);
                         }
                     }
                 }
@@ -94,10 +100,16 @@ pub(super) fn read(stream: &Stream, at_once: u32, time: Duration, turn: &AtomicU
     }
 }
 
-fn read_one(stream: &Stream, id: SampleId, buffer: &mut Vec<u8>) -> std::io::Result<u64> {
+/// Reads a sample. The error says whether it may pass, and why it is.
+fn read_one(stream: &Stream, id: SampleId, buffer: &mut Vec<u8>) -> Result<u64, (bool, String)> {
     if stream.config().datasets().any(DatasetConfig::is_remote) {
-        return stream.read_bytes(id, buffer).map_err(std::io::Error::other);
+        let read = stream.read_bytes(id, buffer);
+        return read.map_err(|error| (error.class() == RetryClass::Outage, error.to_string()));
     }
+    read_file(stream, id, buffer).map_err(|error| (false, error.to_string()))
+}
+
+fn read_file(stream: &Stream, id: SampleId, buffer: &mut Vec<u8>) -> std::io::Result<u64> {
     let (path, range) = stream.sample_place(id);
     let file = File::open(path)?;
     let length = match range.length {

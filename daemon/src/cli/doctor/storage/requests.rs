@@ -22,6 +22,13 @@ struct Level {
     requests: RequestReport,
 }
 
+impl Level {
+    /// Whether more of its requests are refused than of one at a time.
+    fn is_refused(&self, alone: &Level) -> bool {
+        self.requests.refused_share() >= REFUSED + 2.0 * alone.requests.refused_share()
+    }
+}
+
 pub(super) fn measure(stream: &Stream, time: Duration, turn: &AtomicU64) -> Reading {
     let mut levels: Vec<Level> = Vec::new();
     for at_once in AT_ONCE {
@@ -31,9 +38,8 @@ pub(super) fn measure(stream: &Stream, time: Duration, turn: &AtomicU64) -> Read
         let brings_more = levels
             .last()
             .is_none_or(|last| rate.per_second() > last.rate.per_second() * WORTHWHILE);
-        let is_refused = requests.refused_share() >= REFUSED;
         levels.push(Level { at_once, rate, requests });
-        if !brings_more || is_refused {
+        if !brings_more || levels.last().is_some_and(|level| level.is_refused(&levels[0])) {
             break;
         }
     }
@@ -48,14 +54,12 @@ pub(super) fn measure(stream: &Stream, time: Duration, turn: &AtomicU64) -> Read
 
 /// `configured`: the fewest and the most reads under way at once.
 fn judge(levels: &[Level], bytes_per_sample: u64, (fewest, most): (u32, u32)) -> Finding {
-    let Some(best) = levels
+    let alone = &levels[0];
+    let best = levels
         .iter()
-        .filter(|level| level.requests.refused_share() < REFUSED)
+        .filter(|level| !level.is_refused(alone))
         .max_by(|a, b| a.rate.per_second().total_cmp(&b.rate.per_second()))
-    else {
-        let state = "the server refuses requests (429 or 503) even one at a time".to_owned();
-        return Finding::new(Weight::Broken, "storage", state, "ask its operator for more room");
-    };
+        .unwrap_or(alone);
     let tried = levels.iter().map(|level| {
         let rate = level.rate.per_second();
         format!("{} at once {rate:.0} samples/s", level.at_once)
@@ -63,19 +67,25 @@ fn judge(levels: &[Level], bytes_per_sample: u64, (fewest, most): (u32, u32)) ->
     let state = format!(
         "an answer of {} begins after {:.1} ms (99 %: {:.1} ms); {} ({}/s at {})",
         format_bytes(bytes_per_sample),
-        levels[0].requests.p50_first_byte * 1e3,
-        levels[0].requests.p99_first_byte * 1e3,
+        alone.requests.p50_first_byte * 1e3,
+        alone.requests.p99_first_byte * 1e3,
         tried.collect::<Vec<_>>().join(", "),
         format_bytes(best.rate.bytes_per_second()),
         best.at_once,
     );
-    let refused = levels.iter().find(|level| level.requests.refused_share() >= REFUSED);
+    let refused = levels.iter().find(|level| level.is_refused(alone));
     let set = format!("[[stage]] name = \"fetch\", concurrency = {}", best.at_once);
     match refused {
         Some(level) if most > best.at_once => {
             let share = level.requests.refused_share() * 100.0;
             let state = format!("{state}; of {} at once {share:.0} % are refused", level.at_once);
             Finding::new(Weight::Costly, "storage", state, set)
+        }
+        _ if alone.requests.refused_share() >= REFUSED => {
+            let share = alone.requests.refused_share() * 100.0;
+            let state =
+                format!("{state}; {share:.0} % are refused (429 or 503), even one at a time");
+            Finding::new(Weight::Costly, "storage", state, "ask its operator for more room")
         }
         // "auto" finds it by itself.
         _ if fewest == most && most < best.at_once => Finding::new(
@@ -120,6 +130,8 @@ mod tests {
         assert_eq!(found.weight, Weight::Costly);
         assert!(found.state.ends_with("of 16 at once 20 % are refused"), "{}", found.state);
         assert!(found.remedy.unwrap().ends_with("concurrency = 4"));
-        assert_eq!(judge(&[level(1, 3, 3)], 1000, (16, 256)).weight, Weight::Broken);
+        let found = judge(&[level(1, 30, 3), level(4, 120, 11)], 1000, (16, 256));
+        assert_eq!(found.weight, Weight::Costly);
+        assert!(found.state.ends_with("9 % are refused (429 or 503), even one at a time"));
     }
 }

@@ -45,7 +45,7 @@ pub(super) fn answer(root: &Path, request: &Request, page: usize) -> Answer {
     }
     // A bucket stands in the path; a web site has none.
     let key = path.strip_prefix("bucket/").unwrap_or(path);
-    if path.ends_with('/') {
+    if path.is_empty() || path.ends_with('/') {
         return web_page(root, key);
     }
     if key == path && root.join(key).is_dir() {
