@@ -269,6 +269,18 @@ impl<'a> Text<'a> {
         }
     }
 
+    /// Goes behind the end of a line: a line feed, a carriage return, or both.
+    fn end_line(&mut self, byte: u8) -> Result<(), DatasetError> {
+        self.advance(byte);
+        if byte == b'\r' {
+            match self.peek()? {
+                Some(b'\n') => self.advance(b'\n'),
+                _ => (self.line, self.column) = (self.line + 1, 1),
+            }
+        }
+        Ok(())
+    }
+
     /// Goes behind the mark of UTF-8 that some programs write, and refuses that of UTF-16.
     fn skip_mark(&mut self) -> Result<(), DatasetError> {
         let rest = self.rest()?;
@@ -310,7 +322,7 @@ impl<'a> Text<'a> {
         row.cells.clear();
         row.places.clear();
         while let Some(byte @ (b'\n' | b'\r')) = self.peek()? {
-            self.advance(byte);
+            self.end_line(byte)?;
         }
         if self.peek()?.is_none() {
             return Ok(false);
@@ -345,10 +357,7 @@ impl<'a> Text<'a> {
             match self.peek()? {
                 Some(byte) if byte == separator => self.advance(byte),
                 Some(byte) => {
-                    self.advance(byte);
-                    if byte == b'\r' && self.peek()? == Some(b'\n') {
-                        self.advance(b'\n');
-                    }
+                    self.end_line(byte)?;
                     return Ok(true);
                 }
                 None => return Ok(true),
