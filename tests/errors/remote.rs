@@ -271,9 +271,9 @@ fn every_command_takes_a_url_as_it_takes_a_folder() {
         report["samples"].clone()
     });
     assert_eq!(local, remote);
-    for doctor in both(&["doctor", "--read-seconds", "0.1"]) {
-        assert!(doctor.contains("one at a time gives"), "{doctor}");
-    }
+    let [local, remote] = both(&["doctor", "--read-seconds", "0.1"]);
+    assert!(local.contains("one at a time gives"), "{local}");
+    assert!(remote.contains("KiB begins after") && remote.contains("1 at once "), "{remote}");
     let endpoint = format!("storage.endpoint=http://127.0.0.1:{}", twins.server.port());
     let url = twins.server.url("s3", "images");
     let init = ["init", "--force", "--set", &endpoint, "--set", "storage.anonymous=true"];
