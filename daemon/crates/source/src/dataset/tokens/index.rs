@@ -154,7 +154,7 @@ impl TokenIndex {
             let goes_on = skipped + tokens < whole;
             if left == 0 {
                 let ahead = match (goes_on, shape.has_segments) {
-                    (true, _) => Some(start + tokens),
+                    (true, _) => start.checked_add(tokens),
                     (false, true) => None,
                     (false, false) if part + 1 < self.parts => self.start(part + 1),
                     (false, false) => None,
