@@ -46,14 +46,12 @@ impl Terms {
 }
 
 /// What is known of a file.
-#[derive(Debug)]
-pub enum Found<'b> {
-    /// What was learned of it; empty where there was nothing to learn.
-    Known(&'b [u8]),
-    /// Nothing; it is to be learned.
-    Learn(Key),
-    /// Nothing, and nothing is to be learned.
-    Nothing,
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Found<'b> {
+    /// What was learned of it; empty where there is nothing to learn.
+    pub marks: Option<&'b [u8]>,
+    /// Under which key more may be offered; `None`: nothing more is to be learned of it.
+    pub to_learn: Option<Key>,
 }
 
 /// An index in figures.
@@ -133,21 +131,22 @@ impl JpegIndex {
     /// What is known of a file with these bytes. For work threads: it makes one system call, and that only where
     /// something is known.
     pub fn find<'b>(&self, file: &[u8], buffer: &'b mut Vec<u8>) -> Found<'b> {
-        let Some(table) = self.table.get() else { return Found::Nothing };
-        let Some(key) = Key::of(file) else { return Found::Nothing };
+        let Some(table) = self.table.get() else { return Found::default() };
+        let Some(key) = Key::of(file) else { return Found::default() };
         let mut records = table.offsets(key).filter_map(|offset| {
             let (found, marks) = read_record(&self.file, offset, buffer)?;
             (found == key).then_some(marks)
         });
         // Relaxed, all three: figures, and a flag that nothing is ordered by.
+        let learns = self.learns.load(Ordering::Relaxed);
         if let Some(marks) = records.next() {
             drop(records);
             self.found.fetch_add(1, Ordering::Relaxed);
-            return Found::Known(&buffer[marks]);
+            let to_learn = (learns && !marks.is_empty()).then_some(key);
+            return Found { marks: Some(&buffer[marks]), to_learn };
         }
         self.missed.fetch_add(1, Ordering::Relaxed);
-        let is_to_be_learned = self.learns.load(Ordering::Relaxed) && !table.is_full();
-        if is_to_be_learned { Found::Learn(key) } else { Found::Nothing }
+        Found { marks: None, to_learn: (learns && !table.is_full()).then_some(key) }
     }
 
     /// Offers what was learned of a file. False: it is dropped. For work threads: it waits for nothing.

@@ -3,7 +3,7 @@
 //! Who holds the lock sees a file that nobody else changes. It cuts off what is damaged before it appends, so that records
 //! always lie without gaps. Who does not hold it sees at the end what may be half written, and leaves that alone.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
@@ -170,7 +170,7 @@ impl Taken {
         }
     }
 
-    /// Appends those of the records, one behind the other, that are not known, as far as the limit lets. False: the
+    /// Appends those of the records, one behind the other, that hold more than is known, as far as the limit lets. False: the
     /// limit is reached. All that the file has must have been taken in under this lock.
     ///
     /// # Errors
@@ -183,19 +183,22 @@ impl Taken {
         mut records: &[u8],
         limit_bytes: u64,
     ) -> io::Result<bool> {
-        let (mut new, mut places, mut keys) = (Vec::new(), Vec::new(), HashSet::new());
+        let (mut new, mut places, mut taken) = (Vec::new(), Vec::new(), HashMap::new());
         let (mut scratch, mut has_room) = (Vec::new(), true);
-        while let Parsed::Whole { key, bytes, .. } = parse(records) {
+        while let Parsed::Whole { key, marks, bytes } = parse(records) {
+            let length = marks.len();
             let (record, rest) = records.split_at(bytes);
             records = rest;
             let offset = self.end + new.len() as u64;
             has_room &= offset + bytes as u64 <= limit_bytes;
             let mut is_known = || {
                 table.offsets(key).any(|offset| {
-                    read_record(file, offset, &mut scratch).is_some_and(|(found, _)| found == key)
-                })
+                    read_record(file, offset, &mut scratch)
+                        .is_some_and(|(found, marks)| found == key && marks.len() >= length)
+                }) || taken.get(&key).is_some_and(|before| *before >= length)
             };
-            if has_room && !is_known() && keys.insert(key) {
+            if has_room && !is_known() {
+                taken.insert(key, length);
                 new.extend_from_slice(record);
                 places.push((key, offset));
             }

@@ -1,6 +1,6 @@
 //! In place of the decoder where there is none for the processor.
 
-use crate::request::{Index, Pixels, Region, Scale, Unsure};
+use crate::request::{Index, Learned, Pixels, Region, Scale, Unsure};
 
 /// There is none.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ impl Decoder {
         _kind: Pixels,
         _index: Index<'_>,
         _pixels: &mut [u8],
-    ) -> Result<(), Unsure> {
+    ) -> Result<Learned, Unsure> {
         match *self {}
     }
 

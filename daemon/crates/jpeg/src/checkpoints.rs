@@ -15,6 +15,9 @@ use crate::request::Unsure;
 const SPACING_PIXELS: usize = 128;
 /// The packed checkpoints take at most one byte for so many of the file.
 const FILE_BYTES_EACH: usize = 100;
+/// What was learned is kept where it adds at least this part of what the whole image has: a file's marks are written anew a
+/// few times, most often once.
+const LEAST_SHARE: usize = 8;
 /// Further MCUs apart they serve no crop.
 const MOST_SPACING: usize = 1 << 12;
 
@@ -32,8 +35,10 @@ pub(crate) struct Checkpoint {
 pub(crate) struct Checkpoints {
     /// MCUs between two of them.
     pub spacing: usize,
-    /// Of MCU `spacing` on: the image's first MCU needs none.
+    /// Of MCU `spacing` on, without a gap: the image's first MCU needs none.
     pub places: Vec<Checkpoint>,
+    /// How many of the places were known before; those that are met behind them are added.
+    known: usize,
 }
 
 impl Checkpoints {
@@ -41,6 +46,18 @@ impl Checkpoints {
     pub(crate) fn begin(&mut self, layout: &Layout) {
         self.spacing = (SPACING_PIXELS / layout.mcu_width).max(1);
         self.places.clear();
+        self.known = 0;
+    }
+
+    /// Whether more is known than before, by so much that it is worth keeping.
+    pub(crate) fn has_grown(&self, layout: &Layout, whole: bool) -> bool {
+        let (added, all) = (self.places.len() - self.known, self.most(layout));
+        added > 0 && (whole || added * LEAST_SHARE >= all)
+    }
+
+    /// How many the whole image has.
+    fn most(&self, layout: &Layout) -> usize {
+        (layout.mcus_across * layout.mcus_down - 1) / self.spacing
     }
 
     /// The packed form; empty where the file is too small for any.
@@ -83,7 +100,7 @@ impl Checkpoints {
         }
     }
 
-    /// Reads packed checkpoints up to that before `last_mcu`.
+    /// Reads packed checkpoints up to that before `last_mcu`; there may be fewer.
     ///
     /// # Errors
     /// They are not of this file, or damaged.
@@ -96,22 +113,25 @@ impl Checkpoints {
     ) -> Result<(), Unsure> {
         const FOREIGN: Unsure = Unsure("checkpoints of another file");
         self.places.clear();
-        let mut take = || take(&mut packed).ok_or(FOREIGN);
+        self.known = 0;
+        let next = |packed: &mut &[u8]| take(packed).ok_or(FOREIGN);
         for own in [layout.mcus_across, layout.mcus_down, data_bytes] {
-            if take()? as usize != own {
+            if next(&mut packed)? as usize != own {
                 return Err(FOREIGN);
             }
         }
-        self.spacing = take()? as usize;
+        self.spacing = next(&mut packed)? as usize;
         if !(1..=MOST_SPACING).contains(&self.spacing) {
             return Err(FOREIGN);
         }
-        let all = (layout.mcus_across * layout.mcus_down - 1) / self.spacing;
         let mut place = Checkpoint::default();
-        for _ in 0..all.min(last_mcu / self.spacing) {
-            place.position = place.position.checked_add(take()?).ok_or(FOREIGN)?;
+        for _ in 0..self.most(layout).min(last_mcu / self.spacing) {
+            if packed.is_empty() {
+                break;
+            }
+            place.position = place.position.checked_add(next(&mut packed)?).ok_or(FOREIGN)?;
             for before in place.before.iter_mut().take(layout.planes().len()) {
-                let change = take()?;
+                let change = next(&mut packed)?;
                 *before =
                     before.wrapping_add((change >> 1).cast_signed() ^ -(change & 1).cast_signed());
             }
@@ -120,6 +140,7 @@ impl Checkpoints {
             }
             self.places.push(place);
         }
+        self.known = self.places.len();
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use crate::checkpoints::Checkpoints;
 use crate::huffman::Tables;
 use crate::layout::Layout;
 use crate::markers;
-use crate::request::{Index, Pixels, Region, Scale, Unsure};
+use crate::request::{Index, Learned, Pixels, Region, Scale, Unsure};
 use crate::rows::{Marks, Rows, Source};
 use crate::scan::Scan;
 use crate::simd::Simd;
@@ -33,7 +33,7 @@ impl Decoder {
         Some(Self { tables, scan, rows, checkpoints, simd })
     }
 
-    /// Decodes a region of a file into `pixels`: its rows from top to bottom without gaps.
+    /// Decodes a region of a file into `pixels`: its rows from top to bottom without gaps. Gives what it learned.
     ///
     /// # Errors
     /// When the file may be one that this decoder and libjpeg-turbo read differently. `pixels` then holds nothing of use.
@@ -48,19 +48,13 @@ impl Decoder {
         kind: Pixels,
         index: Index<'_>,
         pixels: &mut [u8],
-    ) -> Result<(), Unsure> {
-        let index = match index {
-            Index::Learn(packed) => {
-                packed.clear();
-                Index::Learn(packed)
-            }
-            other => other,
-        };
+    ) -> Result<Learned, Unsure> {
         assert_eq!(
             pixels.len(),
             region.width as usize * region.height as usize * kind.bytes(),
             "the buffer's length"
         );
+        let Index { known, learned, whole } = index;
         let frame = markers::read(file)?;
         let layout = Layout::new(&frame, scale, region, kind)?;
         self.scan.read(file, frame.scan, layout.intervals(frame.restart_interval))?;
@@ -70,25 +64,45 @@ impl Decoder {
         let mut decode =
             |marks: Marks<'_>, pixels: &mut [u8]| rows.decode(source, marks, *simd, pixels);
         let data_bytes = scan.data_bytes();
-        let is_one = frame.restart_interval == 0 && u32::try_from(data_bytes * 8).is_ok();
-        match index {
-            Index::Known(packed) if is_one => {
-                let last = layout.mcu_rows.end * layout.mcus_across;
-                let known = checkpoints.unpack(packed, &layout, data_bytes, last);
-                match known.and_then(|()| decode(Marks::Known(checkpoints), pixels)) {
-                    Ok(()) => Ok(()),
-                    // The index may be at fault.
-                    Err(_) => decode(Marks::None, pixels),
-                }
-            }
-            Index::Learn(packed) if is_one => {
-                checkpoints.begin(&layout);
-                decode(Marks::Learn(checkpoints), pixels)?;
-                checkpoints.pack(&layout, data_bytes, file.len(), packed);
-                Ok(())
-            }
-            _ => decode(Marks::None, pixels),
+        if known.is_empty() && learned.is_none() {
+            decode(Marks::None, pixels)?;
+            return Ok(Learned::Nothing);
         }
+        if frame.restart_interval > 0 || u32::try_from(data_bytes * 8).is_err() {
+            decode(Marks::None, pixels)?;
+            return Ok(Learned::Never);
+        }
+        checkpoints.begin(&layout);
+        if !known.is_empty() {
+            let last = if whole { layout.mcus_down } else { layout.mcu_rows.end };
+            let unpacked =
+                checkpoints.unpack(known, &layout, data_bytes, last * layout.mcus_across);
+            if unpacked.is_err() {
+                decode(Marks::None, pixels)?;
+                return Ok(Learned::Nothing);
+            }
+        }
+        let marks = match (&learned, whole) {
+            (None, _) => Marks::Known(checkpoints),
+            (Some(_), false) => Marks::Learn(checkpoints),
+            (Some(_), true) => Marks::LearnAll(checkpoints),
+        };
+        match decode(marks, pixels) {
+            Ok(()) => {}
+            // The index may be at fault.
+            Err(_) if !known.is_empty() => {
+                decode(Marks::None, pixels)?;
+                return Ok(Learned::Nothing);
+            }
+            Err(unsure) => return Err(unsure),
+        }
+        let Some(packed) = learned else { return Ok(Learned::Nothing) };
+        let is_doubted = whole && checkpoints.places.is_empty();
+        if !is_doubted && !checkpoints.has_grown(&layout, whole) {
+            return Ok(Learned::Nothing);
+        }
+        checkpoints.pack(&layout, data_bytes, file.len(), packed);
+        Ok(if packed.is_empty() { Learned::Never } else { Learned::Marks })
     }
 
     /// The most scratch memory that decoding a file of this length and size takes.

@@ -53,4 +53,4 @@ mod scan;
 mod simd;
 
 pub use decoder::Decoder;
-pub use request::{Index, Pixels, Region, Scale, Unsure};
+pub use request::{Index, Learned, Pixels, Region, Scale, Unsure};

@@ -68,17 +68,29 @@ impl Pixels {
     }
 }
 
-/// What is known of a file's inside from decoding it before: places in its data at which decoding can begin.
-#[derive(Debug)]
-pub enum Index<'i> {
-    /// Nothing; nor is anything to be learned.
-    None,
-    /// What [`Self::Learn`] gave. That of another file, or a damaged one, costs time alone in most cases; to be sure of
-    /// the pixels, the caller makes sure of file and index.
-    Known(&'i [u8]),
-    /// To be learned: the file is read to its end. Takes at most a hundredth of the file's bytes. Left empty where the file
-    /// is too small, has restart markers (which serve as well), or is in any doubt behind the region.
-    Learn(&'i mut Vec<u8>),
+/// What is known of a file's inside from decoding it before, its *marks*: places in its data at which decoding can begin.
+#[derive(Debug, Default)]
+pub struct Index<'i> {
+    /// What an earlier decoding left in `learned`; empty: nothing. Those of another file, or damaged ones, cost time alone in
+    /// most cases; to be sure of the pixels, the caller makes sure of file and marks.
+    pub known: &'i [u8],
+    /// Where the known marks go together with those that this decoding adds; at most a hundredth of the file's bytes.
+    /// `None`: nothing is to be learned.
+    pub learned: Option<&'i mut Vec<u8>>,
+    /// Whether the file is read to its end for that, and not only as far as the region needs it.
+    pub whole: bool,
+}
+
+/// What a decoding has learned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Learned {
+    /// Nothing, or too little to be kept.
+    Nothing,
+    /// The marks that it left are to be kept in place of those that were known.
+    Marks,
+    /// Nothing, and there is nothing to learn: the file is too small, has restart markers, which serve as well, or is in
+    /// doubt behind the region, where it was read to its end.
+    Never,
 }
 
 /// Why a file is not decoded here. It says nothing against the file.

@@ -45,8 +45,20 @@ pub(crate) enum Marks<'m> {
     None,
     /// MCUs before them are passed by at once.
     Known(&'m Checkpoints),
-    /// The scan is read to its end. Then those that were met are in here; none, where anything is in doubt.
+    /// The same, and those that are met behind them are added.
     Learn(&'m mut Checkpoints),
+    /// The same, and the scan is read to its end. None are left where anything is in doubt.
+    LearnAll(&'m mut Checkpoints),
+}
+
+impl Marks<'_> {
+    fn places(&self) -> Option<&Checkpoints> {
+        match self {
+            Self::None => None,
+            Self::Known(checkpoints) => Some(checkpoints),
+            Self::Learn(checkpoints) | Self::LearnAll(checkpoints) => Some(checkpoints),
+        }
+    }
 }
 
 /// Where a scan is read.
@@ -69,11 +81,7 @@ struct Cursor<'d, 'm> {
 impl<'d, 'm> Cursor<'d, 'm> {
     fn new(scan: &'d Scan, restart_interval: usize, marks: Marks<'m>) -> Result<Self, Unsure> {
         let bits = Bits::new(scan.data(), 0);
-        let next_mark = match &marks {
-            Marks::None => usize::MAX,
-            Marks::Known(checkpoints) => checkpoints.spacing,
-            Marks::Learn(checkpoints) => checkpoints.spacing,
-        };
+        let next_mark = marks.places().map_or(usize::MAX, |checkpoints| checkpoints.spacing);
         let (end, before, mcu, next_restart) = (0, [0; 3], 0, 0);
         let mut cursor =
             Self { scan, bits, end, before, mcu, restart_interval, next_restart, marks, next_mark };
@@ -121,29 +129,25 @@ impl<'d, 'm> Cursor<'d, 'm> {
         // Whoever learns makes sure that positions fit.
         let position = self.bits.position() as u32;
         let here = Checkpoint { position, before: self.before };
-        let spacing = match &mut self.marks {
-            Marks::None => return Ok(()),
-            Marks::Known(checkpoints) => {
-                let number = self.mcu / checkpoints.spacing;
-                let known = checkpoints.places.get(number.wrapping_sub(1));
-                if known.is_some_and(|known| *known != here) {
-                    return Err(Unsure("checkpoints of another file"));
+        let Some(checkpoints) = self.marks.places() else { return Ok(()) };
+        let number = self.mcu / checkpoints.spacing;
+        self.next_mark = self.mcu + checkpoints.spacing;
+        match checkpoints.places.get(number.wrapping_sub(1)) {
+            Some(known) if *known == here => {}
+            Some(_) => return Err(Unsure("checkpoints of another file")),
+            None => {
+                if let Marks::Learn(checkpoints) | Marks::LearnAll(checkpoints) = &mut self.marks {
+                    checkpoints.places.push(here);
                 }
-                checkpoints.spacing
             }
-            Marks::Learn(checkpoints) => {
-                checkpoints.places.push(here);
-                checkpoints.spacing
-            }
-        };
-        self.next_mark = self.mcu + spacing;
+        }
         Ok(())
     }
 
     /// Goes to the last checkpoint before an MCU, if it lies ahead.
     #[inline(always)]
     fn jump(&mut self, target: usize) {
-        if let Marks::Known(checkpoints) = &self.marks
+        if let Some(checkpoints) = self.marks.places()
             && let Some((mcu, place)) = checkpoints.before(target)
             && mcu > self.mcu
         {
@@ -333,11 +337,11 @@ impl Rows {
                 (first, rest) = (end, later);
             }
         }
-        if matches!(cursor.marks, Marks::Learn(_)) {
+        if matches!(cursor.marks, Marks::LearnAll(_)) {
             let read =
                 simd.run(Rest { cursor: &mut cursor, mcus, planes: layout.planes(), tables });
             let is_whole = read.is_ok() && cursor.is_at_end(mcus);
-            if let (Marks::Learn(checkpoints), false) = (cursor.marks, is_whole) {
+            if let (Marks::LearnAll(checkpoints), false) = (cursor.marks, is_whole) {
                 checkpoints.places.clear();
             }
         }

@@ -14,8 +14,8 @@ use super::buffers::prepare;
 use super::decode::colour;
 use super::reduction::{Decoded, Reduction, Wanted};
 use super::size::{Rectangle, Size};
-use forebay_jpeg::{Index, Pixels, Region, Scale};
-use forebay_jpeg_index::{Found, JpegIndex};
+use forebay_jpeg::{Index, Learned, Pixels, Region, Scale};
+use forebay_jpeg_index::{JpegIndex, Key};
 use forebay_source::dataset::Defect;
 use stream::Ending;
 pub(crate) use stream::{JpegHeader, ending, read_header};
@@ -107,17 +107,17 @@ impl JpegDecoder {
         // Where all is needed nothing can be passed by.
         let is_part = needed != Rectangle::whole(reduction.size(header.size));
         let index = self.index.as_deref().filter(|_| is_part);
-        let found = index.map_or(Found::Nothing, |index| index.find(file, &mut self.record));
-        let known = match found {
-            Found::Nothing | Found::Known([]) => Index::None,
-            Found::Known(marks) => Index::Known(marks),
-            Found::Learn(_) => Index::Learn(&mut self.learned),
+        let found = index.map(|index| index.find(file, &mut self.record)).unwrap_or_default();
+        let marks = Index {
+            known: found.marks.unwrap_or_default(),
+            learned: found.to_learn.is_some().then_some(&mut self.learned),
+            whole: false,
         };
-        if decoder.decode(file, scale, region, kind, known, out).is_err() {
+        let Ok(learned) = decoder.decode(file, scale, region, kind, marks, out) else {
             return false;
-        }
-        if let (Found::Learn(key), Some(index)) = (found, index) {
-            index.offer(key, &self.learned);
+        };
+        if let (Some(key), Some(index)) = (found.to_learn, index) {
+            offer(index, key, learned, &self.learned);
         }
         if to_grey {
             let colours = &self.scratch[..count * kind.bytes()];
@@ -265,6 +265,15 @@ pub(crate) fn bytes_beside_pixels(file: &[u8], header: &JpegHeader, channels: u8
     own + library_bytes(header) + area * unconverted + learned
 }
 
+/// Offers what a decoding has learned. False: too many records wait.
+fn offer(index: &JpegIndex, key: Key, learned: Learned, marks: &[u8]) -> bool {
+    match learned {
+        Learned::Nothing => true,
+        Learned::Marks => index.offer(key, marks),
+        Learned::Never => index.offer(key, &[]),
+    }
+}
+
 /// Learns files beforehand: of each a pixel is decoded, and the rest followed to its end.
 #[derive(Debug, Default)]
 pub struct JpegLearner {
@@ -275,7 +284,7 @@ pub struct JpegLearner {
 }
 
 impl JpegLearner {
-    /// Offers what is learned of a file, if it is a JPEG of which nothing is known. False: too many records wait; later.
+    /// Offers what is learned of a file, if it is a JPEG of which not all is known. False: too many records wait; later.
     pub fn learn(&mut self, file: &[u8], index: &JpegIndex) -> bool {
         let Some(decoder) = self.decoder.get_or_insert_with(forebay_jpeg::Decoder::new) else {
             return true;
@@ -283,11 +292,16 @@ impl JpegLearner {
         if !file.starts_with(&[0xff, 0xd8, 0xff]) {
             return true;
         }
-        let Found::Learn(key) = index.find(file, &mut self.record) else { return true };
+        let found = index.find(file, &mut self.record);
+        let Some(key) = found.to_learn else { return true };
         let region = Region { left: 0, top: 0, width: 1, height: 1 };
-        let learn = Index::Learn(&mut self.learned);
-        match decoder.decode(file, Scale::Full, region, Pixels::Rgb, learn, &mut [0; 3]) {
-            Ok(()) => index.offer(key, &self.learned),
+        let marks = Index {
+            known: found.marks.unwrap_or_default(),
+            learned: Some(&mut self.learned),
+            whole: true,
+        };
+        match decoder.decode(file, Scale::Full, region, Pixels::Rgb, marks, &mut [0; 3]) {
+            Ok(learned) => offer(index, key, learned, &self.learned),
             Err(_) => true,
         }
     }

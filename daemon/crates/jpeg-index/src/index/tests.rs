@@ -55,7 +55,9 @@ impl Daemon {
 
     fn learn(&mut self, files: std::ops::Range<u32>) {
         for number in files {
-            if let Found::Learn(key) = self.index.find(&file(number), &mut Vec::new()) {
+            let mut buffer = Vec::new();
+            let Found { marks: known, to_learn } = self.index.find(&file(number), &mut buffer);
+            if let (None, Some(key)) = (known, to_learn) {
                 assert!(self.index.offer(key, &marks(number)));
             }
         }
@@ -63,10 +65,7 @@ impl Daemon {
     }
 
     fn known(&self, number: u32) -> Option<Vec<u8>> {
-        match self.index.find(&file(number), &mut Vec::new()) {
-            Found::Known(marks) => Some(marks.to_vec()),
-            _ => None,
-        }
+        self.index.find(&file(number), &mut Vec::new()).marks.map(<[u8]>::to_vec)
     }
 
     fn count_known(&self, files: std::ops::Range<u32>) -> usize {
@@ -94,7 +93,7 @@ fn what_one_daemon_learned_the_next_one_knows() {
     assert_eq!((next.count_known(0..40), next.count_known(40..60)), (40, 0));
     let Figures { records, bytes, found, missed, .. } = next.index.figures();
     assert_eq!((records, bytes, found, missed), (40, place.bytes().len() as u64, 40, 20));
-    assert!(matches!(next.index.find(&[1; 100], &mut Vec::new()), Found::Nothing), "too small");
+    assert_eq!(next.index.find(&[1; 100], &mut Vec::new()), Found::default(), "too small");
 }
 
 #[test]
@@ -106,14 +105,43 @@ fn the_thread_appends_what_waits_before_it_ends() {
         Arc::new(JpegIndex::new(file.unwrap(), &place.path(), terms))
     };
     let index = open();
-    assert!(matches!(index.find(&file(1), &mut Vec::new()), Found::Nothing), "before its start");
+    assert_eq!(index.find(&file(1), &mut Vec::new()), Found::default(), "before its start");
     index.start().unwrap();
-    let Found::Learn(key) = index.find(&file(1), &mut Vec::new()) else { panic!("nothing known") };
+    let Found { marks: None, to_learn: Some(key) } = index.find(&file(1), &mut Vec::new()) else {
+        panic!("nothing is known")
+    };
     assert!(index.offer(key, b"marks"));
     index.finish(Duration::from_secs(60));
     let next = open();
     next.look().unwrap();
-    assert!(matches!(next.find(&file(1), &mut Vec::new()), Found::Known(b"marks")));
+    assert_eq!(next.find(&file(1), &mut Vec::new()).marks, Some(&b"marks"[..]));
+}
+
+#[test]
+fn a_record_of_more_takes_the_place_of_one_of_less() {
+    let place = Place::new();
+    let (mut one, mut other) = (place.daemon(), place.daemon());
+    let key = Key::of(&file(7)).unwrap();
+    let offer = |daemon: &mut Daemon, marks: &[u8]| {
+        assert!(daemon.index.offer(key, marks));
+        daemon.round(false);
+        place.bytes().len()
+    };
+    let few = offer(&mut one, &[1; 100]);
+    // The other one has not read what the first one knows; both find it.
+    assert_eq!(offer(&mut other, &[2; 99]), few);
+    assert_eq!(offer(&mut other, &[]), few, "where there is nothing to learn");
+    let more = offer(&mut other, &[3; 108]);
+    assert_eq!(more, few + 32 + 112);
+    assert_eq!(offer(&mut one, &[4; 108]), more, "as many");
+    for daemon in [&one, &other, &place.daemon()] {
+        assert_eq!(daemon.known(7), Some(vec![3; 108]));
+        assert_eq!(daemon.index.figures().records, 1);
+    }
+    // Two threads of one daemon.
+    assert!(one.index.offer(key, &[5; 200]) && one.index.offer(key, &[6; 150]));
+    one.round(false);
+    assert_eq!(place.daemon().known(7), Some(vec![5; 200]));
 }
 
 #[test]
@@ -239,7 +267,7 @@ fn the_limit_holds_for_all_daemons_together() {
     assert!((15_000..=20_000).contains(&place.bytes().len()), "{}", place.bytes().len());
     for daemon in [&one, &other] {
         assert!(daemon.index.figures().stopped.unwrap().contains("dataset.jpeg_index_bytes"));
-        assert!(matches!(daemon.index.find(&file(99), &mut Vec::new()), Found::Nothing));
+        assert_eq!(daemon.index.find(&file(99), &mut Vec::new()), Found::default());
     }
     let all = place.daemon_with(limit, true).count_known(0..90);
     assert_eq!((one.count_known(0..90), other.count_known(0..5)), (all, 5));

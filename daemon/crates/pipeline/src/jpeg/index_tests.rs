@@ -86,6 +86,43 @@ fn decode_all(
     found
 }
 
+/// The first decoding of a file learns as far as it goes. Those that go further add what they see.
+#[test]
+fn what_is_known_of_a_file_grows_with_the_rows_that_are_needed() {
+    let file = file(0, SamplingFactor::F_2_2, false, 0);
+    let mut decoder = forebay_jpeg::Decoder::new().unwrap();
+    let mut pixels = vec![0; 100 * 20 * 3];
+    let mut decode = |top: u32, known: &[u8], whole: bool| {
+        let region = Region { left: 200, top, width: 100, height: 20 };
+        let mut decode = |index| {
+            decoder.decode(&file, Scale::Full, region, Pixels::Rgb, index, &mut pixels).unwrap();
+            pixels.clone()
+        };
+        let expected = decode(Index::default());
+        let mut marks = Vec::new();
+        let index = Index { known, learned: Some(&mut marks), whole };
+        assert_eq!(decode(index), expected, "from row {top}");
+        marks
+    };
+    // Of 310 rows.
+    assert!(decode(0, &[], false).is_empty(), "less than an eighth");
+    let some = decode(60, &[], false);
+    assert!(decode(40, &some, false).is_empty(), "nothing new");
+    assert!(decode(75, &some, false).is_empty(), "16 rows more");
+    let more = decode(180, &some, false);
+    let all = decode(0, &more, true);
+    assert!(some.len() > 40 && more.len() > some.len() * 2 && all.len() > more.len() * 3 / 2);
+    assert_eq!((&more[..some.len()], &all[..more.len()]), (&*some, &*more));
+    assert_eq!(all, decode(0, &[], true), "at once, and in parts");
+    for top in [0, 100, 280] {
+        assert!(decode(top, &all, false).is_empty() && decode(top, &all, true).is_empty());
+    }
+    // A part of what is known ends between two places, or amid one.
+    for length in (4..some.len()).rev() {
+        decode(60, &some[..length], false);
+    }
+}
+
 #[test]
 fn pixels_are_the_same_whatever_an_index_holds() {
     let folder = tempfile::tempdir().unwrap();
@@ -139,16 +176,14 @@ fn no_marks_make_the_decoder_panic() {
     index.finish(Duration::from_secs(60));
     let learned = open(&folder.path().join("index"));
     learned.look().unwrap();
-    let marks = files.iter().map(|file| match learned.find(file, &mut Vec::new()) {
-        Found::Known(marks) => marks.to_vec(),
-        _ => panic!("it was learned"),
-    });
+    let marks =
+        files.iter().map(|file| learned.find(file, &mut Vec::new()).marks.unwrap().to_vec());
     let marks: Vec<Vec<u8>> = marks.collect();
     assert!(files.iter().all(|file| Key::of(file).is_some()));
     let mut decoder = forebay_jpeg::Decoder::new().unwrap();
     let mut draws = draws(2);
     let mut below = |limit: usize| usize::try_from(draws.below(limit as u64)).unwrap();
-    let (mut accepted, mut pixels) = (0, vec![0; 40 * 40 * 3]);
+    let (mut accepted, mut pixels, mut more) = (0, vec![0; 40 * 40 * 3], Vec::new());
     for round in 0..6000 {
         let mut marks = marks[below(marks.len())].clone();
         for _ in 0..=below(3) {
@@ -167,7 +202,8 @@ fn no_marks_make_the_decoder_panic() {
             height: 40,
         };
         let file = &files[round % 3];
-        let known = Index::Known(&marks);
+        let learned = (below(2) == 0).then_some(&mut more);
+        let known = Index { known: &marks, learned, whole: below(2) == 0 };
         let decoded = decoder.decode(file, Scale::Full, region, Pixels::Rgb, known, &mut pixels);
         accepted += usize::from(decoded.is_ok());
     }
