@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -18,6 +19,45 @@ PROGRAM = os.environ.get("FOREBAY_PROGRAM") or str(Path(forebay.__file__).with_n
 
 def indices(batches):
     return [int(index) for batch in batches for index in batch["index"]]
+
+
+def epochs_of(rows, config, count=2, world_size=1, **options):
+    """The samples of each epoch in the order of the world's batches; `rows` gives those of a batch."""
+    found = []
+    loaders = [
+        forebay.Loader(config, rank=rank, world_size=world_size, compare_ranks=False, **options)
+        for rank in range(world_size)
+    ]
+    try:
+        for _ in range(count):
+            batches = [[rows(batch) for batch in loader] for loader in loaders]
+            number = max(len(of_rank) for of_rank in batches)
+            parts = [of_rank[place] for place in range(number) for of_rank in batches if place < len(of_rank)]
+            found.append([sample for part in parts for sample in part])
+    finally:
+        for loader in loaders:
+            loader.close()
+    return found
+
+
+def kill_in_each_epoch(config, whole, after):
+    """Takes epochs whose daemon is killed after so many batches of each: their samples are those of `whole`."""
+    with forebay.Loader(config) as loader:
+        for samples in whole:
+            batches = iter(loader)
+            taken = indices([next(batches) for _ in range(after)])
+            os.kill(loader.daemon_pid, signal.SIGKILL)
+            assert taken + indices(batches) == samples
+        assert loader.restarts == len(whole)
+
+
+def inline(value):
+    """A value as TOML has it within a line; strings, numbers and lists are written as JSON's."""
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {inline(of)}" for key, of in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(inline, value)) + "]"
+    return json.dumps(value)
 
 
 def wait_until(condition, what):

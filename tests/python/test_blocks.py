@@ -2,19 +2,18 @@
 ranks, through kills and resumptions, each page read once."""
 
 import contextlib
+import functools
 import http.server
-import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import threading
 from pathlib import Path
 
 import forebay
 import pytest
-from support import PROGRAM, indices
+from support import PROGRAM, epochs_of, inline, kill_in_each_epoch
 
 FIXTURES = Path(__file__).parents[2] / "daemon/crates/source/fixtures/tables"
 FILES, ROWS = 3, 120
@@ -67,23 +66,7 @@ def rows(batch):
     return found
 
 
-def epochs(config, count=2, world_size=1, **options):
-    """The samples of each epoch in the order of the world's batches."""
-    found = []
-    loaders = [
-        forebay.Loader(config, rank=rank, world_size=world_size, compare_ranks=False, **options)
-        for rank in range(world_size)
-    ]
-    try:
-        for _ in range(count):
-            batches = [[rows(batch) for batch in loader] for loader in loaders]
-            number = max(len(of_rank) for of_rank in batches)
-            parts = [of_rank[place] for place in range(number) for of_rank in batches if place < len(of_rank)]
-            found.append([sample for part in parts for sample in part])
-    finally:
-        for loader in loaders:
-            loader.close()
-    return found
+epochs = functools.partial(epochs_of, rows)
 
 
 def test_every_sample_comes_once_on_any_number_of_ranks(config):
@@ -116,14 +99,7 @@ def test_a_run_resumes_anywhere_with_another_world(config, after):
 
 
 def test_a_killed_daemon_changes_nothing(config):
-    whole = epochs(config())
-    with forebay.Loader(config()) as loader:
-        for samples in whole:
-            batches = iter(loader)
-            taken = indices([next(batches) for _ in range(9)])
-            os.kill(loader.daemon_pid, signal.SIGKILL)
-            assert taken + indices(batches) == samples
-        assert loader.restarts == 2
+    kill_in_each_epoch(config(), epochs(config()), 9)
 
 
 def test_a_damaged_page_is_named_and_its_rows_alone_are_bad(config, table, tmp_path):
@@ -243,20 +219,10 @@ def test_ranks_of_a_host_read_each_page_once_through_the_cache(config, table, tm
 
 
 def check(settings, tmp_path, *arguments):
-    text = ["[dataset]"] + [
-        f"{key} = {json.dumps(value)}" for key, value in settings["dataset"].items() if key != "fields"
-    ]
-    fields = "\n".join(
-        f"{name} = {{ {', '.join(f'{key} = {json.dumps(value)}' for key, value in rule.items())} }}"
-        for name, rule in settings["dataset"]["fields"].items()
-    )
-    text += ["[dataset.fields]", fields, "[order]"]
-    text += [f"{key} = {json.dumps(value)}" for key, value in settings["order"].items()]
-    text += ["[batch]", "size = 6", "[[stage]]", 'name = "copy"', "operations = []"]
-    text += [line for name, keys in settings.items() if name == "cache" for line in ["[cache]", *keys]]
     path = tmp_path / "settings.toml"
-    path.write_text("\n".join(text))
-    return subprocess.run([PROGRAM, "check", "--plan-only", *arguments, path], capture_output=True, text=True)
+    path.write_text("".join(f"{key} = {inline(value)}\n" for key, value in settings.items()))
+    command = [PROGRAM, "check", "--plan-only", *arguments, path]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
 def line(done, name):
@@ -283,7 +249,7 @@ def test_check_says_which_order_applies_and_what_it_reads(config, tmp_path):
     text = line(check(config(), tmp_path, "--world-size", "4"), "compressed pages")
     assert "up to 4 of 4 ranks need a block, and each of their daemons reads it" in text
     assert float(factors.findall(text)[2][1]) == pytest.approx(4 * float(together), abs=0.21)
-    cached = check({**config(True), "cache": [f'path = "{tmp_path}/cache"', "keep_free = 0"]}, tmp_path)
+    cached = check({**config(True), "cache": {"path": str(tmp_path / "cache"), "keep_free": 0}}, tmp_path)
     text = line(cached, "compressed pages")
     assert "the cache keeps the values alone" in text and "blocks" not in text
     mistaken = config(True)

@@ -1,12 +1,11 @@
 """Several datasets in one epoch, and draws by weight, over the real daemon: exact counts, on any number of ranks and
 through kills and resumptions."""
 
+import functools
 import io
 import itertools
 import json
-import os
 import shutil
-import signal
 import subprocess
 import tarfile
 from collections import Counter
@@ -14,7 +13,7 @@ from collections import Counter
 import forebay
 import numpy
 import pytest
-from support import PROGRAM, indices
+from support import PROGRAM, epochs_of, indices, inline, kill_in_each_epoch
 
 # The samples of the two folders, and the value of the second's first.
 FIRST, OTHER, OTHER_BEGINS = 40, 7, 1000
@@ -63,23 +62,7 @@ def rows(batch):
     return index
 
 
-def epochs(config, count=2, world_size=1, **options):
-    """The samples of each epoch in the order of the world's batches."""
-    found = []
-    loaders = [
-        forebay.Loader(config, rank=rank, world_size=world_size, compare_ranks=False, **options)
-        for rank in range(world_size)
-    ]
-    try:
-        for _ in range(count):
-            batches = [[rows(batch) for batch in loader] for loader in loaders]
-            number = max(len(of_rank) for of_rank in batches)
-            parts = [of_rank[place] for place in range(number) for of_rank in batches if place < len(of_rank)]
-            found.append([sample for part in parts for sample in part])
-    finally:
-        for loader in loaders:
-            loader.close()
-    return found
+epochs = functools.partial(epochs_of, rows)
 
 
 def of_other(samples):
@@ -238,13 +221,7 @@ def test_a_killed_daemon_changes_nothing(mixed, folders, tmp_path, kind):
     }[kind]()
     with forebay.Loader(config) as loader:
         whole = [indices(loader), indices(loader)]
-    with forebay.Loader(config) as loader:
-        for samples in whole:
-            batches = iter(loader)
-            taken = indices([next(batches) for _ in range(4)])
-            os.kill(loader.daemon_pid, signal.SIGKILL)
-            assert taken + indices(batches) == samples
-        assert loader.restarts == 2
+    kill_in_each_epoch(config, whole, 4)
 
 
 @pytest.fixture(scope="module")
@@ -476,16 +453,10 @@ def test_counts_of_each_dataset_are_told(mixed, tmp_path, monkeypatch):
 
 def toml_of(config):
     """The configuration as a file, with `[[dataset]]` as users write it."""
-
-    def value(of):
-        return json.dumps(of) if not isinstance(of, list) else "[]"
-
-    tables = [("[[dataset]]", each) for each in config["dataset"]]
-    tables += [(f"[{name}]", config[name]) for name in ("order", "batch", "ring")]
-    tables += [("[[stage]]", each) for each in config["stage"]]
-    return "".join(
-        head + "\n" + "".join(f"{key} = {value(of)}\n" for key, of in table.items()) for head, table in tables
-    )
+    lines = [f"{key} = {inline(value)}" for key, value in config.items() if key != "dataset"]
+    for table in config["dataset"]:
+        lines += ["[[dataset]]", *(f"{key} = {inline(value)}" for key, value in table.items())]
+    return "\n".join(lines)
 
 
 def test_run_sample_gives_the_part_of_a_pass(pictures, tmp_path):
