@@ -1,21 +1,24 @@
 //! Blocks made smaller by a factor of 2, 4 or 8 while they are transformed: libjpeg's 4x4, 2x2 and 1x1 transforms
-//! (jidctred.c), in 13-bit fixed point with the saturation of libjpeg-turbo's vectors.
+//! (jidctred.c), in 13-bit fixed point with the saturation of libjpeg-turbo's vectors, and their sums of 32 bits, which wrap
+//! around where all coefficients are as large as can be.
+
+use std::num::Wrapping;
 
 use crate::entropy::Block;
 use crate::quantization::{Quantization, is_certain, is_certain_alone};
 
 /// Bits behind the point of the constants, and those that are kept between the two passes.
-const CONSTANT_BITS: u32 = 13;
-const KEPT_BITS: u32 = 2;
+const CONSTANT_BITS: usize = 13;
+const KEPT_BITS: usize = 2;
 
 /// A constant of the transform in fixed point.
-const fn fixed(value: f64) -> i32 {
-    (value * (1 << CONSTANT_BITS) as f64 + 0.5) as i32
+const fn fixed(value: f64) -> Wrapping<i32> {
+    Wrapping((value * (1 << CONSTANT_BITS) as f64 + 0.5) as i32)
 }
 
 /// Divides by a power of two, rounded.
-fn descale(value: i32, bits: u32) -> i32 {
-    (value + (1 << (bits - 1))) >> bits
+fn descale(value: Wrapping<i32>, bits: usize) -> i32 {
+    ((value + Wrapping(1 << (bits - 1))) >> bits).0
 }
 
 fn saturate(value: i32) -> i32 {
@@ -23,8 +26,8 @@ fn saturate(value: i32) -> i32 {
 }
 
 /// Four values of eight coefficients, before they are made smaller by `2^(CONSTANT_BITS + 1)`.
-fn four(input: [i32; 8]) -> [i32; 4] {
-    let [in0, in1, in2, in3, _, in5, in6, in7] = input;
+fn four(input: [i32; 8]) -> [Wrapping<i32>; 4] {
+    let [in0, in1, in2, in3, _, in5, in6, in7] = input.map(Wrapping);
     let even = in0 << (CONSTANT_BITS + 1);
     let even_odd = in2 * fixed(1.847_759_065) - in6 * fixed(0.765_366_865);
     let (sum, difference) = (even + even_odd, even - even_odd);
@@ -38,8 +41,8 @@ fn four(input: [i32; 8]) -> [i32; 4] {
 }
 
 /// Two values of eight coefficients, before they are made smaller by `2^(CONSTANT_BITS + 2)`.
-fn two(input: [i32; 8]) -> [i32; 2] {
-    let [in0, in1, _, in3, _, in5, _, in7] = input;
+fn two(input: [i32; 8]) -> [Wrapping<i32>; 2] {
+    let [in0, in1, _, in3, _, in5, _, in7] = input.map(Wrapping);
     let even = in0 << (CONSTANT_BITS + 2);
     let odd = in5 * fixed(0.850_430_095) - in7 * fixed(0.720_959_822) + in1 * fixed(3.624_509_785)
         - in3 * fixed(1.272_758_580);
@@ -49,8 +52,8 @@ fn two(input: [i32; 8]) -> [i32; 2] {
 /// Both passes: columns, then rows.
 fn passes<const N: usize>(
     values: &[i32; 64],
-    extra_bits: u32,
-    one: fn([i32; 8]) -> [i32; N],
+    extra_bits: usize,
+    one: fn([i32; 8]) -> [Wrapping<i32>; N],
     samples: &mut [u8],
     stride: usize,
 ) {
@@ -87,10 +90,11 @@ pub(crate) fn transform(
         certain &= is_certain(*value);
     }
     match size {
-        4 => passes(&values, 1, four, samples, stride),
-        2 => passes(&values, 2, two, samples, stride),
+        4 if certain => passes(&values, 1, four, samples, stride),
+        2 if certain => passes(&values, 2, two, samples, stride),
+        4 | 2 => {}
         _ => {
-            samples[0] = to_sample(descale(values[0], 3));
+            samples[0] = to_sample(descale(Wrapping(values[0]), 3));
             return is_certain_alone(values[0]);
         }
     }

@@ -358,4 +358,6 @@ fn decode_channels(
 #[cfg(test)]
 mod index_tests;
 #[cfg(test)]
+mod mutation_tests;
+#[cfg(test)]
 mod tests;
