@@ -243,7 +243,8 @@ impl Pool {
             };
             let header = buffer.header(bundle, &names, 0);
             let begin_ns = monotonic_ns();
-            let (mut turn, called) = self.call(&mut side, (buffer, &header), is_ending)?;
+            let called = self.call(&mut side, (buffer, &header), is_ending);
+            let (mut turn, called) = called.map_err(|lost| self.named(lost))?;
             let parsed = match (called, &mut turn.worker) {
                 (Ok(bytes), Some(worker)) => {
                     let (arena, start) =
@@ -251,7 +252,7 @@ impl Pool {
                     let reply = reply::parse(&bytes, start, bundle.len(), outputs.len());
                     reply.map(|reply| (reply, arena)).map_err(|_| worker.rubbish())
                 }
-                (Ok(_), None) => return Err(self.no_workers("no worker was called")),
+                (Ok(_), None) => return Err(Lost::NoWorkers("no worker was called".to_owned())),
                 (Err(failure), _) => Err(failure),
             };
             match parsed {
@@ -372,8 +373,7 @@ impl Pool {
                 break;
             }
             let begun = Instant::now();
-            let mut worker = Worker::start(Arc::clone(&self.spawner))
-                .map_err(|reason| self.no_workers(&reason))?;
+            let mut worker = Worker::start(Arc::clone(&self.spawner)).map_err(Lost::NoWorkers)?;
             worker.take_own_cores();
             let reason = match worker.hello(START_LIMIT.max(self.spec.timeout), is_ending) {
                 Ok(hello) => match self.read_hello(&hello) {
@@ -384,7 +384,7 @@ impl Pool {
                     }
                     Err(reason) => {
                         worker.end();
-                        return Err(self.no_workers(&reason));
+                        return Err(Lost::NoWorkers(reason));
                     }
                 },
                 Err(Failure::Ending) => return Err(Lost::Ending),
@@ -394,7 +394,7 @@ impl Pool {
                 }
             };
             if failed + 1 >= MAX_KILLS {
-                return Err(self.no_workers(&format!(
+                return Err(Lost::NoWorkers(format!(
                     "starting a worker with `{} -m forebay.worker` {reason}; what it printed stands in the log. The interpreter \
                      needs the package `forebay`; `python.interpreter` names another one",
                     self.spec.interpreter.display()
@@ -403,13 +403,17 @@ impl Pool {
         }
         match place {
             Some(worker) => Ok(worker),
-            None => Err(self.no_workers("no worker was started")),
+            None => Err(Lost::NoWorkers("no worker was started".to_owned())),
         }
     }
 
-    fn no_workers(&self, reason: &str) -> Lost {
+    /// The same for a row of a run, whose stage is said to the trainer.
+    fn named(&self, lost: Lost) -> Lost {
         let (place, target) = (self.spec.place(), &self.spec.target);
-        Lost::NoWorkers(format!("{place} (`{target}`): {reason}"))
+        match lost {
+            Lost::NoWorkers(reason) => Lost::NoWorkers(format!("{place} (`{target}`): {reason}")),
+            Lost::Ending => Lost::Ending,
+        }
     }
 
     /// A worker's first message: the source's digest, or why it cannot work.

@@ -101,6 +101,7 @@ impl SamplePlan {
                 let shown = (foreground.is_some(), start.foreground.is_some());
                 let mut body = PythonBody::start(config, stage, start.workers, shown, &mut fields)
                     .map_err(reason)?;
+                let target = stage.python.as_deref().unwrap_or_default();
                 let before = Self::part(config, dataset, &fields, std::mem::take(&mut stages));
                 let place = (number, first_operation);
                 let probed = match foreground {
@@ -120,7 +121,7 @@ impl SamplePlan {
                 };
                 probed
                     .and_then(|probed| body.declare(&probed, &returns, &mut fields))
-                    .map_err(|why| reason(format!("stage `{}`: {why}", stage.name)))?;
+                    .map_err(|why| reason(format!("stage `{}` (`{target}`): {why}", stage.name)))?;
                 (StageBody::Python(Box::new(body)), vec!["python"])
             } else {
                 let mut operations = Vec::with_capacity(stage.operations.len());
