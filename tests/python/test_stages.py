@@ -342,8 +342,8 @@ def test_what_cannot_work_is_refused_at_the_start(stage, source, reason):
     path = stage(source)
     with pytest.raises(forebay.ConfigError, match="(?s)" + reason) as raised:
         forebay.Loader(path, timeout=120).close()
-    # Once, in each of the ways there.
-    assert str(raised.value).count("stage `augment` (`") == str(raised.value).count("stage `augment`") == 1
+    # Once, with its function, where it is named.
+    assert str(raised.value).count("stage `augment` (`") == str(raised.value).count("stage `augment`") <= 1
 
 
 def test_an_interpreter_that_is_not_there_is_named(stage):
