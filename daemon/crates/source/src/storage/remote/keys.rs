@@ -24,6 +24,8 @@ forebay_config::keys! {
         /// headers of each request to a web server; each value names a variable, as in `"Bearer ${TOKEN}"`, and is neither
         /// printed nor saved
         pub headers: Headers, "", default(Vec::new(), "none");
+        /// objects never change under their names: the cache keeps them by name, and asks nobody
+        pub immutable: bool, "", default(false);
         /// a server that sends nothing for so long has failed, and is asked again
         pub stall: TimeSpan, "", default(Duration::from_secs(5));
         /// plain `http://` also to other machines
