@@ -3,6 +3,8 @@ them is what lies in the local folder, byte for byte."""
 
 import contextlib
 import gzip
+import io
+import json
 import os
 import shutil
 import subprocess
@@ -151,6 +153,37 @@ def s3rver(data, tmp_path_factory):
         yield endpoint
 
 
+def test_an_object_that_changed_since_the_index_is_counted_and_named(s3rver, tmp_path, clear):
+    boto3 = pytest.importorskip("boto3")
+    terms = {"aws_access_key_id": KEY, "aws_secret_access_key": KEY, "region_name": "us-east-1"}
+    s3 = boto3.client("s3", endpoint_url=s3rver, **terms)
+
+    def put(name, value):
+        array = io.BytesIO()
+        np.save(array, np.full(4, value))
+        s3.put_object(Bucket="served", Key=f"changing/{name}.npy", Body=array.getvalue())
+
+    def index():
+        environment = {**os.environ, "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": KEY}
+        command = [PROGRAM, "index", str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+        assert done.returncode == 0, done
+        return done.stdout
+
+    for number in range(6):
+        put(number, number)
+    path = tmp_path / "train.toml"
+    path.write_text(
+        f'dataset = {{ path = "s3://served/changing", format = "npy", index = "{tmp_path}/index" }}\nbatch.size = 2\n'
+        f'storage = {{ endpoint = "{s3rver}" }}\nstage = [{{ name = "copy", operations = [] }}]\n'
+    )
+    assert "last index" not in index()
+    assert "the last index has the same files" in index()
+    put(3, 30)
+    s3.delete_object(Bucket="served", Key="changing/1.npy")
+    assert "files since the last index: 1 are gone (`1.npy`), 1 have changed (`3.npy`)" in index()
+
+
 @contextlib.contextmanager
 def rclone(tmp_path_factory, kind, folder, *options):
     """Rclone, as a server of that kind: its address."""
@@ -186,6 +219,14 @@ def test_a_wrong_key_is_told_with_its_profile(signed, tmp_path, clear, key, secr
     said = check(tmp_path, "s3://served/pictures", f'endpoint = "{signed}", profile = "research"', HOME=str(tmp_path))
     assert says in said and "s3://served/pictures" in said and "profile `research`" in said, said
     assert "another" not in said, said
+
+
+def test_keys_of_a_command_sign_what_the_server_checks(signed, expected, tmp_path, clear, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".aws").mkdir()
+    keys = json.dumps({"Version": 1, "AccessKeyId": KEY, "SecretAccessKey": KEY})
+    (tmp_path / ".aws" / "config").write_text(f"[profile lab]\ncredential_process = echo '{keys}'\n")
+    assert_as_local(expected, "s3://served", tmp_path, endpoint=signed, profile="lab")
 
 
 @pytest.fixture(scope="module")

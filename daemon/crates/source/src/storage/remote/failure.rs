@@ -79,7 +79,7 @@ impl Failed<'_> {
     fn no_ranges(self) -> StorageError {
         let what = "the server does not serve parts of files: it answers 200 with all of it to a request for a range; \
                     serve it otherwise, or copy it to this machine";
-        self.remote(what.to_owned(), RetryClass::Never, None)
+        self.remote(what.to_owned(), RetryClass::File, None)
     }
 
     /// Something that is wrong before any request.
