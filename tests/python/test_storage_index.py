@@ -50,7 +50,7 @@ def test_a_listing_tells_its_rate_and_what_has_come_and_gone(tmp_path, index):
         (folder / "class 07" / "new.npy").write_bytes(array(1))
         out, _ = index(server.url, "npy")
         assert (
-            "files since the last index: 1 are new (`class 07/new.npy`), 5 are gone (`class 00/00.npy`, "
+            "files since the last index: 1 new (`class 07/new.npy`), 5 gone (`class 00/00.npy`, "
             "`class 01/01.npy`, `class 02/02.npy`, …)" in out
         ), out
 
@@ -81,5 +81,5 @@ def test_archives_that_are_read_through_tell_how_long_it_takes_still(tmp_path, i
         write("30.tar", 1)
         out, _ = index(server.url, "webdataset")
         assert (
-            "files since the last index: 1 are new (`30.tar`), 1 are gone (`05.tar`), 1 have changed (`03.tar`)" in out
+            "files since the last index: 1 new (`30.tar`), 1 gone (`05.tar`), 1 changed (`03.tar`)" in out
         ), out

@@ -181,7 +181,7 @@ def test_an_object_that_changed_since_the_index_is_counted_and_named(s3rver, tmp
     assert "the last index has the same files" in index()
     put(3, 30)
     s3.delete_object(Bucket="served", Key="changing/1.npy")
-    assert "files since the last index: 1 are gone (`1.npy`), 1 have changed (`3.npy`)" in index()
+    assert "files since the last index: 1 gone (`1.npy`), 1 changed (`3.npy`)" in index()
 
 
 @contextlib.contextmanager

@@ -1,8 +1,12 @@
 """The cache before a server whose listings have no tags: files are told apart by what it says of each, or not kept."""
 
+import io
 import os
+import shutil
 import subprocess
+import tarfile
 
+import forebay
 import numpy as np
 import pytest
 from support import PROGRAM
@@ -96,3 +100,29 @@ def test_files_that_never_change_are_kept_by_name_and_nobody_is_asked(folder, tm
         assert digests(keys) == expected
         gets, heads = asked(server)
         assert gets <= 1 and heads <= 1
+
+
+def test_an_archive_that_was_replaced_since_the_index_is_named(tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+
+    def write(value):
+        with tarfile.open(folder / "one.tar", "w") as archive:
+            for sample in range(8):
+                array = io.BytesIO()
+                np.save(array, np.full(4, value + sample))
+                member = tarfile.TarInfo(f"{sample}.npy")
+                member.size = len(array.getvalue())
+                archive.addfile(member, io.BytesIO(array.getvalue()))
+
+    write(1)
+    with served(folder) as server:
+        keys = config(server.url, tmp_path, "archive")
+        keys["dataset"]["format"] = "webdataset"
+        first = digests(keys)
+        assert digests(keys) == first
+        write(2)
+        os.utime(folder / "one.tar", (1e9, 1e9))
+        shutil.rmtree(tmp_path / "archive")
+        with pytest.raises(forebay.Error, match=r"one\.tar.*another tag \(ETag\) or time"):
+            digests(keys)

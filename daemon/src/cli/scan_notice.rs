@@ -28,7 +28,8 @@ pub(super) fn show_progress(name: String) -> impl Fn(ScanProgress) -> ControlFlo
 
 /// Samples a second since the scan began.
 pub(super) fn per_second(progress: ScanProgress, elapsed: Duration) -> u64 {
-    (progress.samples as f64 / elapsed.as_secs_f64().max(1e-3)) as u64
+    let milliseconds = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
+    progress.samples.saturating_mul(1000) / milliseconds.max(1)
 }
 
 /// How long a scan still takes, if the rest goes like what is done: where the number of files is known.

@@ -38,10 +38,10 @@ impl Kind {
         }
     }
 
-    /// `1,204 are gone (`a.jpg`, `b.jpg`, `c.jpg`, …)`.
-    fn words(&self, verb: &str) -> Option<String> {
+    /// `1204 gone (`a.jpg`, `b.jpg`, `c.jpg`, …)`.
+    fn words(&self, what: &str) -> Option<String> {
         let more = if self.count > self.names.len() as u64 { ", …" } else { "" };
-        (self.count > 0).then(|| format!("{} {verb} ({}{more})", self.count, self.names.join(", ")))
+        (self.count > 0).then(|| format!("{} {what} ({}{more})", self.count, self.names.join(", ")))
     }
 }
 
@@ -70,11 +70,7 @@ impl Changes {
 
     /// The sentence.
     pub(super) fn sentence(&self) -> String {
-        let parts = [
-            self.new.words("are new"),
-            self.gone.words("are gone"),
-            self.changed.words("have changed"),
-        ];
+        let parts = [self.new.words("new"), self.gone.words("gone"), self.changed.words("changed")];
         let parts: Vec<_> = parts.into_iter().flatten().collect();
         match parts.is_empty() {
             true => "the last index has the same files".to_owned(),
@@ -133,13 +129,13 @@ mod tests {
             .chain(of(6..7, stamp(1, 1, 1)));
         assert_eq!(
             of_files(before, now),
-            "files since the last index: 1 are new (`6.tar`), 3 are gone (`0.tar`, `1.tar`, `2.tar`), 2 have changed \
+            "files since the last index: 1 new (`6.tar`), 3 gone (`0.tar`, `1.tar`, `2.tar`), 2 changed \
              (`4.tar`, `3.tar`)"
         );
         let gone = of_files(of(0..9, stamp(7, 0, 1)), of(0..1, stamp(7, 0, 2)));
         assert_eq!(
             gone,
-            "files since the last index: 8 are gone (`1.tar`, `2.tar`, `3.tar`, …), 1 have changed (`0.tar`)"
+            "files since the last index: 8 gone (`1.tar`, `2.tar`, `3.tar`, …), 1 changed (`0.tar`)"
         );
         let same = of_files(of(0..9, stamp(7, 0, 1)), of(0..9, stamp(7, 5, 1)));
         assert_eq!(same, "the last index has the same files");

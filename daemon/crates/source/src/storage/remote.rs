@@ -332,8 +332,11 @@ impl RemoteObjects {
             }
             answered => answered?,
         };
-        if !stamp.agrees(answer.stamp) {
-            return Err(self.replaced(relative, stamp, answer.stamp));
+        // A web server's files were asked for one by one, and their times with them.
+        let is_web = self.root.scheme == Scheme::Web;
+        let now = if is_web { answer.told } else { answer.stamp };
+        if !stamp.agrees(now) {
+            return Err(self.replaced(relative, stamp, now));
         }
         let found = answer.range.end - answer.range.start;
         if found != length_bytes {
@@ -353,7 +356,7 @@ impl RemoteObjects {
             return self.failed("reading", relative).answer(&what, RetryClass::File);
         }
         let what = match indexed.bytes == now.bytes {
-            true => format!("its {} bytes have another tag (ETag) now", now.bytes),
+            true => format!("its {} bytes have another tag (ETag) or time now", now.bytes),
             false => format!("it had {} bytes and has {}", indexed.bytes, now.bytes),
         };
         StorageError::Replaced { path: self.path(relative), what }

@@ -15,6 +15,9 @@ const REPORT_PERIOD: Duration = Duration::from_millis(50);
 /// Walking waits for the disk or the network more than it computes: at least 4 threads, at most 16.
 const SCAN_THREADS: std::ops::RangeInclusive<usize> = 4..=16;
 
+/// All of a file, in millionths.
+const WHOLE: u64 = 1_000_000;
+
 /// One file's walk, as the scan sees it.
 pub(in crate::dataset) trait Pace {
     /// Whether the scan was stopped. The walk has come to that byte of so many.
@@ -57,16 +60,18 @@ struct Shared<S> {
 
 impl<S> Shared<S> {
     fn files(&self, shards: usize, limit: Option<u64>) -> FilesRead {
-        let share = |done: u64, of: u64| (done.min(of) as f64) / (of.max(1) as f64);
+        // In millionths: 2⁴⁴ bytes of a file are enough.
+        let share = |done: u64, of: u64| done.min(of).saturating_mul(WHOLE) / of.max(1);
         let walked = self.under_way.iter().map(|(_, byte, bytes)| share(*byte, *bytes));
-        let shares = (self.done as f64 + walked.sum::<f64>()) / (shards.max(1) as f64);
+        let shares = self.done as u64 * WHOLE + walked.sum::<u64>();
         // The first ones may have as many as are wanted.
-        let shares = shares.max(limit.map_or(0.0, |limit| share(self.samples, limit)));
+        let counted = limit.map_or(0, |limit| share(self.samples, limit));
+        let millionths = (shares / (shards as u64).max(1)).max(counted).min(WHOLE);
         FilesRead {
             done: self.done as u64,
             all: shards as u64,
             bytes: self.bytes + self.under_way.iter().map(|(_, byte, _)| byte).sum::<u64>(),
-            millionths: (shares * 1e6) as u32,
+            millionths: u32::try_from(millionths).unwrap_or(u32::MAX),
         }
     }
 }

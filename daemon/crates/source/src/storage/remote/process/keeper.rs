@@ -298,7 +298,9 @@ mod tests {
             let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.trim()));
             stat.map_or(true, |stat| stat.contains(") Z "))
         };
+        let begun = Instant::now();
         while !is_gone() {
+            assert!(begun.elapsed() < LONG, "its child lives on");
             std::thread::sleep(Duration::from_millis(1));
         }
         assert_eq!(failed("exec yes", LONG), "prints more than 64 KiB");
