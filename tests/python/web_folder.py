@@ -3,6 +3,7 @@
 import contextlib
 import http.server
 import io
+import os
 import re
 import threading
 import time
@@ -36,6 +37,7 @@ class Pages(http.server.SimpleHTTPRequestHandler):
         self.send_response(206)
         self.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(body)}")
         self.send_header("Content-Length", str(end - start))
+        self.send_header("Last-Modified", self.date_time_string(os.stat(path).st_mtime))
         self.end_headers()
         return io.BytesIO(body[start:end])
 

@@ -46,7 +46,7 @@ impl Kind {
 }
 
 impl Changes {
-    pub(super) fn new(&mut self, name: impl FnOnce() -> Vec<u8>) {
+    pub(super) fn come(&mut self, name: impl FnOnce() -> Vec<u8>) {
         self.new.add(1, name);
     }
 
@@ -89,7 +89,7 @@ pub(super) fn of_files<'i>(
     let mut left: HashMap<&[u8], FileStamp> = order.iter().copied().collect();
     for (path, stamp) in now {
         match left.remove(path) {
-            None => changes.new(|| path.to_vec()),
+            None => changes.come(|| path.to_vec()),
             Some(known) => {
                 // Of a file the times tell, of an object the tag.
                 let is_rewritten = known.changed_seconds != stamp.changed_seconds

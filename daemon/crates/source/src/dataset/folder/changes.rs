@@ -80,7 +80,7 @@ fn compare(
             if order.is_gt()
                 && let Some((path, _)) = right.take()
             {
-                changes.new(|| path);
+                changes.come(|| path);
             }
             right = name(now, new.next());
         }
