@@ -245,6 +245,22 @@ mod tests {
     }
 
     #[test]
+    fn a_command_without_keys_is_told_as_it_is_and_waited_for_where_it_has_given_some() {
+        let why = "the credential_process `keys` of profile `lab` ended with status 1".to_owned();
+        let trace =
+            || Trace { is_credentials: true, no_keys: Some(why.clone()), ..Trace::default() };
+        let first = error(&trace(), false);
+        assert_eq!(
+            first.to_string(),
+            format!("reading s3://bucket/key failed: no credentials: {why}")
+        );
+        assert_eq!(first.class(), RetryClass::Never);
+        assert_eq!(error(&trace(), true).class(), RetryClass::Outage);
+        assert!(is_expired(&answer(400, "ExpiredToken")) && !is_expired(&answer(403, "")));
+        assert!(!is_expired(&answer(403, "RequestTimeTooSkewed")), "a clock is not mended so");
+    }
+
+    #[test]
     fn an_error_says_who_may_not_and_what_the_server_said() {
         let mut trace = answer(403, "AccessDenied");
         trace.message = Some("Access Denied".to_owned());

@@ -24,7 +24,20 @@ pub(super) fn joined(text: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn whatever_a_server_sends_makes_no_more_than_was_sent(
+            text in "([0-9a-fA-F]{0,18}(;x)?\r\n[a-c]{0,9}(\r\n)?){0,6}",
+            cut in 0_usize..60,
+        ) {
+            let text = &text.as_bytes()[..cut.min(text.len())];
+            prop_assert!(joined(text).len() <= text.len());
+        }
+    }
 
     #[test]
     fn chunks_are_joined_as_far_as_they_have_come() {
