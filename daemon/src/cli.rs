@@ -86,6 +86,9 @@ enum Command {
     /// Start the workers of a Python stage for the daemon whose socket is the standard input.
     #[command(hide = true)]
     SpawnWorkers,
+    /// Run a profile's `credential_process` for the daemon whose socket is the standard input.
+    #[command(hide = true)]
+    CredentialProcess,
     /// Execute a command that dies with this process's parent. Started by `run`.
     #[command(hide = true)]
     Guarded(run::GuardedArguments),
@@ -121,6 +124,7 @@ pub fn main() -> ExitCode {
         }
         Command::Private => private::private(),
         Command::SpawnWorkers => harden::spawn_workers(),
+        Command::CredentialProcess => harden::credential_process(),
         Command::Guarded(arguments) => run::guarded(&arguments),
     };
     forebay_workers::end_workers();

@@ -35,17 +35,21 @@ def pem(*parts):
     return b"".join(part.public_bytes(serialization.Encoding.PEM) for part in parts)
 
 
-@pytest.fixture
-def authority(tmp_path):
+def make_authority(folder):
     """The authority's certificate, and the server's with its key, as files."""
     keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
     root = sign(named("authority"), keys[0], named("authority"), keys[0], x509.BasicConstraints(True, None))
     here = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
     server = sign(named("server"), keys[1], named("authority"), keys[0], here)
-    (tmp_path / "authority.pem").write_bytes(pem(root))
+    (folder / "authority.pem").write_bytes(pem(root))
     form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    (tmp_path / "server.pem").write_bytes(pem(server) + keys[1].private_bytes(*form))
-    return tmp_path / "authority.pem", tmp_path / "server.pem"
+    (folder / "server.pem").write_bytes(pem(server) + keys[1].private_bytes(*form))
+    return folder / "authority.pem", folder / "server.pem"
+
+
+@pytest.fixture
+def authority(tmp_path):
+    return make_authority(tmp_path)
 
 
 class Pages(http.server.SimpleHTTPRequestHandler):

@@ -241,7 +241,8 @@ fn fill(config: &Config, dataset: &DatasetConfig) -> anyhow::Result<bool> {
         report.num_full,
         failures.len(),
     ))?;
-    Ok(failures.is_empty() && report.num_full == 0)
+    let is_kept = samples == 0 || report.num_kept + report.num_hits > 0;
+    Ok(is_kept && failures.is_empty() && report.num_full == 0)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -57,6 +57,14 @@ pub(super) fn spawn_workers() -> anyhow::Result<std::process::ExitCode> {
     forebay_workers::serve_spawner().context("starting the workers of a Python stage")
 }
 
+/// `forebay credential-process`.
+pub(super) fn credential_process() -> anyhow::Result<std::process::ExitCode> {
+    Inherited::find().close();
+    unblock_signals();
+    forebay_source::storage::serve_credential_process()
+        .context("running the command of a profile's `credential_process`")
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsRawFd;

@@ -41,6 +41,9 @@ pub(super) fn index(arguments: &IndexArguments) -> anyhow::Result<ExitCode> {
                 let _ = writeln!(std::io::stderr(), "{name}: {warning}");
             }
             print_line(describe(&name, &report))?;
+            if let Some(changes) = &report.changes {
+                print_line(format!("{name}: {changes}"))?;
+            }
         }
         if arguments.jpeg {
             print_line(learn(config)?)?;

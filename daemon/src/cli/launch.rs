@@ -13,6 +13,7 @@ use forebay_protocol::segment::named;
 use super::confine::confine;
 use super::logging;
 use super::opening_watch::{OpeningProgress, OpeningWatch};
+use super::scan_notice::{left, per_second};
 use forebay_config::Config;
 use forebay_engine::{
     Engine, LocalRank, MemoryError, MemoryPlan, PoolOptions, SharedEngine, Stream, WorkPage,
@@ -275,11 +276,15 @@ impl ScanNotice {
         let mut last = self.last.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if last.elapsed() >= Duration::from_secs(1) {
             *last = Instant::now();
+            let elapsed = self.start.elapsed();
             tracing::warn!(
                 stream = self.stream,
                 samples = progress.samples,
-                folders = progress.directories,
-                seconds = self.start.elapsed().as_secs(),
+                folders = progress.files.is_none().then_some(progress.directories),
+                files = progress.files.map(|files| format!("{} of {}", files.done, files.all)),
+                per_second = per_second(progress, elapsed),
+                seconds = elapsed.as_secs(),
+                seconds_left = left(progress, elapsed).map(|left| left.as_secs()),
                 "scanning the dataset; the next start reads the saved index"
             );
         }

@@ -1,27 +1,84 @@
-//! What a command that scans a dataset shows meanwhile.
+//! What is said while a dataset is scanned: how far it is, how fast, and, where that can be known, for how long still.
 
 use std::io::Write;
 use std::ops::ControlFlow;
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use forebay_observe::format_bytes;
 use forebay_source::dataset::ScanProgress;
+
+/// The share of the work, in millionths, from which on the time that is left is told.
+const FIRST_ESTIMATE: u32 = 1000;
 
 /// Shows how far a scan has come, twice a second.
 pub(super) fn show_progress(name: String) -> impl Fn(ScanProgress) -> ControlFlow<()> {
-    let last = Mutex::new(Instant::now());
+    let begun = Instant::now();
+    let last = Mutex::new(begun);
     move |progress| {
         let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
         if last.elapsed().as_millis() >= 500 {
             *last = Instant::now();
-            let (files, folders) = (progress.samples, progress.directories);
-            let so_far = match progress.waiting_for_another {
-                true => "another process scans it; waiting for its index".to_owned(),
-                false => format!("{files} files in {folders} folders so far"),
-            };
             // A closed standard error does not stop the scan.
-            let _ = writeln!(std::io::stderr(), "{name}: {so_far}");
+            let _ = writeln!(std::io::stderr(), "{name}: {}", words(progress, begun.elapsed()));
         }
         ControlFlow::Continue(())
+    }
+}
+
+/// Samples a second since the scan began.
+pub(super) fn per_second(progress: ScanProgress, elapsed: Duration) -> u64 {
+    let milliseconds = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
+    progress.samples.saturating_mul(1000) / milliseconds.max(1)
+}
+
+/// How long a scan still takes, if the rest goes like what is done: where the number of files is known.
+pub(super) fn left(progress: ScanProgress, elapsed: Duration) -> Option<Duration> {
+    let done = progress.files?.millionths;
+    let share = f64::from(done) / 1e6;
+    (done >= FIRST_ESTIMATE).then(|| elapsed.mul_f64((1.0 - share).max(0.0) / share))
+}
+
+fn words(progress: ScanProgress, elapsed: Duration) -> String {
+    if progress.waiting_for_another {
+        return "another process scans it; waiting for its index".to_owned();
+    }
+    let (samples, rate) = (progress.samples, per_second(progress, elapsed));
+    let Some(files) = progress.files else {
+        let folders = progress.directories;
+        return format!("{samples} files in {folders} folders so far, {rate} files/s");
+    };
+    let left = left(progress, elapsed)
+        .map_or(String::new(), |left| format!(", about {} s left", left.as_secs_f64().ceil()));
+    let bytes = match files.bytes {
+        0 => String::new(),
+        bytes => format!(" ({})", format_bytes(bytes)),
+    };
+    let (done, all) = (files.done, files.all);
+    format!("{done} of {all} files read through{bytes}: {samples} samples, {rate} samples/s{left}")
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_source::dataset::FilesRead;
+
+    use super::*;
+
+    #[test]
+    fn a_scan_tells_its_rate_and_where_the_end_is_known_the_time_that_is_left() {
+        let seconds = Duration::from_secs(10);
+        let folders = ScanProgress { directories: 3, samples: 5000, ..ScanProgress::default() };
+        assert_eq!(words(folders, seconds), "5000 files in 3 folders so far, 500 files/s");
+        let read = FilesRead { done: 3, all: 16, bytes: 1 << 30, millionths: 250_000 };
+        let files = ScanProgress { files: Some(read), ..folders };
+        assert_eq!(
+            words(files, seconds),
+            "3 of 16 files read through (1 GiB): 5000 samples, 500 samples/s, about 30 s left"
+        );
+        let begun = FilesRead { all: 16, ..FilesRead::default() };
+        let files = ScanProgress { files: Some(begun), ..ScanProgress::default() };
+        assert_eq!(words(files, seconds), "0 of 16 files read through: 0 samples, 0 samples/s");
+        let waiting = ScanProgress { waiting_for_another: true, ..folders };
+        assert!(words(waiting, seconds).contains("another process"));
     }
 }

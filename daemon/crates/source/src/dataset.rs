@@ -7,6 +7,7 @@ mod arrow;
 mod audio_folder;
 mod beside_index;
 mod blocks;
+mod changes;
 mod columns;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
@@ -58,7 +59,7 @@ pub use folder::classes::ClassSummary;
 pub use folder::index::IndexBytes;
 pub use joined::{Disagreement, join};
 pub use opening::{IndexReport, OpenOptions, Opened};
-pub use progress::{ProgressCallback, ScanProgress, no_progress};
+pub use progress::{FilesRead, ProgressCallback, ScanProgress, no_progress};
 pub use propose::{Proposal, build_index, open, propose, recognize, settle_format};
 pub use registry::{format_names, format_tables, resolve_keys, root_of, roots_of};
 pub use sound::{SoundCoding, SoundHeader};

@@ -46,7 +46,9 @@ pub use packed::KEPT_BYTES as KEPT_PAGE_BYTES;
 pub(crate) use packed::UnpackingStorage;
 pub use patience::Patience;
 pub(crate) use patience::PatientStorage;
-pub use registry::{open, remote_files, resolve_keys, storage_table, with_cache};
+pub use registry::{
+    open, remote_files, resolve_keys, serve_credential_process, storage_table, with_cache,
+};
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub use remote::testing as remote_testing;
@@ -282,8 +284,17 @@ pub enum ObjectIdentity {
 pub struct CacheScope {
     /// The server and the folder, or the folder's path; no secret is in it.
     pub name: String,
-    /// Whether asking for a file's status costs little; else an object without a stamp is not kept.
-    pub has_status: bool,
+    /// What tells those apart of which the index has no tag.
+    pub untagged: Untagged,
+}
+
+/// What tells files from others of their names where the index does not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Untagged {
+    /// Their status, which is asked at each read. One whose status has no tag is not kept.
+    Status,
+    /// Nothing: they never change under their names.
+    Name,
 }
 
 /// A read for [`Storage::submit`].

@@ -291,7 +291,10 @@ impl Task<'_> {
             Loaded::New { bytes, before } => {
                 let index = FolderIndex::open(bytes, self.format.extensions)
                     .map_err(|fault| self.place.unreadable(fault))?;
-                warnings.extend(before.and_then(|before| changes::gone(&before, &index)));
+                if let Some(before) = before {
+                    warnings.extend(changes::gone(&before, &index));
+                    report.changes = Some(changes::all(&before, &index));
+                }
                 index
             }
         };

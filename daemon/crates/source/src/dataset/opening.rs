@@ -78,6 +78,8 @@ pub struct IndexReport {
     pub path: Option<PathBuf>,
     /// Whether a saved index was still true.
     pub reused: bool,
+    /// What differs from the index before, in a sentence; `None`: there was none, or it is still true.
+    pub changes: Option<String>,
     /// What the user should know: files skipped, an index that could not be kept. One sentence each.
     pub warnings: Vec<String>,
 }

@@ -96,7 +96,7 @@ pub fn recognize(
         }
         folders += 1;
         let samples = census.most();
-        let seen = ScanProgress { directories: folders, samples, waiting_for_another: false };
+        let seen = ScanProgress { directories: folders, samples, ..ScanProgress::default() };
         if (options.progress)(seen).is_break() {
             return Err(DatasetError::Cancelled);
         }

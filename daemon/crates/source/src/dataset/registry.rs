@@ -226,6 +226,9 @@ pub(super) fn open(
     options: OpenOptions<'_>,
 ) -> Result<Opened, DatasetError> {
     let opened = open_silently(config, options)?;
+    if let Some(changes) = &opened.report.changes {
+        tracing::info!(path = %config.path.display(), "{changes}");
+    }
     for warning in &opened.report.warnings {
         tracing::warn!(path = %config.path.display(), "{warning}");
     }

@@ -146,6 +146,11 @@ impl SavedIndex for RowIndex {
     fn samples(&self) -> u64 {
         self.samples
     }
+
+    fn files(&self) -> impl Iterator<Item = (&[u8], FileStamp)> {
+        (0..self.manifests())
+            .filter_map(|place| Some((self.manifest_path(place), self.manifest_stamp(place)?)))
+    }
 }
 
 impl RowIndex {

@@ -7,6 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use forebay_config::DatasetConfig;
 
 use super::IndexBytes;
+use super::changes;
 use super::error::DatasetError;
 use super::folder::cache::{CLOCK_TICK_SECONDS, IndexPlace, Loaded, Saved};
 use super::folder::index_bytes;
@@ -31,6 +32,9 @@ pub(super) trait SavedIndex: Sized {
 
     /// Samples in it.
     fn samples(&self) -> u64;
+
+    /// The files that its samples lie in, where they hold many each, with their stamps.
+    fn files(&self) -> impl Iterator<Item = (&[u8], FileStamp)>;
 }
 
 /// Which files a configuration asks for.
@@ -184,8 +188,11 @@ impl<'a> Request<'a> {
                 report.reused = true;
                 Ok(index)
             }
-            Loaded::New { bytes, .. } => {
-                I::open(bytes).map_err(|fault| self.place.unreadable(fault))
+            Loaded::New { bytes, before } => {
+                let index = I::open(bytes).map_err(|fault| self.place.unreadable(fault))?;
+                report.changes =
+                    before.map(|before| changes::of_files(before.files(), index.files()));
+                Ok(index)
             }
         }
     }

@@ -4,7 +4,7 @@ mod index;
 mod scan;
 
 pub(super) use self::index::{Extent, Origin, ScannedShard, ShardIndex};
-pub(super) use self::scan::{Scanned, scan};
+pub(super) use self::scan::{Pace, Scanned, scan};
 use super::error::DatasetError;
 use super::folder::select::Listed;
 use super::saved_index::{Request, SavedIndex, is_unchanged};

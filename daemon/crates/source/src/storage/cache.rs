@@ -2,8 +2,9 @@
 //!
 //! An entry is the bytes of one location: what a sample needs, no more, so that a shuffled epoch over archives keeps what
 //! it read and fetches nothing twice. It is found by a digest of the storage, the object's name, its size and tag (of a
-//! mounted file: its size, inode and time of change), and the range. So an object that changes has other entries, and one
-//! without a tag has none.
+//! mounted file: its size, inode and time of change), and the range. So an object that changes has other entries. What the
+//! index knows no tag of, as of files behind a web server, is asked for its tag or time at each read; what has neither has
+//! no entries, unless its names are said to be enough (`storage.immutable`).
 //!
 //! ```text
 //! looked for   ── whole ──▶ given                       one open, one read, one close
@@ -27,6 +28,7 @@ mod unpacked;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use forebay_config::CacheConfig;
 use forebay_observe::{CacheMetrics, RequestMetrics};
@@ -40,24 +42,55 @@ pub use self::keeper::{CacheKeeper, CachedDataset, Verified};
 pub(crate) use self::unpacked::{UnpackedFiles, UnpackedStorage};
 use super::error::StorageError;
 use super::listing::InFront;
-use super::{FileStatus, Handle, ObjectIdentity, Opened, Storage};
+use super::{FileStatus, Handle, ObjectIdentity, Opened, Storage, Untagged};
 use crate::location::{FileId, FileTable, Location, ObjectStamp};
 
 /// See the module's head.
 #[derive(Debug)]
 struct CachedStorage {
     behind: Arc<dyn Storage>,
-    has_status: bool,
+    untagged: Untagged,
     digest: Key,
     cache: Arc<Cache>,
+    /// Whether it was said that something has no tag.
+    is_told: AtomicBool,
 }
 
 /// What [`Handle::Other`] holds here.
 enum Found {
     /// May lie in the cache.
-    Keyed(Key, Location, ObjectStamp),
-    /// Does not.
-    Passed(Opened),
+    Keyed(Key, Location, Identity),
+    /// Does not, but may be kept under the key.
+    Opened(Option<Key>, Opened),
+}
+
+/// What tells a file from others of its name.
+#[derive(Debug, Clone, Copy)]
+enum Identity {
+    /// The index, which the storage compares.
+    Indexed(ObjectStamp),
+    /// Its status, as it was a moment ago.
+    Asked(ObjectStamp),
+    /// Nothing; what the index knows.
+    Named(Option<ObjectStamp>),
+}
+
+impl Identity {
+    /// For the key.
+    fn stamp(self) -> ObjectStamp {
+        match self {
+            Self::Indexed(stamp) | Self::Asked(stamp) => stamp,
+            // Of no size that an object has, so that nothing else has its key.
+            Self::Named(known) => known.unwrap_or(ObjectStamp { bytes: u64::MAX, tag: 0 }),
+        }
+    }
+
+    fn bytes(self) -> Option<u64> {
+        match self {
+            Self::Indexed(stamp) | Self::Asked(stamp) => Some(stamp.bytes),
+            Self::Named(known) => known.map(|stamp| stamp.bytes),
+        }
+    }
 }
 
 /// Puts the configured cache in front of a storage. Where there is none, or it cannot be used, which is said, the storage
@@ -66,9 +99,12 @@ pub(super) fn in_front_of(behind: Arc<dyn Storage>, config: &CacheConfig) -> Arc
     let (Some(_), Some(scope)) = (&config.path, behind.cache_scope()) else {
         return behind;
     };
-    let (digest, has_status) = (digest_of(&scope.name), scope.has_status);
+    let (digest, untagged) = (digest_of(&scope.name), scope.untagged);
     match Cache::open(config, &digest, &scope.name) {
-        Ok(cache) => Arc::new(CachedStorage { behind, has_status, digest, cache }),
+        Ok(cache) => {
+            let is_told = AtomicBool::new(false);
+            Arc::new(CachedStorage { behind, untagged, digest, cache, is_told })
+        }
         Err(error) => {
             tracing::warn!("the cache is not used: {error}");
             behind
@@ -78,30 +114,46 @@ pub(super) fn in_front_of(behind: Arc<dyn Storage>, config: &CacheConfig) -> Arc
 
 impl CachedStorage {
     /// What tells the file from others of its name; `None`: it is not kept.
-    fn stamp_of(&self, files: &dyn FileTable, file: FileId) -> Option<ObjectStamp> {
-        match files.stamp(file).filter(|stamp| stamp.tag != 0) {
-            Some(stamp) => Some(stamp),
-            None if self.has_status => self.behind.status(files, file).ok().map(|status| {
-                let tag = match &status.identity {
-                    ObjectIdentity::Inode { inode, modified: (seconds, nanoseconds), .. } => {
-                        format!("{inode} {seconds} {nanoseconds}")
-                    }
-                    ObjectIdentity::Tag(tag) => tag.clone(),
-                };
-                ObjectStamp::new(status.bytes, Some(&tag))
-            }),
-            None => None,
+    fn identity_of(&self, files: &dyn FileTable, file: FileId) -> Option<Identity> {
+        match (files.stamp(file), self.untagged) {
+            (Some(stamp), _) if stamp.tag != 0 => Some(Identity::Indexed(stamp)),
+            (known, Untagged::Name) => Some(Identity::Named(known)),
+            (_, Untagged::Status) => self.asked(files, file).map(Identity::Asked),
         }
     }
 
+    /// A file's stamp by its status; `None`: it has no tag, which is said, or cannot be asked.
+    fn asked(&self, files: &dyn FileTable, file: FileId) -> Option<ObjectStamp> {
+        let status = self.behind.status(files, file).ok()?;
+        let tag = match &status.identity {
+            ObjectIdentity::Inode { inode, modified: (seconds, nanoseconds), .. } => {
+                format!("{inode} {seconds} {nanoseconds}")
+            }
+            ObjectIdentity::Tag(tag) => tag.clone(),
+        };
+        let stamp = ObjectStamp::new(status.bytes, Some(&tag));
+        // Relaxed: said once.
+        if stamp.tag == 0 && !self.is_told.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                path = %self.full_path(&files.path(file)).display(),
+                "the cache keeps nothing that could be taken for what replaces it: the server gives neither a tag (ETag) \
+                 nor a time of change (Last-Modified). Where objects never change under their names, set \
+                 storage.immutable = true"
+            );
+        }
+        Some(stamp).filter(|stamp| stamp.tag != 0)
+    }
+
+    /// `length`: what is kept; `None`: all of it, however much that is.
     fn key(
         &self,
         files: &dyn FileTable,
         location: Location,
         stamp: ObjectStamp,
-        length: u64,
+        length: Option<u64>,
     ) -> Key {
         let mut hasher = blake3::Hasher::new_keyed(&self.digest);
+        let length = length.unwrap_or(u64::MAX);
         for number in [stamp.bytes, stamp.tag, location.range.offset, length] {
             hasher.update(&number.to_le_bytes());
         }
@@ -114,24 +166,33 @@ impl CachedStorage {
         *hasher.finalize().as_bytes()
     }
 
-    /// The key and the length of a location that may lie in the cache.
-    fn find(&self, files: &dyn FileTable, location: Location) -> Option<(Found, u64)> {
+    /// The key of a location that may lie in the cache, and its length, if that is known.
+    fn find(
+        &self,
+        files: &dyn FileTable,
+        location: Location,
+    ) -> Option<(Key, Option<u64>, Identity)> {
         // What was unpacked is kept already.
         if self.behind.unpacks(&files.path(location.file)) {
             return None;
         }
-        let stamp = self.stamp_of(files, location.file)?;
+        let identity = self.identity_of(files, location.file)?;
         let range = location.range;
         let end = match range.length {
-            Some(length) => range.offset.checked_add(length)?,
-            None => stamp.bytes,
+            Some(length) => Some(range.offset.checked_add(length)?),
+            None => identity.bytes(),
         };
         // What does not fit is refused by the storage itself, and nothing needs no entry.
-        if end > stamp.bytes || end <= range.offset {
+        let bytes = identity.bytes().unwrap_or(u64::MAX);
+        if end.is_some_and(|end| end > bytes || end <= range.offset) {
             return None;
         }
-        let length = location.packed().map_or(end - range.offset, |part| part.length.into());
-        Some((Found::Keyed(self.key(files, location, stamp, length), location, stamp), length))
+        let length = match location.packed() {
+            Some(part) => Some(part.length.into()),
+            None => end.map(|end| end - range.offset),
+        };
+        let key = self.key(files, location, identity.stamp(), length);
+        Some((key, length, identity))
     }
 
     fn fetch(
@@ -140,7 +201,7 @@ impl CachedStorage {
         location: Location,
         length: u64,
         buffer: &mut Vec<u8>,
-    ) -> Result<(), StorageError> {
+    ) -> Result<Option<ObjectStamp>, StorageError> {
         let opened = self.behind.open(files, location)?;
         if opened.length_bytes() != length {
             let is_more = opened.length_bytes() > length;
@@ -150,7 +211,9 @@ impl CachedStorage {
                 found: if is_more { "more" } else { "fewer" },
             });
         }
-        self.behind.read_opened(files, opened, buffer)
+        let stamp = opened.stamp();
+        self.behind.read_opened(files, opened, buffer)?;
+        Ok(stamp)
     }
 }
 
@@ -172,12 +235,20 @@ impl Storage for CachedStorage {
     }
 
     fn open(&self, files: &dyn FileTable, location: Location) -> Result<Opened, StorageError> {
-        let (found, length) = match self.find(files, location) {
-            Some(found) => found,
-            None => {
+        let (key, length, identity) = match self.find(files, location) {
+            Some((key, length, identity)) => {
+                (Some(key), length.or_else(|| self.cache.length_of(&key)), Some(identity))
+            }
+            None => (None, None, None),
+        };
+        let (found, length) = match (key, length, identity) {
+            (Some(key), Some(length), Some(identity)) => {
+                (Found::Keyed(key, location, identity), length)
+            }
+            _ => {
                 let opened = self.behind.open(files, location)?;
                 let length = opened.length_bytes();
-                (Found::Passed(opened), length)
+                (Found::Opened(key.filter(|_| length > 0), opened), length)
             }
         };
         Ok(Opened::new(length, Handle::Other(Box::new(found))))
@@ -189,18 +260,31 @@ impl Storage for CachedStorage {
         opened: Opened,
         buffer: &mut Vec<u8>,
     ) -> Result<(), StorageError> {
-        let length = opened.length_bytes();
-        let (key, location, stamp) = match *opened.into_other::<Found>() {
-            Found::Keyed(key, location, stamp) => (key, location, stamp),
-            Found::Passed(opened) => return self.behind.read_opened(files, opened, buffer),
+        let (length, start) = (opened.length_bytes(), buffer.len());
+        let (key, location, identity) = match *opened.into_other::<Found>() {
+            Found::Keyed(key, location, identity) => (key, location, identity),
+            Found::Opened(key, opened) => {
+                self.behind.read_opened(files, opened, buffer)?;
+                if let Some(key) = key {
+                    self.cache.missed();
+                    self.cache.put(&key, &buffer[start..]);
+                }
+                return Ok(());
+            }
         };
-        let start = buffer.len();
         if self.cache.get(&key, length, buffer) {
             return Ok(());
         }
-        self.fetch(files, location, length, buffer)?;
-        // An object's stamp was compared by the storage; a file's may have changed since.
-        if !self.has_status || self.stamp_of(files, location.file) == Some(stamp) {
+        let fetched = self.fetch(files, location, length, buffer)?;
+        let is_same = match identity {
+            // The storage has compared what is known.
+            Identity::Indexed(_) | Identity::Named(_) => true,
+            // It may have changed since.
+            Identity::Asked(stamp) => {
+                fetched.or_else(|| self.asked(files, location.file)) == Some(stamp)
+            }
+        };
+        if is_same {
             self.cache.put(&key, &buffer[start..]);
         }
         Ok(())

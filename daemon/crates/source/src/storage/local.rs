@@ -23,7 +23,7 @@ use self::kept::KeptFiles;
 use self::root::Root;
 use super::descriptor::{Descriptor, DirectFile, OpenFile};
 use super::error::StorageError;
-use super::{CacheScope, FileStatus, Handle, ObjectIdentity, Opened, Storage};
+use super::{CacheScope, FileStatus, Handle, ObjectIdentity, Opened, Storage, Untagged};
 use crate::location::{FileId, FileTable, Location};
 
 /// The files below one folder.
@@ -166,7 +166,7 @@ impl Storage for LocalFiles {
     /// Of use where the folder lies on a file server.
     fn cache_scope(&self) -> Option<CacheScope> {
         let path = std::fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone());
-        Some(CacheScope { name: path.display().to_string(), has_status: true })
+        Some(CacheScope { name: path.display().to_string(), untagged: Untagged::Status })
     }
 
     fn open(&self, files: &dyn FileTable, location: Location) -> Result<Opened, StorageError> {

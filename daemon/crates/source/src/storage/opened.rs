@@ -3,6 +3,7 @@
 use std::any::Any;
 
 use super::descriptor::OpenFile;
+use crate::location::ObjectStamp;
 
 /// A location whose length is known, so that memory can be granted before it is read.
 #[derive(Debug)]
@@ -11,6 +12,8 @@ pub struct Opened {
     handle: Handle,
     /// Which of several storages has opened it.
     opener: u16,
+    /// Of the object, where opening it told.
+    stamp: Option<ObjectStamp>,
 }
 
 /// What a storage has open of a location. It goes back to that storage alone.
@@ -26,7 +29,17 @@ impl Opened {
     /// A location of so many bytes.
     #[must_use]
     pub const fn new(length_bytes: u64, handle: Handle) -> Self {
-        Self { length_bytes, handle, opener: 0 }
+        Self { length_bytes, handle, opener: 0, stamp: None }
+    }
+
+    /// The same, of such an object.
+    pub(super) fn of(self, stamp: ObjectStamp) -> Self {
+        Self { stamp: Some(stamp), ..self }
+    }
+
+    /// The object's size and tag, where opening it told.
+    pub(super) const fn stamp(&self) -> Option<ObjectStamp> {
+        self.stamp
     }
 
     /// The same, opened by the storage at a place among several, below 65,536.
@@ -59,14 +72,15 @@ impl Opened {
 
     /// What [`Handle::Other`] holds, if it is of this type; else all of it again.
     pub(super) fn try_into_other<T: 'static>(self) -> Result<Box<T>, Self> {
-        let Self { length_bytes, handle, opener } = self;
+        let Self { length_bytes, handle, opener, stamp } = self;
         match handle {
             Handle::Other(other) => other.downcast().map_err(|other| Self {
                 length_bytes,
                 handle: Handle::Other(other),
                 opener,
+                stamp,
             }),
-            handle => Err(Self { length_bytes, handle, opener }),
+            handle => Err(Self { length_bytes, handle, opener, stamp }),
         }
     }
 

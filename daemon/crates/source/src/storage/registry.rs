@@ -49,3 +49,11 @@ pub fn storage_table() -> Table {
 pub fn remote_files() -> Vec<PathBuf> {
     remote::needed_files()
 }
+
+/// `forebay credential-process`: runs a profile's command for the daemon whose socket is the standard input.
+///
+/// # Errors
+/// The standard input is no socket of a daemon's.
+pub fn serve_credential_process() -> std::io::Result<std::process::ExitCode> {
+    remote::serve_credential_process()
+}

@@ -9,6 +9,7 @@
 //! no stamps: an index that was saved is taken as it is.
 
 mod address;
+mod answer;
 mod body;
 mod client;
 mod failure;
@@ -17,6 +18,7 @@ mod keys;
 mod lines;
 mod listing;
 mod page;
+mod process;
 mod profile;
 mod stores;
 #[cfg(any(test, feature = "testing"))]
@@ -25,28 +27,29 @@ pub mod testing;
 mod trace;
 mod wire;
 
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use object_store::path::Path as Key;
-use object_store::{Error, GetOptions, GetRange};
+use object_store::{Error, GetOptions, GetRange, GetResult};
 
 use forebay_config::Section;
-use forebay_observe::{RequestMetrics, RequestUnderWay};
+use forebay_observe::RequestMetrics;
 
-use self::address::Address;
-use self::body::{Body, Stopped, Target};
+use self::address::{Address, Scheme};
+use self::answer::Answer;
+use self::body::{Stopped, Target};
 use self::failure::Failed;
 use self::hedges::Hedges;
 pub(super) use self::keys::RemoteKeys;
 use self::lines::{Line, Lines};
+pub(super) use self::process::serve as serve_credential_process;
 pub(super) use self::profile::needed_files;
 use self::stores::{Store, Stores};
 use self::trace::Trace;
 use super::error::{RetryClass, StorageError};
-use super::{CacheScope, FileStatus, Handle, ObjectIdentity, Opened, Storage, Taker};
+use super::{CacheScope, FileStatus, Handle, ObjectIdentity, Opened, Storage, Taker, Untagged};
 use crate::location::{ByteRange, FileId, FileTable, Location, ObjectStamp};
 
 /// Beyond this a range is not asked for: no object is so large.
@@ -65,6 +68,8 @@ pub(super) struct RemoteObjects {
     root_is_file: bool,
     /// Where it is asked, if not where the provider says.
     endpoint: Option<String>,
+    /// Whether its objects never change under their names.
+    is_immutable: bool,
     lines: Lines,
     /// Whether a request has succeeded before: then credentials that fail may come back.
     has_worked: AtomicBool,
@@ -104,14 +109,6 @@ struct Refused {
     is_busy: bool,
 }
 
-/// An answer to a request for an object.
-struct Answer {
-    body: Body,
-    range: Range<u64>,
-    stamp: ObjectStamp,
-    request: RequestUnderWay,
-}
-
 impl RemoteObjects {
     /// Opens a URL. One whose last part has a dot may be an object: the server is asked.
     ///
@@ -133,6 +130,7 @@ impl RemoteObjects {
             url: url.to_owned(),
             root_is_file: false,
             endpoint: keys.endpoint.clone(),
+            is_immutable: keys.immutable,
             lines: Lines::new(stores),
             has_worked: AtomicBool::new(false),
             metrics: Arc::default(),
@@ -189,6 +187,9 @@ impl RemoteObjects {
             }
             Err(error) => {
                 self.lines.give_back(line);
+                if failure::is_expired(&trace) {
+                    self.lines.refused(&trace);
+                }
                 let total_bytes = trace.total_bytes.filter(|_| trace.status == Some(416));
                 Err(Refused {
                     error: self.failed(action, relative).error(&error, &trace),
@@ -199,18 +200,35 @@ impl RemoteObjects {
         }
     }
 
-    /// Size and tag of an object.
-    fn head(&self, relative: &str) -> Result<FileStatus, StorageError> {
+    /// Whether there is an object.
+    fn head(&self, relative: &str) -> Result<GetResult, StorageError> {
         let options = GetOptions { head: true, ..GetOptions::default() };
-        let head = async |store: &Store, key: &Key| {
-            store.objects.get_opts(key, options).await.map(|result| result.meta)
-        };
-        let (meta, line) =
+        let head = async |store: &Store, key: &Key| store.objects.get_opts(key, options).await;
+        let (result, line) =
             self.call("asking the size of", relative, 0, head).map_err(|refused| refused.error)?;
         self.lines.give_back(line);
-        let identity =
-            meta.e_tag.unwrap_or_else(|| format!("{} {}", meta.size, meta.last_modified));
-        Ok(FileStatus { bytes: meta.size, identity: ObjectIdentity::Tag(identity) })
+        Ok(result)
+    }
+
+    /// Size and tag of an object.
+    fn status_of(&self, relative: &str) -> Result<FileStatus, StorageError> {
+        let result = self.head(relative)?;
+        self.check_encoding("asking the size of", relative, &result)?;
+        let identity = ObjectIdentity::Tag(answer::tag_of(&result.meta).unwrap_or_default());
+        Ok(FileStatus { bytes: result.meta.size, identity })
+    }
+
+    /// Refuses a file that a web server has compressed on its way. A bucket gives what was put there.
+    fn check_encoding(
+        &self,
+        action: &'static str,
+        relative: &str,
+        result: &GetResult,
+    ) -> Result<(), StorageError> {
+        match answer::encoding(result).filter(|_| self.root.scheme == Scheme::Web) {
+            Some(name) => Err(self.failed(action, relative).encoded(name)),
+            None => Ok(()),
+        }
     }
 
     /// Asks for a part of an object.
@@ -248,14 +266,13 @@ impl RemoteObjects {
                 });
             }
         };
+        if let Err(error) = self.check_encoding("reading", relative, &result) {
+            request.fail(false);
+            return Err(error);
+        }
         request.answered();
-        let stamp = ObjectStamp::new(result.meta.size, result.meta.e_tag.as_deref());
-        let range = result.range.clone();
-        let body = match answered {
-            Some(answered) => Body::OnWire(answered),
-            None => Body::Stream(result.into_stream()),
-        };
-        Ok((Answer { body, range, stamp, request }, line))
+        let answer = Answer::new(result, answered, request);
+        Ok((answer, line))
     }
 
     fn out_of_range(&self, relative: &str, range: ByteRange, length_bytes: u64) -> StorageError {
@@ -274,7 +291,7 @@ impl RemoteObjects {
         let end = range.length.map(|length| range.offset.saturating_add(length));
         if end.is_some_and(|end| end == range.offset || end > MAX_OBJECT_BYTES) {
             // No range can be asked for.
-            let length_bytes = self.head(relative)?.bytes;
+            let length_bytes = self.status_of(relative)?.bytes;
             if end.is_some_and(|end| end > length_bytes) {
                 return Err(self.out_of_range(relative, range, length_bytes));
             }
@@ -291,9 +308,9 @@ impl RemoteObjects {
         if end.is_some_and(|end| end > answer.stamp.bytes) {
             return Err(self.out_of_range(relative, range, answer.stamp.bytes));
         }
-        let length_bytes = answer.range.end - answer.range.start;
+        let (length_bytes, stamp) = (answer.range.end - answer.range.start, answer.told);
         let found = Found::Answered(location.file, line, answer);
-        Ok(Opened::new(length_bytes, Handle::Other(Box::new(found))))
+        Ok(Opened::new(length_bytes, Handle::Other(Box::new(found))).of(stamp))
     }
 
     /// Reads what the index knows, from an object that is still as the index has it.
@@ -315,8 +332,11 @@ impl RemoteObjects {
             }
             answered => answered?,
         };
-        if !stamp.agrees(answer.stamp) {
-            return Err(self.replaced(relative, stamp, answer.stamp));
+        // A web server's files were asked for one by one, and their times with them.
+        let is_web = self.root.scheme == Scheme::Web;
+        let now = if is_web { answer.told } else { answer.stamp };
+        if !stamp.agrees(now) {
+            return Err(self.replaced(relative, stamp, now));
         }
         let found = answer.range.end - answer.range.start;
         if found != length_bytes {
@@ -336,7 +356,7 @@ impl RemoteObjects {
             return self.failed("reading", relative).answer(&what, RetryClass::File);
         }
         let what = match indexed.bytes == now.bytes {
-            true => format!("its {} bytes have another tag (ETag) now", now.bytes),
+            true => format!("its {} bytes have another tag (ETag) or time now", now.bytes),
             false => format!("it had {} bytes and has {}", indexed.bytes, now.bytes),
         };
         StorageError::Replaced { path: self.path(relative), what }
@@ -401,13 +421,14 @@ impl Storage for RemoteObjects {
     }
 
     fn status(&self, files: &dyn FileTable, file: FileId) -> Result<FileStatus, StorageError> {
-        self.head(&String::from_utf8_lossy(&files.path(file)))
+        self.status_of(&String::from_utf8_lossy(&files.path(file)))
     }
 
     fn cache_scope(&self) -> Option<CacheScope> {
         let endpoint = self.endpoint.as_deref().unwrap_or_default();
         let name = format!("{endpoint} {}", self.root.full("")).trim().to_owned();
-        Some(CacheScope { name, has_status: false })
+        let untagged = if self.is_immutable { Untagged::Name } else { Untagged::Status };
+        Some(CacheScope { name, untagged })
     }
 
     fn requests(&self) -> Option<&RequestMetrics> {

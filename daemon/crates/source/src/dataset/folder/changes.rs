@@ -1,12 +1,91 @@
-//! What a new scan no longer finds, told by name: whoever removed a class folder by mistake, or has not mounted it, sees it
-//! before the labels do.
+//! What a new scan finds otherwise than the one before, told by name. Folders that are gone are warned of: whoever removed
+//! a class folder by mistake, or has not mounted it, sees it before the labels do.
 
-use std::collections::{BTreeMap, HashSet};
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
+
+use forebay_protocol::ids::SampleId;
 
 use super::index::FolderIndex;
+use crate::dataset::changes::Changes;
+use crate::location::{FileId, FileTable};
 
 /// Folders that are named.
 const NAMED: usize = 3;
+
+/// The sentence about files that have come, gone or changed. Memory is needed for the folders alone.
+pub(super) fn all(before: &FolderIndex, now: &FolderIndex) -> String {
+    let mut changes = Changes::default();
+    let mut left: HashMap<&[u8], usize> = (0..before.directory_count())
+        .filter_map(|place| Some((before.directory(place)?.0, place)))
+        .collect();
+    for place in 0..now.directory_count() {
+        let Some((path, _)) = now.directory(place) else { continue };
+        let known = left.remove(path).map_or(0..0, |place| samples(before, place));
+        compare(&mut changes, (before, known), (now, samples(now, place)));
+    }
+    let mut left: Vec<usize> = left.into_values().collect();
+    left.sort_unstable();
+    for place in left {
+        compare(&mut changes, (before, samples(before, place)), (now, 0..0));
+    }
+    changes.sentence()
+}
+
+/// The samples of a folder.
+fn samples(index: &FolderIndex, place: usize) -> Range<u64> {
+    let first = |place: usize| index.directory(place).map(|(_, record)| record.first_sample);
+    let start = first(place).unwrap_or_else(|| index.sample_count());
+    start..first(place + 1).unwrap_or_else(|| index.sample_count())
+}
+
+/// Compares the files of one folder, which both have in the order of their names.
+fn compare(
+    changes: &mut Changes,
+    (before, mut old): (&FolderIndex, Range<u64>),
+    (now, mut new): (&FolderIndex, Range<u64>),
+) {
+    let name = |index: &FolderIndex, sample: Option<u64>| {
+        let mut path = Vec::new();
+        sample.map(|sample| {
+            index.append_path(SampleId(sample), &mut path);
+            (path, sample)
+        })
+    };
+    let (mut left, mut right) = (name(before, old.next()), name(now, new.next()));
+    loop {
+        let order = match (&left, &right) {
+            (None, None) => return,
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (Some((one, _)), Some((other, _))) => one.cmp(other),
+        };
+        if order.is_eq()
+            && let (Some((path, one)), Some((_, other))) = (&mut left, &right)
+        {
+            let stamps = [(before, *one), (now, *other)]
+                .map(|(index, sample)| FileTable::stamp(index, FileId(sample)));
+            changes.compare(stamps[0], stamps[1], || std::mem::take(path));
+        }
+        if order.is_le() {
+            if order.is_lt()
+                && let Some((path, _)) = left.take()
+            {
+                changes.gone(|| path);
+            }
+            left = name(before, old.next());
+        }
+        if order.is_ge() {
+            if order.is_gt()
+                && let Some((path, _)) = right.take()
+            {
+                changes.come(|| path);
+            }
+            right = name(now, new.next());
+        }
+    }
+}
 
 /// The sentence about folders with samples that the index before had and the new one has not.
 pub(super) fn gone(before: &FolderIndex, now: &FolderIndex) -> Option<String> {

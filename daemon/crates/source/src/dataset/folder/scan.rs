@@ -227,7 +227,7 @@ fn run_threads(
             let reported = ScanProgress {
                 directories: state.found.len() as u64,
                 samples: state.samples,
-                waiting_for_another: false,
+                ..ScanProgress::default()
             };
             drop(state);
             let wish = progress(reported);

@@ -96,7 +96,7 @@ impl<'a> Reading<'a> {
             self.rows += 1;
             if self.rows.is_multiple_of(ROWS_PER_REPORT) {
                 let samples = self.draft.samples();
-                let seen = ScanProgress { directories: 0, samples, waiting_for_another: false };
+                let seen = ScanProgress { samples, ..ScanProgress::default() };
                 if (self.options.progress)(seen).is_break() {
                     return Err(DatasetError::Cancelled);
                 }

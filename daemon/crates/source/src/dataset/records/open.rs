@@ -15,7 +15,7 @@ use crate::dataset::opening::{IndexReport, OpenOptions, OpenedFormat, read_sampl
 use crate::dataset::saved_index::{
     Asked, Request, now_seconds, refuse_other_file, refuse_twice, tell_missing,
 };
-use crate::dataset::shards::{self, Extent, Origin, ScannedShard, ShardIndex};
+use crate::dataset::shards::{self, Extent, Origin, Pace, ScannedShard, ShardIndex};
 use crate::dataset::stored_file::StoredFile;
 use crate::dataset::{Dataset, Defect, Field, FieldValue};
 use crate::location::SampleBytes;
@@ -167,8 +167,8 @@ impl Task<'_> {
         }
         let limit = request.config.limit.filter(|_| request.ids.is_none());
         let storage = self.storage;
-        let scan = |place: usize, is_cancelled: &dyn Fn() -> bool| {
-            let found = scan_shard(storage, &paths[place], samples[place], is_cancelled);
+        let scan = |place: usize, pace: &dyn Pace| {
+            let found = scan_shard(storage, &paths[place], samples[place], pace);
             let compression = described.shards[place].compression.as_ref();
             found.map_err(|error| match (error, compression) {
                 (DatasetError::Storage(StorageError::Vanished { path }), Some(compression)) => refuse(
@@ -245,7 +245,7 @@ fn scan_shard(
     storage: &dyn Storage,
     path: &[u8],
     samples: u64,
-    is_cancelled: &dyn Fn() -> bool,
+    pace: &dyn Pace,
 ) -> Result<ScannedShard, DatasetError> {
     let file = StoredFile::new(storage, path)?;
     let mut shard =
@@ -253,7 +253,9 @@ fn scan_shard(
     let length = file.stamp.bytes;
     let read = |offset, length, buffer: &mut Vec<u8>| file.read(offset, length, buffer);
     read_table(length, samples, read, |extent| {
-        if (shard.samples() as u64).is_multiple_of(TABLE_STEP) && is_cancelled() {
+        if (shard.samples() as u64).is_multiple_of(TABLE_STEP)
+            && pace.is_stopped_at(extent.offset, length)
+        {
             return Err(DatasetError::Cancelled);
         }
         shard.names.extend_from_slice(shard.samples().to_string().as_bytes());

@@ -359,6 +359,11 @@ impl SavedIndex for ShardIndex {
     fn samples(&self) -> u64 {
         self.samples
     }
+
+    fn files(&self) -> impl Iterator<Item = (&[u8], FileStamp)> {
+        (0..self.shards())
+            .filter_map(|place| Some((self.shard_path(place), self.shard(place)?.stamp)))
+    }
 }
 
 impl Shard {

@@ -8,12 +8,21 @@ use std::time::Duration;
 
 use super::index::ScannedShard;
 use crate::dataset::error::DatasetError;
-use crate::dataset::progress::{ProgressCallback, ScanProgress};
+use crate::dataset::progress::{FilesRead, ProgressCallback, ScanProgress};
 
 /// How often progress is reported.
 const REPORT_PERIOD: Duration = Duration::from_millis(50);
 /// Walking waits for the disk or the network more than it computes: at least 4 threads, at most 16.
 const SCAN_THREADS: std::ops::RangeInclusive<usize> = 4..=16;
+
+/// All of a file, in millionths.
+const WHOLE: u64 = 1_000_000;
+
+/// One file's walk, as the scan sees it.
+pub(in crate::dataset) trait Pace {
+    /// Whether the scan was stopped. The walk has come to that byte of so many.
+    fn is_stopped_at(&self, byte: u64, bytes: u64) -> bool;
+}
 
 /// What is found in one file.
 pub(in crate::dataset) trait Scanned: Send {
@@ -38,11 +47,33 @@ struct Shared<S> {
     next: usize,
     found: Vec<Option<S>>,
     done: usize,
+    /// Of the shards that are found.
+    bytes: u64,
+    /// Of each that is under way: its place, where its walk is, and its length.
+    under_way: Vec<(usize, u64, u64)>,
     /// Of the shards that are found, and those of the first ones without a gap.
     samples: u64,
     whole: (usize, u64),
     failure: Option<DatasetError>,
     working: usize,
+}
+
+impl<S> Shared<S> {
+    fn files(&self, shards: usize, limit: Option<u64>) -> FilesRead {
+        // In millionths: 2⁴⁴ bytes of a file are enough.
+        let share = |done: u64, of: u64| done.min(of).saturating_mul(WHOLE) / of.max(1);
+        let walked = self.under_way.iter().map(|(_, byte, bytes)| share(*byte, *bytes));
+        let shares = self.done as u64 * WHOLE + walked.sum::<u64>();
+        // The first ones may have as many as are wanted.
+        let counted = limit.map_or(0, |limit| share(self.samples, limit));
+        let millionths = (shares / (shards as u64).max(1)).max(counted).min(WHOLE);
+        FilesRead {
+            done: self.done as u64,
+            all: shards as u64,
+            bytes: self.bytes + self.under_way.iter().map(|(_, byte, _)| byte).sum::<u64>(),
+            millionths: u32::try_from(millionths).unwrap_or(u32::MAX),
+        }
+    }
 }
 
 fn lock<S>(shared: &Mutex<Shared<S>>) -> MutexGuard<'_, Shared<S>> {
@@ -51,7 +82,7 @@ fn lock<S>(shared: &Mutex<Shared<S>>) -> MutexGuard<'_, Shared<S>> {
 
 /// What walks over one shard: its place; whether the scan was stopped is asked now and then.
 pub(in crate::dataset) type Scan<'a, S> =
-    &'a (dyn Fn(usize, &dyn Fn() -> bool) -> Result<S, DatasetError> + Sync);
+    &'a (dyn Fn(usize, &dyn Pace) -> Result<S, DatasetError> + Sync);
 
 /// Walks over all shards, or the first ones that have `limit` samples.
 ///
@@ -67,6 +98,8 @@ pub(in crate::dataset) fn scan<S: Scanned>(
         next: 0,
         found: (0..shards).map(|_| None).collect(),
         done: 0,
+        bytes: 0,
+        under_way: Vec::new(),
         samples: 0,
         whole: (0, 0),
         failure: None,
@@ -87,7 +120,8 @@ pub(in crate::dataset) fn scan<S: Scanned>(
             let seen = ScanProgress {
                 directories: state.done as u64,
                 samples: state.samples,
-                waiting_for_another: false,
+                files: Some(state.files(shards, limit)),
+                ..ScanProgress::default()
             };
             drop(state);
             let wish = progress(seen);
@@ -144,13 +178,19 @@ impl<S: Scanned> Task<'_, S> {
                     return;
                 }
                 state.next += 1;
-                state.next - 1
+                let place = state.next - 1;
+                state.under_way.push((place, 0, 0));
+                place
             };
-            let outcome = (self.scan_shard)(place, &|| self.is_cancelled());
+            let outcome = (self.scan_shard)(place, &OnePace(self, place));
             let mut state = lock(self.shared);
+            let under_way = state.under_way.iter().position(|(walked, ..)| *walked == place);
+            let (_, byte, bytes) =
+                under_way.map(|at| state.under_way.swap_remove(at)).unwrap_or_default();
             match outcome {
                 Ok(found) => {
                     state.done += 1;
+                    state.bytes += byte.max(bytes);
                     state.samples += found.samples() as u64;
                     state.found[place] = Some(found);
                     while let Some(Some(shard)) = state.found.get(state.whole.0) {
@@ -164,8 +204,60 @@ impl<S: Scanned> Task<'_, S> {
             }
         }
     }
+}
 
-    fn is_cancelled(&self) -> bool {
-        lock(self.shared).failure.is_some()
+/// The walk over the shard at a place.
+struct OnePace<'t, 's, S>(&'t Task<'s, S>, usize);
+
+impl<S> Pace for OnePace<'_, '_, S> {
+    fn is_stopped_at(&self, byte: u64, bytes: u64) -> bool {
+        let mut state = lock(self.0.shared);
+        if let Some(walked) = state.under_way.iter_mut().find(|(place, ..)| *place == self.1) {
+            (walked.1, walked.2) = (byte.min(bytes), bytes);
+        }
+        state.failure.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+    use std::ops::ControlFlow;
+
+    struct Found(usize);
+
+    impl Scanned for Found {
+        fn samples(&self) -> usize {
+            self.0
+        }
+    }
+
+    #[test]
+    fn progress_tells_files_and_bytes_with_those_under_way() {
+        let seen = RefCell::new(Vec::new());
+        let progress = |found: ScanProgress| {
+            seen.borrow_mut().push(found.files.unwrap());
+            ControlFlow::Continue(())
+        };
+        // The second shard waits half-way until that was told.
+        let is_told = Mutex::new(false);
+        let walk = |place: usize, walk: &dyn Pace| {
+            assert!(!walk.is_stopped_at(if place == 1 { 50 } else { 100 }, 100));
+            while place == 1 && !*is_told.lock().unwrap() {
+                std::thread::yield_now();
+            }
+            Ok(Found(10))
+        };
+        let told = |found: ScanProgress| {
+            let files = found.files.unwrap();
+            *is_told.lock().unwrap() |= files.done == 3 && files.millionths == 875_000;
+            progress(found)
+        };
+        assert_eq!(scan(4, None, &told, &walk).unwrap().len(), 4);
+        let seen = seen.into_inner();
+        assert!(seen.contains(&FilesRead { done: 3, all: 4, bytes: 350, millionths: 875_000 }));
+        let last = FilesRead { done: 4, all: 4, bytes: 400, millionths: 1_000_000 };
+        assert_eq!(seen.last(), Some(&last));
     }
 }

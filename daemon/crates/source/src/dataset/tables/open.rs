@@ -21,7 +21,7 @@ use crate::dataset::row_index::{RowDraft, RowIndex, append_name};
 use crate::dataset::saved_index::{
     Asked, Request, is_unchanged, now_seconds, refuse_other_file, refuse_twice, tell_missing,
 };
-use crate::dataset::shards;
+use crate::dataset::shards::{self, Pace};
 use crate::dataset::stored_file::StoredFile;
 use crate::dataset::{Dataset, Defect, Field, FieldValue, shard_paths};
 use crate::location::{FileId, SampleBytes};
@@ -269,7 +269,7 @@ impl Task<'_> {
         let (mut fields, places) = self.fields(&paths[0], &columns, warnings)?;
         let limit = request.config.limit.filter(|_| request.ids.is_none());
         let skips = fields.iter().any(|field| field.rule.rule().missing == Missing::Skip);
-        let scan = |place: usize, is_cancelled: &dyn Fn() -> bool| {
+        let scan = |place: usize, pace: &dyn Pace| {
             let file = open_file(storage, &paths[place])?;
             let own = (format.columns)(&file)?;
             if own != said {
@@ -282,7 +282,7 @@ impl Task<'_> {
             }
             let mut rows = FileRows::default();
             let mut visit = |row: u64, cells: &[Cell]| {
-                if row.is_multiple_of(ROWS_PER_QUESTION) && is_cancelled() {
+                if row.is_multiple_of(ROWS_PER_QUESTION) && pace.is_stopped_at(0, 0) {
                     return Err(DatasetError::Cancelled);
                 }
                 rows.add(cells);

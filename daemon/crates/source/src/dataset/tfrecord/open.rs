@@ -21,7 +21,7 @@ use crate::dataset::saved_index::{
     Asked, Request, now_seconds, refuse_other_file, refuse_twice, tell_missing,
 };
 use crate::dataset::shard_paths;
-use crate::dataset::shards::{self, Origin, ScannedShard, ShardIndex};
+use crate::dataset::shards::{self, Origin, Pace, ScannedShard, ShardIndex};
 use crate::dataset::stored_file::StoredFile;
 use crate::dataset::window::WindowSize;
 use crate::dataset::{Dataset, Defect, Field, FieldValue};
@@ -127,8 +127,8 @@ impl Task<'_> {
         let rules = self.settle(&shards, warnings)?;
         let limit = request.config.limit.filter(|_| request.ids.is_none());
         let storage = self.storage;
-        let scan = |place: usize, is_cancelled: &dyn Fn() -> bool| {
-            scan_shard(storage, &shards[place], is_cancelled).map_err(tell_missing)
+        let scan = |place: usize, pace: &dyn Pace| {
+            scan_shard(storage, &shards[place], pace).map_err(tell_missing)
         };
         let mut found = shards::scan(shards.len(), limit, request.options.progress, &scan)?;
         shards::select(request, &mut found, 1, NAME_FORM)?;
@@ -274,7 +274,7 @@ fn remedy(path: &[u8], compression: Compression) -> String {
 fn scan_shard(
     storage: &dyn Storage,
     path: &[u8],
-    is_cancelled: &dyn Fn() -> bool,
+    pace: &dyn Pace,
 ) -> Result<ScannedShard, DatasetError> {
     let file = StoredFile::new(storage, path)?;
     let mut shard =
@@ -287,7 +287,7 @@ fn scan_shard(
         shard.name_ends.push(end.map_err(|_| file.fault("it has too many records".to_owned()))?);
         shard.members.push(Some(extent));
         number += 1;
-        if number.is_multiple_of(RECORDS_PER_ASK) && is_cancelled() {
+        if number % RECORDS_PER_ASK == 1 && pace.is_stopped_at(extent.offset, file.stamp.bytes) {
             return Err(DatasetError::Cancelled);
         }
     }

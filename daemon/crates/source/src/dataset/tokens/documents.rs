@@ -66,7 +66,7 @@ impl DocumentScan<'_> {
     }
 
     fn report(&self, documents: u64) -> Result<(), DatasetError> {
-        let seen = ScanProgress { directories: 1, samples: documents, waiting_for_another: false };
+        let seen = ScanProgress { directories: 1, samples: documents, ..ScanProgress::default() };
         match (self.opening.progress)(seen).is_break() {
             true => Err(DatasetError::Cancelled),
             false => Ok(()),

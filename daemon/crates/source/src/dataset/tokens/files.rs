@@ -244,7 +244,7 @@ fn report(options: OpenOptions<'_>, files: usize) -> Result<(), DatasetError> {
     let progress = crate::dataset::ScanProgress {
         directories: 1,
         samples: files as u64,
-        waiting_for_another: false,
+        ..crate::dataset::ScanProgress::default()
     };
     match (options.progress)(progress).is_break() {
         true => Err(DatasetError::Cancelled),

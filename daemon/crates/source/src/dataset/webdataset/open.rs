@@ -17,7 +17,7 @@ use crate::dataset::fields::{
 };
 use crate::dataset::opening::{IndexReport, OpenOptions, OpenedFormat, read_sample};
 use crate::dataset::saved_index::{now_seconds, refuse_other_file, refuse_twice, tell_missing};
-use crate::dataset::shards::{Origin, ShardIndex};
+use crate::dataset::shards::{Origin, Pace, ShardIndex};
 use crate::dataset::stored_file::StoredFile;
 use crate::dataset::window::WindowSize;
 use crate::dataset::{Dataset, Defect, Field, shard_paths, shards};
@@ -122,8 +122,8 @@ impl<'a> Task<'a> {
         let request = &self.request.index;
         request.check_limit()?;
         let limit = request.config.limit.filter(|_| request.ids.is_none());
-        let scan_shard = |place: usize, is_cancelled: &dyn Fn() -> bool| {
-            scan::scan_shard(self.storage, &shards[place], &columns, is_cancelled)
+        let scan_shard = |place: usize, pace: &dyn Pace| {
+            scan::scan_shard(self.storage, &shards[place], &columns, pace)
         };
         let scanned = shards::scan(shards.len(), limit, request.options.progress, &scan_shard);
         let (mut found, counted): (Vec<_>, Vec<_>) =

@@ -4,7 +4,7 @@ use super::dali_index::{self, List};
 use super::members::{End, Members};
 use super::names::{self, Name};
 use crate::dataset::error::DatasetError;
-use crate::dataset::shards::{Extent, ScannedShard};
+use crate::dataset::shards::{Extent, Pace, ScannedShard};
 use crate::dataset::stored_file::{FileStamp, StoredFile};
 use crate::dataset::window::WindowSize;
 use crate::storage::Storage;
@@ -50,8 +50,8 @@ impl Counts {
     }
 }
 
-/// Members after which a thread asks whether the scan was stopped.
-const MEMBERS_PER_ASK: u64 = 4096;
+/// Members after which a thread tells how far it is, and asks whether the scan was stopped.
+const MEMBERS_PER_ASK: u64 = 256;
 
 /// Walks over one archive.
 ///
@@ -61,7 +61,7 @@ pub(super) fn scan_shard(
     storage: &dyn Storage,
     path: &[u8],
     columns: &[Column],
-    is_cancelled: &dyn Fn() -> bool,
+    pace: &dyn Pace,
 ) -> Result<(ScannedShard, Counts), DatasetError> {
     let archive = StoredFile::new(storage, path)?;
     let mut distrusted = None;
@@ -82,7 +82,7 @@ pub(super) fn scan_shard(
         let extent = Extent { offset: member.offset, bytes: member.size };
         grouping.add(member.name, extent).map_err(|reason| archive.fault(reason))?;
         walked += 1;
-        if walked % MEMBERS_PER_ASK == 0 && is_cancelled() {
+        if walked % MEMBERS_PER_ASK == 1 && pace.is_stopped_at(extent.offset, archive.stamp.bytes) {
             return Err(DatasetError::Cancelled);
         }
     }

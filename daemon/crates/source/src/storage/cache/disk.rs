@@ -130,6 +130,22 @@ impl Cache {
         false
     }
 
+    /// The length of an entry's bytes, if there is one. They are checked when they are read.
+    pub(super) fn length_of(&self, key: &Key) -> Option<u64> {
+        match self.call(|| self.dataset.length_of(key))? {
+            Ok(length) => length,
+            Err(errno) => {
+                self.fault("reading", errno);
+                None
+            }
+        }
+    }
+
+    /// Counts what was looked for and not found.
+    pub(super) fn missed(&self) {
+        self.metrics.miss();
+    }
+
     /// Keeps an entry, where there is room.
     pub(super) fn put(self: &Arc<Self>, key: &Key, bytes: &[u8]) -> Kept {
         let cost = Space::cost(entry::file_bytes(bytes.len() as u64));

@@ -24,6 +24,14 @@ pub(super) const fn file_bytes(length: u64) -> u64 {
     length + length.div_ceil(BLOCK_BYTES as u64) * 4 + END_BYTES as u64
 }
 
+/// The length of the bytes of an entry whose file is so long; `None`: no entry's file is.
+pub(super) fn bytes_of_file(length: u64) -> Option<u64> {
+    let rest = length.checked_sub(END_BYTES as u64)?;
+    // Each block brings its bytes and four more.
+    let bytes = rest.checked_sub(4 * rest.div_ceil(BLOCK_BYTES as u64 + 4))?;
+    (file_bytes(bytes) == length).then_some(bytes)
+}
+
 /// What follows the bytes.
 pub(super) fn tail(key: &Key, bytes: &[u8]) -> Vec<u8> {
     let length = bytes.len() as u64;
@@ -84,6 +92,7 @@ mod tests {
             let file = entry(&bytes);
             assert_eq!(file.len() as u64, file_bytes(length as u64));
             assert_eq!(open(&file), Some(([7; 32], &bytes[..])));
+            assert_eq!(bytes_of_file(file.len() as u64), Some(length as u64));
         }
     }
 

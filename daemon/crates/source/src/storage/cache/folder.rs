@@ -276,6 +276,16 @@ impl DatasetFolder {
         Ok(Some(is_whole))
     }
 
+    /// The length of an entry's bytes by that of its file; `None`: there is none.
+    pub(super) fn length_of(&self, key: &Key) -> Result<Option<u64>, Errno> {
+        let (group, name) = place(key);
+        match statat(&self.folder, format!("{group}/{name}"), AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => Ok(None),
+            Ok(status) => Ok(u64::try_from(status.st_size).ok().and_then(entry::bytes_of_file)),
+            Err(errno) => Err(errno),
+        }
+    }
+
     /// Keeps an entry. `false`: another process was quicker.
     pub(super) fn write(&self, key: &Key, bytes: &[u8]) -> Result<bool, Errno> {
         let (group, name) = place(key);

@@ -14,7 +14,7 @@ use super::space::Space;
 use super::*;
 use crate::storage::conformance::{self, Fixture, Paths, part};
 use crate::storage::listing::{Directories, DirectoryStamp, EntryKind};
-use crate::storage::{CacheScope, LocalFiles, Objects};
+use crate::storage::{CacheScope, LocalFiles, Objects, Untagged};
 
 const WHOLE: Location = Location::whole(FileId(0));
 
@@ -61,6 +61,9 @@ fn config(path: &Path, size: Option<u64>) -> CacheConfig {
 struct Bucket {
     objects: Objects,
     name: String,
+    untagged: Untagged,
+    /// Whether objects have a tag when they are asked for.
+    has_tags: AtomicBool,
     reads: AtomicU64,
 }
 
@@ -69,8 +72,15 @@ impl Bucket {
         Arc::new(Self {
             objects: Objects::default(),
             name: name.to_owned(),
+            untagged: Untagged::Status,
+            has_tags: AtomicBool::new(true),
             reads: AtomicU64::new(0),
         })
+    }
+
+    fn immutable(name: &str) -> Arc<Self> {
+        let bucket = Arc::into_inner(Self::new(name)).unwrap();
+        Arc::new(Self { untagged: Untagged::Name, ..bucket })
     }
 
     fn reads(&self) -> u64 {
@@ -98,11 +108,15 @@ impl Storage for Bucket {
     }
 
     fn status(&self, files: &dyn FileTable, file: FileId) -> Result<FileStatus, StorageError> {
-        self.objects.status(files, file)
+        let mut status = self.objects.status(files, file)?;
+        if !self.has_tags.load(Ordering::Relaxed) {
+            status.identity = ObjectIdentity::Tag(String::new());
+        }
+        Ok(status)
     }
 
     fn cache_scope(&self) -> Option<CacheScope> {
-        Some(CacheScope { name: self.name.clone(), has_status: false })
+        Some(CacheScope { name: self.name.clone(), untagged: self.untagged })
     }
 
     fn open(&self, files: &dyn FileTable, location: Location) -> Result<Opened, StorageError> {
@@ -209,12 +223,12 @@ fn what_was_read_once_comes_from_the_disk_for_every_process_and_run() {
 }
 
 #[test]
-fn an_object_that_changes_has_other_entries_and_one_without_a_tag_has_none() {
+fn an_object_that_changes_has_other_entries() {
     let folder = tempfile::tempdir().unwrap();
     let bucket = Bucket::new("bucket");
     let storage = in_front_of(bucket.clone(), &config(folder.path(), None));
     let files = Indexed::new(1000, "one");
-    for (seed, tag) in [(1, "one"), (2, "two"), (1, "one"), (3, "")] {
+    for (seed, tag) in [(1, "one"), (2, "two"), (1, "one")] {
         let bytes = bytes_of(seed, 1000);
         bucket.objects.put("folder/object", &bytes);
         *lock(&files.0) = ObjectStamp::new(1000, Some(tag));
@@ -223,6 +237,72 @@ fn an_object_that_changes_has_other_entries_and_one_without_a_tag_has_none() {
         }
     }
     assert!(entries(folder.path()).len() <= 2);
+}
+
+/// A file of which the index knows nothing, or a size.
+struct Unknown(Option<u64>);
+
+impl FileTable for Unknown {
+    fn append_path(&self, _file: FileId, path: &mut Vec<u8>) {
+        path.extend_from_slice(b"folder/object");
+    }
+
+    fn stamp(&self, _file: FileId) -> Option<ObjectStamp> {
+        self.0.map(|bytes| ObjectStamp::new(bytes, None))
+    }
+}
+
+#[test]
+fn what_the_index_has_no_tag_of_is_asked_for_it_and_without_one_is_not_kept() {
+    for known in [None, Some(1000)] {
+        let folder = tempfile::tempdir().unwrap();
+        let bucket = Bucket::new("bucket");
+        let storage = in_front_of(bucket.clone(), &config(folder.path(), None));
+        let files = Unknown(known);
+        for seed in [1, 2, 3] {
+            bucket.objects.put("folder/object", &bytes_of(seed, 1000));
+            until(|| {
+                let before = bucket.reads();
+                assert_eq!(read(&*storage, &files, WHOLE), bytes_of(seed, 1000));
+                assert_eq!(
+                    read(&*storage, &files, part(10, Some(90))),
+                    bytes_of(seed, 1000)[10..100]
+                );
+                bucket.reads() == before
+            });
+        }
+        assert_eq!(entries(folder.path()).len(), 6);
+        bucket.has_tags.store(false, Ordering::Relaxed);
+        for seed in [4, 5] {
+            bucket.objects.put("folder/object", &bytes_of(seed, 1000));
+            for _ in 0..20 {
+                assert_eq!(read(&*storage, &files, WHOLE), bytes_of(seed, 1000));
+            }
+        }
+        assert_eq!(entries(folder.path()).len(), 6);
+    }
+}
+
+#[test]
+fn what_never_changes_under_its_name_is_kept_by_it() {
+    for known in [None, Some(1000)] {
+        let folder = tempfile::tempdir().unwrap();
+        let bucket = Bucket::immutable("bucket");
+        bucket.has_tags.store(false, Ordering::Relaxed);
+        bucket.objects.put("folder/object", &bytes_of(1, 1000));
+        let storage = in_front_of(bucket.clone(), &config(folder.path(), None));
+        let files = Unknown(known);
+        until(|| {
+            let before = bucket.reads();
+            assert_eq!(read(&*storage, &files, WHOLE), bytes_of(1, 1000));
+            assert_eq!(read(&*storage, &files, part(10, Some(90))), bytes_of(1, 1000)[10..100]);
+            bucket.reads() == before
+        });
+        // Nobody is asked any more.
+        bucket.objects.remove("folder/object");
+        assert_eq!(read(&*storage, &files, WHOLE), bytes_of(1, 1000));
+        assert_eq!(storage.cache().unwrap().report().num_kept, 2);
+    }
 }
 
 #[test]

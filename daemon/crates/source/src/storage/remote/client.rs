@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::header::{CONTENT_RANGE, LOCATION, RETRY_AFTER};
+use http::header::{CONTENT_RANGE, LOCATION, RANGE, RETRY_AFTER};
 use http::{HeaderMap, Method, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use object_store::ClientOptions;
@@ -231,20 +231,26 @@ fn transport(kind: HttpErrorKind, what: String) -> HttpError {
     HttpError::new(kind, std::io::Error::other(what))
 }
 
+/// A part of an object is one by its `Content-Range`: some servers answer it with 200. The crate compares what it says.
+fn partial(status: StatusCode, headers: &HeaderMap) -> StatusCode {
+    match status == StatusCode::OK && headers.contains_key(CONTENT_RANGE) {
+        true => StatusCode::PARTIAL_CONTENT,
+        false => status,
+    }
+}
+
 /// Notes an answer. A body that is wanted is left on its connection, in the trace; an error's is read.
-fn noted(head: Head, mut answered: Answered) -> HttpResponse {
+fn noted(head: Head, answered: Answered) -> HttpResponse {
     Trace::update(|trace| note(trace, head.status, &head.headers));
     if head.status.is_success() {
         Trace::update(|trace| trace.answered = Some(answered));
     } else {
-        let wanted = usize::try_from(answered.left_bytes()).unwrap_or(usize::MAX);
-        let mut text = Vec::with_capacity(wanted.min(MAX_SMALL_BODY_BYTES));
-        while text.len() < text.capacity() && answered.read(&mut text).is_ok_and(|read| read > 0) {}
-        answered.end();
+        let text = answered.into_text(MAX_SMALL_BODY_BYTES);
         Trace::update(|trace| note_error(trace, &text));
     }
     let mut response = HttpResponse::new(Bytes::new().into());
-    (*response.status_mut(), *response.headers_mut()) = (head.status, head.headers);
+    *response.status_mut() = partial(head.status, &head.headers);
+    *response.headers_mut() = head.headers;
     response
 }
 
@@ -253,10 +259,12 @@ impl HttpService for Service {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let host = request.uri().host().unwrap_or_default().to_owned();
         let limit_bytes = Trace::update(|trace| {
-            let limit_bytes = trace.limit_bytes;
+            let (limit_bytes, keys_number) = (trace.limit_bytes, trace.keys_number);
             *trace = Trace {
                 limit_bytes,
+                keys_number,
                 host,
+                has_range: request.headers().contains_key(RANGE),
                 is_credentials: self.for_credentials,
                 ..Trace::default()
             };
@@ -278,7 +286,7 @@ impl HttpService for Service {
             }
             response => response?,
         };
-        let (parts, body) = response.into_parts();
+        let (mut parts, body) = response.into_parts();
         Trace::update(|trace| note(trace, parts.status, &parts.headers));
         if !parts.status.is_success() {
             let body = Limited::new(body, MAX_SMALL_BODY_BYTES).collect().await;
@@ -287,6 +295,7 @@ impl HttpService for Service {
             // The crate takes an error's text as it is, which may hold anything.
             return Ok(HttpResponse::from_parts(parts, Bytes::new().into()));
         }
+        parts.status = partial(parts.status, &parts.headers);
         let limit = match (self.for_credentials, limit_bytes) {
             (false, Some(limit)) => usize::try_from(limit).unwrap_or(usize::MAX),
             _ => MAX_SMALL_BODY_BYTES,

@@ -19,16 +19,17 @@ use crate::storage::error::{RemoteFailure, RetryClass, StorageError};
 /// The longest pause that a server may ask for.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
 /// Codes of credentials that were good once.
-const EXPIRED: [&str; 6] = [
-    "ExpiredToken",
-    "ExpiredTokenException",
-    "TokenRefreshRequired",
-    "RequestTimeTooSkewed",
-    "RequestExpired",
-    "InvalidToken",
-];
+const EXPIRED: [&str; 4] =
+    ["ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "InvalidToken"];
+/// Codes of a clock that differs from the server's.
+const SKEWED: [&str; 2] = ["RequestTimeTooSkewed", "RequestExpired"];
 /// Codes of a bucket or a container that is not there.
 const NO_BUCKET: [&str; 3] = ["NoSuchBucket", "ContainerNotFound", "InvalidBucketName"];
+
+/// Whether the server says that the credentials have expired.
+pub(super) fn is_expired(trace: &Trace) -> bool {
+    trace.code.as_deref().is_some_and(|code| EXPIRED.contains(&code))
+}
 
 /// A call that failed.
 #[derive(Debug)]
@@ -54,6 +55,7 @@ impl Failed<'_> {
                 StorageError::Vanished { path: self.path }
             }
             Some(status) if !(200..300).contains(&status) => self.refused(status, trace),
+            Some(200) if trace.has_range => self.no_ranges(),
             _ if trace.transport.is_some() => self.transport(trace),
             _ => self.answer(&chain(error), RetryClass::File),
         }
@@ -63,6 +65,21 @@ impl Failed<'_> {
     pub(super) fn answer(self, what: &str, class: RetryClass) -> StorageError {
         let what = format!("the server's answer cannot be used: {}", shown(what));
         self.remote(what, class, None)
+    }
+
+    /// A file that is sent in another form than it has.
+    pub(super) fn encoded(self, encoding: &str) -> StorageError {
+        let what = format!(
+            "the server sends it compressed (Content-Encoding: {}), which was not asked for: have it send files as they are",
+            shown(encoding)
+        );
+        self.remote(what, RetryClass::Never, None)
+    }
+
+    fn no_ranges(self) -> StorageError {
+        let what = "the server does not serve parts of files: it answers 200 with all of it to a request for a range; \
+                    serve it otherwise, or copy it to this machine";
+        self.remote(what.to_owned(), RetryClass::File, None)
     }
 
     /// Something that is wrong before any request.
@@ -98,6 +115,10 @@ impl Failed<'_> {
     }
 
     fn no_credentials(self, error: &Error, trace: &Trace) -> StorageError {
+        let class = if self.has_worked { RetryClass::Outage } else { RetryClass::Never };
+        if let Some(why) = &trace.no_keys {
+            return self.remote(format!("no credentials: {why}"), class, None);
+        }
         let answer = match (trace.status, &trace.transport) {
             (_, Some(what)) => format!("{}: {what}", trace.host),
             (Some(status), None) => format!("{} answers {}", trace.host, in_words(status, trace)),
@@ -107,7 +128,6 @@ impl Failed<'_> {
             "no credentials: {answer}. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or the provider's variables) or \
              storage.profile, or storage.anonymous = true for a public bucket"
         );
-        let class = if self.has_worked { RetryClass::Outage } else { RetryClass::Never };
         self.remote(what, class, None)
     }
 
@@ -115,7 +135,7 @@ impl Failed<'_> {
         let answer = in_words(status, trace);
         let code = trace.code.as_deref().unwrap_or_default();
         let (class, remedy) = match status {
-            _ if EXPIRED.contains(&code) => (
+            _ if EXPIRED.contains(&code) || SKEWED.contains(&code) => (
                 RetryClass::Outage,
                 format!("; {} have expired, or this machine's clock is wrong", self.identity),
             ),
@@ -222,6 +242,22 @@ mod tests {
         let none = Trace { is_credentials: true, ..away };
         assert_eq!(error(&none, false).class(), RetryClass::Never, "{}", error(&none, false));
         assert_eq!(error(&none, true).class(), RetryClass::Outage);
+    }
+
+    #[test]
+    fn a_command_without_keys_is_told_as_it_is_and_waited_for_where_it_has_given_some() {
+        let why = "the credential_process `keys` of profile `lab` ended with status 1".to_owned();
+        let trace =
+            || Trace { is_credentials: true, no_keys: Some(why.clone()), ..Trace::default() };
+        let first = error(&trace(), false);
+        assert_eq!(
+            first.to_string(),
+            format!("reading s3://bucket/key failed: no credentials: {why}")
+        );
+        assert_eq!(first.class(), RetryClass::Never);
+        assert_eq!(error(&trace(), true).class(), RetryClass::Outage);
+        assert!(is_expired(&answer(400, "ExpiredToken")) && !is_expired(&answer(403, "")));
+        assert!(!is_expired(&answer(403, "RequestTimeTooSkewed")), "a clock is not mended so");
     }
 
     #[test]

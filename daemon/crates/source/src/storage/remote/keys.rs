@@ -17,13 +17,15 @@ forebay_config::keys! {
         pub account: String, "", absent("`AZURE_STORAGE_ACCOUNT_NAME`");
         /// of S3
         pub region: String, "", absent("`AWS_REGION`, the profile's, else `us-east-1`");
-        /// a section of `~/.aws/credentials` and `~/.aws/config`: keys, region, `endpoint_url`
+        /// a section of `~/.aws/credentials` and `~/.aws/config`: keys or `credential_process`, region, `endpoint_url`
         pub profile: String, "", absent("`AWS_PROFILE`, else `default` where no keys are set");
         /// ask without credentials, as public buckets allow
         pub anonymous: bool, "", default(false);
         /// headers of each request to a web server; each value names a variable, as in `"Bearer ${TOKEN}"`, and is neither
         /// printed nor saved
         pub headers: Headers, "", default(Vec::new(), "none");
+        /// objects never change under their names: the cache keeps those without a known tag by name, and asks nobody
+        pub immutable: bool, "", default(false);
         /// a server that sends nothing for so long has failed, and is asked again
         pub stall: TimeSpan, "", default(Duration::from_secs(5));
         /// plain `http://` also to other machines

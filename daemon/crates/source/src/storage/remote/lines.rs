@@ -40,6 +40,13 @@ impl Lines {
         &self.stores.identity
     }
 
+    /// The server says that the keys have expired that a request was signed with.
+    pub(super) fn refused(&self, trace: &Trace) {
+        if let Some(process) = &self.stores.process {
+            process.refused(trace.keys_number);
+        }
+    }
+
     fn idle(&self) -> MutexGuard<'_, Vec<Line>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,7 +1,8 @@
 //! A profile of `~/.aws/credentials` and `~/.aws/config`: keys, region, endpoint.
 //!
 //! The crate knows neither file. The keys are read again when a file has changed, so that whoever renews them need not
-//! restart anything. What would start a program (`credential_process`), or need a service of its own, is refused by name.
+//! restart anything. Of a profile without keys the command in `credential_process` gives them (`process`). What needs a
+//! service of its own is refused by name.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,8 +18,19 @@ const LOOK_PERIOD: Duration = Duration::from_secs(30);
 /// The largest file that is read.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
+/// Other places of credentials than the file.
+const ELSEWHERE: [&str; 4] = ["sso_session", "sso_start_url", "role_arn", "login_session"];
+
 /// The keys of one section.
 type Entries = BTreeMap<String, String>;
+
+/// Whether a profile says where its credentials are; one may give only a region.
+pub(super) fn has_credentials(entries: &Entries) -> bool {
+    ELSEWHERE
+        .iter()
+        .chain(&["credential_process", "aws_access_key_id"])
+        .any(|key| entries.contains_key(*key))
+}
 
 /// One profile.
 #[derive(Debug, Clone)]
@@ -82,6 +94,17 @@ impl Profile {
         Ok(found)
     }
 
+    /// The command that gives the keys, if the profile has none itself.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub(super) fn command(&self) -> Result<Option<String>, String> {
+        let Some(mut entries) = self.read()? else { return Ok(None) };
+        let has_keys = entries.get("aws_access_key_id").is_some_and(|text| !text.is_empty());
+        let command = entries.remove("credential_process").filter(|text| !text.is_empty());
+        Ok(command.filter(|_| !has_keys))
+    }
+
     /// The keys.
     ///
     /// # Errors
@@ -98,14 +121,10 @@ impl Profile {
         {
             return Ok(AwsCredential { key_id, secret_key, token: text("aws_session_token") });
         }
-        let other =
-            ["credential_process", "sso_session", "sso_start_url", "role_arn", "login_session"]
-                .into_iter()
-                .find(|key| entries.contains_key(*key));
-        Err(match other {
+        Err(match ELSEWHERE.into_iter().find(|key| entries.contains_key(*key)) {
             Some(key) => format!(
-                "profile `{name}` has its credentials from `{key}`, which is not supported; export keys, as with `aws \
-                 configure export-credentials --profile {name} --format env`"
+                "profile `{name}` has its credentials from `{key}`, which is not supported; name a profile with \
+                 `credential_process = aws configure export-credentials --profile {name}` instead"
             ),
             None => format!("profile `{name}` has no aws_access_key_id and aws_secret_access_key"),
         })
@@ -249,6 +268,21 @@ mod tests {
         assert!(sso.credential().unwrap_err().contains("`sso_start_url`, which is not supported"));
         let (_folder, none) = profile("none", CREDENTIALS, CONFIG);
         assert!(none.credential().unwrap_err().contains("no profile `none`"));
+    }
+
+    #[test]
+    fn a_command_counts_where_there_are_no_keys() {
+        let config = "[profile a]\ncredential_process = /bin/x \"y z\"\n[profile b]\nregion = us-east-1\n\
+                      [profile research]\ncredential_process = no\n";
+        let of = |name: &str| profile(name, CREDENTIALS, config);
+        let (_folder, a) = of("a");
+        assert_eq!(a.command().unwrap().as_deref(), Some("/bin/x \"y z\""));
+        assert!(has_credentials(&a.read().unwrap().unwrap()));
+        let (_folder, b) = of("b");
+        assert_eq!(b.command().unwrap(), None);
+        assert!(!has_credentials(&b.read().unwrap().unwrap()), "a region is no credential");
+        let (_folder, research) = of("research");
+        assert_eq!(research.command().unwrap(), None);
     }
 
     #[test]

@@ -18,7 +18,8 @@ use url::Url;
 use super::address::{Address, Scheme, is_loopback, refusal};
 use super::client::{ClientTerms, Connector, chain, tls};
 use super::keys::RemoteKeys;
-use super::profile::{Profile, ProfileCredentials};
+use super::process::ProcessCredentials;
+use super::profile::{Profile, ProfileCredentials, has_credentials};
 use super::trace::Trace;
 
 /// What one thread reads by.
@@ -53,6 +54,8 @@ pub(super) struct Stores {
     connector: Connector,
     /// Whose credentials are used, for messages.
     pub(super) identity: String,
+    /// What gives the credentials, if a command does.
+    pub(super) process: Option<Arc<ProcessCredentials>>,
 }
 
 #[derive(Debug)]
@@ -92,13 +95,14 @@ impl Stores {
         let terms = Arc::new(ClientTerms { stall, headers, is_loopback, tls, addresses });
         let data = Connector { terms: Arc::clone(&terms), for_credentials: false };
         let credentials = Connector { terms, for_credentials: true };
+        let mut process = None;
         let (provider, identity) = match address.scheme {
-            Scheme::S3 => s3(address, keys, &data, credentials)?,
+            Scheme::S3 => s3(address, keys, &data, credentials, &mut process)?,
             Scheme::Gs => gs(address, keys, &data, credentials)?,
             Scheme::Az => az(address, keys, &data, credentials)?,
             Scheme::Web => web(address, keys)?,
         };
-        Ok(Self { provider, connector: data, identity })
+        Ok(Self { provider, connector: data, identity, process })
     }
 
     /// A store with connections of its own.
@@ -149,7 +153,13 @@ fn check_endpoint(endpoint: &str, keys: &RemoteKeys, name: &str) -> Result<(), S
 
 type Chosen = Result<(Provider, String), String>;
 
-fn s3(address: &Address, keys: &RemoteKeys, data: &Connector, credentials: Connector) -> Chosen {
+fn s3(
+    address: &Address,
+    keys: &RemoteKeys,
+    data: &Connector,
+    credentials: Connector,
+    process: &mut Option<Arc<ProcessCredentials>>,
+) -> Chosen {
     let words = |error: object_store::Error| chain(&error);
     let mut builder =
         AmazonS3Builder::from_env().with_bucket_name(&address.bucket).with_retry(no_retries());
@@ -196,9 +206,19 @@ fn s3(address: &Address, keys: &RemoteKeys, data: &Connector, credentials: Conne
             Arc::new(object_store::StaticCredentialProvider::new(none)),
             "a request without credentials".to_owned(),
         )
-    } else if named.is_some() || (!has_keys && !has_web_identity && entries.is_some()) {
+    } else if named.is_some()
+        || (!has_keys && !has_web_identity && entries.as_ref().is_some_and(has_credentials))
+    {
         let identity = format!("the credentials of profile `{}`", profile.name);
-        (Arc::new(ProfileCredentials::new(profile)?), identity)
+        let provider: AwsCredentialProvider = match profile.command()? {
+            Some(command) => {
+                let found = ProcessCredentials::of(&profile.name, &command)?;
+                *process = Some(Arc::clone(&found));
+                Arc::new(Noted(found))
+            }
+            None => Arc::new(ProfileCredentials::new(profile)?),
+        };
+        (provider, identity)
     } else {
         let store = builder.clone().with_http_connector(credentials).build().map_err(words)?;
         let identity = match has_keys {

@@ -15,6 +15,12 @@ pub(super) struct Trace {
     pub(super) host: String,
     /// Whether that was for credentials.
     pub(super) is_credentials: bool,
+    /// The number of the keys that it was signed with, where a command gives them.
+    pub(super) keys_number: u64,
+    /// Why a command gives none.
+    pub(super) no_keys: Option<String>,
+    /// Whether it was for a part of an object.
+    pub(super) has_range: bool,
     /// Its answer, if there was one.
     pub(super) status: Option<u16>,
     /// The error's name in the answer, such as `NoSuchKey`.

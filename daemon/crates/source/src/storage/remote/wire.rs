@@ -11,6 +11,7 @@
 //! Up to the head's end the thread waits in its runtime, so that a second request can be made meanwhile; for the body it
 //! waits in the system.
 
+mod chunks;
 mod socket;
 
 use std::collections::HashMap;
@@ -77,6 +78,8 @@ pub(super) struct Answered {
     home: Arc<Wires>,
     /// Of the body.
     left_bytes: u64,
+    /// Whether its length is told chunk by chunk: then nothing is read of it but an error's text.
+    is_chunked: bool,
     can_be_kept: bool,
 }
 
@@ -259,7 +262,8 @@ impl Wires {
             _ => None,
         };
         // Whose length is not told is refused by the crate that asked.
-        let length = length.filter(|_| !head.headers.contains_key(TRANSFER_ENCODING));
+        let is_chunked = head.headers.contains_key(TRANSFER_ENCODING);
+        let length = length.filter(|_| !is_chunked);
         let closes = |value: &HeaderValue| {
             value.to_str().is_ok_and(|value| value.to_ascii_lowercase().contains("close"))
         };
@@ -267,7 +271,7 @@ impl Wires {
             && version == Version::HTTP_11
             && !head.headers.get_all(CONNECTION).iter().any(closes);
         let (home, left_bytes) = (Arc::clone(self), length.unwrap_or(0));
-        (head, Answered { wire, home, left_bytes, can_be_kept })
+        (head, Answered { wire, home, left_bytes, is_chunked, can_be_kept })
     }
 }
 
@@ -357,6 +361,22 @@ impl Answered {
         Ok(read)
     }
 
+    /// The text of an error, as far as it comes and the limit goes; then the connection is given back where it can be.
+    pub(super) fn into_text(mut self, limit_bytes: usize) -> Vec<u8> {
+        if self.is_chunked {
+            self.left_bytes = limit_bytes as u64;
+        }
+        let wanted = usize::try_from(self.left_bytes).unwrap_or(usize::MAX);
+        let mut text = Vec::with_capacity(wanted.min(limit_bytes));
+        while text.len() < text.capacity()
+            && !(self.is_chunked && chunks::is_whole(&text))
+            && self.read(&mut text).is_ok_and(|read| read > 0)
+        {}
+        let text = if self.is_chunked { chunks::joined(&text) } else { text };
+        self.end();
+        text
+    }
+
     /// Puts what has come of the body into a place, without waiting. Zero bytes: as [`read`](Self::read)'s.
     ///
     /// # Errors
@@ -391,7 +411,7 @@ impl Answered {
 
     /// Gives the connection back where it can serve another request.
     pub(super) fn end(self) {
-        let Self { mut wire, home, left_bytes, can_be_kept } = self;
+        let Self { mut wire, home, left_bytes, can_be_kept, .. } = self;
         // What stands behind the body was not asked for.
         if left_bytes == 0 && can_be_kept && wire.socket.ahead().is_empty() {
             wire.idle_since = Instant::now();

@@ -152,7 +152,7 @@ impl Task<'_> {
         let is_remote = self.lists.remote_root().is_some();
         let window = if is_remote { REMOTE_WINDOW } else { LOCAL_WINDOW };
         let ask = || -> ControlFlow<()> {
-            let seen = ScanProgress { directories: 0, samples: 0, waiting_for_another: false };
+            let seen = ScanProgress::default();
             (request.options.progress)(seen)
         };
         let parsed = parse(&file, file.stamp.bytes, window, &ask).map_err(|fault| match fault {
