@@ -39,6 +39,8 @@ pub struct OpenOptions<'a> {
     /// Whether the order is one of [blocks](super::Dataset::blocks): samples then share what they are read from, where the
     /// format has blocks.
     pub by_blocks: bool,
+    /// Whether samples are wanted in the dataset's own order: neighbours behind a URL are then read together.
+    pub in_order: bool,
 }
 
 impl OpenOptions<'_> {
@@ -59,6 +61,7 @@ impl Default for OpenOptions<'_> {
             patience: None,
             lists_anew: false,
             by_blocks: false,
+            in_order: false,
         }
     }
 }
