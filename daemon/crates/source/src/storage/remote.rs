@@ -11,6 +11,8 @@
 mod address;
 mod body;
 mod client;
+#[cfg(test)]
+mod exact;
 mod failure;
 mod hedges;
 mod keys;
