@@ -252,7 +252,7 @@ fn neighbours_come_by_one_request_where_samples_come_in_order() {
         for shuffle in ["true", "false"] {
             let config = |path: &str, keys: &str, file: &str| {
                 let text = format!(
-                    "dataset.path = {path:?}\ndataset.format = {format:?}\nbatch.size = 7\norder.epochs = 1\n\
+                    "dataset.path = {path:?}\ndataset.format = {format:?}\nbatch.size = 20\norder.epochs = 1\n\
                      order.shuffle = {shuffle}\nring.slots = 3\n{keys}\n\
                      stage = [{{ name = \"copy\", operations = [] }}]\n"
                 );
@@ -273,7 +273,7 @@ fn neighbours_come_by_one_request_where_samples_come_in_order() {
                 Fault::None
             });
             let mut loader = loader(&remote).attach().unwrap();
-            let first = take(&mut loader, 20);
+            let first = take(&mut loader, 7);
             let state = loader.state(0).unwrap();
             drop(loader);
             let mut loader = self::loader(&remote).state(state, false).attach().unwrap();

@@ -1,8 +1,8 @@
 //! SIGKILL of trainers, their daemons and the server behind which the data lies, in bad weather: each trainer is resumed
 //! from its last checkpoint, and what the trainers deliver is what an undisturbed run over the folder on disk does.
 //!
-//! Trainers take turns in six configurations: images, archives and an array of ranges, each with a cache on disk and
-//! without one. During a trainer's life its daemon and the server are killed at random instants, at last the trainer is.
+//! Trainers take turns in eight configurations: images, archives and an array of ranges, with a cache on disk and without
+//! one, shuffled and in order. During a trainer's life its daemon and the server are killed at random instants, at last the trainer is.
 //! The server comes back by itself after a while, on its port; it answers some requests wrongly or not at all.
 
 use std::collections::BTreeMap;
@@ -116,41 +116,39 @@ fn courses(dir: &TestDir, shown: &Path, port: u16) -> Vec<Course> {
     let storage = format!(
         "storage = {{ endpoint = \"http://127.0.0.1:{port}\", anonymous = true, stall = \"300ms\" }}"
     );
-    let mut courses = Vec::new();
-    for (name, cached) in
-        [("images", "images-cached"), ("tars", "tars-cached"), ("stack", "stack-cached")]
-    {
-        let text = |root: &Path, keys: &str| match name {
-            "stack" => data::stack_config(&root.join(name), keys),
-            "tars" => format!(
-                "dataset.format = \"webdataset\"\n{}",
-                data::image_config(&root.join(name), keys)
-                    .replace("batch.size = 8", "batch.size = 4")
-            ),
-            _ => data::image_config(&root.join(name), keys)
-                .replace("batch.size = 8", "batch.size = 4"),
+    // Of neighbours in order several come by one request.
+    const COURSES: [(&str, &str, bool, bool); 8] = [
+        ("images-cached", "images", true, true),
+        ("tars-in-order", "tars", false, false),
+        ("stack", "stack", true, false),
+        ("stack-cached", "stack", true, true),
+        ("images", "images", true, false),
+        ("stack-in-order", "stack", false, false),
+        ("tars-cached", "tars", true, true),
+        ("tars", "tars", true, false),
+    ];
+    let course = |(name, data, is_shuffled, has_cache): (&'static str, &str, bool, bool)| {
+        let keys = format!("order.shuffle = {is_shuffled}\n{keys}");
+        let text = |root: &Path, keys: &str| match data {
+            "stack" => data::stack_config(&root.join(data), keys),
+            _ => {
+                let text = data::image_config(&root.join(data), keys);
+                let format = if data == "tars" { "webdataset" } else { "image-folder" };
+                let text = text.replace("batch.size = 8", "batch.size = 4");
+                format!("dataset.format = {format:?}\n{text}")
+            }
         };
-        let local = dir.config(&format!("local-{name}.toml"), &text(shown, keys));
-        let remote = Path::new("s3://bucket");
-        for (name, has_cache) in [(name, false), (cached, true)] {
-            let cache = has_cache.then(|| dir.path(&format!("kept-{name}")));
-            let kept = cache.as_ref().map(|path| {
-                format!("cache = {{ path = {:?}, keep_free = 0 }}", path.display().to_string())
-            });
-            let keys = [keys, &storage, kept.as_deref().unwrap_or_default()].join("\n");
-            let config = dir.config(&format!("{name}.toml"), &text(remote, &keys));
-            let reference = Reference::of(local.clone());
-            courses.push(Course {
-                name,
-                config,
-                cache,
-                reference,
-                checkpoint: None,
-                ids: Vec::new(),
-            });
-        }
-    }
-    courses
+        let local = dir.config(&format!("local-{name}.toml"), &text(shown, &keys));
+        let cache = has_cache.then(|| dir.path(&format!("kept-{name}")));
+        let kept = cache.as_ref().map(|path| {
+            format!("cache = {{ path = {:?}, keep_free = 0 }}", path.display().to_string())
+        });
+        let keys = [&keys, &storage, kept.as_deref().unwrap_or_default()].join("\n");
+        let config = dir.config(&format!("{name}.toml"), &text(Path::new("s3://bucket"), &keys));
+        let reference = Reference::of(local);
+        Course { name, config, cache, reference, checkpoint: None, ids: Vec::new() }
+    };
+    COURSES.map(course).into()
 }
 
 /// The trainer's lines so far, as a thread of its own reads them.

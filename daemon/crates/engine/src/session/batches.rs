@@ -13,7 +13,6 @@ use super::open_group::OpenGroup;
 use super::ring::Ring;
 use super::substitutes::Substituted;
 use crate::work::{FetchJob, SessionWork};
-use forebay_config::Shuffle;
 use forebay_order::{DrawKey, EpochOrder, PlannedBatch, PlannedRow};
 
 /// A batch that a slot is filled with.
@@ -141,17 +140,11 @@ impl Batches {
         if work.units.is_none() {
             return self.unadmitted.push_back(batch);
         }
-        let in_order = work.stream.config.order.shuffle == Shuffle::Off;
         // A block is read once for all rows that want it: those want it from now on.
         while batch.rows_left() > 0 {
             let (planned, job) = batch.admit(work);
-            // In the dataset's own order those of the last row are what the next batch may begin with.
-            let of_row = || {
-                let numbers = job.units.iter().filter_map(|one| one.unit().number_of_block());
-                numbers.max().filter(|_| in_order)
-            };
             if planned.valid
-                && let Some(group) = batch.epoch_order.group_at(planned.position).or_else(of_row)
+                && let Some(group) = batch.epoch_order.group_at(planned.position)
             {
                 self.open_group.enter((batch.planned.epoch, group), &job.units);
             }

@@ -342,10 +342,10 @@ fn open_once(
         None => storage,
     };
     // What a cache keeps of a sample serves any order.
-    let has_runs = options.in_order && config.cache.path.is_none() && storage.requests().is_some();
-    let dataset = match has_runs {
-        true => in_runs(dataset, config.limits.sample_bytes),
-        false => dataset,
+    let has_runs = config.cache.path.is_none() && storage.requests().is_some();
+    let dataset = match options.in_order.filter(|_| has_runs) {
+        Some(batch) => in_runs(dataset, batch, config.limits.sample_bytes),
+        None => dataset,
     };
     // Opening reads what is kept in the index, not here.
     let storage = storage::with_cache(storage, &config.cache);

@@ -3,7 +3,8 @@
 //!
 //! A request to a server takes as long as some megabytes do. So a run of samples is one [block](Unit::Block): the engine
 //! fetches it once for all rows that want it and counts its bytes once. Runs are cut within groups of so many samples by
-//! the samples' numbers, so that which run a sample is in follows from the index alone.
+//! the samples' numbers, so that which run a sample is in follows from the index alone; and groups within batches, so that
+//! no rank reads what only another one wants.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -30,7 +31,9 @@ const LOOKED_AT: u64 = 16;
 #[derive(Debug)]
 struct InRuns {
     inner: Arc<dyn Dataset>,
-    /// Runs are cut within groups of so many samples.
+    /// Samples of a batch.
+    batch: u64,
+    /// Runs are cut within groups of so many of them.
     group: u64,
     /// A run is no longer.
     most_bytes: u64,
@@ -55,8 +58,8 @@ impl InRun {
 }
 
 /// A dataset whose neighbours are read together, where some may be: samples that are parts of objects whose size and tag
-/// are known. `limit_bytes`: of a sample.
-pub(super) fn in_runs(dataset: Arc<dyn Dataset>, limit_bytes: u64) -> Arc<dyn Dataset> {
+/// are known. They are wanted `batch` at a time. `limit_bytes`: of a sample.
+pub(super) fn in_runs(dataset: Arc<dyn Dataset>, batch: u64, limit_bytes: u64) -> Arc<dyn Dataset> {
     let samples = dataset.sample_count();
     if dataset.shares_units() || dataset.page_bytes().is_some() || samples < 2 {
         return dataset;
@@ -73,11 +76,11 @@ pub(super) fn in_runs(dataset: Arc<dyn Dataset>, limit_bytes: u64) -> Arc<dyn Da
     if count == 0 {
         return dataset;
     }
-    let group = (most_bytes / (bytes / count).max(1)).min(MOST_SAMPLES);
+    let group = (most_bytes / (bytes / count).max(1)).min(MOST_SAMPLES).min(batch);
     if group < 2 {
         return dataset;
     }
-    Arc::new(InRuns { inner: dataset, group, most_bytes })
+    Arc::new(InRuns { inner: dataset, batch, group, most_bytes })
 }
 
 /// The location of a sample that may be in a run.
@@ -123,8 +126,10 @@ impl InRuns {
     fn run_of(&self, id: SampleId) -> Option<InRun> {
         let own_location = |id| own_location(self.inner.as_ref(), id, self.most_bytes);
         let own = own_location(id)?;
-        let first = id.0 / self.group * self.group;
-        let end = first.saturating_add(self.group).min(self.inner.sample_count());
+        let place = id.0 % self.batch;
+        let first = id.0 - place % self.group;
+        let end_of_batch = (id.0 - place).saturating_add(self.batch);
+        let end = first.saturating_add(self.group).min(end_of_batch).min(self.inner.sample_count());
         let mut run: Option<Run> = None;
         for number in first..end {
             let next = match number == id.0 {
@@ -263,3 +268,6 @@ impl Dataset for InRuns {
         self.inner.classes()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -400,8 +400,8 @@ impl Answered {
     /// Gives the connection back where it can serve another request.
     pub(super) fn end(self) {
         let Self { mut wire, home, left_bytes, can_be_kept } = self;
-        // What stands behind the body was not asked for; what comes later is found when the connection is used again.
-        if left_bytes == 0 && can_be_kept && wire.socket.ahead().is_empty() {
+        // What stands behind the body is found when the connection is to be used again.
+        if left_bytes == 0 && can_be_kept {
             wire.idle_since = Instant::now();
             home.idle().push(wire);
         }

@@ -108,6 +108,29 @@ fn a_connection_with_more_than_the_body_is_not_kept() {
 }
 
 #[test]
+fn what_stands_behind_a_body_is_not_lost_in_a_roomy_buffer() {
+    let body = "0123456789".repeat(20_000);
+    let text = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}more", body.len());
+    let line = Line::to(vec![vec![answer(text), ok("bad"), Step::Hold], vec![ok("two")]]);
+    let (_, mut answered) = line.ask_host("127.0.0.1").unwrap();
+    let mut roomy = Vec::with_capacity(1 << 20);
+    while answered.read(&mut roomy).unwrap() > 0 {}
+    assert!(roomy == body.as_bytes());
+    answered.end();
+    assert_eq!(line.ask(), whole("two"));
+}
+
+#[test]
+fn a_connection_whose_body_is_not_read_to_its_end_is_not_kept() {
+    let line = Line::to(vec![vec![ok("0123456789"), ok("bad"), Step::Hold], vec![ok("two")]]);
+    let (_, mut answered) = line.ask_host("127.0.0.1").unwrap();
+    assert_eq!(answered.read_now(&mut [0; 10][..9]).unwrap(), 9);
+    answered.end();
+    assert_eq!(line.ask(), whole("two"));
+    assert_eq!(line.server.counts(), [1, 1]);
+}
+
+#[test]
 fn a_connection_that_was_idle_for_long_is_not_used() {
     let line = Line::to(vec![vec![ok("one"), ok("bad")], vec![ok("two"), Step::Hold]]);
     assert_eq!(line.ask(), whole("one"));
