@@ -61,7 +61,7 @@ fn pieces(steps: Vec<Step>, length_bytes: u64) -> (Result<(), String>, Vec<u8>) 
 }
 
 fn buffer(steps: Vec<Step>, length_bytes: u64) -> (Result<(), String>, Vec<u8>) {
-    let mut buffer = Vec::with_capacity(length_bytes as usize);
+    let mut buffer = Vec::with_capacity(usize::try_from(length_bytes).unwrap());
     let taken = take(steps, length_bytes, Target::Buffer(&mut buffer));
     (taken, buffer)
 }

@@ -38,7 +38,7 @@ impl Line {
 
     fn read(&self, answer: Result<(Head, Answered), WireError>) -> Outcome {
         let (head, mut answered) = answer.map_err(|error| format!("{error:?}"))?;
-        let mut body = Vec::with_capacity(answered.left_bytes() as usize);
+        let mut body = Vec::with_capacity(usize::try_from(answered.left_bytes()).unwrap());
         while answered.read(&mut body).map_err(|error| error.to_string())? > 0 {}
         let missing = answered.left_bytes();
         answered.end();
