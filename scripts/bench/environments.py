@@ -106,6 +106,12 @@ def build_program(python: bool) -> None:
     subprocess.run(["cargo", "build", "--quiet", "--release", "--package", "forebay"], cwd=ROOT, check=True)
 
 
+def build_server() -> None:
+    """Builds the web server of `storage_speed`."""
+    build = ["cargo", "build", "--quiet", "--release", "--package", "forebay-source", "--example", "storage_speed"]
+    subprocess.run(build, cwd=ROOT, check=True, stdout=sys.stderr)
+
+
 def install_wheel(into: Path) -> None:
     """Builds the wheel around the built program and installs it into an environment."""
     say("building the wheel")

@@ -88,5 +88,6 @@ def write_files(arguments: argparse.Namespace, name: str, raw: dict[str, Any], p
         arguments.json.write_text(json.dumps(raw, indent=1) + "\n")
     svg = arguments.svg or (None if arguments.smoke else BENCH / f"{name}.svg")
     if svg:
+        svg.parent.mkdir(parents=True, exist_ok=True)
         svg.write_text(picture())
         say(f"the plot is {svg}")

@@ -95,8 +95,12 @@ def batches(job: Job) -> Iterator[Any]:
     # So many that no run comes to the end.
     settings = {**job.settings, "on_start": Move(job.place)}
     work = Work(job.data, "", job.samples_per_step, 1_000_000, len(os.sched_getaffinity(0)), settings)
-    if job.loader == "forebay":
-        yield from forebay_batches(forebay_loader.configuration(work), job)
+    if job.loader in ("forebay", "forebay-bucket"):
+        wanted = forebay_loader.configuration(work)
+        if job.loader == "forebay-bucket":
+            # Each run has another port, and so another dataset.
+            wanted["dataset"]["index"] = f"{job.folder}/index"
+        yield from forebay_batches(wanted, job)
     elif job.loader == "forebay-python":
         work = replace(work, settings={**settings, "recipe": "torchvision", "loader": "stage"})
         yield from forebay_batches(recipes.configuration_of(work), job)

@@ -218,6 +218,78 @@ fn a_server_that_goes_away_is_waited_for_and_named() {
     assert_eq!(found, expected[..expected.len() / 2]);
 }
 
+/// Parts of objects that lie behind each other are asked for together where they are wanted in that order.
+#[test]
+fn neighbours_come_by_one_request_where_samples_come_in_order() {
+    let dir = TestDir::new();
+    data::stack(&dir.path("stack"), 1000);
+    // Three members each.
+    std::fs::create_dir(dir.path("tars")).unwrap();
+    for archive in 0..2 {
+        let names = (0..150).map(|sample| format!("{archive}{sample:03}"));
+        let members = names.flat_map(|name| {
+            ["a.txt", "b.txt", "cls"]
+                .map(|field| (format!("{name}.{field}"), format!("{field} {name}")))
+        });
+        let members: Vec<_> = members
+            .map(|(name, text)| {
+                let text = if name.ends_with("cls") { text[4..].to_owned() } else { text };
+                (name, text)
+            })
+            .collect();
+        let members: Vec<_> =
+            members.iter().map(|(name, text)| (name.as_str(), text.as_bytes())).collect();
+        let path = dir.path(&format!("tars/{archive}.tar"));
+        std::fs::write(path, forebay_synth::tar::archive(&members)).unwrap();
+    }
+    let server = Server::of(&dir.path(""));
+    let requests = Arc::new(AtomicU64::new(0));
+    let fields = "dataset.fields = { a = { from = \"a.txt\", as = \"text\" }, b = { from = \"b.txt\", as = \"text\" }, \
+                  label = { from = \"cls\", as = \"integer\" } }";
+    for (format, name, samples, keys) in
+        [("npy", "stack/samples.npy", 1000, ""), ("webdataset", "tars", 300, fields)]
+    {
+        for shuffle in ["true", "false"] {
+            let config = |path: &str, keys: &str, file: &str| {
+                let text = format!(
+                    "dataset.path = {path:?}\ndataset.format = {format:?}\nbatch.size = 20\norder.epochs = 1\n\
+                     order.shuffle = {shuffle}\nring.slots = 3\n{keys}\n\
+                     stage = [{{ name = \"copy\", operations = [] }}]\n"
+                );
+                dir.config(file, &text)
+            };
+            let local =
+                config(dir.path(name).to_str().unwrap(), keys, &format!("{format}-{shuffle}.toml"));
+            let expected = take_epoch(&mut attach(&local));
+            let keys = format!("{keys}\n{}", storage_keys(&server, "s3"));
+            let remote =
+                config(&server.url("s3", name), &keys, &format!("s3-{format}-{shuffle}.toml"));
+            // The index is made by it.
+            assert!(program::run(dir.forebay(&["index"]).arg(&remote)).status.success());
+            requests.store(0, Ordering::SeqCst);
+            let count = Arc::clone(&requests);
+            server.set_weather(move |request| {
+                count.fetch_add((request.headers.contains_key("range")).into(), Ordering::SeqCst);
+                Fault::None
+            });
+            let mut loader = loader(&remote).attach().unwrap();
+            let first = take(&mut loader, 7);
+            let state = loader.state(0).unwrap();
+            drop(loader);
+            let mut loader = self::loader(&remote).state(state, false).attach().unwrap();
+            let found = [first, take_epoch(&mut loader)].concat();
+            assert_eq!(found, expected, "{format} {shuffle}");
+            let found = requests.load(Ordering::SeqCst);
+            println!("{format}, shuffle {shuffle}: {found} requests for {samples} samples");
+            if shuffle == "true" {
+                assert!(found >= samples, "{format}: {found}");
+            } else {
+                assert!(found <= samples / 10, "{format}: {found}");
+            }
+        }
+    }
+}
+
 #[test]
 fn what_cannot_pass_ends_the_run_by_name() {
     let twins = Twins::new("s3", "dataset.outage_timeout = \"2s\"");

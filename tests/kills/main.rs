@@ -43,6 +43,12 @@ fn everything_is_killed_at_once() {
     kill("all", "4");
 }
 
+/// Behind a server in bad weather, which is killed, too.
+#[test]
+fn trainers_daemons_and_the_server_are_killed() {
+    kill("remote", "15");
+}
+
 #[test]
 fn the_daemon_is_killed_over_archives() {
     kill_over(Some("webdataset"), "daemon", "5", "8");

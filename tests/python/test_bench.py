@@ -165,7 +165,9 @@ def test_the_neighbour_runs(tmp_path):
     assert "Forebay" in printed and "own session" in printed
     results = json.loads((tmp_path / "raw.json").read_text())
     assert not results["failures"]
-    for case in ("cached/half/same", "forebay/half/same", "forebay/half/session"):
+    loaders = ("forebay", "forebay-bucket")
+    places = ("same", "session")
+    for case in ("cached/half/same", *(f"{loader}/half/{place}" for loader in loaders for place in places)):
         figures = results["rounds"][0][case]
         assert figures["step_p99_seconds"] >= figures["step_p50_seconds"] > 0
 

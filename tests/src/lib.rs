@@ -15,6 +15,7 @@
 //! - [`taken`]: what a batch held, for comparison.
 //! - [`kills`]: kills processes at random instants and compares what arrives (`forebay-test-kills`).
 //! - `forebay-test-trainer` (`src/bin`): a program that plays the trainer in a process of its own.
+//! - `forebay-test-server` (`src/bin`): a bucket in bad weather, in a process of its own.
 
 #![forbid(unsafe_code)]
 #![allow(

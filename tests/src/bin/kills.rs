@@ -1,13 +1,14 @@
-//! `forebay-test-kills daemon|trainer|run|all [--kills N] [--seed S]`: kills processes at random instants and compares
+//! `forebay-test-kills daemon|trainer|run|all|remote [--kills N] [--seed S]`: kills processes at random instants and compares
 //! what arrives. One line of JSON to stdout; status 1 unless all was well.
 
 use std::path::PathBuf;
 
 use forebay_tests::kills::trainer::Victim;
-use forebay_tests::kills::{Plan, daemon, trainer};
+use forebay_tests::kills::{Plan, daemon, remote, trainer};
 use forebay_tests::program;
 
-const USAGE: &str = "usage: forebay-test-kills daemon|trainer|run|all [--kills N] [--seed S]";
+const USAGE: &str =
+    "usage: forebay-test-kills daemon|trainer|run|all|remote [--kills N] [--seed S]";
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
@@ -23,19 +24,24 @@ fn main() {
     }
     let report = match mode.as_str() {
         "daemon" => daemon::run(plan),
-        "trainer" => trainer::run(Victim::Trainer, &trainer_program(), plan),
-        "run" => trainer::run(Victim::Run, &trainer_program(), plan),
-        "all" => trainer::run(Victim::All, &trainer_program(), plan),
+        "trainer" => trainer::run(Victim::Trainer, &beside("forebay-test-trainer"), plan),
+        "run" => trainer::run(Victim::Run, &beside("forebay-test-trainer"), plan),
+        "all" => trainer::run(Victim::All, &beside("forebay-test-trainer"), plan),
+        "remote" => {
+            remote::run(&beside("forebay-test-trainer"), &beside("forebay-test-server"), plan)
+        }
         _ => panic!("{USAGE}"),
     };
     println!("{report}");
     std::process::exit(i32::from(report["ok"] != true));
 }
 
-/// The trainer lies beside this program.
-fn trainer_program() -> PathBuf {
-    let folder = program::forebay().parent().expect("a folder").to_path_buf();
+/// A program that lies beside this one.
+fn beside(name: &str) -> PathBuf {
     let own = std::env::current_exe().expect("where this program lies");
-    let beside = own.with_file_name("forebay-test-trainer");
-    if beside.exists() { beside } else { folder.join("forebay-test-trainer") }
+    let beside = own.with_file_name(name);
+    if beside.exists() {
+        return beside;
+    }
+    program::forebay().parent().expect("a folder").join(name)
 }

@@ -98,6 +98,11 @@ impl Reference {
             config = dir.path("mixture.toml");
             std::fs::write(&config, format!("cpu.policy = \"normal\"\n{text}")).unwrap();
         }
+        Self::of(config)
+    }
+
+    /// What a configuration delivers.
+    pub fn of(config: PathBuf) -> Self {
         let loader = test_dir::loader(config.as_path(), 0, 1)
             .timeout(std::time::Duration::from_secs(8))
             .attach()

@@ -64,6 +64,9 @@ impl Before {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
+        for file in files(dir).difference(&self.files) {
+            eprintln!("left behind: {}", file.display());
+        }
         left
     }
 }

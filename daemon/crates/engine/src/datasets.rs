@@ -83,7 +83,9 @@ pub(crate) fn open_datasets(
     // A daemon that takes another one's place has the index of one dataset; several have those that were saved.
     let options = if is_one { options } else { OpenOptions { previous_index: None, ..options } };
     let by_blocks = config.order.shuffle == Shuffle::Blocks;
-    let options = OpenOptions { by_blocks, ..options };
+    let is_in_order = is_one && config.order.shuffle == Shuffle::Off;
+    let in_order = is_in_order.then(|| u64::from(config.batch.size.get()));
+    let options = OpenOptions { by_blocks, in_order, ..options };
     let mut failed = None;
     for (place, of) in config.datasets_mut().enumerate() {
         dataset::resolve_keys(of)?;

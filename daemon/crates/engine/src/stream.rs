@@ -395,10 +395,7 @@ impl Stream {
 
     /// What messages call a sample, and where in its first file it lies.
     pub fn sample_place(&self, id: SampleId) -> (PathBuf, ByteRange) {
-        let mut locations = Vec::new();
-        self.dataset.locate(id, &mut locations);
-        let range = locations.first().map_or(ByteRange::WHOLE, |first| first.range);
-        (self.sample_path(id), range)
+        (self.sample_path(id), self.dataset.own_range(id))
     }
 
     /// Reads a sample's bytes outside of any batch, to measure it; how many they are.

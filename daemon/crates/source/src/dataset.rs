@@ -35,6 +35,7 @@ mod propose;
 mod records;
 mod registry;
 mod row_index;
+mod runs;
 mod saved_index;
 mod shard_paths;
 mod shards;
@@ -70,7 +71,7 @@ use std::path::PathBuf;
 use forebay_protocol::ids::SampleId;
 use forebay_protocol::tensor::DType;
 
-use crate::location::{FileTable, Location, SampleBytes};
+use crate::location::{ByteRange, FileTable, Location, SampleBytes};
 use crate::storage::Storage;
 
 /// A set of samples, numbered from 0. Shared by all threads.
@@ -87,6 +88,22 @@ pub trait Dataset: FileTable + std::fmt::Debug {
     /// # Panics
     /// When the id is not below [`sample_count`](Self::sample_count).
     fn locate(&self, id: SampleId, locations: &mut Vec<Location>);
+
+    /// Where in its first file a sample lies, for messages: of one that shares a block, which part of the block is its own
+    /// where that is known.
+    ///
+    /// # Panics
+    /// As [`locate`](Self::locate).
+    fn own_range(&self, id: SampleId) -> ByteRange {
+        let mut locations = Vec::new();
+        self.locate(id, &mut locations);
+        locations.first().map_or(ByteRange::WHOLE, |first| first.range)
+    }
+
+    /// How many of the located bytes are a sample's own, where that is known; else all of them.
+    fn own_bytes(&self, _id: SampleId, bytes: SampleBytes<'_>) -> u64 {
+        bytes.length_bytes()
+    }
 
     /// Whether locations may be [blocks](crate::location::Unit::Block) that several samples share. The engine then keeps a
     /// table of those that it needs, which samples of their own do without.

@@ -13,7 +13,7 @@ impl SamplePlan {
     /// differs is reckoned to be as large as the largest so far.
     pub fn needs(&self, id: SampleId, fetched: SampleBytes<'_>, dataset: &dyn Dataset) -> Needs {
         let unpacked_bytes = dataset.unpacked_bytes(fetched);
-        let sample_bytes = fetched.length_bytes().saturating_add(unpacked_bytes);
+        let sample_bytes = dataset.own_bytes(id, fetched).saturating_add(unpacked_bytes);
         let mut values = Vec::new();
         let is_decoded =
             |field: &Field| matches!(field.kind, FieldKind::EncodedImage | FieldKind::Sound { .. });

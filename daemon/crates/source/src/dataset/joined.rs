@@ -11,7 +11,7 @@ use forebay_protocol::tensor::DType;
 
 use super::opening::{IndexReport, Opened};
 use super::{Dataset, Defect, DirectRead, Field, FieldKind, FieldValue, path_beside};
-use crate::location::{FileId, FileTable, Location, ObjectStamp, SampleBytes};
+use crate::location::{ByteRange, FileId, FileTable, Location, ObjectStamp, SampleBytes};
 use crate::storage::{JoinedFiles, Storage};
 
 /// Why datasets cannot be joined.
@@ -231,6 +231,16 @@ impl Dataset for Joined {
         for location in &mut locations[before..] {
             location.file = JoinedFiles::join(place, location.file);
         }
+    }
+
+    fn own_range(&self, id: SampleId) -> ByteRange {
+        let (part, id) = self.part(id);
+        part.dataset.own_range(id)
+    }
+
+    fn own_bytes(&self, id: SampleId, bytes: SampleBytes<'_>) -> u64 {
+        let (part, id) = self.part(id);
+        part.dataset.own_bytes(id, bytes)
     }
 
     fn shares_units(&self) -> bool {

@@ -39,6 +39,9 @@ pub struct OpenOptions<'a> {
     /// Whether the order is one of [blocks](super::Dataset::blocks): samples then share what they are read from, where the
     /// format has blocks.
     pub by_blocks: bool,
+    /// Where samples are wanted in the dataset's own order: so many at a time, of which neighbours behind a URL are read
+    /// together.
+    pub in_order: Option<u64>,
 }
 
 impl OpenOptions<'_> {
@@ -59,6 +62,7 @@ impl Default for OpenOptions<'_> {
             patience: None,
             lists_anew: false,
             by_blocks: false,
+            in_order: None,
         }
     }
 }

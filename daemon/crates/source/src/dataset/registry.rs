@@ -17,6 +17,7 @@ use super::manifest::{self, ManifestKeys};
 use super::opening::{IndexReport, OpenOptions, Opened, OpenedFormat};
 use super::progress::ScanProgress;
 use super::records::{self, RecordKeys};
+use super::runs::in_runs;
 use super::tables::{self, TableKeys};
 use super::tfrecord::{self, TfRecordKeys};
 use super::webdataset::{self, WebDatasetKeys};
@@ -342,6 +343,12 @@ fn open_once(
     let storage: Arc<dyn Storage> = match dataset.page_bytes() {
         Some(page_bytes) => Arc::new(UnpackingStorage::new(storage, page_bytes)),
         None => storage,
+    };
+    // What a cache keeps of a sample serves any order.
+    let has_runs = config.cache.path.is_none() && storage.requests().is_some();
+    let dataset = match options.in_order.filter(|_| has_runs) {
+        Some(batch) => in_runs(dataset, batch, config.limits.sample_bytes),
+        None => dataset,
     };
     // Opening reads what is kept in the index, not here.
     let storage = storage::with_cache(storage, &config.cache);

@@ -332,20 +332,34 @@ impl Storage for PatientStorage<'_> {
     fn open(&self, files: &dyn FileTable, location: Location) -> Result<Opened, StorageError> {
         let path = || self.full_path(&files.path(location.file));
         let opened = self.patience.retry("opening", path, || self.storage.open(files, location))?;
-        // Its file's name is wanted while it is read.
-        let named: (FileId, Opened) = (location.file, opened);
+        // What it is of is wanted while it is read, and if it has to be opened anew.
+        let named: (Location, Opened) = (location, opened);
         Ok(Opened::new(named.1.length_bytes(), Handle::Other(Box::new(named))))
     }
 
+    /// A read that fails is made again from the start: of an object behind a URL it is the read that asks for it.
     fn read_opened(
         &self,
         files: &dyn FileTable,
         opened: Opened,
         buffer: &mut Vec<u8>,
     ) -> Result<(), StorageError> {
-        let (file, opened) = *opened.into_other::<(FileId, Opened)>();
-        let path = self.full_path(&files.path(file));
-        self.patience.call("reading", || path, || self.storage.read_opened(files, opened, buffer))
+        let (location, opened) = *opened.into_other::<(Location, Opened)>();
+        let path = || self.full_path(&files.path(location.file));
+        let (before, expected_bytes) = (buffer.len(), opened.length_bytes());
+        let mut first = Some(opened);
+        self.patience.retry("reading", path, || {
+            buffer.truncate(before);
+            let opened = match first.take() {
+                Some(opened) => opened,
+                None => self.storage.open(files, location)?,
+            };
+            if opened.length_bytes() != expected_bytes {
+                let found = "another length";
+                return Err(StorageError::Changed { path: path(), expected_bytes, found });
+            }
+            self.storage.read_opened(files, opened, buffer)
+        })
     }
 }
 

@@ -12,6 +12,8 @@ mod address;
 mod answer;
 mod body;
 mod client;
+#[cfg(test)]
+mod exact;
 mod failure;
 mod hedges;
 mod keys;

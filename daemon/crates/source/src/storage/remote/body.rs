@@ -136,3 +136,6 @@ impl Target<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

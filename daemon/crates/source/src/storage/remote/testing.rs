@@ -37,6 +37,8 @@ pub enum Fault {
     Short(usize),
     /// The answer's length is so much more than the body's.
     Longer(usize),
+    /// So many bytes stand behind the body.
+    Behind(usize),
     /// The answer has another ETag.
     OtherTag,
     /// The whole object comes where a part was asked for, with status 200.
@@ -297,6 +299,9 @@ impl Shared {
             Fault::Short(bytes) => {
                 writer.write_all(&body[..bytes.min(body.len())]).ok()?;
                 return None;
+            }
+            Fault::Behind(bytes) => {
+                writer.write_all(&[body, vec![b'x'; bytes]].concat()).ok()?;
             }
             _ => self.send(writer, &body)?,
         }

@@ -5,12 +5,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_observe::Clock;
+
 use super::testing::{Fault, Server};
 use super::{RemoteObjects, Storage, StorageError};
 use crate::location::{FileId, FileTable, Location, ObjectStamp};
-use crate::storage::RetryClass;
 use crate::storage::conformance::{self, Fixture, Paths, part};
 use crate::storage::listing::{Directories, EntryKind};
+use crate::storage::{Patience, PatientStorage, RetryClass};
 
 const WHOLE: Location = Location::whole(FileId(0));
 
@@ -225,6 +227,30 @@ fn a_range_that_is_answered_by_the_whole_object_is_no_part_of_it() {
         let error = read(&storage, &files, part(2, Some(3))).unwrap_err();
         assert_eq!(error.class(), class, "{error}");
     }
+}
+
+/// At a start nobody reads a row again: the read itself is made anew.
+#[test]
+fn a_read_at_a_start_is_made_again_after_an_answer_that_cannot_be_used() {
+    let bucket = Bucket::impatient("s3");
+    bucket.put("file", b"0123456789");
+    let storage = bucket.open();
+    let files = indexed(&storage, "file");
+    let patience = Patience::at_first_start("train", Duration::from_secs(60), Clock::system());
+    let patient = PatientStorage { storage: &storage, patience: &patience };
+    for fault in [Fault::WholeForRange, Fault::Short(1), Fault::Longer(3), Fault::Close] {
+        let mut fault = Some(fault);
+        bucket.server.set_weather(move |_| fault.take().unwrap_or(Fault::None));
+        let opened = patient.open(&files, part(2, Some(5))).unwrap();
+        let mut buffer = b"before".to_vec();
+        patient.read_opened(&files, opened, &mut buffer).unwrap();
+        assert_eq!(buffer, b"before23456");
+    }
+    let denied = Fault::Status(403, None, String::new());
+    bucket.server.set_weather(move |_| denied.clone());
+    let opened = patient.open(&files, WHOLE).unwrap();
+    let error = patient.read_opened(&files, opened, &mut Vec::new()).unwrap_err();
+    assert_eq!(error.class(), RetryClass::Never);
 }
 
 #[test]

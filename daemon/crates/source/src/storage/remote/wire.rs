@@ -170,13 +170,7 @@ impl Wires {
         let port = uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
         let origin = (is_tls, host.to_owned(), port);
         let text = self.text(request);
-        let kept = {
-            let mut idle = self.idle();
-            idle.retain(|wire| wire.idle_since.elapsed() < IDLE_TIMEOUT);
-            let place = idle.iter().rposition(|wire| wire.origin == origin);
-            place.map(|place| idle.swap_remove(place))
-        };
-        if let Some(mut wire) = kept {
+        if let Some(mut wire) = self.kept(&origin) {
             match wire.ask(&text).await {
                 // The server may have closed the kept connection at this very moment.
                 Err(WireError::Closed(_)) => self.idle().clear(),
@@ -187,6 +181,20 @@ impl Wires {
         let mut wire = Wire { origin, socket, piece: Vec::new(), idle_since: Instant::now() };
         let answer = wire.ask(&text).await?;
         Ok(self.answered(wire, answer))
+    }
+
+    /// A connection to a host that waits for a request. One that the server has ended, or on which it has said something
+    /// unasked, is closed: that would be taken for the answer.
+    fn kept(&self, origin: &(bool, String, u16)) -> Option<Wire> {
+        let mut idle = self.idle();
+        idle.retain(|wire| wire.idle_since.elapsed() < IDLE_TIMEOUT);
+        loop {
+            let place = idle.iter().rposition(|wire| wire.origin == *origin)?;
+            let mut wire = idle.swap_remove(place);
+            if wire.socket.is_quiet() {
+                return Some(wire);
+            }
+        }
     }
 
     async fn connect(&self, host: &str, port: u16, is_tls: bool) -> Result<Socket, WireError> {
@@ -412,10 +420,13 @@ impl Answered {
     /// Gives the connection back where it can serve another request.
     pub(super) fn end(self) {
         let Self { mut wire, home, left_bytes, can_be_kept, .. } = self;
-        // What stands behind the body was not asked for.
+        // What stands behind the body was not asked for; what comes later is found when the connection is to be used again.
         if left_bytes == 0 && can_be_kept && wire.socket.ahead().is_empty() {
             wire.idle_since = Instant::now();
             home.idle().push(wire);
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -257,6 +257,22 @@ impl Socket {
         }
     }
 
+    /// Whether nothing has come that was not taken, and the server has not ended the connection.
+    pub(super) fn is_quiet(&mut self) -> bool {
+        let is_decrypted = self.tls.as_mut().is_none_or(|tls| {
+            tls.start == tls.encrypted.len()
+                && tls
+                    .connection
+                    .reader()
+                    .fill_buf()
+                    .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+        });
+        let mut sockets = [PollFd::new(&self.stream, PollFlags::IN)];
+        is_decrypted
+            && self.ahead().is_empty()
+            && matches!(poll(&mut sockets, Some(&Timespec::default())), Ok(0))
+    }
+
     /// Waits until something comes.
     ///
     /// # Errors

@@ -1,0 +1,316 @@
+//! Connections of our own against servers that send exact bytes.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use object_store::client::HttpRequestBody;
+use tokio::runtime::Runtime;
+
+use super::super::exact::{Exact, Step, answer, ok};
+use super::*;
+
+struct Line {
+    runtime: Runtime,
+    wires: Arc<Wires>,
+    server: Exact,
+}
+
+/// What came of a request: the status, the body as far as it came, and what is missing of it.
+type Outcome = Result<(u16, String, u64), String>;
+
+impl Line {
+    fn to(connections: Vec<Vec<Step>>) -> Self {
+        let tls = super::super::client::tls(false).unwrap();
+        let stall = Duration::from_millis(300);
+        let wires = Arc::new(Wires::new(Arc::default(), tls, HeaderMap::new(), stall));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        Self { runtime, wires, server: Exact::new(connections) }
+    }
+
+    fn ask_host(&self, host: &str) -> Result<(Head, Answered), WireError> {
+        let url = format!("http://{host}:{}/file", self.server.port);
+        let request = http::Request::get(url).body(HttpRequestBody::empty()).unwrap();
+        self.runtime.block_on(self.wires.exchange(&request))
+    }
+
+    fn ask(&self) -> Outcome {
+        self.read(self.ask_host("127.0.0.1"))
+    }
+
+    fn read(&self, answer: Result<(Head, Answered), WireError>) -> Outcome {
+        let (head, mut answered) = answer.map_err(|error| format!("{error:?}"))?;
+        let mut body = Vec::with_capacity(usize::try_from(answered.left_bytes()).unwrap());
+        while answered.read(&mut body).map_err(|error| error.to_string())? > 0 {}
+        let missing = answered.left_bytes();
+        answered.end();
+        Ok((head.status.as_u16(), String::from_utf8(body).unwrap(), missing))
+    }
+}
+
+fn whole(body: &str) -> Outcome {
+    Ok((200, body.to_owned(), 0))
+}
+
+#[test]
+fn a_connection_is_kept_for_the_next_request() {
+    let line = Line::to(vec![vec![ok("one"), ok(""), ok("three"), Step::Hold]]);
+    assert_eq!([line.ask(), line.ask(), line.ask()], ["one", "", "three"].map(whole));
+    assert_eq!(line.server.counts(), [3]);
+    let asked = &line.server.asked()[0][0];
+    let host = format!("host: 127.0.0.1:{}\r\n", line.server.port);
+    assert!(asked.starts_with("GET /file HTTP/1.1\r\n") && asked.contains(&host), "{asked}");
+    assert!(asked.contains(&format!("user-agent: {USER_AGENT_TEXT}\r\n")), "{asked}");
+}
+
+#[test]
+fn a_kept_connection_that_ends_at_the_next_request_is_replaced_once() {
+    let ends = || vec![ok("one"), Step::Listen];
+    let line = Line::to(vec![ends(), vec![ok("two"), Step::Hold]]);
+    assert_eq!([line.ask(), line.ask()], ["one", "two"].map(whole));
+    assert_eq!(line.server.counts(), [2, 1]);
+    // A new one that ends is an error: whoever reads decides on another try.
+    let line = Line::to(vec![ends(), vec![Step::Listen], vec![ok("three")]]);
+    assert_eq!(line.ask(), whole("one"));
+    assert!(line.ask().unwrap_err().contains("connection closed"));
+    assert_eq!(line.server.counts(), [2, 1]);
+}
+
+#[test]
+fn a_kept_connection_that_has_ended_is_not_used() {
+    let line = Line::to(vec![vec![ok("one")], vec![ok("two")]]);
+    assert_eq!(line.ask(), whole("one"));
+    // Until the end has come over.
+    while line.wires.idle()[0].socket.is_quiet() {}
+    assert_eq!(line.ask(), whole("two"));
+    assert_eq!(line.server.counts(), [1, 1]);
+}
+
+/// As servers do that close a connection which was idle for too long.
+#[test]
+fn what_a_server_says_unasked_is_no_answer_to_the_next_request() {
+    let late = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n";
+    for unasked in [&late[..], b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nbad", b"x"] {
+        let first = vec![ok("one"), Step::Say(unasked.to_vec()), Step::Hold];
+        let line = Line::to(vec![first, vec![ok("two"), Step::Hold]]);
+        assert_eq!(line.ask(), whole("one"));
+        // Nothing where it came with the answer: the connection was not kept then.
+        while line.wires.idle().first_mut().is_some_and(|wire| wire.socket.is_quiet()) {}
+        assert_eq!(line.ask(), whole("two"));
+        assert_eq!(line.server.counts(), [1, 1]);
+    }
+}
+
+#[test]
+fn a_connection_with_more_than_the_body_is_not_kept() {
+    let more = answer("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\none and more");
+    let line = Line::to(vec![vec![more, Step::Hold], vec![ok("two"), Step::Hold]]);
+    assert_eq!([line.ask(), line.ask()], ["one", "two"].map(whole));
+    assert_eq!(line.server.counts(), [1, 1]);
+}
+
+#[test]
+fn what_stands_behind_a_body_is_not_lost_in_a_roomy_buffer() {
+    let body = "0123456789".repeat(20_000);
+    let text = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}more", body.len());
+    let line = Line::to(vec![vec![answer(text), ok("bad"), Step::Hold], vec![ok("two")]]);
+    let (_, mut answered) = line.ask_host("127.0.0.1").unwrap();
+    let mut roomy = Vec::with_capacity(1 << 20);
+    while answered.read(&mut roomy).unwrap() > 0 {}
+    assert!(roomy == body.as_bytes());
+    answered.end();
+    assert_eq!(line.ask(), whole("two"));
+}
+
+#[test]
+fn a_connection_whose_body_is_not_read_to_its_end_is_not_kept() {
+    let line = Line::to(vec![vec![ok("0123456789"), ok("bad"), Step::Hold], vec![ok("two")]]);
+    let (_, mut answered) = line.ask_host("127.0.0.1").unwrap();
+    assert_eq!(answered.read_now(&mut [0; 10][..9]).unwrap(), 9);
+    answered.end();
+    assert_eq!(line.ask(), whole("two"));
+    assert_eq!(line.server.counts(), [1, 1]);
+}
+
+#[test]
+fn a_connection_that_was_idle_for_long_is_not_used() {
+    let line = Line::to(vec![vec![ok("one"), ok("bad")], vec![ok("two"), Step::Hold]]);
+    assert_eq!(line.ask(), whole("one"));
+    let before = Instant::now().checked_sub(IDLE_TIMEOUT).unwrap();
+    line.wires.idle()[0].idle_since = before;
+    assert_eq!(line.ask(), whole("two"));
+}
+
+#[test]
+fn connections_to_one_host_serve_no_other() {
+    let line = Line::to(vec![vec![ok("one"), ok("bad")], vec![ok("two"), Step::Hold]]);
+    assert_eq!(line.ask(), whole("one"));
+    assert_eq!(line.read(line.ask_host("127.0.0.2")), Err(connect_refused(&line)));
+    assert_eq!(line.read(line.ask_host("localhost")), whole("two"));
+    assert_eq!(line.server.counts(), [1, 1]);
+}
+
+fn connect_refused(line: &Line) -> String {
+    let port = line.server.port;
+    let what = format!("connecting to 127.0.0.2:{port}: Connection refused (os error 111)");
+    format!("{:?}", WireError::Connect(what))
+}
+
+#[test]
+fn servers_that_close_after_an_answer_are_connected_to_anew() {
+    for head in [
+        "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 3\r\n",
+        "HTTP/1.1 200 OK\r\nconnection: x, Close\r\nContent-Length: 3\r\n",
+        "HTTP/1.0 200 OK\r\nContent-Length: 3\r\n",
+    ] {
+        let first = vec![answer(format!("{head}\r\none")), Step::Hold];
+        let line = Line::to(vec![first, vec![ok("two"), Step::Hold]]);
+        assert_eq!([line.ask(), line.ask()], ["one", "two"].map(whole), "{head}");
+        assert_eq!(line.server.counts(), [1, 1], "{head}");
+    }
+}
+
+#[test]
+fn interim_answers_stand_before_the_answer() {
+    let interim = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n";
+    let all = answer(format!("{interim}HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\none"));
+    let line = Line::to(vec![vec![all, ok("two"), Step::Hold]]);
+    assert_eq!([line.ask(), line.ask()], ["one", "two"].map(whole));
+    assert_eq!(line.server.counts(), [2]);
+}
+
+#[test]
+fn an_answer_may_come_in_pieces_and_before_the_request_is_read() {
+    let text = "HTTP/1.1 200 OK\r\nContent-Length: 300\r\n\r\n";
+    let body = "0123456789".repeat(30);
+    let pieces = format!("{text}{body}").into_bytes();
+    let steps = pieces.chunks(7).map(|piece| Step::Say(piece.to_vec()));
+    let steps = steps.chain([Step::Listen, ok("two"), Step::Hold]).collect();
+    let line = Line::to(vec![steps]);
+    assert_eq!([line.ask(), line.ask()], [body.as_str(), "two"].map(whole));
+    assert_eq!(line.server.counts(), [2]);
+}
+
+#[test]
+fn names_of_headers_are_read_in_any_case() {
+    let odd = answer("HTTP/1.1 200 OK\r\ncONTENT-lENGTH:3\r\nEtAg:  \"x\" \r\n\r\none");
+    let line = Line::to(vec![vec![odd, Step::Hold]]);
+    let (head, answered) = line.ask_host("127.0.0.1").unwrap();
+    assert_eq!(head.headers["etag"], "\"x\"");
+    assert_eq!(line.read(Ok((head, answered))), whole("one"));
+}
+
+/// The length of each is told otherwise than by one number, or not at all: no body is taken, and the crate that asked refuses
+/// the answer.
+#[test]
+fn an_answer_of_unknown_length_has_no_body_and_ends_its_connection() {
+    for head in [
+        "Transfer-Encoding: chunked\r\n\r\n3\r\none\r\n0\r\n\r\n",
+        "Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n0\r\n\r\n",
+        "Content-Length: 3\r\nContent-Length: 3\r\n\r\none",
+        "Content-Length: -3\r\n\r\none",
+        "Content-Length: 3x\r\n\r\none",
+        "Content-Length: 99999999999999999999999\r\n\r\none",
+        "\r\none",
+    ] {
+        let first = vec![answer(format!("HTTP/1.1 200 OK\r\n{head}")), Step::Hold];
+        let line = Line::to(vec![first, vec![ok("two"), Step::Hold]]);
+        assert_eq!([line.ask(), line.ask()], ["", "two"].map(whole), "{head}");
+        assert_eq!(line.server.counts(), [1, 1], "{head}");
+    }
+}
+
+#[test]
+fn an_answer_without_content_has_no_body_whatever_it_says() {
+    for status in [204, 304] {
+        let text = format!("HTTP/1.1 {status} X\r\nContent-Length: 3\r\n\r\n");
+        let line = Line::to(vec![vec![answer(text), ok("two"), Step::Hold]]);
+        assert_eq!(line.ask(), Ok((status, String::new(), 0)));
+        assert_eq!(line.ask(), whole("two"));
+    }
+}
+
+#[test]
+fn what_is_no_answer_is_refused() {
+    let many = "X: y\r\n".repeat(MAX_HEADERS + 1);
+    let long = format!("X: {}\r\n", "y".repeat(MAX_HEAD_BYTES));
+    for (text, said) in [
+        ("ICY 200 OK\r\n\r\n".to_owned(), "no HTTP"),
+        ("HTTP/2 200 OK\r\n\r\n".to_owned(), "no HTTP"),
+        ("HTTP/1.1 20 OK\r\n\r\n".to_owned(), "no HTTP"),
+        // A header that goes on in the next line: obsolete, and read differently by different programs.
+        ("HTTP/1.1 200 OK\r\nX: y\r\n z\r\n\r\n".to_owned(), "no HTTP"),
+        ("HTTP/1.1 200 OK\r\nX : y\r\n\r\n".to_owned(), "no HTTP"),
+        ("HTTP/1.1 200 OK\r\nX: y".to_owned(), "closed within the answer's headers"),
+        (format!("HTTP/1.1 200 OK\r\n{many}\r\n"), "no HTTP"),
+        (format!("HTTP/1.1 200 OK\r\n{long}\r\n"), "above 128 KiB"),
+    ] {
+        let line = Line::to(vec![vec![answer(&text)]]);
+        let error = line.ask().unwrap_err();
+        assert!(error.contains(said), "{said}: {error}");
+    }
+}
+
+#[test]
+fn a_head_as_long_as_it_may_be_is_read_with_its_body() {
+    let many = format!("X: {}\r\n", "y".repeat(1000)).repeat(MAX_HEADERS - 1);
+    let text = format!("HTTP/1.1 200 OK\r\n{many}Content-Length: 3\r\n\r\none");
+    let line = Line::to(vec![vec![answer(text), Step::Hold]]);
+    assert_eq!(line.ask(), whole("one"));
+}
+
+#[test]
+fn a_body_that_ends_early_lacks_bytes_and_one_that_stops_is_given_up() {
+    let short = "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nshort";
+    let line = Line::to(vec![vec![answer(short)], vec![answer(short), Step::Hold]]);
+    assert_eq!(line.ask(), Ok((200, "short".to_owned(), 5)));
+    assert_eq!(line.ask(), Err("nothing came for 0.3 s".to_owned()));
+    // Neither is used again.
+    assert!(line.wires.idle().is_empty());
+}
+
+#[test]
+fn a_buffer_takes_what_it_has_room_for_and_no_more_than_the_body() {
+    let line = Line::to(vec![vec![ok("0123456789"), Step::Hold]]);
+    let (_, mut answered) = line.ask_host("127.0.0.1").unwrap();
+    let mut place = [0; 4];
+    assert_eq!(answered.read_now(&mut place).unwrap(), 4);
+    assert_eq!((&place, answered.left_bytes()), (b"0123", 6));
+    let mut roomy = Vec::with_capacity(1 << 20);
+    assert_eq!(answered.read(&mut roomy).unwrap(), 6);
+    assert_eq!(answered.read(&mut roomy).unwrap(), 0);
+    assert_eq!(roomy, b"456789");
+}
+
+#[test]
+fn connections_go_round_the_addresses_of_a_name() {
+    let line = Line::to(vec![vec![ok("one"), Step::Hold], vec![ok("two"), Step::Hold]]);
+    let port = line.server.port;
+    let addresses = [1, 2, 3].map(|last| SocketAddr::from((Ipv4Addr::new(127, 0, 0, last), port)));
+    let known = || (Instant::now(), addresses.to_vec());
+    let wires = Arc::clone(&line.wires);
+    wires.addresses.known().insert(format!("name:{port}"), known());
+    let first = || line.runtime.block_on(wires.addresses.of("name", port)).unwrap()[0];
+    let turns = [first(), first(), first(), first()];
+    assert_eq!(turns[..3].iter().collect::<std::collections::BTreeSet<_>>().len(), 3, "{turns:?}");
+    assert_eq!(turns[3], turns[0]);
+    // Two of three refuse, and the third is asked; then all do, and the name is looked up again.
+    for _ in 0..2 {
+        line.read(line.ask_host("name")).unwrap();
+        wires.idle().clear();
+    }
+    let closed = SocketAddr::from((Ipv4Addr::new(127, 0, 0, 2), port));
+    wires.addresses.known().insert(format!("name:{port}"), (Instant::now(), vec![closed]));
+    assert_eq!(line.read(line.ask_host("name")), Err(connect_refused(&line)));
+    assert!(wires.addresses.known().is_empty());
+}
+
+#[test]
+fn an_address_that_gives_credentials_is_never_asked() {
+    let addresses = Addresses::default();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for host in ["169.254.169.254", "100.100.100.200", "[fd00:ec2::254]", "[fe80::1]"] {
+        let error = runtime.block_on(addresses.of(host, 80)).unwrap_err();
+        assert!(error.contains("for credentials"), "{host}: {error}");
+    }
+    let found = runtime.block_on(addresses.of("[::1]", 80)).unwrap();
+    assert_eq!(found[0].ip(), "::1".parse::<IpAddr>().unwrap());
+}
