@@ -80,6 +80,4 @@ def test_archives_that_are_read_through_tell_how_long_it_takes_still(tmp_path, i
         (folder / "05.tar").unlink()
         write("30.tar", 1)
         out, _ = index(server.url, "webdataset")
-        assert (
-            "files since the last index: 1 new (`30.tar`), 1 gone (`05.tar`), 1 changed (`03.tar`)" in out
-        ), out
+        assert "files since the last index: 1 new (`30.tar`), 1 gone (`05.tar`), 1 changed (`03.tar`)" in out, out
