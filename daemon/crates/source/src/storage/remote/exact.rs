@@ -14,7 +14,7 @@ pub(super) enum Step {
     Say(Vec<u8>),
     /// Waits for a whole request.
     Listen,
-    /// Waits until the other end has closed the connection.
+    /// Waits until the other end has closed the connection, but not for ever.
     Hold,
 }
 
@@ -83,7 +83,7 @@ fn play(mut stream: &TcpStream, step: &Step, note: impl Fn(String)) -> Option<()
             Some(())
         }
         Step::Hold => {
-            stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
             while stream.read(&mut [0; 1024]).ok()? > 0 {}
             None
         }
