@@ -93,14 +93,10 @@ pub(super) fn gone(before: &FolderIndex, now: &FolderIndex) -> Option<String> {
         (0..now.directory_count()).filter_map(|place| Some(now.directory(place)?.0)).collect();
     let mut gone: BTreeMap<&[u8], u64> = BTreeMap::new();
     for place in 0..before.directory_count() {
-        let Some((path, record)) = before.directory(place) else { continue };
-        let end = match before.directory(place + 1) {
-            Some((_, next)) => next.first_sample,
-            None => before.sample_count(),
-        };
-        let samples = end.saturating_sub(record.first_sample);
-        if samples > 0 && !present.contains(path) {
-            *gone.entry(topmost_absent(path, &present)).or_default() += samples;
+        let Some((path, _)) = before.directory(place) else { continue };
+        let Range { start, end } = samples(before, place);
+        if end > start && !present.contains(path) {
+            *gone.entry(topmost_absent(path, &present)).or_default() += end - start;
         }
     }
     let samples: u64 = gone.values().sum();

@@ -27,6 +27,8 @@ const COMMAND: &str = "credential-process";
 const RUN_LIMIT: Duration = Duration::from_secs(60);
 /// What the keeper itself may take besides.
 const ANSWER_LIMIT: Duration = RUN_LIMIT.saturating_add(Duration::from_secs(10));
+/// What it may take to end: a command that hangs in the kernel cannot be killed.
+const END_LIMIT: Duration = Duration::from_secs(2);
 /// How often a command that runs is looked at.
 const LOOK_PERIOD: Duration = Duration::from_millis(5);
 /// The most that a command may print.
@@ -113,7 +115,10 @@ impl Drop for Keeper {
     fn drop(&mut self) {
         // It kills its command and ends.
         let _ = self.stream.get_ref().shutdown(std::net::Shutdown::Both);
-        let _ = self.child.wait();
+        let begun = Instant::now();
+        while matches!(self.child.try_wait(), Ok(None)) && begun.elapsed() < END_LIMIT {
+            std::thread::sleep(LOOK_PERIOD);
+        }
     }
 }
 
