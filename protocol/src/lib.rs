@@ -4,7 +4,7 @@
 //! - [`tensor`] and [`layout`]: the tensors of a batch and their offsets in a slot.
 //! - [`pixel_values`]: the output values of an image's bytes; [`finish`]: the conversion that is left to the client's GPU.
 //! - [`segment`]: sealed shared memory; [`slots`]: the rows of the data segment; [`sealed`]: immutable bytes that processes
-//!   exchange.
+//!   exchange; [`window`]: memory that a process shares with one that it does not trust.
 //! - [`launcher`]: what launchers state about a process's rank; [`identity`]: what the ranks of a job must share.
 //! - [`publish`] and [`returns`]: the two rings; [`lease`]: the state of each slot, on the daemon's heap.
 //!
@@ -50,6 +50,8 @@ pub mod segment;
 pub mod slots;
 #[cfg(not(loom))]
 pub mod socket;
+#[cfg(not(loom))]
+pub mod window;
 
 #[cfg(all(test, loom))]
 mod loom_tests;

@@ -31,6 +31,10 @@ _ANSWER = struct.Struct("<QQ")
 _HEAD = struct.Struct("<IIII")
 _ROW = struct.Struct("<6Q")
 _RECORD = struct.Struct("<BBB5xQQ")
+_NUMBER = {4: struct.Struct("<B7xq8x"), 5: struct.Struct("<B7xd8x")}
+_MAX_RANK = 64
+# By the number of dimensions.
+_SHAPES = [struct.Struct(f"<{dimensions}Q") for dimensions in range(_MAX_RANK + 1)]
 _ARRAY, _BYTES, _TEXT, _INTEGER, _FLOAT = 1, 2, 3, 4, 5
 _PROBE, _TIMED = 1, 2
 _NO_ROW = (1 << 64) - 1
@@ -216,11 +220,11 @@ class _Arena:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._sides: dict[int, mmap.mmap] = {}
-        self._first_page = mmap.mmap(descriptor, mmap.PAGESIZE)
+        self._words = memoryview(mmap.mmap(descriptor, mmap.PAGESIZE)).cast("Q")
 
     def mark(self, row: int) -> None:
         """Says which row is under call."""
-        self._first_page[0:8] = row.to_bytes(8, "little")
+        self._words[0] = row
 
     def side(self, start: int, end: int) -> mmap.mmap:
         """The side at ``start``, mapped up to its byte ``end`` at least."""
@@ -291,9 +295,11 @@ def _records(header: bytes, at: int, count: int) -> tuple[list[Any], int]:
     records = []
     for _ in range(count):
         kind, dtype, dimensions, offset, size = _RECORD.unpack_from(header, at)
-        at += _RECORD.size
-        shape = struct.unpack_from(f"<{dimensions}Q", header, at) if dimensions else ()
-        at += 8 * dimensions
+        at += 24
+        shape: tuple[int, ...] = ()
+        if dimensions:
+            shape = _SHAPES[dimensions].unpack_from(header, at)
+            at += 8 * dimensions
         records.append((kind, dtype, shape, offset, size))
     return records, at
 
@@ -333,13 +339,13 @@ class _Reply:
         head, arrays, size = bytearray(b"\0"), [], self._bytes
         for name in names:
             kind, dtype, shape, value, length = _plain(name, result[name])
-            if kind in (_INTEGER, _FLOAT):
-                head += struct.pack("<B7x", kind) + struct.pack("<q" if kind == _INTEGER else "<d", value) + b"\0" * 8
+            if kind in _NUMBER:
+                head += _NUMBER[kind].pack(kind, value)
                 continue
-            start = -(-size // 64) * 64
+            start = (size + 63) & -64
             # The offset is known when all records are.
             arrays.append((start, value, len(self._head) + len(head) + 8))
-            head += _RECORD.pack(kind, dtype, len(shape), start, length) + struct.pack(f"<{len(shape)}Q", *shape)
+            head += _RECORD.pack(kind, dtype, len(shape), start, length) + _SHAPES[len(shape)].pack(*shape)
             size = start + length
         self._head += head
         self._arrays += arrays
@@ -392,6 +398,8 @@ class _Reply:
 
 def _plain(name: str, value: Any) -> tuple[int, int, tuple[int, ...], Any, int]:
     """A result's kind, type, shape, value and bytes."""
+    if type(value) is np.ndarray and (code := _CODES.get(value.dtype)) is not None:
+        return _ARRAY, code, value.shape, value, value.nbytes
     if isinstance(value, str):
         data = value.encode()
         return _TEXT, 0, (), data, len(data)
@@ -404,8 +412,7 @@ def _plain(name: str, value: Any) -> tuple[int, int, tuple[int, ...], Any, int]:
         return _FLOAT, 0, (), float(value), 0
     if not isinstance(value, np.ndarray):
         value = _array(name, value)
-    dtype = value.dtype.newbyteorder("=")
-    code = _CODES.get(dtype)
+    code = _CODES.get(value.dtype.newbyteorder("="))
     if code is None:
         raise TypeError(f"`{name}` has the type {value.dtype}, which a batch cannot hold; convert it with .astype()")
     return _ARRAY, code, value.shape, value, value.nbytes

@@ -9,14 +9,11 @@ mod output_size;
 mod pool;
 mod reckon;
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-
 use forebay_config::{Concurrency, Config, SourceLocation, StageConfig};
 use forebay_protocol::tensor::DType;
 use forebay_source::dataset::{Defect, FieldKind};
 use forebay_workers::{
-    CallBuffer, Declared, DeclaredKind, FunctionTime, Lost, Number, Outcome, Pool, Raised,
+    Arena, CallBuffer, Declared, DeclaredKind, FunctionTime, Lost, Number, Outcome, Pool, Raised,
     ReplyKind, ReplyValue, RowTime, Source,
 };
 
@@ -24,7 +21,7 @@ pub(crate) use self::batch::{BatchBody, Made};
 use self::output_size::OutputSize;
 pub use self::pool::FunctionFigures;
 use self::pool::{CalledFunction, figures_of, start_pool};
-use super::array::ArrayBuffer;
+use super::array::{ArrayBuffer, write_array};
 use super::contract::{FieldType, FieldTypes, ImageType};
 use super::field::{FieldInProgress, Tools};
 use super::image::{PLAIN, PendingImage};
@@ -183,7 +180,7 @@ impl PythonBody {
         call: &mut CallBuffer,
         tools: &mut Tools,
     ) -> Result<(), Defect> {
-        for (number, kind) in &self.inputs {
+        for (place, (number, kind)) in self.inputs.iter().enumerate() {
             let field = &mut fields[*number];
             match field {
                 FieldInProgress::Image(image) => {
@@ -202,9 +199,15 @@ impl PythonBody {
                     call.number(Number::Integer(i64::from_ne_bytes(*bytes)));
                 }
                 FieldInProgress::Array(_) | FieldInProgress::Buffer(_) => {
-                    let array = field.array(tools)?;
-                    call.array(array.dtype, &array.shape, array.bytes.len())
-                        .copy_from_slice(&array.bytes);
+                    let Some(array) = field.elements() else { continue };
+                    let to = call.array(array.dtype, &array.shape, array.bytes.len());
+                    write_array(
+                        &self.input_names[place],
+                        &array,
+                        array.dtype,
+                        &mut tools.reordered,
+                        to,
+                    )?;
                 }
                 FieldInProgress::Absent | FieldInProgress::InPlace | FieldInProgress::Sound(_) => {
                     return Err(Defect(format!("a Python stage found {}", field.describe())));
@@ -414,7 +417,7 @@ impl Returned {
         self,
         name: &str,
         value: &ReplyValue,
-        arena: &File,
+        arena: &Arena,
         tools: &mut Tools,
     ) -> Result<FieldInProgress<'static>, Defect> {
         Ok(match (self, &value.kind) {
@@ -487,13 +490,10 @@ impl Returned {
 /// The longest result of a sample that is taken (1 GiB): more is a mistake, or an attempt on this process's memory.
 const MAX_RESULT_BYTES: u64 = 1 << 30;
 
-fn read_into(buffer: &mut Vec<u8>, value: &ReplyValue, arena: &File) -> Result<(), Defect> {
-    let lies_there = arena.metadata().is_ok_and(|found| {
-        value.offset.checked_add(value.bytes).is_some_and(|end| end <= found.len())
-    });
-    if !lies_there || value.bytes > MAX_RESULT_BYTES {
+fn read_into(buffer: &mut Vec<u8>, value: &ReplyValue, arena: &Arena) -> Result<(), Defect> {
+    if !arena.has(value.offset, value.bytes) || value.bytes > MAX_RESULT_BYTES {
         return Err(Defect(RETURNED_NONE.to_owned()));
     }
     buffer.resize(usize::try_from(value.bytes).unwrap_or(0), 0);
-    arena.read_exact_at(buffer, value.offset).map_err(|_| Defect(RETURNED_NONE.to_owned()))
+    arena.read(buffer, value.offset).map_err(|_| Defect(RETURNED_NONE.to_owned()))
 }

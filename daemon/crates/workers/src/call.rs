@@ -71,6 +71,12 @@ impl CallBuffer {
         self.used_rows
     }
 
+    /// What the rows' inputs have.
+    #[must_use]
+    pub fn input_bytes(&self) -> usize {
+        self.used_bytes
+    }
+
     /// Gives back what unusually large rows took.
     pub fn trim(&mut self, kept_bytes: usize) {
         if self.inputs.capacity() > kept_bytes {

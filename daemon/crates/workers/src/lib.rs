@@ -9,9 +9,8 @@
 //! `forebay run-sample` starts one worker more itself, with its own terminal ([`foreground`]).
 //!
 //! A worker shares two things with the daemon: a socket, and an *arena*, memory that only these two map or read. It never
-//! has a slot of a ring. The daemon writes inputs into the arena and reads results out of it with positional calls, so
-//! that nothing that a worker does to the arena (shrinking it included) can fault the daemon. All that a worker sends is
-//! checked ([`reply`]).
+//! has a slot of a ring. Its size is sealed, and the daemon copies inputs into it and results out of it ([`arena`]), so that
+//! nothing that a worker does to it can fault the daemon. All that a worker sends is checked ([`reply`]).
 //!
 //! An arena has room for two calls, and a stage one thread more than workers: a call is written and the results of another
 //! are read while a worker is called ([`places`]).
@@ -41,6 +40,7 @@
 
 #![forbid(unsafe_code)]
 
+mod arena;
 mod call;
 mod figures;
 mod foreground;
@@ -53,6 +53,7 @@ mod spawner;
 mod spec;
 mod worker;
 
+pub use arena::Arena;
 pub use call::{CallBuffer, Number, RowSeed};
 pub use figures::{CallFigures, FunctionTime, HotSpot};
 pub use foreground::is_foreground_interrupted;

@@ -17,7 +17,8 @@
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use crate::worker::{Link, Prepared, SIDES, Worker};
+use crate::arena::SIDES;
+use crate::worker::{Link, Prepared, Worker};
 
 /// See the module's head.
 #[derive(Debug)]
@@ -262,7 +263,7 @@ mod tests {
     #[test]
     fn a_call_is_sent_while_another_is_made_and_comes_next_whoever_else_wants_the_turn() {
         let (near, mut far) = UnixStream::pair().unwrap();
-        let link = Link::of(near, tempfile::tempfile().unwrap());
+        let link = Link::of(near);
         let places = Places::new(1, SIDES);
         let (mut first, mut second) = (places.side(0), places.side(0));
         let call = (&CallBuffer::default(), &[0; 16][..]);

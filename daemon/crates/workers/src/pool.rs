@@ -1,12 +1,12 @@
 //! The workers of one stage, and a bundle's way through them. The states of rows are in the crate's head.
 
 use std::collections::VecDeque;
-use std::fs::File;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use forebay_protocol::clock::monotonic_ns;
 
+use crate::arena::{Arena, SIDES, side_start};
 use crate::call::{CallBuffer, FLAG_PROBE, FLAG_TIMED};
 use crate::figures::{CallFigures, FunctionTime, HotSpot, Recorded};
 use crate::foreground;
@@ -14,7 +14,7 @@ use crate::places::{Places, Side, Turn};
 use crate::reply::{self, Declared, Raised, ReplyValue, RowTime};
 use crate::spawner::Spawner;
 use crate::spec::PoolSpec;
-use crate::worker::{Failure, Prepared, SIDES, Worker, side_start};
+use crate::worker::{Failure, Prepared, Worker};
 
 /// How long a worker may take to import the user's module, at least.
 const START_LIMIT: Duration = Duration::from_secs(300);
@@ -36,7 +36,7 @@ const NO_ANSWER: &str = "its worker gave no answer";
 #[derive(Debug)]
 pub enum Outcome<'p> {
     /// Its outputs, in the order of the names, and the arena that they lie in.
-    Done(&'p [ReplyValue], &'p File),
+    Done(&'p [ReplyValue], &'p Arena),
     /// The function raised an exception.
     Raised(&'p Raised),
     /// It ends its worker each time.

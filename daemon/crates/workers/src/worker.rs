@@ -1,16 +1,13 @@
 //! One worker process, as the thread that holds it sees it. The states are in the crate's head.
 
-use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use nix::sys::memfd::{MFdFlags, memfd_create};
-
+use crate::arena::{Arena, side_start};
 use crate::call::{CallBuffer, INPUTS_AT};
 use crate::foreground::ForegroundProcess;
 use crate::process::{look, resident_bytes};
@@ -22,31 +19,9 @@ use crate::spec::PoolSpec;
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// What one look counts at most: the thread itself may have been suspended.
 const MAX_LOOK: Duration = Duration::from_millis(400);
-/// No row is under call.
-const NO_ROW: u64 = u64::MAX;
 /// How often its memory is looked at.
 const MEMORY_INTERVAL: Duration = Duration::from_millis(500);
 const REPLY_ALIGNMENT: u64 = 64;
-/// The calls that an arena has room for at once.
-pub(crate) const SIDES: usize = 2;
-/// What an arena's sides are apart at most. Memory is taken only where something is written.
-const SIDE_BYTES: u64 = 1 << 40;
-/// A side begins where a page may.
-const SIDE_ALIGNMENT: u64 = 1 << 16;
-
-/// Where a side begins, the same in this process and in the worker. The first word of the first one says which row is under
-/// call.
-pub(crate) fn side_start(side: usize) -> u64 {
-    static APART: OnceLock<u64> = OnceLock::new();
-    let apart = APART.get_or_init(|| {
-        // A file beyond this limit would end the process that makes it.
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
-        let share = limit.map_or(SIDE_BYTES, |limit| limit / SIDES as u64);
-        SIDE_BYTES.min(share / SIDE_ALIGNMENT * SIDE_ALIGNMENT)
-    });
-    side as u64 * apart
-}
-
 /// Why a call has no answer.
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -77,7 +52,7 @@ impl Parent {
 #[derive(Debug)]
 pub(crate) struct Link {
     socket: UnixStream,
-    arena: Arc<File>,
+    arena: Arc<Arena>,
     calls: AtomicU64,
 }
 
@@ -93,13 +68,14 @@ impl Link {
     }
 
     /// The memory that the worker shares with this process.
-    pub(crate) fn arena(&self) -> &Arc<File> {
+    pub(crate) fn arena(&self) -> &Arc<Arena> {
         &self.arena
     }
 
     #[cfg(test)]
-    pub(crate) fn of(socket: UnixStream, arena: File) -> Arc<Self> {
-        Arc::new(Self { socket, arena: Arc::new(arena), calls: AtomicU64::new(0) })
+    pub(crate) fn of(socket: UnixStream) -> Arc<Self> {
+        let arena = Arc::new(Arena::create().unwrap());
+        Arc::new(Self { socket, arena, calls: AtomicU64::new(0) })
     }
 }
 
@@ -137,12 +113,8 @@ impl Worker {
         let (socket, theirs) = UnixStream::pair().map_err(failed)?;
         socket.set_read_timeout(Some(LOOK_INTERVAL)).map_err(failed)?;
         socket.set_write_timeout(Some(Duration::from_secs(10))).map_err(failed)?;
-        let arena: File = memfd_create("forebay-python", MFdFlags::MFD_CLOEXEC)
-            .map_err(|error| failed(error.into()))?
-            .into();
-        arena.set_len(side_start(SIDES)).map_err(failed)?;
-        arena.write_all_at(&NO_ROW.to_le_bytes(), 0).map_err(failed)?;
-        let copy: OwnedFd = arena.try_clone().map_err(failed)?.into();
+        let arena = Arena::create().map_err(failed)?;
+        let copy = arena.descriptor().map_err(failed)?;
         let (process, parent) = start(theirs.into(), copy)?;
         let memory_seen = Instant::now();
         let link = Link { socket, arena: Arc::new(arena), calls: AtomicU64::new(0) };
@@ -204,7 +176,7 @@ impl Worker {
         let mut message = [0; 16];
         let mut filled = 0;
         let mut ran = Duration::ZERO;
-        let mut row = self.row_under_call();
+        let mut row = self.link.arena.row_under_call();
         let mut before = (Instant::now(), look(self.process));
         loop {
             match (&self.link.socket).read(&mut message[filled..]) {
@@ -224,7 +196,7 @@ impl Worker {
                     if !now.1.is_alive {
                         return Err(self.lost(""));
                     }
-                    let under_call = self.row_under_call();
+                    let under_call = self.link.arena.row_under_call();
                     if under_call != row {
                         (row, ran) = (under_call, Duration::ZERO);
                     } else if !now.1.is_stopped {
@@ -255,7 +227,7 @@ impl Worker {
 
     fn read_reply(&mut self, at: u64, bytes: u64) -> Result<Vec<u8>, Failure> {
         let mut reply = vec![0; usize::try_from(bytes).unwrap_or(0)];
-        match self.link.arena.read_exact_at(&mut reply, at) {
+        match self.link.arena.read(&mut reply, at) {
             Ok(()) => Ok(reply),
             Err(_) => Err(self.rubbish()),
         }
@@ -266,13 +238,6 @@ impl Worker {
         self.lost("its answer is none")
     }
 
-    /// The place in the bundle of the row under call, as the worker says.
-    fn row_under_call(&self) -> Option<usize> {
-        let mut word = [0; 8];
-        self.link.arena.read_exact_at(&mut word, 0).ok()?;
-        usize::try_from(u64::from_le_bytes(word)).ok().filter(|row| *row < usize::MAX)
-    }
-
     /// A call cannot be written.
     pub(crate) fn unwritten(&mut self, error: &io::Error) -> Failure {
         self.lost(&format!("its inputs cannot be written: {error}"))
@@ -280,7 +245,7 @@ impl Worker {
 
     /// Ends the process. `why` is empty where it ended by itself.
     pub(crate) fn lost(&mut self, why: &str) -> Failure {
-        let row = self.row_under_call();
+        let row = self.link.arena.row_under_call();
         let end = self.parent.end(self.process);
         let was_killed = why.is_empty() && end == End::Signal(9);
         let how = match end {
@@ -304,8 +269,7 @@ impl Worker {
             return None;
         }
         self.memory_seen = Instant::now();
-        let shared_bytes = self.link.arena.metadata().map_or(0, |arena| arena.blocks() * 512);
-        let bytes = resident_bytes(self.process)?.saturating_add(shared_bytes);
+        let bytes = resident_bytes(self.process)?.saturating_add(self.link.arena.resident_bytes());
         Some(bytes).filter(|bytes| *bytes > memory_bytes)
     }
 
@@ -341,8 +305,8 @@ impl Prepared {
         let header_at = (INPUTS_AT + inputs.len() as u64).next_multiple_of(8);
         let header_bytes = header.len() as u64;
         let reply_at = (header_at + header_bytes).next_multiple_of(REPLY_ALIGNMENT);
-        link.arena.write_all_at(inputs, side_start(side) + INPUTS_AT)?;
-        link.arena.write_all_at(header, side_start(side) + header_at)?;
+        link.arena.write(inputs, side_start(side) + INPUTS_AT)?;
+        link.arena.write(header, side_start(side) + header_at)?;
         Ok(Self { link: Arc::clone(link), side, header_at, header_bytes, reply_at })
     }
 

@@ -1,8 +1,9 @@
 //! A Python stage on a work thread: a bundle of rows of one batch, so that a wake-up of its worker is paid once.
 //!
 //! The thread holds the rows' cells until the worker has answered. A bundle is at most one worker's share of the rows that
-//! the batch still lacks, so that no worker of the stage is idle beside it. The stage has a thread more than workers, which
-//! prepares a bundle while they are called.
+//! the batch still lacks, so that no worker of the stage is idle beside it, but for a batch's last rows. Where rows are short
+//! and the function quick, it has more rows. The stage has a thread more than workers, which prepares a bundle while they are
+//! called.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -16,8 +17,23 @@ use crate::work_page::WorkKey;
 use forebay_observe::recorder::{Kind, Track, What, worker_place};
 use forebay_pipeline::{CallError, CalledRow, RowTime, WorkerScratch};
 
+/// A bundle of so few rows is not divided among workers.
+const MIN_ROWS: usize = 4;
 /// The rows of a bundle at most: what a loss of the worker repeats.
 const MAX_ROWS: usize = 8;
+/// The same where they take less than `QUICK_BUNDLE` together and have less than `SHORT_BUNDLE_BYTES`.
+const MAX_QUICK_ROWS: usize = 64;
+const QUICK_BUNDLE: Duration = Duration::from_millis(4);
+/// About what the caches of a core keep.
+const SHORT_BUNDLE_BYTES: usize = 256 << 10;
+
+/// How many rows a bundle may have, by the rows that were called so far and what they took.
+fn most_rows((rows, time): (u64, Duration)) -> usize {
+    let Ok(rows @ 1..) = u32::try_from(rows) else { return MAX_ROWS };
+    let row_ns = (time / rows).as_nanos().max(1);
+    let quick_rows = usize::try_from(QUICK_BUNDLE.as_nanos() / row_ns).unwrap_or(usize::MAX);
+    quick_rows.clamp(MAX_ROWS, MAX_QUICK_ROWS)
+}
 
 /// What became of a row of a bundle.
 #[derive(Debug, Default)]
@@ -40,25 +56,29 @@ impl Worker {
         let stage = &stream.stages[claim.stage];
         let slot = &session.slots[claim.slot];
         let workers = stage.workers.unwrap_or(1);
-        let wanted = slot.share_of_unfinished(workers).clamp(1, MAX_ROWS);
-        let mut claims = vec![claim];
-        while claims.len() < wanted
-            && let Some(row) = slot.take_ready(claim.stage)
-        {
-            claims.push(RowClaim { row, ..claim });
-        }
-        for _ in &claims {
-            stage.input.get(waited);
-        }
+        let share = slot.share_of_unfinished(workers).max(MIN_ROWS);
+        let wanted = share.min(most_rows(stage.figures.done()));
+        stage.input.get(waited);
         self.meter.enter(stage, start, &self.shared.budget);
-        let mut cells: Vec<_> = claims.iter().map(|claim| slot.cell(claim.row)).collect();
-        let mut ends: Vec<RowEnd> = claims.iter().map(|_| RowEnd::default()).collect();
+        let mut claims = vec![claim];
+        let mut cells = vec![slot.cell(claim.row)];
+        let mut ends = vec![RowEnd::default()];
         if !slot.is_cancelled() {
             let place = self.shared.place(self.group, self.number);
             place.enter(session, claim, cells[0].task.id, self.shared.ns_of(start));
             stream.plan.begin_bundle(&mut self.scratch);
-            for (cell, end) in cells.iter_mut().zip(&mut ends) {
-                end.failure = self.prepare(stream, claim.stage, cell).err();
+            ends[0].failure = self.prepare(stream, claim.stage, &mut cells[0]).err();
+            while claims.len() < wanted
+                && (claims.len() < MAX_ROWS
+                    || stream.plan.bundle_bytes(&self.scratch) < SHORT_BUNDLE_BYTES)
+                && let Some(row) = slot.take_ready(claim.stage)
+            {
+                stage.input.get(waited);
+                let mut cell = slot.cell(row);
+                let failure = self.prepare(stream, claim.stage, &mut cell).err();
+                claims.push(RowClaim { row, ..claim });
+                cells.push(cell);
+                ends.push(RowEnd { failure, time: None });
             }
             self.call_prepared(stream, claim, &mut cells, &mut ends);
             self.shared.place(self.group, self.number).leave();

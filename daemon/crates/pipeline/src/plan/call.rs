@@ -1,7 +1,5 @@
 //! A Python stage of a plan: rows are prepared one by one, called together, and written as they come back.
 
-use std::os::unix::fs::FileExt;
-
 use super::{SamplePlan, StageBody, fetched};
 use crate::array::{ArrayType, check_type};
 use crate::call_error::CallError;
@@ -13,7 +11,9 @@ use crate::row::Row;
 use crate::task::{SampleLists, SampleTask, WorkerScratch, emptied};
 use forebay_order::Draws;
 use forebay_source::dataset::{ArrayValue, Dataset, Defect};
-use forebay_workers::{FunctionTime, Outcome, ReplyKind, ReplyValue, RowSeed, RowTime, Source};
+use forebay_workers::{
+    Arena, FunctionTime, Outcome, ReplyKind, ReplyValue, RowSeed, RowTime, Source,
+};
 
 /// A row of a bundle.
 pub struct CalledRow<'r> {
@@ -66,6 +66,12 @@ impl SamplePlan {
     /// Begins a bundle.
     pub fn begin_bundle(&self, scratch: &mut WorkerScratch) {
         scratch.call.clear();
+    }
+
+    /// What the bundle's fields have so far.
+    #[must_use]
+    pub fn bundle_bytes(&self, scratch: &WorkerScratch) -> usize {
+        scratch.call.input_bytes()
     }
 
     /// Adds a sample to the bundle: decodes what is not decoded, and copies its fields.
@@ -203,7 +209,7 @@ impl SamplePlan {
         &self,
         stage: usize,
         body: &PythonBody,
-        (values, arena): (&[ReplyValue], &std::fs::File),
+        (values, arena): (&[ReplyValue], &Arena),
         called: &mut CalledRow<'_>,
         (tools, lists): (&mut Tools, &mut SampleLists),
     ) -> Result<(), CallError> {
@@ -236,7 +242,7 @@ impl SamplePlan {
         stage: usize,
         field: usize,
         value: &ReplyValue,
-        arena: &std::fs::File,
+        arena: &Arena,
         row: &mut dyn Row,
     ) -> Result<bool, Defect> {
         let planned = &self.fields[field];
@@ -258,7 +264,7 @@ impl SamplePlan {
         };
         check_type(&planned.name, &found, expected)?;
         let to = self.dense(row, *tensor)?;
-        if arena.read_exact_at(to, value.offset).is_err() {
+        if arena.read(to, value.offset).is_err() {
             return Err(Defect(RETURNED_NONE.to_owned()));
         }
         Ok(true)

@@ -3,14 +3,13 @@
 //! A column of one size is an array [rows, …] under the tensor's name. A ragged one has two parts: its elements, one row
 //! after the other, under the name with a word that says what they are for Python, and the rows' lengths.
 
-use std::os::unix::fs::FileExt;
 use std::sync::{Mutex, PoisonError};
 
 use forebay_config::{Config, FinishedOn, Value};
 use forebay_order::Draws;
 use forebay_protocol::tensor::DType;
 use forebay_source::dataset::Defect;
-use forebay_workers::{CallBuffer, Outcome, Pool, ReplyKind, ReplyValue, RowSeed, Source};
+use forebay_workers::{Arena, CallBuffer, Outcome, Pool, ReplyKind, ReplyValue, RowSeed, Source};
 
 use super::columns::{Column, FoundColumns, found_columns, names_of, spec_of};
 use super::pool::{CalledFunction, FunctionFigures, figures_of, start_pool};
@@ -268,7 +267,7 @@ impl BatchBody {
         &self,
         rows: &mut [BatchRow<'_>],
         values: &[ReplyValue],
-        arena: &std::fs::File,
+        arena: &Arena,
     ) -> Result<(), Defect> {
         let mut values = values.iter();
         for column in &self.outputs {
@@ -285,7 +284,7 @@ impl BatchBody {
 fn write_dense(
     column: &Column,
     value: Option<&ReplyValue>,
-    arena: &std::fs::File,
+    arena: &Arena,
     rows: &mut [BatchRow<'_>],
 ) -> Result<(), Defect> {
     let expected = [&[rows.len() as u64], &column.row_shape[..]].concat();
@@ -302,7 +301,7 @@ fn write_dense(
     for (place, row) in (0..).zip(rows) {
         let to = &mut row.row.dense(number)[..row_bytes];
         let at = value.offset.saturating_add(place * row_bytes as u64);
-        arena.read_exact_at(to, at).map_err(|_| Defect(RETURNED_NONE.to_owned()))?;
+        arena.read(to, at).map_err(|_| Defect(RETURNED_NONE.to_owned()))?;
     }
     Ok(())
 }
@@ -310,7 +309,7 @@ fn write_dense(
 fn write_ragged(
     column: &Column,
     (elements, lengths): (Option<&ReplyValue>, Option<&ReplyValue>),
-    arena: &std::fs::File,
+    arena: &Arena,
     rows: &mut [BatchRow<'_>],
 ) -> Result<(), Defect> {
     let is_list = |shape: &[u64]| shape.get(1..) == Some(&column.row_shape[..]);

@@ -1,0 +1,148 @@
+//! The memory that a worker shares with this process: two sides, each with room for a call. What lies there is described in
+//! [`super::call`] and [`super::reply`].
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use forebay_protocol::window::{Window, create_sealed};
+
+/// The calls that an arena has room for at once.
+pub(crate) const SIDES: usize = 2;
+/// What an arena's sides are apart at most. Memory is taken only where something is written.
+const SIDE_BYTES: u64 = 1 << 40;
+/// A side begins where a page may.
+const SIDE_ALIGNMENT: u64 = 1 << 16;
+/// What is mapped of a side at most; what lies behind it is reached by system calls, which copy page by page and take three
+/// times as long.
+const MAX_WINDOW_BYTES: usize = 256 << 20;
+/// No row is under call.
+const NO_ROW: u64 = u64::MAX;
+
+/// Where a side begins, the same in this process and in the worker. The first word of the first one says which row is under
+/// call.
+pub(crate) fn side_start(side: usize) -> u64 {
+    side as u64 * side_bytes()
+}
+
+fn side_bytes() -> u64 {
+    static APART: OnceLock<u64> = OnceLock::new();
+    *APART.get_or_init(|| {
+        // A file beyond this limit would end the process that makes it.
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+        let share = limit.map_or(SIDE_BYTES, |limit| limit / SIDES as u64);
+        SIDE_BYTES.min(share / SIDE_ALIGNMENT * SIDE_ALIGNMENT)
+    })
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub struct Arena {
+    memory: File,
+    /// What is mapped of each side. Each is used by the thread that has the side.
+    windows: [Mutex<Option<Window>>; SIDES],
+}
+
+impl Arena {
+    /// Takes no memory yet.
+    pub(crate) fn create() -> io::Result<Self> {
+        let memory = create_sealed("forebay-python", side_start(SIDES))?;
+        memory.write_all_at(&NO_ROW.to_le_bytes(), 0)?;
+        Ok(Self { memory, windows: Default::default() })
+    }
+
+    /// For the worker.
+    pub(crate) fn descriptor(&self) -> io::Result<OwnedFd> {
+        Ok(self.memory.try_clone()?.into())
+    }
+
+    /// The place in the bundle of the row under call, as the worker says.
+    pub(crate) fn row_under_call(&self) -> Option<usize> {
+        let mut word = [0; 8];
+        self.memory.read_exact_at(&mut word, 0).ok()?;
+        usize::try_from(u64::from_le_bytes(word)).ok().filter(|row| *row < usize::MAX)
+    }
+
+    /// The memory that it takes.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        self.memory.metadata().map_or(0, |memory| memory.blocks() * 512)
+    }
+
+    /// Whether so many bytes may lie there.
+    #[must_use]
+    pub fn has(&self, at: u64, bytes: u64) -> bool {
+        at.checked_add(bytes).is_some_and(|end| end <= side_start(SIDES))
+    }
+
+    /// Copies bytes out of it. They may be anything: the worker can write there at any time.
+    ///
+    /// # Errors
+    /// They do not lie there.
+    pub fn read(&self, to: &mut [u8], at: u64) -> io::Result<()> {
+        let read = self.in_window(at, to.len(), |window, at| window.copy_out(at, to));
+        if read { Ok(()) } else { self.memory.read_exact_at(to, at) }
+    }
+
+    /// Copies bytes into it.
+    pub(crate) fn write(&self, from: &[u8], at: u64) -> io::Result<()> {
+        let written = self.in_window(at, from.len(), |window, at| window.copy_in(at, from));
+        if written { Ok(()) } else { self.memory.write_all_at(from, at) }
+    }
+
+    /// Copies where a side is mapped, and maps more of it first where that is needed; false: it was not copied.
+    fn in_window(&self, at: u64, bytes: usize, copy: impl FnOnce(&Window, usize) -> bool) -> bool {
+        let side = usize::try_from(at / side_bytes().max(1)).unwrap_or(SIDES);
+        let Some(window) = self.windows.get(side) else { return false };
+        let at = usize::try_from(at - side_start(side)).unwrap_or(usize::MAX);
+        let Some(end) = at.checked_add(bytes).filter(|end| *end <= MAX_WINDOW_BYTES) else {
+            return false;
+        };
+        let mut window = window.lock().unwrap_or_else(PoisonError::into_inner);
+        if window.as_ref().is_none_or(|window| window.bytes() < end) {
+            // With some room, so that rows of many sizes do not map it anew one by one.
+            let room = (end + end / 4).next_multiple_of(1 << 20).min(MAX_WINDOW_BYTES);
+            let Ok(grown) = Window::new(&self.memory, side_start(side), room) else { return false };
+            *window = Some(grown);
+        }
+        window.as_ref().is_some_and(|window| copy(window, at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_go_both_ways_in_each_side_and_beyond_the_window() {
+        let arena = Arena::create().unwrap();
+        assert_eq!(arena.row_under_call(), None);
+        let far = MAX_WINDOW_BYTES as u64;
+        for (number, at) in (0_u8..).zip([64, (5 << 20) - 3, far - 3, far + 1000]) {
+            for side in 0..SIDES {
+                let at = side_start(side) + at;
+                let bytes = [number, u8::try_from(side).unwrap(), 7, 7, 7, 7];
+                arena.write(&bytes, at).unwrap();
+                let (mut found, mut seen) = ([0; 6], [0; 6]);
+                arena.read(&mut found, at).unwrap();
+                arena.memory.read_exact_at(&mut seen, at).unwrap();
+                assert_eq!((found, seen), (bytes, bytes));
+            }
+        }
+        // Memory is taken where something was written, whatever is mapped.
+        assert!(arena.resident_bytes() < 1 << 20);
+    }
+
+    #[test]
+    fn what_does_not_lie_there_is_refused() {
+        let arena = Arena::create().unwrap();
+        let end = side_start(SIDES);
+        for at in [end - 3, end, u64::MAX - 2] {
+            assert!(arena.read(&mut [0; 6], at).is_err(), "{at}");
+            assert!(!arena.has(at, 6));
+        }
+        // Bytes of both sides at once.
+        arena.read(&mut [0; 6], side_start(1) - 3).unwrap();
+    }
+}
