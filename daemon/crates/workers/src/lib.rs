@@ -42,6 +42,7 @@
 #![forbid(unsafe_code)]
 
 mod call;
+mod cpu_times;
 mod figures;
 mod foreground;
 mod interpreter;
