@@ -93,7 +93,7 @@ def test_statistics_say_what_the_functions_cost_and_where(recipe):
 
     def is_known(stats):
         [of_batches] = stats["streams"][0]["batch_functions"]
-        return all(one["hot_spot"] for one in (stage_of(stats)["python"], of_batches))
+        return all(one["python"]["hot_spot"] for one in (stage_of(stats), of_batches))
 
     with forebay.Loader(config, timeout=120) as loader:
         stats = stats_when(loader, is_known)
@@ -105,7 +105,11 @@ def test_statistics_say_what_the_functions_cost_and_where(recipe):
     assert all(seconds >= BUSY_SECONDS for seconds, _ in stage["times"])
     # A thread's time, with its wait for a worker, would be half as long again.
     assert stage["busy_seconds"] == pytest.approx(stage["python"]["function_seconds"], rel=0.2)
-    for one, function, workers in ((stage["python"], "augment", 2), (of_batches, "collate", 1)):
+    assert (of_batches["name"], of_batches["is_of_batches"]) == ("batch.operations[0]", True)
+    assert (of_batches["concurrency"], of_batches["num_failures"]) == (1, 0)
+    assert of_batches["ave_time"] >= BUSY_SECONDS and all(seconds >= BUSY_SECONDS for seconds, _ in of_batches["times"])
+    assert of_batches["queue"] and not stage["queue"], "the ring comes behind what works on batches"
+    for one, function, workers in ((stage["python"], "augment", 2), (of_batches["python"], "collate", 1)):
         assert one["function"] == f"{recipe.module}:{function}"
         assert one["workers"] == workers and 1 <= one["num_starts"] <= workers
         assert one["ave_time"] >= BUSY_SECONDS and one["num_calls"] > 1
@@ -116,7 +120,16 @@ def test_statistics_say_what_the_functions_cost_and_where(recipe):
         assert float(metrics[f"forebay_python_function_seconds_total{{{labels}}}"]) >= one["function_seconds"]
         assert float(metrics[f'forebay_python_hot_share{{{labels},name="{recipe.module}.Blur"}}']) > 0.5
         assert f"{one['place']}: `{one['function']}`: " in text and f" in {recipe.module}.Blur" in text
-    assert of_batches["place"] == "batch.operations[0]"
+        # The function computes all the time. The kernel counts in hundredths of a second, and last at another moment.
+        assert one["cpu_seconds"] >= 0.8 * one["function_seconds"] - 0.1
+        assert float(metrics[f"forebay_python_cpu_seconds_total{{{labels}}}"]) >= one["cpu_seconds"]
+        assert float(metrics[f"forebay_stage_task_seconds_count{{{labels}}}"]) >= one["num_calls"] > 0
+    assert of_batches["python"]["place"] == "batch.operations[0]"
+    of_both = stage["python"]["cpu_seconds"] + of_batches["python"]["cpu_seconds"]
+    assert stats["python_cpu_seconds"] == pytest.approx(of_both)
+    # What workers use is no part of the daemon's.
+    assert re.search(r" s of CPU and [0-9.]+ s in Python workers, ", text)
+    assert float(metrics["forebay_cpu_seconds_total"]) < float(stats["python_cpu_seconds"])
     assert "python" not in stage_of(stats, "before")
 
 
@@ -132,6 +145,43 @@ def test_the_verdict_names_the_stage_and_what_takes_most_of_it(recipe):
     assert " of 2 workers are busy while the trainer waits " in verdict["sentence"]
 
 
+def test_the_verdict_names_a_function_on_batches_and_what_takes_most_of_it(recipe):
+    of_batches = {"op": "python", "call": f"{recipe.module}:collate", "workers": 1}
+
+    def is_found(stats):
+        return stats["verdict"]["limit"] == "batch.operations[0]" and "Blur" in stats["verdict"]["sentence"]
+
+    with forebay.Loader(recipe("nothing", operations=[of_batches]), timeout=120) as loader:
+        stats = stats_when(loader, is_found)
+    verdict, window = stats["verdict"], stats["sessions"][0]["window"]
+    assert verdict["what"] == "the function on batches `batch.operations[0]` (Python) is the limit"
+    of_function = f" ms a batch in `{recipe.module}:collate`, most of it in `{recipe.module}.Blur` ("
+    assert of_function in verdict["sentence"]
+    assert " of 1 workers are busy while the trainer waits " in verdict["sentence"]
+    assert [stage["name"] for stage in window["stages"]] == ["fetch", "before", "augment", "batch.operations[0]"]
+    assert 0 < window["stages"][-1]["tasks_per_second"] < window["samples_per_second"] / 2
+    assert 0.5 < window["python_cores"]
+
+
+def test_bench_has_the_workers_cpu_time_beside_its_own(recipe, tmp_path):
+    of_batches = {"op": "python", "call": f"{recipe.module}:collate", "workers": 1}
+    plain = {**recipe("nothing", operations=[of_batches], order={"epochs": 1}), "python": {"path": [str(tmp_path)]}}
+    stages = [
+        {**stage, "operations": []} if "python" not in stage else stage
+        for stage in plain.pop("stage")
+    ]
+    path = tmp_path / "bench.json"
+    path.write_text(json.dumps({**plain, "stage": stages}))
+    command = [PROGRAM, "bench", str(path)]
+    found = json.loads(subprocess.run([*command, "--json"], capture_output=True, text=True, check=True).stdout)
+    # 125 batches of 5 ms each: 0.625 s for 1,000 samples.
+    assert found["samples"] == 1000
+    assert found["python_cpu_seconds_per_1000_samples"] > 0.5
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert re.search(r" CPU seconds per 1,000 samples \(daemon and client\) and [0-9.]+ \(Python workers\), ", text)
+    assert re.search(r"^ *batch\.operations\[0\] +1 +125 ", text, re.MULTILINE), text
+
+
 def test_a_function_that_does_nothing_is_not_the_limit(recipe):
     with forebay.Loader(recipe("nothing", before=2), timeout=120) as loader:
         batches = endless(loader)
@@ -145,8 +195,9 @@ def test_a_function_that_does_nothing_is_not_the_limit(recipe):
     assert python["num_calls"] > 100
 
 
-def test_a_trace_has_each_sample_in_the_function_on_the_track_of_its_worker(recipe, tmp_path):
-    with forebay.Loader(recipe(), timeout=120) as loader:
+def trace_of(config, tmp_path):
+    """The events of a second."""
+    with forebay.Loader(config, timeout=120) as loader:
         batches = endless(loader)
         list(itertools.islice(batches, 10))
         # Other daemons of this user may run.
@@ -157,7 +208,22 @@ def test_a_trace_has_each_sample_in_the_function_on_the_track_of_its_worker(reci
             while recorder.poll() is None:
                 next(batches)
         assert recorder.returncode == 0
-    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    return json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+
+
+def test_a_trace_has_each_batch_in_a_function_on_the_track_of_its_worker(recipe, tmp_path):
+    of_batches = {"op": "python", "call": f"{recipe.module}:collate", "workers": 1}
+    events = trace_of(recipe("nothing", operations=[of_batches]), tmp_path)
+    tracks = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    spans = [event for event in events if event["name"] == "batch.operations[0] (Python)"]
+    assert len(spans) > 10 and all(span["dur"] > BUSY_SECONDS * 1e6 - 1 for span in spans)
+    assert {tracks[span["tid"]] for span in spans} == {"batch.operations[0] 0 (Python, dict)"}
+    assert set(spans[0]["args"]) == {"batch", "session"}
+    assert len({span["args"]["batch"] for span in spans}) == len(spans)
+
+
+def test_a_trace_has_each_sample_in_the_function_on_the_track_of_its_worker(recipe, tmp_path):
+    events = trace_of(recipe(), tmp_path)
     tracks = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
     spans = [event for event in events if event["ph"] == "X"]
     rows = [span for span in spans if span["name"] == "augment (Python)"]

@@ -188,6 +188,7 @@ pub(super) fn measure(
     let seconds = (last - requested).as_secs_f64();
     let own_cpu = (all_cpu() - cpu_before).as_secs_f64();
     let own = ProcessMetrics::now();
+    let has_python = daemon.streams.iter().any(|stream| stream.python().next().is_some());
     let daemon_peak = loader.private_process().map_or(0, ProcessMetrics::peak_of);
     Ok(BenchReport {
         samples,
@@ -196,6 +197,8 @@ pub(super) fn measure(
         samples_per_second: if seconds > 0.0 { samples as f64 / seconds } else { 0.0 },
         cpu_seconds_per_1000_samples: (own_cpu + daemon.cpu_seconds) * 1000.0
             / (samples as f64).max(1.0),
+        python_cpu_seconds_per_1000_samples: has_python
+            .then(|| daemon.python_cpu_seconds * 1000.0 / (samples as f64).max(1.0)),
         time_to_first_batch_seconds: first_batch.as_secs_f64(),
         peak_memory_bytes: daemon_peak + own.peak_bytes.saturating_sub(own.shared_bytes),
         wait_seconds: WaitSeconds {
@@ -233,15 +236,19 @@ fn add_batch(hasher: &mut blake3::Hasher, batch: &Batch) {
 
 /// The figures for a person.
 pub(super) fn describe(report: &BenchReport) -> String {
+    let python = report
+        .python_cpu_seconds_per_1000_samples
+        .map_or_else(String::new, |seconds| format!(" and {seconds:.3} (Python workers)"));
     let mut text = format!(
         "{} samples in {} batches, {:.2} s: {:.0} samples/s\n\
-         {:.3} CPU seconds per 1,000 samples (daemon and client), peak memory {}\n\
+         {:.3} CPU seconds per 1,000 samples (daemon and client){}, peak memory {}\n\
          first batch after {}, wait for a batch p50 {}, p99 {}\n",
         report.samples,
         report.batches,
         report.seconds,
         report.samples_per_second,
         report.cpu_seconds_per_1000_samples,
+        python,
         format_bytes(report.peak_memory_bytes),
         time(report.time_to_first_batch_seconds),
         time(report.wait_seconds.p50),

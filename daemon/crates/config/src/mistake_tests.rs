@@ -68,6 +68,14 @@ const MISTAKES: &str = r#"
     => 11: `stage.fetch.concurrency` must be "auto" or a whole number from 1
 [[stage]] | operations = []
     => 9: `stage.name` is required
+[[stage]]
+    => 9: `stage.name` is required: 1 to 32 letters
+[[operations]]
+    => 9: unknown key `operations`; operations on samples stand in a stage … `[[batch.operations]]`
+[[operations]] | op = "resize"
+    => 9: unknown key `operations`; operations on samples stand in a stage
+[[stage]] | name = "b" | [stage.operations]
+    => 11: `stage.b.operations` must be an array of tables such as … or [] for none, not a table
 [[stage]] | name = "b"
     => 9: `stage.b.operations` is required: an array of tables
 [[stage]] | name = "b" | operation = []

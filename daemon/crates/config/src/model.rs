@@ -288,7 +288,8 @@ keys! {
         /// cores such as `"8-15"` or `"0,2,4-7"`; `"auto"`: this rank's share of the allowed cores
         pub cores: Cores, "", default(None);
         /// what the whole daemon may use, for example `"40%"` of two cores: 0.8 CPU seconds a second; kept by the daemon
-        /// itself over windows of about 100 ms
+        /// itself over windows of about 100 ms. The worker processes of [your own Python](python.md#where-its-time-goes) are
+        /// not in it: `workers` bounds them
         pub limit: CpuLimit, "of the allowed cores' time", absent("none");
         /// scheduling class of the work threads; `"idle"`: they run only where nothing else is ready to
         pub policy: CpuPolicy, "", default(CpuPolicy::Idle);

@@ -170,6 +170,11 @@ pub(crate) fn unknown_key<'a>(
 ) -> ConfigError {
     let hint = match nearest(key, valid.clone()) {
         Some(valid) => format!("did you mean `{}`?", path_of(valid)),
+        None if path == "operations" => {
+            "operations on samples stand in a stage, `[[stage]]` with `name` and `operations = [{ op = \"decode-image\" }]`, and \
+             those on complete batches under `[[batch.operations]]`"
+                .to_owned()
+        }
         None => format!("valid keys: {}", valid.collect::<Vec<_>>().join(", ")),
     };
     ConfigError::new(location, format!("unknown key `{path}`; {hint}"))

@@ -185,7 +185,7 @@ impl<'s> StageBenchmark<'s> {
             while Instant::now() < end {
                 let mut rows: Vec<BatchRow<'_>> =
                     batch.iter_mut().map(|(key, row)| BatchRow { key: *key, row }).collect();
-                let caller = BatchCaller { thread, is_ending: &|| false };
+                let caller = BatchCaller::plain(thread);
                 if let Err(error) = self.stream.plan.run_on_batch(&mut rows, &caller) {
                     let error = error.to_string();
                     *fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);

@@ -12,6 +12,7 @@ use forebay_protocol::ids::SampleId;
 
 use super::reading::{Doing, Reading};
 use super::session::{FrontBatch, FullRing, Session, WaitingRow};
+use super::stream::BATCH_OPERATIONS;
 use super::worker_place::WorkerPlace;
 use forebay_observe::StallReport;
 
@@ -94,9 +95,11 @@ impl StallWatch {
                 places.clone().filter_map(|place| place.running_row(&session.work, now_ns))
             {
                 if age >= after {
-                    let stage = &session.stream.stages[stage].name;
                     let what = "its operations have not finished";
-                    self.stalls.push(of_sample(session, stage, sample, age, what));
+                    self.stalls.push(match session.stream.stages.get(stage) {
+                        Some(stage) => of_sample(session, &stage.name, sample, age, what),
+                        None => of_batch(session, sample.0, age, what),
+                    });
                 }
             }
             let age = watch.front.age(session.front_batch(), now);
@@ -186,6 +189,23 @@ fn of_sample(
             age.as_secs()
         ),
         path: Some(path),
+    }
+}
+
+/// A complete batch.
+fn of_batch(session: &Session, batch: u64, age: Duration, what: &str) -> StallReport {
+    let stream = session.stream.name();
+    StallReport {
+        session: session.number,
+        stream: stream.to_owned(),
+        stage: BATCH_OPERATIONS.to_owned(),
+        sample: None,
+        path: None,
+        seconds: age.as_secs_f64(),
+        sentence: format!(
+            "batch {batch} of stream `{stream}` has been in `{BATCH_OPERATIONS}` for {} s: {what}",
+            age.as_secs()
+        ),
     }
 }
 

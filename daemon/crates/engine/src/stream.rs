@@ -64,6 +64,9 @@ pub(crate) struct ReadScratch {
     pub before: Vec<u8>,
 }
 
+/// The name of the batch operations together in reports.
+pub(crate) const BATCH_OPERATIONS: &str = "batch.operations";
+
 /// What one configuration describes, ready to be served.
 #[derive(Debug)]
 pub struct Stream {
@@ -87,6 +90,8 @@ pub struct Stream {
     pub(crate) fetch: StageMetrics,
     /// The batch operations together; a task is a batch.
     pub(crate) batch_figures: StageMetrics,
+    /// Of those of them that are the user's functions, each; a task is a batch.
+    pub(crate) function_figures: Vec<StageMetrics>,
     /// Of its storage.
     pub(crate) outages: Arc<Outages>,
     pub(crate) dataset_fingerprint: [u8; 32],
@@ -165,6 +170,8 @@ impl Stream {
                 .any(|tensor| matches!(tensor.extent, Extent::Ragged { compact: true, .. }));
         let layout = SlotLayout::new(&tensors, config.batch.size.get())
             .map_err(|error| StreamError::Layout { source_name: config.source.clone(), error })?;
+        let function_figures =
+            plan.batch_function_figures().map(|_| StageMetrics::default()).collect();
         let stages = config
             .stages
             .iter()
@@ -205,6 +212,7 @@ impl Stream {
             clock,
             fetch: StageMetrics::default(),
             batch_figures: StageMetrics::default(),
+            function_figures,
             outages,
             dataset_fingerprint,
             config_fingerprint,

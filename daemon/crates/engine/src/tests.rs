@@ -340,8 +340,7 @@ fn a_given_up_compaction_does_not_reach_the_slots_next_batch() {
     assert!(slot.finished().is_none());
     assert!(matches!(work.claim(0), Some(Claim::Batch { slot: 0 })));
     assert!(!slot.withdraw_finishing(), "a thread is at it");
-    let caller = BatchCaller { thread: 0, is_ending: &|| false };
-    slot.finish(&stream, &caller);
+    slot.finish(&stream, &BatchCaller::plain(0));
     assert!(slot.withdraw_finishing());
 }
 

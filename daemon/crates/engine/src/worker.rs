@@ -23,9 +23,9 @@ use super::slot_row::SlotRow;
 use super::stream::Stream;
 use super::work::{Claim, RowClaim, SessionWork, SlotWork};
 use super::work_page::{WorkKey, WorkPage};
-use forebay_observe::recorder::{Kind, Track, What};
-use forebay_pipeline::WorkerScratch;
+use forebay_observe::recorder::{Kind, Track, What, worker_place};
 use forebay_pipeline::batch::BatchCaller;
+use forebay_pipeline::{RowTime, WorkerScratch};
 
 /// What became of a row at the end of a stage.
 #[derive(Debug, Clone, Copy)]
@@ -62,22 +62,7 @@ impl Worker {
                             self.call(&session, claim, start, start - idle_since);
                         }
                         Claim::Row(claim) => self.work(&session, claim, start, start - idle_since),
-                        Claim::Batch { slot } => {
-                            let _beside =
-                                self.shared.work_page.get().map(WorkPage::beside_suspects);
-                            let batch = session.slots[slot].order();
-                            let is_ending = || self.shared.is_ending();
-                            let thread = self.number;
-                            let caller = BatchCaller { thread, is_ending: &is_ending };
-                            session.slots[slot].finish(&session.stream, &caller);
-                            self.shared.wake_engine();
-                            if self.shared.recorder.is_on() {
-                                let kind = Kind::Compaction;
-                                let session = session.number;
-                                let what = What { session, batch, place: slot, ..What::of(kind) };
-                                self.record(start, self.shared.clock.elapsed(start), what);
-                            }
-                        }
+                        Claim::Batch { slot } => self.finish(&session, slot, start),
                     }
                     idle_since = self.shared.clock.now();
                 }
@@ -176,6 +161,36 @@ impl Worker {
         self.meter.leave(stage, (start, self.shared.clock.now()), &self.shared.budget);
         stage.gate.leave(self.group);
         self.announce(session, claim, finished);
+    }
+
+    /// Finishes a complete batch. The calls of the user's functions are counted as those of stages are.
+    fn finish(&self, session: &SessionWork, slot: usize, start: Instant) {
+        let (shared, stream) = (&self.shared, &session.stream);
+        let _beside = shared.work_page.get().map(WorkPage::beside_suspects);
+        let batch = session.slots[slot].order();
+        let what = What { session: session.number, batch, ..What::of(Kind::Compaction) };
+        let place = shared.place(self.group, self.number);
+        place.enter_batch(session, batch, shared.ns_of(start));
+        let called = |function: usize, time: Option<RowTime>| {
+            let figures = &stream.function_figures[function];
+            let Some(time) = time else { return figures.record_failure() };
+            figures.record(time.length());
+            if shared.recorder.is_on() {
+                let track = Track::Work(self.group, self.number);
+                let place = worker_place(stream.stages.len() + function, time.worker);
+                let what = What { kind: Kind::PythonBatch, place, ..what };
+                shared.recorder.span_ns(track, time.begin_ns, time.end_ns, what);
+            }
+        };
+        let is_ending = || shared.is_ending();
+        let thread = self.number;
+        let caller = BatchCaller { thread, is_ending: &is_ending, called: &called };
+        session.slots[slot].finish(stream, &caller);
+        place.leave();
+        shared.wake_engine();
+        if shared.recorder.is_on() {
+            self.record(start, shared.clock.elapsed(start), What { place: slot, ..what });
+        }
     }
 
     /// A row's stage is over: its cell is let go. Says what is to be announced.

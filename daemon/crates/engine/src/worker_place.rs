@@ -35,12 +35,19 @@ impl WorkerPlace {
         self.since_ns.store(since_ns, Ordering::Relaxed);
     }
 
+    /// The thread starts to finish a complete batch.
+    pub(crate) fn enter_batch(&self, session: &SessionWork, batch: u64, since_ns: u64) {
+        let claim = RowClaim { slot: 0, row: 0, stage: session.stream.stages.len() };
+        self.enter(session, claim, SampleId(batch), since_ns);
+    }
+
     /// The thread has finished the row.
     pub(crate) fn leave(&self) {
         self.since_ns.store(0, Ordering::Relaxed);
     }
 
-    /// The age, stage and sample of the row, if the thread runs one of this session.
+    /// The age, stage and sample of the row, if the thread runs one of this session. Behind the last stage, the sample's
+    /// number is that of a batch which is finished.
     pub(super) fn running_row(
         &self,
         session: &SessionWork,

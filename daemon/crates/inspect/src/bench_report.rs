@@ -16,6 +16,9 @@ pub struct BenchReport {
     pub samples_per_second: f64,
     /// Daemon and client.
     pub cpu_seconds_per_1000_samples: f64,
+    /// The processes with the user's own Python, which the figure before does not hold; none where there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub python_cpu_seconds_per_1000_samples: Option<f64>,
     /// From before the daemon's start.
     pub time_to_first_batch_seconds: f64,
     /// Daemon and client; the ring once.

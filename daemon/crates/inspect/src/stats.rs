@@ -49,11 +49,12 @@ fn statistics_of(socket: &Path, json: bool) -> anyhow::Result<String> {
 
 fn describe(report: &DaemonReport) -> String {
     let mut text = format!(
-        "forebay {}, process {}: {} work threads, {:.1} s of CPU, {} resident ({} without rings)\n",
+        "forebay {}, process {}: {} work threads, {:.1} s of CPU{}, {} resident ({} without rings)\n",
         report.release,
         report.pid,
         report.threads,
         report.cpu_seconds,
+        python_cpu(report),
         format_bytes(report.resident_bytes),
         format_bytes(report.private_bytes),
     );
@@ -98,6 +99,13 @@ fn describe(report: &DaemonReport) -> String {
     }
     text.push_str(&format!("\n{}", verdict_lines(&report.verdict)));
     text
+}
+
+/// What the processes with the user's own Python used, where there are some.
+fn python_cpu(report: &DaemonReport) -> String {
+    let has_python = report.streams.iter().any(|stream| stream.python().next().is_some());
+    let seconds = report.python_cpu_seconds;
+    if has_python { format!(" and {seconds:.1} s in Python workers") } else { String::new() }
 }
 
 /// The short line, and what it rests on below it.
@@ -203,7 +211,41 @@ pub fn stage_table(stages: &[StageReport]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use forebay_observe::{PythonReport, StreamReport};
+
     use super::*;
+
+    #[test]
+    fn cpu_time_of_workers_stands_beside_the_daemons_and_a_function_on_batches_has_lines() {
+        let mut stream = StreamReport { name: "train".to_owned(), ..StreamReport::default() };
+        let mut report = DaemonReport {
+            cpu_seconds: 1.5,
+            python_cpu_seconds: 20.25,
+            streams: vec![stream.clone()],
+            ..DaemonReport::default()
+        };
+        assert!(describe(&report).contains(" 1.5 s of CPU, 0 B resident"), "{}", describe(&report));
+        let place = || "batch.operations[0]".to_owned();
+        stream.batch_functions = vec![StageReport {
+            name: place(),
+            num_tasks: 77,
+            python: Some(PythonReport {
+                place: place(),
+                function: "own:collate".to_owned(),
+                ..PythonReport::default()
+            }),
+            ..StageReport::default()
+        }];
+        report.streams = vec![stream];
+        let text = describe(&report);
+        assert!(
+            text.contains(" 1.5 s of CPU and 20.2 s in Python workers, 0 B resident"),
+            "{text}"
+        );
+        assert!(text.contains("  batch.operations[0]: `own:collate`: "), "{text}");
+        let row = text.lines().find(|line| line.trim_start().starts_with("batch.operations[0] "));
+        assert!(row.is_some_and(|row| row.contains(" 77 ")), "{text}");
+    }
 
     #[test]
     fn each_dataset_of_a_mixture_has_a_line_with_its_shares() {

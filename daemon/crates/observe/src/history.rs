@@ -68,6 +68,7 @@ impl History {
             let mut session = session.clone();
             let mut window = DaemonReport {
                 cpu_seconds: now.cpu_seconds,
+                python_cpu_seconds: now.python_cpu_seconds,
                 threads: now.threads,
                 cpu_budget: now.cpu_budget,
                 stalls: now.stalls.clone(),
@@ -95,7 +96,9 @@ impl History {
         report.private_bytes = process.resident_bytes.saturating_sub(process.shared_bytes);
         let shown = report.sessions.first().map(|session| session.stream.as_str());
         let stream = report.streams.iter().find(|stream| Some(stream.name.as_str()) == shown);
-        let stages = stream.or(report.streams.first()).map(|stream| stream.stages.clone());
+        let stages = stream
+            .or(report.streams.first())
+            .map(|stream| stream.stages_and_functions().cloned().collect());
         report.stages = stages.unwrap_or_default();
         report.set_verdicts(self.judge(&report, at));
         report

@@ -33,6 +33,8 @@ pub struct PythonReport {
     pub num_starts: u64,
     /// From a worker's start until it was ready: the interpreter, and the imports.
     pub start_seconds: f64,
+    /// User and system time of its workers since they were started, what they import included.
+    pub cpu_seconds: f64,
     /// Where in the function the time goes; none where too little was seen.
     pub hot_spot: Option<HotSpotReport>,
 }
@@ -82,7 +84,7 @@ impl PythonReport {
         let hot = self.hot_words().map_or_else(String::new, |words| format!(" ({words})"));
         format!(
             "`{}`: {} in the function{hot} and {} beside it, in {} workers; threads waited {} for a worker and copied for {}; \
-             {} workers started, {} each",
+             {} workers started, {} each; {:.1} s of CPU time of workers in all",
             self.function,
             duration(self.ave_time),
             each(self.beside_seconds),
@@ -91,6 +93,7 @@ impl PythonReport {
             each(self.copy_seconds),
             self.num_starts,
             duration(self.start_seconds / self.num_starts.max(1) as f64),
+            self.cpu_seconds,
         )
     }
 
@@ -108,6 +111,7 @@ impl PythonReport {
             copy_seconds: seconds(self.copy_seconds, earlier.copy_seconds),
             num_starts: self.num_starts.saturating_sub(earlier.num_starts),
             start_seconds: seconds(self.start_seconds, earlier.start_seconds),
+            cpu_seconds: seconds(self.cpu_seconds, earlier.cpu_seconds),
             ..self.clone()
         }
     }
@@ -131,6 +135,7 @@ mod tests {
             copy_seconds: 0.02,
             num_starts: 2,
             start_seconds: 1.5,
+            cpu_seconds: 2.25,
             hot_spot: Some(HotSpotReport { name: hot_spot.to_owned(), share: 0.62 }),
         }
     }
@@ -140,7 +145,7 @@ mod tests {
         assert_eq!(
             report("mydata.transforms:augment", "albumentations.Blur").line(),
             "`mydata.transforms:augment`: 4.00 ms in the function (62 % in albumentations.Blur) and 0.10 ms beside it, in 2 \
-             workers; threads waited 2.00 ms for a worker and copied for 0.20 ms; 2 workers started, 750.00 ms each"
+             workers; threads waited 2.00 ms for a worker and copied for 0.20 ms; 2 workers started, 750.00 ms each; 2.2 s of CPU time of workers in all"
         );
         for (function, own) in [
             ("mydata.transforms:augment", "mydata.augment"),
@@ -161,6 +166,7 @@ mod tests {
             function_seconds: 0.9,
             beside_seconds: 0.03,
             num_starts: 3,
+            cpu_seconds: 3.0,
             hot_spot: None,
             ..before.clone()
         };
@@ -168,6 +174,7 @@ mod tests {
         assert_eq!((window.num_calls, window.num_starts, window.start_seconds), (50, 1, 0.0));
         assert!((window.ave_time - 0.01).abs() < 1e-9, "{window:?}");
         assert!((window.worker_seconds() - 0.52).abs() < 1e-9, "{window:?}");
+        assert!((window.cpu_seconds - 0.75).abs() < 1e-9, "{window:?}");
         assert_eq!(before.since(&before).ave_time, 0.0);
     }
 }

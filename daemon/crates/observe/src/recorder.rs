@@ -154,10 +154,12 @@ pub enum Kind {
     Wait = 12,
     /// A worker was in the user's function with a row; written by the thread that called it.
     Python = 13,
+    /// The same with a complete batch: the place is that of a stage behind the last.
+    PythonBatch = 14,
 }
 
 impl Kind {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 14] = [
         Self::Stage,
         Self::FailedStage,
         Self::Compaction,
@@ -171,7 +173,13 @@ impl Kind {
         Self::Step,
         Self::Wait,
         Self::Python,
+        Self::PythonBatch,
     ];
+
+    /// Whether it is a worker's time, and no thread's.
+    pub fn is_of_worker(self) -> bool {
+        matches!(self, Self::Python | Self::PythonBatch)
+    }
 
     fn from_number(number: u64) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| *kind as u64 == number)

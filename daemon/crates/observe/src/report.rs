@@ -25,6 +25,9 @@ pub struct DaemonReport {
     pub uptime_seconds: f64,
     /// User and system time so far.
     pub cpu_seconds: f64,
+    /// User and system time so far of the processes that run the user's own Python. Not part of `cpu_seconds`.
+    #[serde(default)]
+    pub python_cpu_seconds: f64,
     /// Resident memory, the rings included.
     pub resident_bytes: u64,
     /// Resident memory that is no shared segment.
@@ -42,7 +45,8 @@ pub struct DaemonReport {
     /// The measures that isolate the trainer from the daemon, the unavailable ones included.
     #[serde(rename = "quiet")]
     pub cpu_isolation: Vec<IsolationItem>,
-    /// The stages of the first stream with a session, else of the first: the same as in `streams`.
+    /// The stages of the first stream with a session, else of the first, and its functions on complete batches: the same
+    /// as in `streams`.
     pub stages: Vec<StageReport>,
     /// What the limit is.
     pub verdict: Verdict,
@@ -170,9 +174,9 @@ pub struct StreamReport {
     /// The operations on complete batches together, where there are any: a task is a batch, on a work thread.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch_operations: Option<StageReport>,
-    /// Those of them that are Python; a call is of a batch.
+    /// Those of them that are Python, each as a stage whose tasks are batches.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub batch_functions: Vec<PythonReport>,
+    pub batch_functions: Vec<StageReport>,
     /// What its storage was asked for, where it answers requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests: Option<RequestReport>,
@@ -238,14 +242,19 @@ impl StreamReport {
         (!words.is_empty()).then(|| words.join(" · "))
     }
 
-    /// The stages, and after them the batch operations where there are any.
+    /// The stages, and after them the functions on complete batches: what a batch passes through.
+    pub fn stages_and_functions(&self) -> impl Iterator<Item = &StageReport> {
+        self.stages.iter().chain(&self.batch_functions)
+    }
+
+    /// The same, and after them the batch operations together where there are any.
     pub fn stages_and_batch(&self) -> impl Iterator<Item = &StageReport> {
-        self.stages.iter().chain(&self.batch_operations)
+        self.stages_and_functions().chain(&self.batch_operations)
     }
 
     /// The user's own Python: that of stages, and after it that on complete batches.
     pub fn python(&self) -> impl Iterator<Item = &PythonReport> {
-        self.stages.iter().filter_map(|stage| stage.python.as_ref()).chain(&self.batch_functions)
+        self.stages_and_functions().filter_map(|stage| stage.python.as_ref())
     }
 }
 
@@ -348,7 +357,10 @@ pub struct WindowReport {
     pub samples_per_second: f64,
     /// What the daemon used.
     pub cpu_cores: f64,
-    /// The stream's stages.
+    /// What the processes with the user's own Python used besides.
+    #[serde(default)]
+    pub python_cores: f64,
+    /// The stream's stages, and the user's functions on complete batches.
     pub stages: Vec<StageWindow>,
     /// What the stream's storage was asked for, in a line, where it answers requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -369,6 +381,9 @@ pub struct StageWindow {
     pub concurrency: u32,
     /// Tasks that succeeded.
     pub tasks_per_second: f64,
+    /// A task is a complete batch.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_of_batches: bool,
     /// The mean time of a task.
     pub mean_seconds: f64,
     /// The share of the time in which the queue after it, for the last stage the ring, was not empty.

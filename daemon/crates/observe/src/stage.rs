@@ -51,12 +51,21 @@ pub struct StageReport {
     pub asleep_seconds: f64,
     /// The queue that the stage's results go to.
     pub queue: Option<super::QueueReport>,
+    /// A task is a complete batch, not a sample.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_of_batches: bool,
     /// What a Python stage costs. Its times above are the function's, its concurrency the workers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub python: Option<PythonReport>,
 }
 
 impl StageReport {
+    /// What a task is.
+    #[must_use]
+    pub fn task(&self) -> &'static str {
+        if self.is_of_batches { "batch" } else { "sample" }
+    }
+
     /// The time in which its threads were at work; of a Python stage, its workers.
     #[must_use]
     pub fn worked_seconds(&self) -> f64 {

@@ -6,9 +6,8 @@
 
 use super::cache::CacheReport;
 use super::histogram::{counts_since, percentile_of};
-use super::python::PythonReport;
 use super::queue::QueueReport;
-use super::report::{DaemonReport, SessionReport, StageWindow, WindowReport};
+use super::report::{DaemonReport, SessionReport, StageWindow, StreamReport, WindowReport};
 use super::requests::RequestReport;
 use super::stage::StageReport;
 use super::verdict::{Judgement, judge, of_daemon};
@@ -38,6 +37,7 @@ impl DaemonReport {
     /// Subtracts an earlier report's metrics of the process and of the same streams.
     pub(super) fn subtract(&mut self, earlier: &Self) {
         self.cpu_seconds = (self.cpu_seconds - earlier.cpu_seconds).max(0.0);
+        self.python_cpu_seconds = (self.python_cpu_seconds - earlier.python_cpu_seconds).max(0.0);
         let held_back = &mut self.cpu_budget.held_back_seconds;
         *held_back = (*held_back - earlier.cpu_budget.held_back_seconds).max(0.0);
         for stream in &mut self.streams {
@@ -45,12 +45,7 @@ impl DaemonReport {
                 subtract_stages(&mut stream.stages, &before.stages);
                 let batch = before.batch_operations.as_slice();
                 subtract_stages(stream.batch_operations.as_mut_slice(), batch);
-                for function in &mut stream.batch_functions {
-                    let same = |one: &&PythonReport| one.place == function.place;
-                    if let Some(before) = before.batch_functions.iter().find(same) {
-                        *function = function.since(before);
-                    }
-                }
+                subtract_stages(&mut stream.batch_functions, &before.batch_functions);
                 if let (Some(requests), Some(before)) = (&mut stream.requests, &before.requests) {
                     *requests = requests.since(before);
                 }
@@ -88,7 +83,7 @@ impl WindowReport {
         let stream = report.streams.iter().find(|stream| stream.name == session.stream);
         let mut stages: Vec<StageWindow> = stream
             .into_iter()
-            .flat_map(|stream| &stream.stages)
+            .flat_map(StreamReport::stages_and_functions)
             .map(|stage| StageWindow {
                 name: stage.name.clone(),
                 busy: per_second(stage.worked_seconds()).min(f64::from(stage.concurrency)),
@@ -96,6 +91,7 @@ impl WindowReport {
                 tasks_per_second: per_second(
                     stage.num_tasks.saturating_sub(stage.num_failures) as f64
                 ),
+                is_of_batches: stage.is_of_batches,
                 mean_seconds: stage.ave_time,
                 occupancy: stage.queue.as_ref().map(|queue| queue.occupancy_rate),
                 python: stage.python.as_ref().map(|one| one.hot_words().unwrap_or_default()),
@@ -108,8 +104,12 @@ impl WindowReport {
             seconds,
             wait_share,
             batches_per_second: per_second(session.batches_taken as f64),
-            samples_per_second: stages.last().map_or(0.0, |stage| stage.tasks_per_second),
+            samples_per_second: stages
+                .iter()
+                .rfind(|stage| !stage.is_of_batches)
+                .map_or(0.0, |stage| stage.tasks_per_second),
             cpu_cores: per_second(report.cpu_seconds),
+            python_cores: per_second(report.python_cpu_seconds),
             stages,
             requests: stream.and_then(|stream| stream.requests.as_ref()).map(RequestReport::line),
             cache: stream.and_then(|stream| stream.cache.as_ref()).map(CacheReport::line),
@@ -201,7 +201,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::report::{ProgressReport, StreamReport};
+    use crate::report::ProgressReport;
     use crate::stage::StageMetrics;
 
     #[test]

@@ -10,6 +10,7 @@ use forebay_config::{Concurrency, ConfigError, Located, SourceLocation};
 use forebay_order::DrawKey;
 use forebay_protocol::tensor::TensorSpec;
 use forebay_source::dataset::Defect;
+use forebay_workers::RowTime;
 
 use super::row::Row;
 
@@ -69,6 +70,16 @@ pub struct BatchCaller<'c> {
     pub thread: usize,
     /// Whether it ends: what is not done then need not be.
     pub is_ending: &'c dyn Fn() -> bool,
+    /// Is told of each call of the user's functions: which of them it is, and when it was called; none: it has failed.
+    pub called: &'c dyn Fn(usize, Option<RowTime>),
+}
+
+impl BatchCaller<'static> {
+    /// One that does not end and wants to know nothing.
+    #[must_use]
+    pub const fn plain(thread: usize) -> Self {
+        Self { thread, is_ending: &|| false, called: &|_, _| () }
+    }
 }
 
 /// A row of a complete batch.

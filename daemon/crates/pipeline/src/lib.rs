@@ -54,7 +54,7 @@ pub use row::Row;
 pub use row_tensors::RowPlace;
 pub use task::{SampleTask, WorkerScratch};
 
-pub use forebay_workers::RowTime;
+pub use forebay_workers::{FunctionTime, RowTime};
 
 // What the tests share with the examples names this crate as those do.
 #[cfg(test)]

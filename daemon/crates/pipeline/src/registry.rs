@@ -164,6 +164,11 @@ pub(crate) fn compile(
 ) -> Result<(&'static str, Box<dyn Operation>), ConfigError> {
     let mut arguments = Section::new(path, entry, Path::new("/"))?;
     let names = || operation_tables().map(|table| table.path);
+    refuse_named(&arguments, batch_operation_tables(), |name| {
+        format!(
+            "`{name}` works on complete batches: put it under `[[batch.operations]]`, not into a stage"
+        )
+    })?;
     let all = OPERATIONS.iter().map(|(table, compile, _)| (table, compile));
     let all = all.chain(TEST_OPERATIONS.iter().map(|(table, compile)| (table, compile)));
     let (table, compile) = named(&mut arguments, names, all)?;
@@ -177,9 +182,66 @@ pub(crate) fn compile(
 pub(crate) fn compile_batch(path: String, entry: Located) -> Result<BatchEntry, ConfigError> {
     let mut arguments = Section::new(path, entry, Path::new("/"))?;
     let names = || batch_operation_tables().map(|table| table.path);
+    refuse_named(&arguments, operation_tables(), |name| {
+        format!(
+            "`{name}` works on single samples: put it into the `operations` of a stage, not under `batch.operations`"
+        )
+    })?;
     let all = BATCH_OPERATIONS.iter().map(|(table, compile)| (table, compile));
     let (_, compile) = named(&mut arguments, names, all)?;
     compile(&mut arguments, compile_batch)
+}
+
+/// Refuses an entry whose `op` names an operation of these tables.
+fn refuse_named(
+    arguments: &Section,
+    mut tables: impl Iterator<Item = Table>,
+    why: impl Fn(&str) -> String,
+) -> Result<(), ConfigError> {
+    let op = arguments.entries().iter().find(|(key, _)| key == "op");
+    let Some((name, location)) = op.and_then(|(_, op)| Some((op.value.as_text()?, &op.location)))
+    else {
+        return Ok(());
+    };
+    match tables.find(|table| table.path == name) {
+        Some(_) => Err(ConfigError::new(location, why(name))),
+        None => Ok(()),
+    }
+}
+
+/// Why an entry without `op` is none, and what to write.
+fn without_name<N: Iterator<Item = &'static str>>(
+    arguments: &Section,
+    names: &impl Fn() -> N,
+) -> ConfigError {
+    let path = arguments.key_path("op");
+    let entry = path.trim_end_matches(".op");
+    let example = names().next().unwrap_or_default();
+    let listed = names().collect::<Vec<_>>().join(", ");
+    if arguments.entries().is_empty() {
+        return arguments.error(format!(
+            "`{entry}` is empty: give it an `op`, such as {{ op = \"{example}\" }}, or leave it out; the operations are: \
+             {listed}"
+        ));
+    }
+    // The name stands under another key, or is one.
+    let is_name = |text: &str| names().any(|name| name == text);
+    for (key, found) in arguments.entries() {
+        let name = found.value.as_text().filter(|text| is_name(text));
+        let name = name.or(is_name(key).then_some(key.as_str()));
+        if let Some(name) = name {
+            let message =
+                format!("`{path}` is required: write `op = \"{name}\"` in the place of `{key}`");
+            return ConfigError::new(&found.location, message);
+        }
+    }
+    let has_call = arguments.entries().iter().any(|(key, _)| key == "call");
+    if has_call && is_name("python") {
+        return arguments.error(format!("`{path}` is required: `call` needs `op = \"python\"`"));
+    }
+    arguments.error(format!(
+        "`{path}` is required: the operation's name, such as `op = \"{example}\"`, one of {listed}"
+    ))
 }
 
 /// The operation that `op` names, of those in `all`; `names` are those that a message lists.
@@ -190,9 +252,7 @@ fn named<'o, C, N: Iterator<Item = &'static str>>(
 ) -> Result<(&'o Table, &'o C), ConfigError> {
     let listed = || names().collect::<Vec<_>>().join(", ");
     let Some(wanted) = arguments.take::<String>("op")? else {
-        let path = arguments.key_path("op");
-        let message = format!("`{path}` is required: the operation's name, one of {}", listed());
-        return Err(arguments.error(message));
+        return Err(without_name(arguments, &names));
     };
     all.find(|(table, _)| table.path == wanted).ok_or_else(|| {
         let hint = nearest(&wanted, names()).map_or_else(

@@ -107,8 +107,7 @@ impl Row for Rows {
     }
 }
 
-const CALLER: crate::batch::BatchCaller<'static> =
-    crate::batch::BatchCaller { thread: 0, is_ending: &|| false };
+const CALLER: crate::batch::BatchCaller<'static> = crate::batch::BatchCaller::plain(0);
 
 const fn key(sample: u64) -> DrawKey {
     DrawKey { seed: 17, epoch: 2, sample }
@@ -169,6 +168,16 @@ const MISTAKES: &str = r#"
     => scaled` must be "off" or "auto", not
 { op = "decode-imag" }
     => unknown operation "decode-imag"; did you mean `decode-image`?
+{ op = "decode-image" }, { op = "mixup", alpha = 0.2 }
+    => `mixup` works on complete batches: put it under `[[batch.operations]]`, not into a stage
+{}
+    => `stage.stage-0.operations[0]` is empty: give it an `op`, such as { op = "decode-image" }, or leave it out; the operations are: decode-image, resize
+{ size = 3 }
+    => `stage.stage-0.operations[0].op` is required: the operation's name, such as `op = "decode-image"`, one of decode-image, resize
+{ operation = "resize", size = 3 }
+    => `stage.stage-0.operations[0].op` is required: write `op = "resize"` in the place of `operation`
+{ op = "decode-image" }, { op = "random-apply", operations = [{}] }
+    => `stage.stage-0.operations[1].operations[0]` is empty: give it an `op`
 { op = "decode-image", channel = 3 }
     => unknown key `stage.stage-0.operations[0].channel`; did you mean `stage.stage-0.operations[0].channels`?
 { op = "decode-image", channels = 2 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::cpu_times::CpuTimes;
 use crate::reply::{Reply, RowTime};
 
 /// Stacks that are told apart at most: their names come from a worker.
@@ -34,6 +35,8 @@ pub struct CallFigures {
     pub starts: u64,
     /// From a worker's start until it was ready: the interpreter, and the imports of the module.
     pub starting: Duration,
+    /// CPU time of the worker processes.
+    pub cpu: Duration,
 }
 
 /// Where the time goes.
@@ -70,6 +73,7 @@ impl FunctionTime {
 #[derive(Debug, Default)]
 pub(crate) struct Recorded {
     totals: Mutex<CallFigures>,
+    cpu_times: CpuTimes,
     stacks: Mutex<HashMap<Vec<String>, u64>>,
 }
 
@@ -78,8 +82,20 @@ impl Recorded {
         self.totals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// All of them now.
+    pub(crate) fn figures(&self) -> CallFigures {
+        let cpu = self.look_at_workers();
+        CallFigures { cpu, ..*self.totals() }
+    }
+
+    /// Looks at the CPU time that workers have used.
+    pub(crate) fn look_at_workers(&self) -> Duration {
+        self.cpu_times.total()
+    }
+
     /// A worker was ready after so long.
-    pub(crate) fn add_start(&self, took: Duration) {
+    pub(crate) fn add_start(&self, process: u32, took: Duration) {
+        self.cpu_times.add(process);
         let mut totals = self.totals();
         totals.starts += 1;
         totals.starting += took;

@@ -42,6 +42,7 @@
 
 mod arena;
 mod call;
+mod cpu_times;
 mod figures;
 mod foreground;
 mod interpreter;

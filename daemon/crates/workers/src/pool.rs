@@ -112,7 +112,7 @@ impl Pool {
     /// What the calls cost so far.
     #[must_use]
     pub fn figures(&self) -> CallFigures {
-        *self.recorded.totals()
+        self.recorded.figures()
     }
 
     /// Where in the function the time goes, where enough was seen to tell.
@@ -357,6 +357,7 @@ impl Pool {
              call, or the key is too small"
         );
         if let Some(worker) = place.take() {
+            self.recorded.look_at_workers();
             worker.end();
         }
     }
@@ -378,7 +379,7 @@ impl Pool {
             let reason = match worker.hello(START_LIMIT.max(self.spec.timeout), is_ending) {
                 Ok(hello) => match self.read_hello(&hello) {
                     Ok(()) => {
-                        self.recorded.add_start(begun.elapsed());
+                        self.recorded.add_start(worker.process(), begun.elapsed());
                         *place = Some(worker);
                         break;
                     }

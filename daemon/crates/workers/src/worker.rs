@@ -121,6 +121,11 @@ impl Worker {
         Ok(Self { process, link: Arc::new(link), parent, memory_seen, is_ready: false })
     }
 
+    /// Its process's number.
+    pub(crate) fn process(&self) -> u32 {
+        self.process
+    }
+
     pub(crate) fn is_ready(&self) -> bool {
         self.is_ready
     }

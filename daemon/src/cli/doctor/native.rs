@@ -1,4 +1,4 @@
-//! Steps of Python stages that operations of this program do as well, and the time that they take.
+//! Steps of the user's Python that operations of this program do as well, and the time that they take.
 
 use std::time::Duration;
 
@@ -6,49 +6,53 @@ use super::equals::{Equal, Likeness, equal_of};
 use super::finding::{Finding, Weight};
 use forebay_engine::{FunctionTimes, Stream, time_functions};
 
-/// Samples that each function is called with, at most.
-const SAMPLES: u32 = 64;
+/// Calls of each function at most, and the samples of a batch that one is called with.
+const CALLS: u32 = 64;
 /// A share of the function's time from which a step costs much.
 const MUCH: f64 = 0.2;
 
-/// Calls the function of each Python stage for up to `seconds` and tells what in it has a native equal.
+/// Calls each of the user's functions for up to `seconds` and tells what in it has a native equal.
 pub(super) fn findings(stream: &Stream, seconds: f64) -> Vec<Finding> {
     let limit = Duration::try_from_secs_f64(seconds).ok().filter(|limit| !limit.is_zero());
     let Some(limit) = limit else { return Vec::new() };
-    let timed = time_functions(stream, SAMPLES, limit).into_iter();
-    timed.flat_map(|times| times.map_or_else(not_timed, |times| of_stage(&times))).collect()
+    let timed = time_functions(stream, CALLS, limit).into_iter();
+    timed.flat_map(|times| times.map_or_else(not_timed, |times| of_function(&times))).collect()
 }
 
-fn not_timed((stage, reason): (String, String)) -> Vec<Finding> {
+fn not_timed((place, reason): (String, String)) -> Vec<Finding> {
     let reason = reason.lines().next().unwrap_or_default();
     vec![Finding::new(
         Weight::Minor,
         "python",
-        format!("stage `{stage}` could not be timed: {reason}"),
+        format!("the function of `{place}` could not be timed: {reason}"),
         "forebay run-sample shows what its function does with one sample",
     )]
 }
 
 /// One finding for all steps together where there are several, then one for each, the longest first.
-fn of_stage(times: &FunctionTimes) -> Vec<Finding> {
+fn of_function(times: &FunctionTimes) -> Vec<Finding> {
     let known = times.transforms.iter();
     let mut steps: Vec<(&Equal, Duration)> =
         known.filter_map(|(class, spent)| Some((equal_of(class)?, *spent))).collect();
     steps.sort_by_key(|(_, spent)| std::cmp::Reverse(*spent));
-    let stage = &times.stage;
+    let place = place(times);
     let timed = steps.iter().filter(|(equal, _)| equal.likeness != Likeness::List);
     let together: Duration = timed.clone().map(|(_, spent)| *spent).sum();
     let mut found = Vec::new();
     if timed.count() > 1 {
         let share = share(together, times);
+        let moved = match times.batch {
+            None => format!(
+                "what the first steps do can move to a stage before `{}`, what the last ones do to one behind it",
+                times.place
+            ),
+            Some(_) => "what is done to single samples can move to a stage".to_owned(),
+        };
         found.push(Finding::new(
             weight(together, times),
             "python",
-            format!("steps of stage `{stage}` that have a native equal take {share} together"),
-            format!(
-                "what the first steps do can move to a stage before `{stage}`, what the last ones do to one behind it; \
-                 docs/python.md, Native equals"
-            ),
+            format!("steps of {place} that have a native equal take {share} together"),
+            format!("{moved}; docs/python.md, Native equals"),
         ));
     }
     found.extend(steps.iter().map(|(equal, spent)| of_step(equal, *spent, times)));
@@ -56,15 +60,13 @@ fn of_stage(times: &FunctionTimes) -> Vec<Finding> {
 }
 
 fn of_step(equal: &Equal, spent: Duration, times: &FunctionTimes) -> Finding {
-    let (class, operation, stage) = (equal.class, equal.operation(), &times.stage);
-    let takes = format!("`{class}` in stage `{stage}` takes {}", share(spent, times));
+    let (class, operation, place) = (equal.class, equal.operation(), place(times));
+    let takes = format!("`{class}` in {place} takes {}", share(spent, times));
     let state = match equal.likeness {
         Likeness::Same => format!("{takes}; the native operation `{operation}` does the same"),
         Likeness::Close => format!("{takes}; the native operation `{operation}` is close to it"),
         Likeness::List => {
-            format!(
-                "`{class}` in stage `{stage}`: the native operation `{operation}` does the same"
-            )
+            format!("`{class}` in {place}: the native operation `{operation}` does the same")
         }
         Likeness::Unneeded => format!("{takes}; native stages need no such step"),
     };
@@ -87,10 +89,16 @@ fn weight(spent: Duration, times: &FunctionTimes) -> Weight {
     if is_much { Weight::Costly } else { Weight::Minor }
 }
 
+/// What the function is of.
+fn place(times: &FunctionTimes) -> String {
+    let kind = if times.batch.is_some() { "the function on batches" } else { "stage" };
+    format!("{kind} `{}`", times.place)
+}
+
 /// `2.1 of 3.4 ms a sample`.
 fn share(spent: Duration, times: &FunctionTimes) -> String {
     let each = |time: Duration| {
-        let millis = time.as_secs_f64() * 1e3 / f64::from(times.samples.max(1));
+        let millis = time.as_secs_f64() * 1e3 / f64::from(times.calls.max(1));
         let digits = match millis {
             100.0.. => 0,
             0.1.. => 1,
@@ -99,7 +107,11 @@ fn share(spent: Duration, times: &FunctionTimes) -> String {
         };
         format!("{millis:.digits$}")
     };
-    format!("{} of {} ms a sample", each(spent), each(times.function))
+    let called = match times.batch {
+        None => "a sample".to_owned(),
+        Some(samples) => format!("a batch of {samples}"),
+    };
+    format!("{} of {} ms {called}", each(spent), each(times.function))
 }
 
 #[cfg(test)]
@@ -110,8 +122,9 @@ mod tests {
         let spent =
             |(class, millis): &(&str, u64)| ((*class).to_owned(), Duration::from_millis(*millis));
         FunctionTimes {
-            stage: "augment".to_owned(),
-            samples: 10,
+            place: "augment".to_owned(),
+            batch: None,
+            calls: 10,
             function: Duration::from_millis(34),
             transforms: transforms.iter().map(spent).collect(),
         }
@@ -119,7 +132,7 @@ mod tests {
 
     #[test]
     fn steps_are_told_with_their_time_the_longest_first() {
-        let found = of_stage(&times(&[
+        let found = of_function(&times(&[
             ("torchvision.Compose", 1),
             ("torchvision.ToTensor", 3),
             ("torchvision.RandomApply", 1),
@@ -144,18 +157,37 @@ mod tests {
 
     #[test]
     fn one_step_needs_no_sum_and_what_is_not_known_yields_nothing() {
-        let found = of_stage(&times(&[("albumentations.CoarseDropout", 3)]));
+        let found = of_function(&times(&[("albumentations.CoarseDropout", 3)]));
         assert_eq!(found.len(), 1);
         assert!(found[0].state.contains("`random-erasing` is close to it"), "{found:?}");
         let unknown = [("torchvision.Compose", 3), ("albumentations.GridDistortion", 20)];
-        assert!(of_stage(&times(&unknown)).is_empty());
+        assert!(of_function(&times(&unknown)).is_empty());
+    }
+
+    #[test]
+    fn a_function_on_batches_is_told_by_its_place_and_a_batchs_time() {
+        let told = FunctionTimes {
+            place: "batch.operations[1]".to_owned(),
+            batch: Some(32),
+            ..times(&[("torchvision.Normalize", 30), ("torchvision.GaussianBlur", 2)])
+        };
+        let found = of_function(&told);
+        assert_eq!(
+            found[0].state,
+            "steps of the function on batches `batch.operations[1]` that have a native equal take 3.2 of 3.4 ms a batch \
+             of 32 together"
+        );
+        assert!(found[0].remedy.as_ref().unwrap().contains("can move to a stage; docs"));
+        assert!(found[1].state.starts_with(
+            "`torchvision.Normalize` in the function on batches `batch.operations[1]` takes 3.0 of 3.4 ms a batch of 32; "
+        ));
     }
 
     #[test]
     fn short_times_have_digits_and_no_sample_divides_by_nothing() {
-        let short = FunctionTimes { samples: 1000, ..times(&[]) };
+        let short = FunctionTimes { calls: 1000, ..times(&[]) };
         assert_eq!(share(Duration::from_millis(2), &short), "0.002 of 0.03 ms a sample");
-        let none = FunctionTimes { samples: 0, ..short };
+        let none = FunctionTimes { calls: 0, ..short };
         assert_eq!(share(Duration::from_millis(21), &none), "21.0 of 34.0 ms a sample");
     }
 }

@@ -10,16 +10,13 @@ use super::Engine;
 use crate::datasets::DatasetShare;
 use crate::quarantine::Quarantine;
 use crate::session::Session;
-use crate::stream::Stream;
+use crate::stream::{BATCH_OPERATIONS, Stream};
 use forebay_observe::{
     CacheMetrics, CpuBudgetReport, DaemonReport, DatasetReport, HistoryReport, HotSpotReport,
-    Moment, OutageReport, PythonReport, SessionCounters, SessionReport, StreamCounters,
-    StreamReport, Substitution, cpu_time,
+    Moment, OutageReport, PythonReport, SessionCounters, SessionReport, StageMetrics, StageReport,
+    StreamCounters, StreamReport, Substitution, cpu_time,
 };
 use forebay_pipeline::FunctionFigures;
-
-/// The name of the batch operations together in reports.
-const BATCH_OPERATIONS: &str = "batch.operations";
 
 impl Engine {
     /// The progress of every session's client.
@@ -126,17 +123,22 @@ impl Engine {
 
     /// What the engine counts itself, without CPU isolation.
     fn metrics(&self) -> DaemonReport {
-        let streams = self
+        let streams: Vec<StreamReport> = self
             .streams
             .iter()
             .enumerate()
             .map(|(number, stream)| self.report_stream(number, stream))
             .collect();
+        let python_cpu_seconds = streams
+            .iter()
+            .flat_map(StreamReport::python)
+            .fold(0.0, |sum, function| sum + function.cpu_seconds);
         let sessions = self.sessions.values().map(report_session).collect();
         let budget = &self.pool.shared.budget;
         DaemonReport {
             uptime_seconds: self.clock.elapsed(self.started).as_secs_f64(),
             cpu_seconds: cpu_time().as_secs_f64(),
+            python_cpu_seconds,
             streams,
             sessions,
             threads: self.pool.threads(),
@@ -176,14 +178,16 @@ impl Engine {
             report.concurrency_reason = self.tick.why(number, stage_number).to_owned();
             stages.push(report);
         }
+        let mut batch_functions = report_batch_functions(stream);
         let session = self.sessions.values().find(|session| session.stream.name() == stream.name());
-        if let (Some(last), Some(session)) = (stages.last_mut(), session) {
+        let last = batch_functions.last_mut().or(stages.last_mut());
+        if let (Some(last), Some(session)) = (last, session) {
             last.queue = Some(session.ring.report());
         }
-        let threads = self.pool.threads();
-        let batch_operations = stream
-            .has_batch_operations()
-            .then(|| stream.batch_figures.report(BATCH_OPERATIONS, threads));
+        let batch_operations = stream.has_batch_operations().then(|| {
+            let together = stream.batch_figures.report(BATCH_OPERATIONS, self.pool.threads());
+            StageReport { is_of_batches: true, ..together }
+        });
         let quarantine = stream.quarantine.get().map(Quarantine::report);
         let outage = stream.outages.current().map(|outage| OutageReport {
             seconds: outage.lasts.as_secs_f64(),
@@ -199,11 +203,7 @@ impl Engine {
             memory_budget_bytes: stream.memory_bytes(),
             stages,
             batch_operations,
-            batch_functions: stream
-                .plan
-                .batch_function_figures()
-                .map(|figures| report_python(figures, threads))
-                .collect(),
+            batch_functions,
             requests: stream.requests(),
             cache: stream.storage.cache().map(CacheMetrics::report),
             quarantine,
@@ -211,6 +211,19 @@ impl Engine {
             datasets: stream.datasets().iter().map(report_dataset).collect(),
         }
     }
+}
+
+/// The user's functions on complete batches, as stages.
+fn report_batch_functions(stream: &Stream) -> Vec<StageReport> {
+    let functions = stream.plan.batch_function_figures().zip(&stream.function_figures);
+    let report = |(python, figures): (FunctionFigures<'_>, &StageMetrics)| {
+        // A thread waits for each worker.
+        let workers = python.workers;
+        let python = report_python(python, workers);
+        let whole = figures.report(&python.place, workers);
+        StageReport { is_of_batches: true, python: Some(python), ..whole }
+    };
+    functions.map(report).collect()
 }
 
 fn report_dataset(dataset: &DatasetShare) -> DatasetReport {
@@ -240,6 +253,7 @@ fn report_python(figures: FunctionFigures<'_>, threads: u32) -> PythonReport {
         copy_seconds: calls.copying.as_secs_f64(),
         num_starts: calls.starts,
         start_seconds: calls.starting.as_secs_f64(),
+        cpu_seconds: calls.cpu.as_secs_f64(),
         hot_spot: hot_spot.map(|spot| HotSpotReport { name: spot.name, share: spot.share }),
     }
 }

@@ -60,6 +60,11 @@ impl Engine {
         let streams = self.streams.iter().map(|stream| StreamNames {
             name: stream.name().to_owned(),
             stages: stream.stages.iter().map(|stage| stage.name.clone()).collect(),
+            functions: stream
+                .plan
+                .batch_function_figures()
+                .map(|function| function.place.to_owned())
+                .collect(),
             operations: (0..stream.stages.len())
                 .map(|stage| stream.plan.operation_names_of_stage(stage).join(", "))
                 .collect(),

@@ -82,7 +82,8 @@ fn of_daemon(report: &DaemonReport) -> Vec<Family> {
             => [(vec![("limit", report.verdict.limit.clone())], 1.0)];
         "forebay_stall_seconds": "For how long a stage or the trainer has not moved, once it is longer than errors.stall_after."
             => stalls;
-        "forebay_cpu_seconds_total": "User and system time of the daemon." => one(report.cpu_seconds);
+        "forebay_cpu_seconds_total": "User and system time of the daemon, without its Python workers."
+            => one(report.cpu_seconds);
         "forebay_cpu_budget_cores": "CPU seconds a second that the daemon may use; no sample without a limit."
             => budget.cores.map(|cores| (Labels::new(), cores));
         "forebay_cpu_budget_wait_seconds_total": "How long work threads have waited for the CPU budget, all together."
@@ -121,7 +122,7 @@ fn of_stages(streams: &[StreamReport]) -> Vec<Family> {
     let mut families = families! {
         "forebay_stage_concurrency": "The most tasks of the stage that may run at once."
             => each(|stage| stage.concurrency.into());
-        "forebay_stage_tasks_total": "Tasks that ended, failed ones included; a task is a sample, of batch.operations a batch."
+        "forebay_stage_tasks_total": "Tasks that ended, failed ones included; a task is a sample, of batch.operations and functions on batches a batch."
             => each(|stage| count(stage.num_tasks));
         "forebay_stage_failures_total": "Tasks that failed." => each(|stage| count(stage.num_failures));
     };
@@ -164,6 +165,8 @@ fn of_python(streams: &[StreamReport]) -> Vec<Family> {
         "forebay_python_starts_total": "Workers that were started." => each(|one| count(one.num_starts));
         "forebay_python_start_seconds_total": "From a worker's start until the module was imported, all together."
             => each(|one| one.start_seconds);
+        "forebay_python_cpu_seconds_total": "User and system time of the workers, which the daemon's does not hold."
+            => each(|one| one.cpu_seconds);
         "forebay_python_hot_share": "The share of the function's time that the named call in it takes." => hot;
     }
 }
@@ -286,9 +289,9 @@ fn cumulative(times: &[(f64, u64)]) -> (Vec<(f64, f64)>, f64) {
 fn of_queues(report: &DaemonReport) -> Vec<Family> {
     let mut queues: Vec<(Labels, &QueueReport)> = Vec::new();
     for stream in &report.streams {
-        let last = stream.stages.len().saturating_sub(1);
+        let last = stream.stages_and_functions().count().saturating_sub(1);
         let first = report.sessions.iter().find(|session| session.stream == stream.name);
-        for (place, stage) in stream.stages.iter().enumerate() {
+        for (place, stage) in stream.stages_and_functions().enumerate() {
             let Some(queue) = &stage.queue else { continue };
             // The ring begins anew with each session, so it bears the session's number.
             let session = first.filter(|_| place == last);

@@ -39,7 +39,12 @@ fn report() -> DaemonReport {
         "streams": [{
             "name": "train", "memory_budget_bytes": 5, "stages": [stage("fetch"), stage("work")],
             "batch_functions": [{
-                "place": "batch.operations[0]", "workers": 2, "hot_spot": { "name": "own.Blur", "share": 0.75 },
+                "name": "batch.operations[0]", "concurrency": 2, "num_tasks": 5, "num_failures": 0, "ave_time": 0.1,
+                "p90_time": 0.2, "p99_time": 0.3, "busy_seconds": 0.5, "is_of_batches": true, "queue": null,
+                "python": {
+                    "place": "batch.operations[0]", "workers": 2, "cpu_seconds": 3.5,
+                    "hot_spot": { "name": "own.Blur", "share": 0.75 },
+                },
             }],
             "quarantine": { "path": "/q", "samples_lost": 2 },
             "cache": {

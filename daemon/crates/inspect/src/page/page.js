@@ -65,9 +65,10 @@ function show() {
 
 // What is shown of a stream without a trainer.
 function idle(stream) {
-  const stages = stream.stages.map(({ name, concurrency }) =>
-    ({ name, concurrency, busy: 0, tasks_per_second: 0, mean_seconds: 0, occupancy: null }));
-  return { seconds: 0, wait_share: 0, batches_per_second: 0, samples_per_second: 0, cpu_cores: 0, stages };
+  const all = [...stream.stages, ...(stream.batch_functions ?? [])];
+  const stages = all.map(({ name, concurrency, is_of_batches }) =>
+    ({ name, concurrency, is_of_batches, busy: 0, tasks_per_second: 0, mean_seconds: 0, occupancy: null }));
+  return { seconds: 0, wait_share: 0, batches_per_second: 0, samples_per_second: 0, cpu_cores: 0, python_cores: 0, stages };
 }
 
 function windowWords(seconds) {
@@ -168,8 +169,13 @@ function budgets(report, window, over) {
   const memory = report.streams.reduce((total, stream) => total + stream.memory_budget_bytes, 0);
   const fetch = report.fetch_budget_bytes;
   const of = (used, all) => `${bytes(used)} of ${bytes(all)}`;
+  const isPython = (stream) => stream.batch_functions?.length > 0 || stream.stages.some((stage) => stage.python);
+  const workers = report.streams.some(isPython)
+    ? [budget("CPU of Python workers, beside", `${over ? window.python_cores.toFixed(2) : "–"} cores`, window.python_cores / granted)]
+    : [];
   return [
     budget(`CPU${over && `, ${over}`}`, `${over ? window.cpu_cores.toFixed(2) : "–"} of ${granted.toFixed(2)} cores`, window.cpu_cores / granted),
+    ...workers,
     budget("Memory, now", of(report.resident_bytes, memory), report.resident_bytes / memory),
     budget("Read ahead, now", of(report.fetch_in_use_bytes, fetch), report.fetch_in_use_bytes / fetch),
   ];

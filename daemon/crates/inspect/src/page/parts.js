@@ -100,7 +100,7 @@ export function pipeline(limit, window, trainers, reasons = [], notes = []) {
       make("p", "name", stage.name),
       meter(stage.busy / stage.concurrency),
       make("p", "", `${stage.busy.toFixed(1)} of ${stage.concurrency} ${doing}`),
-      make("p", "detail", `${rate(stage.tasks_per_second)} samples/s, ${time(stage.mean_seconds)} each`),
+      make("p", "detail", `${rate(stage.tasks_per_second)} ${stage.is_of_batches ? "batches" : "samples"}/s, ${time(stage.mean_seconds)} each`),
       ...(stage.python ? [make("p", "detail", stage.python)] : []),
       ...(number === 0 && window.requests ? [make("p", "detail", window.requests)] : []),
       ...(number === 0 && window.cache ? [make("p", "detail", `cache: ${window.cache}`)] : []),

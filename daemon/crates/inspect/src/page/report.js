@@ -117,6 +117,9 @@ function showBench() {
       [rate(run.samples_per_second), "samples a second"],
       [percent(window.wait_share), "of the time after the start the trainer waited"],
       [rate(run.cpu_seconds_per_1000_samples), "CPU seconds per 1,000 samples"],
+      ...(run.python_cpu_seconds_per_1000_samples === undefined ? [] : [
+        [rate(run.python_cpu_seconds_per_1000_samples), "CPU seconds per 1,000 samples in Python workers"],
+      ]),
       [time(run.time_to_first_batch_seconds), "to the first batch"],
       [bytes(run.peak_memory_bytes), "peak memory, ring included"],
     ]),

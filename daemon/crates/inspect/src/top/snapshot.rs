@@ -100,11 +100,12 @@ impl Figures {
         &self.window.figures
     }
 
-    /// Of the session's stream.
-    pub(super) fn stages(&self) -> &[StageReport] {
-        let name = self.session.as_ref().map(|session| &session.report.stream);
-        let stream = self.report().streams.iter().find(|stream| Some(&stream.name) == name);
-        stream.map_or(self.report().stages.as_slice(), |stream| stream.stages.as_slice())
+    /// Of the session's stream: its stages, and the user's functions on complete batches.
+    pub(super) fn stages(&self) -> Vec<&StageReport> {
+        match self.stream() {
+            Some(stream) => stream.stages_and_functions().collect(),
+            None => self.report().stages.iter().collect(),
+        }
     }
 
     /// What the storage of the session's stream was asked for.
@@ -140,6 +141,12 @@ impl Figures {
 
     pub(super) fn cpu_cores(&self) -> f64 {
         self.per_second(self.report().cpu_seconds)
+    }
+
+    /// Cores that Python workers used; none where there are no workers.
+    pub(super) fn python_cores(&self) -> Option<f64> {
+        let has_python = self.report().streams.iter().any(|one| one.python().next().is_some());
+        has_python.then(|| self.per_second(self.report().python_cpu_seconds))
     }
 
     pub(super) fn cpu_budget_cores(&self) -> f64 {

@@ -199,6 +199,14 @@ fn use_of_budgets(page: &mut Page<'_, '_>, figures: &Figures) {
     spans.extend(bar(share, 8, budget_color(share)));
     spans.push(Span::raw(format!(" {memory}")));
     page.line(Line::from(spans));
+    if let Some(words) = python_words(figures) {
+        page.line(Line::from(vec![label("Python"), Span::raw(words)]));
+    }
+}
+
+/// What the workers use beside the daemon.
+fn python_words(figures: &Figures) -> Option<String> {
+    figures.python_cores().map(|cores| format!("{cores:.2} cores in workers, beside the daemon"))
 }
 
 fn budget_color(share: f64) -> Color {
@@ -288,6 +296,9 @@ fn small(page: &mut Page<'_, '_>, figures: &Figures) {
         ));
     }
     page.line(format!(" {}", cpu_words(figures.cpu_cores(), figures.cpu_budget_cores())));
+    if let Some(words) = python_words(figures) {
+        page.line(cut(&format!(" Python {words}"), cells));
+    }
     page.line(format!(
         " {}",
         memory_words(figures.report().resident_bytes, figures.memory_ceiling_bytes())

@@ -41,7 +41,7 @@ pub fn stack_of(event: &Event, scene: &Scene) -> Option<String> {
                 None => format!("{class};{stream};{stage}"),
             }
         }
-        Kind::Python => {
+        Kind::Python | Kind::PythonBatch => {
             let stage = what.place / WORKERS;
             format!("python;{stream};{}", frame(&scene.stage_name(what.session, stage)))
         }
@@ -59,7 +59,7 @@ pub fn fold_samples(found: &Samples, recording: &Recording, scene: &Scene) -> (F
     let mut spans: BTreeMap<Track, Vec<(u64, u64, usize)>> = BTreeMap::new();
     let mut stacks: BTreeMap<String, usize> = BTreeMap::new();
     // What a worker did is no thread's time.
-    for event in recording.events().filter(|event| event.what.kind != Kind::Python) {
+    for event in recording.events().filter(|event| !event.what.kind.is_of_worker()) {
         // A wait lies within its read, and lanes are no threads of their own.
         if let (Track::Work(..), Some(stack)) = (event.track, stack_of(&event, scene)) {
             let next = stacks.len();
@@ -143,7 +143,7 @@ mod tests {
 
     use super::*;
     use crate::recorder::text::{SessionNames, StreamNames};
-    use crate::recorder::{Sizes, What};
+    use crate::recorder::{Sizes, What, worker_place};
 
     #[test]
     fn times_add_up_by_kind_of_thread_and_stage_without_what_lies_within() {
@@ -151,6 +151,7 @@ mod tests {
             streams: vec![StreamNames {
                 name: "tr;ain".to_owned(),
                 stages: vec!["decode".to_owned()],
+                functions: vec!["batch.operations[0]".to_owned()],
                 operations: vec!["decode-image, resize".to_owned()],
             }],
             sessions: BTreeMap::from([(1, SessionNames { stream: 0, rank: 0, world_size: 1 })]),
@@ -166,8 +167,10 @@ mod tests {
             (Track::Engine, Kind::Step, 1000),
             (Track::Engine, Kind::Advance, 7),
             (Track::Work(0, 1), Kind::Python, 9),
+            (Track::Work(0, 1), Kind::PythonBatch, 8),
         ] {
-            let what = What { session: 1, ..What::of(kind) };
+            let place = if kind == Kind::PythonBatch { worker_place(1, 3) } else { 0 };
+            let what = What { session: 1, place, ..What::of(kind) };
             recording.push(track, 0, microseconds * 1000, what);
         }
         let mut text = Vec::new();
@@ -175,7 +178,7 @@ mod tests {
         assert_eq!(
             String::from_utf8(text).unwrap(),
             "# title: a title\n# unit: us\nengine;tr ain;advance session 7\nfetch;tr ain;read 30\n\
-             fetch;tr ain;read;wait for bytes 20\npython;tr ain;decode 9\nwork;tr ain;decode;decode-image, resize 42\n"
+             fetch;tr ain;read;wait for bytes 20\npython;tr ain;batch.operations[0] 8\npython;tr ain;decode 9\nwork;tr ain;decode;decode-image, resize 42\n"
         );
     }
 }

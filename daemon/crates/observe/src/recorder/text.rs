@@ -49,6 +49,8 @@ pub struct StreamNames {
     pub name: String,
     /// The stages' names, in order.
     pub stages: Vec<String>,
+    /// The places of the user's functions on complete batches, in order.
+    pub functions: Vec<String>,
     /// By stage.
     pub operations: Vec<String>,
 }
@@ -70,9 +72,11 @@ impl Scene {
         self.streams.get(self.sessions.get(&session)?.stream)
     }
 
-    /// The name of a stage.
+    /// The name of a stage; behind the last one, of a function on complete batches.
     pub fn stage_name(&self, session: u64, stage: usize) -> String {
-        let known = self.stream_of(session).and_then(|stream| stream.stages.get(stage));
+        let stream = self.stream_of(session);
+        let known =
+            stream.and_then(|stream| stream.stages.iter().chain(&stream.functions).nth(stage));
         known.map_or_else(|| format!("stage {stage}"), Clone::clone)
     }
 
@@ -164,7 +168,7 @@ impl<'a, W: Write> Writer<'a, W> {
             if event.what.kind == Kind::Batch {
                 slots.insert((event.what.session, event.what.place));
             }
-            if event.what.kind == Kind::Python {
+            if event.what.kind.is_of_worker() {
                 workers.extend(self.scene.worker(event.what.session, event.what.place));
             }
             if event.what.session != 0 {
@@ -259,7 +263,7 @@ impl<'a, W: Write> Writer<'a, W> {
             Kind::Ring => (of_session, 0),
             Kind::Step => (of_session, STEPS),
             Kind::Wait => (of_session, WAITS),
-            Kind::Python => {
+            Kind::Python | Kind::PythonBatch => {
                 let worker = self.scene.worker(session, place);
                 let (tid, _) = worker.unwrap_or_else(|| self.scene.thread(event.track));
                 (self.scene.pid.into(), tid)
@@ -268,7 +272,7 @@ impl<'a, W: Write> Writer<'a, W> {
         };
         let name = match kind {
             Kind::Stage | Kind::FailedStage => self.scene.stage_name(session, place).into(),
-            Kind::Python => {
+            Kind::Python | Kind::PythonBatch => {
                 format!("{} (Python)", self.scene.stage_name(session, place / WORKERS)).into()
             }
             Kind::Compaction => "compact".into(),
@@ -291,7 +295,7 @@ impl<'a, W: Write> Writer<'a, W> {
             | Kind::Fetch
             | Kind::FailedFetch
             | Kind::WaitForBytes => &sample,
-            Kind::Compaction => &[("batch", batch), ("session", session)],
+            Kind::Compaction | Kind::PythonBatch => &[("batch", batch), ("session", session)],
             Kind::Batch => &[
                 ("batch", batch),
                 ("published_as", detail),

@@ -16,7 +16,7 @@ pub(super) struct Facts<'w> {
     pub(super) wait_share: f64,
     /// The share of their time that work threads were throttled by the budget.
     pub(super) held_back: f64,
-    /// Of all streams, in their order; `fetch` comes first in each.
+    /// Of all streams, in their order; `fetch` comes first in each, the user's functions on complete batches last.
     pub(super) stages: Vec<StageFacts<'w>>,
 }
 
@@ -60,7 +60,7 @@ impl<'w> Facts<'w> {
         let mut stages = Vec::new();
         for stream in &report.streams {
             let mut input_occupancy = 0.0;
-            for (number, stage) in stream.stages.iter().enumerate() {
+            for (number, stage) in stream.stages_and_functions().enumerate() {
                 stages.push(StageFacts::of(&stream.name, number, stage, seconds, input_occupancy));
                 input_occupancy = stage.queue.as_ref().map_or(0.0, |queue| queue.occupancy_rate);
             }
@@ -80,7 +80,7 @@ impl<'w> Facts<'w> {
         self.session.seconds
     }
 
-    /// The session's own stages, `fetch` first.
+    /// The session's own stages, `fetch` first; then its functions on complete batches.
     pub(super) fn own_stages(&self) -> impl DoubleEndedIterator<Item = &StageFacts<'w>> {
         let own = self.session.stream.as_str();
         self.stages.iter().filter(move |stage| stage.stream == own)
@@ -123,7 +123,8 @@ impl<'w> Facts<'w> {
     /// The rows of a batch, on average.
     #[expect(clippy::cast_precision_loss, reason = "metrics")]
     pub(super) fn rows_of_a_batch(&self) -> f64 {
-        let last = self.own_stages().next_back().map_or(0, |stage| stage.report.num_tasks);
+        let last = self.own_stages().rfind(|stage| !stage.report.is_of_batches);
+        let last = last.map_or(0, |stage| stage.report.num_tasks);
         last as f64 / self.session.batches_published.max(1) as f64
     }
 
@@ -193,6 +194,12 @@ impl<'w> StageFacts<'w> {
 
     pub(super) fn is_python(&self) -> bool {
         self.report.python.is_some()
+    }
+
+    /// What it is and its name.
+    pub(super) fn title(&self) -> String {
+        let kind = if self.report.is_of_batches { "function on batches" } else { "stage" };
+        format!("the {kind} `{}`", self.report.name)
     }
 
     /// What is busy in it.

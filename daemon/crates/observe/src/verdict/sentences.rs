@@ -229,8 +229,14 @@ impl Facts<'_> {
         let workers = stage.report.concurrency;
         let of_all = |seconds: f64| duration(seconds / python.num_calls.max(1) as f64);
         let busy = format!("{:.1} of {workers} workers are busy {waits}", stage.busy);
-        let what = format!("the stage `{}` (Python){whose} is the limit", stage.report.name);
-        let native = "use a native operation";
+        let what = format!("{} (Python){whose} is the limit", stage.title());
+        let task = stage.report.task();
+        let (tasks, function, native) = if stage.report.is_of_batches {
+            let native = "move what it does to single samples to a stage";
+            ("batches", format!(" in `{}`", python.function), native)
+        } else {
+            ("samples", String::new(), "use a native operation")
+        };
         let is_busy = stage.utilisation >= ALL_BUSY;
         let restarts = python.num_starts > u64::from(workers)
             && python.start_seconds >= STARTS_THAT_MATTER * self.seconds() * f64::from(workers);
@@ -247,7 +253,8 @@ impl Facts<'_> {
             let callee = python.hot_callee().map_or_else(String::new, |spot| {
                 format!(", most of it in `{}` ({})", spot.name, percent(spot.share))
             });
-            let why = format!("{} a sample{callee}, so {busy}", duration(python.ave_time));
+            let took = duration(python.ave_time);
+            let why = format!("{took} a {task}{function}{callee}, so {busy}");
             if is_busy && f64::from(workers) < self.granted_cores() {
                 let raise = format!("raise its `workers` from {workers}");
                 (why, format!("{raise}, or {native}"), raise)
@@ -259,13 +266,13 @@ impl Facts<'_> {
             let remedy = format!("{native}, or take and return fewer bytes");
             let why = if is_busy {
                 format!(
-                    "{} a sample, and {} of that in the function: the rest is copying and seeding, so {busy}",
+                    "{} a {task}, and {} of that in the function: the rest is copying and seeding, so {busy}",
                     of_all(python.worker_seconds()),
                     duration(python.ave_time),
                 )
             } else {
                 format!(
-                    "samples wait for it although {busy}: {} in the function, and {} to be copied and handed over",
+                    "{tasks} wait for it although {busy}: {} in the function, and {} to be copied and handed over",
                     duration(python.ave_time),
                     of_all(python.beside_seconds + python.copy_seconds),
                 )
@@ -323,7 +330,8 @@ impl Facts<'_> {
         });
         tail.map_or_else(String::new, |tail| {
             format!(
-                "; one sample in {:.0} takes {}, the median is {}: find the slow ones",
+                "; one {} in {:.0} takes {}, the median is {}: find the slow ones",
+                stage.report.task(),
                 tail.one_in,
                 duration(tail.mean_seconds),
                 duration(tail.median_seconds),
@@ -335,9 +343,13 @@ impl Facts<'_> {
         let (limit, what, slow, remedy) = if stage.is_fetch {
             ("storage", "storage is the limit".to_owned(), "reads", "use steadier storage")
         } else {
-            let name = stage.report.name.as_str();
-            let remedy = "find them with forebay trace or errors.quarantine";
-            (name, format!("the stage `{name}` is the limit"), "samples", remedy)
+            let what = format!("{} is the limit", stage.title());
+            if stage.report.is_of_batches {
+                (stage.report.name.as_str(), what, "calls", "find them with forebay trace")
+            } else {
+                let remedy = "find them with forebay trace or errors.quarantine";
+                (stage.report.name.as_str(), what, "samples", remedy)
+            }
         };
         let sentence = format!(
             "{what}: slow {slow} hold up their batches: one in {:.0} takes {}, the median {}, the mean {} and p99 {}, and the {} slots are \

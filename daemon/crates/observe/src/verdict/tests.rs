@@ -52,6 +52,7 @@ fn quick_fetch(occupancy_after: f64) -> StageReport {
 struct Pipeline {
     stages: Vec<StageReport>,
     others: Vec<StageReport>,
+    functions: Vec<StageReport>,
     waited: f64,
     put_wait: f64,
     batches: u64,
@@ -69,6 +70,7 @@ impl Pipeline {
         Self {
             stages,
             others: Vec::new(),
+            functions: Vec::new(),
             waited: 5.0,
             put_wait: 0.0,
             batches: 100,
@@ -95,15 +97,18 @@ impl Pipeline {
             slots_leased: self.held,
             ..SessionReport::default()
         };
-        let stream = |name: &str, stages: &[StageReport]| StreamReport {
-            batch_operations: None,
+        let stream = |name: &str, stages: &[StageReport], functions: &[StageReport]| StreamReport {
+            batch_functions: functions.to_vec(),
             name: name.to_owned(),
             stages: stages.to_vec(),
             requests: self.requests.clone(),
             ..StreamReport::default()
         };
         let report = DaemonReport {
-            streams: vec![stream("train", &self.stages), stream("val", &self.others)],
+            streams: vec![
+                stream("train", &self.stages, &self.functions),
+                stream("val", &self.others, &[]),
+            ],
             threads: self.threads,
             cpu_seconds: self.cpu_seconds,
             cpu_budget: self.budget,

@@ -5,6 +5,7 @@ use forebay_order::DrawKey;
 use forebay_protocol::ids::SampleId;
 use forebay_protocol::tensor::{Extent, TensorSpec};
 use forebay_source::dataset::{Dataset, Defect};
+use forebay_workers::FunctionTime;
 
 use super::batch_step::BatchStep;
 use super::compile::{PROBED, PythonStart, TRIED};
@@ -128,8 +129,8 @@ impl SamplePlan {
         if batch.is_empty() {
             return Err(why_not);
         }
-        let caller = BatchCaller { thread: 0, is_ending: &|| false };
-        self.run_on_batch(&mut rows_of(&mut batch), &caller).map_err(|error| error.to_string())?;
+        self.run_on_batch(&mut rows_of(&mut batch), &BatchCaller::plain(0))
+            .map_err(|error| error.to_string())?;
         Ok(batch)
     }
 
@@ -187,11 +188,44 @@ impl SamplePlan {
         rows: &mut [BatchRow<'_>],
         caller: &BatchCaller<'_>,
     ) -> Result<(), BatchError> {
-        let sample_operations = self
-            .stages
-            .last()
-            .map_or(0, |stage| stage.first_operation + stage.operation_names.len() as u64);
-        for (step, number) in self.batch_steps.iter().zip(sample_operations..) {
+        self.run_steps(&self.batch_steps, rows, caller)
+    }
+
+    /// The number among the draws of the first operation on batches.
+    fn first_batch_operation(&self) -> u64 {
+        let last = self.stages.last();
+        last.map_or(0, |stage| stage.first_operation + stage.operation_names.len() as u64)
+    }
+
+    /// Runs the operations before one of the user's functions on a batch that all stages have made, then calls the function
+    /// and drops what it returns: what that took.
+    ///
+    /// # Errors
+    /// It cannot be called, or raised an exception.
+    pub fn time_batch_function(
+        &self,
+        function: usize,
+        rows: &mut [BatchRow<'_>],
+    ) -> Result<FunctionTime, String> {
+        let mut functions = (0..).zip(&self.batch_steps).filter_map(|(place, step)| match step {
+            BatchStep::Native(..) => None,
+            BatchStep::Python(body) => Some((place, body)),
+        });
+        let found = functions.nth(function);
+        let (place, body) = found.ok_or_else(|| format!("there is no function {function}"))?;
+        self.run_steps(&self.batch_steps[..place], rows, &BatchCaller::plain(0))
+            .map_err(|error| error.to_string())?;
+        body.time(rows, self.first_batch_operation() + place as u64)
+    }
+
+    fn run_steps(
+        &self,
+        steps: &[BatchStep],
+        rows: &mut [BatchRow<'_>],
+        caller: &BatchCaller<'_>,
+    ) -> Result<(), BatchError> {
+        let mut functions = 0..;
+        for (step, number) in steps.iter().zip(self.first_batch_operation()..) {
             match step {
                 BatchStep::Native(operation, numbers) => {
                     run_native(operation.as_ref(), numbers, rows, number).map_err(
@@ -202,8 +236,11 @@ impl SamplePlan {
                     )?;
                 }
                 BatchStep::Python(body) => {
-                    body.run(rows, number, caller)
-                        .map_err(|error| BatchError { operation: body.name(), error })?;
+                    let ran = body.run(rows, number, caller);
+                    if let Some(function) = functions.next() {
+                        (caller.called)(function, ran.as_ref().ok().copied());
+                    }
+                    ran.map_err(|error| BatchError { operation: body.name(), error })?;
                 }
             }
         }

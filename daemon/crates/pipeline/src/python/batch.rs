@@ -9,7 +9,9 @@ use forebay_config::{Config, FinishedOn, Value};
 use forebay_order::Draws;
 use forebay_protocol::tensor::DType;
 use forebay_source::dataset::Defect;
-use forebay_workers::{Arena, CallBuffer, Outcome, Pool, ReplyKind, ReplyValue, RowSeed, Source};
+use forebay_workers::{
+    Arena, CallBuffer, FunctionTime, Outcome, Pool, ReplyKind, ReplyValue, RowSeed, RowTime, Source,
+};
 
 use super::columns::{Column, FoundColumns, found_columns, names_of, spec_of};
 use super::pool::{CalledFunction, FunctionFigures, figures_of, start_pool};
@@ -224,7 +226,21 @@ impl BatchBody {
         Ok(())
     }
 
-    /// Calls the function with a batch, and writes what it returns.
+    /// Calls the function with a batch and drops what it returns: what that took.
+    ///
+    /// # Errors
+    /// It cannot be called, or raised an exception.
+    pub(crate) fn time(
+        &self,
+        rows: &mut [BatchRow<'_>],
+        operation: u64,
+    ) -> Result<FunctionTime, String> {
+        let mut call = CallBuffer::default();
+        self.copy_inputs(rows, operation, &mut call);
+        self.pool.time(&call, &as_strs(&self.input_names))
+    }
+
+    /// Calls the function with a batch, and writes what it returns. Gives when it was called.
     ///
     /// # Errors
     /// The batch cannot be made.
@@ -233,7 +249,7 @@ impl BatchBody {
         rows: &mut [BatchRow<'_>],
         operation: u64,
         caller: &BatchCaller<'_>,
-    ) -> Result<(), CallError> {
+    ) -> Result<RowTime, CallError> {
         let buffers = || self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = buffers().pop();
         let mut call = kept.unwrap_or_default();
@@ -259,8 +275,8 @@ impl BatchBody {
         );
         call.trim(KEPT_BYTES.max(usize::try_from(self.row_bytes()).unwrap_or(0) * rows.len()));
         buffers().push(call);
-        ran.map_err(CallError::from)?;
-        outcome
+        let times = ran.map_err(CallError::from)?;
+        outcome.map(|()| times.first().copied().unwrap_or_default())
     }
 
     fn write(

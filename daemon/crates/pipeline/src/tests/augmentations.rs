@@ -365,7 +365,17 @@ const REFUSED_OF_BATCHES: &str = r#"
 { op = "mixp" }
     => unknown operation "mixp"; did you mean `mixup`?
 { op = "invert" }
-    => the operations are: mixup, cutmix, choice
+    => `invert` works on single samples: put it into the `operations` of a stage, not under `batch.operations`
+{}
+    => `batch.operations[0]` is empty: give it an `op`, such as { op = "mixup" }, or leave it out; the operations are: mixup, cutmix, choice, python
+{ alpha = 0.2 }
+    => `batch.operations[0].op` is required: the operation's name, such as `op = "mixup"`, one of mixup, cutmix, choice, python
+{ call = "own:collate" }
+    => `batch.operations[0].op` is required: `call` needs `op = "python"`
+{ mixup = { alpha = 0.2 } }
+    => `batch.operations[0].op` is required: write `op = "mixup"` in the place of `mixup`
+{ op = "choice", operations = [{ op = "mixup" }, {}] }
+    => `batch.operations[0].operations[1]` is empty: give it an `op`
 { op = "mixup", alpha = 0 }
     => `batch.operations[0].alpha` must be a number above 0, not 0
 { op = "mixup", classes = 1 }

@@ -7,7 +7,7 @@ use super::super::testing::Script;
 use super::*;
 use forebay_observe::{
     Certainty, DaemonReport, DatasetReport, HotSpotReport, IsolationItem, ProgressReport,
-    PythonReport, StallReport, Substitution,
+    PythonReport, StageReport, StallReport, Substitution,
 };
 
 fn compare(name: &str, screen: &Screen, columns: u16, rows: u16) {
@@ -240,4 +240,34 @@ fn no_control_character_reaches_the_screen() {
     assert!(text.contains("a\\x1b[2Jb") && text.contains("tr\\x1bain\\x9b"), "{text}");
     assert!(text.contains("/data/\\x1b]0;owned\\x07\\x0a.jpg"), "{text}");
     assert!(text.chars().all(|character| character == '\n' || !character.is_control()), "{text}");
+}
+
+#[test]
+fn a_function_on_batches_has_a_box_and_workers_a_line_of_their_cores() {
+    let script = Script { limit: "batch.operations[0]", ..at_work() };
+    let snapshots = script.snapshots(0, None, |report| {
+        let used = report.cpu_seconds;
+        report.python_cpu_seconds = used * 0.5;
+        report.streams[0].batch_functions = vec![StageReport {
+            name: "batch.operations[0]".to_owned(),
+            concurrency: 2,
+            ave_time: 0.0041,
+            p99_time: 0.0052,
+            is_of_batches: true,
+            python: Some(PythonReport { function_seconds: used, ..PythonReport::default() }),
+            ..StageReport::default()
+        }];
+    });
+    let text = as_text(&of(snapshots.clone()), 140, 30);
+    for words in
+        ["batch.operations[0]", "1.5 of 2 busy", "0.75 cores in workers, beside the daemon"]
+    {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    let small = as_text(&of(snapshots), 40, 16);
+    assert!(
+        small.contains("batch.opera…  1.5 of 2 busy") && small.contains("0.75 cores"),
+        "{small}"
+    );
+    assert!(!as_text(&of(at_work().snapshots(0, None, |_| {})), 140, 30).contains("Python"));
 }

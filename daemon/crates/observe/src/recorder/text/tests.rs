@@ -11,6 +11,7 @@ fn scene() -> Scene {
         streams: vec![StreamNames {
             name: "tr\"ain".to_owned(),
             stages: vec!["de\"code\n".to_owned(), "crop".to_owned()],
+            functions: vec!["batch.operations[1]".to_owned()],
             operations: vec![String::new(); 2],
         }],
         work_threads: BTreeMap::new(),
@@ -55,7 +56,7 @@ fn every_kind_of_event_is_sound_and_carries_its_numbers() {
     }
     assert_eq!(of("C")[0]["args"], json!({"free": 1, "filling": 2, "ready": 3, "leased": 4}));
     let named = |name: &str| of("X").into_iter().filter(|event| event["name"] == name).count();
-    assert_eq!(named("de\"code\n (Python)"), 1, "{text}");
+    assert_eq!(named("de\"code\n (Python)"), 2, "a row and a batch: {text}");
     let stage = of("X")[0];
     assert_eq!(stage["args"], json!({"sample": 42, "batch": 7, "row": 5, "session": 1}));
     assert_eq!(value["otherData"]["events"], Kind::ALL.len());
@@ -136,6 +137,25 @@ fn a_row_in_a_worker_lies_on_the_workers_track_whichever_thread_called_it() {
         found.iter().zip(&expected).all(|(one, other)| (&one.0, one.1) == (&other.0, &other.1)),
         "{found:?}"
     );
+}
+
+#[test]
+fn a_batch_in_a_worker_lies_on_a_track_behind_those_of_stages_and_has_no_sample() {
+    let recording = Recording::allocate(Sizes { work: [1, 0], lanes: vec![1] });
+    let place = worker_place(2, 1);
+    let what = What { session: 1, batch: 7, place, ..What::of(Kind::PythonBatch) };
+    recording.push(Track::Work(0, 0), 0, 1000, what);
+    let (_, value) = text_of(&recording, MAX_TEXT_BYTES);
+    let events = value["traceEvents"].as_array().unwrap();
+    let span = events.iter().find(|event| event["ph"] == "X").unwrap();
+    assert_eq!(span["name"], "batch.operations[1] (Python)");
+    assert_eq!(span["args"], json!({ "batch": 7, "session": 1 }));
+    let names: Vec<&Value> = events
+        .iter()
+        .filter(|event| event["name"] == "thread_name" && event["tid"] == span["tid"])
+        .map(|event| &event["args"]["name"])
+        .collect();
+    assert_eq!(names, ["batch.operations[1] 1 (Python, tr\"ain)"]);
 }
 
 #[test]

@@ -126,3 +126,48 @@ fn cores_that_workers_use_are_no_other_process() {
     with(waiting.clone(), python(2, 1.2, 0.9)).is_limited_by("decode", &["more cores"]);
     with(waiting, python(2, 0.1, 0.9)).is_limited_by("decode", &["other processes use the cores"]);
 }
+
+/// A function on complete batches: a hundred of them.
+fn on_batches(workers: u32, busy: f64, of_function: f64) -> StageReport {
+    let mut stage = python(workers, busy, of_function);
+    "batch.operations[0]".clone_into(&mut stage.name);
+    (stage.is_of_batches, stage.num_tasks, stage.queue) = (true, 100, None);
+    stage.ave_time = stage.busy_seconds / 100.0;
+    stage.times = vec![(stage.ave_time, 100)];
+    let figures = stage.python.as_mut().unwrap();
+    (figures.num_calls, figures.ave_time, figures.threads) = (100, stage.ave_time, workers);
+    stage
+}
+
+#[test]
+fn a_function_on_batches_is_judged_as_a_stage_is() {
+    let of = |function| {
+        let stages = vec![quick_fetch(1.0), decode(0.5, 0.0)];
+        let threads = 4 + 2;
+        Pipeline { threads, functions: vec![function], ..Pipeline::of(stages) }
+    };
+    let pipeline = of(on_batches(2, 1.96, 0.98));
+    pipeline.is_limited_by(
+        "batch.operations[0]",
+        &[
+            "the function on batches `batch.operations[0]` (Python) is the limit: 192.08 ms a batch in \
+             `own.transforms:augment`, most of it in `albumentations.Blur` (62 %), so 2.0 of 2 workers are busy while the \
+             trainer waits 50 % of the time; raise its `workers` from 2, or move what it does to single samples to a stage",
+        ],
+    );
+    let window = pipeline.judge().window;
+    let last = window.stages.last().unwrap();
+    assert_eq!((last.name.as_str(), last.is_of_batches), ("batch.operations[0]", true));
+    assert!((last.busy - 1.96).abs() < 1e-9 && last.tasks_per_second == 10.0, "{last:?}");
+    assert_eq!(window.samples_per_second, 100.0, "of the last stage, not of what works on batches");
+    let says = "190.00 ms a batch, and 38.00 ms of that in the function: the rest is copying";
+    of(on_batches(2, 1.9, 0.2)).is_limited_by("batch.operations[0]", &[says]);
+    // Its threads wait for workers: four others remain for the stages.
+    let mut pipeline = of(on_batches(2, 0.2, 0.9));
+    pipeline.stages[1] = stage("decode", 6, &[(3.7 * SECONDS / 1000.0, 1000)], ON_A_CORE, 0.1);
+    pipeline.is_limited_by("decode", &["the stage `decode` is the limit"]);
+    // The ring's rows are samples.
+    let mut pipeline = of(on_batches(2, 0.2, 0.9));
+    pipeline.stages[0] = quick_fetch(0.1);
+    pipeline.is_limited_by("ring", &["slots of 10 samples"]);
+}
