@@ -103,7 +103,8 @@ impl Tick {
         seen: SessionsSeen,
         now: Instant,
     ) -> bool {
-        self.starvation.update(&pool.shared, seen.client_waits, now);
+        let workers = || streams.iter().map(|stream| stream.plan.workers_cpu_time()).sum();
+        self.starvation.update(&pool.shared, seen.client_waits, workers, now);
         self.quiet.follow_fallback(pool.shared.is_fallback_active());
         self.charge_budget(pool, now);
         if now.saturating_duration_since(self.tuned_at) < TUNING_PERIOD {

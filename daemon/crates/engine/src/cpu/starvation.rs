@@ -21,7 +21,7 @@ const MIN_SHARE: u32 = 4;
 #[derive(Debug)]
 pub(crate) struct StarvationWatch {
     last_look: Instant,
-    /// Time on a core of all lowered threads at the last look.
+    /// Time on a core of all lowered threads, and of workers, at the last look.
     ran: Duration,
     starving_looks: u32,
     until: Option<Instant>,
@@ -39,13 +39,21 @@ impl StarvationWatch {
         }
     }
 
-    /// Looks once. `client_waits`: some client sleeps over an empty ring.
-    pub(crate) fn update(&mut self, pool: &Shared, client_waits: bool, now: Instant) {
+    /// Looks once. `client_waits`: some client sleeps over an empty ring. `workers`: the CPU time of Python workers, which
+    /// are of the threads' class: where they have the cores, nobody else does.
+    pub(crate) fn update(
+        &mut self,
+        pool: &Shared,
+        client_waits: bool,
+        workers: impl FnOnce() -> Duration,
+        now: Instant,
+    ) {
         if !pool.has_fallback() {
             return;
         }
         let turn = self.turn;
-        match self.step(client_waits, now, || run_time_and_runnable(pool)) {
+        match self.step(client_waits, now, || with_workers(run_time_and_runnable(pool), workers()))
+        {
             Some(true) => {
                 let seconds = turn.as_secs();
                 // Programs that start beside the daemon keep the cores busy for a moment: nothing to warn of yet.
@@ -116,6 +124,11 @@ fn is_starved(ran: Duration, elapsed: Duration, runnable: u32) -> bool {
     runnable > 0 && ran * MIN_SHARE < elapsed * runnable
 }
 
+/// What the threads are called for by workers is done there.
+fn with_workers((ran, runnable): (Duration, u32), workers: Duration) -> (Duration, u32) {
+    (ran + workers, runnable)
+}
+
 /// The time that all lowered threads have been on a core, and how many are running or ready to.
 fn run_time_and_runnable(pool: &Shared) -> (Duration, u32) {
     let mut total = (Duration::ZERO, 0);
@@ -143,6 +156,19 @@ mod tests {
         assert!(is_starved(ms(100), ms(250), 2), "two share what one could use");
         assert!(!is_starved(ms(0), ms(250), 0), "asleep");
         assert!(!is_starved(ms(120), ms(250), 1), "half a core");
+    }
+
+    #[test]
+    fn threads_whose_workers_have_the_cores_do_not_starve() {
+        let mut now = Instant::now();
+        let mut watch = StarvationWatch::new(now);
+        let ms = Duration::from_millis;
+        for look in 1..=6 {
+            now += ms(250);
+            // Three threads that are ready and hardly run, beside two workers.
+            let measured = with_workers((ms(look), 3), ms(450 * look));
+            assert_eq!(watch.step(true, now, || measured), None);
+        }
     }
 
     #[test]

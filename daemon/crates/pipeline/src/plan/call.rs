@@ -1,5 +1,7 @@
 //! A Python stage of a plan: rows are prepared one by one, called together, and written as they come back.
 
+use std::time::Duration;
+
 use super::{SamplePlan, StageBody, fetched};
 use crate::array::{ArrayType, check_type};
 use crate::call_error::CallError;
@@ -51,6 +53,13 @@ impl SamplePlan {
     /// The same of each function on complete batches.
     pub fn batch_function_figures(&self) -> impl Iterator<Item = FunctionFigures<'_>> {
         self.batch_functions().map(BatchBody::figures)
+    }
+
+    /// The CPU time of all workers.
+    #[must_use]
+    pub fn workers_cpu_time(&self) -> Duration {
+        let stages = (0..self.stages.len()).filter_map(|stage| self.python_figures(stage));
+        stages.chain(self.batch_function_figures()).map(|figures| figures.calls.cpu).sum()
     }
 
     fn python(&self, stage: usize) -> Option<(&PythonBody, u64)> {
