@@ -74,6 +74,16 @@ class Tokenize:
         return {"tokens": numpy.array(pair.ids, numpy.int32)}
 
 
+class TokenizeBatch(Tokenize):
+    """The same of all pairs of a batch, one after the other."""
+
+    def __call__(self, batch: dict[str, Any], rng: Any) -> dict[str, Any]:
+        import numpy
+
+        pairs = zip(batch["question"], batch["answer"])
+        return {"tokens": numpy.array([self.tokenizer.encode(*pair).ids for pair in pairs], numpy.int32)}
+
+
 def same(sample: dict[str, Any], rng: Any) -> dict[str, Any]:
     return {"image": sample["array"]}
 
@@ -113,11 +123,19 @@ def configuration_of(work: Work) -> dict[str, Any]:
         config["output"] = {"image": FLOATS}
     elif recipe == "tokens":
         config["dataset"] = {"format": "manifest", "path": f"{work.data}/pairs.jsonl"}
-        config["stage"] = [python_stage("Tokenize", file=f"{work.data}/tokenizer.json")]
+        arguments = {"file": f"{work.data}/tokenizer.json"}
+        if loader == "batch":
+            call = {"op": "python", "call": "peer_loaders.recipes:TokenizeBatch", "arguments": arguments}
+            config["batch"]["operations"] = [call]
+            del config["stage"], config["output"]
+        else:
+            config["stage"] = [python_stage("Tokenize", **arguments)]
     else:
-        workers = work.settings["workers"]
+        workers = work.settings.get("workers", 1)
         config["dataset"] = {"format": "npy", "path": f"{work.data}/pictures.npy"}
         config["stage"] = [python_stage(recipe, workers)]
+    if loader == "plain":
+        del config["stage"], config["output"]
     if any("python" in stage for stage in config.get("stage", ())):
         del config["output"]
     return config
@@ -127,7 +145,10 @@ def batches(work: Work) -> Iterator[Any]:
     maker = {"pytorch": of_pytorch, "timm": of_timm, "loop": of_loop}.get(work.settings["loader"])
     if maker:
         return maker(work)
-    return endless(configuration_of(work), "tokens" if work.settings["recipe"] == "tokens" else "image")
+    field = {"tokens": "tokens"}.get(
+        work.settings["recipe"], "array" if work.settings["loader"] == "plain" else "image"
+    )
+    return endless(configuration_of(work), field)
 
 
 # Peers.
