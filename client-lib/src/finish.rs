@@ -109,8 +109,9 @@ impl FinishPlan {
     /// The bytes from the start of the mixes in a slot to the first row; 0 where there is nothing to mix.
     #[must_use]
     pub fn mixes_bytes(&self) -> usize {
-        let words = self.mixes as usize * MIX_WORDS;
-        (words * 8).next_multiple_of(TENSOR_ALIGNMENT_BYTES as usize)
+        let bytes = u64::from(self.mixes) * 8 * MIX_WORDS as u64;
+        // At most 2 KiB: `of` refuses more mixes.
+        usize::try_from(bytes.next_multiple_of(TENSOR_ALIGNMENT_BYTES)).unwrap_or(usize::MAX)
     }
 
     /// The table that [`kernel`](Self::kernel) takes: [`table`](Self::table), or for `forebay_mix` the same values as

@@ -140,7 +140,8 @@ mod tests {
             [(true, [0, 1, 6, 7, 4, 5, 2, 3]), (false, [0, 5, 2, 7, 4, 1, 6, 3])]
         {
             let mut bytes: [u8; 8] = std::array::from_fn(|at| u8::try_from(at).unwrap());
-            mix_rows(&spec(DType::U8, channels_last), &[part.clone()], 2, &mut bytes).unwrap();
+            mix_rows(&spec(DType::U8, channels_last), std::slice::from_ref(&part), 2, &mut bytes)
+                .unwrap();
             assert_eq!(bytes, expected);
         }
         let sum = Mix::Sum { share: 1.0 };
