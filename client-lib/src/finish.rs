@@ -3,16 +3,29 @@
 //!
 //! [`FinishPlan`] has the parameters, checked against the tensor: the table, computed by the code that the daemon writes
 //! rows with, and the sizes. [`finish_rows`] is the reference implementation on the CPU, [`KERNELS`] the one for a GPU.
-//! Neither computes a value, so the results of both, and of the daemon, are bit-identical.
+//! Neither computes a value, so the results of both, and of the daemon, are bit-identical. Where batch operations mix the
+//! images, they are mixed after that ([`mix_rows`], or the kernel `forebay_mix` in one step), in the daemon's arithmetic.
 //!
 //! Devices, streams and leases are not handled here.
 
-use forebay_protocol::tensor::{DType, TensorSpec};
+use std::borrow::Cow;
+
+use forebay_protocol::mix::MIX_WORDS;
+use forebay_protocol::tensor::{DType, TENSOR_ALIGNMENT_BYTES, TensorSpec};
+use half::{bf16, f16};
 
 use crate::error::Error;
 
+mod mixing;
+
+pub use forebay_protocol::mix::Mix;
+pub use mixing::mix_rows;
+
 /// The kernels in PTX, without a terminating zero. Its header documents the parameters and has the same in CUDA C.
 pub const KERNELS: &str = include_str!("cuda/finish.ptx");
+
+/// The kernel that finishes and mixes, as [`KERNELS`].
+pub const MIX_KERNEL: &str = include_str!("cuda/mix.ptx");
 
 /// How one tensor is finished.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,7 +33,9 @@ pub struct FinishPlan {
     finished: TensorSpec,
     pixels_per_row: u32,
     channels: u8,
+    width: u32,
     table: Vec<u8>,
+    mixes: u32,
 }
 
 impl FinishPlan {
@@ -41,6 +56,9 @@ impl FinishPlan {
             finished: raw.finished(finish),
             pixels_per_row: sides.pixels_per_row,
             channels: sides.channels,
+            // Below the number of pixels.
+            width: u32::try_from(raw.row_shape[1]).unwrap_or(u32::MAX),
+            mixes: finish.mixes,
             table: values.table_bytes(sides.channels),
         }))
     }
@@ -76,6 +94,51 @@ impl FinishPlan {
         &self.table
     }
 
+    /// The width of an image; at least 1.
+    #[must_use]
+    pub fn width(&self) -> u32 {
+        self.width
+    }
+
+    /// How many mixes follow; with 0 there is nothing to mix.
+    #[must_use]
+    pub fn mixes(&self) -> u32 {
+        self.mixes
+    }
+
+    /// The bytes from the start of the mixes in a slot to the first row; 0 where there is nothing to mix.
+    #[must_use]
+    pub fn mixes_bytes(&self) -> usize {
+        let bytes = u64::from(self.mixes) * 8 * MIX_WORDS as u64;
+        // At most 2 KiB: `of` refuses more mixes.
+        usize::try_from(bytes.next_multiple_of(TENSOR_ALIGNMENT_BYTES)).unwrap_or(usize::MAX)
+    }
+
+    /// The table that [`kernel`](Self::kernel) takes: [`table`](Self::table), or for `forebay_mix` the same values as
+    /// float32.
+    #[must_use]
+    pub fn kernel_table(&self) -> Cow<'_, [u8]> {
+        if self.mixes == 0 {
+            return Cow::Borrowed(&self.table);
+        }
+        let halves = || self.table.as_chunks().0.iter().map(|bytes| u16::from_ne_bytes(*bytes));
+        let floats = |values: &mut dyn Iterator<Item = f32>| -> Vec<u8> {
+            values.flat_map(f32::to_ne_bytes).collect()
+        };
+        Cow::Owned(match self.finished.dtype {
+            DType::U8 => floats(&mut self.table.iter().copied().map(f32::from)),
+            DType::F16 => floats(&mut halves().map(|bits| f16::from_bits(bits).to_f32())),
+            DType::BF16 => floats(&mut halves().map(|bits| bf16::from_bits(bits).to_f32())),
+            _ => return Cow::Borrowed(&self.table),
+        })
+    }
+
+    /// The kernels that [`kernel`](Self::kernel) is one of.
+    #[must_use]
+    pub fn kernels(&self) -> &'static str {
+        if self.mixes > 0 { MIX_KERNEL } else { KERNELS }
+    }
+
     /// The size of a finished element: 1, 2 or 4.
     #[must_use]
     pub fn element_bytes(&self) -> usize {
@@ -99,10 +162,11 @@ impl FinishPlan {
         self.raw_row_bytes() * self.element_bytes() as u64
     }
 
-    /// The entry point in [`KERNELS`] for this plan.
+    /// The entry point for this plan, in [`kernels`](Self::kernels).
     #[must_use]
     pub fn kernel(&self) -> &'static str {
         match self.element_bytes() {
+            _ if self.mixes > 0 => "forebay_mix",
             1 => "forebay_finish_u8",
             2 => "forebay_finish_u16",
             _ => "forebay_finish_u32",
@@ -224,7 +288,36 @@ mod tests {
             assert_eq!(plan.finished(), &TensorSpec::dense("image", dtype, &[2, 2, 3]));
         }
         // cuModuleLoadData takes zero-terminated text, so the text itself must not contain a zero.
-        assert!(KERNELS.is_ascii() && !KERNELS.contains('\0'));
+        for text in [KERNELS, MIX_KERNEL] {
+            assert!(text.is_ascii() && !text.contains('\0'));
+        }
+    }
+
+    #[test]
+    fn a_plan_with_mixes_has_the_values_as_floats() {
+        assert!(MIX_KERNEL.contains(".visible .entry forebay_mix("));
+        let by = Normalization { mean: vec![0.1, 0.7], std: vec![0.3, 0.9] };
+        for (dtype, by, error) in [
+            (DType::U8, None, 0.0),
+            (DType::F32, Some(&by), 0.0),
+            (DType::F16, Some(&by), 0.001),
+            (DType::BF16, Some(&by), 0.01),
+        ] {
+            let finish = Finish { mixes: 9, ..Finish::new(dtype, [2, 3, 2], false, by) };
+            let plan = FinishPlan::of(&raw_spec(Some(finish))).unwrap().unwrap();
+            assert_eq!((plan.kernel(), plan.mixes(), plan.width()), ("forebay_mix", 9, 3));
+            assert_eq!(plan.kernels(), MIX_KERNEL);
+            assert_eq!(plan.mixes_bytes(), 512);
+            let table = plan.kernel_table();
+            let floats = table.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes));
+            let floats: Vec<f32> = floats.collect();
+            assert_eq!(floats.len(), 2 * 256);
+            let expected = match dtype {
+                DType::U8 => 200.0,
+                _ => (200.0_f32 / 255.0 - 0.7) / 0.9,
+            };
+            assert!((floats[256 + 200] - expected).abs() <= error, "{dtype:?}");
+        }
     }
 
     #[test]

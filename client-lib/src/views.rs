@@ -14,6 +14,7 @@
 #![allow(unsafe_code)]
 
 use forebay_protocol::frames::Attached;
+use forebay_protocol::mix::{MIX_WORDS, Mix};
 use forebay_protocol::publish::TensorEntry;
 use forebay_protocol::sync::Ordering;
 use forebay_protocol::tensor::{DType, Extent, TensorSpec};
@@ -127,6 +128,34 @@ impl<'batch> Tensor<'batch> {
         self.at(usize::try_from(entry.offset_bytes).unwrap_or(0))
     }
 
+    /// The address of the table before the rows of a ragged tensor or of one with mixes; as [`pointer`](Self::pointer).
+    pub(crate) fn table_pointer(&self) -> *mut u8 {
+        self.at(usize::try_from(self.entry().table_offset_bytes).unwrap_or(0))
+    }
+
+    /// How the client mixes the rows of this batch after it has finished them, in order (see
+    /// [`finish::mix_rows`](crate::finish::mix_rows)); empty for a tensor that is complete.
+    ///
+    /// # Errors
+    /// [`Error::Protocol`] when no daemon writes such mixes; [`Error::Forked`] in a forked child.
+    pub fn mixes(&self) -> Result<Vec<Mix>, Error> {
+        let (Some((data, start)), true) = (self.lease.slot(), self.is_mapped()) else {
+            return Err(Error::Forked);
+        };
+        let table = usize::try_from(self.entry().table_offset_bytes).unwrap_or(0);
+        let first = (start + table) / 8;
+        (0..self.spec().mixes() as usize)
+            .map(|number| {
+                // Relaxed: ordered by the acquire load of the published count.
+                let word = |word| data.word(first + number * MIX_WORDS + word);
+                let words = std::array::from_fn(|at| word(at).load(Ordering::Relaxed));
+                Mix::of_words(words).ok_or_else(|| {
+                    Error::Protocol(format!("`{}` is mixed by {words:x?}", self.name()))
+                })
+            })
+            .collect()
+    }
+
     /// The address of a byte of the slot.
     fn at(&self, offset_bytes: usize) -> *mut u8 {
         match self.lease.slot() {
@@ -212,10 +241,8 @@ impl<'batch> Ragged<'batch> {
     /// u64 lengths, in elements. For other kinds of views.
     #[must_use]
     pub fn table(&self) -> (*mut u64, usize) {
-        let offset = self.tensor.entry().table_offset_bytes;
-        let address = self.tensor.at(usize::try_from(offset).unwrap_or(0));
         // Tables start at multiples of 256 bytes.
-        (address.cast::<u64>(), self.layout_rows())
+        (self.tensor.table_pointer().cast::<u64>(), self.layout_rows())
     }
 
     fn layout_rows(&self) -> usize {

@@ -25,6 +25,9 @@ pub struct Finish {
     pub channels_last: bool,
     /// One entry per channel. Empty: a float is value / 255.
     pub normalization: Vec<ChannelNormalization>,
+    /// How many [`Mix`](crate::mix::Mix)es are done to each batch, after the conversion; at most
+    /// [`MAX_MIXES`](crate::mix::MAX_MIXES).
+    pub mixes: u32,
 }
 
 /// Mean and standard deviation of one channel, for values between 0 and 1: the bits of two `f64`.
@@ -46,7 +49,7 @@ pub struct FinishSides {
 }
 
 impl Finish {
-    /// The finish for images of this height, width and number of channels.
+    /// The finish for images of this height, width and number of channels, without mixes.
     #[must_use]
     pub fn new(
         dtype: DType,
@@ -68,6 +71,7 @@ impl Finish {
             channels_last,
             normalization: normalization
                 .map_or_else(Vec::new, |by| by.mean.iter().zip(&by.std).map(bits).collect()),
+            mixes: 0,
         }
     }
 

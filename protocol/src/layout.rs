@@ -50,7 +50,8 @@ pub struct TensorPlace {
     pub offset_bytes: u64,
     /// From one row to the next.
     pub row_pitch_bytes: u64,
-    /// From the slot's start to a ragged tensor's table of offsets and lengths; 0 for a dense tensor.
+    /// From the slot's start to the table before the rows: a ragged tensor's offsets and lengths, or the mixes of one that
+    /// the client finishes; 0 where there is none.
     pub table_offset_bytes: u64,
 }
 
@@ -134,18 +135,15 @@ impl SlotLayout {
 
 /// The place of a tensor after `end`, and the new end.
 fn place_after(end: u64, tensor: &TensorSpec, rows: u32) -> Option<(TensorPlace, u64)> {
-    let rows = u64::from(rows);
     let pitch = tensor.row_pitch_bytes()?;
     let mut end = end.checked_next_multiple_of(TENSOR_ALIGNMENT_BYTES)?;
     let mut table_offset_bytes = 0;
-    if let Extent::Ragged { .. } = tensor.extent {
+    if let Some(table_bytes) = tensor.table_bytes(rows) {
         table_offset_bytes = end;
-        end = end
-            .checked_add(rows.checked_mul(16)?)?
-            .checked_next_multiple_of(TENSOR_ALIGNMENT_BYTES)?;
+        end = end.checked_add(table_bytes)?.checked_next_multiple_of(TENSOR_ALIGNMENT_BYTES)?;
     }
     let place = TensorPlace { offset_bytes: end, row_pitch_bytes: pitch, table_offset_bytes };
-    Some((place, end.checked_add(pitch.checked_mul(rows)?)?))
+    Some((place, end.checked_add(pitch.checked_mul(rows.into())?)?))
 }
 
 #[cfg(test)]
@@ -173,6 +171,25 @@ mod tests {
         assert_eq!(places[1].row_pitch_bytes, 256);
         assert_eq!(places[2].offset_bytes, 768 + 3 * 256);
         assert_eq!(layout.slot_bytes(), 4096);
+    }
+
+    #[test]
+    fn mixes_lie_before_the_rows() {
+        let image = |mixes| {
+            let finish = Finish { mixes, ..Finish::new(DType::F32, [2, 2, 3], false, None) };
+            TensorSpec {
+                channels_last: true,
+                finish: Some(finish),
+                ..TensorSpec::dense("image", DType::U8, &[2, 2, 3])
+            }
+        };
+        let label = TensorSpec::dense("label", DType::I64, &[]);
+        for (mixes, table, rows) in [(0, 0, 256), (1, 256, 512), (8, 256, 512), (9, 256, 768)] {
+            let layout = SlotLayout::new(&[label.clone(), image(mixes)], 3).unwrap();
+            let place =
+                TensorPlace { offset_bytes: rows, row_pitch_bytes: 12, table_offset_bytes: table };
+            assert_eq!(layout.places()[1], place, "{mixes}");
+        }
     }
 
     #[test]

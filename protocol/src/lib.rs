@@ -2,7 +2,8 @@
 //!
 //! - [`frames`] and [`wire`]: the control frames and their bytes; [`socket`] carries them with descriptors.
 //! - [`tensor`] and [`layout`]: the tensors of a batch and their offsets in a slot.
-//! - [`pixel_values`]: the output values of an image's bytes; [`finish`]: the conversion that is left to the client's GPU.
+//! - [`pixel_values`]: the output values of an image's bytes; [`finish`]: the conversion that is left to the client's GPU;
+//!   [`mix`]: how it mixes the rows of a batch.
 //! - [`segment`]: sealed shared memory; [`slots`]: the rows of the data segment; [`sealed`]: immutable bytes that processes
 //!   exchange; [`window`]: memory that a process shares with one that it does not trust.
 //! - [`launcher`]: what launchers state about a process's rank; [`identity`]: what the ranks of a job must share.
@@ -33,6 +34,7 @@ pub mod layout;
 pub mod lease;
 #[cfg(not(loom))]
 pub mod mapped_file;
+pub mod mix;
 pub mod observing;
 pub mod pixel_values;
 pub mod publish;

@@ -43,7 +43,8 @@ pub struct TensorEntry {
     pub offset_bytes: u64,
     /// The bytes of all rows, from the first one's start to the last one's end.
     pub length_bytes: u64,
-    /// From the slot's start to the offsets and lengths of a ragged tensor, in elements; 0 for a dense one.
+    /// From the slot's start to the table before the rows: offsets and lengths of a ragged tensor, in elements, or the
+    /// mixes of one that the client finishes; 0 where there is none.
     pub table_offset_bytes: u64,
     /// The number of dimensions, the batch's own included; at most [`MAX_RANK`].
     pub rank: u8,

@@ -10,6 +10,7 @@
 use std::sync::Arc;
 
 use crate::layout::SlotLayout;
+use crate::mix::{MIX_WORDS, Mix};
 use crate::segment::{Access, Mapping};
 use crate::sync::Ordering;
 use crate::tensor::{Extent, TensorSpec};
@@ -106,6 +107,21 @@ impl RowWriter {
         self.ragged_elements[tensor] = elements;
     }
 
+    /// Records one of the batch's mixes of a tensor. Any row of the slot may.
+    ///
+    /// # Panics
+    /// When the tensor has no such mix.
+    pub fn set_mix(&mut self, tensor: usize, number: u32, mix: &Mix) {
+        let (place, spec) = (self.layout.places()[tensor], &self.layout.tensors()[tensor]);
+        assert!(number < spec.mixes(), "mix {number} of {}", spec.mixes());
+        let first = (self.slot_offset + to_usize(place.table_offset_bytes)) / 8;
+        for (word, value) in mix.to_words().into_iter().enumerate() {
+            let at = first + number as usize * MIX_WORDS + word;
+            // Relaxed: the publish ring's release store orders them.
+            self.memory.word(at).store(value, Ordering::Relaxed);
+        }
+    }
+
     /// The bytes of a ragged tensor's row, as long as recorded last.
     ///
     /// # Panics
@@ -147,6 +163,7 @@ impl RowWriter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::finish::Finish;
     use crate::segment::Segment;
     use crate::tensor::{DType, TensorSpec};
 
@@ -194,6 +211,25 @@ mod tests {
                 assert_eq!(client.word(table + 5 + row).load(Ordering::Relaxed), 2);
             }
         }
+    }
+
+    #[test]
+    fn mixes_of_a_slot_lie_before_its_rows() {
+        let finish = Finish { mixes: 2, ..Finish::new(DType::F32, [2, 2, 3], false, None) };
+        let image = TensorSpec {
+            channels_last: true,
+            finish: Some(finish),
+            ..TensorSpec::dense("image", DType::U8, &[2, 2, 3])
+        };
+        let (layout, client, mut slots) = segment(&[image], 3, 2);
+        slots[1].iter_mut().for_each(|row| row.bytes_mut(0).fill(0xee));
+        let mix = Mix::Part { columns: 0..1, rows: 1..2 };
+        slots[1][2].set_mix(0, 1, &mix);
+        let first = to_usize(layout.slot_bytes()) / 8;
+        let words: Vec<u64> =
+            (0..8).map(|word| client.word(first + word).load(Ordering::Relaxed)).collect();
+        assert_eq!(words, [Mix::Nothing.to_words(), mix.to_words()].concat());
+        assert_eq!(client.word(first + 32).load(Ordering::Relaxed), 0xeeee_eeee_eeee_eeee);
     }
 
     #[test]

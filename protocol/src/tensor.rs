@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::dtype::DType;
 use crate::finish::{Finish, FinishSides, MAX_CHANNELS};
+use crate::mix::{MAX_MIXES, MIX_WORDS};
 
 /// The maximum number of tensors in a batch.
 pub const MAX_TENSORS: usize = 64;
@@ -87,6 +88,23 @@ impl TensorSpec {
         self.row_shape.iter().try_fold(1_u64, |elements, dim| elements.checked_mul(*dim))
     }
 
+    /// How many mixes are left to the client's GPU, after the conversion.
+    #[must_use]
+    pub fn mixes(&self) -> u32 {
+        self.finish.as_ref().map_or(0, |finish| finish.mixes)
+    }
+
+    /// The bytes of the table before the rows of a full batch: of a ragged tensor's offsets and lengths, or of the mixes;
+    /// `None` when there is none.
+    #[must_use]
+    pub(crate) fn table_bytes(&self, rows: u32) -> Option<u64> {
+        match (self.extent, self.mixes()) {
+            (Extent::Ragged { .. }, _) => Some(u64::from(rows) * 16),
+            (Extent::Dense, 0) => None,
+            (Extent::Dense, mixes) => Some(u64::from(mixes) * 8 * MIX_WORDS as u64),
+        }
+    }
+
     /// This tensor after a GPU has finished it: as the daemon announces it with `on = "cpu"`.
     #[must_use]
     pub fn finished(&self, finish: &Finish) -> Self {
@@ -139,6 +157,12 @@ impl TensorSpec {
                 finish.dtype.name()
             ));
         }
+        if finish.mixes > MAX_MIXES {
+            return Err(format!(
+                "its rows are mixed {} times, more than {MAX_MIXES}",
+                finish.mixes
+            ));
+        }
         Ok(FinishSides { pixels_per_row, channels: count })
     }
 }
@@ -188,6 +212,7 @@ mod tests {
             (|it| it.row_shape[0] = 6, "[6, 7, 3]"),
             (|it| it.channels_last = false, "[3, 5, 7]"),
             (|it| it.normalization.truncate(2), "2 means"),
+            (|it| it.mixes = 65, "mixed 65 times"),
         ] {
             let mut finish = good.clone();
             change(&mut finish);

@@ -145,6 +145,24 @@ def finished(place: Place) -> Outcome:
     return differences.outcome()
 
 
+def mixed(place: Place) -> Outcome:
+    """Images mixed by the device against those that the daemon mixed; 31 rows, so that one has no partner."""
+    differences = Differences()
+    mixup, cutmix = {"op": "mixup", "alpha": 0.5}, {"op": "cutmix"}
+    operations = {"mixup": mixup, "cutmix": cutmix, "choice": {"op": "choice", "operations": [mixup, cutmix]}}
+    for dtype in ("float32", "float16", "bfloat16", "uint8"):
+        form: dict[str, Any] = {"dtype": dtype, "layout": "NHWC" if dtype == "float16" else "NCHW"}
+        if dtype != "uint8":
+            form |= {"mean": data.MEAN, "std": data.STD}
+        for name, operation in operations.items():
+            on_cpu, on_gpu = (
+                data.photo_config(place.root, {**form, "on": where}, size=63, rows=31, operations=[operation])
+                for where in ("cpu", "gpu")
+            )
+            differences.compare(place, f"{name} {dtype} {form['layout']}", on_cpu, on_gpu)
+    return differences.outcome()
+
+
 def states(place: Place) -> Outcome:
     """A state saved in the middle of an epoch on the device goes on there and on the CPU with the same batches."""
     import forebay.torch
@@ -185,6 +203,7 @@ MEASUREMENTS = [
     Measurement("ragged rows", "0", ragged),
     Measurement("NCHW and channels_last", "0", layouts),
     Measurement('on = "gpu" against on = "cpu"', "0", finished),
+    Measurement("MixUp and CutMix on the GPU against those on the CPU", "0", mixed),
     Measurement("resumed from a state", "0", states),
     Measurement("several devices in one process", "0", several_devices),
 ]

@@ -142,7 +142,7 @@ def ragged_config(root: Path, compact: bool) -> Config:
     }
 
 
-def photo_config(root: Path, output: Config, size: int = 64, rows: int = 32) -> Config:
+def photo_config(root: Path, output: Config, size: int = 64, rows: int = 32, **batch: Any) -> Config:
     """Cropped photographs, by the program's own generator."""
 
     def make(folder: Path) -> None:
@@ -156,7 +156,7 @@ def photo_config(root: Path, output: Config, size: int = 64, rows: int = 32) -> 
     return {
         "dataset": {"format": "image-folder", "path": str(_once(root / "photos", "300 photographs", make))},
         "order": {"seed": 10, "epochs": 2},
-        "batch": {"size": rows, "last": "short"},
+        "batch": {"size": rows, "last": "short", **batch},
         "stage": [{"name": "preprocess", "operations": operations}],
         "output": {"image": output},
         "ring": {"slots": 3, "hold": 1},

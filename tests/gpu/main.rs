@@ -27,7 +27,16 @@ fn driver_folder() -> &'static Path {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("gpu/stand_in_driver.c");
         let unfinished = folder.join(format!("libcuda.{}", std::process::id()));
         let built = Command::new("cc")
-            .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-fPIC", "-shared", "-o"])
+            .args([
+                "-std=gnu11",
+                "-Wall",
+                "-Wextra",
+                "-Werror",
+                "-O1",
+                "-ffp-contract=off",
+                "-fPIC",
+            ])
+            .args(["-shared", "-o"])
             .args([&unfinished, &source])
             .arg("-pthread")
             .status()

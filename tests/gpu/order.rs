@@ -132,6 +132,50 @@ fn a_field_that_the_device_finishes_is_what_the_daemon_would_have_made() {
 }
 
 #[test]
+fn what_the_device_mixes_is_what_the_daemon_would_have_mixed() {
+    let dir = forebay_tests::TestDir::new();
+    data::images(&dir.path("images"), 46, 3);
+    let (mixup, cutmix) = ("{ op = \"mixup\", alpha = 0.6 }", "{ op = \"cutmix\" }");
+    let choice = format!("{{ op = \"choice\", operations = [{mixup}, {cutmix}] }}");
+    for (dtype, layout, norm, operations) in [
+        ("float32", "NCHW", ", mean = [0.485, 0.456, 0.406], std = [0.229, 0.224, 0.225]", mixup),
+        ("float32", "NHWC", "", cutmix),
+        ("float16", "NHWC", ", mean = [0.5, 0.4, 0.3], std = [0.25, 0.2, 0.3]", &*choice),
+        ("bfloat16", "NCHW", ", mean = [0.5, 0.5, 0.5], std = [0.2, 0.2, 0.2]", mixup),
+        ("uint8", "NCHW", "", &*choice),
+    ] {
+        let config = |on: &str, operations: &str| {
+            // The last batch has one row, the others five: the middle one has no partner.
+            let keys = format!(
+                "ring.slots = 3\nring.hold = 1\nbatch.last = \"short\"\norder.epochs = 2\n\
+                 batch.operations = [{operations}]\n\
+                 output.image = {{ dtype = \"{dtype}\", layout = \"{layout}\", on = \"{on}\"{norm} }}"
+            );
+            let text = data::image_config(&dir.path("images"), &keys);
+            let text = text.replace("batch.size = 8", "batch.size = 5");
+            let path = dir.config(&format!("{on}.toml"), &text);
+            path.to_str().unwrap().to_owned()
+        };
+        let host = format!("host={}", config("cpu", operations));
+        let host = lines(trainer(&dir, &[&host, "epoch", "epoch"]));
+        let plain = format!("host={}", config("cpu", ""));
+        assert_ne!(batches(&lines(trainer(&dir, &[&plain, "epoch"]))), batches(&host)[..10]);
+        let device = config("gpu", operations);
+        for (policy, path) in [("register", "registered"), ("stage", "staged"), ("off", "pageable")]
+        {
+            let pin = format!("pin={policy}");
+            let arguments = [&*pin, "keep=2", &format!("use={device}"), "epoch", "epoch", "stats"];
+            let mut command = trainer(&dir, &arguments);
+            command.env(SLOW.0, SLOW.1);
+            let device = lines(command);
+            assert_eq!(batches(&device), batches(&host), "{dtype} {layout} {policy}");
+            assert_eq!(batches(&device).len(), 20);
+            assert_eq!(device.last().unwrap()["path"], path);
+        }
+    }
+}
+
+#[test]
 fn a_daemon_that_is_killed_costs_no_batch_and_no_new_registration() {
     let (dir, config) = stream();
     let host = lines(trainer(&dir, &[&format!("host={config}"), "epoch", "epoch"]));

@@ -7,7 +7,8 @@
  * notice ends the process with the rule's name.
  *
  * It shows the order of calls, the paths of errors and the rules of leases and events. It shows nothing of real copies,
- * bandwidth, contexts of other libraries, or of what a device does with a kernel: the one kernel is imitated here in C.
+ * bandwidth, contexts of other libraries, or of what a device does with a kernel: the kernels are imitated in C
+ * (stand_in_kernels.h).
  *
  * FOREBAY_STAND_IN_DEVICES  how many devices there are (2)
  * FOREBAY_STAND_IN_DELAY_MS how long a wait for an event sleeps before the work is done (0)
@@ -23,9 +24,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "stand_in_kernels.h"
+
 typedef int CUresult;
 enum { OK = 0, INVALID_VALUE = 1, NO_DEVICE = 100, INVALID_DEVICE = 101, INVALID_CONTEXT = 201,
        ALREADY_REGISTERED = 712, NOT_REGISTERED = 713, NOT_READY = 600, NOT_FOUND = 500 };
+
+enum { MIXES = 16 };
 
 enum kind { COPY_IN, COPY_OUT, COPY_OVER, WAIT, RECORD, FREE, KERNEL };
 
@@ -42,8 +47,8 @@ struct work {
     uint8_t *own; /* a copy of memory that is not pinned */
     size_t bytes;
     struct record *record;
-    uint64_t numbers[7];
-    int element_bytes;
+    uint64_t numbers[11];
+    int element_bytes; /* MIXES: the kernel of mix.ptx */
     struct work *next;
 };
 
@@ -158,21 +163,6 @@ static struct stream *stream_of(void *handle) {
     return stream;
 }
 
-/* The kernel of finish.ptx: input, output, table, pixels, pixels a row, channels, channels first. */
-static void finish(const struct work *work) {
-    const uint8_t *input = (const uint8_t *)work->numbers[0], *table = (const uint8_t *)work->numbers[2];
-    uint8_t *output = (uint8_t *)work->numbers[1];
-    uint64_t pixels = work->numbers[3], row_pixels = work->numbers[4], channels = work->numbers[5];
-    size_t size = (size_t)work->element_bytes;
-    for (uint64_t pixel = 0; pixel < pixels; pixel++)
-        for (uint64_t channel = 0; channel < channels; channel++) {
-            uint64_t row = pixel / row_pixels, place = pixel % row_pixels;
-            uint64_t at = work->numbers[6] ? (row * channels + channel) * row_pixels + place : pixel * channels + channel;
-            uint64_t entry = channel * 256 + input[pixel * channels + channel];
-            memcpy(output + at * size, table + entry * size, size);
-        }
-}
-
 static void do_until(struct record *record);
 
 static void do_one(struct stream *stream) {
@@ -194,7 +184,10 @@ static void do_one(struct stream *stream) {
         memset(work->to, 0xDD, work->bytes);
         free(work->to);
         break;
-    case KERNEL: finish(work); break;
+    case KERNEL:
+        if (work->element_bytes == MIXES) finish_and_mix(work->numbers);
+        else finish(work->numbers, (size_t)work->element_bytes);
+        break;
     }
     free(work->own);
     free(work);
@@ -431,7 +424,7 @@ CUresult cuModuleLoadData(void **module, const void *image) {
 CUresult cuModuleUnload(void *module) { (void)module; CALLED(""); return OK; }
 CUresult cuModuleGetFunction(void **function, void *module, const char *name) {
     CALLED_IN_CONTEXT(name);
-    int bytes = !strcmp(name, "forebay_finish_u32") ? 4 : !strcmp(name, "forebay_finish_u16") ? 2 : !strcmp(name, "forebay_finish_u8");
+    int bytes = !strcmp(name, "forebay_mix") ? MIXES : !strcmp(name, "forebay_finish_u32") ? 4 : !strcmp(name, "forebay_finish_u16") ? 2 : !strcmp(name, "forebay_finish_u8");
     if (!bytes || !strstr(module, name)) return NOT_FOUND;
     *function = (void *)(uintptr_t)bytes;
     return OK;
@@ -442,8 +435,9 @@ CUresult cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsign
     CALLED_IN_CONTEXT("");
     if (!grid_x || grid_y != 1 || grid_z != 1 || !block_x || block_x > 1024 || block_y != 1 || block_z != 1) return INVALID_VALUE;
     struct work work = {.kind = KERNEL, .element_bytes = (int)(uintptr_t)function};
-    for (int place = 0; place < 4; place++) work.numbers[place] = *(uint64_t *)parameters[place];
-    for (int place = 4; place < 7; place++) work.numbers[place] = *(uint32_t *)parameters[place];
+    int wide = work.element_bytes == MIXES ? 5 : 4, all = work.element_bytes == MIXES ? 11 : 7;
+    for (int place = 0; place < wide; place++) work.numbers[place] = *(uint64_t *)parameters[place];
+    for (int place = wide; place < all; place++) work.numbers[place] = *(uint32_t *)parameters[place];
     pthread_mutex_lock(&mutex);
     queue(stream_of(handle), work);
     pthread_mutex_unlock(&mutex);

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use forebay_client::finish::{FinishPlan, finish_rows};
+use forebay_client::finish::{FinishPlan, Mix, finish_rows, mix_rows};
 use forebay_client::{Batch, Builder, DType, Error, Loader};
 use forebay_tests::test_dir::loader;
 use forebay_tests::{TestDir, data, program};
@@ -49,6 +49,7 @@ fn content(batch: &Batch) -> Content {
     let mut finished = vec![0xee; rows * usize::try_from(plan.finished_row_bytes()).unwrap()];
     finish_rows(&plan, image.bytes(), rows, &mut finished).unwrap();
     let spec = plan.finished();
+    mix_rows(spec, &image.mixes().unwrap(), rows, &mut finished).unwrap();
     let shape = [&[batch.rows()], spec.row_shape.as_slice()].concat();
     Content { dtype: spec.dtype, shape, image: finished, others }
 }
@@ -78,6 +79,59 @@ fn what_a_client_finishes_is_what_the_daemon_writes_to_the_bit() {
         assert_eq!((on_cpu.len(), on_cpu[0].dtype), (2, dtype), "{keys}");
         assert!(on_cpu == on_gpu, "{keys}");
     }
+}
+
+const MIXUP: &str = "{ op = \"mixup\", alpha = 0.7 }";
+const CUTMIX: &str = "{ op = \"cutmix\", alpha = 0.9 }";
+
+/// As [`config`], with these operations on batches.
+fn mixed(dir: &TestDir, keys: &str, operations: &str) -> std::path::PathBuf {
+    let path = config(dir, keys);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let operations = format!("order.epochs = 1\nbatch.operations = [{operations}]");
+    std::fs::write(&path, text.replace("order.epochs = 1", &operations)).unwrap();
+    path
+}
+
+/// Seven rows, so that one stays, and three in the last batch.
+fn built_for_mixes(config: &Path, on: &str) -> Builder {
+    built(config, on).override_key("batch.size", "7").override_key("batch.last", "\"short\"")
+}
+
+#[test]
+fn what_a_client_mixes_is_what_the_daemon_mixes_to_the_bit() {
+    let dir = TestDir::new();
+    data::images(&dir.path("images"), 45, 3);
+    let choice = format!("{{ op = \"choice\", operations = [{MIXUP}, {CUTMIX}] }}");
+    let soft = |operation: &str| operation.replace(" }", ", classes = 3 }");
+    let (mut streams, mut seen) = (Vec::new(), [0; 3]);
+    for dtype in ["float32", "float16", "bfloat16"] {
+        for (layout, operations) in [("NCHW", MIXUP), ("NHWC", CUTMIX), ("NCHW", &*choice)] {
+            let keys = format!("dtype = \"{dtype}\", layout = \"{layout}\"{NORMALIZED}");
+            streams.push((keys, operations.to_owned()));
+        }
+    }
+    streams.push(("dtype = \"uint8\"".to_owned(), MIXUP.to_owned()));
+    streams.push(("dtype = \"float32\"".to_owned(), soft(MIXUP)));
+    for (keys, operations) in streams {
+        let config = mixed(&dir, &keys, &operations);
+        let on_cpu = rest(&mut built_for_mixes(&config, "cpu").attach().unwrap());
+        let mut loader = built_for_mixes(&config, "gpu").attach().unwrap();
+        let mut on_gpu = Vec::new();
+        while let Some(batch) = loader.next_batch().unwrap() {
+            for mix in batch.require("image").unwrap().mixes().unwrap() {
+                seen[match mix {
+                    Mix::Nothing => 0,
+                    Mix::Sum { .. } => 1,
+                    Mix::Part { .. } => 2,
+                }] += 1;
+            }
+            on_gpu.push(content(&batch));
+        }
+        assert_eq!((on_cpu.len(), on_cpu[6].shape[0]), (7, 3), "{keys}");
+        assert!(on_cpu == on_gpu, "{keys} {operations}");
+    }
+    assert!(seen[0] == 0 && seen[1] > 30 && seen[2] > 25, "{seen:?}");
 }
 
 /// The daemon that takes a dead one's place is given the plan as text.

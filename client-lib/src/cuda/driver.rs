@@ -20,8 +20,8 @@ pub(crate) struct Gpu {
     context: Arc<CudaContext>,
     ordinal: usize,
     events: Mutex<Vec<RawEvent>>,
-    /// The module of [`crate::finish::KERNELS`], loaded at first use.
-    module: Mutex<Option<Module>>,
+    /// The modules of kernels by their text, each loaded at first use.
+    modules: Mutex<Vec<(&'static str, Module)>>,
     /// All side streams; unused ones are reused. Never destroyed: stream-ordered memory may outlive an upload.
     side_streams: Mutex<Vec<Arc<CudaStream>>>,
 }
@@ -149,7 +149,7 @@ impl Gpu {
             context,
             ordinal,
             events: Mutex::default(),
-            module: Mutex::default(),
+            modules: Mutex::default(),
             side_streams: Mutex::default(),
         }))
     }
@@ -258,18 +258,21 @@ impl Gpu {
         })
     }
 
-    /// One of the kernels of [`crate::finish::KERNELS`]; the driver compiles them for the device.
-    pub(crate) fn kernel(&self, name: &str) -> Result<Kernel, Error> {
+    /// One of the kernels of a text in PTX; the driver compiles them for the device.
+    pub(crate) fn kernel(&self, text: &'static str, name: &str) -> Result<Kernel, Error> {
         let _entered = self.enter()?;
         let failed = |error| self.failed("loading the kernel that finishes a field", error);
-        let mut module = self.module.lock().unwrap_or_else(PoisonError::into_inner);
-        let Module(loaded) = match *module {
+        let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = modules.iter().find(|(of, _)| *of == text).map(|(_, module)| *module);
+        let Module(loaded) = match known {
             Some(loaded) => loaded,
             None => {
-                let text = CString::new(crate::finish::KERNELS).unwrap_or_default();
+                let zero_ended = CString::new(text).unwrap_or_default();
                 // SAFETY: PTX that ends in a zero.
-                let loaded = unsafe { result::module::load_data(text.as_ptr().cast()) };
-                *module.insert(Module(loaded.map_err(failed)?))
+                let loaded = unsafe { result::module::load_data(zero_ended.as_ptr().cast()) };
+                let loaded = Module(loaded.map_err(failed)?);
+                modules.push((text, loaded));
+                loaded
             }
         };
         let name = CString::new(name).unwrap_or_default();
@@ -280,14 +283,14 @@ impl Gpu {
     /// Queues a kernel over so many pixels.
     ///
     /// # Safety
-    /// `numbers` and `sizes` must be parameters as the kernels' head names them, over memory that lives until an event that
-    /// is recorded on the stream afterwards has completed.
+    /// `numbers` and then `sizes` must be all parameters as the kernel's head names them, over memory that lives until an
+    /// event that is recorded on the stream afterwards has completed.
     pub(crate) unsafe fn launch(
         &self,
         kernel: &Kernel,
         pixels: u64,
-        mut numbers: [u64; 4],
-        mut sizes: [u32; 3],
+        numbers: &mut [u64],
+        sizes: &mut [u32],
         stream: &CudaStream,
     ) -> Result<(), Error> {
         let _entered = self.enter()?;
@@ -298,7 +301,7 @@ impl Gpu {
         let mut parameters: Vec<*mut c_void> = numbers.chain(sizes).collect();
         let (grid, block) = ((blocks, 1, 1), (BLOCK_THREADS, 1, 1));
         let stream = stream.cu_stream();
-        // SAFETY: seven parameters of the types that the kernel has, read before the call returns; else the caller's.
+        // SAFETY: parameters of the types that the kernel has, read before the call returns; else the caller's.
         unsafe { result::launch_kernel(kernel.0, grid, block, 0, stream, &mut parameters) }
             .map_err(|error| self.failed("finishing a field", error))
     }

@@ -2,7 +2,8 @@
 //! writes the finished field to the destination.
 //!
 //! The intermediate buffer holds one batch and is reused by each batch in stream order. The values come from the daemon's
-//! table (see [`crate::finish`]), so they are bit-identical to the daemon's.
+//! table (see [`crate::finish`]), so they are bit-identical to the daemon's. Where rows are mixed, the batch's mixes lie
+//! before them in the slot; both are one copy.
 
 use std::sync::Arc;
 
@@ -35,11 +36,11 @@ impl Finisher {
         side: &Arc<CudaStream>,
     ) -> Result<Option<Self>, Error> {
         let Some(plan) = &region.finish else { return Ok(None) };
-        let kernel = gpu.kernel(plan.kernel())?;
+        let kernel = gpu.kernel(plan.kernels(), plan.kernel())?;
         let made = gpu.with_context(|| {
             // SAFETY: both are written before the kernel reads them, in the side stream's order.
             let raw = unsafe { side.alloc::<u8>(region.raw_bytes.max(1))? };
-            Ok((raw, side.clone_htod(plan.table())?))
+            Ok((raw, side.clone_htod(&*plan.kernel_table())?))
         })?;
         let (raw, table) =
             made.map_err(|error| gpu.failed("allocating memory for finishing a field", error))?;
@@ -51,7 +52,7 @@ impl Finisher {
         address(&self.raw)
     }
 
-    /// Queues the kernel behind the copy of `raw_bytes`.
+    /// Queues the kernel behind the copy of `raw_bytes`: the mixes, if there are any, and the rows.
     ///
     /// # Safety
     /// `to` must be device memory for the finished rows that is not used before an event that is recorded afterwards.
@@ -61,18 +62,22 @@ impl Finisher {
         raw_bytes: usize,
         side: &CudaStream,
     ) -> Result<(), Error> {
-        let pixels = raw_bytes as u64 / u64::from(self.plan.channels());
+        let plan = &self.plan;
+        let (mixes, rows) = (self.raw_address(), self.raw_address() + plan.mixes_bytes() as u64);
+        let row_bytes = raw_bytes.saturating_sub(plan.mixes_bytes()) as u64;
+        let pixels = row_bytes / u64::from(plan.channels());
         if pixels == 0 {
             return Ok(());
         }
-        let numbers = [self.raw_address(), to, address(&self.table), pixels];
-        let sizes = [
-            self.plan.pixels_per_row(),
-            self.plan.channels(),
-            u32::from(self.plan.channels_first()),
-        ];
-        // SAFETY: these are the documented parameters of the kernels; `raw` and `table` have the plan's sizes and live as
+        let mut numbers = vec![rows, to, address(&self.table), pixels];
+        let channels_first = u32::from(plan.channels_first());
+        let mut sizes = vec![plan.pixels_per_row(), plan.channels(), channels_first];
+        if plan.mixes() > 0 {
+            numbers.push(mixes);
+            sizes.extend([plan.width(), plan.finished().dtype as u32, plan.mixes()]);
+        }
+        // SAFETY: these are the documented parameters of the kernel; `raw` and `table` have the plan's sizes and live as
         // long as this value, which outlives the stream's work: the reaper waits for it.
-        unsafe { self.gpu.launch(&self.kernel, pixels, numbers, sizes, side) }
+        unsafe { self.gpu.launch(&self.kernel, pixels, &mut numbers, &mut sizes, side) }
     }
 }

@@ -29,7 +29,7 @@ pub struct Region {
     pub part: Part,
     /// The size of a full batch on the device.
     pub bytes: usize,
-    /// The size of a full batch in the slot: smaller where the device finishes the field.
+    /// The size of a full batch in the slot: smaller where the device finishes the field, with the mixes before its rows.
     pub raw_bytes: usize,
     /// For a table: the number of its offsets.
     pub table_rows: usize,
@@ -48,8 +48,10 @@ pub(crate) fn regions_of(terms: &Attached) -> Result<Vec<Region>, Error> {
                 .and_then(|bytes| usize::try_from(bytes).ok()?.checked_mul(table_rows))
                 .ok_or_else(too_large)
         };
-        let raw_bytes = whole(spec.row_pitch_bytes())?;
         let finish = FinishPlan::of(spec)?.map(Arc::new);
+        let mixes_bytes = finish.as_ref().map_or(0, |plan| plan.mixes_bytes());
+        let raw_bytes = whole(spec.row_pitch_bytes())?;
+        let raw_bytes = raw_bytes.checked_add(mixes_bytes).ok_or_else(too_large)?;
         let bytes = match &finish {
             Some(plan) => whole(Some(plan.finished_row_bytes()))?,
             None => raw_bytes,
@@ -77,12 +79,20 @@ pub(crate) fn finished_specs(terms: &Attached, regions: &[Region]) -> Vec<Tensor
 }
 
 impl Region {
+    fn mixes_bytes(&self) -> usize {
+        self.finish.as_ref().map_or(0, |plan| plan.mixes_bytes())
+    }
+
     /// The address of the region in a batch's slot, and the number of bytes that the batch has.
     pub(crate) fn source(&self, batch: &Batch) -> Option<(*const u8, usize)> {
         let tensor = batch.tensors().nth(self.tensor)?;
         match self.part {
             Part::Rows => {
-                Some((tensor.pointer().cast_const(), tensor.length_bytes().min(self.raw_bytes)))
+                // The mixes lie before the rows.
+                let mixes_bytes = self.mixes_bytes();
+                let from = if mixes_bytes > 0 { tensor.table_pointer() } else { tensor.pointer() };
+                let bytes = mixes_bytes + tensor.length_bytes();
+                Some((from.cast_const(), bytes.min(self.raw_bytes)))
             }
             Part::Table => {
                 let (table, rows) = tensor.ragged()?.table();

@@ -152,9 +152,10 @@ pub(super) fn tensor_line(tensor: &TensorSpec, rows: u64) -> String {
     // A byte of each element crosses the bus.
     let percent = 100 / finish.dtype.size_bytes();
     format!(
-        "{}, finished on the GPU to {}; {bytes} a batch over the bus, {percent} % of the finished bytes",
+        "{}, finished on the GPU to {}{}; {bytes} a batch over the bus, {percent} % of the finished bytes",
         dense(tensor),
-        dense(&tensor.finished(finish))
+        dense(&tensor.finished(finish)),
+        if finish.mixes > 0 { " and mixed there" } else { "" }
     )
 }
 

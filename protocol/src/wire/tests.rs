@@ -28,7 +28,7 @@ fn attached() -> Box<Attached> {
     let by = Normalization { mean: vec![0.5], std: vec![0.25] };
     let image = TensorSpec {
         channels_last: true,
-        finish: Some(Finish::new(DType::F32, [2, 3, 1], false, Some(&by))),
+        finish: Some(Finish { mixes: 2, ..Finish::new(DType::F32, [2, 3, 1], false, Some(&by)) }),
         ..TensorSpec::dense("g", DType::U8, &[2, 3, 1])
     };
     Box::new(Attached {
@@ -83,7 +83,7 @@ where
 
 #[test]
 fn the_bytes_of_every_client_frame_are_pinned() {
-    assert_eq!(PROTOCOL_VERSION, 5, "a new version: pin its bytes beside the old ones' history");
+    assert_eq!(PROTOCOL_VERSION, 6, "a new version: pin its bytes beside the old ones' history");
     let start = Start {
         config: ConfigSource::File("a".into()),
         overrides: vec![("b".into(), "1".into())],
@@ -178,7 +178,8 @@ fn the_bytes_of_every_daemon_frame_are_pinned() {
         02000000000000000300000000000000020000000000000000000000000001000000000000007400000000\
         00000000000000000100000040000000000000000100000100000000000000670000000003000000000000000200000000000000\
         030000000000000001000000000000000000000001010a0000000300000000000000010000000000000002000000000000000300000000\
-        000000000100000000000000000000000000e03f000000000000d03f040000000800060000100000000000000020000000000000\
+        000000000100000000000000000000000000e03f000000000000d03f02000000\
+        040000000800060000100000000000000020000000000000\
         000100000000000000000000000000000200000000000000080000000000000005000000000000000700000000\
         0000001c00000000000000010900000000000000aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\
         bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb0100000001000000\

@@ -1,6 +1,7 @@
 //! A row of an open batch, as operations write it.
 
 use forebay_pipeline::{MemoryRow, Row, RowPlace, SamplePlan};
+use forebay_protocol::mix::Mix;
 use forebay_protocol::slots::RowWriter;
 
 /// A row as the operations see it: in its slot, and beside it what is in no batch.
@@ -49,6 +50,12 @@ impl Row for SlotRow<'_> {
         match self.plan.place_of(tensor) {
             RowPlace::Batch(tensor) => self.writer.ragged_bytes(tensor),
             RowPlace::Beside(place) => self.beside.ragged_bytes(place),
+        }
+    }
+
+    fn set_mix(&mut self, tensor: usize, number: u32, mix: &Mix) {
+        if let RowPlace::Batch(tensor) = self.plan.place_of(tensor) {
+            self.writer.set_mix(tensor, number, mix);
         }
     }
 }

@@ -1,7 +1,10 @@
 //! Whole plans over a small dataset: what is refused when compiled, what reaches the rows.
 
+use std::collections::BTreeMap;
+
 use forebay_order::DrawKey;
 use forebay_protocol::ids::SampleId;
+use forebay_protocol::mix::Mix;
 use forebay_protocol::tensor::{DType, Extent, TensorSpec};
 
 use super::test_images::{gradient, jpeg, with_orientation};
@@ -73,6 +76,8 @@ const BOXES: [[u8; 4]; 8] = [
 struct Rows {
     rows: Vec<Vec<u8>>,
     limits: Vec<u64>,
+    /// By tensor and number, as set last.
+    mixes: BTreeMap<(usize, u32), Mix>,
 }
 
 impl Rows {
@@ -85,7 +90,7 @@ impl Rows {
             Extent::Ragged { max_row_bytes, .. } => (Vec::new(), max_row_bytes),
         };
         let (rows, limits) = plan.tensors().iter().map(row).unzip();
-        Self { rows, limits }
+        Self { rows, limits, mixes: BTreeMap::new() }
     }
 }
 
@@ -104,6 +109,10 @@ impl Row for Rows {
 
     fn ragged_bytes(&mut self, tensor: usize) -> &[u8] {
         &self.rows[tensor]
+    }
+
+    fn set_mix(&mut self, tensor: usize, number: u32, mix: &Mix) {
+        self.mixes.insert((tensor, number), mix.clone());
     }
 }
 

@@ -1,9 +1,11 @@
 //! One row of a batch as what a page draws: pictures, boxes, texts and values.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use forebay_client::finish::mix_rows;
 use forebay_client::{Batch, DType, Tensor};
 use forebay_protocol::tensor::TensorSpec;
 use serde_json::{Value, json};
@@ -61,15 +63,15 @@ fn field(tensor: &Tensor<'_>, spec: &TensorSpec, row: usize, classes: &[String])
         return json!({ "name": name, "value": described(&values, tensor.dtype(), &shape) });
     }
     let row_bytes = shape.iter().product::<usize>() * size(tensor.dtype().size_bytes());
-    let bytes = tensor.bytes().get(row * row_bytes..(row + 1) * row_bytes).unwrap_or_default();
-    let values = numbers(bytes, tensor.dtype());
+    let bytes = mixed_row(tensor, spec, row, row_bytes);
+    let values = numbers(&bytes, tensor.dtype());
     if let Some(picture) = picture(&values, &shape, spec) {
         let mut picture = picture;
         picture["name"] = name.into();
         return picture;
     }
     if shape.is_empty() && tensor.dtype() == DType::I64 && matches!(name, "label" | "label_b") {
-        let class = bytes.try_into().map(i64::from_ne_bytes).ok();
+        let class = bytes.first_chunk().map(|bytes| i64::from_ne_bytes(*bytes));
         let class = class.and_then(|class| classes.get(usize::try_from(class).ok()?));
         if let Some(class) = class {
             let number = described(&values, tensor.dtype(), &shape);
@@ -77,6 +79,29 @@ fn field(tensor: &Tensor<'_>, spec: &TensorSpec, row: usize, classes: &[String])
         }
     }
     json!({ "name": name, "value": described(&values, tensor.dtype(), &shape) })
+}
+
+/// A row's bytes; of pictures that a GPU would finish and mix, those of the mixed bytes, to look at.
+fn mixed_row<'t>(
+    tensor: &Tensor<'t>,
+    spec: &TensorSpec,
+    row: usize,
+    row_bytes: usize,
+) -> Cow<'t, [u8]> {
+    let all = tensor.bytes();
+    let of = |row: usize| all.get(row * row_bytes..(row + 1) * row_bytes).unwrap_or_default();
+    let partner = (all.len() / row_bytes.max(1)).checked_sub(1 + row);
+    let mixes = tensor.mixes().unwrap_or_default();
+    let (Some(partner), false) = (partner.filter(|partner| *partner != row), mixes.is_empty())
+    else {
+        return Cow::Borrowed(of(row));
+    };
+    let mut pair = [of(row), of(partner)].concat();
+    if mix_rows(spec, &mixes, 2, &mut pair).is_err() {
+        return Cow::Borrowed(of(row));
+    }
+    pair.truncate(row_bytes);
+    Cow::Owned(pair)
 }
 
 /// A picture of three dimensions with 1, 3 or 4 channels: its pixels, height × width × channels, a byte each.

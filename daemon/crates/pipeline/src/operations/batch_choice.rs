@@ -48,6 +48,16 @@ pub(crate) fn compile(
     Ok(BatchEntry::Operation(Box::new(Choice { operations, choice, section: section.clone() })))
 }
 
+/// Gives both the greater number of mixes of each tensor: operations that mix different images may be one choice.
+fn raise_mixes(some: &mut [TensorSpec], others: &mut [TensorSpec]) {
+    for (one, other) in some.iter_mut().zip(others) {
+        if let (Some(one), Some(other)) = (&mut one.finish, &mut other.finish) {
+            let most = one.mixes.max(other.mixes);
+            (one.mixes, other.mixes) = (most, most);
+        }
+    }
+}
+
 impl BatchOperation for Choice {
     fn name(&self) -> &str {
         "choice"
@@ -65,6 +75,9 @@ impl BatchOperation for Choice {
         for operation in &mut self.operations {
             let mut tensors = before.clone();
             operation.declare(&mut tensors)?;
+            if let Some(declared) = &mut declared {
+                raise_mixes(declared, &mut tensors);
+            }
             if declared.as_ref().is_some_and(|declared| *declared != tensors) {
                 return Err(self.section.error(
                     "`choice`: its operations leave different tensors; give all the same `classes`, or none",

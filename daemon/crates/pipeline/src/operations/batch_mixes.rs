@@ -2,6 +2,9 @@
 //!
 //! One share λ holds for a batch, drawn by the key of its first row: as in torchvision's `MixUp` and `CutMix`. Those take
 //! the row before as the partner; pairs can be mixed in place.
+//!
+//! Images that the client's GPU finishes are mixed there, behind what it makes of the bytes: what is drawn goes with the
+//! batch ([`forebay_protocol::mix`]). Labels are mixed here always.
 
 mod pixels;
 
@@ -12,6 +15,7 @@ use crate::distribution::dirichlet;
 use crate::size::Size;
 use forebay_config::{AtLeastOne, ConfigError, Keys, Section, SourceLocation};
 use forebay_order::Draws;
+use forebay_protocol::mix::{MAX_MIXES, Mix};
 use forebay_protocol::tensor::{DType, Extent, TensorSpec};
 use forebay_source::dataset::Defect;
 
@@ -100,6 +104,8 @@ struct Mixing {
 struct Tensors {
     image: usize,
     row: ImageRow,
+    /// Which of the image's mixes is this one, where the client's GPU mixes.
+    left: Option<u32>,
     label: usize,
     output: LabelOutput,
 }
@@ -187,6 +193,18 @@ impl BatchOperation for Mixing {
         };
         let (dtype, channels_last) = (*dtype, *channels_last);
         let row = ImageRow { dtype, size, channels: channels as usize, channels_last };
+        let left = match &mut tensors[image].finish {
+            Some(finish) if finish.mixes == MAX_MIXES => {
+                return Err(self.error(format!(
+                    "at most {MAX_MIXES} operations can mix images that the GPU finishes"
+                )));
+            }
+            Some(finish) => {
+                finish.mixes += 1;
+                Some(finish.mixes - 1)
+            }
+            None => None,
+        };
         let output = if let Some(classes) = self.classes {
             tensors[label] = TensorSpec::dense(&self.label, DType::F32, &[classes]);
             LabelOutput::Shares(usize::try_from(classes).unwrap_or(usize::MAX))
@@ -200,7 +218,7 @@ impl BatchOperation for Mixing {
             tensors.push(TensorSpec::dense(MIX, DType::F32, &[]));
             LabelOutput::Pair { label_b: tensors.len() - 2, mix: tensors.len() - 1 }
         };
-        self.tensors = Some(Tensors { image, row, label, output });
+        self.tensors = Some(Tensors { image, row, left, label, output });
         Ok(())
     }
 
@@ -217,6 +235,11 @@ impl BatchOperation for Mixing {
         let share = part.as_ref().map_or(share, |part| part.rest(tensors.row.size));
         #[expect(clippy::cast_possible_truncation, reason = "λ is a float32 in the batch")]
         let share = share as f32;
+        if let Some(number) = tensors.left {
+            let mix = part.as_ref().map_or(Mix::Sum { share }, Part::mix);
+            rows[0].row.set_mix(tensors.image, number, &mix);
+            return tensors.write_labels(rows, share);
+        }
         let count = rows.len();
         for place in 0..count / 2 {
             let (before, after) = rows.split_at_mut(count - 1 - place);

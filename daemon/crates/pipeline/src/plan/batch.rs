@@ -3,6 +3,7 @@
 use forebay_config::{Concurrency, Config, ConfigError};
 use forebay_order::DrawKey;
 use forebay_protocol::ids::SampleId;
+use forebay_protocol::mix::Mix;
 use forebay_protocol::tensor::{Extent, TensorSpec};
 use forebay_source::dataset::{Dataset, Defect};
 use forebay_workers::FunctionTime;
@@ -224,6 +225,7 @@ impl SamplePlan {
         rows: &mut [BatchRow<'_>],
         caller: &BatchCaller<'_>,
     ) -> Result<(), BatchError> {
+        self.clear_mixes(rows);
         let mut functions = 0..;
         for (step, number) in steps.iter().zip(self.first_batch_operation()..) {
             match step {
@@ -245,6 +247,18 @@ impl SamplePlan {
             }
         }
         Ok(())
+    }
+}
+
+impl SamplePlan {
+    /// Takes out the mixes of the batch that was in the slot before: of a choice, one operation alone sets its own.
+    fn clear_mixes(&self, rows: &mut [BatchRow<'_>]) {
+        let Some(first) = rows.first_mut() else { return };
+        for (tensor, spec) in self.row_tensors().iter().enumerate() {
+            for number in 0..spec.mixes() {
+                first.row.set_mix(tensor, number, &Mix::Nothing);
+            }
+        }
     }
 }
 
@@ -287,5 +301,9 @@ impl Row for NumberedRow<'_> {
 
     fn ragged_bytes(&mut self, tensor: usize) -> &[u8] {
         self.row.ragged_bytes(self.numbers[tensor])
+    }
+
+    fn set_mix(&mut self, tensor: usize, number: u32, mix: &Mix) {
+        self.row.set_mix(self.numbers[tensor], number, mix);
     }
 }

@@ -329,6 +329,80 @@ fn classes_make_soft_labels() {
 }
 
 #[test]
+fn what_is_drawn_for_the_gpu_is_what_the_cpu_does_and_bytes_and_labels_are_the_same() {
+    let on = |operation: &str, on: &str| {
+        let output = format!("image = {{ dtype = \"float32\", on = \"{on}\" }}");
+        batches(&batch_config(operation, &output), &SAMPLES)
+    };
+    let mut areas = 0;
+    for (operation, classes) in
+        [("mixup", ""), ("mixup", ", classes = 100"), ("cutmix", ""), ("cutmix", ", alpha = 9")]
+    {
+        let operation = format!("{{ op = \"{operation}\"{classes} }}");
+        let [_, on_cpu] = on(&operation, "cpu");
+        let [before, on_gpu] = on(&operation, "gpu");
+        for (place, rows) in on_gpu.iter().enumerate() {
+            assert_eq!(rows.rows[0], before[place].rows[0], "the client's GPU mixes");
+            assert_eq!(rows.rows[1..], on_cpu[place].rows[1..], "labels");
+        }
+        let Some(mix) = on_gpu[0].mixes.get(&(0, 0)) else { panic!("nothing is left") };
+        assert_eq!(on_gpu[0].mixes.len(), 1);
+        let written = f32::from_ne_bytes(number(&on_gpu[0], on_gpu[0].rows.len() - 1));
+        match mix {
+            Mix::Nothing => panic!("nothing is left"),
+            Mix::Sum { share } if classes.is_empty() => assert_eq!(*share, written),
+            Mix::Sum { share } => assert!(*share > 0.0 && *share < 1.0),
+            Mix::Part { columns, rows } => {
+                assert!(columns.end <= 14 && rows.end <= 9, "{mix:?}");
+                let area = columns.len() * rows.len();
+                let expected = 1.0 - u16::try_from(area).map(f32::from).unwrap() / 126.0;
+                assert!((written - expected).abs() < 1e-6, "{written} {expected}");
+                areas += area;
+            }
+        }
+    }
+    assert!(areas > 0);
+}
+
+#[test]
+fn a_choice_of_images_leaves_the_mixes_of_what_was_not_chosen_empty() {
+    let mixup = |field: &str| format!("{{ op = \"mixup\", field = \"{field}\" }}");
+    let decode = |field: &str| format!("{{ op = \"decode-image\", field = \"{field}\" }}");
+    let resize =
+        |field: &str| format!("{{ op = \"resize\", field = \"{field}\", size = [9, 14] }}");
+    let operations = [decode("image"), resize("image"), decode("mask"), resize("mask")].join(", ");
+    let config = plain_config(&format!(
+        "[[stage]]\noperations = [{operations}]\n[output]\nimage = {{ dtype = \"float16\", on = \"gpu\" }}\n\
+         mask = {{ on = \"gpu\" }}\n[batch]\noperations = [{{ op = \"choice\", operations = [{}, {}] }}]\n",
+        mixup("image"),
+        mixup("mask"),
+    ));
+    let plan = SamplePlan::compile(&config, &mixed(&["image", "label", "mask"])).unwrap();
+    let images: Vec<usize> =
+        (0..plan.tensors().len()).filter(|tensor| plan.tensors()[*tensor].mixes() == 1).collect();
+    assert_eq!(images.len(), 2);
+    let mut chosen = [0, 0];
+    for first in 20..40 {
+        let mut rows = [Rows::of(&plan), Rows::of(&plan)];
+        // As a batch before it had left them.
+        for image in &images {
+            rows[0].mixes.insert((*image, 0), Mix::Sum { share: 0.5 });
+        }
+        let mut batch: Vec<BatchRow<'_>> = rows
+            .iter_mut()
+            .zip(first..)
+            .map(|(row, sample)| BatchRow { key: key(sample), row })
+            .collect();
+        plan.run_on_batch(&mut batch, &CALLER).unwrap();
+        let is_mixed = images.iter().map(|image| rows[0].mixes[&(*image, 0)] != Mix::Nothing);
+        let is_mixed: Vec<bool> = is_mixed.collect();
+        assert_ne!(is_mixed[0], is_mixed[1]);
+        chosen[usize::from(is_mixed[1])] += 1;
+    }
+    assert!(chosen[0] > 3 && chosen[1] > 3, "{chosen:?}");
+}
+
+#[test]
 fn a_choice_is_made_for_each_batch_and_what_is_chosen_draws_anew() {
     let (mixup, cutmix) = ("{ op = \"mixup\" }", "{ op = \"cutmix\" }");
     let choice = |probabilities: &str| {

@@ -7,6 +7,7 @@ use half::{bf16, f16};
 
 use crate::augment::mix_levels;
 use crate::size::Size;
+use forebay_protocol::mix::Mix;
 use forebay_protocol::tensor::DType;
 
 /// How an image lies in its row.
@@ -26,6 +27,16 @@ pub(super) struct Part {
 }
 
 impl Part {
+    /// For the client's GPU.
+    pub(super) fn mix(&self) -> Mix {
+        let range = |pixels: &Range<usize>| {
+            let [start, end] =
+                [pixels.start, pixels.end].map(|pixel| u32::try_from(pixel).unwrap_or(u32::MAX));
+            start..end
+        };
+        Mix::Part { columns: range(&self.columns), rows: range(&self.rows) }
+    }
+
     /// The share of the image that lies outside of it.
     #[expect(clippy::cast_precision_loss, reason = "pixels of an image")]
     pub(super) fn rest(&self, size: Size) -> f64 {
