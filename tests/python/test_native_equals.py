@@ -19,18 +19,23 @@ PROGRAM = os.path.join(os.path.dirname(forebay.__file__), "bin", "forebay")
 
 @pytest.fixture
 def doctor(tmp_path):
-    """Runs the program on a stage `augment` whose module is `source`; its findings about Python stages, as JSON."""
+    """Runs the program on a stage `augment` whose module is `source`, or on `collate`, of batches; its findings
+    about Python, as JSON."""
     folder = tmp_path / "pictures" / "one"
     folder.mkdir(parents=True)
     for sample in range(12):
         pixels = numpy.random.default_rng(sample).integers(0, 255, (120, 160, 3), dtype=numpy.uint8)
         Image.fromarray(pixels).save(folder / f"{sample:02}.png")
 
-    def run(source, arguments=()):
+    def run(source, arguments=(), of_batches=False):
         (tmp_path / "own.py").write_text(textwrap.dedent(source))
         text = f'[dataset]\nformat = "image-folder"\npath = "{folder.parent}"\n[batch]\nsize = 4\n'
-        text += '[[stage]]\nname = "decode"\noperations = [{ op = "decode-image" }]\n'
-        text += '[[stage]]\nname = "augment"\npython = "own:augment"\nworkers = 1\n'
+        if of_batches:
+            text += '[[batch.operations]]\nop = "python"\ncall = "own:collate"\nworkers = 1\n'
+        crop = ', { op = "center-crop", size = 100 }' if of_batches else ""
+        text += f'[[stage]]\nname = "decode"\noperations = [{{ op = "decode-image" }}{crop}]\n'
+        if not of_batches:
+            text += '[[stage]]\nname = "augment"\npython = "own:augment"\nworkers = 1\n'
         path = tmp_path / "train.toml"
         path.write_text(text)
         command = [PROGRAM, "doctor", str(path), "--json", "--read-seconds", "0", *arguments]
@@ -180,6 +185,42 @@ def test_a_function_that_cannot_be_timed_is_named_and_none_is_called_on_demand(d
     assert doctor(source, arguments=["--call-seconds", "0"]) == []
     (finding,) = doctor(source)
     assert "could not be timed: ValueError: no more" in finding["state"]
+
+
+def test_a_function_on_batches_is_timed_with_a_batch(doctor):
+    source = """
+        calls = 0
+
+        def collate(batch, rng):
+            global calls
+            calls += 1
+            if calls > 2:  # those of the start
+                raise ValueError(f"no more than {len(batch['label'])} samples")
+            return batch
+    """
+    (finding,) = doctor(source, of_batches=True)
+    assert finding["state"].startswith("the function of `batch.operations[0]` could not be timed: ValueError: ")
+    assert finding["state"].endswith(" no more than 4 samples")
+    pytest.importorskip("torchvision")
+    source = """
+        import time
+        import torch
+        from torchvision.transforms import v2
+
+        flip = v2.RandomHorizontalFlip(1.0)
+        to_floats = v2.ToDtype(torch.float32, scale=True)
+
+        def collate(batch, rng):
+            time.sleep(0.02)
+            return {**batch, "image": to_floats(flip(torch.from_numpy(batch["image"])))}
+    """
+    together, *found = [finding["state"] for finding in doctor(source, of_batches=True)]
+    of_function = "the function on batches `batch.operations[0]`"
+    assert re.match(rf"steps of {re.escape(of_function)} that have a native equal take [0-9.]+ of [0-9.]+ ms", together)
+    pattern = rf"`torchvision\.(\w+)` in {re.escape(of_function)} takes ([0-9.]+) of ([0-9.]+) ms a batch of 4; "
+    steps = {step[1]: step for step in (re.match(pattern, one) for one in found)}
+    assert set(steps) == {"RandomHorizontalFlip", "ToDtype"}
+    assert all(float(step[2]) < 20 <= float(step[3]) for step in steps.values())
 
 
 def test_a_function_that_takes_longer_than_its_time_is_timed_once(doctor):

@@ -105,6 +105,22 @@ pub(crate) struct FieldPlan {
 pub(crate) type CompileEntry =
     fn(String, Located, &mut FieldTypes) -> Result<(&'static str, Box<dyn Operation>), ConfigError>;
 
+/// The view whose operations are compiled.
+#[derive(Debug, Clone)]
+pub(crate) struct InView {
+    /// The number of its image, which operations work on that name no field.
+    pub picture: usize,
+    /// Its fields, as operations name them: the image first.
+    pub names: Vec<String>,
+}
+
+impl InView {
+    /// Whether there is its image alone.
+    pub(crate) fn is_single(&self) -> bool {
+        self.names.len() == 1
+    }
+}
+
 /// The fields before the next operation; an operation changes them when it is compiled.
 #[derive(Debug)]
 pub(crate) struct FieldTypes {
@@ -116,8 +132,8 @@ pub(crate) struct FieldTypes {
     pub limits: Limits,
     /// For operations that are lists of operations.
     pub compile: CompileEntry,
-    /// The operations of a view are compiled: there is its image alone.
-    pub in_view: bool,
+    /// The operations of a view are compiled: there are its fields alone.
+    pub in_view: Option<InView>,
     /// The fields that `[output]` asks for as `uint16`.
     pub wide: Vec<String>,
 }
@@ -189,10 +205,13 @@ impl FieldTypes {
         what: &str,
         is_fit: impl Fn(&FieldType) -> bool,
     ) -> Result<usize, ConfigError> {
-        if self.in_view && field.is_some() {
+        let is_single = self.in_view.as_ref().is_some_and(InView::is_single);
+        if is_single && field.is_some() {
             let message = format!("`{operation}` works on its view alone; leave `field` out");
             return Err(arguments.error_at("field", message));
         }
+        let several = self.in_view.as_ref().filter(|view| !view.is_single());
+        let field = field.or_else(|| several.map(|view| self.fields[view.picture].name.clone()));
         let found = if let Some(wanted) = field {
             let fail = |message: String| Err(arguments.error_at("field", message));
             match self.present().find(|(_, field)| field.name == wanted) {

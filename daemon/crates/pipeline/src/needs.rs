@@ -115,6 +115,13 @@ impl<'a> Reckoning<'a> {
         self.images[view] = self.images[of];
     }
 
+    /// A field becomes a copy of another's array.
+    pub(crate) fn copy(&mut self, of: usize, copy: usize) {
+        // One of the dataset lies within the sample's bytes.
+        let bytes = self.returned.get(of).copied().flatten().unwrap_or(self.sample_bytes);
+        self.returned[copy] = Some(bytes);
+    }
+
     /// A field's pixels are held beside those that operations work on.
     pub(crate) fn hold(&mut self, field: usize) {
         self.scratch_bytes = self.scratch_bytes.saturating_add(self.held_bytes(field));

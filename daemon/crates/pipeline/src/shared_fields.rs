@@ -139,14 +139,18 @@ impl SharedFields {
         types: &mut FieldTypes,
         (field, fields): (Option<String>, Option<Vec<String>>),
     ) -> Result<Self, ConfigError> {
-        if types.in_view && fields.is_some() {
-            let message = format!(
-                "`{operation}` works on its view alone: masks and boxes have no views; leave `fields` out, or put the \
-                 operation before `views`"
-            );
-            return Err(section.error_at("fields", message));
-        }
-        let Some(names) = fields else {
+        let names = match (&types.in_view, fields) {
+            (Some(view), Some(_)) if view.is_single() => {
+                let message = format!(
+                    "`{operation}` works on its view alone; for views with masks and boxes name these in `fields` of `views`"
+                );
+                return Err(section.error_at("fields", message));
+            }
+            // A view's fields have one geometry, unless one of them is named.
+            (Some(view), None) if field.is_none() && !view.is_single() => Some(view.names.clone()),
+            (_, fields) => fields,
+        };
+        let Some(names) = names else {
             let (number, _) = types.decoded_image(operation, section, field)?;
             let image = Named { number, name: types.fields[number].name.clone() };
             return Ok(Self { image, masks: Vec::new(), boxes: None });
@@ -255,6 +259,14 @@ impl SharedFields {
     /// The numbers of the image and its masks.
     pub(crate) fn images(&self) -> impl Iterator<Item = usize> {
         std::iter::once(&self.image).chain(&self.masks).map(|image| image.number)
+    }
+
+    /// The numbers of the boxes and of what belongs to them.
+    pub(crate) fn arrays(&self) -> impl Iterator<Item = usize> {
+        let boxes = self.boxes.iter();
+        boxes
+            .flat_map(|boxes| std::iter::once(&boxes.corners).chain(&boxes.others))
+            .map(|one| one.number)
     }
 
     /// Whether there are boxes.

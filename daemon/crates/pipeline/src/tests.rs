@@ -21,6 +21,7 @@ mod fields;
 mod in_memory;
 mod scaled;
 mod shared;
+mod shared_views;
 mod views;
 
 /// `image` and `mask` (the same file), `label`, `array` (i16, big-endian), `boxes` (f32), `numbers` (any count), `score`,

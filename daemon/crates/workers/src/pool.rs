@@ -226,7 +226,10 @@ impl Pool {
         done: &mut dyn FnMut(usize, Outcome<'_>),
     ) -> Result<Vec<RowTime>, Lost> {
         let names = names_json(inputs, outputs);
+        let asked = Instant::now();
         let mut side = self.places.side(self.first_place(first, buffer));
+        // Where a call has no room beside another, this is the wait for a worker.
+        self.recorded.add_wait(Duration::ZERO, asked.elapsed());
         let mut together: Vec<usize> = (0..buffer.rows()).collect();
         let mut suspects = VecDeque::new();
         let mut alone = [0];

@@ -166,6 +166,10 @@ impl<'w> StageFacts<'w> {
         input_occupancy: f64,
     ) -> Self {
         let busy = report.worked_seconds() / seconds;
+        // Batches have no queue: a thread that waits for a worker holds one.
+        let calls = report.python.as_ref().filter(|_| report.is_of_batches);
+        let input_occupancy =
+            calls.map_or(input_occupancy, |python| (python.wait_seconds / seconds).clamp(0.0, 1.0));
         let whole = Self {
             stream,
             report,

@@ -1,4 +1,5 @@
 //! `views`: several fields of one image, each with operations and draws of its own, as self-supervised training takes them.
+//! With `fields` each view has masks and boxes of its own too, which share its draws.
 //!
 //! The file is decoded once. The first operation of each view is run before that where it only plans, as a crop does:
 //! what the views need together is then decoded, at a scale that all of them allow. What a view draws is keyed by its name
@@ -6,9 +7,10 @@
 
 use std::ops::Range;
 
-use crate::contract::{FieldType, FieldTypes, Operation, Sample};
+use crate::contract::{FieldPlan, FieldType, FieldTypes, InView, Operation, Sample};
 use crate::field::FieldInProgress;
 use crate::needs::Reckoning;
+use crate::shared_fields::SharedFields;
 use forebay_config::{ConfigError, Keys, Located, Operations, Section, Value, kinds, nearest};
 use forebay_order::Draws;
 use forebay_source::dataset::Defect;
@@ -62,19 +64,29 @@ forebay_config::keys! {
         pub operations: ViewOperations, "", required;
         /// the field to make views of, in whose place they come
         pub field: String, "", absent("the only image");
+        /// instead of `field`: an image, masks of it, boxes and what belongs to each, of which each view has its own, such as
+        /// `global_0`, `global_0_mask` and `global_0_boxes`; the view's operations know them by these names and change all
+        /// alike
+        pub fields: Vec<String>, "", absent("`field` alone");
     }
 }
 
 #[derive(Debug)]
 struct Views {
-    from: usize,
+    /// The picture, and masks of it.
+    images: Vec<usize>,
+    /// Boxes, and what belongs to them.
+    arrays: Vec<usize>,
     views: Vec<View>,
 }
 
 #[derive(Debug)]
 struct View {
     name: String,
-    field: usize,
+    /// Its own of each of the images.
+    images: Vec<usize>,
+    /// Its own of each of the arrays.
+    arrays: Vec<usize>,
     operations: Vec<Box<dyn Operation>>,
 }
 
@@ -134,87 +146,162 @@ fn check_names(
     Ok(())
 }
 
+/// Adds a view's fields, in the order of those that they are of: the picture's has the view's name, others that and their own.
+fn add_view(
+    types: &mut FieldTypes,
+    of: &[usize],
+    (view, name): (&str, &str),
+) -> Result<Vec<usize>, String> {
+    let add = |(place, of): (usize, &usize)| {
+        let FieldPlan { name: part, kind, max_row_bytes, output_dtype, .. } =
+            types.fields[*of].clone();
+        let named = |name: &str| match place {
+            0 => name.to_owned(),
+            _ => format!("{name}_{part}"),
+        };
+        let number = types.add(&named(view), kind)?;
+        let field = &mut types.fields[number];
+        field.last_stage = Some(types.stage);
+        field.view_of = Some(named(name));
+        (field.max_row_bytes, field.output_dtype) = (max_row_bytes, output_dtype);
+        Ok(number)
+    };
+    of.iter().enumerate().map(add).collect()
+}
+
 pub(crate) fn compile(
     section: &mut Section,
     types: &mut FieldTypes,
 ) -> Result<Box<dyn Operation>, ConfigError> {
-    let Arguments { outputs, operations, field } = Arguments::read(section)?;
-    if types.in_view {
+    let Arguments { outputs, operations, field, fields } = Arguments::read(section)?;
+    if types.in_view.is_some() {
         return Err(section.error("`views` within `views`: make all of them in one"));
     }
     check_names(section, &outputs, &operations)?;
-    let (from, image) = types.decoded_image("views", section, field)?;
-    image.location = section.location().clone();
-    let kind = FieldType::Image(image.clone());
-    types.fields[from].is_dropped = true;
+    let shared = SharedFields::of_decoded("views", section, types, (field, fields))?;
+    let (images, arrays): (Vec<_>, Vec<_>) = (shared.images().collect(), shared.arrays().collect());
+    for image in &images {
+        if let FieldType::Image(image) = &mut types.fields[*image].kind {
+            image.location = section.location().clone();
+        }
+    }
+    let of = [&images[..], &arrays].concat();
+    for number in &of {
+        types.fields[*number].is_dropped = true;
+    }
     let mut added = Vec::new();
     for (view, name) in named(&outputs) {
-        let add = types.add(&view, kind.clone());
-        let number = add.map_err(|reason| section.error_at("outputs", reason))?;
-        types.fields[number].last_stage = Some(types.stage);
-        types.fields[number].view_of = Some(name.to_owned());
-        added.push((number, view, name));
+        let numbers = add_view(types, &of, (&view, name))
+            .map_err(|reason| section.error_at("outputs", reason))?;
+        added.push((numbers, view, name));
     }
-    // An operation of a view finds no other field.
+    // An operation of a view finds no other field, and knows its own by the names of those that they are of.
     let is_dropped: Vec<bool> = types.fields.iter().map(|field| field.is_dropped).collect();
-    types.in_view = true;
     let mut views = Vec::with_capacity(added.len());
-    for (number, view, name) in added {
-        let of = |key: &str| operations.iter().find(|(listed, _)| listed == key);
+    for (numbers, view, name) in added {
+        let listed = |key: &str| operations.iter().find(|(listed, _)| listed == key);
         let path = section.key_path("operations");
-        let Some((key, entries)) = of(&view).or_else(|| of(name)) else {
+        let Some((key, entries)) = listed(&view).or_else(|| listed(name)) else {
             let message =
                 format!("`{path}.{name}` is required: what is done to `{view}`; [] for nothing");
             return Err(section.error_at("operations", message));
         };
         for (other, field) in types.fields.iter_mut().enumerate() {
-            field.is_dropped = other != number;
+            field.is_dropped = !numbers.contains(&other);
         }
+        let own_names: Vec<String> =
+            numbers.iter().map(|number| types.fields[*number].name.clone()).collect();
+        if numbers.len() > 1 {
+            for (number, of) in numbers.iter().zip(&of) {
+                types.fields[*number].name = types.fields[*of].name.clone();
+            }
+        }
+        let names = numbers.iter().map(|number| types.fields[*number].name.clone()).collect();
+        types.in_view = Some(InView { picture: numbers[0], names });
         let entries = entries.iter().enumerate().map(|(place, entry)| {
             let path = format!("{path}.{key}[{place}]");
             Ok((types.compile)(path, entry.clone(), types)?.1)
         });
         let operations = entries.collect::<Result<_, ConfigError>>()?;
-        views.push(View { name: view, field: number, operations });
+        for (number, name) in numbers.iter().zip(own_names) {
+            types.fields[*number].name = name;
+        }
+        let (images, arrays) = numbers.split_at(images.len());
+        let (images, arrays) = (images.to_vec(), arrays.to_vec());
+        views.push(View { name: view, images, arrays, operations });
     }
-    types.in_view = false;
+    types.in_view = None;
     for (field, is_dropped) in types.fields.iter_mut().zip(is_dropped) {
         field.is_dropped = is_dropped;
     }
-    Ok(Box::new(Views { from, views }))
+    Ok(Box::new(Views { images, arrays, views }))
+}
+
+impl Views {
+    /// Gives each view its own of each array.
+    fn copy_arrays(&self, sample: &mut Sample<'_, '_>) -> Result<(), Defect> {
+        for (place, from) in self.arrays.iter().enumerate() {
+            let mut taken = std::mem::replace(&mut sample.fields[*from], FieldInProgress::Absent);
+            let array = taken.array(sample.tools)?;
+            for view in &self.views {
+                let mut copy = sample.tools.spare_array();
+                copy.dtype = array.dtype;
+                copy.shape.clone_from(&array.shape);
+                copy.bytes.clone_from(&array.bytes);
+                sample.fields[view.arrays[place]] = FieldInProgress::Buffer(copy);
+            }
+            taken.recycle(sample.tools);
+        }
+        Ok(())
+    }
 }
 
 impl Operation for Views {
     fn reckon(&self, reckoning: &mut Reckoning<'_>) {
         // What was pending may be carried out first.
-        reckoning.hold(self.from);
+        self.images.iter().for_each(|image| reckoning.hold(*image));
         for view in &self.views {
-            reckoning.view(self.from, view.field);
+            for (from, own) in self.images.iter().zip(&view.images) {
+                reckoning.view(*from, *own);
+            }
+            for (from, own) in self.arrays.iter().zip(&view.arrays) {
+                reckoning.copy(*from, *own);
+            }
             view.operations.iter().for_each(|operation| operation.reckon(reckoning));
-            reckoning.hold(view.field);
+            view.images.iter().chain(&view.arrays).for_each(|own| reckoning.hold(*own));
         }
-        reckoning.take(self.from);
+        self.images.iter().chain(&self.arrays).for_each(|from| reckoning.take(*from));
     }
 
     fn run(&self, sample: &mut Sample<'_, '_>, draws: &mut Draws) -> Result<(), Defect> {
-        let taken = std::mem::replace(&mut sample.fields[self.from], FieldInProgress::Absent);
-        let FieldInProgress::Image(mut image) = taken else {
-            return Err(Defect("`views` found no decoded image".to_owned()));
-        };
-        image.settle(&mut sample.tools.image)?;
+        let mut images = Vec::with_capacity(self.images.len());
+        for from in &self.images {
+            let taken = std::mem::replace(&mut sample.fields[*from], FieldInProgress::Absent);
+            let FieldInProgress::Image(mut image) = taken else {
+                return Err(Defect("`views` found no decoded image".to_owned()));
+            };
+            image.settle(&mut sample.tools.image)?;
+            images.push(image);
+        }
+        self.copy_arrays(sample)?;
         for view in &self.views {
-            sample.fields[view.field] = FieldInProgress::Image(image.clone());
+            for (image, own) in images.iter().zip(&view.images) {
+                sample.fields[*own] = FieldInProgress::Image(image.clone());
+            }
             view.run(view.planned(), sample, draws)?;
         }
-        let planned = self.views.iter().filter_map(|view| match &sample.fields[view.field] {
-            FieldInProgress::Image(view) => Some(view.geometry),
-            _ => None,
-        });
-        image.decode_for(planned, &mut sample.tools.image)?;
-        for view in &self.views {
-            sample.image(view.field)?.0.share(&image);
+        for (place, mut image) in images.into_iter().enumerate() {
+            let planned =
+                self.views.iter().filter_map(|view| match &sample.fields[view.images[place]] {
+                    FieldInProgress::Image(view) => Some(view.geometry),
+                    _ => None,
+                });
+            image.decode_for(planned, &mut sample.tools.image)?;
+            for view in &self.views {
+                sample.image(view.images[place])?.0.share(&image);
+            }
+            image.recycle(&mut sample.tools.image);
         }
-        image.recycle(&mut sample.tools.image);
         for view in &self.views {
             view.run(view.planned().end..view.operations.len(), sample, draws)?;
         }

@@ -71,7 +71,7 @@ impl SamplePlan {
             stage: 0,
             limits: config.dataset.limits,
             compile: registry::compile,
-            in_view: false,
+            in_view: None,
             wide: wide_outputs(config),
         };
         for (place, field) in dataset.fields().iter().enumerate() {

@@ -215,7 +215,7 @@ outputs = { a = 2 }, operations = { a = [{ op = "random-resized-crop" }] }
 outputs = { a = 2 }, operations = { a = [] }
     => the images of `a_0` differ in size
 outputs = { a = 2 }, operations = { a = [{ op = "random-resized-crop", size = 8, fields = ["a_0", "boxes"] }] }
-    => `random-resized-crop` works on its view alone: masks and boxes have no views; leave `fields` out, or put the operation before `views`
+    => `random-resized-crop` works on its view alone; for views with masks and boxes name these in `fields` of `views`
 outputs = { a = 2 }, operations = { a = [{ op = "random-apply", operations = [{ op = "invert", field = "image" }] }] }
     => `invert` works on its view alone; leave `field` out
 outputs = { a = 2 }, operations = { a = [CROP, { op = "views", outputs = { b = 1 }, operations = { b = [] } }] }

@@ -266,7 +266,7 @@ fn a_function_on_batches_has_a_box_and_workers_a_line_of_their_cores() {
     }
     let small = as_text(&of(snapshots), 40, 16);
     assert!(
-        small.contains("batch.opera…  1.5 of 2 busy") && small.contains("0.75 cores"),
+        small.contains("batch.opera… 1.5 of 2 busy") && small.contains("0.75 cores"),
         "{small}"
     );
     assert!(!as_text(&of(at_work().snapshots(0, None, |_| {})), 140, 30).contains("Python"));

@@ -166,6 +166,11 @@ fn a_function_on_batches_is_judged_as_a_stage_is() {
     let mut pipeline = of(on_batches(2, 0.2, 0.9));
     pipeline.stages[1] = stage("decode", 6, &[(3.7 * SECONDS / 1000.0, 1000)], ON_A_CORE, 0.1);
     pipeline.is_limited_by("decode", &["the stage `decode` is the limit"]);
+    // Batches wait for workers that are kept waiting.
+    let mut function = on_batches(2, 1.2, 0.9);
+    function.python.as_mut().unwrap().wait_seconds = 0.8 * SECONDS;
+    of(function)
+        .is_limited_by("batch.operations[0]", &["so 1.2 of 2 workers are busy", "more cores"]);
     // The ring's rows are samples.
     let mut pipeline = of(on_batches(2, 0.2, 0.9));
     pipeline.stages[0] = quick_fetch(0.1);
