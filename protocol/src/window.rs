@@ -7,8 +7,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 
 use memmap2::{MmapOptions, MmapRaw};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
@@ -89,12 +88,13 @@ mod tests {
 
     use super::*;
 
-    const PAGE: u64 = 1 << 16;
+    const BYTES: usize = 1 << 16;
+    const PAGE: u64 = BYTES as u64;
 
     #[test]
     fn bytes_go_both_ways_and_never_beyond_the_window() {
         let memory = create_sealed("window", 3 * PAGE).unwrap();
-        let window = Window::new(&memory, PAGE, PAGE as usize).unwrap();
+        let window = Window::new(&memory, PAGE, BYTES).unwrap();
         assert!(window.copy_in(5, b"seven"));
         let mut found = [0; 5];
         memory.read_exact_at(&mut found, PAGE + 5).unwrap();
@@ -113,7 +113,7 @@ mod tests {
     fn nobody_can_take_its_pages_away() {
         let memory = create_sealed("window", PAGE).unwrap();
         assert!(memory.set_len(0).is_err() && memory.set_len(2 * PAGE).is_err());
-        let window = Window::new(&memory, 0, PAGE as usize).unwrap();
+        let window = Window::new(&memory, 0, BYTES).unwrap();
         assert!(window.copy_in(0, b"seven"));
         let holes = nix::fcntl::FallocateFlags::FALLOC_FL_PUNCH_HOLE
             | nix::fcntl::FallocateFlags::FALLOC_FL_KEEP_SIZE;
@@ -127,9 +127,9 @@ mod tests {
     fn memory_that_can_shrink_or_is_too_short_is_refused() {
         let open: File = memfd_create("window", MFdFlags::MFD_ALLOW_SEALING).unwrap().into();
         open.set_len(PAGE).unwrap();
-        assert!(Window::new(&open, 0, PAGE as usize).is_err());
+        assert!(Window::new(&open, 0, BYTES).is_err());
         let memory = create_sealed("window", PAGE).unwrap();
-        assert!(Window::new(&memory, 0, PAGE as usize + 1).is_err());
-        assert!(Window::new(&memory, u64::MAX - PAGE + 1, PAGE as usize).is_err());
+        assert!(Window::new(&memory, 0, BYTES + 1).is_err());
+        assert!(Window::new(&memory, u64::MAX - PAGE + 1, BYTES).is_err());
     }
 }

@@ -1,0 +1,1 @@
+"""What scripts/prove tries, and how."""
