@@ -221,7 +221,7 @@ def test_nothing_is_left_behind_when_the_daemon_dies_while_the_function_hangs(st
         "os.write(CONNECTION, b'x' * 16)",
         "os.write(CONNECTION, (1 << 62).to_bytes(8, 'little') * 2)",
         "os.close(CONNECTION); os.kill(os.getpid(), signal.SIGABRT)",
-        "os.ftruncate(ARENA, 0); os.kill(os.getpid(), signal.SIGKILL)",
+        "take_pages(); os.kill(os.getpid(), signal.SIGKILL)",
         "lie()",
     ],
 )
@@ -246,6 +246,21 @@ def test_a_hostile_worker_harms_its_own_sample_alone(stage, attack):
             os.pwrite(ARENA, b"\\xff" * 65536, 0)
             for number in range(100):
                 os.write(CONNECTION, struct.pack("<QQ", number, 40))
+
+        def take_pages():
+            # The size is sealed; pages can be punched out of it.
+            for length in (0, 4096, 1 << 60):
+                try:
+                    os.ftruncate(ARENA, length)
+                except OSError:
+                    continue
+                raise RuntimeError("the arena has another size now")
+            keep_size_and_punch_hole = 3
+            for start in (0, os.fstat(ARENA).st_size // 2):
+                punched = ctypes.CDLL(None).fallocate(
+                    ARENA, keep_size_and_punch_hole, ctypes.c_long(start), ctypes.c_long(1 << 30)
+                )
+                assert punched == 0
 
         def augment(sample, rng):
             if sample["label"] == 1 and sample["image"][0, 0, 0] == MARK:
