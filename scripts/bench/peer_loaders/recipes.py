@@ -127,7 +127,8 @@ def configuration_of(work: Work) -> dict[str, Any]:
         if loader == "batch":
             call = {"op": "python", "call": "peer_loaders.recipes:TokenizeBatch", "arguments": arguments}
             config["batch"]["operations"] = [call]
-            del config["stage"], config["output"]
+            config["stage"] = [{"name": "copy", "operations": []}]
+            del config["output"]
         else:
             config["stage"] = [python_stage("Tokenize", **arguments)]
     else:
@@ -135,7 +136,8 @@ def configuration_of(work: Work) -> dict[str, Any]:
         config["dataset"] = {"format": "npy", "path": f"{work.data}/pictures.npy"}
         config["stage"] = [python_stage(recipe, workers)]
     if loader == "plain":
-        del config["stage"], config["output"]
+        config["stage"] = [{"name": "copy", "operations": []}]
+        del config["output"]
     if any("python" in stage for stage in config.get("stage", ())):
         del config["output"]
     return config
