@@ -130,6 +130,11 @@ mod tests {
                 assert_eq!((found, seen), (bytes, bytes));
             }
         }
+        let mapped = arena
+            .windows
+            .each_ref()
+            .map(|window| window.lock().unwrap().as_ref().map_or(0, Window::bytes));
+        assert!(mapped.iter().all(|bytes| (5 << 20..8 << 20).contains(bytes)), "{mapped:?}");
         // Memory is taken where something was written, whatever is mapped.
         assert!(arena.resident_bytes() < 1 << 20);
     }
