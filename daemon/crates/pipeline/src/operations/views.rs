@@ -274,23 +274,26 @@ impl Operation for Views {
     }
 
     fn run(&self, sample: &mut Sample<'_, '_>, draws: &mut Draws) -> Result<(), Defect> {
-        let mut images = Vec::with_capacity(self.images.len());
+        let no_image = || Defect("`views` found no decoded image".to_owned());
         for from in &self.images {
-            let taken = std::mem::replace(&mut sample.fields[*from], FieldInProgress::Absent);
-            let FieldInProgress::Image(mut image) = taken else {
-                return Err(Defect("`views` found no decoded image".to_owned()));
+            let FieldInProgress::Image(image) = &mut sample.fields[*from] else {
+                return Err(no_image());
             };
             image.settle(&mut sample.tools.image)?;
-            images.push(image);
         }
         self.copy_arrays(sample)?;
         for view in &self.views {
-            for (image, own) in images.iter().zip(&view.images) {
+            for (from, own) in self.images.iter().zip(&view.images) {
+                let FieldInProgress::Image(image) = &sample.fields[*from] else {
+                    return Err(no_image());
+                };
                 sample.fields[*own] = FieldInProgress::Image(image.clone());
             }
             view.run(view.planned(), sample, draws)?;
         }
-        for (place, mut image) in images.into_iter().enumerate() {
+        for (place, from) in self.images.iter().enumerate() {
+            let taken = std::mem::replace(&mut sample.fields[*from], FieldInProgress::Absent);
+            let FieldInProgress::Image(mut image) = taken else { return Err(no_image()) };
             let planned =
                 self.views.iter().filter_map(|view| match &sample.fields[view.images[place]] {
                     FieldInProgress::Image(view) => Some(view.geometry),
