@@ -227,7 +227,7 @@ def test_nothing_is_left_behind_when_the_daemon_dies_while_the_function_hangs(st
 )
 def test_a_hostile_worker_harms_its_own_sample_alone(stage, attack):
     source = f"""
-        import ctypes, os, signal, stat, struct
+        import ctypes, os, signal, stat, struct, time
 
         def descriptors():
             for name in os.listdir("/proc/self/fd"):
@@ -243,6 +243,8 @@ def test_a_hostile_worker_harms_its_own_sample_alone(stage, attack):
 
         def lie():
             # An answer to a later call, the arena full of rubbish, and a reply that points behind its end.
+            # Results of the call before may get some of it unnoticed: let them be read first.
+            time.sleep(1)
             os.pwrite(ARENA, b"\\xff" * 65536, 0)
             for number in range(100):
                 os.write(CONNECTION, struct.pack("<QQ", number, 40))
