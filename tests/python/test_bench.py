@@ -97,7 +97,8 @@ def test_the_tree_s_time_keeps_what_was_reaped():
     before = tree.cpu_seconds(os.getpid())
     burn = "import time; end = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
     subprocess.run([sys.executable, "-c", burn], check=True)
-    assert tree.cpu_seconds(os.getpid()) - before >= 0.3
+    # Both are in ticks of 10 ms.
+    assert tree.cpu_seconds(os.getpid()) - before > 0.27
 
 
 def test_a_tree_holds_grandchildren():
