@@ -74,6 +74,6 @@ fn stats_have_every_figure_and_print_for_a_person() {
     // FOREBAY_SOCKET names the daemon too; without it none is found here.
     let asked = program::run(dir.forebay(&["stats"]).env("FOREBAY_SOCKET", &daemon.socket));
     assert!(asked.status.success() && asked.stdout.contains("session 1"), "{asked:?}");
-    let lost = program::run(&mut dir.forebay(&["stats"]));
+    let lost = program::run(&mut dir.forebay_alone(&["stats"]));
     assert!(lost.status.code() == Some(1) && lost.stderr.contains("give its socket"), "{lost:?}");
 }

@@ -46,7 +46,7 @@ fn top_prints_one_screen_where_there_is_no_terminal() {
 #[test]
 fn top_without_a_daemon_says_what_to_name() {
     let dir = TestDir::new();
-    let none = program::run(&mut dir.forebay(&["top"]));
+    let none = program::run(&mut dir.forebay_alone(&["top"]));
     assert!(none.status.code() == Some(1) && none.stderr.contains("give its socket"), "{none:?}");
     let socket = dir.path("nobody.sock");
     let lost = program::run(dir.forebay(&["top", "--once"]).arg(&socket));

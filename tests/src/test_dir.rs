@@ -114,6 +114,19 @@ impl TestDir {
         command.args(arguments);
         command
     }
+
+    /// As [`forebay`](Self::forebay), where it finds no private daemon of this machine: abstract sockets are those of a
+    /// network namespace. It finds all of them where none can be made.
+    pub fn forebay_alone(&self, arguments: &[&str]) -> Command {
+        let alone = ["--map-root-user", "--net"];
+        let mut tried = self.command(Path::new("unshare"));
+        if !tried.args(alone).arg("true").output().is_ok_and(|tried| tried.status.success()) {
+            return self.forebay(arguments);
+        }
+        let mut command = self.command(Path::new("unshare"));
+        command.args(alone).arg(program::forebay()).args(arguments);
+        command
+    }
 }
 
 /// A loader to be attached as a rank, which gives up after [`DEADLINE`].
