@@ -167,9 +167,9 @@ impl Engine {
             }
         }
         let units = || self.units.iter().flatten();
-        // Lanes of streams without units rest where bytes are kept, and wait for nobody.
+        // Lanes of streams without units are paused while bytes are kept; they are no waiters.
         let idle_bytes = || units().map(|units| units.idle_bytes()).sum();
-        while (self.gates.fetch.is_awaited() || self.gates.fetch.rests_for(idle_bytes))
+        while (self.gates.fetch.is_awaited() || self.gates.fetch.is_paused_for(idle_bytes))
             && units().any(|units| units.evict())
         {
             self.gates.fetch.grant();

@@ -1,15 +1,15 @@
-//! The byte budget for samples that were fetched and are not worked yet.
+//! The byte budget of samples that are fetched but not worked on yet.
 //!
-//! Grants go to the oldest waiter first; a sample larger than the whole budget is admitted alone. A holder needs nothing
-//! more from the gate to get on, since its slot was given before it was admitted: so the budget cannot deadlock.
-//! Permits are given back by work threads: one atomic addition, and a ring when somebody waits and enough is free.
+//! Bytes are granted to the oldest waiter first; a sample larger than the whole budget is admitted alone. A row is given its
+//! slot before it is admitted, so whoever holds bytes needs nothing more from the gate to finish: the budget cannot deadlock.
+//! Work threads release bytes with one atomic addition. They wake the engine only if there are waiters and enough is free.
 //!
-//! Enough is the mark, a quarter of the budget and 2 MiB at most. Where storage is faster than work, each row that ends
-//! frees the bytes of one more; a ring for each would wake the engine and a fetch thread a sample. So bytes gather up to the
-//! mark, and lanes of the fetch stage that have no rows rest until then ([`ByteGate::start`]): one lane, woken once, reads
-//! some dozen rows. Where storage is slower the budget is mostly free, and no lane rests. Nobody rests for ever: bytes that
-//! are held come back without the help of those that rest, so that in the end the whole budget is free, and the one who
-//! frees the last of it rings.
+//! Enough is the wake threshold: a quarter of the budget, at most 2 MiB. Where storage is faster than work, each row that is
+//! finished frees the bytes of one more; a wake-up for each would cost one of the engine and one of a fetch thread per
+//! sample. So free bytes accumulate up to the threshold, and lanes of the fetch stage that have no rows pause until then
+//! ([`ByteGate::start`]): one lane, woken once, reads some dozen rows. Where storage is slower, most of the budget is free and
+//! no lane pauses. No lane pauses for ever: releasing bytes that are held does not depend on lanes that pause, so the whole
+//! budget becomes free in the end, and the thread that releases the last of it wakes the engine.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,8 +18,8 @@ use tokio::sync::oneshot;
 
 use super::waker::Waker;
 
-/// How old a request is. Asked whenever bytes are granted: a waiter of one session grows older by that session's
-/// batches alone, so an age from the time of asking would be out of date beside another session's.
+/// The age of a request, computed anew whenever bytes are granted: a waiter of one session ages only with that session's
+/// batches, so an age from the time of the request could not be compared with that of another session's waiter.
 #[derive(Debug, Clone)]
 pub(crate) struct Age {
     /// The batch that the session publishes next.
@@ -37,29 +37,29 @@ impl Age {
     }
 }
 
-/// The mark is not higher.
-const HIGHEST_MARK_BYTES: u64 = 2 << 20;
+/// The highest wake threshold.
+const MAX_WAKE_THRESHOLD_BYTES: u64 = 2 << 20;
 
 /// The budget.
 #[derive(Debug)]
 pub(crate) struct ByteGate {
     budget: u64,
     available: AtomicU64,
-    /// Free bytes at which a giver rings, and lanes start.
-    mark: u64,
-    /// The number of waiters; a giver looks here before it rings.
+    /// Free bytes at which a release wakes the engine, and lanes start.
+    wake_threshold: u64,
+    /// The number of waiters. A release wakes the engine only if there are waiters or paused lanes.
     waiting: AtomicU64,
-    /// Lanes that rest; a giver looks here too.
-    resting: AtomicU64,
-    /// What lanes that have started are about to ask for.
+    /// The number of paused lanes.
+    paused: AtomicU64,
+    /// The bytes that lanes that have started are about to ask for.
     promised: AtomicU64,
     /// A running mean of what was asked for.
     mean_bytes: AtomicU64,
     /// In order of arrival. Locked by fetch threads and the engine only, never by a lowered thread. `None`: the daemon
-    /// ends and nobody waits any more.
+    /// ends, and no thread waits any more.
     waiters: Mutex<Option<Vec<Waiter>>>,
     waker: Arc<Waker>,
-    /// Whether bytes may be held for rows to come ([`units`](super::units)), which the engine gives back when it is rung for.
+    /// Whether bytes may be held for rows to come ([`units`](super::units)), which the engine releases when it is woken.
     keeps_units: bool,
 }
 
@@ -71,18 +71,18 @@ struct Waiter {
     granted: oneshot::Sender<()>,
 }
 
-/// What a lane is about to ask for, by the mean; until it asks.
+/// The bytes that a lane is about to ask for, estimated by the mean; held until it asks.
 #[derive(Debug)]
 pub(crate) struct Promise {
     gate: Arc<ByteGate>,
     bytes: u64,
 }
 
-/// A lane rests until this is dropped.
+/// A lane is paused until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Rest(Arc<ByteGate>);
+pub(crate) struct Pause(Arc<ByteGate>);
 
-/// So many bytes of the budget; given back when dropped.
+/// Granted bytes of the budget; released when dropped.
 #[derive(Debug)]
 pub(crate) struct BytePermit {
     gate: Arc<ByteGate>,
@@ -95,9 +95,9 @@ impl ByteGate {
         Self {
             budget,
             available: AtomicU64::new(budget),
-            mark: (budget / 4).clamp(1, HIGHEST_MARK_BYTES),
+            wake_threshold: (budget / 4).clamp(1, MAX_WAKE_THRESHOLD_BYTES),
             waiting: AtomicU64::new(0),
-            resting: AtomicU64::new(0),
+            paused: AtomicU64::new(0),
             promised: AtomicU64::new(0),
             mean_bytes: AtomicU64::new(0),
             waiters: Mutex::new(Some(Vec::new())),
@@ -117,26 +117,27 @@ impl ByteGate {
         self.budget - self.available.load(Ordering::Relaxed)
     }
 
-    /// Whether another lane may take rows: nobody waits, and beside what is promised as much is free as the mark.
+    /// Whether another lane may take rows: there are no waiters, and beyond what is promised the wake threshold is free.
     /// Engine thread.
     fn may_start(&self) -> bool {
-        // Relaxed: the caller has passed a fence if it goes to rest.
+        // Relaxed: a caller that pauses has passed a fence.
         let promised = self.promised.load(Ordering::Relaxed);
         self.waiting.load(Ordering::Relaxed) == 0
-            && self.available.load(Ordering::Relaxed) >= self.mark.saturating_add(promised)
+            && self.available.load(Ordering::Relaxed)
+                >= self.wake_threshold.saturating_add(promised)
     }
 
-    /// A lane starts, or rests until a ring. Engine thread.
-    pub(crate) fn start(self: &Arc<Self>) -> Result<Promise, Rest> {
+    /// A lane starts, or pauses until the engine is woken. Engine thread.
+    pub(crate) fn start(self: &Arc<Self>) -> Result<Promise, Pause> {
         if !self.may_start() {
             // Relaxed: ordered by the fence.
-            self.resting.fetch_add(1, Ordering::Relaxed);
-            let rest = Rest(Arc::clone(self));
-            // SeqCst fence: pairs with the one in `BytePermit::drop`. Either the giver sees this rest and rings, or the
-            // look below sees its bytes.
+            self.paused.fetch_add(1, Ordering::Relaxed);
+            let pause = Pause(Arc::clone(self));
+            // SeqCst fence: pairs with the one in `BytePermit::drop`. Either the release sees this pause and wakes the
+            // engine, or the check below sees its bytes.
             fence(Ordering::SeqCst);
             if !self.may_start() {
-                return Err(rest);
+                return Err(pause);
             }
         }
         // Relaxed, here and below: estimates.
@@ -145,13 +146,13 @@ impl ByteGate {
         Ok(Promise { gate: Arc::clone(self), bytes })
     }
 
-    /// Takes bytes, waiting for them if need be. Called by fetch threads only. `None`: the daemon ends.
+    /// Takes bytes, and waits for them if necessary. Called by fetch threads only. `None`: the daemon ends.
     pub(crate) fn acquire(self: &Arc<Self>, age: &Age, bytes: u64) -> Option<BytePermit> {
         self.acquire_as(Some(age), bytes)
     }
 
-    /// As [`acquire`](Self::acquire), for the one who holds bytes already and may be waited for: it goes before all others.
-    /// There must not be a second one, and it must ask for no more than is not its own.
+    /// As [`acquire`](Self::acquire), for the one caller that already holds bytes on which others may wait: it goes before
+    /// all others. There must be one such caller at most, and it must not ask for more than the budget without its own bytes.
     pub(crate) fn acquire_more(self: &Arc<Self>, bytes: u64) -> Option<BytePermit> {
         self.acquire_as(None, bytes)
     }
@@ -160,7 +161,7 @@ impl ByteGate {
         let bytes = bytes.min(self.budget);
         let mean = self.mean_bytes.load(Ordering::Relaxed);
         self.mean_bytes.store(mean - mean / 8 + bytes / 8, Ordering::Relaxed);
-        // Relaxed: only a hint that nobody is passed over; correctness lies in `try_take`.
+        // Relaxed: only a hint, so that no waiter is overtaken; correctness is the part of `try_take`.
         if self.waiting.load(Ordering::Relaxed) == 0 && self.try_take(bytes) {
             return Some(BytePermit { gate: Arc::clone(self), bytes });
         }
@@ -171,8 +172,8 @@ impl ByteGate {
             // Relaxed: ordered by the fence.
             self.waiting.fetch_add(1, Ordering::Relaxed);
         }
-        // SeqCst fence: pairs with the one in `BytePermit::drop`. Either the giver sees this waiter and rings, or the
-        // grant below sees its bytes.
+        // SeqCst fence: pairs with the one in `BytePermit::drop`. Either the release sees this waiter and wakes the engine,
+        // or the grant below sees its bytes.
         fence(Ordering::SeqCst);
         self.grant();
         if self.keeps_units && self.is_awaited() {
@@ -182,7 +183,7 @@ impl ByteGate {
         Some(BytePermit { gate: Arc::clone(self), bytes })
     }
 
-    /// Grants waiting requests in order of age as far as the bytes go.
+    /// Grants waiting requests, the oldest first, as far as the free bytes reach.
     pub(crate) fn grant(&self) {
         let mut waiters = self.waiters.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(waiters) = waiters.as_mut() else { return };
@@ -196,7 +197,7 @@ impl ByteGate {
                 return;
             }
             let waiter = waiters.remove(oldest);
-            // Relaxed: the lock orders it among waiters; a giver that sees the old count rings once too often.
+            // Relaxed: the lock orders it among waiters; a release that sees the old count causes one needless wake-up.
             self.waiting.fetch_sub(1, Ordering::Relaxed);
             if waiter.granted.send(()).is_err() {
                 self.available.fetch_add(waiter.bytes, Ordering::AcqRel);
@@ -204,38 +205,38 @@ impl ByteGate {
         }
     }
 
-    /// Whether somebody waits.
+    /// Whether there are waiters.
     pub(crate) fn is_awaited(&self) -> bool {
-        // Relaxed: the caller has passed a fence, or was rung for.
+        // Relaxed: the caller has passed a fence, or was woken.
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether lanes rest for want of bytes, and so many are all that are granted: nobody gives any back by himself.
+    /// Whether lanes are paused for lack of bytes while all that is granted is idle, so that no release comes by itself.
     /// Engine thread.
-    pub(crate) fn rests_for(&self, idle_bytes: impl FnOnce() -> u64) -> bool {
-        // Relaxed: the engine is rung for when a row ends.
-        self.resting.load(Ordering::Relaxed) > 0
-            && self.available.load(Ordering::Relaxed) < self.mark
+    pub(crate) fn is_paused_for(&self, idle_bytes: impl FnOnce() -> u64) -> bool {
+        // Relaxed: the engine is woken when a row ends.
+        self.paused.load(Ordering::Relaxed) > 0
+            && self.available.load(Ordering::Relaxed) < self.wake_threshold
             && self.in_use() <= idle_bytes()
     }
 
-    /// Rings for the engine if somebody waits for bytes. The caller has just made some that can be given back.
-    pub(crate) fn ring_if_awaited(&self) {
-        // SeqCst fence: pairs with the one in `acquire`. Either this sees the waiter, or the engine, which the waiter rings
-        // for, sees what the caller has done.
+    /// Wakes the engine if there are waiters. The caller has just made bytes idle, which the engine can release.
+    pub(crate) fn wake_if_awaited(&self) {
+        // SeqCst fence: pairs with the one in `acquire`. Either this sees the waiter, or the engine, which the waiter
+        // wakes, sees what the caller has done.
         fence(Ordering::SeqCst);
         if self.is_awaited() {
             self.waker.wake();
         }
     }
 
-    /// The daemon ends: whoever waits, now or later, gets nothing.
+    /// The daemon ends: all waiters, now or later, get nothing.
     pub(crate) fn close(&self) {
         *self.waiters.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     fn try_take(&self, bytes: u64) -> bool {
-        // AcqRel: a taker sees what the giver of its bytes did before.
+        // AcqRel: whoever takes bytes sees what was done before their release.
         self.available
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |available| {
                 available.checked_sub(bytes)
@@ -245,7 +246,7 @@ impl ByteGate {
 }
 
 impl BytePermit {
-    /// How many.
+    /// Their number.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -256,14 +257,14 @@ impl BytePermit {
         self.bytes += std::mem::take(&mut other.bytes);
     }
 
-    /// A part of it, or all that is left, as a permit of its own.
+    /// Splits off so many bytes, or all that are left, as a permit of their own.
     pub(crate) fn split(&mut self, bytes: u64) -> Self {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
         Self { gate: Arc::clone(&self.gate), bytes }
     }
 
-    /// The gate that its bytes are of.
+    /// The gate that granted the bytes.
     pub(crate) fn gate(&self) -> Arc<ByteGate> {
         Arc::clone(&self.gate)
     }
@@ -275,24 +276,24 @@ impl Drop for Promise {
     }
 }
 
-impl Drop for Rest {
+impl Drop for Pause {
     fn drop(&mut self) {
-        self.0.resting.fetch_sub(1, Ordering::Relaxed);
+        self.0.paused.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Drop for BytePermit {
     fn drop(&mut self) {
         let gate = &self.gate;
-        // AcqRel: pairs with `try_take`. Of several givers at once one sees the sum of all.
+        // AcqRel: pairs with `try_take`. Of several concurrent releases one sees the sum of all.
         let available = gate.available.fetch_add(self.bytes, Ordering::AcqRel) + self.bytes;
-        if available < gate.mark {
+        if available < gate.wake_threshold {
             return;
         }
         // SeqCst fence: pairs with those in `acquire` and `start`.
         fence(Ordering::SeqCst);
         // Relaxed: after the fence.
-        if gate.waiting.load(Ordering::Relaxed) > 0 || gate.resting.load(Ordering::Relaxed) > 0 {
+        if gate.waiting.load(Ordering::Relaxed) > 0 || gate.paused.load(Ordering::Relaxed) > 0 {
             gate.waker.wake();
         }
     }
@@ -320,7 +321,7 @@ mod tests {
         granted
     }
 
-    /// Gives ten bytes as often as somebody waits; the places of those who got them, in order.
+    /// Releases ten bytes as long as there are waiters; the places of the waiters in the order of their grants.
     fn order_of(
         gate: &Arc<ByteGate>,
         held: BytePermit,
@@ -348,31 +349,31 @@ mod tests {
     }
 
     #[test]
-    fn lanes_that_rest_want_what_is_kept_where_nothing_else_is_granted() {
+    fn paused_lanes_need_kept_bytes_where_nothing_else_is_granted() {
         let gate = gate(100);
         let [kept, read] = [60, 30].map(|bytes| gate.acquire(&age(0), bytes).unwrap());
-        assert!(!gate.rests_for(|| 90), "nobody rests");
-        let rest = gate.start().unwrap_err();
-        assert!(!gate.rests_for(|| 60), "what is read comes back by itself");
+        assert!(!gate.is_paused_for(|| 90), "no lane is paused");
+        let pause = gate.start().unwrap_err();
+        assert!(!gate.is_paused_for(|| 60), "what is read is released by itself");
         drop(read);
-        assert!(!gate.rests_for(|| 60), "the mark is free");
+        assert!(!gate.is_paused_for(|| 60), "the threshold is free");
         let other = gate.acquire(&age(0), 20).unwrap();
-        assert!(gate.rests_for(|| 80));
-        drop((kept, other, rest));
+        assert!(gate.is_paused_for(|| 80));
+        drop((kept, other, pause));
     }
 
     #[test]
-    fn a_lane_rests_until_the_mark_is_free_and_is_then_rung_for() {
+    fn a_lane_pauses_until_the_wake_threshold_is_free() {
         use std::os::fd::AsFd;
         let gate = gate(100);
-        let rang = || rustix::io::read(gate.waker.as_fd(), &mut [0u8; 8]).is_ok();
+        let woken = || rustix::io::read(gate.waker.as_fd(), &mut [0u8; 8]).is_ok();
         let [small, large] = [20, 80].map(|bytes| gate.acquire(&age(0), bytes).unwrap());
-        let rest = gate.start().unwrap_err();
+        let pause = gate.start().unwrap_err();
         drop(small);
-        assert!(!rang(), "20 are free, and the mark is 25");
+        assert!(!woken(), "20 are free, and the threshold is 25");
         drop(large);
-        assert!(rang());
-        drop(rest);
+        assert!(woken());
+        drop(pause);
         // What another lane is about to ask for is not free any more.
         let promise = gate.start().unwrap();
         let held = gate.acquire(&age(0), 70).unwrap();
@@ -380,7 +381,7 @@ mod tests {
         drop(promise);
         assert!(gate.start().is_ok());
         drop(held);
-        assert!(!rang(), "nobody rests or waits");
+        assert!(!woken(), "no lane is paused or waits");
         assert_eq!(gate.promised.load(Ordering::Relaxed), 0);
     }
 

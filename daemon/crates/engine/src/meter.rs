@@ -1,7 +1,8 @@
-//! What a work thread's time went into, told to stages and budget: on a core, asleep within a row, or ready without a core.
+//! Splits a work thread's time, for its stage's figures and the CPU budget: on a core, asleep within a row (in a `delay`,
+//! on a disk), or ready without a core.
 //!
-//! Where a row took hardly longer than its CPU time, nothing is asked. Else the kernel says how long the thread was ready
-//! and had no core; what is left of the row's time it slept, in a `delay` or on a disk.
+//! A row that took hardly longer than its CPU time did not sleep. For any other the kernel says how long the thread was
+//! ready without a core; the rest beyond the CPU time is sleep.
 
 use std::fs::File;
 use std::io::Read;
@@ -12,12 +13,12 @@ use nix::time::{ClockId, clock_gettime};
 use super::cpu::budget::CpuBudget;
 use super::stream::Stage;
 
-/// A thread reads its CPU clock, a system call, at most so often as long as it stays in one stage.
+/// How often a thread that stays in one stage reads its CPU clock, a system call, at most.
 const READING_PERIOD: Duration = Duration::from_micros(200);
-/// A row whose time is by less than a part in so many longer than its CPU time did not sleep.
+/// A row did not sleep if its time exceeds its CPU time by less than one part in so many.
 const PARTS_OF_A_ROW: u32 = 16;
-/// This thread's times. Opened for each reading: with hundreds of threads, descriptors that stay open would be what the
-/// limit of open files is spent on.
+/// This thread's times. Opened for each reading: with hundreds of threads, descriptors kept open would use up the limit of
+/// open files.
 const TIMES: &str = "/proc/thread-self/schedstat";
 
 /// See the module's head. Each thread has its own.
@@ -27,7 +28,7 @@ pub(super) struct Meter {
     read_at: Instant,
     /// The stage that the thread was in last, by address.
     stage: usize,
-    /// No row of this stage was told of since the thread entered it or slept.
+    /// No row of this stage was reported since the thread entered it or paused.
     is_fresh: bool,
     /// Rows since the reading, and the time that they took.
     rows: u32,
@@ -76,7 +77,7 @@ impl Meter {
         }
     }
 
-    /// The thread had no row for a while: the next one is measured by itself.
+    /// The thread had no row for a while: the next one is measured alone.
     pub(super) fn skip(&mut self) {
         self.stage = 0;
         self.waits.skip();
@@ -95,9 +96,9 @@ impl Meter {
 /// time counts as sleep.
 #[derive(Debug)]
 struct Waits {
-    /// What it was when it was last asked.
+    /// The kernel's count at the last reading.
     known: Duration,
-    /// What rows have waited for a core since then, by their clocks.
+    /// The waits for a core since then that were concluded from the rows' clocks.
     since: Duration,
 }
 
@@ -120,7 +121,7 @@ impl Waits {
         gap.saturating_sub(ready)
     }
 
-    /// What the thread waited until now was no row's.
+    /// What the thread has waited until now belongs to no row.
     fn skip(&mut self) {
         if let Some(now) = ready_without_core() {
             (self.known, self.since) = (now, Duration::ZERO);

@@ -10,18 +10,18 @@
 //!     └──── engine: a row waits for bytes and no row holds the unit (it is kept for rows to come) ─────────────┘
 //! ```
 //! - A row *wants* a unit from admission until it holds it ([`Wanted`]), and *holds* it until its work is done ([`Hold`]).
-//!   The last of these frees unit, buffer and bytes, on whatever thread, without a lock: nobody else can reach them then.
+//!   The last of these frees unit, buffer and bytes, on whatever thread, without a lock: no other thread can reach them then.
 //! - A row that needs a unit in `Reading` waits in it. The thread that has read the unit hands such rows on, already
 //!   holding it; if the read fails, they are admitted again, and each reads for itself.
-//! - A unit that no row holds, but that rows to come want, keeps its bytes as long as nobody waits for bytes. In an order
+//! - A unit that no row holds, but that rows to come want, keeps its bytes as long as no row waits for bytes. In an order
 //!   of blocks a session has those of its group wanted until it has admitted the last row of it (`session/open_group.rs`).
 //!
 //! Why the byte budget cannot lock up: a row holds no unit while it waits for bytes, and gets the bytes of all its units
-//! at once; what of them is in memory it gives back. So a row in `Reading` needs nothing more than its reads, rows that
-//! wait in it need nothing but that, and rows that hold all their units need a work thread alone. What is kept for rows
-//! to come is given up where somebody waits. The last hold of a unit rings for the engine, if anyone waits then.
+//! at once; it releases those of units that are in memory already. So a row in `Reading` needs only its reads, rows that
+//! wait for a unit need only that row, and rows that hold all their units need only a work thread. Bytes that are kept for
+//! rows to come are released when there are waiters. The last hold of a unit wakes the engine if there are any.
 //!
-//! Locks are taken by fetch threads and the engine alone: work threads only read a held buffer and let it go.
+//! Locks are taken by fetch threads and the engine alone: work threads only read a held buffer and release it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -260,7 +260,7 @@ impl<R> Wanted<R> {
         self.hold
     }
 
-    /// Takes what this row needs out of a permit for all its units: the right to read the unit, if nobody reads it; a hold
+    /// Takes what this row needs out of a permit for all its units: the right to read the unit, if no other row reads it; a hold
     /// on it, if it is in memory.
     pub(crate) fn claim(
         &mut self,
@@ -329,12 +329,12 @@ impl<R> Drop for Claim<R> {
 }
 
 impl<R> Hold<R> {
-    /// Holds nothing any more. Gives the gate to ring for if this was the last hold: the bytes can be given back then, since
+    /// Holds nothing any more. Returns the gate to wake if this was the last hold: the bytes can be given back then, since
     /// nobody but the unit itself has the block.
     fn let_go(&mut self) -> Option<Arc<ByteGate>> {
         let block = self.block.take()?;
         let gate = block.permit.as_ref().map(BytePermit::gate);
-        // Before the count: whoever finds no holder gives the bytes back at once.
+        // Before the count: a thread that finds no holder releases the bytes at once.
         drop(block);
         // AcqRel: what was read of the block comes before its end; of several at once one is the last.
         if self.unit.holders.fetch_sub(1, Ordering::AcqRel) == 1 { gate } else { None }
@@ -344,7 +344,7 @@ impl<R> Hold<R> {
 impl<R> Drop for Hold<R> {
     fn drop(&mut self) {
         if let Some(gate) = self.let_go() {
-            gate.ring_if_awaited();
+            gate.wake_if_awaited();
         }
     }
 }

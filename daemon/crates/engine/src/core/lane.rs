@@ -61,11 +61,11 @@ pub(super) async fn run_lane(engine: SharedEngine, stream: usize, lane: usize) {
             work_to_do.notified().await;
             continue;
         }
-        // A lane of shared units does not rest: its rows free bytes that are kept for them.
+        // A lane of shared units does not pause: its rows release bytes that are kept for them.
         let started = (!shares_units).then(|| engine.borrow().gates.fetch.start()).transpose();
         let promise = match started {
             Ok(promise) => promise,
-            Err(_rest) => {
+            Err(_pause) => {
                 work_to_do.notified().await;
                 continue;
             }

@@ -1,8 +1,8 @@
 //! How much CPU time the daemon may use: `cpu.limit`, and what a shared quota leaves.
 //!
-//! A rate of CPU seconds a second, kept by the work threads themselves: each tells what it has used and sleeps before
-//! its next row when all together are ahead. The engine adds what its own thread and the fetch threads have used. No
-//! thread waits for another: the state is one number, the moment up to which the time used so far has been paid for at
+//! A rate of CPU seconds a second, kept by the work threads themselves: each reports what it has used, and sleeps before
+//! its next row when all together have used more than that. The engine adds what its own thread and the fetch threads have
+//! used. No thread waits for another: the state is one number, the moment up to which the time used so far has been paid for at
 //! the rate (the generic cell rate algorithm of ITU-T I.371). What is unused is lost after [`BURST`], so the limit holds
 //! over windows of about a tenth of a second.
 
@@ -29,7 +29,7 @@ pub(crate) struct CpuBudget {
     millicores: AtomicU64,
     /// Nanoseconds since the start.
     paid_until_ns: AtomicU64,
-    /// CPU time that the work threads have told, in nanoseconds.
+    /// CPU time that the work threads have reported, in nanoseconds.
     used_ns: AtomicU64,
     /// How long work threads have slept for the budget, all together, in nanoseconds.
     held_back_ns: AtomicU64,

@@ -1,8 +1,8 @@
 //! Notices that lowered threads are runnable but do not run while a client waits, and lets the second group take over.
 //!
-//! The idle class gets what others leave. Beside busy processes of another scheduling group that can be next to nothing,
-//! and a thread cannot leave the class without privilege; so a parked group of the next class stands by. It works for a
-//! while, longer each time in a row, and then the lowered threads get another chance.
+//! Threads of the idle class run only while no others want the core. Beside busy processes of another scheduling group this
+//! is almost never, and a thread cannot leave the class without privilege; so a second, parked group of threads has the
+//! next higher class. It takes over for a while, longer each time in a row, before the lowered threads are tried again.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -124,7 +124,7 @@ fn is_starved(ran: Duration, elapsed: Duration, runnable: u32) -> bool {
     runnable > 0 && ran * MIN_SHARE < elapsed * runnable
 }
 
-/// What the threads are called for by workers is done there.
+/// Work threads that wait for Python workers count as running: the time of the workers is added to theirs.
 fn with_workers((ran, runnable): (Duration, u32), workers: Duration) -> (Duration, u32) {
     (ran + workers, runnable)
 }

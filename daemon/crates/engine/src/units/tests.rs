@@ -121,7 +121,7 @@ fn the_last_hold_of_a_kept_unit_rings_if_a_row_waits_for_bytes() {
         while !world.gate.is_awaited() {
             std::thread::yield_now();
         }
-        // The one that waits has rung itself.
+        // The waiter has woken the engine itself.
         while !world.rang() {
             std::thread::yield_now();
         }
