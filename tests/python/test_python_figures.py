@@ -56,8 +56,6 @@ SOURCE = f"""
 def recipe(tmp_path, monkeypatch):
     """An endless configuration with one stage of Python behind a native one that takes `before` milliseconds."""
     monkeypatch.syspath_prepend(tmp_path)
-    # The only daemon that commands find there.
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     module = f"figures_{os.getpid()}_{tmp_path.name}"
     (tmp_path / f"{module}.py").write_text(textwrap.dedent(SOURCE))
     numpy.save(tmp_path / "samples.npy", numpy.zeros((1000, 8), numpy.float32))
@@ -97,6 +95,12 @@ def stats_when(loader, is_enough):
     return found
 
 
+def place_of(loader):
+    """Where commands find the loader's daemon: others of this user may run."""
+    sockets = re.findall(r"@\S+", Path("/proc/net/unix").read_text())
+    return next(socket for socket in sockets if f"/{loader.daemon_pid}-" in socket)
+
+
 def stage_of(stats, name="augment"):
     return next(stage for stage in stats["streams"][0]["stages"] if stage["name"] == name)
 
@@ -111,7 +115,8 @@ def test_statistics_say_what_the_functions_cost_and_where(recipe):
 
     with forebay.Loader(config, timeout=120) as loader:
         stats = stats_when(loader, is_known)
-        text = subprocess.run([PROGRAM, "stats"], capture_output=True, text=True, check=True).stdout
+        stats_command = [PROGRAM, "stats", place_of(loader)]
+        text = subprocess.run(stats_command, capture_output=True, text=True, check=True).stdout
         with urllib.request.urlopen(f"http://{stats['metrics']}/metrics", timeout=60) as answer:
             metrics = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines() if line[0] != "#")
     stage, [of_batches] = stage_of(stats), stats["streams"][0]["batch_functions"]
@@ -237,10 +242,7 @@ def trace_of(config, tmp_path):
     with forebay.Loader(config, timeout=120) as loader:
         batches = endless(loader)
         list(itertools.islice(batches, 10))
-        # Other daemons of this user may run.
-        sockets = re.findall(r"@\S+", Path("/proc/net/unix").read_text())
-        own = next(socket for socket in sockets if f"/{loader.daemon_pid}-" in socket)
-        trace = [PROGRAM, "trace", "--seconds", "1", "-o", tmp_path / "trace.json", own]
+        trace = [PROGRAM, "trace", "--seconds", "1", "-o", tmp_path / "trace.json", place_of(loader)]
         with subprocess.Popen(trace) as recorder:
             while recorder.poll() is None:
                 next(batches)

@@ -293,7 +293,7 @@ impl Wire {
             let mut places = [httparse::EMPTY_HEADER; MAX_HEADERS];
             let mut head = httparse::Response::new(&mut places);
             match head.parse(ahead) {
-                Ok(httparse::Status::Complete(end)) => {
+                Ok(httparse::Status::Complete(end)) if end <= MAX_HEAD_BYTES => {
                     let version = match head.version {
                         Some(1) => Version::HTTP_11,
                         _ => Version::HTTP_10,
@@ -307,7 +307,7 @@ impl Wire {
                     continue;
                 }
                 Ok(httparse::Status::Partial) if ahead.len() < MAX_HEAD_BYTES => {}
-                Ok(httparse::Status::Partial) => {
+                Ok(_) => {
                     let limit = MAX_HEAD_BYTES >> 10;
                     return Err(WireError::Rubbish(format!("its headers are above {limit} KiB")));
                 }
