@@ -223,6 +223,7 @@ def test_nothing_is_left_behind_when_the_daemon_dies_while_the_function_hangs(st
         "os.close(CONNECTION); os.kill(os.getpid(), signal.SIGABRT)",
         "take_pages(); os.kill(os.getpid(), signal.SIGKILL)",
         "lie()",
+        "scribble()",
     ],
 )
 def test_a_hostile_worker_harms_its_own_sample_alone(stage, attack):
@@ -248,6 +249,13 @@ def test_a_hostile_worker_harms_its_own_sample_alone(stage, attack):
             os.pwrite(ARENA, b"\\xff" * 65536, 0)
             for number in range(100):
                 os.write(CONNECTION, struct.pack("<QQ", number, 40))
+
+        def scribble():
+            # Into the memory that is mapped, past the results of the call before and the rows of this one.
+            for line in open("/proc/self/maps"):
+                if "forebay-python" in line:
+                    start, end = (int(word, 16) for word in line.split()[0].split("-"))
+                    ctypes.memset(start, 0xFF, end - start)
 
         def take_pages():
             # The size is sealed; pages can be punched out of it.

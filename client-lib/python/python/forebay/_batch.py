@@ -19,6 +19,8 @@ _TEXT, _BYTES, _LIST, _LENGTHS = "text", "bytes", "list", "lengths"
 class BatchStage(Stage):
     """A function that is called with batches."""
 
+    is_of_batches = True
+
     def call(self, make: Callable[[], dict[str, Any]], words: list[int]) -> Any:
         """Calls the function with a batch."""
         rows = 0

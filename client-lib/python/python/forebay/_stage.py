@@ -3,6 +3,8 @@
 The bytes are those of daemon/crates/workers/src/call.rs and reply.rs.
 """
 
+import contextlib
+import ctypes
 import functools
 import hashlib
 import importlib
@@ -18,7 +20,7 @@ import sys
 import time
 import traceback
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Optional
 
 import numpy as np
@@ -32,6 +34,7 @@ _HEAD = struct.Struct("<IIII")
 _ROW = struct.Struct("<6Q")
 _RECORD = struct.Struct("<BBB5xQQ")
 _NUMBER = {4: struct.Struct("<B7xq8x"), 5: struct.Struct("<B7xd8x")}
+_INPUTS_AT = 64 << 10
 _MAX_RANK = 64
 # By the number of dimensions.
 _SHAPES = [struct.Struct(f"<{dimensions}Q") for dimensions in range(_MAX_RANK + 1)]
@@ -78,6 +81,8 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 class Stage:
     """The user's function, and the generators that are seeded for each call."""
+
+    is_of_batches = False
 
     def __init__(self, spec: dict[str, Any]) -> None:
         if spec["path"]:
@@ -175,7 +180,7 @@ def _source_digest(module: types.ModuleType) -> str:
 def tell(connection: socket.socket, arena: int, said: dict[str, Any]) -> None:
     """The first message, numbered 0."""
     text = json.dumps(said).encode()
-    os.pwrite(arena, text, 64)
+    os.pwrite(arena, text, _INPUTS_AT)
     connection.sendall((0).to_bytes(8, "little") + len(text).to_bytes(8, "little"))
 
 
@@ -215,12 +220,20 @@ def raised(error: BaseException, own_frames: int) -> dict[str, str]:
 
 
 class _Arena:
-    """The memory that is shared with the daemon: two sides, one for each call that is on its way."""
+    """The memory that is shared with the daemon: two sides, one for each call that is on its way.
 
-    def __init__(self, descriptor: int) -> None:
+    Where a call has several rows, the sides are read-only while the function runs: the other rows lie there, and the
+    results of the call before, which the daemon may still read. What writes there at random ends the worker.
+    """
+
+    def __init__(self, descriptor: int, is_guarded: bool) -> None:
         self._descriptor = descriptor
+        self._is_guarded = is_guarded
         self._sides: dict[int, mmap.mmap] = {}
+        # The sides begin behind this page.
         self._words = memoryview(mmap.mmap(descriptor, mmap.PAGESIZE)).cast("Q")
+        self._mprotect = ctypes.CDLL(None, use_errno=True).mprotect
+        self._mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
     def mark(self, row: int) -> None:
         """Says which row is under call."""
@@ -233,12 +246,28 @@ class _Arena:
             # With some room, so that rows of many sizes do not map it anew one by one.
             pages = (end + end // 4) // mmap.PAGESIZE + 1
             memory = self._sides[start] = mmap.mmap(self._descriptor, pages * mmap.PAGESIZE, offset=start)
+            self._protect(memory, mmap.PROT_READ)
         return memory
+
+    @contextlib.contextmanager
+    def written(self, start: int, end: int) -> Iterator[mmap.mmap]:
+        """The side, for writing."""
+        memory = self.side(start, end)
+        self._protect(memory, mmap.PROT_READ | mmap.PROT_WRITE)
+        yield memory
+        self._protect(memory, mmap.PROT_READ)
+
+    def _protect(self, memory: mmap.mmap, access: int) -> None:
+        if not self._is_guarded:
+            return
+        address = np.ndarray((), np.uint8, memory).ctypes.data
+        if self._mprotect(address, len(memory), access):
+            raise OSError(ctypes.get_errno(), "mprotect of a worker's arena")
 
 
 def serve(stage: Stage, connection: socket.socket, descriptor: int, log: Optional[Log]) -> None:
     """Answers calls until the daemon closes the socket."""
-    arena = _Arena(descriptor)
+    arena = _Arena(descriptor, is_guarded=not stage.is_of_batches)
     names_text, inputs, outputs = b"", [], []
     sampler = Sampler(lambda: stage.is_called)
     times: Optional[TransformTimes] = None
@@ -382,17 +411,17 @@ class _Reply:
             ended_at = len(self._head)
             self._head += b"\0" * 8 + len(self.stacks).to_bytes(4, "little") + self.stacks
         first = reply_at + -(-len(self._head) // 64) * 64
-        memory = arena.side(start, first + self._bytes)
-        for place, value, record in self._arrays:
-            at = first + place
-            struct.pack_into("<Q", self._head, record, at)
-            if isinstance(value, bytes):
-                memory[at : at + len(value)] = value
-            elif value.size:
-                np.ndarray(value.shape, value.dtype, memory, at)[...] = value
-        if not is_probe:
-            struct.pack_into("<Q", self._head, ended_at, time.monotonic_ns())
-        memory[reply_at : reply_at + len(self._head)] = bytes(self._head)
+        with arena.written(start, first + self._bytes) as memory:
+            for place, value, record in self._arrays:
+                at = first + place
+                struct.pack_into("<Q", self._head, record, at)
+                if isinstance(value, bytes):
+                    memory[at : at + len(value)] = value
+                elif value.size:
+                    np.ndarray(value.shape, value.dtype, memory, at)[...] = value
+            if not is_probe:
+                struct.pack_into("<Q", self._head, ended_at, time.monotonic_ns())
+            memory[reply_at : reply_at + len(self._head)] = bytes(self._head)
         return len(self._head)
 
 

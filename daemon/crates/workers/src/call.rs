@@ -1,18 +1,18 @@
 //! What is written into a side of an arena for a call: the inputs of a bundle of rows. Offsets are from the side's start.
 //!
 //! ```text
-//!   0   in the first side: u64 the row under call, written by the worker; all ones between calls
-//!   64  the inputs' bytes, each aligned to 64
-//!   …   the header: u32 rows, u32 names' bytes, u32 flags, 4 bytes unused, names (JSON), then for each row
-//!         6 × u64 id, epoch, four words of seed, and for each input a record:
-//!           u8 kind, u8 dtype, u8 dimensions, 5 bytes unused, u64 offset or number, u64 bytes, dimensions × u64
+//!   0       in the first side: u64 the row under call, written by the worker; all ones between calls
+//!   64 KiB  the inputs' bytes, each aligned to 64
+//!   …       the header: u32 rows, u32 names' bytes, u32 flags, 4 bytes unused, names (JSON), then for each row
+//!             6 × u64 id, epoch, four words of seed, and for each input a record:
+//!               u8 kind, u8 dtype, u8 dimensions, 5 bytes unused, u64 offset or number, u64 bytes, dimensions × u64
 //! ```
 //! Little-endian. The reply has the same records ([`super::reply`]).
 
 use forebay_protocol::tensor::DType;
 
-/// Where inputs begin.
-pub(crate) const INPUTS_AT: u64 = 64;
+/// Where inputs begin: no page is shared with the word of the row under call, which alone the worker may always write.
+pub(crate) const INPUTS_AT: u64 = 64 << 10;
 /// A row's id, epoch and words.
 const ROW_HEAD_BYTES: usize = 6 * 8;
 /// What rows begin at.
