@@ -222,15 +222,16 @@ def raised(error: BaseException, own_frames: int) -> dict[str, str]:
 class _Arena:
     """The memory that is shared with the daemon: two sides, one for each call that is on its way.
 
-    Where a call has several rows, the sides are read-only while the function runs: the other rows lie there, and the
-    results of the call before, which the daemon may still read. What writes there at random ends the worker.
+    While the function runs, calls can only be read, and where a call has several rows, results too: those of the call
+    before may still be read by the daemon. What writes there at random ends the worker.
     """
 
     def __init__(self, descriptor: int, is_guarded: bool) -> None:
         self._descriptor = descriptor
         self._is_guarded = is_guarded
-        self._sides: dict[int, mmap.mmap] = {}
-        # The sides begin behind this page.
+        self._calls: dict[int, mmap.mmap] = {}
+        self._results: dict[int, mmap.mmap] = {}
+        # Calls and results begin behind this page.
         self._words = memoryview(mmap.mmap(descriptor, mmap.PAGESIZE)).cast("Q")
         self._mprotect = ctypes.CDLL(None, use_errno=True).mprotect
         self._mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
@@ -239,29 +240,35 @@ class _Arena:
         """Says which row is under call."""
         self._words[0] = row
 
-    def side(self, start: int, end: int) -> mmap.mmap:
-        """The side at ``start``, mapped up to its byte ``end`` at least."""
-        memory = self._sides.get(start)
+    def call(self, start: int, end: int) -> mmap.mmap:
+        """The call in the side at ``start``, up to its byte ``end``."""
+        memory = self._calls.get(start)
         if memory is None or len(memory) < end:
-            # With some room, so that rows of many sizes do not map it anew one by one.
-            pages = (end + end // 4) // mmap.PAGESIZE + 1
-            memory = self._sides[start] = mmap.mmap(self._descriptor, pages * mmap.PAGESIZE, offset=start)
-            self._protect(memory, mmap.PROT_READ)
+            memory = self._calls[start] = self._mapped(start, end, mmap.PROT_READ)
         return memory
 
     @contextlib.contextmanager
-    def written(self, start: int, end: int) -> Iterator[mmap.mmap]:
-        """The side, for writing."""
-        memory = self.side(start, end)
-        self._protect(memory, mmap.PROT_READ | mmap.PROT_WRITE)
+    def results(self, start: int, begin: int, end: int) -> Iterator[mmap.mmap]:
+        """The results in the side at ``start``, from its byte ``begin`` to ``end``, for writing."""
+        memory = self._results.get(start)
+        if memory is None or len(memory) < end:
+            memory = self._results[start] = self._mapped(start, end, mmap.PROT_READ | mmap.PROT_WRITE)
+            self._protect(memory, 0, len(memory), mmap.PROT_READ)
+        begin -= begin % mmap.PAGESIZE
+        self._protect(memory, begin, end, mmap.PROT_READ | mmap.PROT_WRITE)
         yield memory
-        self._protect(memory, mmap.PROT_READ)
+        self._protect(memory, begin, end, mmap.PROT_READ)
 
-    def _protect(self, memory: mmap.mmap, access: int) -> None:
+    def _mapped(self, start: int, end: int, access: int) -> mmap.mmap:
+        # With some room, so that rows of many sizes do not map it anew one by one.
+        pages = (end + end // 4) // mmap.PAGESIZE + 1
+        return mmap.mmap(self._descriptor, pages * mmap.PAGESIZE, prot=access, offset=start)
+
+    def _protect(self, memory: mmap.mmap, begin: int, end: int, access: int) -> None:
         if not self._is_guarded:
             return
         address = np.ndarray((), np.uint8, memory).ctypes.data
-        if self._mprotect(address, len(memory), access):
+        if self._mprotect(address + begin, end - begin, access):
             raise OSError(ctypes.get_errno(), "mprotect of a worker's arena")
 
 
@@ -277,7 +284,7 @@ def serve(stage: Stage, connection: socket.socket, descriptor: int, log: Optiona
             return
         begun_ns = time.monotonic_ns()
         number, start, header_at, header_bytes, reply_at = _MESSAGE.unpack(message)
-        memory = arena.side(start, reply_at)
+        memory = arena.call(start, reply_at)
         header = memory[header_at : header_at + header_bytes]
         rows, names_bytes, flags, _ = _HEAD.unpack_from(header)
         at = _HEAD.size
@@ -411,7 +418,7 @@ class _Reply:
             ended_at = len(self._head)
             self._head += b"\0" * 8 + len(self.stacks).to_bytes(4, "little") + self.stacks
         first = reply_at + -(-len(self._head) // 64) * 64
-        with arena.written(start, first + self._bytes) as memory:
+        with arena.results(start, reply_at, first + self._bytes) as memory:
             for place, value, record in self._arrays:
                 at = first + place
                 struct.pack_into("<Q", self._head, record, at)
