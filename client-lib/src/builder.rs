@@ -166,7 +166,8 @@ impl Builder {
     /// Attaches to the target.
     ///
     /// # Errors
-    /// When the target, the daemon's stream or the saved state is refused.
+    /// [`Error::Config`] for the target, the rank, the configuration or ranks that differ; [`Error::StateMismatch`];
+    /// [`Error::DaemonLost`] and [`Error::Timeout`] when no daemon answers; the daemon's error when it refuses.
     pub fn attach(mut self) -> Result<Loader, Error> {
         let environment = Environment::of_process();
         let placement = find_placement(self.rank, &self.frameworks, &environment)?;

@@ -1,6 +1,6 @@
-//! One data, one job: the ranks of a job compare what they share when their loaders are made.
+//! One stream per job: the ranks of a job compare what they must share when their loaders are made.
 //!
-//! Without it, ranks with other files or another configuration train on samples that come twice or never. Each rank states
+//! Without it, ranks with different files or configurations train on samples twice or never. Each rank states
 //! its stream's [`Identity`] with the world size; a difference is refused on every rank that sees it, with the keys, values
 //! and ranks. Loaders of one rank alone are not compared. There are three ways:
 //!
@@ -124,7 +124,8 @@ pub fn wait_limit(environment: &Environment, timeout: Duration) -> Result<Durati
     })
 }
 
-/// The number of this process's loader in its group: ranks make their loaders in the same order.
+/// The number of this process's next loader in a group, from 0; each call adds one. Ranks make their loaders in the
+/// same order, so that equal numbers are compared.
 pub fn next_loader(group: &str) -> u64 {
     static LOADERS: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap::new());
     let mut loaders = LOADERS.lock().unwrap_or_else(PoisonError::into_inner);

@@ -267,7 +267,8 @@ impl Loader {
     /// The stream's state as handed over to the user, `held_back` batches ago: for wrappers that read ahead.
     ///
     /// # Errors
-    /// [`Error::Config`] when fewer batches were handed over since the last seek, or more than [`MAX_HELD_BACK`](crate::MAX_HELD_BACK).
+    /// [`Error::Config`] when `held_back` is above [`MAX_HELD_BACK`](crate::MAX_HELD_BACK), or above the number of
+    /// batches handed over since the last seek.
     pub fn state(&self, held_back: usize) -> Result<State, Error> {
         let (position, substitutes) = self.cursor.lookback(held_back)?;
         Ok(State::of(&self.terms, position, substitutes))

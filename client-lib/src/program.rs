@@ -21,7 +21,7 @@ pub const PROGRAM_VARIABLE: &str = "FOREBAY_PROGRAM";
 /// executable, and PATH.
 ///
 /// # Errors
-/// [`Error::Config`] with the paths that were tried.
+/// [`Error::Config`] when FOREBAY_PROGRAM names no file, or no program is found.
 pub fn find_program(packaged: Option<&Path>) -> Result<PathBuf, Error> {
     if let Some(named) = std::env::var_os(PROGRAM_VARIABLE).filter(|name| !name.is_empty()) {
         let named = PathBuf::from(named);

@@ -4,9 +4,10 @@
 //! variables of launchers in the order of [`forebay_protocol::launcher`], RANK and WORLD_SIZE first; else rank 0 of 1.
 //!
 //! Arguments override silently, since a data-parallel rank may differ from the process's. All other sources that are
-//! present must agree, else samples would be dealt twice. The exception is an outer launcher: one of a smaller world, such
-//! as srun that starts torchrun, describes the processes that started the ranks. Where no source is present, a variable
-//! that looks like a rank is refused: every process would be rank 0 of 1 and train on all the data.
+//! present must agree, else samples would be dealt twice. The exception is an outer launcher with a smaller world, such
+//! as srun that starts torchrun: it numbers the processes that started the ranks. (With torchrun the worlds may be of
+//! equal size, too.) Where no source is present, a variable that looks like a rank is refused: every process would be
+//! rank 0 of 1 and train on all the data.
 
 use std::fmt;
 
@@ -26,7 +27,7 @@ pub enum RankSource {
     TorchDistributed,
     /// A worker of Ray Train.
     RayTrain,
-    /// A launcher's environment variables, whose names this is.
+    /// A launcher; the text names its environment variables.
     Launcher(&'static str),
     /// No source: rank 0 of 1.
     SingleProcess,

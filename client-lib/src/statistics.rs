@@ -65,7 +65,7 @@ impl WaitStatistics {
         self.waits.total() - self.start_up
     }
 
-    /// The total wait.
+    /// The total wait, the first batch's included.
     #[must_use]
     pub fn total(&self) -> Duration {
         self.waits.total()

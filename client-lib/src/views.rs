@@ -137,7 +137,7 @@ impl<'batch> Tensor<'batch> {
     /// [`finish::mix_rows`](crate::finish::mix_rows)); empty for a tensor that is complete.
     ///
     /// # Errors
-    /// [`Error::Protocol`] when no daemon writes such mixes; [`Error::Forked`] in a forked child.
+    /// [`Error::Protocol`] when the slot holds invalid mixes; [`Error::Forked`] in a forked child.
     pub fn mixes(&self) -> Result<Vec<Mix>, Error> {
         let (Some((data, start)), true) = (self.lease.slot(), self.is_mapped()) else {
             return Err(Error::Forked);
@@ -237,8 +237,9 @@ impl<'batch> Ragged<'batch> {
         self.row_range(row)?.1.checked_div(elements)
     }
 
-    /// The address of the table, and its number of rows `n`: `n` u64 offsets, in elements from the tensor's start, then `n`
-    /// u64 lengths, in elements. For other kinds of views.
+    /// The address of the table, and `n`, the rows of a full batch: `n` u64 offsets, in elements from the tensor's
+    /// start, then `n` u64 lengths, in elements. Only the first [`len`](Self::len) of each are valid. For other kinds
+    /// of views.
     #[must_use]
     pub fn table(&self) -> (*mut u64, usize) {
         // Tables start at multiples of 256 bytes.

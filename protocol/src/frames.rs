@@ -268,7 +268,7 @@ pub struct Attached {
     pub start: Positioned,
     /// This rank's batches of a full epoch.
     pub batches_per_epoch: u64,
-    /// The samples of the dataset.
+    /// The samples of an epoch over all ranks, with those that `batch.last` leaves out.
     pub samples_per_epoch: u64,
     /// `None`: endless.
     pub epochs: Option<u64>,

@@ -114,6 +114,15 @@ def test_without_torch_distributed_there_is_one_rank(config):
     assert [stage.name for stage in report.figures[0].stages] == ["fetch", "preprocess"]
 
 
+def test_the_start_is_no_wait_of_a_rank(config):
+    with forebay.Loader(config([{"op": "delay", "milliseconds": 100}])) as loader:
+        batches = sum(1 for _ in loader)
+        [figures] = forebay.straggler_report(loader).figures
+        waits = loader.stats()["client"]["wait_seconds"]
+    assert waits["after_start"] < waits["total"]
+    assert figures.wait_seconds == pytest.approx(waits["after_start"] / (batches - 1))
+
+
 def test_figures_that_cannot_be_had_do_not_stop_the_other_ranks():
     class Broken:
         def stats(self):

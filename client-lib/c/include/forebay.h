@@ -91,11 +91,11 @@ typedef enum forebay_status {
     FOREBAY_ERROR_STAGE = -19            /* the user's own Python stage raised an exception, or cannot be called */
 } forebay_status;
 
-/* The text of this thread's last failed call; "" before the first. It is the library's, valid until a later call of this
- * thread fails or the thread ends. A call that succeeds leaves it alone. */
+/* The message of this thread's last failed call; "" before the first. The library owns it. It is valid until a later
+ * call of this thread fails or the thread ends; a call that succeeds does not change it. */
 const char *forebay_last_error(void);
 
-/* A status in a word, such as "daemon-lost"; "unknown" for a number that is none. Valid for ever. */
+/* A status in a word, such as "daemon-lost"; "unknown" for a number that is no status. Valid for ever. */
 const char *forebay_status_name(int status);
 
 /* Frees a text that a function of this header gave. */
@@ -151,8 +151,8 @@ typedef struct forebay_options {
 /* Attaches; starts a private daemon first where the target is a configuration. *loader is a handle to be closed. */
 int forebay_loader_open(const forebay_options *options, forebay_loader **loader);
 
-/* Ends the session and a private daemon. Ends the wait of another thread's call on the loader, and waits for its return.
- * Batches stay valid. */
+/* Ends the session and a private daemon. Another thread's call that waits on the loader ends (FOREBAY_ERROR_CLOSED)
+ * before this one returns. Batches stay valid. */
 int forebay_loader_close(forebay_loader *loader);
 
 /* ---- Taking batches -------------------------------------------------------------------------------------------------- */
@@ -162,8 +162,8 @@ int forebay_loader_close(forebay_loader *loader);
  * is ready. */
 int forebay_loader_next(forebay_loader *loader, forebay_batch **batch);
 
-/* As forebay_loader_next, but FOREBAY_WAITING instead of a wait, also while another thread is in a call on the loader. It
- * begins no epoch: forebay_loader_begin_epoch does, and without it this is FOREBAY_END. */
+/* As forebay_loader_next, but FOREBAY_WAITING instead of a wait, also while another thread is in a call on the loader.
+ * It never begins an epoch: until forebay_loader_begin_epoch is called, it returns FOREBAY_END. */
 int forebay_loader_try_next(forebay_loader *loader, forebay_batch **batch);
 
 /* After FOREBAY_WAITING: waits up to 50 ms, less if there is an event. FOREBAY_ERROR_TIMEOUT without progress. */
@@ -182,9 +182,9 @@ int forebay_loader_seek(forebay_loader *loader, uint64_t epoch, uint64_t samples
 
 /* ---- State and statistics -------------------------------------------------------------------------------------------- */
 
-/* The stream's state as one line of JSON, the same on every rank and valid for any number of ranks. It counts the batches
- * that forebay_loader_next returned, except the last `held_back` ones: for programs that read ahead. *json is a text to be
- * freed. */
+/* The stream's state as one line of JSON, the same on every rank and valid for any number of ranks. It counts all
+ * batches returned so far, except the last `held_back` ones: for programs that read ahead. FOREBAY_ERROR_CONFIG when
+ * `held_back` is above 1024, or above the number of batches returned since the last seek. *json is to be freed. */
 int forebay_loader_state(forebay_loader *loader, size_t held_back, char **json);
 
 /* Resumes from a saved state. FOREBAY_ERROR_STATE_MISMATCH when it belongs to another stream, unless `force` is not 0; the
@@ -198,7 +198,7 @@ int forebay_loader_stats(forebay_loader *loader, char **json);
 typedef struct forebay_loader_info {
     size_t size;                /* set by FOREBAY_LOADER_INFO_INIT */
     uint64_t batches_per_epoch; /* of this rank, in a full epoch */
-    uint64_t samples_per_epoch; /* of all ranks: the dataset's */
+    uint64_t samples_per_epoch; /* over all ranks, those that batch.last leaves out included */
     uint64_t epochs;            /* configured; 0: endless */
     uint64_t held;              /* batches that this process holds now */
     uint64_t given_up;          /* batches given up by leaving epochs early */
@@ -224,9 +224,9 @@ typedef struct forebay_batch_info {
     uint64_t rows;          /* samples in the batch, padding included */
     uint64_t number;        /* in the session, counted from 0 across seeks and epochs */
     uint64_t epoch;         /* the batch's epoch */
-    uint64_t epoch_after;   /* the stream's position after the batch: the epoch, */
-    uint64_t samples_after; /* and the samples of it over all ranks */
-    uint64_t payload_bytes; /* of the slot */
+    uint64_t epoch_after;   /* the epoch of the stream's position after the batch */
+    uint64_t samples_after; /* the samples of epoch_after that all ranks together have consumed at that position */
+    uint64_t payload_bytes; /* the bytes of the slot that hold data */
     uint32_t tensor_count;
     int is_last_of_epoch; /* for this rank: 0 or 1 */
 } forebay_batch_info;
@@ -236,7 +236,7 @@ typedef struct forebay_batch_info {
 /* Fills *info. */
 int forebay_batch_get_info(const forebay_batch *batch, forebay_batch_info *info);
 
-/* A second handle to the same slot, to be released as well; the slot returns with the last one. */
+/* A second handle to the same slot, to be released as well; releasing the last handle returns the slot. */
 int forebay_batch_retain(const forebay_batch *batch, forebay_batch **second);
 
 /* Releases a handle, on any thread, also after the loader was closed. */

@@ -225,7 +225,7 @@ pub unsafe extern "C" fn forebay_loader_stats(
     unsafe { call_for_text(loader, json, statistics) }
 }
 
-/// The daemon's statistics, and under `client` this loader's: the same object as in Python.
+/// The daemon's statistics, and under `client` this loader's: as in Python, without `interpreter_lock_seconds`.
 fn statistics(loader: &mut Loader) -> Result<String, Error> {
     let text = loader.stats()?;
     let mut statistics: Value = serde_json::from_str(&text).map_err(|error| {
@@ -241,6 +241,7 @@ fn statistics(loader: &mut Loader) -> Result<String, Error> {
         "restarts": loader.restarts(),
         "wait_seconds": {
             "total": waits.total().as_secs_f64(),
+            "after_start": waits.after_start().as_secs_f64(),
             "p50": waits.quantile(0.5).as_secs_f64(),
             "p99": waits.quantile(0.99).as_secs_f64(),
         },

@@ -213,8 +213,8 @@ impl Array {
         (CUDA_DEVICE, self.ordinal)
     }
 
-    /// A DLPack capsule. `stream` (None or 1: the legacy default stream; 2: the per-thread default stream; -1: the caller
-    /// synchronises; else a handle) waits for the batch's copy.
+    /// A DLPack capsule. `stream` waits for the batch's copy: None, 1 or -1 is the legacy default stream, 2 the
+    /// per-thread one, a larger number a handle. ValueError for others; BufferError for another device or `copy=True`.
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
     fn __dlpack__(
         &self,

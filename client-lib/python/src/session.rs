@@ -190,6 +190,7 @@ impl Session {
         client.set_item("given_up", given_up)?;
         client.set_item("restarts", restarts)?;
         let wait = times(py, waits.total(), |share| waits.quantile(share))?;
+        wait.set_item("after_start", waits.after_start().as_secs_f64())?;
         client.set_item("wait_seconds", wait)?;
         let waits = self.source.gil_waits();
         let lock = times(py, waits.total(), |share| waits.quantile(share))?;

@@ -55,7 +55,7 @@ pub struct Uploaded {
 /// Statistics of an upload.
 #[derive(Debug, Clone)]
 pub struct UploadStatistics {
-    /// `registered`, `staged`, `pageable` or `refused`.
+    /// The path that copies take: `registered`, `staged` or `pageable`.
     pub path: &'static str,
     /// Why it is not `registered`.
     pub reason: String,

@@ -10,7 +10,7 @@ use crate::error::Error;
 /// Mixes the rows of a batch, in order: `bytes` are `rows` rows of `spec`, an image of uint8, float16, bfloat16 or float32.
 ///
 /// # Errors
-/// [`Error::Protocol`] when `spec` is another one, or `bytes` are not exactly `rows` rows long.
+/// [`Error::Protocol`] when `spec` is not such an image, or `bytes` are not exactly `rows` rows long.
 pub fn mix_rows(
     spec: &TensorSpec,
     mixes: &[Mix],

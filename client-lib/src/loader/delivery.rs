@@ -20,7 +20,7 @@ impl Loader {
     /// The next batch of the current epoch, if it is ready; no system call is needed for it.
     ///
     /// # Errors
-    /// As [`next_batch`](Self::next_batch), without the time-out.
+    /// As [`next_batch`](Self::next_batch), without the time-out and [`Error::EpochsFinished`]: it begins no epoch.
     pub fn try_next(&mut self) -> Result<Next, Error> {
         self.check_process()?;
         self.advance_recovery()?;

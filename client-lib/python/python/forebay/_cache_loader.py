@@ -36,8 +36,8 @@ class CacheLoader:
             itself stays, for its attributes and the next iteration; a generator is closed.
 
     Raises:
-        ValueError: ``num_caches`` is not positive, ``return_caches_after`` is less than it, or ``stop_after`` is less
-            than that.
+        ValueError: ``num_caches`` is not positive, ``return_caches_after`` is less than ``num_caches``, or
+            ``stop_after`` is less than ``return_caches_after``.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What goes wrong silently or obscurely where a loader meets PyTorch's ``DataLoader``: refused with what to write."""
+"""Refuses uses of a loader with PyTorch's ``DataLoader`` that fail silently or obscurely; errors say what to write."""
 
 import sys
 from typing import NoReturn

@@ -2,8 +2,8 @@
 
 
 class Error(Exception):
-    """The base class of Forebay's exceptions. Raised itself for storage that failed after all retries, for missing
-    memory, and for daemons and clients of different versions."""
+    """The base class of Forebay's exceptions. Raised itself for storage that failed after all retries, missing memory,
+    another version, a rank that another client holds, a failed GPU call, and loaders that are closed or were forked."""
 
 
 class ConfigError(Error):
@@ -15,8 +15,8 @@ class BadSample(Error):
 
 
 class StageError(Error):
-    """Your own function, a stage of the stream, raised an exception. Names stage, sample and file, and ends with the
-    function's own traceback."""
+    """Your own function, a stage of the stream, raised an exception or cannot be called any more. The message of an
+    exception names stage, sample and file, and ends with the function's own traceback."""
 
 
 class DaemonLost(Error):
@@ -28,14 +28,16 @@ class Timeout(Error, TimeoutError):
 
 
 class HoldLimit(Error):
-    """More batches are held than ``ring.hold`` allows, by the fields that the message names.
+    """More batches are held than ``ring.hold`` allows, or than ``device_hold`` allows on a GPU.
 
-    Drop their arrays earlier, or keep copies: ``array.copy()``, ``tensor.clone()``.
+    Drop arrays earlier, first those of the fields that the message names, if it names any; or keep copies:
+    ``array.copy()``, ``tensor.clone()``.
     """
 
 
 class StateMismatch(Error):
-    """A saved state belongs to another stream. Names each difference; ``force=True`` accepts it."""
+    """A saved state belongs to another stream: each difference is named, and ``force=True`` accepts the state. Also: it
+    is not a saved state, or the ranks were given different ones; ``force`` does not accept these."""
 
 
 class EpochsFinished(Error):

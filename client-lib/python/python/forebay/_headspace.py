@@ -42,7 +42,8 @@ class Headspace:
         disturbance_seconds: the rest of the difference: the step itself is slower while the loader works.
         step_seconds_before: with data, before the replay.
         step_seconds_after: with data, after the replay; None with ``measure_after=False``.
-        uncertainty: of the headspace, as a share: half the interquartile range of the blocks.
+        uncertainty: of the headspace: half the interquartile range of the blocks' step times, as a share of
+            their mean; the larger one of the steps with data and the replayed steps.
         steps_measured: the numbers of steps with data and replayed, without warm-up.
         notes: reasons to measure again, if any; the sentence makes no claim then.
     """
@@ -138,14 +139,16 @@ def headspace(
         batches: the number of batches that are copied for the replay.
         after: the number of steps with data before the replay, and again after it.
         steps: the number of replayed steps.
-        warm_up: the number of steps discarded at the start of each phase. Default: a fifth of `after`, at least
-            `batches`. Choose more than the loader prefetches: batches ready at the start do not show its speed.
+        warm_up: the number of steps discarded at the start of each phase; in any case at least `batches`. Default: a
+            fifth of `after`. Choose more than the loader prefetches: batches ready at the start do not show its speed.
         measure_after: False omits the third phase, which checks that nothing else changed meanwhile.
         remaining_steps: the number of steps for which the saved hours are computed.
         remaining_epochs: the same in epochs of ``len(loader)`` steps. Default of both: the loader's ``epochs``, if any.
 
     Raises:
-        ValueError: too few steps for a measurement, or the loader gives too few batches.
+        ValueError: too few steps for a measurement, the loader gives too few batches, or both `remaining_steps`
+            and `remaining_epochs` are given.
+        TypeError: `make_loader` is not a function.
     """
     if not callable(make_loader):
         raise TypeError("make_loader is a function that makes a loader, such as `lambda: Loader(...)`")

@@ -50,9 +50,9 @@ class Loader:
 
     Args:
         target: a configuration file (``.toml``), a dict of its keys (``{"batch.size": 64, ...}`` or dicts within the
-            dict), or a folder of data with a ``preset``, for which a private daemon is started that exits with the
-            loader; or a daemon's socket; or the name of a stream under ``forebay run``. Default: the first stream of
-            ``forebay run``. A folder is given with a ``/`` or as a path object.
+            dict), or a folder of data together with ``preset`` or ``stages``: for these, a private daemon is started,
+            which exits with the loader. Or a running daemon's socket, or the name of a stream of ``forebay run``.
+            Default: its first stream. A folder is given with a ``/`` or as a path object.
         rank: this process's rank among those that share the data: with tensor or pipeline parallelism the data-parallel
             one. Default: from an initialised ``torch.distributed``, Ray Train, or the launcher's variables.
         world_size: the number of ranks that share the data; required with ``rank``.
@@ -64,11 +64,16 @@ class Loader:
             ``torch.distributed`` where it is initialised (docs/training.md, "Several ranks"); and a ``state`` that is
             given is compared across all ranks of ``torch.distributed``, so every rank must construct its loader then. A
             string names a group of ranks with a stream of its own. False skips both comparisons.
-        stages: your own functions or classes by the name of a ``[[stage]]``, such as ``{"augment": augment}``: its
-            key ``python``. A stage of a new name comes last. Each is called as ``function(sample, rng)`` in worker
+        stages: your own functions or classes, as ``{"augment": augment}``: sets the key ``python`` of the ``[[stage]]``
+            of that name; a new name adds a last stage. Each is called as ``function(sample, rng)`` in worker
             processes (docs/python.md), so it must be defined at the top of a module or of the script.
         preset, batch_size, epochs, seed, shuffle: the keys ``preset``, ``batch.size``, ``order.epochs``, ``order.seed``
             and ``order.shuffle`` of the configuration, over its own. All other keys go into ``overrides``.
+
+    Raises:
+        ConfigError: the target, the configuration, the dataset, the rank or an argument is refused, or ranks differ.
+        DaemonLost, Timeout: no daemon answers at the socket, or it makes no progress.
+        StateMismatch: ``state`` belongs to another stream, unless ``force``; or the ranks were given different ones.
 
     A loader is a context manager; without ``with`` it is closed when its last reference is dropped.
     """
@@ -137,7 +142,8 @@ class Loader:
         of which no batch was taken is returned again: creating an iterator alone has no effect.
 
         Raises:
-            EpochsFinished: after the last configured epoch.
+            EpochsFinished: after the last configured epoch. The iterator's ``next`` raises :class:`HoldLimit`,
+                :class:`Timeout`, :class:`DaemonLost`, :class:`BadSample`, :class:`StageError` or :class:`Error`.
         """
         return self._begin()
 
@@ -205,6 +211,9 @@ class Loader:
 
         Args:
             held_back: the number of batches that a wrapper has read ahead of training; they are excluded.
+
+        Raises:
+            ConfigError: ``held_back`` is above 1024, or above the number of batches handed over since the last seek.
         """
         state: dict[str, Any] = json.loads(self._session.state(held_back))
         return state
@@ -230,8 +239,8 @@ class Loader:
     def set_epoch(self, epoch: int) -> None:
         """Makes the next iteration one of this epoch, as ``DistributedSampler.set_epoch`` does.
 
-        It begins at the epoch's start. Only after a resume inside this epoch it delivers the rest. An iteration of this
-        epoch that is under way goes on; one of another epoch ends.
+        That iteration begins at the epoch's start; only after a resume inside this epoch does it deliver the rest. An
+        iteration of this epoch that is under way goes on; one of another epoch ends.
         """
         self._again = self._left_early() and json.loads(self._session.state(0))["epoch"] == epoch
         if self._again:

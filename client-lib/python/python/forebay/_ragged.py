@@ -13,8 +13,8 @@ class Ragged:
 
     Attributes:
         values: one-dimensional, the region of the rows.
-        offsets: int64, the start of each row in ``values``.
-        lengths: int64, the number of elements of each row.
+        offsets: int64, the start of each row in ``values``, in elements. (JAX without ``jax_enable_x64``: int32.)
+        lengths: of the same type, the number of elements of each row.
         row_shape: the dimensions of each row after the first; empty for rows of one dimension.
     """
 
@@ -48,8 +48,10 @@ class Ragged:
     def strings(self, errors: str = "strict") -> list[str]:
         """The rows of a field of text as a list of ``str``.
 
-        Each string is made from the row's bytes at once. ``errors`` is that of ``bytes.decode``; text that a dataset
-        gives is UTF-8 already.
+        Each row is decoded as UTF-8, with ``errors`` as in ``bytes.decode``; text of a dataset is always valid UTF-8.
+
+        Raises:
+            TypeError: the rows are not one-dimensional uint8.
         """
         if self.row_shape or str(self.values.dtype).rpartition(".")[2] != "uint8":
             raise TypeError(f"only rows of bytes can be strings, not {self!r}")

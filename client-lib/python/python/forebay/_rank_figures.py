@@ -60,7 +60,8 @@ class RankFigures:
     error: Optional[str] = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The measurements without the single waits, as plain values."""
+        """The measurements as plain values, without `waits`, `waits_from_step`, `sample_bytes` and `limit_sentence`; a
+        stage's `seconds` are `ave_time` here."""
         values = asdict(self)
         for key in ("waits", "waits_from_step", "sample_bytes", "limit_sentence"):
             del values[key]
@@ -99,8 +100,7 @@ def _add_loader(figures: RankFigures, loader: Any, stats: dict[str, Any]) -> Non
     client = stats["client"]
     batches = client["batches"]
     if not figures.waits and batches > 1:
-        # The client's total does not include the first wait, its start.
-        figures.wait_seconds = client["wait_seconds"]["total"] / (batches - 1)
+        figures.wait_seconds = client["wait_seconds"]["after_start"] / (batches - 1)
         for session in stats["sessions"]:
             if session["stream"] == loader.stream and session["rank"] == loader.rank:
                 figures.step_seconds = session["seconds"] / batches

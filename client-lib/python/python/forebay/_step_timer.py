@@ -48,7 +48,8 @@ class StepTimer:
 
     Args:
         loader: the default loader of :meth:`steps`.
-        device: the device of the phases. Default: the loader's ``device`` if it has one, else the host's clock is used.
+        device: the CUDA device that runs the phases. Default: the loader's ``device``. Without a CUDA device the
+            host's clock times the phases.
         barriers: puts barriers of ``torch.distributed`` around the phases. Every rank must run the same phases.
         group: the process group of the barriers. Default: all ranks.
     """

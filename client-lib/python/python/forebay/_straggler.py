@@ -37,9 +37,10 @@ class StragglerReport:
     """The result of :func:`forebay.straggler_report`, the same on every rank.
 
     Attributes:
-        cause: ``"waits-for-data"``, ``"slow-stage"``, ``"slow-storage"``, ``"larger-batches"`` or ``"slow-compute"``
-            of the slow ranks; ``"everywhere"``: loading is too slow on all ranks; ``"none"``: no rank delays the
-            others; ``"unknown"``: no rank waits for data, and phases or barriers are needed to find out more.
+        cause: why the named ranks are slow: ``"waits-for-data"``, ``"slow-stage"``, ``"slow-storage"``,
+            ``"larger-batches"`` or ``"slow-compute"``; ``"everywhere"``: loading is too slow on all ranks; ``"none"``:
+            no rank delays the others; ``"unknown"``: no steps were timed, or no rank waits for data and phases or
+            barriers are needed to find out more.
         sentence: the result in one sentence.
         figures: the measurements of all ranks, in order.
         ranks: the slow ranks, the slowest first; empty if no rank is named.

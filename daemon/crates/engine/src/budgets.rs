@@ -16,7 +16,7 @@
 //!   budget, so that it is the only such row. What it needs for unpacking is cut to what it does not hold already, and
 //!   goes before all who wait: one of them may need what this row holds.
 //!
-//! What a sample is judged by never comes from here: budgets decide when it is unpacked, limits whether.
+//! Whether a sample is accepted never depends on budgets: they decide when it is unpacked; limits decide whether.
 
 use std::sync::Arc;
 

@@ -4,8 +4,8 @@
 //! Each session is judged over a window of metrics, from the sink upward:
 //! 1. the client hardly waits: `trainer`. A stalled sample while it waits is the limit without further rules;
 //! 2. work threads are throttled by the budget, or all cores of the quota are used: `cpu-budget`;
-//! 3. a stage whose threads are all busy, or whose workers (`storage` for `fetch`). Where all stages share saturated threads or cores, the
-//!    stage that uses most of them;
+//! 3. a stage whose threads, or whose workers, are all busy (`storage` for `fetch`). Where all stages share saturated
+//!    threads or cores, the stage that uses most of them;
 //! 4. a stage whose threads do not run: rows wait for it although not all threads are busy, or its tasks are kept off the
 //!    cores;
 //! 5. nothing is busy: a stage whose few slow samples hold up their batches, else the ring: all of its slots were full,

@@ -1,4 +1,5 @@
-//! Turns a position into sample ids: a pure function, in constant time and memory; in blocks in that of their number.
+//! Turns a position into sample ids: a pure function, in constant time and memory; with blocks, both grow with their
+//! number.
 //!
 //! [`Schedule`] cuts an epoch's positions into batches and deals them to ranks; [`Selection`] says what the positions
 //! draw from: one dataset, the same in [`Blocks`], a [`Mixture`] of several, or samples by weight ([`Weighted`]);

@@ -1,8 +1,8 @@
-//! The blocks of the group that a session is in, in an order of blocks: rows of it that are not admitted yet find them in
-//! memory, as long as nobody waits for bytes.
+//! In an order of blocks: keeps the blocks of a session's current group in memory for the group's rows that are not
+//! admitted yet, as long as no row waits for bytes.
 //!
-//! Rows that are admitted want their blocks themselves. So what is kept is that of one group; rows of the one before may
-//! still run.
+//! Admitted rows keep their blocks themselves. So only the blocks of one group are kept here, even while rows of the
+//! group before still run.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -2,8 +2,8 @@
 //!
 //! The thread holds the rows' cells until the worker has answered. A bundle is at most one worker's share of the rows that
 //! the batch still lacks, so that no worker of the stage is idle beside it, but for a batch's last rows. Where rows are short
-//! and the function quick, it has more rows. The stage has a thread more than workers, which prepares a bundle while they are
-//! called.
+//! and the function quick, it has more rows. The stage has one thread more than it has workers: while all workers are
+//! busy, that thread prepares the next bundle.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};

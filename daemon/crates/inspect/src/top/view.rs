@@ -1,5 +1,5 @@
-//! The screen of one daemon and one of its sessions. 80×24 holds all of it; a larger one has higher courses and more
-//! room for what a person should know, a smaller one keeps what matters most.
+//! The screen of one daemon and one of its sessions. 80×24 holds all of it; a larger terminal has taller plots and
+//! more room for notices, a smaller one keeps what matters most.
 
 use std::collections::VecDeque;
 

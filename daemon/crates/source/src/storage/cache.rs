@@ -2,9 +2,9 @@
 //!
 //! An entry is the bytes of one location: what a sample needs, no more, so that a shuffled epoch over archives keeps what
 //! it read and fetches nothing twice. It is found by a digest of the storage, the object's name, its size and tag (of a
-//! mounted file: its size, inode and time of change), and the range. So an object that changes has other entries. What the
-//! index knows no tag of, as of files behind a web server, is asked for its tag or time at each read; what has neither has
-//! no entries, unless its names are said to be enough (`storage.immutable`).
+//! mounted file: its size, inode and time of change), and the range. So an object that changes has other entries. Where
+//! the index has no tag, as for files behind a web server, each read requests the object's tag or time; an object with
+//! neither gets no entries, unless the configuration says that names are enough (`storage.immutable`).
 //!
 //! ```text
 //! looked for   ── whole ──▶ given                       one open, one read, one close

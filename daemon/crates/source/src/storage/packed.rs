@@ -1,8 +1,8 @@
 //! Values in compressed parts of files, such as pages of Parquet: in front of a storage, which knows files alone.
 //!
-//! A value of a page cannot be read alone. Its page is read and unpacked for it, on the thread that reads, and the value is
-//! kept: who asked gets its bytes, and so does a cache in front of this. Of a page that samples share
-//! ([`Transform::Unpacked`](crate::location::Transform)) all of it is. What a page takes meanwhile is counted beside
+//! A value of a page cannot be read alone. Its page is read and unpacked, on the thread that reads, and only the
+//! value's bytes are passed on, to the caller and to a cache in front of this. A page that samples share is passed on
+//! whole ([`Transform::Unpacked`](crate::location::Transform)). What a page takes meanwhile is counted beside
 //! the reads ([`Storage::bytes_per_read`]); how much that is at most is known from the index.
 
 use std::cell::RefCell;

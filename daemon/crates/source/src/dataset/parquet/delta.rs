@@ -1,5 +1,5 @@
-//! Numbers as Parquet writes them by their differences (`DELTA_BINARY_PACKED`): of a block the smallest difference, and what
-//! the others have more, in groups of so many bits each. The lengths of texts are written so, too.
+//! Numbers that Parquet stores as differences (`DELTA_BINARY_PACKED`): each block has its smallest difference, then by
+//! how much each difference exceeds it, in groups with a bit width each. The lengths of texts are stored this way, too.
 
 const CUT: &str = "its numbers by differences end early";
 /// Numbers of a block. Writers make 128 or 256.

@@ -5,9 +5,9 @@
 //! granted here     taken from the file in grants of up to GRANT_BYTES, given out by entry
 //! ```
 //!
-//! A process that is killed takes what was granted to it along: at most one grant, until the next count. Who opens the
-//! cache while nobody else has it open counts what lies there; until that has ended nothing is granted to anyone, so the
-//! counted number is right when it is written.
+//! What was granted to a process that is killed is lost until the next count: at most one grant. A process that opens
+//! the cache while no other has it open counts the bytes that lie there; nothing is granted to anyone until that count
+//! has ended, so its result is right when it is written.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
