@@ -33,7 +33,7 @@ macro_rules! mixing {
             pub(crate) struct $Arguments = $name {
                 /// of the distribution Beta(alpha, alpha) of λ, the first image's share
                 pub alpha: PositiveNumber, "", default(1.0);
-                /// how many classes: `label` becomes their shares, float32; otherwise `label_b` and `mix` are added
+                /// how many classes, from 2: `label` becomes their shares, float32; otherwise `label_b` and `mix` are added
                 pub classes: AtLeastOne, "", absent("`label_b` and `mix`");
                 /// the images to mix
                 pub field: String, "", absent("the only image");
