@@ -194,8 +194,8 @@ RANKS = """
             if throttle:
                 throttle.terminate()
                 throttle.wait()
-    # All of them load a sample in 2 ms, and rank 0 has six times as many.
-    with loader_of({"batch.size": 12} if rank == 0 else {}, delay=2) as loader:
+    # All of them load a sample in 8 ms, and rank 0 has six times as many.
+    with loader_of({"batch.size": 12} if rank == 0 else {}, delay=8) as loader:
         train("larger batches", loader, steps=30)
     slow = {"slow_forward": 0.025 if rank == 2 else 0.0, "spinning": True}
     with loader_of() as loader:
